@@ -46,7 +46,7 @@ def placed(page, text, begins=BEGIN, ends=END):
 
 
 def tables(result):
-    """Where and when, then a table per figure: a row for each N, a column for each client. Then what is missing."""
+    """Returns place and time, a table per figure (a row for each N, a column for each client), and what is missing."""
     sizes = result["sweep"]["values"]
     seen = bursts(result)
     clients = list(dict.fromkeys(variant["name"] for cell in result["cells"] for variant in cell["variants"]))
@@ -88,10 +88,10 @@ def bursts(result):
 
 
 def notes(result, seen):
-    """What the figures do not tell of themselves, each once."""
+    """Lists remarks on the figures, each once."""
     found = []
     for skipped in result["skipped"]:
-        # Of a command that fails, what it says is the reason.
+        # A failed command's own message is the reason.
         found.append(f"{skipped['name']} was left out: {skipped['why'].rpartition(' fails: ')[2]}")
     for cell in result["cells"]:
         size = result["sweep"]["values"][cell["point"]]

@@ -40,7 +40,7 @@ def main():
 
 
 def rates(read):
-    """What a delivery costs at equal rates."""
+    """Returns the cost of a delivery at equal rates."""
     result = read("rates")
     text = "CPU of the hub, µs per delivery to 1,000 sessions, at equal rates"
     parts = [heading(result, "load", "hub")]
@@ -50,7 +50,7 @@ def rates(read):
 
 
 def tables(read):
-    """All the others. `read` gives a result by its name: `fanout`, `send`, `idle-oroshi`, ..."""
+    """Returns all other tables. `read` returns a result by its name: `fanout`, `send`, `idle-oroshi`, ..."""
     fanout, send = read("fanout"), read("send")
     parts = [heading(fanout, "load", "hub")]
     for group in dict.fromkeys(cell["group"] for cell in fanout["cells"]):
@@ -63,7 +63,7 @@ def tables(read):
 
 
 def notes(results):
-    """Who was left out, and who failed where: a list, if there is anybody. `results` are pairs, the second of which names a cell of a sweep."""
+    """Lists variants that were left out or failed, if any. `results` are pairs; the second names a cell of a sweep."""
     found = [f"- {left['name']} was left out: {left['why']}" for result, _ in results for left in result["skipped"]]
     for result, where in results:
         for cell in result["cells"] if where else ():

@@ -40,7 +40,7 @@ def made_up_run(turn, tool, cost):
 
 class Ratios(unittest.TestCase):
     def test_are_taken_within_a_round(self):
-        # The machine slows down from round to round; the tool costs twice the floor all the same.
+        # The machine slows down from round to round; the tool still costs twice the floor.
         costs = {"floor": 5, "wrk": 10}
         runs = [made_up_run(turn, tool, costs[tool] * turn) for turn in (1, 2, 3) for tool in costs]
         summary = report.summarize(runs)

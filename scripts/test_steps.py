@@ -1,4 +1,4 @@
-"""What scripts/test does with a step: one that hangs is ended, a compiler that is silent is not."""
+"""Tests the steps of scripts/test: it ends one that hangs, but no silent compiler."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ SCRIPT = pathlib.Path(__file__).with_name("test")
 
 
 def told(lines, **variables):
-    """What is found to have failed, after these lines of bash."""
+    """Returns the failures found after these lines of bash."""
     with tempfile.TemporaryDirectory() as logs:
         text = f"""
             source {SCRIPT}

@@ -1,21 +1,21 @@
 # frozen_string_literal: true
 
-# The founding case: N requests at the same moment, each on a connection of its own, to a server that takes its time
-# to answer. How far is the mean from the server's own delay, and what does a request cost?
+# The founding case: N requests at the same moment, each on its own connection, to a server that takes its time to
+# answer. How far is the mean from the server's own delay, and what does a request cost?
 #
 #     oroshi target --listen 127.0.0.1:8080 --delay 100ms --cpus 1
 #     taskset -c 0 ruby -I ruby/lib ruby/bench/burst.rb http://127.0.0.1:8080/ 1000 oroshi
 #
-# The client is oroshi, threads (net/http), em (em-http-request) or coolio (a client written here, as Cool.io has had
-# none since 1.3). Prints one line of JSON. Each time counts from the moment at which Ruby begins the request to that
-# at which it has the whole answer; `all_mean_ms` counts from the moment at which the burst began. CPU time is that of
-# this process, all its threads included, without loading libraries.
+# The client is oroshi, threads (net/http), em (em-http-request) or coolio (a client written here, because Cool.io has
+# had none since 1.3). Prints one line of JSON. Each time runs from the moment when Ruby begins the request until it has
+# the whole answer; `all_mean_ms` runs from the start of the burst. CPU time is that of this process with all its
+# threads, without loading libraries.
 
 require "json"
 require "uri"
 
 module Burst
-  # When a request was begun; what happened to it, and when.
+  # A request's start, its outcome and its end.
   Sample = Struct.new(:began, :ended, :ok)
 
   module_function
@@ -51,7 +51,7 @@ module Burst
 
   # Oroshi::Client#fetch_all.
   module Oroshi
-    # A request as fetch_all takes it, by its to_s.
+    # A request for fetch_all, by its to_s.
     Numbered = Struct.new(:url, :sample) do
       alias_method :to_s, :url
     end
@@ -94,7 +94,7 @@ module Burst
     end
   end
 
-  # EventMachine, with the two calls that it wants for more than a thousand connections.
+  # EventMachine, with the two calls needed for more than a thousand connections.
   module Em
     module_function
 
@@ -120,7 +120,7 @@ module Burst
     end
   end
 
-  # Cool.io's TCP sockets, with as little HTTP as will do.
+  # Cool.io's TCP sockets, with a minimum of HTTP.
   module CoolIo
     module_function
 
@@ -136,7 +136,7 @@ module Burst
       samples
     end
 
-    # A class of Cool.io's, which is loaded only where it is measured.
+    # A Cool.io class, loaded only where it is measured.
     def connection
       @connection ||= Class.new(Coolio::TCPSocket) do
         def initialize(socket, uri, sample)

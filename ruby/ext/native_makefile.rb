@@ -2,8 +2,8 @@
 
 require "rbconfig"
 
-# `gem install` runs the extconf.rb of each native part, and then make: the Makefile has cargo build that part. (In
-# the repository it is `rake compile` that does so, with the same checks.)
+# Builds the native parts on `gem install`: each extconf.rb writes a Makefile that calls cargo. (In the repository `rake
+# compile` does this, with the same checks.)
 #
 # Needs cargo (https://rustup.rs), a C compiler, Ruby's headers (Debian: ruby-dev) and libclang (Debian: libclang-dev).
 module NativeMakefile
@@ -19,13 +19,13 @@ module NativeMakefile
     File.write("Makefile", text(package, name))
   end
 
-  # Ends with all that is missing, before a build that takes minutes would find it.
+  # Ends with a list of all missing tools, before a build of minutes would find them.
   def check(what)
     lines = missing
     abort "oroshi: #{what} cannot be built:\n#{lines.map { |line| "  #{line}\n" }.join}Then try again." unless lines.empty?
   end
 
-  # What is not there, as lines for people. folders: where libclang may be.
+  # Returns missing tools, as lines for people. folders: where libclang may be.
   def missing(env: ENV, folders: FOLDERS, headers: RbConfig::CONFIG["rubyhdrdir"])
     [(rust(env) || compiler(env)), # one tool at a time: the second may come with the first
      ("#{headers}/ruby.h is missing. Install Ruby's headers (Debian: ruby-dev)." unless File.exist?("#{headers}/ruby.h")),
@@ -60,7 +60,7 @@ module NativeMakefile
       "Alpine: clang-dev), or set LIBCLANG_PATH to the folder that has libclang.so."
   end
 
-  # What a program says on standard output; nil if there is no such program, or it fails.
+  # Returns a program's standard output; nil if it is missing or fails.
   def output(env, *command)
     program, *arguments = command
     path = env["PATH"].to_s.split(":").map { |folder| File.join(folder, program) }.find { |one| File.executable?(one) } || program
@@ -70,8 +70,8 @@ module NativeMakefile
     nil
   end
 
-  # rb-sys, which reads the headers, asks this very Ruby for them. What cargo makes on the way is large, and goes again
-  # unless CARGO_TARGET_DIR says where it should stay.
+  # rb-sys reads the headers of this very Ruby. cargo's intermediate files are large, and are removed unless
+  # CARGO_TARGET_DIR says where to keep them.
   def text(package, name)
     <<~MAKEFILE
       export RUBY := #{RbConfig.ruby}

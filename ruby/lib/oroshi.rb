@@ -2,16 +2,16 @@
 
 # A prefork Rack server whose worker is native. In reading order:
 #
-#   settings.rb        every option once; what a user wrote becomes checked values
+#   settings.rb        every option once; checks the user's values
 #   config_file.rb     the same options as a Ruby file
 #   listeners.rb       sockets, opened or inherited
 #   manager.rb         the process that starts, watches, replaces and stops workers
-#   worker.rb          what a worker process does around the native part
-#   input.rb stream.rb what an application reads from and writes to, where that is Ruby's
+#   worker.rb          a worker process, around the native part
+#   input.rb stream.rb an application's input and output, where they are Ruby's
 #   rack_handler.rb    `rackup -s oroshi`
 #   command.rb         `oroshi-rack`
 #
-# Beside it, and apart from all of that: client.rb, an HTTP client with a native part of its own, loaded when it is first named.
+# Separate from all of that: client.rb, an HTTP client with its own native part, loaded when it is first named.
 require_relative "oroshi/version"
 require_relative "oroshi/settings"
 require_relative "oroshi/listeners"
@@ -25,11 +25,11 @@ module Oroshi
 
   # Serves until told to stop, in this process (the manager) and in workers that it forks.
   #
-  # options: as in docs/rack.md, `MaxWorkers: 4` or `max_workers: 4`; the file of ConfigFile wins over them.
-  # The block gives the Rack application. It is called once, in the manager, when the sockets are open.
+  # options: as in docs/rack.md, `MaxWorkers: 4` or `max_workers: 4`; the file of ConfigFile overrides them. The block
+  # returns the Rack application. The manager calls it once, when the sockets are open.
   #
-  # Returns the exit code: 0 after a stop that was asked for. Raises Settings::Invalid with every mistake in the
-  # options, Listeners::Error when a socket cannot be opened, PidFile::Taken, and whatever the block raises.
+  # Returns the exit code: 0 after a requested stop. Raises Settings::Invalid with every mistake in the options,
+  # Listeners::Error when a socket cannot be opened, PidFile::Taken, and whatever the block raises.
   def self.serve(env: ENV, **options, &app)
     read = -> { Settings.build(options, env: env) }
     Manager.new(read.call, env: env, read_again: read, &app).run

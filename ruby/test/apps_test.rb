@@ -101,7 +101,7 @@ class AppsTest < Support::Test
     server.stop
   end
 
-  # Each of the rules for env and answers, as Rack's own checker sees them.
+  # Every rule for env and answers, as Rack's own checker sees it.
   def test_lint
     server = serve(app: <<~'APP')
       use Rack::Lint

@@ -2,18 +2,17 @@
 
 require_relative "client_support"
 
-# Oroshi::Client: each way to fail, its class, and what it says. What waits for a limit in time has one of some
-# milliseconds.
+# Oroshi::Client: each failure, its class, and its message. Tests of time limits use some milliseconds.
 class ClientErrorsTest < ClientSupport::Test
   C = Oroshi::Client
   SHORT = 0.02
 
-  # Opens a server's gate at the end of the test: a request that shall not be answered waits for it.
+  # Opens a server's gate at the end of the test; requests without an answer wait for it.
   def silent
     server { |_request| sleep }
   end
 
-  # The error that the block raises; all that every error has in common is checked.
+  # Returns the block's error, and checks the properties common to all errors.
   def assert_failure(klass, name = nil, phase: nil, retry_safe: nil, &block)
     error = within("an error", &block)
     flunk "no error, but #{error.inspect}"
@@ -32,7 +31,7 @@ class ClientErrorsTest < ClientSupport::Test
   end
 
   def test_requests_that_cannot_be_sent
-    # They were not sent, so that sending them is safe, if of no use.
+    # They were not sent, so a retry is safe, if useless.
     {
       "example.org" => /did you mean http:\/\/example.org\/ \?/,
       "http://a/b c" => /space/,
@@ -79,7 +78,7 @@ class ClientErrorsTest < ClientSupport::Test
   end
 
   def test_dns
-    # ".invalid" is nobody's (RFC 2606).
+    # Nobody owns ".invalid" (RFC 2606).
     assert_failure(C::DnsError, "dns", phase: :dns, retry_safe: true) do
       client(dns_timeout: nil).get("http://oroshi.invalid/")
     end
@@ -94,7 +93,7 @@ class ClientErrorsTest < ClientSupport::Test
     assert_includes error.message, "#{@dir}/none"
   end
 
-  # A unix socket whose line of connections is full.
+  # A unix socket with a full backlog.
   def test_connect_timeout
     listener = Socket.unix_server_socket(socket_path)
     listener.listen(0)
@@ -126,7 +125,7 @@ class ClientErrorsTest < ClientSupport::Test
     [mute, rude].compact.each(&:close)
   end
 
-  # More than the sockets' buffers hold, to somebody who does not read.
+  # More bytes than the sockets' buffers hold, to a server that does not read.
   def test_write_timeout
     deaf = tcp_listener
     assert_failure(C::WriteTimeout, "write-timeout", phase: :write, retry_safe: false) do
@@ -176,7 +175,7 @@ class ClientErrorsTest < ClientSupport::Test
     url = server { |request| request.answer("x" * 1001) }.url
     assert_failure(C::BetweenBytesError, "body-too-large") { client(max_body_bytes: 1000).get(url) }
     assert_equal 1001, client(max_body_bytes: 1001).get(url).body.bytesize
-    # One that says so before is not waited for: it was, up to any limit in time.
+    # An announced size is refused at once: the client used to wait for the body, up to any time limit.
     announced = server { |request| request.socket.write("HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n") }.url
     assert_failure(C::BetweenBytesError, "body-too-large") { client(max_body_bytes: 1000).get(announced) }
     assert_equal "", client(max_body_bytes: 1000).head(announced).body
@@ -197,8 +196,7 @@ class ClientErrorsTest < ClientSupport::Test
     assert_failure(C::RedirectError, "location") { client.get(away.url) }
   end
 
-  # What the native side tells of a request whose thread has ended: it named neither the request nor its time, and said
-  # that a retry was never safe.
+  # Requests whose thread had ended: the error named neither the request nor its time, and called every retry unsafe.
   def test_a_request_that_a_defect_has_ended
     call = C.const_get(:Call).allocate # private to others
     error = call.send(:result, :lost, "GET http://a/: ", true, 0.25)
@@ -207,7 +205,7 @@ class ClientErrorsTest < ClientSupport::Test
     assert_match(%r{\AGET http://a/: .*the next one is carried out\z}, error.message)
   end
 
-  # Every class below Error has a place in the documentation, and the other way round.
+  # The documentation has every class below Error, and no other.
   def test_the_documentation_names_each_class
     docs = File.read(File.join(Support::ROOT, "../docs/client.md"), encoding: "UTF-8")
     documented = docs.scan(/^\| `:\w+` \| `(\w+)`(?:, `(\w+)`)? \|/).flatten.compact

@@ -3,7 +3,7 @@
 require_relative "client_support"
 require "uri"
 
-# Oroshi::Client#fetch_all: every request has one result, whatever happens to it and in whatever order.
+# Oroshi::Client#fetch_all: every request has one result, in every case and order.
 class ClientFetchAllTest < ClientSupport::Test
   C = Oroshi::Client
 
@@ -14,7 +14,7 @@ class ClientFetchAllTest < ClientSupport::Test
     assert_empty client.fetch_all([])
   end
 
-  # The first is answered only when the last has been seen.
+  # The first is answered only after the last has been received.
   def test_results_come_as_they_are_there
     seen = Queue.new
     server = server do |request|
@@ -59,7 +59,7 @@ class ClientFetchAllTest < ClientSupport::Test
     assert_raises(ArgumentError) { client.fetch_all([server.url], concurrency: 0) }
   end
 
-  # No more connections than that, however many requests.
+  # No more connections than `concurrency`, however many requests.
   def test_concurrency
     lock = Mutex.new
     now = most = 0
@@ -155,11 +155,11 @@ class ClientFetchAllTest < ClientSupport::Test
       puts client.inspect
     RUBY
     program.wait
-    # It is not even the line in which they wait: `concurrency` is lowered, too.
+    # The queue is not the limit either: `concurrency` is lowered, too.
     assert_match(/\A{200=>300}\ntrue\n#<Oroshi::Client max_connections=\d\d>\n\z/, program.said)
   end
 
-  # Nor do threads, each of which wants a descriptor to wait with.
+  # Nor do threads fail, each of which needs a descriptor to wait with.
   def test_fewer_descriptors_than_threads
     server = server()
     program = start(*Support::RUBY, "-roroshi/client", "-e", <<~RUBY)
@@ -171,7 +171,7 @@ class ClientFetchAllTest < ClientSupport::Test
     assert_equal "{200=>200}\n", program.said
   end
 
-  # Nor does the first request, for which a thread is started: it raised a RuntimeError.
+  # Nor does the first request, which starts a thread: it raised a RuntimeError.
   def test_no_descriptor_for_the_thread
     server = server()
     program = start(*Support::RUBY, "-roroshi/client", "-e", <<~RUBY)
@@ -210,7 +210,7 @@ class ClientFetchAllTest < ClientSupport::Test
     assert_raises(ArgumentError) { client.fetch_all(nil) }
   end
 
-  # A real server, and as many connections as the founding case had at most.
+  # A real server, and the founding case's maximum number of connections.
   def test_a_thousand_at_once
     oroshi = [ENV["OROSHI"]].compact.find { |path| File.executable?(path) }
     leave_out("a thousand requests of Oroshi::Client", "OROSHI does not name the oroshi command") unless oroshi
@@ -224,9 +224,9 @@ class ClientFetchAllTest < ClientSupport::Test
 
   private
 
-  # The requests end as soon as the thread gets to them, which may be after the count.
+  # The requests end when the thread gets to them, perhaps after the count.
   def assert_cancelled(client)
-    within("the requests' end") { Thread.pass until client.counts[:in_flight].zero? }
+    wait_until("the requests' end") { client.counts[:in_flight].zero? }
     assert_equal 0, client.counts[:open] - client.counts[:idle]
   end
 end

@@ -2,7 +2,7 @@
 
 require_relative "client_support"
 
-# The options of Oroshi::Client: what is said about wrong ones, and that docs/client.md has each.
+# The options of Oroshi::Client: messages about wrong ones; docs/client.md has each.
 class ClientOptionsTest < ClientSupport::Test
   OPTIONS = Oroshi::Client.const_get(:Options) # private to others
 
@@ -99,7 +99,7 @@ class ClientOptionsTest < ClientSupport::Test
     IO.popen([clean.merge(variables), *command, { err: %i[child out] }], &:read)
   end
 
-  # Values that Ruby or the native side stumbled over: TypeError, RangeError, EncodingError, NoMethodError.
+  # Values that once raised TypeError, RangeError, EncodingError or NoMethodError.
   NASTY = [
     nil, false, true, 0, -1, 1, 2**40, 2**63, 2**64, 2**70, 0.5, Float::NAN, Float::INFINITY, 3r, 1i, Complex(1, 0),
     "", "x", "\0", "a\0b", "\xFF", "\xFF".b, "x".encode("UTF-16LE"), "\u{FC}".encode("ISO-8859-1"), "a: b\r\n", :symbol,
@@ -118,7 +118,7 @@ class ClientOptionsTest < ClientSupport::Test
         begin
           Oroshi::Client.new(option.name => value)
         rescue ArgumentError => e
-          # A file that makes a pair with another, or a header, says so with a name of its own.
+          # A file that belongs to a pair, or a header, has its own message.
           assert_match(/\A#{option.name}: |\Athe default field |go together/, e.message, complaint)
         end
       end
@@ -151,7 +151,7 @@ class ClientOptionsTest < ClientSupport::Test
     assert_equal "/ Basic #{["\xFC:\xC3\xBC"].pack("m0")} ", mixed
   end
 
-  # Each is read by the native side, too.
+  # The native side reads each option, too.
   def test_every_option_is_taken
     pem = file("both.pem", certificate_and_key)
     values = { count: 1000, count_or_none: 0, seconds: 1.5, flag: true, path: pem, paths: [pem], host: "x", text: "x",

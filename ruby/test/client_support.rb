@@ -4,9 +4,9 @@ require_relative "support"
 require "openssl"
 require "oroshi/client"
 
-# What the tests of Oroshi::Client share: a server that does as a block says, on a thread of the test's own process.
+# Shared by the tests of Oroshi::Client: a server that runs a block, on a thread of the test's process.
 module ClientSupport
-  # A request as the server got it. answer: writes a whole response.
+  # A request as the server received it. answer: writes a whole response.
   Request = Struct.new(:socket, :method, :target, :headers, :body) do
     def answer(body = "", status: 200, **headers)
       lines = { "Content-Length" => body.bytesize }.merge(headers.transform_keys { |name| name.to_s.tr("_", "-") })
@@ -15,8 +15,8 @@ module ClientSupport
     end
   end
 
-  # Serves each connection on a thread: the block gets its requests, one after another, until it closes the socket or
-  # the client does.
+  # Serves each connection on a thread: the block receives its requests in turn, until it or the client closes the
+  # socket.
   class Server
     attr_reader :requests, :connections
 
@@ -83,7 +83,7 @@ module ClientSupport
     end
   end
 
-  # A test with a client and servers that end with it.
+  # A test whose client and servers end with it.
   class Test < Support::Test
     def teardown
       @clients&.each(&:close)
@@ -91,7 +91,7 @@ module ClientSupport
       super
     end
 
-    # Answers every request with its target, unless a block does something else.
+    # Answers every request with its target, unless there is a block.
     def server(listener = Common.tcp_listener, &block)
       block ||= ->(request) { request.answer(request.target) }
       Server.new(listener, &block).tap { |server| (@http_servers ||= []) << server }
@@ -101,12 +101,7 @@ module ClientSupport
       Oroshi::Client.new(**options).tap { |client| (@clients ||= []) << client }
     end
 
-    # Waits for a call that goes on for ever if something is wrong.
-    def within(what = "a client", &block)
-      Support.within(what, &block)
-    end
-
-    # A port at which nobody listens, and to which nobody else is connected.
+    # Returns a port without a listener or connection.
     def closed_port
       tcp_listener.then { |listener| listener.addr[1].tap { listener.close } }
     end

@@ -6,7 +6,7 @@ require "stringio"
 require "uri"
 require "zlib"
 
-# Oroshi::Client: what it sends, and what comes back.
+# Oroshi::Client: requests and responses.
 class ClientTest < ClientSupport::Test
   # Answers with the request itself, as JSON.
   def echo
@@ -71,7 +71,7 @@ class ClientTest < ClientSupport::Test
         assert_equal expected.b, response.body.b
       end
     end
-    # Rack, which Rails and Sinatra read forms with, sees the file.
+    # Rack, with which Rails and Sinatra read forms, sees the file.
     require "rack"
     response = client.post(server.url, form: { "f" => StringIO.new("content"), "n" => 1 })
     env = Rack::MockRequest.env_for("/", method: "POST", input: response.body.b, "CONTENT_TYPE" => response["content-type"])
@@ -122,7 +122,8 @@ class ClientTest < ClientSupport::Test
                  headers.inspect
   end
 
-  # One rule for Ruby and Rust: what Rust's Debug hides, and keeps from other origins. Ruby had a shorter list.
+  # Ruby and Rust share one rule: Rust's Debug hides these headers, and other origins never get them. Ruby's list was
+  # shorter.
   def test_secret_headers_do_not_show
     secret = %w[Authorization X-Auth COOKIE X-Amz-Security-Token PRIVATE-TOKEN X-Client-Secret X-Session-Id X-Api-Key ApiKey]
     head = secret.map { |name| "#{name}: hidden\r\n" }.join
@@ -242,9 +243,9 @@ class ClientTest < ClientSupport::Test
     server = server(UNIXServer.new(socket_path))
     assert_equal "/a?b", client.get(server.url("/a?b")).body
     assert_equal "/a", client.get("http+unix://#{URI.encode_www_form_component(socket_path)}/a").body
-    abstract = UNIXServer.new("\0oroshi-client-test-#{Process.pid}")
+    abstract = abstract_listener
     server(abstract) { |request| request.answer("abstract") }
-    assert_equal "abstract", client.get("unix:@oroshi-client-test-#{Process.pid}:/").body
+    assert_equal "abstract", client.get("unix:@#{abstract.path.delete_prefix("\0")}:/").body
   end
 
   def test_connections_are_used_again
@@ -271,7 +272,7 @@ class ClientTest < ClientSupport::Test
     assert_equal 1, client.counts[:requests]
   end
 
-  # It set its thread in a variable of its own: FrozenError.
+  # Setting the thread in an instance variable raised FrozenError.
   def test_a_frozen_client
     server = server()
     client = client().freeze
@@ -283,8 +284,8 @@ class ClientTest < ClientSupport::Test
     assert_equal "/d", Oroshi::Client.new.freeze.dup.get(server.url("/d")).body
   end
 
-  # A thread that has ended by a defect is not "here" (ext/client/src/engine.rs has a test for that). It was asked in
-  # vain ever after.
+  # A thread that a defect has ended is not "here" (ext/client/src/engine.rs tests that). All later requests went to it
+  # in vain.
   def test_a_thread_that_is_gone_is_followed_by_another
     native = Struct.new(:here?)
     settings = Class.new { define_method(:start) { native.new(true) } }.new
@@ -297,7 +298,7 @@ class ClientTest < ClientSupport::Test
     assert_same second, engine.running
   end
 
-  # The collector may come late, or not at all for long.
+  # The garbage collector may run late, or for long not at all.
   def test_descriptors_are_given_back_at_once
     server = server()
     client = client()
@@ -327,7 +328,7 @@ class ClientTest < ClientSupport::Test
     GC.disable
     client.close
     assert_equal "", within { ended.pop }
-    within("the thread's end") { Thread.pass until threads.call <= before }
+    wait_until("the thread's end") { threads.call <= before }
   ensure
     GC.enable
   end

@@ -2,9 +2,9 @@
 
 require_relative "client_support"
 
-# Oroshi::Client over TLS: whom it trusts, and what it shows.
+# Oroshi::Client over TLS: trust, and its own certificate.
 class ClientTlsTest < ClientSupport::Test
-  # Hands out connections whose handshake the server makes when it serves them.
+  # Accepts connections whose handshake the server makes when it serves them.
   class Listener
     def initialize(context)
       @context = context
@@ -82,7 +82,7 @@ class ClientTlsTest < ClientSupport::Test
     assert_equal "/path", client(ca_files: @ca, server_name: "example.org").get(url(server)).body
   end
 
-  # They were found out by the first request.
+  # Only the first request found them.
   def test_files_and_names_that_cannot_be_used
     other = OpenSSL::PKey::EC.generate("prime256v1")
     key, empty = file("key.pem", other.to_pem), file("empty.pem", "nothing")
@@ -101,7 +101,7 @@ class ClientTlsTest < ClientSupport::Test
     end
   end
 
-  # A key that was given as text instead of as a file stood in the first request's error.
+  # A key given as text instead of a file appeared in the first request's error.
   def test_a_private_key_is_never_shown
     key = @authority_key.to_pem
     content = key.lines[1].chomp

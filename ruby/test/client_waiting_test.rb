@@ -2,7 +2,7 @@
 
 require_relative "client_support"
 
-# Oroshi::Client beside everything else that a Ruby process does: threads, fibers, interrupts, forks, the collector.
+# Oroshi::Client beside threads, fibers, interrupts, forks and the garbage collector.
 class ClientWaitingTest < ClientSupport::Test
   C = Oroshi::Client
 
@@ -18,7 +18,7 @@ class ClientWaitingTest < ClientSupport::Test
     assert_operator client.counts[:connects], :<=, 20
   end
 
-  # Requests met the engine of a client that was closed just then: NoMethodError, or RuntimeError about a fork.
+  # Requests met the engine of a client that had just been closed: NoMethodError, or RuntimeError about a fork.
   def test_requests_while_others_close
     server = server()
     client = client()
@@ -36,7 +36,7 @@ class ClientWaitingTest < ClientSupport::Test
     closing&.each(&:join)
   end
 
-  # The answer depends on another thread of this very process.
+  # The answer depends on another thread of this process.
   def test_who_waits_lets_others_run
     gate = Queue.new
     server = server { |request| request.answer(gate.pop) }
@@ -74,7 +74,7 @@ class ClientWaitingTest < ClientSupport::Test
     assert_gone(client)
   end
 
-  # In a process of its own, as Ctrl-C is for the main thread.
+  # In its own process, because Ctrl-C is for the main thread.
   def test_a_signal_ends_the_wait
     server = server { sleep }
     program = start(*Support::RUBY, "-roroshi/client", "-e", <<~RUBY)
@@ -90,7 +90,7 @@ class ClientWaitingTest < ClientSupport::Test
     assert_equal "interrupted\n", program.said
   end
 
-  # Fibers that wait let the others run: the server answers only when all of them have asked.
+  # Waiting fibers let others run: the server answers only after all of them have asked.
   def test_fibers_wait_together
     both = Queue.new
     server = server do |request|
@@ -123,7 +123,7 @@ class ClientWaitingTest < ClientSupport::Test
     end
     assert_equal ["/child", 1, [200] * 3], child
     assert_operator server.connections.size, :>, used
-    # The parent goes on with what it had.
+    # The parent continues with its connections.
     assert_equal "/parent", client.get(server.url("/parent")).body
     assert_equal [2, 1], client.counts.values_at(:requests, :connects)
   end
@@ -139,7 +139,7 @@ class ClientWaitingTest < ClientSupport::Test
     assert_equal "slow", within { waiting.value }
   end
 
-  # What the child was left of the parent's call cannot go on, and says so; leaving it harms nobody.
+  # The child's copy of the parent's call cannot continue, and says so; leaving it harms nobody.
   def test_a_fork_within_fetch_all
     server = server()
     client = client()
@@ -156,7 +156,7 @@ class ClientWaitingTest < ClientSupport::Test
         reader, writer = IO.pipe
         unless fork
           begin
-            # Ends the block, and with it goes on with the parent's call.
+            # Ends the block, and continues the parent's call.
             next
           ensure
             reader.close
@@ -174,7 +174,7 @@ class ClientWaitingTest < ClientSupport::Test
     assert_match(/begun before a fork/, said)
   end
 
-  # Every allocation is a collection: what the collector does not see dies. In a process of its own, as the server
+  # Every allocation runs the garbage collector: values that it does not see die. In its own process, because the server
   # need not suffer.
   def test_gc_stress
     server = server { |request| request.answer("b" * 100, X: "y", Content_Type: "text/plain; charset=utf-8") }
@@ -193,7 +193,7 @@ class ClientWaitingTest < ClientSupport::Test
     assert_match(/\Ab{100}\ny\nb{100}\n.*nonsense/, program.said)
   end
 
-  # A client that nobody has any more takes its thread and its connections along.
+  # An unreachable client's thread and connections end.
   def test_collected_clients_end
     server = server()
     50.times { Oroshi::Client.new.get(server.url) }
@@ -205,19 +205,19 @@ class ClientWaitingTest < ClientSupport::Test
     end
   end
 
-  # OROSHI_FETCHES: how many requests, 20,000 if it is not set.
+  # OROSHI_FETCHES: number of requests, 20,000 by default.
   def test_memory_stays_flat
     fetches = Integer(ENV.fetch("OROSHI_FETCHES", 20_000))
     answer = "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n#{"x" * 1000}"
     server = server { |request| request.socket.write(answer) }
-    # Nothing is kept of who has asked for what.
+    # The server keeps no record of requests.
     forgetting = Thread.new { loop { server.requests.pop } }
     client = client(max_connections: 20)
     urls = ->(count) { Enumerator.new { |all| count.times { all << server.url } } }
     client.fetch_all(urls.call(fetches / 4)) { |result| raise result if result.failed? }
     before = resident_kib
     client.fetch_all(urls.call(fetches)) { |result| raise result if result.failed? }
-    # 200 bytes of each request would be seen; with 100,000 requests, 40.
+    # A leak of 200 bytes per request would show; with 100,000 requests, of 40.
     assert_operator resident_kib - before, :<, 4_000
   ensure
     forgetting&.kill&.join
@@ -226,15 +226,15 @@ class ClientWaitingTest < ClientSupport::Test
   private
 
   def assert_gone(client)
-    within("the requests' end") { Thread.pass until client.counts.values_at(:in_flight, :open) == [0, 0] }
+    wait_until("the requests' end") { client.counts.values_at(:in_flight, :open) == [0, 0] }
   end
 
-  # The connection of a request that was cancelled has ended.
+  # A cancelled request's connection has ended.
   def assert_hung_up(server)
     assert_equal "", within("the end of the connection") { server.connections.last.read }
   end
 
-  # What the block gives in a child, for which the parent's threads are gone.
+  # Returns the block's value in a child, in which the parent's threads are gone.
   def in_a_child
     reader, writer = IO.pipe.each(&:binmode) # an application that another test has loaded may have set Encoding.default_internal
     pid = fork do
@@ -264,7 +264,7 @@ class ClientWaitingTest < ClientSupport::Test
     File.read("/proc/self/status")[/^VmRSS:\s*(\d+)/, 1].to_i
   end
 
-  # The least that a fiber scheduler can be: it waits for descriptors by IO.select.
+  # A minimal fiber scheduler: it waits for descriptors by IO.select.
   class Scheduler
     def initialize
       @readable = {}

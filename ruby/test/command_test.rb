@@ -4,7 +4,7 @@ require_relative "support"
 
 # The commands: `oroshi-rack` and `rackup -s oroshi`.
 class CommandTest < Support::Test
-  # Gives the exit code and what was said.
+  # Returns the exit code and the output.
   def oroshi_rack(*arguments, **more)
     server = start(*Support::COMMAND, *arguments, **more)
     [server.wait.exitstatus, server.said]
@@ -124,7 +124,7 @@ class CommandTest < Support::Test
 
   # --- rackup ---
 
-  # Rack 3's rackup looks for rackup/handler/oroshi, and has a registry of its own; this one stands in for it.
+  # Rack 3's rackup looks for rackup/handler/oroshi, and has its own registry, which this one replaces.
   def test_handler_of_rack_3
     Dir.mkdir("#{@dir}/rackup")
     file("rackup/handler.rb", "module Rackup; module Handler; def self.register(*names) = p(names); end; end")
@@ -155,12 +155,12 @@ class CommandTest < Support::Test
     server = rackup("-s", "oroshi", "-o", "127.0.0.1", "-p", "0", "-E", "none", "-O", "MaxWorkers=1")
     port = server.wait_for(/serving 127\.0\.0\.1:(\d+) /)[1].to_i
     assert_equal "hello", Support::Client.tcp("127.0.0.1", port) { |client| client.get("/").body }
-    # Ctrl-C in a terminal goes to the workers as well.
+    # Ctrl-C in a terminal also reaches the workers.
     Process.kill("INT", -server.pid)
     assert_equal 0, server.wait.exitstatus
   end
 
-  # In development rackup adds Lint and others, and none of them may find anything.
+  # In development rackup adds Lint and others, which must find nothing.
   def test_rackup_in_development
     server = rackup("-s", "oroshi", "-O", "Path=#{socket_path}", "-O", "MaxWorkers=1")
     server.wait_for(/: ready/)
@@ -175,7 +175,7 @@ class CommandTest < Support::Test
     assert_match(/^error: Prot=1: no such option; did you mean Port\?$/, server.said)
   end
 
-  # rackup removes its pid file in an at_exit block, which must not be run by workers.
+  # rackup removes its pid file in an at_exit block, which workers must not run.
   def test_rackup_pid_file
     path = File.join(@dir, "pid")
     server = rackup("-s", "oroshi", "-E", "none", "-P", path, "-O", "Path=#{socket_path}", "-O", "MaxWorkers=1",

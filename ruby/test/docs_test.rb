@@ -4,7 +4,7 @@ require_relative "support"
 require "oroshi/settings"
 require "oroshi/listeners"
 
-# docs/rack.md says what is true.
+# docs/rack.md is true.
 class DocsTest < Support::Test
   DOCS = File.read(File.join(Support::ROOT, "../docs/rack.md"), encoding: "UTF-8")
 
@@ -18,7 +18,7 @@ class DocsTest < Support::Test
     assert_equal Oroshi::Settings::OPTIONS.map { |option| DocsTest.row(option) }, table.lines(chomp: true)
   end
 
-  # Whatever the tables of those who come from elsewhere name as an option of ours is one.
+  # Every option in the tables for users of other servers exists.
   def test_options_of_the_tables_for_others
     named = DOCS[/^## Coming from Unicorn.*^## Who/m].scan(/^\|[^|]*(?:\\\|[^|]*)*\| (.*) \|$/).flatten
                                                    .flat_map { |cell| cell.scan(/`([a-z_]+)[ `]/).flatten }
@@ -41,7 +41,7 @@ class DocsTest < Support::Test
     assert_equal said, server.said
   end
 
-  # The block for nginx, as it stands there but for places.
+  # The page's block for nginx, with paths replaced.
   def test_nginx
     nginx = [*ENV["PATH"].split(":"), "/usr/sbin"].map { |folder| "#{folder}/nginx" }.find { |path| File.executable?(path) }
     leave_out("the gem behind nginx", "nginx is not installed (Debian: nginx-light)") unless nginx
@@ -59,7 +59,7 @@ class DocsTest < Support::Test
     CONF
     front = start(nginx, "-e", "stderr", "-p", @dir, "-c", conf)
     front.wait_for(/start worker process|using the "epoll" event method/)
-    Support.within("nginx") { Thread.pass until File.socket?("#{@dir}/front") }
+    wait_until("nginx") { File.socket?("#{@dir}/front") }
     3.times do
       assert_equal "test http HTTP/1.1", Support::Client.unix("#{@dir}/front") { |client| client.get("/").body }
     end

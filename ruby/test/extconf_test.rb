@@ -3,13 +3,13 @@
 require_relative "support"
 require_relative "../ext/native_makefile"
 
-# What is said before the native parts are built, and what a part of the gem gives when it is loaded alone.
+# Messages before the native parts are built, and parts of the gem loaded alone.
 class ExtconfTest < Support::Test
   def missing(**more)
     NativeMakefile.missing(headers: @dir, **more)
   end
 
-  # A PATH with these programs, and what they say.
+  # Returns a PATH with these programs and their output.
   def path_with(programs)
     programs.each do |name, says|
       File.chmod(0o755, file(name, "#!/bin/sh\necho '#{says}'\n"))
@@ -52,7 +52,7 @@ class ExtconfTest < Support::Test
     refute File.exist?("#{@dir}/Makefile")
   end
 
-  # The native part of the client need not be built for that.
+  # This works without the client's native part.
   def test_the_version_is_there_with_the_client_alone
     file("oroshi/client_native.rb", "") if Dir.mkdir("#{@dir}/oroshi")
     server = start(*Support::RUBY, "-I", @dir, "-e", "begin; require 'oroshi/client'; rescue LoadError, NameError; end; puts Oroshi::VERSION")

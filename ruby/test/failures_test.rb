@@ -2,7 +2,7 @@
 
 require_relative "support"
 
-# What goes wrong, and what is said and done about it.
+# Failures: messages and reactions.
 class FailuresTest < Support::Test
   # --- the application does not load ---
 
@@ -75,7 +75,7 @@ class FailuresTest < Support::Test
     assert_match(/worker 0 .*: ended: exit code 1$/, server.said)
   end
 
-  # rackup's -P, for instance, removes its pid file in an at_exit block.
+  # For example, rackup's -P removes its pid file in an at_exit block.
   def test_at_exit_blocks_are_the_managers
     server = serve(app: "at_exit { puts \"at_exit in \#{Process.pid}\" }\n#{Support::PLAIN_APP}")
     server.stop
@@ -109,31 +109,31 @@ class FailuresTest < Support::Test
     assert_equal server.worker(1).to_s, get("/pid").body
   end
 
-  # Whatever still uses the output's pipe would keep it open: its end shows that no process is left.
+  # Any process would keep the output's pipe open: its end shows that none is left.
   def test_workers_notice_a_dead_manager
     server = serve(MaxWorkers: 2)
     server.signal("KILL")
     server.wait_for(/worker \d: the manager is gone; ending/, count: 2)
     assert server.wait.signaled?
     workers = [server.worker(0), server.worker(1)]
-    Support.within("the workers' end") { Thread.pass while workers.any? { |pid| alive?(pid) } }
+    wait_until("the workers' end") { workers.none? { |pid| alive?(pid) } }
   end
 
-  # What the application starts while it loads has all descriptors that the manager has by then. The pipe by which workers
-  # notice the manager's end must not be one of them.
+  # A process that the application starts while it loads inherits all of the manager's descriptors. The pipe by which
+  # workers notice the manager's end must not be among them.
   def test_workers_notice_a_dead_manager_although_the_application_has_a_child
-    door = UNIXServer.new(File.join(@dir, "door"))
+    door = self.door
     server = serve(app: <<~APP)
       require "socket"
       fork { UNIXSocket.open("#{door.path}", &:read); exit! }
       #{Support::PLAIN_APP}
     APP
-    keeper = Support.within("the application's child") { door.accept }
+    keeper = within("the application's child") { door.accept }
     child, = keeper.getsockopt(:SOCKET, :PEERCRED).unpack("i")
     assert_empty pipes(child) & pipes(server.worker) - pipes(Process.pid) # which everybody may have got from the shell
     server.signal("KILL")
     server.wait_for(/worker 0: the manager is gone; ending/)
-    Support.within("the worker's end") { Thread.pass while alive?(server.worker) }
+    wait_until("the worker's end") { !alive?(server.worker) }
   ensure
     keeper&.close
     door&.close
@@ -148,7 +148,7 @@ class FailuresTest < Support::Test
     assert_equal 200, gate.answer.status
   end
 
-  # Children of hooks are not the manager's to wait for.
+  # The manager does not wait for children of hooks.
   def test_children_of_hooks_are_left_alone
     server = serve(config: "before_fork { puts \"it says \#{`echo hello`} \#{$?.success?}\" }")
     assert_match(/it says hello\n true/, server.said)
@@ -185,7 +185,7 @@ class FailuresTest < Support::Test
     assert_equal "#{again.pid}\n", File.read(path)
   end
 
-  # To the others it looked idle for ever: they would give it what they keep.
+  # To other workers it looked idle for ever, so they would hand their connections to it.
   def test_nothing_is_left_to_a_worker_that_was_killed
     server = serve(MaxWorkers: 2, ErrRespawnInterval: "1h")
     Process.kill("KILL", server.worker(1))
@@ -213,7 +213,7 @@ class FailuresTest < Support::Test
     end
   end
 
-  # The pipes that a process has open, but for its standard streams.
+  # Returns a process's open pipes, except its standard streams.
   def pipes(pid)
     numbers = Dir.children("/proc/#{pid}/fd").map(&:to_i) - [0, 1, 2]
     numbers.filter_map do |number|

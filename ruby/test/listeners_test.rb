@@ -4,8 +4,7 @@ require_relative "support"
 require "oroshi/settings"
 require "oroshi/listeners"
 
-# Sockets that are opened here, and how the ones of others are taken over (in a process of its own: the descriptors'
-# numbers count there).
+# Sockets that are opened here, and inherited ones (in a separate process, because descriptor numbers matter there).
 class ListenersTest < Support::Test
   def open(env = {}, **options)
     Oroshi::Listeners.open(Oroshi::Settings.build(options, env: {}), env: env).tap { |all| (@opened ||= []) << all }
@@ -152,8 +151,8 @@ class ListenersTest < Support::Test
 
   # --- inherited ---
 
-  # Runs `Listeners.open` in a process that was given `sockets` as descriptors from 3 on. `variables` is a lambda from
-  # that process's number to its variables. Gives what it prints: names, the variable, what is left of the variables.
+  # Runs `Listeners.open` in a process that inherits `sockets` as descriptors from 3 on. `variables` is a lambda from
+  # that process's pid to its variables. Returns its output: names, the variable, and the remaining variables.
   def inherit(sockets, pid_known: true, **variables)
     script = <<~'RUBY'
       require "oroshi/settings"
@@ -191,7 +190,7 @@ class ListenersTest < Support::Test
                  inherit(given, SERVER_STARTER_PORT: "127.0.0.1:#{@port}=3;#{socket_path}=4")
   end
 
-  # What comes before the last `=` is a name, and means nothing.
+  # The part before the last `=` is a name, and means nothing.
   def test_names_of_server_starter_do_not_count
     given = sockets
     assert_includes inherit(given, SERVER_STARTER_PORT: "a=b:1=2=4;[::1]:80=3"), both.reverse.inspect

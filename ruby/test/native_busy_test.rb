@@ -2,11 +2,11 @@
 
 require_relative "native_workers"
 
-# Limits on clients while all workers are busy. No test ends a call before the limit has been seen to hold.
+# Limits on clients while all workers are busy. No test ends a call before it has seen the limit hold.
 class NativeBusyTest < Minitest::Test
   include NativeWorkers
 
-  # Of a head, of a body of known length, of a body in chunks.
+  # Beginnings of a head, of a body of known length, and of a chunked body.
   BEGINNINGS = ["GET / HTTP/1.1\r\nX: ", "POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n",
                 "POST /chunks HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nFFFFF\r\n"].freeze
 
@@ -28,7 +28,8 @@ class NativeBusyTest < Minitest::Test
     end
   end
 
-  # Yields clients that were answered once, while every worker is within a call. prepare: called with the clients before.
+  # Yields clients with one answered request each, while every worker is in a call. prepare: receives the clients
+  # before.
   def with_all_busy(count, prepare: nil, **settings)
     listener = abstract_listener
     with_workers(listener, app, **settings) do
@@ -45,10 +46,10 @@ class NativeBusyTest < Minitest::Test
     end
   end
 
-  # Sends drops to all of them until each is told something, and gives the statuses.
+  # Sends drops to all clients until each has an answer, and returns the statuses.
   def drip(clients)
     waiting = clients.dup
-    within("all to expire") do
+    wait_until("all to expire") do
       waiting.each { |client| client.send("x") }
       waiting -= waiting.select { |client| client.socket.wait_readable(0.001) }
       waiting.empty?
@@ -56,7 +57,7 @@ class NativeBusyTest < Minitest::Test
     clients.map { |client| client.answer.status }
   end
 
-  # They had the time that the calls took: drops moved them on, from one busy worker to the next.
+  # Their time used to grow with the calls: each drop moved them from one busy worker to the next.
   def test_what_drips_expires_while_all_workers_are_busy
     with_all_busy(12, timeout_s: 2.0, least_rate: 1 << 20) do |clients|
       clients.zip(BEGINNINGS.cycle) { |client, bytes| client.send(bytes) }
@@ -67,7 +68,7 @@ class NativeBusyTest < Minitest::Test
   def test_an_answer_that_nobody_takes_is_cut_off_while_all_workers_are_busy
     begin_to_take = ->((client)) { client.send(request("/large")).more }
     with_all_busy(1, prepare: begin_to_take, timeout_s: 2.0) do |(client)|
-      within("it to be cut off") do
+      wait_until("it to be cut off") do
         client.socket.write_nonblock("x", exception: false) && false
       rescue Errno::EPIPE, Errno::ECONNRESET
         true
@@ -87,14 +88,14 @@ class NativeBusyTest < Minitest::Test
     assert_equal 200, slow.answer.status
   end
 
-  # Bytes that a client has sent and the server has not read.
+  # Returns the bytes that a client has sent and the server has not read.
   def unread(client)
     count = [0].pack("l")
     client.socket.ioctl(0x5411, count) # SIOCOUTQ
     count.unpack1("l")
   end
 
-  # One was taken for each round of calls; the others waited for their limit to begin.
+  # Workers accepted one per round of calls; the others' limits had not begun.
   def test_new_connections_that_drip_are_taken_together
     server = serve({ timeout_s: 2.0, least_rate: 1 << 20 }, lint: false, &app)
     slow = Array.new(2) { server.connect }
@@ -102,7 +103,7 @@ class NativeBusyTest < Minitest::Test
     slow.first.send(request("/gate"))
     keeper = @door.accept
     slow.last.send(request("/gate"))
-    within("the watcher to read") { unread(slow.last).zero? }
+    wait_until("the watcher to read") { unread(slow.last).zero? }
     drips = Array.new(10) { server.connect.send(BEGINNINGS.first) }
     keeper.close
     assert_equal 200, slow.first.answer.status
@@ -112,7 +113,7 @@ class NativeBusyTest < Minitest::Test
     assert_equal 200, slow.last.answer.status
   end
 
-  # No other worker takes requests: they are answered after the call. The log has a line for each client that the watcher refused.
+  # No other worker accepts requests: they are answered after the call. The log has a line for each refused client.
   def test_a_worker_that_is_alone_goes_on_with_what_came_meanwhile
     Dir.mktmpdir do |folder|
       log = File.open("#{folder}/log", "w")

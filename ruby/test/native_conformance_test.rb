@@ -3,8 +3,8 @@
 require_relative "native_support"
 require_relative "conformance_table"
 
-# The conformance table of crates/http1, through a real worker: what is refused gets the table's status and a closed
-# connection, and nothing behind it is taken for a request; what is accepted arrives as the table says.
+# The conformance table of crates/http1, through a real worker. Refused requests get the table's status and a closed
+# connection, and no bytes behind them count as a request; accepted ones arrive as the table says.
 class NativeConformanceTest < Minitest::Test
   include NativeSupport
 
@@ -15,7 +15,7 @@ class NativeConformanceTest < Minitest::Test
     assert_equal "a\r\n\xffbb".b, ConformanceTable.unescape('a\r\n\xff\{2:b}')
   end
 
-  # With the usual limits one worker serves all cases; those with limits of their own get their own.
+  # With the usual limits one worker serves all cases; cases with their own limits get another.
   def test_every_request_is_taken_or_refused_as_the_table_says
     usual = nil
     ConformanceTable.cases.each do |found|
@@ -45,7 +45,7 @@ class NativeConformanceTest < Minitest::Test
         assert_equal 405, answer.status, found.name
         break
       end
-      # A client that waits for leave is given it.
+      # A client that waits for 100 gets it.
       answer = client.answer(message.method) if answer.status == 100
       assert_equal 200, answer.status, found.name
       said = message.method == "HEAD" ? "" : "#{message.method} #{message.target} ".b + message.body

@@ -2,7 +2,7 @@
 
 require_relative "native_support"
 
-# Defects of Rhebok, whose place this server takes, each as a test that it is not one here.
+# Defects of Rhebok, which this server replaces; each test shows that it is absent here.
 class NativeDefectsTest < Minitest::Test
   include NativeSupport
 
@@ -15,7 +15,7 @@ class NativeDefectsTest < Minitest::Test
     expecting = server.connect.send("#{head}Expect: 100-continue\r\n\r\n")
     assert_equal [100, 408], Array.new(2) { expecting.answer.status }
     assert_equal "all there", server.get("/", method: "POST", body: "all there").body
-    # 0.2 s of waiting above; a spinning worker would have used as much.
+    # The waits above take 0.2 s; a spinning worker would have used as much CPU time.
     assert_equal ":stopped", server.stop
   end
 
@@ -133,7 +133,7 @@ class NativeDefectsTest < Minitest::Test
     server&.stop
   end
 
-  # `exit` in a child, where `exit!` was meant, or a `fork` without a block: the client is the parent's.
+  # `exit` in a child instead of `exit!`, or a `fork` without a block: the client is the parent's.
   def test_a_forked_child_that_comes_back_answers_nobody
     server = serve({ timeout_s: 1000.0 }, lint: false) do |env|
       child = lambda do
@@ -164,7 +164,7 @@ class NativeDefectsTest < Minitest::Test
     assert said.end_with?(":stopped"), said
   end
 
-  # A million shapes of requests must not make the worker grow: what belonged to a shape goes with it.
+  # A million shapes of requests must not make the worker grow: a shape's values go with it.
   def test_values_of_header_shapes_that_were_given_up_are_let_go
     server = serve(lint: false) do |env|
       GC.start

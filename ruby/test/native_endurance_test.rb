@@ -2,11 +2,12 @@
 
 require_relative "native_support"
 
-# The native core under Ruby's collector, and over many requests.
+# The native core under Ruby's garbage collector, and over many requests.
 class NativeEnduranceTest < Minitest::Test
   include NativeSupport
 
-  # A little of everything, with a collection at every allocation: a value that the collector cannot see dies here.
+  # A little of everything, with a garbage collection at every allocation: values that the collector cannot see die
+  # here.
   [true, false].each do |in_place|
     define_method(:"test_everything_under_gc_stress_#{in_place ? "in_place" : "slowly"}") do
       app = lambda do |env|
@@ -56,9 +57,9 @@ class NativeEnduranceTest < Minitest::Test
     end
   end
 
-  # OROSHI_REQUESTS: how many requests, 100,000 if it is not set; a million finds leaks a tenth as large.
+  # OROSHI_REQUESTS: number of requests, 100,000 by default; a million finds leaks a tenth as large.
   REQUESTS = Integer(ENV.fetch("OROSHI_REQUESTS", 100_000))
-  # A leak grows in every stretch. What settles, or the noise of an allocator, does not.
+  # A leak grows in every stretch; start-up effects and allocator noise do not.
   STRETCHES = 5
 
   def test_many_requests_take_no_memory

@@ -3,20 +3,20 @@
 require_relative "native_support"
 require_relative "conformance_table"
 
-# What comes over the wire may be anything; the worker goes on, and its memory does not grow.
+# Random bytes: the worker survives them, and its memory does not grow.
 #
-#     OROSHI_FUZZ_S=120   how long it goes on (10)
+#     OROSHI_FUZZ_S=120   duration in seconds (10)
 #     OROSHI_FUZZ_SEED=7  another run (1); a failure names its seed
 class NativeFuzzTest < Minitest::Test
   include NativeSupport
 
   SECONDS = Float(ENV.fetch("OROSHI_FUZZ_S", 10))
   SEED = Integer(ENV.fetch("OROSHI_FUZZ_SEED", 1))
-  # A leak grows in every stretch. What varies with how full the heap happens to be does not.
+  # A leak grows in every stretch; variations of the heap do not.
   STRETCHES = 5
   SLACK_KB = 512
 
-  # Answers in every way there is, as the path says.
+  # Answers in every form, by path.
   ANY = lambda do |env|
     case env["PATH_INFO"].sum % 8
     when 0 then [200, {}, [env["rack.input"].read.to_s.bytesize.to_s]]
@@ -58,7 +58,7 @@ class NativeFuzzTest < Minitest::Test
 
   def now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
 
-  # Sends what is nearly HTTP, in pieces, over several connections at once, and leaves them in every way.
+  # Sends near-HTTP in pieces over several connections at once, and leaves them in every way.
   class Fuzzer
     OPEN = 40
 
@@ -112,7 +112,7 @@ class NativeFuzzTest < Minitest::Test
       end
     end
 
-    # What has come by now, if anything has.
+    # Returns the bytes that have arrived, if any.
     def read(client) = client.socket.read_nonblock(65_536, exception: false)
 
     def leave(client)

@@ -50,7 +50,7 @@ class NativeHijackTest < Minitest::Test
     2.times { assert_match(/rack\.hijack cannot be called any more: its request is over/, client.send(request).answer.body) }
   end
 
-  # What the block gives, or the message of its IOError.
+  # Returns the block's value, or the message of its IOError.
   def message_of
     yield
   rescue IOError => e
@@ -84,7 +84,7 @@ class NativeHijackTest < Minitest::Test
     assert_equal "HELLO\n", client.send("hello\n").rest
   end
 
-  # A 101 that nobody takes over would be followed by bytes that the client takes for the new protocol.
+  # After a 101 without a taker, the client would take further bytes for the new protocol.
   def test_101_without_a_taker_is_a_mistake
     server = serve(lint: false) do |env|
       body = { "/array" => [], "/each" => %w[a].each, "/call" => ->(stream) { stream.close } }.fetch(env["PATH_INFO"])
@@ -108,7 +108,7 @@ class NativeHijackTest < Minitest::Test
     assert_equal ":stopped", server.stop
   end
 
-  # Rack 3, but nothing in it needs Rack 3: it works under 2.2 as well.
+  # A Rack 3 feature that needs nothing of Rack 3: it works under 2.2 as well.
   def test_bodies_that_respond_to_call
     server = serve(lint: false) do |env|
       body = lambda do |stream|

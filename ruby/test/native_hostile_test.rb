@@ -2,11 +2,11 @@
 
 require_relative "native_support"
 
-# Clients that mean harm: they drip, they wait, they come in crowds. Whoever means well is served beside them.
+# Hostile clients: they drip, they wait, they come in crowds. Other clients are served beside them.
 class NativeHostileTest < Minitest::Test
   include NativeSupport
 
-  # Progress all the time, but far less than the least rate: Timeout is all that there is.
+  # Constant progress far below the least rate: Timeout is the total.
   def test_a_body_that_drips_steadily_expires
     server = serve({ timeout_s: 0.5, least_rate: 1 << 20 }, &HELLO)
     ["Content-Length: 1000000", "Transfer-Encoding: chunked"].each do |framing|
@@ -36,7 +36,7 @@ class NativeHostileTest < Minitest::Test
     end
   end
 
-  # Two fit, the third does not, and nobody is to be sent away for it who is not behind.
+  # Two fit, the third does not, and no client is cut off without being behind.
   def test_bodies_in_files_have_a_limit_for_all
     server = serve({ input_spool_bytes: 1000, body_file_bytes: 1_000_000 }, lint: false) do |env|
       [200, {}, [env["rack.input"].read.bytesize.to_s]]
@@ -50,14 +50,14 @@ class NativeHostileTest < Minitest::Test
     (clients - [refused]).each { |client| assert_equal "500000", client.send("x" * 100_000).answer.body }
     assert_match(/BodyFiles, 1000000 bytes for all of a worker's, is used up/, server.errors)
     assert_equal "500000", server.get("/", method: "POST", body: "x" * 500_000).body, "the room is there again"
-    # What can never fit is told so, before it is sent.
+    # A body that can never fit is refused before it is sent.
     asks = "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2000000\r\n\r\n"
     assert_equal 413, server.connect.send(asks).answer.status
     assert_equal 413, server.connect.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" +
                                           ("10000\r\n#{"x" * 65_536}\r\n" * 20)).answer.status
   end
 
-  # Those that have sent most of a body and then nothing make room for one that sends.
+  # Stalled bodies make room for one that arrives.
   def test_bodies_that_have_come_to_a_halt_make_room_for_others
     server = serve({ input_spool_bytes: 1000, body_file_bytes: 1_000_000, timeout_s: 4.0, least_rate: 1024 }, lint: false) do |env|
       [200, {}, [env["rack.input"].read.bytesize.to_s]]
@@ -74,9 +74,9 @@ class NativeHostileTest < Minitest::Test
     assert_empty statuses - [200, 503]
   end
 
-  # Crowds of clients that have begun something and do not go on. The application still gets descriptors, and whoever asks is answered.
+  # Crowds of clients begin something and stop. The application still gets descriptors, and other clients are answered.
   def test_a_crowd_of_half_requests_leaves_descriptors_for_others
-    # Beside those that the tests have open.
+    # Besides the tests' own descriptors.
     few = ->(_worker) { Process.setrlimit(Process::RLIMIT_NOFILE, Dir.children("/proc/self/fd").map(&:to_i).max + 130) }
     begun = ["", "GET / HT", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n#{"x" * 20}", request]
     begun.each do |bytes|
@@ -107,7 +107,7 @@ class NativeHostileTest < Minitest::Test
     crowd.each(&:close)
   end
 
-  # A reader that takes nothing while no file has room, beside one that does not either, but for longer.
+  # A stalled reader while no file has room, beside one stalled for longer.
   def test_the_reader_that_is_furthest_behind_makes_room_for_others
     server = serve({ buffer_bytes: 1 << 20, answer_file_bytes: 4 << 20, timeout_s: 30.0 }, lint: false) do |env|
       env["PATH_INFO"] == "/each" ? [200, {}, Enumerator.new { |out| 4.times { out << ("x" * 1_000_000) } }] : [200, {}, ["x" * 4_000_000]]

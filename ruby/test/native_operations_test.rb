@@ -4,11 +4,11 @@ require_relative "native_support"
 require "fcntl"
 require "json"
 
-# What the manager and the operator see of a worker: scoreboard, stopping, requests that take too long, logs, title.
+# A worker from outside: scoreboard, stopping, requests that take too long, logs, title.
 class NativeOperationsTest < Minitest::Test
   include NativeSupport
 
-  # An application that says when it was called and waits to be let go.
+  # An application that reports each call and waits for release.
   def held(settings = {}, **options)
     called, call = IO.pipe
     hold, @let_go = IO.pipe
@@ -116,7 +116,7 @@ class NativeOperationsTest < Minitest::Test
     assert_equal ":stopped", server.ended
   end
 
-  # Or else a client that sends nothing more would hold up every stop for the whole of timeout_s.
+  # Otherwise a client that sends nothing more would delay every stop for all of timeout_s.
   def test_a_half_sent_request_is_dropped_by_a_stop_after_a_while
     head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n"
     [head, "#{head}\r\nab"].each do |half|
@@ -129,7 +129,7 @@ class NativeOperationsTest < Minitest::Test
     end
   end
 
-  # The kernel may have woken this worker alone for it.
+  # The kernel may have woken only this worker for it.
   def test_a_connection_that_has_come_before_a_stop_is_served
     server = held({ linger_s: 30.0 })
     busy = server.connect.send(request("/held"))
@@ -208,7 +208,7 @@ class NativeOperationsTest < Minitest::Test
 
   # Overdue requests.
 
-  # While the client is waited for, the time of the request stands still.
+  # Waits until the worker waits for its client: the request's time stands still.
   def waits_for_client(server)
     server.wait_for("the worker to wait for its client") do
       before = server.scoreboard.read(0)[:busy_s]
@@ -227,7 +227,7 @@ class NativeOperationsTest < Minitest::Test
     server.wait_for("the application's time to go on") { server.scoreboard.overdue(0.2).any? }
   end
 
-  # A worker whose trap for URG says where the main thread was, and ends it.
+  # Starts a worker whose trap for URG reports the main thread's position, and ends it.
   def overdue(&app)
     seen, see = IO.pipe
     report = lambda do |_worker|
@@ -380,7 +380,7 @@ class NativeOperationsTest < Minitest::Test
     end
   end
 
-  # A process that is ended within a request writes that request's line, too: with the 504 or with the status that was sent.
+  # A process that ends within a request also writes that request's line: with the 504 or with the sent status.
   def test_the_line_of_a_request_that_is_cut_off
     ended = lambda do |path|
       Tempfile.create("access") do |file|
@@ -400,7 +400,7 @@ class NativeOperationsTest < Minitest::Test
     assert_equal ["GET /begun HTTP/1.1\" 206 5"], ended.call("/begun")
   end
 
-  # The application goes on after all; its answer is not what the client got.
+  # The application continues after all, but the client got another answer.
   def test_the_line_of_a_body_that_comes_after_the_504
     Tempfile.create("access") do |file|
       gone_on, go_on = IO.pipe
@@ -423,7 +423,7 @@ class NativeOperationsTest < Minitest::Test
     server = serve({ log_format: :common, log_fd: write.fileno }, lint: false) { |_env| [204, {}, []] }
     write.close
     Tempfile.create("access") do |kept|
-      # A process of its own: a thread of this one may not get to run for as long as the server waits for a reader.
+      # In its own process: a thread here may not run for as long as the server waits for a reader.
       reader = spawn("cat", in: log, out: kept)
       client = server.connect
       20.times do |round|

@@ -2,11 +2,11 @@
 
 require_relative "native_support"
 
-# Rack's rules, as an application sees them. Rack::Lint stands around every application here that keeps them.
+# Rack's rules, as an application sees them. Rack::Lint wraps every application here that keeps them.
 class NativeRackTest < Minitest::Test
   include NativeSupport
 
-  # Answers with a Ruby expression's value, for looking at the environment.
+  # Answers with a Ruby expression's value, to inspect the environment.
   def look(settings = {}, **options, &block)
     serve(settings, **options) { |env| [200, { "Content-Type" => "text/plain" }, [block.call(env).inspect]] }
   end
@@ -57,7 +57,7 @@ class NativeRackTest < Minitest::Test
         assert_equal({ "HTTP_X_#{number}" => number.to_s, "HTTP_X_LAST" => "yes" }.inspect, body)
       end
     end
-    # The shape without fields, from which a new sequence starts, must have survived.
+    # The shape without fields, from which new sequences start, must have survived.
     assert_equal({ "HTTP_X_NEW" => "1" }.inspect, client.send(request("/", "X-New: 1\r\n")).answer.body)
   end
 
@@ -129,7 +129,7 @@ class NativeRackTest < Minitest::Test
     assert_equal "a", get.call("/longer").body
   end
 
-  # Each of these is the application's mistake: 500, a line that says what is wrong, and the next request is served.
+  # Each of these is the application's mistake: 500, a line with the reason, and the next request is served.
   def test_answers_that_cannot_be_sent
     bad = {
       "/injection" => [[200, { "X" => "a\r\nSet-Cookie: b" }, ["a"]], /value of the header "X"/],
@@ -185,7 +185,7 @@ class NativeRackTest < Minitest::Test
 
   # Bodies.
 
-  # Counts what is done to it, in a file that the test can read.
+  # Counts its calls in a file that the test can read.
   class Body
     def initialize(log, parts)
       @log = log
@@ -254,10 +254,10 @@ class NativeRackTest < Minitest::Test
       body = env["QUERY_STRING"] == "each" ? ["hello"].each : ["hello"]
       [200, { "Content-Length" => env["PATH_INFO"].delete("/") }, body]
     end
-    # Of an Array the truth is known.
+    # An Array's length is known.
     client = server.connect
     %w[3 9].each { |length| assert_equal "hello", client.send(request("/#{length}")).answer.body }
-    # Of others it comes to light too late: too much is cut off, too little cuts the connection off.
+    # For others it is known too late: excess is cut off, a short body closes the connection.
     client = server.connect.send(request("/3?each"))
     assert_equal "hel", client.answer.body
     assert client.closed?
@@ -392,14 +392,14 @@ class NativeRackTest < Minitest::Test
         assert get.call(large) == File.read(large)
         assert_equal "small", get.call("#{small},5")
       end
-      # What is no file of that length is the body's own to give; so is what has no length (the files of /proc say 0, whatever they
-      # hold), and a pipe, whose opening would wait for somebody to write.
+      # Bodies that are no file of that length serve themselves; so do files without a length (those of /proc say 0),
+      # and a pipe, whose opening would wait for a writer.
       File.mkfifo("#{folder}/pipe")
       ["nil", "#{folder}/none", folder, "#{small},9", empty, "/proc/self/status", "#{folder}/pipe"].each do |what|
         assert_equal "from each", get.call(what), what
       end
       assert_equal "5", client.send("HEAD /?#{small},5 HTTP/1.1\r\nHost: a\r\n\r\n").answer("HEAD")["content-length"]
-      # A slow reader of a file costs no worker.
+      # A slow reader of a file occupies no worker.
       slow = Array.new(3) { server.connect.send(request("/?#{large}")) }
       assert_equal "small", get.call(small)
       slow.each { |it| assert_equal 5_000_000, it.answer.body.bytesize }
@@ -419,7 +419,7 @@ class NativeRackTest < Minitest::Test
     end
   end
 
-  # What Rack 3 lets Arrays in disguise do.
+  # Arrays in disguise, as Rack 3 allows.
   def test_to_ary
     with_log do |log|
       wrapped = Class.new do

@@ -6,14 +6,14 @@ require_relative "native_workers"
 class NativeSpreadTest < Minitest::Test
   include NativeWorkers
 
-  # The kernel wakes the first worker that sleeps, which would always be the same: then all that is kept waits for one.
+  # The kernel wakes the first worker that sleeps, always the same one: then all kept connections wait for one worker.
   def test_kept_connections_are_spread_over_the_workers
     [abstract_listener, tcp_listener].each do |listener|
       with_workers(listener) do |pids|
         clients = []
         answered_by = []
-        # On a busy machine one may sleep for long.
-        within("all workers to have some") do
+        # On a busy machine a worker may sleep for long.
+        wait_until("all workers to have some") do
           clients << client_of(listener)
           answered_by << clients.last.send(request).answer.body.to_i
           answered_by.uniq.size == pids.size
@@ -26,12 +26,12 @@ class NativeSpreadTest < Minitest::Test
     end
   end
 
-  # Nobody has asked for anything yet: whoever wakes first must not take all.
+  # No client has sent a request yet: the first worker to wake must not accept all.
   def test_connections_that_are_opened_at_once_are_spread
     listener = abstract_listener
     with_workers(listener) do |pids|
-      # On a busy machine a worker may not come to it before its time is over: then once more.
-      within("five that go to five workers") do
+      # On a busy machine a worker may be too late: then again.
+      wait_until("five that go to five workers") do
         clients = Array.new(WORKERS) { client_of(listener) }
         clients.map { |client| client.send(request).answer.body.to_i }.sort == pids.sort
       ensure
@@ -40,7 +40,7 @@ class NativeSpreadTest < Minitest::Test
     end
   end
 
-  # Connections that one worker has got are slow there while the others sleep: it gives them away, and loses no request.
+  # One worker's connections are slow while the other workers sleep: it hands them over, and loses no request.
   def test_a_slow_worker_gives_kept_connections_to_idle_ones
     listener = abstract_listener
     slow = lambda do |env|
@@ -60,7 +60,7 @@ class NativeSpreadTest < Minitest::Test
     end
   end
 
-  # However long the call takes: nothing here waits for its end.
+  # However long the call takes: the test does not wait for its end.
   def test_requests_behind_a_slow_one_are_answered_by_other_workers
     with_all_at_the_first(8) do |(slow, half, pipelined, *others), door, pids|
       half.send("GET / HTTP/1.1\r\nHo")
@@ -71,7 +71,7 @@ class NativeSpreadTest < Minitest::Test
       others.each { |client| client.send(request) }
       answered_by = [half, *others, pipelined, pipelined, pipelined].map { |client| client.answer.body.to_i }
       assert_empty answered_by - pids.drop(1)
-      # And so they go on, where they are now.
+      # They stay at their new workers.
       others.each { |client| assert_includes pids.drop(1), client.send(request).answer.body.to_i }
       keeper.close
       assert_equal pids.first, slow.answer.body.to_i
@@ -79,7 +79,7 @@ class NativeSpreadTest < Minitest::Test
     end
   end
 
-  # In memory, in a file, with nothing of it yet, and asked for.
+  # Bodies in memory, in a file, not begun, and asked for.
   def test_requests_with_half_a_body_behind_a_slow_one_are_answered_by_other_workers
     with_all_at_the_first(5) do |(slow, *halves), door, pids|
       bodies = ["0123456789", "x" * 3_000_000, "y" * 100_000, "z" * 10]
@@ -105,12 +105,12 @@ class NativeSpreadTest < Minitest::Test
     end
   end
 
-  # It goes as the file that it is in.
+  # It moves as its file.
   def test_a_large_body_that_moves_is_not_copied
     size = 30_000_000
     with_all_at_the_first(3) do |(slow, half), door, pids|
       half.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: #{size}\r\n\r\n#{"x" * (size - 2)}")
-      within("the body to arrive") { slow.send(request).answer && wrote(pids.first) > size - 1_000_000 }
+      wait_until("the body to arrive") { slow.send(request).answer && wrote(pids.first) > size - 1_000_000 }
       slow.send(request("/gate"))
       keeper = door.accept
       half.send("y")
@@ -125,7 +125,7 @@ class NativeSpreadTest < Minitest::Test
     end
   end
 
-  # Each drop comes while its worker is busy: that must not begin the client's time anew.
+  # Each drop arrives while its worker is busy: that must not restart the client's time.
   def test_heads_and_bodies_that_drip_at_busy_workers_expire
     listener = abstract_listener
     slow = ->(env) { sleep 0.05 and WHO.call(env) }
@@ -148,7 +148,7 @@ class NativeSpreadTest < Minitest::Test
       drips = ["GET / HTTP/1.1\r\nX: ", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n"] * 5
       drips.map! { |bytes| client_of(listener).send(bytes) }
       clients = drips.dup
-      within("all to expire") do
+      wait_until("all to expire") do
         clients.each { |client| client.send("x") }
         clients -= clients.select { |client| client.socket.wait_readable(0.001) }
         clients.empty?
@@ -163,7 +163,7 @@ class NativeSpreadTest < Minitest::Test
     end
   end
 
-  # With trailers, and another request behind. What is broken stays, and is refused by its own worker.
+  # With trailers, and another request behind. A malformed one stays, and its own worker refuses it.
   def test_requests_with_half_a_body_in_chunks_are_answered_by_other_workers
     with_all_at_the_first(3) do |(slow, half, broken), door, pids|
       begun = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n012"
@@ -183,22 +183,22 @@ class NativeSpreadTest < Minitest::Test
     end
   end
 
-  # Nobody can do anything in a worker that is killed. What waited behind its call has moved away before.
+  # A killed worker can do nothing. Requests behind its call have moved before.
   def test_requests_behind_a_call_survive_the_end_of_its_worker
     with_all_at_the_first(4) do |(slow, *others), door, pids|
       slow.send(request("/gate"))
       door.accept
       halt(pids.drop(1)) # nobody takes them yet
       others.each { |client| client.send(request) }
-      NativeSupport.within("them to be handed over") { @board.read(0)[:handed_over] == 3 }
+      wait_until("them to be handed over") { @board.read(0)[:handed_over] == 3 }
       Process.kill("KILL", pids.first)
       pids.drop(1).each { |pid| Process.kill("CONT", pid) }
       others.each { |client| assert_includes pids.drop(1), client.answer.body.to_i }
     end
   end
 
-  # Asks on and on, and anew where the server closes a connection in good form, until another worker answers or all other
-  # connections have moved away.
+  # Repeats requests, reconnecting when the server closes in good form, until another worker answers or all other
+  # connections have moved.
   def keep_asking(listener, client, first, moved)
     over = Process.clock_gettime(Process::CLOCK_MONOTONIC) + PATIENCE_S
     while moved.size < WORKERS - 1 && Process.clock_gettime(Process::CLOCK_MONOTONIC) < over

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# What the tests of the native worker share: a worker in a forked process, and a client that speaks bytes.
+# Shared by the tests of the native worker: a worker in a forked process, and a client that speaks bytes.
 
 require_relative "common"
 require "io/wait"
@@ -19,18 +19,7 @@ module NativeSupport
 
   PATIENCE_S = Common::PATIENCE_S
 
-  # Waits until the block is true, and gives what it gave.
-  def self.within(what)
-    over = Process.clock_gettime(Process::CLOCK_MONOTONIC) + PATIENCE_S
-    until (found = yield)
-      raise "waited in vain for #{what}" if Process.clock_gettime(Process::CLOCK_MONOTONIC) > over
-
-      sleep 0.002
-    end
-    found
-  end
-
-  # What was answered: status, headers (names in lower case, each with all its values), body, and the head as it came.
+  # An answer: status, headers (names in lower case, each with all its values), body, and the head as received.
   Answer = Struct.new(:status, :headers, :body, :head) do
     def [](name) = headers[name]&.join(", ")
   end
@@ -66,7 +55,7 @@ module NativeSupport
       self
     end
 
-    # Reads until something is there, and says what; nil at the end.
+    # Waits for bytes, and returns them; nil at the end.
     def more
       @socket.wait_readable(PATIENCE_S) or raise "no answer; so far: #{@bytes.inspect}"
       piece = @socket.read_nonblock(65_536)
@@ -90,13 +79,13 @@ module NativeSupport
       @bytes.slice!(0, at + text.bytesize)
     end
 
-    # Everything up to the end of the connection.
+    # Returns everything up to the end of the connection.
     def rest
       nil while more
       @bytes.slice!(0..)
     end
 
-    # The next answer to a request of this method; interim ones (1xx) are returned as answers of their own.
+    # Returns the next answer to a request of this method; interim ones (1xx) count as answers.
     def answer(method = "GET")
       head = until_text("\r\n\r\n")
       first, *lines = head.split("\r\n")
@@ -142,7 +131,7 @@ module NativeSupport
     end
   end
 
-  # A worker in a process of its own.
+  # A worker in its own process.
   class Server
     attr_reader :pid, :scoreboard, :path, :port
 
@@ -165,7 +154,7 @@ module NativeSupport
       @clients.last
     end
 
-    # One request on a connection of its own.
+    # Sends one request on its own connection.
     def get(target = "/", headers = {}, method: "GET", body: nil)
       client = connect
       fields = { "Host" => "localhost", "Connection" => "close" }.merge(headers)
@@ -176,14 +165,15 @@ module NativeSupport
       client&.close
     end
 
-    # What the worker wrote to rack.errors.
+    # Returns the worker's lines in rack.errors.
     def errors = File.read("#{@folder}/errors")
 
-    def wait_for(what, &block) = NativeSupport.within(what, &block)
+    def wait_for(what, &block) = Common.wait_until(what, &block)
 
     def signal(name) = Process.kill(name, @pid)
 
-    # Tells it to stop if that was not done, and waits: what `run` has returned, or the exception's class and message.
+    # Stops it with this signal, unless nil, and waits: returns the result of `run`, or the exception's class and
+    # message.
     def stop(signal = "INT")
       self.signal(signal) if signal
       ended
@@ -206,8 +196,9 @@ module NativeSupport
       FileUtils.rm_rf(@folder)
     end
 
-    # OROSHI_GC_STRESS: every allocation of a worker is a collection, in all tests; what the collector does not see dies. 1: of young objects
-    # alone; 0: of all, which takes ten times as long. Either wants OROSHI_TEST_PATIENCE_S=600.
+    # OROSHI_GC_STRESS: runs the garbage collector at every allocation of a worker, in all tests; values that it does
+    # not see die. 1: collects only young objects; 0: all, which takes ten times as long. Either needs
+    # OROSHI_TEST_PATIENCE_S=600.
     STRESS = ENV.fetch("OROSHI_GC_STRESS", nil)
 
     private
@@ -245,20 +236,20 @@ module NativeSupport
   end
 
   def teardown
-    # What the worker has to say to a failure stands beside it.
+    # Shows the worker's errors beside a failure.
     @servers.each { |server| warn("#{name}: #{server.errors.gsub(/^\tfrom .*\n/, "")}") unless server.errors.empty? } unless passed?
     @servers.each(&:clean_up)
     super
   end
 
-  # Starts a worker with this application, around which stands Rack::Lint unless `lint: false`.
+  # Starts a worker with this application, wrapped in Rack::Lint unless `lint: false`.
   def serve(settings = {}, lint: true, tcp: false, in_child: nil, &app)
     app = Rack::Lint.new(app) if lint && !Server::STRESS # which would collect a thousand times for each request
     @servers << Server.new(app.respond_to?(:arity) ? app : ->(env) { app.call(env) }, settings, tcp: tcp, in_child: in_child)
     @servers.last
   end
 
-  # An application that answers with this text, for tests that look at something else.
+  # An application that answers with this text, for tests of something else.
   HELLO = ->(_env) { [200, { "Content-Type" => "text/plain" }, ["Hello World"]] }
 
   def hello(settings = {}, **options) = serve(settings, **options, &HELLO)

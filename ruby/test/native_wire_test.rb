@@ -2,11 +2,11 @@
 
 require_relative "native_support"
 
-# HTTP/1.1 as a client sees it: connections, pipelining, bodies, limits, what is refused and how.
+# HTTP/1.1 as a client sees it: connections, pipelining, bodies, limits, refusals.
 class NativeWireTest < Minitest::Test
   include NativeSupport
 
-  # Says what it was given.
+  # Answers with its input.
   MIRROR = lambda do |env|
     body = "#{env["REQUEST_METHOD"]} #{env["REQUEST_URI"]} ".b + env["rack.input"].read
     [200, { "Content-Type" => "text/plain" }, [body]]
@@ -72,7 +72,7 @@ class NativeWireTest < Minitest::Test
     end
   end
 
-  # The same where the server chooses to close: to close over the next request would cut off the answer that is still on its way.
+  # The same where the server chooses to close: closing over the next request would cut off the answer on its way.
   def test_a_stop_does_not_cut_an_answer_off_whatever_waits_behind_it
     body = "x" * 300_000
     reached, reach = IO.pipe
@@ -157,12 +157,12 @@ class NativeWireTest < Minitest::Test
       assert_equal 100, client.send(post.call("Content-Length: 5")).answer.status
       answer = client.send("hello").answer
       assert_equal [200, '["5", false, 5, 5]', nil], [answer.status, answer.body, answer["connection"]]
-      # As curl sends what it reads from a pipe: Rails takes the length for the body's.
+      # As curl sends a pipe's content: Rails takes the length for the body's.
       assert_equal 100, client.send(post.call("Transfer-Encoding: chunked")).answer.status
       answer = client.send("8\r\n{\"a\": 1}\r\n0\r\n\r\n").answer
       assert_equal [200, '["8", false, 8, 8]', nil], [answer.status, answer.body, answer["connection"]]
     end
-    # A body that is there already is not asked for.
+    # A body that has arrived is not asked for.
     client = server.connect.send(post.call("Content-Length: 5") + "hello")
     assert_equal [200, '["5", false, 5, 5]'], client.answer.then { |it| [it.status, it.body] }
     # A large one goes to a file.
@@ -260,7 +260,7 @@ class NativeWireTest < Minitest::Test
     slow.each { |client| assert_equal 20_000_000, client.answer.body.bytesize }
   end
 
-  # Twenty answers of 20 MB at 8 MB of memory: what is above that is in files, and the memory comes back.
+  # Twenty answers of 20 MB with 8 MB of memory: the rest is in files, and the memory is freed.
   def test_slow_readers_of_large_bodies_take_no_memory_beyond_the_limit
     server = serve({ buffer_bytes: 8 << 20 }, lint: false) do |env|
       GC.start # the application's own Strings are not the server's to give back
@@ -318,7 +318,7 @@ class NativeWireTest < Minitest::Test
   def connection?(descriptor)
     link = File.readlink(descriptor)
     inode = link[/\Asocket:\[(\d+)\]/, 1] or return false
-    # The listener has a path in the table; so have accepted sockets, but those are connected (state 03).
+    # The listener has a path in the table; so have accepted sockets, but these are connected (state 03).
     File.foreach("/proc/net/unix").any? { |line| line.split.values_at(5, 6) == ["03", inode] }
   rescue Errno::ENOENT
     false

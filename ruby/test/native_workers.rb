@@ -2,7 +2,7 @@
 
 require_relative "native_support"
 
-# What the tests of several workers share: five of them at one listener.
+# Shared by the tests of several workers: five of them at one listener.
 module NativeWorkers
   include NativeSupport
 
@@ -22,7 +22,7 @@ module NativeWorkers
         exit!
       end
     end
-    within("the workers to begin") { Array.new(WORKERS) { |slot| board.read(slot)[:state] }.all?(:idle) }
+    wait_until("the workers to begin") { Array.new(WORKERS) { |slot| board.read(slot)[:state] }.all?(:idle) }
     yield pids
   ensure
     pids&.each do |pid|
@@ -32,17 +32,15 @@ module NativeWorkers
     listener.close
   end
 
-  # Stops processes, and waits until they are: until then they may take a connection.
+  # Stops processes, and waits until they are stopped: before that they may accept a connection.
   def halt(pids)
     pids.each { |pid| Process.kill("STOP", pid) }
-    within("the processes to stop") { pids.all? { |pid| File.read("/proc/#{pid}/stat")[/\) (\w)/, 1] == "T" } }
+    wait_until("the processes to stop") { pids.all? { |pid| File.read("/proc/#{pid}/stat")[/\) (\w)/, 1] == "T" } }
   end
-
-  def within(what, &block) = NativeSupport.within(what, &block)
 
   def client_of(listener) = Client.new(connection_to(listener))
 
-  # The first worker gets all connections, as the others are stopped meanwhile. Yields clients, door and pids.
+  # Gives all connections to the first worker, while the others are stopped. Yields clients, door and pids.
   def with_all_at_the_first(count)
     listener = abstract_listener
     door = abstract_listener

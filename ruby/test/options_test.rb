@@ -2,8 +2,8 @@
 
 require_relative "support"
 
-# What each option does to a server that runs, where no other file shows it. (Listening: listeners_test.rb; workers that
-# come and go: signals_test.rb, recycling_test.rb, failures_test.rb; WorkerTimeout: watchdog_process_test.rb.)
+# The effect of each option on a running server, where no other file tests it. (Listening: listeners_test.rb; replacing
+# workers: signals_test.rb, recycling_test.rb, failures_test.rb; WorkerTimeout: watchdog_process_test.rb.)
 class OptionsTest < Support::Test
   def kept(&block)
     Support::Client.unix(socket_path, &block)
@@ -80,7 +80,7 @@ class OptionsTest < Support::Test
     end
   end
 
-  # Collections after requests, but none while the application works.
+  # Garbage is collected after requests, but never while the application works.
   def test_oob_gc
     app = 'GC.disable; run ->(_env) { [200, {}, [GC.count.to_s]] }'
     count = -> { get("/").body.to_i }
@@ -114,7 +114,7 @@ class OptionsTest < Support::Test
     assert_match(%r{"GET /there HTTP/1\.1" 200}, server.said)
   end
 
-  # Held back per worker, but never lost when it stops in good order.
+  # Lines wait in each worker, but an orderly stop loses none.
   def test_access_log_is_whole_after_a_graceful_stop
     log = File.join(@dir, "log")
     server = serve(AccessLog: log, MaxWorkers: 2)
@@ -128,7 +128,7 @@ class OptionsTest < Support::Test
     server = serve(ErrorLog: log, ready: 0, app: <<~'APP')
       run ->(env) { env["rack.errors"].puts("from the application"); [200, {}, []] }
     APP
-    Support.within("the server") { Thread.pass until File.exist?(log) && File.read(log).match?(/: ready/) }
+    wait_for_line(log, /: ready/)
     get("/")
     server.stop
     assert_match(/^from the application$/, File.read(log))

@@ -2,7 +2,7 @@
 
 require_relative "support"
 
-# The gem as its users get it: built, installed where there is nothing, serving from there, and asking itself.
+# The gem as its users get it: built, installed into an empty folder, serving from there, and requesting from itself.
 class PackageTest < Support::Test
   LIMIT_S = 20 * 60 # its native parts are compiled, on whatever machine this is
 
@@ -20,7 +20,7 @@ class PackageTest < Support::Test
     refute_includes execute([Gem.ruby, "-S", "gem", "specification", package, "files"], @dir), "native.so"
 
     home = "#{@dir}/home"
-    # Registry crates that are built already are used again where CARGO_TARGET_DIR says so; the gem's own are built.
+    # CARGO_TARGET_DIR reuses built registry crates; the gem's own are built.
     env = { "GEM_HOME" => home, "GEM_PATH" => [home, *Gem.path].join(":"), "RUBYLIB" => nil, "RUBYOPT" => nil }
     execute([Gem.ruby, "-S", "gem", "install", "--local", "--no-document", package], @dir, env)
     assert_empty Dir["#{home}/gems/oroshi-*/ruby/ext/**/target"]

@@ -3,7 +3,7 @@
 require_relative "support"
 require "oroshi/pid_file"
 
-# Who holds a pid file. flock(2) is per opened file, so one process can play both parts.
+# Holders of a pid file. flock(2) belongs to the open file, so one process can play both parts.
 class PidFileTest < Minitest::Test
   def setup
     @dir = Dir.mktmpdir("oroshi")
@@ -24,7 +24,7 @@ class PidFileTest < Minitest::Test
     Oroshi::PidFile.new(@path).remove
   end
 
-  # The second has opened the file when the first removes it: a lock on what is no longer there would keep nobody out.
+  # The second opens the file when the first removes it: a lock on a removed file would exclude nobody.
   def test_removed_between_open_and_lock
     first = Oroshi::PidFile.new(@path)
     second = before_the_lock { first.remove }.call { Oroshi::PidFile.new(@path) }
@@ -42,7 +42,7 @@ class PidFileTest < Minitest::Test
     assert_equal "another's\n", File.read(@path)
   end
 
-  # A way to run code just before the next flock of another block.
+  # Runs code just before the next flock of another block.
   def before_the_lock(&interruption)
     trace = TracePoint.new(:c_call) do |point|
       next unless point.method_id == :flock

@@ -2,7 +2,7 @@
 
 require_relative "support"
 
-# Workers that have served enough are replaced.
+# Workers that have served their number of requests are replaced.
 class RecyclingTest < Support::Test
   def test_after_max_request_per_child
     server = serve(MaxRequestPerChild: 3)
@@ -15,9 +15,9 @@ class RecyclingTest < Support::Test
     assert_equal server.worker(1).to_s, get("/pid").body
   end
 
-  # Whoever asks while the successor is still starting is served by the old one.
+  # While the successor starts, the old worker serves.
   def test_the_old_one_serves_until_its_successor_is_ready
-    blocker = UNIXServer.new(File.join(@dir, "blocker"))
+    blocker = door("blocker")
     server = serve(MaxRequestPerChild: 1, config: <<~CONFIG)
       starts = 0
       before_fork { starts += 1 }
@@ -25,7 +25,7 @@ class RecyclingTest < Support::Test
     CONFIG
     first = server.worker.to_s
     assert_equal first, get("/pid").body
-    starting = Support.within("the successor") { blocker.accept }
+    starting = within("the successor") { blocker.accept }
     assert_equal first, get("/pid").body
     starting.close
     server.wait_for(/worker 0 .*: ended$/)
@@ -52,7 +52,7 @@ class RecyclingTest < Support::Test
     assert_equal first, get("/pid").body
   end
 
-  # MinRequestPerChild to MaxRequestPerChild: each worker draws its own limit, so that they do not all go together.
+  # MinRequestPerChild to MaxRequestPerChild: each worker has a random limit, so that they do not all end together.
   def test_jitter
     server = serve(MinRequestPerChild: 1, MaxRequestPerChild: 1000)
     limits = Array.new(4) do |n|

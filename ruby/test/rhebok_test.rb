@@ -2,7 +2,7 @@
 
 require_relative "support"
 
-# What Rhebok 0.9.3 gets wrong, one by one.
+# Defects of Rhebok 0.9.3, one by one.
 class RhebokTest < Support::Test
   def wire(text)
     Support::Client.unix(socket_path) { |client| client.write(text) && client.read_all }

@@ -3,7 +3,7 @@
 require_relative "support"
 require "oroshi/manager/roster"
 
-# What the manager decides, without processes: time is a number.
+# The manager's decisions, without processes: time is a number.
 class RosterTest < Minitest::Test
   Roster = Oroshi::Manager::Roster
 
@@ -12,7 +12,7 @@ class RosterTest < Minitest::Test
     @roster = Roster.new(target: target, slots: 16, **options)
   end
 
-  # Lets the roster decide, and starts what it wants started. Gives the actions as text.
+  # Lets the roster decide, and starts the workers it wants. Returns the actions as text.
   def step(now = 0)
     @roster.decide(now).map do |action|
       case action
@@ -106,7 +106,7 @@ class RosterTest < Minitest::Test
     assert_equal 60, ended(0, 60, good: false)
   end
 
-  # `exit` in a hook is no error, but starting such workers again and again without a pause would be.
+  # `exit` in a hook is no error, but restarting such workers without a pause would be.
   def test_one_that_ends_well_before_it_is_ready_backs_off
     roster(target: 1)
     step
@@ -202,7 +202,7 @@ class RosterTest < Minitest::Test
     assert_equal 8, @roster.target, "half the scoreboard: each of them may have a successor"
   end
 
-  # Workers that never end fill the scoreboard: asking again would change nothing until one of them does.
+  # Workers that never end fill the scoreboard: only the end of one makes room.
   def test_without_a_free_slot_nothing_is_due
     @pids = 100
     @roster = Roster.new(target: 2, slots: 4, stop_timeout: 0)

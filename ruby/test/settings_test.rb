@@ -5,7 +5,7 @@ require "oroshi/version"
 require "oroshi/settings"
 require "oroshi/listeners"
 
-# What becomes of what a user writes. No server is started here.
+# The checks of a user's settings. Starts no server.
 class SettingsTest < Support::Test
   Settings = Oroshi::Settings
 
@@ -128,7 +128,7 @@ class SettingsTest < Support::Test
     assert_equal 3, build(MaxWorkers: "7", in_file: "max_workers 3").max_workers
   end
 
-  # Rhebok's own `reuseport` and `chunked_transfer` take nothing but a block.
+  # Rhebok's own `reuseport` and `chunked_transfer` take only a block.
   def test_config_file_of_rhebok
     settings = build(in_file: <<~CONFIG)
       host '127.0.0.1'
@@ -174,7 +174,7 @@ class SettingsTest < Support::Test
                    .sort_by { |line| line[/:(\d+):/, 1].to_i }
   end
 
-  # A service of systemd's has no locale; Ruby takes what it reads for ASCII then.
+  # A systemd service has no locale; Ruby then reads files as ASCII.
   def test_config_file_in_utf_8_wherever_it_runs
     before = Encoding.default_external
     verbose, $VERBOSE = $VERBOSE, nil

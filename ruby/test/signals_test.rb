@@ -2,7 +2,7 @@
 
 require_relative "support"
 
-# What each signal does, to the manager and to a worker.
+# The effect of each signal on the manager and on a worker.
 class SignalsTest < Support::Test
   def test_term_finishes_what_is_under_way
     server = serve
@@ -26,7 +26,7 @@ class SignalsTest < Support::Test
     assert_equal 0, server.wait.exitstatus
   end
 
-  # Whoever has connected is answered; whoever has not is refused. A kept connection may end before its client asks again,
+  # Connected clients are answered; new ones are refused. A kept connection may end before its client's next request,
   # but never by a reset.
   def test_quit_under_load_resets_nobody
     { "unix" => {}, "tcp" => { Listen: "127.0.0.1:0" } }.each do |kind, address|
@@ -43,7 +43,7 @@ class SignalsTest < Support::Test
     end
   end
 
-  # Asks again and again until nobody listens. Gives what went wrong.
+  # Sends requests until nothing listens. Returns the failures.
   def until_refused(connect, kept:, answered:)
     faults = []
     loop do
@@ -117,7 +117,8 @@ class SignalsTest < Support::Test
     server.wait_for(/: ended$/, count: 2)
     fresh = get("/pid").body.to_i
     refute_includes old, fresh
-    # 2 in place of 0, then 0 in place of 1; each ready before, and the old one gone before the next.
+    # 2 in place of 0, then 0 in place of 1; each ready before the old one stops, and the old one gone before the next
+    # starts.
     events = server.said[/received HUP.*/m].scan(/worker (\d) \(pid \d+\): (started, to replace|ready|stopping: HUP|ended)/)
     assert_equal [["2", "started, to replace"], %w[2 ready], ["0", "stopping: HUP"], %w[0 ended],
                   ["0", "started, to replace"], %w[0 ready], ["1", "stopping: HUP"], %w[1 ended]], events
@@ -128,7 +129,7 @@ class SignalsTest < Support::Test
     assert_equal [200], statuses_meanwhile { replace_workers(server, 3) }
   end
 
-  # Only what is opened once stays.
+  # Only files and sockets stay.
   def test_hup_reads_the_configuration_again
     server = serve(MaxWorkers: 1, config: "keep_alive 5\nafter_fork { puts 'first' }")
     file("oroshi.rb", "keep_alive 0\nmax_workers 2\nworker_timeout '1h'\npath '/elsewhere'\nafter_fork { puts 'second' }")
@@ -172,9 +173,9 @@ class SignalsTest < Support::Test
     [access, errors].each { |path| File.rename(path, "#{path}.1") }
     server.signal("USR1")
     wait_for_line(errors, /logs are open anew/)
-    # The manager has told the worker; that one says nothing, but makes the file.
+    # The manager has told the worker, which reports nothing, but creates the file.
     worker = server.worker(log: File.read("#{errors}.1"))
-    Support.within("the new access log") { Thread.pass until holds?(worker, access) }
+    wait_until("the new access log") { holds?(worker, access) }
     get("/after")
     server.stop
     assert_match(%r{GET /before}, File.read("#{access}.1"))
@@ -183,8 +184,8 @@ class SignalsTest < Support::Test
     assert_match(/oroshi\[\d+\]: done/, File.read(errors))
   end
 
-  # The worker knows its access log by a number. However often the file behind that changes while the application works,
-  # the number must not come to mean something else, such as a file of the application's.
+  # The worker knows its access log by a number. However often the file behind it changes while the application works,
+  # the number must never become another file's.
   def test_usr1_twice_during_one_request
     access = File.join(@dir, "access.log")
     theirs = File.join(@dir, "theirs")
@@ -200,7 +201,7 @@ class SignalsTest < Support::Test
     %w[1 2].each do |number|
       File.rename(access, "#{access}.#{number}")
       Process.kill("USR1", server.worker)
-      Support.within("the new access log") { Thread.pass until holds?(server.worker, access) }
+      wait_until("the new access log") { holds?(server.worker, access) }
     end
     gate.open
     assert_equal "through", gate.answer.body
@@ -210,8 +211,8 @@ class SignalsTest < Support::Test
     assert_match(%r{"GET /gate\?}, File.read(access))
   end
 
-  # Standard error stays what it was, also as a descriptor: the next one to be opened must not take its number.
-  # Who comes from elsewhere sends it for a restart. It must not end the server.
+  # Standard error keeps its file and its descriptor, which the next opened file must not take. Users of other servers
+  # send USR2 for a restart. It must not end the server.
   def test_usr2_is_told_and_changes_nothing
     server = serve
     before = get("/pid").body
@@ -257,7 +258,7 @@ class SignalsTest < Support::Test
     assert_equal 200, get("/").status
   end
 
-  # Signals that the whole process group gets, from a terminal for instance, are no worker's business.
+  # Workers ignore signals to the whole process group, for example from a terminal.
   def test_workers_ignore_the_managers_signals
     server = serve
     pid = server.worker
@@ -273,11 +274,11 @@ class SignalsTest < Support::Test
     assert_equal server.said.scan(/: started/).size, server.said.scan(/worker \d \(pid \d+\): ended/).size
   end
 
-  # Applications may take long to load. Whatever comes meanwhile is seen to afterwards, but for a stop, which is at once.
+  # Applications may take long to load. Signals wait until then, except a stop, which is immediate.
   def loading
-    door = UNIXServer.new(File.join(@dir, "door"))
+    door = self.door
     server = serve(app: "require 'socket'; UNIXSocket.open('#{door.path}', &:read)\n#{Support::PLAIN_APP}", ready: 0)
-    yield server, Support.within("the application") { door.accept }
+    yield server, within("the application") { door.accept }
   ensure
     door&.close
   end
@@ -306,7 +307,7 @@ class SignalsTest < Support::Test
     end
   end
 
-  # A kept connection is told with an answer, and has a while for it: no request that was sent goes without.
+  # A kept connection learns of it with an answer, and has some time for it: every sent request is answered.
   def test_hup_loses_nothing_on_kept_connections
     server = serve(MaxWorkers: 2)
     assert_equal [200], statuses_meanwhile(kept: true) { replace_workers(server, 3) }
@@ -317,10 +318,6 @@ class SignalsTest < Support::Test
       server.signal("HUP")
       server.wait_for(/: ended$/, count: 2 * (n + 1))
     end
-  end
-
-  def wait_for_line(path, pattern)
-    Support.within("#{pattern} in #{path}") { Thread.pass until File.exist?(path) && File.read(path).match?(pattern) }
   end
 
   # Whether a process has this file open.

@@ -2,17 +2,17 @@
 
 require_relative "support"
 
-# Behind `oroshi start`, and readiness for whoever asks for it.
+# The server behind `oroshi start`, and its notice of readiness.
 class SuperdaemonTest < Support::Test
   def oroshi
-    # `make test` gives the gem a target folder within that of the workspace.
+    # `make test` puts the gem's target folder inside the workspace's.
     targets = [ENV["CARGO_TARGET_DIR"]&.then { |path| [path, File.dirname(path)] }, "#{Support::ROOT}/../target"]
     folders = targets.flatten.compact.flat_map { |path| ["#{path}/debug", "#{path}/release"] }
     found = [ENV["OROSHI"], *folders.map { |folder| "#{folder}/oroshi" }].compact.find { |path| File.executable?(path) }
     found || leave_out("the gem behind oroshi start", "there is no oroshi command; run: cargo build -p oroshi")
   end
 
-  # `oroshi start` with this server, at the unix socket; options for both.
+  # Starts `oroshi start` with this server at the unix socket; options for both.
   def start_behind(*options, server: [], app: Support::PLAIN_APP, env: {})
     file("config.ru", app)
     start(oroshi, "start", "--path", socket_path, "--interval", "0", *options, "--",
@@ -33,7 +33,7 @@ class SuperdaemonTest < Support::Test
     assert_equal 0, daemon.stop.exitstatus
   end
 
-  # Ready is when all workers are.
+  # The server is ready when all workers are.
   def test_ready_when_all_workers_are
     daemon = start_behind("--ready", "notify")
     ready = daemon.wait_for(/generation 1 .*: ready/)
@@ -47,7 +47,7 @@ class SuperdaemonTest < Support::Test
     assert_equal 0, daemon.stop.exitstatus
   end
 
-  # The old generation's manager is told by USR1, which with SpawnInterval stops one worker after the other.
+  # USR1 tells the old generation's manager; with SpawnInterval it stops its workers one by one.
   def test_slow_restart_as_with_rhebok
     daemon = start_behind("--ready", "notify", "--signal-on-hup", "USR1", "--pid-file", "#{@dir}/pid",
                           server: ["-O", "SpawnInterval=50ms"])
@@ -73,9 +73,9 @@ class SuperdaemonTest < Support::Test
     socket = Socket.new(:UNIX, :DGRAM)
     socket.bind(Addrinfo.unix(address))
     server = serve(env: { "NOTIFY_SOCKET" => shown })
-    assert_equal "READY=1", Support.within("READY=1") { socket.recv(100) }
+    assert_equal "READY=1", within("READY=1") { socket.recv(100) }
     server.stop
-    assert_equal "STOPPING=1", Support.within("STOPPING=1") { socket.recv(100) }
+    assert_equal "STOPPING=1", within("STOPPING=1") { socket.recv(100) }
   ensure
     socket&.close
   end

@@ -4,20 +4,19 @@ require_relative "common"
 require "fileutils"
 require "io/wait"
 require "rbconfig"
-require "timeout"
 require "tmpdir"
 
-# What the tests share: servers in processes of their own, and a client that shows what was on the wire.
+# Shared by tests of whole servers: servers in their own processes, and a client that shows the bytes on the wire.
 #
-# Nothing here waits for a time to pass: servers are waited for by what they say. The one limit, PATIENCE_S, is only there
-# so that a test which waits in vain fails instead of hanging.
+# Nothing here waits for a time to pass: tests wait for a server's output. The only limit, PATIENCE_S, makes a test fail
+# instead of hang.
 module Support
   PATIENCE_S = Common::PATIENCE_S
   ROOT = File.expand_path("..", __dir__)
   RUBY = [RbConfig.ruby, "-W:no-experimental", "-I", "#{ROOT}/lib"].freeze
   COMMAND = [*RUBY, "#{ROOT}/exe/oroshi-rack"].freeze
 
-  # Answers with what a test wants to know of the process.
+  # Answers with facts about the process.
   PLAIN_APP = <<~'APP'
     run lambda { |env|
       case env["PATH_INFO"]
@@ -36,7 +35,7 @@ module Support
     }
   APP
 
-  # A test with a folder of its own, whose servers are gone when it ends.
+  # A test with its own folder, whose servers end with it.
   class Test < Minitest::Test
     include Common
 
@@ -59,8 +58,8 @@ module Support
       File.join(@dir, "s")
     end
 
-    # Starts `oroshi-rack` at a unix socket, in the test's folder, and waits until all of its workers are ready.
-    # options: for -O. config: text of a config file. ready: how many workers to wait for (0: for nothing).
+    # Starts `oroshi-rack` at a unix socket in the test's folder, and waits until all workers are ready. options: for
+    # -O. config: text of a config file. ready: number of workers to wait for (0: none).
     def serve(app: PLAIN_APP, config: nil, env: {}, ready: nil, listen: true, **options)
       rackup_file = file("config.ru", app)
       options = { MaxWorkers: 1, Path: socket_path }.merge(options) if listen
@@ -75,7 +74,7 @@ module Support
       Server.new(command, env, { chdir: @dir }.merge(spawn_options)).tap { |server| @servers << server }
     end
 
-    # A client of the server at the unix socket.
+    # Sends a request to the server at the unix socket.
     def get(path, **more)
       Client.unix(socket_path) { |client| client.get(path, **more) }
     end
@@ -84,8 +83,8 @@ module Support
       Client.unix(socket_path) { |client| client.post(path, body, **headers) }
     end
 
-    # All statuses that four clients are answered with while the block runs; nil for a request without an answer. kept: on a connection for as
-    # long as the server keeps it; else each request has its own.
+    # Returns all statuses that four clients receive while the block runs; nil for a request without an answer. kept: on
+    # a connection for as long as the server keeps it; otherwise each request has its own.
     def statuses_meanwhile(kept: false)
       over = false
       clients = Array.new(4) do
@@ -113,7 +112,7 @@ module Support
       end
     end
 
-    # A request under way in the app's /gate: `open` lets it go on, `answer` is what comes of it.
+    # A request under way in the app's /gate: `open` releases it, `answer` returns its answer.
     Gate = Struct.new(:client, :keeper) do
       def open
         keeper.close
@@ -124,22 +123,28 @@ module Support
       end
     end
 
+    # Listens at a unix socket at which a process of the test stops: it connects, and reads until the test closes the
+    # accepted connection.
+    def door(name = "door")
+      UNIXServer.new(File.join(@dir, name))
+    end
+
+    # Waits until a file has a line that matches.
+    def wait_for_line(path, pattern)
+      Common.wait_until("#{pattern} in #{path}") { File.exist?(path) && File.read(path).match?(pattern) }
+    end
+
     def at_the_gate(name = "gate")
-      door = UNIXServer.new(File.join(@dir, name))
+      door = door(name)
       client = Client.unix(socket_path)
       client.send_get("/gate?#{door.path}")
-      keeper = Support.within("the request to reach the gate") { door.accept }
+      keeper = Common.within("the request to reach the gate") { door.accept }
       door.close
       Gate.new(client, keeper)
     end
   end
 
-  # Runs the block; the test fails when it takes for ever.
-  def self.within(what, &block)
-    Timeout.timeout(PATIENCE_S, nil, "waited in vain for #{what}", &block)
-  end
-
-  # A process (and all below it: it has a process group of its own) and what it says on standard output and error.
+  # A process with everything below it (in its own process group), and its standard output and error.
   class Server
     attr_reader :pid, :status
 
@@ -155,7 +160,7 @@ module Support
       @listener = Thread.new { listen(reader) }
     end
 
-    # Waits until `pattern` has been said `count` times, and gives the last match back.
+    # Waits until the output has matched `pattern` `count` times, and returns the last match.
     def wait_for(pattern, count: 1)
       limit = Process.clock_gettime(Process::CLOCK_MONOTONIC) + PATIENCE_S
       @lock.synchronize do
@@ -175,7 +180,7 @@ module Support
       @lock.synchronize { @said.dup }
     end
 
-    # pid of the worker in this slot that was started last.
+    # Returns the pid of the last worker started in this slot.
     def worker(slot = 0, log: said)
       log.scan(/worker #{slot} \(pid (\d+)\): started/).last.first.to_i
     end
@@ -184,9 +189,9 @@ module Support
       Process.kill(name, @pid)
     end
 
-    # Waits for its end, and that of everything that shares its output; gives the Process::Status back.
+    # Waits for the end of the process and of everything that shares its output; returns the Process::Status.
     def wait(alone: false)
-      @status ||= Support.within("the end of #{@pid}") { Process.wait2(@pid).last }
+      @status ||= Common.within("the end of #{@pid}") { Process.wait2(@pid).last }
       @listener.join(PATIENCE_S) unless alone
       @status
     end
@@ -196,7 +201,7 @@ module Support
       wait
     end
 
-    # At the end of a test: nothing that it started stays.
+    # At the end of a test: kills everything that it started.
     def finish
       return if @finished
 
@@ -254,7 +259,7 @@ module Support
       answer
     end
 
-    # One request with a body; the connection ends after it.
+    # Sends one request with a body; the connection ends after it.
     def post(path, body, **headers)
       lines = { "Host" => "test", "Connection" => "close", "Content-Length" => body.bytesize }
               .merge(headers.transform_keys(&:to_s))
@@ -271,19 +276,19 @@ module Support
       @socket.write(text)
     end
 
-    # Waits until something can be read.
+    # Waits for readable bytes.
     def wait
       @socket.wait_readable
     end
 
-    # Everything until the connection ends.
+    # Returns everything until the connection ends.
     def read_all
-      Support.within("the end of a connection") { @socket.read }
+      Common.within("the end of a connection") { @socket.read }
     end
 
-    # One answer with Content-Length, or one that ends with the connection; nil when there is none.
+    # Returns one answer with Content-Length, or one that ends with the connection; nil if there is none.
     def answer
-      Support.within("an answer") do
+      Common.within("an answer") do
         status = @socket.gets("\r\n") or return nil
         headers = {}
         while (line = @socket.gets("\r\n")) && line != "\r\n"

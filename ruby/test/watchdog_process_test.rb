@@ -53,14 +53,14 @@ class WatchdogProcessTest < Support::Test
     assert_match(/\AHTTP\/1\.1 504 /, answer)
   end
 
-  # The handler that answers is native, so the client is told all the same. The backtrace cannot be had.
+  # The handler that answers is native, so the client still gets its 504. There is no backtrace.
   def test_code_that_is_no_ruby
     answer, server = timed_out("/native", /killed, because it has not ended by itself: it hangs in code that is no Ruby/)
     assert_match(/\AHTTP\/1\.1 504 /, answer)
     server.wait_for(/worker 0 .*: ended: killed by signal 9 \(KILL\)/)
   end
 
-  # What has begun with 200 cannot become a 504: it just ends, and not as if it were whole.
+  # An answer that began with 200 cannot become a 504: it is cut off, visibly incomplete.
   def test_an_answer_that_has_begun_is_cut_off
     answer, = timed_out("/half", /its answer had begun and is cut off/)
     assert_match(/\AHTTP\/1\.1 200 /, answer)
@@ -68,8 +68,8 @@ class WatchdogProcessTest < Support::Test
     refute answer.end_with?("0\r\n\r\n")
   end
 
-  # Lines are held back while there is work; the worker's end must not cost those of requests that were answered, nor that
-  # of the request which it ends for.
+  # Lines wait while there is work; the worker's end must lose neither those of answered requests nor that of its last
+  # request.
   def test_the_access_log_has_every_request
     log = File.join(@dir, "access.log")
     server = serve(app: APP, WorkerTimeout: "100ms", AccessLog: log)
@@ -83,7 +83,7 @@ class WatchdogProcessTest < Support::Test
                  File.read(log).scan(%r{"GET (\S+) HTTP/1\.1" (\d+) }).map { |line| line.join(" ") }
   end
 
-  # What was sent, not what became of it: an answer that had begun has its own status.
+  # The status that was sent: an answer that had begun keeps its own.
   def test_the_access_log_has_the_status_that_was_sent
     log = File.join(@dir, "access.log")
     server = serve(app: APP, WorkerTimeout: "100ms", AccessLog: log)
@@ -92,8 +92,8 @@ class WatchdogProcessTest < Support::Test
     assert_match(%r{"GET /half HTTP/1\.1" 200 }, File.read(log))
   end
 
-  # Everybody else's connections go to other workers, or to the next one: idle ones, those with half a head or half a body.
-  # Half a body in chunks cannot be moved, and is told so.
+  # Other clients' connections go to other workers, or to the next one: idle ones, and those with half a head or half a
+  # body. Half a chunked body cannot be moved, and is refused.
   def bystanders(workers, path, limit: "300ms", told: /\AHTTP\/1\.1 504 /)
     server = serve(app: APP, WorkerTimeout: limit, ErrRespawnInterval: "10ms", MaxWorkers: workers)
     kept = Array.new(6) { Support::Client.unix(socket_path) }
@@ -106,7 +106,7 @@ class WatchdogProcessTest < Support::Test
     chunks.each { |client| client.write("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nx") }
     readers = Array.new(2) { Support::Client.unix(socket_path) }
     readers.each { |client| client.send_get("/large") }
-    Support.within("the large answers to begin") { readers.each { |client| client.write("") && client.wait } }
+    within("the large answers to begin") { readers.each { |client| client.write("") && client.wait } }
     asking = Array.new(3) { Support::Client.unix(socket_path) }
     workers.times { |n| asking[n].send_get(path) }
     workers.times { |n| assert_match(told, asking[n].read_all) }
@@ -139,7 +139,7 @@ class WatchdogProcessTest < Support::Test
     bystanders(1, "/crash", limit: "1h", told: /\A\z/)
   end
 
-  # Ruby makes an exception of it, by the same signal as a crash.
+  # Ruby turns it into an exception, by the same signal as a crash.
   def test_a_stack_that_is_too_deep_is_an_error_like_others
     server = serve(app: "def deep(n) = deep(n + 1) + 1\nrun ->(env) { env['PATH_INFO'] == '/deep' ? deep(0) : [200, {}, [Process.pid.to_s]] }")
     2.times { assert_equal 500, get("/deep").status }

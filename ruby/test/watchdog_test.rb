@@ -3,7 +3,7 @@
 require_relative "support"
 require "oroshi/manager/watchdog"
 
-# When requests that take too long are urged and killed, without processes: time is a number.
+# When the watchdog warns and kills workers, without processes: time is a number.
 class WatchdogTest < Minitest::Test
   Watchdog = Oroshi::Manager::Watchdog
 

@@ -55,7 +55,7 @@ def run(command, cpu, allowed, codes=(0,)) -> Ended:
                 if time.monotonic() - began > allowed:
                     raise Failed(f"{_shown(command)}: still running after {allowed:.0f} s")
         finally:
-            # Also on Ctrl-C: nothing that was started here outlives this call.
+            # Also on Ctrl-C: no child outlives this call.
             if not ended.poll(0):
                 child.send_signal(signal.SIGKILL)
             _, status, used = os.wait4(child.pid, 0)

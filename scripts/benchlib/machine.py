@@ -1,4 +1,4 @@
-"""Where a measurement was taken: the machine, and who else was using it meanwhile."""
+"""The machine of a measurement, and its use by others meanwhile."""
 
 import os
 import platform
@@ -36,7 +36,7 @@ def describe(load, server) -> dict:
 
 
 class Neighbours:
-    """How much of our two processors others take, from its creation until it is asked."""
+    """Measures how much of our two processors others take, from its creation until it is asked."""
 
     def __init__(self, cpus):
         self.cpus = set(cpus)

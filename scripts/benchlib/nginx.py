@@ -41,20 +41,20 @@ http {{
 }}
 """
 
-# One loopback address per tool, so that no tool finds its ports taken by what another left in TIME_WAIT.
+# One loopback address per tool, so that no tool finds its ports in another's TIME_WAIT.
 HOSTS = [f"127.0.0.{last}" for last in range(1, 9)]
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What nginx has done since it started, our own questions left out."""
+    """Counts what nginx has done since it started, without our own questions."""
 
     accepted: int
     requests: int
     worker_cpu: float
 
     def __sub__(self, before: "Counts") -> "Counts":
-        """What it did in between."""
+        """Returns the difference of two counts."""
         return Counts(
             self.accepted - before.accepted, self.requests - before.requests, self.worker_cpu - before.worker_cpu
         )
@@ -115,7 +115,7 @@ class Nginx:
         raise Failed("nginx is still at work 10 s after the load has ended")
 
     def _ask(self):
-        """Whether ours is its only connection; its counters."""
+        """Returns whether ours is its only connection, and its counters."""
         with socket.socket(socket.AF_UNIX) as status:
             status.settimeout(10)
             status.connect(f"{self.home}/status.sock")
@@ -134,7 +134,7 @@ class Nginx:
         files = 65536 if files == resource.RLIM_INFINITY else min(files, 65536)
         with open(config, "w") as file:
             file.write(CONFIG.format(home=self.home, files=files, listens=listens))
-        # nginx reports to its built-in log before it has read the configuration; that is not ours to fill.
+        # Before it has read the configuration, nginx writes to its built-in log, which is not ours.
         self.process = subprocess.Popen(
             [self.program, "-c", config],
             stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""What oroshi's own JSON report says. Nothing else here knows its fields; docs/bench.md explains them."""
+"""Reads oroshi's own JSON report. Only this module knows its fields; docs/bench.md explains them."""
 
 import json
 

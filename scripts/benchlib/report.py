@@ -1,4 +1,4 @@
-"""How the measurements are told: medians of per-round ratios, Markdown to paste, JSON to keep."""
+"""Reports measurements: medians of per-round ratios, Markdown to paste, JSON to keep."""
 
 import json
 import statistics
@@ -58,7 +58,7 @@ def markdown(result) -> str:
 def write_json(result, path):
     """Everything, raw runs included."""
     with open(path, "w") as file:
-        # Paths within the checkout, wherever that stands.
+        # Paths relative to the checkout.
         text = json.dumps(result, indent=1, ensure_ascii=False)
         file.write(text.replace(f"{path.resolve().parents[2]}/", ""))
         file.write("\n")
@@ -122,7 +122,7 @@ def _lateness(late) -> str:
 
 
 def _noise(result) -> list:
-    """How many runs were taken while others used more than a twentieth of a processor."""
+    """Counts the runs during which others used more than a twentieth of a processor."""
     runs = [run for measured in result["cases"].values() for run in measured["runs"]] + result["memory"]
     notes = []
     for key, who in (("others", "other processes"), ("stolen", "other machines of the host")):

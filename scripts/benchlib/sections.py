@@ -1,4 +1,4 @@
-"""What is measured. Each function returns plain data for the report; `Session.problems` collects what went wrong."""
+"""The measurements. Each function returns plain data for the report; `Session.problems` collects failures."""
 
 import re
 import shutil
@@ -95,7 +95,7 @@ def memory(session, connections, durations) -> list:
 
 
 def lateness(session, rate):
-    """How late oroshi hands over its requests when `rate` of them are due per second, on one processor."""
+    """Measures how late oroshi sends requests when `rate` of them are due per second, on one processor."""
     tool = session.tool("oroshi")
     load = session.load("tcp-kept", tool)
     command = tools.oroshi_open_loop(tool.program, load, rate)
@@ -108,7 +108,7 @@ def lateness(session, rate):
 
 
 def fidelity(session):
-    """What oroshi says of itself against servers of known delay. It chooses its own processors."""
+    """Measures oroshi's own figures against servers of known delay. It chooses its own processors."""
     command = tools.oroshi_self_test(session.tool("oroshi").program)
     ended = session.attempt("fidelity", run, command, None, 600)
     return ended and {"command": command, "output": ended.stdout}
@@ -119,7 +119,7 @@ def _start(session, tool) -> float:
 
 
 def _measure(session, tool, load, startup) -> dict:
-    """One run: its cost by the kernel's account, over the requests by the server's."""
+    """Makes one run: its cost by the kernel's account, over the requests by the server's."""
     command = tool.command(load)
     neighbours = Neighbours((session.load_cpu, session.nginx.cpu))
     before = session.nginx.counts()

@@ -24,7 +24,7 @@ SCRIPTED = ("lua-static", "lua-request", "lua-response")
 
 @dataclass(frozen=True)
 class Load:
-    """What a tool is to do. `host`, `port` and `socket` name the same server."""
+    """The load for a tool. `host`, `port` and `socket` name the same server."""
 
     case: str
     host: str
@@ -60,7 +60,7 @@ class Tool:
     program: list
     cases: tuple
     arguments: Callable
-    # Arguments that make the program start, say something and end: what starting it costs.
+    # Arguments that make the program start, print something and end: the cost of its start.
     idle: list
     idle_codes: tuple
     version: str
@@ -109,7 +109,7 @@ def _floor(load):
 
 def _oroshi(load):
     where = ["-P", load.socket] * load.unix + [load.url]
-    # The others do not look after the server; what that costs, once per run, is not a request's.
+    # The other tools do not watch the server; the cost of that, once per run, is not a request's.
     same = ["--watch", "none"]
     close = ["--close"] * load.close
     kind = ["bench", "-t1", f"-c{load.connections}", f"-d{load.seconds}s", *close, *load.script]
@@ -122,7 +122,7 @@ def _wrk(load):
 
 
 def _ab(load):
-    # -t alone would stop at 50,000 requests; ab reserves 32 bytes for each that -n names.
+    # -t alone would stop at 50,000 requests; ab reserves 32 bytes for each request of -n.
     bound = ["-t", str(load.seconds), "-n", str(load.seconds * 300_000)]
     return ["-q", "-d", "-l", "-r", *["-k"] * (not load.close), "-c", str(load.connections), *bound, load.url]
 

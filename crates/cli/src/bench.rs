@@ -1,8 +1,9 @@
 //! `oroshi bench`: from flags to a run to a report.
 //!
-//! `args` is what can be typed, `foreign` what users of other tools type; `read` makes sense of it, `load`, `sources` and `fail_if` of parts of it. `observer` shows the run
-//! while it lasts. `script` runs wrk's scripts. `subscribe` is the other kind of load (`--mode`), from its flags to its report. `wrk` and `ab` write the reports of those tools, `command_line` what was typed into it. `self_test` measures the
-//! instrument itself.
+//! `args` has the flags, `foreign` those of other tools. `read` turns the flags into a plan; `load`, `sources` and
+//! `fail_if` read parts of them. `observer` shows a run while it lasts. `script` runs wrk's scripts. `subscribe` is
+//! the other kind of load (`--mode`), from its flags to its report. `text`, `wrk` and `ab` write the report, and
+//! `command_line` the command line in it. `self_test` measures oroshi itself.
 
 mod ab;
 mod args;
@@ -57,10 +58,10 @@ use crate::output::Output as Place;
 use crate::say;
 use crate::terminal;
 
-/// A threshold came out against the user.
+/// The exit code of a threshold that failed.
 const EXIT_THRESHOLD: u8 = 3;
 
-/// Why there is no result.
+/// The reasons why there is no result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// Correct the flags: each line names one.
@@ -75,7 +76,7 @@ pub(crate) enum Error {
     /// Choose another place for the report.
     #[error("the report cannot be written to {}", path.display())]
     Output {
-        /// Where.
+        /// The path.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -86,7 +87,7 @@ pub(crate) enum Error {
     /// The report could not be put into JSON: a defect.
     #[error("the report cannot be written as JSON")]
     Json(#[from] serde_json::Error),
-    /// Signals could not be taken.
+    /// Signal handlers could not be installed.
     #[error("cannot take signals")]
     Signals(#[source] io::Error),
     /// The server for a self-test could not be started.
@@ -107,7 +108,7 @@ impl Error {
         }
     }
 
-    /// What to do about it, where the message does not say so itself.
+    /// Returns the next step, if the message does not name it.
     pub(crate) fn next_step(&self) -> Option<&'static str> {
         match self {
             Self::Usage(_) => Some("`oroshi bench --help` lists all flags, with examples"),
@@ -117,7 +118,7 @@ impl Error {
             Self::Run(RunError::Connect { source, .. }) => connect_step(source),
             Self::Script(error) | Self::Run(RunError::Script(error)) => Some(script_step(error)),
             Self::Run(RunError::Watch { .. }) => {
-                Some("--watch auto finds whoever listens, --watch none goes on without")
+                Some("--watch auto finds the process that listens; --watch none measures no process")
             }
             _ => None,
         }
@@ -128,25 +129,21 @@ fn script_step(error: &ScriptError) -> &'static str {
     if error.what.contains("did not return within") {
         "look for a loop that does not end; --script-limit TIME lets a call take longer"
     } else {
-        "correct the script; docs/bench-lua.md has all that it may do"
+        "correct the script; docs/bench-lua.md describes its API"
     }
 }
 
 fn connect_step(error: &ConnectError) -> Option<&'static str> {
     match error {
-        ConnectError::Refused => Some("start the server, or correct the address; `ss -ltnx` shows who listens where"),
-        ConnectError::NotFound { .. } => {
-            Some("start the server, or correct the path; `ss -lx` shows the unix sockets there are")
-        }
-        ConnectError::NotASocket { .. } => {
-            Some("give the path of a listening stream socket; `ss -lx` shows those there are")
-        }
+        ConnectError::Refused => Some("start the server, or correct the address; `ss -ltnx` lists all listeners"),
+        ConnectError::NotFound { .. } => Some("start the server, or correct the path; `ss -lx` lists the unix sockets"),
+        ConnectError::NotASocket { .. } => Some("give the path of a listening stream socket; `ss -lx` lists them"),
         ConnectError::Timeout => {
             Some("check the address, firewalls, and whether the server accepts; --timeout waits longer")
         }
-        ConnectError::Tls(_) => {
-            Some("is it https there? --cacert FILE trusts the certificate's authority, --insecure anyone")
-        }
+        ConnectError::Tls(_) => Some(
+            "check that the server speaks TLS there; --cacert FILE trusts another authority, --insecure any certificate",
+        ),
         ConnectError::Permission(_) => Some("connect as a user who may write to the socket"),
         ConnectError::Unreachable(_) => Some("check the address and the routes (`ip route get ADDRESS`)"),
         ConnectError::Source { .. } | ConnectError::NoSource { .. } => {
@@ -156,10 +153,10 @@ fn connect_step(error: &ConnectError) -> Option<&'static str> {
     }
 }
 
-/// Does what the flags say.
+/// Runs what the flags ask for, and writes the report.
 ///
 /// # Errors
-/// When there is no result.
+/// If there is no result.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     if args.self_test {
         let (format, file) = args.read_for_self_test().map_err(Error::Usage)?;
@@ -172,7 +169,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let plan = match draft.plan() {
         Ok(plan) => Some(plan),
         Err(found) => {
-            // A URL that does not parse has been told of already.
+            // The problems already name a URL that does not parse.
             let new = found.0.iter().filter(|p| !matches!(p, Problem::NoUrl) || output.url.is_empty());
             problems.extend(new.map(|problem| problem.told(Naming::Flags)));
             None
@@ -185,7 +182,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
 }
 
 fn carry_out(mut plan: Plan, script: Option<Scripted>, output: &Output) -> Result<ExitCode, Error> {
-    // Whatever cannot be written is better known before the run than after it.
+    // A file that cannot be written ends the run before it begins.
     let mut made = Made::of([&output.file, &output.page, &output.hdr, &output.gnuplot, &output.percentiles]);
     let log = output.hdr.as_deref().map(HdrLog::create).transpose()?;
     let each = output.gnuplot.as_deref().map(|path| RequestLog::create(path, output.ab.decimals)).transpose()?;
@@ -201,11 +198,11 @@ fn carry_out(mut plan: Plan, script: Option<Scripted>, output: &Output) -> Resul
     let line = live.line();
     let mut written = Ok(());
     let mut code = 0;
-    // The report comes before what a script says of the run, as wrk's does.
+    // The report comes before the output of a script's `done`, as in wrk.
     let result = oroshi_bench::run_then(plan, &mut live, |record| {
         line.finish_and_clear();
         made.0.clear();
-        // What it printed while requests flowed comes before the report.
+        // The output during the run comes before the report.
         script.iter().for_each(|script| script.flush());
         let mut told = record.clone();
         told.fail_if = output.thresholds.iter().map(|threshold| threshold.judge(record)).collect();
@@ -231,15 +228,15 @@ fn keep_stdout_for_the_report() -> io::Result<File> {
     Ok(stdout.into())
 }
 
-/// How standard output is called in messages.
+/// The name of standard output in messages.
 const STDOUT: &str = "standard output";
 
-/// Where a run is told.
+/// The destinations of a run's report.
 struct Reports {
     file: Option<Place>,
     page: Option<Place>,
     percentiles: Option<Place>,
-    /// Standard output, if it is not where it was.
+    /// Standard output, if scripts no longer print to it.
     stdout: Option<File>,
 }
 
@@ -280,11 +277,11 @@ impl Reports {
     }
 }
 
-/// Files that are made for a run: without one there is no report, and no empty file in its place.
+/// Files that are created for a run, and removed again if there is no report.
 struct Made<'p>(Vec<&'p Path>);
 
 impl<'p> Made<'p> {
-    /// Those of the paths where nothing is yet.
+    /// Keeps those of the paths at which no file exists yet.
     fn of<const N: usize>(paths: [&'p Option<PathBuf>; N]) -> Self {
         Self(paths.into_iter().filter_map(|path| path.as_deref()).filter(|path| !path.exists()).collect())
     }
@@ -296,8 +293,9 @@ impl Drop for Made<'_> {
     }
 }
 
-/// Thresholds and whether the server was there at all, and to the end; on standard error, so that the report is the same with and
-/// without.
+/// Judges the thresholds, and whether the server answered and stayed to the end; returns the exit code.
+///
+/// Prints on standard error, so that thresholds do not change the report.
 fn judge(record: &Record, output: &Output) -> u8 {
     let mut code = tell_conditions(&record.fail_if);
     if output.format == Format::Wrk && output.spectrum && wrk::has_bounds(record) {
@@ -316,7 +314,7 @@ fn judge(record: &Record, output: &Output) -> u8 {
     code
 }
 
-/// Says what became of each condition, and gives the exit code.
+/// Prints the outcome of each condition, and returns the exit code.
 fn tell_conditions(conditions: &[Condition]) -> u8 {
     let paint = terminal::paint(&io::stderr());
     let mut code = 0;
@@ -334,7 +332,7 @@ fn tell_conditions(conditions: &[Condition]) -> u8 {
     code
 }
 
-/// `: 40 x connect-refused, 2 x timeout`.
+/// Returns the failures of a run: `: 40 x connect-refused, 2 x timeout`.
 fn reasons(record: &Record) -> String {
     let each: Vec<String> = record.failures.iter().map(|(f, n)| format!("{} x {f}", units::count(*n))).collect();
     match (each.is_empty(), record.cut_short) {
@@ -344,17 +342,19 @@ fn reasons(record: &Record) -> String {
     }
 }
 
-/// Makes sure that a report can be written to a file.
+/// Checks that a report can be written to a file.
 pub(crate) fn open(path: &Path) -> Result<Place, Error> {
     Place::open(path).map_err(|source| Error::Output { path: path.to_owned(), source })
 }
 
-/// Opens a file for writing without taking away what is in it: the run may yet fail.
+/// Opens a file for writing and keeps its content, because the run may still fail.
 fn open_kept(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).write(true).truncate(false).open(path)
 }
 
-/// Writes a report to its file, or to standard output; there as well if the file cannot be written: what was measured is not lost.
+/// Writes a report to its file, or to standard output.
+///
+/// If the file cannot be written, the report goes to standard output too, so that no result is lost.
 pub(crate) fn write(report: &str, file: Option<Place>, path: Option<&Path>) -> Result<(), Error> {
     let out = || {
         let mut out = io::stdout().lock();
@@ -369,15 +369,15 @@ pub(crate) fn write(report: &str, file: Option<Place>, path: Option<&Path>) -> R
     result
 }
 
-/// Writes a page, or another file that stands beside the report.
+/// Writes a page, or another file beside the report.
 pub(crate) fn write_beside(text: &str, file: Place, path: &Path) -> Result<(), Error> {
     written(file.write(text.as_bytes()), Some(path))
 }
 
-/// `path`: where to, if not standard output.
+/// Names the file in a failed write; a closed pipe is no failure. `path`: the file, if it is not standard output.
 fn written(result: io::Result<()>, path: Option<&Path>) -> Result<(), Error> {
     match result {
-        // `oroshi bench ... | head` has read what it wanted.
+        // `oroshi bench ... | head` closes the pipe early.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(source) => Err(Error::Output { path: path.map_or_else(|| STDOUT.into(), Path::to_owned), source }),
         Ok(()) => Ok(()),

@@ -1,5 +1,6 @@
-//! `oroshi gate`: the gateway. `args` is what was typed, `keys` makes a draft of a file, `text` is what `--check` prints, `ask` puts questions to one
-//! that runs; `trial` tries the queries of look-ups out. What the gateway does is `oroshi-gate`'s matter.
+//! `oroshi gate`: the gateway. `args` has the flags, `keys` reads a file into a draft, `text` writes the output of
+//! `--check`, `ask` asks a running gateway, and `trial` tries the queries of look-ups. The crate `oroshi-gate` is
+//! the gateway itself.
 
 mod args;
 mod ask;
@@ -18,7 +19,7 @@ use oroshi_config::{ConfigError, Mistakes, Node, Table, text_of, toml};
 use oroshi_gate::{Bound, Door, Draft, Gate, Plan, RunError, Serves};
 use oroshi_lookup::{StoreKind, StoreSettings};
 use oroshi_net::inherit::{InheritError, Inherited, inherited};
-use oroshi_net::limits::{open_descriptors, room_for};
+use oroshi_net::limits::{connection_limit, open_descriptors};
 use oroshi_net::listen::ListenError;
 use oroshi_net::notify::Manager;
 use oroshi_net::{Peer, Shutdown, UnixAddress};
@@ -31,24 +32,25 @@ pub(crate) use args::Args;
 
 use crate::log::{Level, Log};
 
-/// Why there was no gateway, or it did not end well.
+/// The reasons why the gateway did not run, or failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The options do not make sense: each line names one, its value, and what was expected. Correct them.
+    /// Some options are wrong: each line names one, its value, and what was expected. Correct them.
     #[error("{}", .0.join("\n"))]
     Usage(Vec<String>),
-    /// The configuration cannot be read, or does not make sense.
+    /// The configuration cannot be read, or is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The sockets that the environment names cannot be used; the cause says which and why.
     #[error("cannot use the inherited sockets")]
     Inherit(#[source] InheritError),
-    /// A socket was handed down that the configuration does not know. Name it there, or call it `public` or `admin`.
+    /// The configuration does not name an inherited socket. Name it there, or call it `public` or `admin`.
     #[error(
-        "{variable} hands down a socket called `{name}`, and nothing says what to serve there: expected one at an address in [listen], or called public or admin"
+        "{variable} hands down a socket called `{name}`, and nothing says what to serve there: expected one at an address in \
+         [listen], or called public or admin"
     )]
     Stranger {
-        /// What the supervisor calls it.
+        /// The supervisor's name of the socket.
         name: String,
         /// The variable that names it.
         variable: &'static str,
@@ -56,7 +58,7 @@ pub(crate) enum Error {
     /// The gateway could not run; the cause says why.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The question could not be put, or was answered with a refusal.
+    /// The question could not be sent, or was refused.
     #[error(transparent)]
     Ask(#[from] ask::AskError),
     /// The system refused what every server needs.
@@ -81,34 +83,34 @@ impl Error {
         }
     }
 
-    /// What to do next, where the message does not say it.
+    /// Returns the next step, if the message does not name it.
     pub(crate) fn next_step(&self) -> Option<&'static str> {
         match self {
             Error::Run(RunError::Listen { source: ListenError::InUse { .. }, .. }) => {
-                Some("see who it is (ss -ltnp, ss -lxp), and end it or listen elsewhere")
+                Some("find the process (ss -ltnp, ss -lxp), and end it or listen elsewhere")
             }
             Error::Config(ConfigError::File { .. }) => {
                 Some("name the file with --config FILE; docs/gate.md has one to begin with")
             }
             Error::Config(ConfigError::Mistakes { .. }) => {
-                Some("correct the file; docs/gate.md has every key, and --check tries it")
+                Some("correct the file; docs/gate.md explains every key, and --check tries the file")
             }
             _ => None,
         }
     }
 }
 
-/// Runs the gateway until it is told to end, or asks one that runs.
+/// Runs the gateway until a signal ends it, or asks a running gateway.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     if let Some(command) = &args.command {
         let admin = || -> Result<Option<String>, Error> {
-            // What else is wrong with the file, now that it is being edited or a secret is not at hand, is no matter here.
+            // Other mistakes do not matter here: the file may be in the middle of an edit, or a secret may be absent.
             let (draft, ..) = draft(&args.config)?;
             Ok(draft.doors.into_iter().find(|door| door.serves == Serves::Admin).map(|door| door.address))
         };
         return ask::ask(command, args.admin.as_deref(), admin);
     }
-    // First thing, as other descriptors could take the places of those that are inherited.
+    // First, because a descriptor opened earlier could take the number of an inherited one.
     let inherited = inherited().map_err(Error::Inherit)?;
     let open = open_descriptors();
     let level = Level::parse(&args.log_level).map_err(|why| Error::Usage(vec![format!("--log-level: {why}")]))?;
@@ -129,7 +131,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         log.tell(Level::Info, &shown(bound));
     }
     let gate = Arc::new(Gate::start(plan, doors, &shutdown)?);
-    // Before anybody is told that it serves, and so may send one.
+    // Before READY=1, because a supervisor may send HUP from then on.
     on_hangup(Arc::downgrade(&gate), args.config.clone(), before, log)
         .map_err(|source| Error::System { what: "cannot take HUP", source })?;
     Manager::find().tell("READY=1\n");
@@ -139,7 +141,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints what is in force, and what is odd about it; tries out what can be tried without serving.
+/// Prints the configuration in force, with warnings; tries the queries of look-ups.
 fn check(mut plan: Plan, mut warnings: Vec<Mistake>, file: &Path) -> Result<ExitCode, Error> {
     let node = toml::parse(&text_of(file)?).unwrap_or_default();
     let (refused, untried) = trial::queries(&plan);
@@ -153,7 +155,7 @@ fn check(mut plan: Plan, mut warnings: Vec<Mistake>, file: &Path) -> Result<Exit
         warnings.push(node.place(Mistake::new("limits.connections", short)));
     }
     for warning in &warnings {
-        // Nobody may be there to read it.
+        // The reader of the output may have gone.
         let _ = writeln!(io::stderr().lock(), "warning: {}: {warning}", file.display());
     }
     let mut out = io::stdout().lock();
@@ -162,14 +164,14 @@ fn check(mut plan: Plan, mut warnings: Vec<Mistake>, file: &Path) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// Tells what is most likely not meant so.
+/// Logs warnings about settings that are probably mistakes.
 fn tell_odd(warnings: &[Mistake], log: Log) {
     for warning in warnings {
         log.tell(Level::Warn, &warning.to_string());
     }
 }
 
-/// Reads the file, and makes a plan of it: every mistake at once; and what is odd, and none. `inherits`: sockets are handed down.
+/// Reads the file into a plan and warnings, or returns every mistake. `inherits`: there are inherited sockets.
 fn plan(file: &Path, inherits: bool) -> Result<(Plan, Vec<Mistake>), Error> {
     let (draft, node, mut mistakes) = draft(file)?;
     let planned = Draft { inherits, ..draft }.plan();
@@ -185,7 +187,7 @@ fn plan(file: &Path, inherits: bool) -> Result<(Plan, Vec<Mistake>), Error> {
     }
 }
 
-/// What a file says, with the mistakes in reading it.
+/// Reads a file into a draft, with the mistakes so far.
 fn draft(file: &Path) -> Result<(Draft, Node, Vec<Mistake>), Error> {
     let wrong = |mistakes| Error::Config(ConfigError::mistakes(file, mistakes));
     let node = toml::parse(&text_of(file)?).map_err(wrong)?;
@@ -195,7 +197,7 @@ fn draft(file: &Path) -> Result<(Draft, Node, Vec<Mistake>), Error> {
     Ok((draft, node, mistakes.into_vec()))
 }
 
-/// Sockets that were handed down, each for the door at its address, or for what it is called.
+/// Matches inherited sockets with the configured listeners, by address or by name.
 fn taken(plan: &Plan, inherited: Vec<Inherited>) -> Result<Vec<Bound>, Error> {
     let listens = plan.doors.iter().any(|door| door.serves == Serves::Public);
     let take = |socket: Inherited| {
@@ -212,7 +214,8 @@ fn taken(plan: &Plan, inherited: Vec<Inherited>) -> Result<Vec<Bound>, Error> {
             && !address.ip().is_loopback()
         {
             return Err(Error::Usage(vec![format!(
-                "{} hands down an admin socket at {address}, which would let others purge and look: expected one of this machine alone",
+                "{} hands down an admin socket at {address}, which would let others purge and look: expected one of \
+                 this machine alone",
                 socket.variable
             )]));
         }
@@ -220,7 +223,8 @@ fn taken(plan: &Plan, inherited: Vec<Inherited>) -> Result<Vec<Bound>, Error> {
             && let Some(mode) = open_to_others(&address)
         {
             return Err(Error::Usage(vec![format!(
-                "{} hands down the admin socket {address} with mode {mode:04o}, which would let others purge and look: expected 0600 (with oroshi start: --path-mode 0600)",
+                "{} hands down the admin socket {address} with mode {mode:04o}, which would let others purge \
+                 and look: expected 0600 (with oroshi start: --path-mode 0600)",
                 socket.variable
             )]));
         }
@@ -234,7 +238,7 @@ fn taken(plan: &Plan, inherited: Vec<Inherited>) -> Result<Vec<Bound>, Error> {
     inherited.into_iter().map(take).collect()
 }
 
-/// The mode of a socket's file if others than its owner and group may connect. An abstract socket has none, and is open to all.
+/// Returns the mode of a socket's file if all users may connect. An abstract socket has no mode, and is open to all.
 fn open_to_others(address: &UnixAddress) -> Option<u32> {
     let mode = match address.as_path() {
         Some(path) => std::fs::metadata(path).ok()?.mode() & 0o777,
@@ -252,16 +256,19 @@ fn shown(bound: &Bound) -> String {
     format!("listening on {address} ({serves})")
 }
 
-/// What the process had before it began to serve.
+/// The state of the process before it began to serve.
 struct Before {
-    /// How many descriptors.
+    /// The number of open descriptors.
     open: u64,
-    /// The doors of the sockets that were handed down.
+    /// The listeners of the inherited sockets.
     doors: Vec<Door>,
 }
 
-/// Descriptors for as many clients as there may be, each with a connection here and one behind, beside those for operators and for the gateway
-/// itself; or fewer clients, so that idle ones do not leave none for what is behind. What is in force, if it is less than the plan had.
+/// Raises the descriptor limit for the planned clients, each with an upstream connection, the operators and the
+/// gateway.
+///
+/// If the limit is too low, lowers `limits.connections`, so that idle clients leave descriptors for upstreams, and
+/// returns a text about that.
 fn make_room(plan: &mut Plan, before: &Before) -> Option<String> {
     let hard = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     let threads = plan.threads as u64;
@@ -270,22 +277,22 @@ fn make_room(plan: &mut Plan, before: &Before) -> Option<String> {
     let admins = doors.iter().filter(|door| door.serves == Serves::Admin).count() as u64;
     let publics = (doors.len() as u64 - admins).max(1);
     let operators = if admins > 0 { (hard / 8).clamp(8, 64) } else { 0 };
-    // Listeners, each of which may hold a connection that waits for its place; what a runtime has; stores, twice, as a reload opens those of
-    // the next plan beside; logs, names that are looked up, requests of scripts, what libraries open.
+    // Listeners, each with a connection that waits for room; runtimes; stores, twice, because a reload opens the next
+    // plan's beside them; logs, look-ups of names, requests of scripts, descriptors of libraries.
     let own = 2 * doors.len() as u64 * threads + 4 * (threads + 1) + 2 * stores(plan) + (hard / 8).clamp(16, 256);
     let wanted = (plan.limits.connections as u64).saturating_mul(publics);
-    let room = room_for(wanted, 2, before.open + own + operators);
+    let room = connection_limit(wanted, 2, before.open + own + operators);
     plan.admin_connections = (admins > 0).then_some(operators as usize);
     room.lacking.map(|error| {
         plan.limits.connections = (room.connections / publics).max(1) as usize;
         let connections = plan.limits.connections;
         let each = if publics > 1 { format!(" at each of {publics} addresses") } else { String::new() };
         let operators = if admins > 0 { format!(", beside {operators} of operators") } else { String::new() };
-        format!("limits.connections is taken for {connections}{each}{operators}: {error}")
+        format!("limits.connections is lowered to {connections}{each}{operators}: {error}")
     })
 }
 
-/// How many descriptors the stores of a plan take. A connection to SQLite has three files.
+/// Returns the descriptors that the stores of a plan take. A connection to SQLite has three files.
 fn stores(plan: &Plan) -> u64 {
     let of = |store: &StoreSettings| match &store.kind {
         StoreKind::Memcached(memcached) => memcached.servers.len(),
@@ -300,7 +307,7 @@ fn tell_room(short: Option<String>, log: Log) {
     }
 }
 
-/// Has a thread read the file again at each HUP, and put it in force; what is wrong with it is told, and nothing changes.
+/// Starts a thread that reloads the file at each HUP; if the file has mistakes, logs them and changes nothing.
 fn on_hangup(gate: std::sync::Weak<Gate>, file: PathBuf, before: Before, log: Log) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let entered = runtime.enter();

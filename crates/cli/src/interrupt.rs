@@ -9,20 +9,20 @@ use std::thread;
 use oroshi_net::Shutdown;
 use tokio::runtime::Builder;
 
-/// The exit code of what Ctrl-C has ended: 128 and SIGINT.
+/// The exit code after Ctrl-C: 128 plus SIGINT.
 pub(crate) const EXIT_CODE: u8 = 130;
 
 /// Counts INT and TERM from now on; the second one ends the process, without any [`Temporary`] folder.
 ///
 /// # Errors
-/// When the signals cannot be taken.
+/// If the signal handlers cannot be installed.
 pub(crate) fn shutdown() -> io::Result<Shutdown> {
     let shutdown = Shutdown::on_signals()?;
     let runtime = Builder::new_current_thread().build()?;
     let second = shutdown.clone();
     thread::Builder::new().name("second-signal".into()).spawn(move || {
         runtime.block_on(second.reached(2));
-        // Kept until the process is gone: no other folder is made.
+        // Holds the lock until the process is gone, so that nobody creates another folder.
         let mut folders = folders();
         folders.drain(..).for_each(|folder| remove(&folder));
         // The live line ends here.
@@ -32,14 +32,16 @@ pub(crate) fn shutdown() -> io::Result<Shutdown> {
     Ok(shutdown)
 }
 
-/// A folder or a file of ours that is removed when this is dropped, and also when a second signal ends the process: nothing is dropped then.
+/// A temporary folder or file, removed when this is dropped.
+///
+/// A second signal ends the process without dropping anything, and removes it too.
 #[derive(Debug)]
 pub(crate) struct Temporary(PathBuf);
 
 static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 impl Temporary {
-    /// Takes care of a folder or a file that was made just now.
+    /// Registers a folder or a file that was just created.
     pub(crate) fn new(path: PathBuf) -> Self {
         folders().push(path.clone());
         Self(path)
@@ -49,7 +51,7 @@ impl Temporary {
         &self.0
     }
 
-    /// It stays.
+    /// Keeps the folder or file.
     pub(crate) fn keep(self) {
         folders().retain(|folder| *folder != self.0);
     }
@@ -69,6 +71,6 @@ fn folders() -> MutexGuard<'static, Vec<PathBuf>> {
 }
 
 fn remove(folder: &Path) {
-    // What cannot be removed is for the user to clean up.
+    // Errors are ignored: the user can remove what is left.
     let _ = if folder.is_dir() { fs::remove_dir_all(folder) } else { fs::remove_file(folder) };
 }

@@ -1,5 +1,5 @@
-//! `oroshi keep`: the process above each server and load program of an experiment. Not for people: it is told what to do through
-//! its standard input.
+//! `oroshi keep`: the process above each server and load program of an experiment. It is not for people: its orders
+//! come through standard input.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     folder: Option<PathBuf>,
 }
 
-/// Until the end of everything below.
+/// Keeps processes until all of them have ended.
 pub(crate) fn run(args: Args) -> ExitCode {
     let Args { output, cpus, descriptors, folder } = args;
     ExitCode::from(keep(&Keep { cpus, descriptors, folder, output }))

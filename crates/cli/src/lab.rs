@@ -36,15 +36,15 @@ const BUILD: Option<&str> = option_env!("OROSHI_BUILD");
 const EXAMPLES: &str = "\
 Examples:
   oroshi lab list
-      the experiments there are: those of ./experiments, and those that came with this program
+      lists the experiments in ./experiments, and the built-in ones
   oroshi lab run unix-or-tcp --quick
-      a look in under a minute; without --quick it takes the time that it needs to be sure
+      a quick result in under a minute; without --quick it takes as long as a sure result needs
   oroshi lab check mine.toml
-      reads a file and says what it would do, or all that is wrong with it; runs nothing
+      reads a file and prints what it would do, or every mistake in it; runs nothing
   oroshi lab run mine.toml --only nginx --fail-if slower
-      one group of it; for CI: exit code 3 if a variant is slower than the first of its group
+      one group; for CI: exit code 3 if a variant is slower than the first of its group
   oroshi lab report oroshi-results/mine-20260521-101500/result.json --html page.html
-      draws the page anew
+      draws the page again
 
 A file, in short:
   title = \"Does a second worker help?\"
@@ -61,11 +61,11 @@ A file, in short:
 docs/lab.md explains every key.
 
 Exit codes: 0 done; 1 something failed, or there is no verdict (disturbed, not compared); 2 wrong
-usage, or mistakes in the file; 3 a --fail-if verdict came out, and all was compared; 130 ended by Ctrl-C before there was
-enough to compare, or by a second one (the first ends an experiment early, and still reports).";
+usage, or mistakes in the file; 3 a --fail-if verdict occurred, and everything was compared; 130 ended
+by Ctrl-C before there was enough to compare, or by a second Ctrl-C (the first one ends an experiment
+early and still reports).";
 
-/// Run an experiment from a file: start set-ups, let them take turns under load, say which is faster and how sure that
-/// is
+/// Run experiments from files: start servers, load them in alternation, and report which is faster
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -75,62 +75,63 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Run an experiment; the result is kept as JSON and as an HTML page
+    /// Run an experiment, and keep the result as JSON and as an HTML page
     #[command(display_name = "oroshi")]
     Run(RunArgs),
-    /// List the experiments there are
+    /// List experiments
     #[command(display_name = "oroshi")]
     List {
-        /// A folder of experiments [default: ./experiments, and those built in]
+        /// List the experiments in this folder [default: ./experiments, and the built-in ones]
         #[arg(value_hint = ValueHint::DirPath)]
         dir: Option<PathBuf>,
     },
-    /// Say what an experiment would do, or all that is wrong with its file; nothing is run
+    /// Check an experiment: print what it would do, or every mistake in its file; run nothing
     #[command(display_name = "oroshi")]
     Check(CheckArgs),
-    /// Tell a kept result again, on the terminal or as an HTML page
+    /// Report a kept result again, on the terminal or as an HTML page
     #[command(display_name = "oroshi")]
     Report {
-        /// A result.json, or the folder it is in
+        /// Read this result.json, or the one in this folder
         result: PathBuf,
-        /// Write the page here, instead of printing the report
+        /// Write an HTML page to this file, instead of printing the report
         #[arg(long, value_name = "FILE")]
         html: Option<PathBuf>,
     },
-    /// Shrink a kept result for an archive: every figure, one histogram per variant; reports and --against read it as
-    /// before
+    /// Shrink a kept result for an archive: every figure, and one histogram per variant; reports read it as before
     #[command(display_name = "oroshi")]
     Compact {
-        /// A result.json, or the folder it is in
+        /// Read this result.json, or the one in this folder
         result: PathBuf,
-        /// Write it here, instead of to standard output
+        /// Write the small result to this file [default: standard output]
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
-    /// How often the intervals of comparisons hold the truth: thousands on a virtual clock, dozens with real servers
+    /// Calibrate the intervals: how often they contain the true ratio, simulated and with real servers
     #[command(display_name = "oroshi")]
     Calibrate(calibrate::CalibrateArgs),
 }
 
 #[derive(Debug, clap::Args)]
 struct CheckArgs {
-    /// A TOML file, or the name of an experiment
+    /// Take this TOML file, or the experiment of this name
     #[arg(value_name = "FILE|NAME")]
     experiment: String,
 
-    /// A look in under a minute: short runs, few blocks, servers started once
+    /// Get a quick result in under a minute: start servers once, and run 5 to 10 blocks of short runs
+    ///
+    /// The number of blocks depends on the time, and the length of a run, at least 300 ms, on the number of variants.
     #[arg(long)]
     quick: bool,
 
-    /// Only this variant: its name, its group, or GROUP/NAME; repeatable
+    /// Take only this variant: its name, its group, or GROUP/NAME; repeatable
     #[arg(long, value_name = "VARIANT")]
     only: Vec<String>,
 
-    /// End after about this time, whatever the file says
+    /// End after about this time [default: as in the file]
     #[arg(long, value_name = "TIME")]
     max_time: Option<String>,
 
-    /// Decides the order of the runs, whatever the file says
+    /// Draw the order of the runs from this seed [default: as in the file]
     #[arg(long, value_name = "N")]
     seed: Option<String>,
 }
@@ -140,12 +141,15 @@ struct RunArgs {
     #[command(flatten)]
     what: CheckArgs,
 
-    /// Folder for the result, or one with an earlier result, which is replaced [default: oroshi-results/NAME-DATE-TIME]
+    /// Keep the result in this folder [default: oroshi-results/NAME-DATE-TIME]
+    ///
+    /// An earlier result in it stays until the new one is complete and replaces it; other files stay. If a
+    /// result.json, report.html or output that is not part of a result is in the way, nothing runs.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// Exit with code 3 if the primary metric of any variant comes out so against the first of its group: slower,
-    /// faster, different, undecided; repeatable
+    /// Exit with code 3 if the primary verdict of any variant against the first of its group is slower, faster,
+    /// different or undecided; repeatable
     #[arg(long, value_name = "VERDICT")]
     fail_if: Vec<String>,
 }

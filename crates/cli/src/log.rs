@@ -1,4 +1,4 @@
-//! What a server tells its operator, one line each on standard error.
+//! The log of a server: one line per event, on standard error.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write as _};
@@ -9,16 +9,16 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// How much a line matters. More of them are told the lower the level that is asked for.
+/// The severity of a line. A lower level in the configuration logs more lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
-    /// What is in force.
+    /// The configuration in force.
     Debug,
-    /// Where it listens, that it serves, that it ends.
+    /// Listeners, the start and the end of service.
     Info,
-    /// What is most likely not meant so.
+    /// Probable mistakes.
     Warn,
-    /// Nothing but why it ended.
+    /// Only the reason of the end.
     Error,
 }
 
@@ -43,25 +43,25 @@ impl Level {
     }
 }
 
-/// Tells what is at least of this level.
+/// Logs lines of at least this level.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Log {
-    /// From which level on.
+    /// The lowest level that is logged.
     pub(crate) level: Level,
     /// The subcommand.
     pub(crate) part: &'static str,
-    /// The crate whose events are told from `level` on; of others only warnings.
+    /// The crate whose events are logged from `level` on; other crates log only warnings.
     pub(crate) own: &'static str,
 }
 
 impl Log {
-    /// Tells what the server and the libraries below it say by `tracing` too.
+    /// Logs the `tracing` events of the server and its libraries too.
     pub(crate) fn listen(self) {
-        // It fails where somebody listens already, which nobody does in this program.
+        // This fails only if there is a subscriber already, and this program has no other one.
         let _ = tracing::subscriber::set_global_default(self);
     }
 
-    /// Tells it, if it matters enough.
+    /// Logs a line, if its level is high enough.
     pub(crate) fn tell(self, level: Level, text: &str) {
         if level < self.level {
             return;
@@ -71,12 +71,12 @@ impl Log {
         let (millisecond, process, level) = (now.subsec_millis(), std::process::id(), level.name());
         let part = self.part;
         let time = format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millisecond:03}Z");
-        // Nobody may be there to read it. One write, as other processes write to the same place.
+        // Standard error may be closed. One write per line, because other processes write to the same file.
         let _ = io::stderr().write_all(format!("{time} oroshi {part}[{process}]: {level}: {text}\n").as_bytes());
     }
 }
 
-/// An event is a line. Spans are nobody's here.
+/// Writes each event as a line, and ignores spans.
 impl Subscriber for Log {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         let level = level_of(*metadata.level());
@@ -111,7 +111,7 @@ fn level_of(level: tracing::Level) -> Level {
     }
 }
 
-/// An event's message, and its fields behind it.
+/// Collects an event's message and its fields.
 #[derive(Default)]
 struct Line {
     message: String,
@@ -121,7 +121,7 @@ struct Line {
 impl Line {
     fn text(&self) -> String {
         let text = format!("{}{}", self.message, self.fields);
-        // Whatever stands in it, an event stays one line.
+        // An event stays one line, whatever it contains.
         text.trim_start().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
     }
 }

@@ -1,22 +1,22 @@
-//! The `oroshi` command: flags in, reports and exit codes out. What it does is done by the crates beside this one.
+//! The `oroshi` command: flags in, reports and exit codes out. The crates beside this one do the work.
 //!
 //! Read it in this order:
 //!
-//! 1. This file: the subcommands, how errors are told, the exit codes.
-//! 2. [`mod@bench`]: `oroshi bench`, from its flags to its reports. [`target`]: the server that answers as told.
-//! 3. [`compare`]: `oroshi compare`. [`lab`]: `oroshi lab`, experiments from files. What both need: [`lab_live`]: the
-//!    live line, [`verdicts`]: the exit code.
-//! 4. [`mod@report`]: saved results as a page. [`saved`]: how they are read.
-//! 5. [`fetch`]: `oroshi fetch`, many URLs at a time.
+//! 1. This file: the subcommands, error messages, exit codes.
+//! 2. [`mod@bench`]: `oroshi bench`, from its flags to its reports. [`target`]: the test server.
+//! 3. [`compare`]: `oroshi compare`. [`lab`]: `oroshi lab`, experiments from files. Both use
+//!    [`lab_live`] (the live line) and [`verdicts`] (the exit code).
+//! 4. [`mod@report`]: saved results as a page. [`saved`] reads them.
+//! 5. [`fetch`]: `oroshi fetch`, many URLs concurrently.
 //! 6. [`push`]: `oroshi push`, the push hub. [`gate`]: `oroshi gate`, the gateway. [`start`]: `oroshi start`, the
-//!    superdaemon and how it is spoken to. What servers tell their operator: [`log`].
+//!    superdaemon. The servers share [`log`].
 //! 7. [`child`]: a target as a child process. [`keep`]: the process above an experiment's servers. [`interrupt`]:
 //!    Ctrl-C.
-//! 8. [`problems`]: what is wrong with flags. [`negative`]: values that the parser would take for flags. [`terminal`]:
-//!    what the terminal shows. [`absent`]: what a build without all features says.
+//! 8. [`problems`]: mistakes in flags. [`negative`]: values that the parser would take for flags. [`terminal`]: the
+//!    width and the colours of the terminal. [`absent`]: messages of a build without all features.
 //!
-//! Exit codes: 0 done; 1 the work failed; 2 wrong usage; 3 a threshold came out against the user; 130 ended by Ctrl-C
-//! before there was a result, or by a second one.
+//! Exit codes: 0 done; 1 the work failed; 2 wrong usage; 3 a threshold or comparison failed the user's condition;
+//! 130 ended by Ctrl-C before there was a result, or by a second Ctrl-C.
 
 #[cfg(not(feature = "full"))]
 mod absent;
@@ -25,6 +25,8 @@ mod child;
 mod compare;
 #[cfg(feature = "fetch")]
 mod fetch;
+#[cfg(all(test, feature = "full"))]
+mod flag_tables;
 #[cfg(feature = "gate")]
 mod gate;
 mod interrupt;
@@ -53,11 +55,12 @@ use std::process::ExitCode;
 use clap::{ArgAction, Parser, Subcommand};
 use oroshi_words::printable;
 
-/// The HTTP performance toolkit: measures HTTP servers, and proves which of two is faster.
+/// Measure HTTP servers, prove which of two is faster, and replace the slow parts
 #[derive(Debug, Parser)]
 #[command(
     name = "oroshi",
     version,
+    disable_help_flag = true,
     disable_version_flag = true,
     propagate_version = true,
     subcommand_required = true,
@@ -67,14 +70,19 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
 
+    // With a heading of their own these two stand last, behind each command's own flags.
+    /// Print help: -h in short, --help in full
+    #[arg(short, long, action = ArgAction::Help, global = true, help_heading = "Help")]
+    help: Option<bool>,
+
     /// Print the version
-    #[arg(short = 'v', short_alias = 'V', long, action = ArgAction::Version, global = true)]
+    #[arg(short = 'v', short_alias = 'V', long, action = ArgAction::Version, global = true, help_heading = "Help")]
     version: Option<bool>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    // Each gives the version of the whole.
+    // `--version` of a subcommand prints the version of oroshi.
     #[command(display_name = "oroshi")]
     Bench(Box<bench::Args>),
     #[command(display_name = "oroshi")]
@@ -174,8 +182,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is said of a load's flags that the parser would misread: values below zero, and flags of another load
-/// generator.
+/// Explains load flags that the parser would misread: values below zero, and flags of another load generator.
 fn misread(words: &[OsString]) -> Option<String> {
     let [_, subcommand, rest @ ..] = words else { return None };
     match subcommand.to_str()? {
@@ -193,13 +200,12 @@ fn misread(words: &[OsString]) -> Option<String> {
     }
 }
 
-/// A panic is a defect. It ends the process at once, on whichever thread it is, rather than to leave others waiting for
-/// that one.
+/// Makes a panic on any thread end the process, because other threads would wait for that one forever.
 fn end_with_a_panic() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        // A database that sends garbage makes the client for it panic; the look-up takes that for what it is.
-        // A call into a script that comes upon one of mlua's panics fails alone.
+        // A database client panics on garbage from its database; the look-up turns that into an error.
+        // mlua panics within a call into a script; only that call fails.
         #[cfg(feature = "gate")]
         if oroshi_lookup::panics_are_contained() || oroshi_gate::panics_are_contained() {
             return;
@@ -209,23 +215,22 @@ fn end_with_a_panic() {
     }));
 }
 
-/// Says something to the user, beside the report.
+/// Prints a message on standard error, beside the report.
 #[cfg(not(test))]
 fn say(text: &str) {
     use std::io::Write;
-    // Nobody may be there to hear it.
+    // Standard error may be closed.
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// The same within a test of this crate, whose words belong to that test: a "FAILED" that it wants must not look like
-/// its own.
+/// Prints a message into the output that the test harness captures: a wanted "FAILED" must not look like the test's own.
 #[cfg(test)]
 #[expect(clippy::print_stderr, reason = "it is what the test harness keeps to itself")]
 fn say(text: &str) {
     eprintln!("{text}");
 }
 
-/// What went wrong, why, and what to do next.
+/// Prints the error, its causes and the next step; returns the exit code.
 fn failed(error: &dyn Error, code: u8, next_step: Option<&str>) -> ExitCode {
     say(&explanation(error, next_step));
     ExitCode::from(code)
@@ -249,7 +254,7 @@ fn explanation(error: &dyn Error, next_step: Option<&str>) -> String {
     if let Some(step) = next_step {
         text += &format!("\n  next: {step}");
     }
-    // It may repeat what a file or a server said.
+    // The text may contain bytes of a file or a server.
     printable(&text)
 }
 

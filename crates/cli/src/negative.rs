@@ -7,8 +7,9 @@ use oroshi_words::units;
 
 use crate::bench::awaited;
 
-/// What is said of the first value that begins with a minus and a digit, and stands behind its flag: `-R -1`. `words` are those behind the
-/// subcommand's name.
+/// Explains the first value that begins with a minus and a digit, behind its flag: `-R -1`.
+///
+/// `words` are the words behind the subcommand's name.
 pub(crate) fn value(command: &Command, words: &[OsString]) -> Option<String> {
     let words: Vec<&str> = words.iter().map_while(|word| word.to_str()).take_while(|word| *word != "--").collect();
     let begins_number = |rest: &str| rest.starts_with(|c: char| c.is_ascii_digit() || c == '.');
@@ -28,7 +29,7 @@ pub(crate) fn value(command: &Command, words: &[OsString]) -> Option<String> {
     Some(format!("error: {name}: {what}\n  next: {next}"))
 }
 
-/// What is wrong with a value below 0; `None`: the flag takes a text.
+/// Describes what is wrong with a value below 0; `None`: the flag takes a text.
 fn complaint(flag: &Arg, value: &str) -> Option<String> {
     match flag.get_value_names()?.first()?.as_str() {
         "TIME" => units::parse_time(value).err(),

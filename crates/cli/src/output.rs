@@ -1,7 +1,7 @@
-//! A file that a result is written to, which takes the place of an earlier one only when it is complete.
+//! A result file, which replaces an earlier one only when it is complete.
 //!
-//! The new file is written beside the old one, and renamed. So a full disk, a mistake and Ctrl-C leave the old one as it was. What is no
-//! regular file (a pipe, a terminal, `/dev/null`) is written to as it is.
+//! The new file is written beside the old one, and renamed. A full disk, a mistake and Ctrl-C therefore leave the
+//! old one unchanged. A pipe, a terminal or a device (`/dev/null`) is written directly.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 
 use crate::interrupt::Temporary;
 
-/// Permissions of a new file, less what the umask takes away.
+/// Permissions of a new file, before the umask.
 const MODE: u32 = 0o666;
 
-/// A place for a result, known to be one that can be written to.
+/// A destination of a result that is known to be writable.
 #[derive(Debug)]
 pub(crate) struct Output(Way);
 
@@ -22,25 +22,25 @@ pub(crate) struct Output(Way);
 enum Way {
     /// Written beside, then renamed.
     Beside { file: File, temporary: Temporary, target: PathBuf },
-    /// Written to as it is.
+    /// Written directly.
     Straight(File),
 }
 
 impl Output {
-    /// Makes sure that a file can be written at `path`. What is there stays until [`write`](Self::write).
+    /// Checks that a file can be written at `path`. An earlier file stays until [`write`](Self::write).
     ///
     /// # Errors
-    /// When it cannot.
+    /// If it cannot be written.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        // Links are followed: what they lead to is replaced.
+        // Follows links, and replaces their target.
         let target = match path.canonicalize() {
             Ok(target) => target,
-            // A link to nothing: what it names is made.
+            // A link to nothing: creates its target.
             Err(_) if path.symlink_metadata().is_ok() => return Self::straight(path),
             Err(_) => path.to_owned(),
         };
         let mode = match target.metadata() {
-            // One that may not be written to may not be replaced either.
+            // A file that must not be written must not be replaced either.
             Ok(there) if there.is_file() => {
                 OpenOptions::new().write(true).open(&target)?;
                 Some(there.permissions().mode())
@@ -50,7 +50,7 @@ impl Output {
         };
         match beside(&target, mode) {
             Ok((file, temporary)) => Ok(Self(Way::Beside { file, temporary, target })),
-            // A folder in which nothing new may be made; the file itself may be written to.
+            // The folder permits no new file, but the file itself is writable.
             Err(_) if mode.is_some() => Self::straight(&target),
             Err(error) => Err(error),
         }
@@ -60,15 +60,15 @@ impl Output {
         Ok(Self(Way::Straight(OpenOptions::new().create(true).write(true).truncate(false).open(path)?)))
     }
 
-    /// Writes all of it, and only then takes the place of what was there.
+    /// Writes the whole result, and only then replaces the earlier file.
     ///
     /// # Errors
-    /// When it cannot be written, as on a full disk. Then what was there is there still, if it is a regular file.
+    /// If it cannot be written, as on a full disk. An earlier regular file then stays.
     pub(crate) fn write(self, text: &[u8]) -> io::Result<()> {
         match self.0 {
             Way::Beside { mut file, temporary, target } => {
                 file.write_all(text)?;
-                // A machine that stops now has either the old one or the new one.
+                // If the machine stops now, the file is either the old one or the new one.
                 file.sync_all()?;
                 fs::rename(temporary.path(), &target)?;
                 temporary.keep();
@@ -79,7 +79,7 @@ impl Output {
                 Ok(())
             }
             Way::Straight(mut file) => {
-                // A pipe or a terminal has no length to cut.
+                // A pipe or a terminal cannot be truncated.
                 let _ = file.set_len(0);
                 file.write_all(text)
             }
@@ -104,7 +104,7 @@ fn beside(target: &Path, mode: Option<u32>) -> io::Result<(File, Temporary)> {
                 }
                 return Ok((file, temporary));
             }
-            // Left behind by a process that was killed.
+            // A killed process has left this file behind.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < 100 => attempt += 1,
             Err(error) => return Err(error),
         }

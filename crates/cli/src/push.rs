@@ -1,8 +1,8 @@
-//! `oroshi push`: the push hub. `args` is what was typed, `read` makes a plan of it and of the file that it names; `sockets` is what the
-//! hub listens on, `text` what `--check` prints.
+//! `oroshi push`: the push hub. `args` has the flags, `read` turns them and the configuration into a plan,
+//! `sockets` opens the listeners, and `text` writes the output of `--check`.
 //!
-//! A configuration is a tree (`oroshi-config`), read from TOML, or from YAML with templates (`template`). `native` and `kuiperbelt`
-//! read its keys. `oroshi-push` is the hub itself.
+//! A configuration is a tree ([`crate::config`]), read from TOML or from YAML with templates (`yaml`, `template`).
+//! `native` and `kuiperbelt` read its keys. The crate `oroshi-push` is the hub itself.
 
 mod args;
 mod kuiperbelt;
@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use oroshi_config::ConfigError;
 use oroshi_net::Shutdown;
 use oroshi_net::inherit::{InheritError, inherited};
-use oroshi_net::limits::{DescriptorError, Room, open_descriptors, room_for};
+use oroshi_net::limits::{ConnectionLimit, DescriptorError, connection_limit, open_descriptors};
 use oroshi_net::listen::ListenError;
 use oroshi_net::notify::Manager;
 use oroshi_push::{Limits, Plan, RunError, Serves};
@@ -27,25 +27,25 @@ use rustix::process::{Resource, getrlimit};
 use crate::log::{Level, Log};
 pub(crate) use args::{Args, two_dashes};
 
-/// Why there was no hub, or it did not end well.
+/// The reasons why the hub did not run, or failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The options do not make sense: each line names one, its value, and what was expected. Correct them.
+    /// Some options are wrong: each line names one, its value, and what was expected. Correct them.
     #[error("{}", .0.join("\n"))]
     Usage(Vec<String>),
-    /// The configuration cannot be read, or does not make sense.
+    /// The configuration cannot be read, or is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The sockets that the environment names cannot be used; the cause says which and why.
     #[error("cannot use the inherited sockets")]
     Inherit(#[source] InheritError),
-    /// A socket was handed down that the configuration does not know. Name it there, or name it `public` or `admin`.
+    /// The configuration does not name an inherited socket. Name it there, or name it `public` or `admin`.
     #[error(
         "{variable} hands down a socket called `{name}`, and nothing says what to serve there: expected one at an address in \
          [listen], or called public, admin or everything"
     )]
     Stranger {
-        /// What the supervisor calls it.
+        /// The supervisor's name of the socket.
         name: String,
         /// The variable that names it.
         variable: &'static str,
@@ -76,34 +76,34 @@ impl Error {
         }
     }
 
-    /// What to do next, where the message does not say it.
+    /// Returns the next step, if the message does not name it.
     pub(crate) fn next_step(&self) -> Option<&'static str> {
         match self {
             Error::Run(RunError::Listen { source: ListenError::InUse { .. }, .. }) => {
-                Some("see who it is (ss -ltnp, ss -lxp), and end it or listen elsewhere")
+                Some("find the process (ss -ltnp, ss -lxp), and end it or listen elsewhere")
             }
             Error::Config(ConfigError::File { .. }) => {
                 Some("name the file with --config FILE, or give --port 9180 without one")
             }
             Error::Config(ConfigError::Mistakes { .. }) => {
-                Some("correct the file; docs/push.md has every key, and --check tries it")
+                Some("correct the file; docs/push.md explains every key, and --check tries the file")
             }
             _ => None,
         }
     }
 }
 
-/// Begins what `--check` says of limits that cannot be in force on this machine.
+/// The beginning of the comment in which `--check` reports lowered limits.
 const LESS: &str = "the limit on descriptors here allows less: ";
 
-/// Runs the hub until it is told to end.
+/// Runs the hub until a signal ends it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
-    // First thing, as other descriptors could take the places of those that are inherited.
+    // First, because a descriptor opened earlier could take the number of an inherited one.
     let inherited = inherited().map_err(Error::Inherit)?;
     let read::Reading { mut plan, level, file, listens, overlooked } = read::read(args, !inherited.is_empty())?;
     let log = Log { level, part: "push", own: "oroshi_push" };
     for text in &overlooked {
-        log.tell(Level::Warn, &format!("overlooked, as kuiperbelt does: {text}"));
+        log.tell(Level::Warn, &format!("ignored, as in kuiperbelt: {text}"));
     }
     let wanted = Wanted { sessions: plan.limits.sessions, connections: plan.callbacks.connections };
     let config = text::config(&plan);
@@ -137,16 +137,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the configuration asks for that takes descriptors.
+/// The configured limits that take descriptors.
 struct Wanted {
     sessions: usize,
     connections: usize,
 }
 
-/// Descriptors for as many sessions as there may be; or fewer sessions, so that clients leave enough for operators, callbacks and other
-/// nodes. `inherits`: sockets are handed down, which may be for operators. Gives back what is lacking.
+/// Raises the descriptor limit for the planned sessions, operators, callbacks and other nodes.
+///
+/// If the limit is too low, lowers `limits.sessions`, so that clients leave descriptors for the others, and returns
+/// the reason. `inherits`: there are inherited sockets, which may be for operators.
 fn make_room(plan: &mut Plan, inherits: bool) -> Option<DescriptorError> {
-    // Of clients beyond the sessions: those that connect, poll, or are told that there are too many.
+    // Clients without a session: connecting, polling, or about to be refused.
     const BEYOND: u64 = 4096;
     let threads = plan.threads as u64;
     let hard = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
@@ -158,15 +160,15 @@ fn make_room(plan: &mut Plan, inherits: bool) -> Option<DescriptorError> {
         callbacks.connections = callbacks.connections.min((hard / 4 / threads).max(1) as usize);
     }
     let callbacks = if has_callbacks { callbacks.connections as u64 * threads } else { 0 };
-    // Backends that publish are among them, and keep their connections.
+    // Publishing backends count as operators, and keep their connections.
     let has_operators = inherits || plan.doors.iter().any(|door| door.serves == Serves::Admin);
     let operators = if has_operators { (hard / 8).clamp(8, 4096) } else { 0 };
-    // Listeners, each of which may hold a connection that waits for its place; what a runtime has; NATS, names that are looked up, what
-    // libraries open.
+    // Listeners, each with a connection that waits for room; runtimes; NATS, look-ups of names, descriptors of
+    // libraries.
     let own = 2 * plan.doors.len() as u64 * threads + 4 * (threads + 1) + 16;
     let others = open_descriptors() + own + operators + callbacks;
     let sessions = plan.limits.sessions as u64;
-    let Room { connections, lacking } = room_for(sessions.saturating_add(BEYOND), 1, others);
+    let ConnectionLimit { connections, lacking } = connection_limit(sessions.saturating_add(BEYOND), 1, others);
     let beyond = (connections / 8).clamp(8, 1024);
     plan.connections = Some(connections as usize);
     plan.admin_connections = has_operators.then_some(operators as usize);
@@ -174,14 +176,16 @@ fn make_room(plan: &mut Plan, inherits: bool) -> Option<DescriptorError> {
     lacking.filter(|_| (plan.limits.sessions as u64) < sessions)
 }
 
-/// What the limit on descriptors leaves of a plan, in words.
+/// Describes the limits that the descriptor limit leaves of a plan.
 fn in_force(plan: &Plan) -> String {
     let (sessions, clients) = (plan.limits.sessions, plan.connections.unwrap_or(0));
     let operators = plan.admin_connections.map(|most| format!(", beside {most} of operators")).unwrap_or_default();
-    format!("limits.sessions is taken for {sessions}, of {clients} connections of clients{operators}")
+    format!("limits.sessions is lowered to {sessions}, of {clients} connections of clients{operators}")
 }
 
-/// Says that there is room for fewer sessions. Nobody has asked for the usual limit: it is news where that is really few.
+/// Logs that there is room for fewer sessions.
+///
+/// For the default limit this is a warning only if few sessions remain, because nobody asked for that number.
 fn tell_lack(plan: &Plan, wanted: &Wanted, error: &DescriptorError, log: Log) {
     const FEW: usize = 10_000;
     let is_asked = wanted.sessions != Limits::default().sessions;
@@ -191,7 +195,7 @@ fn tell_lack(plan: &Plan, wanted: &Wanted, error: &DescriptorError, log: Log) {
         let (taken, asked) = (plan.callbacks.connections, wanted.connections);
         log.tell(
             Level::Warn,
-            &format!("callbacks.connections is taken for {taken} instead of {asked}, for the same reason"),
+            &format!("callbacks.connections is lowered from {asked} to {taken}, for the same reason"),
         );
     }
 }

@@ -1,4 +1,4 @@
-//! `oroshi report`: saved results as a page.
+//! `oroshi report`: draws saved results as an HTML page.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,24 +18,27 @@ Examples:
   oroshi report before.json
       draws before.html
   oroshi report before.json after.json
-      draws before-after.html: both runs in the same charts; what proves a difference is `oroshi compare`
+      draws before-after.html, with both runs in the same charts; only `oroshi compare` proves a difference
 
-Exit codes: 0 done; 1 the page could not be written; 2 a file that cannot be read, or is something else.";
+Exit codes: 0 done; 1 the page could not be written; 2 a file cannot be read, or is no result.";
 
-/// Draw saved results as an HTML page; several runs of `oroshi bench` in the same charts
+/// Draw saved results as an HTML page; several runs of `oroshi bench` share the charts
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Results of `oroshi bench --format json`; or one of `oroshi compare --format json` or `oroshi lab`
+    /// Draw these results of `oroshi bench --format json`, or one result of `oroshi compare --format json` or `oroshi
+    /// lab`
     #[arg(value_name = "FILE.json", required = true, value_hint = ValueHint::FilePath)]
     files: Vec<PathBuf>,
 
-    /// Where to write the page [default: beside the first file: a.html of a.json, a-b.html of a.json and b.json]
+    /// Write the page to this file [default: beside the first file: a.html of a.json, a-b.html of a.json and b.json]
+    ///
+    /// The default name replaces an earlier page of oroshi, and no other file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     html: Option<PathBuf>,
 }
 
-/// Why there is no page.
+/// The reasons why there is no page.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// Name a file that there is.
@@ -55,19 +58,19 @@ pub(crate) enum Error {
         what: String,
     },
     /// Draw it alone.
-    #[error("{} is an experiment, which has a page of its own: expected it alone, or results of `oroshi bench` only", path.display())]
+    #[error("{} is an experiment: expected this file alone, or only results of `oroshi bench`", path.display())]
     Experiment {
         /// The file.
         path: PathBuf,
     },
     /// Choose another place for the page.
-    #[error("the page would take the place of {}, which it is drawn from", path.display())]
+    #[error("the page would replace {}, from which it is drawn", path.display())]
     Overwrites {
         /// The file.
         path: PathBuf,
     },
     /// Choose another place for the page.
-    #[error("{} is there already, and is no page of ours: expected a place where nothing is lost", path.display())]
+    #[error("{} exists and is no page of oroshi: expected a new file, or an earlier page", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
@@ -86,10 +89,10 @@ impl Error {
         }
     }
 
-    /// What to do about it, where the message does not say so itself.
+    /// Returns the next step, if the message does not name it.
     pub(crate) fn next_step(&self) -> Option<&'static str> {
         match self {
-            Self::Content { .. } => Some("`oroshi bench --format json -o FILE ...` makes one"),
+            Self::Content { .. } => Some("`oroshi bench --format json -o FILE ...` writes a result"),
             Self::Overwrites { .. } | Self::Foreign { .. } => Some("name the page with --html FILE"),
             _ => None,
         }
@@ -99,7 +102,7 @@ impl Error {
 /// Reads the files and draws the page.
 ///
 /// # Errors
-/// When there is no page.
+/// If there is no page.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let page = match args.files.as_slice() {
         [only] if let Some(record) = subscriptions(only)? => oroshi_report::subscribe_page(&record),
@@ -116,10 +119,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where a page goes when nothing is said: beside the first file, named after all of them. A page of ours that is there is drawn anew.
+/// Returns the default path of a page: beside the first file, named after all files. Replaces an earlier page of
+/// oroshi.
 ///
 /// # Errors
-/// When something else is there.
+/// If another file has that path.
 fn usual_place(files: &[PathBuf]) -> Result<PathBuf, Error> {
     let stem = |path: &PathBuf| path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let name = match files {
@@ -130,10 +134,10 @@ fn usual_place(files: &[PathBuf]) -> Result<PathBuf, Error> {
     ours(files[0].with_file_name(name), files)
 }
 
-/// The path, if there is nothing that would be lost.
+/// Returns the path, unless it is a file other than a page of oroshi.
 fn ours(path: PathBuf, files: &[PathBuf]) -> Result<PathBuf, Error> {
     match saved::beginning(&path, HEAD_BYTES) {
-        // That it would take the place of what it is drawn from is said by whoever writes it.
+        // `write` reports a page that would replace one of its sources.
         Ok(_) if files.contains(&path) => Ok(path),
         Ok(text) if !text.is_empty() && !String::from_utf8_lossy(&text).contains(GENERATOR) => {
             Err(Error::Foreign { path })
@@ -142,20 +146,20 @@ fn ours(path: PathBuf, files: &[PathBuf]) -> Result<PathBuf, Error> {
     }
 }
 
-/// Within so many bytes a page of ours says that it is one.
+/// The beginning of a page, in bytes, that contains `GENERATOR`.
 const HEAD_BYTES: u64 = 64 * 1024;
-/// What stands in the head of each page of ours.
+/// The mark in the head of each page of oroshi.
 const GENERATOR: &str = "<meta name=\"generator\" content=\"oroshi ";
 
-/// A run of subscriptions, if that is what the file holds.
+/// Reads a run of subscriptions, if the file holds one.
 fn subscriptions(path: &Path) -> Result<Option<oroshi_bench::push::Record>, Error> {
     saved::parse_subscriptions(&text(path)?).map_err(|what| Error::Content { path: path.to_owned(), what })
 }
 
-/// Writes a page, but not to where it is drawn `from`.
+/// Writes a page, but not over the files `from` which it is drawn.
 ///
 /// # Errors
-/// When it is not written.
+/// If the page cannot be written.
 pub(crate) fn write(page: &str, from: &[PathBuf], path: &Path) -> Result<(), Error> {
     if let Some(from) = from.iter().find(|from| same(from, path)) {
         return Err(Error::Overwrites { path: from.clone() });
@@ -168,7 +172,7 @@ pub(crate) fn write(page: &str, from: &[PathBuf], path: &Path) -> Result<(), Err
 /// Reads what `bench`, `compare` or `lab` wrote as JSON.
 ///
 /// # Errors
-/// When there is no such file, or it is something else.
+/// If there is no such file, or it is something else.
 pub(crate) fn read(path: &Path) -> Result<Saved, Error> {
     saved::parse(&text(path)?).map_err(|what| Error::Content { path: path.to_owned(), what })
 }
@@ -192,7 +196,8 @@ fn draw(saved: &[(&PathBuf, Saved)]) -> Result<String, Error> {
     Ok(oroshi_report::bench_page(&named.collect::<Vec<_>>()))
 }
 
-/// A file's name without its ending; the whole path where two would be the same, and a number where one file holds several.
+/// Returns the names of runs: the file's stem; its path if two stems are equal; with a number if a file has several
+/// runs.
 fn names(runs: &[(&PathBuf, &Record)]) -> Vec<String> {
     let stem = |path: &Path| path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let name = |(place, (path, _)): (usize, &(&PathBuf, &Record))| {
@@ -239,7 +244,7 @@ mod tests {
         assert_eq!(place(&["a.json", "b.json", "c.json"]).unwrap(), path("a-and-2-more.html"));
         std::fs::write(path("a.html"), "<p>notes").unwrap();
         let error = place(&["a.json"]).unwrap_err();
-        assert!(error.to_string().contains("a.html is there already") && error.exit_code() == 2, "{error}");
+        assert!(error.to_string().contains("a.html exists") && error.exit_code() == 2, "{error}");
         let page = oroshi_report::bench_page(&[]);
         std::fs::write(path("a.html"), page).unwrap();
         assert_eq!(place(&["a.json"]).unwrap(), path("a.html"), "one of ours is drawn anew");

@@ -8,13 +8,13 @@ use oroshi_lab::baseline::Saved;
 use oroshi_words::printable;
 use serde_json::Value;
 
-/// The most that is read of a saved result, MiB.
+/// Maximum size of a saved result, MiB.
 const MOST_MIB: u64 = 256;
 
-/// The text of a saved result.
+/// Reads the text of a saved result.
 ///
 /// # Errors
-/// When there is no such file, it holds more than a result may, or it is no text.
+/// If there is no such file, it is too large, or it is no text.
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     let most = MOST_MIB << 20;
     let bytes = beginning(path, most + 1)?;
@@ -26,20 +26,20 @@ pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     String::from_utf8(bytes).map_err(no_text)
 }
 
-/// The first bytes of a file, so many at most.
+/// Reads at most this many bytes from the beginning of a file.
 ///
 /// # Errors
-/// When it cannot be read.
+/// If the file cannot be read.
 pub(crate) fn beginning(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// What `bench`, `compare` or `lab` wrote as JSON.
+/// Parses the JSON that `bench`, `compare` or `lab` wrote.
 ///
 /// # Errors
-/// When it is something else, in words.
+/// If it is something else, in words.
 pub(crate) fn parse(text: &str) -> Result<Saved, String> {
     const EXPECTED: &str = "expected a result of `oroshi compare`, `oroshi lab` or `oroshi bench` in JSON";
     let (value, text) = value(text).map_err(|error| format!("it is no JSON ({error}): {EXPECTED}"))?;
@@ -61,10 +61,10 @@ pub(crate) fn parse(text: &str) -> Result<Saved, String> {
     }
 }
 
-/// A run of subscriptions; `None`: it is something else.
+/// Parses a run of subscriptions; `None`: it is something else.
 ///
 /// # Errors
-/// When it is one that this version cannot read, in words.
+/// If this version cannot read it, in words.
 pub(crate) fn parse_subscriptions(text: &str) -> Result<Option<oroshi_bench::push::Record>, String> {
     let ours = oroshi_bench::push::record::SCHEMA;
     let Ok((value, text)) = value(text) else { return Ok(None) };
@@ -79,14 +79,15 @@ pub(crate) fn parse_subscriptions(text: &str) -> Result<Option<oroshi_bench::pus
     serde_json::from_str(&text).map(Some).map_err(|error| format!("it cannot be understood ({error})"))
 }
 
-/// The value of a JSON text, and a text of it whose strings hold nothing that would steer a terminal.
+/// Parses a JSON text; also returns the text with control characters in strings made visible.
 fn value(text: &str) -> serde_json::Result<(Value, std::borrow::Cow<'_, str>)> {
     let mut value: Value = serde_json::from_str(text)?;
     let text = if clean(&mut value) { serde_json::to_string(&value)?.into() } else { text.into() };
     Ok((value, text))
 }
 
-/// Makes control characters in strings visible, but for those that a report may hold. True if there were any.
+/// Makes control characters in strings visible, except those that a report may contain. Returns whether there were
+/// any.
 fn clean(value: &mut Value) -> bool {
     match value {
         Value::String(text) => {

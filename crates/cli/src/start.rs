@@ -1,8 +1,8 @@
-//! `oroshi start`: a command behind sockets that outlive it. `args` is what was typed, `read` makes sense of it, `owner` looks up
-//! names of users; `background` leaves the terminal; `control` speaks to one that runs, and `text` says what it is doing.
+//! `oroshi start`: runs a command behind sockets that outlive it. `args` has the flags, `read` turns them into a plan,
+//! `owner` looks up users, `background` leaves the terminal, `control` talks to a running superdaemon, and `text` prints its state.
 //!
-//! What the superdaemon does is `oroshi-start`'s matter. This process becomes it; with two hidden subcommands it becomes the
-//! command of a generation (`start-child`), or what ends the generations of a superdaemon that has died (`start-guard`).
+//! The crate `oroshi-start` is the superdaemon itself. Two hidden subcommands turn this process into the command of a generation
+//! (`start-child`), or into the process that ends the generations of a dead superdaemon (`start-guard`).
 
 mod args;
 mod background;
@@ -32,16 +32,16 @@ use background::Caller;
 
 use crate::failed;
 
-/// Why there is no superdaemon, or it did not do what it was asked.
+/// The reasons why the superdaemon did not start, or did not obey.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The options do not make sense: each line names one, its value, and what was expected. Correct them.
+    /// Some options are wrong: each line names one, its value, and what was expected. Correct them.
     #[error("{}", .0.join("\n"))]
     Usage(Vec<String>),
     /// It could not begin; the cause says why.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The superdaemon that was meant could not be found; the cause says why.
+    /// The running superdaemon could not be found; the cause says why.
     #[error(transparent)]
     File(#[from] FileError),
     /// The system refused what every process needs.
@@ -60,14 +60,14 @@ pub(crate) enum Error {
     Failed {
         /// Its number.
         generation: u64,
-        /// Why, in words.
+        /// The reason, in words.
         why: String,
-        /// The generation that serves on, if any.
+        /// The generation that keeps serving, if any.
         stays: Option<u64>,
         /// Whether another attempt follows by itself.
         again: bool,
     },
-    /// It was asked, and did not do it: the message says why.
+    /// The running superdaemon did not do it; the message says why.
     #[error("{0}")]
     Asked(String),
 }
@@ -81,30 +81,30 @@ impl Error {
         }
     }
 
-    /// What to do next, where the message does not say it.
+    /// Returns the next step, if the message does not name it.
     pub(crate) fn next_step(&self) -> Option<&'static str> {
         match self {
             Error::Failed { stays: Some(_), again: false, .. } => {
-                Some("the older generation serves on; see the log for what the new one said, and restart once more")
+                Some("the old generation keeps serving; read the new one's output in the log, and restart again")
             }
-            Error::Failed { stays: Some(_), again: true, .. } => Some(
-                "the older generation serves on, and another attempt follows by itself: see the log for what this one said",
-            ),
-            Error::Failed { stays: None, again: true, .. } => Some(
-                "no generation serves now, and another attempt follows by itself: see the log for what this one said",
-            ),
+            Error::Failed { stays: Some(_), again: true, .. } => {
+                Some("the old generation keeps serving, and another attempt follows; read this one's output in the log")
+            }
+            Error::Failed { stays: None, again: true, .. } => {
+                Some("no generation serves now, and another attempt follows; read this one's output in the log")
+            }
             Error::Failed { stays: None, again: false, .. } | Error::Start(StartError::Command { .. }) => {
-                Some("see what the command said above, or in the log; correct the command, and start again")
+                Some("read the command's output above, or in the log; correct the command, and start again")
             }
             Error::Start(StartError::Socket(SocketError::Listen { source: ListenError::InUse { .. }, .. })) => {
-                Some("see who it is (ss -ltnp, ss -lxp), and end it or listen elsewhere")
+                Some("find the process (ss -ltnp, ss -lxp), and end it or listen elsewhere")
             }
             Error::Start(StartError::Log(LogError::Ended { .. })) => {
-                Some("see what the log command said above; correct --log-file, and start again")
+                Some("read the log command's output above; correct --log-file, and start again")
             }
-            Error::File(FileError::Ended { .. }) => Some("start it; the file is taken over"),
+            Error::File(FileError::Ended { .. }) => Some("start it again; it takes over the file"),
             Error::Control(ControlError::Connect { .. }) => {
-                Some("see whether it runs, and with which --control; its log says in the first lines when it has none")
+                Some("check that it runs, and with which --control; the first lines of its log say if it has none")
             }
             Error::Start(StartError::File(FileError::InUse { .. })) => {
                 Some("stop that one (oroshi start --stop --pid-file FILE), or give this one a file of its own")
@@ -114,7 +114,7 @@ impl Error {
     }
 }
 
-/// Becomes the superdaemon until it is told to end; or speaks to one that runs.
+/// Becomes the superdaemon until a signal ends it, or talks to a running one.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     if args.restart || args.stop || args.status {
         return control::run(&args);
@@ -122,7 +122,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let stage = args.stage;
     let plan = read::plan(args).map_err(Error::Usage)?;
     let caller = match (plan.is_daemon(), stage) {
-        // LISTEN_PID names one process, and the one in the background is another.
+        // LISTEN_PID names the calling process, and the process in the background has another number.
         (true, None) if has_sockets_from_systemd() => {
             let why = "--daemonize: systemd hands down sockets (LISTEN_FDS) to this process alone: expected no --daemonize; \
                        systemd runs a service in the background by itself";
@@ -148,7 +148,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
             Err(error)
         }
         (Err(error), Some(caller)) => {
-            // Standard error is the caller's still. It hears that all is over after it was told why.
+            // Standard error still belongs to the caller, which therefore reads the reason before the end.
             let exit_code = failed(&error, error.exit_code(), error.next_step());
             caller.failed(error.exit_code(), "");
             Ok(exit_code)
@@ -168,7 +168,7 @@ pub(crate) fn run_child(args: ChildArgs) -> ExitCode {
         }
     };
     log(&with_causes(&error));
-    // As a shell has it: 127 not found, 126 found but not to be run.
+    // As in a shell: 127 not found, 126 found but not executable.
     match &error {
         ChildError::Start { error: HandoverError::Exec(error), .. } if error.kind() == io::ErrorKind::NotFound => {
             ExitCode::from(127)
@@ -177,7 +177,7 @@ pub(crate) fn run_child(args: ChildArgs) -> ExitCode {
     }
 }
 
-/// Waits for the superdaemon's end, and ends what it has left.
+/// Waits for the superdaemon's end, and ends the generations that it has left.
 pub(crate) fn run_guard(args: &GuardArgs) -> ExitCode {
     let Some(signal) = signal_named(&args.signal) else { return ExitCode::from(2) };
     match oroshi_start::guard(signal, Duration::from_millis(args.patience_ms)) {
@@ -192,10 +192,12 @@ pub(crate) fn run_guard(args: &GuardArgs) -> ExitCode {
     }
 }
 
-/// How long a line waits for a reader of the log that is slow. One that reads nothing any more must not keep the superdaemon from its work.
+/// Maximum time that a line waits for a slow reader of the log, so that a stuck reader does not stop the superdaemon.
 const LOG_PATIENCE: Duration = Duration::from_millis(100);
 
-/// A line of the log, in one write: the command's output goes to the same place. What nobody takes is lost, and counted.
+/// Writes a line of the log in one write, because the command's output goes to the same file.
+///
+/// A line that cannot be written in time is lost, and counted.
 fn log(text: &str) {
     static LOST: AtomicU64 = AtomicU64::new(0);
     if !takes_more(&io::stderr()) {
@@ -210,7 +212,7 @@ fn log(text: &str) {
     write_line(text);
 }
 
-/// Whether a line can be written without waiting. A full pipe is what cannot be written to; anything else can, or fails at once.
+/// Whether a line can be written without waiting: only a full pipe would block.
 fn takes_more(output: &impl AsFd) -> bool {
     let mut watched = [PollFd::new(output, PollFlags::OUT)];
     let patience = Timespec::try_from(LOG_PATIENCE).ok();
@@ -225,6 +227,6 @@ fn write_line(text: &str) {
         "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millisecond:03}Z oroshi start[{}]: {text}\n",
         std::process::id()
     );
-    // Nobody may be there to read it.
+    // Standard error may be closed.
     let _ = io::stderr().write_all(line.as_bytes());
 }

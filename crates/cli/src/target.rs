@@ -1,7 +1,7 @@
-//! `oroshi target`: the server that load is pointed at in self-tests and experiments. It answers every request alike, in configurable
-//! and countable ways.
+//! `oroshi target`: the test server of self-tests and experiments. It answers every request in the same configured way and
+//! counts exactly.
 //!
-//! [`Args`] are the flags; `read` makes a plan of them.
+//! [`Args`] are the flags; `read` turns them into a plan.
 
 mod read;
 
@@ -12,57 +12,59 @@ use oroshi_net::Shutdown;
 use oroshi_net::inherit::{InheritError, inherited};
 use oroshi_target::{Target, TargetError};
 
-/// Answers every request, whatever its method and path, in the way that the options say
+/// Serve test responses whose delays, sizes and statuses you choose
 ///
-/// Without --listen it serves the sockets that Server::Starter (SERVER_STARTER_PORT) or systemd
-/// (LISTEN_FDS) hand down. It says on standard output where it listens, and at the end, on TERM or INT, how many
-/// requests it answered on how many connections; a second signal ends it at once.
+/// Every request gets the same kind of response, whatever its method and path. Without --listen the target serves
+/// the sockets that Server::Starter (SERVER_STARTER_PORT) or systemd (LISTEN_FDS) hands down. It prints where it listens. On TERM
+/// or INT it prints how many requests it answered on how many connections, and exits; a second signal ends it at once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where to listen: 127.0.0.1:8080, :8080, http://127.0.0.1:0/ (a free port), https://..., unix:/path, unix:@name.
-    /// May be given several times
+    /// Listen here: 127.0.0.1:8080, :8080, http://127.0.0.1:0/ (a free port), https://..., unix:/path, unix:@name;
+    /// repeatable [default: inherited sockets]
     #[arg(long, value_name = "ENDPOINT")]
     listen: Vec<String>,
-    /// How long each answer waits, for example 100ms
+    /// Delay each response by this time, counted from the request's last byte [default: none]
     #[arg(long, value_name = "TIME")]
     delay: Option<String>,
-    /// How delays are distributed around that: constant, uniform, exponential, bimodal (nine of ten half as long, the tenth 5.5
-    /// times as long)
+    /// Distribute delays around --delay: constant; uniform, from zero to twice the mean; exponential; bimodal, where
+    /// nine of ten take half the mean and the tenth takes 5.5 times the mean
     #[arg(long, value_name = "SHAPE", default_value = "constant")]
     delay_shape: String,
-    /// Do so many rounds of arithmetic before each answer: CPU time that a request costs
+    /// Do this many rounds of arithmetic before each response, about a nanosecond or two each: CPU time per request
+    /// [default: none]
     #[arg(long, value_name = "N")]
     work: Option<String>,
-    /// The body's length in bytes; k, M and G stand for thousand, million and billion
+    /// Send bodies of this length; k, M and G stand for thousand, million and billion
     #[arg(long, value_name = "BYTES", default_value = "12")]
     size: String,
-    /// Send the body in the chunked coding instead of with a Content-Length
+    /// Send the body in chunked coding instead of with Content-Length
     #[arg(long)]
     chunked: bool,
-    /// Close the connection after each answer
+    /// Close the connection after each response
     #[arg(long)]
     close: bool,
-    /// Statuses and their shares: of 100 answers, 200=99,500=1 gives exactly one 500, always at the same place
+    /// Send these statuses by share: of each 100 responses, 200=99,500=1 makes exactly one a 500, always at the same
+    /// place
     #[arg(long, value_name = "STATUS[=SHARE],...", default_value = "200")]
     status: String,
-    /// Never answer every N-th request, but keep its connection open
+    /// Never answer every N-th request, and keep its connection open
     #[arg(long, value_name = "N")]
     stall_one_in: Option<String>,
-    /// The certificate for https, with its chain, a PEM file. An address given without http:// or https:// then is https
+    /// Serve https with this certificate and its chain (PEM); an address without http:// or https:// is then https
     #[arg(long, value_name = "FILE")]
     cert: Option<String>,
-    /// The certificate's private key, a PEM file
+    /// Use this private key for --cert (PEM)
     #[arg(long, value_name = "FILE")]
     key: Option<String>,
-    /// How many threads serve, each with connections of its own [default: one per CPU of --cpus, else 1]
+    /// Serve with this many threads, each with connections of its own [default: one per CPU of --cpus, else 1]
     #[arg(long, value_name = "N")]
     threads: Option<String>,
-    /// The CPUs to pin the threads to, such as 0,2-3
+    /// Pin the threads to these CPUs: 0,2-3 [default: not pinned]
     #[arg(long, value_name = "LIST")]
     cpus: Option<String>,
 }
 
-/// Why the target did not do its work.
+/// The reasons why the target failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// The options do not make sense: each line names one, its value, and what was expected. Correct them.
@@ -103,10 +105,10 @@ impl Error {
 
 /// Runs the target until a signal ends it.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
-    // First thing, as other descriptors could take the places of those that are inherited.
+    // First, because a descriptor opened earlier could take the number of an inherited one.
     let inherited = if args.listen.is_empty() { inherited().map_err(Error::Inherit)? } else { Vec::new() };
     let plan = read::plan(args).map_err(Error::Usage)?;
-    if inherited.is_empty() && plan.places.is_empty() {
+    if inherited.is_empty() && plan.listen.is_empty() {
         return Err(Error::Nowhere);
     }
     let shutdown = Shutdown::on_signals().map_err(|source| Error::System { what: "cannot take signals", source })?;
@@ -117,7 +119,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints and flushes, as whoever started this may be waiting for it.
+/// Prints and flushes: a parent process may wait for the line.
 fn say(text: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     let said = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -9,13 +9,26 @@ use toml::de::{DeString, DeTable, DeValue};
 use crate::document::{Entry, Node, Value};
 use oroshi_words::{Kind, Mistake};
 
-/// Reads a file.
+/// Reads a file. Keys are in alphabetical order: it decides in which order header fields are sent.
 ///
 /// # Errors
 /// Every line that is no TOML.
 pub fn parse(text: &str) -> Result<Node, Vec<Mistake>> {
-    let (root, broken) = parse_recoverable(text);
+    let (mut root, broken) = parse_recoverable(text);
+    sort(&mut root);
     if broken.is_empty() { Ok(root) } else { Err(broken.and(Vec::new())) }
+}
+
+/// Sorts the keys of each table.
+fn sort(node: &mut Node) {
+    match &mut node.value {
+        Value::Table(entries) => {
+            entries.sort_by(|a, b| a.key.cmp(&b.key));
+            entries.iter_mut().for_each(|entry| sort(&mut entry.node));
+        }
+        Value::List(elements) => elements.iter_mut().for_each(sort),
+        _ => {}
+    }
 }
 
 /// Reads what can be read of a file, and finds the lines that are no TOML.
@@ -143,10 +156,10 @@ mod tests {
 
     #[test]
     fn keys_have_their_lines_and_every_value_is_a_text() {
-        let root = parse(
+        let root = parse_recoverable(
             "threads = 1_000\nx = 0x10\n[listen]\npublic = [\":1\", \"2\"]\n[[group]]\na = true\n[[group]]\nb = 1.5\n",
         );
-        let root = root.unwrap();
+        let root = root.0;
         for (path, line) in [("threads", 1), ("listen.public[2]", 4), ("group[1].a", 6), ("group[2].b", 8)] {
             assert_eq!(root.line_of(path), line, "{path}");
         }

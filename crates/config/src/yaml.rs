@@ -1,19 +1,21 @@
-//! YAML as a tree, as far as a configuration needs it: one document of tables, lists and texts. Tags are ignored.
-//! Aliases are refused, because a few of them can stand for more than fits into memory.
+//! Reads the part of YAML that a configuration needs: one document of tables, lists and texts, without tags.
+//!
+//! Aliases are errors, because a few of them can expand to more than fits into memory.
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
 use crate::document::{Entry, Node, Value};
 use oroshi_words::Mistake;
 
-/// Deeper than this no configuration is.
+/// Maximum depth of a configuration.
 const DEEPEST: usize = 32;
 
-/// Reads a file: its tree, and the mistakes in its keys that a lenient caller may overlook. Of two equal keys the later
-/// counts. Keys that are no texts are left out.
+/// Reads a file into a tree, with its odd keys.
+///
+/// As in kuiperbelt, the later one of two equal keys counts. Keys that are no texts are omitted.
 ///
 /// # Errors
-/// Where it is no YAML, or has more in it than a configuration.
+/// If the file is no YAML, or uses other parts of YAML.
 pub fn parse(text: &str) -> Result<(Node, Vec<Mistake>), Mistake> {
     let mut events = Events { parser: Parser::new_from_str(text), odd: Vec::new() };
     loop {
@@ -36,12 +38,12 @@ pub fn parse(text: &str) -> Result<(Node, Vec<Mistake>), Mistake> {
 
 struct Events<'t, I: saphyr_parser::Input> {
     parser: Parser<'t, I>,
-    /// What is wrong with keys, and could be overlooked.
+    /// Mistakes about keys, which a caller may ignore.
     odd: Vec<Mistake>,
 }
 
 impl<'t, I: saphyr_parser::Input> Events<'t, I> {
-    /// The next event, and its line.
+    /// Returns the next event and its line.
     fn next(&mut self) -> Result<(Event<'t>, usize), Mistake> {
         match self.parser.next() {
             Some(Ok((event, Span { start, .. }))) => Ok((event, start.line())),
@@ -50,15 +52,14 @@ impl<'t, I: saphyr_parser::Input> Events<'t, I> {
         }
     }
 
-    /// The value that begins with this event.
+    /// Reads the value that begins with this event.
     fn node(&mut self, (event, line): (Event<'t>, usize), depth: usize) -> Result<Node, Mistake> {
         if depth > DEEPEST {
             return Err(mistake(line, "this is too deep: expected a few levels"));
         }
         let value = match event {
             Event::Scalar(text, style, ..) => {
-                // An empty text is as good as none: readers in Go, for which these files are written, cannot tell them
-                // apart.
+                // kuiperbelt does not distinguish an empty text from none.
                 let is_nothing = text.is_empty()
                     || (style == ScalarStyle::Plain && matches!(&*text, "~" | "null" | "Null" | "NULL"));
                 if is_nothing { Value::Nothing } else { Value::Text(text.into_owned()) }
@@ -87,7 +88,7 @@ impl<'t, I: saphyr_parser::Input> Events<'t, I> {
                 (Event::Scalar(key, ..), line) => (key.into_owned(), line),
                 (event @ (Event::SequenceStart(..) | Event::MappingStart(..)), line) => {
                     self.odd.push(mistake(line, "expected a key that is a text"));
-                    // The key and its value are read past.
+                    // Skips the key and its value.
                     self.node((event, line), depth + 1)?;
                     let event = self.next()?;
                     self.node(event, depth + 1)?;
@@ -100,7 +101,7 @@ impl<'t, I: saphyr_parser::Input> Events<'t, I> {
             match entries.iter().position(|entry| entry.key == key) {
                 None => entries.push(Entry { key, line, node }),
                 Some(at) => {
-                    let twice = Mistake::new(key.clone(), "it stands here twice: expected each key once");
+                    let twice = Mistake::new(key.clone(), "the key is here twice: expected it once");
                     self.odd.push(twice.at(line));
                     let earlier = entries.remove(at).node;
                     entries.push(Entry { key, line, node: later(earlier, node) });
@@ -110,7 +111,7 @@ impl<'t, I: saphyr_parser::Input> Events<'t, I> {
     }
 }
 
-/// What of two values of one key counts: the later one; of two tables each key.
+/// Merges two values of one key: the later one counts; of two tables, each key.
 fn later(earlier: Node, later: Node) -> Node {
     match (earlier.value, later.value) {
         (Value::Table(mut all), Value::Table(later_ones)) => {
@@ -137,7 +138,7 @@ fn mistake(line: usize, text: &str) -> Mistake {
 mod tests {
     use super::*;
 
-    /// A file without odd keys.
+    /// Reads a file without odd keys.
     fn parse(text: &str) -> Result<Node, Mistake> {
         match super::parse(text)? {
             (node, odd) if odd.is_empty() => Ok(node),

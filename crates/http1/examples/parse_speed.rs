@@ -1,7 +1,7 @@
-//! How long one message takes to decode, in nanoseconds: `cargo run --release -p oroshi-http1 --example parse_speed`.
+//! Measures the time to decode one message, in nanoseconds: `cargo run --release -p oroshi-http1 --example
+//! parse_speed`.
 //!
-//! Each line is the fastest and the median of some rounds. httparse alone, which does less, stands beside for
-//! comparison.
+//! Each line is the fastest and the median of some rounds, beside httparse alone, which does less.
 #![allow(clippy::print_stdout)] // an example is a program of its own
 
 use std::hint::black_box;
@@ -9,14 +9,14 @@ use std::time::Instant;
 
 use oroshi_http1::{Expect, Limits, RequestDecoder, RequestEvent, ResponseDecoder, ResponseEvent};
 
-/// What nginx sends for a 12-byte file.
+/// nginx's response for a 12-byte file.
 const NGINX: &[u8] = b"HTTP/1.1 200 OK\r\nServer: nginx/1.22.1\r\nDate: Sat, 21 Nov 2026 03:41:12 GMT\r\n\
     Content-Type: application/octet-stream\r\nContent-Length: 12\r\nLast-Modified: Sat, 21 Nov 2026 03:00:00 GMT\r\n\
     Connection: keep-alive\r\nETag: \"673ea9f0-c\"\r\nAccept-Ranges: bytes\r\n\r\nhello world\n";
 const CHUNKED: &[u8] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nc\r\nhello world\n\r\n0\r\n\r\n";
-/// What a load generator sends.
+/// A load generator's request.
 const SMALL: &[u8] = b"GET /index.html HTTP/1.1\r\nHost: localhost:8080\r\n\r\n";
-/// What a browser sends.
+/// A browser's request.
 const BROWSER: &[u8] = b"GET /articles/2026/11/wind?utm_source=feed&page=2 HTTP/1.1\r\nHost: www.example.org\r\n\
     User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0\r\n\
     Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8\r\nAccept-Language: en-US,en;q=0.5\r\n\

@@ -1,9 +1,9 @@
-//! A body by its framing, byte by byte: lengths, chunks, trailers. One machine for requests and responses.
+//! Decodes a body by its framing, byte by byte: lengths, chunks, trailers; for requests and responses.
 
 use crate::head::Headers;
 use crate::{DecodeError, Framing, Limits, scan, syntax};
 
-/// What a body gives.
+/// An event of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyEvent<'b> {
     Data(&'b [u8]),
@@ -11,7 +11,7 @@ pub(crate) enum BodyEvent<'b> {
     End,
 }
 
-/// Where in a body the input stands.
+/// The position of the input within a body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
     /// `left` bytes of a body with a length.
@@ -20,21 +20,21 @@ enum Phase {
     UntilClose,
     /// In the digits of a chunk size; `line` counts them, `left` is their value.
     ChunkSize,
-    /// Behind the semicolon of a chunk line.
+    /// After the semicolon of a chunk line.
     ChunkExtension,
-    /// Behind the CR of a chunk line.
+    /// After the CR of a chunk line.
     ChunkLineLf,
     /// `left` bytes of a chunk.
     ChunkData,
     /// Where a chunk's data must end.
     ChunkDataCr,
     ChunkDataLf,
-    /// Behind the last chunk's line.
+    /// After the line of the last chunk.
     Trailers,
-    /// Everything is read; the end has not been told yet.
+    /// Everything is read; the `End` event is still due.
     #[default]
     End,
-    /// Not HTTP any more.
+    /// No longer HTTP.
     Tunnel,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Body {
     line: u32,
     /// Bytes of all chunk extensions so far.
     extensions: u32,
-    /// How far the search for the end of the trailers came.
+    /// Number of bytes already searched for the end of the trailers.
     scanned: u32,
     phase: Phase,
 }
@@ -69,7 +69,7 @@ impl Body {
         Ok(Body { left, phase, ..Body::default() })
     }
 
-    /// The next event of the body, `None` when more input is needed. After `End` the body is over.
+    /// Returns the next event of the body, or `None` when more input is needed. After `End` the body is over.
     pub(crate) fn decode<'b>(
         &mut self,
         limits: &Limits,
@@ -105,17 +105,17 @@ impl Body {
         }
     }
 
-    /// Whether a close by the peer ends the body rather than cutting it off.
+    /// Whether a close by the peer ends the body normally.
     pub(crate) fn ends_at_eof(&self) -> bool {
         matches!(self.phase, Phase::UntilClose | Phase::End)
     }
 
-    /// Whether what follows is not HTTP.
+    /// Whether the following bytes are not HTTP.
     pub(crate) fn is_tunnel(&self) -> bool {
         self.phase == Phase::Tunnel
     }
 
-    /// Takes at most `left` bytes; `None` if that would be nothing.
+    /// Takes at most `left` bytes; `None` if there are none to take.
     fn take<'b>(&mut self, input: &mut &'b [u8]) -> Option<&'b [u8]> {
         let length = usize::try_from(self.left).unwrap_or(usize::MAX).min(input.len());
         let (data, rest) = input.split_at(length);
@@ -124,7 +124,7 @@ impl Body {
         if data.is_empty() { None } else { Some(data) }
     }
 
-    /// One byte of the lines around chunk data (RFC 9112 section 7.1).
+    /// Processes one byte of the lines around chunk data (RFC 9112 section 7.1).
     fn chunk_line_byte(&mut self, byte: u8, limits: &Limits) -> Result<(), DecodeError> {
         match (self.phase, byte) {
             (Phase::ChunkSize | Phase::ChunkExtension, b'\r') if self.line > 0 => self.phase = Phase::ChunkLineLf,
@@ -204,9 +204,10 @@ impl Body {
     }
 }
 
-/// Fields that must not come after the body (RFC 9110 section 6.5.1): those that frame, route, authenticate or modify
-/// the request, control the response, or say how to read the body. Whoever merges trailers into the header, as many
-/// do, would otherwise act on them.
+/// Whether a field must not come after the body (RFC 9110 section 6.5.1).
+///
+/// Forbidden are fields that frame, route, authenticate or modify the request, control the response, or say how to
+/// read the body. Many recipients merge trailers into the header, and would act on these.
 fn is_forbidden_in_trailers(name: &str) -> bool {
     const FORBIDDEN: [&str; 33] = [
         // Framing and the connection.
@@ -239,7 +240,7 @@ fn is_forbidden_in_trailers(name: &str) -> bool {
         "proxy-authenticate",
         "cookie",
         "set-cookie",
-        // How to read the body, where to go.
+        // Body decoding and destination.
         "content-encoding",
         "content-type",
         "content-range",

@@ -1,7 +1,7 @@
-//! Heads and chunks, appended to a caller's buffer.
+//! Encodes heads and chunks into a caller's buffer.
 //!
-//! Nothing here is formatted by `format!` and nothing is allocated but by the buffer's own growth. What these
-//! functions accept, the decoders of this crate accept; what they refuse leaves the buffer as it was.
+//! Nothing is formatted by `format!`, and only the buffer's own growth allocates. The decoders of this crate accept
+//! everything that these functions write. After an error the buffer is unchanged.
 //!
 //! ```
 //! use oroshi_http1::{Version, encode};
@@ -15,11 +15,11 @@
 use crate::Version;
 use crate::syntax::{METHOD_BYTES, is_field_value, is_token, is_value_byte};
 
-/// Why something cannot be written. The buffer is as it was before the call.
+/// An invalid part of a message to write. The buffer is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// The method is no token of 1 to 32 bytes. Give another.
+    /// The method is not a token of 1 to 32 bytes. Use another.
     #[error("method is not a token of 1 to 32 bytes")]
     Method,
     /// The request target is empty, or has white space, a control character or a `#`. Percent-encode these.
@@ -31,11 +31,11 @@ pub enum EncodeError {
     /// The reason phrase has a control character.
     #[error("reason phrase has a control character")]
     Reason,
-    /// The field name is no token: empty, or with white space, a colon, a control character.
+    /// The field name is not a token: empty, or with white space, a colon, a control character.
     #[error("field name is not a token")]
     Name,
-    /// The field value has a CR, LF, NUL or another control character: it would end its line early. Never from
-    /// outside unchecked.
+    /// The field value has a CR, LF, NUL or another control character, which would end its line early. Never pass
+    /// outside input unchecked.
     #[error("field value has a control character")]
     Value,
 }
@@ -44,7 +44,7 @@ pub enum EncodeError {
 ///
 /// # Errors
 ///
-/// [`EncodeError`] for the first part that cannot be written.
+/// [`EncodeError`] for the first invalid part.
 pub fn request_head<'f>(
     out: &mut Vec<u8>,
     method: &str,
@@ -57,11 +57,11 @@ pub fn request_head<'f>(
     restore_on_error(out, start, written)
 }
 
-/// Appends a whole response head: status line, fields, empty line. `reason`: the standard one if `None`.
+/// Appends a whole response head: status line, fields, empty line. Without a `reason`, uses the standard one.
 ///
 /// # Errors
 ///
-/// [`EncodeError`] for the first part that cannot be written.
+/// [`EncodeError`] for the first invalid part.
 pub fn response_head<'f>(
     out: &mut Vec<u8>,
     version: Version,
@@ -95,7 +95,7 @@ pub fn request_line(out: &mut Vec<u8>, method: &str, target: &str, version: Vers
     Ok(())
 }
 
-/// Appends a status line with its CRLF. `reason`: the standard one if `None`.
+/// Appends a status line with its CRLF. Without a `reason`, uses the standard one.
 ///
 /// # Errors
 ///
@@ -111,7 +111,7 @@ pub fn status_line(out: &mut Vec<u8>, version: Version, status: u16, reason: Opt
     out.extend_from_slice(version_text(version));
     out.push(b' ');
     decimal(out, u64::from(status));
-    // The space stands even before an empty reason (RFC 9112 section 4).
+    // The space is required even before an empty reason (RFC 9112 section 4).
     out.push(b' ');
     out.extend_from_slice(reason);
     out.extend_from_slice(b"\r\n");
@@ -155,7 +155,7 @@ pub fn end_of_head(out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// What stands before a chunk's data, on the stack, for vectored writes: `ChunkHead`, data, [`CHUNK_END`].
+/// The line before a chunk's data, on the stack, for vectored writes: `ChunkHead`, data, [`CHUNK_END`].
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkHead {
     bytes: [u8; 18],
@@ -163,7 +163,7 @@ pub struct ChunkHead {
 }
 
 impl ChunkHead {
-    /// The head of a chunk of `length` bytes. A length of 0 would be the last chunk: write [`last_chunk`] for that.
+    /// Makes the head of a chunk of `length` bytes. Length 0 would mean the last chunk: use [`last_chunk`] for that.
     pub fn new(length: usize) -> Self {
         let mut bytes = [0; 18];
         bytes[16..].copy_from_slice(b"\r\n");
@@ -183,7 +183,7 @@ impl ChunkHead {
     }
 }
 
-/// What stands behind a chunk's data.
+/// The bytes after a chunk's data.
 pub const CHUNK_END: &[u8] = b"\r\n";
 
 /// The last chunk with no trailers.
@@ -205,7 +205,7 @@ pub fn chunk(out: &mut Vec<u8>, data: &[u8]) {
 ///
 /// # Errors
 ///
-/// `Name` or `Value`. Whether a field is allowed in trailers (RFC 9110 section 6.5.1) is the caller's to know.
+/// `Name` or `Value`. The caller checks whether a field is allowed in trailers (RFC 9110 section 6.5.1).
 pub fn last_chunk<'f>(
     out: &mut Vec<u8>,
     trailers: impl IntoIterator<Item = (&'f str, &'f [u8])>,
@@ -216,7 +216,7 @@ pub fn last_chunk<'f>(
     restore_on_error(out, start, written)
 }
 
-/// The reason phrase that IANA's registry has for a status; empty for others.
+/// Returns the reason phrase of a status in IANA's registry; empty for others.
 pub const fn standard_reason(status: u16) -> &'static str {
     match status {
         100 => "Continue",

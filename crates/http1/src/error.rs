@@ -1,49 +1,50 @@
-//! Every way a message can be wrong.
+//! The errors of the decoders.
 
-/// Why bytes are not a message that this crate accepts.
+/// A defect for which this crate refuses a message.
 ///
-/// An error is final for its connection: where the next message would begin is unknown, or not to be trusted.
-/// A server answers with [`status`](DecodeError::status) and closes; a client closes and reports
-/// [`name`](DecodeError::name). Each variant says what else to do.
+/// An error is final for its connection, because the start of the next message is unknown or untrusted. A server
+/// answers with [`status`](DecodeError::status) and closes; a client closes and reports [`name`](DecodeError::name).
+/// Each variant adds what else to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
     // The request line.
-    /// The first line is not `method SP target SP version` (RFC 9112 section 3), or a blank or indented line stands
-    /// where it should be. Look at what the peer speaks: TLS to a plain port looks like this.
+    /// The first line is not `method SP target SP version` (RFC 9112 section 3), or is blank or indented. Check the
+    /// peer's protocol: TLS to a plain port looks like this.
     #[error("malformed request line")]
     BadRequestLine,
     /// The method is longer than 32 bytes (RFC 9112 section 3: 501). No registered method is.
     #[error("method longer than 32 bytes")]
     MethodTooLong,
-    /// The request target is longer than `Limits::target_bytes`. Raise that limit if such targets are wanted.
+    /// The request target is longer than `Limits::target_bytes`. Raise that limit to accept it.
     #[error("request target over the limit")]
     TargetTooLong,
-    /// The target is in no form that its method allows, has a fragment or userinfo, or its scheme
-    /// is neither http nor https (RFC 9112 section 3.2).
+    /// The method does not allow this form of target, or the target has a fragment, userinfo, or an unknown scheme
+    /// (RFC 9112 section 3.2).
     #[error("request target not in a form its method allows")]
     BadTarget,
-    /// The version is well written but is neither HTTP/1.0 nor HTTP/1.1. HTTP/2 with prior knowledge begins like this.
+    /// The version is well-formed but neither HTTP/1.0 nor HTTP/1.1. HTTP/2 with prior knowledge begins like this.
     #[error("HTTP version is neither 1.0 nor 1.1")]
     UnsupportedVersion,
     // The status line.
-    /// A response does not begin with `HTTP/1.x SP 3DIGIT` and an optional reason, or its status is below 100
-    /// (RFC 9112 section 4). Often the rest of an earlier response whose length was a lie.
+    /// A response does not begin with `HTTP/1.x SP 3DIGIT` and an optional reason, or its status is below 100 (RFC
+    /// 9112 section 4). Often the rest of an earlier response with a wrong length.
     #[error("malformed status line")]
     BadStatusLine,
 
     // Lines and fields.
-    /// A line ends with LF alone. RFC 9112 section 2.2 lets a recipient take it for a line end; two readers that
-    /// differ here can be played against each other, so it is refused.
+    /// A line ends with LF alone. RFC 9112 section 2.2 lets a recipient accept it; an attacker can exploit two
+    /// readers that disagree, so this crate refuses it.
     #[error("line feed without carriage return")]
     BareLf,
-    /// A CR that no LF follows (RFC 9112 section 2.2).
+    /// A CR without a following LF (RFC 9112 section 2.2).
     #[error("carriage return without line feed")]
     BareCr,
     /// A NUL byte in a head, a chunk line or a trailer section (RFC 9110 section 5.5).
     #[error("NUL byte")]
     Nul,
-    /// A field name is empty or has a byte that is no token character, or a line has no colon (RFC 9110 section 5.1).
+    /// A field name is empty or has a byte that is not a token character, or a line has no colon (RFC 9110 section
+    /// 5.1).
     #[error("field name is not a token")]
     BadFieldName,
     /// White space between a field's name and its colon (RFC 9112 section 5.1).
@@ -56,10 +57,10 @@ pub enum DecodeError {
     /// A control character in a field value (RFC 9110 section 5.5).
     #[error("control character in a field value")]
     BadFieldValue,
-    /// The head is larger than `Limits::head_bytes`. Raise that limit if such heads are wanted.
+    /// The head is larger than `Limits::head_bytes`. Raise that limit to accept it.
     #[error("head over the limit")]
     HeadTooLarge,
-    /// More fields than `Limits::headers`. Raise that limit if wanted.
+    /// More fields than `Limits::headers`. Raise that limit to accept them.
     #[error("more header fields than the limit")]
     TooManyHeaders,
 
@@ -73,8 +74,8 @@ pub enum DecodeError {
     /// Host is not `uri-host [":" port]` (RFC 9110 section 7.2): userinfo, a list, a path, a port over 65535.
     #[error("Host is not a host with an optional port")]
     BadHost,
-    /// The target names an authority and Host names another. RFC 9112 section 3.2.2 has an origin server ignore Host;
-    /// refusing is the one reading that no neighbour can disagree with.
+    /// The target and Host name different authorities. RFC 9112 section 3.2.2 lets an origin server ignore Host;
+    /// refusing is the only reading that no other hop can contradict.
     #[error("Host differs from the authority in the target")]
     HostMismatch,
     /// An expectation other than 100-continue (RFC 9110 section 10.1.1).
@@ -94,12 +95,12 @@ pub enum DecodeError {
     /// Content-Length and Transfer-Encoding in one message (RFC 9112 section 6.3, item 3).
     #[error("Content-Length and Transfer-Encoding together")]
     LengthAndTransferEncoding,
-    /// Transfer-Encoding is malformed, or chunked is not its final coding, or stands twice (RFC 9112 section 6.3,
+    /// Transfer-Encoding is malformed, or chunked is not its final coding, or occurs twice (RFC 9112 section 6.3,
     /// item 4).
     #[error("Transfer-Encoding does not end in one chunked")]
     BadTransferEncoding,
-    /// A well-formed Transfer-Encoding with a coding before chunked, which this crate does not decode (RFC 9112
-    /// section 6.1: 501).
+    /// A well-formed Transfer-Encoding with a coding before chunked; this crate does not decode it (RFC 9112 section
+    /// 6.1: 501).
     #[error("transfer coding other than chunked")]
     UnsupportedTransferEncoding,
     /// More than one Transfer-Encoding line.
@@ -108,14 +109,14 @@ pub enum DecodeError {
     /// Transfer-Encoding in an HTTP/1.0 message (RFC 9112 section 6.1).
     #[error("Transfer-Encoding in HTTP/1.0")]
     TransferEncodingInHttp10,
-    /// `Content_Length` or `Transfer_Encoding`: readers that turn names into CGI variables take these for the real
+    /// `Content_Length` or `Transfer_Encoding`: readers that convert names to CGI variables take these for the real
     /// ones.
     #[error("framing field spelled with an underscore")]
     UnderscoreFraming,
     /// A CONNECT request that announces a body (RFC 9110 section 9.3.6).
     #[error("CONNECT with a body")]
     BodyOnConnect,
-    /// The body is larger than `Limits::body_bytes`, announced or counted. Raise that limit if such bodies are wanted.
+    /// The body is larger than `Limits::body_bytes`, announced or counted. Raise that limit to accept it.
     #[error("body over the limit")]
     BodyTooLarge,
 
@@ -130,15 +131,15 @@ pub enum DecodeError {
     /// A control character in a chunk extension.
     #[error("control character in a chunk extension")]
     BadChunkExtension,
-    /// A chunk line is longer than `Limits::chunk_line_bytes`, or the extensions of one message are
-    /// longer than `Limits::extension_bytes` together.
+    /// A chunk line is longer than `Limits::chunk_line_bytes`, or all extensions of a message are longer than
+    /// `Limits::extension_bytes`.
     #[error("chunk extensions over the limit")]
     ChunkLineTooLong,
-    /// No CRLF where a chunk's data should end (RFC 9112 section 7.1): the size was a lie.
+    /// No CRLF at the end of a chunk's data (RFC 9112 section 7.1): the size was wrong.
     #[error("chunk data not followed by CRLF")]
     BadChunkEnd,
-    /// A trailer field that would change framing, routing, authentication or the meaning of the body
-    /// once merged into the header (RFC 9110 section 6.5.1).
+    /// A trailer field that, merged into the header, would change framing, routing, authentication or the meaning of
+    /// the body (RFC 9110 section 6.5.1).
     #[error("field not allowed in trailers")]
     ForbiddenTrailer,
     /// The trailer section is larger than `Limits::trailer_bytes`.
@@ -149,11 +150,11 @@ pub enum DecodeError {
     TooManyTrailers,
 
     // The exchange.
-    /// Bytes from a server that nothing was asked of: the rest of a message whose length was a lie, or an attack.
+    /// Bytes from a server without an outstanding request: the rest of a message with a wrong length, or an attack.
     #[error("bytes that answer no request")]
     Unsolicited,
-    /// More responses were announced with [`expect`](crate::ResponseDecoder::expect) than the decoder can remember. A
-    /// defect of the caller: announce each response later, at the latest before its first byte.
+    /// The caller announced more responses with [`expect`](crate::ResponseDecoder::expect) than the decoder can hold.
+    /// Announce each response later, at the latest before its first byte.
     #[error("too many responses expected at once")]
     TooManyExpected,
     /// A 101 that the request did not ask for (RFC 9110 section 15.2.2).
@@ -168,8 +169,8 @@ pub enum DecodeError {
 }
 
 impl DecodeError {
-    /// The status with which a server answers a request like this. A response like this is a gateway's 502,
-    /// whatever stands here.
+    /// Returns the status with which a server answers such a request. For such a response, a gateway always answers
+    /// 502.
     pub const fn status(self) -> u16 {
         match self {
             DecodeError::BodyTooLarge => 413,
@@ -185,7 +186,7 @@ impl DecodeError {
         }
     }
 
-    /// A stable name in kebab case: what the conformance table, reports and metrics call this error.
+    /// Returns a stable name in kebab case, as in the conformance table, reports and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             DecodeError::BadRequestLine => "bad-request-line",

@@ -1,15 +1,15 @@
-//! One pass over a head's fields: what they say about framing, persistence, Host, Expect and Upgrade.
+//! Collects framing, persistence, Host, Expect and Upgrade in one pass over a head's fields.
 
 use crate::head::trim;
 use crate::syntax::is_token;
 use crate::{DecodeError, Framing, Version};
 
-/// What a head's fields say, before the message's kind decides what of it counts.
+/// The relevant fields of a head, before the kind of message decides which of them apply.
 #[derive(Debug, Default)]
 pub(crate) struct Fields<'b> {
-    /// Content-Length, checked.
+    /// Content-Length, validated.
     pub(crate) content_length: Option<u64>,
-    /// Whether Transfer-Encoding is there: checked, so it is `chunked`.
+    /// Whether Transfer-Encoding is present: validated, so it is `chunked`.
     pub(crate) chunked: bool,
     /// The Host value, for requests.
     pub(crate) host: Option<&'b [u8]>,
@@ -24,9 +24,9 @@ pub(crate) struct Fields<'b> {
 }
 
 impl<'b> Fields<'b> {
-    /// Reads the fields in their order and stops at the first that is wrong.
+    /// Reads the fields in order and stops at the first defect.
     ///
-    /// `REQUEST`: whether Host, Expect and Upgrade mean something.
+    /// `REQUEST`: whether Host, Expect and Upgrade apply.
     #[inline]
     pub(crate) fn collect<const REQUEST: bool>(
         table: &[httparse::Header<'b>],
@@ -34,7 +34,7 @@ impl<'b> Fields<'b> {
     ) -> Result<Self, DecodeError> {
         let mut fields = Fields::default();
         for &httparse::Header { name, value } in table {
-            // The length first: it rules out nearly every field without looking at its name.
+            // The length first: it excludes nearly every field without reading its name.
             match name.len() {
                 4 if REQUEST && name.eq_ignore_ascii_case("host") => fields.host(value)?,
                 // RFC 9110 section 10.1.1: an expectation in HTTP/1.0 is ignored.
@@ -58,7 +58,7 @@ impl<'b> Fields<'b> {
         Ok(fields)
     }
 
-    /// The framing that the fields ask for, `otherwise` if they say nothing.
+    /// Returns the framing of the fields, or `otherwise` if they have none.
     pub(crate) fn framing(&self, otherwise: Framing) -> Framing {
         match self.content_length {
             _ if self.chunked => Framing::Chunked,
@@ -132,9 +132,10 @@ fn content_length(value: &[u8]) -> Result<u64, DecodeError> {
     if length > i64::MAX as u64 { Err(DecodeError::ContentLengthOverflow) } else { Ok(length) }
 }
 
-/// What to say of a Transfer-Encoding other than `chunked`. RFC 9112 section 6.3 comes first: not ending in one
-/// chunked is 400, because the end of the message is unknown; with the end known, an unknown coding is 501 (section
-/// 6.1).
+/// Returns the error for a Transfer-Encoding other than `chunked`.
+///
+/// RFC 9112 section 6.3 comes first: without one final chunked the answer is 400, because the end of the message is
+/// unknown. With a known end, an unknown coding is 501 (section 6.1).
 #[cold]
 fn other_coding(value: &[u8]) -> DecodeError {
     let mut codings = value.split(|&byte| byte == b',').map(trim).rev();

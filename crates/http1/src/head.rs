@@ -1,9 +1,9 @@
-//! The words of this crate: version, framing, header fields, limits.
+//! The basic types: version, framing, header fields, limits.
 
-/// The protocol version of a message. No other is accepted.
+/// The protocol version of a message. The decoders accept no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
-    /// HTTP/1.0: no chunked coding, no Host needed, closes unless `Connection: keep-alive`.
+    /// HTTP/1.0: no chunked coding, Host optional, closes unless `Connection: keep-alive`.
     Http10,
     /// HTTP/1.1.
     Http11,
@@ -20,28 +20,29 @@ pub enum Framing {
     Chunked,
     /// A response whose body ends when the server closes.
     UntilClose,
-    /// After 101, or 2xx to CONNECT: what follows the head is not HTTP. The decoder gives no further event and takes
-    /// no further byte; the rest of the input is the tunnel's.
+    /// After 101, or 2xx to CONNECT: the following bytes are not HTTP. The decoder returns no further event and takes
+    /// no further byte.
     Tunnel,
 }
 
-/// For how many header fields a head's table is on the stack. A longer head, where it is allowed, takes one from the heap.
+/// Number of header fields that fit in the table on the stack. A longer head, where allowed, allocates one.
 pub(crate) const STACK_HEADERS: usize = 256;
 
 /// Bytes of the shortest field line, `a:` and its end.
 const SHORTEST_FIELD: usize = 4;
 
-/// How many entries the table for a head has to have: never more than the bytes that are there can hold.
+/// Returns the table size for a head: at most as many entries as the bytes in `input` can hold.
 pub(crate) fn table_length(input: &[u8], limits: &Limits) -> usize {
     limits.headers.min(input.len() / SHORTEST_FIELD)
 }
 
-/// What a decoder accepts at most. Passed to each call, so that thousands of idle connections share one.
+/// The limits of a decoder. Each call takes them as an argument, so thousands of idle connections share one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of one head, from its first line to the empty line included. Default 65,536. At most `u32::MAX` counts.
+    /// Bytes of one head, including the empty line. Default 65,536. Values above `u32::MAX` count as that.
     pub head_bytes: usize,
-    /// Header fields of one head. Default 100. A head with more than 256 costs an allocation of at most eight times its length.
+    /// Header fields of one head. Default 100. A head with more than 256 costs an allocation of at most eight times
+    /// its length.
     pub headers: usize,
     /// Bytes of a request target. Default 8,192.
     pub target_bytes: usize,
@@ -49,11 +50,11 @@ pub struct Limits {
     pub chunk_line_bytes: usize,
     /// Bytes of all chunk extensions of one message. Default 16,384.
     pub extension_bytes: usize,
-    /// Bytes of a trailer section, the empty line included. Default 8,192. At most `u32::MAX` counts.
+    /// Bytes of a trailer section, including the empty line. Default 8,192. Values above `u32::MAX` count as that.
     pub trailer_bytes: usize,
     /// Trailer fields of one message. Default 32.
     pub trailers: usize,
-    /// Bytes of one body, decoded. Default `u64::MAX`: whoever stores bodies sets it.
+    /// Bytes of one body, decoded. Default `u64::MAX`; set it if you store bodies.
     pub body_bytes: u64,
     /// Interim (1xx) responses before a final one. Default 16.
     pub informational: usize,
@@ -75,10 +76,9 @@ impl Default for Limits {
     }
 }
 
-/// A validated header or trailer section: field lines as they came, read on demand.
+/// A validated header or trailer section: field lines as received, parsed on demand.
 ///
-/// There is no table behind it and nothing is allocated: each call walks the lines again. Names compare without
-/// regard to case.
+/// There is no table and no allocation: each call walks the lines again. Names compare without regard to case.
 #[derive(Clone, Copy, Default)]
 pub struct Headers<'b> {
     /// Field lines, each with its CRLF, without the final empty line.
@@ -88,19 +88,19 @@ pub struct Headers<'b> {
 /// One field of a [`Headers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header<'b> {
-    /// The name, a token, spelled as it came.
+    /// The name, a token, spelled as received.
     pub name: &'b str,
-    /// The value without the white space around it. No control character but HTAB; bytes over 0x7f are possible.
+    /// The value without surrounding white space. No control character but HTAB; may have bytes over 0x7f.
     pub value: &'b [u8],
 }
 
 impl<'b> Headers<'b> {
-    /// `lines` must have passed this crate's checks: every line `token ":" value CRLF`.
+    /// Wraps `lines`, which must have passed this crate's checks: every line is `token ":" value CRLF`.
     pub(crate) const fn validated(lines: &'b [u8]) -> Self {
         Headers { lines }
     }
 
-    /// The fields in the order they came.
+    /// The fields in the order received.
     pub fn iter(&self) -> impl Iterator<Item = Header<'b>> + use<'b> {
         Lines { rest: self.lines }.filter_map(|line| {
             let colon = memchr::memchr(b':', line)?;
@@ -108,10 +108,10 @@ impl<'b> Headers<'b> {
         })
     }
 
-    /// The fields in the order they came, each with its whole line: for whoever passes most of them on as they are.
+    /// The fields in the order received, each with its whole line: for callers that forward most of them unchanged.
     pub fn lines(&self) -> impl Iterator<Item = (Header<'b>, &'b [u8])> + use<'b> {
         let lines = self.lines;
-        // Looked at as a whole, which is faster than name by name; values need not be text.
+        // One check of the whole section is faster than one per name; values need not be UTF-8.
         let text = str::from_utf8(lines).ok();
         let mut start = 0;
         std::iter::from_fn(move || {
@@ -133,17 +133,17 @@ impl<'b> Headers<'b> {
         self.get_all(name).next()
     }
 
-    /// The values of all fields of this name, in the order they came.
+    /// The values of all fields of this name, in the order received.
     pub fn get_all<'n>(&self, name: &'n str) -> impl Iterator<Item = &'b [u8]> + use<'b, 'n> {
         let name = name.as_bytes();
         Lines { rest: self.lines }.filter_map(move |line| {
             let same = line.get(name.len()) == Some(&b':') && line[..name.len()].eq_ignore_ascii_case(name);
-            // The colon found must be the line's first: a name asked for can be anything.
+            // The colon must be the first of the line: the caller's `name` can be anything.
             (same && !name.contains(&b':')).then(|| trim(&line[name.len() + 1..]))
         })
     }
 
-    /// The field lines as they came, each with its CRLF, without the empty line that ends the section.
+    /// The field lines as received, each with its CRLF, without the final empty line.
     pub const fn as_bytes(&self) -> &'b [u8] {
         self.lines
     }
@@ -185,7 +185,7 @@ impl<'b> Iterator for Lines<'b> {
     }
 }
 
-/// Takes optional white space (SP, HTAB: RFC 9110 section 5.6.3) off both ends.
+/// Removes optional white space (SP, HTAB: RFC 9110 section 5.6.3) from both ends.
 pub(crate) fn trim(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = value {
         value = rest;

@@ -1,18 +1,18 @@
-//! HTTP/1.1 on the wire, without any I/O: bytes in, events out, and the way back.
+//! HTTP/1.1 on the wire, without any I/O: decodes bytes to events, and encodes messages.
 //!
-//! **What it knows**: RFC 9112. Where a message ends, what its framing is, which bytes are refused and with
-//! which status, and how to write heads and chunks. One strict reading: a message that two readers could
-//! cut in two different ways is an error here, never a guess.
+//! **Knows**: RFC 9112: where a message ends, its framing, which bytes to refuse and with which status, and how to
+//! write heads and chunks. There is one strict reading: a message that two readers could split differently is an
+//! error, never a guess.
 //!
-//! **What it does not know**: sockets, clocks, timeouts, TLS, the meaning of a method or of most fields,
-//! content codings, WebSocket. It keeps no copy of what it reads: the caller owns the buffer, and events borrow it.
+//! **Does not know**: sockets, clocks, timeouts, TLS, the meaning of a method or of most fields, content codings,
+//! WebSocket. It copies nothing: the caller owns the buffer, and events borrow it.
 //!
 //! # Decoding
 //!
-//! [`RequestDecoder`] and [`ResponseDecoder`] take the bytes that a connection has received so far and give
-//! one event at a time. They advance the slice past what they used; what is left over belongs to an incomplete
-//! head or trailer section, and the caller offers it again with more bytes behind it. Body bytes are
-//! never held back. The events of a stream of bytes, and the error it ends with, do not depend on how it was cut.
+//! [`RequestDecoder`] and [`ResponseDecoder`] take the bytes that a connection has received so far and return one
+//! event at a time. They advance the slice past the bytes that they used. Remaining bytes belong to an incomplete
+//! head or trailer section; the caller passes them again with more bytes after them. Body bytes are never held back.
+//! The events of a stream, and its final error, do not depend on how the bytes were cut.
 //!
 //! ```
 //! use oroshi_http1::{Limits, RequestDecoder, RequestEvent};
@@ -35,16 +35,16 @@
 //!
 //! # Where to read
 //!
-//! 1. `head`: the words of this crate: [`Version`], [`Framing`], [`Headers`], [`Limits`].
-//! 2. `error`: every way a message can be wrong, with its status and its name.
+//! 1. `head`: the basic types: [`Version`], [`Framing`], [`Headers`], [`Limits`].
+//! 2. `error`: every defect of a message, with its status and its name.
 //! 3. `request` and `response`: the two decoders, from bytes to events.
 //! 4. `fields`: one pass over a head's fields: framing, persistence, Host, Expect, Upgrade.
 //! 5. `target`: request targets and authorities.
 //! 6. `body`: a body by its framing; chunks and trailers.
-//! 7. `scan` and `syntax`: where a head ends; what exactly is wrong with a bad one.
-//! 8. [`encode`]: the way back.
+//! 7. `scan` and `syntax`: where a head ends; the exact defect of a bad one.
+//! 8. [`encode`]: heads and chunks to bytes.
 //!
-//! The rules stand as data in `conformance/cases.txt`, each with its reason.
+//! The rules are data in `conformance/cases.txt`, each with its reason.
 
 mod body;
 pub mod encode;

@@ -1,4 +1,4 @@
-//! Requests: from bytes to events.
+//! Decodes requests from bytes to events.
 
 use std::mem::MaybeUninit;
 
@@ -9,13 +9,15 @@ use crate::syntax::{self, METHOD_BYTES};
 use crate::target::{Authority, Target};
 use crate::{DecodeError, Framing, Limits, Version, scan};
 
-/// The head of a request, checked.
+/// The head of a request, validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHead<'b> {
-    /// The method, a token of at most 32 bytes, as it came: methods are case-sensitive.
+    /// The method, a token of at most 32 bytes, as received: methods are case-sensitive.
     pub method: &'b str,
-    /// The request target in a form that the method allows (RFC 9112 section 3.2): usually `/path?query`, but
-    /// `http://host/path` from a client that takes us for a proxy, `*` for OPTIONS, `host:port` for CONNECT.
+    /// The request target in a form that the method allows (RFC 9112 section 3.2).
+    ///
+    /// Usually `/path?query`, but `http://host/path` from a client that uses a proxy, `*` for OPTIONS, `host:port`
+    /// for CONNECT.
     pub target: &'b str,
     /// The version.
     pub version: Version,
@@ -25,17 +27,16 @@ pub struct RequestHead<'b> {
     pub framing: Framing,
     /// Whether the client lets the connection stay open after the response.
     pub keep_alive: bool,
-    /// The authority the request is for: from the target if it has one (Host then agrees), else Host. `host [":"
-    /// port]`, checked, spelled as it came. Empty if the client says so; `None` only in HTTP/1.0.
+    /// The authority of the request: from the target if it has one (Host then agrees), else Host. `host [":" port]`,
+    /// validated, spelled as received. May be empty; `None` only in HTTP/1.0.
     pub host: Option<&'b [u8]>,
-    /// Whether the client waits for a 100 before it sends the body: HTTP/1.1, `Expect: 100-continue`, and a body to
-    /// come.
+    /// Whether the client waits for a 100 before the body: HTTP/1.1, `Expect: 100-continue`, and a body follows.
     pub expect_continue: bool,
     /// The (first) Upgrade value, if the version is 1.1 and Connection lists `upgrade` (RFC 9110 section 7.8).
     pub upgrade: Option<&'b [u8]>,
 }
 
-/// What a [`RequestDecoder`] gives, in this order: `Head`, any number of `Data`, perhaps `Trailers`, `End`.
+/// An event of a [`RequestDecoder`], in this order: `Head`, any number of `Data`, perhaps `Trailers`, `End`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestEvent<'b> {
     /// A request begins.
@@ -48,17 +49,17 @@ pub enum RequestEvent<'b> {
     End,
 }
 
-/// How many empty lines may stand before a request.
+/// The most empty lines before a request.
 const EMPTY_LINES: u8 = 8;
 
 /// Decodes the requests of one connection. Small, without heap; [`Default`] is the start of a connection.
 ///
-/// Behind a CONNECT or an Upgrade request the bytes may be no HTTP at all. It is the server that decides: it must not
-/// call [`decode`](RequestDecoder::decode) again until it has answered such a request, and not at all if it agreed.
+/// The bytes after a CONNECT or an Upgrade request may not be HTTP. The server must not call
+/// [`decode`](RequestDecoder::decode) again until it has answered such a request, and not at all if it agreed.
 #[derive(Clone, Debug, Default)]
 pub struct RequestDecoder {
     body: Body,
-    /// How far the search for the end of the head came.
+    /// Number of bytes already searched for the end of the head.
     scanned: u32,
     state: State,
 }
@@ -68,24 +69,24 @@ enum State {
     /// Before or in a head.
     #[default]
     Head,
-    /// As `Head`, and so many empty lines before it are gone.
+    /// As `Head`, after this many empty lines.
     HeadAfterEmptyLines(u8),
-    /// As `Head`, and its first line is checked.
+    /// As `Head`, with its first line checked.
     HeadAfterFirstLine,
     Body,
     Failed(DecodeError),
 }
 
 impl RequestDecoder {
-    /// The next event, or `None` when more bytes are needed.
+    /// Returns the next event, or `None` when more bytes are needed.
     ///
-    /// Advances `input` past what it used. After `None` the caller keeps what is left in `input`, appends what it
-    /// receives and calls again: the rest must come back unchanged at the front. Call until `None`, for events can be
-    /// due without further input.
+    /// Advances `input` past the bytes used. After `None` the caller keeps the rest of `input`, appends new bytes and
+    /// calls again: the rest must come back unchanged at the front. Call until `None`: events can be due without
+    /// further input.
     ///
     /// # Errors
     ///
-    /// The first thing that is wrong with the bytes. An error is final: every later call returns it again.
+    /// The first defect of the bytes. An error is final: every later call returns it again.
     pub fn decode<'b>(
         &mut self,
         limits: &Limits,
@@ -102,7 +103,8 @@ impl RequestDecoder {
         result
     }
 
-    /// To be called when the peer has closed, after the last [`decode`](RequestDecoder::decode).
+    /// Checks that the peer may close here. Call it when the peer has closed, after the last
+    /// [`decode`](RequestDecoder::decode).
     ///
     /// # Errors
     ///
@@ -116,19 +118,19 @@ impl RequestDecoder {
         }
     }
 
-    /// Whether the decoder stands between two requests: no byte of the next one has been seen.
+    /// Whether the decoder is between two requests, without a byte of the next one.
     pub fn is_idle(&self) -> bool {
         matches!(self.state, State::Head | State::HeadAfterEmptyLines(_)) && self.scanned == 0
     }
 
     fn head<'b>(&mut self, limits: &Limits, input: &mut &'b [u8]) -> Result<Option<RequestHead<'b>>, DecodeError> {
-        // A lone CR, seen before, may turn out to be an empty line.
+        // A lone CR from an earlier call may turn out to be an empty line.
         if self.scanned <= 1 && !self.skip_empty_lines(input)? {
             return Ok(None);
         }
         let most = limits.head_bytes.min(u32::MAX as usize);
         let window = &input[..input.len().min(most)];
-        // The usual case first: the whole head is here, and nothing is wrong with it.
+        // The usual case first: the whole head is here and valid.
         if self.scanned == 0
             && let Some((head, length)) = parse(window, limits)?
         {
@@ -161,8 +163,10 @@ impl RequestDecoder {
         Ok(head)
     }
 
-    /// Looks at the first byte: whether a head begins here. Takes a few empty lines before it (RFC 9112 section 2.2: some old clients send
-    /// one after a body; nginx and HAProxy take more). They end in CRLF, and no request is between them, so that nobody can read one there.
+    /// Returns whether a head begins at the first byte, after skipping a few empty lines.
+    ///
+    /// RFC 9112 section 2.2: some old clients send one after a body; nginx and HAProxy skip more. Each ends in CRLF
+    /// and no request lies between them, so no other reader can find a request there.
     fn skip_empty_lines(&mut self, input: &mut &[u8]) -> Result<bool, DecodeError> {
         loop {
             match **input {
@@ -192,7 +196,7 @@ impl RequestDecoder {
         }
     }
 
-    /// Checks the first line of an unfinished head as far as it has come, and once more when it is complete.
+    /// Checks the first line of an unfinished head as far as received, and once more when it is complete.
     #[cold]
     fn check_first_line(&mut self, window: &[u8], limits: &Limits) -> Result<(), DecodeError> {
         if self.state == State::HeadAfterFirstLine {
@@ -220,8 +224,9 @@ impl RequestDecoder {
     }
 }
 
-/// Reads the head that `input` begins with, and tells its length; `None` if it is incomplete or its lines are not
-/// sound: which of the two, and what is wrong, the slow way finds out.
+/// Parses the head at the start of `input`, and returns its length too.
+///
+/// `None` if the head is incomplete or invalid; the slow path finds out which, and names the defect.
 fn parse<'b>(input: &'b [u8], limits: &Limits) -> Result<Option<(RequestHead<'b>, usize)>, DecodeError> {
     let length = table_length(input, limits);
     if length <= STACK_HEADERS {
@@ -271,7 +276,7 @@ fn parse_with<'b>(
     Ok(Some((head, length)))
 }
 
-/// Whom the request is for (RFC 9112 section 3.2).
+/// Returns the authority of a request (RFC 9112 section 3.2).
 fn host<'b>(form: &Target<'b>, fields: &Fields<'b>, version: Version) -> Result<Option<&'b [u8]>, DecodeError> {
     let from_target = match form {
         Target::Absolute(authority, _) | Target::Authority(authority) => Some(authority),
@@ -283,7 +288,7 @@ fn host<'b>(form: &Target<'b>, fields: &Fields<'b>, version: Version) -> Result<
             Version::Http10 => Ok(from_target.map(|authority| authority.text)),
         };
     };
-    // For CONNECT a Host without a port is taken to mean the target's: clients differ in whether they repeat it.
+    // For CONNECT, a Host without a port means the target's port: only some clients repeat it.
     let default_port = match form {
         Target::Absolute(_, port) => *port,
         Target::Authority(authority) => authority.port(),

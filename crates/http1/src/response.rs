@@ -1,4 +1,4 @@
-//! Responses: from bytes to events.
+//! Decodes responses from bytes to events.
 
 use std::mem::MaybeUninit;
 
@@ -7,24 +7,25 @@ use crate::fields::Fields;
 use crate::head::{Headers, STACK_HEADERS, table_length};
 use crate::{DecodeError, Framing, Limits, Version, scan, syntax};
 
-/// The head of a response, checked.
+/// The head of a response, validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseHead<'b> {
     /// The version.
     pub version: Version,
-    /// The status, 100 to 999. RFC 9110 section 15 ends at 599; servers send others, and the message is no less clear.
+    /// The status, 100 to 999. RFC 9110 section 15 ends at 599, but servers send others, and their messages are
+    /// unambiguous.
     pub status: u16,
-    /// The reason phrase, perhaps empty. No control character but HTAB; bytes over 0x7f are possible.
+    /// The reason phrase, may be empty. No control character but HTAB; may have bytes over 0x7f.
     pub reason: &'b [u8],
     /// The header section.
     pub headers: Headers<'b>,
-    /// How the body ends, as the request's kind and the status decide (RFC 9112 section 6.3).
+    /// How the body ends, by the request's kind and the status (RFC 9112 section 6.3).
     pub framing: Framing,
     /// Whether the server lets the connection stay open after this response. False for `UntilClose` and `Tunnel`.
     pub keep_alive: bool,
 }
 
-/// What a [`ResponseDecoder`] gives, in this order: any number of `Informational`, `Head`, any number of `Data`,
+/// An event of a [`ResponseDecoder`], in this order: any number of `Informational`, `Head`, any number of `Data`,
 /// perhaps `Trailers`, `End`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseEvent<'b> {
@@ -40,7 +41,7 @@ pub enum ResponseEvent<'b> {
     End,
 }
 
-/// What a response answers, as far as it decides the response's framing.
+/// The kind of request, as far as it decides the framing of the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Expect {
     /// An ordinary request: a body may follow the head.
@@ -53,7 +54,7 @@ pub enum Expect {
     Upgrade,
 }
 
-/// How many responses can be announced before the first of them has ended.
+/// The most responses that can be outstanding.
 pub const MAX_EXPECTED: usize = 64;
 
 /// Decodes the responses of one connection. Small, without heap; [`Default`] is the start of a connection.
@@ -61,7 +62,7 @@ pub const MAX_EXPECTED: usize = 64;
 pub struct ResponseDecoder {
     expected: Expected,
     body: Body,
-    /// How far the search for the end of the head came.
+    /// Number of bytes already searched for the end of the head.
     scanned: u32,
     /// Interim responses since the last final one.
     informational: u16,
@@ -80,8 +81,8 @@ enum State {
 impl ResponseDecoder {
     /// Announces one more response, in the order of the requests, at the latest before its first byte is decoded.
     ///
-    /// Up to [`MAX_EXPECTED`] can be outstanding; one more is remembered as
-    /// [`TooManyExpected`](DecodeError::TooManyExpected), which the next call of `decode` returns.
+    /// At most [`MAX_EXPECTED`] can be outstanding; after one more, the next call of `decode` returns
+    /// [`TooManyExpected`](DecodeError::TooManyExpected).
     #[inline]
     pub fn expect(&mut self, request: Expect) {
         if !self.expected.push(request) && !matches!(self.state, State::Failed(_)) {
@@ -89,15 +90,15 @@ impl ResponseDecoder {
         }
     }
 
-    /// The next event, or `None` when more bytes are needed.
+    /// Returns the next event, or `None` when more bytes are needed.
     ///
-    /// Advances `input` past what it used. After `None` the caller keeps what is left in `input`, appends what it
-    /// receives and calls again: the rest must come back unchanged at the front. Call until `None`, for events can be
-    /// due without further input.
+    /// Advances `input` past the bytes used. After `None` the caller keeps the rest of `input`, appends new bytes and
+    /// calls again: the rest must come back unchanged at the front. Call until `None`: events can be due without
+    /// further input.
     ///
     /// # Errors
     ///
-    /// The first thing that is wrong with the bytes. An error is final: every later call returns it again.
+    /// The first defect of the bytes. An error is final: every later call returns it again.
     pub fn decode<'b>(
         &mut self,
         limits: &Limits,
@@ -114,13 +115,14 @@ impl ResponseDecoder {
         result
     }
 
-    /// To be called when the peer has closed, after the last [`decode`](ResponseDecoder::decode): `End` if that
-    /// completes a body, `None` if no response was due or the connection is a tunnel.
+    /// Ends the stream. Call it when the peer has closed, after the last [`decode`](ResponseDecoder::decode).
+    ///
+    /// Returns `End` if the close completes a body, `None` if no response was due or the connection is a tunnel.
     ///
     /// # Errors
     ///
     /// [`UnexpectedEof`](DecodeError::UnexpectedEof) within a response or while one is expected
-    /// ([`has_begun`](ResponseDecoder::has_begun) tells the two apart); the error of `decode` if there was one.
+    /// ([`has_begun`](ResponseDecoder::has_begun) distinguishes these); the error of `decode` if there was one.
     pub fn eof(&mut self) -> Result<Option<ResponseEvent<'static>>, DecodeError> {
         match self.state {
             State::Failed(error) => return Err(error),
@@ -133,13 +135,13 @@ impl ResponseDecoder {
         Err(DecodeError::UnexpectedEof)
     }
 
-    /// Whether nothing is outstanding: the connection can take another request, or be closed, without loss.
+    /// Whether no response is outstanding: the connection can take another request, or close, without loss.
     pub fn is_idle(&self) -> bool {
         self.state == State::Head && self.scanned == 0 && self.expected.is_empty()
     }
 
-    /// Whether a byte of the response that is due has arrived, interim ones included. While false, a server that
-    /// closes has perhaps never seen the request: a client may send it again where that is safe.
+    /// Whether a byte of the due response has arrived, including interim ones. While false, a server that closes may
+    /// never have seen the request: a client may retry it where that is safe.
     pub fn has_begun(&self) -> bool {
         self.state != State::Head || self.scanned > 0 || self.informational > 0
     }
@@ -152,7 +154,7 @@ impl ResponseDecoder {
         let most = limits.head_bytes.min(u32::MAX as usize);
         let window = &input[..input.len().min(most)];
         syntax::response_prefix(window)?;
-        // The usual case first: the whole head is here, and nothing is wrong with it.
+        // The usual case first: the whole head is here and valid.
         let whole = if self.scanned == 0 { parse(window, request, limits)? } else { None };
         let (head, length) = match whole {
             Some(whole) => whole,
@@ -193,8 +195,9 @@ impl ResponseDecoder {
     }
 }
 
-/// Reads the head that `input` begins with, and tells its length; `None` if it is incomplete or its lines are not
-/// sound: which of the two, and what is wrong, the slow way finds out.
+/// Parses the head at the start of `input`, and returns its length too.
+///
+/// `None` if the head is incomplete or invalid; the slow path finds out which, and names the defect.
 fn parse<'b>(
     input: &'b [u8],
     request: Expect,
@@ -223,11 +226,11 @@ fn parse_with<'b>(
     };
     let Some(lines) = scan::field_lines(&input[..length], response.headers) else { return Ok(None) };
     let version = if minor == 0 { Version::Http10 } else { Version::Http11 };
-    // httparse hides a reason with bytes over 0x7f, so it is cut out here: behind `HTTP/1.x 200 `, before CRLF.
+    // httparse hides a reason with bytes over 0x7f, so this takes the bytes after `HTTP/1.x 200 `, before CRLF.
     let reason = input.get(13..length - lines.len() - 4).unwrap_or_default();
     let fields = Fields::collect::<false>(response.headers, version)?;
     let framing = match (request, status) {
-        // RFC 9112 section 6.3, items 1 and 2: what the fields say does not count.
+        // RFC 9112 section 6.3, items 1 and 2: the fields do not count.
         (Expect::Connect, 200..300) => Framing::Tunnel,
         (Expect::Upgrade, 101) => Framing::Tunnel,
         (_, 101) => return Err(DecodeError::UnsolicitedUpgrade),
@@ -239,7 +242,7 @@ fn parse_with<'b>(
     Ok(Some((head, length)))
 }
 
-/// The kinds of the responses that are due: a queue of two-bit entries, the first in the lowest bits.
+/// The kinds of the outstanding responses: a queue of two-bit entries, the first in the lowest bits.
 #[derive(Clone, Copy, Debug, Default)]
 struct Expected {
     kinds: [u64; 2],
@@ -247,7 +250,7 @@ struct Expected {
 }
 
 impl Expected {
-    /// False if there is no room.
+    /// Returns false if there is no room.
     #[inline]
     fn push(&mut self, kind: Expect) -> bool {
         if usize::from(self.count) == MAX_EXPECTED {

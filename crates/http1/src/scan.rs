@@ -1,12 +1,11 @@
-//! Where a head or a trailer section ends: one pass over its line feeds, never a byte twice.
+//! Finds the end of a head or a trailer section in one pass over its line feeds, never reading a byte twice.
 
 use crate::DecodeError;
 
-/// Finds the empty line that ends a section of lines and returns the offset behind it, or `None` while it is not
-/// there yet.
+/// Returns the offset after the empty line that ends a section, or `None` if there is none yet.
 ///
-/// `scanned` remembers how far earlier calls on a shorter `section` came, so that a section that arrives byte by
-/// byte costs no more than one that arrives whole. A line feed without a carriage return is refused where it stands.
+/// `scanned` holds how far earlier calls on a shorter `section` searched. A section that arrives byte by byte thus
+/// costs no more than a whole one. An LF without a CR is an error.
 pub(crate) fn find_end(section: &[u8], scanned: &mut u32) -> Result<Option<usize>, DecodeError> {
     let from = section.len().min(*scanned as usize);
     for found in memchr::memchr_iter(b'\n', &section[from..]) {
@@ -14,7 +13,7 @@ pub(crate) fn find_end(section: &[u8], scanned: &mut u32) -> Result<Option<usize
         if at == 0 || section[at - 1] != b'\r' {
             return Err(DecodeError::BareLf);
         }
-        // The line is empty when it began right here: at the section's start, or behind the line feed before.
+        // The line is empty if it began here: at the start of the section, or after the previous LF.
         if at == 1 || section[at - 2] == b'\n' {
             return Ok(Some(at + 1));
         }
@@ -23,12 +22,11 @@ pub(crate) fn find_end(section: &[u8], scanned: &mut u32) -> Result<Option<usize
     Ok(None)
 }
 
-/// The field lines of a head that httparse took, from the first name to the empty line; `None` if a line of it ends
-/// with LF alone, which httparse lets pass.
+/// Returns the field lines of a head that httparse accepted, up to the empty line.
 ///
-/// `table` are the fields that httparse found in `head`, and `head` ends with the empty line. Every line but the
-/// first begins with a field's name or is the empty one, so looking before each of these is looking at every line's
-/// end.
+/// `None` if a line ends with LF alone, which httparse accepts. `table` has the fields that httparse found in `head`,
+/// and `head` ends with the empty line. Every line but the first begins with a field's name or is empty, so checking
+/// before each of these checks every line's end.
 pub(crate) fn field_lines<'b>(head: &'b [u8], table: &[httparse::Header<'b>]) -> Option<&'b [u8]> {
     let start = |field: &httparse::Header<'b>| field.name.as_ptr().addr() - head.as_ptr().addr();
     let end = head.strip_suffix(b"\r\n")?.len();

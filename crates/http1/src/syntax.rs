@@ -1,19 +1,19 @@
-//! What exactly is wrong with a head: the slow, plain reading of lines.
+//! Names the exact defect of a head: the slow, plain parser of lines.
 //!
-//! The decoders take the fast way (httparse) and come here when that refuses, so that every defect has its own name;
-//! and while a head is still incomplete, so that garbage is refused before more of it is waited for. Trailers are
-//! read here only. Whatever the fast way accepts is accepted here; a property test compares them.
+//! The decoders use httparse, and come here when it refuses a head, so that every defect has its own name. They also
+//! check incomplete heads here, to refuse garbage early. Trailers are parsed here only. A property test checks that
+//! the slow parser accepts whatever the fast one accepts.
 
 use crate::target::Target;
 use crate::{DecodeError, Limits};
 
-/// No method longer than this is accepted; the longest registered one has 17 bytes.
+/// The longest accepted method; the longest registered one has 17 bytes.
 pub(crate) const METHOD_BYTES: usize = 32;
 
-/// Room for the version of a request line and its CR, generous enough for a wrong version to be called that.
+/// Most bytes of the version in a request line with its CR: enough to report a wrong version as such.
 const VERSION_BYTES: usize = 32;
 
-/// Whether a byte may stand in a token (RFC 9110 section 5.6.2).
+/// Whether a byte is allowed in a token (RFC 9110 section 5.6.2).
 pub(crate) const fn is_token_byte(byte: u8) -> bool {
     matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9'
         | b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~')
@@ -25,19 +25,21 @@ pub fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|&byte| is_token_byte(byte))
 }
 
-/// Whether `text` can be sent as a field value (RFC 9110 section 5.5): no control character but the tab.
+/// Whether `text` is valid as a field value (RFC 9110 section 5.5): no control character but the tab.
 #[must_use]
 pub fn is_field_value(text: &[u8]) -> bool {
     text.iter().all(|&byte| is_value_byte(byte))
 }
 
-/// Whether a byte may stand in a field value or a reason phrase (RFC 9110 section 5.5, RFC 9112 section 4).
+/// Whether a byte is allowed in a field value or a reason phrase (RFC 9110 section 5.5, RFC 9112 section 4).
 pub(crate) const fn is_value_byte(byte: u8) -> bool {
     matches!(byte, b'\t' | b' '..=0x7e | 0x80..)
 }
 
-/// Refuses a request line as soon as it is too long in one of its parts. `line` is what has come of it, without LF; a
-/// longer `line` fails whenever a shorter one did, and with the same error.
+/// Refuses a request line as soon as one of its parts is too long.
+///
+/// `line` has the bytes received so far, without LF. A longer `line` fails whenever a shorter one did, with the same
+/// error.
 pub(crate) fn request_line_lengths(line: &[u8], limits: &Limits) -> Result<(), DecodeError> {
     let Some(after_method) = part(line, METHOD_BYTES).map_err(|()| DecodeError::MethodTooLong)? else { return Ok(()) };
     let Some(after_target) = part(after_method, limits.target_bytes).map_err(|()| DecodeError::TargetTooLong)? else {
@@ -46,7 +48,7 @@ pub(crate) fn request_line_lengths(line: &[u8], limits: &Limits) -> Result<(), D
     if after_target.len() > VERSION_BYTES { Err(DecodeError::BadRequestLine) } else { Ok(()) }
 }
 
-/// What follows the first space, `None` while there is none, an error when there is none within `most` bytes.
+/// Returns the rest after the first space, `None` without one, an error without one within `most` bytes.
 fn part(line: &[u8], most: usize) -> Result<Option<&[u8]>, ()> {
     let window = &line[..line.len().min(most.saturating_add(1))];
     match memchr::memchr(b' ', window) {
@@ -56,7 +58,7 @@ fn part(line: &[u8], most: usize) -> Result<Option<&[u8]>, ()> {
     }
 }
 
-/// Checks a request line (RFC 9112 section 3), given without its LF, with its CR.
+/// Checks a request line (RFC 9112 section 3), without its LF, with its CR.
 pub(crate) fn request_line(line: &[u8], limits: &Limits) -> Result<(), DecodeError> {
     request_line_lengths(line, limits)?;
     let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -75,8 +77,8 @@ pub(crate) fn request_line(line: &[u8], limits: &Limits) -> Result<(), DecodeErr
     Target::parse(str::from_utf8(method).unwrap_or_default(), target).map(|_| ())
 }
 
-/// Checks a status line (RFC 9112 section 4), given without its LF, with its CR. The space before an absent reason
-/// may be absent too.
+/// Checks a status line (RFC 9112 section 4), without its LF, with its CR. Without a reason, the space before it is
+/// optional.
 pub(crate) fn status_line(line: &[u8]) -> Result<(), DecodeError> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     no_nul_or_cr(line)?;
@@ -103,8 +105,7 @@ pub(crate) fn response_prefix(input: &[u8]) -> Result<(), DecodeError> {
     }
 }
 
-/// Checks field lines, each ended by CRLF: names, colons, values, and that there are no more than `most` (else
-/// `too_many`).
+/// Checks field lines, each ended by CRLF: names, colons, values, and a count of at most `most` (else `too_many`).
 pub(crate) fn field_lines(mut section: &[u8], most: usize, too_many: DecodeError) -> Result<(), DecodeError> {
     let mut count = 0;
     while let Some(end) = memchr::memchr(b'\n', section) {
@@ -119,20 +120,20 @@ pub(crate) fn field_lines(mut section: &[u8], most: usize, too_many: DecodeError
     Ok(())
 }
 
-/// The defect of a complete request head that httparse refused.
+/// Returns the defect of a complete request head that httparse refused.
 #[cold]
 pub(crate) fn explain_request(head: &[u8], limits: &Limits) -> DecodeError {
     let defect = check_head(head, limits, |line| request_line(line, limits));
     defect.err().unwrap_or(DecodeError::BadRequestLine)
 }
 
-/// The defect of a complete response head that httparse refused.
+/// Returns the defect of a complete response head that httparse refused.
 #[cold]
 pub(crate) fn explain_response(head: &[u8], limits: &Limits) -> DecodeError {
     check_head(head, limits, status_line).err().unwrap_or(DecodeError::BadStatusLine)
 }
 
-/// Checks a complete head, from its first line on.
+/// Checks a complete head from its first line on.
 fn check_head(
     head: &[u8],
     limits: &Limits,
@@ -165,7 +166,7 @@ fn field_line(line: &[u8]) -> Result<(), DecodeError> {
     }
 }
 
-/// Checks the version word; `malformed` if it is none.
+/// Checks the version word; `malformed` if it is not a version.
 fn version(word: &[u8], malformed: DecodeError) -> Result<(), DecodeError> {
     match word.strip_prefix(b"HTTP/") {
         Some(b"1.0" | b"1.1") => Ok(()),
@@ -190,7 +191,7 @@ mod tests {
 
     use super::*;
 
-    /// Pieces of heads, sound and broken, without LF: lines are put together below.
+    /// Generates pieces of heads, valid and broken, without LF.
     fn line() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
             8 => prop::sample::select(vec![
@@ -227,13 +228,13 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
-        /// The fast reading and the slow one accept the same heads, so a refusal always has its own name.
+        /// Both parsers accept the same heads, so every refusal has its own name.
         #[test]
         fn httparse_and_the_slow_reading_agree(head in head()) {
             let limits = Limits::default();
             let mut table = [httparse::EMPTY_HEADER; 8];
             let mut request = httparse::Request::new(&mut table);
-            // The forms of targets are the slow reading's alone.
+            // Only the slow parser checks the forms of targets.
             let fast = request.parse(&head).is_ok()
                 && Target::parse(request.method.unwrap_or_default(), request.path.unwrap_or_default()).is_ok();
             let slow = check_head(&head, &limits, |line| request_line(line, &limits));
@@ -246,7 +247,7 @@ mod tests {
             prop_assert_eq!(fast, slow.is_ok(), "{}: {:?}", head.escape_ascii(), slow);
         }
 
-        /// What makes a line too long shows as early as it can, and never later differently.
+        /// A line that is too long fails as early as possible, and never with a different error later.
         #[test]
         fn lengths_do_not_depend_on_how_much_of_the_line_is_there(line in line(), most in 0usize..20) {
             let limits = Limits { target_bytes: most, ..Limits::default() };

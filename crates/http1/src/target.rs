@@ -16,8 +16,8 @@ pub(crate) enum Target<'b> {
 }
 
 impl<'b> Target<'b> {
-    /// Which form a target has; an error if it is none that the method allows. White space and control
-    /// characters must have been refused before.
+    /// Parses a target in a form that `method` allows. The caller has already refused white space and control
+    /// characters.
     pub(crate) fn parse(method: &str, target: &'b str) -> Result<Self, DecodeError> {
         let bytes = target.as_bytes();
         if method == "CONNECT" {
@@ -25,8 +25,7 @@ impl<'b> Target<'b> {
             let authority = Authority::parse(bytes, 0).filter(|a| !a.host.is_empty() && a.port != 0);
             return authority.map(Target::Authority).ok_or(DecodeError::BadTarget);
         }
-        // A fragment is never sent (RFC 9112 section 3.2.1 has no place for it); two readers could split it
-        // differently.
+        // Clients never send a fragment (RFC 9112 section 3.2.1), and two readers could split it differently.
         if memchr::memchr(b'#', bytes).is_some() {
             return Err(DecodeError::BadTarget);
         }
@@ -58,13 +57,13 @@ pub(crate) struct Authority<'b> {
 }
 
 impl<'b> Authority<'b> {
-    /// Reads an authority; `None` if it is none. An empty host is one (RFC 9112 section 3.2 asks for an empty Host
-    /// where a target has no authority). `default_port` stands for an absent or empty port.
+    /// Parses an authority; `None` if invalid. An empty host is valid (RFC 9112 section 3.2 requires an empty Host
+    /// where a target has no authority). `default_port` replaces an absent or empty port.
     pub(crate) fn parse(text: &'b [u8], default_port: u16) -> Option<Self> {
         let (host, after) = if let [b'[', rest @ ..] = text {
             let close = memchr::memchr(b']', rest)?;
             let address = str::from_utf8(&rest[..close]).ok()?;
-            // IPv6 alone: no zone (RFC 9110 section 4.2 has none), no future version of IP.
+            // IPv6 only: no zone (RFC 9110 section 4.2 has none), no future version of IP.
             address.parse::<std::net::Ipv6Addr>().ok()?;
             text.split_at(close + 2)
         } else {
@@ -80,7 +79,7 @@ impl<'b> Authority<'b> {
         Some(Authority { text, host, port })
     }
 
-    /// Whether both name the same host, without regard to case, and the same port.
+    /// Whether both have the same host, without regard to case, and the same port.
     pub(crate) fn is_same_as(&self, other: &Authority<'_>) -> bool {
         self.port == other.port && self.host.eq_ignore_ascii_case(other.host)
     }
@@ -91,7 +90,7 @@ impl<'b> Authority<'b> {
     }
 }
 
-/// RFC 3986 reg-name without the comma: a comma would make one Host out of two.
+/// Whether a byte is in RFC 3986 reg-name, without the comma: a comma would make two Hosts out of one.
 const fn is_host_byte(byte: u8) -> bool {
     matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~'
         | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b';' | b'=' | b'%')

@@ -1,5 +1,4 @@
-//! The parse path allocates nothing: not for a head, a body, a chunk or a trailer, whole or cut, nor for a refusal.
-//! A binary of its own, as `allocation_counter` brings an allocator for all of it.
+//! Parsing allocates nothing: heads, bodies, chunks and trailers, whole or cut, valid or not.
 
 use oroshi_http1::{Expect, Limits, RequestDecoder, RequestEvent, ResponseDecoder, ResponseEvent};
 
@@ -87,7 +86,7 @@ fn refusals_allocate_nothing() {
     assert_eq!(counted.count_total, 0);
 }
 
-/// The counter counts: otherwise the tests above could not fail.
+/// Checks the counter itself: otherwise the tests above could not fail.
 #[test]
 fn an_allocation_is_seen() {
     let counted = allocation_counter::measure(|| drop(std::hint::black_box(vec![1u8; 100])));

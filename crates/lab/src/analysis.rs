@@ -1,20 +1,23 @@
-//! From runs to figures, ratios and verdicts: no clock, no process, only numbers and what may be said of them.
+//! From runs to figures, ratios and verdicts. Pure: no clock, no process.
 //!
-//! - Two variants are compared block by block: the ratio of two runs of one block, and an interval over the blocks
+//! - Two variants are compared block by block: the ratio of two runs of a block, and an interval over the blocks
 //!   ([`oroshi_stats::compare::ratio`]).
-//! - Every pair is compared, the earlier variant being the base; with more than four variants, each only with the first, or with the first that did not fail.
-//! - p values are corrected for the number of questions (Holm): the primary metric's among the pairs of its cell, those of the
-//!   other metrics among all of theirs. Cells stand for themselves: each answers at another place of the sweep.
-//! - Latency depends on the rate, so it is compared only where both answered at the same one, within 2 %, and not both fell behind
-//!   their timetable: then it says how long the run was. Of a burst, all that was asked for is its size.
-//! - Where more than 5 % of one side's requests were errors, nothing is compared that requests cost or took.
-//! - Where their answers are of different kinds, by status class or by the length of bodies, neither, unless that is wanted (`kinds`).
-//! - Where the machine was busy with something else in too many runs of one side, nothing follows for rates and latencies
-//!   ([`disturbed`](crate::disturbed)). Nor does anything follow for the rates where the load generator was at its limit in more than half of
-//!   the runs of the side that came out worse, or of either side where no difference was found: what came out is then its rate.
-//! - Where both kept one timetable (an open loop), their requests per second are equal because that was asked for.
+//! - Every pair is compared; the earlier variant is the base. With more than four variants, each is compared only with
+//!   the first that did not fail.
+//! - p values are corrected for the number of questions (Holm): the primary metric's among the pairs of its cell, the
+//!   other metrics' among all of theirs. Cells are separate, because each answers at another value of the sweep.
+//! - Latency depends on the rate. It is compared only where both sides answered at the same rate, within 2 %, and not
+//!   both fell behind their timetable: an overloaded side's latency measures the length of the run. Bursts must have
+//!   the same size.
+//! - Where more than 5 % of one side's requests were errors, no cost or time of requests is compared.
+//! - Nor where the answers differ in kind, by status class or length of bodies, unless the rules allow it (`kinds`).
+//! - Where other work disturbed too many runs of one side, rates and latencies have no verdict
+//!   ([`disturbed`](crate::disturbed)). Rates have none either where the load generator was at its limit in more than
+//!   half of the runs of the worse side, or of either side if no difference was found: the figure is then the
+//!   generator's rate.
+//! - Where both kept one timetable (an open loop), their requests per second are equal by design.
 //!
-//! [`comparisons`] does all of it; `facts` holds what must be known of a variant's runs, `sentence` says the verdict.
+//! [`comparisons`] does all of it. `facts` describes a variant's runs, `sentence` words the verdict.
 
 mod facts;
 mod kinds;
@@ -33,33 +36,33 @@ use facts::Timetables;
 pub(crate) use facts::{Facts, no_figure, same_rate};
 pub(crate) use sentence::Sentence;
 
-/// How often an interval holds the true value.
+/// The confidence of intervals.
 pub const CONFIDENCE: f64 = 0.95;
-/// With more variants than this, each is compared with the first only: ten pairs and more are nobody's question.
+/// With more variants than this, each is compared with the first only: nobody asks about ten pairs.
 const MOST_FOR_ALL_PAIRS: usize = 4;
 
-/// What is asked of the runs of a cell.
+/// The questions to a cell's runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// The variants' names; their runs tell them by index.
+    /// The variants' names; runs refer to them by index.
     pub names: &'a [String],
-    /// Which of them did not fail.
+    /// The variants that did not fail.
     pub alive: &'a [bool],
-    /// What is compared; the first is the primary one.
+    /// The metrics to compare, the primary one first.
     pub metrics: &'a [Metric],
-    /// Differences of less than this share do not matter.
+    /// Smaller differences than this share do not matter.
     pub smallest_effect: f64,
-    /// Nothing is said of rates and latencies where more than this share of one side's runs were disturbed.
+    /// No verdict on rates and latencies where more than this share of one side's runs were disturbed.
     pub disturbed: f64,
-    /// Ratios are judged although the answers of the two sides are of different kinds.
+    /// Judges ratios even if the two sides' answers differ in kind.
     pub any_answers: bool,
-    /// The cell ended because the primary intervals reached no further than this share. Then some of them are narrow by chance, and
-    /// reach further to make up for it ([`Stopping`]): other metrics as much as the primary one, as they move together.
+    /// The cell ended because the primary intervals reached no further than this share. Then chance makes some of them
+    /// too narrow, so all are widened ([`Stopping`]): other metrics as much as the primary one, as they move together.
     pub stopped_at: Option<f64>,
 }
 
-/// A variant's own figures: of every metric that its runs have, the median over runs with its interval. Empty with fewer than
-/// three runs. `stopped_at`: it is alone in its cell, which ended because an interval was narrow enough, as in [`Asked`].
+/// Returns a variant's own figures: for every metric of its runs, the median with its interval. Empty with fewer than
+/// three runs. `stopped_at`: the variant is alone in a cell that ended by precision, as in [`Asked`].
 #[must_use]
 pub fn figures(runs: &[Run], variant: usize, stopped_at: Option<f64>) -> BTreeMap<Metric, Interval> {
     let options = stopped(stopped_at);
@@ -67,13 +70,13 @@ pub fn figures(runs: &[Run], variant: usize, stopped_at: Option<f64>) -> BTreeMa
     Metric::ALL.into_iter().filter_map(of).collect()
 }
 
-/// Every metric, every pair: the ratio, the verdict, and the verdict in words.
+/// Compares every pair by every metric: ratio, verdict, and verdict in words.
 #[must_use]
 pub fn comparisons(asked: &Asked<'_>, runs: &[Run]) -> Vec<Comparison> {
     let facts: Vec<Facts<'_>> =
         asked.names.iter().enumerate().map(|(variant, name)| Facts::of(name, runs, variant)).collect();
     let own = stopped(asked.stopped_at);
-    // How much wider the primary ratio of each pair is for having been looked at.
+    // By how much early looks widened each pair's primary ratio.
     let mut widened: BTreeMap<(usize, usize), f64> = BTreeMap::new();
     let mut primary = Vec::new();
     let mut others = Vec::new();
@@ -90,7 +93,7 @@ pub fn comparisons(asked: &Asked<'_>, runs: &[Run]) -> Vec<Comparison> {
             let finding = finding.unless_disturbed(metric, asked.disturbed, [&facts[base], &facts[variant]]);
             Found { metric, base, variant, both: blocks.len(), finding }
         };
-        // One that failed before it was measured is said to have failed, and that is all.
+        // A variant that failed before any run is only reported as failed.
         let there = |&(base, variant): &(usize, usize)| {
             (asked.alive[base] && asked.alive[variant]) || !blocks(runs, base, variant).is_empty()
         };
@@ -109,8 +112,9 @@ pub fn comparisons(asked: &Asked<'_>, runs: &[Run]) -> Vec<Comparison> {
     [primary, others].into_iter().flat_map(|family| judge(asked, &facts, family)).collect()
 }
 
-/// How far the widest interval of the primary ratios reaches, as a share of the ratio, over all pairs of variants that are still
-/// `alive`; with one variant alone, the interval of its own figure. `asked` is how far it may reach in the end. `None` while one of them has no interval.
+/// Returns how far the widest primary interval reaches, as a share of the ratio, over all pairs that are still `alive`;
+/// with one variant alone, the interval of its own figure. `asked` is the precision to reach. `None` while a pair has
+/// no interval.
 #[must_use]
 pub fn precision(metric: Metric, runs: &[Run], alive: &[bool], asked: f64) -> Option<f64> {
     let options = stopped(Some(asked));
@@ -125,8 +129,8 @@ pub fn precision(metric: Metric, runs: &[Run], alive: &[bool], asked: f64) -> Op
     intervals?.iter().map(Interval::half_width_share).reduce(f64::max)
 }
 
-/// Which are compared: base and variant. With many, those with the first; if that failed, those with the next as well, until there is
-/// a base that did not.
+/// Returns the pairs to compare: base and variant. With many variants: those with the first; if it failed, also those
+/// with the next, until a base did not fail.
 fn pairs(alive: &[bool]) -> Vec<(usize, usize)> {
     let variants = alive.len();
     let first_alive = alive.iter().position(|alive| *alive).unwrap_or(0);
@@ -134,7 +138,7 @@ fn pairs(alive: &[bool]) -> Vec<(usize, usize)> {
     (0..bases).flat_map(|base| (base + 1..variants).map(move |variant| (base, variant))).collect()
 }
 
-/// The blocks in which both were measured.
+/// Returns the blocks in which both were measured.
 fn blocks(runs: &[Run], base: usize, variant: usize) -> Vec<(&Run, &Run)> {
     let find = |run: &Run| runs.iter().find(|other| other.variant == variant && other.block == run.block);
     runs.iter().filter(|run| run.variant == base).filter_map(|run| Some((run, find(run)?))).collect()
@@ -148,13 +152,13 @@ fn ratio(metric: Metric, blocks: &[(&Run, &Run)], options: &Bootstrap) -> Option
     compare::ratio(&blocks.iter().filter_map(pair).collect::<Vec<_>>(), options)
 }
 
-/// A variant's figures, run by run.
+/// Returns a variant's figures, run by run.
 pub(crate) fn values(runs: &[Run], variant: usize, metric: Metric) -> Vec<Value> {
     let value = |run: &Run| Some(Value { session: run.session, value: *run.figures.get(&metric)? });
     runs.iter().filter(|run| run.variant == variant).filter_map(value).collect()
 }
 
-/// Of intervals that decided when to stop: once they reached no further than this share.
+/// Returns the bootstrap for intervals that ended the cell at this precision.
 fn stopped(at: Option<f64>) -> Bootstrap {
     Bootstrap { stopping: at.map_or(Stopping::Fixed, Stopping::AtPrecision), ..bootstrap() }
 }
@@ -163,7 +167,7 @@ pub(crate) fn bootstrap() -> Bootstrap {
     Bootstrap { confidence: CONFIDENCE, ..Bootstrap::default() }
 }
 
-/// What a metric shows of a pair, before it is judged.
+/// A metric's finding on a pair, before its verdict.
 struct Found {
     metric: Metric,
     base: usize,
@@ -172,24 +176,24 @@ struct Found {
     finding: Finding,
 }
 
-/// What can be said at all.
+/// The statement that the runs allow.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Finding {
-    /// A ratio, to be judged.
+    /// A ratio to judge.
     Ratio(RatioEstimate),
-    /// A ratio from which nothing follows; why.
+    /// A ratio without a verdict, and the reason.
     Disturbed(RatioEstimate, String),
-    /// Both answered what one timetable asked of them, so their rates say nothing.
+    /// Both kept one timetable, so their rates say nothing.
     Timetable {
         /// Requests per second.
         rate: f64,
     },
-    /// Nothing; why.
+    /// No ratio, and the reason.
     Nothing(String),
 }
 
 impl Finding {
-    /// A ratio of a disturbed rate or latency is not judged. `facts` are those of base and variant.
+    /// Withholds the verdict on a disturbed rate or latency. `facts` are those of base and variant.
     pub(crate) fn unless_disturbed(self, metric: Metric, limit: f64, facts: [&Facts<'_>; 2]) -> Self {
         match self {
             Self::Ratio(estimate) if is_sensitive(metric) => match facts.iter().find(|f| f.disturbed.is_above(limit)) {
@@ -204,7 +208,8 @@ impl Finding {
         }
     }
 
-    /// The verdict on a ratio; a generator at its limit may take its worth away, and then this becomes [`Disturbed`](Self::Disturbed).
+    /// Returns the verdict on a ratio. If a generator was at its limit, the ratio may become
+    /// [`Disturbed`](Self::Disturbed).
     pub(crate) fn judge(
         &mut self,
         metric: Metric,
@@ -237,7 +242,7 @@ impl Finding {
         }
     }
 
-    /// How probable so much is by chance, where that is asked.
+    /// Returns the probability of the finding by chance, where it has one.
     pub(crate) fn p(&self) -> Option<f64> {
         if let Self::Ratio(estimate) = self { Some(estimate.p) } else { None }
     }
@@ -273,7 +278,7 @@ fn finding(
     Finding::Ratio(found)
 }
 
-/// Why figures of requests are not compared whose answers are of different kinds. `any_answers`: they are all the same.
+/// Returns why request figures cannot be compared: the answers differ in kind. `any_answers` allows it.
 pub(crate) fn other_work(metric: Metric, any_answers: bool, base: &Facts<'_>, variant: &Facts<'_>) -> Option<String> {
     if any_answers || metric == Metric::Memory {
         return None;
@@ -285,7 +290,8 @@ pub(crate) fn other_work(metric: Metric, any_answers: bool, base: &Facts<'_>, va
     ))
 }
 
-/// What timetables say of the requests per second; `None` where the servers had a say in it, and for other metrics.
+/// Returns the finding that timetables force on requests per second. `None` for other metrics, and where the servers
+/// decided the rate.
 pub(crate) fn given_rate(metric: Metric, base: &Facts<'_>, variant: &Facts<'_>) -> Option<Finding> {
     match facts::timetables(base, variant) {
         _ if metric != Metric::Rps => None,
@@ -295,7 +301,7 @@ pub(crate) fn given_rate(metric: Metric, base: &Facts<'_>, variant: &Facts<'_>) 
     }
 }
 
-/// Corrects the p values of a family of questions and says what follows.
+/// Corrects a family's p values and gives the verdicts.
 fn judge(asked: &Asked<'_>, facts: &[Facts<'_>], family: Vec<Found>) -> Vec<Comparison> {
     let raw: Vec<f64> = family.iter().filter_map(|found| found.finding.p()).collect();
     let questions = raw.len();
@@ -320,7 +326,7 @@ fn judge(asked: &Asked<'_>, facts: &[Facts<'_>], family: Vec<Found>) -> Vec<Comp
     family.into_iter().map(judged).collect()
 }
 
-/// Blocks that are needed before anything is said of a difference, in words.
+/// Says how many blocks are missing before a difference can be judged.
 pub(crate) fn too_few(blocks: usize, what: &str) -> String {
     match blocks {
         1 => {

@@ -1,7 +1,7 @@
-//! Today's result against one that was saved: what changed since, as far as that can be told.
+//! Compares today's result with a saved one.
 //!
-//! It is weaker than a comparison within one experiment. The runs did not take turns, so whatever else changed since, the machine,
-//! its neighbours, the kernel, counts as a difference; the caveats say so, and name what is known to differ.
+//! This is weaker than a comparison within one experiment. The runs did not alternate, so every other change counts as
+//! a difference too: the machine, its neighbours, the kernel. The caveats say so, and name the known differences.
 
 mod caveats;
 
@@ -17,43 +17,45 @@ use crate::metric::{Metric, Unit};
 use crate::plan::LEAST_BLOCKS;
 use crate::result::{CellResult, Ended, LabResult, RulesRecord, Run};
 
-/// What was saved.
+/// A saved result.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one of them, and it is read from a file")]
 pub enum Saved {
     /// The result of a comparison or an experiment.
     Lab(LabResult),
-    /// Single runs, all of one set-up.
+    /// Single runs of one set-up.
     Bench(Vec<Record>),
 }
 
-/// Today against then.
+/// The comparison of today with the saved result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Against {
-    /// For each of today's variants each metric; the primary one first.
+    /// Every metric of each of today's variants, the primary metric first.
     pub comparisons: Vec<AgainstRow>,
-    /// What it cannot prove, and what differs, in words.
+    /// The limits of the comparison and the known differences, in words.
     pub caveats: Vec<String>,
 }
 
-/// One variant's figure, today against then.
+/// One figure of a variant, today against the saved one.
 #[derive(Clone, Debug, Serialize)]
 pub struct AgainstRow {
-    /// The variant, with its group and its place in the sweep where there are several: `puma / unix / 100`.
+    /// The variant, with group and sweep value if there are several: `puma / unix / 100`.
     pub variant: String,
-    /// Which figure.
+    /// The figure.
     pub metric: Metric,
-    /// Today over then, with its interval; `None` with fewer than three runs on either side, or if it would say nothing.
+    /// Today's figure over the saved one, with its interval. `None` with fewer than three runs on a side, or if the
+    /// ratio would say nothing.
     pub ratio: Option<Interval>,
-    /// Probability of a ratio at least so far from 1 if nothing had changed; corrected for the number of questions (Holm).
+    /// Probability of a ratio at least this far from 1 without a change, corrected for the number of questions (Holm).
     pub p: Option<f64>,
-    /// What follows for today.
+    /// The verdict on today's figure.
     pub verdict: Verdict,
     /// The verdict as a sentence.
     pub words: String,
 }
 
-/// Compares each of today's variants with the saved one of the same name, or with the saved runs where they have no names.
+/// Compares each of today's variants with the saved variant of the same name, or with the saved runs if they have no
+/// names.
 #[must_use]
 pub fn against(saved: &Saved, today: &LabResult) -> Against {
     let saved_runs: Vec<Run> = match saved {
@@ -87,7 +89,7 @@ pub fn against(saved: &Saved, today: &LabResult) -> Against {
     Against { comparisons: comparisons.collect(), caveats }
 }
 
-/// The runs of a variant, among those of its cell.
+/// A variant's runs, among those of its cell.
 type Runs<'a> = (&'a [Run], usize);
 
 /// One variant, today and then.
@@ -95,7 +97,7 @@ struct Sides<'a> {
     name: String,
     now: Runs<'a>,
     then: Runs<'a>,
-    /// One of them was run until its interval was narrow enough.
+    /// One side ran until its interval was narrow enough.
     stopped_when_precise: bool,
 }
 
@@ -140,7 +142,7 @@ fn finding(metric: Metric, sides: &Sides<'_>, rules: &RulesRecord) -> Finding {
     if let Some(why) = other_work(metric, rules.any_answers, &then, &now) {
         return Finding::Nothing(why);
     }
-    // How narrow the intervals had to become where their width decided when to stop.
+    // How narrow the intervals had to be, if their width ended the cell.
     let stopping = if sides.stopped_when_precise { Stopping::AtPrecision(rules.precision) } else { Stopping::Fixed };
     let options = Bootstrap { stopping, ..bootstrap() };
     let Some(estimate) = compare::ratio_unpaired(&old, &new, &options) else {
@@ -155,7 +157,7 @@ fn finding(metric: Metric, sides: &Sides<'_>, rules: &RulesRecord) -> Finding {
     Finding::Ratio(estimate)
 }
 
-/// Two figures without an interval, and why there is none.
+/// Shows two figures without an interval, and why there is none.
 fn single(metric: Metric, old: &[Value], new: &[Value]) -> String {
     let middle = |values: &[Value]| {
         let mut values: Vec<f64> = values.iter().map(|value| value.value).collect();
@@ -182,20 +184,20 @@ fn saved_name(name: &str) -> String {
     format!("{name} as saved")
 }
 
-/// The saved variant that is this one of today's: of the same name, in the same group, at the same value of the sweep. With one
-/// cell on both sides the name is enough. With it, whether its own figure ended its cell.
+/// Finds today's variant in the saved result: same name, group and sweep value. With one cell on both sides the name is
+/// enough. Also tells whether the variant's own figure ended its cell.
 fn find<'a>(saved: &'a LabResult, today: &LabResult, cell: &CellResult, name: &str) -> Option<(Runs<'a>, bool)> {
     let then = same_cell(saved, today, cell)?;
     let variant = then.variants.iter().position(|variant| variant.name == name)?;
     Some(((&then.runs, variant), stopped_on_one(then)))
 }
 
-/// The cell was over when the figure of its only variant was precise enough.
+/// Whether the cell ended by the precision of its only variant.
 fn stopped_on_one(cell: &CellResult) -> bool {
     cell.variants.len() == 1 && cell.ended == Ended::Precise
 }
 
-/// The saved cell that is this one of today's.
+/// Finds today's cell in the saved result.
 fn same_cell<'a>(saved: &'a LabResult, today: &LabResult, cell: &CellResult) -> Option<&'a CellResult> {
     let alone = saved.cells.len() == 1 && today.cells.len() == 1;
     let same = |then: &&CellResult| alone || then.group == cell.group && point(saved, then) == point(today, cell);
@@ -212,7 +214,7 @@ fn title(result: &LabResult, cell: &CellResult, name: &str) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(" / ")
 }
 
-/// A saved run of its own: each was a start of its own too, as far as anybody knows.
+/// Turns a saved single run into a run with a start of its own.
 fn as_run((index, record): (usize, &Record)) -> Run {
     let figures = Metric::ALL.into_iter().filter_map(|metric| Some((metric, metric.of(record)?)));
     Run {

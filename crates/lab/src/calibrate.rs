@@ -1,14 +1,14 @@
-//! Calibration: how often the intervals hold the truth, and how often a verdict is false.
+//! Calibration: how often intervals contain the true ratio, and how often verdicts are false.
 //!
-//! Comparisons of set-ups whose true ratio is known go through all that a real one goes through: connections that send one request after
-//! the other, the count of requests in a window of time, the bootstrap, the rule that says when it is enough, the verdict. What is
-//! counted is how often each was right.
+//! Comparisons of set-ups with a known true ratio take all steps of real ones: connections that send requests one after
+//! the other, the count within a window, the bootstrap, the stopping rule, the verdict. The calibration counts how
+//! often each was right.
 //!
-//! - [`simulate`]: thousands of comparisons on a virtual clock. Only servers and sockets are simulated (`simulated`); the count
-//!   ([`oroshi_stats::window`]), the lengths of runs, the rule and the verdicts ([`decide`](crate::decide)) are the functions that real runs
-//!   use.
+//! - [`simulate`]: thousands of comparisons on a virtual clock. Only servers and sockets are simulated (`simulated`).
+//!   The count ([`oroshi_stats::window`]), the lengths of runs, the rule and the verdicts ([`decide`](crate::decide))
+//!   are the functions of real runs.
 //! - [`real`]: some dozens with real servers (`oroshi target`), each beside simulated ones of the same kind.
-//! - [`report`]: the tables, and whether all is within its bounds.
+//! - [`report`]: the tables, and whether all is within bounds.
 
 pub mod real;
 pub mod report;
@@ -27,13 +27,13 @@ pub use simulated::{Scenario, simulate_one};
 pub const DELAYS_MS: [f64; 5] = [1.0, 5.0, 20.0, 100.0, 500.0];
 /// Connections under load.
 pub const CONNECTIONS: [usize; 3] = [1, 10, 100];
-/// True ratios of the rates, beside 1.
+/// True ratios of the rates, besides 1.
 pub const RATIOS: [f64; 8] = [0.90, 0.95, 0.97, 0.985, 1.015, 1.03, 1.05, 1.10];
 
-/// How long a request may take: longer than the delays that are drawn. A request that is given up would be a failed one.
+/// Limit for one request: longer than all drawn delays, because a timeout would count as a failure.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The load of `compare` without flags, but for its timeout.
+/// The load of `compare` without flags, except its timeout.
 fn usual_load() -> Draft {
     Draft {
         duration: Some(Duration::from_secs(1)),
@@ -45,7 +45,7 @@ fn usual_load() -> Draft {
     }
 }
 
-/// What became of one comparison whose truth is known.
+/// The outcome of a comparison with a known true ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
     /// The true ratio, variant by base.
@@ -58,26 +58,26 @@ pub struct Trial {
     pub high: f64,
     /// The verdict.
     pub verdict: Verdict,
-    /// Blocks that it took.
+    /// Blocks of the comparison.
     pub blocks: usize,
 }
 
 impl Trial {
-    /// Whether the interval holds the truth.
+    /// Whether the interval contains the true ratio.
     #[must_use]
     pub fn covered(&self) -> bool {
         (self.low..=self.high).contains(&self.truth)
     }
 
-    /// Whether a difference was found between a set-up and itself.
+    /// Whether a set-up differed from itself.
     #[must_use]
     pub fn is_false_alarm(&self) -> bool {
         self.truth == 1.0 && matches!(self.verdict, Verdict::Faster | Verdict::Slower)
     }
 }
 
-/// Comparisons on a virtual clock: `trials` in each row of each table, `workers` threads. `going_on` is told how many are done, and of how
-/// many; where it says false, it ends with what there is.
+/// Runs comparisons on a virtual clock: `trials` in each row of each table, on `workers` threads. `going_on` receives
+/// how many are done, and of how many; if it returns false, the calibration ends with the trials so far.
 pub fn simulate(trials: usize, seed: u64, workers: usize, going_on: &(dyn Fn(usize, usize) -> bool + Sync)) -> Report {
     simulated::all(trials, seed, workers.max(1), going_on)
 }

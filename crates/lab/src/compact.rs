@@ -1,7 +1,7 @@
-//! A result small enough to keep for years: each run's figures as columns, and one histogram for each variant.
+//! A result small enough to keep for years: runs' figures as columns, and one histogram per variant.
 //!
-//! A full result holds every run's record: its histograms, its series, its server's processes. Reports and comparisons need few of
-//! these. [`LabResult::compact`] keeps what they need; [`LabResult`] reads both forms.
+//! A full result holds every run's record: histograms, series, server processes. Reports and comparisons need few of
+//! these. [`LabResult::compact`] keeps those; [`LabResult`] reads both forms.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,15 +18,16 @@ use crate::result::{CommandRun, LabResult, MachineUse, Run};
 
 /// Significant digits of the histograms: enough for a curve, at a quarter of the size.
 const HISTOGRAM_DIGITS: u8 = 2;
-/// Significant digits of figures: a thousand times finer than runs repeat.
+/// Significant digits of figures: a thousand times finer than the repeatability of runs.
 const FIGURE_DIGITS: i32 = 7;
 
 impl LabResult {
-    /// Returns the compact form as JSON. Each run keeps its place, its figures, its grade and its warnings. Each variant gets the
-    /// histogram of all its response times: HdrHistogram's V2 encoding, DEFLATE, base64, nanoseconds, two significant digits.
+    /// Returns the compact form as JSON. Each run keeps its place, figures, grade and warnings. Each variant gets the
+    /// histogram of all its response times: HdrHistogram's V2 encoding, DEFLATE, base64, nanoseconds, two significant
+    /// digits.
     ///
     /// # Errors
-    /// When a figure is no number that JSON can hold.
+    /// When JSON cannot hold a figure.
     pub fn compact(&self) -> Result<Value, serde_json::Error> {
         let mut small = self.clone();
         for (cell, whole) in small.cells.iter_mut().zip(&self.cells) {
@@ -58,7 +59,7 @@ pub(crate) fn read_runs<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Run>, 
     from.deserialize_any(EitherForm)
 }
 
-/// Tells rows from columns by the kind of value. An untagged enum would buffer them, and no longer read numbers as keys.
+/// Tells rows from columns by the kind of value. An untagged enum would buffer them and fail on numeric keys.
 struct EitherForm;
 
 impl<'de> Visitor<'de> for EitherForm {
@@ -77,7 +78,7 @@ impl<'de> Visitor<'de> for EitherForm {
     }
 }
 
-/// Runs as columns: the value at an index of each column belongs to the same run. A column in which no run has a value is left out.
+/// Runs as columns: one index is one run in every column. A column without any value is left out.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Columns {
@@ -95,10 +96,10 @@ struct Columns {
     others: Vec<Option<f64>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     stolen: Vec<Option<f64>>,
-    /// By run, as few have any.
+    /// By run, because few have any.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     shift: BTreeMap<usize, String>,
-    /// By run, as few have any.
+    /// By run, because few have any.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     warnings: BTreeMap<usize, Vec<String>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -125,7 +126,7 @@ impl From<&[Run]> for Columns {
             warnings: (runs.iter().enumerate().filter(|(_, run)| !run.warnings.is_empty()))
                 .map(|(index, run)| (index, run.warnings.clone()))
                 .collect(),
-            // The words differ from run to run by a port alone; the variant has them as they were written.
+            // Commands differ between runs by a port only; the variant has them as they were written.
             command: column(runs, |run| Some(CommandRun { words: Vec::new(), ..run.command.clone()? })),
         }
     }
@@ -171,7 +172,7 @@ impl Columns {
     }
 }
 
-/// A value of each run; empty if no run has one.
+/// Returns a column of one value per run; empty if no run has one.
 fn column<T>(runs: &[Run], of: impl Fn(&Run) -> Option<T>) -> Vec<Option<T>> {
     let values: Vec<Option<T>> = runs.iter().map(of).collect();
     if values.iter().all(Option::is_none) { Vec::new() } else { values }
@@ -187,7 +188,7 @@ fn rounded(value: f64) -> f64 {
         return value;
     }
     let digits = FIGURE_DIGITS - 1 - value.abs().log10().floor() as i32;
-    // Through text, as a power of ten is no exact number.
+    // Through text, because a power of ten is not exact.
     format!("{value:.*}", digits.clamp(0, 17) as usize).parse().unwrap_or(value)
 }
 
@@ -201,9 +202,11 @@ mod tests {
 
     fn result(runs: Vec<Run>) -> LabResult {
         serde_json::from_value(serde_json::json!({
-            "schema": crate::result::SCHEMA, "name": "n", "title": "t", "question": "", "started_unix_s": 1.7e9, "elapsed_s": 9.0,
+            "schema": crate::result::SCHEMA, "name": "n", "title": "t", "question": "", "started_unix_s": 1.7e9,
+            "elapsed_s": 9.0,
             "cut_short": false, "quick": false, "rerun": [], "source": null, "metrics": [], "sweep": null,
-            "rules": { "smallest_effect": 0.03, "precision": 0.01, "min_blocks": 10, "max_blocks": 20, "max_time_s": null,
+            "rules": { "smallest_effect": 0.03, "precision": 0.01, "min_blocks": 10, "max_blocks": 20,
+              "max_time_s": null,
                 "blocks_per_start": null, "seed": 1, "confidence": 0.95 },
             "server_cpus": null, "load_cpus": null, "environment": {}, "warnings": [], "skipped": [],
             "cells": [cell(&["A", "B"], runs)],
@@ -259,7 +262,7 @@ mod tests {
         }
         assert_eq!(after[0].grade(), Some(Bottleneck::ServerBound));
         assert_eq!(after[5].command.as_ref().unwrap().output, "done");
-        // Once more changes nothing.
+        // A second time changes nothing.
         let again = small.compact().unwrap();
         assert_eq!(again["cells"][0]["runs"], json["cells"][0]["runs"]);
         assert_eq!(again["cells"][0]["variants"], json["cells"][0]["variants"]);

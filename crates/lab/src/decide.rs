@@ -1,7 +1,6 @@
-//! The decisions on a comparison: whether it has seen enough, and what follows from its runs.
+//! Decides when a comparison has seen enough, and what follows from its runs.
 //!
-//! Numbers in, decisions out: no clock, no process. What carries out an experiment asks here, and so does its
-//! [calibration](crate::calibrate), whose runs are simulated.
+//! Pure: no clock, no process. Experiments and their [calibration](crate::calibrate) both decide here.
 
 use crate::analysis::{self, Asked};
 use crate::metric::Metric;
@@ -9,17 +8,17 @@ use crate::plan::Rules;
 use crate::result::{Comparison, Ended, Run};
 use crate::run::stop;
 
-/// Whether a cell makes no further block after this many, and why. `over`: its share of the time is used up. `alive`: which variants did
-/// not fail.
+/// Returns why a cell ends after this many blocks, or `None` to go on. `over`: its share of the time is used up.
+/// `alive`: the variants that did not fail.
 #[must_use]
 pub fn ended(rules: &Rules, primary: Metric, runs: &[Run], alive: &[bool], blocks: usize, over: bool) -> Option<Ended> {
-    // Not looked at earlier: it would cost time, and change nothing.
+    // An earlier look costs time and changes nothing.
     let looked = blocks >= rules.min_blocks;
     let precision = looked.then(|| analysis::precision(primary, runs, alive, rules.precision)).flatten();
     stop::ended(rules, blocks, precision, over)
 }
 
-/// Every metric, every pair: the ratio, the verdict, and the verdict in words.
+/// Compares every pair by every metric: ratio, verdict, and verdict in words.
 #[must_use]
 pub fn comparisons(
     rules: &Rules,

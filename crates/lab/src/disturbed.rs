@@ -1,28 +1,28 @@
-//! Which runs met a machine that had other work, and when that forbids a verdict.
+//! Disturbed runs: the machine had other work. Decides when they forbid a verdict.
 //!
-//! Per run: it is *disturbed* when processes of others took more than [`OTHERS`] of the CPUs that it could use, or other machines on this host
-//! more than [`STOLEN`] of one of them (steal). Per comparison: a share of such runs on either side above the rule's limit
-//! ([`Rules::disturbed`](crate::plan::Rules::disturbed)) forbids a verdict on rates and latencies. What the server's own work costs, CPU time per
-//! request and memory, may still have one. All of this looks at the machine and never at the figures, so a disturbed block may be made
-//! anew without choosing among results.
+//! A run is *disturbed* when processes of others took more than [`OTHERS`] of the CPUs that it could use, or other
+//! machines on this host took more than [`STOLEN`] of one of them (steal). If the share of such runs on either side
+//! exceeds the rule's limit ([`Rules::disturbed`](crate::plan::Rules::disturbed)), rates and latencies get no verdict.
+//! CPU time per request and memory still may. All of this looks at the machine, never at the figures, so repeating a
+//! disturbed block does not choose among results.
 
 use oroshi_words::units;
 
 use crate::metric::Metric;
 use crate::result::{MachineUse, Run};
 
-/// Share of the CPUs that a run could use from which other processes disturb it.
+/// Other processes disturb a run from this share of its CPUs.
 pub const OTHERS: f64 = 0.1;
-/// Share of one of these CPUs from which other machines disturb it.
+/// Other machines disturb a run from this share of one of its CPUs.
 pub const STOLEN: f64 = 0.05;
 
-/// Whether a metric means little when the machine has other work: a rate, or a time that requests took.
+/// Whether other work on the machine distorts a metric: rates and response times.
 #[must_use]
 pub fn is_sensitive(metric: Metric) -> bool {
     metric == Metric::Rps || metric.is_latency()
 }
 
-/// Whether a run was disturbed, as far as that is known.
+/// Whether a run was disturbed, as far as is known.
 #[must_use]
 pub fn is_disturbed(run: &Run) -> bool {
     run.machine.as_ref().is_some_and(|machine| took(machine) || stole(machine))
@@ -36,7 +36,7 @@ fn stole(machine: &MachineUse) -> bool {
     machine.stolen.is_some_and(|stolen| stolen > STOLEN)
 }
 
-/// What disturbed a run, in words, if anything did.
+/// Says what disturbed a run, if anything did.
 #[must_use]
 pub fn words(machine: &MachineUse) -> Option<String> {
     let others = machine.others.filter(|_| took(machine)).map(|others| {
@@ -55,7 +55,7 @@ pub fn words(machine: &MachineUse) -> Option<String> {
     })
 }
 
-/// How many of some runs were disturbed, and by what.
+/// Counts disturbed runs, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Disturbed {
     pub(crate) runs: usize,
@@ -77,7 +77,7 @@ impl Disturbed {
         all
     }
 
-    /// More than this share of the runs were.
+    /// Whether more than this share of the runs were disturbed.
     pub(crate) fn is_above(self, limit: f64) -> bool {
         self.disturbed as f64 > limit * self.runs as f64
     }

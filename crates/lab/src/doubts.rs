@@ -1,8 +1,9 @@
-//! What makes the figures of an experiment doubtful, as sentences.
+//! Reasons to doubt an experiment's figures, as sentences.
 //!
-//! [`beforehand`] judges the machine and the plan before the first run, [`Machine`] what happens on it meanwhile, [`thin`] what rests on
-//! too few answers, and [`summed`] puts together what was said of single runs. Nothing here ends an experiment: CPU time per request survives most of it, and
-//! every pair of runs met the same machine. But whoever reads a figure must know.
+//! [`beforehand`] judges the machine and the plan before the first run, [`Machine`] watches the machine during it,
+//! [`thin`] finds percentiles with too few answers, and [`summed`] merges the warnings of single runs. Nothing here
+//! ends an experiment: CPU time per request survives most of it, and both runs of a pair met the same machine. But
+//! readers of a figure must know.
 
 mod busy;
 mod clock;
@@ -26,19 +27,20 @@ pub use summed::summed;
 pub use thin::thin;
 use throttle::Throttled;
 
-/// What follows when servers and load run on the same CPUs.
+/// The consequence of servers and load on the same CPUs.
 const SO: &str =
     "each takes time from the other, so rates and latencies show both together; CPU time per request still compares";
-/// Share of a CPU that other machines took, from which the whole is doubtful. A single run is disturbed by more ([`STOLEN`](crate::disturbed::STOLEN)).
+/// Share of a CPU taken by other machines that makes the experiment doubtful. A single run is disturbed by more
+/// ([`STOLEN`](crate::disturbed::STOLEN)).
 const STEAL: f64 = 0.02;
-/// How long other processes are looked at before anything is started.
+/// How long to watch other processes before anything starts.
 const LOOK: Duration = Duration::from_millis(300);
-/// How many busy processes are named.
+/// Busy processes to name.
 const NAMED: usize = 5;
-/// Descriptors that a program opens beside its connections.
+/// Descriptors that a program opens besides its connections.
 const SPARE_DESCRIPTORS: u64 = 64;
 
-/// What can be said before the first run.
+/// Returns warnings about the plan and the machine before the first run.
 #[must_use]
 pub fn beforehand(experiment: &Experiment, environment: &Environment) -> Vec<String> {
     let available = oroshi_net::available_cpus().ok();
@@ -49,19 +51,23 @@ pub fn beforehand(experiment: &Experiment, environment: &Environment) -> Vec<Str
         descriptors(experiment, &environment.descriptors),
         environment.cgroup.cpus.map(|cpus| {
             format!(
-                "this control group may use {} CPUs' worth of time (cpu.max): once it is used up everything in it stands still for \
+                "this control group may use {} CPUs' worth of time (cpu.max): once it is used up everything in it \
+                 stands still for \
                  a moment, servers and load alike",
                 units::number(cpus)
             )
         }),
         governor.filter(|governor| *governor != "performance").map(|governor| {
             format!(
-                "the CPU frequency governor is {governor}: clocks follow the load, so a lightly loaded server looks slower than it \
+                "the CPU frequency governor is {governor}: clocks follow the load, so a lightly loaded server looks \
+                 slower than it \
                  is (`cpupower frequency-set -g performance`)"
             )
         }),
         environment.cpu.turbo.filter(|turbo| *turbo).map(|_| {
-            "turbo is on: clocks depend on heat and on how many CPUs are busy, so absolute figures differ from day to day".to_owned()
+            "turbo is on: clocks depend on heat and on how many CPUs are busy, so absolute figures differ from day to \
+             day"
+            .to_owned()
         }),
     ]
     .into_iter()
@@ -69,15 +75,15 @@ pub fn beforehand(experiment: &Experiment, environment: &Environment) -> Vec<Str
     .collect()
 }
 
-/// What is known of the machine's CPUs.
+/// The machine's CPUs, as far as they are known.
 struct Cpus<'a> {
     available: Option<&'a CpuList>,
-    /// The CPUs that share a core with this one, itself included.
+    /// Returns the CPUs that share a core with this one, including itself.
     siblings: fn(usize) -> Vec<usize>,
 }
 
 fn shared_cpus(experiment: &Experiment, cpus: &Cpus<'_>) -> Option<String> {
-    // Where servers that are not ours run, nobody knows before they were found.
+    // The CPUs of external servers are unknown before we find their processes.
     if experiment.cells.iter().all(|cell| cell.servers.is_empty()) {
         return None;
     }
@@ -108,7 +114,7 @@ fn shared_cpus(experiment: &Experiment, cpus: &Cpus<'_>) -> Option<String> {
     ))
 }
 
-/// The most connections that any run of our own load holds, or a program's burst, or the warm-up before it.
+/// Returns the most connections that a run of our own load, a program's burst or the warm-up before it holds.
 fn most_connections(experiment: &Experiment) -> u64 {
     let variants = experiment.cells.iter().flat_map(|cell| &cell.variants);
     let connections = variants.map(|variant| match &variant.load {
@@ -128,21 +134,24 @@ fn descriptors(experiment: &Experiment, limit: &DescriptorLimit) -> Option<Strin
     let many = units::count(connections);
     if let Some(hard) = limit.hard.filter(|&hard| hard < needed) {
         return Some(format!(
-            "{many} connections need as many file descriptors on either side, and processes here may have {hard}: raise the hard limit \
-             to {needed} or more (`ulimit -Hn {needed}` as root, LimitNOFILE={needed} in a systemd unit, --ulimit nofile={needed} \
+            "{many} connections need as many file descriptors on either side, and processes here may have {hard}: \
+             raise the hard limit \
+             to {needed} or more (`ulimit -Hn {needed}` as root, LimitNOFILE={needed} in a systemd unit, --ulimit \
+             nofile={needed} \
              for a container)"
         ));
     }
     let ours = experiment.cells.iter().any(|cell| !cell.servers.is_empty());
     limit.soft.filter(|&soft| ours && soft < needed).map(|soft| {
         format!(
-            "servers start with a limit of {soft} file descriptors, and {many} connections need more: a server that does not raise it \
+            "servers start with a limit of {soft} file descriptors, and {many} connections need more: a server that \
+             does not raise it \
              by itself will refuse some (`ulimit -n {needed}` before this command)"
         )
     })
 }
 
-/// Servers that are not ours, but were found on this machine: they share its CPUs with the load.
+/// Warns of external servers found on this machine: they share its CPUs with the load.
 #[must_use]
 pub fn here(experiment: &Experiment, cells: &[CellResult]) -> Option<String> {
     if experiment.cells.iter().any(|cell| !cell.servers.is_empty()) {
@@ -155,7 +164,7 @@ pub fn here(experiment: &Experiment, cells: &[CellResult]) -> Option<String> {
     })
 }
 
-/// What happens on the machine while an experiment lasts.
+/// Watches the machine during an experiment.
 #[derive(Debug)]
 pub struct Machine {
     steal: Option<StealMeter>,
@@ -169,19 +178,19 @@ pub struct Machine {
     runs: usize,
 }
 
-/// Looks at the other processes over one run.
+/// Watches the other processes during one run.
 #[derive(Debug)]
-pub struct Look {
+pub struct ProcessWatch {
     processes: Processes,
     cpus: busy::Cpus,
     begun: Instant,
 }
 
 impl Machine {
-    /// Begins to watch; looks for some 300 ms at who else is busy. To be called before anything is started.
+    /// Begins to watch, and looks for some 300 ms which processes are busy. Call it before anything starts.
     #[must_use]
     pub fn begin() -> Self {
-        let look = Look::begin();
+        let look = ProcessWatch::begin();
         std::thread::sleep(LOOK);
         Self {
             steal: StealMeter::begin(),
@@ -194,7 +203,7 @@ impl Machine {
         }
     }
 
-    /// What can be said before the first run.
+    /// Returns the warning before the first run.
     #[must_use]
     pub fn beforehand(&self) -> Option<String> {
         let busy = busy::listed(&self.before, NAMED)?;
@@ -203,11 +212,11 @@ impl Machine {
         ))
     }
 
-    /// A run is over: who was busy in it, but for processes of these names, which are its server's; and the clock of the CPUs
-    /// just before its measured part, MHz. Gives what the CPUs that the run could use (`None`: all) did for others.
+    /// Ends a run: notes busy processes, except those of these names, which are its server's, and the CPUs' clock just
+    /// before the measured part, MHz. Returns what the run's CPUs (`None`: all) did for others.
     pub fn ran(
         &mut self,
-        look: Look,
+        look: ProcessWatch,
         cpus: Option<&CpuList>,
         servers: Option<&[String]>,
         clock: Option<f64>,
@@ -217,7 +226,7 @@ impl Machine {
         let (processes, now) = (Processes::look(), busy::Cpus::look());
         let own = std::process::id();
         let used = busy::machine_use((&look.processes, &look.cpus), (&processes, &now), cpus, own, servers);
-        // Where the server is not known, it would be taken for a stranger.
+        // An unknown server would be mistaken for another process.
         let Some(servers) = servers else { return used };
         let busy = busy::others(&look.processes, &processes, look.begun.elapsed(), own, servers);
         self.disturbed += usize::from(!busy.is_empty());
@@ -225,13 +234,14 @@ impl Machine {
         used
     }
 
-    /// What is to be said in the end, beside [`beforehand`](Self::beforehand).
+    /// Returns the warnings at the end, besides [`beforehand`](Self::beforehand).
     #[must_use]
     pub fn finish(self) -> Vec<String> {
         let disturbed = busy::listed(&self.during, NAMED).map(|busy| {
             let (disturbed, runs) = (self.disturbed, self.runs);
             format!(
-                "in {disturbed} of {runs} runs other processes were busy: {busy}; what does not belong to the servers took time from \
+                "in {disturbed} of {runs} runs other processes were busy: {busy}; what does not belong to the servers \
+                 took time from \
                  them"
             )
         });
@@ -241,8 +251,8 @@ impl Machine {
     }
 }
 
-impl Look {
-    /// Begins to look.
+impl ProcessWatch {
+    /// Begins to watch.
     #[must_use]
     pub fn begin() -> Self {
         Self { processes: Processes::look(), cpus: busy::Cpus::look(), begun: Instant::now() }
@@ -257,7 +267,8 @@ fn stolen(shares: &CpuShares) -> Option<String> {
     let worst = shares.worst_share();
     (worst > STEAL).then(|| {
         format!(
-            "other machines on this host took {} of a CPU's time over the whole experiment (steal): absolute figures are too low by \
+            "other machines on this host took {} of a CPU's time over the whole experiment (steal): absolute figures \
+             are too low by \
              about as much, ratios hold",
             units::percent(worst)
         )
@@ -368,8 +379,8 @@ mod tests {
             disturbed: 0,
             runs: 0,
         };
-        machine.ran(Look::begin(), None, None, Some(2600.0));
-        machine.ran(Look::begin(), None, None, Some(2600.0));
+        machine.ran(ProcessWatch::begin(), None, None, Some(2600.0));
+        machine.ran(ProcessWatch::begin(), None, None, Some(2600.0));
         assert_eq!(machine.beforehand(), None);
         assert_eq!(machine.finish(), Vec::<String>::new());
     }

@@ -1,4 +1,4 @@
-//! Following an experiment while it lasts.
+//! The progress of an experiment, for a follower.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use oroshi_bench::Observer;
 
 use crate::plan::{Cell, Experiment};
 
-/// What an experiment is at. Told before it happens, but for [`Event::Ran`].
+/// A step of an experiment. Reported before it happens, except [`Event::Ran`].
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
     /// A cell begins.
     Cell {
-        /// Which, from 0.
+        /// Its index, from 0.
         index: usize,
         /// The cell.
         cell: &'a Cell,
     },
-    /// A server is started, or stopped, and it may take a moment.
+    /// A server starts or stops, which may take a moment.
     Starting {
         /// Its name.
         server: &'a str,
@@ -27,10 +27,10 @@ pub enum Event<'a> {
         cell: usize,
         /// Its variant, from 0.
         variant: usize,
-        /// The block, from 0; `None` while rate or length of the runs are being found.
+        /// The block, from 0; `None` while rate or lengths are being determined.
         block: Option<usize>,
     },
-    /// A run is over.
+    /// A run ended.
     Ran {
         /// Its cell, from 0.
         cell: usize,
@@ -40,10 +40,10 @@ pub enum Event<'a> {
         precision: Option<f64>,
         /// Time since the experiment began.
         elapsed: Duration,
-        /// The least time that the rest will take, and the most, as far as can be told by now.
+        /// The minimum and maximum time for the rest, as estimated so far.
         left: (Duration, Duration),
     },
-    /// Something makes the figures doubtful; it is in the result too.
+    /// Something makes the figures doubtful. The result lists it too.
     Warning(&'a str),
     /// A variant was given up.
     Failed {
@@ -56,16 +56,16 @@ pub enum Event<'a> {
     },
 }
 
-/// Somebody who follows an experiment.
+/// Follows an experiment.
 pub trait Follow {
-    /// Told what it is at.
+    /// Receives a step.
     fn event(&mut self, experiment: &Experiment, event: Event<'_>) {
         let _ = (experiment, event);
     }
-    /// Asked some ten times per second, and between any two steps: whether it should end now.
+    /// Asked some ten times per second and between steps: whether to end now.
     fn cancelled(&mut self) -> bool {
         false
     }
-    /// Who follows the bench run under way. Its `cancelled` must say the same as ours.
+    /// Returns the observer of bench runs. Its `cancelled` must agree with this one's.
     fn bench(&mut self) -> &mut dyn Observer;
 }

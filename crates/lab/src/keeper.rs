@@ -1,12 +1,12 @@
-//! The process that keeps others: it starts them, and whatever becomes of us, it ends them.
+//! The keeper process: starts servers, and ends them whatever becomes of us.
 //!
-//! A server may fork, leave its process group, ignore signals; and we may be killed in the middle of a run. So each server has a
-//! process of our own above it, `oroshi keep`, which all of its descendants fall to when their parent ends
-//! (PR_SET_CHILD_SUBREAPER), and whose standard input is a pipe from us. It does as it is told through that pipe
-//! (`message`); when the pipe closes, because it was told to stop or because we are gone, it ends everything below itself,
-//! removes the folder that it made, and ends.
+//! A server may fork, leave its process group or ignore signals, and we may be killed in the middle of a run. So each
+//! server has its own `oroshi keep` process above it, which inherits all orphaned descendants (PR_SET_CHILD_SUBREAPER)
+//! and whose standard input is a pipe from us. Requests arrive through that pipe (`message`). When the pipe closes, or
+//! a request says stop, the keeper ends everything below itself, removes the folder that it made, and exits.
 //!
-//! Read it in this order: `process`, the process itself; `bounded`, what it keeps of their output; `client`, our side of the pipe; `message`, what goes through it.
+//! Read it in this order: `process`, the keeper itself; `bounded`, the output that it keeps; `client`, our side of the
+//! pipe; `message`, the protocol.
 
 mod bounded;
 mod client;
@@ -18,4 +18,4 @@ pub use process::{Keep, keep};
 
 pub(crate) use bounded::HEAD;
 pub(crate) use client::Keeper;
-pub(crate) use message::{Ended, Order, Reply};
+pub(crate) use message::{Ended, Reply, Request};

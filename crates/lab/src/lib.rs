@@ -1,17 +1,17 @@
-//! Experiments: start set-ups, let them take turns, compare.
+//! Experiments: start set-ups, run them in turn, compare them.
 //!
-//! It knows processes, the order of runs, and what may be concluded from them. It does not know flags, TOML, terminals or HTML:
-//! the command line makes an [`Experiment`] and prints a [`LabResult`]; the report crate draws it.
+//! The crate knows processes, the order of runs, and which conclusions they allow. It does not know flags, TOML,
+//! terminals or HTML: the command line makes an [`Experiment`] and prints a [`LabResult`]; the report crate draws it.
 //!
 //! Read it in this order:
 //!
-//! 1. [`plan`]: what is to be done. [`metric`]: what is compared.
-//! 2. [`result`]: what came out; `compact`: the form that is kept. [`follow`]: seen while it lasts.
-//! 3. [`template`], [`place`]: ports, sockets and folders. [`keeper`]: the process above a server. [`serving`]: servers that are
-//!    ready, commands that run to their end.
-//! 4. [`order`]: who runs when. [`analysis`]: from runs to verdicts. [`decide`]: when it is enough. [`doubts`]: what is wrong with the
-//!    machine. [`disturbed`]: when that forbids a verdict. [`baseline`]: today against a saved result.
-//! 5. [`run`](mod@run): all of it together. [`calibrate`]: how often its intervals hold the truth.
+//! 1. [`plan`]: the experiment. [`metric`]: the figures to compare.
+//! 2. [`result`]: the outcome; `compact`: the form that is kept. [`follow`]: its progress.
+//! 3. [`template`], [`workspace`]: ports, sockets and folders. [`keeper`]: the process above a server. [`serving`]:
+//!    servers that are ready, commands that run to their end.
+//! 4. [`order`]: the order of runs. [`analysis`]: from runs to verdicts. [`decide`]: when to stop. [`doubts`]: problems
+//!    of the machine. [`disturbed`]: when these forbid a verdict. [`baseline`]: today against a saved result.
+//! 5. [`run`](mod@run): all of it together. [`calibrate`]: how often intervals contain the true ratio.
 
 pub mod analysis;
 pub mod baseline;
@@ -24,7 +24,6 @@ pub mod follow;
 pub mod keeper;
 pub mod metric;
 pub mod order;
-pub mod place;
 pub mod plan;
 mod program;
 pub mod result;
@@ -33,6 +32,7 @@ pub mod run;
 mod sample;
 pub mod serving;
 pub mod template;
+pub mod workspace;
 
 pub use follow::{Event, Follow};
 pub use metric::Metric;

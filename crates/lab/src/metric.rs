@@ -1,4 +1,4 @@
-//! What is compared: a name, a unit, and which way is better.
+//! The figures of runs: name, unit, and which way is better.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use oroshi_bench::Record;
 use oroshi_stats::Percentile;
 use serde::{Deserialize, Serialize};
 
-/// How many times its lower end the upper end of a range may be, for its middle to stand for a percentile.
+/// The middle of a range stands for a percentile if its upper end is at most this many times its lower end.
 const NARROW: f64 = 1.25;
 
 /// A figure of a run. Latencies are response times, from the moment a request was due.
@@ -28,7 +28,7 @@ pub enum Metric {
     /// 99.9th percentile, nanoseconds.
     #[serde(rename = "p99.9")]
     P99_9,
-    /// Mean latency of the answers, nanoseconds; unknown where a request failed or was never sent.
+    /// Mean latency of the answers, nanoseconds; unknown if a request failed or was never sent.
     #[serde(rename = "mean")]
     Mean,
     /// The server's CPU time per answer, nanoseconds.
@@ -37,12 +37,12 @@ pub enum Metric {
     /// The load's own CPU time per answer, nanoseconds.
     #[serde(rename = "load-cpu")]
     LoadCpu,
-    /// The most memory that the server's processes held, bytes; shared pages count for each process.
+    /// Peak memory of the server's processes, bytes; shared pages count for each process.
     #[serde(rename = "memory")]
     Memory,
 }
 
-/// Which way is better.
+/// The better direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Better {
@@ -52,7 +52,7 @@ pub enum Better {
     Lower,
 }
 
-/// How a figure is written.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
@@ -65,11 +65,11 @@ pub enum Unit {
 }
 
 impl Metric {
-    /// All of them.
+    /// All metrics.
     pub const ALL: [Self; 9] =
         [Self::Rps, Self::P50, Self::P90, Self::P99, Self::P99_9, Self::Mean, Self::Cpu, Self::LoadCpu, Self::Memory];
 
-    /// The name in flags, files and JSON.
+    /// Returns the name in flags, files and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -85,7 +85,7 @@ impl Metric {
         }
     }
 
-    /// What it is, for a table's head or an axis.
+    /// Returns the label for a table or an axis.
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
@@ -101,13 +101,13 @@ impl Metric {
         }
     }
 
-    /// Which way is better.
+    /// Returns the better direction.
     #[must_use]
     pub fn better(self) -> Better {
         if self == Self::Rps { Better::Higher } else { Better::Lower }
     }
 
-    /// How it is written.
+    /// Returns the unit.
     #[must_use]
     pub fn unit(self) -> Unit {
         match self {
@@ -117,13 +117,13 @@ impl Metric {
         }
     }
 
-    /// A time that requests took: it depends on how many come, so two set-ups are compared at the same rate.
+    /// Whether this is a response time. It depends on the rate, so two set-ups are compared at the same rate.
     #[must_use]
     pub fn is_latency(self) -> bool {
         matches!(self, Self::P50 | Self::P90 | Self::P99 | Self::P99_9 | Self::Mean)
     }
 
-    /// The share of answers that a percentile has below it.
+    /// Returns the share of answers below the percentile.
     pub(crate) fn quantile(self) -> Option<f64> {
         match self {
             Self::P50 => Some(0.5),
@@ -134,8 +134,8 @@ impl Metric {
         }
     }
 
-    /// The figure of a run; `None` where the run has none: nothing was answered, the server is out of sight, or the
-    /// percentile fell among requests that were never answered.
+    /// Returns the figure of a run. `None` if nothing was answered, the server's processes are unknown, or the
+    /// percentile falls among requests that were never answered.
     #[must_use]
     pub fn of(self, record: &Record) -> Option<f64> {
         let response = &record.latency.response.summary;
@@ -146,7 +146,7 @@ impl Metric {
             Self::P90 => known(response.p90),
             Self::P99 => known(response.p99),
             Self::P99_9 => known(response.p99_9),
-            // One request per connection is always under way when a run ends; leaving those out moves the mean little.
+            // Every run ends with one request per connection under way; leaving these out changes the mean little.
             Self::Mean => {
                 let all = record.requests.failed == 0 && record.requests.unsent == 0;
                 (response.count > 0 && all).then_some(response.mean_ns)
@@ -155,13 +155,12 @@ impl Metric {
             Self::LoadCpu => record.generator.cpu_us_per_request.map(|us| us * 1e3),
             Self::Memory => record.server.as_ref().map(|server| server.rss_peak_bytes as f64),
         };
-        // A ratio wants something to divide by.
+        // A ratio needs a divisor.
         value.filter(|value| value.is_finite() && *value > 0.0)
     }
 }
 
-/// The percentile of a run; where requests without an answer leave a range, its middle, as long as that is narrow. `None` where it is
-/// wide, or has no end.
+/// Returns a run's percentile; if requests without an answer leave a range, its middle, as long as the range is narrow.
 fn middle(percentile: Percentile) -> Option<f64> {
     let (least, most) = (percentile.value_ns as f64, percentile.at_most_ns.map(|ns| ns as f64));
     match most.filter(|_| percentile.at_least) {
@@ -187,11 +186,11 @@ impl FromStr for Metric {
     }
 }
 
-/// No metric has that name: take one of those in the message.
+/// No metric has that name: use one of those in the message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no metric{}: expected one of {}", did_you_mean(text), names())]
 pub struct UnknownMetric {
-    /// What was written.
+    /// The text.
     pub text: String,
 }
 

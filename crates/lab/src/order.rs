@@ -1,17 +1,17 @@
 //! The order of runs within a block.
 //!
-//! Blocks come in pairs: the first of a pair has a random order, the second the same backwards (A B C, then C B A). Whatever
-//! goes up or down in a straight line over the two, a CPU that gets warmer, a neighbour that wakes up, then weighs on every
-//! variant alike; and what comes and goes at regular times meets another order in each pair.
+//! Blocks come in pairs: the first has a random order, the second its reverse (A B C, then C B A). A linear drift over
+//! the pair, such as a CPU that warms up, then affects every variant equally; a periodic disturbance meets another
+//! order in each pair.
 
 use fastrand::Rng;
 
-/// The places of `variants` variants in a block (from 0) of a cell (from 0): indices in the order in which they run. The same
-/// arguments always give the same order, so that a variant that is given up changes nothing for the others.
+/// Returns the order of `variants` variants in a block (from 0) of a cell (from 0), as indices. Equal arguments give
+/// the same order, so giving a variant up changes nothing for the others.
 #[must_use]
 pub fn order(variants: usize, cell: usize, block: usize, seed: u64) -> Vec<usize> {
     let pair = (block / 2) as u64;
-    // Each pair has a seed of its own, drawn from the cell's; neighbouring seeds give unrelated numbers only once mixed.
+    // Each pair derives a seed from the cell's. Mixing makes neighbouring seeds unrelated.
     let mut mixed = Rng::with_seed(seed ^ (cell as u64).rotate_left(32));
     let mut random = Rng::with_seed(mixed.u64(..).wrapping_add(pair));
     let mut order: Vec<usize> = (0..variants).collect();
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn a_straight_drift_weighs_on_all_alike() {
-        // Each run's place in time, summed over a pair of blocks.
+        // Each run's position, summed over a pair of blocks.
         let mut sums = BTreeMap::<usize, usize>::new();
         for block in 4..6 {
             for (place, variant) in order(5, 0, block, 9).into_iter().enumerate() {

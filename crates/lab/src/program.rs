@@ -1,4 +1,4 @@
-//! The file that a command starts: which one it was, so that another time can tell whether it still is.
+//! The file of a command, with size and time, so that a later experiment can tell whether it changed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,8 +7,7 @@ use std::time::UNIX_EPOCH;
 
 use crate::result::Program;
 
-/// The file that a command's first word stands for, when it is started with these variables in this folder; `None` when there is
-/// none.
+/// Returns the file that a command's first word starts, with these variables in this folder; `None` if there is none.
 pub(crate) fn find(word: &str, env: &[(String, String)], folder: &Path) -> Option<Program> {
     if word.contains('/') {
         return program(&folder.join(word));
@@ -48,7 +47,7 @@ mod tests {
         let (locked, real) = (file("a/serve", 0o644), file("b/serve-1.2", 0o755));
         symlink("serve-1.2", root.join("b/serve")).unwrap();
         let path_of = |word: &str, env: &[(String, String)]| find(word, env, &root).map(|program| program.path);
-        // The variable decides, as it does for whoever starts it; a file that may not be executed is passed over.
+        // Searches this PATH, as the started process does, and skips files that are not executable.
         let env = [("PATH".to_owned(), format!("{0}/a:{0}/b", root.display()))];
         assert_eq!(path_of("serve", &env), Some(real.clone()));
         assert_eq!(path_of("serve", &[]), None);

@@ -1,4 +1,4 @@
-//! Runs and records made by hand, for the tests of this crate.
+//! Hand-made runs and records for this crate's tests.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::metric::Metric;
 use crate::plan::{self, Cell, Experiment, Ready, Rules, Server, Stop, Variant};
 use crate::result::{CellResult, Ended, Run, VariantResult};
 
-/// A run of one variant in one block, a session to each block.
+/// A run of one variant in one block; each block is a session.
 pub(crate) fn run(variant: usize, block: usize, figures: &[(Metric, f64)]) -> Run {
     Run {
         variant,
@@ -29,26 +29,32 @@ pub(crate) fn run(variant: usize, block: usize, figures: &[(Metric, f64)]) -> Ru
     }
 }
 
-/// A record of one second with this load, in which everything that was due was answered; `grade` is a bottleneck's name.
+/// A record of one second with this load, in which everything due was answered; `grade` is a bottleneck's name.
 pub(crate) fn record(load: &Load, rate: u64, grade: &str) -> Record {
     let clock = json!({ "summary": Latency::new().summary(), "histogram": Latency::new() });
     let json = json!({
         "schema": "oroshi-bench/1.0",
         "started_unix_s": 1.7e9,
         "plan": {
-            "origins": [{ "address": "127.0.0.1:80", "scheme": "http", "connections": 10, "requests": ["GET / HTTP/1.1"], "request_bytes": 40 }],
-            "threads": 1, "connections": 10, "hold": 0, "load": load, "duration_s": 1.0, "requests": null, "warmup_s": 0.1,
+            "origins": [{ "address": "127.0.0.1:80", "scheme": "http", "connections": 10,
+              "requests": ["GET / HTTP/1.1"], "request_bytes": 40 }],
+            "threads": 1, "connections": 10, "hold": 0, "load": load, "duration_s": 1.0, "requests": null,
+            "warmup_s": 0.1,
             "timeout_s": 2.0, "requests_per_connection": null, "pipeline": 1,
         },
         "elapsed_s": 1.0,
         "cut_short": false,
-        "requests": { "started": rate, "completed": rate, "failed": 0, "cut_off": 0, "unsent": 0, "waited": 0, "answered": rate },
-        "rates": { "requests_per_s": rate as f64, "read_bytes_per_s": 0.0, "written_bytes_per_s": 0.0, "read_bytes": 0, "written_bytes": 0 },
-        "latency": { "service": clock, "response": clock, "lateness": clock, "connect": clock, "tls": clock, "first_byte": clock },
+        "requests": { "started": rate, "completed": rate, "failed": 0, "cut_off": 0, "unsent": 0, "waited": 0,
+          "answered": rate },
+        "rates": { "requests_per_s": rate as f64, "read_bytes_per_s": 0.0, "written_bytes_per_s": 0.0,
+          "read_bytes": 0, "written_bytes": 0 },
+        "latency": { "service": clock, "response": clock, "lateness": clock, "connect": clock, "tls": clock,
+          "first_byte": clock },
         "failures": {},
         "errors": 0,
         "statuses": { "200": rate },
-        "connections": { "opened": 10, "closed_by_server": 0, "alive_at_end": 10, "fewest_alive": 10, "held_at_end": 0 },
+        "connections": { "opened": 10, "closed_by_server": 0, "alive_at_end": 10, "fewest_alive": 10,
+          "held_at_end": 0 },
         "series": { "width_s": 0.1, "points": [] },
         "generator": { "thread_cpu": [0.5], "cpu_us_per_request": 5.0, "lag": Latency::new().summary() },
         "server": null,
@@ -60,13 +66,13 @@ pub(crate) fn record(load: &Load, rate: u64, grade: &str) -> Record {
     serde_json::from_value(json).expect("the sample is a record")
 }
 
-/// Noise around 1 that is the same every time: `share` to either side.
+/// Reproducible noise around 1: `share` to either side.
 pub(crate) fn noise(share: f64) -> impl FnMut() -> f64 {
     let mut random = fastrand::Rng::with_seed(7);
     move || 1.0 + share * (2.0 * random.f64() - 1.0)
 }
 
-/// A cell with these variants and runs, and nothing concluded.
+/// A cell with these variants and runs, and no conclusions.
 pub(crate) fn cell(names: &[&str], runs: Vec<Run>) -> CellResult {
     let variant = |name: &&str| VariantResult {
         name: (*name).to_owned(),

@@ -14,46 +14,46 @@ use oroshi_net::{CpuList, Endpoint};
 use regex_lite::Regex;
 use rustix::process::Signal;
 
-use crate::keeper::{Ended, Keeper, KeeperError, Order, Reply};
-use crate::place::Place;
+use crate::keeper::{Ended, Keeper, KeeperError, Reply, Request};
 use crate::plan::{Ready, Server, Stop};
 use crate::program;
 use crate::result::Program;
 use crate::template::{TemplateError, Values, fill, names};
+use crate::workspace::Workspace;
 use output::Output;
 
 pub use error::{RunError, StartError, StopError};
 
-/// How often somebody who wants to end it is listened to, and a server asked whether it is ready.
-/// Another server, where ours is to be, has so long to answer.
+/// How often to ask whether to end, and whether a server is ready. Also the time that another server has to answer at
+/// our server's address.
 const OTHERS: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(20);
-/// Longest that a step before the start may take: it may be one that downloads, or compiles.
+/// Limit for a setup step, which may download or compile.
 const SETUP: Duration = Duration::from_secs(600);
-/// A server that keeps its first caller waiting is asked anew, each time with twice the patience.
+/// First limit for a server's answer; each further attempt doubles it.
 const FIRST_PATIENCE: Duration = Duration::from_secs(1);
-/// Lines of output that go with an error.
+/// Lines of output in an error.
 const LINES: usize = 20;
-/// How much of a command's output is kept, bytes.
+/// Bytes kept of a command's output.
 const OUTPUT: usize = 16 * 1024;
 
-/// What processes are started with.
+/// The environment of started processes.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'a> {
-    /// The program, and its words, that is to [keep](crate::keeper::keep) them.
+    /// The command that [keeps](crate::keeper::keep) them.
     pub keeper: &'a [OsString],
-    /// Where they may run; `None`: anywhere.
+    /// Their CPUs; `None`: any.
     pub cpus: Option<&'a CpuList>,
-    /// The file that their standard output and error are appended to.
+    /// The file that receives their standard output and error.
     pub output: &'a Path,
-    /// What names stand for, beside those that belong to each server: `oroshi`, `cpus.server`, `cpus.load`.
+    /// Values of the names that all servers share: `oroshi`, `cpus.server`, `cpus.load`.
     pub values: &'a Values,
 }
 
-/// A server that was ready. It is ended when this is dropped, and also if this process ends in any other way.
+/// A server that became ready. Dropping it ends the server, and so does any end of this process.
 #[derive(Debug)]
 pub struct Running {
-    /// `None` once it was stopped.
+    /// `None` once stopped.
     keeper: Option<Keeper>,
     keeper_pid: u32,
     /// The command's leading process.
@@ -61,28 +61,28 @@ pub struct Running {
     values: Values,
     program: Option<Program>,
     output: Output,
-    /// How it ended by itself.
+    /// How it ended, if it ended by itself.
     ended: Option<String>,
     stop: Signal,
     grace: Duration,
 }
 
 impl Running {
-    /// Starts a server: writes its files, runs what is to be run before, starts it, and waits until it is ready.
+    /// Starts a server: writes its files, runs its setup steps, starts it, and waits until it is ready.
     ///
     /// # Errors
-    /// When it does not come to that. Then everything was ended again, the steps after the end were run, and the folder is gone; or
-    /// the error says what of that did not go well ([`StartError::AndEnd`]).
+    /// When it does not become ready. Then everything has been ended again, the teardown steps have run, and the folder
+    /// is gone; failures of these are in the error too ([`StartError::AndEnd`]).
     pub fn start(
         server: &Server,
         launch: &Launch<'_>,
         cancelled: &mut dyn FnMut() -> bool,
     ) -> Result<Self, StartError> {
-        let place = Place::choose();
-        let filled = Filled::new(server, &place, launch.values)?;
+        let workspace = Workspace::choose();
+        let filled = Filled::new(server, &workspace, launch.values)?;
         let output = Output::from_now(launch.output)
             .map_err(|source| StartError::Output { path: launch.output.display().to_string(), source })?;
-        let keeper = Keeper::start(launch.keeper, launch.cpus, Some(place.folder()), launch.output)?;
+        let keeper = Keeper::start(launch.keeper, launch.cpus, Some(workspace.folder()), launch.output)?;
         let mut running = Self {
             keeper_pid: keeper.pid(),
             keeper: Some(keeper),
@@ -94,39 +94,39 @@ impl Running {
             stop: signal(server.stop),
             grace: server.stop_timeout,
         };
-        let Err(start) = running.bring_up(server, &filled, place.folder(), cancelled) else { return Ok(running) };
+        let Err(start) = running.bring_up(server, &filled, workspace.folder(), cancelled) else { return Ok(running) };
         Err(match running.stop() {
             Ok(()) => start,
             Err(end) => StartError::AndEnd { start: Box::new(start), end },
         })
     }
 
-    /// What names stand for in this server's URLs: its ports, sockets and folder.
+    /// Returns the values of this server's names: ports, sockets and folder.
     #[must_use]
     pub fn values(&self) -> &Values {
         &self.values
     }
 
-    /// The file that was started, as far as it can be found.
+    /// Returns the started file, if it can be found.
     #[must_use]
     pub fn program(&self) -> Option<&Program> {
         self.program.as_ref()
     }
 
-    /// A process that all of the server's processes descend from, or that is the first of them: the one that was started,
-    /// unless it left others behind.
+    /// Returns the started process, or its keeper if it left other processes behind: all of the server's processes
+    /// descend from the result.
     #[must_use]
     pub fn pid(&self) -> u32 {
         if children(self.keeper_pid) == [self.leader] { self.leader } else { self.keeper_pid }
     }
 
-    /// How it ended, if it did so by itself: `exit code 3`. It takes a moment until an end is known.
+    /// Returns how it ended, if it did so by itself: `exit code 3`. An end becomes known after a moment.
     pub fn ended(&mut self) -> Option<String> {
         while self.ended.is_none() {
             let keeper = self.keeper.as_mut()?;
             match keeper.next(Duration::ZERO) {
                 Ok(None) => break,
-                // A server that goes into the background leaves another process behind.
+                // A server that daemonizes leaves another process behind.
                 Ok(Some(Reply::Ended(Ended { code: Some(0), others: true, .. }))) => {}
                 Ok(Some(Reply::Ended(Ended { how, .. }) | Reply::Gone(how))) => self.ended = Some(how),
                 Ok(Some(Reply::Done(_))) => {
@@ -139,16 +139,16 @@ impl Running {
         self.ended.clone()
     }
 
-    /// The last lines that it, and the steps before it, have written; at most so many.
+    /// Returns the last lines that the server and its setup steps have written, at most `count`.
     #[must_use]
     pub fn last_lines(&self, count: usize) -> Vec<String> {
         self.output.last_lines(count)
     }
 
-    /// Ends it: its signal, its time, then by force; runs what is to be run after the end, and removes the folder.
+    /// Stops it: signal, grace period, kill; then runs the teardown steps and removes the folder.
     ///
     /// # Errors
-    /// When something of that did not go well; it has ended all the same, but for processes that the error names.
+    /// When something of that failed. The server has ended all the same, except for processes that the error names.
     pub fn stop(mut self) -> Result<(), StopError> {
         let Some(keeper) = self.keeper.take() else { return Ok(()) };
         let done = keeper.stop(self.stop, self.grace)?;
@@ -167,12 +167,12 @@ impl Running {
         }
         let keeper = self.keeper()?;
         for (name, value) in &filled.env {
-            keeper.tell(&Order::Env(name.into(), value.into()))?;
+            keeper.tell(&Request::Env(name.into(), value.into()))?;
         }
         let working = server.folder.as_deref().unwrap_or(folder);
-        keeper.tell(&Order::Folder(working.into()))?;
+        keeper.tell(&Request::Folder(working.into()))?;
         for words in &filled.teardown {
-            keeper.tell(&Order::Teardown(words.iter().map(OsString::from).collect()))?;
+            keeper.tell(&Request::Teardown(words.iter().map(OsString::from).collect()))?;
         }
         for url in &filled.urls {
             if ready::answers(url, OTHERS, cancelled).is_ok() {
@@ -194,7 +194,7 @@ impl Running {
         }
     }
 
-    /// Runs a step to its end, which must be a success.
+    /// Runs a setup step to its end; it must succeed.
     fn step(&mut self, words: &[String], cancelled: &mut dyn FnMut() -> bool) -> Result<(), StartError> {
         let deadline = Instant::now() + SETUP;
         let how = match self.keeper()?.run(words) {
@@ -223,7 +223,7 @@ impl Running {
     ) -> Result<(), StartError> {
         let deadline = Instant::now() + patience;
         loop {
-            // Looked at in this order, its last words are not missed.
+            // Asks for the end first, so that the last words are not missed.
             let ended = self.ended();
             let found = self.output.has_line(pattern);
             if found.as_ref().is_ok_and(|found| *found) {
@@ -271,7 +271,7 @@ impl Running {
                     let why = format!("{url}: {why}");
                     return Err(StartError::NotReady { waited: patience, why, output: self.last_lines(LINES) });
                 }
-                // One that refused, or gave another answer, did so at once: more time would not have helped.
+                // A refusal or another answer came at once: more time would not have helped.
                 if asked.elapsed() >= timeout {
                     attempt = attempt.saturating_mul(2).min(patience);
                 }
@@ -289,31 +289,31 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(keeper) = self.keeper.take() {
-            // Nobody is left to be told.
+            // Nobody is left to report to.
             let _ = keeper.stop(self.stop, self.grace);
         }
     }
 }
 
-/// A command that has run to its end.
+/// A command that has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
     /// Its exit code; `None`: ended by a signal.
     pub code: Option<i32>,
     /// How it ended, in words: `exit code 0`.
     pub how: String,
-    /// How long it took, seconds.
+    /// Its duration, seconds.
     pub elapsed_s: f64,
-    /// CPU time of it and all of its descendants, seconds, in steps of 10 ms.
+    /// CPU time of the command and all descendants, seconds, in steps of 10 ms.
     pub cpu_s: f64,
-    /// What it wrote, at most the last 16 KiB.
+    /// Its output, at most the last 16 KiB.
     pub output: String,
 }
 
-/// Runs a command, everything filled in, to its end; then whatever it left behind is ended too.
+/// Runs a command, templates filled in, to its end; then ends what it left behind.
 ///
 /// # Errors
-/// When it does not begin, is not done in time, or it is asked to end. A command that fails is no error.
+/// When it does not start, exceeds its limit, or `cancelled` ends it. A failing command is no error.
 pub fn run_to_end(
     words: &[String],
     env: &[(String, String)],
@@ -326,9 +326,9 @@ pub fn run_to_end(
         .map_err(|source| RunError::Output { path: launch.output.display().to_string(), source })?;
     let mut keeper = Keeper::start(launch.keeper, launch.cpus, None, launch.output)?;
     for (name, value) in env {
-        keeper.tell(&Order::Env(name.into(), value.into()))?;
+        keeper.tell(&Request::Env(name.into(), value.into()))?;
     }
-    keeper.tell(&Order::Folder(folder.into()))?;
+    keeper.tell(&Request::Folder(folder.into()))?;
     keeper.run(words).map_err(|error| match error {
         KeeperError::Failed(why) => RunError::Program(why),
         error => error.into(),
@@ -358,7 +358,7 @@ pub fn run_to_end(
     })
 }
 
-/// A server's texts with everything in them.
+/// A server's plan, templates filled in.
 struct Filled {
     values: Values,
     start: Vec<String>,
@@ -366,12 +366,12 @@ struct Filled {
     files: Vec<(String, String)>,
     setup: Vec<Vec<String>>,
     teardown: Vec<Vec<String>>,
-    /// What is asked whether it is ready.
+    /// The URLs that show whether it is ready.
     urls: Vec<Endpoint>,
 }
 
 impl Filled {
-    fn new(server: &Server, place: &Place, values: &Values) -> Result<Self, StartError> {
+    fn new(server: &Server, workspace: &Workspace, values: &Values) -> Result<Self, StartError> {
         let urls = match &server.ready {
             Ready::Answers(urls) => &urls[..],
             Ready::Line(_) => &[],
@@ -384,7 +384,7 @@ impl Filled {
             used.extend(names(text)?);
         }
         let mut values = values.clone();
-        place.provide(used, &mut values)?;
+        workspace.provide(used, &mut values)?;
         let text = |text: &String| fill(text, &values);
         let words = |words: &Vec<String>| words.iter().map(text).collect::<Result<Vec<_>, TemplateError>>();
         let named = |(name, value): &(String, String)| Ok::<_, TemplateError>((name.clone(), text(value)?));
@@ -404,7 +404,7 @@ impl Filled {
     }
 }
 
-/// Writes a file below a folder, and nowhere else.
+/// Writes a file, only below this folder.
 fn write(folder: &Path, path: &str, text: &str) -> Result<(), StartError> {
     let failed = |source| StartError::File { path: path.to_owned(), source };
     let relative = PathBuf::from(path);
@@ -457,10 +457,10 @@ mod tests {
 
     #[test]
     fn a_name_stands_for_the_same_everywhere_in_one_start() {
-        let place = Place::choose();
+        let workspace = Workspace::choose();
         let ready = Ready::Answers(vec!["http://127.0.0.1:{{port}}/".into(), "unix:{{socket}}".into()]);
-        let filled = Filled::new(&server(ready), &place, &own_values()).unwrap();
-        let (port, dir) = (filled.values.get("port").unwrap(), place.folder().to_str().unwrap());
+        let filled = Filled::new(&server(ready), &workspace, &own_values()).unwrap();
+        let (port, dir) = (filled.values.get("port").unwrap(), workspace.folder().to_str().unwrap());
         assert_eq!(filled.start, ["/bin/oroshi", port]);
         assert_eq!(filled.urls[0].to_string(), format!("http://127.0.0.1:{port}/"));
         assert!(filled.urls[1].to_string().contains(&format!("{dir}/socket.sock")));
@@ -473,7 +473,7 @@ mod tests {
     fn what_cannot_be_filled_in_is_told_before_anything_is_started() {
         let said = |url: &str| {
             let server = server(Ready::Answers(vec![url.to_owned()]));
-            Filled::new(&server, &Place::choose(), &own_values()).err().unwrap().to_string()
+            Filled::new(&server, &Workspace::choose(), &own_values()).err().unwrap().to_string()
         };
         assert!(said("http://127.0.0.1:{{port.x}}/").contains("does not listen there"));
         assert!(said("http://127.0.0.1:{{prot}}/").contains("did you mean {{port}}?"));

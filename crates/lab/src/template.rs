@@ -1,31 +1,31 @@
-//! Texts with `{{name}}` in them, for what is only known when a server is started: ports, sockets, folders.
+//! Texts with `{{name}}`, for values that are unknown before a server starts: ports, sockets, folders.
 //!
-//! Names are `port`, `port.NAME`, `socket`, `socket.NAME`, `dir`, `oroshi`, `url`, `cpus.server`, `cpus.load`, and that of a
-//! sweep. Spaces around a name do not matter. Two braces that are meant as such are written `{{{{`.
+//! Names are `port`, `port.NAME`, `socket`, `socket.NAME`, `dir`, `oroshi`, `url`, `cpus.server`, `cpus.load`, and the
+//! sweep's name. Spaces around a name are ignored. Literal braces are written `{{{{`.
 
 use std::collections::BTreeMap;
 
-/// What names stand for.
+/// The values of names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Values(BTreeMap<String, String>);
 
 impl Values {
-    /// Lets a name stand for a text, whatever it stood for before.
+    /// Sets a name's value, replacing an earlier one.
     pub fn set(&mut self, name: impl Into<String>, text: impl Into<String>) {
         self.0.insert(name.into(), text.into());
     }
 
-    /// What a name stands for.
+    /// Returns a name's value.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
 }
 
-/// Puts in what each name stands for.
+/// Replaces each name by its value.
 ///
 /// # Errors
-/// When a name is unknown, or two braces hold none.
+/// When a name is unknown, or two braces contain none.
 pub fn fill(text: &str, values: &Values) -> Result<String, TemplateError> {
     let mut filled = String::with_capacity(text.len());
     for piece in pieces(text)? {
@@ -38,11 +38,11 @@ pub fn fill(text: &str, values: &Values) -> Result<String, TemplateError> {
     Ok(filled)
 }
 
-/// Puts in what is known by now. What comes out is a template again: other names stay, and so does `{{{{`. A value may itself
-/// hold names.
+/// Replaces the names known so far. The result is a template again: other names and `{{{{` remain. A value may itself
+/// contain names.
 ///
 /// # Errors
-/// When two braces hold no name.
+/// When two braces contain no name.
 pub fn fill_some(text: &str, values: &Values) -> Result<String, TemplateError> {
     let mut filled = String::with_capacity(text.len());
     for piece in pieces(text)? {
@@ -55,19 +55,19 @@ pub fn fill_some(text: &str, values: &Values) -> Result<String, TemplateError> {
     Ok(filled)
 }
 
-/// The names in a text, in order, as often as they occur.
+/// Returns the names in a text, in order, with repetitions.
 ///
 /// # Errors
-/// When two braces hold none.
+/// When two braces contain no name.
 pub fn names(text: &str) -> Result<Vec<&str>, TemplateError> {
     let name = |piece| if let Piece::Name { name, .. } = piece { Some(name) } else { None };
     Ok(pieces(text)?.into_iter().filter_map(name).collect())
 }
 
-/// Why a text could not be filled in.
+/// Why a template could not be filled in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// Close the braces, or write them as `{{{{`.
+    /// Close the braces, or write literal ones as `{{{{`.
     #[error(
         "`{text}`: expected a name and two closing braces, as in {{{{port}}}}; for two braces as such write {{{{{{{{"
     )]
@@ -80,12 +80,12 @@ pub enum TemplateError {
     Unknown {
         /// The name.
         name: String,
-        /// The known name that was probably meant.
+        /// A similar known name.
         near: Option<String>,
-        /// The names that are known here, with commas between them.
+        /// The known names, separated by commas.
         known: String,
     },
-    /// Use the port or the socket in the server's command or files, so that it listens there.
+    /// Use the port or socket in the server's command or files, so that the server listens there.
     #[error(
         "`{{{{{name}}}}}` stands nowhere in the server's command, environment, files or steps: it does not listen there"
     )]
@@ -96,7 +96,7 @@ pub enum TemplateError {
     /// Name the CPUs.
     #[error("`{{{{{name}}}}}`: the setting {name} is empty: name CPUs there, as in \"0-1\"")]
     NoCpus {
-        /// The name, which is also the setting's.
+        /// The name, which is also the setting's name.
         name: String,
     },
 }
@@ -116,7 +116,7 @@ fn unknown(name: &str, values: &Values) -> TemplateError {
     TemplateError::Unknown { name, near, known: all.join(", ") }
 }
 
-/// Whether a name is that of a port or a socket, which are chosen for whoever uses them.
+/// Whether a name is that of a port or a socket, which the workspace chooses.
 #[must_use]
 pub fn is_place(name: &str) -> bool {
     ["port", "socket"]
@@ -130,7 +130,7 @@ fn did_you_mean(near: Option<&str>) -> String {
 
 enum Piece<'t> {
     Text(&'t str),
-    /// Two braces that are meant as such.
+    /// Literal braces.
     Braces,
     Name {
         name: &'t str,
@@ -169,7 +169,7 @@ fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric()) && !text.ends_with('.') && text.chars().all(inside)
 }
 
-/// The beginning of a text's first line.
+/// Returns the beginning of a text's first line.
 fn excerpt(text: &str) -> String {
     const CHARACTERS: usize = 30;
     let line = text.lines().next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Where a socket is: TCP addresses that are already resolved, and names of unix sockets.
+//! Socket addresses: resolved TCP addresses and names of unix sockets.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use rustix::net::{SocketAddrAny, SocketAddrUnix};
 use thiserror::Error;
 
-/// The longest name of a unix socket, in bytes: `sun_path` has 108, one of which is the NUL after a path or before
-/// an abstract name (unix(7)).
+/// The longest name of a unix socket, in bytes: `sun_path` has 108, one of which is the NUL after a path or before an
+/// abstract name (unix(7)).
 pub const UNIX_NAME_BYTES: usize = 107;
 
-/// Where a socket can connect, without any further look-up.
+/// An address to connect to, without any further look-up.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Peer {
     /// An IP address and port.
@@ -24,7 +24,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// The peer's address as the kernel gives it back, or None for a unix socket without a name (most clients).
+    /// Converts the kernel's form of a peer's address. None for a unix socket without a name (most clients).
     pub(crate) fn from_kernel(address: SocketAddrAny) -> Option<Peer> {
         if let Ok(address) = SocketAddr::try_from(address.clone()) {
             return Some(Peer::Tcp(address));
@@ -34,7 +34,7 @@ impl Peer {
             return UnixAddress::abstract_name(name).ok().map(Peer::Unix);
         }
         let path = address.path_bytes()?;
-        // The NUL of a path that fills `sun_path` is handed out as part of it.
+        // If a path fills `sun_path`, the NUL is returned as part of it.
         let path = path.strip_suffix(b"\0").unwrap_or(path);
         UnixAddress::path(std::ffi::OsStr::from_bytes(path)).ok().map(Peer::Unix)
     }
@@ -62,8 +62,9 @@ impl fmt::Display for Peer {
     }
 }
 
-/// The name of a unix socket: a path, or a name in Linux's abstract namespace. It is valid once it exists, and carries
-/// the kernel's form of itself, so connecting to it converts nothing.
+/// The name of a unix socket: a path, or a name in Linux's abstract namespace.
+///
+/// Always valid. Holds the kernel's form of the address, so connecting converts nothing.
 #[derive(Clone)]
 pub struct UnixAddress {
     name: Name,
@@ -77,7 +78,8 @@ enum Name {
 }
 
 impl UnixAddress {
-    /// The socket at a path, absolute or relative to the process's current directory; 1 to 107 bytes, no NUL.
+    /// Makes the address of the socket at a path, absolute or relative to the current directory; 1 to 107 bytes, no
+    /// NUL.
     pub fn path(path: impl Into<PathBuf>) -> Result<Self, UnixAddressError> {
         let path = path.into();
         let bytes = path.as_os_str().as_bytes();
@@ -94,8 +96,8 @@ impl UnixAddress {
         Ok(UnixAddress { name: Name::Path(path), kernel })
     }
 
-    /// A name in the abstract namespace, without its leading NUL (and without the `@` that stands for it in text);
-    /// 1 to 107 bytes of any value.
+    /// Makes an abstract name, without its leading NUL (and without the `@` that replaces it in text); 1 to 107 bytes
+    /// of any value.
     pub fn abstract_name(name: impl Into<Vec<u8>>) -> Result<Self, UnixAddressError> {
         let name = name.into();
         if name.is_empty() {
@@ -108,7 +110,7 @@ impl UnixAddress {
         Ok(UnixAddress { name: Name::Abstract(name), kernel })
     }
 
-    /// Reads `@name` as an abstract name, anything else as a path.
+    /// Parses `@name` as an abstract name, anything else as a path.
     pub fn parse(text: &str) -> Result<Self, UnixAddressError> {
         match text.strip_prefix('@') {
             Some(name) => Self::abstract_name(name),
@@ -116,7 +118,7 @@ impl UnixAddress {
         }
     }
 
-    /// The path, unless the name is an abstract one.
+    /// The path; None for an abstract name.
     pub fn as_path(&self) -> Option<&Path> {
         match &self.name {
             Name::Path(path) => Some(path),
@@ -124,7 +126,7 @@ impl UnixAddress {
         }
     }
 
-    /// The abstract name, unless this is a path.
+    /// The abstract name; None for a path.
     pub fn as_abstract(&self) -> Option<&[u8]> {
         match &self.name {
             Name::Path(_) => None,
@@ -132,10 +134,11 @@ impl UnixAddress {
         }
     }
 
-    /// What stands at the path instead of a socket, in words for a message ("/etc/passwd is a regular file, not a
-    /// socket"). None when there is a socket, when nothing is there, or when the name is abstract: a connect to such
-    /// a path fails with nothing but ECONNREFUSED or EACCES. This looks at the file system, so it belongs on the
-    /// error path.
+    /// Describes what is at the path instead of a socket, for a message ("/etc/passwd is a regular file, not a
+    /// socket").
+    ///
+    /// None if it is a socket, if nothing is there, or for an abstract name. The kernel reports only ECONNREFUSED or
+    /// EACCES for such a path. This reads the file system, so use it on the error path.
     pub fn explain(&self) -> Option<String> {
         let path = self.as_path()?;
         let kind = std::fs::metadata(path).ok()?.file_type();
@@ -155,7 +158,7 @@ impl UnixAddress {
         Some(format!("{} is {what}, not a socket", path.display()))
     }
 
-    /// The form that system calls take.
+    /// The form for system calls.
     pub(crate) fn kernel(&self) -> &SocketAddrUnix {
         &self.kernel
     }
@@ -167,8 +170,8 @@ impl UnixAddress {
         Ok(())
     }
 
-    /// The name's bytes as they stand in text: the path, or `@` and the abstract name. A relative path that begins
-    /// with `@` gets `./` in front, so that it is read back as a path.
+    /// The name's bytes in text: the path, or `@` and the abstract name. A relative path that begins with `@` gets
+    /// `./` in front, so that it parses as a path.
     pub(crate) fn text_bytes(&self) -> Vec<u8> {
         match &self.name {
             Name::Path(path) => {
@@ -200,14 +203,14 @@ impl fmt::Debug for UnixAddress {
     }
 }
 
-/// `/run/app.sock` or `@name`; bytes that cannot be printed are escaped (`\n`, `\xff`).
+/// Prints `/run/app.sock` or `@name`, with unprintable bytes escaped (`\n`, `\xff`).
 impl fmt::Display for UnixAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&shown(&self.text_bytes()))
     }
 }
 
-/// Why a text cannot name a unix socket.
+/// The reason why a text cannot name a unix socket.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum UnixAddressError {
     /// Write the path, or `@` and a name.
@@ -221,7 +224,7 @@ pub enum UnixAddressError {
         /// Its length in bytes.
         length: usize,
     },
-    /// A path ends at its first NUL; take it out, or write an abstract name as `@name`.
+    /// A path ends at its first NUL: remove it, or write an abstract name as `@name`.
     #[error("{name} contains a NUL byte, which no path can")]
     Nul {
         /// The name, escaped for printing.
@@ -229,7 +232,7 @@ pub enum UnixAddressError {
     },
 }
 
-/// Bytes as a message shows them: text stays as it is, all else is escaped; at most some 200 bytes of it.
+/// Escapes bytes for a message: keeps printable text, escapes the rest; at most about 200 bytes.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     const MOST: usize = 200;
     let cut = &bytes[..bytes.len().min(MOST)];

@@ -1,33 +1,37 @@
-//! The clocks that everything here measures with.
+//! The clocks for all measurements.
 
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::sys;
 
-/// Nanoseconds on CLOCK_MONOTONIC: comparable between threads and processes of one machine, unaffected by changes of
-/// the wall clock, stopped while the machine sleeps. Read through the vDSO, without a system call.
+/// Returns nanoseconds on CLOCK_MONOTONIC.
+///
+/// Comparable between threads and processes of one machine; independent of changes to the wall clock; stopped while
+/// the machine sleeps. Read through the vDSO, without a system call.
 #[inline]
 pub fn monotonic_ns() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
-/// CPU time of the calling thread so far, nanoseconds.
+/// Returns the CPU time of the calling thread so far, nanoseconds.
 pub fn thread_cpu_ns() -> u64 {
     nanoseconds(ClockId::ThreadCPUTime)
 }
 
-/// CPU time of this process so far, nanoseconds: of all its threads, those that ended included.
+/// Returns the CPU time of this process so far, nanoseconds, including threads that have ended.
 pub fn process_cpu_ns() -> u64 {
     nanoseconds(ClockId::ProcessCPUTime)
 }
 
-/// CPU time of another process so far, nanoseconds: of all its threads, those that ended included, its children not. What a
-/// thread has used that is running at this very moment may be missing from it, up to one scheduler tick (1 to 10 ms); one
-/// that waits is counted in full. Needs no rights, and a fifth of a microsecond.
+/// Returns the CPU time of another process so far, nanoseconds, including threads that have ended, without its
+/// children.
 ///
-/// `None` when there is no such process in this pid namespace, or the machine is not a 64-bit one.
+/// For a thread that is running now, up to one scheduler tick (1 to 10 ms) may be missing; the time of a waiting
+/// thread is complete. Needs no rights; takes 0.2 microseconds.
+///
+/// `None` when there is no such process in this pid namespace, or on a machine that is not 64-bit.
 pub fn cpu_ns_of(pid: u32) -> Option<u64> {
-    // clock_getcpuclockid(3) makes the clock's id like this. No pid is greater (PID_MAX_LIMIT); 0 would be ourselves.
+    // clock_getcpuclockid(3) makes the clock's id like this. No pid exceeds PID_MAX_LIMIT; 0 would be this process.
     const SCHEDULED: i32 = 2;
     (1..=1 << 22).contains(&pid).then(|| sys::clock_ns((!pid << 3).cast_signed() | SCHEDULED))?
 }
@@ -35,7 +39,7 @@ pub fn cpu_ns_of(pid: u32) -> Option<u64> {
 #[inline]
 fn nanoseconds(clock: ClockId) -> u64 {
     let now = clock_gettime(clock);
-    // Both fields are never negative: these clocks count from the start of the machine, the process or the thread.
+    // Neither field is negative: these clocks count from the start of the machine, the process or the thread.
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
@@ -53,7 +57,7 @@ mod tests {
         }
     }
 
-    /// By the thread's own clock, however long that takes.
+    /// Uses CPU until the thread's own clock has advanced by `ns`.
     fn burn(ns: u64) {
         let end = thread_cpu_ns() + ns;
         while thread_cpu_ns() < end {}
@@ -74,7 +78,7 @@ mod tests {
         let before = process_cpu_ns();
         let seen = cpu_ns_of(pid).unwrap();
         assert!((before..=process_cpu_ns()).contains(&seen));
-        // A process that ended and is not collected yet still has its account.
+        // A process that ended and was not reaped still has its CPU time.
         let mut child = std::process::Command::new("true").spawn().unwrap();
         assert!(cpu_ns_of(child.id()).is_some());
         child.wait().unwrap();

@@ -1,4 +1,4 @@
-//! Opening connections, fast enough that a new one per request costs little more than the kernel's own work.
+//! Opens connections, at little more than the kernel's own cost for each.
 
 mod error;
 
@@ -24,21 +24,22 @@ use crate::stream::{Stream, UnixStream};
 use crate::sys;
 use crate::tls::{ClientTls, TlsError};
 
-/// How connections are made.
+/// Options of a connector.
 #[derive(Debug, Clone)]
 pub struct ConnectorOptions {
-    /// Source addresses of TCP connections, used in turn; empty lets the kernel choose. Those of the other family than
-    /// the peer's are passed over. On loopback every address in 127.0.0.0/8 works, and each brings a port range of its
-    /// own.
+    /// Source addresses of TCP connections, used in rotation; empty lets the kernel choose.
+    ///
+    /// Addresses of another family than the peer's are skipped. On loopback every address in 127.0.0.0/8 works, and
+    /// each has its own port range.
     pub sources: Vec<IpAddr>,
-    /// TCP_NODELAY: on by default. A connection that carries one small request needs none, as nothing unacknowledged is
-    /// ever in its way; leaving it out there saves a system call.
+    /// TCP_NODELAY: on by default. A connection for a single small request does not need it, because nothing is
+    /// unacknowledged before that request; switching it off there saves a system call.
     pub nodelay: bool,
     /// SO_RCVBUF in bytes; None leaves the kernel's automatic sizing on.
     pub recv_buffer: Option<usize>,
     /// SO_SNDBUF in bytes; None leaves the kernel's automatic sizing on.
     pub send_buffer: Option<usize>,
-    /// TLS on every connection, over TCP and unix alike.
+    /// TLS for every connection, over TCP and unix.
     pub tls: Option<ClientTls>,
 }
 
@@ -48,11 +49,11 @@ impl Default for ConnectorOptions {
     }
 }
 
-/// Opens connections for one core.
+/// Opens connections for one thread.
 ///
 /// A TCP connection costs `socket`, `setsockopt(TCP_NODELAY)` unless switched off, `connect`, one `epoll_ctl` and a
 /// wait for the handshake; with sources also `setsockopt(IP_BIND_ADDRESS_NO_PORT)` and `bind`. A unix connection
-/// costs `socket`, `connect`, `epoll_ctl`, and waits for nothing. Closing costs `epoll_ctl` and `close`.
+/// costs `socket`, `connect`, `epoll_ctl`, and no wait. Closing costs `epoll_ctl` and `close`.
 #[derive(Debug)]
 pub struct Connector {
     options: ConnectorOptions,
@@ -62,16 +63,16 @@ pub struct Connector {
     ephemeral: RangeInclusive<u16>,
 }
 
-/// A new connection, and how long it took.
+/// A new connection with its timings.
 #[derive(Debug)]
 pub struct Connected {
-    /// The connection, after the TLS handshake if there is one.
+    /// The connection, after any TLS handshake.
     pub stream: Stream,
-    /// From the call to the connected socket.
+    /// Time from the call to the connected socket.
     pub connect: Duration,
-    /// From the connected socket to the end of the TLS handshake; None without TLS.
+    /// Time from the connected socket to the end of the TLS handshake; None without TLS.
     pub tls: Option<Duration>,
-    /// When it could be used, by [`monotonic_ns`]: after the handshake, and before anything was sent.
+    /// The moment when the connection was ready, by [`monotonic_ns`]: after the handshake, before anything was sent.
     pub at: u64,
     /// Bytes already sent: see [`Connector::connect_sending`].
     pub sent: usize,
@@ -85,7 +86,7 @@ struct Opened {
 }
 
 impl Connector {
-    /// A connector with these options. Reads the machine's port range once.
+    /// Makes a connector. Reads the machine's port range once.
     pub fn new(options: ConnectorOptions) -> Self {
         let (sources_v4, sources_v6) = options.sources.iter().copied().partition(IpAddr::is_ipv4);
         Connector {
@@ -97,18 +98,19 @@ impl Connector {
         }
     }
 
-    /// The options it was made with.
+    /// The options of this connector.
     pub fn options(&self) -> &ConnectorOptions {
         &self.options
     }
 
-    /// Connects, and does the TLS handshake if there is one, before `deadline` (std's clock). With None it waits as
-    /// long as the kernel does, and no timer is ever set: for a caller that ends what takes too long by dropping the
-    /// future, which closes the socket; [`ConnectError::overdue`] then names the failure. With a deadline a timer is
-    /// set only when the connection is not there after one round of the runtime's poll.
+    /// Connects, with any TLS handshake, before `deadline` (std's clock).
     ///
-    /// A unix socket whose backlog is full is asked again after 1 ms, then 2 ms, up to every 20 ms, until the deadline:
-    /// the kernel gives no sign when there is room (connect(2), EAGAIN).
+    /// Without a deadline it waits as long as the kernel does and sets no timer. A caller can then end a slow connect
+    /// by dropping the future, which closes the socket; [`ConnectError::overdue`] names that failure. With a
+    /// deadline, it sets a timer only if the connection is not ready after one poll of the runtime.
+    ///
+    /// If the backlog of a unix socket is full, it retries after 1 ms, then 2 ms, up to every 20 ms, until the
+    /// deadline: the kernel does not signal when there is room (connect(2), EAGAIN).
     ///
     /// # Errors
     /// [`ConnectError`]; each names one cause. The connector stays usable.
@@ -119,14 +121,14 @@ impl Connector {
         self.connect_sending(peer, deadline, &[]).await
     }
 
-    /// As [`Connector::connect`], for a caller that knows what to say first: as much of `first` as the kernel takes
-    /// is sent as soon as there is a connection, without a wait for epoll in between. On loopback a TCP connection is
-    /// there when connect(2) returns, whatever it says, so that this saves a wake-up per connection.
-    /// [`Connected::sent`] says how much went out; nothing does with TLS, or where the connection took its time.
+    /// Connects like [`Connector::connect`], and sends as much of `first` as the kernel takes at once.
+    ///
+    /// The send does not wait for epoll. On loopback a TCP connection exists when connect(2) returns, whatever it
+    /// returns, so this saves a wake-up per connection. [`Connected::sent`] has the number of bytes sent: 0 with TLS,
+    /// or if the connection was not ready at once.
     ///
     /// # Errors
-    /// As [`Connector::connect`]. A connection that broke after it was made is no error here: the next write finds
-    /// out.
+    /// As [`Connector::connect`]. If the connection broke after it was made, the next write fails instead.
     ///
     /// # Panics
     /// As [`Connector::connect`].
@@ -145,7 +147,7 @@ impl Connector {
         let connect = Duration::from_nanos(at - started);
         match &self.options.tls {
             None => Ok(Connected { stream, connect, tls: None, at, sent }),
-            // Boxed, so that connections without TLS do not carry the room for its handshake.
+            // Boxed, so that connections without TLS do not reserve memory for its handshake.
             Some(tls) => {
                 let handshake = Box::pin(within(deadline, tls.connect(stream)));
                 let stream = handshake.await.unwrap_or(Err(TlsError::Timeout))?;
@@ -160,9 +162,9 @@ impl Connector {
         let mut at = monotonic_ns();
         let sent = match send_first(&socket, first) {
             Ok(sent) => sent,
-            // Not connected yet; or it was, and the peer has closed it since.
+            // Not connected yet, or the peer has already closed the connection.
             Err(Errno::AGAIN | Errno::PIPE | Errno::CONNRESET) => 0,
-            // What became of the connect. The kernel says it once, so it would be lost to the look at SO_ERROR below.
+            // The result of the connect. The kernel reports it once, so SO_ERROR below would not have it.
             Err(errno) => return Err(ConnectError::from_tcp(errno.into(), address)),
         };
         let stream = TcpStream::from_std(socket.into()).map_err(ConnectError::from_io)?;
@@ -171,7 +173,7 @@ impl Connector {
                 .await
                 .ok_or(ConnectError::Timeout)?
                 .map_err(ConnectError::from_io)?;
-            // Asks the socket only when epoll reported an error: a connection that succeeded makes no system call here.
+            // Asks the socket only when epoll reported an error: a successful connection makes no system call here.
             match stream.try_io(Interest::ERROR, || stream.take_error()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) | Ok(Some(error)) => return Err(ConnectError::from_tcp(error, address)),
@@ -179,7 +181,7 @@ impl Connector {
             }
             at = monotonic_ns();
         }
-        // With nobody listening on a port of the ephemeral range, the kernel can choose that very port as the source,
+        // Without a listener on a port of the ephemeral range, the kernel can choose that very port as the source,
         // and the connection meets itself (RFC 9293, section 3.5, simultaneous open).
         if self.ephemeral.contains(&address.port()) && stream.local_addr().is_ok_and(|local| local == address) {
             return Err(ConnectError::Refused);
@@ -187,7 +189,7 @@ impl Connector {
         Ok(Opened { stream: Stream::Tcp(stream), at, sent })
     }
 
-    /// A socket whose connection is on its way.
+    /// Makes a socket and starts its connect.
     fn begin_tcp(&self, address: SocketAddr) -> Result<OwnedFd, ConnectError> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket = new_socket(family)?;
@@ -262,7 +264,7 @@ impl Connector {
     }
 }
 
-/// What the kernel takes of the first bytes on a new socket.
+/// Sends as much of the first bytes as the kernel takes on a new socket.
 fn send_first(socket: &OwnedFd, first: &[u8]) -> Result<usize, Errno> {
     if first.is_empty() { Ok(0) } else { send(socket, first, SendFlags::NOSIGNAL) }
 }
@@ -272,11 +274,11 @@ fn new_socket(family: AddressFamily) -> Result<OwnedFd, ConnectError> {
     socket_with(family, SocketType::STREAM, flags, None).map_err(ConnectError::from_errno)
 }
 
-/// The future's value, or None when the deadline passes first.
+/// Returns the future's value, or None when the deadline passes first.
 async fn within<F: Future>(deadline: Option<Instant>, future: F) -> Option<F::Output> {
     let Some(deadline) = deadline else { return Some(future.await) };
     let mut future = std::pin::pin!(future);
-    // On loopback the connection is there at the next poll of the runtime: let that poll happen before a timer is set.
+    // On loopback the connection is ready at the runtime's next poll: poll once before setting a timer.
     if let Some(value) = poll_fn(|cx| std::task::Poll::Ready(ready(future.as_mut().poll(cx)))).await {
         return Some(value);
     }
@@ -295,7 +297,7 @@ fn ready<T>(poll: std::task::Poll<T>) -> Option<T> {
 mod tests {
     use super::*;
 
-    /// Connections by the ten thousand hold one of these each.
+    /// Tens of thousands of connections hold one each.
     #[test]
     fn streams_and_connects_stay_small() {
         assert!(size_of::<Stream>() <= 40, "{}", size_of::<Stream>());

@@ -1,4 +1,4 @@
-//! One thread per core, each with a runtime of its own.
+//! Runs one thread per core, each with its own runtime.
 
 mod apart;
 mod cpu_list;
@@ -17,44 +17,44 @@ pub use cpu_list::{CpuList, CpuListError, available_cpus};
 
 use crate::signal::Shutdown;
 
-/// How many threads, where, and under what name.
+/// Options for a set of threads.
 #[derive(Debug, Clone)]
 pub struct CoresOptions {
     /// The number of threads, at least 1.
     pub count: usize,
     /// The threads' names: `name-0`, `name-1`... Linux shows 15 bytes of it.
     pub name: String,
-    /// Pins thread `i` to the `i`-th CPU of the list, beginning anew where the list is shorter. None leaves the choice
-    /// to the scheduler.
+    /// Pins thread `i` to the `i`-th CPU of the list, starting over if the list is shorter. None leaves the choice to
+    /// the scheduler.
     pub cpus: Option<CpuList>,
-    /// How many tasks run between two looks at the sockets while tasks are ready; None is tokio's default, 61. Lower
-    /// answers new events sooner under load, higher calls epoll less often.
+    /// Number of tasks that run between two polls of the sockets; None is tokio's default, 61. A lower value answers
+    /// new events sooner under load, a higher one calls epoll less often.
     pub event_interval: Option<u32>,
-    /// Requested when a thread panics, so that the others can end instead of being waited for without end.
+    /// Requested when a thread panics, so that the other threads end too.
     pub stop: Option<Shutdown>,
-    /// How large each thread's stack may grow, bytes; None is Rust's default, 2 MiB. What is not used costs nothing.
+    /// Maximum stack size of each thread, bytes; None is Rust's default, 2 MiB. Unused stack costs nothing.
     pub stack_bytes: Option<usize>,
 }
 
 impl CoresOptions {
-    /// `count` threads named `name-0`...; all else as by default.
+    /// Makes options for `count` threads named `name-0`...; the rest are defaults.
     pub fn new(name: impl Into<String>, count: usize) -> Self {
         CoresOptions { count, name: name.into(), cpus: None, event_interval: None, stop: None, stack_bytes: None }
     }
 }
 
-/// What a thread knows about itself.
+/// A thread's own position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Core {
     /// 0 for the first thread.
     pub index: usize,
     /// The number of threads.
     pub count: usize,
-    /// The CPUs on which the thread may run, as the kernel says after any pinning.
+    /// The CPUs on which the thread may run, as the kernel reports them after any pinning.
     pub cpus: CpuList,
 }
 
-/// Threads at work. Dropping it lets them run on; [`Cores::join`] waits for them.
+/// Running threads. Dropping it leaves them running; [`Cores::join`] waits for them.
 #[derive(Debug)]
 pub struct Cores<T> {
     threads: Vec<JoinHandle<Option<T>>>,
@@ -62,8 +62,9 @@ pub struct Cores<T> {
 }
 
 impl<T: Send + 'static> Cores<T> {
-    /// Starts the threads. Each makes a [`LocalRuntime`] and runs the future that `work` gives for it to the end; the
-    /// future need not be `Send`, and may use [`tokio::task::spawn_local`]. Tasks that are left when it ends are
+    /// Starts the threads. Each makes a [`LocalRuntime`] and runs the future from `work` to its end.
+    ///
+    /// The future need not be `Send`, and may use [`tokio::task::spawn_local`]. Tasks that remain at its end are
     /// dropped.
     ///
     /// # Errors
@@ -98,12 +99,12 @@ impl<T: Send + 'static> Cores<T> {
             started.threads.push(thread);
             gates.push((is_ready, go));
         }
-        // A thread begins when all are ready. Leaving early drops the gates, and with them every thread ends.
+        // A thread begins when all are ready. An early return drops the gates, which ends every thread.
         for (is_ready, _) in &gates {
             started.cores.push(is_ready.recv().unwrap_or(Err(CoresError::Panicked { index: started.cores.len() }))?);
         }
         for (_, go) in &gates {
-            // A thread that is ready waits for this.
+            // A ready thread waits for this.
             let _ = go.send(());
         }
         Ok(started)
@@ -118,7 +119,7 @@ impl<T: Send + 'static> Cores<T> {
         Self::start(options, work)?.join()
     }
 
-    /// What each thread was given, in order.
+    /// The threads' positions, in order.
     pub fn cores(&self) -> &[Core] {
         &self.cores
     }
@@ -128,7 +129,7 @@ impl<T: Send + 'static> Cores<T> {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
-    /// Waits for every thread, and gives back what each returned, in order.
+    /// Waits for every thread, and returns their results in order.
     ///
     /// # Errors
     /// [`CoresError::Panicked`] names the first thread that panicked, after all have ended.
@@ -139,27 +140,27 @@ impl<T: Send + 'static> Cores<T> {
     }
 }
 
-/// Why the threads could not be started, or did not end well.
+/// The reason why the threads could not start, or did not end well.
 #[derive(Debug, Error)]
 pub enum CoresError {
-    /// The list names a CPU that this process may not use: choose among those that the message lists.
+    /// The list has a CPU that this process may not use: choose from those in the message.
     #[error("CPU {cpu} is not available to this process: available are {available}")]
     Cpu {
         /// The first such CPU.
         cpu: usize,
-        /// What sched_getaffinity(2) allows.
+        /// The CPUs that sched_getaffinity(2) allows.
         available: CpuList,
     },
-    /// The kernel refused to say or set where threads run: leave pinning out.
+    /// The kernel refused to get or set the threads' CPUs: omit pinning.
     #[error("could not read or set the CPUs of a thread")]
     Affinity(#[source] io::Error),
-    /// The system has no room for another thread: raise `ulimit -u` or the cgroup's pids.max, or use fewer threads.
+    /// The system cannot start another thread: raise `ulimit -u` or the cgroup's pids.max, or use fewer threads.
     #[error("could not start a thread")]
     Thread(#[source] io::Error),
-    /// The thread's runtime needs three file descriptors: raise `ulimit -n` where they are used up.
+    /// The thread's runtime needs three file descriptors: raise `ulimit -n` if they are used up.
     #[error("could not start a thread's runtime")]
     Runtime(#[source] io::Error),
-    /// A defect: the thread's own message went to standard error.
+    /// A defect: the thread's own message is on standard error.
     #[error("thread {index} panicked")]
     Panicked {
         /// The thread's number, from 0.
@@ -167,7 +168,7 @@ pub enum CoresError {
     },
 }
 
-/// A thread's life: get ready, say so, wait for the others, work.
+/// The body of a thread: prepares, reports readiness, waits for the others, runs the work.
 fn run<T, F: Future<Output = T>>(
     index: usize,
     options: &CoresOptions,
@@ -178,17 +179,17 @@ fn run<T, F: Future<Output = T>>(
     let (core, runtime) = match prepare(index, options) {
         Ok(prepared) => prepared,
         Err(error) => {
-            // The starter waits for this; if it has gone, nobody is left to tell.
+            // The starter waits for this; if the starter has gone, the error has no recipient.
             let _ = ready.send(Err(error));
             return None;
         }
     };
     let _ = ready.send(Ok(core.clone()));
-    // An error means that another thread could not be made ready.
+    // An error means that another thread failed to start.
     may_go.recv().ok()?;
     let _stop = StopOnPanic(options.stop.clone());
     let value = runtime.block_on(async { work(core).await });
-    // A look-up of a name that still hangs must not keep the thread.
+    // A hanging name look-up must not block the end of the thread.
     runtime.shutdown_background();
     Some(value)
 }
@@ -210,7 +211,7 @@ fn prepare(index: usize, options: &CoresOptions) -> Result<(Core, LocalRuntime),
     Ok((Core { index, count: options.count.max(1), cpus }, runtime))
 }
 
-/// Requests the others' end when the thread unwinds.
+/// Requests a shutdown of the other threads when this one unwinds.
 struct StopOnPanic(Option<Shutdown>);
 
 impl Drop for StopOnPanic {

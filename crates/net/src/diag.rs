@@ -1,7 +1,7 @@
-//! What the kernel knows about a socket that the socket's owner cannot see otherwise: how many connections wait in a listener's
-//! queue, how many it turned away, and which socket is at the other end of a connection on this machine.
+//! Kernel information about sockets: the length of a listener's queue, the connections it dropped, and the socket at
+//! the other end of a local connection.
 //!
-//! By sock_diag(7), a question and an answer over netlink, where the kernel has it (`tcp_diag`, `unix_diag`); TCP's by
+//! Uses sock_diag(7), a netlink protocol, where the kernel has it (`tcp_diag`, `unix_diag`). TCP queues come from
 //! getsockopt(2), and from `/proc/net/tcp` where netlink has no answer.
 
 use std::ffi::c_int;
@@ -20,28 +20,30 @@ use rustix::net::{
 use crate::address::Peer;
 use crate::sys::{SOL_SOCKET, socket_numbers};
 
-/// A listening socket's queue of connections that are complete and wait for accept(2).
+/// A listening socket's queue of established connections that wait for accept(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// How many wait.
+    /// Number of waiting connections.
     pub waiting: u32,
-    /// How many may wait, as the kernel has cut it down (net.core.somaxconn).
+    /// The most that may wait, after the kernel's limit (net.core.somaxconn).
     pub limit: u32,
 }
 
-/// The queue of a listening TCP or unix socket; `None` where the kernel does not tell: for a unix socket without `unix_diag`.
+/// Returns the queue of a listening TCP or unix socket; `None` for a unix socket if the kernel has no `unix_diag`.
 pub fn queue(listener: impl AsFd) -> Option<Queue> {
     match getsockname(listener.as_fd()).ok()?.address_family() {
         AddressFamily::UNIX => unix_queue(listener),
-        // A unix socket that is not bound would be no listener; what else there is are TCP's two families.
+        // An unbound unix socket would not be a listener; the other families are TCP's two.
         _ => tcp_queue(listener),
     }
 }
 
-/// How many packets the kernel has dropped at this socket since it was made (SO_MEMINFO, Linux 4.12). For UDP these are datagrams
-/// for which there was no room. For a TCP listener they are packets of the handshake: all those for which the queue had no
-/// room, and some others, such as resets in the middle of it; `None` where TCP_DEFER_ACCEPT drops some for each connection.
-/// A unix socket drops nothing: whoever connects waits.
+/// Returns the number of packets that the kernel has dropped at this socket since it was made (SO_MEMINFO, Linux
+/// 4.12).
+///
+/// For UDP, these are datagrams without room. For a TCP listener, they are packets of the handshake: all without room
+/// in the queue, and some others, such as resets during the handshake. `None` where TCP_DEFER_ACCEPT drops some for
+/// each connection. A unix socket drops nothing: clients wait.
 pub fn dropped(socket: impl AsFd) -> Option<u32> {
     // asm-generic/socket.h and linux/sock_diag.h.
     const SO_MEMINFO: c_int = if cfg!(any(target_arch = "sparc", target_arch = "sparc64")) { 0x39 } else { 55 };
@@ -56,22 +58,24 @@ pub fn dropped(socket: impl AsFd) -> Option<u32> {
     (read > DROPS).then_some(numbers[DROPS])
 }
 
-/// A TCP socket of this network namespace that listens, of whatever process.
+/// A listening TCP socket of this network namespace, of any process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// By which it is told from others: the inode that `/proc/PID/fd` names.
+    /// Identifies the socket: the inode that `/proc/PID/fd` shows.
     pub inode: u64,
     /// Its queue.
     pub queue: Queue,
-    /// Packets that it has dropped since it was made, as [`dropped`] counts them; `None`: the kernel does not tell.
+    /// Packets dropped since the socket was made, as in [`dropped`]; `None` if the kernel does not report it.
     pub dropped: Option<u32>,
 }
 
-/// The TCP sockets of this network namespace that take connections to `address`: those bound to it, or else those bound to its port on all
-/// addresses. Empty: nobody listens there, or somebody on another machine or in another network namespace does.
+/// Returns the TCP sockets of this network namespace that accept connections to `address`.
+///
+/// These are the sockets bound to it, or else those bound to its port on all addresses. Empty if there is none, or if
+/// the listener is on another machine or in another network namespace.
 ///
 /// # Errors
-/// When the kernel does not tell (no `tcp_diag`).
+/// When the kernel has no `tcp_diag`.
 pub fn listeners(address: SocketAddr) -> io::Result<Vec<Listener>> {
     let mut found = listening(AF_INET6, address.port())?;
     if address.ip().to_canonical().is_ipv4() {
@@ -83,8 +87,10 @@ pub fn listeners(address: SocketAddr) -> io::Result<Vec<Listener>> {
     Ok(found.into_iter().filter(|(bound, _)| takes(bound)).map(|(_, listener)| listener).collect())
 }
 
-/// How often a connection found the queue of a TCP listener full, on all sockets of this network namespace since it was made
-/// (TcpExt's ListenOverflows in `/proc/net/netstat`).
+/// Returns how often a connection found the queue of a TCP listener full (TcpExt's ListenOverflows in
+/// `/proc/net/netstat`).
+///
+/// Counts all sockets of this network namespace since it was made.
 pub fn listen_overflows() -> Option<u64> {
     // Two lines each: names, and numbers in the same order.
     let text = std::fs::read_to_string("/proc/self/net/netstat").ok()?;
@@ -94,12 +100,12 @@ pub fn listen_overflows() -> Option<u64> {
     pairs.find(|(name, _)| *name == "ListenOverflows")?.1.parse().ok()
 }
 
-/// The inode of the socket at the other end of a connection on this machine, by which `/proc/PID/fd` names it; `None` while
-/// nobody has accepted it.
+/// Returns the inode of the socket at the other end of a local connection, as in `/proc/PID/fd`; `None` while it is
+/// not accepted.
 ///
 /// # Errors
-/// When the kernel does not tell: the other end is on another machine or in another network namespace, or for a unix
-/// socket there is no `unix_diag`.
+/// When the other end is on another machine or in another network namespace, or for a unix socket without
+/// `unix_diag`.
 pub fn other_end(connection: impl AsFd) -> io::Result<Option<u64>> {
     let local = getsockname(connection.as_fd())?;
     let inode = if local.address_family() == AddressFamily::UNIX {
@@ -114,7 +120,7 @@ pub fn other_end(connection: impl AsFd) -> io::Result<Option<u64>> {
     Ok((inode != 0).then_some(inode))
 }
 
-/// A file: the number of its file system, and its own number there, as far as sock_diag(7) gives it.
+/// Identifies a file: the number of its file system, and its inode, as far as sock_diag(7) has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
     device: u64,
@@ -122,7 +128,7 @@ pub struct FileId {
 }
 
 impl FileId {
-    /// The file at a path; links are followed.
+    /// Identifies the file at a path; follows links.
     ///
     /// # Errors
     /// Those of stat(2).
@@ -131,18 +137,19 @@ impl FileId {
         Ok(FileId { device: file.dev(), inode: file.ino() as u32 })
     }
 
-    /// The file to which a unix socket is bound, wherever that file is by now; `None` for a socket without one, and where the kernel has no
-    /// `unix_diag`.
+    /// Identifies the file to which a unix socket is bound, wherever that file is now. `None` for a socket without
+    /// one, or without `unix_diag`.
     pub fn of_socket(socket: impl AsFd) -> Option<Self> {
         let attribute = ask_unix(socket, SHOW_VFS, VFS).ok()?;
-        // The kernel's own form of a device number (linux/kdev_t.h): 20 bits are the minor one.
+        // The kernel's internal device number (linux/kdev_t.h): 20 bits for the minor number.
         let device = number(&attribute, 4)?;
         let device = rustix::fs::makedev(device >> 20, device & 0xf_ffff);
         Some(FileId { device, inode: number(&attribute, 0)? })
     }
 }
 
-/// By TCP_INFO, which for a listening socket has the queue in two of its fields (`tcp_get_info` in the kernel's net/ipv4/tcp.c).
+/// Reads TCP_INFO, which for a listening socket has the queue in two of its fields (`tcp_get_info` in the kernel's
+/// net/ipv4/tcp.c).
 fn tcp_queue(listener: impl AsFd) -> Option<Queue> {
     // linux/tcp.h.
     const TCP_INFO: c_int = 11;
@@ -158,20 +165,20 @@ fn tcp_queue(listener: impl AsFd) -> Option<Queue> {
 /// linux/in.h.
 const IPPROTO_TCP: c_int = 6;
 
-/// SK_MEMINFO_DROPS in linux/sock_diag.h: its place among the numbers on a socket's memory.
+/// SK_MEMINFO_DROPS in linux/sock_diag.h: its index among the memory values.
 const DROPS: usize = 8;
 
 /// TCP_LISTEN in the kernel's net/tcp_states.h.
 const LISTEN: u8 = 10;
 
-// linux/unix_diag.h: what is asked for, and the attributes that answer.
+// linux/unix_diag.h: request flags, and the attributes that answer them.
 const SHOW_VFS: u32 = 0x02;
 const SHOW_PEER: u32 = 0x04;
 const SHOW_QUEUE: u32 = 0x10;
 const VFS: u16 = 1;
 const PEER: u16 = 2;
 const QUEUE: u16 = 4;
-/// Where they begin, behind struct unix_diag_msg.
+/// Offset of the attributes after struct unix_diag_msg.
 const UNIX_ATTRIBUTES: usize = 16;
 
 fn unix_queue(listener: impl AsFd) -> Option<Queue> {
@@ -184,7 +191,7 @@ fn unix_other_end(connection: impl AsFd) -> io::Result<u64> {
     number(&attribute, 0).map(u64::from).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// One attribute of a unix socket of this process.
+/// Returns one attribute of a unix socket of this process.
 fn ask_unix(socket: impl AsFd, show: u32, wanted: u16) -> io::Result<Vec<u8>> {
     let inode = inode(socket)?;
     // struct unix_diag_req: family, protocol, padding; states; inode; what to show; no cookie.
@@ -193,12 +200,12 @@ fn ask_unix(socket: impl AsFd, show: u32, wanted: u16) -> io::Result<Vec<u8>> {
         request.extend(part.to_ne_bytes());
     }
     let answer = ask(&request)?;
-    // struct unix_diag_msg, then attributes. Where the socket has none such, the other end is gone.
+    // struct unix_diag_msg, then attributes. Without the attribute, the other end is gone.
     let found = attribute(answer.get(UNIX_ATTRIBUTES..).unwrap_or_default(), wanted);
     found.map(<[u8]>::to_vec).ok_or_else(|| io::ErrorKind::NotConnected.into())
 }
 
-/// An attribute's value, of several behind one another: length, kind, value, up to a multiple of four.
+/// Returns the value of an attribute from a sequence: length, kind, value, padded to four bytes.
 fn attribute(mut rest: &[u8], wanted: u16) -> Option<&[u8]> {
     while let Some((length, kind)) = short(rest, 0).zip(short(rest, 2)) {
         let length = usize::from(length);
@@ -213,7 +220,7 @@ fn attribute(mut rest: &[u8], wanted: u16) -> Option<&[u8]> {
     None
 }
 
-/// The inode of the connection from `local` to `other`; 0 while it is not accepted.
+/// Returns the inode of the connection from `local` to `other`; 0 while it is not accepted.
 fn tcp_inode(local: SocketAddr, other: SocketAddr) -> io::Result<u64> {
     match ask_tcp(local, other) {
         Err(error) if error.kind() != io::ErrorKind::NotConnected => tcp_inode_in_proc(local, other),
@@ -221,8 +228,8 @@ fn tcp_inode(local: SocketAddr, other: SocketAddr) -> io::Result<u64> {
     }
 }
 
-// Where struct inet_diag_msg (linux/inet_diag.h) has the state, the address, the two numbers of the queue and the inode; its attributes
-// come after it.
+// Offsets in struct inet_diag_msg (linux/inet_diag.h): state, address, the queue's two numbers, inode; attributes
+// follow.
 const STATE: usize = 1;
 const ADDRESS: usize = 8;
 const WAITING: usize = 56;
@@ -250,16 +257,16 @@ fn ask_tcp(local: SocketAddr, other: SocketAddr) -> io::Result<u64> {
     }
     let answer = ask(&request)?;
     if answer.get(STATE) == Some(&LISTEN) {
-        // There is no such connection, and the kernel found who would take one.
+        // There is no such connection; the kernel returned a listener that would accept it.
         return Err(io::ErrorKind::NotConnected.into());
     }
     number(&answer, INODE).map(u64::from).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// All sockets of a family that listen at a port, each with the address that it is bound to.
+/// Returns all sockets of a family that listen at a port, with their bound addresses.
 fn listening(family: u8, port: u16) -> io::Result<Vec<(IpAddr, Listener)>> {
     const MEMORY: u16 = 7;
-    // As in `ask_tcp`: with the attribute for memory, of those that listen, at this port.
+    // As in `ask_tcp`, with the memory attribute, for listeners at this port.
     let mut request = vec![family, IPPROTO_TCP as u8, 1 << (MEMORY - 1), 0];
     request.extend((1u32 << LISTEN).to_ne_bytes());
     request.extend(port.to_be_bytes());
@@ -278,7 +285,7 @@ fn listening(family: u8, port: u16) -> io::Result<Vec<(IpAddr, Listener)>> {
 }
 
 fn tcp_inode_in_proc(local: SocketAddr, other: SocketAddr) -> io::Result<u64> {
-    // An IPv6 socket may take IPv4 too, and stands in the other table then.
+    // An IPv6 socket may also accept IPv4, and is in the other table then.
     let tables = [procfs::net::tcp(), procfs::net::tcp6()];
     let same = |a: SocketAddr, b: SocketAddr| a.port() == b.port() && a.ip().to_canonical() == b.ip().to_canonical();
     let mut entries = tables.into_iter().flatten().flatten();
@@ -292,7 +299,7 @@ const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 
 // linux/netlink.h, linux/sock_diag.h.
-/// Length of a message's header: its length, kind, flags, sequence number and sender.
+/// Length of a message header: its length, type, flags, sequence number and sender.
 const HEAD: usize = 16;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLMSG_ERROR: u16 = 2;
@@ -300,11 +307,11 @@ const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST: u16 = 0x1;
 const NLM_F_DUMP: u16 = 0x300;
 
-/// A question about one socket, and the answer behind its netlink header.
+/// Sends a request about one socket; returns the answer after its netlink header.
 fn ask(request: &[u8]) -> io::Result<Vec<u8>> {
     let kernel = question(request, NLM_F_REQUEST)?;
     let mut answer = [0; 4096];
-    // The kernel has answered when it has taken the question.
+    // The kernel has answered by the time it has taken the request.
     let (length, _) = recv(&kernel, &mut answer, RecvFlags::DONTWAIT)?;
     let answer = &answer[..length];
     match short(answer, 4).ok_or_else(bad)? {
@@ -313,11 +320,11 @@ fn ask(request: &[u8]) -> io::Result<Vec<u8>> {
     }
 }
 
-/// A question about all sockets of a kind, and each answer behind its netlink header.
+/// Sends a request about all sockets of a kind; returns each answer after its netlink header.
 fn ask_for_all(request: &[u8]) -> io::Result<Vec<Vec<u8>>> {
     let kernel = question(request, NLM_F_REQUEST | NLM_F_DUMP)?;
     let mut answers = Vec::new();
-    // What the kernel sends at once is no longer.
+    // The kernel never sends more at once.
     let mut buffer = vec![0; 32 * 1024];
     loop {
         let (length, _) = recv(&kernel, &mut buffer[..], RecvFlags::DONTWAIT)?;
@@ -335,25 +342,25 @@ fn ask_for_all(request: &[u8]) -> io::Result<Vec<Vec<u8>>> {
     }
 }
 
-/// Puts a question to the kernel; the answer is read from what this returns.
+/// Sends a request to the kernel; the answer arrives on the returned descriptor.
 fn question(request: &[u8], flags: u16) -> io::Result<OwnedFd> {
     let kernel = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?;
     let length = u32::try_from(HEAD + request.len()).unwrap_or(u32::MAX);
     let mut message = length.to_ne_bytes().to_vec();
     message.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     message.extend(flags.to_ne_bytes());
-    // A sequence number, and ours: there is but one question on this socket.
+    // Sequence number and our address: this socket has a single request.
     message.extend([0; 8]);
     message.extend(request);
     send(&kernel, &message, SendFlags::empty())?;
     Ok(kernel)
 }
 
-/// Why the kernel does not answer, by its message of that kind.
+/// Converts an error message of the kernel.
 fn refusal(message: &[u8]) -> io::Error {
     let Some(code) = number(message, HEAD) else { return bad() };
     match Errno::from_raw_os_error(-code.cast_signed()) {
-        // There is no such socket; or no such module, which is told in the same way. Ours are there.
+        // There is no such socket, or no such kernel module; the error is the same. Our sockets exist.
         Errno::NOENT => io::Error::new(
             io::ErrorKind::NotFound,
             "the kernel knows of no such socket, or has no module to tell (tcp_diag, unix_diag)",
@@ -386,7 +393,7 @@ mod tests {
 
     use super::*;
 
-    /// Connections that nobody accepts, then one that somebody does.
+    /// Makes connections that nothing accepts, then accepts one.
     fn fills(listener: &impl AsFd, connect: impl Fn() -> OwnedFd, accept: impl Fn() -> OwnedFd) {
         assert_eq!(queue(listener).unwrap().waiting, 0);
         let clients = [connect(), connect()];
@@ -431,7 +438,7 @@ mod tests {
         let path = folder.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();
         if queue(&listener).is_none() {
-            // A kernel without `unix_diag`: the other way to tell is none.
+            // Without `unix_diag` there is no other way.
             let client = UnixStream::connect(&path).unwrap();
             assert!(other_end(&client).is_err());
             return;
@@ -466,14 +473,14 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let connect = || {
             let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
-            // It is under way, and some never come to an end.
+            // In progress; some never complete.
             let _ = rustix::net::connect(&socket, &address);
             socket
         };
         let _clients: Vec<OwnedFd> = (0..8).map(|_| connect()).collect();
         assert!(dropped(&listener).unwrap() > 0);
         assert!(listen_overflows().unwrap() > before);
-        // The same of a listener that may be another process's.
+        // The same, as seen for a listener of another process.
         let Ok(seen) = listeners(address) else { return };
         let inode = inode(&listener).unwrap().into();
         assert_eq!(seen, [Listener { inode, queue: queue(&listener).unwrap(), dropped: dropped(&listener) }]);
@@ -483,7 +490,7 @@ mod tests {
     fn a_listener_is_found_by_the_address_that_it_takes_connections_to() {
         let all = TcpListener::bind("0.0.0.0:0").unwrap();
         let port = all.local_addr().unwrap().port();
-        // A kernel without `tcp_diag` says nothing of anybody.
+        // A kernel without `tcp_diag` reports no listeners.
         let Ok(found) = listeners(SocketAddr::from(([127, 0, 0, 1], port))) else { return };
         let inodes = |found: Vec<Listener>| found.iter().map(|listener| listener.inode).collect::<Vec<_>>();
         assert_eq!(inodes(found), [u64::from(inode(&all).unwrap())]);

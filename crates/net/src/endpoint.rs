@@ -1,4 +1,4 @@
-//! One grammar for naming a place to connect to: `http://host:port/path`, `https://...`, `unix:/run/app.sock`,
+//! The grammar of endpoints: `http://host:port/path`, `https://...`, `unix:/run/app.sock`,
 //! `unix:/run/app.sock:/path?query`, `unix:@abstract-name:/path`, `http+unix://%2Frun%2Fapp.sock/path`,
 //! `https+unix://...`.
 
@@ -13,10 +13,10 @@ use thiserror::Error;
 
 use crate::address::{Peer, UnixAddress, UnixAddressError};
 
-/// What is spoken over the connection.
+/// The protocol of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scheme {
-    /// HTTP in the clear.
+    /// Plain HTTP.
     Http,
     /// HTTP inside TLS.
     Https,
@@ -40,7 +40,7 @@ impl Scheme {
     }
 }
 
-/// Where an endpoint is, before names are resolved.
+/// The address of an endpoint, before name resolution.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
     /// A host, as a name or an IP address (IPv6 without its brackets), and a port.
@@ -54,34 +54,34 @@ pub enum Address {
     Unix(UnixAddress),
 }
 
-/// A place to send requests to, with the Host and the target they carry.
+/// An address with the Host and the target of requests to it.
 ///
-/// [`FromStr`] reads the grammar above and refuses what would break a request line; [`fmt::Display`] gives the
-/// canonical text back. Also read: `unix:///run/app.sock`, and nginx's `http://unix:/run/app.sock:/path`. In the
-/// `unix:` form the socket's name ends at the first `:/`; a name that contains it can be written in the
-/// `http+unix://` form, percent-encoded. A fragment (`#...`) is dropped, as it is never sent (RFC 9110, section 7.1).
+/// [`FromStr`] parses the grammar above and refuses characters that would break a request line; [`fmt::Display`]
+/// prints the canonical text. It also accepts `unix:///run/app.sock` and nginx's `http://unix:/run/app.sock:/path`.
+/// In the `unix:` form the socket's name ends at the first `:/`; use the percent-encoded `http+unix://` form for a
+/// name that contains it. A fragment (`#...`) is dropped, because clients never send it (RFC 9110, section 7.1).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Endpoint {
-    /// In the clear or in TLS.
+    /// Plain or TLS.
     pub scheme: Scheme,
-    /// Where to connect.
+    /// Address to connect to.
     pub address: Address,
-    /// What the Host header says, for example `localhost:8080`: the port only when it is not the scheme's own
-    /// (RFC 9110, section 7.2); `localhost` for a unix socket.
+    /// The Host header, for example `localhost:8080`: the port only if it is not the scheme's default (RFC 9110,
+    /// section 7.2); `localhost` for a unix socket.
     pub authority: String,
     /// The request target in origin form: path and query, `/` when absent.
     pub target: String,
 }
 
 impl Endpoint {
-    /// The same request, sent over a unix socket instead (wrk's `-P`): scheme, Host and target stay. The Host is
-    /// then no longer part of the [`fmt::Display`] text.
+    /// Returns the same request over a unix socket (wrk's `-P`): scheme, Host and target stay. The [`fmt::Display`]
+    /// text then lacks the Host.
     #[must_use]
     pub fn with_unix(self, address: UnixAddress) -> Self {
         Endpoint { address: Address::Unix(address), ..self }
     }
 
-    /// The host alone, without port and brackets: the name that a TLS certificate must carry.
+    /// The host without port and brackets: the name that a TLS certificate must have.
     pub fn host(&self) -> &str {
         let authority = self.authority.as_str();
         if let Some(bracketed) = authority.strip_prefix('[') {
@@ -90,8 +90,9 @@ impl Endpoint {
         authority.split(':').next().unwrap_or(authority)
     }
 
-    /// Every place the endpoint resolves to, in the resolver's order, without repetition. A name is looked up with
-    /// getaddrinfo on tokio's blocking pool; an IP address or a unix socket costs nothing.
+    /// Resolves the endpoint to all its addresses, in the resolver's order, without repetition.
+    ///
+    /// Names are looked up with getaddrinfo on tokio's blocking pool; an IP address or a unix socket costs nothing.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -128,7 +129,7 @@ impl FromStr for Endpoint {
     }
 }
 
-/// The canonical text, which reads back as the same endpoint.
+/// Prints the canonical text, which parses to the same endpoint.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Endpoint { scheme, address, authority, target } = self;
@@ -145,16 +146,17 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Why a text names no endpoint. Every message says the value, what was expected and what to write instead.
+/// The reason why a text is not an endpoint. Every message has the value, what was expected and what to write
+/// instead.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EndpointError {
     /// Give a URL.
     #[error("the URL is empty: expected for example http://localhost:8080/ or unix:/run/app.sock")]
     Empty,
-    /// Put the scheme in front, as the message suggests.
+    /// Add the scheme, as the message suggests.
     #[error("`{value}` has no scheme: did you mean {suggestion} ?")]
     NoScheme {
-        /// What was given.
+        /// The given text.
         value: String,
         /// The same with a scheme.
         suggestion: String,
@@ -165,29 +167,29 @@ pub enum EndpointError {
          did you mean {nearest}?"
     )]
     UnknownScheme {
-        /// What was given.
+        /// The given text.
         value: String,
         /// The part before the colon.
         scheme: String,
-        /// The known scheme that looks most like it.
+        /// The most similar known scheme.
         nearest: &'static str,
     },
     /// Write a host after `//`.
     #[error("`{value}` names no host: expected for example {example}")]
     NoHost {
-        /// What was given.
+        /// The given text.
         value: String,
-        /// A URL of that scheme that would do.
+        /// A valid URL of that scheme.
         example: &'static str,
     },
-    /// Correct the host; names outside ASCII are written in their `xn--` form.
+    /// Correct the host; write names outside ASCII in their `xn--` form.
     #[error("`{value}`: `{host}` is no host: {why}")]
     Host {
-        /// What was given.
+        /// The given text.
         value: String,
-        /// The part that should be a host.
+        /// The invalid host.
         host: String,
-        /// What was expected.
+        /// The expected form.
         why: &'static str,
     },
     /// Write a port from 1 to 65535, or none.
@@ -195,33 +197,33 @@ pub enum EndpointError {
         "`{value}`: `{port}` is no port: expected a number from 1 to 65535, or no colon for the default, {default}"
     )]
     Port {
-        /// What was given.
+        /// The given text.
         value: String,
-        /// The part that should be a port.
+        /// The invalid port.
         port: String,
-        /// The scheme's own port.
+        /// The scheme's default port.
         default: u16,
     },
-    /// Take `user:password@` out and send an Authorization header instead. The message does not repeat the URL, as
-    /// it holds a secret.
+    /// Remove `user:password@` and send an Authorization header instead. The message does not repeat the URL, because
+    /// it contains a secret.
     #[error(
         "the URL for `{host}` holds a user name or password before the `@`, which is never sent: \
          take it out and send an Authorization header"
     )]
     Userinfo {
-        /// What follows the `@`.
+        /// The part after the `@`.
         host: String,
     },
     /// Percent-encode the character.
     #[error("`{value}`: {character} at byte {position} cannot stand in a request line: write it as {instead}")]
     Character {
-        /// What was given.
+        /// The given text.
         value: String,
         /// The character, named or quoted.
         character: String,
         /// Its offset in the text, in bytes, from 0.
         position: usize,
-        /// How it is written instead.
+        /// The replacement for it.
         instead: String,
     },
     /// Write `%` and two hexadecimal digits; a `%` itself is `%25`.
@@ -230,7 +232,7 @@ pub enum EndpointError {
          expected % and two hexadecimal digits"
     )]
     PercentEncoding {
-        /// What was given.
+        /// The given text.
         value: String,
         /// The offset of the `%` in the socket's name, in bytes, from 0.
         position: usize,
@@ -238,14 +240,14 @@ pub enum EndpointError {
     /// Correct the socket's name; the cause says what is wrong with it.
     #[error("`{value}` names no unix socket")]
     Unix {
-        /// What was given.
+        /// The given text.
         value: String,
-        /// What is wrong with the name.
+        /// The defect of the name.
         source: UnixAddressError,
     },
 }
 
-/// Why a host name gave no address.
+/// The reason why a host name has no address.
 #[derive(Debug, Error)]
 pub enum ResolveError {
     /// Check the spelling, /etc/hosts and the name server.
@@ -253,7 +255,7 @@ pub enum ResolveError {
     Failed {
         /// The name.
         host: String,
-        /// What the resolver said.
+        /// The resolver's error.
         source: io::Error,
     },
     /// The name exists but has no address: check its A and AAAA records.

@@ -1,9 +1,9 @@
-//! Listening sockets that a supervisor opened and hands down through exec: Server::Starter (and `oroshi start`) names
-//! them in SERVER_STARTER_PORT, systemd in LISTEN_FDS, LISTEN_PID and LISTEN_FDNAMES (sd_listen_fds(3)).
+//! Takes over listening sockets that a supervisor opened and passed on through exec.
 //!
-//! The variables stay set: removing one is not safe while other threads may read the environment. A child that this
-//! process starts sees SERVER_STARTER_PORT too, but not the sockets, which are closed on exec from here on; remove
-//! the variable from the child's environment (`Command::env_remove`).
+//! Server::Starter (and `oroshi start`) names them in SERVER_STARTER_PORT, systemd in LISTEN_FDS, LISTEN_PID and
+//! LISTEN_FDNAMES (sd_listen_fds(3)). The variables stay set: removing one is not safe while other threads may read
+//! the environment. Children of this process then see SERVER_STARTER_PORT, but not the sockets, which are closed on
+//! exec; remove the variable from a child's environment (`Command::env_remove`).
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -23,8 +23,8 @@ use crate::listen::BoundListener;
 /// A listening socket from the process's parent.
 #[derive(Debug)]
 pub struct Inherited {
-    /// What the supervisor calls it: the address as its user wrote it (`127.0.0.1:80`, `8080`, `/run/app.sock`), or
-    /// systemd's FileDescriptorName, `unknown` where there is none.
+    /// The supervisor's name for it: the address as the user wrote it (`127.0.0.1:80`, `8080`, `/run/app.sock`), or
+    /// systemd's FileDescriptorName, `unknown` without one.
     pub name: String,
     /// The variable that named it: SERVER_STARTER_PORT or LISTEN_FDS.
     pub variable: &'static str,
@@ -33,8 +33,8 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Whether it is the socket of this address, as a configuration has it: supervisors leave out what is plain, so `:80` and `80`,
-    /// `unix:/run/x` and `/run/x` are the same.
+    /// Whether this is the socket for an address from a configuration. `:80` equals `80`, and `unix:/run/x` equals
+    /// `/run/x`, because supervisors omit these parts.
     #[must_use]
     pub fn is_at(&self, address: &str) -> bool {
         is_same(address, &self.name)
@@ -49,39 +49,40 @@ fn is_same(address: &str, name: &str) -> bool {
     plain(address) == plain(name)
 }
 
-/// The inherited sockets, in the supervisor's order, each once; empty when there are none, or when LISTEN_PID says that
-/// systemd's are meant for another process. They can be taken once in a process's life.
+/// Returns the inherited sockets, in the supervisor's order, each once.
 ///
-/// Call it first thing, before anything else opens descriptors.
+/// Empty when there are none, or when LISTEN_PID assigns systemd's to another process. A process can take them once.
+/// Call it before anything else opens descriptors.
 ///
 /// # Errors
-/// [`InheritError`] names the variable and what is wrong; then no socket was taken, and a server should not start.
+/// [`InheritError`] names the variable and its defect. Then no socket was taken, and a server should not start.
 pub fn inherited() -> Result<Vec<Inherited>, InheritError> {
     take_all(named(variable, std::process::id())?)
 }
 
-/// As [`inherited`], but the sockets of systemd alone. For a supervisor: SERVER_STARTER_PORT, which has no process number beside it, may
-/// be a leftover of the supervisor above.
+/// Like [`inherited`], but only systemd's sockets. For a supervisor: SERVER_STARTER_PORT has no process number, so it
+/// may be a leftover of the supervisor above.
 ///
 /// # Errors
 /// As [`inherited`].
 pub fn inherited_from_systemd() -> Result<Vec<Inherited>, InheritError> {
-    take_all(named(systemds(variable), std::process::id())?)
+    take_all(named(without_server_starter(variable), std::process::id())?)
 }
 
-/// Whether systemd's variables name at least one socket for this process. Takes none.
+/// Whether systemd's variables name at least one socket for this process. Does not take it.
 #[must_use]
 pub fn has_sockets_from_systemd() -> bool {
-    named(systemds(variable), std::process::id()).is_ok_and(|named| !named.is_empty())
+    named(without_server_starter(variable), std::process::id()).is_ok_and(|named| !named.is_empty())
 }
 
-/// A variable of the environment. A path outside UTF-8 may look odd in `name`; the socket itself says where it listens.
+/// Reads an environment variable. A path outside UTF-8 may look odd in `name`; the socket itself has its true
+/// address.
 fn variable(name: &str) -> Option<String> {
     env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
-/// The variables without Server::Starter's.
-fn systemds(variable: impl Fn(&str) -> Option<String>) -> impl Fn(&str) -> Option<String> {
+/// Hides Server::Starter's variables.
+fn without_server_starter(variable: impl Fn(&str) -> Option<String>) -> impl Fn(&str) -> Option<String> {
     move |name| variable(name).filter(|_| name != SERVER_STARTER)
 }
 
@@ -96,30 +97,30 @@ fn take_all(named: Vec<Named>) -> Result<Vec<Inherited>, InheritError> {
     named.into_iter().map(take).collect()
 }
 
-/// Why the inherited sockets cannot be used.
+/// The reason why the inherited sockets are unusable.
 #[derive(Debug, Error)]
 pub enum InheritError {
-    /// The variable is not what the supervisor writes: is something else setting it?
+    /// The variable does not have the supervisor's format: check whether something else sets it.
     #[error("{variable}=`{value}` is not understood: expected {expected}")]
     Format {
         /// The variable's name.
         variable: &'static str,
         /// Its value.
         value: String,
-        /// What was expected.
+        /// The expected format.
         expected: &'static str,
     },
-    /// The descriptor is not a listening stream socket from the parent: start this process by the supervisor itself,
-    /// or, where the variable is a leftover of another process, unset it.
+    /// The descriptor is not a listening stream socket from the parent. Start this process directly from the
+    /// supervisor; unset the variable if it is a leftover.
     #[error("{variable} names descriptor {descriptor} ({name}), which {what}")]
     Descriptor {
         /// The variable's name.
         variable: &'static str,
         /// The descriptor.
         descriptor: RawFd,
-        /// What the supervisor calls it.
+        /// The supervisor's name for it.
         name: String,
-        /// What is wrong with it.
+        /// The defect.
         what: &'static str,
     },
     /// Two names for one descriptor: correct the supervisor's configuration.
@@ -130,7 +131,7 @@ pub enum InheritError {
         /// The descriptor.
         descriptor: RawFd,
     },
-    /// A defect in this program: call [`inherited`] once and hand the sockets on.
+    /// A defect in this program: call [`inherited`] once and pass the sockets on.
     #[error("the inherited sockets were taken before")]
     TakenBefore,
     /// The kernel refused to make the socket non-blocking or closed on exec.
@@ -138,7 +139,7 @@ pub enum InheritError {
     Prepare {
         /// The descriptor.
         descriptor: RawFd,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -154,13 +155,13 @@ struct Named {
     descriptor: RawFd,
 }
 
-/// What the environment names, Server::Starter's first.
+/// Returns the descriptors that the environment names, Server::Starter's first.
 fn named(variable: impl Fn(&str) -> Option<String>, process: u32) -> Result<Vec<Named>, InheritError> {
     let mut all = Vec::new();
     if let Some(value) = variable(SERVER_STARTER) {
         server_starter(&value, &mut all)?;
     }
-    // sd_listen_fds(3): a process to which LISTEN_PID does not belong ignores both.
+    // sd_listen_fds(3): a process ignores both variables unless LISTEN_PID is its own.
     let meant = variable("LISTEN_PID").is_some_and(|pid| pid.parse() == Ok(process));
     if let Some(value) = variable(SYSTEMD).filter(|_| meant) {
         systemd(&value, &variable("LISTEN_FDNAMES").unwrap_or_default(), &mut all)?;
@@ -169,7 +170,7 @@ fn named(variable: impl Fn(&str) -> Option<String>, process: u32) -> Result<Vec<
     let mut twice = None;
     all.retain(|Named { variable, descriptor, .. }| match seen.insert(*descriptor, *variable) {
         None => true,
-        // `oroshi start` hands its sockets down in both ways at once: the address is the better name.
+        // `oroshi start` sets both variables for the same sockets: the address is the better name.
         Some(first) if first != *variable => false,
         Some(_) => {
             twice = Some(InheritError::Twice { variable, descriptor: *descriptor });
@@ -179,7 +180,7 @@ fn named(variable: impl Fn(&str) -> Option<String>, process: u32) -> Result<Vec<
     twice.map_or(Ok(all), Err)
 }
 
-/// `127.0.0.1:80=3;/path/with=sign=4`.
+/// Parses `127.0.0.1:80=3;/path/with=sign=4`.
 fn server_starter(value: &str, all: &mut Vec<Named>) -> Result<(), InheritError> {
     for part in value.split(';').filter(|part| !part.is_empty()) {
         let named = part.rsplit_once('=').and_then(|(name, descriptor)| {
@@ -195,7 +196,7 @@ fn server_starter(value: &str, all: &mut Vec<Named>) -> Result<(), InheritError>
     Ok(())
 }
 
-/// A count of descriptors from 3 on, and their names between colons.
+/// Parses a count of descriptors from 3 on, and their colon-separated names.
 fn systemd(value: &str, names: &str, all: &mut Vec<Named>) -> Result<(), InheritError> {
     const FIRST: RawFd = 3;
     let mut names = names.split(':');
@@ -212,7 +213,7 @@ fn systemd(value: &str, names: &str, all: &mut Vec<Named>) -> Result<(), Inherit
     Ok(())
 }
 
-/// Whether the descriptor is a listening stream socket that came through exec.
+/// Checks that the descriptor is an inherited listening stream socket.
 fn check(named: &Named) -> Result<(), InheritError> {
     let Named { variable, name, descriptor } = named;
     let bad = |what| InheritError::Descriptor { variable, descriptor: *descriptor, name: name.clone(), what };
@@ -222,12 +223,12 @@ fn check(named: &Named) -> Result<(), InheritError> {
     if !may_be_open(*descriptor) {
         return Err(bad("is not open: it was not inherited"));
     }
-    // SAFETY: it is open, and nothing in this process owns it that could close it before the borrow ends with this
-    // function, as this runs before anything else opens descriptors. Where there is no /proc to tell that it is open,
-    // the first thing done is to ask the kernel, which answers EBADF if it is not; then nothing else is done.
+    // SAFETY: it is open, and nothing in this process owns it, so nothing closes it before the borrow ends with this
+    // function: this runs before anything else opens descriptors. Without /proc to check that it is open, the first
+    // action is a call to the kernel, which returns EBADF if it is not; then nothing else happens.
     let borrowed = unsafe { BorrowedFd::borrow_raw(*descriptor) };
     let flags = fcntl_getfd(borrowed).map_err(|_| bad("is not open: it was not inherited"))?;
-    // What came through exec cannot have this flag, and what this process itself opens has it.
+    // An inherited descriptor cannot have this flag; descriptors that this process opened have it.
     if flags.contains(FdFlags::CLOEXEC) {
         return Err(bad("was opened by this process itself: it was not inherited"));
     }
@@ -247,18 +248,17 @@ fn check(named: &Named) -> Result<(), InheritError> {
     }
 }
 
-/// Whether a descriptor of this number is open, asked without making a handle of it first; true where /proc is missing.
+/// Whether this descriptor is open, checked without making a handle of it; true without /proc.
 fn may_be_open(descriptor: RawFd) -> bool {
     let open = Path::new("/proc/self/fd");
     open.join(descriptor.to_string()).symlink_metadata().is_ok() || !open.exists()
 }
 
-/// Makes the descriptor, which [`check`] has found good, this process's own.
+/// Takes ownership of the descriptor, which [`check`] has accepted.
 fn take(named: Named) -> Result<Inherited, InheritError> {
     let Named { variable, name, descriptor } = named;
-    // SAFETY: it is open and came through exec, so nothing in this process owns it yet but whoever reads the same
-    // variable; this function runs once for each descriptor, as `inherited` succeeds once and no descriptor is named
-    // twice.
+    // SAFETY: it is open and inherited through exec, so nothing in this process owns it except another reader of the
+    // same variable. This function runs once for each descriptor: `inherited` succeeds once, and refuses duplicates.
     let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
     let prepare = || -> rustix::io::Result<Option<Peer>> {
         fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
@@ -317,7 +317,7 @@ mod tests {
     fn a_supervisor_takes_systemds_alone() {
         let both = [(SERVER_STARTER, "80=7"), (SYSTEMD, "1"), ("LISTEN_PID", "7")];
         let value = |name: &str| both.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        let found = named(systemds(value), 7).unwrap();
+        let found = named(without_server_starter(value), 7).unwrap();
         assert_eq!(found, [Named { variable: SYSTEMD, name: "unknown".into(), descriptor: 3 }]);
     }
 

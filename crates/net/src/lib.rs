@@ -1,21 +1,20 @@
-//! Sockets for HTTP tools on Linux: where to connect, how to connect and listen fast, and threads to do it on.
+//! Sockets for HTTP tools on Linux: endpoints, fast connects and listeners, and threads.
 //!
-//! This crate knows the kernel: sockets, TLS over them, descriptors, ports, CPUs, timers, signals. It does not know
-//! HTTP (an endpoint's target is text to it), keeps no pool, retries nothing but a full unix backlog, and prints
-//! nothing.
+//! Knows the kernel: sockets, TLS over them, descriptors, ports, CPUs, timers, signals. Does not know HTTP (an
+//! endpoint's target is just text). It keeps no pool, retries only a full unix backlog, and prints nothing.
 //!
-//! Everything runs on tokio, one single-threaded runtime per core; types that belong to a core ([`Connector`],
-//! [`Listener`], [`Timer`], [`Stream`]) are made on it, and what crosses to a core ([`BoundListener`], [`Peer`],
-//! [`Shutdown`], TLS settings) is `Send`.
+//! Everything runs on tokio, one single-threaded runtime per core. Types of one thread ([`Connector`], [`Listener`],
+//! [`Timer`], [`Stream`]) are made on it; types that move to a thread ([`BoundListener`], [`Peer`], [`Shutdown`], TLS
+//! settings) are `Send`.
 //!
 //! In reading order:
-//! - [`address`]: where a socket is; [`endpoint`]: the text that names a place to connect to;
-//! - [`stream`]: a connection; [`connect`]: making one; [`tls`]: TLS at either end;
-//! - [`listen`]: being connected to; [`inherit`]: sockets that a supervisor hands down; [`handover`]: handing them down;
-//! - [`cores`]: a runtime per thread, pinned or not; [`signal`]: asking them to end;
-//!   [`notify`]: telling whoever started this one; [`process`]: other processes, and signals by name; [`diag`]: what the kernel knows about a socket;
-//! - [`clock`] and [`timer`]: time in nanoseconds; [`limits`] and [`ports`]: what the machine has room for;
-//!   [`pages`]: memory in huge pages.
+//! - [`address`]: socket addresses; [`endpoint`]: URLs and their grammar;
+//! - [`stream`]: a connection; [`connect`]: opening one; [`tls`]: TLS at either end;
+//! - [`listen`]: accepting connections; [`inherit`]: sockets from a supervisor; [`handover`]: passing sockets on;
+//! - [`cores`]: a runtime per thread, pinned or not; [`signal`]: shutdown; [`notify`]: sd_notify; [`process`]: other
+//!   processes, and signals by name; [`diag`]: kernel information about sockets;
+//! - [`clock`] and [`timer`]: time in nanoseconds; [`limits`] and [`ports`]: limits of the machine; [`pages`]: memory
+//!   in huge pages.
 
 pub mod address;
 pub mod clock;

@@ -1,4 +1,4 @@
-//! File descriptors: making sure beforehand that there are enough.
+//! Ensures in advance that there are enough file descriptors.
 
 use std::fs;
 use std::io;
@@ -6,20 +6,21 @@ use std::io;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 
-/// Beside what the caller counts: each runtime has three, name look-ups and libraries open some for a moment.
+/// Extra descriptors: each runtime has three, and name look-ups and libraries open some briefly.
 const SPARE: u64 = 64;
 
-/// Makes room for `needed` file descriptors more than are open now (and a few to spare), by raising this process's
-/// soft limit as far as that takes, and no further: some programs that it may start walk over every descriptor up to
-/// the limit. Gives back the limit in force. A process with CAP_SYS_RESOURCE raises its hard limit where it must.
+/// Ensures `needed` file descriptors beyond those open now (and a few spare ones); returns the limit in force.
+///
+/// Raises this process's soft limit as far as necessary and no further, because some programs iterate over every
+/// descriptor up to the limit. A process with CAP_SYS_RESOURCE also raises its hard limit if necessary.
 ///
 /// # Errors
-/// [`DescriptorError`] when the hard limit is too low; the soft limit is then left as it was.
+/// [`DescriptorError`] when the hard limit is too low; the soft limit is then unchanged.
 pub fn ensure_descriptors(needed: u64) -> Result<u64, DescriptorError> {
     let open = open_descriptors();
     let total = needed.saturating_add(open).saturating_add(SPARE);
     let limit = getrlimit(Resource::Nofile);
-    // None is "unlimited", which the kernel never grants for descriptors, but may say.
+    // None is "unlimited", which the kernel never grants for descriptors, but may report.
     let Some(soft) = limit.current.filter(|&soft| soft < total) else {
         return Ok(limit.current.unwrap_or(u64::MAX));
     };
@@ -33,30 +34,31 @@ pub fn ensure_descriptors(needed: u64) -> Result<u64, DescriptorError> {
     }
 }
 
-/// Room for connections, as [`room_for`] found it.
+/// The number of connections that the descriptor limit allows, from [`connection_limit`].
 #[derive(Debug)]
-pub struct Room {
-    /// So many connections there may be: as many as were wanted, or less.
+pub struct ConnectionLimit {
+    /// The most connections: the wanted number, or fewer.
     pub connections: u64,
-    /// Why there is room for less than was wanted.
+    /// The reason why there are fewer than wanted.
     pub lacking: Option<DescriptorError>,
 }
 
-/// Makes room for `wanted` connections that take `each` descriptors, beside `others` that the process has or will have for something else:
-/// raises the soft limit as far as that takes. Where the hard limit is lower, there is room for fewer connections, at least one: whoever
-/// accepts more would have clients take the descriptors of everything else.
-pub fn room_for(wanted: u64, each: u64, others: u64) -> Room {
+/// Ensures descriptors for `wanted` connections of `each` descriptors, beside `others` for other purposes.
+///
+/// Raises the soft limit as far as necessary. A lower hard limit allows fewer connections, at least one. A server
+/// that accepted more would let clients use up the descriptors of everything else.
+pub fn connection_limit(wanted: u64, each: u64, others: u64) -> ConnectionLimit {
     let each = each.max(1);
     let counted = open_descriptors() + SPARE;
     let total = wanted.saturating_mul(each).saturating_add(others);
     let Err(error) = ensure_descriptors(total.saturating_sub(counted)) else {
-        return Room { connections: wanted, lacking: None };
+        return ConnectionLimit { connections: wanted, lacking: None };
     };
     let hard = error.hard;
-    // As many as may be.
+    // As many as the hard limit allows.
     let _ = ensure_descriptors(hard.saturating_sub(open_descriptors() + SPARE));
     let most = (hard.saturating_sub(others) / each).max(1);
-    Room { connections: wanted.min(most), lacking: (most < wanted).then_some(error) }
+    ConnectionLimit { connections: wanted.min(most), lacking: (most < wanted).then_some(error) }
 }
 
 /// The process may not open as many descriptors as the work needs. Raise the hard limit where the process is started,
@@ -68,20 +70,20 @@ pub fn room_for(wanted: u64, each: u64, others: u64) -> Room {
      --ulimit nofile={total} for a container), or use fewer connections"
 )]
 pub struct DescriptorError {
-    /// What the caller asked for.
+    /// The caller's number.
     pub needed: u64,
-    /// How many were open at that moment.
+    /// Number of open descriptors at that moment.
     pub open: u64,
-    /// The limit that would do.
+    /// A sufficient limit.
     pub total: u64,
     /// The hard limit in force.
     pub hard: u64,
-    /// What the kernel said.
+    /// The kernel's error.
     pub source: io::Error,
 }
 
-/// How many descriptors this process has open; 0 where /proc is not mounted.
+/// Returns the number of open descriptors of this process; 0 without /proc.
 pub fn open_descriptors() -> u64 {
-    // One of them is the folder being read.
+    // One of them is the folder that this reads.
     fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64 - 1)
 }

@@ -1,4 +1,4 @@
-//! Listening sockets: bound once, then accepted from on every core.
+//! Listening sockets: bound once, accepted from on every thread.
 
 mod accept;
 mod unix_file;
@@ -18,22 +18,22 @@ pub use accept::{AcceptError, Listener};
 use crate::address::{Peer, UnixAddress, UnixAddressError, shown};
 use unix_file::UnixFile;
 
-/// How a socket listens.
+/// Options of a listener.
 #[derive(Debug, Clone)]
 pub struct ListenOptions {
-    /// How many connections may wait to be accepted: 1024. The kernel takes no more than net.core.somaxconn.
+    /// The most connections that wait for accept: 1024. The kernel caps it at net.core.somaxconn.
     pub backlog: u32,
-    /// SO_REUSEPORT: every core binds a socket of its own and the kernel spreads new TCP connections over them. Any
+    /// SO_REUSEPORT: every thread binds its own socket and the kernel distributes new TCP connections over them. Any
     /// process of the same user can then join.
     pub reuse_port: bool,
-    /// The mode of a unix socket's file, for example 0o600; None leaves it to the umask. Whoever may write may connect.
+    /// The mode of a unix socket's file, for example 0o600; None leaves it to the umask. Write permission allows
+    /// connecting.
     pub unix_mode: Option<u32>,
-    /// The user and group that a unix socket's file shall belong to; None leaves either as it is. To give a file away
-    /// takes root.
+    /// The user and group of a unix socket's file; None leaves either unchanged. Changing the user requires root.
     pub unix_owner: (Option<u32>, Option<u32>),
-    /// TCP_NODELAY on accepted connections, which they inherit from the listener without a system call: on.
+    /// TCP_NODELAY on accepted connections, which inherit it from the listener without a system call: on.
     pub nodelay: bool,
-    /// IPV6_V6ONLY: an IPv6 socket takes IPv6 alone, so that `[::]:80` and `0.0.0.0:80` are two sockets: off.
+    /// IPV6_V6ONLY: an IPv6 socket accepts only IPv6, so `[::]:80` and `0.0.0.0:80` are two sockets: off.
     pub v6_only: bool,
 }
 
@@ -50,34 +50,36 @@ impl Default for ListenOptions {
     }
 }
 
-/// A socket that listens, not yet part of a runtime: it can be sent to the thread that will accept from it.
+/// A listening socket outside any runtime: it can be sent to the thread that accepts from it.
 ///
-/// Dropping the last of a unix listener and its clones removes the socket's file, in the process that bound it: not
-/// in a process that inherited the socket, and not where another server has put its own file there since.
+/// Dropping the last clone of a unix listener removes the socket's file, but only in the process that bound it, and
+/// only if no other server has replaced the file.
 #[derive(Debug)]
 pub struct BoundListener {
     socket: OwnedFd,
     address: Peer,
-    /// Held for its drop, which removes the file.
+    /// Removes the file on drop.
     file: Option<Arc<UnixFile>>,
 }
 
 impl BoundListener {
-    /// Binds and listens. The address is `127.0.0.1:0` (port 0: a free one), `[::]:80` (IPv6, and IPv4 too), `:8080`
-    /// or `8080` (every address of this machine), `localhost:8080` (the first address that the name has),
-    /// `unix:/run/app.sock`, `unix:@abstract-name`; `/run/app.sock` and `@name` are read as unix sockets too.
+    /// Binds and listens.
     ///
-    /// A unix socket's file that nobody listens on any more is replaced. Two servers that start in the same instant
-    /// on the same leftover file can still both do so; the later one then has the path.
+    /// The address is `127.0.0.1:0` (port 0: a free one), `[::]:80` (IPv6 and IPv4), `:8080` or `8080` (every address
+    /// of this machine), `localhost:8080` (the name's first address), `unix:/run/app.sock` or `unix:@abstract-name`;
+    /// `/run/app.sock` and `@name` are unix sockets too.
+    ///
+    /// A unix socket's file without a listener is replaced. If two servers start at the same instant on the same
+    /// leftover file, both can replace it; the later one then has the path.
     ///
     /// # Errors
-    /// [`ListenError`]; a live unix socket or anything else at the path is left alone.
+    /// [`ListenError`]; it never touches a live unix socket or any other file at the path.
     pub fn bind(address: &str, options: &ListenOptions) -> Result<Self, ListenError> {
         match parse(address)? {
             Wanted::Unix(unix) => Self::bind_unix(unix, options),
             Wanted::Tcp(tcp) => Self::bind_tcp(address, tcp, options),
             Wanted::EveryAddress(port) => {
-                // One IPv6 socket takes IPv4 as well, unless IPv6 is switched off here.
+                // One IPv6 socket also accepts IPv4, unless IPv6 is switched off.
                 match Self::bind_tcp(address, (Ipv6Addr::UNSPECIFIED, port).into(), options) {
                     Err(ListenError::NoSuchAddress { .. }) => {
                         Self::bind_tcp(address, (Ipv4Addr::UNSPECIFIED, port).into(), options)
@@ -88,14 +90,14 @@ impl BoundListener {
         }
     }
 
-    /// One listener for each of `count` cores: sockets of their own with `reuse_port` on TCP, else clones of one
+    /// Makes one listener for each of `count` threads: separate sockets with `reuse_port` on TCP, else clones of one
     /// socket.
     pub fn bind_for_cores(address: &str, options: &ListenOptions, count: usize) -> Result<Vec<Self>, ListenError> {
         let first = Self::bind(address, options)?;
         let mut all = Vec::with_capacity(count);
         for _ in 1..count {
             all.push(match &first.address {
-                // Bound by its address, which says the port that port 0 has become.
+                // Binds to the actual address, which has the port assigned for port 0.
                 Peer::Tcp(tcp) if options.reuse_port => Self::bind_tcp(address, *tcp, options)?,
                 _ => first.try_clone().map_err(|source| ListenError::Other { address: address.to_owned(), source })?,
             });
@@ -104,7 +106,7 @@ impl BoundListener {
         Ok(all)
     }
 
-    /// A listener from a socket that listens already, made by someone else: its file is not this process's to remove.
+    /// Wraps a listening socket made by another process, which also owns any file of it.
     pub(crate) fn from_listening(socket: OwnedFd, address: Peer) -> Self {
         BoundListener { socket, address, file: None }
     }
@@ -113,7 +115,7 @@ impl BoundListener {
         let fail = |errno| ListenError::from_errno(errno, text);
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket = new_socket(family).map_err(fail)?;
-        // A server that comes back must not wait for the TIME_WAIT of its former connections.
+        // A restarted server must not wait for the TIME_WAIT of its earlier connections.
         sockopt::set_socket_reuseaddr(&socket, true).map_err(fail)?;
         if address.is_ipv6() {
             sockopt::set_ipv6_v6only(&socket, options.v6_only).map_err(fail)?;
@@ -137,10 +139,10 @@ impl BoundListener {
         Ok(BoundListener { socket, address, file: None })
     }
 
-    /// Binds a unix socket and listens, as [`bind`](Self::bind) does for one that is written down.
+    /// Binds a unix socket and listens, as [`bind`](Self::bind) does for a text.
     ///
     /// # Errors
-    /// [`ListenError`]; a live unix socket or anything else at the path is left alone.
+    /// [`ListenError`]; it never touches a live unix socket or any other file at the path.
     pub fn bind_unix(address: UnixAddress, options: &ListenOptions) -> Result<Self, ListenError> {
         let text = format!("unix:{address}");
         let fail = |errno| ListenError::from_errno(errno, &text);
@@ -157,7 +159,7 @@ impl BoundListener {
             Some(path) => {
                 let file =
                     UnixFile::own(path).map_err(|source| ListenError::Other { address: text.clone(), source })?;
-                // Before `listen`, so that nobody can connect while the mode is still the umask's.
+                // Before `listen`, so that no client can connect while the mode is still the umask's.
                 let (user, group) = options.unix_owner;
                 if user.is_some() || group.is_some() {
                     file.set_owner(user, group).map_err(|source| ListenError::owner(&text, user, group, source))?;
@@ -177,17 +179,17 @@ impl BoundListener {
         Ok(BoundListener { socket: self.socket.try_clone()?, address: self.address.clone(), file: self.file.clone() })
     }
 
-    /// Where it listens, with the port that port 0 has become.
+    /// The bound address, with the actual port for port 0.
     pub fn address(&self) -> &Peer {
         &self.address
     }
 
-    /// Where it listens, as text: `127.0.0.1:8080` (the authority of a URL), `unix:/run/app.sock`.
+    /// The bound address as text: `127.0.0.1:8080` (the authority of a URL), `unix:/run/app.sock`.
     pub fn local_address(&self) -> LocalAddress<'_> {
         LocalAddress(&self.address)
     }
 
-    /// Makes it part of the current runtime.
+    /// Registers the listener in the current runtime.
     ///
     /// # Panics
     /// Outside a tokio runtime with I/O enabled.
@@ -203,8 +205,9 @@ impl AsFd for BoundListener {
     }
 }
 
-/// Where a listener can be reached from this machine, as text: the authority of a URL for TCP (an unspecified address
-/// becomes the loopback one), `unix:/run/app.sock` for a unix socket.
+/// The address of a listener as seen from this machine, as text.
+///
+/// The authority of a URL for TCP (loopback for an unspecified address), `unix:/run/app.sock` for a unix socket.
 #[derive(Debug, Clone, Copy)]
 pub struct LocalAddress<'a>(&'a Peer);
 
@@ -217,8 +220,8 @@ impl LocalAddress<'_> {
         }
     }
 
-    /// The address for people: as [`url`](Self::url), and `http://*:8080/` where it listens on all addresses of this machine, `http://0.0.0.0:8080/`
-    /// on all of IPv4. Not to connect to. `scheme` is `http` or `https`.
+    /// The address for display: like [`url`](Self::url), but `http://*:8080/` for all addresses of this machine,
+    /// `http://0.0.0.0:8080/` for all of IPv4. Not for connecting. `scheme` is `http` or `https`.
     pub fn shown(&self, scheme: &str) -> String {
         match self.0 {
             Peer::Tcp(SocketAddr::V6(address)) if address.ip().is_unspecified() => {
@@ -229,7 +232,7 @@ impl LocalAddress<'_> {
         }
     }
 
-    /// Where to connect to.
+    /// The address to connect to.
     pub fn peer(&self) -> Peer {
         match self.0 {
             Peer::Tcp(address) if address.ip().is_unspecified() => {
@@ -251,44 +254,44 @@ impl fmt::Display for LocalAddress<'_> {
     }
 }
 
-/// Why nothing listens.
+/// The reason why a listener could not be made.
 #[derive(Debug, Error)]
 pub enum ListenError {
-    /// Write the address in one of the forms that the message lists.
+    /// Write the address in one of the forms in the message.
     #[error(
         "`{address}` is no address to listen on: expected 127.0.0.1:8080, [::]:8080, :8080, unix:/run/app.sock \
          or unix:@name"
     )]
     Address {
-        /// What was given.
+        /// The given text.
         address: String,
     },
     /// Correct the socket's name; the cause says what is wrong with it.
     #[error("`{address}` names no unix socket")]
     Unix {
-        /// What was given.
+        /// The given text.
         address: String,
-        /// What is wrong with the name.
+        /// The defect of the name.
         source: UnixAddressError,
     },
     /// Check the spelling, or listen on an IP address.
     #[error("could not resolve the host of `{address}`")]
     Resolve {
-        /// What was given.
+        /// The given text.
         address: String,
-        /// What the resolver said.
+        /// The resolver's error.
         source: io::Error,
     },
     /// Another process listens there: stop it (`ss -ltnp` or `ss -lxp` names it), or choose another address.
-    #[error("{} already listens on {address}", who(*.pid))]
+    #[error("{} already listens on {address}", process_text(*.pid))]
     InUse {
         /// The address.
         address: String,
-        /// The process, where the kernel tells: the one that made a unix socket which takes connections, or one that has a TCP
-        /// socket of that port and may be looked at.
+        /// The process, if the kernel reports it: the one that made a live unix socket, or a visible one with a TCP
+        /// socket of that port.
         pid: Option<u32>,
     },
-    /// Whoever made the unix socket has ended, but processes that it started listen on it still: end them, or choose
+    /// The process that made the unix socket has ended, but its children still listen on it: end them, or choose
     /// another path.
     #[error(
         "{address} is in use: process {pid}, which made it, has ended, but what it started still listens there \
@@ -297,34 +300,34 @@ pub enum ListenError {
     LeftOver {
         /// The address.
         address: String,
-        /// The process that has ended.
+        /// The ended process.
         pid: u32,
     },
-    /// A file that is no socket stands at the path: move it away, or choose another path.
+    /// The file at the path is not a socket: move it away, or choose another path.
     #[error("cannot listen on {address}: {what}")]
     NotASocket {
         /// The address.
         address: String,
-        /// A sentence that says what it is.
+        /// A sentence that describes the file.
         what: String,
     },
-    /// Ports below 1024 want root or CAP_NET_BIND_SERVICE (or net.ipv4.ip_unprivileged_port_start); a unix socket
-    /// wants a folder that this user may write to.
+    /// Ports below 1024 need root or CAP_NET_BIND_SERVICE (or net.ipv4.ip_unprivileged_port_start); a unix socket
+    /// needs a folder that this user may write to.
     #[error("not permitted to listen on {address}")]
     Permission {
         /// The address.
         address: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The socket's file cannot be given away: that takes root, or a group that this user is in.
+    /// The owner of the socket's file cannot be changed: that requires root, or a group of this user.
     #[error("cannot make {owner} the owner of {address}")]
     Owner {
         /// The address.
         address: String,
         /// User and group.
         owner: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The address is not one of this machine's: choose one that `ip address` lists, or `:PORT` for all of them.
@@ -332,7 +335,7 @@ pub enum ListenError {
     NoSuchAddress {
         /// The address.
         address: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The folder of the unix socket does not exist: create it.
@@ -346,21 +349,21 @@ pub enum ListenError {
     Descriptors {
         /// The address.
         address: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Anything else that the kernel can say.
+    /// Any other error of the kernel.
     #[error("could not listen on {address}")]
     Other {
         /// The address.
         address: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// Whoever listens, in words.
-fn who(pid: Option<u32>) -> String {
+/// Describes the listening process.
+fn process_text(pid: Option<u32>) -> String {
     pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
 }
 
@@ -383,12 +386,13 @@ impl ListenError {
     }
 }
 
-/// Reads an address as [`BoundListener::bind`] does, and tells where it would listen, without doing so: every address of this machine
-/// comes as the unspecified one of IPv6. A name is looked up.
+/// Parses an address as [`BoundListener::bind`] does, without listening; returns where it would listen.
+///
+/// Every address of this machine becomes the unspecified one of IPv6. Names are looked up.
 ///
 /// # Errors
-/// [`ListenError::Address`], [`ListenError::Unix`] and [`ListenError::Resolve`], for what cannot be listened on anywhere; and
-/// [`ListenError::NoFolder`] where there is no folder for a unix socket.
+/// [`ListenError::Address`], [`ListenError::Unix`] and [`ListenError::Resolve`] for addresses that cannot be listened
+/// on; [`ListenError::NoFolder`] if the folder of a unix socket does not exist.
 pub fn check(address: &str) -> Result<Peer, ListenError> {
     Ok(match parse(address)? {
         Wanted::Tcp(tcp) => Peer::Tcp(tcp),

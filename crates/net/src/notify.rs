@@ -1,18 +1,19 @@
-//! Whoever started this process, if it wants to hear how it is (sd_notify(3)): systemd with `Type=notify`, `oroshi start --ready notify`.
+//! Reports this process's state to its service manager (sd_notify(3)): systemd with `Type=notify`, `oroshi start
+//! --ready notify`.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The variable that names the manager's socket.
+/// The variable with the manager's socket.
 pub const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
-/// The manager, or nobody.
+/// The service manager, if there is one.
 #[derive(Debug, Default)]
 pub struct Manager(Option<(UnixDatagram, SocketAddr)>);
 
 impl Manager {
-    /// The one that [`NOTIFY_SOCKET`] names.
+    /// Finds the manager that [`NOTIFY_SOCKET`] names.
     pub fn find() -> Self {
         let Some(name) = std::env::var_os(NOTIFY_SOCKET).filter(|name| !name.is_empty()) else { return Self(None) };
         let address = match name.as_bytes().strip_prefix(b"@") {
@@ -23,7 +24,7 @@ impl Manager {
         Self(socket.ok().zip(address.ok()))
     }
 
-    /// Tells it, such as `READY=1`. One that does not listen misses it.
+    /// Sends a message, such as `READY=1`. It is lost if the manager does not listen.
     pub fn tell(&self, message: &str) {
         if let Some((socket, address)) = &self.0 {
             let _ = socket.send_to_addr(message.as_bytes(), address);

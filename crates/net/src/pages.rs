@@ -1,8 +1,7 @@
-//! Memory straight from the kernel, in huge pages where it is large: for tables in which every access is somewhere else.
+//! Memory straight from the kernel, in huge pages if large: for tables with random access.
 //!
-//! Finding the physical page behind an address takes the CPU a table of its own, with room for a few thousand pages. In
-//! a hundred megabytes of 4 KiB pages nearly every access at random misses there as well as in the caches; 2 MiB pages
-//! all fit.
+//! The CPU caches address translations for a few thousand pages. In a hundred megabytes of 4 KiB pages, nearly every
+//! random access misses that cache as well as the data caches; 2 MiB pages all fit.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, handle_alloc_error};
@@ -14,18 +13,20 @@ use std::slice;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::param::page_size;
 
-/// Rows of `N` words, all zero at first. The first one is at the start of a page; if there are [`HUGE`] bytes or more,
-/// at the start of a huge one. Rows that were never written to take no memory, page by page.
+/// Rows of `N` words, initially zero.
+///
+/// The first row is at the start of a page; from [`HUGE`] bytes on, at the start of a huge page. Pages without a
+/// written row take no memory.
 pub struct Pages<const N: usize> {
     rows: NonNull<[u64; N]>,
     len: usize,
 }
 
-/// The size of a huge page on x86-64, and on ARM with pages of 4 KiB. Where it is another, pages are of the usual size.
+/// The size of a huge page on x86-64, and on ARM with 4 KiB pages. Elsewhere, pages have the usual size.
 pub const HUGE: usize = 2 << 20;
 
 impl<const N: usize> Pages<N> {
-    /// So many rows. Where the kernel has no memory for them the process ends, as with any allocation.
+    /// Allocates `len` rows. Ends the process without memory, as any allocation does.
     pub fn zeroed(len: usize) -> Self {
         if len == 0 {
             return Pages { rows: NonNull::dangling(), len };
@@ -37,7 +38,7 @@ impl<const N: usize> Pages<N> {
         }
     }
 
-    /// What so many rows take, once all pages are written to.
+    /// Bytes that `len` rows take once all pages are written.
     pub fn bytes(len: usize) -> usize {
         mapped(len * size_of::<[u64; N]>())
     }
@@ -48,8 +49,8 @@ impl<const N: usize> Deref for Pages<N> {
 
     #[inline]
     fn deref(&self) -> &[[u64; N]] {
-        // SAFETY: so many rows are mapped there until this is dropped, and belong to it alone; the kernel gives zeros, and any
-        // bits are a row.
+        // SAFETY: `len` rows are mapped there until this is dropped, and belong to it alone; the kernel gives zeros,
+        // and any bits are a row.
         unsafe { slice::from_raw_parts(self.rows.as_ptr(), self.len) }
     }
 }
@@ -57,7 +58,7 @@ impl<const N: usize> Deref for Pages<N> {
 impl<const N: usize> DerefMut for Pages<N> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [[u64; N]] {
-        // SAFETY: as above, and whoever has this has it exclusively.
+        // SAFETY: as above, with exclusive access.
         unsafe { slice::from_raw_parts_mut(self.rows.as_ptr(), self.len) }
     }
 }
@@ -71,7 +72,7 @@ impl<const N: usize> Default for Pages<N> {
 impl<const N: usize> Drop for Pages<N> {
     fn drop(&mut self) {
         if self.len > 0 {
-            // SAFETY: `zeroed` has mapped as much there, and all borrows of it have ended.
+            // SAFETY: `zeroed` has mapped this many bytes there, and all borrows have ended.
             unsafe { unmap(self.rows.as_ptr().cast(), Self::bytes(self.len)) };
         }
     }
@@ -83,47 +84,48 @@ impl<const N: usize> fmt::Debug for Pages<N> {
     }
 }
 
-// SAFETY: the memory belongs to this value alone, as a boxed slice's does.
+// SAFETY: the memory belongs to this value alone, as in a boxed slice.
 unsafe impl<const N: usize> Send for Pages<N> {}
-// SAFETY: as above; what is shared is read only.
+// SAFETY: as above; shared access only reads.
 unsafe impl<const N: usize> Sync for Pages<N> {}
 
-/// What is mapped for so many bytes: whole pages.
+/// Rounds bytes up to whole pages.
 fn mapped(bytes: usize) -> usize {
     bytes.next_multiple_of(page_size())
 }
 
-/// Whole pages of zeros that nothing else has; `None`: there is no memory.
+/// Maps whole pages of zeros; `None` without memory.
 fn map(bytes: usize) -> Option<NonNull<u8>> {
-    // A mapping begins anywhere, so there is one huge page too much, of which the ends are given back.
+    // A mapping begins at any page, so this maps one huge page more, and unmaps the ends.
     let spare = if bytes >= HUGE { HUGE - page_size() } else { 0 };
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // SAFETY: without an address the kernel takes one where nothing is mapped.
+    // SAFETY: without an address the kernel chooses one where nothing is mapped.
     let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes.checked_add(spare)?, protection, flags) }.ok()?;
     if spare == 0 {
         return NonNull::new(start.cast());
     }
     let before = start.addr().next_multiple_of(HUGE) - start.addr();
-    // SAFETY: `before` is at most `spare`, so these are the two ends of what was mapped just now, and nobody uses them.
+    // SAFETY: `before` is at most `spare`, so these are the two ends of the new mapping, and nothing uses them.
     unsafe {
         unmap(start.cast(), before);
         unmap(start.cast::<u8>().add(before + bytes), spare - before);
     }
-    // SAFETY: the middle has so many bytes behind `before`.
+    // SAFETY: `bytes` bytes follow `before` within the mapping.
     let start = unsafe { start.cast::<u8>().add(before) };
-    // SAFETY: the advice changes what pages are made of, not what is in them. A kernel without huge pages says no, and all is
-    // as it was.
+    // SAFETY: the advice changes the type of the pages, not their contents. A kernel without huge pages refuses it,
+    // without effect.
     let _ = unsafe { madvise(start.cast(), bytes, Advice::LinuxHugepage) };
     NonNull::new(start)
 }
 
-/// Gives pages back.
+/// Unmaps pages.
 ///
 /// # Safety
-/// They are mapped, and nobody uses them any more.
+/// They are mapped, and nothing uses them any more.
 unsafe fn unmap(start: *mut u8, bytes: usize) {
     if bytes > 0 {
-        // SAFETY: as promised. It fails only where a mapping would fall in two and there are too many; then they stay.
+        // SAFETY: as promised. It fails only if it would split a mapping beyond the kernel's limit; then the pages
+        // stay.
         let _ = unsafe { munmap(start.cast(), bytes) };
     }
 }
@@ -136,7 +138,7 @@ mod tests {
 
     #[test]
     fn rows_are_zero_and_stay_as_they_were_written() {
-        // First, and not beside the rest: the kernel makes one mapping of two that are neighbours.
+        // First, and not concurrently: the kernel merges two neighbouring mappings.
         no_more_is_mapped_than_is_used();
         for len in [0, 1, 127, 128, 129, HUGE / 32 - 1, HUGE / 32, 3 * HUGE / 32 + 1] {
             let mut pages = Pages::<4>::zeroed(len);
@@ -149,7 +151,7 @@ mod tests {
         }
     }
 
-    /// By the kernel's own account: the ends are given back at once, the rest when it is dropped.
+    /// By the kernel's own account: the ends are unmapped at once, the rest on drop.
     fn no_more_is_mapped_than_is_used() {
         let len = 5 * HUGE / 2 / 32;
         let pages = Pages::<4>::zeroed(len);

@@ -1,4 +1,4 @@
-//! How many connections this machine can open to one destination before it runs out of ports.
+//! Computes how many connections this machine can open to one destination before it runs out of ports.
 
 use std::fs;
 use std::io;
@@ -8,27 +8,27 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// What the kernel is set to do about the local ports of outgoing TCP connections, for IPv4 and IPv6 alike.
+/// The kernel's settings for local ports of outgoing TCP connections, for IPv4 and IPv6 alike.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalPorts {
     /// The ephemeral ports (net.ipv4.ip_local_port_range).
     pub range: RangeInclusive<u16>,
-    /// How many ports of the range are set aside (net.ipv4.ip_local_reserved_ports).
+    /// Number of reserved ports in the range (net.ipv4.ip_local_reserved_ports).
     pub reserved: usize,
-    /// When a port in TIME_WAIT may serve a new connection to the same destination (net.ipv4.tcp_tw_reuse).
+    /// Condition for reusing a port in TIME_WAIT for the same destination (net.ipv4.tcp_tw_reuse).
     pub reuse: TimeWaitReuse,
-    /// How long a connection whose peer never closes stays in FIN-WAIT-2 (net.ipv4.tcp_fin_timeout). TIME_WAIT itself
-    /// is always [`TIME_WAIT`], whatever this says.
+    /// Time in FIN-WAIT-2 of a connection whose peer never closes (net.ipv4.tcp_fin_timeout). TIME_WAIT itself is
+    /// always [`TIME_WAIT`].
     pub fin_timeout: Duration,
 }
 
-/// How long Linux keeps the side that closed first in TIME_WAIT (TCP_TIMEWAIT_LEN): no setting changes it.
+/// Time that Linux keeps the side that closed first in TIME_WAIT (TCP_TIMEWAIT_LEN): no setting changes it.
 pub const TIME_WAIT: Duration = Duration::from_secs(60);
 
-/// net.ipv4.tcp_tw_reuse. Reuse waits for a second to pass, and needs TCP timestamps on both sides.
+/// net.ipv4.tcp_tw_reuse. Reuse is possible after a second, and needs TCP timestamps on both sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeWaitReuse {
-    /// 0: a port waits for [`TIME_WAIT`].
+    /// 0: a port stays in TIME_WAIT for [`TIME_WAIT`].
     Never,
     /// 1: any destination.
     Always,
@@ -42,7 +42,7 @@ impl LocalPorts {
         Self::read_from(Path::new("/proc/sys/net/ipv4"))
     }
 
-    /// As [`LocalPorts::read`], or the kernel's defaults where /proc cannot be read.
+    /// Like [`LocalPorts::read`], or the kernel's defaults if /proc is unreadable.
     pub fn read_or_default() -> Self {
         Self::read().unwrap_or(LocalPorts {
             range: 32768..=60999,
@@ -52,7 +52,7 @@ impl LocalPorts {
         })
     }
 
-    /// How many ports one source address has for one destination (address and port).
+    /// Number of ports for one source address and one destination (address and port).
     pub fn count(&self) -> usize {
         self.range.len().saturating_sub(self.reserved)
     }
@@ -87,18 +87,19 @@ impl LocalPorts {
     }
 }
 
-/// Why the settings could not be read. Go on with [`LocalPorts::read_or_default`], and say that it is a guess.
+/// The reason why the settings are unreadable. Continue with [`LocalPorts::read_or_default`], and say that it is a
+/// guess.
 #[derive(Debug, Error)]
 pub enum PortsError {
-    /// Is /proc mounted, and readable here?
+    /// Check that /proc is mounted and readable.
     #[error("could not read {path}")]
     Read {
         /// The file.
         path: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The file does not hold what kernels are known to write.
+    /// The file has an unknown format.
     #[error("{path} holds `{text}`, which is not understood")]
     Format {
         /// The file.
@@ -108,7 +109,7 @@ pub enum PortsError {
     },
 }
 
-/// How many ports of `1,5-9` lie in the range.
+/// Counts the ports of `1,5-9` within the range.
 fn reserved_ports(list: &str, range: &RangeInclusive<u16>) -> Option<usize> {
     let mut count = 0;
     for part in list.split(',').filter(|part| !part.is_empty()) {

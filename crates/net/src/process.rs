@@ -1,4 +1,4 @@
-//! Processes and signals by their names: who is below whom, how one ended, which signal is called what.
+//! Processes and signals: descendants, exit statuses, names of signals.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,13 +8,14 @@ use procfs::net::TcpState;
 use procfs::process::all_processes;
 use rustix::process::{Pid, Signal, WaitStatus, kill_process};
 
-/// Every process below `ancestor`, zombies too. Whoever is born or ends meanwhile may be in it or not.
+/// Returns every process below `ancestor`, including zombies. Processes that start or end meanwhile may be missing.
 pub fn descendants(ancestor: u32) -> Vec<u32> {
-    let everyone = everyone();
+    let processes_and_parents = processes_and_parents();
     let mut found = vec![ancestor];
     let mut next = 0;
     while let Some(&parent) = found.get(next) {
-        let new = everyone.iter().filter(|(pid, its_parent)| *its_parent == parent && !found.contains(pid));
+        let new =
+            processes_and_parents.iter().filter(|(pid, its_parent)| *its_parent == parent && !found.contains(pid));
         let new: Vec<u32> = new.map(|(pid, _)| *pid).collect();
         found.extend(new);
         next += 1;
@@ -23,29 +24,29 @@ pub fn descendants(ancestor: u32) -> Vec<u32> {
     found
 }
 
-/// The processes whose parent is `parent`, zombies too.
+/// Returns the processes whose parent is `parent`, including zombies.
 pub fn children(parent: u32) -> Vec<u32> {
-    everyone().into_iter().filter(|(_, its_parent)| *its_parent == parent).map(|(pid, _)| pid).collect()
+    processes_and_parents().into_iter().filter(|(_, its_parent)| *its_parent == parent).map(|(pid, _)| pid).collect()
 }
 
-/// The processes of a group, without zombies.
+/// Returns the processes of a group, without zombies.
 pub fn group(leader: u32) -> Vec<u32> {
     let stats = all_processes().into_iter().flatten().filter_map(|process| process.ok()?.stat().ok());
     let of_group = stats.filter(|stat| u32::try_from(stat.pgrp) == Ok(leader) && !matches!(stat.state, 'Z' | 'X'));
     of_group.filter_map(|stat| u32::try_from(stat.pid).ok()).collect()
 }
 
-/// The processes that were started with this variable in their environment, as far as they may be looked at, without zombies.
+/// Returns the visible processes that started with this environment variable, without zombies.
 pub fn with_variable(name: &str, value: &str) -> Vec<u32> {
     let wanted = format!("{name}={value}");
     let has_it = |pid: &u32| {
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
     };
-    everyone().into_iter().map(|(pid, _)| pid).filter(has_it).collect()
+    processes_and_parents().into_iter().map(|(pid, _)| pid).filter(has_it).collect()
 }
 
-/// Whether there is a process of this number, a zombie too.
+/// Whether this process exists, including as a zombie.
 pub fn exists(pid: u32) -> bool {
     Path::new("/proc").join(pid.to_string()).exists()
 }
@@ -53,16 +54,16 @@ pub fn exists(pid: u32) -> bool {
 /// Whether a process has the socket of this inode open.
 ///
 /// # Errors
-/// When the process is gone, or belongs to somebody else and may not be looked at.
+/// When the process is gone, or belongs to another user and is not visible.
 pub fn holds_socket(pid: u32, inode: u64) -> io::Result<bool> {
     let wanted = format!("socket:[{inode}]");
     let open = Path::new("/proc").join(pid.to_string()).join("fd").read_dir()?;
-    // A descriptor that is closed meanwhile is none.
+    // A descriptor that closes meanwhile does not count.
     Ok(open.flatten().any(|entry| entry.path().read_link().is_ok_and(|link| link.as_os_str() == wanted.as_str())))
 }
 
-/// The process that listens at a TCP address, or at every address of its port: the first of them, by its number. `None` where
-/// nobody does, or nobody whom this process may look at.
+/// Returns the process that listens at a TCP address, or at every address of its port: the lowest number. `None`
+/// without one, or if it is not visible.
 pub fn who_listens(address: SocketAddr) -> Option<u32> {
     let sockets = procfs::net::tcp().into_iter().chain(procfs::net::tcp6()).flatten();
     let in_the_way = |local: SocketAddr| {
@@ -72,17 +73,17 @@ pub fn who_listens(address: SocketAddr) -> Option<u32> {
     let listening = sockets.filter(|socket| socket.state == TcpState::Listen && in_the_way(socket.local_address));
     let inodes: Vec<u64> = listening.map(|socket| socket.inode).collect();
     let holds = |pid: &u32| inodes.iter().any(|inode| holds_socket(*pid, *inode).is_ok_and(|holds| holds));
-    let mut pids: Vec<u32> = everyone().into_iter().map(|(pid, _)| pid).collect();
+    let mut pids: Vec<u32> = processes_and_parents().into_iter().map(|(pid, _)| pid).collect();
     pids.sort_unstable();
     pids.into_iter().find(holds)
 }
 
-/// Sends a signal. False: the process is gone, or belongs to somebody else.
+/// Sends a signal. Returns false if the process is gone, or belongs to another user.
 pub fn signal_to(pid: u32, signal: Signal) -> bool {
     i32::try_from(pid).ok().and_then(Pid::from_raw).is_some_and(|pid| kill_process(pid, signal).is_ok())
 }
 
-/// How a process ended, in words: `exit code 1`, `ended by signal KILL`.
+/// Describes how a process ended: `exit code 1`, `ended by signal KILL`.
 pub fn how_it_ended(status: WaitStatus) -> String {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => format!("exit code {code}"),
@@ -91,13 +92,13 @@ pub fn how_it_ended(status: WaitStatus) -> String {
     }
 }
 
-/// A signal's name, as `kill -l` has it; a number where it has none.
+/// Returns a signal's name as in `kill -l`, or its number.
 pub fn signal_name(signal: i32) -> String {
     let name = NAMED.iter().find(|(known, _)| known.as_raw() == signal);
     name.map_or_else(|| signal.to_string(), |(_, name)| (*name).to_owned())
 }
 
-/// The signal of a name, with or without `SIG` in front, in any case, or of a number.
+/// Returns the signal of a name, with or without `SIG`, in any case, or of a number.
 pub fn signal_named(name: &str) -> Option<Signal> {
     if let Ok(number) = name.parse() {
         return Signal::from_named_raw(number);
@@ -108,7 +109,7 @@ pub fn signal_named(name: &str) -> Option<Signal> {
     NAMED.iter().find(|(_, name)| *name == bare).map(|(signal, _)| *signal)
 }
 
-/// The names that [`signal_name`] gives, in the order of the numbers on most machines.
+/// Returns the names that [`signal_name`] uses, in the usual order of the numbers.
 pub fn signal_names() -> impl Iterator<Item = &'static str> {
     NAMED.iter().map(|(_, name)| *name)
 }
@@ -146,12 +147,12 @@ const NAMED: [(Signal, &str); 30] = [
     (Signal::SYS, "SYS"),
 ];
 
-/// Second names that signal(7) lists.
+/// Aliases from signal(7).
 const OTHER_NAMES: [(&str, &str); 4] = [("CLD", "CHLD"), ("IOT", "ABRT"), ("POLL", "IO"), ("UNUSED", "SYS")];
 
-/// Every process and its parent.
-fn everyone() -> Vec<(u32, u32)> {
-    // A process that ends while it is read is left out.
+/// Returns every process and its parent.
+fn processes_and_parents() -> Vec<(u32, u32)> {
+    // Skips a process that ends meanwhile.
     let stats = all_processes().into_iter().flatten().filter_map(|process| process.ok()?.stat().ok());
     stats.filter_map(|stat| Some((u32::try_from(stat.pid).ok()?, u32::try_from(stat.ppid).ok()?))).collect()
 }

@@ -1,4 +1,4 @@
-//! INT and TERM as a count that every thread can look at or wait for.
+//! Counts INT and TERM, for every thread to check or await.
 
 use std::future::poll_fn;
 use std::io;
@@ -10,25 +10,25 @@ use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// How often the process was asked to end: 0 go on, 1 finish what is begun, 2 stop at once. Clones share the count; it
-/// never goes back.
+/// The number of requests to end: 0 continue, 1 finish the work in progress, 2 stop at once. Clones share the count;
+/// it never decreases.
 #[derive(Debug, Clone)]
 pub struct Shutdown(Arc<watch::Sender<usize>>);
 
 impl Shutdown {
-    /// A count of 0 that nothing but [`Shutdown::request`] raises.
+    /// Makes a count of 0 that only [`Shutdown::request`] raises.
     pub fn new() -> Self {
         Shutdown(Arc::new(watch::Sender::new(0)))
     }
 
-    /// A count that rises with every INT and TERM that the process receives, whichever thread waits for it. From here
-    /// on these signals no longer end the process by themselves, even after the last clone is gone.
+    /// Makes a count that rises with every INT and TERM of this process, whichever thread waits for it.
     ///
-    /// One thread named `signals` waits for them on a runtime of its own, so that they arrive before any other
-    /// runtime exists, and however busy the others are.
+    /// These signals no longer end the process by themselves, even after the last clone is gone. A thread named
+    /// `signals` waits for them on its own runtime, so they arrive before any other runtime exists, and however busy
+    /// the others are.
     ///
     /// # Errors
-    /// When the thread, its runtime or the handlers cannot be made: the descriptors are used up.
+    /// When the thread, its runtime or the handlers cannot be made: no descriptors are left.
     pub fn on_signals() -> io::Result<Self> {
         let shutdown = Shutdown::new();
         let runtime = Builder::new_current_thread().enable_io().build()?;
@@ -36,7 +36,7 @@ impl Shutdown {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         drop(context);
-        // Weak, so that the thread does not keep the count alive on its own.
+        // Weak, so that the thread alone does not keep the count alive.
         let count = Arc::downgrade(&shutdown.0);
         thread::Builder::new().name("signals".to_owned()).spawn(move || {
             runtime.block_on(async {
@@ -64,7 +64,7 @@ impl Shutdown {
         self.0.send_modify(|count| *count += 1);
     }
 
-    /// The count now; cheap enough to look at often.
+    /// The present count; cheap enough to check often.
     pub fn count(&self) -> usize {
         *self.0.borrow()
     }
@@ -72,7 +72,7 @@ impl Shutdown {
     /// Waits until the count is at least `count`, on any runtime.
     pub async fn reached(&self, count: usize) {
         let mut watcher = self.0.subscribe();
-        // An error would mean that the sender is gone, which `self` holds.
+        // An error would mean that the sender is gone, but `self` holds it.
         let _ = watcher.wait_for(|&now| now >= count).await;
     }
 }

@@ -13,28 +13,27 @@ use tokio::net::TcpStream;
 use crate::address::Peer;
 pub use crate::unix::UnixStream;
 
-/// A connected stream socket. Without TLS it adds one jump to tokio's own stream and nothing else.
+/// A connected stream socket. Without TLS it adds one branch to tokio's own stream.
 ///
-/// tokio registers a socket edge-triggered and remembers that it is ready, so a write or read tries the system call
-/// first and waits only after the kernel said that it must. After a read that filled less than the buffer tokio takes
-/// the socket for drained and the next read waits for the next event, without a system call to find out. A
-/// [`UnixStream`] does the same for reading alone.
+/// tokio registers a socket edge-triggered and remembers its readiness. A read or write thus tries the system call
+/// first, and waits only after the kernel returned WouldBlock. After a short read, tokio takes the socket for
+/// drained: the next read waits for the next event, without a system call. A [`UnixStream`] does so for reading only.
 ///
-/// With TLS, one read of the socket can hold several records, so the caller reads until it is told to wait
-/// (`Poll::Pending`); and what was written may still stand in a buffer, so the caller flushes.
+/// With TLS, one read of the socket can hold several records, so the caller reads until `Poll::Pending`; written
+/// bytes may stay in a buffer, so the caller flushes.
 #[derive(Debug)]
 pub enum Stream {
     /// TCP.
     Tcp(TcpStream),
     /// A unix stream socket.
     Unix(UnixStream),
-    /// TLS over one of the others. Boxed, as it is a hundred times their size.
+    /// TLS over TCP or unix. Boxed, because it is a hundred times their size.
     Tls(Box<TlsStream>),
 }
 
 impl Stream {
-    /// Writes as much as fits at once: `WouldBlock` when the socket was not writable the last time it was asked.
-    /// For TLS the bytes taken may still stand in a buffer: follow it with a flush.
+    /// Writes as much as fits at once; `WouldBlock` if the socket was not writable at the last attempt. With TLS,
+    /// flush afterwards: bytes may stay in a buffer.
     #[inline]
     pub fn try_write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match self {
@@ -44,7 +43,7 @@ impl Stream {
         }
     }
 
-    /// As [`try_write`](Self::try_write), from several places at once; with TLS, from the first of them.
+    /// Like [`try_write`](Self::try_write), from several buffers; with TLS, only from the first.
     #[inline]
     pub fn try_write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
@@ -54,11 +53,10 @@ impl Stream {
         }
     }
 
-    /// Writes to the socket without asking tokio whether it is ready. tokio learns that a socket which was just
-    /// registered is writable only from the next round of epoll; this saves that round for the first bytes on a
-    /// connection that is known to be connected. For TLS it is [`Stream::try_write`].
+    /// Writes to the socket without checking tokio's readiness; for TLS, the same as [`Stream::try_write`].
     ///
-    /// `WouldBlock` means what it says; then wait for writability as usual.
+    /// tokio learns only at the next epoll round that a newly registered socket is writable. This saves that round
+    /// for the first bytes on an established connection. After `WouldBlock`, wait for writability as usual.
     #[inline]
     pub fn write_first(&mut self, buf: &[u8]) -> io::Result<usize> {
         match self {
@@ -67,30 +65,33 @@ impl Stream {
         }
     }
 
-    /// Whether this is TLS: then writes want a flush, and reads go on until they must wait.
+    /// Whether this is TLS: then flush after writes, and read until `Pending`.
     #[inline]
     pub fn is_tls(&self) -> bool {
         matches!(self, Stream::Tls(_))
     }
 
-    /// Whether the peer has neither said anything that was not read yet nor closed, asked of the kernel (recv(2), MSG_PEEK): tokio
-    /// knows only what epoll told it last, and on a core that was busy with something else that is long ago. With TLS it
-    /// is about the socket below: what waits there may be a message of TLS's own.
+    /// Whether the peer has neither sent unread bytes nor closed, asked of the kernel (recv(2), MSG_PEEK).
+    ///
+    /// tokio only knows the last result of epoll, which is old on a busy thread. With TLS this concerns the socket
+    /// below, where a TLS control message may be waiting.
     pub fn is_quiet(&self) -> bool {
         let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
         matches!(rustix::net::recv(self, &mut [0; 1], flags), Err(rustix::io::Errno::AGAIN))
     }
 
-    /// As [`is_quiet`](Self::is_quiet), as far as it can be told without asking the kernel, which is asked only if epoll has
-    /// reported something since the last read. What happened after the runtime last looked at its sockets is not seen. What it reads to
-    /// find out is lost: after `false` the connection is of no more use.
+    /// Like [`is_quiet`](Self::is_quiet), but asks the kernel only if epoll has reported an event since the last
+    /// read.
+    ///
+    /// It misses events since the runtime's last poll. It discards what it reads: after `false` the connection is
+    /// unusable.
     pub fn seems_quiet(&mut self) -> bool {
         let mut byte = [0; 1];
         let read = match self {
             Stream::Tcp(stream) => stream.try_read(&mut byte),
             Stream::Unix(stream) => stream.try_read(&mut byte),
             Stream::Tls(stream) => {
-                // The poll that waits for the next message brings its own waker.
+                // The poll that waits for the next message registers its own waker.
                 let mut context = Context::from_waker(Waker::noop());
                 return Pin::new(&mut stream.0).poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending();
             }
@@ -98,13 +99,15 @@ impl Stream {
         matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Waits until the peer has something to say, and tells what, without taking it: bytes, the end of what it sends, or that it is gone.
+    /// Waits for the peer's next action, without consuming anything: bytes, the end of its stream, or its
+    /// disappearance.
     ///
-    /// A peer that closes a TCP connection looks like one that has ended its sending side and still reads; it is known to be gone only once it
-    /// has answered something with a reset. On a unix socket the kernel tells the two apart. With TLS this is about the socket below.
+    /// A closed TCP peer looks like one that only shut down its sending side. It counts as gone only after it
+    /// answered with a reset. On a unix socket the kernel distinguishes the two. With TLS this concerns the socket
+    /// below.
     ///
     /// # Errors
-    /// When the runtime no longer looks after the socket.
+    /// When the runtime no longer manages the socket.
     pub fn poll_peer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<PeerSays>> {
         let peeked = match self {
             Stream::Tcp(stream) => {
@@ -130,7 +133,7 @@ impl Stream {
         asked.is_ok() && socket[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 
-    /// The protocol agreed on by ALPN, for example `h2`; None without TLS or without agreement.
+    /// The protocol negotiated by ALPN, for example `h2`; None without TLS or agreement.
     pub fn alpn(&self) -> Option<&[u8]> {
         match self {
             Stream::Tls(stream) => stream.session().alpn_protocol(),
@@ -138,8 +141,8 @@ impl Stream {
         }
     }
 
-    /// The process at the other end of a unix socket when it connected or began to listen (SO_PEERCRED, unix(7));
-    /// None for TCP, or when the process is not visible in this process's PID namespace.
+    /// The process at the other end of a unix socket when it connected or began to listen (SO_PEERCRED, unix(7)).
+    /// None for TCP, or if the process is not in this PID namespace.
     pub fn peer_pid(&self) -> Option<u32> {
         match self {
             Stream::Tcp(_) => None,
@@ -153,26 +156,26 @@ impl Stream {
         Ok(Peer::from_kernel(getsockname(self)?))
     }
 
-    /// The address at the other end; None for a unix socket without a name, as clients are.
+    /// The address at the other end; None for a unix socket without a name (most clients).
     pub fn peer_address(&self) -> io::Result<Option<Peer>> {
         Ok(getpeername(self)?.and_then(Peer::from_kernel))
     }
 
-    /// Makes closing the socket send a reset instead of going through TIME_WAIT (SO_LINGER with zero); data not yet
-    /// sent is lost, and the peer sees an error.
+    /// Makes closing the socket send a reset instead of entering TIME_WAIT (SO_LINGER with zero). Unsent data is
+    /// lost, and the peer gets an error.
     pub fn reset_on_close(&self) -> io::Result<()> {
         Ok(sockopt::set_socket_linger(self, Some(std::time::Duration::ZERO))?)
     }
 }
 
-/// What [`Stream::poll_peer`] tells.
+/// The result of [`Stream::poll_peer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerSays {
-    /// Bytes that can be read.
+    /// Bytes are available.
     More,
-    /// The end of what it sends. It may still read.
+    /// The peer ended its stream. It may still read.
     End,
-    /// Nothing any more, and it reads nothing either.
+    /// The peer neither sends nor reads any more.
     Gone,
 }
 
@@ -258,22 +261,22 @@ impl AsyncWrite for Stream {
 pub struct TlsStream(pub(crate) tokio_rustls::TlsStream<Stream>);
 
 impl TlsStream {
-    /// The protocol version agreed on, for example `TLSv1_3`; None before the handshake's end.
+    /// The negotiated protocol version, for example `TLSv1_3`; None before the end of the handshake.
     pub fn version(&self) -> Option<String> {
         self.session().protocol_version().map(|version| format!("{version:?}"))
     }
 
-    /// The cipher suite agreed on, for example `TLS13_AES_256_GCM_SHA384`; None before the handshake's end.
+    /// The negotiated cipher suite, for example `TLS13_AES_256_GCM_SHA384`; None before the end of the handshake.
     pub fn cipher_suite(&self) -> Option<String> {
         self.session().negotiated_cipher_suite().map(|suite| format!("{:?}", suite.suite()))
     }
 
-    /// Whether the handshake took up an earlier session instead of checking certificates anew.
+    /// Whether the handshake resumed an earlier session instead of checking certificates.
     pub fn is_resumed(&self) -> bool {
         self.session().handshake_kind() == Some(rustls::HandshakeKind::Resumed)
     }
 
-    /// The stream that carries the records.
+    /// The stream below TLS.
     fn socket(&self) -> &Stream {
         self.0.get_ref().0
     }
@@ -289,7 +292,7 @@ impl TlsStream {
         }
     }
 
-    /// One attempt that leaves no waker behind: what comes next, a poll, brings its own.
+    /// Makes one attempt without registering a waker: the following poll registers its own.
     fn try_write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match Pin::new(&mut self.0).poll_write(&mut Context::from_waker(Waker::noop()), buf) {
             Poll::Ready(result) => result,

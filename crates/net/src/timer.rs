@@ -1,4 +1,4 @@
-//! A timer finer than tokio's, whose unit is the millisecond.
+//! A timer finer than tokio's milliseconds.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,25 +12,26 @@ use tokio::io::unix::AsyncFd;
 
 use crate::clock::monotonic_ns;
 
-/// One timerfd, for one task that paces itself. Setting it costs one system call (`timerfd_settime`), and being woken
-/// by it none besides the runtime's own epoll: it is never read, as epoll, being edge-triggered, reports each expiry
-/// once.
+/// A timerfd for one task that paces itself.
 ///
-/// Accuracy: the kernel fires an hrtimer at the instant set, never before it and without the slack that timeouts of
-/// epoll have (timer slack does not apply to timerfd). What is added is the time to wake up the thread and the tasks
-/// that the runtime runs first: about 20 microseconds on an idle core, more on a busy one.
+/// Setting it costs one system call (`timerfd_settime`); waking costs none besides the runtime's epoll. It is never
+/// read, because edge-triggered epoll reports each expiry once.
+///
+/// Accuracy: the kernel fires an hrtimer at the set instant, never earlier, and without the slack of epoll timeouts
+/// (timer slack does not apply to timerfd). Waking the thread, and the tasks that run first, add about 20
+/// microseconds on an idle core, more on a busy one.
 #[derive(Debug)]
 pub struct Timer {
     descriptor: AsyncFd<OwnedFd>,
-    /// The instant it is set to, 0 when that has passed.
+    /// The instant it is set to; 0 after that has passed.
     armed: u64,
 }
 
 impl Timer {
-    /// A timer of the current runtime.
+    /// Makes a timer in the current runtime.
     ///
     /// # Errors
-    /// When descriptors run out.
+    /// When no descriptors are left.
     ///
     /// # Panics
     /// Outside a tokio runtime with I/O enabled.
@@ -38,21 +39,21 @@ impl Timer {
     pub fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let descriptor = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        // SAFETY: an OwnedFd is open until it is dropped, always gives the same number, and is only ever borrowed here.
+        // SAFETY: an OwnedFd is open until it is dropped, always has the same number, and is only borrowed here.
         let descriptor = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }?;
         Ok(Timer { descriptor, armed: 0 })
     }
 
-    /// Sleeps until [`monotonic_ns`] is at least `instant`; not at all if it is already.
+    /// Sleeps until [`monotonic_ns`] is at least `instant`; returns at once if it already is.
     ///
     /// # Errors
-    /// Only a defect can make the kernel refuse: the caller may as well stop.
+    /// Only a defect can make the kernel refuse; the caller may stop.
     pub async fn sleep_until(&mut self, instant: u64) -> io::Result<()> {
         std::future::poll_fn(|cx| self.poll_until(cx, instant)).await
     }
 
     /// [`Timer::sleep_until`] for a hand-written future: `Pending` until [`monotonic_ns`] is at least `instant`. The
-    /// instant may differ from call to call; the timer is set anew only when it does.
+    /// timer is set again only when `instant` changes.
     pub fn poll_until(&mut self, cx: &mut Context<'_>, instant: u64) -> Poll<io::Result<()>> {
         loop {
             if monotonic_ns() >= instant {
@@ -61,7 +62,7 @@ impl Timer {
             if self.armed != instant {
                 self.arm(instant)?;
             }
-            // Ready may be what is left of an earlier instant: then the clock says so, and the wait goes on.
+            // Readiness may be left from an earlier instant: then the clock decides, and the wait continues.
             ready!(self.descriptor.poll_read_ready(cx))?.clear_ready();
         }
     }

@@ -1,4 +1,4 @@
-//! TLS at either end, by rustls.
+//! TLS at either end, with rustls.
 
 mod client;
 mod error;
@@ -13,7 +13,7 @@ use std::path::Path;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// Every certificate in a PEM file, in order; at least one.
+/// Reads every certificate in a PEM file, in order; at least one.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsConfigError> {
     let bad = |source| TlsConfigError::Pem { path: path.to_owned(), wanted: "a certificate", source };
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).map_err(bad)?.collect();
@@ -24,7 +24,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsConfigEr
     Ok(certificates)
 }
 
-/// The first private key in a PEM file.
+/// Reads the first private key in a PEM file.
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsConfigError> {
     PrivateKeyDer::from_pem_file(path).map_err(|source| TlsConfigError::Pem {
         path: path.to_owned(),

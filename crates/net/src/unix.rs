@@ -1,9 +1,9 @@
-//! A unix stream socket that is not woken for what nobody waits for.
+//! A unix stream socket without needless wake-ups.
 //!
-//! Whenever the peer of a unix stream socket reads, the kernel reports that there is room to write, also where there was room all
-//! the time (`unix_write_space`; TCP reports it only after a write that was refused). With epoll waiting for both directions, as
-//! tokio registers its own sockets, each message that is sent is one more event, and one more turn of a runtime that has nothing else to
-//! do. So a socket waits for reading alone, and for writing once the kernel took less than it was given.
+//! Whenever the peer of a unix stream socket reads, the kernel reports writability, even if the socket was writable
+//! all the time (`unix_write_space`; TCP reports it only after a refused write). tokio's own sockets wait in epoll
+//! for both directions, so each sent message causes one more event, and one more turn of an otherwise idle runtime.
+//! Therefore this socket waits for reading only, and for writing only after a short write.
 
 use std::io::{self, IoSlice};
 use std::mem;
@@ -15,27 +15,27 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{Interest, ReadBuf};
 use tokio::task::coop::poll_proceed;
 
-/// A connected unix stream socket (unix(7)), non-blocking, part of a runtime.
+/// A connected unix stream socket (unix(7)), non-blocking, in a runtime.
 #[derive(Debug)]
 pub struct UnixStream {
     socket: AsyncFd<OwnedFd>,
-    /// After a write that was refused: another descriptor of the same socket, which waits for writing. epoll tells descriptors
-    /// apart, so whoever waits for reading is not disturbed.
+    /// After a refused write: another descriptor of the same socket, which waits for writing. epoll distinguishes
+    /// descriptors, so this does not disturb the wait for reading.
     blocked: Option<Box<Blocked>>,
 }
 
 #[derive(Debug)]
 struct Blocked {
     socket: AsyncFd<OwnedFd>,
-    /// The last write was taken as a whole.
+    /// Whether the last write was complete.
     is_over: bool,
 }
 
 impl UnixStream {
-    /// Makes a socket part of the current runtime. It must be non-blocking.
+    /// Registers a socket in the current runtime. It must be non-blocking.
     ///
     /// # Errors
-    /// When epoll has no room for it.
+    /// When epoll cannot add it.
     ///
     /// # Panics
     /// Outside a tokio runtime with I/O enabled.
@@ -43,7 +43,7 @@ impl UnixStream {
         Ok(UnixStream { socket: register(socket, Interest::READABLE)?, blocked: None })
     }
 
-    /// Reads as much as there is, if anything: `WouldBlock` if not.
+    /// Reads the available bytes; `WouldBlock` without any.
     pub(crate) fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
         self.socket.try_io(Interest::READABLE, |socket| Ok(recv(socket, buf, RecvFlags::empty())?.0))
     }
@@ -55,17 +55,17 @@ impl UnixStream {
         loop {
             let mut ready = ready!(self.socket.poll_read_ready(cx))?;
             let wanted = buf.remaining();
-            // SAFETY: nothing in it is made uninitialised: the kernel writes, and nobody else.
+            // SAFETY: nothing in it becomes uninitialised: only the kernel writes to it.
             let room = unsafe { buf.unfilled_mut() };
             match recv(ready.get_inner(), room, RecvFlags::empty()) {
                 Ok(((read, _), _)) => {
                     let count = read.len();
-                    // What filled less than there was room for has emptied the socket: the next event tells of more.
+                    // A short read has emptied the socket: the next event reports more.
                     if 0 < count && count < wanted {
                         ready.clear_ready();
                     }
                     drop(ready);
-                    // SAFETY: the kernel has written so many bytes at its start.
+                    // SAFETY: the kernel has written this many bytes at its start.
                     unsafe { buf.assume_init(count) };
                     buf.advance(count);
                     self.end_of_block();
@@ -78,7 +78,7 @@ impl UnixStream {
         }
     }
 
-    /// Waits for bytes or the end, and takes nothing: how many bytes there are, of the first one.
+    /// Waits for bytes or the end without consuming them; returns 1 or 0.
     pub(crate) fn poll_peek(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         loop {
             let mut ready = ready!(self.socket.poll_read_ready(cx))?;
@@ -91,13 +91,14 @@ impl UnixStream {
         }
     }
 
-    /// Writes as much as fits at once: `WouldBlock` when nothing does, or when nothing did and no room was told since.
+    /// Writes as much as fits at once; `WouldBlock` when nothing does, or nothing did and epoll has not reported room
+    /// since.
     #[inline]
     pub(crate) fn try_write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.write(buf.len(), |socket| Ok(send(socket, buf, SendFlags::NOSIGNAL)?))
     }
 
-    /// As [`try_write`](Self::try_write), from several places.
+    /// Like [`try_write`](Self::try_write), from several buffers.
     #[inline]
     pub(crate) fn try_write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         let wanted = bufs.iter().map(|buf| buf.len()).sum();
@@ -120,10 +121,10 @@ impl UnixStream {
         self.poll(cx, |stream| stream.try_write_vectored(bufs))
     }
 
-    /// No more is written; the peer reads the end.
+    /// Ends the writing side; the peer reads the end.
     pub(crate) fn shutdown(&self) -> io::Result<()> {
         match rustix::net::shutdown(self, rustix::net::Shutdown::Write) {
-            // The peer has gone already.
+            // The peer has already gone.
             Ok(()) | Err(rustix::io::Errno::NOTCONN) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -151,7 +152,7 @@ impl UnixStream {
         }
     }
 
-    /// Counts as progress of a task, as reading does, so that a writer does not keep its thread for itself.
+    /// Uses the task's cooperative budget, as reading does, so that a writer does not monopolise its thread.
     #[inline]
     fn poll(
         &mut self,
@@ -168,13 +169,13 @@ impl UnixStream {
                 }
             }
             if let Some(blocked) = &self.blocked {
-                // Ready: room was told since.
+                // Ready: epoll has reported room since.
                 let _ = ready!(blocked.socket.poll_write_ready(cx))?;
             }
         }
     }
 
-    /// From now on room is told.
+    /// Begins waiting for room.
     #[cold]
     fn block(&mut self) -> io::Result<()> {
         match &mut self.blocked {
@@ -188,7 +189,8 @@ impl UnixStream {
         Ok(())
     }
 
-    /// Something was read: if all that was to be written is, another message begins, for which there may well be room.
+    /// Ends the wait after a read, if the last write was complete: the next write starts a new message and may well
+    /// fit.
     #[inline]
     fn end_of_block(&mut self) {
         if self.blocked.as_ref().is_some_and(|blocked| blocked.is_over) {
@@ -204,10 +206,10 @@ impl AsFd for UnixStream {
     }
 }
 
-/// A descriptor in the current runtime's epoll.
+/// Registers a descriptor in the current runtime's epoll.
 #[allow(unsafe_code)]
 pub(crate) fn register(socket: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an OwnedFd is open until it is dropped, always gives the same number, and is only ever borrowed here.
+    // SAFETY: an OwnedFd is open until it is dropped, always has the same number, and is only borrowed here.
     Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
 }
 
@@ -260,7 +262,7 @@ mod tests {
                     done += poll_fn(|cx| writer.poll_write_vectored(cx, &slices)).await.unwrap();
                 }
                 assert!(writer.blocked.is_some(), "so much fits nowhere at once");
-                // What comes does so to the first descriptor, and with it the end of the block.
+                // Data arrives at the first descriptor and ends the wait for room.
                 assert_eq!(read(&mut writer, 8).await, b"thanks");
                 assert!(writer.blocked.is_none());
                 assert_eq!(writer.try_write(b"bye").unwrap(), 3);
@@ -295,7 +297,7 @@ mod tests {
             };
             assert_eq!(blocked.kind(), io::ErrorKind::WouldBlock);
             while !read(&mut reader, 1 << 16).await.is_empty() {
-                // There is room now, which nobody has told yet.
+                // There is room now, but epoll has not reported it yet.
                 assert_eq!(writer.try_write(b"x").unwrap_err().kind(), io::ErrorKind::WouldBlock);
                 if recv(&reader, &mut [0; 1], RecvFlags::PEEK).is_err() {
                     break;

@@ -1,7 +1,7 @@
-//! The page of runs: the headline figures and who was the bottleneck first, then what they are made of.
+//! The page of runs: headline figures and the bottleneck first, then the details.
 //!
-//! [`latency`]: percentiles and phases. [`time`]: how it went. [`sides`]: what server and generator paid. [`outcome`]: what
-//! became of the requests.
+//! [`latency`]: percentiles and phases. [`time`]: figures over time. [`sides`]: costs of server and generator.
+//! [`outcome`]: outcomes of requests.
 
 pub(crate) mod latency;
 mod outcome;
@@ -20,7 +20,7 @@ use crate::machine;
 use crate::page::{self, Page, Section, big, cell, table};
 use crate::words;
 
-/// The page of one run.
+/// Renders the page of one run.
 pub(crate) fn one(run: &Named<'_>) -> String {
     let record = run.record;
     let runs = std::slice::from_ref(run);
@@ -52,21 +52,23 @@ pub(crate) fn one(run: &Named<'_>) -> String {
     .render()
 }
 
-/// The page of several runs, or of none.
+/// Renders the page of several runs, or of none.
 pub(crate) fn several(runs: &[Named<'_>]) -> String {
     let header = html! {
         h1 { (units::plural(runs.len() as u64, "run")) }
         @if runs.len() > 1 {
             p.lede {
-                "These runs were made one after the other, perhaps on different machines: a difference between them may be the \
-                 day's. What proves one is runs that take turns: " code { "oroshi compare" } "."
+                "These runs were made one after the other, perhaps on different machines: a difference between them \
+                 may be the day's. What proves one is runs that take turns: " code { "oroshi compare" } "."
             }
         }
         (legend(runs))
         (side_by_side(runs))
         @for run in runs {
             @if words::alarm(run.record).is_some() {
-                p.grade.bad { strong { (run.name) } " is " (run.record.grade.bottleneck.name()) ": " (run.record.grade.because) }
+                p.grade.bad {
+                    strong { (run.name) } " is " (run.record.grade.bottleneck.name()) ": " (run.record.grade.because)
+                }
             }
         }
     };
@@ -89,18 +91,18 @@ pub(crate) fn several(runs: &[Named<'_>]) -> String {
     .render()
 }
 
-/// Which colour is which run.
+/// Renders the colours of the runs.
 fn legend(runs: &[Named<'_>]) -> Markup {
     key(&runs.iter().enumerate().map(|(i, run)| (Swatch::Mark(i), run.name.clone())).collect::<Vec<_>>())
 }
 
-/// The clock that headline figures are of, and its name: from when a request was due in an open loop, from when it was sent
-/// in a closed one.
+/// Returns the clock of the headline figures with its name: response time in an open loop, service time in a closed
+/// one.
 fn main_clock(record: &Record) -> (&'static str, &ClockRecord) {
     if words::is_open(record) { ("response", &record.latency.response) } else { ("service", &record.latency.service) }
 }
 
-/// The server's CPU time per answer.
+/// Returns the server's CPU time per response.
 fn server_cpu(record: &Record) -> Option<String> {
     let us = record.server_cpu_us_per_request()?;
     Some(figure::time(us * 1e3))
@@ -113,7 +115,11 @@ fn tiles(record: &Record) -> Markup {
         0 => "no request failed".to_owned(),
         n => format!("{} of all requests", figure::share(n, due)),
     };
-    let tile = |name: &str, value: String, what: String| html! { div { dt { (name) } dd { (big(&value)) } dd.what { (what) } } };
+    let tile = |name: &str, value: String, what: String| {
+        html! {
+            div { dt { (name) } dd { (big(&value)) } dd.what { (what) } }
+        }
+    };
     let read = Unit::Bytes.text(record.rates.read_bytes_per_s);
     let error = words::rate_error(record).map(|error| format!("{error}, ")).unwrap_or_default();
     html! {
@@ -128,7 +134,7 @@ fn tiles(record: &Record) -> Markup {
     }
 }
 
-/// Who was the bottleneck, and what to do about it.
+/// Renders the bottleneck, with advice.
 pub(crate) fn grade(grade: &Grade) -> Markup {
     let doubtful =
         matches!(grade.bottleneck, Bottleneck::GeneratorBound | Bottleneck::PortBound | Bottleneck::ServerGone);
@@ -141,7 +147,7 @@ pub(crate) fn grade(grade: &Grade) -> Markup {
     }
 }
 
-/// What `--fail-if` asked for, and how each came out.
+/// Renders the conditions of `--fail-if` and their results.
 pub(crate) fn conditions(fail_if: &[Condition]) -> Markup {
     let row = |condition: &Condition| {
         let outcome = match condition.outcome {
@@ -157,7 +163,7 @@ pub(crate) fn conditions(fail_if: &[Condition]) -> Markup {
     }
 }
 
-/// What is known of each run in one row.
+/// Renders one row of figures per run.
 fn side_by_side(runs: &[Named<'_>]) -> Markup {
     let head = ["", "requests/s", "p50", "p99", "max", "server CPU/request", "errors", "bottleneck"];
     let rows = runs.iter().map(|run| {
@@ -180,7 +186,7 @@ fn side_by_side(runs: &[Named<'_>]) -> Markup {
     }
 }
 
-/// How it was made, on what, and how to make it again.
+/// Renders the origin of a run: command and environment.
 fn origin(run: &Named<'_>) -> Markup {
     let record = run.record;
     html! {
@@ -192,7 +198,7 @@ fn origin(run: &Named<'_>) -> Markup {
     }
 }
 
-/// Where a page came from.
+/// Renders the origin of a page.
 pub(crate) fn footer() -> Markup {
     html! {
         p {

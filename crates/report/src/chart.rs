@@ -1,11 +1,11 @@
-//! Charts as SVG that fits any width without a script.
+//! SVG charts that fit any width without a script.
 //!
-//! What is data lies in a coordinate system that stretches with the page; text, strokes and marks keep their size. So there is
-//! one drawing for a wide screen, a phone and paper: places are percentages of the plot, or thousandths within a nested `svg`
-//! whose strokes do not scale. Room for the labels around it is the padding of `.plot` in the style sheet.
+//! Data lies in a coordinate system that stretches with the page; text, strokes and marks keep their size. So one
+//! drawing suits a wide screen, a phone and paper. Positions are percentages of the plot, or thousandths within a
+//! nested `svg` whose strokes do not scale. Labels around the plot use the padding of `.plot` in the style sheet.
 //!
-//! [`scale`]: from values to places. [`Plot`]: two axes and marks between them. [`strip`]: an interval in a row of a table.
-//! [`heat`]: counts by time and latency. [`Figure`]: a chart with its caption, its key and its numbers.
+//! [`scale`]: from values to positions. [`Plot`]: two axes and marks between them. [`strip`]: an interval in a row of
+//! a table. [`heat`]: counts by time and latency. [`Figure`]: a chart with its caption, its key and its numbers.
 
 pub(crate) mod heat;
 pub(crate) mod scale;
@@ -19,9 +19,9 @@ use crate::figure::Unit;
 use crate::page::folded;
 use scale::Scale;
 
-/// How many colours there are; the next series begins anew. The style sheet has each for light and dark.
+/// Number of colours; further series start over. The style sheet has each for light and dark.
 const COLOURS: usize = 8;
-/// Marks differ in shape too, for those who do not see the colours and for paper.
+/// Marks differ in shape too: for colour-blind readers and for paper.
 const SHAPES: [&str; 6] = [
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",
     "M-3.5-3.5h7v7h-7z",
@@ -31,21 +31,21 @@ const SHAPES: [&str; 6] = [
     "M-1.5-4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z",
 ];
 
-/// A chart as the page shows it.
+/// A chart with its caption.
 pub(crate) struct Figure<'a> {
-    /// What it shows.
+    /// The subject.
     pub(crate) title: &'a str,
-    /// How to read it, or what stands out.
+    /// Reading instructions, or notable features.
     pub(crate) note: Markup,
-    /// Which colour is what; empty where there is only one.
+    /// The meaning of each colour; empty for a single series.
     pub(crate) key: Vec<(Swatch, String)>,
     /// The drawing.
     pub(crate) chart: Markup,
-    /// The same as a table; `None` where one stands beside it anyway.
+    /// The same as a table; `None` if there is one beside it anyway.
     pub(crate) numbers: Option<Markup>,
 }
 
-/// What stands for a series in the key.
+/// A sample of a series in the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Swatch {
     /// A line with its mark.
@@ -56,7 +56,7 @@ pub(crate) enum Swatch {
     Line(usize),
     /// A line in the colour of the text.
     Ink,
-    /// A line of which only a lower bound is known.
+    /// A line for lower bounds.
     AtLeast,
     /// A ring around a mark.
     Ring,
@@ -64,31 +64,31 @@ pub(crate) enum Swatch {
     Zone,
 }
 
-/// One of a plot's two directions.
+/// An axis of a plot.
 #[derive(Clone, Debug)]
 pub(crate) struct Axis {
-    /// What it measures.
+    /// The measured quantity.
     pub(crate) name: String,
-    /// From where to where.
+    /// Range and type of the scale.
     pub(crate) scale: Scale,
-    /// How its numbers are written.
+    /// The unit of its numbers.
     pub(crate) unit: Unit,
-    /// Places that have a name of their own, instead of round numbers.
+    /// Labels at these values, instead of round numbers.
     names: Vec<(f64, String)>,
 }
 
 /// Marks between two axes.
 pub(crate) struct Plot {
-    /// To the right.
+    /// The horizontal axis.
     pub(crate) x: Axis,
-    /// Upwards.
+    /// The vertical axis.
     pub(crate) y: Axis,
     height: u32,
     marks: Vec<Markup>,
 }
 
 impl Figure<'_> {
-    /// The figure's markup.
+    /// Renders the figure.
     pub(crate) fn draw(&self) -> Markup {
         html! {
             figure {
@@ -102,30 +102,30 @@ impl Figure<'_> {
 }
 
 impl Axis {
-    /// An axis with numbers.
+    /// Makes an axis with numbers.
     pub(crate) fn new(name: impl Into<String>, scale: Scale, unit: Unit) -> Self {
         Self { name: name.into(), scale, unit, names: Vec::new() }
     }
 
-    /// The time since the run began.
+    /// Makes an axis for the time since the run began.
     pub(crate) fn time(elapsed_s: f64) -> Self {
         Self::new("", Scale::Linear { low: 0.0, high: elapsed_s.max(1e-3) }, Unit::Seconds)
     }
 
-    /// An axis with a name for each place.
-    pub(crate) fn places(name: impl Into<String>, names: Vec<String>) -> Self {
-        let mut axis = Self::new(name, Scale::Places { count: names.len() }, Unit::Plain);
+    /// Makes an axis with a name for each position.
+    pub(crate) fn categories(name: impl Into<String>, names: Vec<String>) -> Self {
+        let mut axis = Self::new(name, Scale::Categories { count: names.len() }, Unit::Plain);
         axis.named(names.into_iter().enumerate().map(|(place, name)| (place as f64, name)));
         axis
     }
 
-    /// Gives values names of their own; no others are labelled then.
+    /// Labels only these values, with these names.
     pub(crate) fn named(&mut self, names: impl IntoIterator<Item = (f64, String)>) {
         self.names = names.into_iter().collect();
         self.names.sort_by(|one, other| one.0.total_cmp(&other.0));
     }
 
-    /// Labels, each with its place between 0 and 1; names that would overlap are left out.
+    /// Returns labels with their positions from 0 to 1, without names that would overlap.
     fn labels(&self, most: usize) -> Vec<(f64, String)> {
         if self.names.is_empty() {
             let labelled = |value: f64| (self.scale.at(value), self.unit.tick(value));
@@ -134,7 +134,7 @@ impl Axis {
         let mut labels: Vec<(f64, String)> = Vec::new();
         for (value, name) in &self.names {
             let at = self.scale.at(*value);
-            // Of the narrowest chart one character takes about a fiftieth.
+            // In the narrowest chart, one character takes about a fiftieth.
             let room = |(left, before): &(f64, String)| {
                 at - left > (before.chars().count() + name.chars().count() + 2) as f64 / 100.0
             };
@@ -147,12 +147,12 @@ impl Axis {
 }
 
 impl Plot {
-    /// An empty one, of a height in pixels.
+    /// Makes an empty plot, with its height in pixels.
     pub(crate) fn new(x: Axis, y: Axis, height: u32) -> Self {
         Self { x, y, height, marks: Vec::new() }
     }
 
-    /// A line through points, broken where a value is missing.
+    /// Draws a line through points, with gaps at missing values.
     pub(crate) fn line(&mut self, series: usize, kind: &str, points: impl IntoIterator<Item = (f64, Option<f64>)>) {
         let mut path = String::new();
         let mut pen_down = false;
@@ -176,7 +176,7 @@ impl Plot {
         }
     }
 
-    /// The area between two values at each place.
+    /// Draws the area between two values at each position.
     pub(crate) fn band(&mut self, series: usize, points: &[(f64, f64, f64)]) {
         if points.len() < 2 {
             return;
@@ -189,43 +189,46 @@ impl Plot {
         self.stretched(&format!("band {}", colour(series)), &path);
     }
 
-    /// A point with a mark; `title` is shown on pointing at it.
+    /// Draws a point with a mark; `title` is its tooltip.
     pub(crate) fn mark(&mut self, series: usize, kind: &str, (x, y): (f64, f64), title: &str) {
         let (left, top) = (percent(self.x.scale.at(x)), percent(1.0 - self.y.scale.at(y)));
         self.marks.push(html! {
-            svg x=(left) y=(top) { path class={ "mark " (kind) " " (colour(series)) } d=(shape(series)) { title { (title) } } }
+            svg x=(left) y=(top) {
+                path class={ "mark " (kind) " " (colour(series)) } d=(shape(series)) { title { (title) } }
+            }
         });
     }
 
-    /// A ring around a point: look here.
+    /// Highlights a point with a ring.
     pub(crate) fn ring(&mut self, (x, y): (f64, f64)) {
         let (left, top) = (percent(self.x.scale.at(x)), percent(1.0 - self.y.scale.at(y)));
         self.marks.push(html! { circle.ring cx=(left) cy=(top) r="8" {} });
     }
 
-    /// An upright interval at a place.
+    /// Draws a vertical interval.
     pub(crate) fn whisker(&mut self, series: usize, x: f64, low: f64, high: f64) {
         let left = percent(self.x.scale.at(x));
         let (from, to) = (percent(1.0 - self.y.scale.at(low)), percent(1.0 - self.y.scale.at(high)));
         self.marks.push(html! { line class={ "whisker " (colour(series)) } x1=(left) x2=(left) y1=(from) y2=(to) {} });
     }
 
-    /// A column from the ground up.
+    /// Draws a column from the axis up.
     pub(crate) fn column(&mut self, kind: &str, (from, to): (f64, f64), value: f64) {
         let (left, right) = (self.x.scale.at(from), self.x.scale.at(to));
         let height = self.y.scale.at(value);
         self.marks.push(html! {
-            rect class=(kind) x=(percent(left)) y=(percent(1.0 - height)) width=(percent((right - left).max(0.001))) height=(percent(height)) {}
+            rect class=(kind) x=(percent(left)) y=(percent(1.0 - height))
+                width=(percent((right - left).max(0.001))) height=(percent(height)) {}
         });
     }
 
-    /// An upright line across the plot.
+    /// Draws a vertical line across the plot.
     pub(crate) fn divide(&mut self, x: f64) {
         let left = percent(self.x.scale.at(x));
         self.marks.push(html! { line.divide x1=(left) x2=(left) y1="0" y2="100%" {} });
     }
 
-    /// Something to point at between two places, which says what there is.
+    /// Adds a tooltip between two positions.
     pub(crate) fn hit(&mut self, (from, to): (f64, f64), title: &str) {
         let (left, right) = (self.x.scale.at(from), self.x.scale.at(to));
         self.marks.push(html! {
@@ -233,17 +236,19 @@ impl Plot {
         });
     }
 
-    /// A path in thousandths of the plot.
+    /// Draws a path in thousandths of the plot.
     pub(crate) fn stretched(&mut self, class: &str, path: &str) {
         self.marks.push(html! {
-            svg viewBox="0 0 1000 1000" preserveAspectRatio="none" width="100%" height="100%" { path class=(class) d=(path) {} }
+            svg viewBox="0 0 1000 1000" preserveAspectRatio="none" width="100%" height="100%" {
+                path class=(class) d=(path) {}
+            }
         });
     }
 
-    /// The drawing, with its axes. `label` says in words what it shows.
+    /// Renders the drawing with its axes. `label` describes it in words.
     pub(crate) fn draw(&self, label: &str) -> Markup {
         let (x, y) = (self.x.labels(6), self.y.labels(if self.height < 180 { 3 } else { 5 }));
-        // As tall as asked, labels aside.
+        // The height excludes labels.
         let style = format!("height:{}px", self.height);
         html! {
             div.plot.named[!self.x.name.is_empty()] style=(style) {
@@ -268,29 +273,29 @@ impl Plot {
     }
 }
 
-/// The class that gives a series its colour.
+/// Returns the CSS class with a series' colour.
 pub(crate) fn colour(series: usize) -> String {
     format!("s{}", series % COLOURS)
 }
 
-/// The outline of a series' marks, around 0, in pixels.
+/// Returns the outline of a series' marks, around 0, in pixels.
 pub(crate) fn shape(series: usize) -> &'static str {
     SHAPES[series % SHAPES.len()]
 }
 
-/// A part of the whole, as an attribute: `37.5%`.
+/// Formats a part of the whole as an attribute: `37.5%`.
 pub(crate) fn percent(part: f64) -> String {
     let text = format!("{:.2}", part * 100.0);
     format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// A part of the whole in the stretched coordinate system.
+/// Formats a part of the whole in the stretched coordinate system.
 pub(crate) fn thousandth(part: f64) -> String {
     let text = format!("{:.1}", part * 1000.0);
     text.strip_suffix(".0").unwrap_or(&text).to_owned()
 }
 
-/// What each colour stands for.
+/// Renders the meaning of each colour.
 pub(crate) fn key(entries: &[(Swatch, String)]) -> Markup {
     html! {
         @if !entries.is_empty() {
@@ -361,7 +366,7 @@ mod tests {
 
     #[test]
     fn names_stand_at_their_places() {
-        let axis = Axis::places("", vec!["a".into(), "b".into()]);
+        let axis = Axis::categories("", vec!["a".into(), "b".into()]);
         assert_eq!(axis.labels(6), [(0.25, "a".to_owned()), (0.75, "b".to_owned())]);
     }
 }

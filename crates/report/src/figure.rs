@@ -1,4 +1,4 @@
-//! Numbers as a page writes them: with their unit apart, and short on an axis.
+//! Formats numbers for pages: with a space before the unit, and short on an axis.
 
 use oroshi_lab::metric;
 use oroshi_stats::compare::Interval;
@@ -7,10 +7,10 @@ use oroshi_words::{Date, units};
 
 use crate::chart::scale::Scale;
 
-/// Keeps a number and its unit in one line.
+/// Keeps a number and its unit on one line.
 pub(crate) const NBSP: char = '\u{a0}';
 
-/// What a number is.
+/// The unit of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     /// Nanoseconds: a latency, or CPU time.
@@ -21,20 +21,20 @@ pub(crate) enum Unit {
     PerSecond,
     /// Bytes.
     Bytes,
-    /// How many.
+    /// A count.
     Count,
-    /// CPUs' worth of time.
+    /// A number of CPUs in use.
     Cores,
-    /// One thing divided by another.
+    /// A quotient of two values.
     Ratio,
     /// A quantile, 0 to 1, written as a percentile.
     Percentile,
-    /// As it comes.
+    /// Without a unit.
     Plain,
 }
 
 impl Unit {
-    /// In a text or a table.
+    /// Formats a value for a text or a table.
     pub(crate) fn text(self, value: f64) -> String {
         match self {
             Self::Nanoseconds => time(value),
@@ -47,15 +47,15 @@ impl Unit {
         }
     }
 
-    /// The values that an axis names.
+    /// Returns the labelled values of an axis.
     pub(crate) fn ticks(self, scale: Scale, most: usize) -> Vec<f64> {
         match (self, scale) {
             (Self::Bytes, _) => scale.byte_ticks(most),
-            // There is no half an error.
+            // There are no half errors.
             (Self::Count, _) => scale.ticks(most).into_iter().filter(|value| value.fract() == 0.0).collect(),
-            // Changes are round in per cent, which is linear.
+            // Small changes are round in per cent, which is linear.
             (Self::Ratio, Scale::Log { low, high }) if high / low < 4.0 => Scale::Linear { low, high }.ticks(most),
-            // Further apart, 1 is to be among them.
+            // A wider range must label 1.
             (Self::Ratio, Scale::Log { low, high }) => {
                 let factors: &[f64] = if high / low < 100.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
                 let powers = low.log10().floor() as i32..=high.log10().ceil() as i32;
@@ -66,7 +66,7 @@ impl Unit {
         }
     }
 
-    /// On an axis, where numbers are round.
+    /// Formats a round number for an axis.
     pub(crate) fn tick(self, value: f64) -> String {
         match self {
             Self::Seconds if value == 0.0 => "0".into(),
@@ -90,32 +90,32 @@ impl From<metric::Unit> for Unit {
     }
 }
 
-/// Nanoseconds: `550 µs`.
+/// Formats nanoseconds: `550 µs`.
 pub(crate) fn time(ns: f64) -> String {
     apart(&units::time(ns))
 }
 
-/// A percentile that may be a bound: `≥ 2.00 s`.
+/// Formats a percentile or its bound: `≥ 2.00 s`.
 pub(crate) fn bound(value_ns: u64, at_least: bool) -> String {
     if at_least { format!("≥{NBSP}{}", apart(&units::time_at_least(value_ns))) } else { time(value_ns as f64) }
 }
 
-/// A percentile of a summary; a dash where nothing was measured.
+/// Formats a percentile of a summary; a dash without a value.
 pub(crate) fn percentile_value(percentile: Option<Percentile>) -> String {
     percentile.map_or_else(|| "–".into(), |p| bound(p.value_ns, p.at_least))
 }
 
-/// A quantile of a histogram, in the same way.
+/// Formats a quantile of a histogram likewise.
 pub(crate) fn quantile_value(quantile: Option<Quantile>) -> String {
     percentile_value(quantile.map(Percentile::from))
 }
 
-/// A ratio as a change, `+4.2 %`; from a factor of two on as that, `×3.20`.
+/// Formats a ratio as a change, `+4.2 %`; from a factor of two on, `×3.20`.
 pub(crate) fn ratio(value: f64) -> String {
     ratio_as(value, value)
 }
 
-/// From one ratio to another, both in the form in which `form` would be written.
+/// Formats two ratios, both in the form for `form`.
 pub(crate) fn ratios(low: f64, high: f64, form: f64) -> String {
     format!("{} to {}", ratio_as(low, form), ratio_as(high, form))
 }
@@ -138,35 +138,35 @@ fn ratio_as(value: f64, form: f64) -> String {
     format!("{sign}{text}{NBSP}%")
 }
 
-/// A small share of many: `3.1 % of all requests`, `fewer than 0.1 % of all requests`.
+/// Formats a small share: `3.1 % of all requests`, `fewer than 0.1 % of all requests`.
 pub(crate) fn share(part: u64, whole: u64) -> String {
     let share = part as f64 / whole.max(1) as f64;
     if share < 0.0005 { format!("fewer than 0.1{NBSP}%") } else { percent(share) }
 }
 
-/// A share as a percentage: `98 %`.
+/// Formats a share as a percentage: `98 %`.
 pub(crate) fn percent(share: f64) -> String {
     units::percent(share).replace(' ', &NBSP.to_string())
 }
 
-/// The two ends of an interval: `1.20 ms – 1.31 ms`.
+/// Formats the two ends of an interval: `1.20 ms – 1.31 ms`.
 pub(crate) fn range(interval: &Interval, unit: Unit) -> String {
     format!("{} – {}", unit.text(interval.low), unit.text(interval.high))
 }
 
-/// `99.9` for 0.999.
+/// Formats `99.9` for 0.999.
 pub(crate) fn percentile(q: f64) -> String {
     let text = format!("{:.7}", q * 100.0);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A day and a time of day, UTC: `2026-03-01 14:05 UTC`.
+/// Formats a date and a time of day, UTC: `2026-03-01 14:05 UTC`.
 pub(crate) fn date(unix_s: f64) -> String {
     let Date { year, month, day, hour, minute, .. } = Date::at(unix_s as u64);
     format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
 }
 
-/// A thousand and a million in short: `20k`.
+/// Abbreviates thousands and millions: `20k`.
 fn si(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         size if size >= 1e9 => (value / 1e9, "G"),
@@ -177,7 +177,7 @@ fn si(value: f64) -> String {
     short(&format!("{scaled:.2}")) + unit
 }
 
-/// A number and its unit apart: `1.23ms` becomes `1.23 ms`, and `us` what it stands for.
+/// Separates a number from its unit: `1.23ms` becomes `1.23 ms`, and `us` becomes `µs`.
 fn apart(text: &str) -> String {
     let at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(at);
@@ -189,7 +189,7 @@ fn apart(text: &str) -> String {
     }
 }
 
-/// Without zeros behind the point that say nothing on an axis.
+/// Removes trailing zeros after the point.
 fn short(text: &str) -> String {
     let end = text.find(|c: char| !(c.is_ascii_digit() || ".,+−±×-".contains(c))).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);

@@ -1,7 +1,7 @@
-//! The page of an experiment: the verdict first, then what it rests on, down to every single run, and how to do it again.
+//! The page of an experiment: the verdict first, then its evidence down to every run, and how to repeat it.
 //!
-//! [`verdict`]: what came out, in words. [`ratios`]: each ratio with its interval. [`curves`]: figures against the swept value.
-//! [`figures`]: each variant's own. [`runs`]: every run. [`method`]: rules, subjects, how to run it again.
+//! [`verdict`]: verdicts in words. [`ratios`]: each ratio with its interval. [`curves`]: figures against the swept
+//! value. [`figures`]: each variant's own. [`runs`]: every run. [`method`]: rules, subjects, how to repeat it.
 
 mod curves;
 mod figures;
@@ -21,14 +21,18 @@ use crate::figure;
 use crate::machine;
 use crate::page::{self, Page, Section};
 
-/// The page.
+/// Renders the page.
 pub(crate) fn page(result: &LabResult) -> String {
     let view = View::of(result);
     let header = html! {
         h1 { (result.title) }
         @if !result.question.is_empty() { p.lede { (result.question) } }
         @if result.quick { p.badge { "a quick look: short runs, few blocks" } }
-        @if result.cut_short { p.badge { "ended early, after " (figure::time(result.elapsed_s * 1e9)) ": this is what there was until then" } }
+        @if result.cut_short {
+            p.badge {
+                "ended early, after " (figure::time(result.elapsed_s * 1e9)) ": this is what there was until then"
+            }
+        }
         (verdict::summary(&view))
         (method::left_out(&view))
         (page::warnings(&result.warnings))
@@ -56,18 +60,18 @@ pub(crate) fn page(result: &LabResult) -> String {
         sections,
         footer: html! {
             p {
-                "Drawn by oroshi " (env!("CARGO_PKG_VERSION")) " from a result in " (result.schema) ". It loads nothing and runs \
-                 no script. " code { "oroshi lab report RESULT.json --html OUT.html" } " draws it again."
+                "Drawn by oroshi " (env!("CARGO_PKG_VERSION")) " from a result in " (result.schema) ". It loads nothing \
+                 and runs no script. " code { "oroshi lab report RESULT.json --html OUT.html" } " draws it again."
             }
         },
     }
     .render()
 }
 
-/// A result, with what all parts of its page want to know of it.
+/// A result, with indexes for all parts of its page.
 struct View<'a> {
     result: &'a LabResult,
-    /// Names of all variants, in the order in which they first occur: a name has one colour on the whole page.
+    /// Names of all variants, in order of occurrence: a name has one colour on the whole page.
     names: Vec<&'a str>,
     /// The groups, in order.
     groups: Vec<&'a str>,
@@ -83,28 +87,28 @@ impl<'a> View<'a> {
         Self { result, names, groups }
     }
 
-    /// The colour of a variant.
+    /// Returns the colour of a variant.
     fn series(&self, name: &str) -> usize {
         self.names.iter().position(|known| *known == name).unwrap_or(0)
     }
 
-    /// The cells of a group, in order.
+    /// Returns the cells of a group, in order.
     fn cells(&self, group: &str) -> Vec<&'a CellResult> {
         self.result.cells.iter().filter(|cell| cell.group == group).collect()
     }
 
-    /// Where a cell stands in the sweep: `connections 100`.
+    /// Names the position of a cell in the sweep: `connections 100`.
     fn point_name(&self, cell: &CellResult) -> String {
         let at = self.result.sweep.as_ref().zip(cell.point);
         at.and_then(|(sweep, point)| Some(format!("{} {}", sweep.label, sweep.values.get(point)?))).unwrap_or_default()
     }
 
-    /// The name of one of a cell's variants.
+    /// Returns the name of a cell's variant.
     fn name(cell: &CellResult, variant: usize) -> &str {
         cell.variants.get(variant).map_or("?", |variant| &variant.name)
     }
 
-    /// Which colour is which variant, of those that occur in `cells`.
+    /// Returns the colours of the variants in `cells`.
     fn key(&self, cells: &[&CellResult]) -> Vec<(Swatch, String)> {
         let there: BTreeSet<&str> = cells.iter().flat_map(|cell| &cell.variants).map(|v| v.name.as_str()).collect();
         let known = self.names.iter().enumerate().filter(|(_, name)| there.contains(*name));

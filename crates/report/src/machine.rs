@@ -1,4 +1,4 @@
-//! What was measured on, and with what.
+//! The environment of a measurement.
 
 use maud::Markup;
 use oroshi_bench::environment::Environment;
@@ -8,7 +8,7 @@ use crate::figure::Unit;
 use crate::page::facts;
 use crate::words;
 
-/// The machine, as far as it is known.
+/// Renders the machine, as far as known.
 pub(crate) fn environment(e: &Environment) -> Markup {
     let bytes = |n: Option<u64>| n.map(|n| Unit::Bytes.text(n as f64));
     let yes_no = |yes: Option<bool>| yes.map(|yes| if yes { "on".to_owned() } else { "off".to_owned() });

@@ -1,39 +1,39 @@
-//! What every page is set in: its head, its style, sections, tables, and the words below.
+//! The frame of every page: head, style, sections, tables, footer.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 const STYLE: &str = include_str!("page.css");
 
-/// The browser is to load nothing, whatever stands in the page.
+/// The browser must not load anything, whatever the page contains.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'";
 
 /// A page.
 pub(crate) struct Page {
-    /// For the browser's tab.
+    /// The title in the browser's tab.
     pub(crate) title: String,
-    /// What kind of page it is, above the headline.
+    /// The kind of page, above the headline.
     pub(crate) kind: String,
-    /// The headline and what belongs to it.
+    /// The headline with its details.
     pub(crate) header: Markup,
-    /// What follows.
+    /// The main part.
     pub(crate) sections: Vec<Section>,
-    /// Where it came from, below everything.
+    /// The origin, below everything.
     pub(crate) footer: Markup,
 }
 
 /// A part of a page.
 pub(crate) struct Section {
-    /// The name in the page's address.
+    /// The anchor in the page's address.
     pub(crate) id: &'static str,
     /// Its heading.
     pub(crate) title: &'static str,
-    /// What stands there.
+    /// Its content.
     pub(crate) body: Markup,
 }
 
 impl Page {
-    /// The whole text.
+    /// Renders the whole page.
     pub(crate) fn render(self) -> String {
         let Self { title, kind, header, sections, footer } = self;
         let markup = html! {
@@ -46,7 +46,7 @@ impl Page {
                     meta name="color-scheme" content="light dark";
                     meta name="generator" content=(concat!("oroshi ", env!("CARGO_PKG_VERSION")));
                     title { (title) }
-                    // Else browsers ask the page's server for one.
+                    // Otherwise browsers ask the page's server for one.
                     link rel="icon" href="data:,";
                     style { (PreEscaped(STYLE)) }
                 }
@@ -79,12 +79,12 @@ impl Page {
 /// A cell of a table.
 pub(crate) type Cell = Markup;
 
-/// Text as a cell.
+/// Makes a cell of text.
 pub(crate) fn cell(text: impl AsRef<str>) -> Cell {
     html! { (text.as_ref()) }
 }
 
-/// A table that scrolls sideways by itself where the page is narrow. The first column names the row.
+/// Renders a table that scrolls sideways on narrow pages. The first column names the row.
 pub(crate) fn table<R: AsRef<[Cell]>>(label: &str, head: &[&str], rows: impl IntoIterator<Item = R>) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label=(label) {
@@ -104,12 +104,12 @@ pub(crate) fn table<R: AsRef<[Cell]>>(label: &str, head: &[&str], rows: impl Int
     }
 }
 
-/// What is there to be unfolded.
+/// Renders content that the reader can unfold.
 pub(crate) fn folded(summary: &str, body: &Markup) -> Markup {
     html! { details { summary { (summary) } (body) } }
 }
 
-/// Names and what is to be said of each. Without an answer it is left out.
+/// Renders names with their values. Omits names without a value.
 pub(crate) fn facts<'a>(facts: impl IntoIterator<Item = (&'a str, Option<String>)>) -> Markup {
     html! {
         dl.facts {
@@ -120,12 +120,12 @@ pub(crate) fn facts<'a>(facts: impl IntoIterator<Item = (&'a str, Option<String>
     }
 }
 
-/// A command, to be copied as it stands.
+/// Renders a command for copying.
 pub(crate) fn command(words: &[String]) -> Markup {
     html! { pre.command { code { (shell_line(words)) } } }
 }
 
-/// What makes the figures doubtful.
+/// Renders warnings about the figures.
 pub(crate) fn warnings(warnings: &[String]) -> Markup {
     html! {
         @if !warnings.is_empty() {
@@ -136,13 +136,13 @@ pub(crate) fn warnings(warnings: &[String]) -> Markup {
     }
 }
 
-/// A figure in large: the number, with its unit smaller behind it.
+/// Renders a large figure: the number, with a smaller unit.
 pub(crate) fn big(text: &str) -> Markup {
     let (number, unit) = text.rsplit_once(crate::figure::NBSP).unwrap_or((text, ""));
     html! { span.number { (number) } @if !unit.is_empty() { " " span.unit { (unit) } } }
 }
 
-/// Words as a line that a shell takes apart into the same words.
+/// Quotes words as a shell command line.
 pub(crate) fn shell_line(words: &[String]) -> String {
     words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ")
 }

@@ -1,4 +1,4 @@
-//! The page of a run of subscriptions: how much came and how late first, then whether all of it did, and what it cost.
+//! The page of a run of subscriptions: deliveries and their delays first, then completeness and costs.
 
 use maud::{Markup, html};
 use oroshi_bench::push::Record;
@@ -12,7 +12,7 @@ use crate::machine;
 use crate::page::{self, Page, Section, big, cell, facts, table};
 use crate::words::{self, push};
 
-/// The page.
+/// Renders the page.
 pub(crate) fn page(record: &Record) -> String {
     let header = html! {
         h1.where { (record.plan.mode.name()) " " (record.plan.address) (record.plan.target) }
@@ -47,7 +47,11 @@ fn tiles(record: &Record) -> Markup {
         (_, None) => "of those that were due".to_owned(),
     };
     let cpu = record.server_cpu_us_per_delivery().map_or_else(|| "–".into(), |us| figure::time(us * 1e3));
-    let tile = |name: &str, value: String, what: String| html! { div { dt { (name) } dd { (big(&value)) } dd.what { (what) } } };
+    let tile = |name: &str, value: String, what: String| {
+        html! {
+            div { dt { (name) } dd { (big(&value)) } dd.what { (what) } }
+        }
+    };
     html! {
         dl.tiles {
             (tile("deliveries/s", units::number(deliveries.per_s), push::subscribed(record)))
@@ -59,7 +63,7 @@ fn tiles(record: &Record) -> Markup {
     }
 }
 
-/// All that was timed and happened at least once.
+/// Returns all clocks with at least one value.
 fn clocks(record: &Record) -> Vec<(String, &ClockRecord)> {
     let mut clocks = vec![("delivery", &record.deliveries.delay)];
     clocks.extend(record.deliveries_to_one.as_ref().map(|deliveries| ("to one", &deliveries.delay)));
@@ -75,8 +79,9 @@ fn clocks(record: &Record) -> Vec<(String, &ClockRecord)> {
 fn delays(record: &Record) -> Markup {
     let clocks = clocks(record);
     let note = html! {
-        "Of a hundred messages 99 came at most as late as the curve shows at 99. Delivery begins when a message is published and ends when a \
-         subscriber has read it; publish is how long the hub took to answer; subscribe how long it took to open a subscription."
+        "Of a hundred messages 99 came at most as late as the curve shows at 99. Delivery begins when a message is \
+         published and ends when a subscriber has read it; publish is how long the hub took to answer; subscribe how \
+         long it took to open a subscription."
     };
     html! {
         (latency::percentiles("Percentiles", &note, &clocks))
@@ -97,7 +102,8 @@ fn messages(record: &Record) -> Markup {
             p.none { "Faults: none." }
         } @else {
             h3 { "Faults" }
-            @let rows = faults.iter().map(|(name, n, text)| [cell(name), cell(units::count(*n)), html! { span.words { (text) } }]);
+            @let words = |text| html! { span.words { (text) } };
+            @let rows = faults.iter().map(|(name, n, text)| [cell(name), cell(units::count(*n)), words(text)]);
             (table("Faults by name", &["name", "count", "what happened"], rows.collect::<Vec<_>>()))
         }
     }

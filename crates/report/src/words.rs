@@ -1,4 +1,4 @@
-//! What a run was and came to, in words: the same on the terminal and on a page.
+//! A run in words: the same on the terminal and on a page.
 
 pub mod push;
 
@@ -9,16 +9,16 @@ use oroshi_bench::{Bottleneck, Failure, Load, Record, Spacing};
 use oroshi_stats::Quantile;
 use oroshi_words::units::{self, plural};
 
-/// From this share of a rate on its error is shown.
+/// From this share of a rate on, its error is shown.
 const WORTH_SHOWING: f64 = 0.01;
 
-/// What was done, in one line.
+/// Describes the run in one line.
 #[must_use]
 pub fn headline(record: &Record) -> String {
     format!("{}, {}", how(record), where_to(&record.plan))
 }
 
-/// How long, on how many connections, in which rhythm.
+/// Describes duration, connections and rhythm.
 #[must_use]
 pub fn how(record: &Record) -> String {
     let plan = &record.plan;
@@ -45,11 +45,11 @@ pub fn how(record: &Record) -> String {
     parts.join(", ")
 }
 
-/// How long it was, and how many requests there were: what came of the plan, and the plan where that is something else.
+/// Describes the actual duration and number of requests, and the plan where it differs.
 fn length_of(record: &Record) -> String {
     let plan = &record.plan;
     let took = match plan.duration_s {
-        // To the end as it was asked for, a moment more or less.
+        // As long as requested, with a small tolerance.
         Some(seconds) if (record.elapsed_s - seconds).abs() < 0.02 * seconds => units::length(seconds),
         Some(seconds) if plan.requests.is_none() => {
             format!("{} of {}", units::time(record.elapsed_s * 1e9), units::length(seconds))
@@ -65,7 +65,7 @@ fn length_of(record: &Record) -> String {
     }
 }
 
-/// Closed or open loop, and how the open one goes.
+/// Describes the closed or open loop.
 #[must_use]
 pub fn rhythm(load: &Load) -> String {
     let Load::Open { stages, spacing, seed } = load else { return "closed loop".into() };
@@ -82,7 +82,7 @@ pub fn rhythm(load: &Load) -> String {
     }
 }
 
-/// Where requests went: `GET http://localhost:8080/path`.
+/// Describes the target of requests: `GET http://localhost:8080/path`.
 #[must_use]
 pub fn where_to(plan: &PlanRecord) -> String {
     match plan.origins.as_slice() {
@@ -97,7 +97,7 @@ pub fn where_to(plan: &PlanRecord) -> String {
     }
 }
 
-/// `GET http://localhost:8080/path`, `GET unix:/run/app.sock:/path`.
+/// Formats `GET http://localhost:8080/path`, `GET unix:/run/app.sock:/path`.
 fn request_url(origin: &OriginRecord, line: &str) -> String {
     let mut words = line.split(' ');
     let (method, target) = (words.next().unwrap_or("GET"), words.next().unwrap_or("/"));
@@ -121,7 +121,7 @@ fn address(origin: &OriginRecord) -> String {
     }
 }
 
-/// How much went through.
+/// Describes the throughput.
 #[must_use]
 pub fn throughput(record: &Record) -> String {
     let rates = &record.rates;
@@ -134,7 +134,7 @@ pub fn throughput(record: &Record) -> String {
     )
 }
 
-/// How far the rate may be off its timetable's: `±1.00`. `None` where that is next to nothing, or there is no timetable.
+/// Returns the possible error of the rate, `±1.00`, if it is worth showing.
 #[must_use]
 pub fn rate_error(record: &Record) -> Option<String> {
     let rates = &record.rates;
@@ -142,7 +142,7 @@ pub fn rate_error(record: &Record) -> Option<String> {
     error.map(|error| format!("±{}", units::number(error)))
 }
 
-/// Where requests ended.
+/// Describes the outcomes of requests.
 #[must_use]
 pub fn requests(record: &Record) -> String {
     let r = &record.requests;
@@ -157,7 +157,8 @@ pub fn requests(record: &Record) -> String {
     parts.join(", ")
 }
 
-/// Those that say something: the response time of a closed loop is its service time, unless connecting is part of it.
+/// Returns the relevant clocks. In a closed loop the response time equals the service time, unless it includes
+/// connecting.
 #[must_use]
 pub fn measured_clocks(record: &Record) -> Vec<(String, &ClockRecord)> {
     let kept_closed = !is_open(record) && record.plan.requests_per_connection != Some(1);
@@ -169,13 +170,13 @@ pub fn measured_clocks(record: &Record) -> Vec<(String, &ClockRecord)> {
         .collect()
 }
 
-/// Whether requests were due by a timetable.
+/// Whether requests followed a timetable.
 #[must_use]
 pub fn is_open(record: &Record) -> bool {
     record.plan.load != Load::Closed
 }
 
-/// What stands above everything else: that the figures are not what they seem. `None`: nothing does.
+/// Returns a warning for the top: that the figures are misleading.
 #[must_use]
 pub fn alarm(record: &Record) -> Option<String> {
     if let Some(gone) = &record.gone {
@@ -188,7 +189,7 @@ pub fn alarm(record: &Record) -> Option<String> {
         .then(|| "GENERATOR-BOUND: these figures say more about the load generator than about the server".into())
 }
 
-/// Of answers that could not be read, the kinds: the rule that was broken, how often, and how the first of them began.
+/// Returns the kinds of invalid responses: the broken rule, the count, and the beginning of the first of them.
 pub fn unreadable(record: &Record) -> impl Iterator<Item = (&str, u64, String)> {
     record.parse.iter().map(|kind| {
         let begins = match kind.first_bytes.as_str() {
@@ -199,7 +200,7 @@ pub fn unreadable(record: &Record) -> impl Iterator<Item = (&str, u64, String)> 
     })
 }
 
-/// A quantile of a clock, `>= x` where only a bound is known, a dash where nothing was measured.
+/// Formats a quantile of a clock, `>= x` for a bound, a dash without a value.
 #[must_use]
 pub fn quantile(clock: &ClockRecord, q: f64) -> String {
     match clock.histogram.quantile(q) {
@@ -209,7 +210,7 @@ pub fn quantile(clock: &ClockRecord, q: f64) -> String {
     }
 }
 
-/// What became of the connections.
+/// Describes the outcomes of connections.
 #[must_use]
 pub fn connections(record: &Record) -> String {
     let (c, plan) = (&record.connections, &record.plan);
@@ -237,7 +238,7 @@ pub fn connections(record: &Record) -> String {
     parts.join(", ")
 }
 
-/// `nginx (pid 17)`, `nginx x4 (pids 17 18 19 ...)`.
+/// Formats `nginx (pid 17)`, `nginx x4 (pids 17 18 19 ...)`.
 #[must_use]
 pub fn processes(server: &ServerUsage) -> String {
     let Some(busiest) = server.processes.first() else { return "no process left".into() };
@@ -249,7 +250,7 @@ pub fn processes(server: &ServerUsage) -> String {
     format!("{} x{} (pids {shown}{rest})", busiest.name, server.process_count)
 }
 
-/// What the load itself cost.
+/// Describes the load generator's own cost.
 #[must_use]
 pub fn generator(record: &Record) -> String {
     let generator = &record.generator;
@@ -263,7 +264,7 @@ pub fn generator(record: &Record) -> String {
     parts.join(", ")
 }
 
-/// What was measured on, in one line.
+/// Describes the machine in one line.
 #[must_use]
 pub fn machine(e: &Environment) -> String {
     let mut parts = Vec::new();
@@ -280,7 +281,7 @@ pub fn machine(e: &Environment) -> String {
     parts.join(", ")
 }
 
-/// What an error's name means, for somebody who sees it for the first time.
+/// Explains a failure's name to new users.
 #[must_use]
 pub fn meaning(failure: Failure) -> &'static str {
     match failure {
@@ -310,7 +311,7 @@ mod tests {
         for failure in Failure::ALL {
             assert!(meaning(failure).len() > 10, "{failure}");
         }
-        // It stands for unreachable networks too, and for those that forbid.
+        // The name also covers unreachable networks, and those that forbid.
         assert!(meaning(Failure::ConnectRefused).contains("the network said no"));
     }
 }

@@ -1,4 +1,4 @@
-//! The pages in a browser: nothing is loaded, nothing goes wrong, the charts hold the data, and all of it fits a phone.
+//! The pages in a browser: they load nothing, produce no errors, show the data, and fit a phone.
 
 mod support;
 
@@ -12,7 +12,7 @@ use oroshi_testkit::chromium::{self, count, look};
 use serde_json::Value;
 use support::{closed, lab, nothing, open};
 
-/// Widths in pixels: a phone, a desk.
+/// Widths in pixels: a phone, a desktop.
 const WIDTHS: [u32; 2] = [390, 1280];
 
 fn named(runs: &[(&str, &Record)]) -> String {
@@ -20,7 +20,7 @@ fn named(runs: &[(&str, &Record)]) -> String {
     bench_page(&runs)
 }
 
-/// Every page that there is a sample of.
+/// Returns every sample page.
 fn pages() -> Vec<(&'static str, String)> {
     let (one, other, slow) = (closed(1, 350_000.0), closed(2, 420_000.0), open(5));
     vec![
@@ -39,7 +39,7 @@ fn pages() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// What must hold of every page at every width.
+/// Checks a page at one width.
 #[track_caller]
 fn is_sound(name: &str, page: &Value) {
     for question in ["outside", "left", "overlapping"] {
@@ -101,13 +101,13 @@ fn the_charts_of_a_run_hold_its_data() {
     let seen = look(browser, &[(&one, 1280), (&other, 1280)], false, &selectors);
     let [page, unanswered] = &seen.pages[..] else { panic!("two pages") };
     let points = record.series.points.len() as u64;
-    // Over the heat map, the throughput, the errors and the connections, and a sample of the server's in two charts.
+    // On the heat map, the throughput, the errors and the connections; and a sample of the server's in two charts.
     let errors = record.series.points.iter().filter(|point| point.errors > 0).count() as u64;
     let samples = record.server.as_ref().unwrap().samples.len() as u64;
     assert_eq!(count(page, "#time .hit"), 3 * points + errors + 2 * samples);
     assert_eq!(count(page, "#time .column"), errors);
     assert!(count(page, "#time .heat") >= 5, "shades");
-    // p50 to p99.999 of one clock: there are a quarter of a million answers.
+    // p50 to p99.999 of one clock: there are a quarter of a million responses.
     assert_eq!(count(page, "#latency .plot .mark"), 8);
     assert_eq!(count(page, "#phases .range"), 3);
     assert_eq!(count(page, "figure"), count(page, "figcaption h3"));
@@ -127,7 +127,7 @@ fn the_charts_of_a_run_hold_its_data() {
         ],
     );
 
-    // What was never answered is drawn as a bound.
+    // Unanswered requests are drawn as a bound.
     assert_eq!(count(unanswered, "#latency .plot .atleast"), 2, "response and service times");
     assert!(count(unanswered, "#latency .plot .mark.open") >= 2);
     says(
@@ -194,7 +194,7 @@ fn the_charts_of_an_experiment_hold_its_data() {
     assert!(place(&pair.cells[0].comparisons[0].words) < place("Ratios"), "the verdict is on top");
 }
 
-/// Puts text that wants to be more than text into whatever a server, a user or a program may have written.
+/// Puts hostile text wherever a server, a user or a program may have written text.
 fn hostile(text: &str) -> (Record, LabResult) {
     let hostile = || text.to_owned();
     let mut record = closed(1, 350_000.0);
@@ -257,11 +257,11 @@ fn what_others_wrote_loads_nothing_and_runs_nothing() {
     let nobody = listener.accept().map(|_| ()).unwrap_err();
     assert_eq!(nobody.kind(), ErrorKind::WouldBlock, "nobody connected");
 
-    // The same text in a page that does not escape it: this test would have seen it.
+    // The same text without escaping: the test must detect it.
     let naive = format!("<!doctype html><body><p class=\"{text}\">");
     let answered = std::thread::spawn(move || {
         listener.set_nonblocking(false).unwrap();
-        // Whoever loads something is hung up on, or the page would wait for it.
+        // Closes the connection of a page that loads something, so that the page does not wait.
         listener.accept().is_ok()
     });
     let seen = look(browser, &[(&naive, 390)], false, &[]);
@@ -269,7 +269,7 @@ fn what_others_wrote_loads_nothing_and_runs_nothing() {
     assert!(answered.join().unwrap());
 }
 
-/// For people: `OROSHI_PAGES=DIR cargo test -p oroshi-report --test pages -- --ignored`.
+/// For manual use: `OROSHI_PAGES=DIR cargo test -p oroshi-report --test pages -- --ignored`.
 #[test]
 #[ignore = "writes the sample pages into the folder OROSHI_PAGES, to be looked at"]
 fn write_the_sample_pages() {

@@ -1,5 +1,5 @@
-//! What a call costs: nanoseconds of an empty function and of one of twenty lines, with and without a count of instructions, with JIT, and with a
-//! wait.
+//! Measures the cost of a call: nanoseconds of an empty function and of a function of twenty lines; with and without
+//! counted instructions, with JIT, and with a wait.
 //!
 //! ```text
 //! cargo run --release -p oroshi-script --example calls
@@ -11,9 +11,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mlua::Function;
-use oroshi_script::{Confines, Engine, Progress};
+use oroshi_script::{ConfinedOptions, Engine, Progress};
 
-/// The second is what a script that chooses servers does: texts, tables, a loop.
+/// The second function does the work of a script that chooses servers: texts, tables, a loop.
 const SOURCE: &str = r#"
 function empty() end
 
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let confined = |jit| -> Result<Engine, Box<dyn std::error::Error>> {
         let engine = Engine::confined(
             Path::new("calls.lua"),
-            Confines {
+            ConfinedOptions {
                 memory: 64 << 20,
                 jit,
                 instructions: 1_000_000,
@@ -106,7 +106,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// As many as may be under way in a state of the gateway.
+/// As many waiting calls as a state of the gateway may have.
 const WAITING: usize = 2_000;
 
 fn function(engine: &Engine, name: &str) -> mlua::Result<Function> {
@@ -125,7 +125,7 @@ fn call(engine: &Engine, what: &'static str, function: &Function, args: impl mlu
     }
 }
 
-/// The least of several rounds, nanoseconds per call.
+/// Returns the fastest of several rounds, nanoseconds per call.
 fn measured(mut work: impl FnMut()) -> f64 {
     const CALLS: u32 = 100_000;
     let round = |_| {

@@ -1,5 +1,5 @@
--- What a confined state has, and how what waits in it goes through the script's own coroutines. Runs before all else there; `own` is between
--- this, the preludes and Rust. What is called here is taken now: a script may put anything in its place later.
+-- Sets up a confined state, and passes waits through the script's own coroutines. Runs first in the state. `own` is
+-- shared by this file, the preludes and Rust. Functions are saved now: a script may replace them later.
 local own = ...
 
 local _G, error, getmetatable, load, pcall, select, setmetatable, tostring, type, xpcall =
@@ -8,7 +8,7 @@ local create, isyieldable, resume, running, status, yield =
   coroutine.create, coroutine.isyieldable, coroutine.resume, coroutine.running, coroutine.status, coroutine.yield
 local find_module, ending, count, stack_ends = own.module, own.ending, own.count, own.stack_ends
 
--- What reaches outside of the state, what nobody could end, and what takes bytecode.
+-- Removes access to the outside, functions that nothing could end, and bytecode.
 for _, name in ipairs { "collectgarbage", "dofile", "gcinfo", "io", "loadfile", "module", "newproxy", "package" } do
   _G[name] = nil
 end
@@ -37,7 +37,7 @@ local function text_only(chunk, name, mode, ...)
 end
 _G.load, loadstring = text_only, text_only
 
--- An error of a function written in Rust is caught as a text, as others are: `route.lua:7: what`.
+-- Errors of Rust functions are caught as a text, like others: `route.lua:7: what`.
 local plain = own.plain
 local function text_of(err)
   if type(err) == "userdata" then
@@ -57,7 +57,7 @@ function _G.pcall(...)
   return caught(pcall(...))
 end
 
--- What is written in C and calls functions of the script takes the thread's own stack, of which LuaJIT knows no end.
+-- C functions that call the script use the thread's own stack, which LuaJIT does not limit.
 for library, names in pairs {
   [_G] = { "load", "loadstring", "print" }, [os] = { "time" }, [string] = { "format" },
   [table] = { "foreach", "foreachi" },
@@ -73,7 +73,7 @@ for library, names in pairs {
   end
 end
 
--- A thread's own environment would be that of whatever call has the thread next.
+-- A thread's own environment would also affect the thread's next call.
 local setfenv = setfenv
 function _G.setfenv(f, env)
   if type(f) == "function" then
@@ -87,10 +87,10 @@ end
 
 -- Waiting.
 
--- What says, to whoever resumes a coroutine, that it waits for something outside of Lua. No script sees it.
+-- Tells the resumer of a coroutine that it waits for something outside Lua. Invisible to scripts.
 local WAITS = {}
 own.waits, own.top_level = WAITS, false
--- Coroutines that wait for that: nobody else may resume them.
+-- Coroutines in such a wait: scripts may not resume them.
 local waiting = setmetatable({}, { __mode = "k" })
 
 local function awake(co, ...)
@@ -98,7 +98,7 @@ local function awake(co, ...)
   return ...
 end
 
--- Stops the call until Rust goes on with it.
+-- Suspends the call until Rust resumes it.
 function own.wait()
   if not isyieldable() then
     if own.cancel then
@@ -115,7 +115,7 @@ function own.wait()
 end
 local wait = own.wait
 
--- Coroutines within coroutines take the thread's own stack, of which LuaJIT knows no end.
+-- Nested coroutines use the thread's own stack, which LuaJIT does not limit.
 local MOST_LEVELS = 100
 own.level = 0
 
@@ -172,7 +172,7 @@ function coroutine.status(co)
   return status(co)
 end
 
--- An error handler runs where nothing can interrupt it: a call that is being ended does not get there.
+-- Nothing can interrupt an error handler, so a call that is being ended does not run it.
 function _G.xpcall(f, handler, ...)
   if type(handler) ~= "function" then
     return xpcall(f, handler, ...)

@@ -1,4 +1,4 @@
-//! What a confined state has and what it may do; its modules.
+//! Confined states: their rights and their modules.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -17,45 +17,45 @@ use crate::error::{Context, Error, Kind, TOP_LEVEL, shortened};
 use crate::guard::{self, Handle, Report};
 use crate::strings;
 
-/// Its Lua part, and that of [`strings`].
+/// The Lua part; [`strings`] has another.
 const CONFINE: &str = include_str!("confine.lua");
 const STRINGS: &str = include_str!("strings.lua");
 
 /// The largest file of a module, bytes.
 const MODULE_BYTES: usize = 1 << 20;
 
-/// How many places `table.new` makes beforehand, at most.
+/// The most slots that `table.new` allocates in advance.
 const MOST_SLOTS: f64 = 1e6;
 
-/// What collecting may take beyond a state's memory, bytes.
+/// Memory that a collection may use beyond the state's limit, bytes.
 const COLLECT_BYTES: usize = 1 << 20;
 
 /// The longest name of a module, bytes.
 const NAME_BYTES: usize = 200;
 
-/// Reads a file whole.
+/// Reads a whole file.
 pub type Read = dyn Fn(&Path) -> io::Result<Arc<[u8]>>;
 
-/// What a confined state may do.
-pub struct Confines {
-    /// What it may use, bytes; LuaJIT's own libraries need some 200 KB of it.
+/// Limits and callbacks of a confined state.
+pub struct ConfinedOptions {
+    /// Memory limit, bytes; LuaJIT's own libraries use about 200 KB of it.
     pub memory: usize,
     /// Whether LuaJIT compiles. Instructions are not counted then.
     pub jit: bool,
-    /// How many instructions the top level may take, and a call by [`Engine::call`].
+    /// Instruction limit for the top level, and for a call by [`Engine::call`].
     pub instructions: u64,
-    /// The longest that a call may run without a stop.
+    /// The longest uninterrupted run of a call.
     pub limit: Duration,
-    /// Is told what nobody waits for; from any thread.
+    /// Receives reports that no call returns; called from any thread.
     pub tell: Box<dyn Fn(Report) + Send + Sync>,
     /// Reads a module's file.
     pub read: Box<Read>,
 }
 
-impl fmt::Debug for Confines {
+impl fmt::Debug for ConfinedOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Confines { memory, jit, instructions, limit, .. } = self;
-        f.debug_struct("Confines")
+        let ConfinedOptions { memory, jit, instructions, limit, .. } = self;
+        f.debug_struct("ConfinedOptions")
             .field("memory", memory)
             .field("jit", jit)
             .field("instructions", instructions)
@@ -64,18 +64,18 @@ impl fmt::Debug for Confines {
     }
 }
 
-/// What is confined of a state.
+/// State of the confinement.
 #[derive(Debug)]
 pub(crate) struct Confined {
     pub(crate) instructions: u64,
-    /// What the state may use, bytes.
+    /// Memory limit, bytes.
     memory: usize,
-    /// Between Rust and the preludes.
+    /// Shared by Rust and the preludes.
     own: Table,
-    /// What a coroutine yields that waits.
+    /// The value that a waiting coroutine yields.
     pub(crate) waits: RefCell<Value>,
     modules: Rc<RefCell<Vec<(String, String)>>>,
-    /// Names of chunks that are not the script's.
+    /// Names of chunks outside the script.
     pub(crate) preludes: Rc<RefCell<Vec<String>>>,
 }
 
@@ -133,33 +133,35 @@ impl Confined {
         Ok(Confined { instructions, memory, own, waits: RefCell::new(Value::Nil), modules, preludes })
     }
 
-    /// Files whose names LuaJIT shortens: how, and in full.
+    /// File names that LuaJIT shortens: short form, and full name.
     pub(crate) fn modules(&self) -> Vec<(String, String)> {
         self.modules.borrow().clone()
     }
 }
 
 impl Engine {
-    /// What is between Rust and the preludes of a confined state, which no script sees. In it is `wait`, which stops a call until it is
-    /// [resumed](Self::resume); and what is called `cancel` there is called if that is not possible.
+    /// The table shared by Rust and the preludes of a confined state, invisible to scripts.
+    ///
+    /// It contains `wait`, which suspends a call until it is [resumed](Self::resume). If a call cannot wait, its
+    /// function `cancel` is called instead.
     pub fn own(&self) -> Option<&Table> {
         self.confined.as_ref().map(|confined| &confined.own)
     }
 
-    /// Notes where a function stands, for what is told while it runs.
+    /// Records the position of a function, for reports while it runs.
     pub fn introduce(&self, what: &'static str, function: &Function) {
         self.guard.introduce(what, self.place(function));
     }
 
-    /// Whether what runs is the script's top level.
+    /// Sets whether the script's top level is running.
     pub(crate) fn set_top_level(&self, is: bool) {
         if let Some(own) = self.own() {
-            // Its place in the table is there already.
+            // The key exists already, so this does not allocate.
             let _ = own.raw_set("top_level", is);
         }
     }
 
-    /// After a call that failed: what it left is not in the way of others.
+    /// Cleans up after a failed call, so that it does not affect other calls.
     #[cold]
     pub(crate) fn clean_up(&self, kind: Kind) {
         if let Some(own) = self.own() {
@@ -170,18 +172,18 @@ impl Engine {
         }
     }
 
-    /// Frees what nobody needs: LuaJIT does not when it runs out of memory.
+    /// Frees unreachable values: LuaJIT does not do so when it runs out of memory.
     pub fn collect(&self) {
         if let Some(confined) = &self.confined {
-            // To ask for it takes some memory too.
+            // Starting a collection takes some memory too.
             let _ = self.lua().set_memory_limit(confined.memory + COLLECT_BYTES);
-            // Finalisers are our own, which do not fail.
+            // All finalisers are ours, and do not fail.
             let _ = self.lua().gc_collect();
             let _ = self.lua().set_memory_limit(confined.memory);
         }
     }
 
-    /// Makes values in the state: if there is no room for them, once more when what nobody needs was freed.
+    /// Makes values in the state; if memory is short, collects garbage and retries once.
     ///
     /// # Errors
     /// Those of `make`.
@@ -205,14 +207,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether it is what a coroutine yields that waits.
+    /// Whether the yielded value is the mark of a waiting coroutine.
     pub(crate) fn is_waiting(&self, yielded: &mlua::MultiValue) -> bool {
         let Some(confined) = &self.confined else { return false };
         yielded.front().is_some_and(|first| matches!(first, Value::Table(_)) && *first == *confined.waits.borrow())
     }
 }
 
-/// Whether there was no memory for something.
+/// Whether the error is a lack of memory.
 fn is_memory(error: &mlua::Error) -> bool {
     match error {
         mlua::Error::MemoryError(_) => true,
@@ -221,7 +223,7 @@ fn is_memory(error: &mlua::Error) -> bool {
     }
 }
 
-/// A module's file and what stands in it: `a.b` is `a/b.lua` or `a/b/init.lua`, beside the script.
+/// Finds a module's file and reads it: `a.b` is `a/b.lua` or `a/b/init.lua`, beside the script.
 fn find(folder: &Path, name: &[u8], read: &Read) -> Result<(PathBuf, Arc<[u8]>), String> {
     let shown = String::from_utf8_lossy(&name[..name.len().min(NAME_BYTES)]).escape_default().to_string();
     let is_part =

@@ -1,4 +1,5 @@
-//! Panics in calls into confined states: some of mlua's functions panic where a state can hold no more of Rust's values.
+//! Contains panics in calls into confined states: some of mlua's functions panic when a state cannot hold more Rust
+//! values.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -8,16 +9,19 @@ thread_local! {
     static CONTAINED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a panic on this thread is caught and becomes the error of a call. A panic hook that ends the process asks this first.
+/// Whether a panic on this thread is caught and becomes the error of a call. A panic hook that ends the process
+/// checks this first.
 pub fn panics_are_contained() -> bool {
     CONTAINED.get()
 }
 
-/// Does what enters a state; a panic becomes an error. No error of Lua's own comes by here, which leaves by unwinding as well: what enters a
-/// state is a protected call. What a panic of ours passes in the state, mlua carries it through as an error.
+/// Runs `work`, which enters a state; converts a panic to an error.
+///
+/// Lua's own errors also unwind, but never reach this: every entry to a state is a protected call. mlua carries our
+/// panics through the state as errors.
 pub(crate) fn contained<T>(work: impl FnOnce() -> mlua::Result<T>) -> mlua::Result<T> {
     let outer = CONTAINED.replace(true);
-    // Safe to go on after: mlua leaves a state as it was; what was under way in it is over.
+    // Safe to continue afterwards: mlua leaves the state intact, and the interrupted work is over.
     let done = catch_unwind(AssertUnwindSafe(work));
     CONTAINED.set(outer);
     done.unwrap_or_else(|panic| {

@@ -1,4 +1,4 @@
-//! Calls that may wait: each is a coroutine, which stops where it waits for something outside of Lua.
+//! Calls that may wait: each is a coroutine, suspended while it waits for something outside Lua.
 
 use std::time::Duration;
 
@@ -9,50 +9,50 @@ use crate::contained::contained;
 use crate::error::{Error, Kind};
 use crate::{Engine, guard};
 
-/// Coroutines that have ended are kept for other calls, so many at most.
+/// The most finished coroutines kept for reuse.
 const MOST_KEPT: usize = 64;
 
-/// A call in a confined state, from its beginning to its end. Dropping it ends it, wherever it is.
+/// A call in a confined state, from beginning to end. Dropping it ends the call.
 #[derive(Debug)]
 pub struct Coroutine {
-    /// Until it has ended.
+    /// None after the end.
     thread: Option<Thread>,
     function: Function,
     what: &'static str,
-    /// Instructions that it may take, and how many of them are left.
+    /// Instruction limit, and the instructions left.
     allowed: u64,
     left: u64,
     busy: Duration,
 }
 
-/// Where a call has come to.
+/// The state of a call after a resume.
 #[derive(Debug)]
 pub enum Progress {
-    /// It waits: go on with it by [`Engine::resume`], with what it waits for.
+    /// The call waits: continue it with [`Engine::resume`] and the awaited values.
     Waits,
-    /// It has returned these values.
+    /// The call has returned these values.
     Returned(MultiValue),
 }
 
 impl Coroutine {
-    /// How many instructions it has taken, where they are counted.
+    /// Instructions used so far, where they are counted.
     pub fn instructions(&self) -> u64 {
         self.allowed - self.left
     }
 
-    /// The line of the script at which it waits.
+    /// The script's line where the call waits.
     pub fn place(&self) -> Option<String> {
         self.thread.as_ref().and_then(guard::place_in)
     }
 
-    /// For how long Lua ran in it.
+    /// Time that Lua ran in the call.
     pub fn busy(&self) -> Duration {
         self.busy
     }
 }
 
 impl Engine {
-    /// A call of a function, which begins when it is first resumed, and may take so many instructions until it has returned.
+    /// Prepares a call of a function, with an instruction limit. The first resume starts it.
     ///
     /// # Errors
     /// When there is no memory for it.
@@ -69,10 +69,10 @@ impl Engine {
         Ok(Coroutine { thread: Some(thread), function, what, allowed, left, busy: Duration::ZERO })
     }
 
-    /// Begins a call with its arguments, or goes on with it with what it has waited for, until it waits again or returns.
+    /// Starts a call with its arguments, or continues it with the awaited values, until it waits again or returns.
     ///
     /// # Errors
-    /// When it fails, takes more instructions than it may, or stops for anything but `own.wait`. It is over then.
+    /// When it fails, exceeds its instructions, or yields anything but `own.wait`. The call is then over.
     pub fn resume(&self, call: &mut Coroutine, args: impl IntoLuaMulti) -> Result<Progress, Error> {
         let Some(thread) = call.thread.take() else {
             let what = format!("{}() has ended already", call.what);

@@ -1,8 +1,8 @@
-//! Values on their way from one Lua state to another.
+//! Values copied from one Lua state to another.
 
 use mlua::{Lua, Value};
 
-/// A value that no state owns: a copy, for another one.
+/// A copy of a value, independent of any state.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Data {
     /// `nil`.
@@ -11,18 +11,19 @@ pub enum Data {
     Boolean(bool),
     /// A number.
     Number(f64),
-    /// A string, whatever bytes it has.
+    /// A string of any bytes.
     String(Vec<u8>),
-    /// A table's keys and values, in the table's own order. Metatables stay behind.
+    /// A table's keys and values, in the table's own order, without its metatable.
     Table(Vec<(Data, Data)>),
 }
 
-/// Why a value cannot be copied.
+/// The reason why a value cannot be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DataError {
-    /// Copy what is behind it instead.
+    /// Copy its contents instead.
     #[error(
-        "a {0} cannot be copied from one Lua state to another: only nil, booleans, numbers, strings and tables of them can"
+        "a {0} cannot be copied from one Lua state to another: only nil, booleans, numbers, strings and tables \
+         of them can"
     )]
     Type(&'static str),
     /// Copy a part of it.
@@ -36,41 +37,43 @@ pub enum DataError {
     TooLarge(usize),
 }
 
-/// What a copy may take, bytes.
-struct Room {
+/// Bytes left for a copy.
+struct CopyLimit {
     most: usize,
     left: usize,
 }
 
-impl Room {
+impl CopyLimit {
     fn take(&mut self, bytes: usize) -> Result<(), DataError> {
         self.left = self.left.checked_sub(bytes).ok_or(DataError::TooLarge(self.most))?;
         Ok(())
     }
 }
 
-/// Tables within tables that are copied, at most.
+/// The deepest nesting of copied tables.
 const MOST_LEVELS: usize = 100;
 
 impl Data {
     /// Copies a value out of its state.
     ///
     /// # Errors
-    /// When there is something in it that cannot be copied.
+    /// When a part of it cannot be copied.
     pub fn from_lua(value: &Value) -> Result<Self, DataError> {
         Self::from_lua_within(value, usize::MAX)
     }
 
-    /// Copies a value out of its state, if the copy takes no more than so many bytes. One table may be many times in a value, and is copied as
-    /// many times: the copy may be much larger than the state.
+    /// Copies a value out of its state, if the copy takes at most `most` bytes.
+    ///
+    /// A table that occurs many times in a value is copied as many times, so the copy may be much larger than the
+    /// state.
     ///
     /// # Errors
-    /// When there is something in it that cannot be copied, or too much.
+    /// When a part of it cannot be copied, or it is too large.
     pub fn from_lua_within(value: &Value, most: usize) -> Result<Self, DataError> {
-        copy(value, &mut Vec::new(), &mut Room { most, left: most })
+        copy(value, &mut Vec::new(), &mut CopyLimit { most, left: most })
     }
 
-    /// What it takes, bytes.
+    /// Size of the copy, bytes.
     pub fn bytes(&self) -> usize {
         let within = match self {
             Self::Nil | Self::Boolean(_) | Self::Number(_) => 0,
@@ -80,7 +83,7 @@ impl Data {
         size_of::<Data>() + within
     }
 
-    /// Makes the value anew in a state.
+    /// Creates the value in a state.
     ///
     /// # Errors
     /// When there is no memory for it.
@@ -88,7 +91,7 @@ impl Data {
         self.to_lua(lua)
     }
 
-    /// Makes the value anew in a state, and keeps it.
+    /// Creates the value in a state, and keeps the copy.
     ///
     /// # Errors
     /// When there is no memory for it.
@@ -115,18 +118,18 @@ impl From<DataError> for mlua::Error {
     }
 }
 
-/// `within`: the tables that this value is in.
-fn copy(value: &Value, within: &mut Vec<mlua::Table>, room: &mut Room) -> Result<Data, DataError> {
-    room.take(size_of::<Data>())?;
+/// Copies a value; `within` has the enclosing tables.
+fn copy(value: &Value, within: &mut Vec<mlua::Table>, limit: &mut CopyLimit) -> Result<Data, DataError> {
+    limit.take(size_of::<Data>())?;
     Ok(match value {
         Value::Nil => Data::Nil,
         Value::Boolean(value) => Data::Boolean(*value),
-        // Lua has floats alone; integers are mlua's way to hand over those that are whole.
+        // Lua has only floats; mlua returns whole ones as integers.
         Value::Integer(value) => Data::Number(*value as f64),
         Value::Number(value) => Data::Number(*value),
         Value::String(string) => {
             let bytes = string.as_bytes();
-            room.take(bytes.len())?;
+            limit.take(bytes.len())?;
             Data::String(bytes.to_vec())
         }
         Value::Table(table) => {
@@ -139,14 +142,14 @@ fn copy(value: &Value, within: &mut Vec<mlua::Table>, room: &mut Room) -> Result
             within.push(table.clone());
             let mut pairs = Vec::new();
             for pair in table.pairs::<Value, Value>() {
-                // Nothing of the script runs: these are the table's own pairs.
+                // Raw pairs: no code of the script runs.
                 let (key, value) = pair.map_err(|_| DataError::Type("table"))?;
-                pairs.push((copy(&key, within, room)?, copy(&value, within, room)?));
+                pairs.push((copy(&key, within, limit)?, copy(&value, within, limit)?));
             }
             within.pop();
             Data::Table(pairs)
         }
-        // What mlua has no name for is a value of LuaJIT's ffi.
+        // mlua has no name for values of LuaJIT's ffi.
         Value::Other(_) => return Err(DataError::Type("cdata")),
         other => return Err(DataError::Type(other.type_name())),
     })

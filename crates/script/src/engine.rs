@@ -1,4 +1,4 @@
-//! One state, from its file to its calls.
+//! A Lua state: loads a file, and calls its functions.
 
 use std::cell::RefCell;
 use std::fs;
@@ -9,49 +9,50 @@ use std::time::Duration;
 use mlua::chunk::ChunkMode;
 use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, Table, Thread};
 
-use crate::confined::{Confined, Confines};
+use crate::confined::{Confined, ConfinedOptions};
 use crate::contained::contained;
 use crate::error::{Context, Error, Kind, TOP_LEVEL, shortened};
-use crate::guard::{self, Guard, Handle, Tell};
+use crate::guard::{self, Guard, Handle, Reporter};
 use crate::watchdog;
 
-/// A LuaJIT state, for the thread that made it. All of LuaJIT's libraries are open in it, unless it is [confined](Self::confined).
+/// A LuaJIT state, for the thread that made it. All of LuaJIT's libraries are open, unless it is
+/// [confined](Self::confined).
 #[derive(Debug)]
 pub struct Engine {
-    // Closed before the guard goes, which looks on.
+    // Dropped before the guard, which watches it.
     lua: Lua,
     pub(crate) guard: Guard,
     path: PathBuf,
-    /// The path as text, and how LuaJIT shortens it in messages.
+    /// The path as text, and LuaJIT's short form in messages.
     file: String,
     short: String,
-    own: Own,
-    /// Names of chunks that are not the script's.
+    own: SavedFunctions,
+    /// Names of chunks outside the script.
     preludes: Rc<RefCell<Vec<String>>>,
     pub(crate) confined: Option<Confined>,
-    /// Coroutines that have ended, for the next calls.
+    /// Finished coroutines, for reuse.
     pub(crate) kept: RefCell<Vec<Thread>>,
 }
 
-/// How many arguments a function takes.
+/// The number of a function's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameters {
-    /// Those that have names.
+    /// Number of named arguments.
     pub count: usize,
-    /// Whether it takes others beside them (`...`). True for functions that are not Lua's.
+    /// Whether it takes more arguments (`...`). True for functions not written in Lua.
     pub varargs: bool,
 }
 
-/// Functions of the state, taken before a script could put others in their places.
+/// Functions of the state, saved before a script can replace them.
 #[derive(Debug)]
-struct Own {
+struct SavedFunctions {
     getinfo: Function,
-    /// None where nothing can be written.
+    /// None if nothing can be written.
     flush: Option<Function>,
 }
 
 impl Engine {
-    /// A state for a script. `limit` is the longest that one call into it may take.
+    /// Makes a state for a script. `limit` is the longest time for one call.
     ///
     /// # Errors
     /// When the state cannot be made.
@@ -59,7 +60,7 @@ impl Engine {
         Self::with_memory(file, limit, watchdog::memory())
     }
 
-    /// `memory`: what this process may use, bytes, before states that use much of it are told so.
+    /// `memory`: memory of this process, bytes, beyond which large states are stopped.
     fn with_memory(path: &Path, limit: Duration, memory: u64) -> Result<Self, Error> {
         let file = path.display().to_string();
         let made = guard::new_state().and_then(|lua| {
@@ -67,23 +68,25 @@ impl Engine {
             look_for_packages(&lua)?;
             let flush = lua.load("local out, flush = io.stdout, io.stdout.flush return function() flush(out) end");
             let flush = flush.set_name("=flush").eval()?;
-            let own = Own { getinfo: getinfo(&lua)?, flush: Some(flush) };
+            let own = SavedFunctions { getinfo: getinfo(&lua)?, flush: Some(flush) };
             Ok(Self::made(lua, guard, path, own, None))
         });
         made.map_err(|error| no_state(&file, &error))
     }
 
-    /// A state for a script that is given no more than it needs: without `io`, `ffi`, most of `os` and `debug`, modules in C and bytecode; what
-    /// it requires is found beside it alone. A mistake in it is told, and the state can be called again.
+    /// Makes a confined state, with only what its script needs.
+    ///
+    /// It has no `io`, `ffi`, C modules or bytecode, and only parts of `os` and `debug`; `require` searches beside
+    /// the script only. After a failure, the state can be called again.
     ///
     /// # Errors
     /// When the state cannot be made.
-    pub fn confined(path: &Path, confines: Confines) -> Result<Self, Error> {
+    pub fn confined(path: &Path, confines: ConfinedOptions) -> Result<Self, Error> {
         let file = path.display().to_string();
-        let Confines { memory, jit, instructions, limit, tell, read } = confines;
+        let ConfinedOptions { memory, jit, instructions, limit, tell, read } = confines;
         let made = guard::new_confined_state(memory, jit).and_then(|lua| {
-            let guard = Guard::confined(&lua, &file, limit, jit, Tell(tell))?;
-            let own = Own { getinfo: getinfo(&lua)?, flush: None };
+            let guard = Guard::confined(&lua, &file, limit, jit, Reporter(tell))?;
+            let own = SavedFunctions { getinfo: getinfo(&lua)?, flush: None };
             let confined = Confined::new(&lua, path, (instructions, memory), read, guard.handle())?;
             Ok(Self::made(lua, guard, path, own, Some(confined)))
         });
@@ -92,7 +95,7 @@ impl Engine {
         Ok(engine)
     }
 
-    fn made(lua: Lua, guard: Guard, path: &Path, own: Own, confined: Option<Confined>) -> Self {
+    fn made(lua: Lua, guard: Guard, path: &Path, own: SavedFunctions, confined: Option<Confined>) -> Self {
         let file = path.display().to_string();
         let short = shortened(&file);
         let preludes = confined.as_ref().map(|confined| Rc::clone(&confined.preludes)).unwrap_or_default();
@@ -100,23 +103,25 @@ impl Engine {
         Self { lua, guard, path: path.to_owned(), file, short, own, preludes, confined, kept }
     }
 
-    /// The state itself, to put functions and values into it.
+    /// The Lua state, to add functions and values.
     pub fn lua(&self) -> &Lua {
         &self.lua
     }
 
-    /// Runs Lua that is not the script's, before the script. What goes wrong in it is told at the script's line that called it. In a confined
-    /// state it gets the table [`own`](Self::own) as its argument.
+    /// Runs Lua that is not part of the script, before the script.
+    ///
+    /// Errors in it are reported at the script's line that called it. In a confined state it gets the table
+    /// [`own`](Self::own) as its argument.
     ///
     /// # Errors
-    /// When something is wrong with it.
+    /// When the prelude fails.
     pub fn prelude(&self, name: &str, source: &str) -> Result<(), Error> {
         let name = guard::own_chunk(name);
         self.preludes.borrow_mut().push(guard::chunk(&name).to_owned());
         self.run(source.as_bytes(), name, self.own())
     }
 
-    /// Reads the file and runs it from its first line to its last.
+    /// Reads the file and runs it.
     ///
     /// # Errors
     /// When it cannot be read, is not Lua, or fails.
@@ -128,7 +133,7 @@ impl Engine {
         self.load_source(&source)
     }
 
-    /// Runs what was read from the file, which must be text, from its first line to its last.
+    /// Runs the text of the file.
     ///
     /// # Errors
     /// When it is not Lua, or fails.
@@ -149,10 +154,10 @@ impl Engine {
         self.call(TOP_LEVEL, &function, args)
     }
 
-    /// Calls a function of the script. `what` is its name, for a message: `request`.
+    /// Calls a function of the script. `what` is its name in messages: `request`.
     ///
     /// # Errors
-    /// When it fails, does not return in time, or returns something that is no `R`.
+    /// When it fails, does not return in time, or returns something other than `R`.
     #[inline]
     pub fn call<R: FromLuaMulti>(
         &self,
@@ -174,7 +179,7 @@ impl Engine {
         }
     }
 
-    /// In one slice, without waiting.
+    /// Calls without waiting, in one slice.
     fn call_confined<R: FromLuaMulti>(
         &self,
         confined: &Confined,
@@ -198,17 +203,18 @@ impl Engine {
         }
     }
 
-    /// Calls that are still under way at `end` (nanoseconds of CLOCK_MONOTONIC) or begin after it are interrupted soon.
+    /// Sets the end: calls in progress at `end` (nanoseconds of CLOCK_MONOTONIC), and later ones, are interrupted
+    /// soon.
     pub fn until(&self, end: Option<u64>) {
         self.guard.until(end);
     }
 
-    /// What other threads may do to calls into this state.
+    /// Returns a handle for other threads.
     pub fn handle(&self) -> Handle {
         self.guard.handle()
     }
 
-    /// Where a function stands: `counter.lua:12`; the script's file, if it is none of the script's.
+    /// Returns the position of a function: `counter.lua:12`; the script's file for functions of others.
     pub fn place(&self, function: &Function) -> String {
         let info = function.info();
         match (info.source, info.line_defined) {
@@ -217,7 +223,7 @@ impl Engine {
         }
     }
 
-    /// How many arguments a function takes.
+    /// Returns the number of a function's arguments.
     pub fn parameters(&self, function: &Function) -> Parameters {
         let any = Parameters { count: 0, varargs: true };
         let Ok(info) = self.own.getinfo.call::<Table>((function, "u")) else { return any };
@@ -225,7 +231,7 @@ impl Engine {
         Parameters { count: count.unwrap_or(any.count), varargs: varargs.unwrap_or(any.varargs) }
     }
 
-    /// Writes out what the script has printed so far: Lua's output has a buffer of its own.
+    /// Writes out the script's output: Lua buffers it.
     pub fn flush(&self) {
         if let Some(flush) = &self.own.flush {
             // A script may have closed it.
@@ -237,7 +243,7 @@ impl Engine {
         self.failed_at(what, allowed, error, || self.place(function))
     }
 
-    /// `place`: where it is told, for want of a better one.
+    /// `place`: the reported position if there is no better one.
     #[cold]
     pub(crate) fn failed_at(
         &self,
@@ -265,12 +271,11 @@ impl Drop for Engine {
     }
 }
 
-/// Modules that the system's packages install, which LuaJIT as its authors release it does not look for: their Lua, and what is written
-/// in C.
+/// Modules from the system's packages, in Lua and in C. LuaJIT as released does not search there.
 const PACKAGES: &str = "/usr/share/lua/5.1/?.lua;/usr/share/lua/5.1/?/init.lua";
 const C_PACKAGES: &str = "/usr/lib/<arch>-linux-gnu/lua/5.1/?.so;/usr/lib64/lua/5.1/?.so;/usr/lib/lua/5.1/?.so";
 
-/// Looks for those as well, after all else; not where the environment says where to look.
+/// Adds these folders after all others, unless the environment sets the path.
 fn look_for_packages(lua: &Lua) -> mlua::Result<()> {
     let package: Table = lua.globals().get("package")?;
     let c_packages = C_PACKAGES.replace("<arch>", std::env::consts::ARCH);
@@ -295,7 +300,7 @@ fn no_state(file: &str, error: &mlua::Error) -> Error {
 mod tests {
     use super::*;
 
-    /// A script in a state that may use `memory` bytes.
+    /// Runs a script in a state that may use `memory` bytes.
     fn failed(source: &str, memory: u64) -> Error {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), source).unwrap();
@@ -324,7 +329,7 @@ mod tests {
     fn a_state_that_uses_little_is_left_alone_however_full_the_machine_is() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), "function f() local x = 0 for i = 1, 1e8 do x = x + i end return x end").unwrap();
-        // What a state is, with its libraries, is less than its share.
+        // A state with its libraries is smaller than its share.
         let engine = Engine::with_memory(file.path(), Duration::from_secs(3600), 4 << 20).unwrap();
         engine.load().unwrap();
         let f: Function = engine.lua().globals().get("f").unwrap();

@@ -1,78 +1,78 @@
-//! What a script did wrong, and where.
+//! Errors of scripts, with their positions.
 //!
-//! LuaJIT tells an error as a text, `counter.lua:12: attempt to index a nil value`, and mlua adds the functions that led there.
-//! Here the place is taken from the one or the other, and what is not the script's is left out.
+//! LuaJIT reports an error as a text, `counter.lua:12: attempt to index a nil value`, and mlua adds the traceback.
+//! This module takes the position from either, and omits lines outside the script.
 
 use mlua::Error as LuaError;
 
-/// What is wrong with a script, or went wrong in it.
+/// An error of a script.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {what}")]
 pub struct Error {
-    /// The file as it was named, with the line where that is known: `scripts/counter.lua:12`.
+    /// The file as it was named, with the line if known: `scripts/counter.lua:12`.
     pub place: String,
-    /// What happened. Further lines, if any, begin with two spaces: the calls that led there, innermost first.
+    /// The message. Further lines, if any, begin with two spaces: the calls that led there, innermost first.
     pub what: String,
-    /// What kind of mistake it is.
+    /// The kind of error.
     pub kind: Kind,
 }
 
-/// Kinds of mistakes.
+/// Kinds of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The file cannot be read: name another one.
+    /// The file cannot be read: name another.
     File,
-    /// It is not Lua: correct the line.
+    /// The file is not Lua: correct the line.
     Syntax,
-    /// It failed while it ran: correct the line, or what it was given.
+    /// The script failed while it ran: correct the line, or its input.
     Runtime,
-    /// It did not return in time and was ended: look for a loop at that line.
+    /// A call did not return in time and was ended: look for a loop at that line.
     Interrupted,
-    /// It did not return in time and cannot be ended, as it is stuck outside of Lua: the process has to end.
+    /// A call did not return in time and cannot be ended, because it is stuck outside Lua: the process has to end.
     Stuck,
-    /// It took more instructions than it may: look for a loop at that line.
+    /// A call exceeded its instruction limit: look for a loop at that line.
     Instructions,
-    /// It took more memory than there is for it: look for what grows.
+    /// A call exceeded its memory limit: look for a growing value.
     Memory,
-    /// It returned something that cannot be used.
+    /// A call returned an unusable value.
     Value,
 }
 
-/// The most calls that are told.
+/// The most reported calls of a traceback.
 const MOST_CALLS: usize = 8;
 
-/// What the errors of one call are told with.
+/// Context for the errors of one call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Context<'a> {
     /// The script's file, as it was named.
     pub(crate) file: &'a str,
-    /// How LuaJIT shortens that name.
+    /// LuaJIT's short form of that name.
     pub(crate) short: &'a str,
-    /// Other files of the script whose names LuaJIT shortens: how, and in full.
+    /// Other files of the script that LuaJIT shortens: short form, and full name.
     pub(crate) modules: &'a [(String, String)],
-    /// Names of chunks that are not the script's.
+    /// Names of chunks outside the script.
     pub(crate) preludes: &'a [String],
-    /// What was called: the name of a function, or [`TOP_LEVEL`].
+    /// Name of the called function, or [`TOP_LEVEL`].
     pub(crate) what: &'static str,
 }
 
-/// The name under which a file's own lines are called.
+/// The name for a file's own lines.
 pub(crate) const TOP_LEVEL: &str = "the top level";
 
-/// `request()`.
+/// Formats `request()`.
 pub(crate) fn subject(what: &str) -> String {
     if what == TOP_LEVEL { what.to_owned() } else { format!("{what}()") }
 }
 
 impl Context<'_> {
-    /// Tells what mlua found; `place` is where the function stands, for want of a better one.
+    /// Converts mlua's error; `place` is the position of the function, used if there is no better one.
     pub(crate) fn explain(&self, error: &LuaError, place: impl FnOnce() -> String) -> Error {
         let (kind, text, calls) = pieces(error);
-        // What mlua adds to a text begins on a line of its own.
+        // mlua's addition to a text begins on its own line.
         let (text, added) = text.split_once("\nstack traceback:\n").unwrap_or((&text, ""));
         let calls = if calls.is_empty() { added } else { calls };
         let mut calls: Vec<(String, &str)> = calls.lines().filter_map(|line| self.call(line)).collect();
-        // Recursion.
+        // Recursion repeats lines.
         calls.dedup();
 
         let (stated, text) = match self.split(text) {
@@ -82,7 +82,7 @@ impl Context<'_> {
         let stated = stated.map(|place| self.whole(place));
         let innermost = calls.first().map(|(place, _)| place.clone());
         let mut what = self.words(text);
-        // LuaJIT does not know the line at which a coroutine failed; the text does.
+        // LuaJIT does not know the line where a coroutine failed; the text has it.
         if calls.len() > 1 || calls.len() == 1 && stated.is_some() && stated != innermost {
             for (place, function) in calls.iter().take(MOST_CALLS) {
                 what += &format!("\n  {place}: {function}");
@@ -94,7 +94,7 @@ impl Context<'_> {
         Error { place: stated.or(innermost).unwrap_or_else(place), what, kind }
     }
 
-    /// What was raised, if it was no message.
+    /// Describes the raised value if it is not a message.
     fn words(&self, text: &str) -> String {
         let subject = subject(self.what);
         match text {
@@ -107,19 +107,21 @@ impl Context<'_> {
         }
     }
 
-    /// A line of a traceback: `counter.lua:12: in function 'path'`.
+    /// Parses a line of a traceback: `counter.lua:12: in function 'path'`.
     fn call<'t>(&self, line: &'t str) -> Option<(String, &'t str)> {
         let (place, function) = self.split(line.trim_start())?;
         (!self.is_ours(place)).then(|| (self.whole(place), function))
     }
 
-    /// The place at the beginning of a text, and the rest of it. A file of the script's may have a colon and a space in its name; of any other
-    /// name, these are where a message begins that has a place further on.
+    /// Splits the position at the beginning of a text from the rest.
+    ///
+    /// A file name of the script may contain a colon and a space. In any other name, these begin a message with a
+    /// position further on.
     fn split<'t>(&self, text: &'t str) -> Option<(&'t str, &'t str)> {
         text.match_indices(": ").find_map(|(at, _)| {
             let (place, rest) = (&text[..at], &text[at + 2..]);
             let (name, line) = place.rsplit_once(':')?;
-            // It says 0 where it knows no line.
+            // Line 0 means that the line is unknown.
             let is_line = line.bytes().all(|b| b.is_ascii_digit()) && line.parse() != Ok(0);
             let is_name = !name.is_empty() && !name.contains('\n') && (!name.contains(": ") || self.is_file(name));
             (is_line && !line.is_empty() && is_name).then_some((place, rest))
@@ -134,11 +136,11 @@ impl Context<'_> {
 
     fn is_ours(&self, place: &str) -> bool {
         let name = place.rsplit_once(':').map_or(place, |(name, _)| name);
-        // mlua's own lines, between a userdata and its fields, are called so.
+        // mlua's own functions, between a userdata and its fields.
         name.starts_with("__mlua_") || self.preludes.iter().any(|prelude| prelude == name)
     }
 
-    /// With the file's name in full.
+    /// Expands the short form of a file's name.
     fn whole(&self, place: &str) -> String {
         let modules = self.modules.iter().map(|(short, file)| (&**short, &**file));
         let in_full = std::iter::once((self.short, self.file)).chain(modules).find_map(|(short, file)| {
@@ -149,18 +151,18 @@ impl Context<'_> {
     }
 }
 
-/// A file's name as LuaJIT writes it before a message (lj_debug.c): its end, if it is long.
+/// Shortens a file's name as LuaJIT does in messages (lj_debug.c): keeps its end, if it is long.
 pub(crate) fn shortened(file: &str) -> String {
     const MOST: usize = 60;
     if file.len() < MOST {
         return file.to_owned();
     }
-    // It cuts bytes; half a character comes to us as the sign for that.
+    // LuaJIT cuts bytes; mlua gives us a replacement character for half a character.
     let end = &file.as_bytes()[file.len() + 4 - MOST..];
     format!("...{}", String::from_utf8_lossy(end))
 }
 
-/// What kind of error it is, its text, and the calls that led to it if they do not stand in the text.
+/// Returns the kind of an error, its text, and its traceback if the text lacks it.
 fn pieces(error: &LuaError) -> (Kind, String, &str) {
     match error {
         LuaError::SyntaxError { message, .. } => (Kind::Syntax, message.clone(), ""),
@@ -170,14 +172,15 @@ fn pieces(error: &LuaError) -> (Kind, String, &str) {
             let why = message.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
             (Kind::Value, format!("it returned a {from} where a {} is expected{why}", in_lua(to)), "")
         }
-        // What a function of ours was given.
+        // The argument of a function of ours.
         LuaError::BadArgument { pos, name, cause, .. } => (Kind::Runtime, argument(*pos, name.as_deref(), cause), ""),
         LuaError::UserDataTypeMismatch => (Kind::Runtime, "this is not the object that it is called on".to_owned(), ""),
         LuaError::CallbackError { traceback, cause } if matches!(**cause, LuaError::FromLuaConversionError { .. }) => {
             (Kind::Runtime, argument(0, None, cause), traceback)
         }
         LuaError::CallbackError { traceback, cause } => {
-            // Errors that passed through several functions of ours have one cause, and the first has the deepest calls.
+            // Errors that passed through several functions of ours have one cause, and the first has the deepest
+            // calls.
             let (kind, text, deeper) = pieces(cause);
             (kind, text, if deeper.is_empty() { traceback } else { deeper })
         }
@@ -189,7 +192,7 @@ fn pieces(error: &LuaError) -> (Kind, String, &str) {
     }
 }
 
-/// What is wrong with an argument, from 1; 0: there is but one.
+/// Describes the defect of an argument, from 1; 0 if there is only one.
 fn argument(place: usize, name: Option<&str>, cause: &LuaError) -> String {
     let what = match cause {
         LuaError::FromLuaConversionError { from, to, .. } => {
@@ -212,7 +215,7 @@ fn argument(place: usize, name: Option<&str>, cause: &LuaError) -> String {
     }
 }
 
-/// A type's name as scripts know it. mlua names Rust's.
+/// Returns the Lua name of a type. mlua uses Rust's.
 fn in_lua(name: &str) -> &str {
     let last = name.rsplit("::").next().unwrap_or(name);
     match last {
@@ -225,7 +228,7 @@ fn in_lua(name: &str) -> &str {
         "Function" => "function",
         "Thread" => "coroutine",
         "AnyUserData" | "UserData" | "UserDataRef" | "UserDataRefMut" => "userdata",
-        // Said by ourselves, in words.
+        // A description of our own.
         _ => name,
     }
 }

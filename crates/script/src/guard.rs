@@ -1,15 +1,15 @@
-//! How a call that does not return is ended, or told to be stuck.
+//! Ends calls that do not return, or reports them as stuck.
 //!
-//! A call notes that it began, in one number. One thread of this process looks at those numbers some times a second: a number
-//! that stays as long as a call may take is a call that does not return. Only then does it have a hook set in the state
-//! (`own_thread`), which LuaJIT calls before the next instruction, also in loops that are compiled (`.cargo/config.toml` sees to that),
-//! and which raises an error.
-//! The hook stays, so code that catches the error is interrupted again, until none is left.
+//! A call records its number when it begins. One thread of this process checks these numbers several times a second:
+//! a number that stays longer than the limit belongs to a call that does not return. Only then does the thread have a
+//! hook set in the state (`own_thread`). LuaJIT calls the hook before the next instruction, also in compiled loops
+//! (enabled in `.cargo/config.toml`), and the hook raises an error. The hook stays, so code that catches the error is
+//! interrupted again, until none is left.
 //!
-//! What is not Lua has no instructions: a call that does not return from there is told to be stuck.
+//! Code outside Lua has no instructions: a call that does not return from there is reported as stuck.
 //!
-//! A confined state has the hook all the time, and counts its calls' instructions with it (`budget`). `state` makes states,
-//! whose calls end before the thread's own stack does (`stack`).
+//! A confined state always has the hook, which also counts the instructions of its calls (`budget`). `state` makes
+//! states whose calls end before the thread's stack does (`stack`).
 #![allow(unsafe_code)]
 
 mod budget;
@@ -35,164 +35,164 @@ pub(crate) use state::{new_confined_state, new_state, stack_ends};
 use crate::error::{Error, Kind, TOP_LEVEL, subject};
 use crate::watchdog;
 
-/// How long a call may go on after the end of all calls: a slow one is no mistake.
+/// Grace period for a call after the end of all calls: a slow call is not an error.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Slow slices are told no more often.
+/// Minimum time between reports of slow slices.
 const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
 
-/// How long after it was interrupted a call is taken to be stuck.
+/// Time after an interruption when a call counts as stuck.
 const STUCK: Duration = Duration::from_secs(1);
 
-/// A call that was found so often to go on without being counted is ended. Once may be the moment between two counts.
+/// A call seen this often running uncounted is ended. Once may be the moment between two counts.
 const MOST_UNCOUNTED: u32 = 2;
 
-/// A number that is no call's.
+/// A number that no call has.
 const NONE: u64 = 0;
 
-/// The lowest bits of a call's number say what is called.
+/// The lowest bits of a call's number identify the function.
 const NAME_BITS: u32 = 6;
 
-/// Its address is the key in Lua's registry under which a state's `Watched` is found.
+/// Its address is the registry key of a state's `Watched`.
 static KEY: u8 = 0;
 
-/// How many states there are.
+/// Number of states.
 static STATES: AtomicUsize = AtomicUsize::new(0);
 
-/// A chunk's name without the sign that says what kind it is.
+/// Returns a chunk's name without the sign for its kind.
 pub(crate) fn chunk(source: &str) -> &str {
     source.strip_prefix(['@', '=']).unwrap_or(source)
 }
 
-/// The name of a chunk that is not the script's, which no message shows: in brackets, as LuaJIT writes `[C]`.
+/// Returns the name of a chunk outside the script, hidden in messages: in brackets, as LuaJIT writes `[C]`.
 pub(crate) fn own_chunk(name: &str) -> String {
     format!("=[{name}]")
 }
 
-/// Whether it is such a one.
+/// Whether a chunk's name is in brackets.
 pub(crate) fn is_own(source: &str) -> bool {
     source.starts_with("=[")
 }
 
-/// A state's side of the watch.
+/// The state's side of the watchdog.
 #[derive(Debug)]
 pub(crate) struct Guard {
     watched: Arc<Watched>,
     state: *mut ffi::lua_State,
     calls: Cell<u64>,
-    /// What has been called so far. A call's number says which of these it is.
+    /// The functions called so far. A call's number refers to one of them.
     names: RefCell<Vec<&'static str>>,
 }
 
-/// A call that is under way.
+/// A call in progress.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     watched: &'a Watched,
     number: u64,
-    /// What was under way before: this call is made from within it.
+    /// The outer call, if this one is made from within it.
     outer: u64,
     /// The state that this thread called before.
     before: *mut ffi::lua_State,
 }
 
-/// Reaches the calls of a state from other threads.
+/// Controls the calls of a state from other threads.
 #[derive(Clone, Debug)]
 pub struct Handle {
     watched: Arc<Watched>,
 }
 
-/// What the state's thread and the watching thread both see.
+/// Data shared by the state's thread and the watchdog thread.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    /// The number of the call that is under way.
+    /// The number of the call in progress.
     running: AtomicU64,
-    /// The call that is to be interrupted.
+    /// The number of the call to interrupt.
     ordered: AtomicU64,
-    /// The call that was interrupted.
+    /// The number of the interrupted call.
     fired: AtomicU64,
-    /// All calls are to end.
+    /// Whether all calls must end.
     ended: AtomicBool,
-    /// When calls are to end, nanoseconds of CLOCK_MONOTONIC.
+    /// End of all calls, nanoseconds of CLOCK_MONOTONIC.
     until: AtomicU64,
-    /// Whether this process uses more memory than it should, by the last look.
+    /// Whether this process exceeded its memory at the last check.
     crowded: AtomicBool,
-    /// The script.
+    /// The script's file.
     file: String,
-    /// The longest that a call may take.
+    /// The longest time for a call.
     pub(crate) limit: Duration,
-    /// What this process may use before its states are asked how much is theirs, bytes.
+    /// Memory of this process, bytes, beyond which its states check their shares.
     memory: u64,
-    /// Counts instructions, in a confined state whose code is not compiled.
+    /// Counts instructions, in a confined state without compilation.
     budget: Option<Budget>,
-    /// Is told what nobody waits for.
-    tell: Option<Tell>,
-    seen: Mutex<Seen>,
+    /// Receives reports that no call returns.
+    tell: Option<Reporter>,
+    seen: Mutex<History>,
 }
 
-/// What is told of a confined state while calls into it are under way.
+/// A report on calls in progress in a confined state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// A call held its thread for longer than 5 ms, in which nothing else runs there. At most once a second.
+    /// A call held its thread for longer than 5 ms, and blocked everything else there. At most one report per second.
     Slow {
-        /// What was called.
+        /// Name of the called function.
         what: &'static str,
-        /// A line that it was at after 5 ms; else where the function stands.
+        /// A line that was running after 5 ms; otherwise the position of the function.
         place: String,
-        /// For how long it did, until it waited or ended.
+        /// Time until the call waited or ended.
         held: Duration,
     },
-    /// A call that should have ended and cannot be ended, as it does not come back to Lua. Its thread is lost.
+    /// A call that should have ended and cannot be ended, because it does not return to Lua. Its thread is lost.
     Stuck(Error),
 }
 
-/// Whoever is told; from any thread.
-pub(crate) struct Tell(pub(crate) Box<dyn Fn(Report) + Send + Sync>);
+/// Receives reports, from any thread.
+pub(crate) struct Reporter(pub(crate) Box<dyn Fn(Report) + Send + Sync>);
 
-impl fmt::Debug for Tell {
+impl fmt::Debug for Reporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Tell")
+        f.write_str("Reporter")
     }
 }
 
-/// What is touched now and then.
+/// The record of the checks on the current call.
 #[derive(Debug)]
-struct Seen {
+struct History {
     state: State,
     names: Vec<&'static str>,
-    /// The call that was under way at the last look, and for how long it has been seen.
+    /// The call in progress at the last check, and how long it has been seen.
     call: u64,
     held: Duration,
-    /// When it was first to be interrupted, and why.
-    order: Option<(Instant, Why)>,
-    /// Where it was then.
+    /// Time and reason of the first order to interrupt.
+    order: Option<(Instant, Reason)>,
+    /// Position at that time.
     place: Option<String>,
-    /// Where a slow slice was, and of which call.
+    /// Call and position of a slow slice.
     slow: Option<(u64, String)>,
-    /// Where functions stand, by what they are called.
+    /// Positions of functions, by name.
     places: Vec<(&'static str, String)>,
-    /// The call that was last told to be stuck.
+    /// The last call reported as stuck.
     stuck: u64,
-    /// When a slow slice was last told.
+    /// Time of the last report of a slow slice.
     told_slow_ns: Option<u64>,
-    /// How far the call was counted at the last look, and how often it went on without being counted.
+    /// The count at the last check, and how often the call ran uncounted.
     counted: Counted,
     uncounted: u32,
 }
 
-/// A state; null once it is closed.
+/// A state; null after it is closed.
 #[derive(Debug)]
 struct State {
     pointer: *mut ffi::lua_State,
-    /// Its own thread.
+    /// The state's thread.
     thread: libc::pid_t,
 }
 
-// SAFETY: the pointer is used on the state's own thread alone, and under the lock under which it is taken away before the state is
-// closed.
+// SAFETY: the pointer is used only on the state's own thread, and under the lock under which it is removed before the
+// state is closed.
 unsafe impl Send for State {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
+enum Reason {
     Limit,
     Until,
     Ended,
@@ -201,14 +201,14 @@ enum Why {
     Stack,
 }
 
-/// What the watching thread knows at a look.
+/// The watchdog's input to a check.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
-    /// Since the last one.
+pub(crate) struct Check {
+    /// Time since the last check.
     pub(crate) passed: Duration,
     /// Nanoseconds of CLOCK_MONOTONIC.
     pub(crate) now_ns: u64,
-    /// What this process uses, bytes.
+    /// Memory use of this process, bytes.
     pub(crate) memory: u64,
 }
 
@@ -217,10 +217,16 @@ impl Guard {
         Self::with(lua, file, limit, memory, None, None)
     }
 
-    /// For a confined state: its instructions are counted, unless its code is `compiled`.
-    pub(crate) fn confined(lua: &Lua, file: &str, limit: Duration, compiled: bool, tell: Tell) -> mlua::Result<Self> {
+    /// Makes the guard of a confined state: counts instructions, unless its code is `compiled`.
+    pub(crate) fn confined(
+        lua: &Lua,
+        file: &str,
+        limit: Duration,
+        compiled: bool,
+        tell: Reporter,
+    ) -> mlua::Result<Self> {
         let budget = if compiled { None } else { Some(Budget::new(lua)?) };
-        // Its memory is bounded where it is allocated.
+        // The allocator limits its memory.
         Self::with(lua, file, limit, u64::MAX, budget, Some(tell))
     }
 
@@ -230,7 +236,7 @@ impl Guard {
         limit: Duration,
         memory: u64,
         budget: Option<Budget>,
-        tell: Option<Tell>,
+        tell: Option<Reporter>,
     ) -> mlua::Result<Self> {
         let watched = Arc::new(Watched {
             running: AtomicU64::new(NONE),
@@ -244,7 +250,7 @@ impl Guard {
             memory,
             budget,
             tell,
-            seen: Mutex::new(Seen {
+            seen: Mutex::new(History {
                 state: State { pointer: ptr::null_mut(), thread: own_thread::current() },
                 names: Vec::new(),
                 call: NONE,
@@ -261,8 +267,8 @@ impl Guard {
         });
         let pointer = Arc::as_ptr(&watched);
         let mut state = ptr::null_mut();
-        // SAFETY: `lua_rawset` takes off what was pushed. The pointer is read by the hook alone, which is taken away for good before
-        // what it points to goes.
+        // SAFETY: `lua_rawset` removes the pushed values. Only the hook reads the pointer, and the hook is removed
+        // for good before its target is dropped.
         unsafe {
             lua.exec_raw::<()>((), |this| {
                 ffi::lua_pushlightuserdata(this, (&raw const KEY).cast_mut().cast());
@@ -277,7 +283,7 @@ impl Guard {
         Ok(Self { watched, state, calls: Cell::new(0), names: RefCell::default() })
     }
 
-    /// Notes that a call begins.
+    /// Records the begin of a call.
     #[inline]
     pub(crate) fn enter(&self, what: &'static str) -> Call<'_> {
         self.begin(what, false)
@@ -286,7 +292,7 @@ impl Guard {
     #[inline]
     fn begin(&self, what: &'static str, is_confined: bool) -> Call<'_> {
         let outer = self.watched.running.load(Ordering::Relaxed);
-        // What is called from within a call is part of it.
+        // A call from within another is part of it.
         let number = if outer == NONE {
             stack::begin(is_confined);
             self.number(what)
@@ -298,7 +304,7 @@ impl Guard {
         Call { watched: &self.watched, number, outer, before }
     }
 
-    /// Notes that a call begins or goes on, in a confined state; it may take `left` instructions more.
+    /// Records that a call in a confined state begins or continues, with `left` instructions left.
     #[inline]
     pub(crate) fn slice(&self, what: &'static str, left: u64) -> Slice<'_> {
         let call = self.begin(what, true);
@@ -310,7 +316,7 @@ impl Guard {
         Slice { call, is_inner, what, began_ns, allowed: left }
     }
 
-    /// Notes where a function stands, for what is told while it runs.
+    /// Records the position of a function, for reports while it runs.
     pub(crate) fn introduce(&self, what: &'static str, place: String) {
         let mut seen = self.watched.seen();
         seen.places.retain(|(known, _)| *known != what);
@@ -325,7 +331,7 @@ impl Guard {
         Handle { watched: Arc::clone(&self.watched) }
     }
 
-    /// After a call that failed: if that was our doing, why. The state can be called again afterwards.
+    /// Returns the reason if we ended the call that failed. The state can be called again afterwards.
     pub(crate) fn interrupted(&self, what: &str, allowed: u64, place: impl FnOnce() -> String) -> Option<Error> {
         let mut seen = self.watched.seen();
         seen.unhook();
@@ -337,24 +343,24 @@ impl Guard {
         let fired = self.watched.fired.swap(NONE, Ordering::Relaxed) != NONE;
         let why = match order {
             Some((_, why)) if fired => why,
-            _ if self.watched.ended.load(Ordering::Relaxed) => Why::Ended,
+            _ if self.watched.ended.load(Ordering::Relaxed) => Reason::Ended,
             _ => return None,
         };
         let kind = match why {
-            Why::Memory(_) => Kind::Memory,
-            Why::Instructions | Why::Stack => Kind::Instructions,
-            Why::Limit | Why::Until | Why::Ended => Kind::Interrupted,
+            Reason::Memory(_) => Kind::Memory,
+            Reason::Instructions | Reason::Stack => Kind::Instructions,
+            Reason::Limit | Reason::Until | Reason::Ended => Kind::Interrupted,
         };
         Some(Error { place: found.unwrap_or_else(place), what: why.tell(what, self.watched.limit, allowed), kind })
     }
 
-    /// The state is about to be closed, which may call functions of the script. Nothing can interrupt those.
+    /// Prepares to close the state, which may call functions of the script. Nothing can interrupt those.
     pub(crate) fn close(&self) {
-        self.watched.part();
+        self.watched.detach();
         self.watched.running.store(self.number("__gc"), Ordering::Relaxed);
     }
 
-    /// A call's number: how many there were, and what it is called.
+    /// Returns a call's number: a counter, and the index of the function.
     #[inline]
     fn number(&self, what: &'static str) -> u64 {
         let known = self.names.borrow().iter().position(|name| ptr::eq(*name, what));
@@ -377,20 +383,20 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.watched.part();
+        self.watched.detach();
         self.watched.running.store(NONE, Ordering::Relaxed);
         STATES.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Call<'_> {
-    /// Whether it must not be made.
+    /// Whether the call must not start.
     #[inline]
     pub(crate) fn is_refused(&self) -> bool {
         self.watched.ended.load(Ordering::Relaxed)
     }
 
-    /// Whether it was interrupted, even if the script did not let that be seen.
+    /// Whether the call was interrupted, even if the script hid it.
     #[inline]
     pub(crate) fn was_interrupted(&self) -> bool {
         self.watched.fired.load(Ordering::Relaxed) == self.number
@@ -406,30 +412,31 @@ impl Drop for Call<'_> {
 }
 
 impl Handle {
-    /// Ends the call that is under way, and all later ones: each returns an error.
+    /// Ends the call in progress, and all later ones: each returns an error.
     pub fn interrupt(&self) {
         self.watched.ended.store(true, Ordering::Relaxed);
-        self.watched.look(&Look { passed: Duration::ZERO, now_ns: 0, memory: 0 });
+        self.watched.check(&Check { passed: Duration::ZERO, now_ns: 0, memory: 0 });
     }
 
-    /// Whether the call that is under way is being ended.
+    /// Whether the call in progress is being ended.
     pub(crate) fn is_ending(&self) -> bool {
         let running = self.watched.running.load(Ordering::Relaxed);
         running != NONE && self.watched.fired.load(Ordering::Relaxed) == running
     }
 
-    /// A call that should have ended and cannot be ended, as it does not return to Lua. Its thread is lost.
+    /// Returns a call that should have ended and cannot be ended, because it does not return to Lua. Its thread is
+    /// lost.
     pub fn stuck(&self) -> Option<Error> {
         self.watched.stuck(&self.watched.seen())
     }
 }
 
 impl Watched {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, History> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn stuck(&self, seen: &Seen) -> Option<Error> {
+    fn stuck(&self, seen: &History) -> Option<Error> {
         let (at, why) = seen.order?;
         let running = self.running.load(Ordering::Relaxed);
         if running == NONE || running != seen.call || at.elapsed() < STUCK {
@@ -443,10 +450,10 @@ impl Watched {
         Some(Error { place: seen.place_of(name).unwrap_or(&self.file).to_owned(), what, kind: Kind::Stuck })
     }
 
-    /// A slice has held its thread for long.
+    /// Reports a slice that held its thread for long.
     #[cold]
     fn tell_slow(&self, what: &'static str, ns: u64, now_ns: u64) {
-        let Some(Tell(tell)) = &self.tell else { return };
+        let Some(Reporter(tell)) = &self.tell else { return };
         let mut seen = self.seen();
         let found = seen.slow.take().filter(|(call, _)| *call == self.running.load(Ordering::Relaxed));
         if now_ns.saturating_sub(seen.told_slow_ns.unwrap_or(0)) < BETWEEN_REPORTS.as_nanos() as u64 {
@@ -459,22 +466,22 @@ impl Watched {
         tell(Report::Slow { what, place, held: Duration::from_nanos(ns) });
     }
 
-    /// From now on nobody else touches the state.
-    fn part(&self) {
+    /// Ends access to the state by other threads.
+    fn detach(&self) {
         let mut seen = self.seen();
         seen.unhook();
         seen.state.pointer = ptr::null_mut();
     }
 
-    /// Looks whether the call that is under way, if any, is to be interrupted.
-    pub(crate) fn look(&self, look: &Look) {
+    /// Decides whether to interrupt the call in progress, if any.
+    pub(crate) fn check(&self, check: &Check) {
         let mut seen = self.seen();
-        let crowded = look.memory > self.memory;
+        let crowded = check.memory > self.memory;
         self.crowded.store(crowded, Ordering::Relaxed);
         let running = self.running.load(Ordering::Relaxed);
         let is_same = running == seen.call;
         if is_same {
-            seen.held += look.passed;
+            seen.held += check.passed;
         } else {
             (seen.call, seen.held, seen.order) = (running, Duration::ZERO, None);
             seen.uncounted = 0;
@@ -482,32 +489,33 @@ impl Watched {
         if let Some(budget) = &self.budget
             && !seen.state.pointer.is_null()
         {
-            // At the end of the stack there is no room for a hook: LuaJIT raises an error instead, and counts from the beginning.
+            // At the end of the stack there is no room for a hook: LuaJIT raises an error instead, and restarts the
+            // count.
             let counted = budget.counted();
             seen.uncounted += u32::from(is_same && counted.began_anew_since(seen.counted));
             seen.counted = counted;
         }
-        let over = Duration::from_nanos(look.now_ns.saturating_sub(self.until.load(Ordering::Relaxed)));
+        let over = Duration::from_nanos(check.now_ns.saturating_sub(self.until.load(Ordering::Relaxed)));
         let why = if running == NONE {
             None
         } else if self.ended.load(Ordering::Relaxed) {
-            Some(Why::Ended)
+            Some(Reason::Ended)
         } else if over >= GRACE && seen.held > Duration::ZERO {
-            Some(Why::Until)
+            Some(Reason::Until)
         } else if seen.uncounted >= MOST_UNCOUNTED {
-            Some(Why::Stack)
+            Some(Reason::Stack)
         } else {
-            (seen.held >= self.limit).then_some(Why::Limit)
+            (seen.held >= self.limit).then_some(Reason::Limit)
         };
         if let Some(why) = why {
             seen.order.get_or_insert((Instant::now(), why));
             self.ordered.store(running, Ordering::Relaxed);
         }
-        // At each look anew: the script may have set a hook of its own.
+        // At each check again: the script may have set a hook of its own.
         if why.is_some() || crowded {
             seen.hook();
         }
-        if let Some(Tell(tell)) = &self.tell
+        if let Some(Reporter(tell)) = &self.tell
             && seen.stuck != running
             && let Some(error) = self.stuck(&seen)
         {
@@ -518,25 +526,25 @@ impl Watched {
     }
 }
 
-impl Seen {
+impl History {
     fn place_of(&self, what: &str) -> Option<&str> {
         self.places.iter().find(|(known, _)| *known == what).map(|(_, place)| &**place)
     }
 
-    /// From any thread.
+    /// Has the hook set; from any thread.
     fn hook(&self) {
         if self.state.pointer.is_null() {
             return;
         }
         if self.state.thread == own_thread::current() {
-            // SAFETY: the state is not closed while it stands here, and this is its thread.
+            // SAFETY: the state is not closed while its pointer is here, and this is its thread.
             unsafe { own_thread::set_hook(self.state.pointer) };
         } else {
             own_thread::order_hook(self.state.thread);
         }
     }
 
-    /// From the state's own thread.
+    /// Removes the hook; on the state's own thread.
     fn unhook(&self) {
         if !self.state.pointer.is_null() {
             // SAFETY: as above.
@@ -545,7 +553,7 @@ impl Seen {
     }
 }
 
-impl Why {
+impl Reason {
     fn tell(self, what: &str, limit: Duration, allowed: u64) -> String {
         let subject = subject(what);
         match self {
@@ -562,68 +570,4 @@ impl Why {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-    use std::thread;
-
-    use super::*;
-
-    #[test]
-    fn only_a_call_that_stays_is_interrupted() {
-        let lua = new_state().unwrap();
-        let guard = Guard::new(&lua, "a.lua", Duration::from_secs(3600), u64::MAX).unwrap();
-        // The watching thread looks as well, and sees next to nothing pass.
-        let most_of_the_limit = Look { passed: Duration::from_secs(3000), now_ns: 0, memory: 0 };
-        let is_ordered = || guard.watched.seen().order.is_some();
-        for _ in 0..10 {
-            let _short = guard.enter("f");
-            guard.watched.look(&most_of_the_limit);
-            assert!(!is_ordered());
-        }
-        guard.watched.look(&most_of_the_limit);
-        let _long = guard.enter("f");
-        for _ in 0..3 {
-            let _within = guard.enter("g");
-            guard.watched.look(&most_of_the_limit);
-        }
-        assert!(is_ordered());
-    }
-
-    /// LuaJIT compiles, and enters and leaves hooks, without a pause; the other thread asks for a hook without one. Such loops were never
-    /// ended, now and then.
-    #[test]
-    fn a_hook_that_another_thread_asks_for_is_set_whatever_luajit_does_meanwhile() {
-        const CALLS: usize = 100;
-        for source in [
-            "while true do jit.flush() for i = 1, 100 do end end",
-            "while true do pcall(function() while true do end end) end",
-            "local f = load('for i = 1, 100 do end') while true do f() end",
-        ] {
-            let (tell, told) = mpsc::channel();
-            thread::spawn(move || {
-                let lua = new_state().unwrap();
-                let guard = Guard::new(&lua, "a.lua", Duration::from_secs(3600), u64::MAX).unwrap();
-                let function = lua.load(source).into_function().unwrap();
-                let (handle, is_over) = (guard.handle(), Arc::new(AtomicBool::new(false)));
-                let over = Arc::clone(&is_over);
-                let other = thread::spawn(move || {
-                    while !over.load(Ordering::Relaxed) {
-                        handle.watched.look(&Look { passed: Duration::from_secs(2000), now_ns: 0, memory: 0 });
-                        thread::yield_now();
-                    }
-                });
-                for _ in 0..CALLS {
-                    let _call = guard.enter("f");
-                    function.call::<()>(()).unwrap_err();
-                    let error = guard.interrupted("f", 0, String::new).unwrap();
-                    assert_eq!(error.kind, Kind::Interrupted);
-                }
-                is_over.store(true, Ordering::Relaxed);
-                other.join().unwrap();
-                tell.send(()).unwrap();
-            });
-            // Longer than it may take, however busy the machine is.
-            assert!(told.recv_timeout(Duration::from_secs(120)).is_ok(), "a call was not ended: {source}");
-        }
-    }
-}
+mod tests;

@@ -1,65 +1,65 @@
-//! Lua 5.1's patterns, with a bound on the work that a match may take. Bytes in, places out: it knows no state.
+//! Lua 5.1's patterns, with a limit on the work of a match. Bytes in, positions out; independent of any state.
 //!
-//! LuaJIT's own matcher is a function of C that tries every way to match, however many there are: nothing can end it. This one counts
-//! its steps and stops at a limit. It reads patterns as LuaJIT's does (lib_string.c), whose quirks scripts may rely on: a zero byte ends a pattern,
-//! `%z` matches one, and `%f` sees a zero byte on either side of the subject.
+//! LuaJIT's matcher is a C function that tries every way to match, and nothing can end it. This one counts its steps
+//! and stops at a limit. It parses patterns as LuaJIT does (lib_string.c), including quirks that scripts may use: a
+//! zero byte ends a pattern, `%z` matches one, and `%f` sees a zero byte on either side of the subject.
 
 use memchr::memmem;
 
 /// The most captures of a pattern, as in LuaJIT (luaconf.h, `LUA_MAXCAPTURES`).
 const MOST_CAPTURES: usize = 32;
 
-/// How deep items of a pattern may be tried within one another, as in LuaJIT (lj_def.h, `LJ_MAX_XLEVEL`).
+/// The deepest nesting of a pattern's items, as in LuaJIT (lj_def.h, `LJ_MAX_XLEVEL`).
 const MOST_DEPTH: usize = 200;
 
-/// So many bytes that are compared, or looked through for a fixed text, are one step.
+/// Bytes per step when comparing, or searching for a fixed text.
 const BYTES_PER_STEP: usize = 64;
 
-/// So many bytes of a set (`[a-z]`) are looked through in one step.
+/// Bytes per step when searching a set (`[a-z]`).
 const SET_BYTES_PER_STEP: usize = 8;
 
-/// Why there is no result.
+/// The reason why there is no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The pattern is not valid, or a capture that is asked for is not there; in LuaJIT's words.
+    /// The pattern is not valid, or a requested capture does not exist; in LuaJIT's words.
     Pattern(&'static str),
-    /// It took more steps than it may.
+    /// It exceeded its steps.
     Steps,
 }
 
 /// A capture of a match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Capture {
-    /// These bytes of the subject, by their places.
+    /// These bytes of the subject, from start to end.
     Bytes(usize, usize),
-    /// `()`: a place in the subject, from 0 on.
-    Place(usize),
+    /// `()`: a position in the subject, from 0.
+    Position(usize),
 }
 
-/// Where a pattern matched: the first byte, and the first one behind it.
+/// The range of a match: first byte, and first byte after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Match {
     pub(crate) start: usize,
     pub(crate) end: usize,
 }
 
-/// A pattern at work on a subject.
+/// Matches a pattern against a subject.
 #[derive(Debug)]
 pub(crate) struct Matcher<'a> {
     subject: &'a [u8],
     pattern: &'a [u8],
     captures: [(usize, Length); MOST_CAPTURES],
-    /// How many captures have begun.
+    /// Number of captures begun.
     level: usize,
     depth: usize,
-    /// Steps that are left.
+    /// Steps left.
     steps: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Length {
     Unfinished,
-    Place,
+    Position,
     Bytes(usize),
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn is_pattern(text: &[u8]) -> bool {
     text.iter().any(|byte| b"^$*+?.([%-".contains(byte))
 }
 
-/// Finds a fixed text at `from` or behind it, in a time that grows with the bytes of both. Returns its place, and the steps.
+/// Finds a fixed text from `from` on, in a time linear in both lengths. Returns its range, and the steps.
 pub(crate) fn find_text(subject: &[u8], text: &[u8], from: usize) -> (Option<Match>, u64) {
     let rest = subject.get(from..).unwrap_or_default();
     let found = memmem::find(rest, text).map(|at| Match { start: from + at, end: from + at + text.len() });
@@ -77,18 +77,18 @@ pub(crate) fn find_text(subject: &[u8], text: &[u8], from: usize) -> (Option<Mat
 }
 
 impl<'a> Matcher<'a> {
-    /// For a pattern without its `^`. `steps`: the most that all its matches together may take.
+    /// Makes a matcher for a pattern without its `^`. `steps`: the limit for all its matches together.
     pub(crate) fn new(subject: &'a [u8], pattern: &'a [u8], steps: u64) -> Self {
         let captures = [(0, Length::Unfinished); MOST_CAPTURES];
         Matcher { subject, pattern, captures, level: 0, depth: 0, steps }
     }
 
-    /// Steps that are left.
+    /// Steps left.
     pub(crate) fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Counts work beside the matching.
+    /// Charges work outside the matching.
     ///
     /// # Errors
     /// The steps are used up.
@@ -97,10 +97,10 @@ impl<'a> Matcher<'a> {
         Ok(())
     }
 
-    /// The first match that begins at `from` or behind it; with `anchored` at `from` alone.
+    /// Finds the first match from `from` on; with `anchored`, only at `from`.
     ///
     /// # Errors
-    /// The pattern is not valid as far as it was read, or the steps are used up.
+    /// The pattern is not valid as far as it was parsed, or the steps are used up.
     pub(crate) fn find(&mut self, from: usize, anchored: bool) -> Result<Option<Match>, Fault> {
         let last = if anchored { from } else { self.subject.len() };
         for start in from..=last {
@@ -112,12 +112,12 @@ impl<'a> Matcher<'a> {
         Ok(None)
     }
 
-    /// How many captures the last match has.
+    /// Number of captures of the last match.
     pub(crate) fn captures(&self) -> usize {
         self.level
     }
 
-    /// A capture of the last match, from 0 on. The first one of a pattern without any is the whole match.
+    /// Returns a capture of the last match, from 0. For a pattern without captures, the first one is the whole match.
     ///
     /// # Errors
     /// There is none, or it has no end.
@@ -128,12 +128,12 @@ impl<'a> Matcher<'a> {
         }
         match self.captures[index] {
             (_, Length::Unfinished) => Err(Fault::Pattern("unfinished capture")),
-            (start, Length::Place) => Ok(Capture::Place(start)),
+            (start, Length::Position) => Ok(Capture::Position(start)),
             (start, Length::Bytes(length)) => Ok(Capture::Bytes(start, start + length)),
         }
     }
 
-    /// A byte of the pattern; 0 behind its end, as there is in C.
+    /// Returns a byte of the pattern; 0 after its end, as in C.
     fn at(&self, place: usize) -> u8 {
         self.pattern.get(place).copied().unwrap_or(0)
     }
@@ -142,7 +142,7 @@ impl<'a> Matcher<'a> {
         self.spend(count as u64)
     }
 
-    /// Matches the pattern from `p` on at `s`; returns where the match ends.
+    /// Matches the pattern from `p` on at `s`; returns the end of the match.
     fn matches(&mut self, s: usize, p: usize) -> Result<Option<usize>, Fault> {
         self.depth += 1;
         if self.depth > MOST_DEPTH {
@@ -157,7 +157,7 @@ impl<'a> Matcher<'a> {
         loop {
             self.step(1)?;
             match self.at(p) {
-                b'(' if self.at(p + 1) == b')' => return self.begin_capture(s, p + 2, Length::Place),
+                b'(' if self.at(p + 1) == b')' => return self.begin_capture(s, p + 2, Length::Position),
                 b'(' => return self.begin_capture(s, p + 1, Length::Unfinished),
                 b')' => return self.end_capture(s, p + 1),
                 0 => return Ok(Some(s)),
@@ -195,7 +195,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// The place behind an item that stands for one byte.
+    /// Returns the position after an item that matches one byte.
     fn item_end(&mut self, p: usize) -> Result<usize, Fault> {
         match self.at(p) {
             b'%' if self.at(p + 1) == 0 => Err(Fault::Pattern("malformed pattern (ends with '%')")),
@@ -206,7 +206,7 @@ impl<'a> Matcher<'a> {
                     place += 1;
                 }
                 loop {
-                    // A bracket that comes first is one of the set.
+                    // A leading bracket is part of the set.
                     let byte = self.at(place);
                     if byte == 0 {
                         return Err(Fault::Pattern("malformed pattern (missing ']')"));
@@ -226,7 +226,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Whether the subject's byte at `s` is one that the item from `p` to `next` stands for.
+    /// Whether the item from `p` to `next` matches the subject's byte at `s`.
     fn fits(&mut self, s: usize, p: usize, next: usize) -> Result<bool, Fault> {
         self.step(1 + (next - p) / SET_BYTES_PER_STEP)?;
         let Some(&byte) = self.subject.get(s) else { return Ok(false) };
@@ -238,7 +238,7 @@ impl<'a> Matcher<'a> {
         })
     }
 
-    /// Whether a byte is in the set that begins at `p` and whose bracket closes at `end`.
+    /// Whether a byte is in the set that begins at `p` and closes at `end`.
     fn is_in_set(&self, byte: u8, mut p: usize, end: usize) -> bool {
         let is_inverted = self.at(p + 1) == b'^';
         if is_inverted {
@@ -317,13 +317,13 @@ impl<'a> Matcher<'a> {
         Ok(end)
     }
 
-    /// `%bxy`.
+    /// Matches `%bxy`.
     fn balanced(&mut self, s: usize, p: usize) -> Result<Option<usize>, Fault> {
         let (open, close) = (self.at(p), self.at(p + 1));
         if open == 0 || close == 0 {
             return Err(Fault::Pattern("unbalanced pattern"));
         }
-        // C's strings end with a zero byte, which no pattern can ask for here.
+        // In C the subject ends with a zero byte, but no pattern can ask for it here.
         if self.subject.get(s) != Some(&open) {
             return Ok(None);
         }
@@ -344,7 +344,7 @@ impl<'a> Matcher<'a> {
         Ok(None)
     }
 
-    /// `%f[set]`: the place behind it in the pattern, if it holds at `s`.
+    /// Matches `%f[set]` at `s`; returns the position after it in the pattern.
     fn frontier(&mut self, s: usize, p: usize) -> Result<Option<usize>, Fault> {
         if self.at(p) != b'[' {
             return Err(Fault::Pattern("missing '[' after '%f' in pattern"));
@@ -357,13 +357,13 @@ impl<'a> Matcher<'a> {
         Ok(holds.then_some(next))
     }
 
-    /// `%1`: where the subject goes on, if a capture's bytes stand at `s` again.
+    /// Matches `%1`: returns the position after the capture's bytes if they occur at `s` again.
     fn same_as_capture(&mut self, s: usize, digit: u8) -> Result<Option<usize>, Fault> {
         let index = usize::from(digit).wrapping_sub(usize::from(b'1'));
         let (start, length) = match self.captures[..self.level].get(index) {
             Some(&(start, Length::Bytes(length))) => (start, length),
-            // LuaJIT takes its mark for a place as a length that nothing is as long as.
-            Some((_, Length::Place)) => return Ok(None),
+            // LuaJIT uses the mark of a position capture as a length, which never matches.
+            Some((_, Length::Position)) => return Ok(None),
             Some((_, Length::Unfinished)) | None => return Err(INVALID_INDEX),
         };
         self.step(length / BYTES_PER_STEP)?;
@@ -375,7 +375,7 @@ impl<'a> Matcher<'a> {
 
 const INVALID_INDEX: Fault = Fault::Pattern("invalid capture index");
 
-/// Whether a byte is in a class such as `%a`; the class in upper case is all other bytes.
+/// Whether a byte is in a class such as `%a`; an upper-case class is the complement.
 fn is_in_class(byte: u8, class: u8) -> bool {
     let is_in = match class.to_ascii_lowercase() {
         b'a' => byte.is_ascii_alphabetic(),
@@ -435,7 +435,7 @@ mod tests {
     fn a_fixed_text_is_found_in_linear_time() {
         let subject = vec![b'a'; 4 << 20];
         let text = [vec![b'a'; 2 << 20], vec![b'b']].concat();
-        // By trying each place it would take 10^12 comparisons.
+        // Trying each position would take 10^12 comparisons.
         let (found, steps) = find_text(&subject, &text, 0);
         assert_eq!((found, steps), (None, ((6 << 20) / 64) as u64));
         assert_eq!(find_text(b"abcabc", b"bc", 2).0, Some(Match { start: 4, end: 6 }));

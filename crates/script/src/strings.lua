@@ -1,5 +1,5 @@
--- Functions of LuaJIT's libraries that may run for long, in which nothing could end them: here their work counts. Runs after confine.lua. What is
--- called is taken now: a script may put anything in its place later.
+-- Replaces library functions that may run for long, and that nothing could end: here their work is charged. Runs after
+-- confine.lua. Functions are saved now: a script may replace them later.
 local own = ...
 
 local error, rawget, rawset, select, tonumber, type = error, rawget, rawset, select, tonumber, type
@@ -9,20 +9,20 @@ local rep, lower, upper, reverse, sub = string.rep, string.lower, string.upper, 
 local find, match, gmatch, step, gsub, sort, charge = own.find, own.match, own.gmatch, own.step, own.gsub, own.sort, own.charge
 local memory = own.memory
 
--- So many bytes that are copied count as one instruction, beyond the first.
+-- Free bytes when copying, and further bytes per instruction.
 local FREE_BYTES, BYTES_PER_INSTRUCTION = 4096, 64
--- So many bytes of Lua that are compiled do.
+-- Bytes of compiled Lua per instruction.
 local SOURCE_BYTES_PER_INSTRUCTION = 4
--- So many elements of a list that move count as one instruction, beyond the first.
+-- Free elements when moving parts of a list, and further elements per instruction.
 local FREE_ELEMENTS, ELEMENTS_PER_INSTRUCTION = 256, 4
--- So many bytes of a date's format are free; each one beyond stands for so many instructions.
+-- Free bytes of a date's format, and instructions per further byte.
 local FREE_FORMAT_BYTES, INSTRUCTIONS_PER_FORMAT_BYTE = 256, 16
--- A number as a text has no more bytes.
+-- The most bytes of a number as text.
 local NUMBER_BYTES = 24
--- What is more LuaJIT takes for another number.
+-- LuaJIT misreads greater numbers.
 local MOST_TIMES = 2 ^ 31 - 1
 
--- An error of the script's comes as false and a text. It is raised at the line that called the function which ends with this.
+-- Raises a script's error, returned as false and a text, at the caller of the function that ends with this.
 local function checked(first, ...)
   if first == false then
     error((...), 2)
@@ -30,7 +30,7 @@ local function checked(first, ...)
   return first, ...
 end
 
--- A text or a number as a text.
+-- Converts a text or a number to a text.
 local function text(value)
   local kind = type(value)
   if kind == "string" then
@@ -55,8 +55,8 @@ end
 
 own.pay = pay
 
--- Pays for one text of these elements, before it is made. It stops at the first element that is neither a text nor a number: LuaJIT's own
--- function refuses that one.
+-- Charges for a text of these elements, before it is made. Stops at the first element that is neither a text nor a
+-- number: LuaJIT's own function refuses it.
 local function pay_joined(t, between, first, last)
   local bytes = 0
   for i = first, last do
@@ -74,8 +74,8 @@ local function pay_joined(t, between, first, last)
   pay(bytes < memory and bytes or memory)
 end
 
--- Whatever is called with a wrong argument is LuaJIT's own function, which says so at the script's line. It gets what was given, as it tells nil
--- from no value.
+-- A call with a wrong argument goes to LuaJIT's own function, which reports it at the script's line. It gets the
+-- original arguments, because it distinguishes nil from no value.
 
 function string.find(...)
   local s, p, init, plain = ...
@@ -117,7 +117,7 @@ function string.gmatch(...)
   end
 end
 
--- What stands in a match's place, behind what was not matched before it.
+-- Adds the replacement of a match, after the unmatched text before it.
 local function put(parts, size, subject, copied, with, is_table, start, stop, ...)
   if start == false then
     error(stop, 4)
@@ -180,7 +180,7 @@ function string.rep(...)
   local s, n, between = ...
   if type(s) == "string" and type(n) == "number" and n > 0 then
     local bytes = (#s + (type(between) == "string" and #between or 0)) * n
-    -- What there is no memory for LuaJIT refuses before it copies anything.
+    -- Without memory, LuaJIT refuses before it copies anything.
     if bytes <= memory or n > MOST_TIMES then
       pay(bytes)
     end
@@ -243,14 +243,14 @@ local function less(a, b)
   return a < b
 end
 
--- Long texts may have much in common.
+-- Long texts may have long common prefixes.
 local function less_text(a, b)
   local bytes = #a < #b and #a or #b
   pay(bytes)
   return a < b
 end
 
--- Sorts by merging, in a time that grows with n log n whatever the values are and whatever is said of them.
+-- Merge sort: n log n time for any values and any comparison.
 local function merge_sort(t, n, is_less)
   local from, to, width = {}, {}, 1
   for i = 1, n do
@@ -283,7 +283,7 @@ local function merge_sort(t, n, is_less)
   end
 end
 
--- Whether there is a way to compare the values; which function does.
+-- Returns whether the values are comparable, and the function for it.
 local function comparison(t, n)
   local kind, longest = type(rawget(t, 1)), 0
   for i = 1, n do

@@ -1,37 +1,40 @@
-//! What a confined state has in place of those functions of LuaJIT's libraries that are written in C and may run for long: nothing can end one of
-//! those. Here they count their work against the call's instructions, and stop when there are none left. `strings.lua` is their Lua side.
+//! Replaces LuaJIT's C functions that may run for long, in confined states.
+//!
+//! Nothing can end such a C function. The replacements charge their work to the call's instructions, and stop when
+//! there are none left. `strings.lua` is their Lua side.
 
 use mlua::{Lua, LuaString, MultiValue, Table, Value};
 
 use crate::guard::Handle;
 use crate::pattern::{Capture, Fault, Match, Matcher, find_text, is_pattern};
 
-/// So many steps of a pattern's match count as one instruction: they take about as long.
+/// Steps of a match that count as one instruction: they take about as long.
 const STEPS_PER_INSTRUCTION: u64 = 8;
 
-/// So many bytes that are copied are one step.
+/// Copied bytes per step.
 const BYTES_PER_STEP: usize = 64;
 
-/// A text that a pattern takes apart, and the pattern.
-type Given = (LuaString, LuaString, f64);
+/// A text, a pattern for it, and a number.
+type PatternArgs = (LuaString, LuaString, f64);
 
-/// Adds the functions to what is between Rust and the preludes. What a script did wrong they return as `false` and a text, for Lua to raise it at
-/// the script's line.
+/// Adds the functions to the table shared by Rust and the preludes. They return a script's errors as `false` and a
+/// text, and Lua raises these at the script's line.
 ///
-/// `instructions`: what one function may take where instructions are not counted. `memory`: what the state may use, bytes.
+/// `instructions`: the limit for one function where instructions are not counted. `memory`: the state's memory limit,
+/// bytes.
 pub(crate) fn install(lua: &Lua, own: &Table, handle: Handle, instructions: u64, memory: usize) -> mlua::Result<()> {
     own.raw_set("memory", memory as f64)?;
-    let payer = Payer { handle, uncounted: instructions, memory };
-    let pays = payer.clone();
+    let meter = Meter { handle, uncounted: instructions, memory };
+    let costs = meter.clone();
     let find = move |lua: &Lua, (subject, pattern, init, plain): (LuaString, LuaString, f64, bool)| {
         let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
         let from = place(init, subject.len());
         if plain || !is_pattern(&pattern) {
             let (found, steps) = find_text(&subject, &pattern, from);
-            pays.charge(steps / STEPS_PER_INSTRUCTION);
+            costs.charge(steps / STEPS_PER_INSTRUCTION);
             return Ok(MultiValue::from_vec(found.map_or_else(|| vec![Value::Nil], |found| ends(found).into())));
         }
-        pays.search(lua, (&*subject, &*pattern), |matcher, is_anchored| {
+        costs.search(lua, (&*subject, &*pattern), |matcher, is_anchored| {
             let Some(found) = matcher.find(from, is_anchored)? else { return Ok(None) };
             let mut values = Vec::from(ends(found));
             let count = matcher.captures();
@@ -40,31 +43,31 @@ pub(crate) fn install(lua: &Lua, own: &Table, handle: Handle, instructions: u64,
         })
     };
     own.raw_set("find", lua.create_function(find)?)?;
-    let pays = payer.clone();
-    let first = move |lua: &Lua, (subject, pattern, init): Given| {
+    let costs = meter.clone();
+    let first = move |lua: &Lua, (subject, pattern, init): PatternArgs| {
         let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
-        pays.search(lua, (&*subject, &*pattern), |matcher, is_anchored| {
+        costs.search(lua, (&*subject, &*pattern), |matcher, is_anchored| {
             let found = matcher.find(place(init, subject.len()), is_anchored)?;
             found.map(|found| captures(lua, Vec::new(), matcher, &subject, found)).transpose()
         })
     };
     own.raw_set("match", lua.create_function(first)?)?;
-    // Where to go on, from 0, and the captures. `^` is a byte like others here.
-    let pays = payer.clone();
-    let next = move |lua: &Lua, (subject, pattern, from): Given| {
+    // Position to continue from, from 0, and the captures. `^` is an ordinary byte here.
+    let costs = meter.clone();
+    let next = move |lua: &Lua, (subject, pattern, from): PatternArgs| {
         let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
-        pays.run(lua, &subject, &pattern, |matcher| {
+        costs.run(lua, &subject, &pattern, |matcher| {
             let Some(found) = matcher.find(from as usize, false)? else { return Ok(None) };
             let on = found.end + usize::from(found.end == found.start);
             captures(lua, vec![number(on)], matcher, &subject, found).map(Some)
         })
     };
     own.raw_set("gmatch", lua.create_function(next)?)?;
-    // The next match from a place on, from 0: where it begins and ends, and the captures or the first of them alone.
-    let pays = payer.clone();
+    // The next match from a position on, from 0: begin, end, and the captures or only the first of them.
+    let costs = meter.clone();
     let step = move |lua: &Lua, (subject, pattern, from, all): (LuaString, LuaString, f64, bool)| {
         let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
-        pays.search(lua, (&*subject, &*pattern), |matcher, is_anchored| {
+        costs.search(lua, (&*subject, &*pattern), |matcher, is_anchored| {
             let Some(found) = matcher.find(from as usize, is_anchored)? else { return Ok(None) };
             let mut values = vec![number(found.start), number(found.end)];
             let count = if all { matcher.captures().max(1) } else { 1 };
@@ -73,56 +76,56 @@ pub(crate) fn install(lua: &Lua, own: &Table, handle: Handle, instructions: u64,
         })
     };
     own.raw_set("step", lua.create_function(step)?)?;
-    let pays = payer.clone();
+    let costs = meter.clone();
     let gsub = move |lua: &Lua, (subject, pattern, with, most): (LuaString, LuaString, LuaString, f64)| {
         let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
-        let room = pays.memory.saturating_sub(lua.used_memory());
-        pays.search(lua, (&*subject, &*pattern), |matcher, is_anchored| {
+        let room = costs.memory.saturating_sub(lua.used_memory());
+        costs.search(lua, (&*subject, &*pattern), |matcher, is_anchored| {
             let with = with.as_bytes();
             let (text, count) = substitute(matcher, is_anchored, &subject, &with, most, room)?;
             Ok(Some(vec![Value::String(lua.create_string(&text)?), Value::Number(count as f64)]))
         })
     };
     own.raw_set("gsub", lua.create_function(gsub)?)?;
-    let pays = payer.clone();
-    own.raw_set("sort", lua.create_function(move |_, (table, count): (Table, usize)| pays.sort(&table, count))?)?;
+    let costs = meter.clone();
+    own.raw_set("sort", lua.create_function(move |_, (table, count): (Table, usize)| costs.sort(&table, count))?)?;
     let charge = move |_: &Lua, instructions: f64| {
-        payer.charge(instructions as u64);
+        meter.charge(instructions as u64);
         Ok(())
     };
     own.raw_set("charge", lua.create_function(charge)?)
 }
 
-/// Who pays for the work.
+/// Charges the work of functions.
 #[derive(Clone)]
-struct Payer {
+struct Meter {
     handle: Handle,
     uncounted: u64,
     memory: usize,
 }
 
-/// Why there is no result.
-enum Wrong {
-    /// What the script did.
+/// The reason why there is no result.
+enum Failure {
+    /// An error of the script.
     Fault(Fault),
-    /// What Lua says.
+    /// An error of Lua.
     Lua(mlua::Error),
 }
 
-impl From<Fault> for Wrong {
+impl From<Fault> for Failure {
     fn from(fault: Fault) -> Self {
-        Wrong::Fault(fault)
+        Failure::Fault(fault)
     }
 }
 
-impl From<mlua::Error> for Wrong {
+impl From<mlua::Error> for Failure {
     fn from(error: mlua::Error) -> Self {
-        Wrong::Lua(error)
+        Failure::Lua(error)
     }
 }
 
-impl Payer {
-    /// Work of so many instructions.
+impl Meter {
+    /// Charges this many instructions.
     fn charge(&self, instructions: u64) {
         match self.handle.left() {
             None if instructions > self.uncounted => self.handle.exhaust(),
@@ -131,12 +134,12 @@ impl Payer {
         }
     }
 
-    /// As [`run`](Self::run), for a pattern that may begin with `^`: whether it does is told.
+    /// Like [`run`](Self::run), for a pattern that may begin with `^`; returns whether it does.
     fn search(
         &self,
         lua: &Lua,
         (subject, pattern): (&[u8], &[u8]),
-        work: impl FnOnce(&mut Matcher<'_>, bool) -> Result<Option<Vec<Value>>, Wrong>,
+        work: impl FnOnce(&mut Matcher<'_>, bool) -> Result<Option<Vec<Value>>, Failure>,
     ) -> mlua::Result<MultiValue> {
         match pattern.strip_prefix(b"^") {
             Some(rest) => self.run(lua, subject, rest, |matcher| work(matcher, true)),
@@ -144,13 +147,13 @@ impl Payer {
         }
     }
 
-    /// Has a pattern at work, as far as the instructions that are left go. Nil where nothing was found.
+    /// Runs a match within the instructions left. Nil without a match.
     fn run(
         &self,
         lua: &Lua,
         subject: &[u8],
         pattern: &[u8],
-        work: impl FnOnce(&mut Matcher<'_>) -> Result<Option<Vec<Value>>, Wrong>,
+        work: impl FnOnce(&mut Matcher<'_>) -> Result<Option<Vec<Value>>, Failure>,
     ) -> mlua::Result<MultiValue> {
         let most = self.handle.left().unwrap_or(self.uncounted).saturating_mul(STEPS_PER_INSTRUCTION);
         let mut matcher = Matcher::new(subject, pattern, most);
@@ -158,14 +161,14 @@ impl Payer {
         let taken = most - matcher.steps();
         let values = match done {
             Ok(values) => values.unwrap_or_else(|| vec![Value::Nil]),
-            Err(Wrong::Fault(Fault::Pattern(what))) => wrong(lua, what)?,
-            Err(Wrong::Fault(Fault::Steps)) => {
+            Err(Failure::Fault(Fault::Pattern(what))) => wrong(lua, what)?,
+            Err(Failure::Fault(Fault::Steps)) => {
                 self.handle.exhaust();
-                // Read by nobody, as the next instruction ends the call; unless there is none.
+                // Never read, because the next instruction ends the call; unless there is none.
                 return wrong(lua, "the pattern takes too many steps").map(MultiValue::from_vec);
             }
-            Err(Wrong::Lua(error)) => {
-                // What was done before the memory ended is paid for too: the script may try again.
+            Err(Failure::Lua(error)) => {
+                // Work before the memory ended is charged too: the script may retry.
                 self.charge(taken / STEPS_PER_INSTRUCTION);
                 return Err(error);
             }
@@ -174,7 +177,7 @@ impl Payer {
         Ok(MultiValue::from_vec(values))
     }
 
-    /// Sorts the first `count` values of a table if all are numbers; whether they are.
+    /// Sorts the first `count` values of a table if all are numbers; returns whether they are.
     fn sort(&self, table: &Table, count: usize) -> mlua::Result<bool> {
         if !matches!(table.raw_get(1)?, Value::Number(_) | Value::Integer(_)) {
             return Ok(false);
@@ -205,10 +208,10 @@ fn wrong(lua: &Lua, what: &str) -> mlua::Result<Vec<Value>> {
     Ok(vec![Value::Boolean(false), Value::String(lua.create_string(what)?)])
 }
 
-/// Where Lua's `init` is in a text of so many bytes, from 0: below 0 it counts from the end.
+/// Converts Lua's `init` for a text of `bytes` bytes to a position from 0: negative values count from the end.
 fn place(init: f64, bytes: usize) -> usize {
     let from = if init < 0.0 { bytes as f64 + init.trunc() } else { init.trunc() - 1.0 };
-    // What is beyond either end, or no number, is there.
+    // Clamps values beyond either end, and NaN.
     (from.max(0.0) as usize).min(bytes)
 }
 
@@ -216,19 +219,19 @@ fn number(place: usize) -> Value {
     Value::Number(place as f64)
 }
 
-/// As Lua counts: the first byte's place, from 1, and the last one's.
+/// Returns the range as Lua counts: first byte, from 1, and last byte.
 fn ends(found: Match) -> [Value; 2] {
     [number(found.start + 1), number(found.end)]
 }
 
-/// A match's captures, or all of it where the pattern has none.
+/// Returns a match's captures, or all of it if the pattern has none.
 fn captures(
     lua: &Lua,
     mut values: Vec<Value>,
     matcher: &mut Matcher<'_>,
     subject: &[u8],
     found: Match,
-) -> Result<Vec<Value>, Wrong> {
+) -> Result<Vec<Value>, Failure> {
     let count = matcher.captures().max(1);
     add_captures(lua, &mut values, matcher, count, subject, found)?;
     Ok(values)
@@ -241,20 +244,20 @@ fn add_captures(
     count: usize,
     subject: &[u8],
     found: Match,
-) -> Result<(), Wrong> {
+) -> Result<(), Failure> {
     for index in 0..count {
         values.push(match matcher.capture(index, found)? {
             Capture::Bytes(start, end) => {
                 matcher.spend(((end - start) / BYTES_PER_STEP) as u64)?;
                 Value::String(lua.create_string(&subject[start..end])?)
             }
-            Capture::Place(place) => number(place + 1),
+            Capture::Position(place) => number(place + 1),
         });
     }
     Ok(())
 }
 
-/// Replaces up to `most` matches; the text, and how many there were. With more than `room` bytes there is no memory for it.
+/// Replaces up to `most` matches; returns the text, and their number. More than `room` bytes is a lack of memory.
 fn substitute(
     matcher: &mut Matcher<'_>,
     is_anchored: bool,
@@ -262,8 +265,8 @@ fn substitute(
     with: &[u8],
     most: f64,
     room: usize,
-) -> Result<(Vec<u8>, usize), Wrong> {
-    let mut text = Text { bytes: Vec::new(), room };
+) -> Result<(Vec<u8>, usize), Failure> {
+    let mut text = BoundedText { bytes: Vec::new(), room };
     let (mut copied, mut count, mut from) = (0, 0, 0);
     while (count as f64) < most && from <= subject.len() {
         let Some(found) = matcher.find(from, is_anchored)? else { break };
@@ -279,18 +282,24 @@ fn substitute(
     Ok((text.bytes, count))
 }
 
-/// What stands in a match's place: `%1` is a capture, `%0` the match, and `%` before any other byte is that byte.
-fn replace(text: &mut Text, matcher: &mut Matcher<'_>, subject: &[u8], with: &[u8], found: Match) -> Result<(), Wrong> {
+/// Appends the replacement of a match: `%1` is a capture, `%0` the match, and `%` before any other byte is that byte.
+fn replace(
+    text: &mut BoundedText,
+    matcher: &mut Matcher<'_>,
+    subject: &[u8],
+    with: &[u8],
+    found: Match,
+) -> Result<(), Failure> {
     let mut left = with;
     while let Some(escape) = memchr::memchr(b'%', left) {
         text.add(matcher, &left[..escape])?;
-        // Behind the end there is a zero byte in C, which LuaJIT takes for what is escaped.
+        // After the end there is a zero byte in C, which LuaJIT takes as the escaped byte.
         let escaped = left.get(escape + 1).copied().unwrap_or(0);
         match escaped {
             b'0' => text.add(matcher, &subject[found.start..found.end])?,
             b'1'..=b'9' => match matcher.capture(usize::from(escaped - b'1'), found)? {
                 Capture::Bytes(start, end) => text.add(matcher, &subject[start..end])?,
-                Capture::Place(place) => text.add(matcher, (place + 1).to_string().as_bytes())?,
+                Capture::Position(place) => text.add(matcher, (place + 1).to_string().as_bytes())?,
             },
             other => text.add(matcher, &[other])?,
         }
@@ -299,16 +308,16 @@ fn replace(text: &mut Text, matcher: &mut Matcher<'_>, subject: &[u8], with: &[u
     text.add(matcher, left)
 }
 
-/// A text that grows, up to its room.
-struct Text {
+/// A text that grows up to a limit.
+struct BoundedText {
     bytes: Vec<u8>,
     room: usize,
 }
 
-impl Text {
-    fn add(&mut self, matcher: &mut Matcher<'_>, piece: &[u8]) -> Result<(), Wrong> {
+impl BoundedText {
+    fn add(&mut self, matcher: &mut Matcher<'_>, piece: &[u8]) -> Result<(), Failure> {
         if self.bytes.len() + piece.len() > self.room {
-            return Err(Wrong::Lua(mlua::Error::MemoryError("not enough memory".to_owned())));
+            return Err(Failure::Lua(mlua::Error::MemoryError("not enough memory".to_owned())));
         }
         matcher.spend(1 + (piece.len() / BYTES_PER_STEP) as u64)?;
         self.bytes.extend_from_slice(piece);

@@ -1,4 +1,4 @@
-//! The thread that looks at calls, and what it looks with.
+//! The thread that checks calls.
 
 use std::fs::{self, File};
 use std::io;
@@ -9,77 +9,77 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::guard::{Look, Watched};
+use crate::guard::{Check, Watched};
 
-/// How long it waits between two looks, at least and at most.
+/// Shortest and longest pause between two checks.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-/// The most that is taken to have passed between two looks. Had this process been stopped, that would be nobody's fault.
+/// The most time counted between two checks: a stop of the whole process is no script's fault.
 const LONGEST_STEP: Duration = Duration::from_secs(1);
 
-/// Looks at it from now on, until it is dropped.
+/// Adds a state to the checks, until it is dropped.
 pub(crate) fn watch(watched: &Arc<Watched>) {
-    let mut all = WATCHDOG.all();
-    all.watched.push(Arc::downgrade(watched));
+    let mut list = WATCHDOG.list();
+    list.watched.push(Arc::downgrade(watched));
     WATCHDOG.more.notify_one();
-    if !all.is_awake {
-        // Without the thread, limits are not kept; a script that needs none runs all the same.
-        all.is_awake = thread::Builder::new().name("watchdog".into()).spawn(keep_looking).is_ok();
+    if !list.is_awake {
+        // Without the thread, limits have no effect; a script that needs none runs all the same.
+        list.is_awake = thread::Builder::new().name("watchdog".into()).spawn(run).is_ok();
     }
 }
 
-/// What this process may use before its states are asked how much is theirs, bytes: half of what there is.
+/// Returns the memory of this process, bytes, beyond which its states check their shares: half of the machine's.
 pub(crate) fn memory() -> u64 {
     let machine = rustix::system::sysinfo();
     let machine = machine.totalram as u64 * u64::from(machine.mem_unit);
-    // In a container this is its own limit; elsewhere it is not there.
+    // In a container this is its own limit; elsewhere the file does not exist.
     let container = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
     machine.min(container.unwrap_or(u64::MAX)) / 2
 }
 
 static WATCHDOG: Watchdog =
-    Watchdog { all: Mutex::new(All { watched: Vec::new(), is_awake: false }), more: Condvar::new() };
+    Watchdog { list: Mutex::new(WatchList { watched: Vec::new(), is_awake: false }), more: Condvar::new() };
 
 struct Watchdog {
-    all: Mutex<All>,
+    list: Mutex<WatchList>,
     more: Condvar,
 }
 
-struct All {
+struct WatchList {
     watched: Vec<Weak<Watched>>,
     is_awake: bool,
 }
 
 impl Watchdog {
-    fn all(&self) -> MutexGuard<'_, All> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    fn list(&self) -> MutexGuard<'_, WatchList> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn keep_looking() {
+fn run() {
     let usage = File::open("/proc/self/statm");
-    let mut all = WATCHDOG.all();
+    let mut list = WATCHDOG.list();
     let mut last = Instant::now();
     loop {
-        let watched: Vec<_> = all.watched.iter().filter_map(Weak::upgrade).collect();
-        all.watched.retain(|watched| watched.strong_count() > 0);
+        let watched: Vec<_> = list.watched.iter().filter_map(Weak::upgrade).collect();
+        list.watched.retain(|watched| watched.strong_count() > 0);
         let Some(shortest) = watched.iter().map(|watched| watched.limit).min() else {
-            all = WATCHDOG.more.wait(all).unwrap_or_else(PoisonError::into_inner);
+            list = WATCHDOG.more.wait(list).unwrap_or_else(PoisonError::into_inner);
             last = Instant::now();
             continue;
         };
-        drop(all);
+        drop(list);
         let memory = usage.as_ref().map_or(Ok(0), memory_used).unwrap_or_default();
-        let look = Look { passed: last.elapsed().min(LONGEST_STEP), now_ns: now_ns(), memory };
+        let check = Check { passed: last.elapsed().min(LONGEST_STEP), now_ns: now_ns(), memory };
         last = Instant::now();
-        watched.iter().for_each(|watched| watched.look(&look));
+        watched.iter().for_each(|watched| watched.check(&check));
         drop(watched);
         thread::sleep((shortest / 4).clamp(PAUSE.0, PAUSE.1));
-        all = WATCHDOG.all();
+        list = WATCHDOG.list();
     }
 }
 
-/// What this process has in memory, bytes: the second number of `/proc/self/statm`, in pages.
+/// Returns the memory use of this process, bytes: the second number of `/proc/self/statm`, in pages.
 fn memory_used(statm: &File) -> io::Result<u64> {
     let mut text = [0; 128];
     let length = statm.read_at(&mut text, 0)?;

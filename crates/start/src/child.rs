@@ -1,8 +1,8 @@
-//! From the superdaemon to the command: a process that puts the sockets in their places and becomes the command.
+//! Starts a generation: a process that arranges the sockets and becomes the command.
 //!
-//! Two sides: [`Launch`] starts this same program anew with a few words, [`Child`] reads them in the new process. The
-//! process number stays the same all the way, so that the command finds its own in LISTEN_PID; and nothing unsafe need be
-//! done between fork and exec.
+//! [`Launch`] starts this program again with a few arguments, and [`Child`] reads them in the new process. The
+//! process number stays the same, so the command finds its own in LISTEN_PID. Nothing unsafe happens between fork and
+//! exec.
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -15,23 +15,23 @@ use std::process::{Command, Stdio};
 use oroshi_net::handover::{HandoverError, Move, become_program};
 
 use crate::guard::OWN_NAME;
-use crate::sockets::{Opened, Socket, moves};
+use crate::sockets::{Inheritable, Socket, moves};
 
-/// What a new generation is started with.
+/// The inputs of a new generation.
 pub(crate) struct Launch<'a> {
-    /// This program, and the words that make it a [`Child`].
+    /// This program, and the arguments that make it a [`Child`].
     pub(crate) helper: &'a [OsString],
     pub(crate) command: &'a [OsString],
     pub(crate) sockets: &'a [Socket],
     pub(crate) folder: Option<&'a Path>,
-    /// A process group of its own.
+    /// Whether it gets its own process group.
     pub(crate) own_group: bool,
     pub(crate) variables: Vec<(OsString, OsString)>,
     pub(crate) no_input: bool,
 }
 
 impl Launch<'_> {
-    /// Starts it. It is waited for with all other processes, and not by a handle.
+    /// Starts the process. The caller reaps it with all other processes, not through a handle.
     pub(crate) fn start(self) -> io::Result<u32> {
         let (program, words) = self.helper.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
@@ -50,39 +50,39 @@ impl Launch<'_> {
         if self.own_group {
             command.process_group(0);
         }
-        let _open = Opened::new(self.sockets)?;
+        let _open = Inheritable::new(self.sockets)?;
         Ok(command.spawn()?.id())
     }
 }
 
-/// The new process, before it is the command.
+/// The new process, before it becomes the command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Child {
-    /// The sockets: where they are, and where the command looks for them.
+    /// The sockets: present numbers, and numbers in the command.
     pub sockets: Vec<Move>,
     /// The folder to run in.
     pub folder: Option<PathBuf>,
-    /// What to become.
+    /// The command with its arguments.
     pub command: Vec<OsString>,
 }
 
-/// Why the process did not become the command.
+/// The reason why the process did not become the command.
 #[derive(Debug, thiserror::Error)]
 pub enum ChildError {
-    /// The folder is not there, or not for this user.
+    /// The folder does not exist, or this user may not enter it.
     #[error("cannot change to the folder {}", .folder.display())]
     Folder {
         /// The folder.
         folder: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The program is in none of PATH's folders, may not be executed, or is no program.
+    /// The program is not in PATH, is not executable, or is not a program.
     #[error("cannot start `{program}`: {}", why(.error, .program))]
     Start {
         /// Its name.
         program: String,
-        /// What is wrong; the message says it.
+        /// The cause, with its message.
         error: HandoverError,
     },
 }
@@ -91,7 +91,7 @@ impl Child {
     /// Becomes the command.
     ///
     /// # Errors
-    /// It returns only when that fails; the process should end then.
+    /// It returns only on failure; the process should then end.
     pub fn become_it(self) -> Result<Infallible, ChildError> {
         if let Some(folder) = self.folder {
             std::env::set_current_dir(&folder).map_err(|source| ChildError::Folder { folder, source })?;
@@ -106,10 +106,10 @@ impl Child {
             .map_err(|error| ChildError::Start { program: program.to_string_lossy().into_owned(), error })
     }
 
-    /// Reads `7=3`: a descriptor's number here and there.
+    /// Parses `7=3`: a descriptor's number here and in the command.
     ///
     /// # Errors
-    /// When it is something else, in words.
+    /// A message for the user.
     pub fn socket(text: &str) -> Result<Move, String> {
         let number = |text: &str| text.parse::<RawFd>().ok().filter(|number| *number >= 0);
         let read = text.split_once('=').and_then(|(from, to)| Some(Move { from: number(from)?, to: number(to)? }));
@@ -117,7 +117,7 @@ impl Child {
     }
 }
 
-/// Why a program cannot be run, in words.
+/// Explains why a program cannot run.
 fn why(error: &HandoverError, program: &str) -> String {
     let HandoverError::Exec(error) = error else { return error.to_string() };
     match error.kind() {

@@ -2,8 +2,9 @@
 //!
 //! - `GET /status`: [`Status`] as JSON.
 //! - `GET /metrics`: the same for Prometheus.
-//! - `POST /restart`: starts a new generation, and answers with an [`Outcome`] when it serves and the older ones have ended, or
-//!   when it will not; `POST /restart?first` when the first attempt has failed, even if another follows by itself.
+//! - `POST /restart`: starts a new generation. The response is an [`Outcome`], sent when the generation serves and
+//!   the older ones have ended, or when it has failed for good. `POST /restart?first` also responds when the first
+//!   attempt has failed, even if another follows.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -20,7 +21,7 @@ use tokio::sync::{mpsc::UnboundedSender, oneshot};
 use crate::http::{HttpError, answer, request, write};
 use crate::status::Status;
 
-/// What comes of a restart that was asked for.
+/// The result of a requested restart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
 pub enum Outcome {
@@ -31,93 +32,97 @@ pub enum Outcome {
         /// Its process.
         pid: u32,
     },
-    /// It failed.
+    /// The new generation failed.
     Failed {
         /// Its number.
         generation: u64,
-        /// Why, in words.
+        /// The reason.
         why: String,
-        /// The generation that serves on, if any.
+        /// The generation that keeps serving, if any.
         stays: Option<u64>,
-        /// Whether another attempt follows by itself.
+        /// Whether another attempt follows automatically.
         again: bool,
     },
     /// The superdaemon is ending.
     Ending,
 }
 
-/// A question to the superdaemon.
+/// A request to the superdaemon.
 #[derive(Debug)]
-pub(crate) enum Ask {
+pub(crate) enum Request {
     Status(oneshot::Sender<Status>),
     Restart {
-        /// Whether the first attempt counts, even if another follows.
+        /// Whether to report the first attempt, even if another follows.
         first: bool,
         reply: oneshot::Sender<Outcome>,
     },
 }
 
-/// Why the superdaemon cannot be asked.
+/// The reason why the superdaemon cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// Nobody listens there: is it running, and is it this one's socket?
+    /// Nothing listens there: check that it is running, and that this is its socket.
     #[error("no superdaemon answers at {}", .path)]
     Connect {
         /// The socket.
         path: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: Box<ConnectError>,
     },
-    /// The path cannot be a socket's: name the right one.
+    /// The path cannot be a socket's: use the right one.
     #[error("`{path}` cannot be a control socket")]
     Path {
         /// The path.
         path: String,
-        /// What is wrong with it.
+        /// The defect.
         source: oroshi_net::address::UnixAddressError,
     },
-    /// It ended meanwhile, or something else listens there.
+    /// It ended meanwhile, or another program listens there.
     #[error("the superdaemon at {path} gave no answer")]
     Http {
         /// The socket.
         path: String,
-        /// What came instead.
+        /// The cause.
         source: HttpError,
     },
-    /// It is stuck, in a log that nobody reads perhaps: see what it waits for.
+    /// It is stuck, perhaps because its log is not read: check what it waits for.
     #[error("the superdaemon at {path} took a connection, and gave no answer within {seconds}s")]
     Late {
         /// The socket.
         path: String,
-        /// So long.
+        /// Seconds waited.
         seconds: u64,
     },
-    /// Something else listens there, or one of another version.
+    /// Another program listens there, or another version.
     #[error("what listens at {path} is no superdaemon of this version: it answered with status {status}")]
     Answer {
         /// The socket.
         path: String,
-        /// The status of its answer.
+        /// The status of its response.
         status: u16,
     },
-    /// No runtime could be made: descriptors are used up.
+    /// No runtime could be made: no descriptors are left.
     #[error("cannot prepare to connect")]
     Runtime(#[source] std::io::Error),
 }
 
-/// Makes the socket.
+/// Binds the socket.
 pub(crate) fn bind(address: &UnixAddress) -> Result<BoundListener, ListenError> {
     let options = ListenOptions { backlog: 16, unix_mode: Some(0o600), ..ListenOptions::default() };
     BoundListener::bind_unix(address.clone(), &options)
 }
 
-/// Connections at once.
+/// The most simultaneous connections.
 const CONNECTIONS: usize = 64;
-/// So many of them may wait for what comes of a restart: the others are for those who want to know why that takes so long.
+/// The most connections that may wait for a restart; the others remain for status requests.
 const WAITING: usize = 48;
 
-/// Answers until `end` resolves.
-pub(crate) async fn serve(listener: oroshi_net::Listener, asks: impl Fn(Ask) + 'static, end: impl Future<Output = ()>) {
+/// Serves requests until `end` resolves.
+pub(crate) async fn serve(
+    listener: oroshi_net::Listener,
+    asks: impl Fn(Request) + 'static,
+    end: impl Future<Output = ()>,
+) {
     let settings = Settings { connections: CONNECTIONS, drain_timeout: Duration::from_secs(1), ..Settings::default() };
     let waiting = Cell::new(0);
     let handler = async move |exchange: &mut Exchange<'_>| handle(exchange, &asks, &waiting).await;
@@ -128,13 +133,13 @@ const JSON: (&str, &[u8]) = ("Content-Type", b"application/json");
 const TEXT: (&str, &[u8]) = ("Content-Type", b"text/plain; charset=utf-8");
 const PROMETHEUS: (&str, &[u8]) = ("Content-Type", b"text/plain; version=0.0.4");
 
-async fn handle(exchange: &mut Exchange<'_>, asks: &impl Fn(Ask), waiting: &Cell<usize>) -> Result<(), Error> {
+async fn handle(exchange: &mut Exchange<'_>, asks: &impl Fn(Request), waiting: &Cell<usize>) -> Result<(), Error> {
     let head = &exchange.head;
     let (path, query) = head.target.split_once('?').unwrap_or((head.target, ""));
     match (head.method, path) {
         ("GET", "/status" | "/metrics") => {
             let (reply, status) = oneshot::channel();
-            asks(Ask::Status(reply));
+            asks(Request::Status(reply));
             let is_status = path == "/status";
             match status.await {
                 Ok(status) if is_status => exchange.reply.send(200, [JSON], json(&status).as_bytes()).await,
@@ -148,12 +153,12 @@ async fn handle(exchange: &mut Exchange<'_>, asks: &impl Fn(Ask), waiting: &Cell
         }
         ("POST", "/restart") => {
             let (reply, mut outcome) = oneshot::channel();
-            asks(Ask::Restart { first: query == "first", reply });
+            asks(Request::Restart { first: query == "first", reply });
             waiting.set(waiting.get() + 1);
             let mut gone = std::pin::pin!(exchange.body.peer_closed());
             let outcome = std::future::poll_fn(|context| match Pin::new(&mut outcome).poll(context) {
                 Poll::Ready(outcome) => Poll::Ready(Some(outcome.unwrap_or(Outcome::Ending))),
-                // The restart goes on; whoever asked for it has gone away.
+                // The client has gone; the restart continues.
                 Poll::Pending => gone.as_mut().poll(context).map(|()| None),
             })
             .await;
@@ -170,30 +175,30 @@ async fn handle(exchange: &mut Exchange<'_>, asks: &impl Fn(Ask), waiting: &Cell
 }
 
 fn json(value: &impl Serialize) -> String {
-    // There is nothing in it that JSON cannot say.
+    // JSON can represent all of it.
     let mut text = serde_json::to_string_pretty(value).unwrap_or_default();
     text.push('\n');
     text
 }
 
-/// Asks the superdaemon at this socket what it is doing.
+/// Asks the superdaemon at this socket for its status.
 ///
 /// # Errors
-/// [`ControlError`], when there is none.
+/// [`ControlError`] if it cannot be reached.
 pub fn ask_status(path: &Path) -> Result<Status, ControlError> {
     ask(path, "GET", "/status", Some(ANSWER))
 }
 
-/// Has the superdaemon at this socket start a new generation, and waits for what comes of it; with `first`, for what comes of
+/// Makes the superdaemon at this socket start a new generation, and waits for the outcome; with `first`, for that of
 /// the first attempt.
 ///
 /// # Errors
-/// [`ControlError`], when there is none.
+/// [`ControlError`] if it cannot be reached.
 pub fn ask_restart(path: &Path, first: bool) -> Result<Outcome, ControlError> {
     ask(path, "POST", if first { "/restart?first" } else { "/restart" }, None)
 }
 
-/// How long it may take to be connected, and to be told what is known already.
+/// Timeout for connecting, and for answers that need no wait.
 const CONNECT: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -228,13 +233,13 @@ fn ask<T: for<'de> Deserialize<'de>>(
     })
 }
 
-/// Where questions go to.
+/// Sends requests into a channel.
 pub(crate) fn into_channel<T: 'static>(
     sender: UnboundedSender<T>,
-    wrap: impl Fn(Ask) -> T + 'static,
-) -> impl Fn(Ask) + 'static {
+    wrap: impl Fn(Request) -> T + 'static,
+) -> impl Fn(Request) + 'static {
     move |ask| {
-        // Whoever asks too late gets no answer, and knows that by it.
+        // After the end the reply is dropped, which tells the client.
         let _ = sender.send(wrap(ask));
     }
 }

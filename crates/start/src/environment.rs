@@ -1,9 +1,8 @@
-//! What the command finds in its environment, and what the environment says to the superdaemon.
+//! The command's environment, and the superdaemon's settings in it.
 //!
-//! `start_server` passes its options on to the command as variables, reads a folder of variables (`--envdir`, as
-//! daemontools' envdir has it) when it begins and whenever something happens, and takes its own settings from what comes of
-//! that. The folder's first reading stays: a variable whose file is removed later keeps the value that it had at the
-//! beginning.
+//! `start_server` passes its options on to the command as variables. It reads a folder of variables (`--envdir`, like
+//! daemontools' envdir) at the beginning and on every event, and takes its own settings from the result. The first
+//! reading of the folder stays: if a variable's file is removed later, the variable keeps its initial value.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -17,33 +16,33 @@ use oroshi_words::units::parse_time;
 
 use crate::machine::Tunables;
 
-/// Between two automatic restarts, where nothing else is said.
+/// Default interval between automatic restarts.
 const AUTO_RESTART: Duration = Duration::from_secs(360);
-/// Before older generations are told to stop, with automatic restarts, where nothing else is said.
+/// Default delay before older generations are told to stop, with automatic restarts.
 const AUTO_KILL_OLD_DELAY: Duration = Duration::from_secs(5);
-/// A variable that is longer is none.
+/// Longest value of a variable, bytes; longer ones are ignored.
 const LONGEST: u64 = 1 << 20;
 
 /// The folder of variables.
 pub const ENVDIR: &str = "ENVDIR";
-/// Whether to restart by time.
+/// Switches automatic restarts on.
 pub const ENABLE_AUTO_RESTART: &str = "ENABLE_AUTO_RESTART";
-/// How often.
+/// The interval between automatic restarts.
 pub const AUTO_RESTART_INTERVAL: &str = "AUTO_RESTART_INTERVAL";
-/// How long older generations serve on.
+/// How long older generations keep serving.
 pub const KILL_OLD_DELAY: &str = "KILL_OLD_DELAY";
 
-/// All variables.
+/// The variables of the command.
 #[derive(Clone, Debug)]
 pub struct Environment {
-    /// The process's own, the options, and the folder's first reading.
+    /// The process's variables, the options, and the first reading of the folder.
     base: BTreeMap<OsString, OsString>,
-    /// The folder's last reading.
+    /// The last reading of the folder.
     folder: BTreeMap<OsString, OsString>,
 }
 
 impl Environment {
-    /// From the process's own variables and what the options set beside them. Reads the folder; and says what is wrong.
+    /// Combines the process's variables with those of the options, and reads the folder; also returns its problems.
     pub fn new(
         own: impl IntoIterator<Item = (OsString, OsString)>,
         options: impl IntoIterator<Item = (&'static str, OsString)>,
@@ -57,7 +56,7 @@ impl Environment {
         (environment, problems)
     }
 
-    /// Reads the folder again; and says what is wrong.
+    /// Reads the folder again; returns its problems.
     pub fn reload(&mut self) -> Vec<String> {
         let Some(folder) = self.envdir() else { return Vec::new() };
         let (read, problems) = read_folder(&folder);
@@ -70,19 +69,19 @@ impl Environment {
         self.base.get(OsStr::new(ENVDIR)).filter(|path| !path.is_empty()).map(PathBuf::from)
     }
 
-    /// A variable's value now.
+    /// Returns the present value of a variable.
     pub fn get(&self, name: &str) -> Option<&OsStr> {
         let name = OsStr::new(name);
         self.folder.get(name).or_else(|| self.base.get(name)).map(OsString::as_os_str)
     }
 
-    /// Every variable and its value now.
+    /// Returns every variable with its present value.
     pub fn variables(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         let others = self.base.iter().filter(|(name, _)| !self.folder.contains_key(*name));
         self.folder.iter().chain(others).map(|(name, value)| (name.as_os_str(), value.as_os_str()))
     }
 
-    /// What the variables say to the superdaemon; and what is not understood in them.
+    /// Returns the superdaemon's settings in the variables, and the problems in them.
     pub fn tunables(&self) -> (Tunables, Vec<String>) {
         let mut problems = Vec::new();
         let mut time = |name: &str, default: Duration| match self.text(name) {
@@ -92,7 +91,7 @@ impl Environment {
                 default
             }),
         };
-        // Perl's truth, which it was made for.
+        // Truth as in Perl, for compatibility.
         let enabled = self.get(ENABLE_AUTO_RESTART).is_some_and(|value| !value.is_empty() && value != "0");
         let interval = match time(AUTO_RESTART_INTERVAL, AUTO_RESTART) {
             Duration::ZERO => AUTO_RESTART,
@@ -109,7 +108,7 @@ impl Environment {
     }
 }
 
-/// A variable for each file: its name, and its first line. What cannot be read is told, and left out.
+/// Reads a variable from each file: its name, and its first line. Skips unreadable files and reports them.
 fn read_folder(folder: &Path) -> (BTreeMap<OsString, OsString>, Vec<String>) {
     let mut read = BTreeMap::new();
     let mut problems = Vec::new();
@@ -123,7 +122,7 @@ fn read_folder(folder: &Path) -> (BTreeMap<OsString, OsString>, Vec<String>) {
     for entry in entries.flatten() {
         let (name, path) = (entry.file_name(), entry.path());
         let bytes = name.as_bytes();
-        // A pipe would be waited for; a folder has no first line.
+        // Reading a pipe would block; a folder has no first line.
         if bytes.starts_with(b".") || bytes.contains(&b'=') || !path.is_file() {
             continue;
         }
@@ -136,7 +135,7 @@ fn read_folder(folder: &Path) -> (BTreeMap<OsString, OsString>, Vec<String>) {
     (read, problems)
 }
 
-/// `None` when the file is empty: that sets nothing.
+/// `None` for an empty file, which sets nothing.
 fn first_line(path: &Path) -> io::Result<Option<OsString>> {
     let mut line = Vec::new();
     BufReader::new(File::open(path)?.take(LONGEST)).read_until(b'\n', &mut line)?;
@@ -146,7 +145,7 @@ fn first_line(path: &Path) -> io::Result<Option<OsString>> {
     if line.last() == Some(&b'\n') {
         line.pop();
     }
-    // No variable can hold what comes behind a NUL.
+    // A variable cannot contain a NUL.
     line.truncate(line.iter().position(|byte| *byte == 0).unwrap_or(line.len()));
     Ok(Some(OsString::from_vec(line)))
 }

@@ -1,4 +1,4 @@
-//! The files that tell others about the superdaemon: its process, and its generations.
+//! Files about the superdaemon for other programs: its process number, and its generations.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -9,47 +9,47 @@ use std::time::Duration;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-/// The file with the superdaemon's process number, locked (flock(2)) for as long as it lives, as `start_server` has it;
-/// removed when this is dropped.
+/// The file with the superdaemon's process number, locked (flock(2)) while it runs, as in `start_server`; removed on
+/// drop.
 #[derive(Debug)]
 pub(crate) struct PidFile {
     path: PathBuf,
     file: File,
 }
 
-/// Why a file could not be used.
+/// The reason why a file is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// Another superdaemon runs with the same file: stop it first, or give this one a file of its own.
+    /// Another superdaemon uses this file: stop it first, or use another file.
     #[error("{} is in use: {} holds its lock", .path.display(), holder(*.pid))]
     InUse {
         /// The file.
         path: PathBuf,
-        /// The process number that is in it.
+        /// The process number in it.
         pid: Option<u32>,
     },
-    /// The folder is not there, or this user may not write to it.
+    /// The folder does not exist, or this user may not write to it.
     #[error("cannot write {}", .path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file is not there or not to be read: is the superdaemon running, and is this its file?
+    /// The file does not exist or is unreadable: check that the superdaemon is running, and that this is its file.
     #[error("cannot read {}", .path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file holds something else than a process number: name the right one.
+    /// The file does not contain a process number: name the right one.
     #[error("{} holds no process number but `{text}`", .path.display())]
     NoPid {
         /// The file.
         path: PathBuf,
-        /// What it holds.
+        /// Its contents.
         text: String,
     },
     /// The superdaemon that wrote the file has ended: start it.
@@ -57,7 +57,7 @@ pub enum FileError {
     Ended {
         /// The file.
         path: PathBuf,
-        /// The process number that is in it.
+        /// The process number in it.
         pid: u32,
     },
 }
@@ -67,20 +67,21 @@ fn holder(pid: Option<u32>) -> String {
 }
 
 impl PidFile {
-    /// Makes the file, or takes over one that nobody holds any more.
+    /// Makes the file, or takes over an unlocked one.
     pub(crate) fn claim(path: &Path) -> Result<Self, FileError> {
         let failed = |source| FileError::Write { path: path.to_owned(), source };
-        // Kept absolute, so that it is found again at the end.
+        // An absolute path still works at the end.
         let absolute = std::path::absolute(path).map_err(failed)?;
         let mut patience = 5;
         loop {
-            // Not through a link: in a folder that others may write to it could lead to any file of this user.
+            // Without following links: in a folder that others may write to, a link could lead to any file of this
+            // user.
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(false);
             let mut file = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(&absolute).map_err(failed)?;
             match file.try_lock() {
                 Ok(()) => {}
-                // `--status` and its like take the lock for an instant, to see whether anybody holds it.
+                // `--status` and similar commands hold the lock briefly to test it.
                 Err(TryLockError::WouldBlock) if patience > 0 => {
                     patience -= 1;
                     std::thread::sleep(Duration::from_millis(20));
@@ -91,7 +92,7 @@ impl PidFile {
                 }
                 Err(TryLockError::Error(source)) => return Err(failed(source)),
             }
-            // Whoever held it may have removed it while we waited for nothing: then the lock is on a file without a name.
+            // The previous owner may have removed the file meanwhile: then the lock is on a deleted file.
             if is_at(&file, &absolute) {
                 let write = |file: &mut File| {
                     file.set_len(0)?;
@@ -109,13 +110,13 @@ impl PidFile {
 impl Drop for PidFile {
     fn drop(&mut self) {
         if is_at(&self.file, &self.path) {
-            // A file that stays is found unlocked by the next.
+            // If this fails, the next superdaemon finds the file unlocked.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// A superdaemon that runs, found by its file.
+/// A running superdaemon, found by its file.
 #[derive(Debug)]
 pub struct Running {
     /// Its process.
@@ -125,10 +126,10 @@ pub struct Running {
 }
 
 impl Running {
-    /// Reads the file, whose lock must be held: a number alone may by now be that of any process.
+    /// Reads the file, whose lock must be held: without the lock, the number may now belong to another process.
     ///
     /// # Errors
-    /// When the file cannot be read, is something else, or nobody holds its lock.
+    /// When the file is unreadable, is something else, or is not locked.
     pub fn find(path: &Path) -> Result<Self, FileError> {
         let failed = |source| FileError::Read { path: path.to_owned(), source };
         let mut file = File::open(path).map_err(failed)?;
@@ -143,15 +144,15 @@ impl Running {
         }
     }
 
-    /// The file by which it was found.
+    /// The file that identifies it.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Waits until it has ended: until nobody holds the file's lock any more.
+    /// Waits until the superdaemon has ended, which releases the file's lock.
     ///
     /// # Errors
-    /// When the system does not let us wait.
+    /// When the wait fails.
     pub fn wait(&self) -> Result<(), FileError> {
         self.file.lock_shared().map_err(|source| FileError::Read { path: self.path.clone(), source })
     }
@@ -169,12 +170,11 @@ fn is_at(file: &File, path: &Path) -> bool {
     file.metadata().is_ok_and(same)
 }
 
-/// The file with a line `generation:process` for each generation that serves or has served, written atomically; removed when
-/// this is dropped.
+/// The file with a line `generation:process` for each generation, written atomically; removed on drop.
 #[derive(Debug)]
 pub(crate) struct StatusFile {
     path: PathBuf,
-    /// The file as it was last written.
+    /// The last written file.
     written: Option<File>,
 }
 
@@ -182,12 +182,12 @@ impl StatusFile {
     pub(crate) fn new(path: &Path) -> Result<Self, FileError> {
         let failed = |source| FileError::Write { path: path.to_owned(), source };
         let path = std::path::absolute(path).map_err(failed)?;
-        // What cannot be written later is better known now.
+        // Reports now if a later write would fail.
         let folder = path.parent().unwrap_or(Path::new("/"));
         if !folder.metadata().map_err(failed)?.is_dir() {
             return Err(failed(Errno::NOTDIR.into()));
         }
-        // It is replaced as a whole, whatever it is: what is no file should not be.
+        // Writing replaces it, so it must be an ordinary file.
         if path.symlink_metadata().is_ok_and(|there| !there.is_file()) {
             return Err(failed(io::Error::other("something else than a file is there")));
         }
@@ -199,7 +199,7 @@ impl StatusFile {
         temporary.push(format!(".{}", std::process::id()));
         let lines: String = generations.iter().map(|(number, pid)| format!("{number}:{pid}\n")).collect();
         let write = || {
-            // One that died in between may have left it, or somebody else have put a link there.
+            // A crashed superdaemon may have left it, or someone may have put a link there.
             match fs::remove_file(&temporary) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -217,17 +217,17 @@ impl StatusFile {
 
 impl Drop for StatusFile {
     fn drop(&mut self) {
-        // Another superdaemon may have been given the same name.
+        // Another superdaemon may use the same name.
         if self.written.as_ref().is_some_and(|file| is_at(file, &self.path)) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// The generations that a status file lists, in order.
+/// Returns the generations in a status file, in order.
 ///
 /// # Errors
-/// When it cannot be read.
+/// When it is unreadable.
 pub fn listed_generations(path: &Path) -> Result<Vec<u64>, FileError> {
     let text = fs::read_to_string(path).map_err(|source| FileError::Read { path: path.to_owned(), source })?;
     let mut numbers: Vec<u64> = text.lines().filter_map(|line| line.split_once(':')?.0.parse().ok()).collect();

@@ -1,11 +1,12 @@
-//! `--die-together`: the command ends when the superdaemon dies, however that comes about.
+//! `--die-together`: ends the command when the superdaemon dies, for any reason.
 //!
-//! Each generation is a process group of its own, and a small process beside the superdaemon, the guard, knows them all: it
-//! reads a pipe that closes when the superdaemon is gone, and then ends the groups, and whatever has left its group: that it finds by
-//! a variable that they all have from the superdaemon. At an end in order the superdaemon itself ends what is left below it.
+//! Each generation has its own process group. A small process beside the superdaemon, the guard, knows all groups. It
+//! reads a pipe that closes when the superdaemon dies, and then ends the groups. It also ends processes that have
+//! left their group, which it finds by an environment variable. At a normal end, the superdaemon itself ends the
+//! remaining processes below it.
 //!
-//! (The kernel can send a signal to a process whose parent dies, PR_SET_PDEATHSIG. But it tells only the first process of a
-//! generation, forgets about it when that changes its user, and would come on top of ours: for many programs a second
+//! (The kernel can send a signal to a process whose parent dies, PR_SET_PDEATHSIG. But it signals only the first
+//! process of a generation, not after a change of user, and in addition to our signal: for many programs a second
 //! signal means "at once".)
 
 use std::collections::BTreeSet;
@@ -21,31 +22,31 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::notify::secret;
 
-/// How often to look whether a group has ended.
-const LOOK: Duration = Duration::from_millis(20);
+/// Interval for checking whether a group has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What all that belongs to one superdaemon has in its environment.
+/// The variable in the environment of all processes of one superdaemon.
 const TOGETHER: &str = "OROSHI_START_TOGETHER";
 
-/// What it is called in a list of processes.
+/// The guard's name in a list of processes.
 pub(crate) const OWN_NAME: &str = "oroshi";
 
-/// The superdaemon's side.
+/// The superdaemon's handle on the guard.
 #[derive(Debug)]
-pub(crate) struct Guarded {
+pub(crate) struct GuardProcess {
     program: Vec<OsString>,
     signal: Signal,
     patience: Duration,
-    /// What the variable [`TOGETHER`] says in all of them.
+    /// The value of [`TOGETHER`] for this superdaemon.
     mark: String,
     /// The first process of each group.
     groups: BTreeSet<u32>,
-    /// Those of them that have ended, while others of their group have not.
+    /// The groups whose first process has ended, while others have not.
     headless: BTreeSet<u32>,
     guard: Option<(u32, ChildStdin)>,
 }
 
-impl Guarded {
+impl GuardProcess {
     /// Starts the guard.
     pub(crate) fn new(program: &[OsString], signal: Signal, patience: Duration) -> io::Result<Self> {
         let mark = secret(8)?;
@@ -62,7 +63,7 @@ impl Guarded {
         Ok(guarded)
     }
 
-    /// Starts it, and tells it all that there is.
+    /// Starts the guard, and sends it all groups.
     pub(crate) fn start(&mut self) -> io::Result<()> {
         let (program, words) = self.program.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
@@ -78,7 +79,7 @@ impl Guarded {
         Ok(())
     }
 
-    /// Its process.
+    /// Process number of the guard.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.guard.as_ref().map(|(pid, _)| *pid)
     }
@@ -88,8 +89,8 @@ impl Guarded {
         self.tell('+', pid);
     }
 
-    /// A process has been waited for: any, as it may be the last of a group whose first has ended before it. The number of a group
-    /// is not given to another as long as there is a process in it.
+    /// Handles a reaped process, which may be the last of a group whose first process ended before. A group's number
+    /// is not reused while the group has a process.
     pub(crate) fn ended(&mut self, pid: u32) {
         if self.groups.contains(&pid) {
             self.headless.insert(pid);
@@ -102,7 +103,7 @@ impl Guarded {
         }
     }
 
-    /// The variable that the command is given, by which it and all that it starts is known.
+    /// The variable that identifies the command and its descendants.
     pub(crate) fn variable(&self) -> (&'static str, &str) {
         (TOGETHER, &self.mark)
     }
@@ -113,23 +114,23 @@ impl Guarded {
 
     fn write(&mut self, line: &str) {
         if let Some((_, input)) = &mut self.guard {
-            // A guard that has ended is started again when that is noticed.
+            // If the guard has ended, the superdaemon notices and restarts it.
             let _ = input.write_all(line.as_bytes());
         }
     }
 }
 
-/// The guard itself: until its input closes, and everything that it was told of has ended. Gives what it had to end: the first process of
-/// each group, and those that had left theirs.
+/// Runs the guard until its input closes and all its groups have ended. Returns the processes that it had to end: the
+/// first of each group, and those that had left their group.
 ///
-/// For a process of its own.
+/// Call it in a process of its own.
 ///
 /// # Errors
 /// When its input cannot be read.
 pub fn guard(signal: Signal, patience: Duration) -> io::Result<Vec<u32>> {
-    // Away from the terminal: Ctrl-C is for the others. It fails for whoever leads a group already, and is apart by that.
+    // Away from the terminal: Ctrl-C is for the others. It fails for a group leader, which is separate already.
     let _ = rustix::process::setsid();
-    // Not `exe`, by which it was started.
+    // Instead of `exe`, the name that it was started with.
     let _ = rustix::thread::set_name(c"oroshi-guard");
     let mut groups: BTreeSet<u32> = BTreeSet::new();
     let mut mark = None;
@@ -159,7 +160,7 @@ pub fn guard(signal: Signal, patience: Duration) -> io::Result<Vec<u32>> {
     tell_all(signal, &left);
     let deadline = Instant::now() + patience;
     while !(in_groups().is_empty() && outside().is_empty()) && Instant::now() < deadline {
-        sleep(LOOK);
+        sleep(POLL_INTERVAL);
     }
     tell_all(Signal::KILL, &outside());
     Ok(groups.iter().copied().chain(left).collect())

@@ -1,4 +1,4 @@
-//! One request and its answer over a connection that is there: for questions to the command, and to the control socket.
+//! One HTTP request and its response over an open connection: for readiness probes and the control socket.
 
 use std::future::poll_fn;
 use std::io;
@@ -10,10 +10,10 @@ use oroshi_http1::{DecodeError, Expect, Limits, ResponseDecoder, ResponseEvent, 
 use oroshi_net::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A longer answer is cut off here: nobody has that much to say.
+/// The longest response, bytes; none of ours is longer.
 const LONGEST: usize = 4 << 20;
 
-/// An answer.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The status.
@@ -22,24 +22,24 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-/// Why there is no answer.
+/// The reason why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// The target or the Host cannot be written: correct the URL.
+    /// The target or the Host is invalid: correct the URL.
     #[error("the request cannot be written")]
     Encode(#[from] oroshi_http1::encode::EncodeError),
     /// The connection broke.
     #[error("the connection broke")]
     Io(#[from] io::Error),
-    /// What came is no HTTP.
+    /// The response is not HTTP.
     #[error("the answer is no HTTP")]
     Decode(#[from] DecodeError),
-    /// It is longer than anybody would want to read.
+    /// The response is too long.
     #[error("the answer is longer than {LONGEST} bytes")]
     Long,
 }
 
-/// A request without a body, after whose answer the connection is closed.
+/// Encodes a request without a body, with `Connection: close`.
 pub(crate) fn request(method: &str, authority: &str, target: &str) -> Result<Vec<u8>, HttpError> {
     let mut out = Vec::new();
     let fields = [("Host", authority), ("User-Agent", "oroshi-start"), ("Accept", "*/*"), ("Connection", "close")];
@@ -64,7 +64,7 @@ pub(crate) async fn write(stream: &mut Stream, mut bytes: &[u8]) -> io::Result<(
     Ok(())
 }
 
-/// Reads the answer to the one request that was sent.
+/// Reads the response to the only request sent.
 pub(crate) async fn answer(stream: &mut Stream) -> Result<Answer, HttpError> {
     let limits = Limits::default();
     let mut decoder = ResponseDecoder::default();
@@ -91,7 +91,7 @@ pub(crate) async fn answer(stream: &mut Stream) -> Result<Answer, HttpError> {
     }
 }
 
-/// Whether the answer is complete.
+/// Returns whether the response is complete.
 fn take(event: ResponseEvent<'_>, answer: &mut Answer) -> Result<bool, HttpError> {
     match event {
         ResponseEvent::Head(head) => answer.status = head.status,
@@ -103,7 +103,7 @@ fn take(event: ResponseEvent<'_>, answer: &mut Answer) -> Result<bool, HttpError
     Ok(false)
 }
 
-/// Appends what has come; nothing at the end.
+/// Appends the received bytes; nothing at the end.
 fn read(stream: &mut Stream, held: &mut Vec<u8>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
     let mut room = [0; 16 * 1024];
     let mut buffer = ReadBuf::new(&mut room);

@@ -1,20 +1,20 @@
-//! The superdaemon: it owns listening sockets, runs a command behind them, and replaces it by a new generation without a
-//! refused or reset connection. A drop-in for Server::Starter's `start_server`, with readiness.
+//! The superdaemon: owns listening sockets, runs a command behind them, and replaces it without refusing or resetting
+//! a connection. A drop-in for Server::Starter's `start_server`, with readiness.
 //!
-//! **What it knows**: generations of a process, and what becomes of them; the sockets, files, variables and signals that
-//! `start_server` has, with the same names and meaning; systemd's way to hand down sockets, and sd_notify(3).
+//! **Knows**: generations of a process; the sockets, files, variables and signals of `start_server`, with the same
+//! names and meaning; systemd's socket passing, and sd_notify(3).
 //!
-//! **What it does not know**: flags, terminals, exit codes; what the command does with its sockets.
+//! **Does not know**: flags, terminals, exit codes; how the command uses its sockets.
 //!
 //! # Where to read
 //!
-//! 1. [`Draft`] and [`Plan`] (`plan`): what can be asked for. [`Place`] (`place`): where to listen.
-//! 2. [`machine`]: what is decided, from events to actions, without any I/O.
-//! 3. `run`: the superdaemon at work: what happens goes in there, and what comes out is done.
-//! 4. `child`: how a generation is started. `sockets`, [`environment`]: what it is given.
-//! 5. `watch`: when it is ready: it says so (`notify`), or answers (`probe`, with `http`).
-//! 6. `control`, [`Status`] (`status`), `waiting`: being asked. `files`, `output`: what others read.
-//! 7. [`guard()`]: ending with the superdaemon.
+//! 1. [`Draft`] and [`Plan`] (`plan`): the configuration. [`SocketSpec`] (`place`): listening addresses.
+//! 2. [`machine`]: decisions, from events to actions, without any I/O.
+//! 3. `run`: the running superdaemon: feeds events to the machine, and carries out its actions.
+//! 4. `child`: starts a generation. `sockets`, [`environment`]: its inputs.
+//! 5. `watch`: detects readiness: by a message (`notify`), or by a response (`probe`, with `http`).
+//! 6. `control`, [`Status`] (`status`), `waiting`: the control socket. `files`, `output`: files and log.
+//! 7. [`guard()`]: ends the command with the superdaemon.
 
 mod child;
 mod control;
@@ -25,10 +25,10 @@ mod http;
 pub mod machine;
 mod notify;
 mod output;
-mod place;
 mod plan;
 mod probe;
 mod run;
+mod socket_spec;
 mod sockets;
 pub mod status;
 mod waiting;
@@ -40,8 +40,8 @@ pub use files::{FileError, Running, listed_generations};
 pub use guard::guard;
 pub use http::{Answer, HttpError};
 pub use output::{LogError, LogTo};
-pub use place::{Host, Kind, Place};
 pub use plan::{ControlAt, Draft, Plan, Ready};
 pub use run::{StartError, run};
+pub use socket_spec::{Host, Kind, SocketSpec};
 pub use sockets::{Listening, SocketError};
 pub use status::Status;

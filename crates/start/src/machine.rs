@@ -1,122 +1,123 @@
-//! What the superdaemon decides: events in, actions out. No process, no clock, no file: time is an argument.
+//! The superdaemon's decisions: events in, actions out. No process, no clock, no file: time is an argument.
 //!
-//! A generation is *starting* until it is ready, then *serving*, then *stopping* until its process has ended. There is at
-//! most one that is starting. Those that serve take connections from the same sockets; usually there is one, two while
-//! the older waits to be told to stop (`--kill-old-delay`).
+//! A generation is *starting* until it is ready, then *serving*, then *stopping* until its process has ended. At most
+//! one is starting. Serving generations accept from the same sockets. Usually one serves; two while the older waits
+//! to be told to stop (`--kill-old-delay`).
 
 mod generation;
-mod news;
+mod message;
 
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 pub use generation::{Generation, Stage};
-pub(crate) use news::seconds;
-pub use news::{Cause, Ended, News, Next, Who};
+pub(crate) use message::seconds;
+pub use message::{Cause, Ended, GenerationId, LogMessage, Next};
 
 use generation::later;
 
-/// What never changes while the superdaemon runs.
+/// Settings that never change while the superdaemon runs.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// The least time from one start to the next after a failure, and, for [`Readiness::Alive`], how long a generation must live to be ready.
+    /// The minimum time between starts after a failure; for [`Readiness::Alive`], also the time that a generation
+    /// must live to be ready.
     pub interval: Duration,
-    /// When a generation is ready.
+    /// The condition for readiness.
     pub readiness: Readiness,
-    /// Whether a restart that failed is tried again until it succeeds, as `start_server` does. Otherwise the older
-    /// generation stays until somebody asks again.
+    /// Whether a failed restart is retried until it succeeds, as `start_server` does. Otherwise the older generation
+    /// stays until the next request.
     pub keep_trying: bool,
-    /// What older generations are sent when a newer one is ready.
+    /// The signal to older generations when a newer one is ready.
     pub signal_on_hup: Signal,
-    /// What all are sent when the superdaemon is told to stop by TERM.
+    /// The signal to all generations when TERM stops the superdaemon.
     pub signal_on_term: Signal,
-    /// How long a generation may take to end before it is killed; `None`: as long as it likes.
+    /// Time for a generation to end before it is killed; `None`: unlimited.
     pub stop_timeout: Option<Duration>,
 }
 
-/// When a generation is ready.
+/// The condition for a generation's readiness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// When it is still there after the interval.
+    /// It is still alive after the interval.
     Alive,
-    /// When [`Event::Ready`] says so; it has failed when nothing does for so long.
-    Told {
-        /// How long.
+    /// [`Event::Ready`] arrives before the timeout; otherwise it has failed.
+    Notified {
+        /// Longest time until it is ready.
         timeout: Duration,
     },
 }
 
-/// What variables may change while the superdaemon runs.
+/// Settings that variables may change while the superdaemon runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tunables {
-    /// How long older generations serve on beside a ready one before they are told to stop.
+    /// How long older generations keep serving beside a ready one before they are told to stop.
     pub kill_old_delay: Duration,
-    /// A restart so long after the last one; `None`: never by itself.
+    /// Interval of automatic restarts; `None`: none.
     pub auto_restart: Option<Duration>,
 }
 
-/// What has happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The superdaemon is set up: begin.
     Begin,
-    /// A new generation is asked for.
+    /// A request for a new generation.
     Restart(Cause),
-    /// The end is asked for, by this signal. INT, and INT once more, ends everything at once.
+    /// A request to stop, by this signal. A second INT ends everything at once.
     Stop(Signal),
-    /// The generation that was to be started is there.
+    /// The requested generation has a process.
     Started {
         /// Its number.
         number: u64,
         /// Its process.
         pid: u32,
     },
-    /// It could not be made: why.
+    /// The requested generation could not be started.
     NotStarted {
         /// Its number.
         number: u64,
-        /// In words.
+        /// The reason.
         why: String,
     },
-    /// It can do its work.
+    /// A generation is ready.
     Ready {
         /// Its number.
         number: u64,
     },
-    /// What was found when it was last asked whether it is ready, in words.
+    /// The latest result of probing a generation.
     Found {
         /// Its number.
         number: u64,
-        /// In words.
+        /// The result as text.
         what: String,
     },
     /// A process has ended.
     Exited {
-        /// Which; one that is not known is no matter of ours.
+        /// The process; unknown ones are ignored.
         pid: u32,
-        /// How, in words.
+        /// A description of its end.
         how: String,
         /// Its exit code; `None` where a signal ended it.
         code: Option<i32>,
     },
-    /// Time has passed: see [`Machine::due`].
+    /// A time from [`Machine::due`] has passed.
     Due,
 }
 
-/// What is to be done, in this order.
+/// An action, to be carried out in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Start a generation, and tell [`Event::Started`] or [`Event::NotStarted`] before anything else.
+    /// Start a generation, and report [`Event::Started`] or [`Event::NotStarted`] before anything else.
     Start {
-        /// Its number, also where the start fails.
+        /// Its number, used up even if the start fails.
         number: u64,
     },
     /// Send a signal to a generation's process.
     Signal {
         /// The process.
         pid: u32,
-        /// What to send.
+        /// The signal.
         signal: Signal,
     },
     /// Kill the process and everything below it.
@@ -124,30 +125,30 @@ pub enum Action {
         /// The process.
         pid: u32,
     },
-    /// Write the status file anew.
+    /// Rewrite the status file.
     Write,
-    /// Put into the log.
-    Tell(News),
-    /// A restart, or the first start, has come out.
+    /// Log this.
+    Log(LogMessage),
+    /// The result of a restart, or of the first start.
     Verdict(Verdict),
-    /// All is done: leave.
+    /// Everything is done: exit.
     Leave,
 }
 
-/// How an attempt to start a generation came out.
+/// The result of an attempt to start a generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is ready, and older ones are told to stop, at once or after the delay.
-    Ready(Who),
+    Ready(GenerationId),
     /// It has failed.
     Failed {
-        /// Which.
+        /// Its number.
         number: u64,
-        /// Why, in words.
+        /// The reason.
         why: String,
-        /// The one that serves on, if any.
-        stays: Option<Who>,
-        /// Whether another attempt follows by itself.
+        /// The generation that keeps serving, if any.
+        stays: Option<GenerationId>,
+        /// Whether another attempt follows automatically.
         again: bool,
     },
 }
@@ -157,16 +158,16 @@ pub enum Verdict {
 pub struct Failure {
     /// Its number.
     pub number: u64,
-    /// Why, in words.
+    /// The reason.
     pub why: String,
-    /// When that was known.
+    /// The time of the failure.
     pub at: Instant,
 }
 
-/// How often what happened.
+/// Counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Restarts that came to a new generation.
+    /// Restarts that produced a new generation.
     pub restarts: u64,
     /// Generations that did not become ready.
     pub failed: u64,
@@ -176,25 +177,25 @@ pub struct Counts {
     pub killed: u64,
 }
 
-/// A failing generation gets so long to end before it is killed, where no other time is set: it never had work to finish.
+/// Default time for a failing generation to end before it is killed: it never had work to finish.
 pub const ENDING: Duration = Duration::from_secs(10);
-/// One that has served for so long does not count as part of a crash loop.
+/// A generation that has served this long is not part of a crash loop.
 pub const STABLE: Duration = Duration::from_secs(10);
-/// The pause after the first failure, where the interval is not longer; it doubles with each further one.
+/// The pause after the first failure, unless the interval is longer; each further failure doubles it.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause, where the interval is not longer.
+/// The longest pause, unless the interval is longer.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// How long to wait from one start to the next after so many failures in a row.
+/// Returns the time between starts after this many failures in a row.
 pub(crate) fn pause(failures: u32) -> Duration {
     LONGEST_PAUSE.min(FIRST_PAUSE * (1 << failures.saturating_sub(1).min(16)))
 }
 
-/// Exit codes by which shells, and a generation of ours that cannot become the command, say that a command may not be executed or does not
-/// exist (POSIX.1-2017, Shell Command Language, section 2.8.2).
+/// Exit codes for a command that is not executable or does not exist (POSIX.1-2017, Shell Command Language, section
+/// 2.8.2). Our own child process uses them too.
 pub const CANNOT_RUN: [i32; 2] = [126, 127];
 
-/// The decisions so far.
+/// The state of all decisions.
 #[derive(Debug)]
 pub struct Machine {
     policy: Policy,
@@ -204,21 +205,21 @@ pub struct Machine {
     /// The number of the last start.
     last: u64,
     last_start: Option<Instant>,
-    /// The last time that a restart came out.
+    /// Time when the last start succeeded or failed; None before the first success.
     last_restart: Option<Instant>,
-    /// When the next start is due.
+    /// Time of the next start.
     start_at: Option<Instant>,
-    /// A start was asked for, and neither [`Event::Started`] nor [`Event::NotStarted`] has come.
+    /// Whether a start was requested, and neither [`Event::Started`] nor [`Event::NotStarted`] has arrived.
     launching: bool,
-    /// A restart was asked for while a generation was starting.
+    /// Whether a restart was requested while a generation was starting.
     again: bool,
-    /// Failures in a row: a generation that served for [`STABLE`] after the last of them ends the row.
+    /// Failures in a row: a generation that serves for [`STABLE`] after the last of them ends the row.
     failures: u32,
-    /// When the last of them was.
+    /// Time of the last failure.
     failed_at: Option<Instant>,
-    /// By what signal the end was asked for.
+    /// The signal that requested the end.
     stopping: Option<Signal>,
-    /// How often INT asked for it.
+    /// Number of INT signals.
     interrupts: u32,
     counts: Counts,
     last_failure: Option<Failure>,
@@ -226,7 +227,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Nothing has happened yet.
+    /// Makes a machine without events.
     pub fn new(policy: Policy, tunables: Tunables) -> Self {
         Self {
             policy,
@@ -248,7 +249,7 @@ impl Machine {
         }
     }
 
-    /// What to do now that this has happened.
+    /// Returns the actions for an event.
     pub fn handle(&mut self, now: Instant, event: Event) -> Vec<Action> {
         match event {
             Event::Begin => self.start(now),
@@ -257,7 +258,7 @@ impl Machine {
             Event::Started { number, pid } => self.started(now, number, pid),
             Event::NotStarted { number, why } => {
                 self.launching = false;
-                self.failed(now, Who { number, pid: None }, Ended::NotStarted(why));
+                self.failed(now, GenerationId { number, pid: None }, Ended::NotStarted(why));
             }
             Event::Ready { number } => self.told_ready(now, number),
             Event::Found { number, what } => {
@@ -272,12 +273,12 @@ impl Machine {
         std::mem::take(&mut self.actions)
     }
 
-    /// The variables may have changed.
+    /// Updates the settings from the variables.
     pub fn tune(&mut self, tunables: Tunables) {
         self.tunables = tunables;
     }
 
-    /// When [`Event::Due`] is to be told at the latest.
+    /// Returns the latest time for the next [`Event::Due`].
     pub fn due(&self) -> Option<Instant> {
         let stages = self.generations.iter().filter_map(|generation| match generation.stage {
             Stage::Starting { until } => Some(until),
@@ -287,32 +288,32 @@ impl Machine {
         stages.chain(self.start_at).chain(self.auto_restart_at()).min()
     }
 
-    /// From the oldest to the newest.
+    /// The generations from the oldest to the newest.
     pub fn generations(&self) -> &[Generation] {
         &self.generations
     }
 
-    /// How often what happened.
+    /// The counters.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// When the next start is due, while nothing is starting.
+    /// Returns the time of the next start, while nothing is starting.
     pub fn next_start(&self) -> Option<Instant> {
         self.start_at
     }
 
-    /// Whether another generation is starting, or will be without being asked for.
+    /// Whether another generation is starting, or will start without a request.
     pub fn will_start(&self) -> bool {
         self.start_at.is_some() || self.launching || self.starting().is_some()
     }
 
-    /// Whether the end was asked for.
+    /// Whether the end was requested.
     pub fn is_stopping(&self) -> bool {
         self.stopping.is_some()
     }
 
-    /// The number that the next start will have.
+    /// The number of the next start.
     pub fn next_number(&self) -> u64 {
         self.last + 1
     }
@@ -322,7 +323,7 @@ impl Machine {
         self.last_failure.as_ref()
     }
 
-    /// The newest that serves.
+    /// The newest serving generation.
     pub fn current(&self) -> Option<&Generation> {
         self.generations.iter().rfind(|generation| generation.is_serving())
     }
@@ -331,19 +332,19 @@ impl Machine {
         self.generations.iter().find(|generation| matches!(generation.stage, Stage::Starting { .. }))
     }
 
-    fn tell(&mut self, news: News) {
-        self.actions.push(Action::Tell(news));
+    fn tell(&mut self, news: LogMessage) {
+        self.actions.push(Action::Log(news));
     }
 
     fn restart(&mut self, now: Instant, cause: Cause) {
         if self.is_stopping() {
-            return self.tell(News::TooLate { cause });
+            return self.tell(LogMessage::TooLate { cause });
         }
         if let Some(who) = self.starting().map(Generation::who) {
             self.again = true;
-            return self.tell(News::Queued { cause, after: who });
+            return self.tell(LogMessage::Queued { cause, after: who });
         }
-        self.tell(News::Asked { cause });
+        self.tell(LogMessage::Asked { cause });
         self.start(now);
     }
 
@@ -360,22 +361,22 @@ impl Machine {
         self.launching = false;
         let wait = match self.policy.readiness {
             Readiness::Alive => self.policy.interval,
-            Readiness::Told { timeout } => timeout,
+            Readiness::Notified { timeout } => timeout,
         };
         let stage = Stage::Starting { until: later(now, wait) };
         let generation = Generation { number, pid, started: now, ready: None, stage, hand_over_at: None, found: None };
         self.generations.push(generation);
-        self.tell(News::Started { who: Who { number, pid: Some(pid) } });
+        self.tell(LogMessage::Started { who: GenerationId { number, pid: Some(pid) } });
     }
 
     fn told_ready(&mut self, now: Instant, number: u64) {
-        // One that says so late, or twice, says nothing new.
+        // A late or repeated message changes nothing.
         if self.starting().is_some_and(|generation| generation.number == number) {
             self.ready(now);
         }
     }
 
-    /// The generation that is starting is ready.
+    /// Makes the starting generation ready.
     fn ready(&mut self, now: Instant) {
         let Some(generation) =
             self.generations.iter_mut().find(|generation| matches!(generation.stage, Stage::Starting { .. }))
@@ -390,25 +391,25 @@ impl Machine {
         }
         self.last_restart = Some(now);
         let delay = self.tunables.kill_old_delay;
-        // Those that wait for their end already have a newer one beside them since earlier.
+        // Older generations with a scheduled end keep that time.
         let mut older = Vec::new();
         for generation in self.older_serving_mut().filter(|generation| generation.hand_over_at.is_none()) {
             generation.hand_over_at = Some(later(now, delay));
             older.push(generation.who());
         }
         self.actions.push(Action::Write);
-        self.tell(News::Ready { who: who.clone(), after, older, delay, signal: self.policy.signal_on_hup });
+        self.tell(LogMessage::Ready { who: who.clone(), after, older, delay, signal: self.policy.signal_on_hup });
         self.actions.push(Action::Verdict(Verdict::Ready(who)));
         if delay.is_zero() {
             self.hand_over(now);
         }
         if self.again {
-            self.tell(News::Again);
+            self.tell(LogMessage::Again);
             self.start(now);
         }
     }
 
-    /// Those that serve beside a newer one.
+    /// Returns the generations that serve beside a newer one.
     fn older_serving(&self) -> impl Iterator<Item = &Generation> {
         let newest = self.current().map(|generation| generation.number);
         self.generations.iter().filter(move |one| one.is_serving() && Some(one.number) != newest)
@@ -419,8 +420,9 @@ impl Machine {
         self.generations.iter_mut().filter(move |one| one.is_serving() && Some(one.number) != newest)
     }
 
-    /// Tells the older ones to stop whose time has come, and gives them. Each is told once: for many programs a second signal means "at once".
-    fn hand_over(&mut self, now: Instant) -> Vec<Who> {
+    /// Tells the older generations that are due to stop, and returns them. Each is told once: for many programs a
+    /// second signal means "at once".
+    fn hand_over(&mut self, now: Instant) -> Vec<GenerationId> {
         let (signal, patience) = (self.policy.signal_on_hup, self.policy.stop_timeout);
         let mut told = Vec::new();
         for generation in self.older_serving_mut().filter(|one| one.hand_over_at.is_some_and(|at| at <= now)) {
@@ -432,9 +434,9 @@ impl Machine {
     }
 
     fn exited(&mut self, now: Instant, pid: u32, how: String, code: Option<i32>) {
-        let Some(place) = self.generations.iter().position(|generation| generation.pid == pid) else { return };
+        let Some(index) = self.generations.iter().position(|generation| generation.pid == pid) else { return };
         let newest = self.current().map(|generation| generation.number);
-        let generation = self.generations.remove(place);
+        let generation = self.generations.remove(index);
         let (who, age) = (generation.who(), now.saturating_duration_since(generation.started));
         match generation.stage {
             Stage::Starting { .. } if self.never_ready() && code.is_some_and(|code| CANNOT_RUN.contains(&code)) => {
@@ -445,7 +447,7 @@ impl Machine {
                 if generation.was_ready() {
                     self.actions.push(Action::Write);
                 }
-                self.tell(News::Stopped { who, how, signal, after: now.saturating_duration_since(since) });
+                self.tell(LogMessage::Stopped { who, how, signal, after: now.saturating_duration_since(since) });
             }
             Stage::Serving => {
                 self.actions.push(Action::Write);
@@ -457,20 +459,20 @@ impl Machine {
         }
     }
 
-    /// One that served has ended without being told to.
-    fn died(&mut self, now: Instant, who: Who, how: &str, since: Instant, newest: Option<u64>) {
+    /// Handles the unexpected end of a serving generation.
+    fn died(&mut self, now: Instant, who: GenerationId, how: &str, since: Instant, newest: Option<u64>) {
         self.counts.died += 1;
         let (how, served) = (how.to_owned(), now.saturating_duration_since(since));
         if newest != Some(who.number) {
-            // It would have been told to stop soon.
-            return self.tell(News::Gone { who, how, after: served });
+            // It was about to be told to stop.
+            return self.tell(LogMessage::Gone { who, how, after: served });
         }
         if let Some(stays) = self.generations.iter_mut().rfind(|one| one.is_serving()) {
-            // The one before was not told to stop yet: it goes on.
+            // The previous generation was not told to stop yet: it continues.
             stays.hand_over_at = None;
             let stays = stays.who();
             let why = Ended::Died { how, after: served };
-            self.tell(News::Relapse { who: who.clone(), stays });
+            self.tell(LogMessage::Relapse { who: who.clone(), stays });
             return self.failed(now, who, why);
         }
         self.count_failure(now, served >= STABLE);
@@ -478,7 +480,7 @@ impl Machine {
             Some(after) => Next::Starting(after),
             None => self.start_later(now),
         };
-        self.tell(News::Died { who, how, served, next });
+        self.tell(LogMessage::Died { who, how, served, next });
     }
 
     /// Whether no generation has been ready so far.
@@ -486,18 +488,18 @@ impl Machine {
         self.last_restart.is_none() && self.generations.is_empty()
     }
 
-    /// The command cannot be run, and never could: another attempt would fail as well.
-    fn give_up(&mut self, now: Instant, who: Who, ended: Ended) {
+    /// Stops trying: the command cannot run, and never could, so another attempt would fail too.
+    fn give_up(&mut self, now: Instant, who: GenerationId, ended: Ended) {
         self.counts.failed += 1;
         let why = ended.to_string();
         self.last_failure = Some(Failure { number: who.number, why: why.clone(), at: now });
         let verdict = Verdict::Failed { number: who.number, why, stays: None, again: false };
-        self.tell(News::Failed { who, ended, stays: None, next: Next::Nothing });
+        self.tell(LogMessage::Failed { who, ended, stays: None, next: Next::Nothing });
         self.actions.extend([Action::Verdict(verdict), Action::Leave]);
     }
 
-    /// A generation will not become ready.
-    fn failed(&mut self, now: Instant, who: Who, ended: Ended) {
+    /// Handles a generation that will not become ready.
+    fn failed(&mut self, now: Instant, who: GenerationId, ended: Ended) {
         self.counts.failed += 1;
         let proven = |one: &Generation| {
             let ready = one.ready.filter(|ready| self.failed_at.is_none_or(|failed| failed < *ready))?;
@@ -505,7 +507,7 @@ impl Machine {
         };
         let ends_a_row = self.current().and_then(proven).unwrap_or(false);
         self.count_failure(now, ends_a_row);
-        // An automatic restart that failed is due again after as long as one that did not.
+        // A failed automatic restart is due again after the same interval as a successful one.
         self.last_restart = self.last_restart.map(|_| now);
         let stays = self.current().map(Generation::who);
         let next = if stays.is_none() || self.policy.keep_trying || self.again {
@@ -517,17 +519,17 @@ impl Machine {
         let why = ended.to_string();
         self.last_failure = Some(Failure { number: who.number, why: why.clone(), at: now });
         let verdict = Verdict::Failed { number: who.number, why, stays: stays.clone(), again };
-        self.tell(News::Failed { who, ended, stays, next });
+        self.tell(LogMessage::Failed { who, ended, stays, next });
         self.actions.push(Action::Verdict(verdict));
     }
 
-    /// One more failure: of the row, or the first of another.
+    /// Counts a failure: as part of the row, or as the first of a new one.
     fn count_failure(&mut self, now: Instant, is_first: bool) {
         self.failures = if is_first { 1 } else { self.failures.saturating_add(1) };
         self.failed_at = Some(now);
     }
 
-    /// Plans the next start: at once, or later when there were failures.
+    /// Schedules the next start: at once, or later after failures.
     fn start_later(&mut self, now: Instant) -> Next {
         let pause = pause(self.failures).max(self.policy.interval);
         let at = self.last_start.map_or(now, |start| later(start, pause)).max(now);
@@ -538,11 +540,11 @@ impl Machine {
     fn stop(&mut self, now: Instant, signal: Signal) {
         self.interrupts += u32::from(signal == Signal::INT);
         if self.is_stopping() {
-            let left: Vec<Who> = self.generations.iter().map(Generation::who).collect();
-            // Ctrl-C, and once more by somebody who does not want to wait. TERM may well come twice by itself, as from
-            // systemd behind an ExecStop that does not wait.
+            let left: Vec<GenerationId> = self.generations.iter().map(Generation::who).collect();
+            // A user pressed Ctrl-C twice to avoid waiting. TERM may arrive twice automatically, as from systemd
+            // after an ExecStop that does not wait.
             let at_once = signal == Signal::INT && self.interrupts >= 2;
-            self.tell(News::StopAgain { signal, left, at_once });
+            self.tell(LogMessage::StopAgain { signal, left, at_once });
             if at_once {
                 for generation in &mut self.generations {
                     self.actions.push(Action::Kill { pid: generation.pid });
@@ -554,12 +556,12 @@ impl Machine {
         }
         self.stopping = Some(signal);
         (self.start_at, self.again) = (None, false);
-        // As start_server does it: what is set for TERM is for TERM.
+        // As in start_server: the setting for TERM applies to TERM only.
         let to_send = if signal == Signal::TERM { self.policy.signal_on_term } else { Signal::TERM };
-        let told: Vec<Who> = self.generations.iter().map(Generation::who).collect();
-        self.tell(News::Stop { signal, to_send, told });
+        let told: Vec<GenerationId> = self.generations.iter().map(Generation::who).collect();
+        self.tell(LogMessage::Stop { signal, to_send, told });
         for generation in &mut self.generations {
-            // One that was told the same before is at it.
+            // A generation that got the same signal before is already stopping.
             if !matches!(generation.stage, Stage::Stopping { signal, .. } if signal == to_send) {
                 self.actions.push(Action::Signal { pid: generation.pid, signal: to_send });
             }
@@ -570,28 +572,28 @@ impl Machine {
         }
     }
 
-    /// Everything whose time has come.
+    /// Does everything that is due.
     fn due_now(&mut self, now: Instant) {
-        for place in 0..self.generations.len() {
-            let generation = &mut self.generations[place];
+        for index in 0..self.generations.len() {
+            let generation = &mut self.generations[index];
             match generation.stage {
                 Stage::Stopping { kill_at: Some(at), since, signal, .. } if at <= now => {
                     generation.killed(now);
                     let (who, pid) = (generation.who(), generation.pid);
                     self.counts.killed += 1;
-                    self.tell(News::Killed { who, signal, after: now.saturating_duration_since(since) });
+                    self.tell(LogMessage::Killed { who, signal, after: now.saturating_duration_since(since) });
                     self.actions.push(Action::Kill { pid });
                 }
                 Stage::Starting { until } if until <= now => match self.policy.readiness {
                     Readiness::Alive => self.ready(now),
-                    Readiness::Told { timeout } => self.timed_out(now, place, timeout),
+                    Readiness::Notified { timeout } => self.timed_out(now, index, timeout),
                 },
                 _ => {}
             }
         }
         let older = self.hand_over(now);
         if !older.is_empty() {
-            self.tell(News::HandOver { older, signal: self.policy.signal_on_hup });
+            self.tell(LogMessage::HandOver { older, signal: self.policy.signal_on_hup });
         }
         if self.start_at.is_some_and(|at| at <= now) {
             self.start(now);
@@ -601,17 +603,17 @@ impl Machine {
         }
     }
 
-    /// The generation at this place was not ready in time.
-    fn timed_out(&mut self, now: Instant, place: usize, timeout: Duration) {
+    /// Handles a generation that was not ready in time.
+    fn timed_out(&mut self, now: Instant, index: usize, timeout: Duration) {
         let signal = self.policy.signal_on_term;
-        let generation = &mut self.generations[place];
+        let generation = &mut self.generations[index];
         let (who, pid, found) = (generation.who(), generation.pid, generation.found.take());
         generation.stop(now, signal, Some(self.policy.stop_timeout.unwrap_or(ENDING)));
         self.failed(now, who, Ended::NotReady { timeout, found });
         self.actions.push(Action::Signal { pid, signal });
     }
 
-    /// When it is time for a restart by itself: later while an older generation is still there, as start_server has it.
+    /// Returns the time of the next automatic restart: later while an older generation exists, as in start_server.
     fn auto_restart_at(&self) -> Option<Instant> {
         let interval = self.tunables.auto_restart?;
         let busy = self.is_stopping() || self.launching || self.start_at.is_some() || self.starting().is_some();

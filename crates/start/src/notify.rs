@@ -1,4 +1,4 @@
-//! sd_notify(3): what a generation says to the superdaemon.
+//! sd_notify(3): messages from a generation to the superdaemon.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Read};
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use oroshi_net::UnixAddress;
 use tokio::net::UnixDatagram;
 
-/// What belongs to systemd's socket and not to ours.
+/// Variables that belong to systemd's socket and not to ours.
 pub(crate) const WATCHDOG: [&str; 2] = ["WATCHDOG_USEC", "WATCHDOG_PID"];
 
-/// A socket for one generation, so that it is known who says something. Its file is removed when this is dropped.
+/// A socket for one generation, which identifies the sender. Dropping it removes its file.
 #[derive(Debug)]
 pub(crate) struct Notify {
     socket: UnixDatagram,
@@ -20,11 +20,11 @@ pub(crate) struct Notify {
 }
 
 impl Notify {
-    /// Makes it, in the folder for temporary files.
+    /// Makes the socket in the folder for temporary files.
     ///
-    /// A command may run as another user, who must be able to send; and nobody else may. So the name is a secret that
-    /// stands in the command's environment only: the folder can be gone through but not be listed, and `/proc/net/unix`
-    /// has the name under which the socket was made, not the one that it was given then.
+    /// A command may run as another user, who must be able to send; no one else may. Therefore the name is a secret,
+    /// present only in the command's environment. The folder allows traversal but not listing. `/proc/net/unix` shows
+    /// the name at the bind, not the later name.
     pub(crate) fn new() -> io::Result<Self> {
         let folder = std::env::temp_dir().join(format!("oroshi-start-{}", secret(8)?));
         DirBuilder::new().mode(0o711).create(&folder)?;
@@ -36,10 +36,10 @@ impl Notify {
     }
 
     fn in_folder(folder: &Path) -> io::Result<Self> {
-        // Whatever the umask says.
+        // Independent of the umask.
         fs::set_permissions(folder, Permissions::from_mode(0o711))?;
         let (first, path) = (folder.join("new"), folder.join(secret(16)?));
-        // It is given its name by a rename, which does not ask whether a socket can be found by it.
+        // A rename gives the socket its final name; it does not check that a socket address can hold it.
         UnixAddress::path(&path).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let socket = UnixDatagram::bind(&first)?;
         fs::set_permissions(&first, Permissions::from_mode(0o666))?;
@@ -47,14 +47,14 @@ impl Notify {
         Ok(Self { socket, folder: folder.to_owned(), path })
     }
 
-    /// What the command finds in NOTIFY_SOCKET.
+    /// The value of the command's NOTIFY_SOCKET.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// The next message.
-    pub(crate) async fn next(&self) -> io::Result<Said> {
-        // As much as systemd takes.
+    pub(crate) async fn next(&self) -> io::Result<Notification> {
+        // The same limit as systemd's.
         let mut room = [0; 4096];
         let length = self.socket.recv(&mut room).await?;
         Ok(read(&room[..length]))
@@ -63,24 +63,24 @@ impl Notify {
 
 impl Drop for Notify {
     fn drop(&mut self) {
-        // What stays is an empty folder.
+        // If this fails, an empty folder remains.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// What a generation says in one message.
+/// A message of a generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Said {
-    /// It can do its work.
+pub(crate) struct Notification {
+    /// Whether it is ready.
     pub(crate) ready: bool,
-    /// How it is, in words.
+    /// Its status as text.
     pub(crate) status: Option<String>,
 }
 
-/// What is of interest in a message: lines of `NAME=value`, the last of each name.
-fn read(message: &[u8]) -> Said {
+/// Parses the relevant parts of a message: lines of `NAME=value`, the last of each name.
+fn read(message: &[u8]) -> Notification {
     let text = String::from_utf8_lossy(message);
-    let mut said = Said::default();
+    let mut said = Notification::default();
     for line in text.lines() {
         match line.split_once('=') {
             Some(("READY", value)) => said.ready = value == "1",
@@ -93,7 +93,7 @@ fn read(message: &[u8]) -> Said {
     said
 }
 
-/// So many bytes that nobody can guess, as hexadecimal digits.
+/// Returns `length` random bytes as hexadecimal digits.
 pub(crate) fn secret(length: usize) -> io::Result<String> {
     let mut bytes = vec![0; length];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -109,8 +109,8 @@ mod tests {
     #[test]
     fn what_is_of_interest_is_read() {
         let status = Some("warming up".to_owned());
-        assert_eq!(read(b"STATUS=cold\nSTATUS=warming up\nREADY=1\nMAINPID=7\n"), Said { ready: true, status });
-        assert_eq!(read(b"READY=0\nSTOPPING=1\nREADY\n\xff"), Said::default());
+        assert_eq!(read(b"STATUS=cold\nSTATUS=warming up\nREADY=1\nMAINPID=7\n"), Notification { ready: true, status });
+        assert_eq!(read(b"READY=0\nSTOPPING=1\nREADY\n\xff"), Notification::default());
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Where everything is written that the superdaemon and the command say: a file, or a command's standard input.
+//! The log: a file, or a command that reads the output of the superdaemon and the command.
 //!
-//! The pipe to a log command outlives it, as with daemontools and runit: the superdaemon holds both ends. So no writer gets
-//! EPIPE. While the log command is down, lines wait in the pipe; writers wait once the pipe is full.
+//! The pipe to a log command outlives it, as in daemontools and runit: the superdaemon holds both ends, so no writer
+//! gets EPIPE. While the log command is down, lines wait in the pipe; writers block once it is full.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -17,29 +17,29 @@ use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use crate::machine::{STABLE, pause};
 
-/// A log command has so long to read its first line. One that takes longer is left to it.
+/// The longest wait for a log command to read its first line; then the start continues.
 const FIRST_READ: Duration = Duration::from_secs(5);
-/// How often to look whether it has.
-const LOOK: Duration = Duration::from_millis(5);
+/// Interval for checking whether it has.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Where standard output and error go.
+/// The destination of standard output and error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogTo {
-    /// To the end of a file.
+    /// The end of a file.
     File(PathBuf),
-    /// Into a command, which a shell runs.
+    /// A command, run by a shell.
     Command(String),
 }
 
-/// Why there is no log.
+/// The reason why there is no log.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The folder is not there, or this user may not write to it.
+    /// The folder does not exist, or this user may not write to it.
     #[error("cannot open the log file {}", .path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// There is no shell, or no process can be made.
@@ -47,26 +47,27 @@ pub enum LogError {
     Command {
         /// The command.
         command: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The shell cannot run it, or it does not read: the shell, or the command, has said why on standard error.
+    /// The shell cannot run the command, or the command does not read. The reason is on standard error.
     #[error(
-        "the log command `{command}` ended before it had read a line: {how}: expected one that reads all of standard input"
+        "the log command `{command}` ended before it had read a line: {how}: expected one that reads all of standard \
+         input"
     )]
     Ended {
         /// The command.
         command: String,
-        /// How it ended, in words.
+        /// A description of its end.
         how: String,
     },
-    /// The kernel refused what it refuses nobody.
+    /// An unexpected error of the kernel.
     #[error("cannot redirect standard output and error")]
     Redirect(#[source] io::Error),
 }
 
 impl LogTo {
-    /// Reads what `--log-file` takes: `| command`, or a path.
+    /// Parses the value of `--log-file`: `| command`, or a path.
     pub fn parse(text: &str) -> Self {
         match text.trim_start().strip_prefix('|') {
             Some(command) => LogTo::Command(command.trim_start().to_owned()),
@@ -74,21 +75,21 @@ impl LogTo {
         }
     }
 
-    /// Opens it; for a command, also its process.
+    /// Opens the log; starts any command.
     pub(crate) fn open(&self) -> Result<Log, LogError> {
         match self {
             LogTo::File(path) => {
                 let failed = |source| LogError::File { path: path.clone(), source };
-                // Found again when it is opened anew, wherever this process is by then.
+                // An absolute path still works when the file is reopened from another folder.
                 let path = std::path::absolute(path).map_err(failed)?;
                 let end = append(&path).map_err(failed)?.into();
-                Ok(Log { end, to: To::File(path) })
+                Ok(Log { end, to: Destination::File(path) })
             }
             LogTo::Command(command) => {
                 let failed = |source| LogError::Command { command: command.clone(), source };
                 let (input, end) = io::pipe().map_err(failed)?;
                 let reader = Reader::start(command, input.into()).map_err(failed)?;
-                Ok(Log { end: end.into(), to: To::Reader(reader) })
+                Ok(Log { end: end.into(), to: Destination::Reader(reader) })
             }
         }
     }
@@ -97,27 +98,27 @@ impl LogTo {
 /// An open log.
 #[derive(Debug)]
 pub(crate) struct Log {
-    /// What is written to.
+    /// The writing end.
     end: OwnedFd,
-    to: To,
+    to: Destination,
 }
 
-/// Where the end leads.
+/// The destination of the writing end.
 #[derive(Debug)]
-enum To {
+enum Destination {
     File(PathBuf),
     Reader(Reader),
 }
 
 impl Log {
-    /// From here on, standard output and error go there: of this process, and of those that it starts.
+    /// Redirects standard output and error of this process and its future children to the log.
     pub(crate) fn redirect(&self) -> Result<(), LogError> {
         redirect(&self.end, &self.end).map_err(LogError::Redirect)
     }
 
-    /// Opens the file anew, which may have been moved away; a command goes on.
+    /// Reopens the file, which may have been moved away; a command continues.
     pub(crate) fn reopen(&mut self) -> Result<(), LogError> {
-        let To::File(path) = &self.to else { return Ok(()) };
+        let Destination::File(path) = &self.to else { return Ok(()) };
         let file = append(path).map_err(|source| LogError::File { path: path.clone(), source })?;
         self.end = file.into();
         self.redirect()
@@ -126,19 +127,19 @@ impl Log {
     /// The log command, if there is one.
     pub(crate) fn reader(&self) -> Option<&Reader> {
         match &self.to {
-            To::Reader(reader) => Some(reader),
-            To::File(_) => None,
+            Destination::Reader(reader) => Some(reader),
+            Destination::File(_) => None,
         }
     }
 
     pub(crate) fn reader_mut(&mut self) -> Option<&mut Reader> {
         match &mut self.to {
-            To::Reader(reader) => Some(reader),
-            To::File(_) => None,
+            Destination::Reader(reader) => Some(reader),
+            Destination::File(_) => None,
         }
     }
 
-    /// Leaves it: the command sees the end of what it is to write. Standard output and error go nowhere from here on.
+    /// Closes the log: the command sees the end of its input. Discards later standard output and error.
     pub(crate) fn close(self) -> Option<u32> {
         if let Ok(nothing) = OpenOptions::new().write(true).open("/dev/null") {
             let _ = redirect(&nothing, &nothing);
@@ -147,29 +148,29 @@ impl Log {
     }
 }
 
-/// The log command, through all of its starts.
+/// The log command, across its restarts.
 #[derive(Debug)]
 pub(crate) struct Reader {
     pub(crate) command: String,
-    /// The end of the pipe that it reads from. Open here as well: the pipe outlives the command.
+    /// The reading end of the pipe. Also open here, so that the pipe outlives the command.
     input: OwnedFd,
-    /// This process's own standard output and error, which are the command's too. `None`: it gets none.
+    /// The standard output and error of this process, which the command inherits. `None`: it gets none.
     outputs: Option<[OwnedFd; 2]>,
     /// Its process, while it runs.
     pub(crate) pid: Option<u32>,
     started: Instant,
-    /// Ends in a row: a start that lived for [`STABLE`] ends the row.
+    /// Ends in a row: a run of at least [`STABLE`] ends the row.
     row: u32,
-    /// How often it has ended.
+    /// Number of its ends.
     pub(crate) ends: u64,
-    /// How it ended last, in words, and when.
+    /// Description and time of its last end.
     pub(crate) last_end: Option<(String, Instant)>,
-    /// When it is started again.
+    /// Time of its next start.
     pub(crate) next_start: Option<Instant>,
 }
 
 impl Reader {
-    /// Starts it for the first time.
+    /// Starts the command for the first time.
     fn start(command: &str, input: OwnedFd) -> io::Result<Self> {
         let outputs = [io::stdout().as_fd().try_clone_to_owned()?, io::stderr().as_fd().try_clone_to_owned()?];
         let mut reader = Self {
@@ -189,7 +190,7 @@ impl Reader {
 
     fn spawn(&mut self) -> io::Result<u32> {
         let mut command = Command::new("/bin/sh");
-        // A group of its own: Ctrl-C is for the others, whose last words it shall write.
+        // Its own group: Ctrl-C is for the others, whose last lines it must write.
         command.args(["-c", &self.command]).stdin(self.input.try_clone()?).process_group(0);
         match &self.outputs {
             Some([out, err]) => command.stdout(out.try_clone()?).stderr(err.try_clone()?),
@@ -200,7 +201,7 @@ impl Reader {
         Ok(pid)
     }
 
-    /// Waits until it has read what was written so far. This process's output leads where it led before if it fails.
+    /// Waits until the command has read the lines so far. On failure, restores this process's output.
     ///
     /// # Errors
     /// [`LogError::Ended`]: it has ended.
@@ -217,16 +218,17 @@ impl Reader {
             if rustix::io::ioctl_fionread(&self.input) == Ok(0) || Instant::now() >= over {
                 return Ok(());
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Whoever has started this process has gone: what is started from here on writes nowhere but to its log.
+    /// Detaches future starts from the outputs of this process, because its parent has gone: they write only to their
+    /// log.
     pub(crate) fn leave_outputs(&mut self) {
         self.outputs = None;
     }
 
-    /// Its process has ended. Gives how long it had run, and plans the next start.
+    /// Handles the end of its process: returns how long it ran, and schedules the next start.
     pub(crate) fn has_ended(&mut self, now: Instant, how: String) -> Duration {
         let lived = now.saturating_duration_since(self.started);
         self.row = if lived >= STABLE { 1 } else { self.row.saturating_add(1) };
@@ -237,7 +239,7 @@ impl Reader {
         lived
     }
 
-    /// Starts it again. Gives its process.
+    /// Restarts the command, and returns its process number.
     pub(crate) fn restart(&mut self) -> Result<u32, LogError> {
         self.spawn().map_err(|source| {
             self.row = self.row.saturating_add(1);
@@ -247,12 +249,12 @@ impl Reader {
     }
 }
 
-/// Where standard output and error of this process go from here on.
+/// Redirects standard output and error of this process.
 fn redirect(out: &impl AsFd, err: &impl AsFd) -> io::Result<()> {
     Ok(dup2_stdout(out).and_then(|()| dup2_stderr(err))?)
 }
 
-/// From here on there is nothing on standard input.
+/// Replaces standard input by an empty one.
 pub(crate) fn no_input() -> io::Result<()> {
     Ok(dup2_stdin(File::open("/dev/null")?)?)
 }
@@ -273,7 +275,7 @@ mod tests {
         }
     }
 
-    /// One without a process: as if it had just been started.
+    /// Makes one without a process, as if just started.
     fn reader() -> Reader {
         let (input, _) = io::pipe().unwrap();
         let (ends, row) = (0, 0);
@@ -302,7 +304,7 @@ mod tests {
         }
         assert_eq!(pauses[..9], [100, 200, 400, 800, 1600, 3200, 6400, 12_800, 25_600]);
         assert_eq!(pauses[9..], [30_000, 30_000]);
-        // One that has run for a while is started again at once.
+        // After a long run it restarts at once.
         let now = reader.started + STABLE;
         assert_eq!(reader.has_ended(now, "exit code 1".to_owned()), STABLE);
         assert_eq!((reader.next_start, reader.row, reader.ends), (Some(now), 1, 12));

@@ -1,4 +1,4 @@
-//! What to do: a [`Draft`] as somebody wrote it becomes a [`Plan`] in which everything has been decided.
+//! Validates the configuration: a [`Draft`] becomes a [`Plan`].
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -12,50 +12,51 @@ use rustix::process::Signal;
 
 use crate::machine::{Policy, Readiness};
 use crate::output::LogTo;
-use crate::place::{Kind, Place};
+use crate::socket_spec::{Kind, SocketSpec};
 use crate::sockets::Listening;
 
-/// A superdaemon as the user described it: typed, not yet checked for sense. `Default` is `start_server`'s, without a command.
+/// A superdaemon as the user configured it, unchecked. `Default` has `start_server`'s defaults, without a command.
 #[derive(Clone, Debug)]
 pub struct Draft {
     /// The command and its arguments.
     pub command: Vec<OsString>,
-    /// This program, and the words that make a new process of it a [`Child`](crate::Child).
+    /// This program, and the arguments that make it a [`Child`](crate::Child).
     pub helper: Vec<OsString>,
-    /// This program, and the words that make a new process of it a [`guard`](crate::guard()).
+    /// This program, and the arguments that make it a [`guard`](crate::guard()).
     pub guard: Vec<OsString>,
     /// The sockets, ports first.
-    pub places: Vec<Place>,
-    /// How they listen.
+    pub sockets: Vec<SocketSpec>,
+    /// Options of the sockets.
     pub listening: Listening,
-    /// The folder that the command runs in.
+    /// The folder to run the command in.
     pub folder: Option<PathBuf>,
-    /// How long a generation must live to be ready, when nothing else says so; also the least time from a failed start to the next.
+    /// How long a generation must live to be ready without another condition; also the minimum time from a failed
+    /// start to the next.
     pub interval: Duration,
-    /// When a generation is ready; `None`: when it has lived for the interval, and a restart that failed is tried again
-    /// until it succeeds.
+    /// The condition for readiness. `None`: alive after the interval, with failed restarts retried until one
+    /// succeeds.
     pub ready: Option<Ready>,
-    /// How long it may take to become ready, when it is asked or told.
+    /// Time to become ready, for the conditions other than the interval.
     pub ready_timeout: Duration,
-    /// What older generations are sent when a newer one is ready.
+    /// The signal to older generations when a newer one is ready.
     pub signal_on_hup: Signal,
-    /// What all are sent at the end.
+    /// The signal to all generations at the end.
     pub signal_on_term: Signal,
-    /// How long a generation may take to end before it is killed; `None`: as long as it likes.
+    /// Time for a generation to end before it is killed; `None`: unlimited.
     pub stop_timeout: Option<Duration>,
     /// The file for the superdaemon's process number.
     pub pid_file: Option<PathBuf>,
     /// The file for the generations.
     pub status_file: Option<PathBuf>,
-    /// Where standard output and error go.
+    /// The destination of standard output and error.
     pub log: Option<LogTo>,
-    /// The socket for questions and orders.
+    /// The control socket.
     pub control: Option<ControlAt>,
-    /// Options that the command sees as variables (see [`environment`](crate::environment)).
+    /// Options that the command gets as variables (see [`environment`](crate::environment)).
     pub variables: Vec<(&'static str, OsString)>,
     /// Whether it runs in the background.
     pub daemonize: bool,
-    /// Whether the command ends when the superdaemon dies, however that comes about.
+    /// Whether the command ends when the superdaemon dies, for any reason.
     pub die_together: bool,
 }
 
@@ -65,7 +66,7 @@ impl Default for Draft {
             command: Vec::new(),
             helper: Vec::new(),
             guard: Vec::new(),
-            places: Vec::new(),
+            sockets: Vec::new(),
             listening: Listening::default(),
             folder: None,
             interval: Duration::from_secs(1),
@@ -85,40 +86,41 @@ impl Default for Draft {
     }
 }
 
-/// A place for the control socket.
+/// The location of the control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlAt {
     /// Its path.
     pub path: PathBuf,
-    /// Whether somebody asked for it there. Otherwise, where it cannot be made, it is done without.
+    /// Whether the user configured it. Otherwise the superdaemon works without it if it cannot be made.
     pub asked_for: bool,
 }
 
-/// How a generation shows that it is ready. A restart whose generation does not become so has failed, and the older one stays.
+/// The condition for a generation's readiness. If a new generation does not meet it, the restart has failed, and the
+/// older one stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ready {
-    /// It is still there after the interval.
+    /// It is still alive after the interval.
     Alive,
-    /// It says `READY=1` to the socket in NOTIFY_SOCKET (sd_notify(3)).
+    /// It sends `READY=1` to the socket in NOTIFY_SOCKET (sd_notify(3)).
     Notify,
-    /// A process of it answers a GET of this with 200 to 399.
+    /// One of its processes answers a GET of this URL with 200 to 399.
     Answers(Box<Endpoint>),
 }
 
-/// What is to be done, decided and without contradictions.
+/// A validated configuration.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(crate) draft: Draft,
     pub(crate) control: Option<UnixAddress>,
-    /// Why there is no control socket where nobody asked for one.
+    /// The reason why there is no control socket if the user did not configure one.
     pub(crate) without_control: Option<String>,
 }
 
 impl Draft {
-    /// Checks it.
+    /// Validates the draft.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All mistakes in it.
     pub fn plan(self) -> Result<Plan, Vec<Mistake>> {
         let mut problems = Vec::new();
         if self.command.is_empty() {
@@ -127,11 +129,11 @@ impl Draft {
         }
         let mut taken: HashMap<RawFd, &str> = HashMap::new();
         let mut seen: Vec<&Kind> = Vec::new();
-        for place in &self.places {
-            if let Some(descriptor) = place.descriptor
-                && let Some(first) = taken.insert(descriptor, &place.name)
+        for socket in &self.sockets {
+            if let Some(descriptor) = socket.descriptor
+                && let Some(first) = taken.insert(descriptor, &socket.name)
             {
-                let second = &place.name;
+                let second = &socket.name;
                 problems.push(Mistake::new(
                     "port",
                     format!(
@@ -140,15 +142,15 @@ impl Draft {
                 ));
             }
             // Port 0 is another one each time.
-            let is_free = matches!(place.kind, Kind::Tcp(_, 0) | Kind::Udp(_, 0));
-            if !is_free && seen.contains(&&place.kind) {
-                let text = format!("{} is given twice: expected each place once", place.name);
+            let is_free = matches!(socket.kind, Kind::Tcp(_, 0) | Kind::Udp(_, 0));
+            if !is_free && seen.contains(&&socket.kind) {
+                let text = format!("{} is given twice: expected each place once", socket.name);
                 problems.push(Mistake::new("", text));
             }
-            seen.push(&place.kind);
-            if place.name.contains(';') {
+            seen.push(&socket.kind);
+            if socket.name.contains(';') {
                 let why = "cannot be handed down: a `;` is in it, which SERVER_STARTER_PORT has between names";
-                problems.push(Mistake::new("path", format!("`{}` {why}", place.name)));
+                problems.push(Mistake::new("path", format!("`{}` {why}", socket.name)));
             }
         }
         if self.daemonize && self.log.is_none() {
@@ -190,7 +192,7 @@ impl Plan {
         let draft = &self.draft;
         let readiness = match draft.ready {
             None | Some(Ready::Alive) => Readiness::Alive,
-            Some(Ready::Notify | Ready::Answers(_)) => Readiness::Told { timeout: draft.ready_timeout },
+            Some(Ready::Notify | Ready::Answers(_)) => Readiness::Notified { timeout: draft.ready_timeout },
         };
         Policy {
             interval: draft.interval,
@@ -209,9 +211,9 @@ mod tests {
 
     #[test]
     fn everything_that_is_wrong_is_said_at_once() {
-        let place = |text: &str| Place::port(text).unwrap();
+        let place = |text: &str| SocketSpec::port(text).unwrap();
         let draft = Draft {
-            places: vec![place("80=5"), place("81=5"), place("81"), Place::path("/run/a;b").unwrap()],
+            sockets: vec![place("80=5"), place("81=5"), place("81"), SocketSpec::path("/run/a;b").unwrap()],
             daemonize: true,
             ready: Some(Ready::Answers(Box::new("https://localhost/".parse().unwrap()))),
             control: Some(ControlAt { path: "/x".repeat(60).into(), asked_for: true }),
@@ -225,8 +227,8 @@ mod tests {
         }
         assert_eq!(problems.len(), 7, "{problems:?}");
         let control = Some(ControlAt { path: "/x".repeat(60).into(), asked_for: false });
-        let places = vec![place("80=5"), place("81")];
-        let plan = Draft { command: vec!["x".into()], places, control, ..Draft::default() }.plan().unwrap();
+        let sockets = vec![place("80=5"), place("81")];
+        let plan = Draft { command: vec!["x".into()], sockets, control, ..Draft::default() }.plan().unwrap();
         assert!(plan.policy().keep_trying);
         assert!(plan.control.is_none() && plan.without_control.is_some());
     }

@@ -1,15 +1,15 @@
-//! Asking a generation over HTTP whether it is ready, and being sure that it is this one that answers.
+//! Probes over HTTP whether a generation is ready, and ensures that this generation answers.
 //!
-//! Old and new generation accept from the same sockets, so an answer alone proves nothing: it may come from the old one. Nor
-//! does the kernel tell a client who has accepted its connection. But it does tell which socket is at the other end, and
-//! `/proc` tells which process has that socket. So each request is sent without its last two bytes, for which any server
-//! waits with the connection open; then it is looked up who has accepted it; and only when that is a process of the new
-//! generation does the rest follow. What others have accepted is closed again, with no request made.
+//! Old and new generation accept from the same sockets, so a response alone may come from the old one. The kernel
+//! does not tell a client which process accepted its connection. But it does tell which socket is at the other end,
+//! and `/proc` tells which process has that socket. So the probe sends each request without its last two bytes, for
+//! which any server waits. Then it looks up which process accepted the connection, and sends the rest only to a
+//! process of the new generation. It closes connections of other processes without a complete request.
 //!
-//! Which process gets a connection is the kernel's choice, and it may choose the old one each time: then several connections
-//! are opened at once, twice as many each time up to a few, since those that have one already cannot take the next. What the
-//! old generation has taken it is not kept from its work by for long: a round ends soon after the first of them, and the pause
-//! grows with their number.
+//! The kernel chooses the process for each connection, perhaps the old one each time. Then the probe opens several
+//! connections at once, doubling the number each time up to a limit, because busy processes cannot accept the next.
+//! It does not keep the old generation busy for long: a round ends soon after the old one's first connection, and the
+//! pause grows with the number.
 
 use std::cell::Cell;
 use std::io;
@@ -24,20 +24,20 @@ use tokio::time::{sleep, timeout};
 
 use crate::http::{answer, request, write};
 
-/// Between two rounds, at least, and for each connection of the one before.
+/// Pause between two rounds: a minimum, and also the time per connection of the previous round.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_EACH: Duration = Duration::from_millis(50);
-/// How long a round waits for its connections to be accepted, and for an answer.
+/// Time for a round's connections to be accepted, and for a response.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// When the old generation has accepted something, the new one is given so long to accept something else. Meanwhile a worker
-/// of the old one may wait for the rest of a request.
+/// Time for the new generation to accept another connection after the old one accepted one. Meanwhile a worker of the
+/// old one may wait for the rest of a request.
 const GRACE: Duration = Duration::from_millis(50);
-/// Between two looks at who has accepted.
-const LOOK: Duration = Duration::from_millis(5);
-/// Connections at once, at most.
+/// Interval for checking which process has accepted.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// The most simultaneous connections.
 const MOST: u32 = 8;
 
-/// Asks until the process `pid` or one below it answers well; tells what was found each time that it changes.
+/// Probes until the process `pid` or a descendant gives a good response; reports each change of the result.
 pub(crate) async fn until_answered(url: &Endpoint, pid: u32, mut found: impl FnMut(String)) {
     let connector = Connector::new(ConnectorOptions::default());
     let mut connections: u32 = 1;
@@ -54,7 +54,7 @@ pub(crate) async fn until_answered(url: &Endpoint, pid: u32, mut found: impl FnM
             }
             Ok(Round::Others(what)) => {
                 connections = (connections * 2).min(MOST);
-                // What it has said itself is better to know.
+                // Its own earlier response says more.
                 if has_answered { last.clone() } else { what }
             }
             Err(_) => format!("no answer within {}s", PATIENCE.as_secs()),
@@ -67,18 +67,18 @@ pub(crate) async fn until_answered(url: &Endpoint, pid: u32, mut found: impl FnM
     }
 }
 
-/// What one round came to.
+/// The result of one round.
 enum Round {
-    /// The generation answers, and well.
+    /// The generation gave a good response.
     Good,
-    /// It does not.
+    /// It did not.
     Bad {
-        /// In words.
+        /// A description.
         what: String,
-        /// Whether it was it that answered.
+        /// Whether it gave the response.
         by_it: bool,
     },
-    /// Only others do, in words.
+    /// Only other processes answered; a description.
     Others(String),
 }
 
@@ -103,7 +103,7 @@ async fn round(url: &Endpoint, pid: u32, connector: &Connector, connections: u32
         match connect(connector, &peers, most).await {
             Ok(stream) => open.push(stream),
             Err(error) if open.is_empty() => return Round::bad(error),
-            // Some are enough.
+            // The connections so far suffice.
             Err(_) => break,
         }
     }
@@ -117,7 +117,7 @@ async fn round(url: &Endpoint, pid: u32, connector: &Connector, connections: u32
                 Ok(Accepted::Ours) => return finish(&mut stream, rest).await,
                 Ok(Accepted::Other(who)) => {
                     others.get_or_insert((Instant::now(), who));
-                    // Kept open for now: it holds on to whoever has it.
+                    // Kept open for now, which keeps its process busy.
                     taken.push(stream);
                 }
                 Err(error) => return Round::bad(format!("it cannot be told who answers: {error}")),
@@ -125,7 +125,7 @@ async fn round(url: &Endpoint, pid: u32, connector: &Connector, connections: u32
         }
         open = waiting;
         if !open.is_empty() {
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
     Round::Others(others.map(|(_, who)| who).unwrap_or_default())
@@ -160,23 +160,24 @@ async fn finish(stream: &mut Stream, rest: &[u8]) -> Round {
     }
 }
 
-/// Who has accepted a connection.
+/// The process that accepted a connection.
 enum Accepted {
     NotYet,
-    /// The process that is asked about, or one below it.
+    /// The probed process, or a descendant.
     Ours,
-    /// Another, in words.
+    /// Another process; a description.
     Other(String),
 }
 
 fn accepted_by(stream: &Stream, pid: u32) -> io::Result<Accepted> {
-    // Whoever answers or closes already has not waited for the whole request; then there is no other end to be looked up.
+    // A process that answers or closes already has not waited for the whole request; then there is no peer to look
+    // up.
     match peek(stream) {
         Err(Errno::AGAIN) => {}
         Ok(0) | Err(_) => return Err(io::Error::other("the connection was closed before the request was complete")),
         Ok(_) => {
-            let what = "the answer came before the request was complete: expected a server that reads its head to the end; else use \
-                        --ready notify";
+            let what = "the answer came before the request was complete: expected a server that reads its head to \
+                        the end; else use --ready notify";
             return Err(io::Error::other(what));
         }
     }
@@ -199,7 +200,7 @@ fn accepted_by(stream: &Stream, pid: u32) -> io::Result<Accepted> {
         let what = format!("process {pid} belongs to another user, and its sockets are not to be seen");
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     }
-    // Most likely the generation before.
+    // Most likely the previous generation.
     let other = descendants(std::process::id()).into_iter().find(|pid| holds(*pid));
     Ok(Accepted::Other(match other {
         Some(pid) => format!("only others answered, such as process {pid}"),
@@ -207,7 +208,7 @@ fn accepted_by(stream: &Stream, pid: u32) -> io::Result<Accepted> {
     }))
 }
 
-/// How many bytes wait to be read, at most one; zero: the other side has closed.
+/// Returns the number of unread bytes, at most one; zero: the other side has closed.
 fn peek(stream: &Stream) -> Result<usize, Errno> {
     let mut byte = [0];
     retry_on_intr(|| recv(stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT)).map(|(_, length)| length)
@@ -224,7 +225,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers with these statuses, then with 200; says what it was sent on each connection.
+    /// Answers with these statuses, then with 200; sends on what it received on each connection.
     fn serve<S: Read + Write>(mut accept: impl FnMut() -> S, statuses: &[u16], heard: &Sender<String>) {
         let mut statuses = statuses.iter();
         loop {
@@ -244,7 +245,7 @@ mod tests {
         }
     }
 
-    /// Asks the process `pid` until it answers, or this has been found; gives all that was found.
+    /// Probes the process `pid` until it answers, or until this result; returns all results.
     fn ask(url: &str, pid: u32, enough: &str) -> Vec<String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let url: Endpoint = url.parse().unwrap();
@@ -304,7 +305,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         thread::spawn(move || serve(|| listener.accept().unwrap().0, &[], &heard));
-        // The process that is asked about is another than the one that answers, which is this one.
+        // The probed process is not the one that answers, which is this one.
         let mut other = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let found = ask(&url, other.id(), "only others answered");
         assert_eq!(found, ["only others answered, processes that are not below this one"]);
@@ -319,7 +320,7 @@ mod tests {
         let (heard, requests) = channel();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
-        // One worker of the old generation, which waits for a whole request; what is opened beside that stays in the queue.
+        // A worker of the old generation, which waits for a whole request; further connections stay in the queue.
         thread::spawn(move || {
             loop {
                 let mut stream = listener.accept().unwrap().0;
@@ -335,7 +336,7 @@ mod tests {
         thread::spawn(move || ask(&url, pid, "a thing that is never said"));
         // Until more than one is opened at once.
         let held: Vec<Duration> = requests.iter().take(12).collect();
-        // A hundred times the grace would be this file's patience with a queue.
+        // A hundred times the grace would equal the probe's patience with a queue.
         assert!(held.iter().all(|held| *held < PATIENCE / 2), "{held:?}");
         other.kill().unwrap();
         other.wait().unwrap();

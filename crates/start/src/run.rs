@@ -1,4 +1,4 @@
-//! The superdaemon at work: what happens goes into the machine, and what it decides is done.
+//! The running superdaemon: feeds events to the machine, and carries out its decisions.
 
 mod ending;
 mod logging;
@@ -25,70 +25,71 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 
 use crate::child::Launch;
-use crate::control::{self, Ask};
+use crate::control::{self, Request};
 use crate::environment::{AUTO_RESTART_INTERVAL, Environment};
 use crate::files::{FileError, PidFile, StatusFile};
-use crate::guard::{Guarded, OWN_NAME};
-use crate::machine::{Action, Cause, ENDING, Event, Machine, News, Verdict};
+use crate::guard::{GuardProcess, OWN_NAME};
+use crate::machine::{Action, Cause, ENDING, Event, LogMessage, Machine, Verdict};
 use crate::output::{Log, LogError, LogTo, no_input};
 use crate::plan::{Plan, Ready};
 use crate::sockets::{Socket, SocketError, hold_all, variables};
-use crate::status::{Began, Status};
+use crate::status::{StartInfo, Status};
 use crate::waiting::Waiting;
 use crate::watch::{Watch, Watchers};
 
-/// The folder of variables is looked at so often while it decides when to restart, as `start_server` does.
-const LOOK: Duration = Duration::from_secs(1);
-/// The first generation is looked at so often until it has become the command: two calls of exec away.
-const LOOK_AT_EXEC: Duration = Duration::from_millis(5);
-/// The guard is started again no sooner than this.
+/// Interval for reading the folder of variables while it controls restarts, as in `start_server`.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval for checking whether the first generation has become the command, which takes two calls of exec.
+const EXEC_POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// The minimum time between starts of the guard.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Why there is no superdaemon.
+/// The reason why the superdaemon did not start or run.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The pid file or the status file cannot be used; the cause says which and why.
+    /// The pid file or the status file is unusable; see the cause.
     #[error(transparent)]
     File(#[from] FileError),
-    /// One of the sockets cannot be made; the cause says which and why.
+    /// A socket cannot be made; see the cause.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// The log cannot be opened; the cause says why.
+    /// The log cannot be opened; see the cause.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// The control socket cannot be made; the cause says why.
+    /// The control socket cannot be made; see the cause.
     #[error("cannot listen for --status and --restart")]
     Control(#[source] ListenError),
-    /// The first generation ended with 126 or 127, by which shells say that a command cannot be run: its output, in the log, says why.
+    /// The first generation ended with 126 or 127, the shells' codes for a command that cannot run: see its output in
+    /// the log.
     #[error("the command cannot be run: {why}")]
     Command {
-        /// How it ended, in words.
+        /// A description of its end.
         why: String,
     },
-    /// The system refused what every process needs: descriptors, signals.
+    /// The system refused a basic resource: descriptors, signals.
     #[error("{what}")]
     System {
-        /// What could not be done.
+        /// The failed operation.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Runs the command behind its sockets until INT or TERM ends it all.
+/// Runs the command behind its sockets until INT or TERM ends it.
 ///
-/// Sockets of systemd (LISTEN_FDS) are handed on before those of the plan.
+/// Sockets from systemd (LISTEN_FDS) come before those of the plan.
 ///
-/// `say` is given each line of the log. `settled` is called once nothing is left that a user may have got wrong: files, sockets and the log are
-/// there, and the first generation has become the command. By then standard output and error lead to the plan's log. For a
-/// process of its own, whose main thread calls this: it changes how signals are taken and where output goes, and waits for
-/// every child there is.
+/// `say` gets each line of the log. `settled` is called once no user error is possible any more: files, sockets and
+/// the log exist, and the first generation has become the command. Standard output and error then go to the plan's
+/// log. Call it on the main thread of a process of its own: it changes signal handling and output, and reaps every
+/// child.
 ///
 /// # Errors
-/// [`StartError`]: before anything was started, or because the command could not be run; whatever was made is removed, and `settled` was not
-/// called.
+/// [`StartError`], before anything was started, or because the command could not run. Everything made is removed, and
+/// `settled` is not called.
 pub fn run(plan: &Plan, say: &mut dyn FnMut(&str), settled: impl FnOnce() + 'static) -> Result<(), StartError> {
-    // Before anything else is opened.
+    // Before opening any descriptor.
     let inherited = inherited_from_systemd().map_err(SocketError::Inherited)?;
     let system = |what| move |source| StartError::System { what, source };
     let mut builder = Builder::new_current_thread();
@@ -96,12 +97,12 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str), settled: impl FnOnce() + 'sta
     let runtime = runtime.map_err(system("cannot prepare for events"))?;
     runtime.block_on(async {
         let (sender, events) = unbounded_channel();
-        // First of all: from here on a signal no longer ends this process with its files left behind.
+        // First of all: a signal no longer ends this process with its files left behind.
         listen(&sender).map_err(system("cannot prepare for signals"))?;
         let mut superdaemon = Superdaemon::new(plan, inherited, say, sender, events)?;
         superdaemon.redirect()?;
         superdaemon.introduce();
-        superdaemon.have_the_log_read().await?;
+        superdaemon.wait_for_log_reader().await?;
         superdaemon.settled = Some(Box::new(settled));
         superdaemon.live().await;
         let never_ran = superdaemon.never_ran.take();
@@ -110,17 +111,17 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str), settled: impl FnOnce() + 'sta
     })
 }
 
-/// Something that happens.
+/// An input to the superdaemon.
 enum Input {
     /// A signal.
     Signal(SignalKind),
-    /// News for the machine.
+    /// An event for the machine.
     Event(Event),
-    /// A question through the control socket.
-    Ask(Ask),
+    /// A request through the control socket.
+    Request(Request),
 }
 
-/// The control socket at work.
+/// The running control socket.
 struct Control {
     task: JoinHandle<()>,
     end: Rc<Notify>,
@@ -131,31 +132,31 @@ struct Superdaemon<'a> {
     say: &'a mut dyn FnMut(&str),
     events: UnboundedReceiver<Input>,
     sender: UnboundedSender<Input>,
-    began: Began,
+    began: StartInfo,
     environment: Environment,
-    /// What was wrong with the environment when it was last looked at.
+    /// Problems in the environment at the last check.
     problems: Vec<String>,
     machine: Machine,
     watchers: Watchers,
     waiting: Waiting,
     manager: Manager,
     control: Option<Control>,
-    guarded: Option<Guarded>,
+    guarded: Option<GuardProcess>,
     log: Option<Log>,
-    /// When the guard is started again.
+    /// Time to restart the guard.
     guard_at: Option<Instant>,
     status_file: Option<StatusFile>,
     sockets: Vec<Socket>,
-    /// To be called when the first generation is the command, or has failed in a way that another attempt may mend.
+    /// Called when the first generation is the command, or has failed in a way that another attempt may fix.
     settled: Option<Box<dyn FnOnce()>>,
-    /// Why the command cannot be run at all.
+    /// The reason why the command cannot run at all.
     never_ran: Option<String>,
-    /// Held for its lock; the last to go.
+    /// Holds the lock; dropped last.
     _pid_file: Option<PidFile>,
 }
 
 impl<'a> Superdaemon<'a> {
-    /// Makes everything that it owns.
+    /// Makes all resources.
     fn new(
         plan: &'a Plan,
         inherited: Vec<Inherited>,
@@ -173,14 +174,14 @@ impl<'a> Superdaemon<'a> {
         let pid_file = draft.pid_file.as_deref().map(PidFile::claim).transpose()?;
         let status_file = draft.status_file.as_deref().map(StatusFile::new).transpose()?;
         let log = draft.log.as_ref().map(LogTo::open).transpose()?;
-        let sockets = hold_all(inherited, &draft.places, &draft.listening)?;
+        let sockets = hold_all(inherited, &draft.sockets, &draft.listening)?;
         let machine = Machine::new(plan.policy(), tunables);
         let mut superdaemon = Self {
             plan,
             say,
             events,
             sender,
-            began: Began::now(),
+            began: StartInfo::now(),
             environment,
             problems: Vec::new(),
             machine,
@@ -220,7 +221,7 @@ impl<'a> Superdaemon<'a> {
         let what = "cannot listen for --status and --restart";
         let listener = listener.map_err(|source| StartError::System { what, source })?;
         let end = Rc::new(Notify::new());
-        let (asks, ending) = (control::into_channel(self.sender.clone(), Input::Ask), Rc::clone(&end));
+        let (asks, ending) = (control::into_channel(self.sender.clone(), Input::Request), Rc::clone(&end));
         let task = tokio::task::spawn_local(control::serve(listener, asks, async move { ending.notified().await }));
         self.control = Some(Control { task, end });
         Ok(())
@@ -235,16 +236,16 @@ impl<'a> Superdaemon<'a> {
         }
         let draft = &self.plan.draft;
         if draft.die_together {
-            // Here, as it writes to the log too.
+            // Here, because it writes to the log too.
             let patience = draft.stop_timeout.unwrap_or(ENDING);
-            let guarded = Guarded::new(&draft.guard, draft.signal_on_term, patience);
+            let guarded = GuardProcess::new(&draft.guard, draft.signal_on_term, patience);
             let what = "cannot start the process that ends the command when this one dies";
             self.guarded = Some(guarded.map_err(|source| StartError::System { what, source })?);
         }
         Ok(())
     }
 
-    /// Says what it listens at.
+    /// Logs the listening addresses.
     fn introduce(&mut self) {
         let listing = |socket: &Socket| format!("{} as {}", socket.address(), socket.descriptor);
         let sockets: Vec<String> = self.sockets.iter().map(listing).collect();
@@ -257,18 +258,18 @@ impl<'a> Superdaemon<'a> {
             return;
         }
         loop {
-            self.look_whether_it_runs();
+            self.check_first_generation();
             let input = self.next().await;
-            // Before anything is decided: that a generation has ended may be told later than what happened after it, such as
-            // that its time to be ready has come.
+            // Before any decision: the end of a generation may be reported later than subsequent events, such as its
+            // readiness timeout.
             if !self.reap() {
                 return;
             }
-            self.look_at_environment();
+            self.reload_environment();
             let goes_on = match input {
                 None => self.happens(Event::Due),
                 Some(Input::Event(event)) => self.happens(event),
-                Some(Input::Ask(ask)) => self.answer(ask),
+                Some(Input::Request(ask)) => self.answer(ask),
                 Some(Input::Signal(kind)) => self.signal(kind),
             };
             if !goes_on {
@@ -277,22 +278,22 @@ impl<'a> Superdaemon<'a> {
         }
     }
 
-    /// The next thing that happens, or `None` when something is due.
+    /// Returns the next input, or `None` when something is due.
     async fn next(&mut self) -> Option<Input> {
         let now = Instant::now();
         let watched = self.environment.envdir().is_some() && self.environment.tunables().0.auto_restart.is_some();
-        let look = watched.then(|| now + LOOK);
-        let look = self.settled.is_some().then(|| now + LOOK_AT_EXEC).or(look);
+        let look = watched.then(|| now + POLL_INTERVAL);
+        let look = self.settled.is_some().then(|| now + EXEC_POLL_INTERVAL).or(look);
         match self.machine.due().into_iter().chain(look).chain(self.log_due()).chain(self.guard_at).min() {
             Some(due) => tokio::time::timeout_at(due.into(), self.events.recv()).await.ok().flatten(),
-            // We hold the other end ourselves.
+            // We hold the other end.
             None => self.events.recv().await,
         }
     }
 
-    /// Tells whoever started this process that all is well, once the first generation has become the command. Until then a process of
-    /// a generation goes by a name of ours.
-    fn look_whether_it_runs(&mut self) {
+    /// Reports success to the parent once the first generation has become the command. Until then its process has a
+    /// name of ours.
+    fn check_first_generation(&mut self) {
         if self.settled.is_some()
             && let Some(first) = self.machine.generations().first()
             && has_become_the_command(first.pid, &self.plan.draft.helper)
@@ -302,17 +303,17 @@ impl<'a> Superdaemon<'a> {
         }
     }
 
-    /// Whether there is something left to live for.
+    /// Handles a signal; returns whether to continue.
     fn signal(&mut self, kind: SignalKind) -> bool {
         match kind {
-            // They have been seen to.
+            // Already reaped.
             kind if kind == SignalKind::child() => true,
             kind if kind == SignalKind::hangup() => self.happens(Event::Restart(Cause::Hup)),
             kind if kind == SignalKind::user_defined1() => {
                 self.reopen_log("received USR1: the log file is opened anew");
                 true
             }
-            // Only so that it does no harm: start_server takes no notice of it either.
+            // Handled only so that it has no effect: start_server ignores it too.
             kind if kind == SignalKind::alarm() => true,
             kind => {
                 let named = Signal::from_named_raw(kind.as_raw_value()).unwrap_or(Signal::TERM);
@@ -321,23 +322,23 @@ impl<'a> Superdaemon<'a> {
         }
     }
 
-    fn answer(&mut self, ask: Ask) -> bool {
+    fn answer(&mut self, ask: Request) -> bool {
         match ask {
-            Ask::Status(reply) => {
+            Request::Status(reply) => {
                 let command = self.plan.command().iter().map(|word| word.to_string_lossy().into_owned()).collect();
-                // Whoever asked may have gone.
+                // The client may have gone.
                 let reader = self.log.as_ref().and_then(Log::reader);
                 let _ = reply.send(Status::now(&self.machine, &self.sockets, command, reader, &self.began));
                 true
             }
-            Ask::Restart { first, reply } => {
+            Request::Restart { first, reply } => {
                 self.waiting.add(&self.machine, first, reply);
                 self.happens(Event::Restart(Cause::Control))
             }
         }
     }
 
-    /// Takes note of every process that has ended.
+    /// Handles every ended process.
     fn reap(&mut self) -> bool {
         let mut goes_on = true;
         loop {
@@ -356,13 +357,13 @@ impl<'a> Superdaemon<'a> {
                     goes_on &= self.happens(Event::Exited { pid, how, code });
                 }
                 Err(Errno::INTR) => {}
-                // Nobody has ended, or there is nobody.
+                // No child has ended, or there is none.
                 Ok(None) | Err(_) => return goes_on,
             }
         }
     }
 
-    /// Tells the machine, and does what it says. False: all is done.
+    /// Passes an event to the machine, and carries out its actions. False: everything is done.
     fn happens(&mut self, event: Event) -> bool {
         let now = Instant::now();
         if self.log_due().is_some_and(|at| at <= now) {
@@ -382,8 +383,8 @@ impl<'a> Superdaemon<'a> {
                 Action::Signal { pid, signal } => _ = signal_to(pid, signal),
                 Action::Kill { pid } => kill(pid),
                 Action::Write => self.write(),
-                Action::Tell(news) => self.news(&news),
-                Action::Verdict(verdict) => self.come_out(&verdict),
+                Action::Log(news) => self.news(&news),
+                Action::Verdict(verdict) => self.attempt_ended(&verdict),
                 Action::Leave => goes_on = false,
             }
         }
@@ -391,20 +392,20 @@ impl<'a> Superdaemon<'a> {
         goes_on
     }
 
-    /// Into the log, and to whoever started this process.
-    fn news(&mut self, news: &News) {
+    /// Writes a message to the log, and to the parent of this process.
+    fn news(&mut self, news: &LogMessage) {
         match news {
-            News::Asked { .. } | News::Again => {
+            LogMessage::Asked { .. } | LogMessage::Again => {
                 let now = monotonic_ns() / 1000;
                 self.manager.tell(&format!("RELOADING=1\nMONOTONIC_USEC={now}"));
             }
-            News::Stop { .. } => self.manager.tell("STOPPING=1"),
+            LogMessage::Stop { .. } => self.manager.tell("STOPPING=1"),
             _ => {}
         }
         self.tell(&news.to_string());
     }
 
-    fn come_out(&mut self, verdict: &Verdict) {
+    fn attempt_ended(&mut self, verdict: &Verdict) {
         match verdict {
             Verdict::Ready(who) => {
                 if let Some(settled) = self.settled.take() {
@@ -427,7 +428,7 @@ impl<'a> Superdaemon<'a> {
                 }
             }
         }
-        self.waiting.come_out(verdict);
+        self.waiting.attempt_ended(verdict);
     }
 
     fn number_of(&self, pid: u32) -> Option<u64> {
@@ -450,7 +451,7 @@ impl<'a> Superdaemon<'a> {
             Ok(pid) => {
                 self.guarded.iter_mut().for_each(|guarded| guarded.add(pid));
                 let sender = self.sender.clone();
-                // We hold the other end for as long as we live.
+                // We hold the other end until our end.
                 let tell = move |event| _ = sender.send(Input::Event(event));
                 self.watchers.begin(number, pid, ready, watch, tell);
                 Event::Started { number, pid }
@@ -460,8 +461,8 @@ impl<'a> Superdaemon<'a> {
     }
 
     fn launch(&mut self, number: u64, watch: &Watch) -> io::Result<u32> {
-        self.look_at_environment();
-        // A file that was moved away meanwhile is followed by a new one here.
+        self.reload_environment();
+        // Follows a moved file by a new one.
         if let Some(Err(error)) = self.log.as_mut().map(Log::reopen) {
             self.tell(&format!("{error}: writing to the one before"));
         }
@@ -475,7 +476,7 @@ impl<'a> Superdaemon<'a> {
         for (name, value) in variables(&self.sockets).into_iter().chain(watch.variables()) {
             set(name, value);
         }
-        if let Some((name, mark)) = self.guarded.as_ref().map(Guarded::variable) {
+        if let Some((name, mark)) = self.guarded.as_ref().map(GuardProcess::variable) {
             set(name, Some(mark.into()));
         }
         set("SERVER_STARTER_GENERATION", Some(number.to_string().into()));
@@ -504,10 +505,10 @@ impl<'a> Superdaemon<'a> {
         }
     }
 
-    /// The guard is never left out for long.
+    /// Restarts the guard after a short pause.
     fn restart_guard(&mut self) {
         self.guard_at = None;
-        match self.guarded.as_mut().map(Guarded::start) {
+        match self.guarded.as_mut().map(GuardProcess::start) {
             Some(Ok(())) => {
                 self.tell("the process that ends the command when this one dies had ended, and was started again");
             }
@@ -519,8 +520,8 @@ impl<'a> Superdaemon<'a> {
         }
     }
 
-    /// Reads the folder of variables again.
-    fn look_at_environment(&mut self) {
+    /// Rereads the folder of variables.
+    fn reload_environment(&mut self) {
         let mut problems = self.environment.reload();
         let (tunables, more) = self.environment.tunables();
         problems.extend(more);
@@ -528,7 +529,7 @@ impl<'a> Superdaemon<'a> {
         self.complain(problems);
     }
 
-    /// Tells problems that were not there the last time.
+    /// Reports new problems only.
     fn complain(&mut self, problems: Vec<String>) {
         for problem in &problems {
             if !self.problems.contains(problem) {
@@ -543,7 +544,7 @@ impl<'a> Superdaemon<'a> {
     }
 }
 
-/// Everything that is of interest goes into one channel.
+/// Sends all signals of interest into one channel.
 fn listen(sender: &UnboundedSender<Input>) -> io::Result<()> {
     let kinds = [
         SignalKind::child(),
@@ -564,8 +565,8 @@ fn listen(sender: &UnboundedSender<Input>) -> io::Result<()> {
     Ok(())
 }
 
-/// Kills a process and everything below it. Its children would become ours when it is gone, so they are looked for first; and
-/// once more, as they may have had children themselves meanwhile.
+/// Kills a process and all its descendants. Its children become ours when it ends, so they are found first; and again
+/// afterwards, because they may have had children meanwhile.
 fn kill(pid: u32) {
     let below = descendants(pid);
     signal_to(pid, Signal::KILL);
@@ -573,7 +574,8 @@ fn kill(pid: u32) {
     below.iter().flat_map(|pid| descendants(*pid)).for_each(|pid| _ = signal_to(pid, Signal::KILL));
 }
 
-/// Whether a generation's process has become the command. Until then it goes by our name and the helper's words. False where it has ended.
+/// Whether a generation's process has become the command. Until then it has our name and the helper's arguments.
+/// False if it has ended.
 fn has_become_the_command(pid: u32, helper: &[OsString]) -> bool {
     let Ok(line) = std::fs::read(format!("/proc/{pid}/cmdline")) else { return false };
     let mut words = line.split(|byte| *byte == 0);

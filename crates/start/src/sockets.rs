@@ -1,4 +1,4 @@
-//! The sockets themselves: made once, and held for as long as the superdaemon lives.
+//! The sockets: made once, held until the superdaemon ends.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,33 +13,33 @@ use rustix::io::{FdFlags, fcntl_setfd, ioctl_fionbio};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
 use rustix::process::{Resource, getrlimit};
 
-use crate::place::{Kind, Place, descriptors};
+use crate::socket_spec::{Kind, SocketSpec, descriptors};
 
-/// How the sockets listen.
+/// Options of the sockets.
 #[derive(Clone, Debug)]
 pub struct Listening {
-    /// How many connections may wait to be accepted. The kernel takes no more than net.core.somaxconn.
+    /// The most connections that wait for accept. The kernel caps it at net.core.somaxconn.
     pub backlog: u32,
-    /// The mode of unix sockets' files: whoever may write may connect.
+    /// The mode of unix sockets' files: write permission allows connecting.
     pub path_mode: u32,
-    /// The user and group of unix sockets' files; `None` leaves either as it is.
+    /// The user and group of unix sockets' files; `None` leaves either unchanged.
     pub path_owner: (Option<u32>, Option<u32>),
 }
 
 impl Default for Listening {
-    /// As `start_server` does it: SOMAXCONN, and a socket that everybody may connect to.
+    /// As in `start_server`: SOMAXCONN, and a socket open to all users.
     fn default() -> Self {
         Self { backlog: 4096, path_mode: 0o777, path_owner: (None, None) }
     }
 }
 
-/// A socket, its name, and where the command finds it.
+/// A socket with its name and its descriptor in the command.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    pub(crate) place: Place,
+    pub(crate) spec: SocketSpec,
     pub(crate) descriptor: RawFd,
     held: Held,
-    /// What systemd calls it, for LISTEN_FDNAMES; `None` for a socket of our own.
+    /// systemd's name for it, for LISTEN_FDNAMES; `None` for our own sockets.
     label: Option<String>,
 }
 
@@ -50,139 +50,139 @@ enum Held {
     Udp(OwnedFd, SocketAddr),
 }
 
-/// Where to listen, when the name has become an address.
-enum To<'a> {
+/// A resolved listening address.
+enum Resolved<'a> {
     Tcp(SocketAddr),
     Unix(&'a UnixAddress),
 }
 
-/// Why a socket could not be made.
+/// The reason why a socket could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// The cause says why, and what to do.
+    /// See the cause.
     #[error("cannot listen on {name}")]
     Listen {
-        /// The place, as it is named.
+        /// The name of the socket.
         name: String,
-        /// What is wrong.
+        /// The cause.
         source: ListenError,
     },
     /// Check the spelling, or give an IP address.
     #[error("the host of {name} has no address")]
     Resolve {
-        /// The place, as it is named.
+        /// The name of the socket.
         name: String,
-        /// What the resolver said.
+        /// The resolver's error.
         source: io::Error,
     },
-    /// Another process has the port, or this user may not have it.
+    /// Another process has the port, or this user lacks permission.
     #[error("cannot bind the UDP port {name}")]
     Udp {
-        /// The place, as it is named.
+        /// The name of the socket.
         name: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Ask for a lower number, or raise the limit (`ulimit -n`).
+    /// Request for a lower number, or raise the limit (`ulimit -n`).
     #[error("{name} cannot be descriptor {descriptor}: this process may have numbers below {limit} (ulimit -n)")]
     Descriptor {
-        /// The place, as it is named.
+        /// The name of the socket.
         name: String,
-        /// The number asked for.
+        /// The configured number.
         descriptor: RawFd,
-        /// The first number that is too high.
+        /// The first number beyond the limit.
         limit: u64,
     },
-    /// What systemd hands down is no listening stream socket, or its variables are odd: correct the unit.
+    /// systemd passed on something other than a listening stream socket, or its variables are invalid: correct the
+    /// unit.
     #[error("cannot take over the sockets of systemd")]
     Inherited(#[source] InheritError),
-    /// The kernel refused what it refuses nobody.
+    /// An unexpected error of the kernel.
     #[error("cannot prepare the socket of {name}")]
     Prepare {
-        /// The place, as it is named.
+        /// The name of the socket.
         name: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// Has all of them: those that systemd hands down first, so that they keep their numbers; then ours, ports first, as `start_server` does.
+/// Makes all sockets: systemd's first, so that they keep their numbers; then ours, ports first, as in `start_server`.
 pub(crate) fn hold_all(
     inherited: Vec<Inherited>,
-    places: &[Place],
+    specs: &[SocketSpec],
     listening: &Listening,
 ) -> Result<Vec<Socket>, SocketError> {
-    let named = inherited.iter().filter_map(|socket| place_of(socket.listener.address()));
-    let all: Vec<Place> = named.chain(places.iter().cloned()).collect();
+    let named = inherited.iter().filter_map(|socket| spec_of(socket.listener.address()));
+    let all: Vec<SocketSpec> = named.chain(specs.iter().cloned()).collect();
     let (of_systemd, ours) = all.split_at(inherited.len());
     check_numbers(&all)?;
     let mut numbers = descriptors(&all).into_iter();
     let mut sockets = Vec::with_capacity(all.len());
-    for ((socket, place), number) in inherited.into_iter().zip(of_systemd).zip(numbers.by_ref().take(of_systemd.len()))
-    {
+    for ((socket, spec), number) in inherited.into_iter().zip(of_systemd).zip(numbers.by_ref().take(of_systemd.len())) {
         let Inherited { name, listener, .. } = socket;
-        let_accept_wait(&listener, &place.name)?;
+        make_blocking(&listener, &spec.name)?;
         let held = Held::Listener(listener);
-        sockets.push(Socket { place: place.clone(), descriptor: number, held, label: Some(name) });
+        sockets.push(Socket { spec: spec.clone(), descriptor: number, held, label: Some(name) });
     }
-    for (place, number) in ours.iter().zip(numbers) {
-        sockets.push(Socket::bind(place.clone(), number, listening)?);
+    for (spec, number) in ours.iter().zip(numbers) {
+        sockets.push(Socket::bind(spec.clone(), number, listening)?);
     }
     Ok(sockets)
 }
 
-/// An inherited socket's place, named as Server::Starter would: by its address.
-fn place_of(address: &Peer) -> Option<Place> {
+/// Describes an inherited socket, named by its address as in Server::Starter.
+fn spec_of(address: &Peer) -> Option<SocketSpec> {
     match address {
-        Peer::Tcp(address) => Place::port(&address.to_string()).ok(),
-        Peer::Unix(address) => Place::path(address.to_string().trim_start_matches("unix:")).ok(),
+        Peer::Tcp(address) => SocketSpec::port(&address.to_string()).ok(),
+        Peer::Unix(address) => SocketSpec::path(address.to_string().trim_start_matches("unix:")).ok(),
     }
 }
 
-/// Programs that wait in accept(2) expect it to wait. Those that do not change it for themselves and, as it belongs to the socket, for all;
-/// so this is done once and not for each generation.
-fn let_accept_wait(listener: &BoundListener, name: &str) -> Result<(), SocketError> {
+/// Makes accept(2) block, as many programs expect. Other programs change it for themselves and, because it belongs to
+/// the socket, for all; so this happens once and not per generation.
+fn make_blocking(listener: &BoundListener, name: &str) -> Result<(), SocketError> {
     ioctl_fionbio(listener, false).map_err(|errno| SocketError::Prepare { name: name.to_owned(), source: errno.into() })
 }
 
-/// Whether each can have the number that it is to have.
-fn check_numbers(places: &[Place]) -> Result<(), SocketError> {
+/// Checks that each socket can have its number.
+fn check_numbers(specs: &[SocketSpec]) -> Result<(), SocketError> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    for (place, descriptor) in places.iter().zip(descriptors(places)) {
+    for (spec, descriptor) in specs.iter().zip(descriptors(specs)) {
         if u64::try_from(descriptor).is_ok_and(|descriptor| descriptor >= limit) {
-            return Err(SocketError::Descriptor { name: place.name.clone(), descriptor, limit });
+            return Err(SocketError::Descriptor { name: spec.name.clone(), descriptor, limit });
         }
     }
     Ok(())
 }
 
 impl Socket {
-    fn bind(place: Place, descriptor: RawFd, listening: &Listening) -> Result<Self, SocketError> {
-        let name = || place.name.clone();
-        let resolve = |host: &crate::place::Host, port| {
+    fn bind(spec: SocketSpec, descriptor: RawFd, listening: &Listening) -> Result<Self, SocketError> {
+        let name = || spec.name.clone();
+        let resolve = |host: &crate::socket_spec::Host, port| {
             host.resolve(port).map_err(|source| SocketError::Resolve { name: name(), source })
         };
-        let listen = |to: To<'_>| -> Result<Held, SocketError> {
+        let listen = |to: Resolved<'_>| -> Result<Held, SocketError> {
             let options = ListenOptions {
                 backlog: listening.backlog,
                 unix_mode: Some(listening.path_mode),
                 unix_owner: listening.path_owner,
-                // What accepted connections are like is the command's own matter.
+                // The command sets the options of accepted connections.
                 nodelay: false,
                 v6_only: true,
                 ..ListenOptions::default()
             };
             let bound = match to {
-                To::Tcp(address) => BoundListener::bind(&address.to_string(), &options),
-                To::Unix(address) => BoundListener::bind_unix(address.clone(), &options),
+                Resolved::Tcp(address) => BoundListener::bind(&address.to_string(), &options),
+                Resolved::Unix(address) => BoundListener::bind_unix(address.clone(), &options),
             };
             let bound = bound.map_err(|source| SocketError::Listen { name: name(), source })?;
-            let_accept_wait(&bound, &place.name)?;
+            make_blocking(&bound, &spec.name)?;
             Ok(Held::Listener(bound))
         };
-        let held = match &place.kind {
-            Kind::Tcp(host, port) => listen(To::Tcp(resolve(host, *port)?))?,
-            Kind::Unix(address) => listen(To::Unix(address))?,
+        let held = match &spec.kind {
+            Kind::Tcp(host, port) => listen(Resolved::Tcp(resolve(host, *port)?))?,
+            Kind::Unix(address) => listen(Resolved::Unix(address))?,
             Kind::Udp(host, port) => {
                 let address = resolve(host, *port)?;
                 let (socket, address) =
@@ -190,10 +190,11 @@ impl Socket {
                 Held::Udp(socket, address)
             }
         };
-        Ok(Socket { place, descriptor, held, label: None })
+        Ok(Socket { spec, descriptor, held, label: None })
     }
 
-    /// Where it listens, with the port that port 0 has become: `127.0.0.1:8080`, `unix:/run/app.sock`, `udp 0.0.0.0:53`.
+    /// The listening address, with the actual port for port 0: `127.0.0.1:8080`, `unix:/run/app.sock`, `udp
+    /// 0.0.0.0:53`.
     pub(crate) fn address(&self) -> String {
         match &self.held {
             Held::Listener(bound) => bound.address().to_string(),
@@ -223,13 +224,12 @@ fn udp(address: SocketAddr) -> rustix::io::Result<(OwnedFd, SocketAddr)> {
     Ok((socket, SocketAddr::try_from(bound).unwrap_or(address)))
 }
 
-/// The sockets while they may pass through an exec; closed on exec again when it is dropped. Nothing else may be started
-/// meanwhile.
-pub(crate) struct Opened<'a>(&'a [Socket]);
+/// Sockets that survive an exec; dropping this makes them close-on-exec again. Nothing else may be started meanwhile.
+pub(crate) struct Inheritable<'a>(&'a [Socket]);
 
-impl<'a> Opened<'a> {
+impl<'a> Inheritable<'a> {
     pub(crate) fn new(sockets: &'a [Socket]) -> io::Result<Self> {
-        let opened = Opened(sockets);
+        let opened = Inheritable(sockets);
         for socket in sockets {
             fcntl_setfd(socket, FdFlags::empty())?;
         }
@@ -237,40 +237,40 @@ impl<'a> Opened<'a> {
     }
 }
 
-impl Drop for Opened<'_> {
+impl Drop for Inheritable<'_> {
     fn drop(&mut self) {
         for socket in self.0 {
-            // It worked the other way round.
+            // The opposite change succeeded before.
             let _ = fcntl_setfd(socket, FdFlags::CLOEXEC);
         }
     }
 }
 
-/// Where each of them is, and where the command finds it.
+/// Returns the present and future number of each socket.
 pub(crate) fn moves(sockets: &[Socket]) -> Vec<Move> {
     sockets.iter().map(|socket| Move { from: socket.as_fd().as_raw_fd(), to: socket.descriptor }).collect()
 }
 
-/// What tells a command about its sockets: Server::Starter's variable, and systemd's where the descriptors are as its
-/// protocol wants them, from 3 on without a gap. `None`: to be removed.
+/// Returns the variables that name a command's sockets: Server::Starter's, and systemd's if the descriptors are
+/// contiguous from 3, as its protocol requires. `None`: to be removed.
 pub(crate) fn variables(sockets: &[Socket]) -> Vec<(&'static str, Option<OsString>)> {
-    let named = sockets.iter().map(|socket| format!("{}={}", socket.place.name, socket.descriptor));
+    let named = sockets.iter().map(|socket| format!("{}={}", socket.spec.name, socket.descriptor));
     let mut in_order: Vec<&Socket> = sockets.iter().collect();
     in_order.sort_by_key(|socket| socket.descriptor);
     let contiguous = in_order.iter().zip(3..).all(|(socket, number)| socket.descriptor == number);
     let systemd = !sockets.is_empty() && contiguous;
-    let name = |socket: &&Socket| descriptor_name(socket.label.as_ref().unwrap_or(&socket.place.name));
+    let name = |socket: &&Socket| descriptor_name(socket.label.as_ref().unwrap_or(&socket.spec.name));
     let names: Vec<String> = in_order.iter().map(name).collect();
     vec![
         ("SERVER_STARTER_PORT", Some(named.collect::<Vec<_>>().join(";").into())),
         ("LISTEN_FDS", systemd.then(|| sockets.len().to_string().into())),
         ("LISTEN_FDNAMES", systemd.then(|| names.join(":").into())),
-        // The process itself says this when it knows its number.
+        // The process sets this itself when it knows its number.
         ("LISTEN_PID", None),
     ]
 }
 
-/// A name that sd_listen_fds_with_names(3) allows: up to 255 ASCII characters, without controls and colons.
+/// Makes a name valid for sd_listen_fds_with_names(3): up to 255 ASCII characters, without controls and colons.
 fn descriptor_name(name: &str) -> String {
     let allowed = |c: char| if c.is_ascii_graphic() && c != ':' { c } else { '_' };
     name.chars().take(255).map(allowed).collect()
@@ -281,8 +281,8 @@ mod tests {
     use super::*;
 
     fn sockets(ports: &[&str]) -> Vec<Socket> {
-        let places: Vec<Place> = ports.iter().map(|port| Place::port(port).unwrap()).collect();
-        hold_all(Vec::new(), &places, &Listening::default()).unwrap()
+        let specs: Vec<SocketSpec> = ports.iter().map(|port| SocketSpec::port(port).unwrap()).collect();
+        hold_all(Vec::new(), &specs, &Listening::default()).unwrap()
     }
 
     fn value<'v>(variables: &'v [(&'static str, Option<OsString>)], name: &str) -> Option<&'v str> {
@@ -317,7 +317,7 @@ mod tests {
         };
         assert!(!fcntl_getfl(&sockets[0]).unwrap().contains(OFlags::NONBLOCK));
         assert_eq!(closed(&sockets), [true, true]);
-        let opened = Opened::new(&sockets).unwrap();
+        let opened = Inheritable::new(&sockets).unwrap();
         assert_eq!(closed(&sockets), [false, false]);
         drop(opened);
         assert_eq!(closed(&sockets), [true, true]);
@@ -328,12 +328,12 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.sock");
-        let places = [Place::path(path.to_str().unwrap()).unwrap()];
+        let specs = [SocketSpec::path(path.to_str().unwrap()).unwrap()];
         for mode in [0o777, 0o600] {
             let listening = Listening { path_mode: mode, ..Listening::default() };
-            let sockets = hold_all(Vec::new(), &places, &listening).unwrap();
+            let sockets = hold_all(Vec::new(), &specs, &listening).unwrap();
             assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, mode);
-            let error = hold_all(Vec::new(), &places, &listening).unwrap_err();
+            let error = hold_all(Vec::new(), &specs, &listening).unwrap_err();
             let SocketError::Listen { source, .. } = &error else { panic!("{error}") };
             assert!(source.to_string().contains(&std::process::id().to_string()), "{source}");
             drop(sockets);

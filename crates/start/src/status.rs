@@ -1,4 +1,4 @@
-//! What a superdaemon is doing, for people and programs.
+//! The status of a superdaemon, for people and programs.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -9,49 +9,49 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::{Machine, Stage};
 use crate::output::Reader;
-use crate::place::Kind;
+use crate::socket_spec::Kind;
 use crate::sockets::Socket;
 
-/// The name of this document, and its version.
+/// The name and version of the JSON document.
 pub const SCHEMA: &str = "oroshi-start-status/1.1";
 
-/// What a superdaemon is doing. Times are seconds.
+/// The status of a superdaemon. Times are seconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// [`SCHEMA`].
     pub schema: String,
-    /// The superdaemon's own process.
+    /// The superdaemon's process.
     pub pid: u32,
-    /// How long it has been running.
+    /// Time since its start.
     pub uptime_s: f64,
-    /// The whole in a word.
+    /// A summary.
     pub state: State,
     /// The command and its arguments.
     pub command: Vec<String>,
     /// From the oldest to the newest.
     pub generations: Vec<GenerationStatus>,
-    /// When the next start is due, while none is under way.
+    /// Time until the next start, while none is in progress.
     pub next_start_in_s: Option<f64>,
-    /// Restarts that came to a new generation.
+    /// Restarts that produced a new generation.
     pub restarts: u64,
     /// Generations that did not become ready.
     pub failed: u64,
-    /// Generations that ended without being told to.
+    /// Generations that ended unexpectedly.
     pub died: u64,
     /// Generations that had to be killed.
     pub killed: u64,
-    /// The last one that did not become ready.
+    /// The last generation that did not become ready.
     pub last_failure: Option<FailureStatus>,
     /// The command that reads the log, if there is one.
     pub log_command: Option<LogCommandStatus>,
-    /// How often a connection found the queue of a TCP socket full since the superdaemon began, on all sockets of its network
-    /// namespace, others' too: the kernel does not tell them apart.
+    /// How often a connection found the queue of a TCP socket full since the superdaemon began. The kernel counts all
+    /// sockets of the network namespace together, including those of others.
     pub listen_overflows: Option<u64>,
-    /// In the order in which they were asked for, ports first.
+    /// In configured order, ports first.
     pub sockets: Vec<SocketStatus>,
 }
 
-/// The whole in a word.
+/// A summary of the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
@@ -61,7 +61,7 @@ pub enum State {
     Serving,
     /// One serves, and the next is starting.
     Restarting,
-    /// The end was asked for.
+    /// The end was requested.
     Stopping,
 }
 
@@ -72,19 +72,19 @@ pub struct GenerationStatus {
     pub generation: u64,
     /// The process that was started.
     pub pid: u32,
-    /// How far it is.
+    /// Its stage.
     pub state: GenerationState,
-    /// Since its start.
+    /// Time since its start.
     pub age_s: f64,
-    /// From its start until it was ready, if it ever was.
+    /// Time from its start until it was ready, if ever.
     pub ready_after_s: Option<f64>,
-    /// Since it was told to end, or killed.
+    /// Time since it was told to end, or killed.
     pub stopping_for_s: Option<f64>,
-    /// How many processes it has, with all that are below the first.
+    /// Number of its processes, including descendants.
     pub processes: usize,
 }
 
-/// How far a generation is.
+/// The stage of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GenerationState {
@@ -92,9 +92,9 @@ pub enum GenerationState {
     Starting,
     /// Ready.
     Serving,
-    /// Told to end.
+    /// Notified to end.
     Stopping,
-    /// Killed, as it did not.
+    /// Killed, because it did not end in time.
     Killed,
 }
 
@@ -103,51 +103,53 @@ pub enum GenerationState {
 pub struct FailureStatus {
     /// Its number.
     pub generation: u64,
-    /// Why, in words.
+    /// The reason.
     pub why: String,
-    /// How long ago.
+    /// Time since then.
     pub ago_s: f64,
 }
 
 /// The command that reads the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LogCommandStatus {
-    /// As the shell gets it.
+    /// The command line for the shell.
     pub command: String,
     /// Its process; `null` between its end and its next start.
     pub pid: Option<u32>,
-    /// How often it has ended.
+    /// Number of its ends.
     pub ends: u64,
-    /// How it ended last, in words.
+    /// A description of its last end.
     pub last_end: Option<String>,
-    /// How long ago that was.
+    /// Time since then.
     pub last_end_ago_s: Option<f64>,
-    /// When it is started again, while it is not running.
+    /// Time until its next start, while it is not running.
     pub next_start_in_s: Option<f64>,
 }
 
 /// A socket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SocketStatus {
-    /// How SERVER_STARTER_PORT names it.
+    /// Its name in SERVER_STARTER_PORT.
     pub name: String,
-    /// Where it listens: `127.0.0.1:8080`, `unix:/run/app.sock`, `udp 0.0.0.0:53`.
+    /// Its listening address: `127.0.0.1:8080`, `unix:/run/app.sock`, `udp 0.0.0.0:53`.
     pub address: String,
-    /// What it is.
+    /// Its kind.
     pub kind: SocketKind,
     /// Its number in the command.
     pub descriptor: i32,
-    /// Connections that wait to be accepted; `null` for UDP, and where the kernel does not tell.
+    /// Connections that wait for accept; `null` for UDP, and if the kernel does not report it.
     pub waiting: Option<u32>,
-    /// How many may wait.
+    /// The most that may wait.
     pub backlog: Option<u32>,
-    /// Packets that the kernel has dropped at this socket. For TCP they are packets of the handshake: those for which the
-    /// queue had no room, and a few others; `null` where the command has set TCP_DEFER_ACCEPT, which drops one or more for
-    /// each connection. For UDP they are datagrams without room. `null` for unix sockets, where whoever connects waits.
+    /// Packets that the kernel has dropped at this socket.
+    ///
+    /// For TCP, packets of the handshake: those without room in the queue, and a few others; `null` if the command
+    /// has set TCP_DEFER_ACCEPT, which drops one or more for each connection. For UDP, datagrams without room. `null`
+    /// for unix sockets, where clients wait.
     pub dropped_packets: Option<u32>,
 }
 
-/// A socket's kind.
+/// The kind of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SocketKind {
@@ -159,27 +161,27 @@ pub enum SocketKind {
     Unix,
 }
 
-/// How things were when the superdaemon began.
+/// State at the superdaemon's start.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Began {
+pub(crate) struct StartInfo {
     at: Instant,
     overflows: Option<u64>,
 }
 
-impl Began {
+impl StartInfo {
     pub(crate) fn now() -> Self {
         Self { at: Instant::now(), overflows: listen_overflows() }
     }
 }
 
 impl Status {
-    /// At this moment.
+    /// Takes the present status.
     pub(crate) fn now(
         machine: &Machine,
         sockets: &[Socket],
         command: Vec<String>,
         reader: Option<&Reader>,
-        began: &Began,
+        began: &StartInfo,
     ) -> Self {
         let now = Instant::now();
         let overflows = listen_overflows().zip(began.overflows).map(|(now, then)| now.saturating_sub(then));
@@ -241,11 +243,11 @@ impl Status {
         }
     }
 
-    /// The same for Prometheus, in its text format.
+    /// Returns the status in Prometheus' text format.
     pub fn metrics(&self) -> String {
         let mut text = String::new();
         let mut family = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {
-            // Writing to a text does not fail.
+            // Writing to a `String` does not fail.
             let _ = writeln!(text, "# HELP oroshi_start_{name} {help}\n# TYPE oroshi_start_{name} {kind}");
             for (labels, value) in values {
                 let _ = writeln!(text, "oroshi_start_{name}{labels} {value}");
@@ -283,7 +285,7 @@ impl Status {
 }
 
 impl State {
-    /// As JSON has it.
+    /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             State::Starting => "starting",
@@ -295,7 +297,7 @@ impl State {
 }
 
 impl GenerationState {
-    /// As JSON has it.
+    /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             GenerationState::Starting => "starting",
@@ -308,14 +310,14 @@ impl GenerationState {
 
 impl SocketStatus {
     fn now(socket: &Socket) -> Self {
-        let kind = match socket.place.kind {
+        let kind = match socket.spec.kind {
             Kind::Tcp(..) => SocketKind::Tcp,
             Kind::Udp(..) => SocketKind::Udp,
             Kind::Unix(_) => SocketKind::Unix,
         };
         let queue = if kind == SocketKind::Udp { None } else { queue(socket) };
         SocketStatus {
-            name: socket.place.name.clone(),
+            name: socket.spec.name.clone(),
             address: socket.address(),
             kind,
             descriptor: socket.descriptor,
@@ -326,12 +328,12 @@ impl SocketStatus {
     }
 }
 
-/// Milliseconds are fine enough.
+/// Rounds to milliseconds.
 fn seconds(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e3).round() / 1e3
 }
 
-/// A label's value in Prometheus' text format.
+/// Escapes a label's value for Prometheus' text format.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -339,7 +341,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::place::Place;
+    use crate::socket_spec::SocketSpec;
     use crate::sockets::{Listening, hold_all};
 
     #[test]
@@ -347,9 +349,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a\"b.sock");
         let path = path.to_str().unwrap();
-        let places =
-            [Place::port("127.0.0.1:0").unwrap(), Place::port("127.0.0.1:u0").unwrap(), Place::path(path).unwrap()];
-        let sockets = hold_all(Vec::new(), &places, &Listening { backlog: 8, ..Listening::default() }).unwrap();
+        let specs = [
+            SocketSpec::port("127.0.0.1:0").unwrap(),
+            SocketSpec::port("127.0.0.1:u0").unwrap(),
+            SocketSpec::path(path).unwrap(),
+        ];
+        let sockets = hold_all(Vec::new(), &specs, &Listening { backlog: 8, ..Listening::default() }).unwrap();
         let _waiting = std::net::TcpStream::connect(sockets[0].address()).unwrap();
         let all: Vec<SocketStatus> = sockets.iter().map(SocketStatus::now).collect();
         assert_eq!((all[0].waiting, all[0].backlog, all[0].dropped_packets), (Some(1), Some(8), Some(0)));

@@ -1,33 +1,33 @@
-//! Those who have asked for a restart and wait for what comes of it.
+//! Clients that wait for the outcome of a restart.
 
 use tokio::sync::oneshot;
 
 use crate::control::Outcome;
-use crate::machine::{Machine, Verdict, Who};
+use crate::machine::{GenerationId, Machine, Verdict};
 
-/// Whoever waits, and for what.
+/// The waiting clients.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting(Vec<Waiter>);
 
 #[derive(Debug)]
 struct Waiter {
-    /// The first generation that counts: those before it were under way when this was asked.
+    /// The first generation that counts: earlier ones had started before the request.
     from: u64,
     /// Whether the first attempt counts, even if another follows.
     first: bool,
-    /// The generation that has become ready, while the older ones have not ended.
-    ready: Option<Who>,
+    /// The ready generation, until the older ones have ended.
+    ready: Option<GenerationId>,
     reply: oneshot::Sender<Outcome>,
 }
 
 impl Waiting {
-    /// One more, who has just asked and not been heard.
+    /// Adds a client before the machine handles its request.
     pub(crate) fn add(&mut self, machine: &Machine, first: bool, reply: oneshot::Sender<Outcome>) {
         self.0.push(Waiter { from: machine.next_number(), first, ready: None, reply });
     }
 
-    /// An attempt has come out.
-    pub(crate) fn come_out(&mut self, verdict: &Verdict) {
+    /// Handles the result of an attempt.
+    pub(crate) fn attempt_ended(&mut self, verdict: &Verdict) {
         let waiting = std::mem::take(&mut self.0);
         for mut waiter in waiting {
             match verdict {
@@ -40,7 +40,7 @@ impl Waiting {
                 Verdict::Failed { number, why, stays, again } if *number >= waiter.from && (waiter.first || !again) => {
                     let stays = stays.as_ref().map(|who| who.number);
                     let failed = Outcome::Failed { generation: *number, why: why.clone(), stays, again: *again };
-                    // Whoever has gone away need not know.
+                    // The client may have gone.
                     let _ = waiter.reply.send(failed);
                 }
                 Verdict::Failed { .. } => self.0.push(waiter),
@@ -48,15 +48,15 @@ impl Waiting {
         }
     }
 
-    /// Something may have ended, or somebody gone away.
+    /// Checks for ended generations and clients.
     pub(crate) fn look(&mut self, machine: &Machine) {
         self.0.retain(|waiter| !waiter.reply.is_closed());
         let waiting = std::mem::take(&mut self.0);
         for mut waiter in waiting {
-            let older = |who: &Who| machine.generations().iter().any(|one| one.number < who.number);
-            let ended = |who: &Who| machine.generations().iter().all(|one| one.number != who.number);
+            let older = |who: &GenerationId| machine.generations().iter().any(|one| one.number < who.number);
+            let ended = |who: &GenerationId| machine.generations().iter().all(|one| one.number != who.number);
             match &waiter.ready {
-                // It was ready, and is no more: nothing has been replaced.
+                // It was ready, and has ended: nothing was replaced.
                 Some(who) if ended(who) && !machine.is_stopping() => {
                     if !waiter.first {
                         waiter.ready = None;
@@ -95,7 +95,8 @@ mod tests {
         outcome
     }
 
-    /// A machine whose generations are ready at once, with two who wait: one for a success, one for the first attempt.
+    /// Makes a machine whose generations are ready at once, with two clients: one waits for a success, one for the
+    /// first attempt.
     fn asked() -> (Machine, Waiting, Receiver<Outcome>, Receiver<Outcome>) {
         let policy = Policy {
             interval: Duration::ZERO,
@@ -111,20 +112,20 @@ mod tests {
         (machine, waiting, patient, hasty)
     }
 
-    /// Generation `number` is started, as process 7, and ready.
+    /// Starts generation `number` as process 7, and makes it ready.
     fn starts(machine: &mut Machine, waiting: &mut Waiting, number: u64) {
         machine.handle(Instant::now(), Event::Begin);
         machine.handle(Instant::now(), Event::Started { number, pid: 7 });
-        waiting.come_out(&Verdict::Ready(Who { number, pid: Some(7) }));
+        waiting.attempt_ended(&Verdict::Ready(GenerationId { number, pid: Some(7) }));
     }
 
     #[test]
     fn a_first_failure_is_enough_for_those_who_said_so() {
         let (mut machine, mut waiting, mut patient, mut hasty) = asked();
         let failed = |number| Verdict::Failed { number, why: "x".into(), stays: None, again: true };
-        waiting.come_out(&failed(0));
+        waiting.attempt_ended(&failed(0));
         assert!(hasty.try_recv().is_err(), "of one before that was asked");
-        waiting.come_out(&failed(1));
+        waiting.attempt_ended(&failed(1));
         let outcome = Outcome::Failed { generation: 1, why: "x".into(), stays: None, again: true };
         assert_eq!(hasty.try_recv(), Ok(outcome));
         assert!(patient.try_recv().is_err());

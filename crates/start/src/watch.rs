@@ -1,4 +1,4 @@
-//! Watching the generations that are starting until they are ready.
+//! Watches starting generations until they are ready.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -14,19 +14,19 @@ use crate::notify::{Notify, WATCHDOG};
 use crate::plan::Ready;
 use crate::probe::until_answered;
 
-/// One watcher for each generation that has one, until the generation ends.
+/// The watchers of generations, each until its generation ends.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers(HashMap<u64, AbortHandle>);
 
-/// What is made before a generation is started.
+/// Resources for watching a generation, made before its start.
 #[derive(Debug)]
 pub(crate) struct Watch(Option<Notify>);
 
 impl Watch {
-    /// What a generation needs to say that it is ready.
+    /// Makes the resources for a readiness condition.
     ///
     /// # Errors
-    /// When the socket for that cannot be made.
+    /// When the notify socket cannot be made.
     pub(crate) fn new(ready: Option<&Ready>) -> io::Result<Self> {
         match ready {
             Some(Ready::Notify) => Notify::new().map(|notify| Watch(Some(notify))),
@@ -34,8 +34,8 @@ impl Watch {
         }
     }
 
-    /// What the command finds in its environment; `None`: nothing of this name. What systemd says there is for the superdaemon,
-    /// which speaks for itself.
+    /// Returns variables for the command; `None`: remove it. systemd's own are for the superdaemon, which sends its
+    /// own messages.
     pub(crate) fn variables(&self) -> Vec<(&'static str, Option<OsString>)> {
         let socket = self.0.as_ref().map(|notify| notify.path().as_os_str().to_owned());
         let nothing = WATCHDOG.into_iter().map(|name| (name, None));
@@ -44,7 +44,7 @@ impl Watch {
 }
 
 impl Watchers {
-    /// Begins to watch a generation that was started with this.
+    /// Begins to watch a started generation.
     pub(crate) fn begin(
         &mut self,
         number: u64,
@@ -67,7 +67,7 @@ impl Watchers {
         self.0.insert(number, task.abort_handle());
     }
 
-    /// It has ended, or was told to.
+    /// Ends the watch of a generation that has ended, or was told to.
     pub(crate) fn end(&mut self, number: u64) {
         if let Some(task) = self.0.remove(&number) {
             task.abort();
@@ -81,17 +81,17 @@ impl Drop for Watchers {
     }
 }
 
-/// How often at most it is passed on how a generation is.
+/// The minimum time between two reports of a generation's status.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Hears what a generation says, until it says that it is ready.
+/// Receives a generation's messages until it is ready.
 async fn listen(notify: Notify, number: u64, tell: impl Fn(Event)) {
     let mut found = Some("it has said nothing to NOTIFY_SOCKET, where READY=1 is expected".to_owned());
     let mut next_tell = Instant::now();
     loop {
         let said = match found.take() {
             None => notify.next().await,
-            // It may say more than anybody wants to know: the last counts.
+            // It may send more than needed: the last message counts.
             Some(what) => match timeout_at(next_tell, notify.next()).await {
                 Ok(said) => {
                     found = Some(what);
@@ -110,6 +110,6 @@ async fn listen(notify: Notify, number: u64, tell: impl Fn(Event)) {
             break tell(Event::Ready { number });
         }
     }
-    // For as long as it lives: whoever sends must not have to wait for a reader.
+    // Reads for as long as it lives: a sender must not block for lack of a reader.
     while notify.next().await.is_ok() {}
 }

@@ -1,15 +1,16 @@
-//! Whether a series stayed at one level.
+//! Detects a change of level within a series.
 //!
-//! A run counts as one measurement only if its server did the same thing all along. [`shift`] looks for the one place
-//! where the level of a series changes most clearly, and asks how often a series *without* a change would show one as
-//! clear. Neighbouring points of a throughput curve resemble each other, which makes chance steps; so the series it
-//! compares with are simulated with as much resemblance as this one may have (an AR(1) process). The estimate of it
-//! from a short series runs low, hence the allowance `CAUTION`.
+//! A run counts as one measurement only if its server behaved the same throughout. [`shift`] finds the point where
+//! the level of a series changes most clearly. It then estimates how often a series *without* a change would show a
+//! step as clear. Neighbouring points of a throughput curve are correlated, which produces chance steps. Therefore
+//! the simulated series are AR(1) processes, as correlated as the measured series may be. Short series underestimate
+//! their autocorrelation, hence the allowance `CAUTION`.
 //!
-//! How often it finds something where there is nothing, `least_change` being 0, and how often it finds a drop of 10 %;
-//! normal noise of 3 %, per cent of 4,000 series (1,000 of 100 points and more):
+//! The table has the share of series in which `shift` finds a step, in per cent: false alarms in series without a
+//! change (`least_change` is 0), and drops of 10 %. Noise is normal, 3 %; each cell has 4,000 series (1,000 from 100
+//! points on).
 //!
-//! | points | nothing, independent points | nothing, autocorrelation 0.5 | nothing, 0.7 | drop after a half | after a third | after a sixth |
+//! | points | no change: independent | autocorrelation 0.5 | autocorrelation 0.7 | drop after a half | a third | a sixth |
 //! | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 //! | 8 | 0.2 | 1.2 | 2.1 | 20 | 0 | 0 |
 //! | 15 | 0.2 | 1.8 | 2.8 | 57 | 54 | 2 |
@@ -19,13 +20,13 @@
 //! | 100 | 0.2 | 0.5 | 0.8 | 100 | 100 | 100 |
 //! | 600 | 0.5 | 0.5 | 0.4 | 100 | 100 | 100 |
 //!
-//! (The drops are in independent points; with an autocorrelation of 0.5, 30 points show 52 % of those after a half, 50
-//! points 85 %, 100 points all.)
+//! The drops are in independent points. With an autocorrelation of 0.5, `shift` finds a drop after a half in 52 % of
+//! series of 30 points, in 85 % of 50 points, and in all of 100 points.
 //!
-//! A `least_change` takes away about half of the false alarms in short series and nearly all in long ones, since chance
-//! steps are small. What it does not do: find two changes (a dip that recovers shows as one step, or not at all), or
-//! tell a slow drift from a step. Noise that wanders, with an autocorrelation near 1, passes for a step more often:
-//! such a run had no level.
+//! Chance steps are small, so a `least_change` removes about half of the false alarms in short series and nearly all
+//! in long ones. Limits: `shift` does not find two changes (a dip that recovers appears as one step, or not at all),
+//! and does not distinguish slow drift from a step. Noise with an autocorrelation near 1 is taken for a step more
+//! often; such a run had no level.
 
 use std::f64::consts::TAU;
 
@@ -38,18 +39,19 @@ pub struct Shift {
     pub at: usize,
     /// The level before: the median of the points, in their unit.
     pub before: f64,
-    /// The level from there on.
+    /// The level from there on: the median of those points.
     pub after: f64,
-    /// Probability of a step as clear as this in a series without one; below 0.01.
+    /// Probability of a step at least as clear in a series without a change; below 0.01.
     pub p: f64,
 }
 
-/// The clearest change of level in a series of measurements at even distances, if there is one: significant (p < 0.01),
-/// and with `after` differing from `before` by at least `least_change` of `before` (0.05 is 5 %). `None` also for fewer
-/// than eight points, or if one of them is not finite. At least three points lie on either side of a change, and a
-/// twentieth of all.
+/// Finds the clearest change of level in a series of equally spaced measurements.
 ///
-/// The same series always gives the same answer. A clear change takes a few milliseconds for 600 points.
+/// The change is significant (p < 0.01), and `after` differs from `before` by at least `least_change` of `before`
+/// (0.05 is 5 %). Each side of a change has at least three points, and at least a twentieth of all.
+///
+/// Returns `None` without such a change, for fewer than eight points, or if a point is not finite. The same series
+/// always gives the same answer. A clear change in 600 points takes a few milliseconds.
 #[must_use]
 pub fn shift(points: &[f64], least_change: f64) -> Option<Shift> {
     if points.len() < LEAST_POINTS || points.iter().any(|point| !point.is_finite()) {
@@ -68,28 +70,28 @@ pub fn shift(points: &[f64], least_change: f64) -> Option<Shift> {
 
 const LEAST_POINTS: usize = 8;
 const LEAST_SIDE: usize = 3;
-/// Points on either side of one that tell what is usual around it.
+/// Points on either side of a point that count as its neighbourhood.
 const NEIGHBOURS: usize = 3;
 const SIGNIFICANT: f64 = 0.01;
-/// Series that a step is compared with. The smallest p is one over one more than this.
+/// Number of simulated series. The smallest p is one over one more than this.
 const SIMULATED: usize = 999;
-/// Degrees of freedom that a fitted step uses up: two means, and a place that is worth as much.
+/// Degrees of freedom of a fitted step: two means, and a position that counts as two.
 const FITTED: usize = 4;
-/// Standard errors that the autocorrelation is taken to be above its estimate.
+/// Standard errors added to the estimated autocorrelation.
 const CAUTION: f64 = 1.8;
-/// With more, no series would ever show a step.
+/// Upper limit of the autocorrelation: with more, no series would ever show a step.
 const MOST_AUTOCORRELATION: f64 = 0.98;
 
 /// A series cut in two, each part with its mean.
 struct Step {
     at: usize,
     means: [f64; 2],
-    /// How much of the variance it explains, over the variance that is left: the square of Student's t.
+    /// Variance that the step explains over the variance that remains: the square of Student's t.
     clearness: f64,
 }
 
 impl Step {
-    /// The cut that explains most. `None` if nothing varies.
+    /// Finds the cut that explains most. `None` if the points do not vary.
     fn clearest(points: &[f64]) -> Option<Self> {
         let n = points.len();
         let least = LEAST_SIDE.max(n / 20);
@@ -113,8 +115,9 @@ impl Step {
         Some(Self { at, means, clearness: explained / left })
     }
 
-    /// How much each point resembles the one before it, the step taken away. Unbiased to the first order: a series from
-    /// which two means are subtracted shows too little (Kendall 1954).
+    /// Estimates the lag-1 autocorrelation after removing the step.
+    ///
+    /// Unbiased to the first order: subtracting two means from a series lowers its autocorrelation (Kendall 1954).
     fn autocorrelation(&self, points: &[f64]) -> f64 {
         let off = |index: usize| points[index] - self.means[usize::from(index >= self.at)];
         let squares: f64 = (0..points.len()).map(|index| off(index) * off(index)).sum();
@@ -123,8 +126,8 @@ impl Step {
         raw + (2.0 + 4.0 * raw) / points.len() as f64
     }
 
-    /// The share of stationary series, `points` long, that show a step as clear. `None` as soon as it is sure not to be
-    /// significant.
+    /// Returns the share of stationary series of `points` points that show a step as clear. Returns `None` as soon as
+    /// the step is certainly not significant.
     fn p(&self, points: usize, autocorrelation: f64) -> Option<f64> {
         let mut rng = Rng::with_seed(1);
         let mut series = vec![0.0; points];
@@ -142,18 +145,18 @@ impl Step {
     }
 }
 
-/// As high as the autocorrelation may well be.
+/// Returns the estimate plus `CAUTION` standard errors, at most `MOST_AUTOCORRELATION`.
 fn cautious(estimate: f64, points: usize) -> f64 {
     let error = ((1.0 - estimate * estimate).max(0.0) / (points - FITTED) as f64).sqrt();
     (estimate + CAUTION * error).clamp(0.0, MOST_AUTOCORRELATION)
 }
 
-/// Fills in a normal AR(1) process with variance 1.
+/// Fills `series` with a normal AR(1) process of variance 1.
 fn simulate(series: &mut [f64], autocorrelation: f64, rng: &mut Rng) {
     let fresh = (1.0 - autocorrelation * autocorrelation).sqrt();
     let mut last = None;
     for two in series.chunks_mut(2) {
-        // Box and Muller (1958): two normal numbers at a time.
+        // Box and Muller (1958): makes two normal numbers at a time.
         let radius = (-2.0 * (1.0 - rng.f64()).ln()).sqrt();
         let (sin, cos) = (TAU * rng.f64()).sin_cos();
         for (point, normal) in two.iter_mut().zip([radius * cos, radius * sin]) {
@@ -163,14 +166,14 @@ fn simulate(series: &mut [f64], autocorrelation: f64, rng: &mut Rng) {
     }
 }
 
-/// With each point moved to within four standard deviations of the median of its neighbourhood: a stall of a few points
-/// is no change of level, and is not to hide one either.
+/// Moves each point to within four standard deviations of the median of its neighbourhood. A stall of a few points is
+/// not a change of level, and must not hide one.
 fn without_outliers(points: &[f64]) -> Vec<f64> {
     let around =
         |index: usize| median(&points[index.saturating_sub(NEIGHBOURS)..points.len().min(index + NEIGHBOURS + 1)]);
     let levels: Vec<f64> = (0..points.len()).map(around).collect();
     let distances: Vec<f64> = points.iter().zip(&levels).map(|(point, level)| (point - level).abs()).collect();
-    // The median distance of normal numbers from their middle is two thirds of a standard deviation.
+    // For normal numbers, the median distance from the centre is two thirds of a standard deviation.
     let reach = 4.0 * 1.4826 * median(&distances);
     if reach > 0.0 {
         points.iter().zip(&levels).map(|(point, level)| point.clamp(level - reach, level + reach)).collect()

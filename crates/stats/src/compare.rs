@@ -1,31 +1,31 @@
-//! Which of two is better: intervals for ratios, and what may be said of them.
+//! Intervals for the ratio of two variants, and verdicts on them.
 //!
-//! # What is computed
+//! # Method
 //!
-//! A *block* is one run of each, one right after the other. Whatever the machine was doing, it did to both, so the
-//! ratio of their figures says more than the figures. [`ratio`] takes the logarithms of these ratios, so that twice and
-//! half are equally far from 1, and then:
+//! A *block* is one run of each variant, one right after the other. Drift of the machine affects both, so it cancels
+//! out in the ratio of their figures. [`ratio`] takes the logarithms of these ratios, so that twice and half are
+//! equally far from 1, and computes:
 //!
-//! - **Centre**: their pseudo-median (Hodges and Lehmann), the median of the means of all pairs of blocks. Like the
-//!   median it hardly minds a block that went wrong, but its interval is narrower: by 15 % for normal noise and 20
-//!   blocks, which saves more than a quarter of the runs. (Where noise is wilder than anything measured here, the
-//!   median's is narrower by up to 10 %.)
-//! - **Spread**: a bootstrap. The blocks are drawn anew from themselves, with replacement, time and again; how far the
-//!   centres of such draws stray from ours tells how far ours may have strayed from the true one. If the servers were
-//!   restarted and a *session* between two starts has several blocks, whole sessions are drawn: what they share, be it
-//!   the layout of memory or which worker got which connection, does not average out over their blocks. (Drawing blocks
-//!   within drawn sessions as well counts their noise twice: 98.5 to 100 % coverage instead of 95 where sessions differ
-//!   by 1 % or less. Davison and Hinkley, Bootstrap Methods and their Application, section 3.8, say why.)
-//! - **Interval**: the standard error from the bootstrap, times `sqrt(n / (n - 1))`, times `1 + 0.4 / n` for what few blocks leave
-//!   out, times Student's t for `n - 1` degrees of freedom; `n` is the number of blocks or sessions, whichever are drawn. Plain
-//!   percentiles of the draws hold the truth in only 75 % of cases with three blocks, 86 % with five, 92 % with ten; bias-corrected
-//!   ones (BCa) are no better.
-//! - **p**: from the same t, so that it is below 0.05 exactly where the interval leaves out 1.
+//! - **Centre**: the pseudo-median (Hodges and Lehmann), which is the median of the means of all pairs of blocks. It
+//!   resists outliers like the median, but its interval is narrower: by 15 % for normal noise and 20 blocks, which
+//!   saves more than a quarter of the runs. (Only for noise wilder than any measured here is the interval of the
+//!   median narrower, by up to 10 %.)
+//! - **Spread**: a bootstrap. Blocks are drawn with replacement many times; the spread of the resampled centres
+//!   estimates the error of ours. If the servers were restarted, and a *session* between two starts has several
+//!   blocks, whole sessions are drawn. The blocks of a session share conditions, such as the layout of memory or the
+//!   assignment of connections to workers, so these do not average out within a session. (Drawing blocks within drawn
+//!   sessions as well would count their noise twice: 98.5 to 100 % coverage instead of 95 where sessions differ by 1
+//!   % or less. See Davison and Hinkley, Bootstrap Methods and their Application, section 3.8.)
+//! - **Interval**: the standard error from the bootstrap, times `sqrt(n / (n - 1))`, times `1 + 0.4 / n` as a
+//!   correction for few blocks, times Student's t for `n - 1` degrees of freedom; `n` is the number of blocks or
+//!   sessions, whichever are drawn. Plain percentiles of the draws contain the true ratio in only 75 % of cases with
+//!   three blocks, 86 % with five, 92 % with ten. Bias-corrected ones (BCa) are no better.
+//! - **p**: from the same t, so p is below 0.05 exactly where the 95 % interval excludes 1.
 //!
-//! # How often a 95 % interval holds the true ratio
+//! # Coverage of a 95 % interval
 //!
-//! Per cent of 4,000 simulated comparisons, 1,000 draws each; the noise is that of each run, independent in both.
-//! `tests/all/compare.rs` repeats the essential ones.
+//! The table has the per cent of 4,000 simulated comparisons, of 1,000 draws each, whose interval contains the true
+//! ratio. The noise is independent in each run. `tests/compare.rs` repeats the essential ones.
 //!
 //! | noise | 3 blocks | 4 | 5 | 10 | 20 | 40 |
 //! | :--- | ---: | ---: | ---: | ---: | ---: | ---: |
@@ -34,21 +34,27 @@
 //! | normal, 3 %, and 5 % of the runs slowed by 30 % | 98.0 | 98.2 | 97.7 | 96.7 | 96.7 | 95.7 |
 //! | *half-width for normal, 3 %* | 12.5 % | 8.5 % | 5.8 % | 3.4 % | 2.1 % | 1.4 % |
 //!
-//! Three blocks are thus enough for a large difference only. With sessions that differ by 0 to 6 % among
-//! themselves: 10 sessions of 2 blocks 95.2 to 95.9, 5 of 4 96.5 to 97.0, 20 of 2 96.2 to 97.0, 3 of 10 95.8 to 96.5.
-//! Two sessions give an interval that reaches nine times as far as what separates them, since two cannot say more.
+//! Three blocks thus suffice for a large difference only. With sessions that differ by 0 to 6 %: 10 sessions of 2
+//! blocks 95.2 to 95.9, 5 of 4 96.5 to 97.0, 20 of 2 96.2 to 97.0, 3 of 10 95.8 to 96.5. The interval from two
+//! sessions reaches nine times as far as their distance, because two sessions carry little information.
 //!
 //! # Stopping when it is precise enough
 //!
-//! Whoever looks after each block, and stops once the interval is narrow, stops too often when it is narrow by chance:
-//! an interval of 95 % then holds the truth in 92 %, and one comparison in thirteen of a server with itself finds a
-//! difference. So an interval by whose width one stops reaches further ([`Stopping`]): by `6 / n` where it is nearly as
-//! wide as was asked for, from 85 % of that on; by nothing up to 45 % of it, as then it would have been narrow enough whatever
-//! chance did (to widen those as well would make them hold the truth in 99.5 %); in between by a part. One that did not become narrow
-//! enough until the last block had no such choice, and is computed without. The whole procedure as `compare` runs it (at least 10 blocks,
-//! at most 50, a look after each, stop at 2 %, smallest effect 3 %), per cent of 2,000, 500 draws each:
+//! A procedure that checks after each block, and stops once the interval is narrow, stops too often when the interval
+//! is narrow by chance. A 95 % interval then contains the true ratio in only 92 %, and one comparison in thirteen of
+//! a server with itself finds a difference. Therefore an interval whose width decides when to stop is widened
+//! ([`Stopping`]):
 //!
-//! | noise | true ratio | interval holds it | called different | equivalent | undecided | blocks |
+//! - by `6 / n` from 85 % of the requested width on;
+//! - not at all up to 45 % of that width: such an interval would have been narrow enough in any case, and widening it
+//!   too would raise its coverage to 99.5 %;
+//! - by a part of `6 / n` in between.
+//!
+//! An interval that is still too wide after the last block is not widened. The table has the whole procedure as
+//! `compare` runs it (10 to 50 blocks, a check after each, stop at 2 %, smallest effect 3 %), per cent of 2,000, 500
+//! draws each:
+//!
+//! | noise | true ratio | interval contains it | called different | equivalent | undecided | blocks |
 //! | :--- | ---: | ---: | ---: | ---: | ---: | ---: |
 //! | normal, 1 % | 1 | 95.5 | 0.0 | 99.7 | 0.3 | 10.3 |
 //! | normal, 2 % | 1 | 96.9 | 1.8 | 88.8 | 9.4 | 16.8 |
@@ -75,39 +81,40 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// How far it reaches, to whichever side is farther, as a share: 0.02 if what is estimated at 1 may be 1.02 or
-    /// 1/1.02.
+    /// Distance from the estimate to the farther end, as a share: 0.02 if 1 may be 1.02 or 1/1.02.
     #[must_use]
     pub fn half_width_share(&self) -> f64 {
         (self.high / self.estimate).max(self.estimate / self.low) - 1.0
     }
 }
 
-/// How an interval is computed.
+/// Parameters of an interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bootstrap {
-    /// How often the blocks are drawn anew; at least 100 times. 50 blocks drawn 5,000 times take some three
-    /// milliseconds; time grows with the square of the number of blocks.
+    /// Number of resamples; at least 100. 5,000 resamples of 50 blocks take about three milliseconds; time grows with
+    /// the square of the number of blocks.
     pub resamples: usize,
-    /// Decides the draws: the same data and seed give the same interval.
+    /// Seed of the draws: the same data and seed give the same interval.
     pub seed: u64,
-    /// How often an interval is to hold the true value: 0.95.
+    /// Share of intervals that contain the true value: 0.95.
     pub confidence: f64,
     /// Whether intervals decided when measuring stopped.
     pub stopping: Stopping,
 }
 
-/// What decided when measuring stopped. Stopping once an interval is narrow picks some that are narrow by chance: those are made wider, to
-/// pay for having chosen the moment.
+/// The rule that decided when measuring stopped.
+///
+/// Stopping once an interval is narrow selects some that are narrow by chance. Those intervals are widened to
+/// compensate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Stopping {
-    /// Not the width of an interval.
+    /// The width of an interval had no influence.
     Fixed,
-    /// This interval reached no further than this share to either side (0.02 is 2 %). To be set both for deciding whether to stop, and
-    /// for the interval that is reported if this is why it stopped.
+    /// Measuring stopped when this interval reached no further than this share to either side (0.02 is 2 %). Set it
+    /// both for the decision to stop, and for the reported interval if that decision ended the measurement.
     AtPrecision(f64),
-    /// The interval of another figure of the same runs did, which is [wider](RatioEstimate::widened) by this: figures of the same runs
-    /// move together.
+    /// The interval of another figure of the same runs decided, which is [wider](RatioEstimate::widened) by this
+    /// factor. Figures of the same runs move together.
     As(f64),
 }
 
@@ -117,10 +124,10 @@ impl Default for Bootstrap {
     }
 }
 
-/// One block: both were measured, one right after the other.
+/// One block: both variants were measured, one right after the other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair {
-    /// How often the servers had been started before.
+    /// Number of earlier starts of the servers.
     pub session: usize,
     /// The base's figure.
     pub base: f64,
@@ -131,32 +138,33 @@ pub struct Pair {
 /// One figure of one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value {
-    /// How often the server had been started before.
+    /// Number of earlier starts of the server.
     pub session: usize,
     /// The figure.
     pub value: f64,
 }
 
-/// A ratio, and what it rests on.
+/// A ratio, its interval, and the amount of data behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RatioEstimate {
     /// `variant / base`.
     pub interval: Interval,
-    /// Probability of a ratio at least so far from 1 if there were no difference. Below `1 - confidence` exactly when
-    /// the interval leaves out 1.
+    /// Probability of a ratio at least this far from 1 if there were no difference. Below `1 - confidence` exactly
+    /// when the interval excludes 1.
     pub p: f64,
-    /// Blocks that it rests on: those with two positive, finite figures.
+    /// Blocks used: those with two positive, finite figures.
     pub blocks: usize,
-    /// Starts of the servers that it rests on.
+    /// Starts of the servers that the blocks come from.
     pub sessions: usize,
-    /// How many times as far the interval reaches as it would if its width had not decided when to stop: 1 where it had no part in
-    /// that. For [`Stopping::As`].
+    /// Factor by which the interval was widened because its width decided when to stop; 1 if it did not. For
+    /// [`Stopping::As`].
     pub widened: f64,
 }
 
-/// The ratio `variant / base` from blocks in which both were measured. A block without two positive, finite figures is
-/// left out; `None` if fewer than three are left. Neither the order of the blocks matters nor how sessions are
-/// numbered, and swapping base and variant gives the inverse.
+/// Estimates the ratio `variant / base` from blocks in which both were measured.
+///
+/// Skips blocks without two positive, finite figures; returns `None` if fewer than three remain. The result does not
+/// depend on the order of the blocks or on the numbers of the sessions. Swapping base and variant gives the inverse.
 #[must_use]
 pub fn ratio(pairs: &[Pair], options: &Bootstrap) -> Option<RatioEstimate> {
     let logs = pairs.iter().map(|pair| (pair.session, pair.variant.ln() - pair.base.ln()));
@@ -171,9 +179,10 @@ pub fn ratio(pairs: &[Pair], options: &Bootstrap) -> Option<RatioEstimate> {
     })
 }
 
-/// The ratio `variant / base` from runs that did not take turns, such as those of a saved result: the interval knows
-/// nothing of what else changed between the two. `None` with fewer than three usable runs on either side. Its `blocks`
-/// and `sessions` are those of the side that has fewer.
+/// Estimates the ratio `variant / base` from runs that did not alternate, such as those of a saved result.
+///
+/// The interval does not account for anything else that changed between the two. Returns `None` with fewer than three
+/// usable runs on either side. Its `blocks` and `sessions` are the counts of the smaller side.
 #[must_use]
 pub fn ratio_unpaired(base: &[Value], variant: &[Value], options: &Bootstrap) -> Option<RatioEstimate> {
     let base = Sample::new(logs(base), Centre::PseudoMedian)?;
@@ -188,9 +197,11 @@ pub fn ratio_unpaired(base: &[Value], variant: &[Value], options: &Bootstrap) ->
     })
 }
 
-/// The median of a figure over runs (of an even number, the geometric mean of the two in the middle), with its
-/// interval. `None` with fewer than three usable runs. It holds the true median in 92 to 98 % of cases from ten runs
-/// on; with fewer, more often.
+/// Returns the median of a figure over runs, with its interval.
+///
+/// For an even number of runs, the median is the geometric mean of the two in the middle. Returns `None` with fewer
+/// than three usable runs. The interval contains the true median in 92 to 98 % of cases from ten runs on; with fewer,
+/// more often.
 #[must_use]
 pub fn level(values: &[Value], options: &Bootstrap) -> Option<Interval> {
     let sample = Sample::new(logs(values), Centre::Median)?;

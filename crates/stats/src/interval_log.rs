@@ -8,9 +8,11 @@ use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Interv
 
 use crate::latency::Latency;
 
-/// Writes an interval log in format 1.3: a header, then a line per interval with an optional tag, when it began, how
-/// long it was, its greatest value, and the histogram of its recorded values (there is no place for censored ones).
-/// Values are in nanoseconds, the greatest one included; times are in seconds since the start of the log.
+/// Writes an interval log in format 1.3.
+///
+/// The log has a header, then one line per interval: an optional tag, start, length, maximum, and the histogram of
+/// recorded values (the format cannot hold censored ones). Values are in nanoseconds, including the maximum; times
+/// are in seconds since the start of the log.
 #[derive(Debug)]
 pub struct IntervalLog<W: Write> {
     writer: W,
@@ -28,7 +30,7 @@ impl<W: Write> IntervalLog<W> {
         if !comment.is_empty() {
             header.add_comment(comment);
         }
-        // Both: readers take StartTime as the date, and BaseTime as what the lines' times are counted from.
+        // Both are needed: readers take StartTime as the date, and BaseTime as the origin of the lines' times.
         header.with_start_time(start).with_base_time(start);
         header.begin_log_with(&mut writer, &mut V2DeflateSerializer::new())?;
         writeln!(writer, r#""StartTimestamp","Interval_Length","Interval_Max","Interval_Compressed_Histogram""#)?;
@@ -51,7 +53,7 @@ impl<W: Write> IntervalLog<W> {
             Some(text) => Some(Tag::new(text).ok_or_else(|| IntervalLogError::Tag(text.to_owned()))?),
             None => None,
         };
-        // The crate's writer borrows what it writes to, so it cannot be kept beside it; making one writes nothing.
+        // The crate's writer borrows its output, so it cannot be stored beside it; making one writes nothing.
         let mut serializer = V2DeflateSerializer::new();
         let mut log = IntervalLogWriterBuilder::new()
             .begin_log_with(&mut self.writer, &mut serializer)
@@ -79,7 +81,7 @@ pub enum IntervalLogError {
     /// The format separates by commas and spaces: use a tag without them and without line breaks.
     #[error("the tag {0:?} has a comma, a space or a line break, which an interval log cannot hold")]
     Tag(String),
-    /// The writer failed: look at the disk and the permissions of the file.
+    /// The writer failed: check the disk and the permissions of the file.
     #[error("an interval could not be written")]
     Write(#[source] io::Error),
 }

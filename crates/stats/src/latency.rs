@@ -1,15 +1,15 @@
 //! The latency histogram of a run.
 //!
-//! Two kinds of values go in. A *recorded* value is the latency of a request that was answered. A *censored* value is
-//! how long an unanswered request had been waiting when the run ended, or when it was given up: its latency is at
-//! least that. Leaving the censored ones out would make a server that stops answering look fast. Estimating them from
-//! the recorded ones (the product-limit method) would assume that requests are cut off by chance, and it is the slow ones
-//! that are. So quantiles assume nothing: a quantile is exact where it is the same whatever the censored requests would
-//! have taken, and otherwise a bound that holds in every case.
+//! It holds two kinds of values. A *recorded* value is the latency of an answered request. A *censored* value is the
+//! time that an unanswered request had waited when the run ended, or when it was given up: a lower bound of its
+//! latency. Dropping censored values would make a server that stops answering look fast. Estimating them from
+//! recorded ones (the product-limit method) would assume that requests are cut off at random, but slow ones are cut
+//! off. Therefore quantiles assume nothing. A quantile is exact if it is the same for any latency of the censored
+//! requests; otherwise it is a bound that always holds.
 //!
-//! Resolution: counts are kept in HdrHistogram buckets of three significant digits (a bucket is narrower than 0.1 % of
-//! its values; below 2048 ns it is one nanosecond). Minimum, maximum, mean and standard deviation do not come from the
-//! buckets: they are exact.
+//! Resolution: counts are kept in HdrHistogram buckets of three significant digits (a bucket is narrower than 0.1 %
+//! of its values; below 2048 ns it is one nanosecond). Minimum, maximum, mean and standard deviation are exact: they
+//! do not come from the buckets.
 
 use std::fmt;
 
@@ -20,17 +20,17 @@ use crate::quantile::Quantile;
 use crate::stored::Stored;
 use crate::summary::LatencySummary;
 
-/// Latencies in nanoseconds, from 0 to [`Latency::MAX_NS`] (one hour); a greater one counts as that.
+/// Latencies in nanoseconds, from 0 to [`Latency::MAX_NS`] (one hour); greater ones count as that.
 ///
 /// Takes about 270 KiB when made, the same again with the first censored value, and nothing afterwards:
 /// [`record`](Self::record) never allocates.
 ///
-/// It serialises whole, with blobs that HdrHistogram tools read and the exact figures beside them.
+/// Serialisation keeps everything: blobs that HdrHistogram tools read, and the exact figures beside them.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(into = "Stored", try_from = "Stored")]
 pub struct Latency {
     pub(crate) recorded: Histogram<u64>,
-    /// Made with the first censored value: most runs end without any.
+    /// Allocated with the first censored value: most runs have none.
     pub(crate) censored: Option<Histogram<u64>>,
     pub(crate) min: u64,
     pub(crate) max: u64,
@@ -42,7 +42,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// The greatest latency told apart: one hour, in nanoseconds.
+    /// The greatest latency that the histogram distinguishes: one hour, in nanoseconds.
     pub const MAX_NS: u64 = 3_600_000_000_000;
 
     /// An empty histogram.
@@ -73,7 +73,7 @@ impl Latency {
         self.censored_max = self.censored_max.max(ns);
     }
 
-    /// Adds what `other` holds; the order in which histograms are merged makes no difference.
+    /// Adds the values of `other`; the order of merges makes no difference.
     pub fn merge(&mut self, other: &Self) {
         add(&mut self.recorded, &other.recorded);
         self.min = self.min.min(other.min);
@@ -83,7 +83,7 @@ impl Latency {
         self.merge_censored(other);
     }
 
-    /// Adds the censored values of `other` alone: for times of another clock that are bounds of these as well.
+    /// Adds only the censored values of `other`: times of another clock that are lower bounds of these too.
     pub fn merge_censored(&mut self, other: &Self) {
         if let Some(censored) = &other.censored {
             add(self.censored.get_or_insert_with(empty_histogram), censored);
@@ -92,7 +92,7 @@ impl Latency {
         self.censored_max = self.censored_max.max(other.censored_max);
     }
 
-    /// Forgets every value and keeps the memory.
+    /// Removes every value and keeps the memory.
     pub fn clear(&mut self) {
         self.recorded.reset();
         if let Some(censored) = &mut self.censored {
@@ -102,17 +102,17 @@ impl Latency {
         (self.censored_min, self.censored_max) = (u64::MAX, 0);
     }
 
-    /// How many values were recorded; censored ones are not among them.
+    /// Number of recorded values, without censored ones.
     pub fn len(&self) -> u64 {
         self.recorded.len()
     }
 
-    /// How many values are censored.
+    /// Number of censored values.
     pub fn censored(&self) -> u64 {
         self.censored.as_ref().map_or(0, Histogram::len)
     }
 
-    /// Whether nothing is in it, neither recorded nor censored.
+    /// Whether the histogram has neither recorded nor censored values.
     pub fn is_empty(&self) -> bool {
         self.recorded.is_empty() && self.censored() == 0
     }
@@ -153,8 +153,8 @@ impl Latency {
         if count < 2 {
             return 0.0;
         }
-        // Around the whole part of the mean the sum of squared differences is small, and integer arithmetic finds it
-        // exactly even if the terms wrap: it is right modulo 2^128 and far below that.
+        // Near the whole part of the mean, the sum of squared differences is small. Integer arithmetic finds it
+        // exactly even if terms wrap: the result is right modulo 2^128 and far below that.
         let (n, whole) = (u128::from(count), self.sum / u128::from(count));
         let cross = whole.wrapping_mul(self.sum).wrapping_mul(2);
         let around_whole = self.squares.wrapping_sub(cross).wrapping_add(n.wrapping_mul(whole).wrapping_mul(whole));
@@ -162,28 +162,29 @@ impl Latency {
         ((around_whole as f64 - rest * rest * count as f64).max(0.0) / (count - 1) as f64).sqrt()
     }
 
-    /// The `q`-quantile (0 to 1; values outside are taken as the nearer end) of recorded and censored values together: the
-    /// value of rank `ceil(q * n)`, as far as it is known.
+    /// Returns the `q`-quantile of recorded and censored values together: the value of rank `ceil(q * n)`, as far as
+    /// it is known. `q` is clamped to 0..=1.
     ///
-    /// [`Quantile::Exact`] where the best case (every censored request ends at its bound) and the worst case (none ever
-    /// ends) agree to the resolution of the buckets. The value is then the upper end of its bucket, as HdrHistogram tools
-    /// give it, held within the exact minimum and maximum. Otherwise [`Quantile::AtLeast`] the best case, which is never
-    /// more than the true quantile and at most a bucket (0.1 %) below the best case's exact value.
+    /// [`Quantile::Exact`] where the best case (every censored request ends at its bound) and the worst case (none
+    /// ever ends) agree to the resolution of the buckets. The value is then the upper end of its bucket, as in
+    /// HdrHistogram tools, clamped to the exact minimum and maximum. Otherwise [`Quantile::AtLeast`] the best case,
+    /// which never exceeds the true quantile and is at most a bucket (0.1 %) below the exact best case.
     ///
     /// `None` when the histogram is empty or `q` is not a number.
     pub fn quantile(&self, q: f64) -> Option<Quantile> {
         let rank = self.rank(q)?;
         let least = self.best_case(rank);
         Some(match self.worst_case(rank) {
-            // With the rank's value among the smallest that are known, its bucket has no room for another one.
+            // If the rank's value is among the smallest known, its bucket has no room for another value.
             Some(most) if self.recorded.equivalent(least, most) => Quantile::Exact(most),
             _ => Quantile::AtLeast(least),
         })
     }
 
-    /// Between which values the `q`-quantile lies, whatever the censored requests would have taken, in nanoseconds: the
-    /// best case, rounded down to its bucket, and the worst case, rounded up; `None` for the latter where the rank falls
-    /// among requests that may never have ended.
+    /// Returns the bounds of the `q`-quantile for any latency of the censored requests, in nanoseconds.
+    ///
+    /// The lower bound is the best case, rounded down to its bucket; the upper one is the worst case, rounded up. The
+    /// upper bound is `None` where the rank falls among requests that may never have ended.
     ///
     /// `None` when the histogram is empty or `q` is not a number.
     pub fn quantile_range(&self, q: f64) -> Option<(u64, Option<u64>)> {
@@ -191,8 +192,9 @@ impl Latency {
         Some((self.best_case(rank), self.worst_case(rank)))
     }
 
-    /// The least that the mean of recorded and censored values can be, in nanoseconds; 0 when there is none. It is
-    /// [`mean`](Self::mean) where nothing is censored, and otherwise at most a bucket (0.1 %) too small.
+    /// Returns the least possible mean of recorded and censored values, in nanoseconds; 0 when there is none.
+    ///
+    /// Equals [`mean`](Self::mean) where nothing is censored; otherwise it is at most a bucket (0.1 %) too small.
     pub fn least_mean(&self) -> f64 {
         let censored = self.censored.iter().flat_map(buckets);
         let waited: u128 =
@@ -201,8 +203,8 @@ impl Latency {
         if all == 0 { 0.0 } else { (self.sum + waited) as f64 / all as f64 }
     }
 
-    /// The share (0 to 1) of recorded values from `lo` to `hi` inclusive, to the resolution of the buckets at the two
-    /// ends, which count whole; 0 when there is none.
+    /// Returns the share (0 to 1) of recorded values from `lo` to `hi` inclusive; 0 when there is none. The buckets
+    /// at the two ends count whole.
     pub fn fraction_within(&self, lo: u64, hi: u64) -> f64 {
         if self.recorded.is_empty() || lo > hi {
             return 0.0;
@@ -210,26 +212,25 @@ impl Latency {
         self.recorded.count_between(lo, hi) as f64 / self.len() as f64
     }
 
-    /// The share (0 to 1) of recorded values within `k` standard deviations of the mean: wrk's `+/- Stdev` column
-    /// with `k` = 1.
+    /// Returns the share (0 to 1) of recorded values within `k` standard deviations of the mean: wrk's `+/- Stdev`
+    /// column with `k` = 1.
     pub fn fraction_within_stdev(&self, k: f64) -> f64 {
         let (mean, reach) = (self.mean(), self.stdev() * k);
         if reach.is_nan() || reach < 0.0 {
             return 0.0;
         }
-        // The mean is rounded: without some slack, values that are all the same could miss it.
+        // The mean is rounded: without some slack, equal values could miss it.
         let reach = reach + mean * 1e-12;
-        // From float to integer saturates, so a lower end below zero becomes zero.
+        // Conversion from float to integer saturates, so a lower end below zero becomes zero.
         self.fraction_within((mean - reach).ceil() as u64, (mean + reach).floor() as u64)
     }
 
-    /// The recorded values as wrk would report them: after its correction for coordinated omission, which it always
-    /// applies.
+    /// Returns the recorded values with wrk's correction for coordinated omission, which wrk always applies.
     ///
-    /// wrk takes `expected_interval_ns` = run time / (requests / connections), and for each value of at least twice
-    /// that adds made-up values: value - interval, value - 2 * interval, and so on while they are greater than the
-    /// interval. (HdrHistogram's own correction also adds the one that equals it.) The figures that come out are not
-    /// what was measured; they exist to be compared with wrk's. Censored values are left behind: wrk has none.
+    /// wrk takes `expected_interval_ns` = run time / (requests / connections). For each value of at least twice that,
+    /// it adds made-up values: value - interval, value - 2 * interval, and so on while they exceed the interval.
+    /// (HdrHistogram's own correction also adds a value that equals the interval.) The resulting figures were not
+    /// measured; they exist for comparison with wrk. Censored values are omitted: wrk has none.
     ///
     /// An interval of 0 adds nothing.
     pub fn backfilled(&self, expected_interval_ns: u64) -> Self {
@@ -244,12 +245,12 @@ impl Latency {
         filled
     }
 
-    /// The recorded values as an HdrHistogram, for its iterators and for other formats. The unit is the nanosecond.
+    /// The recorded values as an HdrHistogram, for its iterators and other formats. The unit is the nanosecond.
     pub fn histogram(&self) -> &Histogram<u64> {
         &self.recorded
     }
 
-    /// The figures a report carries.
+    /// Returns the figures that a report has.
     pub fn summary(&self) -> LatencySummary {
         LatencySummary::of(self)
     }
@@ -265,9 +266,10 @@ impl Latency {
         self.squares = self.squares.wrapping_add((value * value).wrapping_mul(count));
     }
 
-    /// Adds `count` times the made-up values that wrk derives from `value`. They are equally spaced, so all those that
-    /// fall into one bucket are added at once: the work is bounded by the number of buckets, however small the
-    /// interval.
+    /// Adds `count` times the made-up values that wrk derives from `value`.
+    ///
+    /// They are equally spaced, so all values in one bucket are added at once. The number of buckets bounds the work,
+    /// however small the interval.
     fn backfill(&mut self, value: u64, count: u64, interval: u64) {
         let mut next = value.saturating_sub(interval);
         while next > interval {
@@ -301,7 +303,7 @@ impl Latency {
         Some((((q.clamp(0.0, 1.0) - ROUNDING) * all as f64).ceil().max(1.0) as u64).min(all))
     }
 
-    /// The value of rank `rank` if every censored request had ended at its bound, or up to a bucket less.
+    /// Returns the value of rank `rank` if every censored request ended at its bound, or up to a bucket less.
     fn best_case(&self, rank: u64) -> u64 {
         if rank >= self.len() + self.censored() {
             return self.max.max(self.censored_max);
@@ -317,14 +319,15 @@ impl Latency {
             let (answered, cut) = (recorded.next_if(|b| b.0 == value), censored.next_if(|b| b.0 == value));
             passed += answered.map_or(0, |(_, count)| count) + cut.map_or(0, |(_, count)| count);
             if passed >= rank {
-                // No value is less than the exact least one of its kind.
+                // No value is less than the exact minimum of its kind.
                 let least = [answered.map(|_| self.min), cut.map(|_| self.censored_min)].into_iter().flatten().min();
                 return self.recorded.lowest_equivalent(value).max(least.unwrap_or(0));
             }
         }
     }
 
-    /// The value of rank `rank` if no censored request had ever ended, or up to a bucket more; `None` if it is one of those.
+    /// Returns the value of rank `rank` if no censored request ever ended, or up to a bucket more; `None` if it is
+    /// one of those.
     fn worst_case(&self, rank: u64) -> Option<u64> {
         if rank > self.len() {
             return None;
@@ -341,16 +344,16 @@ impl Latency {
     }
 }
 
-/// The share of a rank by which a product such as 0.1 * 30 = 3.0000000000000004 may miss it. It moves a quantile by less
-/// than one rank as long as there are fewer than 10^12 values.
+/// The share of a rank by which a product such as 0.1 * 30 = 3.0000000000000004 may miss it. The effect on a quantile
+/// is less than one rank below 10^12 values.
 const ROUNDING: f64 = 1e-12;
 
-/// The buckets in use, from the least value on: (upper end of the bucket, count).
+/// Returns the buckets in use, ascending: (upper end of the bucket, count).
 pub(crate) fn buckets(histogram: &Histogram<u64>) -> impl Iterator<Item = (u64, u64)> + '_ {
     histogram.iter_recorded().map(|bucket| (bucket.value_iterated_to(), bucket.count_at_value()))
 }
 
-/// Every histogram has the same bounds: they merge bucket by bucket, and none is ever resized.
+/// Returns an empty histogram. All have the same bounds, so they merge bucket by bucket and never resize.
 pub(crate) fn empty_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, Latency::MAX_NS, 3).expect("the bounds are valid")
 }
@@ -365,7 +368,7 @@ impl Default for Latency {
     }
 }
 
-/// Counts and ends only: the buckets are tens of thousands.
+/// Prints counts and ends only: there are tens of thousands of buckets.
 impl fmt::Debug for Latency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Latency")

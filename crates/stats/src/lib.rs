@@ -1,18 +1,17 @@
-//! Numbers: what a run's latencies and counts were, in bounded memory.
+//! Statistics of latencies and counts, in bounded memory.
 //!
-//! What it knows: latency histograms with values that are only known to be *at least* something (right-censored), the
-//! quantiles that can honestly be said of them, compact sketches for one interval, time series that never outgrow
-//! their capacity, the two formats in which other HdrHistogram tools read all this, and which of two set-ups is better.
+//! Knows: latency histograms with right-censored values (known only to be *at least* something), quantiles that hold
+//! despite them, compact sketches for one interval, time series that never outgrow their capacity, the two
+//! HdrHistogram formats that other tools read, and which of two set-ups is better.
 //!
-//! What it does not know: clocks, sockets, requests, files, how a number is printed. A duration is a `u64` of
-//! nanoseconds everywhere; whoever has the clock takes the difference. It does no I/O except through a writer it is
-//! given.
+//! Does not know: clocks, sockets, requests, files, how a number is printed. A duration is a `u64` of nanoseconds
+//! everywhere; the caller has the clock. The crate does no I/O except through a writer that the caller passes in.
 //!
 //! Read the modules in this order:
 //! 1. [`quantile`]: the answer to "what is p99?", which may be "at least x".
-//! 2. [`latency`]: the histogram of a run; everything a report says about latency comes out of it.
-//! 3. [`summary`]: the handful of its figures that reports carry.
-//! 4. [`sketch`] and [`series`]: the same over time, small enough to keep one per interval.
+//! 2. [`latency`]: the histogram of a run, the source of every latency figure in a report.
+//! 3. [`summary`]: the figures of it that reports have.
+//! 4. [`sketch`] and [`series`]: latencies over time, small enough to keep one sketch per interval.
 //! 5. [`stored`] and [`interval_log`]: how histograms leave and enter the process.
 //! 6. [`window`]: how many requests a window of time holds, and its rate.
 //! 7. [`changepoint`]: whether a run stayed at one level, and so counts as one measurement.

@@ -1,15 +1,13 @@
-//! One quantile of a latency distribution, or what can be said of it.
+//! One quantile of a latency distribution, or its lower bound.
 
-/// A quantile in nanoseconds: known, or known only to be at least some value because requests that were never answered
-/// may move it.
+/// A quantile in nanoseconds: exact, or a lower bound if unanswered requests may raise it.
 ///
-/// The order is by value; at the same value an exact one comes before a bound.
+/// The order is by value; an exact quantile comes before a bound of the same value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Quantile {
-    /// The quantile is this value, to the resolution of the histogram it came from, whatever the requests without an
-    /// answer would have taken.
+    /// The quantile is this value, to the resolution of its histogram, for any latency of the unanswered requests.
     Exact(u64),
-    /// It depends on requests without an answer: it is this value or greater. Reports print it as `>= x`.
+    /// The quantile is this value or greater: it depends on unanswered requests. Reports print it as `>= x`.
     AtLeast(u64),
 }
 

@@ -1,8 +1,8 @@
 //! Time series that never outgrow their capacity.
 
-/// What a [`Series`] holds for one interval: a count, a sketch, a struct of such.
+/// The content of a [`Series`] for one interval: a count, a sketch, or a struct of these.
 pub trait Point: Default {
-    /// Adds what `other` holds. Must not depend on the order: neighbours in time and cores are combined alike.
+    /// Adds the values of `other`. The order must not matter: neighbours in time and threads are combined alike.
     fn absorb(&mut self, other: &Self);
 }
 
@@ -12,10 +12,10 @@ impl Point for u64 {
     }
 }
 
-/// At most `capacity` points of equal width. When time runs past the last one, neighbours are merged in pairs and the
-/// width doubles: a run of any length keeps between half its capacity and all of it.
+/// At most `capacity` points of equal width.
 ///
-/// Time is an argument: nanoseconds since whatever the caller took as the start.
+/// When time passes the last point, neighbours are merged in pairs and the width doubles. A run of any length thus
+/// keeps between half the capacity and all of it. Time is an argument: nanoseconds since the caller's start.
 #[derive(Clone, Debug)]
 pub struct Series<P> {
     points: Vec<P>,
@@ -25,9 +25,10 @@ pub struct Series<P> {
 }
 
 impl<P: Point> Series<P> {
-    /// A series whose points are `width_ns` wide (at least 1) until `capacity` of them are full. The capacity is made
-    /// even and at least 2. Its memory is taken now, and touched: no later call allocates (unless `P` does), and a long
-    /// run shows no more of it than a short one.
+    /// Makes a series whose points are `width_ns` wide (at least 1) until `capacity` of them are full.
+    ///
+    /// The capacity is made even and at least 2. The memory is allocated and touched now: no later call allocates
+    /// (unless `P` does), and a long run uses no more of it than a short one.
     pub fn new(width_ns: u64, capacity: usize) -> Self {
         let capacity = capacity.max(2).next_multiple_of(2);
         let width_ns = width_ns.max(1);
@@ -37,14 +38,14 @@ impl<P: Point> Series<P> {
         Self { points, capacity, width_ns, first_width_ns: width_ns }
     }
 
-    /// The point that covers `offset_ns` after the start. Intervals that were skipped hold `P::default()`.
+    /// Returns the point that covers `offset_ns` after the start. Skipped intervals hold `P::default()`.
     #[inline]
     pub fn at(&mut self, offset_ns: u64) -> &mut P {
         let index = offset_ns / self.width_ns;
         if index < self.points.len() as u64 { &mut self.points[index as usize] } else { self.extend_to(offset_ns) }
     }
 
-    /// The points from the start on; the n-th covers `width_ns` from `n * width_ns`.
+    /// The points from the start on; point n covers `width_ns` from `n * width_ns`.
     pub fn points(&self) -> &[P] {
         &self.points
     }
@@ -59,7 +60,7 @@ impl<P: Point> Series<P> {
         self.points.iter().enumerate().map(|(index, point)| (index as u64 * self.width_ns, point))
     }
 
-    /// Adds another series with the same start, such as another core's. The finer of the two is coarsened first.
+    /// Adds another series with the same start, such as another thread's. The finer of the two is coarsened first.
     ///
     /// # Errors
     ///
@@ -104,13 +105,13 @@ impl<P: Point> Series<P> {
     }
 }
 
-/// Two series cannot be merged: make them with the same width.
+/// The two series have different widths and cannot be merged: make them with the same width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a series that began with points of {ours_ns} ns cannot take in one that began with {theirs_ns} ns")]
 pub struct SeriesMismatch {
-    /// The first width of the series that was to grow.
+    /// The initial width of the receiving series.
     pub ours_ns: u64,
-    /// The first width of the one to be added.
+    /// The initial width of the added series.
     pub theirs_ns: u64,
 }
 
@@ -156,7 +157,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order of arrival and however often the width doubled, each point is the sum of its events.
+        /// In any order of arrival, and after any number of doublings, each point is the sum of its events.
         #[test]
         fn points_are_the_sums_of_their_events(
             events in prop::collection::vec((0_u64..5_000, 1_u64..5), 1..100),

@@ -3,16 +3,16 @@
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
-/// How the delays of a server are distributed around their mean. `oroshi target --delay-shape` has the same.
+/// The distribution of a server's delays around their mean, as in `oroshi target --delay-shape`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shape {
-    /// All are the mean.
+    /// All delays equal the mean.
     #[default]
     Constant,
-    /// Anything from nothing to twice the mean.
+    /// Uniform from zero to twice the mean.
     Uniform,
-    /// Without memory: most are short, few are long.
+    /// Memoryless: most are short, few are long.
     Exponential,
     /// Nine of ten are half the mean, the tenth is 5.5 times the mean.
     Bimodal,
@@ -33,7 +33,7 @@ impl Shape {
         }
     }
 
-    /// A delay, for a mean of 1.
+    /// Draws a delay, for a mean of 1.
     pub fn draw(self, rng: &mut Rng) -> f64 {
         match self {
             Self::Constant => 1.0,

@@ -1,23 +1,22 @@
-//! A histogram small enough to keep one for every second of a run.
+//! A histogram small enough for every second of a run.
 
 use std::fmt;
 use std::ops::Range;
 
 use crate::series::Point;
 
-/// Bits of a value kept below its leading one: 16 buckets to each doubling.
+/// Bits of a value kept below its leading one: 16 buckets per doubling.
 const SUB_BITS: u32 = 4;
-/// Values are told apart in units of 2^6 = 64 ns.
+/// The unit of values: 2^6 = 64 ns.
 const UNIT_BITS: u32 = 6;
-/// 16 buckets of 64 ns up to 1024 ns, then 16 to each of the 30 doublings up to 2^40 ns.
+/// 16 buckets of 64 ns up to 1024 ns, then 16 per doubling for 30 doublings up to 2^40 ns.
 const BUCKETS: usize = 31 << SUB_BITS;
 
-/// Latencies of one interval, in nanoseconds, in just under 2 KiB and without any allocation.
+/// Latencies of one interval, in nanoseconds, in just under 2 KiB without any allocation.
 ///
-/// Buckets are 64 ns wide up to 2048 ns and 3.1 % to 6.25 % of their value above. A quantile is given as the middle
-/// of its bucket, so it is off by at most 32 ns or 3.2 %, whichever is greater. Values of 2^40 ns (18 minutes) and
-/// more share the last bucket. Count, minimum, maximum and mean are exact. For the distribution of a whole run use
-/// [`Latency`](crate::Latency).
+/// Buckets are 64 ns wide up to 2048 ns, and 3.1 % to 6.25 % of their value above. A quantile is the middle of its
+/// bucket, so its error is at most 32 ns or 3.2 %, whichever is greater. Values from 2^40 ns (18 minutes) on share
+/// the last bucket. Count, minimum, maximum and mean are exact. For a whole run use [`Latency`](crate::Latency).
 #[derive(Clone)]
 pub struct Sketch {
     counts: [u32; BUCKETS],
@@ -44,7 +43,7 @@ impl Sketch {
         self.max = self.max.max(ns);
     }
 
-    /// Adds what `other` holds. A bucket stops at `u32::MAX`.
+    /// Adds the values of `other`. A bucket saturates at `u32::MAX`.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *mine = mine.saturating_add(*theirs);
@@ -55,17 +54,17 @@ impl Sketch {
         self.max = self.max.max(other.max);
     }
 
-    /// Forgets every value.
+    /// Removes every value.
     pub fn clear(&mut self) {
         *self = Self::new();
     }
 
-    /// How many values it holds.
+    /// Number of values.
     pub fn len(&self) -> u64 {
         self.count
     }
 
-    /// Whether it holds none.
+    /// Whether there is no value.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -85,8 +84,7 @@ impl Sketch {
         if self.is_empty() { 0.0 } else { self.sum as f64 / self.count as f64 }
     }
 
-    /// The buckets that hold something, in order: the values that fall into each, and how many did. The last one holds all
-    /// greater values too.
+    /// Returns the non-empty buckets in order: range of values and count. The last one also holds all greater values.
     pub fn buckets(&self) -> impl Iterator<Item = (Range<u64>, u32)> {
         let occupied = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         occupied.map(|(bucket, count)| {
@@ -95,13 +93,13 @@ impl Sketch {
         })
     }
 
-    /// The `q`-quantile (0 to 1; values outside are taken as the nearer end): the value of rank `ceil(q * n)`, with the
-    /// error stated above. `None` when the sketch is empty or `q` is not a number.
+    /// Returns the `q`-quantile: the value of rank `ceil(q * n)`, with the error stated above. `q` is clamped to
+    /// 0..=1. `None` when the sketch is empty or `q` is not a number.
     pub fn quantile(&self, q: f64) -> Option<u64> {
         if self.is_empty() || q.is_nan() {
             return None;
         }
-        // The tiny deduction keeps a product such as 0.1 * 30 = 3.0000000000000004 from asking for the next rank.
+        // The deduction keeps a product such as 0.1 * 30 = 3.0000000000000004 from selecting the next rank.
         let rank = (q.clamp(0.0, 1.0) * self.count as f64 * (1.0 - 1e-12)).ceil() as u64;
         if rank <= 1 {
             return Some(self.min);
@@ -114,7 +112,7 @@ impl Sketch {
             below += u64::from(*count);
             below >= rank
         });
-        // Only a sketch with a saturated bucket has no such bucket.
+        // Only a sketch with a saturated bucket lacks such a bucket.
         let middle = |bucket| {
             let (low, width) = bounds_of(bucket);
             low + width / 2
@@ -135,7 +133,7 @@ impl Point for Sketch {
     }
 }
 
-/// Count and ends only.
+/// Prints count and ends only.
 impl fmt::Debug for Sketch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sketch")
@@ -149,14 +147,14 @@ impl fmt::Debug for Sketch {
 #[inline]
 fn bucket_of(ns: u64) -> usize {
     let units = ns >> UNIT_BITS;
-    // How far the leading one stands above the linear part; 0 within it.
+    // Position of the leading one above the linear part; 0 within it.
     let doublings = (units >> SUB_BITS | 1).ilog2() + u32::from(units >> SUB_BITS != 0);
     let shift = doublings.saturating_sub(1);
     let sub = (units >> shift) as usize & ((1 << SUB_BITS) - 1);
     (((doublings as usize) << SUB_BITS) | sub).min(BUCKETS - 1)
 }
 
-/// The least value of a bucket, and its width.
+/// Returns the least value of a bucket, and its width.
 fn bounds_of(bucket: usize) -> (u64, u64) {
     let (doublings, sub) = (bucket as u32 >> SUB_BITS, bucket as u64 & ((1 << SUB_BITS) - 1));
     let shift = doublings.saturating_sub(1) + UNIT_BITS;

@@ -1,4 +1,4 @@
-//! How a histogram is written down: as the compressed V2 blob that HdrHistogram tools read, and within JSON.
+//! Serialisation of histograms: the compressed V2 blob that HdrHistogram tools read, and JSON.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,13 +9,14 @@ use serde::{Deserialize, Serialize};
 use crate::latency::{Latency, buckets, empty_histogram};
 
 impl Latency {
-    /// The recorded values (not the censored ones) as other HdrHistogram tools read them: the V2 encoding, DEFLATE,
-    /// base64. The unit is the nanosecond.
+    /// Encodes the recorded values (not the censored ones) for HdrHistogram tools: V2 encoding, DEFLATE, base64. The
+    /// unit is the nanosecond.
     pub fn to_base64_v2(&self) -> String {
         blob_of(self.histogram())
     }
 
-    /// The same with fewer significant digits, from 1 to 3: two take a quarter of the space of three.
+    /// Like [`to_base64_v2`](Self::to_base64_v2) with fewer significant digits, 1 to 3: two take a quarter of the
+    /// space of three.
     ///
     /// # Panics
     /// When `digits` is more than 5.
@@ -25,12 +26,13 @@ impl Latency {
         blob_of(&coarse)
     }
 
-    /// Reads what [`to_base64_v2`](Self::to_base64_v2), or another HdrHistogram tool, wrote. All values become recorded
-    /// ones, in the unit in which they were written; the blob has buckets only, so the ends, the mean and the standard
-    /// deviation are those of the buckets (0.1 %). For a copy that lacks nothing, [`Latency`] is `Serialize` and
-    /// `Deserialize`.
+    /// Reads a blob from [`to_base64_v2`](Self::to_base64_v2) or another HdrHistogram tool.
     ///
-    /// Meant for files of one's own: a hostile blob can ask for gigabytes of memory.
+    /// All values become recorded ones, in the unit in which they were written. The blob has buckets only, so ends,
+    /// mean and standard deviation have the buckets' resolution (0.1 %). For a complete copy, [`Latency`] is
+    /// `Serialize` and `Deserialize`.
+    ///
+    /// Use it for trusted files only: a hostile blob can ask for gigabytes of memory.
     ///
     /// # Errors
     ///
@@ -49,7 +51,7 @@ impl Latency {
     }
 }
 
-/// A blob that is no histogram.
+/// A blob is not a histogram.
 #[derive(Debug, thiserror::Error)]
 pub enum BlobError {
     /// The text is not base64: check that it was copied whole, without quotes or line breaks.
@@ -58,18 +60,18 @@ pub enum BlobError {
     /// The bytes are not a V2 histogram: blobs of the older V0 and V1 encodings must be converted first.
     #[error("a histogram blob is not in HdrHistogram's V2 encoding")]
     Encoding(#[source] DeserializeError),
-    /// A figure stored beside the blobs is not a number, or contradicts them: the file was edited or cut.
+    /// A figure stored beside the blobs is not a number, or contradicts them: the file was edited or truncated.
     #[error("a stored histogram's {field} is {value:?}, which does not fit its buckets")]
     Figure {
-        /// Which figure.
+        /// Name of the figure.
         field: &'static str,
-        /// What was found.
+        /// The value in the file.
         value: String,
     },
 }
 
-/// A [`Latency`] in JSON: the two blobs, and the exact figures that they lack. The sums exceed what JSON numbers carry
-/// safely, hence text.
+/// A [`Latency`] in JSON: the two blobs, and the exact figures that they lack. The sums are strings, because they
+/// exceed the safe range of JSON numbers.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Stored {
     recorded: String,

@@ -1,19 +1,19 @@
-//! The figures of a latency histogram that reports carry.
+//! The figures of a latency histogram that reports have.
 
 use serde::{Deserialize, Serialize};
 
 use crate::latency::Latency;
 use crate::quantile::Quantile;
 
-/// What a report says of a latency histogram. All values in nanoseconds.
+/// The figures of a latency histogram in a report, in nanoseconds.
 ///
-/// Minimum, mean, standard deviation and maximum are of the recorded values alone; the percentiles take the censored
-/// ones into account (see [`Latency::quantile`]).
+/// Minimum, mean, standard deviation and maximum cover recorded values only; percentiles take censored ones into
+/// account (see [`Latency::quantile`]).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LatencySummary {
     /// Recorded values: answered requests.
     pub count: u64,
-    /// Censored values: requests of which only a lower bound is known.
+    /// Censored values: requests with only a lower bound of their latency.
     pub censored: u64,
     /// The least recorded value, exactly; 0 when there is none.
     pub min_ns: u64,
@@ -41,21 +41,22 @@ pub struct LatencySummary {
     pub p99_99: Option<Percentile>,
 }
 
-/// A percentile as it is written down: a [`Quantile`], and how great it can be.
+/// A [`Quantile`] as it is serialised, with its upper bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Percentile {
     /// The value, or the bound.
     pub value_ns: u64,
-    /// Whether the true percentile may be greater: it depends on requests that were never answered.
+    /// Whether the true percentile may be greater, because it depends on unanswered requests.
     pub at_least: bool,
-    /// What the true percentile cannot exceed, whatever those requests would have taken; for an exact one its value.
-    /// `None` where it falls among requests that may never have ended, and for bounds in records that do not say.
+    /// Upper bound of the true percentile, whatever the latency of unanswered requests; the value itself if exact.
+    /// `None` where the percentile falls among requests that may never have ended, and for bounds in records that
+    /// lack it.
     #[serde(default)]
     pub at_most_ns: Option<u64>,
 }
 
 impl LatencySummary {
-    /// The figures of `latency`.
+    /// Computes the figures of `latency`.
     pub fn of(latency: &Latency) -> Self {
         let percentile = |q| {
             let known = Percentile::from(latency.quantile(q)?);
@@ -79,7 +80,7 @@ impl LatencySummary {
         }
     }
 
-    /// The percentiles in order, each with its name as reports write it: `p50` to `p99.99`.
+    /// Returns the percentiles in order, with their names in reports: `p50` to `p99.99`.
     pub fn percentiles(&self) -> [(&'static str, Option<Percentile>); 7] {
         [
             ("p50", self.p50),
@@ -116,7 +117,7 @@ mod tests {
         (1..=100).for_each(|ms| latency.record(ms * 1_000_000));
         (0..10).for_each(|_| latency.record_censored(0));
         let [p50, .., p99, _, _] = latency.summary().percentiles().map(|(_, percentile)| percentile.unwrap());
-        // Of 110 the 55th: the 45th of those answered at best, the 55th at worst.
+        // Rank 55 of 110: the 45th answered value at best, the 55th at worst.
         assert!(p50.at_least && p50.value_ns.abs_diff(45_000_000) < 50_000, "{p50:?}");
         assert!(p50.at_most_ns.unwrap().abs_diff(55_000_000) < 60_000, "{p50:?}");
         assert_eq!((p99.at_least, p99.at_most_ns), (true, None));

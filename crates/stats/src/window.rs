@@ -1,25 +1,27 @@
-//! How many requests a window of time holds, when some of them lie across its edges.
+//! Counts the requests in a window of time, some of which cross its edges.
 //!
-//! A request takes a stretch of time. One that lies within the window counts as one; one that lies across an edge counts as the
-//! share of its stretch that lies within. So the count does not jump as an edge moves: of a connection that sends one request after
-//! the other, each of length `d`, a window of length `T` holds `T / d`, wherever it begins.
+//! A request within the window counts as one. A request across an edge counts as the share of its time within. The
+//! count therefore does not jump as an edge moves: for a connection that sends requests of length `d` one after the
+//! other, a window of length `T` holds `T / d`, wherever it begins.
 //!
 //! # Its error
 //!
-//! A connection whose requests take times with mean `m` and coefficient of variation `c` (standard deviation by mean):
+//! For a connection whose requests take times with mean `m` and coefficient of variation `c` (standard deviation by
+//! mean):
 //!
-//! - Requests under way when the window opens, as after a warm-up: the expected count is `T / m` exactly, whatever the
-//!   distribution. (At any moment the request under way is of length `l` with a probability in proportion to `l`, and counts `1 / l`
-//!   per unit of time: `1 / m` on average.)
-//! - A request that begins just when the window opens, as without a warm-up: `T / m + c² / 2`. Nothing for constant times; half a
-//!   request too many per connection for exponential ones.
-//! - A request that never ended counts as none. It could have counted as anything up to the share of its stretch *until it was given
-//!   up*: [`WindowCount::unknown`] is the sum of these, and the true count lies between [`WindowCount::requests`] and that more.
+//! - If a request is under way when the window opens, as after a warm-up, the expected count is `T / m` exactly, for
+//!   any distribution. (The request under way has length `l` with a probability in proportion to `l`, and counts `1 /
+//!   l` per unit of time: `1 / m` on average.)
+//! - If a request begins just when the window opens, as without a warm-up, the expected count is `T / m + c² / 2`: no
+//!   error for constant times, half a request too many per connection for exponential ones.
+//! - A request that never ended counts as none. It could have counted as anything up to the share of its time *until
+//!   it was given up*. [`WindowCount::unknown`] is the sum of these shares, and the true count lies between
+//!   [`WindowCount::requests`] and the sum of the two.
 //!
-//! Counting whole answers instead is off by up to one request per connection, and all connections in step are off together: of a window
-//! that holds ten rounds, 10 %.
+//! Counting whole responses instead has an error of up to one request per connection, and connections in step err
+//! together: by 10 % in a window of ten rounds.
 
-/// Requests done within a window, by the share of each one's time that lies in it. Times are nanoseconds of one clock.
+/// Requests within a window, each counted by the share of its time inside. Times are nanoseconds of one clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WindowCount {
     from: u64,
@@ -37,23 +39,23 @@ impl Default for WindowCount {
 }
 
 impl WindowCount {
-    /// A window that opens at `from`, and is open until [`close`](Self::close).
+    /// Makes a window that opens at `from` and stays open until [`close`](Self::close).
     #[must_use]
     pub fn from(from: u64) -> Self {
         Self { from, ..Self::default() }
     }
 
-    /// Says where the window began. To be called before any request ended that began earlier.
+    /// Sets the start of the window. Call it before any request ends that began earlier.
     pub fn open(&mut self, from: u64) {
         self.from = from;
     }
 
-    /// Closes the window at `until`. To be called before any later answer is counted.
+    /// Closes the window at `until`. Call it before counting any later response.
     pub fn close(&mut self, until: u64) {
         self.until = until;
     }
 
-    /// Counts a request that its connection set about at `began` and whose answer was whole at `ended`.
+    /// Counts a request that began at `began` and whose response was complete at `ended`.
     #[inline]
     pub fn answered(&mut self, began: u64, ended: u64) {
         if began >= self.from && ended <= self.until {
@@ -63,18 +65,18 @@ impl WindowCount {
         }
     }
 
-    /// Notes a request without an answer, set about at `began` and given up at `given_up`.
+    /// Counts a request without a response, begun at `began` and given up at `given_up`.
     pub fn unanswered(&mut self, began: u64, given_up: u64) {
         self.unknown += self.share(began, given_up);
     }
 
-    /// How many requests the window holds.
+    /// Number of requests in the window.
     #[must_use]
     pub fn requests(&self) -> f64 {
         self.whole as f64 + self.parts
     }
 
-    /// How many more it would hold at most if those given up had been answered just then.
+    /// The most requests to add if those given up had been answered at that moment.
     #[must_use]
     pub fn unknown(&self) -> f64 {
         self.unknown
@@ -90,33 +92,33 @@ impl WindowCount {
     fn share(&self, began: u64, ended: u64) -> f64 {
         let within = ended.min(self.until).saturating_sub(began.max(self.from));
         match ended.saturating_sub(began) {
-            // Of no length: it lies within or without.
+            // A request of zero length lies inside or outside.
             0 => f64::from(u8::from(began >= self.from && began <= self.until)),
             length => within as f64 / length as f64,
         }
     }
 }
 
-/// Requests of several windows that stand beside each other, one for each core.
+/// Requests of several simultaneous windows, one per thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Throughput {
     /// Requests in all windows together.
     pub requests: f64,
-    /// How many more there would be at most if those given up had been answered.
+    /// The most requests to add if those given up had been answered.
     pub unknown: f64,
     /// Requests per second: the sum of the windows' rates.
     pub per_second: f64,
 }
 
 impl Throughput {
-    /// Of windows that ended by the clock: each has a rate by its own length, and they add up.
+    /// Combines windows that ended by the clock: each has a rate by its own length, and the rates add up.
     #[must_use]
     pub fn of(windows: &[WindowCount]) -> Self {
         Self::with(windows, WindowCount::length)
     }
 
-    /// Of windows that ended when their share of a number of requests was done: all are taken to be as long as the longest, as the whole
-    /// took that long.
+    /// Combines windows that ended after their share of a number of requests. All count as long as the longest,
+    /// because the whole took that long.
     #[must_use]
     pub fn of_number(windows: &[WindowCount]) -> Self {
         let longest = windows.iter().map(WindowCount::length).max().unwrap_or(0);
@@ -136,9 +138,10 @@ impl Throughput {
     }
 }
 
-/// How long, after a window of `length`, answers are awaited to requests that are on their way: twice the `longest` response time seen in
-/// it, a tenth of its length, or 100 ms, whichever is most; where nothing was answered, as long as it was. Never longer than `timeout`,
-/// nor than 10 s. All in nanoseconds.
+/// Returns how long to await outstanding responses after a window of `length`, in nanoseconds.
+///
+/// The longest of: twice the `longest` response time seen in the window, a tenth of its length, and 100 ms; without
+/// any response, the window's length. At most `timeout`, and at most 10 s.
 #[must_use]
 pub fn patience(length: u64, longest: Option<u64>, timeout: u64) -> u64 {
     const LEAST: u64 = 100_000_000;

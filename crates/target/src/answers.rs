@@ -1,25 +1,25 @@
-//! Statuses in turn, and responses encoded beforehand.
+//! Rotates statuses, and encodes responses in advance.
 
 use std::rc::Rc;
 
 use oroshi_http1::{Version, encode};
 
-/// Statuses in a fixed order in which each has its share, as evenly spread as possible.
+/// Statuses in a fixed order, each with its share, spread as evenly as possible.
 #[derive(Debug, Clone)]
 pub struct Rotation {
     statuses: Vec<u16>,
-    /// Places in `statuses`, one round of them.
+    /// Indices into `statuses`, for one round.
     round: Vec<u8>,
 }
 
 impl Rotation {
-    /// The most places a round has.
+    /// The longest round.
     const LONGEST: u64 = 100_000;
 
-    /// Reads `200=99,500=1`; without a share, `503`, a status has one part.
+    /// Parses `200=99,500=1`; without a share, `503`, a status has one part.
     ///
     /// # Errors
-    /// When it is none, in words.
+    /// A message for the user.
     pub fn parse(text: &str) -> Result<Rotation, String> {
         let expected = "expected statuses from 200 to 599, each with a share, such as 200=99,500=1";
         let mut shares: Vec<(u16, u64)> = Vec::new();
@@ -42,7 +42,7 @@ impl Rotation {
         Ok(Rotation::of(&shares))
     }
 
-    /// Spreads the shares: at each place stands the status that lags behind its share the most.
+    /// Spreads the shares: each position gets the status that lags most behind its share.
     pub(crate) fn of(shares: &[(u16, u64)]) -> Rotation {
         let sum: u64 = shares.iter().map(|(_, share)| share).sum();
         let mut credit = vec![0_i64; shares.len()];
@@ -64,37 +64,37 @@ impl Rotation {
         &self.statuses
     }
 
-    /// The place among [`statuses`](Self::statuses) of the status of an answer, counted from 0.
+    /// Returns the index in [`statuses`](Self::statuses) for a response, counted from 0.
     pub(crate) fn at(&self, answer: u64) -> usize {
         usize::from(self.round[(answer % self.round.len() as u64) as usize])
     }
 }
 
-/// 200 alone.
+/// Only 200.
 impl Default for Rotation {
     fn default() -> Self {
         Rotation::of(&[(200, 1)])
     }
 }
 
-/// The answer to an ordinary HTTP/1.1 request, written out for one status.
+/// The encoded response to an ordinary HTTP/1.1 request, for one status.
 #[derive(Debug, Clone)]
-pub(crate) struct Written {
+pub(crate) struct EncodedResponse {
     pub(crate) keep_alive: Rc<[u8]>,
     pub(crate) close: Rc<[u8]>,
 }
 
-/// The fields that every answer has.
+/// The fields of every response.
 pub(crate) const FIELDS: [(&str, &[u8]); 2] = [("Server", b"oroshi"), ("Content-Type", b"text/plain")];
 
-impl Written {
-    pub(crate) fn new(status: u16, date: &[u8], body: &[u8], chunked: bool) -> Written {
+impl EncodedResponse {
+    pub(crate) fn new(status: u16, date: &[u8], body: &[u8], chunked: bool) -> EncodedResponse {
         let message = |close: bool| {
             let date = Some(("Date", date));
             let close = close.then_some(("Connection", &b"close"[..]));
             let fields = FIELDS.into_iter().chain(date).chain(close);
             let mut message = Vec::new();
-            // Statuses are checked when they are read, and the fields are ours.
+            // The parser has checked statuses, and the fields are ours.
             let written = encode::status_line(&mut message, Version::Http11, status, None).and_then(|()| {
                 fields.into_iter().try_for_each(|(name, value)| encode::header(&mut message, name, value))
             });
@@ -115,11 +115,11 @@ impl Written {
             }
             message.into()
         };
-        Written { keep_alive: message(false), close: message(true) }
+        EncodedResponse { keep_alive: message(false), close: message(true) }
     }
 }
 
-/// A body's bytes: lines that can be recognized, as many as it takes.
+/// Makes a body of recognizable lines.
 pub(crate) fn body(length: usize) -> Vec<u8> {
     b"oroshi\n".iter().copied().cycle().take(length).collect()
 }
@@ -165,16 +165,16 @@ mod tests {
     #[test]
     fn answers_are_framed() {
         let text = |message: &[u8]| String::from_utf8(message.to_vec()).unwrap();
-        let plain = Written::new(200, b"D", &body(12), false);
+        let plain = EncodedResponse::new(200, b"D", &body(12), false);
         let expected = "HTTP/1.1 200 OK\r\nServer: oroshi\r\nContent-Type: text/plain\r\nDate: D\r\n\
                         Content-Length: 12\r\n\r\noroshi\norosh";
         assert_eq!(text(&plain.keep_alive), expected);
         assert!(text(&plain.close).contains("\r\nConnection: close\r\n"));
-        let chunked = text(&Written::new(500, b"D", &body(12), true).keep_alive);
+        let chunked = text(&EncodedResponse::new(500, b"D", &body(12), true).keep_alive);
         assert!(chunked.ends_with("Transfer-Encoding: chunked\r\n\r\nc\r\noroshi\norosh\r\n0\r\n\r\n"), "{chunked}");
-        let empty = text(&Written::new(200, b"D", b"", true).keep_alive);
+        let empty = text(&EncodedResponse::new(200, b"D", b"", true).keep_alive);
         assert!(empty.ends_with("\r\n\r\n0\r\n\r\n"), "{empty}");
-        let none = text(&Written::new(204, b"D", &body(12), false).keep_alive);
+        let none = text(&EncodedResponse::new(204, b"D", &body(12), false).keep_alive);
         assert!(none.ends_with("Date: D\r\n\r\n") && !none.contains("Length"), "{none}");
     }
 }

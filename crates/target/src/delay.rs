@@ -1,7 +1,7 @@
-//! Answers that wait: a queue by when they are due, and one timer.
+//! Delays responses: a queue ordered by due time, and one timer.
 //!
-//! tokio's timer counts whole milliseconds and rounds up; this one is as exact as the kernel wakes the thread. One
-//! expiry serves everybody who is due by then, so ten thousand waits are not ten thousand timers.
+//! tokio's timer rounds up to whole milliseconds; this one is as exact as the kernel's wake-up. One expiry serves all
+//! that are due, so ten thousand waits need one timer.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,24 +13,24 @@ use fastrand::Rng;
 use oroshi_net::{Timer, monotonic_ns};
 use oroshi_stats::Shape;
 
-/// The waits of one core.
+/// The waits of one thread.
 #[derive(Debug)]
 pub(crate) struct Delay {
-    /// Of a wait on average, nanoseconds.
+    /// Mean length of a wait, nanoseconds.
     length: u64,
     shape: Shape,
     random: RefCell<Rng>,
-    /// By when they are due, and who came first.
+    /// Wakers by due time and order of arrival.
     waiting: RefCell<BTreeMap<(u64, u64), Waker>>,
-    /// Waits so far.
+    /// Number of waits so far.
     count: Cell<u64>,
-    /// Everybody due until this instant was woken.
+    /// All waits due until this instant were woken.
     passed: Cell<u64>,
     timekeeper: RefCell<Option<Waker>>,
 }
 
 impl Delay {
-    /// Waits of `length` nanoseconds on average, distributed around it as `shape` says.
+    /// Makes waits of `length` nanoseconds on average, distributed by `shape`.
     pub(crate) fn new(length: u64, shape: Shape) -> Delay {
         Delay {
             length,
@@ -43,7 +43,7 @@ impl Delay {
         }
     }
 
-    /// Waits for the delay's length from now on.
+    /// Waits for one delay from now on.
     pub(crate) async fn wait(&self) {
         let length = match self.shape {
             Shape::Constant => self.length,
@@ -70,7 +70,7 @@ impl Delay {
         let mut waiting = self.waiting.borrow_mut();
         let number = self.count.replace(self.count.get() + 1);
         waiting.insert((due, number), waker);
-        // The timekeeper sleeps until the first is due. Only when that is another one now does it need to know.
+        // The timekeeper sleeps until the first due time. It must wake only if that has changed.
         if waiting.first_key_value().is_some_and(|(first, _)| *first == (due, number))
             && let Some(timekeeper) = &*self.timekeeper.borrow()
         {
@@ -78,7 +78,7 @@ impl Delay {
         }
     }
 
-    /// Wakes everybody in time. Ends only if the kernel refuses to set the timer.
+    /// Wakes all waits in time. Ends only if the kernel refuses to set the timer.
     pub(crate) async fn keep_time(&self, timer: &mut Timer) -> io::Result<()> {
         poll_fn(|context| self.poll(context, |context, due| timer.poll_until(context, due))).await
     }
@@ -89,7 +89,7 @@ impl Delay {
         mut poll_until: impl FnMut(&mut Context<'_>, u64) -> Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
         loop {
-            // Whoever is due before all others wakes it.
+            // A wait with an earlier due time wakes it.
             *self.timekeeper.borrow_mut() = Some(context.waker().clone());
             let Some(due) = self.waiting.borrow().first_key_value().map(|(&(due, _), _)| due) else {
                 return Poll::Pending;
@@ -99,7 +99,7 @@ impl Delay {
         }
     }
 
-    /// Wakes everybody due until now.
+    /// Wakes all waits due until now.
     fn wake(&self, now: u64) {
         self.passed.set(now);
         let mut waiting = self.waiting.borrow_mut();
@@ -162,7 +162,7 @@ mod tests {
         assert!(!poll(first.as_mut(), &waker));
         assert!(!poll(second.as_mut(), &waker));
         assert_eq!(noticed.0.load(Ordering::Relaxed), 1);
-        // It sets the timer for the first, then, when that is over, for the next that is not over too.
+        // It sets the timer for the first, and after that for the next that has not passed.
         let mut set = Vec::new();
         let polled = delay.poll(&mut context, |_, due| {
             set.push(due);

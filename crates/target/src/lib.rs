@@ -1,9 +1,9 @@
 //! A server that answers every request alike: the target of self-tests and experiments.
 //!
-//! It knows delays, statuses, body sizes and how to count. It does not know flags or terminals.
+//! Knows delays, statuses, body sizes and counters. Does not know flags or terminals.
 //!
-//! Read [`Plan`] first, then [`Target`] (`run`), `responder` (one request), `answers` (responses encoded beforehand) and `delay`
-//! (one timer for all that wait).
+//! Read [`Plan`] first, then [`Target`] (`run`), `responder` (one request), `answers` (encoded responses) and `delay`
+//! (one timer for all waits).
 
 mod answers;
 mod delay;
@@ -12,5 +12,5 @@ mod responder;
 mod run;
 
 pub use answers::Rotation;
-pub use plan::{Place, Plan, TlsFiles};
+pub use plan::{ListenAddress, Plan, TlsFiles};
 pub use run::{Target, TargetError};

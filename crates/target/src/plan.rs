@@ -1,4 +1,4 @@
-//! What a target does.
+//! The configuration of a target.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,26 +9,26 @@ use oroshi_stats::Shape;
 
 use crate::answers::Rotation;
 
-/// What a target does.
+/// The configuration of a target.
 #[derive(Debug)]
 pub struct Plan {
-    /// Where it listens, beside inherited sockets.
-    pub places: Vec<Place>,
-    /// The mean delay before an answer.
+    /// Listening addresses, besides inherited sockets.
+    pub listen: Vec<ListenAddress>,
+    /// The mean delay before a response.
     pub delay: Duration,
-    /// How delays are distributed around it.
+    /// The distribution of delays.
     pub shape: Shape,
-    /// Rounds of arithmetic before each answer.
+    /// Rounds of arithmetic before each response.
     pub work: u64,
     /// Length of the body, bytes.
     pub size: u64,
-    /// Sends the body in the chunked coding.
+    /// Whether the body is chunked.
     pub chunked: bool,
-    /// Closes the connection after each answer.
+    /// Whether to close the connection after each response.
     pub close: bool,
-    /// The statuses that it answers with.
+    /// The statuses of responses.
     pub statuses: Rotation,
-    /// Never answers every so many-th request.
+    /// Leaves one in this many requests unanswered.
     pub stall_one_in: Option<u64>,
     /// The certificate for https.
     pub tls: Option<TlsFiles>,
@@ -38,9 +38,9 @@ pub struct Plan {
     pub cpus: Option<CpuList>,
 }
 
-/// Where to listen.
+/// A listening address.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ListenAddress {
     /// The address as the user wrote it.
     pub typed: String,
     /// The address without its scheme.
@@ -59,18 +59,18 @@ pub struct TlsFiles {
 }
 
 impl Plan {
-    /// A target does not get in the way of what is measured: it never tires of an idle or slow client.
+    /// The server's settings. A target does not disturb measurements: it never closes idle or slow clients.
     pub(crate) fn settings(&self) -> Settings {
         Settings {
             idle_timeout: Duration::MAX,
             body_timeout: Duration::from_secs(300),
             write_timeout: Duration::from_secs(300),
-            // The longest delays of a shape are some times the mean.
+            // The longest delays of a shape are several times the mean.
             drain_timeout: self
                 .delay
                 .saturating_mul(if self.shape == Shape::Constant { 1 } else { 20 })
                 .saturating_add(Duration::from_secs(5)),
-            // Whoever replaces it under load (`oroshi start`) is not to lose a request of a kept connection.
+            // A replacement under load (`oroshi start`) must not lose a request of a kept connection.
             last_request_timeout: Duration::from_secs(1),
             connections: usize::MAX,
             ..Settings::default()

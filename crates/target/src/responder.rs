@@ -1,4 +1,4 @@
-//! The handler: one core's part of the target.
+//! The handler: one thread's part of the target.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -13,26 +13,26 @@ use oroshi_http1::Version;
 use oroshi_net::Timer;
 use oroshi_server::{Error, Exchange, Handler};
 
-use crate::answers::{FIELDS, Rotation, Written, body};
+use crate::answers::{EncodedResponse, FIELDS, Rotation, body};
 use crate::delay::Delay;
 use crate::plan::Plan;
 
-/// Bodies up to this length are part of messages written out beforehand; longer ones are sent in blocks of this length.
+/// The longest body within an encoded message; longer ones are sent in blocks of this length.
 const BLOCK_BYTES: u64 = 64 * 1024;
 
-/// What all cores count together, so that shares are exact whichever core a connection is on.
+/// Counters of all threads together, so that shares are exact for any distribution of connections.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     requests: AtomicU64,
     answers: AtomicU64,
 }
 
-/// One core's part of the target.
+/// One thread's part of the target.
 #[derive(Debug)]
 pub(crate) struct Responder {
     shared: Arc<Shared>,
     delay: Option<Rc<Delay>>,
-    /// Rounds of arithmetic before each answer.
+    /// Rounds of arithmetic before each response.
     work: u64,
     size: u64,
     chunked: bool,
@@ -41,14 +41,14 @@ pub(crate) struct Responder {
     stall_one_in: Option<u64>,
     /// The body, or a block of it.
     block: Vec<u8>,
-    /// By status, in the order of `statuses`. Empty when bodies are too long.
-    written: RefCell<Vec<Written>>,
+    /// By status, in the order of `statuses`. Empty for long bodies.
+    written: RefCell<Vec<EncodedResponse>>,
     /// The date in `written`.
     date: Cell<[u8; 29]>,
 }
 
 impl Responder {
-    /// The handler, and what must run beside it on the same core for delays to end.
+    /// Makes the handler, and the future that must run beside it on the same thread for delays to end.
     pub(crate) fn new(
         plan: &Plan,
         shared: Arc<Shared>,
@@ -60,7 +60,7 @@ impl Responder {
             Some(delay) => {
                 let mut timer = Timer::new()?;
                 Some(async move {
-                    // The kernel has no reason to refuse a timer that exists.
+                    // The kernel has no reason to refuse an existing timer.
                     let _ = delay.keep_time(&mut timer).await;
                 })
             }
@@ -81,7 +81,7 @@ impl Responder {
         Ok((responder, timekeeper))
     }
 
-    /// Whether this request is one of those that are never answered.
+    /// Whether this request stays unanswered.
     fn stalls(&self) -> bool {
         self.stall_one_in.is_some_and(|every| {
             let number = self.shared.requests.fetch_add(1, Ordering::Relaxed) + 1;
@@ -89,7 +89,7 @@ impl Responder {
         })
     }
 
-    /// The place of the next answer's status.
+    /// Returns the index of the next response's status.
     fn next_status(&self) -> usize {
         match self.statuses.statuses() {
             [_] => 0,
@@ -97,12 +97,12 @@ impl Responder {
         }
     }
 
-    /// The message for a status, with the date of this moment.
+    /// Returns the message for a status, with the present date.
     fn message(&self, status: usize, date: [u8; 29], close: bool) -> Rc<[u8]> {
         if date != self.date.get() {
             self.date.set(date);
             let statuses = self.statuses.statuses().iter();
-            let written = statuses.map(|&status| Written::new(status, &date, &self.block, self.chunked));
+            let written = statuses.map(|&status| EncodedResponse::new(status, &date, &self.block, self.chunked));
             *self.written.borrow_mut() = written.collect();
         }
         let written = &self.written.borrow()[status];
@@ -149,7 +149,7 @@ impl Handler for Responder {
     }
 }
 
-/// Arithmetic that nobody needs: each round waits for the one before it.
+/// Does useless arithmetic: each round depends on the one before.
 fn work(rounds: u64) {
     let mut value = rounds;
     for _ in 0..rounds {

@@ -1,4 +1,4 @@
-//! Binding and serving.
+//! Binds and serves.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,32 +14,32 @@ use oroshi_net::tls::TlsConfigError;
 use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Peer, ServerTls, Shutdown};
 use oroshi_server::{Counts, Door, Server};
 
-use crate::plan::{Place, Plan};
+use crate::plan::{ListenAddress, Plan};
 use crate::responder::{Responder, Shared};
 
-/// Why the target did not do its work.
+/// The reason why the target failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// The address cannot be listened on; the cause says why.
+    /// The address cannot be listened on; see the cause.
     #[error("--listen {endpoint}: cannot listen")]
     Listen {
-        /// As it was given.
+        /// The address as typed.
         endpoint: String,
-        /// What is wrong.
+        /// The cause.
         source: ListenError,
     },
-    /// The certificate or the key cannot be used; the cause names the file.
+    /// The certificate or the key is unusable; the cause names the file.
     #[error("--cert, --key: cannot use them for https")]
     Tls(#[source] TlsConfigError),
     /// The threads could not be started, or one of them panicked.
     #[error("cannot run the threads that serve")]
     Cores(#[source] CoresError),
-    /// The system refused what a server needs: a descriptor, a thread.
+    /// The system refused a descriptor or a thread.
     #[error("{what}")]
     System {
-        /// What could not be done.
+        /// The failed operation.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -55,77 +55,79 @@ impl TargetError {
     }
 }
 
-/// A target that listens and does not answer yet.
+/// A listening target that does not answer yet.
 #[derive(Debug)]
 pub struct Target {
     plan: Arc<Plan>,
     /// The listeners of each thread.
-    doors: Vec<Vec<(BoundListener, Option<ServerTls>)>>,
+    listeners: Vec<Vec<(BoundListener, Option<ServerTls>)>>,
     addresses: Vec<String>,
 }
 
 impl Target {
-    /// Listens at the plan's addresses and on inherited sockets. An inherited TCP socket speaks TLS if the plan has a certificate.
+    /// Listens at the plan's addresses and on inherited sockets. Inherited TCP sockets use TLS if the plan has a
+    /// certificate.
     ///
     /// # Errors
     /// [`TargetError`]; then nothing listens.
     pub fn bind(plan: Plan, inherited: Vec<Inherited>) -> Result<Self, TargetError> {
         let tls = plan.tls.as_ref().map(|files| ServerTls::from_files(&files.cert, &files.key, &Default::default()));
         let tls = tls.transpose().map_err(TargetError::Tls)?;
-        // As far as the limit can be raised; where it is too low for the load, connections wait in the backlog.
+        // As far as the limit allows; if it is too low for the load, connections wait in the backlog.
         let _ = [200_000, 50_000, 12_000].into_iter().find(|&count| ensure_descriptors(count).is_ok());
-        let mut doors: Vec<Vec<(BoundListener, Option<ServerTls>)>> = (0..plan.threads).map(|_| Vec::new()).collect();
+        let mut listeners: Vec<Vec<(BoundListener, Option<ServerTls>)>> =
+            (0..plan.threads).map(|_| Vec::new()).collect();
         let mut addresses = Vec::new();
-        for place in &plan.places {
-            let all = bind(place, plan.threads)?;
-            let tls = tls.clone().filter(|_| place.https);
+        for address in &plan.listen {
+            let all = bind(address, plan.threads)?;
+            let tls = tls.clone().filter(|_| address.https);
             addresses.push(shown(&all[0], tls.is_some()));
-            for (door, bound) in doors.iter_mut().zip(all) {
-                door.push((bound, tls.clone()));
+            for (own, bound) in listeners.iter_mut().zip(all) {
+                own.push((bound, tls.clone()));
             }
         }
         for socket in inherited {
             let tls = tls.clone().filter(|_| matches!(socket.listener.address(), Peer::Tcp(_)));
             addresses.push(shown(&socket.listener, tls.is_some()));
-            for door in &mut doors {
+            for own in &mut listeners {
                 let what = "cannot share an inherited socket";
                 let bound = socket.listener.try_clone().map_err(|source| TargetError::System { what, source })?;
-                door.push((bound, tls.clone()));
+                own.push((bound, tls.clone()));
             }
         }
-        Ok(Self { plan: Arc::new(plan), doors, addresses })
+        Ok(Self { plan: Arc::new(plan), listeners, addresses })
     }
 
-    /// Returns where it listens: `http://127.0.0.1:8080/`, `unix:/run/app.sock`.
+    /// Returns the listening addresses: `http://127.0.0.1:8080/`, `unix:/run/app.sock`.
     #[must_use]
     pub fn addresses(&self) -> &[String] {
         &self.addresses
     }
 
-    /// Answers until the first shutdown, and then what is under way; the second shutdown ends it at once.
+    /// Serves until the first shutdown, then finishes requests in progress; a second shutdown ends it at once.
     ///
     /// # Errors
     /// [`TargetError::Cores`] and [`TargetError::System`].
     pub fn serve(self, shutdown: &Shutdown) -> Result<Counts, TargetError> {
-        let Self { plan, doors, .. } = self;
+        let Self { plan, listeners, .. } = self;
         let mut options = CoresOptions::new("target", plan.threads);
         options.cpus = plan.cpus.clone();
         options.stop = Some(shutdown.clone());
         let (shutdown, shared) = (shutdown.clone(), Arc::new(Shared::default()));
-        // Taken out by the threads: a listener that stayed here would keep its socket open during the shutdown.
-        let doors = Mutex::new(doors);
+        // The threads take them out: a listener left here would keep its socket open during the shutdown.
+        let listeners = Mutex::new(listeners);
         let counts = Cores::run(&options, move |_| {
-            let mine = doors.lock().map(|mut doors| doors.pop()).ok().flatten().unwrap_or_default();
+            let mine = listeners.lock().map(|mut listeners| listeners.pop()).ok().flatten().unwrap_or_default();
             let (plan, shutdown, shared) = (Arc::clone(&plan), shutdown.clone(), Arc::clone(&shared));
             async move {
                 let (responder, timekeeper) = Responder::new(&plan, shared)?;
                 if let Some(timekeeper) = timekeeper {
                     tokio::task::spawn_local(timekeeper);
                 }
-                let doors: io::Result<Vec<Door>> =
+                let listeners: io::Result<Vec<Door>> =
                     mine.into_iter().map(|(bound, tls)| Ok(Door { listener: bound.into_listener()?, tls })).collect();
                 let server = Server::new(responder, plan.settings());
-                let mut serving = pin!(server.serve(doors?, shutdown.reached(1)));
+                let mut serving = pin!(server.serve(listeners?, shutdown.reached(1)));
                 let mut at_once = pin!(shutdown.reached(2));
                 poll_fn(|context| match serving.as_mut().poll(context) {
                     Poll::Pending => at_once.as_mut().poll(context),
@@ -142,7 +144,7 @@ impl Target {
     }
 }
 
-fn bind(place: &Place, threads: usize) -> Result<Vec<BoundListener>, TargetError> {
+fn bind(place: &ListenAddress, threads: usize) -> Result<Vec<BoundListener>, TargetError> {
     let options = ListenOptions { backlog: u32::from(u16::MAX), reuse_port: threads > 1, ..ListenOptions::default() };
     BoundListener::bind_for_cores(&place.address, &options, threads)
         .map_err(|source| TargetError::Listen { endpoint: place.typed.clone(), source })

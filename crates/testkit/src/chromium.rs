@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use crate::{find, skipped};
 
-/// Programs by which it may be known.
+/// Possible names of the program.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// What the outer page asks of each inner one. Text that a page shows has a size, and lies within the page and beside
+/// The outer page's queries to each inner one. Visible text must have a size, lie within the page and not overlap
 /// other text.
 const QUESTIONS: &str = r##"
 const asks = (frame) => {
@@ -57,16 +57,16 @@ Promise.all(views).then(found => {
 });
 "##;
 
-/// What [`look`] saw.
+/// The results for some pages.
 #[derive(Debug)]
 pub struct Seen {
-    /// What the browser wrote to its console: errors, refused loads.
+    /// The browser's console: errors, refused loads.
     pub console: Vec<String>,
-    /// The answers, page by page.
+    /// The answers per page.
     pub pages: Vec<Value>,
 }
 
-/// Returns how many elements a selector has found. Panics if [`look`] was not asked for it.
+/// Returns the number of elements that match a requested selector.
 #[track_caller]
 #[must_use]
 pub fn count(page: &Value, selector: &str) -> u64 {

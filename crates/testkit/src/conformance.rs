@@ -9,17 +9,17 @@ pub struct Case {
     pub line: usize,
     /// Whether the bytes come from a client or from a server.
     pub kind: Kind,
-    /// For responses: what kinds of requests they answer, in order: `body`, `head`, `connect`, `upgrade`.
+    /// For responses: the kinds of their requests, in order: `body`, `head`, `connect`, `upgrade`.
     pub to: Vec<String>,
-    /// What is sent.
+    /// The sent bytes.
     pub bytes: Vec<u8>,
     /// Limits that differ from the defaults, by their names in `Limits`.
     pub limits: Vec<(String, u64)>,
-    /// What is read, in order.
+    /// The decoded messages, in order.
     pub messages: Vec<Message>,
-    /// Bytes left over behind a tunnel's head.
+    /// Remaining bytes after a tunnel's head.
     pub rest: Vec<u8>,
-    /// How it ends.
+    /// The expected end.
     pub verdict: Verdict,
     /// The rule.
     pub why: String,
@@ -34,18 +34,18 @@ pub enum Kind {
     Response,
 }
 
-/// How a case ends.
+/// The end of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All bytes are messages; with the peer's close, if that is what ends the last one.
+    /// All bytes are messages, with the peer's close if that ends the last one.
     Accept,
-    /// Nothing wrong, but the last message is not complete: a close now is `unexpected-eof`.
+    /// No error, but the last message is incomplete: a close now is `unexpected-eof`.
     Incomplete,
-    /// The name of the error, and the status with which a server answers.
+    /// The name of the error, and the status of a server's response.
     Reject(String, u16),
 }
 
-/// One message that is read.
+/// A decoded message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     /// `METHOD target framing persistence` or `status framing persistence`.
@@ -58,10 +58,10 @@ pub struct Message {
     pub body: Vec<u8>,
     /// The trailer fields.
     pub trailers: Vec<(String, Vec<u8>)>,
-    /// Values that the head must have, by what `cases.txt` calls them: a field's name, or `@host`, `@upgrade`,
-    /// `@expect`, `@reason`. Only what the case names is compared.
+    /// Required values of the head, by their names in `cases.txt`: a field's name, or `@host`, `@upgrade`, `@expect`,
+    /// `@reason`. The test compares only these.
     pub has: Vec<(String, Vec<u8>)>,
-    /// What the head must not have, by the same names.
+    /// Names that the head must lack.
     pub lacks: Vec<String>,
 }
 
@@ -146,7 +146,7 @@ fn case(lines: &[(usize, &str)]) -> Case {
             }
         }
     }
-    // Interim responses that no final one follows.
+    // Interim responses without a final one.
     if !interim.is_empty() {
         case.messages.push(Message { interim, ..Message::default() });
     }
@@ -162,7 +162,7 @@ fn name_and_value(text: &str) -> (String, Vec<u8>) {
     (name.to_owned(), unescape(value))
 }
 
-/// `\r`, `\n`, `\t`, `\0`, `\\`, `\xHH`, and `\{N:text}` for N times a text.
+/// Decodes `\r`, `\n`, `\t`, `\0`, `\\`, `\xHH`, and `\{N:text}` for N times a text.
 fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text;

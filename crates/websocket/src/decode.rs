@@ -1,4 +1,4 @@
-//! Bytes to messages.
+//! Decodes bytes to messages.
 
 use std::borrow::Cow;
 use std::mem;
@@ -8,19 +8,19 @@ use crate::error::Violation;
 use crate::frame::{Header, Kind, Opcode, mask};
 use crate::utf8::Utf8;
 
-/// Which end of the connection reads.
+/// The reading end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// What comes is masked.
+    /// Received frames are masked.
     Server,
-    /// What comes is not.
+    /// Received frames are not masked.
     Client,
 }
 
-/// What is taken.
+/// The limits of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The largest message, in bytes, all its fragments together.
+    /// The largest message, in bytes, including all fragments.
     pub message_bytes: usize,
 }
 
@@ -31,56 +31,56 @@ impl Default for Limits {
     }
 }
 
-/// What a [`Decoder`] gives.
+/// An event of a [`Decoder`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<'b> {
-    /// A message, whole. A [`Kind::Text`] is UTF-8.
+    /// A complete message. [`Kind::Text`] is valid UTF-8.
     Message {
-        /// What it holds.
+        /// Text or binary.
         kind: Kind,
-        /// It, as it lies in the input if it came in one piece.
+        /// The payload; borrows the input if the message arrived in one piece.
         data: Cow<'b, [u8]>,
     },
-    /// To be answered with a pong of the same payload, of at most 125 bytes.
+    /// A ping; answer with a pong of the same payload, at most 125 bytes.
     Ping(&'b [u8]),
     /// An answer to a ping, or a sign of life.
     Pong(&'b [u8]),
-    /// The peer closes; what follows is not read any more. To be answered with a close frame, unless one was sent.
+    /// The peer closes; the decoder reads nothing more. Answer with a close frame, unless you sent one.
     Close {
-        /// Why, if it says so.
+        /// The close code, if the frame has one.
         code: Option<CloseCode>,
-        /// The same for people: UTF-8 of at most 123 bytes, often empty.
+        /// The reason for people: UTF-8 of at most 123 bytes, often empty.
         reason: &'b str,
     },
 }
 
-/// Decodes what one peer sends. What events come, and the error they end with, does not depend on how the bytes were cut; a broken
-/// text is told at the first byte that breaks it.
+/// Decodes the frames of one peer.
 ///
-/// Small, and without heap but for the message of which a part has come.
+/// Events and the final error do not depend on how the bytes were cut. Invalid UTF-8 is reported at its first byte.
+/// Small; allocates only for an incomplete message.
 #[derive(Debug)]
 pub struct Decoder {
     role: Role,
     state: State,
-    /// The data frame that is read.
+    /// The data frame in progress.
     frame: Option<Frame>,
-    /// The message of which a part has come.
+    /// The incomplete message.
     message: Option<Box<Partial>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State {
     Open,
-    /// The peer has said that nothing follows.
+    /// The peer has sent its close frame.
     Closed,
     Broken(Violation),
 }
 
-/// What is left of a data frame.
+/// The rest of a data frame.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     last: bool,
-    /// The mask, from the byte on that the next byte of the payload meets.
+    /// The mask, rotated to the next byte of the payload.
     key: [u8; 4],
     left: u64,
 }
@@ -93,22 +93,22 @@ struct Partial {
 }
 
 impl Decoder {
-    /// The start of a connection.
+    /// Makes a decoder for a new connection.
     #[must_use]
     pub fn new(role: Role) -> Self {
         Decoder { role, state: State::Open, frame: None, message: None }
     }
 
-    /// Memory that is held for a message of which a part has come, in bytes: never more than [`Limits::message_bytes`], and 0 between
-    /// messages.
+    /// Memory held for an incomplete message, in bytes: at most [`Limits::message_bytes`], and 0 between messages.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.message.as_ref().map_or(0, |message| message.data.capacity())
     }
 
-    /// Takes the next event from the front of `input`, and advances it. `None`: more bytes are wanted. What is left of `input` then, at
-    /// most 130 bytes, is a frame's incomplete header or an incomplete control frame; it is to be offered again, as it is, with more
-    /// bytes behind it. Payloads are unmasked where they lie. Behind a close frame nothing is read.
+    /// Takes the next event from the front of `input`, and advances it. `None`: more bytes are needed.
+    ///
+    /// The rest of `input` is then an incomplete frame header or control frame of at most 130 bytes. Pass it again,
+    /// unchanged, with more bytes after it. Payloads are unmasked in place. Nothing is read after a close frame.
     ///
     /// # Errors
     ///
@@ -178,7 +178,7 @@ impl Decoder {
         }
     }
 
-    /// More of a data frame. Gives its message if that ends here.
+    /// Reads more of a data frame. Returns the message if it ends here.
     fn go_on<'b>(
         &mut self,
         mut frame: Frame,
@@ -206,7 +206,7 @@ impl Decoder {
     }
 }
 
-/// A control frame, whole.
+/// Decodes a complete control frame.
 fn control(header: Header, payload: &mut [u8]) -> Result<Event<'_>, Violation> {
     unmask(payload, header.mask);
     match header.opcode {
@@ -226,7 +226,7 @@ fn control(header: Header, payload: &mut [u8]) -> Result<Event<'_>, Violation> {
     Ok(Event::Close { code, reason })
 }
 
-/// Takes so many bytes from the front.
+/// Takes `count` bytes from the front.
 fn take<'b>(input: &mut &'b mut [u8], count: usize) -> &'b mut [u8] {
     let (front, rest) = mem::take(input).split_at_mut(count);
     *input = rest;
@@ -234,13 +234,13 @@ fn take<'b>(input: &mut &'b mut [u8], count: usize) -> &'b mut [u8] {
 }
 
 fn unmask(bytes: &mut [u8], key: Option<[u8; 4]>) {
-    // Whoever sends without a mask, or with one of zeros, has nothing to undo.
+    // Without a mask, or with one of zeros, there is nothing to undo.
     if let Some(key) = key.filter(|key| *key != [0; 4]) {
         mask(bytes, key);
     }
 }
 
-/// Appends, and takes room as a `Vec` does, twice as much as before, but none that no message can need.
+/// Appends `more`, doubling the capacity as `Vec` does, but not beyond the largest message.
 fn append(data: &mut Vec<u8>, more: &[u8], most: usize) {
     let length = data.len() + more.len();
     if length > data.capacity() {

@@ -1,34 +1,34 @@
-//! Messages to bytes. A server's frames have no mask: they are the same for everybody, so one is written once and sent to many.
+//! Encodes messages to bytes. A server's frames have no mask, so one encoded frame serves all clients.
 
 use crate::close::CloseCode;
 use crate::frame::{CONTROL_BYTES, Header, Kind, Opcode, mask};
 
-/// Appends a message of a server's, in one frame. A text must be UTF-8; the peer ends the connection otherwise.
+/// Appends a server's message in one frame. Text must be UTF-8, or the peer ends the connection.
 pub fn message(out: &mut Vec<u8>, kind: Kind, data: &[u8]) {
     frame(out, Opcode::Message(kind), data, None);
 }
 
-/// Appends a message of a client's, in one frame. `key`: its mask, from a source that an attacker cannot foresee (section 5.3).
+/// Appends a client's message in one frame. `key` is its mask; it must be unpredictable (section 5.3).
 pub fn masked_message(out: &mut Vec<u8>, kind: Kind, data: &[u8], key: [u8; 4]) {
     frame(out, Opcode::Message(kind), data, Some(key));
 }
 
-/// Appends a ping of a server's; what of its payload is beyond 125 bytes is left out. `key`: as of [`masked_message`], for a client.
+/// Appends a ping, with the payload truncated to 125 bytes. A client passes a `key`, as for [`masked_message`].
 pub fn ping(out: &mut Vec<u8>, payload: &[u8], key: Option<[u8; 4]>) {
     frame(out, Opcode::Ping, &payload[..payload.len().min(CONTROL_BYTES as usize)], key);
 }
 
-/// Appends the answer to a ping, with the ping's payload.
+/// Appends a pong with the payload of the ping.
 pub fn pong(out: &mut Vec<u8>, payload: &[u8], key: Option<[u8; 4]>) {
     frame(out, Opcode::Pong, &payload[..payload.len().min(CONTROL_BYTES as usize)], key);
 }
 
-/// Appends a close frame of a server's. What of the reason is beyond 123 bytes is left out, at a character's end.
+/// Appends a server's close frame, with the reason truncated to 123 bytes at the end of a character.
 pub fn close(out: &mut Vec<u8>, code: CloseCode, reason: &str) {
     close_with(out, code, reason, None);
 }
 
-/// Appends a close frame of a client's.
+/// Appends a client's close frame.
 pub fn masked_close(out: &mut Vec<u8>, code: CloseCode, reason: &str, key: [u8; 4]) {
     close_with(out, code, reason, Some(key));
 }

@@ -1,46 +1,46 @@
-//! How a peer can break the protocol.
+//! Violations of the protocol.
 
 use thiserror::Error;
 
 use crate::close::CloseCode;
 
-/// How the peer broke the protocol (RFC 6455). Close the connection with [`code`](Violation::code).
+/// A peer's violation of the protocol (RFC 6455). Close the connection with [`code`](Violation::code).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Violation {
-    /// One of the three bits that only extensions use.
+    /// A reserved bit is set; only extensions use these.
     #[error("a reserved bit is set, and no extension was agreed on")]
     ReservedBits,
-    /// 3 to 7, or 11 to 15.
+    /// The opcode is 3 to 7, or 11 to 15.
     #[error("a frame of an unknown kind")]
     Opcode,
     /// A ping, pong or close that does not end its message.
     #[error("a control frame in fragments")]
     FragmentedControl,
-    /// More than 125 bytes.
+    /// A control frame of more than 125 bytes.
     #[error("a control frame of more than 125 bytes")]
     LargeControl,
-    /// Not in its shortest form, or beyond 63 bits.
+    /// A length not in its shortest form, or beyond 63 bits.
     #[error("a length that is not written in its shortest form")]
     Length,
-    /// From a client.
+    /// A client's frame without a mask.
     #[error("a frame without a mask")]
     Unmasked,
-    /// From a server.
+    /// A server's frame with a mask.
     #[error("a frame with a mask")]
     Masked,
-    /// There is no message to go on with.
+    /// A continuation frame without a message to continue.
     #[error("a continuation of nothing")]
     Continuation,
-    /// The one before is not at its end.
+    /// A new message before the previous one ended.
     #[error("a message within a message")]
     Interleaved,
-    /// One byte where a close code has two, or a code that may not be sent.
+    /// A close frame with one byte of payload, or with a code that may not be sent.
     #[error("a close frame with no or a reserved code")]
     Close,
-    /// A text, or a close frame's reason.
+    /// Invalid UTF-8 in a text or a close reason.
     #[error("a text that is not UTF-8")]
     Utf8,
-    /// See [`Limits`](crate::Limits).
+    /// A message beyond [`Limits`](crate::Limits).
     #[error("a message that is too large")]
     TooLarge,
 }

@@ -2,7 +2,7 @@
 
 use crate::error::Violation;
 
-/// What a message holds.
+/// The type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// UTF-8.
@@ -11,7 +11,7 @@ pub enum Kind {
     Binary,
 }
 
-/// What a frame is.
+/// The type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opcode {
     Continuation,
@@ -53,10 +53,10 @@ impl Opcode {
 /// The largest payload of a control frame.
 pub(crate) const CONTROL_BYTES: u64 = 125;
 
-/// What stands before a payload.
+/// A frame header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// It ends its message.
+    /// Whether the frame ends its message.
     pub(crate) last: bool,
     pub(crate) opcode: Opcode,
     pub(crate) length: u64,
@@ -64,7 +64,8 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Reads one from the front of `bytes`: it, and its length. `None`: more bytes are wanted. What is wrong is told as soon as it can be.
+    /// Reads a header from the front of `bytes`, and returns its length too. `None`: more bytes are needed. Reports
+    /// violations as early as possible.
     pub(crate) fn read(bytes: &[u8]) -> Result<Option<(Self, usize)>, Violation> {
         let Some(&first) = bytes.first() else { return Ok(None) };
         if first & 0x70 != 0 {
@@ -90,7 +91,7 @@ impl Header {
             },
             short => (u64::from(short), 2),
         };
-        // The shortest form is a must (section 5.2), and the highest bit of eight bytes is zero.
+        // Section 5.2 requires the shortest form, and the highest bit of eight bytes is zero.
         if (short == 126 && length < 126) || (short == 127 && !(65_536..1 << 63).contains(&length)) {
             return Err(Violation::Length);
         }
@@ -101,7 +102,7 @@ impl Header {
         Ok(Some((Header { last, opcode, length, mask: Some(mask) }, at + 4)))
     }
 
-    /// Appends it.
+    /// Appends the header.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.push(if self.last { 0x80 } else { 0 } | self.opcode.bits());
         let masked = if self.mask.is_some() { 0x80 } else { 0 };
@@ -120,7 +121,7 @@ impl Header {
     }
 }
 
-/// Masks or unmasks `bytes`, the first of which meets the first byte of `key`.
+/// Masks or unmasks `bytes`; the first byte uses the first byte of `key`.
 pub(crate) fn mask(bytes: &mut [u8], key: [u8; 4]) {
     let eight = u64::from_ne_bytes(std::array::from_fn(|at| key[at % 4]));
     let (chunks, rest) = bytes.as_chunks_mut::<8>();
@@ -169,7 +170,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(last: bool, length in prop_oneof![0..200u64, 65_000..66_000u64, 0..1u64 << 63], key: Option<[u8; 4]>) {
+        fn what_is_written_is_read(
+            last: bool,
+            length in prop_oneof![0..200u64, 65_000..66_000u64, 0..1u64 << 63],
+            key: Option<[u8; 4]>,
+        ) {
             let header = Header { last, opcode: Opcode::Message(Kind::Binary), length, mask: key };
             let mut bytes = Vec::new();
             header.write(&mut bytes);
@@ -184,7 +189,8 @@ mod tests {
         fn each_byte_meets_its_byte_of_the_key(bytes: Vec<u8>, key: [u8; 4]) {
             let mut masked = bytes.clone();
             mask(&mut masked, key);
-            prop_assert!(masked.iter().zip(&bytes).enumerate().all(|(at, (masked, byte))| *masked == byte ^ key[at % 4]));
+            let mut pairs = masked.iter().zip(&bytes).enumerate();
+            prop_assert!(pairs.all(|(at, (masked, byte))| *masked == byte ^ key[at % 4]));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The opening handshake (RFC 6455 section 4): an HTTP/1.1 request that asks for it, and the answer that agrees.
+//! The opening handshake (RFC 6455 section 4): an HTTP/1.1 request for an upgrade, and the response that accepts it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,35 +6,35 @@ use oroshi_http1::{Headers, RequestHead, ResponseHead};
 use sha1::{Digest as _, Sha1};
 use thiserror::Error;
 
-/// The version of the protocol, as Sec-WebSocket-Version names it.
+/// The protocol version in Sec-WebSocket-Version.
 pub const VERSION: &str = "13";
 
-/// A request for WebSocket that can be agreed to.
+/// A valid request for WebSocket.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'b> {
     key: &'b [u8],
     headers: Headers<'b>,
 }
 
-/// Why a request does not open a WebSocket.
+/// The reason why a request does not open a WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// It does not ask for one: to be answered like any other, or with 426.
+    /// It is not an upgrade to WebSocket: answer it like any other request, or with 426.
     #[error("the request has no `Upgrade: websocket` with `Connection: Upgrade`, or is not GET")]
     NotAsked,
-    /// To be answered with 426 and `Sec-WebSocket-Version: 13`.
+    /// Answer with 426 and `Sec-WebSocket-Version: 13`.
     #[error("Sec-WebSocket-Version is not 13")]
     Version,
-    /// To be answered with 400.
+    /// Answer with 400.
     #[error("Sec-WebSocket-Key is missing, repeated, or no 16 bytes in base64")]
     Key,
-    /// To be answered with 400.
+    /// Answer with 400.
     #[error("the request has a body")]
     Body,
 }
 
 impl Refusal {
-    /// The status to answer with.
+    /// Returns the status of the response.
     #[must_use]
     pub fn status(self) -> u16 {
         match self {
@@ -45,11 +45,11 @@ impl Refusal {
 }
 
 impl<'b> Opening<'b> {
-    /// Reads a request (section 4.2.1). Whether its Origin may, and whose it is, is not looked at here.
+    /// Reads a request (section 4.2.1). The caller checks its Origin and its user.
     ///
     /// # Errors
     ///
-    /// [`Refusal`], with the status to answer.
+    /// [`Refusal`], with the status of the response.
     pub fn of(head: &RequestHead<'b>) -> Result<Self, Refusal> {
         let asked = head.method == "GET" && head.upgrade.is_some_and(|upgrade| lists(upgrade, "websocket"));
         if !asked {
@@ -70,7 +70,7 @@ impl<'b> Opening<'b> {
         }
     }
 
-    /// The subprotocols that the client offers, the one that it likes best first.
+    /// The subprotocols that the client offers, in its order of preference.
     pub fn protocols(&self) -> impl Iterator<Item = &'b [u8]> {
         let fields = self.headers.get_all("Sec-WebSocket-Protocol");
         fields
@@ -79,14 +79,14 @@ impl<'b> Opening<'b> {
             .filter(|name| !name.is_empty())
     }
 
-    /// The value of `Sec-WebSocket-Accept` in the answer that agrees.
+    /// The value of `Sec-WebSocket-Accept` in the response.
     #[must_use]
     pub fn accept(&self) -> String {
         accepted(self.key)
     }
 
-    /// Appends the answer that agrees. `protocol`: one of [`protocols`](Self::protocols), or none; a browser that has offered some and gets none
-    /// ends the connection.
+    /// Appends the response that accepts. `protocol`: one of [`protocols`](Self::protocols), or none. A browser that
+    /// offered some and gets none closes the connection.
     pub fn agree(&self, out: &mut Vec<u8>, protocol: Option<&[u8]>) {
         out.extend_from_slice(
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: ",
@@ -100,7 +100,7 @@ impl<'b> Opening<'b> {
     }
 }
 
-/// The fields of a client's request beside Host, and the key in them for [`check`]. `nonce`: 16 random bytes.
+/// Returns the fields of a client's request beside Host, and their key for [`check`]. `nonce`: 16 random bytes.
 #[must_use]
 pub fn request_fields(nonce: [u8; 16]) -> ([(&'static str, String); 4], String) {
     let key = STANDARD.encode(nonce);
@@ -113,31 +113,32 @@ pub fn request_fields(nonce: [u8; 16]) -> ([(&'static str, String); 4], String) 
     (fields, key)
 }
 
-/// Why a server's answer does not open a WebSocket.
+/// The reason why a server's response does not open a WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Mismatch {
-    /// Another answer: it can be read as one.
+    /// Another status: read it as an ordinary response.
     #[error("the server answered {0}; 101 opens a WebSocket")]
     Status(u16),
-    /// It agrees to something else.
+    /// It upgrades to another protocol.
     #[error("the server's 101 has no `Upgrade: websocket` with `Connection: Upgrade`")]
     Upgrade,
-    /// Somebody between answers who has not understood the request.
+    /// An intermediary answered that did not understand the request.
     #[error("the server's Sec-WebSocket-Accept is not the one of this request")]
     Accept,
-    /// None is known here, so none was offered.
+    /// The response has an extension; the client offered none.
     #[error("the server has chosen an extension, and none was offered")]
     Extension,
-    /// It would speak what the client does not understand.
+    /// The response has a subprotocol that the client did not offer.
     #[error("the server has chosen a subprotocol that was not offered")]
     Protocol,
 }
 
-/// Reads a server's answer to a request with this key and these subprotocols on offer (section 4.1): the subprotocol chosen, if any.
+/// Reads a server's response to a request with this key and these subprotocols (section 4.1); returns the chosen one,
+/// if any.
 ///
 /// # Errors
 ///
-/// [`Mismatch`]: the connection is no WebSocket, and is to be closed.
+/// [`Mismatch`]: the connection is not a WebSocket; close it.
 pub fn check<'b>(head: &ResponseHead<'b>, key: &str, protocols: &[&[u8]]) -> Result<Option<&'b [u8]>, Mismatch> {
     if head.status != 101 {
         return Err(Mismatch::Status(head.status));
@@ -161,20 +162,20 @@ pub fn check<'b>(head: &ResponseHead<'b>, key: &str, protocols: &[&[u8]]) -> Res
     }
 }
 
-/// Sec-WebSocket-Accept for a key (section 4.2.2, 5.4).
+/// Returns Sec-WebSocket-Accept for a key (section 4.2.2, 5.4).
 fn accepted(key: &[u8]) -> String {
     const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
     STANDARD.encode(Sha1::new().chain_update(key).chain_update(GUID).finalize())
 }
 
-/// The value of a field that stands once; `None` if it is missing or repeated.
+/// Returns the value of a field that occurs once; `None` if it is missing or repeated.
 fn single<'b>(headers: Headers<'b>, name: &str) -> Option<&'b [u8]> {
     let mut values = headers.get_all(name);
     let first = values.next()?;
     values.next().is_none().then_some(first)
 }
 
-/// Whether a list names this.
+/// Whether a list contains `name`.
 fn lists(list: &[u8], name: &str) -> bool {
     list.split(|&byte| byte == b',').any(|item| item.trim_ascii().eq_ignore_ascii_case(name.as_bytes()))
 }
@@ -185,7 +186,8 @@ mod tests {
 
     use super::*;
 
-    const FIELDS: &str = "Host: a\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+    const FIELDS: &str = "Host: a\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\
+                          Sec-WebSocket-Version: 13\r\n\
                           Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 
     fn opened(text: &str) -> Result<(Vec<String>, String), Refusal> {
@@ -238,7 +240,8 @@ mod tests {
             check(&head, &key, &[b"chat"])
                 .map(|protocol| protocol.map(|name| String::from_utf8_lossy(name).into_owned()))
         };
-        let good = "HTTP/1.1 101 x\r\nUpgrade: WebSocket\r\nConnection: upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
+        let good = "HTTP/1.1 101 x\r\nUpgrade: WebSocket\r\nConnection: upgrade\r\n\
+                    Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
         let with = |field: &str| good.replace("Sec-WebSocket-A", &format!("{field}\r\nSec-WebSocket-A"));
         assert_eq!(checked(good), Ok(None));
         assert_eq!(checked(&with("Sec-WebSocket-Protocol: chat")), Ok(Some("chat".to_owned())));

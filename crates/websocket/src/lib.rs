@@ -1,21 +1,21 @@
-//! WebSocket on the wire (RFC 6455), without any I/O: bytes in, events out, and the way back.
+//! WebSocket on the wire (RFC 6455), without any I/O: decodes bytes to events, and encodes messages.
 //!
-//! **What it knows**: the opening handshake of both sides, frames, how fragments become messages, what a control frame may be,
-//! UTF-8, close codes. What breaks the protocol is an error that knows the close code to answer with.
+//! **Knows**: the opening handshake of both sides, frames, fragments, control frames, UTF-8, close codes. A violation
+//! of the protocol is an error that has the close code for the answer.
 //!
-//! **What it does not know**: sockets, clocks, when to ping, how long a closing peer is waited for, extensions.
+//! **Does not know**: sockets, clocks, when to ping, how long to wait for a closing peer, extensions.
 //!
-//! An idle connection costs a [`Decoder`] of 32 bytes and no heap: only a message that has come in part is kept.
-//! A message that is here as a whole, in one frame, is unmasked in place and handed out as it lies.
+//! An idle connection costs a [`Decoder`] of 32 bytes and no heap: it stores only an incomplete message. A message
+//! that arrives whole in one frame is unmasked in place and borrowed from the input.
 //!
-//! Autobahn's cases for what is here, its groups 1 to 10, pass: `crates/push` runs them against its hub.
+//! Autobahn's groups 1 to 10 pass: `crates/push` runs them against its hub.
 //!
 //! # Where to read
 //!
-//! 1. [`handshake`]: from an HTTP/1.1 request to a connection that speaks frames.
-//! 2. [`Decoder`]: bytes to [`Event`]s, and [`Violation`], each way in which they can be wrong.
-//! 3. [`encode`]: the way back; frames are written once and sent to many.
-//! 4. [`CloseCode`]: which may be sent. `utf8`: text that comes in pieces.
+//! 1. [`handshake`]: from an HTTP/1.1 request to a connection with frames.
+//! 2. [`Decoder`]: bytes to [`Event`]s, and [`Violation`].
+//! 3. [`encode`]: messages to frames; one frame can go to many clients.
+//! 4. [`CloseCode`]: which may be sent. `utf8`: text in pieces.
 
 mod close;
 mod decode;

@@ -1,6 +1,6 @@
-//! UTF-8 that comes in pieces: whether all of it so far can become a text.
+//! Validates UTF-8 that arrives in pieces.
 
-/// What of the last character has come.
+/// The bytes of an incomplete last character.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Utf8 {
     begun: [u8; 4],
@@ -8,7 +8,7 @@ pub(crate) struct Utf8 {
 }
 
 impl Utf8 {
-    /// More bytes. False: no text goes on like this.
+    /// Adds bytes. Returns false if no continuation can make the text valid.
     pub(crate) fn push(&mut self, mut bytes: &[u8]) -> bool {
         while self.bytes > 0 {
             let Some((&byte, rest)) = bytes.split_first() else { return true };
@@ -31,7 +31,7 @@ impl Utf8 {
         true
     }
 
-    /// Whether no character is left in the middle.
+    /// Whether the text does not end within a character.
     pub(crate) fn is_whole(self) -> bool {
         self.bytes == 0
     }
@@ -43,7 +43,7 @@ mod tests {
 
     use super::Utf8;
 
-    /// Whether `bytes`, given in pieces of these lengths, are taken for a text.
+    /// Whether `bytes`, in pieces of these lengths, are accepted as a text.
     fn taken(bytes: &[u8], cuts: &[usize]) -> bool {
         let mut utf8 = Utf8::default();
         let mut rest = bytes;

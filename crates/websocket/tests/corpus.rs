@@ -1,4 +1,4 @@
-//! Runs the checks of the fuzz targets over their committed corpora: the fuzzer's knowledge, on stable and in a moment.
+//! Runs the checks of the fuzz targets over their committed corpora, on stable Rust and within seconds.
 
 #[path = "../../../fuzz/websocket_checks.rs"]
 mod websocket_checks;

@@ -1,6 +1,6 @@
-//! Days and times of day, UTC, and the form in which HTTP writes them.
+//! Calendar dates and times of day in UTC, and HTTP's date format.
 
-/// A second of the calendar.
+/// A date with its time of day, to the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Date {
     /// Year of the Gregorian calendar.
@@ -18,13 +18,13 @@ pub struct Date {
 }
 
 impl Date {
-    /// The date so many seconds after 1970 began; years of five digits and more are taken for the last of four.
+    /// Returns the date `unix_s` seconds after 1970 began; times after the year 9999 become its last second.
     #[must_use]
     pub fn at(unix_s: u64) -> Self {
         const END_OF_9999: u64 = 253_402_300_799;
         let unix_s = unix_s.min(END_OF_9999);
         let (days, second) = (unix_s / 86_400, unix_s % 86_400);
-        // Years begin in March here, so that a leap day comes last; an era is 400 of them.
+        // Years begin in March here, so a leap day comes last; an era is 400 years.
         let days = days + 719_468;
         let (era, day_of_era) = (days / 146_097, days % 146_097);
         let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -37,10 +37,10 @@ impl Date {
     }
 }
 
-/// The length of every date that HTTP sends, in bytes.
+/// The length of an HTTP date, in bytes.
 pub const HTTP_DATE_BYTES: usize = 29;
 
-/// The moment so many seconds after 1970 began as HTTP writes it (RFC 9110 section 5.6.7): `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Formats a Unix time in seconds as HTTP does (RFC 9110 section 5.6.7): `Sun, 06 Nov 1994 08:49:37 GMT`.
 #[must_use]
 pub fn http_date(unix_s: u64) -> [u8; HTTP_DATE_BYTES] {
     const DAYS: &[u8; 21] = b"ThuFriSatSunMonTueWed"; // 1 January 1970 was a Thursday
@@ -65,7 +65,7 @@ pub fn month_name(month: u64) -> &'static [u8] {
     &MONTHS[at..at + 3]
 }
 
-/// Fills `place` with a number's last digits.
+/// Fills `place` with the last digits of a number.
 pub fn digits(place: &mut [u8], mut number: u64) {
     for digit in place.iter_mut().rev() {
         *digit = b'0' + (number % 10) as u8;

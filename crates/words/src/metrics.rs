@@ -2,24 +2,24 @@
 
 use std::fmt::{Display, Write};
 
-/// Metrics as text, each called `PREFIX_NAME`.
+/// Metrics as text, each named `PREFIX_NAME`.
 #[derive(Debug)]
 pub struct Metrics {
     prefix: &'static str,
     text: String,
 }
 
-/// What a number is.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows.
+    /// A number that only grows.
     Counter,
-    /// It goes up and down.
+    /// A number that goes up and down.
     Gauge,
 }
 
 impl Metrics {
-    /// None yet.
+    /// Starts an empty page.
     pub fn new(prefix: &'static str) -> Self {
         Metrics { prefix, text: String::new() }
     }
@@ -33,7 +33,7 @@ impl Metrics {
         self.begin(name, kind, help)
     }
 
-    /// A number without labels.
+    /// Adds a number without labels.
     pub fn one(&mut self, name: &'static str, kind: Kind, help: &str, value: impl Display) {
         self.family(name, kind, help).sample(&[], value);
     }
@@ -44,18 +44,18 @@ impl Metrics {
     }
 
     fn begin(&mut self, name: &'static str, kind: &str, help: &str) -> Family<'_> {
-        // Writing to a text does not fail.
+        // Writing to a `String` does not fail.
         let _ = write!(self.text, "# HELP {0}_{name} {help}.\n# TYPE {0}_{name} {kind}\n", self.prefix);
         Family { metrics: self, name }
     }
 
-    /// All of it.
+    /// Returns the whole text.
     pub fn into_text(self) -> String {
         self.text
     }
 }
 
-/// The samples of one name.
+/// The samples of one metric.
 #[derive(Debug)]
 pub struct Family<'m> {
     metrics: &'m mut Metrics,
@@ -63,12 +63,13 @@ pub struct Family<'m> {
 }
 
 impl Family<'_> {
-    /// A sample with its labels.
+    /// Adds a sample with its labels.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
         self.write("", labels, value);
     }
 
-    /// A histogram: the upper bounds in seconds with how many were within each and none before, how many were beyond all, and the sum in seconds.
+    /// Adds a histogram: upper bounds in seconds, each with the count of its own bucket (not cumulative); the count
+    /// beyond all; the sum in seconds.
     pub fn histogram(
         &mut self,
         labels: &[(&str, &str)],

@@ -1,13 +1,13 @@
-//! The known name that a mistyped one was probably meant to be.
+//! Finds the known name for a mistyped one.
 
-/// The candidate that takes the fewest changed, missing, added or swapped characters; `None` when none is near.
+/// Returns the candidate with the fewest changed, missing, added or swapped characters; `None` when none is near.
 pub fn nearest<'c>(typed: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let found = candidates.into_iter().map(|name| (distance(typed, name), name)).min_by_key(|(d, _)| *d)?;
-    // Half of the letters wrong is another word.
+    // With half of the letters wrong, it is another word.
     (found.0 * 2 <= typed.chars().count().max(2)).then_some(found.1)
 }
 
-/// Optimal string alignment distance, letter case apart.
+/// Optimal string alignment distance, ignoring case.
 fn distance(a: &str, b: &str) -> usize {
     let lower = |text: &str| text.to_lowercase().chars().collect::<Vec<char>>();
     let (a, b) = (lower(a), lower(b));

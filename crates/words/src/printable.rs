@@ -1,7 +1,6 @@
-//! Text from elsewhere, fit for a terminal.
+//! Makes untrusted text safe for a terminal.
 
-/// A text without what a terminal would take for commands: control characters become their escapes (`\u{1b}`), tabs become spaces. Line
-/// ends stay.
+/// Replaces control characters by their escapes (`\u{1b}`) and tabs by spaces. Keeps line ends.
 #[must_use]
 pub fn printable(text: &str) -> String {
     let letter = |letter: char| match letter {

@@ -1,10 +1,10 @@
-//! The target of a request taken apart: its path, its query, their escapes.
+//! Splits and decodes a request's target: path, query, percent-encoding.
 
 use std::borrow::Cow;
 
 use crate::nearest;
 
-/// The path and the query of a request target, as they came. Of a target with scheme and authority, these are left out.
+/// Returns the path and the query of a request target, still encoded, without any scheme and authority.
 pub fn split(target: &str) -> (&str, &str) {
     let origin = match target.find("://") {
         Some(scheme) if !target.starts_with('/') => {
@@ -16,7 +16,8 @@ pub fn split(target: &str) -> (&str, &str) {
     origin.split_once('?').unwrap_or((origin, ""))
 }
 
-/// The pairs of a query, decoded; a name without a value has an empty one. In place of one whose escapes are wrong, what is wrong with it.
+/// Returns the decoded pairs of a query; a name without a value has an empty one. An invalid escape yields an error
+/// in its place.
 pub fn pairs(query: &str) -> impl Iterator<Item = Result<(Cow<'_, str>, Cow<'_, str>), String>> {
     query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -24,15 +25,15 @@ pub fn pairs(query: &str) -> impl Iterator<Item = Result<(Cow<'_, str>, Cow<'_, 
     })
 }
 
-/// A part of a path, decoded.
+/// Decodes a part of a path.
 ///
 /// # Errors
-/// What is wrong with its escapes.
+/// A message about the invalid escape.
 pub fn segment(text: &str) -> Result<Cow<'_, str>, String> {
     decode(text, false)
 }
 
-/// What to say of a name that nothing in a query has.
+/// Returns the message for an unknown name in a query.
 pub fn unknown(name: &str, known: &[&str]) -> String {
     let hint = match nearest(name, known.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
@@ -42,7 +43,7 @@ pub fn unknown(name: &str, known: &[&str]) -> String {
     format!("there is no parameter `{name}` here: {hint}")
 }
 
-/// Undoes percent-encoding; in a query `+` is a space (as HTML forms have it).
+/// Decodes percent-encoding; in a query, `+` is a space (as in HTML forms).
 fn decode(text: &str, in_query: bool) -> Result<Cow<'_, str>, String> {
     if !text.contains('%') && (!in_query || !text.contains('+')) {
         return Ok(Cow::Borrowed(text));

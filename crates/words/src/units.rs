@@ -1,19 +1,19 @@
 //! Numbers as people write and read them: `30s`, `1k`, `1.23ms`, `45,678`.
 //!
-//! Reading is lenient in case (`30S`, `1K`), as wrk is, and says what was expected. Writing keeps three significant digits
-//! of a measured value: more would claim a precision that no benchmark has.
+//! Parsing ignores case (`30S`, `1K`), as wrk does, and errors say what was expected. Formatting keeps three
+//! significant digits of a measured value: no benchmark is more precise.
 
 use std::time::Duration;
 
 const TIME_UNITS: [(&str, f64); 6] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
 const SI_UNITS: [(&str, f64); 3] = [("k", 1e3), ("m", 1e6), ("g", 1e9)];
-/// The longest time that is taken for meant: ten years.
+/// The longest accepted time: ten years. Anything longer is a mistake.
 const LONGEST_S: f64 = 10.0 * 365.0 * 86_400.0;
 
-/// Reads a time: `30s`, `1.5s`, `200ms`, `2m`, `1m30s`; a bare number is seconds.
+/// Parses a time: `30s`, `1.5s`, `200ms`, `2m`, `1m30s`; a bare number is seconds.
 ///
 /// # Errors
-/// When it is none, in words.
+/// A message for the user.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
     let seconds = parse_seconds(text).ok_or_else(|| match is_below_zero(text) {
         true => format!("`{text}` is below 0: expected a time such as 30s or 1.5m"),
@@ -25,10 +25,10 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// Reads a whole number, with k, M or G for thousand, million and billion: `100`, `10k`, `1.5M`.
+/// Parses a whole number, with k, M or G for thousand, million and billion: `100`, `10k`, `1.5M`.
 ///
 /// # Errors
-/// When it is none, in words.
+/// A message for the user.
 pub fn parse_count(text: &str) -> Result<u64, String> {
     let expected = || match is_below_zero(text) {
         true => format!("`{text}` is below 0: expected a whole number such as 100, 10k or 1.5M"),
@@ -38,14 +38,14 @@ pub fn parse_count(text: &str) -> Result<u64, String> {
         return Ok(number);
     }
     let number = parse_si(text).ok_or_else(expected)?;
-    // Beyond 2^53 a float no longer counts in ones.
+    // Beyond 2^53 a float no longer holds every integer.
     if number.fract() == 0.0 && number <= 9e15 { Ok(number as u64) } else { Err(expected()) }
 }
 
-/// Reads a number of any kind, with k, M or G: `2.5k`.
+/// Parses any number, with k, M or G: `2.5k`.
 ///
 /// # Errors
-/// When it is none, in words.
+/// A message for the user.
 pub fn parse_number(text: &str) -> Result<f64, String> {
     parse_si(text).ok_or_else(|| match is_below_zero(text) {
         true => format!("`{text}` is below 0: expected a number such as 100, 2.5k or 1M"),
@@ -53,17 +53,17 @@ pub fn parse_number(text: &str) -> Result<f64, String> {
     })
 }
 
-/// Reads a share: `3%` or `0.5 %` is 0.03 or 0.005.
+/// Parses a share: `3%` or `0.5 %` is 0.03 or 0.005.
 ///
 /// # Errors
-/// When it is none, in words.
+/// A message for the user.
 pub fn parse_percent(text: &str) -> Result<f64, String> {
     let percent = text.trim().strip_suffix('%').and_then(|number| number.trim_end().parse::<f64>().ok());
     let share = percent.filter(|percent| percent.is_finite() && *percent >= 0.0).map(|percent| percent / 100.0);
     share.ok_or_else(|| format!("`{text}` is no share: expected a percentage such as 3%"))
 }
 
-/// A time in nanoseconds, three significant digits: `850ns`, `1.23ms`, `12.3s`, `2.50m`.
+/// Formats a time in nanoseconds, three significant digits: `850ns`, `1.23ms`, `12.3s`, `2.50m`.
 pub fn time(ns: f64) -> String {
     const SCALE: [(f64, &str); 4] = [(1.0, "ns"), (1e3, "us"), (1e6, "ms"), (1e9, "s")];
     if !ns.is_finite() {
@@ -72,12 +72,12 @@ pub fn time(ns: f64) -> String {
     if ns >= 120e9 {
         return if ns < 7200e9 { format!("{:.1}m", ns / 60e9) } else { format!("{:.1}h", ns / 3600e9) };
     }
-    // 999.7us is 1.00ms: the unit is chosen after rounding.
+    // 999.7us is 1.00ms: rounding comes before the choice of the unit.
     let (scale, unit) = SCALE.into_iter().find(|(scale, _)| ns / scale < 999.5).unwrap_or(SCALE[3]);
     if scale == 1.0 { format!("{ns:.0}ns") } else { format!("{}{unit}", three_digits(ns / scale)) }
 }
 
-/// A lower bound in nanoseconds, as [`time`] writes times but never more than it is: 1,239,999 is `1.23ms`.
+/// Formats a lower bound in nanoseconds like [`time`], rounded down: 1,239,999 is `1.23ms`.
 pub fn time_at_least(ns: u64) -> String {
     const SCALE: [(u64, &str); 3] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
     let tenths = |unit: u64| ns / (unit / 10);
@@ -94,14 +94,14 @@ pub fn time_at_least(ns: u64) -> String {
     }
 }
 
-/// A length of time as it was asked for: `10s`, `500ms`, `90s`, `1.5s`.
+/// Formats a duration as the user wrote it: `10s`, `500ms`, `90s`, `1.5s`.
 pub fn length(seconds: f64) -> String {
     let (value, unit) = if seconds > 0.0 && seconds < 1.0 { (seconds * 1e3, "ms") } else { (seconds, "s") };
     let text = format!("{value:.1}");
     format!("{}{unit}", text.strip_suffix(".0").unwrap_or(&text))
 }
 
-/// A count with its thousands apart: `1,234,567`.
+/// Formats a count with thousands separators: `1,234,567`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
@@ -114,7 +114,7 @@ pub fn count(n: u64) -> String {
     text
 }
 
-/// A measured number: `123,457`, `98.7`, `0.0123`.
+/// Formats a measured number: `123,457`, `98.7`, `0.0123`.
 pub fn number(value: f64) -> String {
     if !value.is_finite() {
         return "-".into();
@@ -126,7 +126,7 @@ pub fn number(value: f64) -> String {
     three_digits(value)
 }
 
-/// A number of bytes: `512 B`, `18.3 MiB`.
+/// Formats a number of bytes: `512 B`, `18.3 MiB`.
 pub fn bytes(n: f64) -> String {
     const SCALE: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = n;
@@ -138,13 +138,13 @@ pub fn bytes(n: f64) -> String {
     if unit == 0 { format!("{value:.0} B") } else { format!("{} {}", three_digits(value), SCALE[unit]) }
 }
 
-/// A share as a percentage: `98 %`, `0.4 %`.
+/// Formats a share as a percentage: `98 %`, `0.4 %`.
 pub fn percent(share: f64) -> String {
     let value = share * 100.0;
     if value == 0.0 || value >= 9.95 { format!("{value:.0} %") } else { format!("{value:.1} %") }
 }
 
-/// How a noun goes with a number: `1 connection`, `1,000 connections`.
+/// Formats a number with its noun: `1 connection`, `1,000 connections`.
 pub fn plural(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
@@ -192,13 +192,13 @@ fn scale_of(unit: &str, units: &[(&str, f64)]) -> Option<f64> {
     units.iter().find(|(name, _)| unit.eq_ignore_ascii_case(name)).map(|(_, scale)| *scale)
 }
 
-/// A minus, and what may be a number.
+/// Whether the text is a minus and a possible number.
 fn is_below_zero(text: &str) -> bool {
     let digits = text.trim().strip_prefix('-');
     digits.is_some_and(|digits| digits.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
 }
 
-/// Digits with at most one point, and what follows them.
+/// Splits digits with at most one point from the rest.
 fn leading_number(text: &str) -> Option<(f64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, rest) = text.split_at(end);

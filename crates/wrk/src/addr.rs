@@ -1,4 +1,4 @@
-//! Addresses as scripts see them, and what finds and tries them: `wrk.lookup`, `wrk.connect`.
+//! Addresses for scripts: `wrk.lookup` and `wrk.connect`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,13 +10,13 @@ use oroshi_net::{Peer, UnixAddress};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
-/// How long `wrk.connect` waits for an answer: as long as a request may take by default.
+/// Timeout of `wrk.connect`: the default timeout of a request.
 const CONNECT: Duration = Duration::from_secs(2);
 
-/// How hosts that are unix sockets begin.
+/// Prefix of hosts that are unix sockets.
 const UNIX: &[u8] = b"unix:";
 
-/// An address as scripts see it: `127.0.0.1:80`, `[::1]:80`, `unix:/run/app.sock` or `unix:@name`.
+/// Formats an address for scripts: `127.0.0.1:80`, `[::1]:80`, `unix:/run/app.sock` or `unix:@name`.
 pub(crate) fn text(peer: &Peer) -> Vec<u8> {
     let Peer::Unix(address) = peer else { return peer.to_string().into_bytes() };
     let (mark, name): (&[u8], &[u8]) = match address.as_path() {
@@ -26,7 +26,7 @@ pub(crate) fn text(peer: &Peer) -> Vec<u8> {
     [UNIX, mark, name].concat()
 }
 
-/// Reads that text.
+/// Parses that text.
 pub(crate) fn from_text(text: &[u8]) -> Result<Peer, String> {
     let Some(name) = text.strip_prefix(UNIX) else {
         let address = String::from_utf8_lossy(text);
@@ -39,10 +39,11 @@ pub(crate) fn from_text(text: &[u8]) -> Result<Peer, String> {
     address.map(Peer::Unix).map_err(|error| error.to_string())
 }
 
-/// All addresses of a host and a service (a port, or a name such as `http`); `unix:/run/app.sock` and `unix:@name` are hosts too.
+/// Returns all addresses of a host and a service (a port, or a name such as `http`). `unix:/run/app.sock` and
+/// `unix:@name` are hosts too.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why there is none.
 pub(crate) fn lookup(host: &[u8], service: Option<&str>) -> Result<Vec<Peer>, String> {
     if host.starts_with(UNIX) {
         return from_text(host).map(|peer| vec![peer]);
@@ -54,7 +55,7 @@ pub(crate) fn lookup(host: &[u8], service: Option<&str>) -> Result<Vec<Peer>, St
     Ok(found.map(Peer::Tcp).collect())
 }
 
-/// Whether somebody listens there.
+/// Whether something listens at the address.
 pub(crate) fn connect(peer: &Peer) -> bool {
     match peer {
         Peer::Tcp(address) => TcpStream::connect_timeout(address, CONNECT).is_ok(),
@@ -72,11 +73,11 @@ fn unix(address: &UnixAddress) -> bool {
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         rustix::net::connect(&socket, &address)
     });
-    // EAGAIN: somebody listens, and has a full backlog just now.
+    // EAGAIN: the listener's backlog is full.
     matches!(connected, Ok(()) | Err(Errno::AGAIN))
 }
 
-/// The number of a port that may be given by its name.
+/// Returns the port of a service, given as a number or a name.
 fn port(service: &str) -> Result<u16, String> {
     match service {
         "http" => Ok(80),
@@ -91,7 +92,7 @@ fn port(service: &str) -> Result<u16, String> {
     }
 }
 
-/// Looks a TCP service up in the text of services(5).
+/// Finds a TCP service in the text of services(5).
 fn port_in(services: &str, name: &str) -> Option<u16> {
     services.lines().find_map(|line| {
         let mut words = line.split('#').next().unwrap_or_default().split_whitespace();

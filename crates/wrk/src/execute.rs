@@ -1,7 +1,7 @@
-//! `os.execute` for scripts, without what the C library's `system` does to signals.
+//! `os.execute` for scripts, without the signal handling of the C library's `system`.
 //!
-//! `system` has the whole process ignore SIGINT while the command runs, so a Ctrl-C within it is lost, and the run goes on as if there
-//! had been none. This one leaves signals alone, and ends the command when the run is to end.
+//! `system` makes the whole process ignore SIGINT while the command runs, so a Ctrl-C is lost and the run continues.
+//! This one leaves signals alone, and ends the command when the run must end.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus};
@@ -10,19 +10,19 @@ use std::time::Duration;
 use mlua::{Lua, LuaString, Table};
 use oroshi_net::Shutdown;
 
-/// How long the command is left alone between two looks at it: from the first value, doubled up to the second.
-const LOOK: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(20));
+/// Pause between two checks of the command: from the first value, doubled up to the second.
+const POLL_INTERVAL: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(20));
 
-/// Puts it in the place of LuaJIT's own. `shutdown`: who knows of Ctrl-C.
+/// Replaces LuaJIT's own function. `shutdown` counts Ctrl-C.
 pub(crate) fn replace(lua: &Lua, globals: &Table, shutdown: Option<Shutdown>) -> mlua::Result<()> {
     let os: Table = globals.raw_get("os")?;
     let execute = lua.create_function(move |_, command: Option<LuaString>| {
-        // Without a command the question is whether there is a shell.
+        // Without a command the function asks whether there is a shell.
         let Some(command) = command else { return Ok(1.0) };
         let shell = Command::new("/bin/sh").arg("-c").arg(text(&command)).spawn();
         let Ok(mut shell) = shell else { return Ok(-1.0) };
         let ended = wait(&mut shell, || shutdown.as_ref().is_some_and(|shutdown| shutdown.count() > 0));
-        // As `system` tells it: the exit code is in the second byte.
+        // Like `system`: the exit code is in the second byte.
         ended.map(|status| f64::from(status.into_raw())).map_err(mlua::Error::runtime)
     })?;
     os.raw_set("execute", execute)
@@ -33,19 +33,19 @@ fn text(command: &LuaString) -> std::ffi::OsString {
 }
 
 fn wait(shell: &mut Child, interrupted: impl Fn() -> bool) -> Result<ExitStatus, String> {
-    let mut look = LOOK.0;
+    let mut look = POLL_INTERVAL.0;
     loop {
         match shell.try_wait() {
             Ok(Some(status)) => return Ok(status),
             Ok(None) if interrupted() => {
-                // What cannot be killed has ended.
+                // If the kill fails, the shell has ended.
                 let _ = shell.kill();
                 let _ = shell.wait();
                 return Err("os.execute was interrupted".into());
             }
             Ok(None) => {
                 std::thread::sleep(look);
-                look = (look * 2).min(LOOK.1);
+                look = (look * 2).min(POLL_INTERVAL.1);
             }
             Err(error) => return Err(format!("os.execute: {error}")),
         }

@@ -1,27 +1,30 @@
 //! wrk's Lua API, as the script of a load.
 //!
-//! A script written for wrk runs unchanged: it finds the same globals and the same table `wrk`, its functions are called in the same
-//! order, and its states share no more than they do there. There is one main state, in which `setup` and `done` run, and
-//! one for each core, in which everything else does. This crate knows what the API means; it does not send anything, which
-//! is `oroshi_bench`'s part, and it does not know Lua's inside, which is `oroshi_script`'s.
+//! A script written for wrk runs unchanged: it has the same globals and the same table `wrk`, its functions are
+//! called in the same order, and its states share no more than wrk's do. A main state runs `setup` and `done`; one
+//! state per load thread runs everything else. This crate knows the API; `oroshi_bench` sends requests, and
+//! `oroshi_script` runs Lua.
 //!
 //! Read it in this order:
 //!
-//! 1. Here: [`Options`] and [`Wrk`], a script as a run has it.
-//! 2. `wrk.lua`: the API's Lua part, `wrk.format` before all.
-//! 3. `state`: a Lua state with the API in it. `main_state` and `part`: what the main one and each core's do.
-//! 4. `crew`: how they wait for and ask each other.
-//! 5. `addr`, `stats`: what stands behind the objects that scripts hold.
-//! 6. [`summary`]: what wrk tells of a run.
+//! 1. Here: [`Options`] and [`Wrk`], a script for a run.
+//! 2. `wrk.lua`: the API's Lua part, `wrk.format` above all.
+//! 3. `state`: a Lua state with the API. `main_state` and `thread_script`: the main state, and the state of a load
+//!    thread.
+//! 4. `threads`: their mailboxes and turns.
+//! 5. `addr`, `stats`: the data behind the objects of scripts.
+//! 6. [`summary`]: wrk's figures of a run.
 
 mod addr;
-mod crew;
+
 mod execute;
 mod main_state;
-mod part;
+
 mod state;
 mod stats;
 pub mod summary;
+mod thread_script;
+mod threads;
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -30,44 +33,44 @@ use std::time::Duration;
 use oroshi_bench::{CoreScript, Record, Script, ScriptError};
 use oroshi_net::{Endpoint, Peer, Shutdown};
 
-use crate::crew::Crew;
-use crate::main_state::Main;
-use crate::part::Part;
+use crate::main_state::MainState;
 use crate::state::Source;
 use crate::summary::Summary;
+use crate::thread_script::ThreadScript;
+use crate::threads::Threads;
 
-/// What a script is run with.
+/// Options of a script.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The script.
     pub file: PathBuf,
     /// Arguments for its `init`: those after `--`.
     pub args: Vec<String>,
-    /// Where requests go.
+    /// The URL of requests.
     pub url: Endpoint,
-    /// The same as it was typed: `init` sees that.
+    /// The URL as typed: `init` gets it.
     pub typed: String,
     /// `wrk.method`; `None` is GET.
     pub method: Option<String>,
-    /// `wrk.headers`: of several with one name, in whatever case, the last one counts.
+    /// `wrk.headers`: the last one of a name counts, in any case.
     pub headers: Vec<(String, String)>,
     /// `wrk.body`.
     pub body: Option<Vec<u8>>,
-    /// Cores that will enter: as many as the plan has threads.
+    /// Number of load threads in the plan.
     pub threads: usize,
-    /// The longest that one call into the script may take.
+    /// The longest time for one call into the script.
     pub limit: Duration,
-    /// `done` gets latencies after wrk's correction, as the report does with `--wrk-backfill`.
+    /// Whether `done` gets latencies with wrk's correction, as the report does with `--wrk-backfill`.
     pub backfill: bool,
-    /// Interrupts the script's first lines and its `done`, when it is raised while they run.
+    /// Interrupts the script's top level and its `done`, if raised while they run.
     pub shutdown: Option<Shutdown>,
 }
 
-/// A script that is loaded. It is good for one run.
+/// A loaded script, for one run.
 #[derive(Debug)]
 pub struct Wrk {
     source: Arc<Source>,
-    main: Main,
+    main: MainState,
 }
 
 impl Wrk {
@@ -76,28 +79,28 @@ impl Wrk {
     /// # Errors
     /// When it cannot be read, is not Lua or fails.
     pub fn load(options: Options) -> Result<Arc<Self>, ScriptError> {
-        let crew = Crew::new(&options.file, options.threads);
-        let source = Arc::new(Source { options, peers: OnceLock::new(), crew });
-        let main = Main::start(&source)?;
+        let threads = Threads::new(&options.file, options.threads);
+        let source = Arc::new(Source { options, peers: OnceLock::new(), threads });
+        let main = MainState::start(&source)?;
         Ok(Arc::new(Self { source, main }))
     }
 
-    /// Writes out what the script has printed while requests flowed: Lua's output has a buffer of its own. For whoever prints
-    /// something between the run's end and [`done`](Self::done).
+    /// Writes out the script's output, which Lua buffers. Call it before printing between the run's end and
+    /// [`done`](Self::done).
     pub fn flush(&self) {
         self.main.flush();
     }
 
-    /// Whether the script has something to say of the run.
+    /// Whether the script has a `done`.
     pub fn has_done(&self) -> bool {
         self.main.has_done()
     }
 
-    /// Calls the script's `done`, if there is one. It may ask for the cores' values: they answer between the end of the run and
-    /// [`Script::release`].
+    /// Calls the script's `done`, if there is one. It may ask for values of load threads: they answer between the end
+    /// of the run and [`Script::release`].
     ///
     /// # Errors
-    /// What went wrong in the script.
+    /// The script's error.
     pub fn done(&self, record: &Record) -> Result<(), ScriptError> {
         self.main.done(Summary::of(record, self.source.options.backfill))
     }
@@ -110,41 +113,40 @@ impl Script for Wrk {
     }
 
     fn enter(&self, core: usize, peers: &[Peer]) -> Result<Box<dyn CoreScript>, ScriptError> {
-        let crew = &self.source.crew;
-        let Some(asked) = crew.sit_down(core) else {
-            let threads = self.source.options.threads;
-            let what =
-                format!("thread {} cannot begin: the script is loaded for one run of {threads} threads", core + 1);
-            return Err(crew.fail(crew.error(what)));
+        let threads = &self.source.threads;
+        let Some(messages) = threads.take_receiver(core) else {
+            let count = self.source.options.threads;
+            let what = format!("thread {} cannot begin: the script is loaded for one run of {count} threads", core + 1);
+            return Err(threads.fail(threads.error(what)));
         };
         self.source.peers.get_or_init(|| peers.to_vec());
-        match Part::bring_up(&self.source, &self.main, core, asked) {
+        match ThreadScript::bring_up(&self.source, &self.main, core, messages) {
             Ok(part) => Ok(Box::new(part)),
-            Err(error) => Err(crew.fail(error)),
+            Err(error) => Err(threads.fail(error)),
         }
     }
 
     fn interrupt(&self) {
-        self.source.crew.interrupt();
+        self.source.threads.interrupt();
     }
 
     fn stuck(&self) -> Option<ScriptError> {
-        self.source.crew.stuck()
+        self.source.threads.stuck()
     }
 
     fn release(&self) {
-        self.source.crew.end();
+        self.source.threads.end();
     }
 }
 
-/// Whoever still waits need not: nobody is left who could ask.
+/// Ends all waits: no more questions can come.
 impl Drop for Wrk {
     fn drop(&mut self) {
         self.release();
     }
 }
 
-/// The engine's error as the run tells it.
-fn told(error: oroshi_script::Error) -> ScriptError {
+/// Converts the engine's error.
+fn script_error(error: oroshi_script::Error) -> ScriptError {
     ScriptError { place: error.place, what: error.what }
 }

@@ -1,4 +1,4 @@
-//! The main state: the one in which `setup` and `done` run. It lives on a thread of its own, named `script`.
+//! The main state, which runs `setup` and `done`, on its own thread named `script`.
 
 use std::io;
 use std::sync::Arc;
@@ -10,75 +10,75 @@ use mlua::{Table, Value};
 use oroshi_bench::ScriptError;
 use oroshi_net::Shutdown;
 
-use crate::crew::Ask;
 use crate::state::{Source, State};
 use crate::stats::Stats;
 use crate::summary::{Errors, Summary};
+use crate::threads::Message;
 
-/// How often somebody who waits for the main state looks whether it can still answer.
-const LOOK: Duration = Duration::from_millis(20);
+/// Interval at which a waiting thread checks whether the main state can still answer.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What the main state is to do.
+/// A task for the main state.
 #[derive(Debug)]
 pub(crate) enum Task {
-    /// Find the addresses, for the core that has its turn first.
+    /// Find the addresses, for the first thread to set up.
     Resolve(usize),
-    /// `setup` of a core's thread.
+    /// Call `setup` for a load thread.
     Setup(usize),
-    /// Write out what was printed.
+    /// Flush the output.
     Flush(Sender<()>),
-    /// Say whether there is a `done`.
+    /// Report whether there is a `done`.
     HasDone(Sender<bool>),
-    /// `done`.
+    /// Call `done`.
     Done(Box<Summary>, Sender<Result<(), ScriptError>>),
 }
 
-/// Reaches the main state.
+/// Controls the main state.
 #[derive(Debug)]
-pub(crate) struct Main {
+pub(crate) struct MainState {
     source: Arc<Source>,
     tasks: Sender<Task>,
 }
 
-impl Main {
-    /// Makes it and runs the script in it.
+impl MainState {
+    /// Starts its thread and runs the script there.
     pub(crate) fn start(source: &Arc<Source>) -> Result<Self, ScriptError> {
-        let (tasks, to_do) = channel();
+        let (tasks, queue) = channel();
         let (reply, loaded) = channel();
         let main = Self { source: Arc::clone(source), tasks };
         let work = {
             let source = Arc::clone(source);
-            move || live(&source, &reply, &to_do)
+            move || run(&source, &reply, &queue)
         };
         let thread = thread::Builder::new().name("script".into()).stack_size(oroshi_script::STACK_BYTES);
         let started: io::Result<_> = thread.spawn(work);
-        started.map_err(|error| source.crew.error(format!("no thread can be started for it: {error}")))?;
+        started.map_err(|error| source.threads.error(format!("no thread can be started for it: {error}")))?;
         main.answer(&loaded)?;
         Ok(main)
     }
 
-    /// Gives it something to do.
-    pub(crate) fn give(&self, task: Task) -> Result<(), ScriptError> {
-        self.tasks.send(task).map_err(|_| self.source.crew.over())
+    /// Sends a task.
+    pub(crate) fn send(&self, task: Task) -> Result<(), ScriptError> {
+        self.tasks.send(task).map_err(|_| self.source.threads.end_reason())
     }
 
-    /// Writes out what was printed in any state.
+    /// Writes out the output of all states.
     pub(crate) fn flush(&self) {
         let (reply, answer) = channel();
-        // If it is stuck, it is told elsewhere.
-        let _ = self.give(Task::Flush(reply)).and_then(|()| self.wait(&answer));
+        // If it is stuck, another call reports that.
+        let _ = self.send(Task::Flush(reply)).and_then(|()| self.wait(&answer));
     }
 
     /// Whether the script has a `done`.
     pub(crate) fn has_done(&self) -> bool {
         let (reply, answer) = channel();
-        self.give(Task::HasDone(reply)).and_then(|()| self.wait(&answer)).unwrap_or(false)
+        self.send(Task::HasDone(reply)).and_then(|()| self.wait(&answer)).unwrap_or(false)
     }
 
     /// Calls `done`.
     pub(crate) fn done(&self, summary: Summary) -> Result<(), ScriptError> {
         let (reply, answer) = channel();
-        self.give(Task::Done(Box::new(summary), reply))?;
+        self.send(Task::Done(Box::new(summary), reply))?;
         self.answer(&answer)
     }
 
@@ -91,19 +91,19 @@ impl Main {
         let before = raised();
         loop {
             if raised() > before {
-                self.source.crew.interrupt();
+                self.source.threads.interrupt();
             }
-            match answer.recv_timeout(LOOK) {
+            match answer.recv_timeout(POLL_INTERVAL) {
                 Ok(answer) => return Ok(answer),
-                Err(RecvTimeoutError::Disconnected) => return Err(self.source.crew.over()),
-                Err(RecvTimeoutError::Timeout) => self.source.crew.stuck().map_or(Ok(()), Err)?,
+                Err(RecvTimeoutError::Disconnected) => return Err(self.source.threads.end_reason()),
+                Err(RecvTimeoutError::Timeout) => self.source.threads.stuck().map_or(Ok(()), Err)?,
             }
         }
     }
 }
 
-/// The thread's life: it ends when nobody can give it anything to do.
-fn live(source: &Arc<Source>, loaded: &Sender<Result<(), ScriptError>>, tasks: &Receiver<Task>) {
+/// Runs the thread until no more tasks can come.
+fn run(source: &Arc<Source>, loaded: &Sender<Result<(), ScriptError>>, tasks: &Receiver<Task>) {
     let state = State::new(source).and_then(|state| state.load().map(|()| state));
     let state = match state {
         Ok(state) => state,
@@ -115,10 +115,10 @@ fn live(source: &Arc<Source>, loaded: &Sender<Result<(), ScriptError>>, tasks: &
     let _ = loaded.send(Ok(()));
     for task in tasks {
         match task {
-            Task::Resolve(core) => source.crew.tell(core, Ask::Done(resolve(&state, source))),
+            Task::Resolve(core) => source.threads.tell(core, Message::Done(resolve(&state, source))),
             Task::Setup(core) => {
                 let done = state.thread(core).and_then(|thread| state.call_wrk("setup", thread));
-                source.crew.tell(core, Ask::Done(done));
+                source.threads.tell(core, Message::Done(done));
             }
             Task::Flush(reply) => {
                 state.engine.flush();
@@ -142,7 +142,7 @@ fn resolve(state: &State, source: &Source) -> Result<(), ScriptError> {
         return Ok(());
     }
     Err(source
-        .crew
+        .threads
         .error("wrk.resolve has left no address in wrk.addrs: expected a list of those that wrk.lookup returns"))
 }
 

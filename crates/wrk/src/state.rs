@@ -1,8 +1,8 @@
-//! A Lua state with wrk's API in it: the main one, and one for each core.
+//! A Lua state with wrk's API: the main one, and one for each load thread.
 //!
-//! What scripts hold are objects made by Lua (`wrk.lua`), and what stands behind them are texts and numbers: none is userdata of
-//! mlua. LuaJIT reads all 64 bits of the `int` that a C function returns, of which the upper half is whatever the compiler has
-//! left there; mlua's destructor of userdata, which is compiled for each type, does leave something, and the process crashes.
+//! Scripts hold Lua objects (`wrk.lua`), which refer to texts and numbers; none is a userdata of mlua. LuaJIT reads
+//! all 64 bits of the `int` that a C function returns, and compilers may leave anything in the upper half. mlua's
+//! destructors of userdata do, and the process crashes.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -13,40 +13,40 @@ use oroshi_net::{Peer, Scheme};
 use oroshi_script::{Data, Engine};
 
 use crate::addr::{connect, from_text, lookup, text};
-use crate::crew::{Ask, Crew};
-use crate::{Options, execute, told};
+use crate::threads::{Message, Threads};
+use crate::{Options, execute, script_error};
 
 /// The API's Lua part.
 const API: &str = include_str!("wrk.lua");
 
-/// How places in it begin.
+/// Prefix of positions in it.
 const OURS: &str = "[wrk]:";
 
-/// What every state of a script is made from.
+/// The inputs of every state of a script.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) options: Options,
-    /// Addresses of the URL's host that answered, once the run has found them.
+    /// Addresses of the URL's host that answered, after the run has found them.
     pub(crate) peers: OnceLock<Vec<Peer>>,
-    pub(crate) crew: Crew,
+    pub(crate) threads: Threads,
 }
 
-/// A state.
+/// A Lua state with the API.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) engine: Engine,
     source: Arc<Source>,
     /// The global `wrk`.
     wrk: Table,
-    /// Functions of the API that are for us.
+    /// Functions of the API for internal use.
     own: Table,
 }
 
 impl State {
-    /// A state in which the script has not run yet.
+    /// Makes a state; the script has not run in it.
     pub(crate) fn new(source: &Arc<Source>) -> Result<Self, ScriptError> {
-        let engine = Engine::new(&source.options.file, source.options.limit).map_err(told)?;
-        source.crew.register(engine.handle());
+        let engine = Engine::new(&source.options.file, source.options.limit).map_err(script_error)?;
+        source.threads.register(engine.handle());
         let made = library(engine.lua(), source).and_then(|(wrk, own)| {
             let globals = engine.lua().globals();
             globals.raw_set("wrk", &wrk)?;
@@ -54,25 +54,25 @@ impl State {
             execute::replace(engine.lua(), &globals, source.options.shutdown.clone())?;
             Ok((wrk, own))
         });
-        let (wrk, own) = made.map_err(|error| source.crew.error(error.to_string()))?;
-        engine.prelude("wrk", API).map_err(told)?;
+        let (wrk, own) = made.map_err(|error| source.threads.error(error.to_string()))?;
+        engine.prelude("wrk", API).map_err(script_error)?;
         Ok(Self { engine, source: Arc::clone(source), wrk, own })
     }
 
     /// Runs the script's file.
     pub(crate) fn load(&self) -> Result<(), ScriptError> {
-        self.printed(self.engine.load().map_err(told))
+        self.printed(self.engine.load().map_err(script_error))
     }
 
-    /// Calls a function of the table `wrk`, the script's own where it has put one there.
+    /// Calls a function of the table `wrk`, which the script may have replaced.
     pub(crate) fn call_wrk(&self, name: &'static str, args: impl IntoLuaMulti) -> Result<(), ScriptError> {
         match self.raw(&self.wrk, name)? {
             Value::Function(function) => self.printed(self.call_own(name, &function, args)),
-            other => Err(self.source.crew.error(format!("wrk.{name} is {}: expected a function", kind(&other)))),
+            other => Err(self.source.threads.error(format!("wrk.{name} is {}: expected a function", kind(&other)))),
         }
     }
 
-    /// Calls a function of the script, if there is one.
+    /// Calls a function of the script, if it exists.
     pub(crate) fn call_global(&self, name: &'static str, args: impl IntoLuaMulti) -> Result<(), ScriptError> {
         match self.global(name) {
             Some(function) => self.printed(self.call_own(name, &function, args)),
@@ -80,7 +80,8 @@ impl State {
         }
     }
 
-    /// Calls a function of ours that calls the script's function `name`. What is in no line of the script is told at that function.
+    /// Calls an internal function that calls the script's function `name`. Errors without a line of the script are
+    /// reported at that function.
     #[inline]
     pub(crate) fn call_own<R: FromLuaMulti>(
         &self,
@@ -89,46 +90,46 @@ impl State {
         args: impl IntoLuaMulti,
     ) -> Result<R, ScriptError> {
         self.engine.call(name, function, args).map_err(|error| {
-            let mut error = told(error);
-            if error.place == self.source.crew.file() || error.place.starts_with(OURS) {
+            let mut error = script_error(error);
+            if error.place == self.source.threads.file() || error.place.starts_with(OURS) {
                 error.place = self.place(name);
             }
             error
         })
     }
 
-    /// Where a function of the script stands; the file, if there is none.
+    /// Returns the position of a function of the script; the file, if there is none.
     pub(crate) fn place(&self, name: &str) -> String {
         let function = self.global(name);
-        function.map_or_else(|| self.source.crew.file().to_owned(), |function| self.engine.place(&function))
+        function.map_or_else(|| self.source.threads.file().to_owned(), |function| self.engine.place(&function))
     }
 
-    /// A function of ours.
+    /// Returns an internal function.
     pub(crate) fn own(&self, name: &'static str) -> Result<Function, ScriptError> {
         self.own.raw_get(name).map_err(|error| self.ours(&error))
     }
 
-    /// A global, if it is a function.
+    /// Returns a global, if it is a function.
     pub(crate) fn global(&self, name: &str) -> Option<Function> {
         self.engine.lua().globals().raw_get(name).ok()
     }
 
-    /// A value of the table `wrk`.
+    /// Returns a value of the table `wrk`.
     pub(crate) fn wrk(&self, name: &str) -> Result<Value, ScriptError> {
         self.raw(&self.wrk, name)
     }
 
-    /// A thread as scripts hold it.
+    /// Returns a script's object for a thread.
     pub(crate) fn thread(&self, core: usize) -> Result<Value, ScriptError> {
         self.own("thread")?.call(core).map_err(|error| self.ours(&error))
     }
 
-    /// Makes the state that of a core.
+    /// Assigns the state to a load thread.
     pub(crate) fn begin(&self, core: usize) -> Result<(), ScriptError> {
         self.own("begin")?.call(core).map_err(|error| self.ours(&error))
     }
 
-    /// A global's value, for another state.
+    /// Returns a global's value, for another state.
     pub(crate) fn get(&self, name: &[u8]) -> Result<Data, String> {
         let name = self.string(name)?;
         let get = self.own("get").map_err(|error| error.to_string())?;
@@ -136,7 +137,7 @@ impl State {
         Data::from_lua(&value).map_err(|error| error.to_string())
     }
 
-    /// Sets a global to another state's value.
+    /// Sets a global to a value from another state.
     pub(crate) fn set(&self, name: &[u8], value: Data) -> Result<(), String> {
         let name = self.string(name)?;
         let value = value.into_lua(self.engine.lua()).map_err(|error| error.to_string())?;
@@ -144,9 +145,9 @@ impl State {
         self.call_own("thread:set", &set, (name, value)).map_err(|error| error.to_string())
     }
 
-    /// An error of the binding that is no script's fault.
+    /// Converts an error of the binding that is not the script's fault.
     pub(crate) fn ours(&self, error: &mlua::Error) -> ScriptError {
-        self.source.crew.error(error.to_string())
+        self.source.threads.error(error.to_string())
     }
 
     fn string(&self, bytes: &[u8]) -> Result<LuaString, String> {
@@ -157,14 +158,14 @@ impl State {
         table.raw_get(name).map_err(|error| self.ours(&error))
     }
 
-    /// After a call that may have printed something: whatever comes next comes after it.
+    /// Flushes the output after a call, so that later output follows it.
     fn printed(&self, result: Result<(), ScriptError>) -> Result<(), ScriptError> {
         self.engine.flush();
         result
     }
 }
 
-/// A value's kind, as messages name it.
+/// Names the type of a value for messages.
 pub(crate) fn kind(value: &Value) -> String {
     match value {
         Value::Nil => "nil".into(),
@@ -173,12 +174,12 @@ pub(crate) fn kind(value: &Value) -> String {
     }
 }
 
-/// The table `wrk` as the API's Lua part expects it, and the table of what is between it and us.
+/// Makes the table `wrk` for the API's Lua part, and the table of internal functions.
 fn library(lua: &Lua, source: &Arc<Source>) -> mlua::Result<(Table, Table)> {
     let options = &source.options;
     let headers = lua.create_table()?;
     for (i, (name, value)) in options.headers.iter().enumerate() {
-        // The last one of a name counts, however it is written.
+        // The last one of a name counts, in any case.
         if !options.headers[i + 1..].iter().any(|(later, _)| later.eq_ignore_ascii_case(name)) {
             headers.raw_set(name.as_str(), value.as_str())?;
         }
@@ -199,7 +200,7 @@ fn library(lua: &Lua, source: &Arc<Source>) -> mlua::Result<(Table, Table)> {
     Ok((wrk, own))
 }
 
-/// Our functions. What goes wrong in one it returns as a text, beside what it is asked for: Lua raises it, at the line that called.
+/// Adds our functions. On failure they return a text beside the result: Lua raises it, at the line of the caller.
 fn functions(lua: &Lua, source: &Arc<Source>, own: &Table) -> mlua::Result<()> {
     let add = |name: &str, function: mlua::Result<Function>| own.raw_set(name, function?);
     let of = || Arc::clone(source);
@@ -224,17 +225,17 @@ fn functions(lua: &Lua, source: &Arc<Source>, own: &Table) -> mlua::Result<()> {
 
     let source = of();
     let peer =
-        move |lua: &Lua, core: usize| source.crew.peer(core).map(|peer| lua.create_string(text(&peer))).transpose();
+        move |lua: &Lua, core: usize| source.threads.peer(core).map(|peer| lua.create_string(text(&peer))).transpose();
     add("peer", lua.create_function(peer))?;
     let source = of();
     let choose = move |_: &Lua, (core, addr): (usize, LuaString)| {
-        let chosen = from_text(&addr.as_bytes()).and_then(|peer| source.crew.choose(core, peer));
+        let chosen = from_text(&addr.as_bytes()).and_then(|peer| source.threads.set_peer(core, peer));
         Ok(chosen.err())
     };
     add("choose", lua.create_function(choose))?;
     let source = of();
     let stop = move |_: &Lua, core: usize| {
-        source.crew.stop(core);
+        source.threads.stop(core);
         Ok(())
     };
     add("stop", lua.create_function(stop))?;
@@ -249,19 +250,20 @@ fn functions(lua: &Lua, source: &Arc<Source>, own: &Table) -> mlua::Result<()> {
     add("copy", lua.create_function(copy))?;
     let source = of();
     let ask = move |lua: &Lua, (core, name): (usize, LuaString)| {
-        copied(lua, source.crew.ask(core, |reply| Ask::Get(name.as_bytes().to_vec(), reply)))
+        copied(lua, source.threads.ask(core, |reply| Message::Get(name.as_bytes().to_vec(), reply)))
     };
     add("ask", lua.create_function(ask))?;
     let source = of();
     let tell = move |_: &Lua, (core, name, value): (usize, LuaString, Value)| {
         let data = Data::from_lua(&value).map_err(|error| error.to_string());
-        let told = data.and_then(|data| source.crew.ask(core, |reply| Ask::Set(name.as_bytes().to_vec(), data, reply)));
+        let told =
+            data.and_then(|data| source.threads.ask(core, |reply| Message::Set(name.as_bytes().to_vec(), data, reply)));
         Ok(told.err())
     };
     add("tell", lua.create_function(tell))
 }
 
-/// Addresses as Lua gets them.
+/// Converts addresses for Lua.
 fn texts(lua: &Lua, peers: &[Peer]) -> mlua::Result<Table> {
     let list = lua.create_table()?;
     for (i, peer) in peers.iter().enumerate() {
@@ -271,7 +273,7 @@ fn texts(lua: &Lua, peers: &[Peer]) -> mlua::Result<Table> {
 }
 
 impl Source {
-    /// The addresses that the run has found to answer, if these are its own host and service.
+    /// Returns the addresses that the run found to answer, if these are its own host and service.
     fn found(&self, host: &Value, service: &Value) -> Option<&[Peer]> {
         let is =
             |value: &Value, other: &str| value.as_string().is_some_and(|value| value.as_bytes() == other.as_bytes());
@@ -281,7 +283,8 @@ impl Source {
     }
 }
 
-/// Lets `require` find what stands beside the script, wherever it is called from. (The current folder is LuaJIT's own first choice.)
+/// Lets `require` find modules beside the script, from any current folder. (LuaJIT searches the current folder
+/// first.)
 fn find_modules_beside(globals: &Table, script: &Path) -> mlua::Result<()> {
     let Some(folder) = script.parent().filter(|folder| !folder.as_os_str().is_empty()) else { return Ok(()) };
     let folder = folder.display();
@@ -292,7 +295,7 @@ fn find_modules_beside(globals: &Table, script: &Path) -> mlua::Result<()> {
 }
 
 impl Options {
-    /// As wrk reads them off the URL: a port only if it was typed, an IPv6 address without its brackets.
+    /// Splits the URL as wrk does: a port only if it was typed, an IPv6 address without its brackets.
     pub(crate) fn host_and_port(&self) -> (String, Option<String>) {
         let typed = self.typed.split_once("://").filter(|(scheme, rest)| {
             let plain = [Scheme::Http, Scheme::Https].iter().any(|known| scheme.eq_ignore_ascii_case(known.as_str()));
@@ -307,7 +310,7 @@ impl Options {
         (host.to_owned(), port.map(str::to_owned))
     }
 
-    /// What `wrk.resolve` is called with.
+    /// The arguments of `wrk.resolve`.
     pub(crate) fn host_and_service(&self) -> (String, String) {
         let (host, port) = self.host_and_port();
         (host, port.unwrap_or_else(|| self.url.scheme.as_str().to_owned()))

@@ -1,4 +1,4 @@
-//! `latency` and `requests`, as `done` gets them.
+//! `latency` and `requests` for `done`.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use crate::summary::{Figures, percentile_us};
 pub(crate) struct Stats {
     figures: Figures,
     values: Values,
-    /// Each value that there is, in whole units and ascending, and how often.
+    /// Each distinct value, in whole units and ascending, with its count.
     distinct: Vec<(f64, u64)>,
 }
 
@@ -40,7 +40,7 @@ impl Stats {
         Self { figures: Figures::of_samples(&samples), values: Values::Samples(samples), distinct }
     }
 
-    /// The object in Lua; `make` is the API's function for that.
+    /// Makes the Lua object; `make` is the API's function for that.
     pub(crate) fn into_lua(self, lua: &Lua, make: &Function) -> mlua::Result<Value> {
         let figures = lua.create_table()?;
         let Figures { min, max, mean, stdev, .. } = self.figures;
@@ -57,26 +57,26 @@ impl Stats {
         make.call((figures, length, at, percentile))
     }
 
-    /// `percent`: from 0 to 100.
+    /// Returns the percentile; `percent` is from 0 to 100.
     fn percentile(&self, percent: f64) -> f64 {
         match &self.values {
             Values::Latency(latency) => percentile_us(latency, percent),
             Values::Samples(samples) => {
-                // A hundredth is no binary fraction: a rank must not slip for its sake.
+                // Decimal fractions are not exact in binary: the deduction keeps the rank.
                 let rank = (percent * samples.len() as f64 / 100.0 - 1e-9).ceil().max(1.0) as usize;
                 samples.get(rank - 1).copied().unwrap_or(0.0)
             }
         }
     }
 
-    /// The i-th of the distinct values, from 1 on, and how often there is it; none of value 0 where there are not so many.
+    /// Returns the i-th distinct value, from 1, with its count; zeros beyond the last.
     fn at(&self, index: f64) -> (f64, u64) {
         let found = (index >= 1.0).then(|| self.distinct.get(index as usize - 1)).flatten();
         found.copied().unwrap_or((0.0, 0))
     }
 }
 
-/// Adds `n` of a value that is no less than the last one.
+/// Adds `n` of a value, at least as great as the last one.
 fn count(distinct: &mut Vec<(f64, u64)>, value: f64, n: u64) {
     match distinct.last_mut() {
         Some(last) if last.0 == value => last.1 += n,

@@ -1,8 +1,8 @@
-//! What wrk tells of a run, from a record: for `done` and for the report in wrk's layout, which say the same.
+//! wrk's figures from a record: for `done` and for the report in wrk's layout, which agree.
 //!
-//! The latencies are those that were measured: service time in a closed loop, response time in an open one. The rates are about samples
-//! that each of wrk's threads takes every 100 ms; here they come from the time series of all threads, divided by their
-//! number, so that with several threads their spread is that of the average, and a run of more than a minute has wider samples.
+//! Latencies are measured: service time in a closed loop, response time in an open one. wrk's rates are samples of
+//! each thread every 100 ms. Here they come from the time series of all threads, divided by the number of threads.
+//! With several threads their spread is therefore the average's, and runs of more than a minute have wider samples.
 
 use std::borrow::Cow;
 
@@ -14,15 +14,15 @@ use oroshi_stats::{Latency, Quantile};
 pub struct Summary {
     /// Length of the run, microseconds.
     pub duration_us: f64,
-    /// Answers.
+    /// Responses.
     pub requests: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// What went wrong.
+    /// Failures.
     pub errors: Errors,
     /// Latencies.
     pub latency: Latency,
-    /// Requests per second and thread, a sample for each point of the time series that has answers.
+    /// Requests per second and thread, one sample per point of the time series with responses.
     pub rates: Vec<f64>,
 }
 
@@ -31,17 +31,17 @@ pub struct Summary {
 pub struct Errors {
     /// Connections that could not be made.
     pub connect: u64,
-    /// Answers that broke off, or are none.
+    /// Responses that broke off or were invalid.
     pub read: u64,
     /// Requests that could not be written.
     pub write: u64,
-    /// Answers with a status above 399.
+    /// Responses with a status above 399.
     pub status: u64,
-    /// Requests without an answer in time.
+    /// Requests without a response in time.
     pub timeout: u64,
 }
 
-/// wrk's figures about a set of values. All are 0 when there is none, but `within`.
+/// wrk's figures of a set of values. All but `within` are 0 for an empty set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figures {
     /// The least.
@@ -52,12 +52,12 @@ pub struct Figures {
     pub mean: f64,
     /// Their sample standard deviation (n - 1).
     pub stdev: f64,
-    /// Percentage within one standard deviation of the average; not a number when there is no value.
+    /// Percentage within one standard deviation of the mean; NaN for an empty set.
     pub within: f64,
 }
 
 impl Summary {
-    /// Puts it together. With `backfill` the latencies are wrk's: with made-up ones beside those that were measured.
+    /// Computes the figures. With `backfill`, latencies include wrk's made-up ones.
     #[must_use]
     pub fn of(record: &Record, backfill: bool) -> Self {
         Self {
@@ -80,7 +80,7 @@ impl Errors {
             connect: sum(Failure::is_connect),
             read: sum(|f| matches!(f, Failure::ReadReset | Failure::ReadEof | Failure::Parse)),
             write: sum(|f| f == Failure::Write),
-            // wrk says "2xx or 3xx" and counts what is above 399.
+            // wrk says "2xx or 3xx" and counts statuses above 399.
             status: record.statuses.iter().filter(|(status, _)| **status > 399).map(|(_, n)| n).sum(),
             timeout: sum(|f| f == Failure::Timeout),
         }
@@ -88,7 +88,7 @@ impl Errors {
 }
 
 impl Figures {
-    /// Of latencies, in microseconds.
+    /// Computes the figures of latencies, in microseconds.
     #[must_use]
     pub fn of_latency(latency: &Latency) -> Self {
         let us = |ns: u64| ns as f64 / 1e3;
@@ -97,7 +97,7 @@ impl Figures {
         Self { min: us(latency.min()), max: us(latency.max()), mean, stdev, within }
     }
 
-    /// Of samples, in their own unit.
+    /// Computes the figures of samples, in their own unit.
     #[must_use]
     pub fn of_samples(samples: &[f64]) -> Self {
         let n = samples.len() as f64;
@@ -110,7 +110,7 @@ impl Figures {
     }
 }
 
-/// The latencies that wrk would tell of; with `backfill` after its correction, which it always applies.
+/// Returns the latencies that wrk would report; with `backfill`, after its correction, which wrk always applies.
 #[must_use]
 pub fn latency(record: &Record, backfill: bool) -> Cow<'_, Latency> {
     let measured = match record.plan.load {
@@ -123,14 +123,13 @@ pub fn latency(record: &Record, backfill: bool) -> Cow<'_, Latency> {
     }
 }
 
-/// The latency that `percent` of all are no longer than, microseconds; 0 when there is none. Where only a lower bound of it is known,
-/// that.
+/// Returns a percentile in microseconds, or its lower bound; 0 for an empty set.
 #[must_use]
 pub fn percentile_us(latency: &Latency, percent: f64) -> f64 {
     latency.quantile(percent / 100.0).map_or(0.0, |found: Quantile| found.value() as f64 / 1e3)
 }
 
-/// How far apart wrk takes the requests of a connection to have been meant: run time / (requests / connections), in whole
+/// Returns wrk's expected interval between requests of a connection: run time / (requests / connections), in whole
 /// microseconds and whole requests, as it calculates.
 fn interval_ns(record: &Record) -> Option<u64> {
     let per_connection = record.requests.answered / record.plan.connections.max(1) as u64;
@@ -163,7 +162,7 @@ mod tests {
         let figures = Figures::of_latency(&latency);
         assert_eq!((figures.min, figures.max, figures.mean), (1234.567, 2000.001, 1617.284));
         assert_eq!(percentile_us(&latency, 100.0), figures.max);
-        // A request without an answer waited longer than all that have one.
+        // An unanswered request waited longer than every answered one.
         latency.record_censored(5_000_000);
         assert_eq!(percentile_us(&latency, 100.0), 5000.0);
     }

@@ -1,8 +1,8 @@
--- wrk's Lua API, as far as it is Lua itself. Each state runs this before the script; Rust has put into the global `wrk` what
--- the URL and the command line say, and into `wrk.own` its own functions, to which those are added that it calls.
+-- The Lua part of wrk's API. Each state runs it before the script. Rust has set the global `wrk` from the URL and the
+-- command line, and put its own functions into `wrk.own`; this file adds the functions that Rust calls.
 --
--- The functions that run for each request are written for LuaJIT's compiler, which does not compile a function through a loop
--- within it: a request without one costs half.
+-- The functions for each request are written for LuaJIT's compiler, which does not compile a function through a loop
+-- within it: without a loop, a request costs half.
 
 local wrk, own = wrk, wrk.own
 wrk.own = nil
@@ -14,30 +14,30 @@ local find, format, gsub, lower, sub = string.find, string.format, string.gsub, 
 local getinfo, getmetatable, globals, newproxy = debug.getinfo, debug.getmetatable, _G, newproxy
 local setmetatable, tonumber = setmetatable, tonumber
 
--- A value as messages show it. Strings may be secrets, and are not repeated.
+-- Describes a value for messages. Strings may be secrets, and are not repeated.
 local function kind(value)
   local kind = type(value)
   return kind == "nil" and kind or "a " .. kind
 end
 
--- A header's name as messages show it.
+-- Formats a header's name for messages.
 local function shown(name)
   return "`" .. gsub(sub(name, 1, 100), "[%c\127-\255]", function(c) return format("\\x%02x", c:byte()) end) .. "`"
 end
 
 ---- Requests ----
 
--- What stands for names whose lines are not written as they come.
+-- Marks of names whose lines need special treatment.
 local HOST, LENGTH = "host", "content-length"
 
--- How many names are remembered; whoever makes up more than that pays for it.
+-- The most remembered names; scripts that make up more are slower.
 local MOST_NAMES = 1000
 
--- For each name that was sent: `name: `, or one of the two above, which says that the name is valid; and the text that was last found to
--- be a valid value.
+-- For each name sent: `name: `, or one of the two marks, which means that the name is valid.
+-- `valid`: its last valid value.
 local prefixes, valid, names = {}, {}, 0
 
--- `level`: of whoever called wrk.format, as `error` counts.
+-- `level`: the caller of wrk.format, as `error` counts.
 local function prefix_of(name, level)
   if type(name) ~= "string" then
     error("a header's name is " .. kind(name) .. " (" .. tostring(name) .. '): expected wrk.headers["Name"] = value', level)
@@ -53,11 +53,11 @@ local function prefix_of(name, level)
   return prefixes[name]
 end
 
--- What the request under way is put together in, and the Host header that its table has.
+-- Buffers of the request in progress, and the Host header of its table.
 local whole, lines = buffer.new(), buffer.new()
 local host
 
--- The text of a value that makes its own. It may do so with requests, for which the one under way has to make room.
+-- Converts an object with its own __tostring. It may make requests, so the one in progress is saved meanwhile.
 local function text_of_object(value)
   local kept_lines, kept_host = lines:tostring(), host
   local text = tostring(value)
@@ -66,7 +66,7 @@ local function text_of_object(value)
   return text
 end
 
--- What a value is written as.
+-- Formats a header's value.
 local function written(name, value, level)
   local what = type(value)
   if what == "string" then
@@ -89,7 +89,7 @@ local function written(name, value, level)
   error("header " .. shown(name) .. " cannot be sent: its value is " .. kind(value) .. ", expected a string or a number", level)
 end
 
--- The method, the path or the body, if it is not a string.
+-- Converts the method, the path or the body, if it is not a string.
 local function part(what, value)
   if type(value) == "number" then
     return tostring(value)
@@ -97,7 +97,7 @@ local function part(what, value)
   error("wrk.format: the " .. what .. " is " .. kind(value) .. ": expected a string", 3)
 end
 
--- The Host header that the URL stands for.
+-- Returns the URL's Host header.
 local function url_host()
   local host, port = wrk.host, wrk.port
   if type(host) ~= "string" then
@@ -109,7 +109,7 @@ local function url_host()
   return port and host .. ":" .. tostring(port) or host
 end
 
--- The value of Host in wrk.headers, however it is written there.
+-- Returns the value of Host in wrk.headers, in any case.
 local function default_host()
   local headers = wrk.headers
   if type(headers) ~= "table" or headers.Host ~= nil then
@@ -125,7 +125,7 @@ end
 local function put_line(name, value)
   local prefix = prefixes[name] or prefix_of(name, 5)
   if prefix == HOST then
-    -- Another way to write it than `Host`, which comes first if it is there.
+    -- Another spelling than `Host`, which takes precedence.
     if host == nil then
       host = value
     end
@@ -134,7 +134,7 @@ local function put_line(name, value)
   end
 end
 
--- Puts all lines, as a loop over `pairs` would, and without a loop for the first of them.
+-- Writes all lines, as a loop over `pairs` would, but without a loop for the first of them.
 local put_lines
 do
   local UNROLLED = 16
@@ -182,13 +182,13 @@ function wrk.format(method, path, headers, body)
   else
     whole:put("\r\n")
   end
-  -- In parentheses, as the compiler does not take it as the last call.
+  -- Parentheses, because the compiler does not accept it as a tail call.
   return (whole:tostring())
 end
 
 ---- Objects. They are userdata, as in wrk, and made here: see `state.rs` ----
 
--- What stands behind each object of a kind, and the objects' metatable.
+-- Makes a kind of object: the data behind its objects, and their metatable.
 local function objects()
   local like = newproxy(true)
   return like, setmetatable({}, { __mode = "k" }), getmetatable(like)
@@ -228,14 +228,14 @@ end
 local thread_like, threads, thread_meta = objects()
 local thread_methods = {}
 
--- The thread of a core, counted from 0.
+-- Makes the object for a thread, counted from 0.
 function own.thread(core)
   local thread = newproxy(thread_like)
   threads[thread] = core
   return thread
 end
 
--- This state is that core's.
+-- Assigns this state to a thread.
 function own.begin(core)
   own.core = core
   wrk.thread = own.thread(core)
@@ -265,7 +265,7 @@ end
 function thread_methods.set(thread, name, value)
   local core, why = core_of(thread), nil
   if core == own.core then
-    -- A copy here as well, so that it makes no difference where this is called.
+    -- Copies here as well, so that the caller's state makes no difference.
     why, value = own.copy(value)
     if not why then
       globals[name] = value
@@ -304,8 +304,8 @@ function thread_meta.__newindex(thread, key, value)
   end
 end
 
--- `latency` and `requests` of `done`: what is always there, how many distinct values there are, and functions for each of these and for
--- percentiles.
+-- Makes `latency` and `requests` of `done`, from the fixed figures, the number of distinct values, and functions for
+-- each of these and for percentiles.
 function own.stats(figures, length, at, percentile)
   local stats = newproxy(true)
   local meta = getmetatable(stats)
@@ -332,7 +332,7 @@ function own.stats(figures, length, at, percentile)
     elseif key == "percentile" then
       return checked_percentile
     elseif type(key) == "number" then
-      -- As scripts for wrk2 and for old versions of wrk have it.
+      -- As in scripts for wrk2 and for old versions of wrk.
       return (at(key))
     end
     error("there is no " .. shown(tostring(key)) .. ": expected min, max, mean, stdev, percentile(p) or a number", 2)
@@ -341,7 +341,7 @@ function own.stats(figures, length, at, percentile)
   return stats
 end
 
----- What is called before the run, unless the script puts other functions in place of these ----
+---- Functions called before the run, unless the script replaces them ----
 
 function wrk.lookup(host, service)
   if type(host) ~= "string" then
@@ -359,7 +359,7 @@ function wrk.connect(addr)
 end
 
 function wrk.resolve(host, service)
-  -- The run has found out what answers at its own URL.
+  -- The run knows which addresses of its own URL answer.
   local found = own.found(host, service)
   local answering = found and as_addrs(found) or {}
   if not found then
@@ -389,14 +389,14 @@ function wrk.init(args)
   if type(init) == "function" then
     init(args)
   end
-  -- A script with a `request` of its own may have left nothing that a request could be made of.
+  -- A script with its own `request` may have left nothing to make a request of.
   local made, request = pcall(wrk.format)
   wrk.request = function()
     return made and request or error(request, 0)
   end
 end
 
----- What Rust calls ----
+---- Functions for Rust ----
 
 function own.request()
   local request = request
@@ -414,7 +414,7 @@ function own.delay()
   return 0
 end
 
--- How many of its arguments `response` is given, and the function for which that was decided.
+-- How many of its arguments `response` gets, and the function for which that was decided.
 local given, known = 0, nil
 
 local function arguments(response)
@@ -428,7 +428,7 @@ function own.responds()
   return type(known) == "function", given
 end
 
--- Headers as a table, from a text of each name and each value with a line break behind it. For most answers without a loop, as above.
+-- Converts headers to a table, from a text of names and values with a line break after each. Most need no loop.
 local as_table
 do
   local UNROLLED, USUAL = 16, 8

@@ -12,7 +12,7 @@ module Oroshi
     FAILED = 1
     WRONG_USAGE = 2
 
-    # Something that the user has to change; the message says what.
+    # A mistake that the user must correct; the message names it.
     class Failure < StandardError
       attr_reader :code
 
@@ -22,7 +22,7 @@ module Oroshi
       end
     end
 
-    # Runs the block, which gives an exit code; says what went wrong, and gives the exit code for that.
+    # Runs the block, which returns an exit code; reports errors, and returns their exit codes.
     def self.reporting(with:)
       yield
     rescue Settings::Invalid => e
@@ -44,7 +44,7 @@ module Oroshi
       @action = :serve
     end
 
-    # Gives the exit code.
+    # Returns the exit code.
     def run
       self.class.reporting(with: "oroshi-rack") do
         parse
@@ -57,7 +57,7 @@ module Oroshi
       Manager.new(settings, env: @env, read_again: -> { Settings.build(@options, env: @env) }) { load_app }.run
     end
 
-    # --check: the options, the files that they name, and the application; no sockets, no workers.
+    # --check: checks the options, their files, and the application; without sockets or workers.
     def check
       settings = prepare
       { "ErrorLog" => settings.error_log, "AccessLog" => settings.access_log, "PidFile" => settings.pid_file }
@@ -145,7 +145,7 @@ module Oroshi
                         "into its folder", WRONG_USAGE)
     end
 
-    # Whatever is wrong with an application shows with the application's own lines, not with those of the server.
+    # An application's error shows the application's own lines, not the server's.
     def load_app
       app, = Rack::Builder.parse_file(@rackup_file)
       return app if app.respond_to?(:call)

@@ -9,12 +9,12 @@ module Oroshi
   #     listen "127.0.0.1:8080"
   #     before_fork { ActiveRecord::Base.connection_pool.disconnect! }
   #
-  # It may hold any Ruby. Each option is a method with one value, or with a block.
+  # It may contain any Ruby. Each option is a method with one value, or with a block.
   class ConfigFile
-    # Reads a file. Gives an Array of Settings::Given back; what is wrong is added to `mistakes`.
+    # Reads a file. Returns an Array of Settings::Given; adds mistakes to `mistakes`.
     def self.read(path, mistakes)
       file = new(path, mistakes)
-      # Source code is UTF-8, also where a service runs without a locale.
+      # Source code is UTF-8, even if a service runs without a locale.
       file.instance_eval(File.read(path, encoding: "UTF-8"), path, 1)
       file.given__
     rescue SystemCallError => e
@@ -25,7 +25,8 @@ module Oroshi
       file.given__
     end
 
-    # A word that is no option, and stands alone, is a NameError of the file; its own message would not help.
+    # Words an exception of the file. An unknown option that stands alone is a NameError, whose own message would not
+    # help.
     def self.what(error, file)
       if error.is_a?(NameError) && error.receiver.equal?(file)
         return "there is no `#{error.name}`#{Settings.suggestion(error.name, flags: false)}"
@@ -37,7 +38,7 @@ module Oroshi
     end
     private_class_method :what
 
-    # Where in the file an exception came from.
+    # Returns where in the file an exception came from.
     def self.place(error, path)
       [path, error.backtrace_locations&.find { |location| location.path == path }&.lineno].compact.join(":")
     end
@@ -49,12 +50,12 @@ module Oroshi
       @given = {}
     end
 
-    # What the file has said, in its order. The name keeps clear of options and of what a file may define for itself.
+    # Returns the file's options in order. The name avoids options and the file's own definitions.
     def given__
       @given.values
     end
 
-    # `listen` may stand several times; each adds to the others. (For other options the last one counts.)
+    # `listen` may occur several times and adds up. (For other options the last one counts.)
     def listen(*addresses)
       line = caller_locations(1, 1).first.lineno
       so_far = @given["listen"]
@@ -73,7 +74,7 @@ module Oroshi
       return super if values.empty? && block.nil? && !known
 
       line = caller_locations(1, 1).first.lineno
-      # That there is no such option matters more than how many values it has.
+      # An unknown option matters more than its number of values.
       if values.size + (block ? 1 : 0) == 1 || !known
         note__(name, block || values.first, block ? "{ ... }" : values, line)
       else

@@ -3,8 +3,8 @@
 require "stringio" # what a short body is given as
 
 module Oroshi
-  # `rack.input` of a request without a body. One object serves all requests: it has no state, so nothing that one request
-  # does to it, closing included, can be seen by another.
+  # `rack.input` of a request without a body. One object serves all requests: it has no state, so no request can affect
+  # another, even by closing it.
   class NullInput
     def read(length = nil, buffer = nil)
       buffer = buffer ? buffer.replace("") : String.new(encoding: Encoding::BINARY)

@@ -5,12 +5,12 @@ require "socket"
 require_relative "listeners/address"
 
 module Oroshi
-  # The sockets that the workers accept from: handed down by a superdaemon, or else opened here.
+  # The sockets from which workers accept: inherited from a superdaemon, or else opened here.
   #
-  # Handed down means SERVER_STARTER_PORT (`oroshi start`, Server::Starter) or LISTEN_FDS (systemd, `oroshi start`).
-  # Whoever hands sockets down has said where to listen, so Host, Port, Path and Listen do not count then.
+  # SERVER_STARTER_PORT (`oroshi start`, Server::Starter) or LISTEN_FDS (systemd, `oroshi start`) announces inherited
+  # sockets. They override Host, Port, Path and Listen.
   class Listeners
-    # A socket cannot be had. The message names the address and the next step.
+    # A socket is unavailable. The message names the address and the next step.
     class Error < StandardError; end
 
     # name: for people, such as `127.0.0.1:9292` or `unix:/run/app.sock`; file: the File::Stat of the socket's own file.
@@ -18,8 +18,8 @@ module Oroshi
 
     INHERITED_FROM = %w[SERVER_STARTER_PORT LISTEN_FDS].freeze
 
-    # Takes the variables out of `env`: what a worker's children do with descriptors is no longer our sockets.
-    # Raises Error; nothing stays open then.
+    # Removes the variables from `env`, because in a worker's children the descriptors are no longer our sockets. Raises
+    # Error; nothing stays open then.
     def self.open(settings, env: ENV)
       listeners = []
       inherited = inherit(env, listeners)
@@ -32,7 +32,7 @@ module Oroshi
       %w[SERVER_STARTER_PORT LISTEN_FDS LISTEN_PID LISTEN_FDNAMES].each { |name| env.delete(name) }
     end
 
-    # inherited: the variable that the sockets came by, or nil.
+    # inherited: the variable that announced the sockets, or nil.
     attr_reader :inherited
 
     def initialize(listeners, inherited)
@@ -49,14 +49,14 @@ module Oroshi
       @listeners.map(&:name)
     end
 
-    # In a worker: the native part closes its copies when it stops, so nothing else may.
+    # In a worker: leaves closing to the native part, which closes its copies when it stops.
     def hand_over
       @listeners.each { |one| one.io.autoclose = false }
       fds
     end
 
-    # In the manager, before the end: whoever connects from now on is refused; who has connected can still be accepted. True
-    # if that is so for all. Not for sockets that were handed down: others go on with them.
+    # In the manager, before the end: refuses new clients; those that have connected can still be accepted. True if this
+    # holds for all sockets. Not for inherited sockets, which others continue to use.
     def refuse_new
       return false if @inherited
 
@@ -67,8 +67,8 @@ module Oroshi
       false
     end
 
-    # In the manager, at the end: whoever connects now is refused instead of waiting for nobody. The socket's file goes
-    # too, if it is still the one made here.
+    # In the manager, at the end: new clients are refused instead of waiting in vain. Removes the socket's file, if it
+    # is still the one made here.
     def close
       @listeners.each do |one|
         one.io.close
@@ -83,13 +83,13 @@ module Oroshi
     class << self
       private
 
-      # Fills `listeners`; gives the variable's name back, or nil when nothing was handed down.
+      # Fills `listeners`; returns the variable's name, or nil without inherited sockets.
       def inherit(env, listeners)
         fds = from_server_starter(env["SERVER_STARTER_PORT"])
         by = "SERVER_STARTER_PORT" unless fds.empty?
         systemd = from_systemd(env["LISTEN_FDS"], env["LISTEN_PID"])
         by ||= "LISTEN_FDS" unless systemd.empty?
-        # `oroshi start` tells of the same sockets in both.
+        # `oroshi start` announces the same sockets in both.
         (fds | systemd).each do |fd|
           listener = adopt(fd, by)
           listeners << listener if listener
@@ -100,7 +100,7 @@ module Oroshi
         by
       end
 
-      # `name=fd` joined by `;`. The name is a port, host:port or a path, which may itself hold a `=`.
+      # `name=fd` joined by `;`. The name is a port, host:port or a path, which may itself contain a `=`.
       def from_server_starter(value)
         value.to_s.split(";").map do |item|
           fd = item[/=(\d+)\z/, 1]
@@ -110,7 +110,7 @@ module Oroshi
         end
       end
 
-      # sd_listen_fds(3): descriptors from 3 on, meant for the process LISTEN_PID alone.
+      # sd_listen_fds(3): descriptors from 3 on, only for the process LISTEN_PID.
       def from_systemd(count, pid)
         return [] unless count && pid.to_i == Process.pid
 
@@ -120,7 +120,7 @@ module Oroshi
         (3...(3 + number)).to_a
       end
 
-      # nil for a datagram socket, which is somebody else's business (Server::Starter's u53=5 looks like any other).
+      # Returns nil for a datagram socket, which is for another program (Server::Starter's u53=5 looks like any other).
       def adopt(fd, variable)
         io = Socket.for_fd(fd)
         if io.getsockopt(:SOCKET, :TYPE).int == Socket::SOCK_DGRAM
@@ -129,7 +129,7 @@ module Oroshi
         end
         raise Error, "#{variable}: descriptor #{fd} does not listen" unless io.getsockopt(:SOCKET, :ACCEPTCONN).bool
 
-        # Workers wait in epoll; with a blocking socket, the one that comes second to a connection would hang in accept.
+        # Workers wait in epoll; with a blocking socket, the second worker to reach a connection would hang in accept.
         io.nonblock = true
         io.close_on_exec = true
         Listener.new(io, Address.name_of(io.local_address), nil, nil)

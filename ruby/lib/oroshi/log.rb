@@ -3,14 +3,14 @@
 require "time"
 
 module Oroshi
-  # What happens to the server, for people: a line per event on standard error, with the reason.
+  # The server's events, for people: a line per event on standard error, with the reason.
   #
   #     2026-11-22T00:20:54.204Z oroshi[23224]: worker 2 (pid 23230): ready after 12 ms
   module Log
     module_function
 
-    # More than one line only where there is more to show, such as a backtrace. One write, so that lines of several
-    # processes do not mix; fit for a signal's trap.
+    # Writes an event. Several lines only if there is more to show, such as a backtrace. One write, so that lines of
+    # several processes do not mix; safe in a trap.
     def event(text)
       $stderr.write("#{Time.now.utc.iso8601(3)} oroshi[#{Process.pid}]: #{text}\n")
       $stderr.flush
@@ -27,7 +27,7 @@ module Oroshi
       lines.map { |line| "    #{line}" }.join("\n")
     end
 
-    # Seconds, in the unit that suits them.
+    # Returns seconds in a suitable unit.
     def duration(seconds)
       seconds < 1 ? "#{(seconds * 1000).round} ms" : "#{format("%.1f", seconds)} s"
     end

@@ -3,8 +3,8 @@
 require_relative "option_file"
 
 module Oroshi
-  # The files that lines go to: standard error (ErrorLog) and the access log. Each process opens them anew on USR1, so
-  # that logrotate may move them away.
+  # The log files: standard error (ErrorLog) and the access log. Each process reopens them on USR1, so that logrotate
+  # may move them.
   class Logs
     # Raises OptionFile::Error.
     def initialize(settings)
@@ -18,14 +18,13 @@ module Oroshi
       OptionFile.opening("AccessLog", settings.access_log) { @access = File.open(@access_path, "a") } if @access_path
     end
 
-    # The access log's descriptor, or nil when there is none. It stays the same for the life of the process.
+    # Returns the access log's descriptor, or nil without one. It never changes within a process.
     def access_fd
       @access&.fileno
     end
 
-    # Opens the files anew, each under its old descriptor (dup2): the native worker, and children of the application, go
-    # on writing to that number. Raises SystemCallError; what could not be opened then is as it was. Fit for a signal's
-    # trap.
+    # Reopens the files, each under its old descriptor (dup2): the native worker and the application's children keep
+    # writing to that number. Raises SystemCallError; a file that cannot be opened stays as it was. Safe in a trap.
     def reopen
       reopen_errors if @error_path
       @access.reopen(@access_path, "a") if @access && @access_path
@@ -33,8 +32,8 @@ module Oroshi
 
     private
 
-    # IO#reopen closes the standard streams before it opens (freopen(3)): after a failure, descriptor 2 would be free for
-    # the next client's socket. So a file that cannot be opened is found out before.
+    # IO#reopen closes the standard streams before it opens (freopen(3)): after a failure, descriptor 2 would be free
+    # for the next client's socket. So this tries to open the file first.
     def reopen_errors
       File.open(@error_path, "a").close
       $stderr.reopen(@error_path, "a")

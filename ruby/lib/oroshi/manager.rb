@@ -11,7 +11,7 @@ require_relative "manager/watchdog"
 require "oroshi/native"
 
 module Oroshi
-  # Runs a hook of the settings, with the worker's number if it wants one.
+  # Calls a hook of the settings, with the worker's number if it takes an argument.
   def self.call_hook(hook, slot)
     return if hook.nil?
 
@@ -19,21 +19,21 @@ module Oroshi
     arity.zero? ? hook.call : hook.call(slot)
   end
 
-  # The process that everything begins with: it opens the sockets, loads the application, and forks workers that serve
-  # it. It never touches a connection itself. What should happen is decided in Roster and Watchdog; here it is done.
+  # The main process: it opens the sockets, loads the application, and forks workers that serve it. It never touches a
+  # connection itself. Roster and Watchdog decide; this class acts.
   #
-  #   TERM, QUIT   graceful stop: requests under way are finished
+  #   TERM, QUIT   graceful stop: finishes requests under way
   #   INT          quick stop; twice: at once
-  #   HUP          reads the configuration again, and replaces the workers one after the other, each when its successor is ready
+  #   HUP          reads the configuration again, and replaces workers one by one, each when its successor is ready
   #   TTIN, TTOU   one worker more, one less
-  #   USR1         opens logs anew; with SpawnInterval: stops one worker per interval, then ends
-  #   USR2         nothing, but a line in the log: elsewhere it restarts the server
+  #   USR1         reopens logs; with SpawnInterval: stops one worker per interval, then ends
+  #   USR2         only a line in the log: elsewhere it restarts the server
   #   CHLD         a worker has ended
   class Manager
-    # While the application loads, the former end the process as they would any other; the latter wait.
+    # While the application loads, the former end the process as usual; the latter wait.
     SIGNALS = { stop: %w[TERM QUIT INT], others: %w[HUP TTIN TTOU USR1 USR2 CHLD] }.freeze
 
-    # The block gives the application; read_again: gives the settings as they are now, for HUP.
+    # The block returns the application; read_again: returns the current settings, for HUP.
     def initialize(settings, env: ENV, read_again: nil, &app)
       @settings = settings
       @read_again = read_again
@@ -44,7 +44,7 @@ module Oroshi
       @old_traps = {}
     end
 
-    # Serves until a signal ends it. Gives the exit code back.
+    # Serves until a signal ends it. Returns the exit code.
     def run
       prepare
       Log.event("serving #{@listeners.names.join(", ")}#{" (from #{@listeners.inherited})" if @listeners.inherited} " \
@@ -62,7 +62,7 @@ module Oroshi
       Log.event("done")
       0
     ensure
-      # Only the manager comes by here: workers end with exit!.
+      # Only the manager gets here: workers end with exit!.
       clean_up
     end
 
@@ -79,11 +79,11 @@ module Oroshi
       trap_signals(SIGNALS[:others])
       @app = @app_source.call
       warm_up if @settings.warmup
-      # Not before: a process that the application starts while it loads would hold the lifeline, too, and the workers
-      # would not notice at once when the manager dies.
+      # After loading: a process that the application starts while it loads would hold the lifeline, too, and hide the
+      # manager's death from the workers.
       @lifeline, @lifeline_held = IO.pipe
       slots = [@settings.max_workers * 2, 64].max # room for TTIN, and for workers that are stopping
-      # One worker more than there should be is there while another is replaced. One that is alone needs no others.
+      # One extra slot, because a replaced worker and its successor overlap. A single worker needs no wakers.
       @scoreboard = Native::Scoreboard.new(slots, @settings.max_workers > 1 ? @settings.max_workers + 1 : 0)
       @roster = Roster.new(target: @settings.max_workers, slots: slots, spawn_interval: @settings.spawn_interval,
                            err_respawn_interval: @settings.err_respawn_interval, stop_timeout: @settings.stop_timeout)
@@ -95,8 +95,7 @@ module Oroshi
       @watchdog = @settings.worker_timeout.positive? ? Watchdog.new(@settings.worker_timeout) : nil
     end
 
-    # Memory that the manager does not touch again is shared with all workers. So garbage goes now, and what stays is
-    # moved together.
+    # Workers share memory that the manager no longer changes. So this collects garbage, and compacts the rest.
     def warm_up
       return Process.warmup if Process.respond_to?(:warmup) # Ruby 3.3
 
@@ -119,13 +118,13 @@ module Oroshi
       @old_traps.each { |name, action| trap(name, action || "DEFAULT") }
       @listeners&.close
       @pid_file&.remove
-      # Workers that are still there, because something failed here, notice it by this and end.
+      # If a failure left workers running, they notice this and end.
       [@lifeline, @lifeline_held, @wake, @wake_up, *@channels.keys].each { |io| io&.close }
     end
 
     # --- the loop ---
 
-    # Until something happens or is due. Gives the signals back that have come.
+    # Waits for an event or a due time. Returns the signals that have arrived.
     def wait
       seconds = [@roster.next_decision&.-(now), @watchdog&.interval_s].compact.min
       readable, = IO.select([@wake, *@channels.keys], nil, nil, seconds && [seconds, 0].max)
@@ -154,11 +153,11 @@ module Oroshi
       @notifier.stopping
       refuse_new(how)
       act(@roster.stop(how, now, signal))
-      # Workers that are told one by one serve on till then.
+      # Workers that are stopped one by one serve until then.
       @listeners.close unless how == :slow_stop
     end
 
-    # Workers that start from now on have the new settings. What has been opened once stays as it is.
+    # New workers get the new settings. Files and sockets stay as they are.
     def read_settings_again
       return unless @read_again
 
@@ -178,7 +177,8 @@ module Oroshi
       Log.event("the configuration stays as it was")
     end
 
-    # Who has connected by now is still served: workers take what waits at the listeners before they close them.
+    # Clients that have connected are still served: workers accept those waiting at the listeners before they close
+    # them.
     def refuse_new(how)
       return if how == :slow_stop # the others serve on
 
@@ -193,8 +193,8 @@ module Oroshi
       Log.event("received USR1: cannot open a log anew: #{e.message}; the old one goes on")
     end
 
-    # systemd or `oroshi start` may go on (and end the old generation) when all workers are there. With SpawnInterval,
-    # when the first is: the others then come as slowly as the old ones go.
+    # Tells systemd or `oroshi start` that it may continue (and end the old generation): when all workers are ready, or
+    # with SpawnInterval the first, because the others start as slowly as the old ones stop.
     def say_ready
       return if @said_ready || !(@settings.spawn_interval ? @roster.any_ready? : @roster.complete?)
 
@@ -216,7 +216,7 @@ module Oroshi
       end
     end
 
-    # The worker may be gone already; then it is about to be reaped.
+    # The worker may have ended already; then it is reaped soon.
     def signal(worker, name)
       Process.kill(name, worker.pid)
     rescue Errno::ESRCH
@@ -242,7 +242,7 @@ module Oroshi
       @roster.not_started(slot, now)
     end
 
-    # In the child; never returns. The manager's traps and pipes are in place until the worker has its own.
+    # Runs in the child; never returns. The manager's traps and pipes stay until the worker has its own.
     def become_worker(slot, channel)
       worker = Worker.new(slot: slot, app: @app, settings: @settings, listeners: @listeners, scoreboard: @scoreboard,
                           logs: @logs, channel: channel, lifeline: @lifeline, quit_after: quit_after)
@@ -257,7 +257,7 @@ module Oroshi
       exit!(Worker::FAILED)
     end
 
-    # Drawn anew for each worker, so that those that started together do not end together.
+    # Random for each worker, so that workers that started together do not end together.
     def quit_after
       most = @settings.max_request_per_child
       least = @settings.min_request_per_child || most
@@ -307,7 +307,7 @@ module Oroshi
 
     # --- workers end ---
 
-    # Each of its own children by number: others, such as those of a hook, are not the manager's to wait for.
+    # Reaps its own children by pid: others, such as a hook's, are not the manager's.
     def reap
       @roster.workers.dup.each do |worker|
         next unless worker.pid && Process.waitpid(worker.pid, Process::WNOHANG)
@@ -341,7 +341,7 @@ module Oroshi
       status.exitstatus == Worker::TIMED_OUT ? "a request took too long" : "exit code #{status.exitstatus}"
     end
 
-    # What it was doing, if it was in the middle of a request.
+    # Returns the worker's request, if it was in the middle of one.
     def during(worker)
       left = @scoreboard.read(worker.slot)
       return "" unless left[:busy_s] && left[:request]

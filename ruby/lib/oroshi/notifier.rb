@@ -3,8 +3,8 @@
 require "socket"
 
 module Oroshi
-  # Tells whoever started the server that it is ready, or stopping: sd_notify(3), as systemd and `oroshi start --ready
-  # notify` understand it. Without NOTIFY_SOCKET it does nothing.
+  # Notifies the service manager that the server is ready or stopping: sd_notify(3), for systemd and `oroshi start
+  # --ready notify`. Does nothing without NOTIFY_SOCKET.
   class Notifier
     def initialize(env)
       @path = env["NOTIFY_SOCKET"]

@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 module Oroshi
-  # A file that an option names: ErrorLog, AccessLog, PidFile.
+  # A file of an option: ErrorLog, AccessLog, PidFile.
   module OptionFile
     # It cannot be opened. The message names the option, the file, and the next step.
     class Error < StandardError; end
@@ -15,7 +15,7 @@ module Oroshi
       raise Error, refusal(option, path, e)
     end
 
-    # Why the file could not be opened for writing, as a line; nil if it probably can. Leaves everything as it is.
+    # Returns why the file could not be opened for writing, as a line; nil if it probably can. Changes nothing.
     def mistake(option, path)
       folder = File.dirname(File.expand_path(path))
       problem = if File.directory?(path) then Errno::EISDIR

@@ -3,8 +3,8 @@
 require_relative "option_file"
 
 module Oroshi
-  # A file with the manager's process number. It is locked (flock) as long as the manager lives, so that a file which a
-  # killed one has left is told from one that counts.
+  # A file with the manager's pid. The manager locks it (flock) while it lives, which tells it from a killed manager's
+  # file.
   class PidFile
     # Another process holds the file.
     class Taken < StandardError; end
@@ -34,8 +34,8 @@ module Oroshi
 
     private
 
-    # The file, open and locked. Whoever held it may remove it after it was opened here and before it is locked; such a
-    # lock keeps nobody out, because the next one to start makes a new file. Then it is tried again.
+    # Returns the file, open and locked. Its holder may remove it between our open and our lock. Such a lock excludes
+    # nobody, because the next server makes a new file; then this tries again.
     def lock
       loop do
         file = OptionFile.opening("PidFile", @name) { File.open(@path, File::RDWR | File::CREAT, 0o644) }

@@ -4,22 +4,22 @@ require_relative "../oroshi"
 require_relative "command"
 
 module Oroshi
-  # `rackup -s oroshi`: what Rack::Handler and Rackup::Handler ask of a server.
+  # `rackup -s oroshi`: the interface that Rack::Handler and Rackup::Handler ask of a server.
   module RackHandler
-    # Serves `app` until it is told to stop. options: rackup's own (Host, Port and the like) and what stood after -O.
-    # Ends the process when the server cannot be started: 2 for wrong options, 1 for the rest.
+    # Serves `app` until told to stop. options: rackup's own (Host, Port and the like) and those after -O. Ends the
+    # process when the server cannot start: 2 for wrong options, 1 otherwise.
     def self.run(app, **options)
       options = for_rails(options)
       code = Command.reporting(with: "rackup -s oroshi") { Oroshi.serve(**options) { app } }
       exit code unless code.zero?
     end
 
-    # What `rails server` says that it boots, without the modules.
+    # The name that `rails server` shows, without the modules.
     def self.to_s
       "Rack::Handler::Oroshi"
     end
 
-    # One worker in development, as with Puma: its log can be read, and a debugger has the terminal to itself.
+    # One worker in development, as with Puma: its log stays readable, and a debugger has the terminal to itself.
     def self.for_rails(options)
       in_development = options.key?(:user_supplied_options) && options[:environment].to_s == "development"
       given = ENV["WEB_CONCURRENCY"].to_s != "" || options.keys.any? { |name| Settings.option(name)&.name == :max_workers }

@@ -6,14 +6,14 @@ require "did_you_mean/spell_checker"
 require_relative "settings/types"
 
 module Oroshi
-  # Every option, once: its names, what it may be, what it is when nobody says anything, and what it does.
+  # Every option, once: names, allowed values, default, and effect.
   #
-  # What a user writes arrives from three sides: `-O Name=Value` (Strings, or true without a value), a config file, and
-  # Ruby. All of it comes through `Settings.build`, which finds all mistakes at once.
+  # Users give options in three ways: `-O Name=Value` (Strings, or true without a value), a config file, and Ruby. All
+  # pass through `Settings.build`, which finds all mistakes at once.
   class Settings
     # name: in config files and in Ruby; flag: after -O (Rhebok's spelling); doc: one line for --help and docs/rack.md.
     Option = Struct.new(:name, :flag, :type, :default, :doc) do
-      # What a name is looked up by: `max_workers`, `MaxWorkers` and `maxworkers` are the same option.
+      # Returns the key for a name: `max_workers`, `MaxWorkers` and `maxworkers` are the same option.
       def self.key_of(name)
         name.to_s.delete("_").downcase
       end
@@ -25,7 +25,7 @@ module Oroshi
 
     option = ->(*fields) { Option.new(*fields).freeze }
     OPTIONS = [
-      # Where to listen. Host and Port count where neither Path nor Listen is given: rackup always gives a Port.
+      # Where to listen. Host and Port apply if neither Path nor Listen is given: rackup always gives a Port.
       option[:host, "Host", Types.text("an address or a name", "127.0.0.1"), "0.0.0.0",
              "the address to listen at; `localhost` means IPv4 and IPv6"],
       option[:port, "Port", Types.integer(0..65_535, example: 8080), 9292, "the port to listen at; 0: any that is free"],
@@ -92,7 +92,7 @@ module Oroshi
       option[:config_file, "ConfigFile", Types.text("a file", "config/oroshi.rb", optional: true), nil,
              "a Ruby file with options; it wins over the command line"],
 
-      # Code on occasions. Each gets the worker's number if it takes an argument.
+      # Hooks. Each receives the worker's number if it takes an argument.
       option[:before_fork, "BeforeFork", Types.hook, nil, "run in the manager before each worker starts"],
       option[:after_fork, "AfterFork", Types.hook, nil, "run in each worker before its first request"],
       option[:before_worker_exit, "BeforeWorkerExit", Types.hook, nil,
@@ -101,7 +101,7 @@ module Oroshi
 
     BY_KEY = OPTIONS.to_h { |one| [Option.key_of(one.name), one] }.freeze
 
-    # What other servers call it. Only for messages: whoever comes from there finds the name.
+    # Other servers' names, for messages that lead their users to ours.
     NAMES_ELSEWHERE = {
       "worker_processes" => "max_workers", "workers" => "max_workers", "bind" => "listen", "pid" => "pid_file",
       "pidfile" => "pid_file", "stderr_path" => "error_log", "stdout_path" => "access_log", "umask" => "path_mode",
@@ -112,13 +112,13 @@ module Oroshi
       "client_max_body_size" => "max_body"
     }.freeze
 
-    # What rackup and `rails server` hand to every server beside its own options.
+    # Options that rackup and `rails server` give to every server.
     OF_LAUNCHERS = %i[
       app builder caching config daemonize debug DoNotReverseLookup early_hints environment heapfile include
       log_stdout pid profile_file profile_mode quiet require restart_cmd server user_supplied_options warn
     ].freeze
 
-    # Something was wrong with the options. `mistakes` are lines for the user, all that there were.
+    # The options have mistakes: `mistakes` lists them all, as lines for the user.
     class Invalid < StandardError
       attr_reader :mistakes
 
@@ -128,12 +128,11 @@ module Oroshi
       end
     end
 
-    # One thing that a user wrote. spelled: how it stood there, for messages.
+    # An option that a user wrote. spelled: its spelling, for messages.
     Given = Struct.new(:name, :value, :spelled, :origin)
 
     class << self
-      # options: names (either spelling) to values; env: WEB_CONCURRENCY and PORT stand in where nothing else is given.
-      # Raises Invalid.
+      # options: names (either spelling) to values; env: WEB_CONCURRENCY and PORT are defaults. Raises Invalid.
       def build(options = {}, env: ENV)
         mistakes = []
         values = {}
@@ -153,7 +152,7 @@ module Oroshi
         new(values, origins)
       end
 
-      # The option of this name in either spelling, or nil.
+      # Returns the option of this name in either spelling, or nil.
       def option(name)
         BY_KEY[Option.key_of(name)]
       end
@@ -191,7 +190,7 @@ module Oroshi
         end
       end
 
-      # [option, value], or nil after a mistake.
+      # Returns [option, value], or nil after a mistake.
       def check(given, mistakes)
         found = option(given.name)
         flags = given.origin == "command line"
@@ -207,7 +206,7 @@ module Oroshi
         nil
       end
 
-      # How one writes it in the place where it was written wrongly.
+      # Returns a correct example for the place of the mistake.
       def example(option, given)
         fit = option.type.example
         case given.origin
@@ -217,7 +216,7 @@ module Oroshi
         end
       end
 
-      # What follows from what was given.
+      # Sets values that depend on others.
       def derive(values)
         values[:log_format] = :combined if values[:access_log] && !values.key?(:log_format)
       end
@@ -242,17 +241,17 @@ module Oroshi
       freeze
     end
 
-    # What is opened, or done, once and for all when the server starts.
+    # Settings that take effect only when the server starts.
     OPENED_ONCE = %i[host port path listen backlog reuseport path_mode warmup log_format access_log error_log pid_file
                      config_file].freeze
 
-    # These settings, but with the values that `before` has under `names`. Gives them back, and a line for each that differs.
+    # Returns these settings with the values of `before` under `names`, and a line for each that differs.
     def keeping(before, names)
       kept = names.to_h { |name| [name, before.public_send(name)] }
       [Settings.new(@values.merge(kept), @origins), changes_from(before, names)]
     end
 
-    # What is not as it was before: lines `MaxWorkers 4 (it was 2)`. Hooks are never the same, and not among them.
+    # Returns changes: lines `MaxWorkers 4 (it was 2)`. Hooks are never the same, and not included.
     def changes_from(before, names = OPTIONS.reject(&:hook?).map(&:name))
       names.filter_map do |name|
         option = self.class.option(name)
@@ -265,7 +264,7 @@ module Oroshi
       OPTIONS.select(&:hook?).map { |option| public_send(option.name) }
     end
 
-    # The values in effect, as lines `Name value (where it is from)`; for `oroshi-rack --check`.
+    # Returns the values in effect, as lines `Name value (origin)`; for `oroshi-rack --check`.
     def describe
       OPTIONS.map do |option|
         value = public_send(option.name)
@@ -274,7 +273,7 @@ module Oroshi
       end
     end
 
-    # A value as one would write it.
+    # Returns a value as a user would write it.
     def self.show(option, value)
       case value
       when nil then "not set"

@@ -3,10 +3,10 @@
 require "socket"
 
 module Oroshi
-  # What a body that responds to `call` is given (Rack 3): the client's connection, behind the answer's head. What is
-  # written is framed as the head has said. It belongs to the application, which closes it, now or later.
+  # The client's connection after the answer's head, for a body that responds to `call` (Rack 3). It frames written
+  # bytes as the head says. The application owns it and closes it, now or later.
   class Stream
-    # `io`: the socket. `chunked`: whether the body goes out in chunks. `discard`: whether there is none (HEAD).
+    # `io`: the socket. `chunked`: whether to send the body in chunks. `discard`: whether there is none (HEAD).
     def initialize(io, chunked, discard = false)
       @io = io
       @chunked = chunked
@@ -18,7 +18,7 @@ module Oroshi
     def readpartial(...) = @io.readpartial(...)
     def read_nonblock(...) = @io.read_nonblock(...)
 
-    # Sends all of the data. Returns how many bytes that were.
+    # Sends all of the data. Returns the number of bytes.
     def write(*pieces)
       raise IOError, "stream: it was closed for writing" unless @open
 
@@ -69,7 +69,7 @@ module Oroshi
 
     def closed? = !@open && @io.closed?
 
-    # Cuts the connection off: the client sees that the body is incomplete.
+    # Cuts the connection off, so that the client sees an incomplete body.
     def abort
       @open = false
       return if @io.closed?
@@ -92,13 +92,13 @@ module Oroshi
     end
   end
 
-  # The parts of a body as Strings. The native side asks for this when they are not that already.
+  # Returns the parts of a body as Strings, for the native side.
   def self.plain_body(parts)
     parts.map(&:to_s)
   end
 
-  # An application's headers as a Hash of Strings and Arrays of Strings, from whatever responds to `each` with pairs. The
-  # native side asks for this when they are not that already.
+  # Converts an application's headers to a Hash of Strings and Arrays of Strings, from anything whose `each` yields
+  # pairs, for the native side.
   def self.plain_headers(headers)
     plain = {}
     headers.each do |name, value|

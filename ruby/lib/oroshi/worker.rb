@@ -1,15 +1,15 @@
 # frozen_string_literal: true
 
 module Oroshi
-  # What happens in a worker's process, around the native part that serves: hooks, signals, the end. It never returns to
-  # the code that forked it.
+  # A worker process, around the native part that serves: hooks, signals, the end. It never returns to the code that
+  # forked it.
   #
-  #   TERM, QUIT   end after the present request and what follows on kept connections
-  #   INT          end after the present request
-  #   USR1         open logs anew
-  #   URG          from the manager: the present request takes too long; say where it stands, and end
+  #   TERM, QUIT   end after the current request and further ones on kept connections
+  #   INT          end after the current request
+  #   USR1         reopen logs
+  #   URG          from the manager: the current request takes too long; log where it is, and end
   class Worker
-    # Exit codes. TIMED_OUT tells the manager that nothing more is wrong than a request that took too long.
+    # Exit codes. TIMED_OUT tells the manager that the only problem was a request over its limit.
     DONE = 0
     FAILED = 1
     TIMED_OUT = 124
@@ -21,8 +21,8 @@ module Oroshi
     # The native side wants a number.
     ANY_SIZE = (1 << 62) - 1
 
-    # channel: where the manager hears from this worker; lifeline: a pipe that ends when the manager does;
-    # quit_after: requests after which it asks to be replaced, or nil.
+    # channel: carries this worker's reports to the manager; lifeline: a pipe that ends with the manager; quit_after:
+    # requests after which it asks to be replaced, or nil.
     def initialize(slot:, app:, settings:, listeners:, scoreboard:, logs:, channel:, lifeline:, quit_after:)
       @slot = slot
       @app = app
@@ -37,7 +37,7 @@ module Oroshi
       @native = nil
     end
 
-    # To be called first, while the manager's traps still catch what comes; `run` is then given what that was.
+    # Call this first, while the manager's traps still catch signals; then pass those to `run`.
     def trap_signals
       %w[HUP TTIN TTOU USR2 WINCH].each { |name| trap(name, "IGNORE") } # the manager's
       trap("CHLD", "DEFAULT")
@@ -47,7 +47,7 @@ module Oroshi
       trap("URG") { give_up }
     end
 
-    # told: signals that have come too early for the traps above. Ends the process.
+    # told: signals that arrived before the traps above. Ends the process.
     def run(told: [])
       told.each do |name|
         case name
@@ -90,15 +90,15 @@ module Oroshi
       Log.event("worker #{@slot}: cannot open a log anew: #{e.message}")
     end
 
-    # The manager has seen a request over WorkerTimeout, and the native handler of this signal has told its client. If
-    # the request has ended after all in that moment, the worker just goes on.
+    # The manager has seen a request over WorkerTimeout, and the native handler of this signal has answered its client.
+    # If the request has just ended after all, the worker goes on.
     def give_up
       now = @scoreboard.read(@slot)
       return unless now[:busy_s] && now[:busy_s] >= @settings.worker_timeout
 
       @native.hand_over # nobody else is to suffer
 
-      # What is above this trap and below the call of the application is no news.
+      # Leaves out this trap's own lines and those below the application's call.
       where = caller.drop_while { |line| line.start_with?(__FILE__) }.take_while { |line| !line.start_with?(__FILE__) }
       Log.event("worker #{@slot}: #{now[:request]} took longer than WorkerTimeout, #{Log.duration(now[:busy_s])}; " \
                 "#{now[:told] ? "its client got 504" : "its answer had begun and is cut off"}; it was here:\n" \
@@ -111,15 +111,15 @@ module Oroshi
       Oroshi.call_hook(hook, @slot)
     end
 
-    # Short enough for a pipe to take it whole, even when the manager is busy. If it is gone, the lifeline says so.
+    # Short enough for a pipe to take it whole, even if the manager is busy. Without a manager, the lifeline ends the
+    # worker.
     def tell_manager(word)
       @channel.write_nonblock("#{word}\n")
     rescue SystemCallError, IO::WaitWritable
       nil
     end
 
-    # Without at_exit blocks: those that were there before the fork are the manager's, such as rackup's, which removes
-    # its pid file.
+    # Skips at_exit blocks: they are the manager's, from before the fork, such as rackup's, which removes its pid file.
     def leave(code)
       [$stdout, $stderr].each(&:flush)
     rescue SystemCallError, IOError

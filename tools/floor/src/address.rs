@@ -1,4 +1,4 @@
-//! Where to connect: TCP over IPv4, or a unix socket by its path.
+//! The address to connect to: TCP over IPv4, or a unix socket by its path.
 
 use std::fmt;
 use std::net::SocketAddrV4;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use rustix::net::{AddressFamily, SocketAddrUnix};
 
-/// An address in the form that `connect` takes, so that nothing is converted per connection.
+/// An address in the form for `connect`, so that connecting converts nothing.
 pub enum Address {
     /// `127.0.0.1:8080`
     Tcp(SocketAddrV4),
@@ -15,7 +15,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// The family that its sockets belong to.
+    /// Returns the address family.
     pub fn family(&self) -> AddressFamily {
         match self {
             Self::Tcp(_) => AddressFamily::INET,

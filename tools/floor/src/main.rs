@@ -1,8 +1,7 @@
-//! The floor under an HTTP load generator: the CPU that the kernel alone asks for.
+//! The floor under an HTTP load generator: the CPU time that the kernel alone needs.
 //!
 //! One thread, one epoll loop, a fixed request. The answer is neither parsed nor timed: its first bytes count as the
-//! whole of it, so the server must answer in one piece (a few bytes of body). What a load generator costs above this
-//! is what the generator itself costs.
+//! whole, so the server must answer in one piece (a few bytes of body). A load generator's cost above this is its own.
 //!
 //! ```text
 //! floor ADDRESS [CONNECTIONS] [SECONDS] [close]
@@ -48,12 +47,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// What to do: the command line, understood.
+/// The parsed command line.
 struct Plan {
     address: Address,
     connections: usize,
     duration: Duration,
-    /// A connection per request.
+    /// Opens a connection per request.
     close: bool,
 }
 
@@ -81,7 +80,7 @@ impl Plan {
     }
 }
 
-/// What was done, and what it cost this process since it started.
+/// The work done, and its cost since the process started.
 struct Done {
     requests: u64,
     wall: Duration,
@@ -102,10 +101,10 @@ impl Done {
     }
 }
 
-/// One place in the set of connections. Its index is what epoll hands back.
+/// An entry of the connection table. epoll returns its index.
 struct Slot {
     socket: OwnedFd,
-    /// The request is out; the next bytes are its answer.
+    /// The request is sent; the next bytes are its answer.
     sent: bool,
 }
 
@@ -146,8 +145,8 @@ fn run(plan: &Plan) -> Result<Done, String> {
     Ok(Done { requests, wall, user, total })
 }
 
-/// Opens a connection without waiting for it. On a unix socket it stands at once, so the request goes out here; over
-/// TCP the first event says that it stands.
+/// Opens a connection without waiting for it. A unix socket connects at once, so the request goes out here; over TCP
+/// the first event reports the connection.
 fn open(epoll: &OwnedFd, address: &Address, request: &[u8], index: usize) -> SysResult<Slot> {
     let socket =
         net::socket_with(address.family(), SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?;
@@ -162,7 +161,7 @@ fn open(epoll: &OwnedFd, address: &Address, request: &[u8], index: usize) -> Sys
             }
         }
         Address::Unix(address) => {
-            // A full backlog is not announced by epoll. The server needs the processor to drain it.
+            // epoll does not report a full backlog. The server needs the CPU to drain it.
             while let Err(e) = net::connect(&slot.socket, address) {
                 if e != Errno::AGAIN {
                     return Err(e);
@@ -176,12 +175,12 @@ fn open(epoll: &OwnedFd, address: &Address, request: &[u8], index: usize) -> Sys
     Ok(slot)
 }
 
-/// What an event on a connection came to.
+/// The result of an event on a connection.
 enum Turn {
     Waits,
-    /// Answered, and the next request is out.
+    /// Answered, and the next request is sent.
     Answered,
-    /// Answered, and this connection has done its one request.
+    /// Answered, and this connection's only request is done.
     Ended,
 }
 
@@ -199,18 +198,18 @@ fn turn(slot: &mut Slot, request: &[u8], close: bool, answer: &mut [u8]) -> SysR
     }
 }
 
-/// Sends the request. It always fits: the socket's buffer is empty whenever it is its turn.
+/// Sends the request. It always fits, because the socket's buffer is empty.
 fn send(slot: &mut Slot, request: &[u8]) -> SysResult<()> {
     slot.sent = true;
     net::send(&slot.socket, request, SendFlags::NOSIGNAL).map(|_| ())
 }
 
-/// User and total CPU time of this process. The total is exact; the user's part comes in clock ticks.
+/// Returns user and total CPU time of this process. The total is exact; the user's part comes in clock ticks.
 fn cpu_times() -> Result<(Duration, Duration), String> {
     let exact = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     let total = Duration::new(exact.tv_sec as u64, exact.tv_nsec as u32);
     let stat = std::fs::read_to_string("/proc/self/stat").map_err(|e| format!("/proc/self/stat: {e}"))?;
-    // The 14th field; the second, the program's name, is the only one that can hold spaces.
+    // The 14th field; only the second, the program's name, can contain spaces.
     let ticks = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(11)?.parse::<f64>().ok());
     let ticks = ticks.ok_or("/proc/self/stat: no user time in it")?;
     Ok((Duration::from_secs_f64(ticks / rustix::param::clock_ticks_per_second() as f64), total))

@@ -1,4 +1,4 @@
-//! The hub's floor against raw sockets: a handshake that fits, and every message to everybody, in order.
+//! Tests the hub's floor with raw sockets: a correct handshake, and every message to every subscriber, in order.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -56,7 +56,7 @@ fn every_message_goes_to_everybody_in_order() {
     let mut publisher = floor.connect();
     let messages = ["short".to_owned(), "x".repeat(1000)];
     for message in &messages {
-        // In two pieces: a body may come behind its head.
+        // In two pieces: a body may follow its head later.
         write!(publisher.get_mut(), "POST /pub HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", message.len())
             .unwrap();
         write!(publisher.get_mut(), "{message}").unwrap();

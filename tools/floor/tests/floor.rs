@@ -1,4 +1,4 @@
-//! The program against a server that counts: every request is one, whole, and answered.
+//! Tests the program against a server that counts: every request is complete and answered.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use std::thread;
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// What a server saw.
+/// A server's counts.
 #[derive(Default)]
 struct Seen {
     connections: AtomicU64,
@@ -25,7 +25,7 @@ fn serve(stream: impl Read + Write, seen: &Seen, limit: usize) {
         let mut close = false;
         loop {
             let mut line = String::new();
-            // The client is cut off wherever it stands when its time is over.
+            // The client may stop anywhere when its time is over.
             if !matches!(stream.read_line(&mut line), Ok(1..)) {
                 return;
             }
@@ -41,7 +41,7 @@ fn serve(stream: impl Read + Write, seen: &Seen, limit: usize) {
     }
 }
 
-/// A server on a free port; gives its address.
+/// Starts a server on a free port; returns its address.
 fn tcp(limit: usize) -> (String, Arc<Seen>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, seen) = (listener.local_addr().unwrap().to_string(), Arc::new(Seen::default()));
@@ -59,7 +59,7 @@ fn floor(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_floor")).args(args).output().unwrap()
 }
 
-/// Requests per second, as printed.
+/// Returns the printed requests per second.
 fn rate(output: &Output) -> f64 {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{err}");

@@ -1,7 +1,7 @@
 //! The report as ab prints it, line by line and column by column, for scripts that read ab.
 //!
-//! The layout is ab's, the figures are ours: where ab's are not true (docs/bench.md, "As ab prints it", lists where), they are
-//! what was measured. `files` writes what ab's `-g` and `-e` do.
+//! The layout is ab's. The figures are as measured, also where ab's own are wrong (docs/bench.md, "As ab prints
+//! it", lists these). `files` writes the files of `-g` and `-e`.
 
 mod files;
 
@@ -16,14 +16,14 @@ pub(crate) use files::{RequestLog, percentiles};
 /// The percentages that ab lists; the last one is the longest request.
 const PERCENTAGES: [u32; 9] = [50, 66, 75, 80, 90, 95, 98, 99, 100];
 
-/// What the report does not learn from the record.
+/// Settings of the report that the record does not have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Digits after the point of milliseconds; ab has none.
+    /// Decimals of milliseconds; ab has none.
     pub(crate) decimals: usize,
-    /// Answers of different lengths are no failures: ab's `-l`.
+    /// Whether responses of different lengths are accepted: ab's `-l`.
     pub(crate) any_length: bool,
-    /// Whether requests have a body: then the report says how much was sent.
+    /// Whether requests have a body; the report then has the sent bytes.
     pub(crate) sends_body: bool,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Options {
 pub(crate) fn report(record: &Record, url: &str, options: Options) -> String {
     let options = Options { any_length: options.any_length || !one_document(record), ..options };
     let (host, port) = host_and_port(&record.plan.origins[0].address);
-    // As many lines as ab prints before its report.
+    // ab prints as many lines before its report.
     let mut text = format!("This is oroshi, Version {}, with its report laid out as ab's\n", env!("CARGO_PKG_VERSION"));
     text += "HTTP/1.1, and connections are kept unless --close: not what ab does by itself\n";
     text += "docs/bench.md lists what else differs\n\n";
@@ -45,7 +45,7 @@ pub(crate) fn report(record: &Record, url: &str, options: Options) -> String {
     text
 }
 
-/// Whether all requests are for the same document: only then is another length a sign of anything.
+/// Whether all requests are for the same document; only then does a different length mean a failure.
 fn one_document(record: &Record) -> bool {
     let plan = &record.plan;
     plan.script.is_none() && plan.origins.len() == 1 && plan.origins[0].requests.len() == 1
@@ -55,7 +55,7 @@ fn line(label: &str, value: impl std::fmt::Display) -> String {
     format!("{label:<24}{value}\n")
 }
 
-/// Who was asked, and for what.
+/// Returns the lines about the server and the document.
 fn subject(record: &Record, url: &str, host: &str, port: &str, options: Options) -> String {
     let (origins, answers) = (&record.plan.origins, &record.answers);
     // ab keeps the first word.
@@ -65,7 +65,7 @@ fn subject(record: &Record, url: &str, host: &str, port: &str, options: Options)
     text += &line("Server Port:", port);
     if let Some(tls) = &answers.tls {
         let (cipher, bits) = cipher(&tls.cipher);
-        // ab has the size of the certificate's key in the third place.
+        // ab prints the size of the certificate's key as the third part.
         text += &line("SSL/TLS Protocol:", format!("{},{cipher},?,{bits}", tls.protocol));
         let name = url.parse::<Endpoint>().ok().map(|endpoint| endpoint.host().to_owned());
         // An address is never sent as a name (RFC 6066, section 3).
@@ -86,7 +86,7 @@ fn and_others(first: &str, all: usize) -> String {
     if all > 1 { format!("{first} (and {} more)", all - 1) } else { first.to_owned() }
 }
 
-/// The two halves of `host:port`; a unix socket has one.
+/// Splits `host:port`; a unix socket has no port.
 fn host_and_port(address: &str) -> (&str, &str) {
     if address.starts_with("unix:") {
         return (address, "none");
@@ -95,14 +95,14 @@ fn host_and_port(address: &str) -> (&str, &str) {
     (host.trim_matches(['[', ']']), port)
 }
 
-/// A cipher suite as OpenSSL calls it, hence ab, and the length of its key in bits.
+/// Returns OpenSSL's name of a cipher suite, which ab prints, and the length of its key in bits.
 fn cipher(suite: &str) -> (String, &'static str) {
     let bits = match suite {
         _ if suite.contains("AES_128") => "128",
         _ if suite.contains("AES_256") || suite.contains("CHACHA20") => "256",
         _ => "?",
     };
-    // Those of TLS 1.3 have the same name everywhere.
+    // The suites of TLS 1.3 have the same name everywhere.
     let name = match suite.split_once("_WITH_") {
         None => suite.to_owned(),
         Some((exchange, rest)) => {
@@ -113,7 +113,7 @@ fn cipher(suite: &str) -> (String, &'static str) {
     (name, bits)
 }
 
-/// How many requests went where, and how many bytes.
+/// Returns the lines that count requests and bytes.
 fn counts(record: &Record, options: Options) -> String {
     let (plan, answers) = (&record.plan, &record.answers);
     let sum =
@@ -168,14 +168,14 @@ fn rates(record: &Record, options: Options) -> String {
     text
 }
 
-/// Connecting and service time of each completed request together, and bounds of those that had no answer.
+/// Returns the total times of completed requests (connecting and service), with bounds for unfinished ones.
 pub(super) fn totals(record: &Record) -> Latency {
     let mut totals = record.connection_times.as_ref().map_or_else(Latency::new, |times| times.total.histogram.clone());
     let latency = &record.latency;
     totals.merge_censored(match record.plan.load {
-        // Such a request is due when its connecting begins.
+        // A request on a new connection is due when connecting begins.
         Load::Closed => &latency.response.histogram,
-        // Here it may have waited for a connection before, which is not in these times.
+        // A request may have waited for a connection; these times do not include that.
         Load::Open { .. } => &latency.service.histogram,
     });
     totals
@@ -184,7 +184,7 @@ pub(super) fn totals(record: &Record) -> Latency {
 /// One line of the table.
 struct Row<'l> {
     label: &'static str,
-    /// What it is called in warnings.
+    /// The name in warnings.
     name: &'static str,
     latency: &'l Latency,
 }
@@ -213,7 +213,7 @@ fn connection_times(record: &Record, decimals: usize) -> String {
     text
 }
 
-/// How much wider a column is that holds so many digits after the point.
+/// Returns how much wider a column with decimals is.
 fn wider(decimals: usize) -> usize {
     if decimals > 0 { decimals + 1 } else { 0 }
 }
@@ -243,14 +243,14 @@ impl Row<'_> {
         format!("{:<12}{min:>w5$} {mean:>w4$} {sd:>w_sd$.digits$} {median:>w6$} {max:>w7$}\n", self.label)
     }
 
-    /// ab's warning when mean and median are apart, from the times themselves; and one of ours.
+    /// Returns ab's warning about mean and median that differ, and oroshi's about a median that is a bound.
     fn doubts(&self) -> String {
         let (mean, sd, median) = (self.latency.mean(), self.latency.stdev(), self.median());
         let mut text = String::new();
-        // The median is the upper end of its bucket, which is less than a thousandth wide.
+        // The median is the upper end of its bucket, whose width is less than a thousandth.
         let (low, high) = (median.value() as f64 * 0.999, median.value() as f64);
         let apart = (mean - high).max(low - mean);
-        // How far a mean that is above may be from a median of which only a bound is known, nobody knows.
+        // If the median is a lower bound, the distance to a greater mean is unknown.
         let known = !median.is_bound() || mean < low;
         if known && apart > 2.0 * sd {
             text += &format!("ERROR: The median and mean for {} are more than twice the standard\n", self.name);
@@ -267,7 +267,7 @@ impl Row<'_> {
     }
 }
 
-/// One line of the list of percentages. What is only a bound says so where ab says what the last one is.
+/// Returns one line of the list of percentages; a remark marks the longest request and lower bounds.
 fn percentage(totals: &Latency, percent: u32, decimals: usize) -> String {
     let Some(quantile) = totals.quantile(f64::from(percent) / 100.0) else { return String::new() };
     let width = 5 + wider(decimals);
@@ -279,7 +279,7 @@ fn percentage(totals: &Latency, percent: u32, decimals: usize) -> String {
     format!(" {percent:>3}%  {:>width$}{remark}\n", quantile_ms(quantile, decimals))
 }
 
-/// Milliseconds of a quantile; a bound is not rounded up.
+/// Writes a quantile in milliseconds; a lower bound is not rounded up.
 fn quantile_ms(quantile: Quantile, decimals: usize) -> String {
     let unit = 10_u64.pow(6 - decimals.min(6) as u32);
     match quantile {
@@ -288,7 +288,7 @@ fn quantile_ms(quantile: Quantile, decimals: usize) -> String {
     }
 }
 
-/// Milliseconds, rounded as ab rounds: halves go up.
+/// Writes milliseconds, rounded like ab: halves go up.
 fn ms(ns: u64, decimals: usize) -> String {
     let unit = 10_u64.pow(6 - decimals.min(6) as u32);
     let units = (ns + unit / 2) / unit;

@@ -1,8 +1,8 @@
 //! `--fail-if`: conditions that make a run a failure, such as `p99>10ms`, `errors>0.1%` or `rps<50k`.
 //!
-//! A condition is about what was measured. It passes only if it does so whatever the requests without an answer would
-//! have taken. Where that decides it, or where nothing was measured, it is undecided, and the run has failed: a gate that
-//! lets the unknown pass is no gate.
+//! A condition compares a measured value with a limit. It passes only if it passes however long the unfinished
+//! requests would have taken. If they decide the outcome, or if nothing was measured, the condition is undecided
+//! and the run has failed: CI must not pass on ignorance.
 
 use std::str::FromStr;
 
@@ -89,7 +89,7 @@ impl FromStr for Threshold {
 /// A condition's three parts.
 ///
 /// # Errors
-/// When they are not there, in words.
+/// If one is missing, in words.
 pub(super) fn split(text: &str) -> Result<(&str, Op, &str), String> {
     let expected = || format!("`{text}`: expected METRIC OP VALUE with >, >=, < or <=, as in 'p99>10ms'");
     let at = text.find(['<', '>']).ok_or_else(expected)?;
@@ -105,7 +105,7 @@ pub(super) fn split(text: &str) -> Result<(&str, Op, &str), String> {
 }
 
 impl Threshold {
-    /// Holds the condition against a run.
+    /// Judges a run by the condition.
     pub(crate) fn judge(&self, record: &Record) -> Condition {
         let limit = match self.limit {
             Limit::Value(value) => Ok(value),
@@ -117,7 +117,7 @@ impl Threshold {
     }
 }
 
-/// Holds what was measured, beside its limit, against a condition; or why it was not. `show` writes a value.
+/// Judges a measured value, or the reason why there is none, by a condition. `show` writes a value.
 pub(super) fn judged(
     condition: &str,
     op: Op,
@@ -133,7 +133,7 @@ pub(super) fn judged(
             return Condition { condition, metric, outcome, value: None, at_least: false, measured };
         }
     };
-    // The two ends of what it may be decide for all that lies between them.
+    // If both bounds have the same outcome, every value between them has it too.
     let [easier, harder] = if op.upwards() { [Some(least), most] } else { [most, Some(least)] };
     let outcome = match (easier, harder) {
         (Some(value), _) if op.holds(value, limit) => ConditionOutcome::Failed,
@@ -155,12 +155,12 @@ pub(super) fn judged(
     Condition { condition, metric, outcome, value: Some(least), at_least: !exact, measured }
 }
 
-/// What a measured value can be.
+/// The bounds of a measured value.
 #[derive(Clone, Copy)]
 pub(super) struct Measured {
-    /// The least.
+    /// The lower bound.
     pub(super) least: f64,
-    /// The most: the same where it is known, `None` where there is no bound.
+    /// The upper bound: equal to `least` for a known value; `None`: unbounded.
     pub(super) most: Option<f64>,
 }
 
@@ -171,7 +171,7 @@ impl Measured {
     }
 }
 
-/// Which way digits may be lost: a bound is to stay one.
+/// The direction of rounding: a rounded bound must still be a bound.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rounding {
     Down,
@@ -258,7 +258,7 @@ impl Op {
         }
     }
 
-    /// Whether greater values make it hold.
+    /// Whether the condition holds for greater values.
     fn upwards(self) -> bool {
         matches!(self, Self::More | Self::AtLeast)
     }
@@ -270,7 +270,7 @@ pub(super) fn latency(clock: &ClockRecord, figure: Figure) -> Result<Measured, S
     match figure {
         _ if times.is_empty() => Err(none()),
         Figure::Mean if times.censored() == 0 => Ok(Measured::exactly(times.mean())),
-        // One request that never ends moves the mean anywhere.
+        // One request that never ends can move the mean anywhere.
         Figure::Mean => Ok(Measured { least: times.least_mean(), most: None }),
         Figure::Quantile(q) => match times.quantile(q).ok_or_else(none)? {
             Quantile::Exact(ns) => Ok(Measured::exactly(ns as f64)),
@@ -316,7 +316,7 @@ pub(super) fn figure_of(name: &str) -> Option<Figure> {
 }
 
 fn unknown(name: &str) -> String {
-    // p999 is how some tools write p99.9.
+    // Some tools write p99.9 as p999.
     let spelled =
         name.strip_prefix("p99").filter(|d| !d.is_empty() && d.chars().all(|c| c == '9')).map(|d| format!("p99.{d}"));
     let dotted: Vec<String> = CLOCKS.iter().flat_map(|(c, _)| FIGURES.map(|f| format!("{c}.{f}"))).collect();
@@ -338,7 +338,7 @@ pub(super) fn has_unit(text: &str) -> bool {
     text.ends_with(|c: char| c.is_ascii_alphabetic())
 }
 
-/// Enough digits to see on which side of the limit it lies.
+/// Writes a time with enough digits to see on which side of the limit it lies.
 pub(super) fn precise_time(ns: f64, way: Rounding) -> String {
     let (scale, unit) =
         [(1e9, "s"), (1e6, "ms"), (1e3, "us")].into_iter().find(|(s, _)| ns >= *s).unwrap_or((1.0, "ns"));
@@ -472,8 +472,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// Whatever the requests without an answer would have taken, those that were never sent among them: what is printed,
-        /// what is in the JSON and what was decided are true.
+        /// Whatever the requests without an answer would have taken, those that were never sent among them: what is
+        /// printed, what is in the JSON and what was decided are true.
         #[test]
         fn nothing_that_is_said_turns_out_to_be_false(
             answered in prop::collection::vec(ns(), 0..40),

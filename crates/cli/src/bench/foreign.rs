@@ -1,4 +1,4 @@
-//! What users of other tools type: wrk's, oha's or k6's flags, and what to type here for them. The tables are those of docs/bench.md.
+//! Flags of other tools (wrk, oha, k6 ...), and the flags of oroshi in their place. The tables are in docs/bench.md.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -14,17 +14,17 @@ const HEADING: &str = "\n## Flags of other tools\n";
 /// Programs whose flags have one dash or two, whatever their length.
 const EITHER_DASH: [&str; 2] = ["hey", "vegeta"];
 
-/// A row of a tool's table.
+/// A row of a tool's table in docs/bench.md.
 #[derive(Debug)]
 struct Row {
     tool: &'static str,
     theirs: Vec<&'static str>,
-    /// What to type here; empty: nothing is needed; `no`: there is nothing.
+    /// The flag of oroshi; empty: no flag is needed; `no`: there is no equivalent.
     ours: &'static str,
     remark: String,
 }
 
-/// All rows of all tools.
+/// Returns all rows of all tools.
 fn rows() -> Vec<Row> {
     let section = PAGE.split(HEADING).nth(1).unwrap_or_default().split("\n## ").next().unwrap_or_default();
     let mut rows = Vec::new();
@@ -34,7 +34,7 @@ fn rows() -> Vec<Row> {
         for line in part.lines().filter(|line| line.starts_with("| `-")) {
             let [_, theirs, ours, remark, _] = line.split('|').collect::<Vec<_>>()[..] else { continue };
             let theirs = theirs.split('`').skip(1).step_by(2).collect();
-            // "The same" is what the row above says.
+            // "The same" repeats the row above.
             let rest =
                 remark.trim().strip_prefix("the same").filter(|rest| rest.is_empty() || rest.starts_with([';', ',']));
             let remark = rest.map_or_else(|| remark.trim().to_owned(), |rest| format!("{above}{rest}"));
@@ -58,7 +58,7 @@ impl Row {
         let whose = format!("{}'s {flag}", self.tool);
         let (ours, remark) = (plain(self.ours), plain(&self.remark));
         match (ours.as_str(), remark.is_empty()) {
-            ("no", _) => format!("{whose} has nothing here: {remark}"),
+            ("no", _) => format!("{whose} has no equivalent here: {remark}"),
             ("", _) => format!("{whose} is not needed here: {remark}"),
             (_, true) => format!("{whose} is {ours} here"),
             (_, false) => format!("{whose} is {ours} here ({remark})"),
@@ -66,13 +66,14 @@ impl Row {
     }
 }
 
-/// What a flag that is unknown here means elsewhere, a line per tool.
+/// Explains a flag of other tools, in one line per tool.
 fn meanings(rows: &[Row], flag: &str) -> Vec<String> {
     rows.iter().filter(|row| row.has(flag)).map(|row| row.words(flag)).collect()
 }
 
-/// What is said of a command line with a flag of another tool: of one with a single dash and several letters, which would be taken for
-/// several flags or for a value.
+/// Explains the first flag of another tool that has one dash and several letters.
+///
+/// The parser would read such a flag as several flags or as a value.
 pub(crate) fn single_dash(command: &Command, words: &[OsString]) -> Option<String> {
     let words: Vec<&str> = words.iter().map_while(|word| word.to_str()).take_while(|word| *word != "--").collect();
     let rows = rows();
@@ -86,7 +87,7 @@ pub(crate) fn single_dash(command: &Command, words: &[OsString]) -> Option<Strin
     Some(told(foreign, &meanings(&rows, foreign)))
 }
 
-/// What is said instead of the parser's words, if it has come upon a flag of another tool.
+/// Explains an unknown flag in place of the parser's error, if another tool has it.
 pub(crate) fn unknown(command: &Command, error: &clap::Error) -> Option<String> {
     if error.kind() != ErrorKind::UnknownArgument {
         return None;
@@ -98,7 +99,7 @@ pub(crate) fn unknown(command: &Command, error: &clap::Error) -> Option<String> 
     if !found.is_empty() {
         return Some(told(flag, &found));
     }
-    // A slip of the pen, in a flag of ours or in one of theirs.
+    // A typing error, in a flag of oroshi or of another tool.
     let ours: Vec<String> = command.get_arguments().filter_map(|arg| Some(format!("--{}", arg.get_long()?))).collect();
     let theirs = rows.iter().flat_map(|row| &row.theirs).copied().filter(|flag| flag.starts_with("--"));
     let near = nearest(flag, ours.iter().map(String::as_str).chain(theirs)).filter(|_| flag.starts_with("--"))?;
@@ -110,7 +111,7 @@ pub(crate) fn unknown(command: &Command, error: &clap::Error) -> Option<String> 
 
 fn told(flag: &str, meanings: &[String]) -> String {
     format!(
-        "error: {flag} is no flag of oroshi bench\n  {}\n  next: `oroshi bench --help` lists all flags; docs/bench.md has those of other tools",
+        "error: {flag} is no flag of oroshi bench\n  {}\n  next: `oroshi bench --help` lists all flags; docs/bench.md lists those of other tools",
         meanings.join("\n  ")
     )
 }
@@ -149,7 +150,7 @@ mod tests {
                 &[
                     "oha's -z is -d here",
                     "hey's -z is -d here",
-                    "ab's -z has nothing here: attributes of ab's HTML table",
+                    "ab's -z has no equivalent here: attributes of ab's HTML table",
                 ][..],
             ),
             ("-q 5 http://h/", &["oha's -q is -R here", "hey's -q is -R here"]),
@@ -157,13 +158,13 @@ mod tests {
             ("-redirects=3 http://h/", &["vegeta's -redirects"]),
             ("--redirct 3 http://h/", &["oha's --redirect is not needed", "always"]),
             ("--vus 5 http://h/", &["k6's --vus is -c here"]),
-            ("--http2 http://h/", &["oha's --http2 has nothing here"]),
+            ("--http2 http://h/", &["oha's --http2 has no equivalent here"]),
             ("-disable-keepalive http://h/", &["hey's -disable-keepalive is --close here"]),
             ("-rate=50 http://h/", &["vegeta's -rate is -R here"]),
             ("--u_latency http://h/", &["wrk2's --u_latency is -L here"]),
             (
                 "-X POST http://h/",
-                &["curl's -X is -m here", "ab's -X has nothing here: there are no proxies here; --connect-to"],
+                &["curl's -X is -m here", "ab's -X has no equivalent here: there are no proxies here; --connect-to"],
             ),
             ("-i http://h/", &["ab's -i is -m HEAD here", "h2load's -i is --urls here"]),
             ("--warm-up-time=3 http://h/", &["h2load's --warm-up-time is -w here"]),

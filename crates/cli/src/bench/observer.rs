@@ -1,4 +1,4 @@
-//! What the user sees and can do while a run lasts: the live line, Ctrl-C, and the logs that are written meanwhile.
+//! The live line of a run, Ctrl-C, and the logs that are written during a run.
 
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal};
@@ -14,7 +14,7 @@ use super::ab::RequestLog;
 use super::open_kept;
 use oroshi_words::units;
 
-/// How the log is called in messages.
+/// The log's name in messages.
 const HDR_LOG: &str = "the HdrHistogram log";
 
 /// Follows a run on the terminal.
@@ -23,16 +23,16 @@ pub(crate) struct Live {
     line: ProgressBar,
     shutdown: Shutdown,
     connections: usize,
-    /// Of a run of a fixed number.
+    /// The number of requests, if it is fixed.
     requests: Option<u64>,
     log: Option<HdrLog>,
     each: Option<RequestLog>,
-    /// Words before the figures, for runs that are part of something.
+    /// Words before the figures, if the run is part of a series.
     label: String,
 }
 
 impl Live {
-    /// A live line on standard error if that is a terminal, and nothing otherwise.
+    /// Returns a live line on standard error, if that is a terminal.
     pub(crate) fn new(shutdown: Shutdown, connections: usize, requests: Option<u64>, log: Option<HdrLog>) -> Self {
         let line = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
         if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {
@@ -41,30 +41,30 @@ impl Live {
         Self { line, shutdown, connections, requests, log, each: None, label: String::new() }
     }
 
-    /// The same with a list of all requests.
+    /// Adds a log of all requests.
     pub(crate) fn listing(self, each: Option<RequestLog>) -> Self {
         Self { each, ..self }
     }
 
-    /// The same with words before the figures, and without warnings: those who run many parts tell them once.
+    /// Puts words before the figures, and omits warnings, because the caller prints the warnings of all parts once.
     pub(crate) fn labelled(self, label: String) -> Self {
         Self { label, ..self }
     }
 
-    /// From now on it shows another part: words before its figures, and its connections.
+    /// Switches to another part of a series: other words before the figures, other connections.
     pub(crate) fn part(&mut self, label: String, connections: usize) {
         self.note(&label);
         (self.label, self.connections) = (label, connections);
     }
 
-    /// Shows this until the next figures come.
+    /// Shows a text until the next figures arrive.
     pub(crate) fn note(&self, text: &str) {
         if !self.line.is_hidden() {
             self.line.set_message(text.to_owned());
         }
     }
 
-    /// Says something that stays, above the line.
+    /// Prints a line that stays, above the live line.
     pub(crate) fn say(&self, text: &str) {
         if self.line.is_hidden() {
             crate::say(text);
@@ -73,15 +73,15 @@ impl Live {
         }
     }
 
-    /// Reaches the line from elsewhere, to take it away.
+    /// Returns a handle that can remove the line from elsewhere.
     pub(crate) fn line(&self) -> ProgressBar {
         self.line.clone()
     }
 
-    /// Takes the line away and ends the logs; `ran` is whether the run took place.
+    /// Removes the line and completes the logs; `ran`: whether the run took place.
     ///
     /// # Errors
-    /// When one could not be written, now or before.
+    /// If a log could not be written, now or earlier.
     pub(crate) fn finish(self, ran: bool) -> Result<(), LogError> {
         self.line.finish_and_clear();
         let each = self.each.map_or(Ok(()), |each| each.finish(ran));
@@ -147,13 +147,13 @@ pub(crate) struct HdrLog {
 
 #[derive(Debug)]
 enum State {
-    /// Nothing came yet: what is in the file stays until the run has begun, and when that was is told with the first second.
+    /// Nothing is written yet: an earlier file keeps its content until the run has begun.
     Waiting(File),
     Writing(IntervalLog<BufWriter<File>>),
     Failed(Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// A log could not be written.
+/// The error of a log that could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("{what} {} could not be written", path.display())]
 pub(crate) struct LogError {
@@ -176,7 +176,7 @@ impl HdrLog {
     /// Opens the file, so that a wrong path is noticed before the run.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// If the file cannot be opened.
     pub(crate) fn create(path: &Path) -> Result<Self, LogError> {
         let file = open_kept(path).map_err(|error| LogError::new(HDR_LOG, path, error))?;
         Ok(Self { path: path.to_owned(), state: State::Waiting(file) })
@@ -199,7 +199,7 @@ impl HdrLog {
         let result = match self.state {
             State::Failed(error) => Err(error),
             State::Waiting(file) => {
-                // An earlier log is not this run's, even if nothing was answered in it.
+                // An earlier log does not belong to this run, even if nothing was answered.
                 if ran {
                     empty(&file);
                 }
@@ -211,9 +211,9 @@ impl HdrLog {
     }
 }
 
-/// Takes away what is in a file.
+/// Empties a file.
 pub(super) fn empty(file: &File) {
-    // A pipe or a terminal has no length to cut.
+    // A pipe or a terminal cannot be truncated.
     let _ = file.set_len(0);
 }
 

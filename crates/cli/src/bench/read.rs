@@ -1,4 +1,4 @@
-//! From what was typed to a draft and an output: every value read, every mistake found at once.
+//! Turns flags into a draft and an output; reports every mistake at once.
 
 use std::path::{Path, PathBuf};
 
@@ -13,37 +13,37 @@ use super::load::read_load;
 use super::script::Scripted;
 use crate::problems::Problems;
 
-/// Where the report goes, and what is in it.
+/// The destination and the content of the report.
 #[derive(Clone, Debug)]
 pub(crate) struct Output {
-    /// How it is written.
+    /// The format.
     pub(crate) format: Format,
-    /// Where to; `None` is standard output.
+    /// The file; `None`: standard output.
     pub(crate) file: Option<PathBuf>,
-    /// The report as an HTML page.
+    /// The file of the HTML page.
     pub(crate) page: Option<PathBuf>,
-    /// HdrHistogram log.
+    /// The file of the HdrHistogram log.
     pub(crate) hdr: Option<PathBuf>,
-    /// The latency distribution in detail.
+    /// Whether to print the latency distribution in detail.
     pub(crate) spectrum: bool,
-    /// wrk's corrected latencies.
+    /// Whether to add values to the latencies as wrk does.
     pub(crate) backfill: bool,
-    /// Of ab's report.
+    /// Options of ab's report.
     pub(crate) ab: ab::Options,
-    /// A line per answered request.
+    /// The file with a line per answered request.
     pub(crate) gnuplot: Option<PathBuf>,
-    /// All percentiles as CSV.
+    /// The CSV file of all percentiles.
     pub(crate) percentiles: Option<PathBuf>,
     /// Conditions that make the run a failure.
     pub(crate) thresholds: Vec<Threshold>,
-    /// What is to stand among the warnings.
+    /// Texts to add to the warnings.
     pub(crate) remarks: Vec<String>,
-    /// The first URL, or the first file of URLs, as it was typed: wrk's report repeats it. Empty when there is neither.
+    /// The first URL, or the first file of URLs, as typed, for wrk's report; empty without either.
     pub(crate) url: String,
 }
 
 impl Args {
-    /// Reads everything that was typed. The draft has no script yet: what makes one is beside it.
+    /// Reads all flags. The draft has no script yet; `Scripted`, beside it, makes one.
     pub(crate) fn read(self) -> (Draft, Option<Scripted>, Output, Vec<String>) {
         let Self { url, load, urls, script, output: OutputArgs { report, format, output, .. }, .. } = self;
         let shown_url = first_of(&url, &urls);
@@ -108,10 +108,10 @@ impl Args {
         (draft, script, output, problems.lines())
     }
 
-    /// What is left of the flags for --self-test: the format, and the file.
+    /// Reads the flags of --self-test: the format and the file of its report.
     ///
     /// # Errors
-    /// When there is anything else among them.
+    /// If there are other flags.
     pub(crate) fn read_for_self_test(self) -> Result<(Format, Option<PathBuf>), Vec<String>> {
         let OutputArgs { report, format, output } = self.output;
         let loaded = self.load != LoadArgs::default()
@@ -120,14 +120,14 @@ impl Args {
             || !self.urls.is_empty();
         if loaded || report != ReportArgs::default() || matches!(format, Format::Wrk | Format::Ab) {
             return Err(vec![
-                "--self-test chooses its own loads: it goes with --format text or json, and --output".into(),
+                "--self-test chooses its own loads: expected only --format text or json, and --output".into(),
             ]);
         }
         Ok((format, output))
     }
 }
 
-/// oha's `-o` names a file as well, but k6's and others' a format.
+/// Rejects an output file that is named like a format: `-o` is the format in k6 and other tools.
 pub(super) fn no_format(output: Option<&Path>, problems: &mut Problems) {
     let Some(name) = output.and_then(Path::to_str) else { return };
     if let Ok(format) = <Format as clap::ValueEnum>::from_str(name, true) {
@@ -143,7 +143,7 @@ pub(super) fn no_format(output: Option<&Path>, problems: &mut Problems) {
     }
 }
 
-/// No two reports may go into one file.
+/// Rejects two reports into one file.
 fn files_of_their_own(report: &ReportArgs, output: Option<&Path>, problems: &mut Problems) {
     let files = [
         ("--output", output),
@@ -155,7 +155,7 @@ fn files_of_their_own(report: &ReportArgs, output: Option<&Path>, problems: &mut
     let given: Vec<(&str, &Path)> = files.into_iter().filter_map(|(flag, path)| Some((flag, path?))).collect();
     for (i, (flag, path)) in given.iter().enumerate() {
         if let Some((first, _)) = given[..i].iter().find(|(_, other)| other == path) {
-            problems.add(flag, format!("it names the file that {first} does: give each its own"));
+            problems.add(flag, format!("it names the same file as {first}: give each its own"));
         }
     }
 }
@@ -164,7 +164,7 @@ fn parse_decimals(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n <= 6).ok_or_else(|| format!("`{text}`: expected a number of digits from 0 to 6"))
 }
 
-/// The first URL, or the first file of URLs.
+/// Returns the first URL, or the first file of URLs.
 fn first_of(urls: &[String], files: &[PathBuf]) -> String {
     let file = files.first().map(|file| file.display().to_string());
     urls.first().cloned().or(file).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! `oroshi bench -s`: a script that was written for wrk makes the requests.
+//! `oroshi bench -s`: lets a script written for wrk make the requests.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,15 +14,15 @@ use oroshi_wrk::{Options, Wrk};
 use super::args::ScriptArgs;
 use crate::problems::Problems;
 
-/// The longest that one call into a script may take, if nobody says otherwise.
+/// The default of `--script-limit`.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A script as it was asked for: it can be run, and has not been yet.
+/// A script that has been read and not run yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Scripted(Options);
 
 impl Scripted {
-    /// Makes sense of the flags. Requests are to be as `draft` says, where the script does not say otherwise; `typed` is the URL.
+    /// Reads the flags. `draft` has the defaults of the script's requests; `typed` is the URL as typed.
     pub(super) fn read(
         args: ScriptArgs,
         draft: &Draft,
@@ -38,7 +38,7 @@ impl Scripted {
         }
         let limit = problems.one("--script-limit", args.limit.as_deref(), parse_limit).unwrap_or(LIMIT);
         let [url] = &draft.urls[..] else {
-            // Without any, the plan says so.
+            // If there is no URL, the plan reports that.
             if draft.urls.len() > 1 {
                 let text = format!("a script makes the requests for one URL, and there are {}", draft.urls.len());
                 problems.add("--script", text + ": give one, and set wrk.path in the script for others");
@@ -61,10 +61,10 @@ impl Scripted {
         }))
     }
 
-    /// Runs the script's own lines, and hands the plan over to it. `shutdown` interrupts them.
+    /// Runs the script's top level and puts the script into the plan. `shutdown` interrupts the top level.
     ///
     /// # Errors
-    /// When it is not Lua, or fails.
+    /// If the script is not Lua, or fails.
     pub(super) fn load(self, plan: &mut Plan, shutdown: &Shutdown) -> Result<Arc<Wrk>, ScriptError> {
         let script = Wrk::load(Options { threads: plan.threads, shutdown: Some(shutdown.clone()), ..self.0 })?;
         plan.script = Some(Arc::clone(&script) as _);
@@ -72,7 +72,7 @@ impl Scripted {
     }
 }
 
-/// Each thread reads it anew, which a pipe does not bear.
+/// Checks that the script is a regular file: each thread reads it again, and a pipe can be read once.
 fn can_be_read(file: &Path) -> Result<(), String> {
     let told = |error: io::Error| format!("cannot be read: {error}");
     match fs::metadata(file).map_err(told)? {

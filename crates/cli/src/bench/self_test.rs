@@ -1,9 +1,9 @@
-//! `oroshi bench --self-test`: what the instrument itself adds.
+//! `oroshi bench --self-test`: measures the latency that oroshi itself adds.
 //!
-//! A ladder of known delays and numbers of connections against `oroshi target`, in an open loop. What is longer than the delay,
-//! counted from the moment a request was due, was added: by this generator, by the target's own timer, or by the kernel.
-//! Each rung sends as much as keeps half of its connections busy, but not more than a quarter of what the machine can do:
-//! at its limit any generator adds queueing, and that is what `oroshi bench` reports as generator-bound.
+//! A ladder of known delays and numbers of connections runs against `oroshi target`, in an open loop. Latency
+//! beyond the delay, counted from when a request was due, was added by this generator, the target's timer, or the
+//! kernel. Each rung keeps half of its connections busy, but uses at most a quarter of the machine's capacity: at
+//! its limit any generator adds queueing, and `oroshi bench` reports such a run as generator-bound.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -27,15 +27,15 @@ use crate::terminal;
 
 const DELAYS_MS: [u64; 3] = [1, 10, 100];
 const CONNECTIONS: [usize; 4] = [10, 100, 1000, 10_000];
-/// Each rung, and its warm-up.
+/// Length of a rung, and of its warm-up.
 const RUNG: Duration = Duration::from_secs(4);
 const WARMUP: Duration = Duration::from_millis(500);
-/// The measure without delay.
+/// Length of the measurement without delay.
 const NULL: Duration = Duration::from_millis(1500);
 const NULL_CONNECTIONS: usize = 10;
 /// Share of a rung's connections that are busy.
 const BUSY: f64 = 0.5;
-/// Share of what the machine can do that a rung may ask for.
+/// Share of the machine's capacity that a rung may use.
 const EASY: f64 = 0.25;
 /// Descriptors of each of the two processes that are not connections.
 const OTHER_DESCRIPTORS: u64 = 128;
@@ -46,10 +46,10 @@ struct Report {
     schema: &'static str,
     load_cpu: Option<usize>,
     target_cpu: Option<usize>,
-    /// Without delay, closed loop: what the two can do at all.
+    /// The capacity of load and target: without delay, in a closed loop.
     null: Null,
     rungs: Vec<Rung>,
-    /// Ended by Ctrl-C before its time.
+    /// Whether Ctrl-C ended it early.
     cut_short: bool,
     notes: Vec<String>,
     environment: Environment,
@@ -77,7 +77,7 @@ struct Rung {
     lateness: Added,
     errors: u64,
     bottleneck: Bottleneck,
-    /// What makes the figures doubtful.
+    /// Doubts about the figures.
     warnings: Vec<String>,
 }
 
@@ -91,7 +91,7 @@ struct Added {
 /// Runs the ladder and reports.
 ///
 /// # Errors
-/// When the target or a run cannot be started, or nothing was measured.
+/// If the target or a run cannot be started, or nothing was measured.
 pub(crate) fn run(format: Format, path: Option<&Path>) -> Result<ExitCode, Error> {
     let file = path.map(open).transpose()?;
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
@@ -232,7 +232,7 @@ impl Added {
     }
 }
 
-/// Half of the connections busy, within what the machine does easily; in round numbers.
+/// Returns the rate of a rung: half of its connections busy, within the machine's capacity, in round numbers.
 fn rate(delay: Duration, connections: usize, capacity: f64) -> f64 {
     let wanted = BUSY * connections as f64 / delay.as_secs_f64();
     let rate = wanted.min(EASY * capacity).max(10.0);
@@ -240,14 +240,14 @@ fn rate(delay: Duration, connections: usize, capacity: f64) -> f64 {
     (rate / step + 1e-9).floor() * step
 }
 
-/// The ladder's numbers of connections, none of them above `most`.
+/// Returns the ladder's numbers of connections, each at most `most`.
 fn steps(most: usize) -> Vec<usize> {
     let mut steps: Vec<usize> = CONNECTIONS.iter().map(|&n| n.min(most)).collect();
     steps.dedup();
     steps
 }
 
-/// What the descriptor limit allows, for the target too: it inherits the limit that is raised here.
+/// Raises the descriptor limit, which the target inherits, and returns the number of connections that it allows.
 fn most_connections(notes: &mut Vec<String>) -> usize {
     let wanted = CONNECTIONS[CONNECTIONS.len() - 1];
     match ensure_descriptors(wanted as u64 + OTHER_DESCRIPTORS) {

@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
-/// More addresses than this are taken for a slip.
+/// Longer lists are rejected as typing errors.
 const MOST: u128 = 65_536;
 
-/// Reads such a list.
+/// Reads a list of addresses and ranges.
 ///
 /// # Errors
-/// When it is none, in words.
+/// If the text is no such list, in words.
 pub(crate) fn parse(text: &str) -> Result<Vec<IpAddr>, String> {
     let mut addresses = Vec::new();
     for part in text.split(',') {

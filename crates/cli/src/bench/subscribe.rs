@@ -1,4 +1,4 @@
-//! `oroshi bench --mode ws|sse|stream`: subscriptions that are held, and messages that are published to them.
+//! `oroshi bench --mode ws|sse|stream`: holds subscriptions and publishes messages to them.
 
 mod fail_if;
 
@@ -25,64 +25,73 @@ use crate::say;
 use crate::terminal;
 use fail_if::Threshold;
 
-// In help texts `{n}` would become the end of a line: they say "n in braces".
-/// Subscriptions instead of requests. They are opened as the load's flags say (-c, -H, --source, -T ...); its -R, --stages, -n, -m and
-/// -b are then about publishing.
+// clap turns `{n}` in a help text into a line break: the texts say "n in braces".
+/// The flags of subscriptions.
+///
+/// The load's flags say how to open them (-c, -H, --source, -T ...). Its -R, --stages, -n, -m and -b then concern
+/// publishing.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub(crate) struct SubscribeArgs {
-    /// Hold subscriptions, and count what comes: WebSocket, server-sent events, or a response without end. n in braces, in the URL
-    /// and in headers, is the connection's number, from 0
+    /// Hold subscriptions and count the messages that arrive: ws (WebSocket), sse (server-sent events), stream (a
+    /// response without end)
+    ///
+    /// In the URL and in the values of -H, n in braces is the number of the subscription, from 0.
     #[arg(long, value_name = "ws|sse|stream", help_heading = "Subscriptions")]
     pub(crate) mode: Option<String>,
 
-    /// Post messages for all here while they are held: at --rate, or one after the other
+    /// Post messages for all subscriptions to this URL: at --rate, or one after the other [default: nothing is
+    /// published]
     #[arg(long, value_name = "URL", requires = "mode", help_heading = "Subscriptions")]
     pub(crate) publish: Option<String>,
 
-    /// Add a header to these posts; one with n in braces in its value is sent once for each connection; repeatable
+    /// Add a header to these posts; repeatable
+    ///
+    /// A header with n in braces in its value is sent once per subscription, for hubs that need the recipients of a
+    /// message.
     #[arg(long, value_name = "NAME: VALUE", requires = "publish", help_heading = "Subscriptions")]
     pub(crate) publish_header: Vec<String>,
 
-    /// How many publish, each with one message under way [default: 1]
+    /// Use this many publishers, each with one message in progress [default: 1]
     #[arg(long, value_name = "N", requires = "publish", help_heading = "Subscriptions")]
     pub(crate) publishers: Option<String>,
 
-    /// Length of a message, bytes, where there is no --body [default: 100]
+    /// Make each message a JSON object of this many bytes, where there is no --body [default: 100]
     #[arg(long, value_name = "N", requires = "mode", help_heading = "Subscriptions")]
     pub(crate) message_bytes: Option<String>,
 
-    /// Beside that, post messages for one connection each, whose delay is told apart; n in braces is its number
+    /// Also post messages for one subscription each, with a delay of their own; n in braces, in the URL, a header or
+    /// the body, is its number
     #[arg(long, value_name = "URL", requires = "mode", help_heading = "Subscriptions")]
     pub(crate) publish_to: Option<String>,
 
-    /// How many of these per second [default: 100]
+    /// Post this many of these messages per second [default: 100]
     #[arg(long, value_name = "PER_SECOND", requires = "publish_to", help_heading = "Subscriptions")]
     pub(crate) publish_to_rate: Option<String>,
 
-    /// Add a header to these; repeatable
+    /// Add a header to these messages; repeatable
     #[arg(long, value_name = "NAME: VALUE", requires = "publish_to", help_heading = "Subscriptions")]
     pub(crate) publish_to_header: Vec<String>,
 
-    /// Their body, with {stamp} in it, and perhaps n in braces [default: a JSON object of --message-bytes]
+    /// Send this body, with {stamp} in it, in these messages [default: a JSON object of --message-bytes]
     #[arg(long, value_name = "TEXT", requires = "publish_to", help_heading = "Subscriptions")]
     pub(crate) publish_to_body: Option<String>,
 
-    /// How many subscriptions are being opened at the same time [default: 200]
+    /// Open this many subscriptions concurrently [default: 200]
     #[arg(long, value_name = "N", requires = "mode", help_heading = "Subscriptions")]
     pub(crate) connecting: Option<String>,
 
-    /// Begin at most so many per second [default: as fast as they are opened]
+    /// Begin to open at most this many subscriptions per second [default: no limit]
     #[arg(long, value_name = "PER_SECOND", requires = "mode", help_heading = "Subscriptions")]
     pub(crate) connect_rate: Option<String>,
 }
 
 impl SubscribeArgs {
-    /// Whether this kind of load is wanted.
+    /// Whether `--mode` asks for subscriptions.
     pub(crate) fn is_asked_for(&self) -> bool {
         self.mode.is_some()
     }
 
-    /// Makes sense of them, beside a load's draft; `None` if they are not asked for, or the mode is wrong.
+    /// Reads the flags into a draft, beside a load's draft; `None` without a valid mode.
     pub(crate) fn read(&self, base: oroshi_bench::Draft, problems: &mut Problems) -> Option<Draft> {
         let mode = problems.one("--mode", self.mode.as_deref(), parse_mode);
         let default = Draft::default();
@@ -112,7 +121,7 @@ impl SubscribeArgs {
     }
 }
 
-/// Flags of a load of requests that mean nothing here.
+/// Returns the flags of a load of requests that have no meaning for subscriptions.
 pub(crate) fn meaningless(load: &LoadArgs) -> Vec<&'static str> {
     let flags = [
         ("--close", load.close),
@@ -131,14 +140,14 @@ fn parse_mode(text: &str) -> Result<Mode, String> {
     })
 }
 
-/// A URL; those of WebSocket are those of HTTP with another name.
+/// Reads a URL; `ws` and `wss` mean `http` and `https`.
 fn parse_url(text: &str) -> Result<Endpoint, String> {
     let http = [("ws://", "http://"), ("wss://", "https://")];
     let named = http.iter().find_map(|(ws, http)| Some(format!("{http}{}", text.strip_prefix(ws)?)));
     named.as_deref().unwrap_or(text).parse().map_err(|error: oroshi_net::endpoint::EndpointError| error.to_string())
 }
 
-/// What is asked for of the report.
+/// The destination and the content of the report.
 struct Output {
     format: Format,
     file: Option<PathBuf>,
@@ -146,10 +155,10 @@ struct Output {
     thresholds: Vec<Threshold>,
 }
 
-/// Does what the flags say.
+/// Runs the load and writes the report.
 ///
 /// # Errors
-/// When there is no result.
+/// If there is no result.
 pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
     let (plan, output) = read(args).map_err(Error::Usage)?;
     let file = output.file.as_deref().map(open).transpose()?;
@@ -181,7 +190,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
     Ok(ExitCode::from(judge(&record, &output.thresholds)))
 }
 
-/// Reads everything that was typed.
+/// Reads all flags.
 fn read(args: Args) -> Result<(Plan, Output), Vec<String>> {
     let Args { url, load, urls, script, subscribe, output, .. } = args;
     let OutputArgs { report, format, output } = output;
@@ -193,7 +202,7 @@ fn read(args: Args) -> Result<(Plan, Output), Vec<String>> {
     foreign.extend((report != plain).then_some("a report other than --format text or json, or --report"));
     foreign.extend(matches!(format, Format::Wrk | Format::Ab).then_some("--format wrk or ab"));
     for flag in foreign {
-        problems.add(flag, "it is about requests and their answers: leave it out, or leave out --mode");
+        problems.add(flag, "it has no meaning with --mode: leave out one of the two");
     }
     no_format(output.as_deref(), &mut problems);
     let (base, share, found) = read_load(load, Naming::Flags);
@@ -211,7 +220,7 @@ fn read(args: Args) -> Result<(Plan, Output), Vec<String>> {
     let plan = draft.and_then(|draft| match draft.plan() {
         Ok(plan) => Some(plan),
         Err(found) => {
-            // A URL that does not parse has been told of already.
+            // The problems already name a URL that does not parse.
             let new = |problem: &&SubscribeProblem| match problem {
                 SubscribeProblem::Load(oroshi_bench::plan::Problem::NoUrl) => typed,
                 SubscribeProblem::NotPublished(_) => !publishes,
@@ -229,8 +238,9 @@ fn read(args: Args) -> Result<(Plan, Output), Vec<String>> {
     }
 }
 
-/// Thresholds, whether anything came at all, and whether it could come to the end; on standard error, so that the report is the same
-/// with and without.
+/// Judges the thresholds, whether any message arrived, and whether subscriptions ended; returns the exit code.
+///
+/// Prints on standard error, so that thresholds do not change the report.
 fn judge(record: &Record, thresholds: &[Threshold]) -> u8 {
     let code = tell_conditions(&record.fail_if);
     if record.subscriptions.opened == 0 {
@@ -243,10 +253,10 @@ fn judge(record: &Record, thresholds: &[Threshold]) -> u8 {
         say(&format!("error: not one message came{}", failures.map(words::reasons).unwrap_or_default()));
         return 1;
     }
-    // Whoever says how many may end has decided that.
+    // A threshold on ended subscriptions has decided that already.
     if record.subscriptions.lost() > 0 && !thresholds.iter().any(Threshold::is_of_ended) {
         say(&format!("error: {}", words::ended(record)));
-        say("  next: find out why they ended; --fail-if 'ended>N' says how many may");
+        say("  next: find out why they ended; --fail-if 'ended>N' allows up to N");
         return code.max(1);
     }
     code
@@ -310,7 +320,7 @@ mod tests {
             ["--close", "--pipeline 2", "--hold 1", "--check status=200", "-s x.lua", "-L", "--format wrk", "--urls x"]
         {
             let found = problems(&format!("--mode ws {flags} http://h/"));
-            assert!(found[0].contains("leave out --mode"), "{flags}: {found:?}");
+            assert!(found[0].contains("no meaning with --mode: leave out one"), "{flags}: {found:?}");
         }
         assert!(problems("--mode ws -R 50% --publish http://h/ http://h/")[0].contains("share"));
         assert!(problems("--mode ws -R 50 http://h/")[0].contains("--publish URL"));

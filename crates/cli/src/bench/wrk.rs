@@ -1,12 +1,12 @@
 //! The report as wrk prints it, to the byte, for scripts that read wrk.
 //!
-//! The latencies are those that were measured (service time in the closed loop, response time in the open one). wrk itself
-//! prints others: it always adds made-up values for requests that it takes to have been held up. `--wrk-backfill` does the
-//! same, for comparison with old figures.
+//! The latencies are as measured (service time in a closed loop, response time in an open one). wrk itself adds
+//! invented values for requests that it believes to have been delayed. `--wrk-backfill` does the same, to compare
+//! with old figures.
 //!
-//! `Req/Sec` in wrk is about samples that each thread takes every 100 ms. Here they come from the time series of all threads,
-//! divided by their number, so that with several threads the spread is that of their average; and a run of more than a
-//! minute has wider samples.
+//! wrk's `Req/Sec` has samples per thread, every 100 ms. Here it is the time series of all threads divided by their
+//! number: with several threads the spread is the spread of their average. A run of more than a minute has wider
+//! samples.
 
 use oroshi_bench::{Failure, Load, Record};
 use oroshi_stats::{Latency, Quantile};
@@ -51,13 +51,13 @@ pub(crate) fn report(record: &Record, url: &str, spectrum: bool, backfill: bool)
     text
 }
 
-/// Whether a latency of the distribution is only known to be at least what is printed.
+/// Whether a latency of the distribution is a lower bound.
 pub(crate) fn has_bounds(record: &Record) -> bool {
     let clock = if record.plan.load == Load::Closed { &record.latency.service } else { &record.latency.response };
     [0.5, 0.75, 0.9, 0.99].into_iter().any(|q| clock.histogram.quantile(q).is_some_and(Quantile::is_bound))
 }
 
-/// wrk's four kinds, in its order: connect, read, write, timeout.
+/// Returns the counts of wrk's four kinds of errors, in its order: connect, read, write, timeout.
 fn socket_errors(record: &Record) -> [u64; 4] {
     let sum = |kind: fn(Failure) -> bool| record.failures.iter().filter(|(f, _)| kind(**f)).map(|(_, n)| n).sum();
     [
@@ -68,8 +68,9 @@ fn socket_errors(record: &Record) -> [u64; 4] {
     ]
 }
 
-/// How far apart wrk takes the requests of a connection to have been meant: run time / (requests / connections), in whole
-/// microseconds and whole requests, as it calculates.
+/// Returns the interval between a connection's requests that wrk assumes: run time / (requests / connections).
+///
+/// As in wrk, both divisions are of integers: whole microseconds, whole requests.
 fn interval_ns(record: &Record) -> Option<u64> {
     let per_connection = record.requests.answered / record.plan.connections.max(1) as u64;
     let elapsed_us = (record.elapsed_s * 1e6) as u64;
@@ -81,7 +82,7 @@ struct Stats {
     mean: f64,
     stdev: f64,
     max: f64,
-    /// Percentage within one standard deviation of the mean; not a number when there is nothing.
+    /// Percentage within one standard deviation of the mean; NaN without values.
     within: f64,
 }
 
@@ -104,12 +105,12 @@ impl Stats {
 
 fn row(name: &str, stats: &Stats, format: fn(f64) -> String) -> String {
     let [mean, stdev, max] = [(stats.mean, 8), (stats.stdev, 10), (stats.max, 9)].map(|(v, w)| padded(&format(v), w));
-    // C prints 0/0 so.
+    // As C prints 0/0.
     let within = if stats.within.is_nan() { "-nan".to_owned() } else { format!("{:.2}", stats.within) };
     format!("    {name:<10}{mean}{stdev}{max}{within:>8}%\n")
 }
 
-/// Right-aligned so that numbers stand under each other whether their unit has no, one or two letters.
+/// Right-aligns a number, so that digits align whether the unit has no, one or two letters.
 fn padded(text: &str, width: usize) -> String {
     let letter = |from_end: usize| text.chars().rev().nth(from_end).is_some_and(|c| c.is_ascii_alphabetic());
     let pad = 2 - usize::from(letter(0)) - usize::from(letter(1));
@@ -117,7 +118,7 @@ fn padded(text: &str, width: usize) -> String {
     format!("{text:>width$.width$}{:pad$}", "")
 }
 
-/// A number in the largest unit of which there are at least 0.85; wrk never uses the last unit of a list.
+/// Writes a number in the largest unit with a value of at least 0.85; wrk never uses the last unit of a list.
 fn scaled(mut value: f64, step: f64, units: &[&str], digits: usize) -> String {
     let mut unit = 0;
     while unit + 2 < units.len() && value >= step * 0.85 {

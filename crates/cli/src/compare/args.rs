@@ -6,54 +6,59 @@ use clap::ValueEnum;
 
 use crate::bench::LoadArgs;
 
-/// How the report is written.
+/// The format of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// For people.
     #[default]
     Text,
-    /// Everything that was measured, as data.
+    /// All data.
     Json,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   oroshi compare -c50 http://localhost:8080/ http://localhost:8081/
-      two servers that run already: which carries more requests per second?
+      two running servers: which one serves more requests per second?
   oroshi compare -c50 tcp=http://localhost:8080/ unix=unix:/run/app.sock
       the same with names
   oroshi compare old='./app-1 --port {{port}}' @http://127.0.0.1:{{port}}/ \\
                  new='./app-2 --port {{port}}' @http://127.0.0.1:{{port}}/
-      two commands: each is started anew for each block, on a free port
+      two commands: oroshi starts each anew for each block, on a free port
   oroshi compare --primary p99 -R 2k http://localhost:8080/ http://localhost:8081/
-      latency, at the same 2,000 requests per second
+      latency, at the same rate of 2,000 requests per second
   oroshi compare --fail-if slower --smallest-effect 5% main='...' @http://... this='...' @http://...
       for CI: exit code 3 if this is slower than main
   oroshi compare --format json -o saved.json app=http://localhost:8080/
   oroshi compare --baseline saved.json app=http://localhost:8080/
-      against a saved result: weaker, and it says what it cannot prove
+      against a saved result: weaker, and the report says what it cannot prove
 
-What is compared, each by a word or two:
-  URL, NAME=URL, NAME='COMMAND' @URL; unnamed ones are A, B, C. No shell is involved. In a command and
-  its URL, {{port}} is a free port, {{socket}} a path for a unix socket, {{dir}} a folder, each its own.
+Set-ups:
+  URL, NAME=URL, NAME='COMMAND' @URL; unnamed ones are called A, B, C. oroshi starts no shell. In a
+  command and its URL, {{port}} is a free port, {{socket}} a path for a unix socket, {{dir}} a folder.
 
-Exit codes: 0 done; 1 something failed, or there is no verdict (disturbed, not compared); 2 wrong usage; 3 a --fail-if
-condition held, and all was compared; 130 ended by Ctrl-C before there was enough to compare, or by a
-second one (the first ends it early, and still reports).";
+Exit codes: 0 done; 1 something failed, or there is no verdict (disturbed, not compared); 2 wrong
+usage; 3 a --fail-if condition held, and everything was compared; 130 ended by Ctrl-C before there was
+enough to compare, or by a second Ctrl-C (the first one ends it early and still reports).";
 
-/// Find out which of two or more servers is faster: they take turns in short runs, and the ratio comes with its interval.
+const DURATION: &str = "Measure each run for this long [default: 1s]";
+const LONGER_RUNS: &str = "The default grows to ten response times of the slowest set-up if that is longer.";
+const WARMUP: &str = "Send load for this long before the measured part of each run [default: 250ms]";
+const LONGER_WARMUPS: &str = "The default grows to two response times of the slowest set-up if that is longer.";
+const RATE: &str = "Send this many requests per second (open loop), or a share such as 60% of the slowest set-up's \
+                    capacity, which is measured first [default: closed loop]";
+
+/// Compare two or more servers in alternating runs: a ratio, its interval, and a verdict
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = EXAMPLES,
-    mut_arg("duration", |arg| arg.help("Length of the measured part of each run [default: 1s]")),
-    mut_arg("warmup", |arg| arg.help("Send for this long before the measured part of each run [default: 250ms]")),
-    mut_arg("rate", |arg| arg.help(
-        "Open loop: requests due per second, or 60% of what the slowest of them can do, which is found first",
-    )),
-    mut_arg("cpus", |arg| arg.help("CPUs to pin the load's threads to, in turn: 0,2-3")),
+    mut_arg("duration", |arg| arg.help(DURATION).long_help(format!("{DURATION}\n\n{LONGER_RUNS}"))),
+    mut_arg("warmup", |arg| arg.help(WARMUP).long_help(format!("{WARMUP}\n\n{LONGER_WARMUPS}"))),
+    mut_arg("rate", |arg| arg.help(RATE)),
+    mut_arg("cpus", |arg| arg.help("Pin the load's threads to these CPUs in turn: 0,2-3 [default: not pinned]")),
 )]
 pub(crate) struct Args {
-    /// What is compared: URL, NAME=URL, or NAME='COMMAND' @URL; the first is the base of all ratios
+    /// Compare these set-ups: URL, NAME=URL, or NAME='COMMAND' @URL; the first is the base of all ratios
     #[arg(value_name = "WHAT")]
     pub(super) variants: Vec<String>,
 
@@ -68,56 +73,63 @@ pub(crate) struct Args {
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Comparison")]
 pub(super) struct RuleArgs {
-    /// The figure that decides: rps, p50, p90, p99, p99.9, mean, cpu, load-cpu or memory [default: rps; p99 with a rate]
+    /// Decide by this metric: rps, p50, p90, p99, p99.9, mean, cpu (the server's CPU time per request), load-cpu (the
+    /// load's own) or memory [default: rps; with a rate p99]
     #[arg(long, value_name = "METRIC")]
     pub(super) primary: Option<String>,
 
-    /// What is compared, the first one deciding [default: rps,p50,p99,cpu; p99,p50,cpu,rps with a rate]
+    /// Compare these metrics; the first one decides, unless --primary names another [default: rps,p50,p99,cpu; with a
+    /// rate p99,p50,cpu,rps]
     #[arg(long, value_name = "METRIC,...", value_delimiter = ',')]
     pub(super) metrics: Vec<String>,
 
-    /// Differences of less than this do not matter [default: 3%]
+    /// Treat differences smaller than this as none [default: 3%]
     #[arg(long, value_name = "PERCENT")]
     pub(super) smallest_effect: Option<String>,
 
-    /// Enough when the ratio is known this well, to either side [default: 2%]
+    /// Stop when the primary ratio's interval reaches no further than this to either side [default: 2%]
     #[arg(long, value_name = "PERCENT")]
     pub(super) precision: Option<String>,
 
-    /// Blocks at least and at most; a block is a run of each [default: 10-50]
+    /// Run at least and at most this many blocks; one number is both [default: 10-50]
+    ///
+    /// A block is one run of each set-up.
     #[arg(long, value_name = "N-N")]
     pub(super) blocks: Option<String>,
 
-    /// Begin no further block after this time, unless there are fewer than three
+    /// Begin no further block after this time, unless there are fewer than three [default: none]
     #[arg(long, value_name = "TIME")]
     pub(super) max_time: Option<String>,
 
-    /// No verdict on rates and latencies where more than this share of the runs of one side met a machine that was busy with something
-    /// else; 100% never minds [default: 20%]
+    /// Give no verdict on rates and latencies if more than this share of one side's runs met a machine with other
+    /// work; 100% always gives one [default: 20%]
     #[arg(long, value_name = "PERCENT")]
     pub(super) disturbed: Option<String>,
 
-    /// Compare even where answers are of different kinds: by status class (2xx, 3xx), or by the length of their bodies
+    /// Compare even if the responses are of different kinds: by status class (2xx, 3xx), or by body length
     #[arg(long)]
     pub(super) any_answers: bool,
 
-    /// Processes that belong to the servers although they are not started here: a database, a container's daemon
+    /// Count these programs as part of the servers, although oroshi does not start them: a database, a container's
+    /// daemon
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub(super) processes: Vec<String>,
 
-    /// Decides who runs when [default: 1]
+    /// Draw the order of the runs within the blocks from this seed [default: 1]
+    ///
+    /// --seed is the seed of Poisson arrivals, as in `bench`.
     #[arg(long, value_name = "N")]
     pub(super) order_seed: Option<String>,
 
-    /// CPUs to pin started servers to
+    /// Pin commands that oroshi starts to these CPUs [default: not pinned]
     #[arg(long, value_name = "LIST")]
     pub(super) server_cpus: Option<String>,
 
-    /// Blocks until started servers are started anew, or `all` [default: 1]
+    /// Restart commands after this many blocks; all: start them once [default: 1]
     #[arg(long, value_name = "N|all")]
     pub(super) blocks_per_start: Option<String>,
 
-    /// How long a started server may take to answer [default: 10s]
+    /// Give up a command that does not answer within this time [default: 10s]
     #[arg(long, value_name = "TIME")]
     pub(super) ready_timeout: Option<String>,
 }
@@ -125,23 +137,29 @@ pub(super) struct RuleArgs {
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(super) struct OutputArgs {
-    /// Compare with this saved result of `compare`, `lab` or `bench` (JSON); one WHAT is enough then
+    /// Compare with this saved result of `compare`, `lab` or `bench` (JSON); one set-up is then enough
+    ///
+    /// --fail-if then compares the present result with the saved one.
     #[arg(long, value_name = "FILE")]
     pub(super) baseline: Option<PathBuf>,
 
-    /// Exit with code 3 if one of them is slower, faster, different or undecided beside the first, or beside --baseline
+    /// Exit with code 3 if a later set-up's verdict against the first, or against --baseline, is slower, faster,
+    /// different (either) or undecided
     #[arg(long, value_name = "VERDICT,...", value_delimiter = ',')]
     pub(super) fail_if: Vec<String>,
 
-    /// How to write the report
+    /// Choose the format of the report
     #[arg(long, value_enum, default_value_t)]
     pub(super) format: Format,
 
-    /// Write the report to a file
+    /// Write the report to a file [default: standard output]
+    ///
+    /// An earlier file keeps its content until the new report is complete. If writing fails, the report goes to
+    /// standard output, and the exit code is 1. With --format json, a single set-up can be measured and saved.
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
 
-    /// Write an HTML page as well
+    /// Also write an HTML page
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
 }

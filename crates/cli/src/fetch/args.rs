@@ -7,32 +7,32 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   oroshi fetch -c 100 -i urls.txt -o results.ndjson --bodies pages/
-      100 requests at a time; what came of each goes to results.ndjson, the bodies to pages/
+      100 concurrent requests; writes a record of each to results.ndjson, and the bodies to pages/
   oroshi fetch -c 100 -i urls.txt -o results.ndjson --bodies pages/ --resume
-      the same again after it was interrupted: what is in results.ndjson already is not asked for again
+      resumes after an interruption: skips what results.ndjson has already
   zcat urls.gz | oroshi fetch --per-host 4 --retry 3 - | jq -r 'select(.ok | not) | .url'
-      a list of any length from standard input, four requests per host at a time; prints what failed
+      a list of any length from standard input, four concurrent requests per host; prints the failures
   echo '{\"url\":\"http://localhost:8080/\",\"method\":\"PUT\",\"body\":\"x\",\"id\":7}' | oroshi fetch -
       a line may also be a request in JSON: url, method, headers, body, id
   oroshi fetch --burst -c 1000 http://localhost:8080/
-      1,000 connections, each sends one request, all at the same moment
+      1,000 connections, each with one request, all at the same moment
   oroshi fetch --bodies - http://localhost:8080/
-      prints the body, and nothing else
+      prints only the body
 
 URLs:
   http://host:port/path, https://..., unix:/run/app.sock, unix:/run/app.sock:/path,
   unix:@abstract-name:/path
 
-Numbers take k, M, G; times take ns, us, ms, s, m, h, and are seconds without.
+Numbers take k, M, G. Times take ns, us, ms, s, m, h; a plain number is seconds.
 
 Exit codes: 0 every request was answered with a status below 400; 1 some were not, or the work could not
-be done; 2 wrong usage; 130 ended by Ctrl-C (the first lets requests under way end, a second ends at once).";
+be done; 2 wrong usage; 130 ended by Ctrl-C (the first one lets requests in progress end, a second ends at once).";
 
-/// Fetch many URLs at a time: a line of JSON for each, bodies into a folder
+/// Fetch many URLs concurrently: a record in JSON for each, bodies into a folder
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// What to fetch; - reads a list from standard input
+    /// Fetch these URLs; - reads a list from standard input
     #[arg(value_name = "URL|-")]
     pub(super) url: Vec<String>,
 
@@ -40,27 +40,29 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE", visible_alias = "urls", help_heading = "List")]
     pub(super) input: Vec<PathBuf>,
 
-    /// Go on with what is in the file of --output: what came to an end there is not asked for again
+    /// Continue the file of --output: skip what it has already
     #[arg(long, requires = "output", conflicts_with = "burst", help_heading = "List")]
     pub(super) resume: bool,
 
-    /// How many requests may be under way at a time [default: 16]
+    /// Send this many requests concurrently, each on a connection of its own [default: 16]
     #[arg(short, long, value_name = "N", help_heading = "Pace")]
     pub(super) concurrency: Option<String>,
 
-    /// How many of them to one host and port, or unix socket [default: no limit of its own]
+    /// Send at most this many of them to one host and port, or unix socket [default: no limit of its own]
+    ///
+    /// The limit holds after redirects too. Waiting requests delay no other host.
     #[arg(long, value_name = "N", conflicts_with = "burst", help_heading = "Pace")]
     pub(super) per_host: Option<String>,
 
-    /// All at the same moment, each on a connection of its own: as many as -c says with the URLs taken in turn, or each once
+    /// Send all requests at the same moment, each on a connection of its own: as many as -c says, or each URL once
     #[arg(long, help_heading = "Pace")]
     pub(super) burst: bool,
 
-    /// Try up to so many times more what failed and can be sent again safely [default: 0]
+    /// Retry failures up to this many times, where that is safe [default: 0]
     #[arg(long, value_name = "N", help_heading = "Pace")]
     pub(super) retry: Option<String>,
 
-    /// How long to wait before the second try; each further wait is twice as long, up to a minute [default: 1s]
+    /// Wait this long before the first retry; each further wait is twice as long, up to a minute [default: 1s]
     #[arg(long, value_name = "TIME", requires = "retry", help_heading = "Pace")]
     pub(super) retry_wait: Option<String>,
 
@@ -80,31 +82,33 @@ pub(crate) struct Args {
 /// What is sent, where a line does not say otherwise.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct RequestArgs {
-    /// Request method [default: GET, or POST with a body]
+    /// Set the request method [default: GET, or POST with a body]
     #[arg(short, long, visible_short_alias = 'X', help_heading = "Request")]
     pub(super) method: Option<String>,
 
     /// Add a header; repeatable
+    ///
+    /// A redirect to another host drops `Authorization`, `Cookie` and similar headers.
     #[arg(short = 'H', long, value_name = "NAME: VALUE", help_heading = "Request")]
     pub(super) header: Vec<String>,
 
-    /// Request body
+    /// Send this request body
     #[arg(short, long, value_name = "TEXT", help_heading = "Request")]
     pub(super) body: Option<String>,
 
-    /// Request body from a file
+    /// Send this file as the request body
     #[arg(long, value_name = "FILE", conflicts_with = "body", help_heading = "Request")]
     pub(super) body_file: Option<PathBuf>,
 
-    /// Request body that is JSON, with the Content-Type and the Accept of that
+    /// Send this JSON as the request body, with the matching Content-Type and Accept
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["body", "body_file"], help_heading = "Request")]
     pub(super) json: Option<String>,
 
-    /// How many redirects to follow; 0 gives their answers as they are [default: 10]
+    /// Follow at most this many redirects; 0 returns redirects as they are [default: 10]
     #[arg(long, value_name = "N", help_heading = "Request")]
     pub(super) redirects: Option<String>,
 
-    /// Do not ask for compressed bodies (gzip, br, zstd), nor unpack them
+    /// Do not request compressed bodies (gzip, br, zstd), and do not decompress them
     #[arg(long, help_heading = "Request")]
     pub(super) no_compression: bool,
 }
@@ -112,31 +116,33 @@ pub(super) struct RequestArgs {
 /// How long things may take.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct TimeArgs {
-    /// A whole request, with its redirects, from its beginning to the last byte of the body [default: no limit]
+    /// Limit a whole request, with its redirects, until the last byte of the body [default: no limit]
+    ///
+    /// The time starts anew with each attempt.
     #[arg(short = 'T', long, value_name = "TIME", help_heading = "Time")]
     pub(super) timeout: Option<String>,
 
-    /// Looking the name up [default: 10s]
+    /// Limit the look-up of the name [default: 10s]
     #[arg(long, value_name = "TIME", help_heading = "Time")]
     pub(super) dns_timeout: Option<String>,
 
-    /// Connecting [default: 10s]
+    /// Limit connecting, to any of the addresses [default: 10s]
     #[arg(long, value_name = "TIME", help_heading = "Time")]
     pub(super) connect_timeout: Option<String>,
 
-    /// The TLS handshake [default: 10s]
+    /// Limit the TLS handshake [default: 10s]
     #[arg(long, value_name = "TIME", help_heading = "Time")]
     pub(super) tls_timeout: Option<String>,
 
-    /// The longest time in which the server takes nothing of the request [default: 30s]
+    /// Limit the time in which the server reads nothing of the request [default: 30s]
     #[arg(long, value_name = "TIME", help_heading = "Time")]
     pub(super) write_timeout: Option<String>,
 
-    /// From the last byte of the request to the end of the answer's head [default: 60s]
+    /// Limit the time from the last byte of the request to the end of the response's head [default: 60s]
     #[arg(long, value_name = "TIME", help_heading = "Time")]
     pub(super) first_byte_timeout: Option<String>,
 
-    /// The longest pause within a body [default: 30s]
+    /// Limit each pause within a body [default: 30s]
     #[arg(long, value_name = "TIME", help_heading = "Time")]
     pub(super) between_bytes_timeout: Option<String>,
 }
@@ -144,23 +150,23 @@ pub(super) struct TimeArgs {
 /// How the server is reached.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct ConnectionArgs {
-    /// Connect to this unix socket (a path, or @name); the URLs then say Host and path
+    /// Connect to this unix socket (a path, or @name); the URLs then give Host and path
     #[arg(short = 'P', long, value_name = "SOCKET", help_heading = "Connections")]
     pub(super) unix: Option<String>,
 
-    /// One connection per request
+    /// Use one connection per request
     #[arg(long, help_heading = "Connections")]
     pub(super) close: bool,
 
-    /// Trust these certificate authorities (PEM) instead of the system's
+    /// Trust these certificate authorities (PEM) instead of the system's; repeatable
     #[arg(long, value_name = "FILE", conflicts_with = "insecure", help_heading = "TLS")]
     pub(super) cacert: Vec<PathBuf>,
 
-    /// Show this certificate (PEM)
+    /// Present this client certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "key", help_heading = "TLS")]
     pub(super) cert: Option<PathBuf>,
 
-    /// Private key of --cert (PEM)
+    /// Use this private key for --cert (PEM)
     #[arg(long, value_name = "FILE", requires = "cert", help_heading = "TLS")]
     pub(super) key: Option<PathBuf>,
 
@@ -172,23 +178,30 @@ pub(super) struct ConnectionArgs {
 /// What is kept.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct OutputArgs {
-    /// Write the lines of JSON to a file, which must not hold any yet
+    /// Write the records to a file [default: standard output]
+    ///
+    /// Without --resume the file must be new or empty. Two concurrent runs cannot share it.
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub(super) output: Option<PathBuf>,
 
-    /// Put each body into a file of this folder; - prints them one after another, and no lines of JSON
+    /// Save each body as a file in this folder; - prints the bodies instead of the records, in the order of the list
+    /// [default: counted, discarded]
+    ///
+    /// With - there is one request at a time.
     #[arg(long, value_name = "FOLDER|-", help_heading = "Output")]
     pub(super) bodies: Option<PathBuf>,
 
-    /// A body may have so many bytes, unpacked; a larger one has failed [default: no limit]
+    /// Fail a response whose body is larger than this, after decompression [default: no limit]
+    ///
+    /// A body with a larger Content-Length is not received, unless it is compressed.
     #[arg(long, value_name = "BYTES", help_heading = "Output")]
     pub(super) max_body: Option<String>,
 
-    /// Put the answers' header fields into the lines
+    /// Put the response headers into the records
     #[arg(long, help_heading = "Output")]
     pub(super) headers: bool,
 
-    /// Neither progress nor a summary, nor warnings
+    /// Print no progress, no summary and no warnings
     #[arg(short, long, help_heading = "Output")]
     pub(super) quiet: bool,
 }

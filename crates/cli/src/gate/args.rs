@@ -5,79 +5,81 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   oroshi gate --config gate.toml
-      docs/gate.md has a file to begin with, and every key
+      docs/gate.md explains every key, and has a file to begin with
   oroshi gate --config gate.toml --check
-      says every mistake, or what is in force with every default
+      reports every mistake, or prints what is in force with every default
   oroshi gate --config gate.toml explain shop.example.org
-      which way a host goes, which tier says so, and how its targets are
+      where requests for a host go, which tier decides that, and the state of its targets
   oroshi gate --config gate.toml purge --key shop.example.org
-      has it forget what is known of a host
+      makes the gateway forget the cached values of a host
   oroshi start --port 8080 --ready notify -- oroshi gate --config gate.toml
-      restarts without a refused connection: each address of [listen] is handed down
+      restarts without a refused connection: `oroshi start` owns each address of [listen]
 
-Signals: HUP reads the file again and puts it in force without closing a connection. TERM and INT end it
-in good form: no new connections, requests under way are answered. A second one ends it at once.
+Signals: HUP reloads the configuration without closing a connection. TERM and INT drain: the gateway
+accepts no new connections, finishes the requests in progress, and exits. A second one ends it at once.
 
-Exit codes: 0 done; 1 it could not listen, serve or be asked; 2 wrong usage or configuration.";
+Exit codes: 0 done; 1 the gateway could not listen, serve or be asked; 2 wrong usage or configuration.";
 
-/// Carry requests to the servers behind, found by host in memory, memcached and SQL
+/// Forward requests to upstreams found by host in memory, memcached and SQL
 ///
-/// A gateway that keeps every connection: to clients, to servers, to stores.
+/// The gateway keeps connections open: to clients, to upstreams, to stores.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = false)]
 pub(crate) struct Args {
-    /// The configuration
+    /// Read this configuration (TOML)
     #[arg(long, value_name = "FILE", default_value = "gate.toml", global = true)]
     pub(super) config: PathBuf,
-    /// What is told on standard error: debug, info, warn or error
+    /// Log this level and more severe ones on standard error: debug, info, warn or error
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub(super) log_level: String,
-    /// Check the configuration, and print what is in force
+    /// Check the configuration and print what is in force, with every default and without secrets; do not serve
+    ///
+    /// Reports every mistake with its line, and then exits with code 2.
     #[arg(long)]
     pub(super) check: bool,
-    /// Where to ask: an admin address of the gateway [default: the first of listen.admin in the configuration]
+    /// Ask the gateway at this admin address [default: the first of listen.admin in the configuration]
     #[arg(long, value_name = "ADDRESS", global = true)]
     pub(super) admin: Option<String>,
     #[command(subcommand)]
     pub(super) command: Option<Command>,
 }
 
-/// What can be asked of a gateway that runs.
+/// The commands for a running gateway.
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Command {
-    /// Say which way a request would go, and why
+    /// Show where a request would go, and which tier decides that
     Explain {
-        /// The host that it is for
+        /// Explain a request for this host
         host: String,
-        /// Its path
+        /// Explain a request for this path
         #[arg(long, value_name = "PATH", default_value = "/")]
         path: String,
-        /// Its method
+        /// Explain a request with this method
         #[arg(long, value_name = "METHOD", default_value = "GET")]
         method: String,
-        /// What is looked up, where that is neither the host nor a part of the path
+        /// Look up this key, where it is neither the host nor a part of the path
         #[arg(long, value_name = "KEY")]
         key: Option<String>,
     },
-    /// Have it forget what is known of a key, of all that begin so, or of all
+    /// Forget the cached values of a key, of all keys with a prefix, or of all keys
     #[command(group = clap::ArgGroup::new("what").required(true).args(["key", "prefix", "all"]))]
     Purge {
-        /// This key
+        /// Forget this key
         #[arg(long, value_name = "KEY")]
         key: Option<String>,
-        /// All keys that begin so
+        /// Forget all keys that begin with this
         #[arg(long, value_name = "PREFIX")]
         prefix: Option<String>,
-        /// All keys
+        /// Forget all keys
         #[arg(long)]
         all: bool,
-        /// In this look-up only
+        /// Forget in this look-up only [default: in all of them]
         #[arg(long, value_name = "NAME")]
         lookup: Option<String>,
-        /// Delete the key in memcached as well
+        /// Also delete the key in memcached
         #[arg(long, requires = "key")]
         everywhere: bool,
     },
-    /// Print its state as JSON
+    /// Print the state of the gateway as JSON
     Status,
 }

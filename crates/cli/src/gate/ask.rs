@@ -1,4 +1,4 @@
-//! Questions to a gateway that runs, over its admin address.
+//! Questions to a running gateway, over its admin address.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::args::Command;
 
-/// Why there was no answer.
+/// The reasons why there was no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AskError {
     /// Name an admin address.
@@ -19,15 +19,15 @@ pub(crate) enum AskError {
     /// The gateway does not run there, or this user may not connect.
     #[error("cannot ask the gateway at `{address}`: {cause}")]
     Unreachable {
-        /// Where.
+        /// The admin address.
         address: String,
-        /// What happened.
+        /// The reason.
         cause: String,
     },
-    /// The question was not understood.
+    /// The gateway rejected the question.
     #[error("{0}")]
     Refused(String),
-    /// What the gateway answered could not be printed.
+    /// The answer could not be printed.
     #[error("cannot write to standard output")]
     Output(#[source] io::Error),
 }
@@ -39,7 +39,7 @@ impl AskError {
     }
 }
 
-/// Puts a question, and prints the answer. `configured` reads the address from the configuration.
+/// Asks a question and prints the answer. `configured` reads the address from the configuration.
 pub(super) fn ask<E: From<AskError>>(
     command: &Command,
     admin: Option<&str>,
@@ -97,7 +97,7 @@ fn put(command: &Command, address: &str) -> Result<Value, AskError> {
         let status = response.status();
         let text = response.text().await.map_err(told)?;
         let value: Value = serde_json::from_str(&text)
-            .map_err(|_| unreachable("what answers there is no gateway's admin address".to_owned()))?;
+            .map_err(|_| unreachable("the server there is no admin address of a gateway".to_owned()))?;
         if status == 200 {
             Ok(value)
         } else {
@@ -106,7 +106,7 @@ fn put(command: &Command, address: &str) -> Result<Value, AskError> {
     })
 }
 
-/// A URL's beginning, from an address as it is listened on.
+/// Returns the beginning of a URL for a listener's address.
 fn base(address: &str) -> String {
     let path = address.strip_prefix("unix:").or_else(|| address.starts_with(['/', '@']).then_some(address));
     match path {
@@ -139,7 +139,7 @@ fn written(query: &[(&str, &str)]) -> String {
     text
 }
 
-/// An explanation for people.
+/// Writes an explanation for people.
 fn explained(value: &Value) -> String {
     let mut lines = Vec::new();
     let mut line = |name: &str, text: String| lines.push(format!("{name:<10} {text}\n"));

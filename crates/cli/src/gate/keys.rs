@@ -1,4 +1,4 @@
-//! The keys of a gateway's configuration: docs/gate.md has them all.
+//! Reads the keys of a gateway's configuration. docs/gate.md explains them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use oroshi_lookup::{
 use oroshi_net::CpuList;
 use oroshi_words::units::{parse_number, parse_time};
 
-/// Reads a configuration. Scripts are looked for in `folder`, where the configuration stands.
+/// Reads a configuration. `folder` is its folder: paths of scripts are relative to it.
 pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
     let (threads, cpus) = (root.read("threads", number), root.read("cpus", CpuList::parse_available));
     let mut draft = Draft { threads, cpus, ..Draft::default() };
@@ -112,7 +112,7 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
     draft
 }
 
-/// The tables of a kind, by their names.
+/// Reads the tables of a kind, by their names.
 fn named<'d>(root: &Table<'d>, kind: &'static str) -> Vec<(&'d str, Table<'d>)> {
     let Some(table) = root.table(kind) else { return Vec::new() };
     table.fields().filter_map(|(name, field)| Some((name, field.table()?))).collect()
@@ -232,7 +232,7 @@ fn script(name: &str, table: Table<'_>, folder: &Path) -> ScriptDraft {
     draft
 }
 
-/// Where targets may be.
+/// Reads the rules about permitted targets.
 fn allow(table: &Table<'_>, place: &mut Allow) {
     let Some(field) = table.get("allow") else { return };
     let rules = field.texts().unwrap_or_default();
@@ -274,7 +274,7 @@ fn balance(table: &Table<'_>, policy: &mut Policy, hash: &mut HashBy) {
         None if text == "target" => Ok(HashBy::Target),
         None if text == "client" => Ok(HashBy::Client),
         Some(("header", name)) if is_token(name.as_bytes()) => Ok(HashBy::Header(name.to_owned())),
-        _ => Err(format!("`{text}` is nothing to divide requests by: expected host, target, client or header NAME")),
+        _ => Err(format!("`{text}` is no key for hashing: expected host, target, client or header NAME")),
     });
 }
 
@@ -305,7 +305,7 @@ fn key(text: &str) -> Result<KeyDraft, String> {
         Some(("script", name)) => return Ok(KeyDraft::Script(name.to_owned())),
         _ => {
             return Err(format!(
-                "`{text}` is nothing to look up: expected host, header NAME, segment N or script NAME"
+                "`{text}` is no key of a look-up: expected host, header NAME, segment N or script NAME"
             ));
         }
     }))
@@ -328,7 +328,7 @@ fn route(table: Table<'_>, forwarding: &forward::Forwarding) -> RouteDraft {
             if !is_token(name.as_bytes()) {
                 field.wrong(format!("`{name}` is no field name: expected one such as X-Beta"));
             }
-            // `*` is any value.
+            // `*` matches any value.
             let value = field.text().filter(|value| *value != "*").map(str::to_owned);
             draft.headers.push(HeaderPattern { name: name.to_owned(), value });
         }
@@ -380,7 +380,7 @@ fn route(table: Table<'_>, forwarding: &forward::Forwarding) -> RouteDraft {
     draft
 }
 
-/// `set` and `add`: tables of fields; `remove`: a list of names.
+/// Reads the edits of a head: `set` and `add` are tables of fields, `remove` is a list of names.
 fn edits(table: Table<'_>) -> Edits {
     let mut edits = Edits::none();
     if let Some(field) = table.get("remove") {

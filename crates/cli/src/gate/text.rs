@@ -1,4 +1,4 @@
-//! A plan as a configuration in TOML, with every default in its place: what `--check` prints. Secrets are left out.
+//! Writes a plan as TOML, with every default and without secrets: the output of `--check`.
 
 use oroshi_config::written::Toml;
 use oroshi_gate::forward::{Edits, Forwarding, HostPolicy, Settings};
@@ -7,7 +7,7 @@ use oroshi_gate::upstream::{Policy, PoolSettings};
 use oroshi_gate::{Action, Answer, HashBy, Hook, KeyFrom, Plan, Serves, access};
 use oroshi_lookup::{Breaking, StoreKind};
 
-/// The configuration that makes this plan, but for its secrets.
+/// Returns the configuration of a plan, without its secrets.
 pub(super) fn config(plan: &Plan) -> String {
     let mut out = Toml::default();
     out.bare("threads", plan.threads);
@@ -53,7 +53,7 @@ pub(super) fn config(plan: &Plan) -> String {
         }
     }
     answer(&mut out, "no-route", &plan.no_route);
-    // All routes have the same.
+    // All routes have the same settings.
     if let Some(route) = plan.routes.first() {
         forwarding(&mut out, &route.rules.settings().forwarding);
     }
@@ -113,7 +113,7 @@ fn forwarding(out: &mut Toml, forwarding: &Forwarding) {
     out.bare("trust-unix", forwarding.trust_unix);
 }
 
-/// What requests a route takes. What it asks of header fields is a table, which stands behind all keys.
+/// Writes the conditions of a route. Conditions on header fields are a table, so they follow all keys.
 fn matches<'p>(out: &mut Toml, matcher: &'p Matcher) -> &'p [HeaderPattern] {
     let hosts: Vec<String> = matcher
         .hosts

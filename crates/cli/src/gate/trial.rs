@@ -1,13 +1,13 @@
-//! Whether databases would take the queries of look-ups: asked of those that can be reached.
+//! Asks the databases that can be reached whether they accept the queries of look-ups.
 
 use oroshi_gate::Plan;
 use oroshi_lookup::{Failure, Lookup, LookupSettings, Stores};
 use tokio::task::JoinSet;
 
-/// A key of the configuration, and what came of it.
+/// A key of the configuration, and the result of its trial.
 type Found = Vec<(String, String)>;
 
-/// Has every database prepare the queries of its look-ups, all at once: those that are refused, and those that could not be tried.
+/// Lets all databases prepare the queries of their look-ups concurrently; returns rejected and untried queries.
 pub(super) fn queries(plan: &Plan) -> (Found, Found) {
     let asked = plan.lookups.iter().filter(|lookup| lookup.settings.sql.is_some());
     let settings: Vec<LookupSettings> =
@@ -38,7 +38,7 @@ pub(super) fn queries(plan: &Plan) -> (Found, Found) {
         while let Some(tried) = trials.join_next().await {
             match tried {
                 Ok((name, Some(Err(error)))) if matches!(error.failure, Failure::Refused(_)) => {
-                    refused.push((key(&name), format!("the database does not take it: {error}")));
+                    refused.push((key(&name), format!("the database rejects it: {error}")));
                 }
                 Ok((name, Some(Err(error)))) => untried.push((key(&name), format!("it could not be tried: {error}"))),
                 _ => {}

@@ -26,35 +26,35 @@ const SEED: u64 = 1;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct CalibrateArgs {
-    /// Only the comparisons on a virtual clock
+    /// Run only the simulated comparisons, on a virtual clock
     #[arg(long, conflicts_with = "real")]
     simulated: bool,
 
-    /// Only those of real servers; keep the machine quiet meanwhile
+    /// Run only the comparisons of real servers; the machine must be quiet
     #[arg(long)]
     real: bool,
 
-    /// Simulated comparisons in each row of the tables [default: 1000]
+    /// Simulate this many comparisons in each row of the tables [default: 1000, some twenty minutes on two CPUs]
     #[arg(long, value_name = "N")]
     trials: Option<usize>,
 
-    /// Real comparisons, at most [default: 64, which take 40 minutes]
+    /// Run at most this many real comparisons [default: 64, which take 40 minutes]
     #[arg(long, value_name = "N")]
     cells: Option<usize>,
 
-    /// Take the real comparisons that came to a result from this file of --out, and make only the others
+    /// Take the real comparisons that have a result from this file of --out, and run only the others
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     again: Option<PathBuf>,
 
-    /// Decides what is drawn [default: 1]
+    /// Draw all random numbers from this seed [default: 1]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
-    /// Threads of the simulation [default: one per CPU]
+    /// Simulate on this many threads [default: one per CPU]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 
-    /// Write all of it into this file, as JSON
+    /// Write the whole result to a file, as JSON
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     out: Option<PathBuf>,
 }

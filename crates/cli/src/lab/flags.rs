@@ -95,7 +95,9 @@ fn refused(error: &clap::Error, given: &[(&str, Vec<String>)]) -> Mistake {
 
 /// The name of a flag that the parser shows with its value: `--key <FILE>`.
 fn name_of(shown: &str) -> String {
-    let parser = parser();
+    let mut parser = parser();
+    // A flag is shown with its value only once the parser is built.
+    parser.build();
     let name = parser.get_arguments().find(|flag| flag.to_string() == shown).and_then(Arg::get_long);
     name.unwrap_or(shown).to_owned()
 }

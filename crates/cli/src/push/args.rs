@@ -1,4 +1,4 @@
-//! The flags of `oroshi push`, as they are typed: with two dashes, or with one as Go's programs have them.
+//! The flags of `oroshi push`, as they are typed: with two dashes, or with one as in Go programs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,46 +8,51 @@ Examples:
   oroshi push --port 9180
       clients connect to ws://localhost:9180/connect; POST /publish reaches them
   oroshi push --config push.toml
-      with callbacks, groups, limits: docs/push.md has every key
+      with callbacks, groups, limits; docs/push.md explains every key
   oroshi push -config config.yml
       kuiperbelt's configuration and command line, unchanged
   oroshi push --config push.toml --check
-      says every mistake, or what is in force with every default
+      reports every mistake, or prints what is in force with every default
   oroshi start --port 9180 --port 127.0.0.1:9181 --ready notify -- oroshi push --config push.toml
-      restarts without a refused connection: each address of [listen] is handed down
+      restarts without a refused connection: `oroshi start` owns each address of [listen]
 
-Signals: TERM and INT end it in good form: no new sessions, what waits is delivered, clients are
-told when to come back. A second one ends it at once.
+Signals: TERM and INT drain: the hub opens no new sessions, delivers waiting messages, tells clients
+when to reconnect, and exits. A second one ends it at once.
 
-Exit codes: 0 done; 1 it could not listen or serve; 2 wrong usage or configuration.";
+Exit codes: 0 done; 1 the hub could not listen or serve; 2 wrong usage or configuration.";
 
-/// Hold many client connections, and fan messages out to them
+/// Hold many client connections, and deliver published messages to them
 ///
-/// A push hub with receipts: WebSocket, server-sent events, streams and polling; groups; kuiperbelt's API beside its own.
+/// A push hub with a receipt for each publish. Clients connect by WebSocket, server-sent events, streams or polling;
+/// kuiperbelt's API works beside the hub's own.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The configuration: TOML (.toml), or kuiperbelt's YAML (.yml, .yaml) [default: config.yml, if it is there]
+    /// Read this configuration: TOML (.toml), or kuiperbelt's YAML (.yml, .yaml) [default: config.yml, if it exists]
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// Serve everything on this TCP port, whatever the configuration says about where to listen
+    /// Serve everything on this TCP port, and ignore the configured listeners [default: as configured]
     #[arg(long, value_name = "N")]
     pub(super) port: Option<String>,
-    /// Serve everything on this unix socket, whatever the configuration says about where to listen
+    /// Serve everything on this unix socket, and ignore the configured listeners [default: as configured]
     #[arg(long, value_name = "PATH")]
     pub(super) sock: Option<String>,
-    /// What is told on standard error: debug, info, warn or error
+    /// Log this level and more severe ones on standard error: debug, info, warn or error
+    ///
+    /// debug adds the configuration in force.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub(super) log_level: String,
-    /// Check the configuration, and print what is in force
+    /// Check the configuration and print what is in force, with every default and without secrets; do not serve
+    ///
+    /// Reports every mistake with its line, and then exits with code 2.
     #[arg(long)]
     pub(super) check: bool,
-    /// kuiperbelt's: overlooked with `compat: ekbo`, and refused without it
+    /// Accept kuiperbelt's flag: ignored with `compat: ekbo`, an error without it
     #[arg(long, value_name = "ADDRESS", hide = true)]
     pub(super) gops_addr: Option<String>,
 }
 
-/// Go's flags have one dash or two. Behind `push`, those that exist get their second one.
+/// Adds the second dash to the flags of `push` that were typed with one, as in Go programs.
 pub(crate) fn two_dashes(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     const FLAGS: [&str; 8] = ["config", "port", "sock", "log-level", "check", "gops-addr", "version", "help"];
     let mut is_push = false;

@@ -1,4 +1,4 @@
-//! kuiperbelt's configuration: its keys, its defaults, and beside them some of ours.
+//! Reads kuiperbelt's configuration: its keys and defaults, and some keys of oroshi beside them.
 
 use std::time::Duration;
 
@@ -9,17 +9,18 @@ use oroshi_words::units::parse_time;
 
 use super::native;
 
-/// The port, unless the file names one.
+/// The default port.
 const PORT: &str = "9180";
 
-/// With `compat: ekbo`, what kuiperbelt waits for without end.
+/// With `compat: ekbo`, a time for waits that kuiperbelt does not limit.
 const WITHOUT_END: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// With `compat: ekbo`, the largest messages from and to clients. kuiperbelt has no limit, and its users none of these sizes.
+/// With `compat: ekbo`, the largest messages from and to clients. kuiperbelt has no limit; its users' messages are
+/// smaller.
 const MESSAGE_BYTES: usize = 1 << 20;
 const PUBLISH_BYTES: u64 = 16 << 20;
 
-/// Our keys by kuiperbelt's names for them; the first that a key begins with holds.
+/// kuiperbelt's names of oroshi's keys; the first prefix of a key applies.
 const NAMES: [(&str, &str); 9] = [
     ("listen", "port"),
     ("paths", "path"),
@@ -32,19 +33,19 @@ const NAMES: [(&str, &str); 9] = [
     ("limits.idle", "idle_timeout"),
 ];
 
-/// kuiperbelt's name for a key of ours.
+/// Returns kuiperbelt's name of one of oroshi's keys.
 pub(super) fn name_of(key: &str) -> String {
     let rest_of = |ours: &str| key.strip_prefix(ours).filter(|rest| rest.is_empty() || rest.starts_with('.'));
     let renamed = NAMES.iter().find_map(|(ours, theirs)| Some((theirs, rest_of(ours)?)));
     match renamed {
-        // Whom an address serves is no question here.
+        // kuiperbelt does not distinguish what an address serves.
         Some((&"port", _)) => "port".to_owned(),
         Some((theirs, rest)) => format!("{theirs}{rest}"),
         None => key.to_owned(),
     }
 }
 
-/// What `compat: ekbo` has in the place of our defaults. What the file says goes before it.
+/// Sets the defaults of `compat: ekbo`. Keys of the file take precedence.
 pub(super) fn habits(draft: &mut Draft) {
     draft.callbacks.timeout = WITHOUT_END;
     draft.callbacks.queue = WITHOUT_END;
@@ -62,7 +63,7 @@ pub(super) fn read(root: Table<'_>) -> Draft {
     native::shared(&root, &mut draft);
     draft.transports.get_or_insert(Transports::WEBSOCKET);
     let port = root.read("port", port).unwrap_or_else(|| PORT.to_owned());
-    // The socket wins.
+    // The socket takes precedence over the port.
     let address = root.text("sock").map_or_else(|| format!(":{port}"), |path| format!("unix:{path}"));
     draft.doors.push(Door { address, serves: Serves::Everything });
     draft.session_header = root.text("session_header");
@@ -106,23 +107,23 @@ pub(super) fn read(root: Table<'_>) -> Draft {
     if let Some(idle) = root.read("idle_timeout", duration) {
         draft.limits.idle = (!idle.is_zero()).then_some(idle);
     }
-    // As there, it is on unless it is suppressed.
+    // As in kuiperbelt: on, unless suppressed.
     draft.access_log = !root.read("suppress_access_log", switch).unwrap_or(false);
     root.finish();
     draft
 }
 
-/// A limit that was set; zero leaves it as it is.
+/// Sets a limit; zero leaves it unchanged.
 fn limit(read: Option<Duration>, place: &mut Duration) {
     if let Some(limit) = read.filter(|limit| !limit.is_zero()) {
         *place = limit;
     }
 }
 
-/// A time in Go's form.
+/// Reads a time in Go's notation.
 fn duration(text: &str) -> Result<Duration, String> {
     let expected = || format!("`{text}` is no time: expected one as Go writes it, such as 10s, 500ms or 1m30s");
-    // Without a unit kuiperbelt takes nanoseconds, which nobody means.
+    // Without a unit, kuiperbelt reads nanoseconds, which nobody means.
     let has_unit = text.ends_with(|last: char| last.is_ascii_alphabetic());
     if !has_unit && text != "0" {
         return Err(expected());
@@ -130,7 +131,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     parse_time(&text.replace(['µ', 'μ'], "u")).map_err(|_| expected())
 }
 
-/// A port, as the command line and the file have it.
+/// Reads a port of the command line or the file.
 pub(super) fn port(text: &str) -> Result<String, String> {
     match text.parse::<u16>() {
         Ok(_) => Ok(text.to_owned()),

@@ -1,4 +1,4 @@
-//! The keys of a configuration in TOML; some of them may stand in kuiperbelt's as well.
+//! Reads the keys of a configuration in TOML; kuiperbelt's configuration may have some of them too.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use oroshi_net::CpuList;
 use oroshi_push::{Cluster, Door, Draft, GroupRule, Origins, Serves, Slow, Transports};
 use oroshi_words::units::parse_time;
 
-/// How long a publish waits for the receipts of other nodes, unless the file says otherwise.
+/// The default time that a publish waits for the receipts of other nodes.
 const RECEIPT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Reads a configuration.
@@ -101,7 +101,7 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
             let mut rule = GroupRule { pattern: String::new(), slow: Slow::default(), client_may_join: false };
             match table.text("pattern") {
                 Some(pattern) => rule.pattern = pattern,
-                // Its own name, so that nothing more is said about it.
+                // The group's own name, so that no further mistake is reported.
                 None => element
                     .wrong("`pattern` is missing: expected a group's name, or the beginning of one such as chat:*"),
             }
@@ -137,7 +137,7 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
     }
 }
 
-/// Header fields that are set, or taken away by an empty text.
+/// Reads header fields to set; an empty text removes a field.
 pub(super) fn headers(table: &Table<'_>) -> Vec<(String, Option<String>)> {
     let field = |(name, field): (&str, Field<'_>)| {
         let value = field.text()?;
@@ -154,7 +154,7 @@ fn compat(text: &str) -> Result<bool, String> {
     match text {
         "ekbo" => Ok(true),
         "none" => Ok(false),
-        _ => Err(format!("`{text}` is nothing to be compatible with: expected ekbo or none")),
+        _ => Err(format!("`{text}` is no compatibility mode: expected ekbo or none")),
     }
 }
 
@@ -165,7 +165,7 @@ fn slow(text: &str) -> Result<Slow, String> {
         "keep-latest" => Ok(Slow::KeepLatest),
         "refuse" => Ok(Slow::Refuse),
         _ => Err(format!(
-            "`{text}` is nothing to do about slow sessions: expected disconnect, drop-oldest, keep-latest or refuse"
+            "`{text}` is no rule for slow sessions: expected disconnect, drop-oldest, keep-latest or refuse"
         )),
     }
 }

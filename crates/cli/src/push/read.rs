@@ -1,4 +1,4 @@
-//! From what was typed, and the file that it names, to a plan: every mistake at once.
+//! Turns flags and the configuration into a plan; reports every mistake at once.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ use oroshi_words::{Kind, Mistake};
 use super::{Args, Error, kuiperbelt, native, template};
 use crate::log::Level;
 
-/// What kuiperbelt reads when no file is named.
+/// kuiperbelt's default configuration.
 const USUAL: &str = "config.yml";
 
-/// What is to be done.
+/// A plan with the facts about its origin.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) plan: Plan,
@@ -22,20 +22,20 @@ pub(super) struct Reading {
     pub(super) file: Option<PathBuf>,
     /// Whether the file or the command line says where to listen.
     pub(super) listens: bool,
-    /// What is not understood, and was overlooked as kuiperbelt does.
+    /// Keys and flags that are ignored, as in kuiperbelt.
     pub(super) overlooked: Vec<String>,
 }
 
 /// The two languages of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Language {
-    /// Ours, in TOML.
+    /// oroshi's own, in TOML.
     Native,
     /// kuiperbelt's, in YAML.
     Kuiperbelt,
 }
 
-/// Makes sense of the command line, and of the file. `inherits`: sockets are handed down.
+/// Reads the command line and the file. `inherits`: there are inherited sockets.
 pub(super) fn read(args: &Args, inherits: bool) -> Result<Reading, Error> {
     let mut usage = Vec::new();
     let level = Level::parse(&args.log_level).unwrap_or_else(|why| {
@@ -64,7 +64,7 @@ pub(super) fn read(args: &Args, inherits: bool) -> Result<Reading, Error> {
         Language::Kuiperbelt => kuiperbelt::read(root),
     };
     let mut mistakes = mistakes.into_vec();
-    // kuiperbelt starts all the same with keys that it does not know, and with those that stand twice or are no texts.
+    // kuiperbelt starts despite unknown keys, repeated keys, and keys that are no texts.
     let mut overlooked = Vec::new();
     if draft.compat_ekbo && language == Language::Kuiperbelt {
         (overlooked, mistakes) = mistakes.into_iter().partition(|mistake| mistake.kind == Kind::Unknown);
@@ -77,11 +77,11 @@ pub(super) fn read(args: &Args, inherits: bool) -> Result<Reading, Error> {
     match &args.gops_addr {
         None => {}
         Some(_) if draft.compat_ekbo => {
-            overlooked.push("-gops-addr: there is no such agent here: /metrics and /status say more".to_owned());
+            overlooked.push("-gops-addr: oroshi push has no such agent: use /metrics and /status".to_owned());
         }
         Some(address) => {
             return Err(Error::Usage(vec![format!(
-                "--gops-addr {address}: there is no such agent here, /metrics and /status say more: leave it out, or set `compat: ekbo` in \
+                "--gops-addr {address}: oroshi push has no such agent, but /metrics and /status: leave it out, or set `compat: ekbo` in \
                  kuiperbelt's configuration, which overlooks it"
             )]));
         }
@@ -91,7 +91,7 @@ pub(super) fn read(args: &Args, inherits: bool) -> Result<Reading, Error> {
     if let Some(door) = door {
         draft.doors = vec![door];
     } else if inherits && !listens {
-        // kuiperbelt's port, which nobody asked for.
+        // kuiperbelt's default port.
         draft.doors.clear();
     }
     match planned(draft, inherits, &node, language, &mut mistakes) {
@@ -124,7 +124,7 @@ fn planned(
     plan.filter(|_| mistakes.is_empty())
 }
 
-/// The outermost key.
+/// Returns the outermost key.
 fn top(key: &str) -> &str {
     key.split(['.', '[']).next().unwrap_or(key)
 }
@@ -137,7 +137,7 @@ fn in_the_file(mistake: Mistake, language: Language) -> Mistake {
     }
 }
 
-/// A mistake where there is no file.
+/// Describes a mistake without a file.
 fn in_flags(mistake: &Mistake) -> String {
     match top(&mistake.key) {
         "listen" => {
@@ -149,7 +149,7 @@ fn in_flags(mistake: &Mistake) -> String {
     }
 }
 
-/// Where the command line says to listen.
+/// Returns the listeners that the command line names.
 fn door(args: &Args, usage: &mut Vec<String>) -> Option<Door> {
     let address = match (&args.port, &args.sock) {
         (None, None) => return None,
@@ -180,7 +180,7 @@ fn language(file: &Path) -> Result<Language, String> {
     }
 }
 
-/// What stands in a file, and which of its keys are odd.
+/// Reads a file into a tree, with its odd keys.
 fn parse(text: &str, language: Language) -> Result<(Node, Vec<Mistake>), Vec<Mistake>> {
     match language {
         Language::Native => toml::parse(text).map(|node| (node, Vec::new())),

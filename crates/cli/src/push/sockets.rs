@@ -1,4 +1,4 @@
-//! From a plan's doors and inherited sockets to what is listened on.
+//! Turns a plan's listeners and inherited sockets into open sockets.
 
 use std::io;
 
@@ -7,10 +7,11 @@ use oroshi_push::{Bound, Plan, Serves};
 
 use super::Error;
 
-/// What a plan's doors become.
+/// Matches a plan's listeners with the inherited sockets.
 ///
-/// An inherited socket takes the place of the door at its address. One that is at none serves what its name (systemd's
-/// FileDescriptorName) says: `public`, `admin` or `everything`; and everything, where the configuration names no place at all.
+/// An inherited socket replaces the listener at its address. A socket without a listener serves what its name
+/// (systemd's FileDescriptorName) says: `public`, `admin` or `everything`. Without any configured listener it
+/// serves everything.
 pub(super) fn bind(plan: &Plan, inherited: Vec<Inherited>, listens: bool) -> Result<Vec<Bound>, Error> {
     let mut plan = plan.clone();
     let mut all = Vec::new();
@@ -36,7 +37,7 @@ pub(super) fn bind(plan: &Plan, inherited: Vec<Inherited>, listens: bool) -> Res
     Ok(all)
 }
 
-/// Where a door listens, and what for, in words.
+/// Describes a listener: its address, and what it serves.
 pub(super) fn shown(bound: &Bound) -> String {
     let serves = match bound.serves {
         Serves::Everything => "everything",
@@ -46,7 +47,7 @@ pub(super) fn shown(bound: &Bound) -> String {
     format!("listening on {} ({serves})", address(bound))
 }
 
-/// What to say of sockets at which others than the operator can publish: without a token, by TCP.
+/// Returns warnings about sockets at which any program can publish: by TCP, without a token.
 pub(super) fn open_to_others(plan: &Plan, all: &[Bound]) -> Vec<String> {
     let is_tcp = |bound: &&Bound| {
         bound.listeners.first().is_some_and(|listener| matches!(listener.address(), oroshi_net::Peer::Tcp(_)))
@@ -56,7 +57,7 @@ pub(super) fn open_to_others(plan: &Plan, all: &[Bound]) -> Vec<String> {
         match bound.serves {
             Serves::Sessions => None,
             Serves::Everything => Some(format!(
-                "whoever reaches {address} may publish: keep it behind a proxy or a firewall, set auth.token-file, or give publishers a \
+                "every client that reaches {address} may publish: keep it behind a proxy or a firewall, set auth.token-file, or give publishers a \
                  listener of their own (listen.admin)"
             )),
             Serves::Admin => Some(format!(

@@ -1,12 +1,12 @@
-//! The template step of kuiperbelt's configuration (kayac/go-config's, on Go's text/template): `{{ env "NAME" "default" }}` and
-//! `{{ must_env "NAME" }}`.
+//! The template step of kuiperbelt's configuration (kayac/go-config's, on Go's text/template): `{{ env "NAME"
+//! "default" }}` and `{{ must_env "NAME" }}`.
 
 use oroshi_words::Mistake;
 
-/// Fills the templates in. `variable` gives a variable of the environment.
+/// Replaces the templates by their values. `variable` returns a variable of the environment.
 ///
 /// # Errors
-/// Everything that is no template, or has no value.
+/// Every template that is invalid, or has no value.
 pub(super) fn fill(text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<String, Vec<Mistake>> {
     let (mut filled, mut mistakes, mut rest) = (String::with_capacity(text.len()), Vec::new(), text);
     while let Some(start) = rest.find("{{") {
@@ -19,7 +19,7 @@ pub(super) fn fill(text: &str, variable: impl Fn(&str) -> Option<String>) -> Res
             break;
         };
         rest = after;
-        // `{{-` and `-}}` take white space away around them.
+        // `{{-` and `-}}` remove white space around them.
         let inside = match inside.strip_prefix("- ") {
             Some(inside) => {
                 filled.truncate(filled.trim_end().len());
@@ -43,7 +43,7 @@ pub(super) fn fill(text: &str, variable: impl Fn(&str) -> Option<String>) -> Res
     if mistakes.is_empty() { Ok(filled) } else { Err(mistakes) }
 }
 
-/// What is inside of a template, and what comes behind it. Braces in quotes do not end it.
+/// Splits a template's inside from the text behind it. Braces in quotes do not end a template.
 fn split_at_end(text: &str) -> Option<(&str, &str)> {
     let mut quote = None;
     let mut characters = text.char_indices();
@@ -61,7 +61,7 @@ fn split_at_end(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// The value of a template.
+/// Returns the value of a template.
 fn action(text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<String, String> {
     if text.starts_with("/*") && text.ends_with("*/") {
         return Ok(String::new());
@@ -69,7 +69,7 @@ fn action(text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Strin
     let (function, arguments) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
     let arguments = strings(arguments).ok_or_else(|| unknown(text))?;
     match (function, arguments.as_slice()) {
-        // The first variable that has something in it; the last word is the default.
+        // The first variable that is not empty; the last word is the default.
         ("env", [names @ .., default]) => {
             let set = names.iter().chain([default]).find_map(|name| variable(name).filter(|value| !value.is_empty()));
             Ok(set.unwrap_or_else(|| default.clone()))
@@ -87,7 +87,7 @@ fn unknown(text: &str) -> String {
     )
 }
 
-/// Strings as Go writes them, with white space between; `None` if there is anything else.
+/// Reads strings in Go's notation, separated by white space; `None` if there is anything else.
 fn strings(text: &str) -> Option<Vec<String>> {
     let mut strings = Vec::new();
     let mut characters = text.trim().chars().peekable();

@@ -1,9 +1,9 @@
-//! A plan as a configuration in TOML, with every default in its place: what `--check` prints. Secrets are left out.
+//! Writes a plan as TOML, with every default and without secrets: the output of `--check`.
 
 use oroshi_config::written::Toml;
 use oroshi_push::{Door, Origins, Plan, Serves, Slow};
 
-/// The configuration that makes this plan, but for its secrets.
+/// Returns the configuration of a plan, without its secrets.
 pub(super) fn config(plan: &Plan) -> String {
     let mut out = Toml::default();
     out.bare("threads", plan.threads);
@@ -36,7 +36,7 @@ pub(super) fn config(plan: &Plan) -> String {
     out.comment(if plan.token.is_some() {
         "a token is set"
     } else {
-        "no token: whoever reaches a door may do what it serves"
+        "no token: every client that reaches a listener may use it"
     });
 
     let paths = &plan.paths;
@@ -141,7 +141,7 @@ fn address(door: &Door) -> &str {
     &door.address
 }
 
-/// A URL's query may hold a key of the backend's; the hub puts the client's in its place for connect, but not for the others.
+/// Masks the query of a callback's URL: it may hold a secret of the backend, and only `connect` replaces it.
 fn without_query(url: &str) -> String {
     match url.split_once('?') {
         Some((before, _)) => format!("{before}?***"),
@@ -149,7 +149,7 @@ fn without_query(url: &str) -> String {
     }
 }
 
-/// Whether a header's value is not to be shown, by its name.
+/// Whether a header of this name may hold a secret.
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     ["auth", "cookie", "token", "secret", "session", "key", "password"].iter().any(|part| name.contains(part))

@@ -1,8 +1,8 @@
 //! The flags of `oroshi start`, as they are typed.
 //!
-//! Values stay text here: the parser would stop at the first one that is wrong, where `read` finds all of them. Options and the
-//! command's words may stand in any order up to `--`, and names may be cut short while they are unique, as `start_server`
-//! has it.
+//! Values stay text here: the parser would stop at the first wrong one; `read` finds all of them. As with
+//! `start_server`, options and the command's words may have any order up to `--`, and unique abbreviations of names
+//! work.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,28 +12,28 @@ Examples:
   oroshi start --port 8080 --pid-file app.pid --status-file app.status -- ./server
       owns port 8080, and runs the command behind it
   oroshi start --restart --pid-file app.pid --status-file app.status
-      a new generation: once it is ready, the old one is told to stop; nobody is refused
+      starts a new generation, and stops the old one once the new one is ready; refuses no connection
   oroshi start --path /run/app.sock --path-mode 0660 --ready notify -- puma -C puma.rb
-      a unix socket; a generation is ready when it says so (sd_notify)
+      a unix socket; a generation is ready when it sends READY=1 (sd_notify)
   oroshi start --port 8080 --ready http://localhost:8080/health -- ./server
-      a generation is ready when a process of its own answers with 200 to 399
+      a generation is ready when one of its processes answers with 200 to 399
   oroshi start --restart --wait --pid-file app.pid && echo deployed
       exit code 0: the new generation serves; 1: it failed, and the old one stays
   oroshi start --status --pid-file app.pid
       generations, sockets, waiting connections; with --json for programs
 
-Signals: HUP starts a new generation; TERM, INT and QUIT end all of them in good order (INT
-twice: at once); USR1 opens the log file anew.
+Signals: HUP starts a new generation. TERM, INT and QUIT stop all generations and end (INT twice: at
+once). USR1 reopens the log file.
 
 The command finds its sockets in SERVER_STARTER_PORT (name=descriptor;...), and in LISTEN_FDS,
 LISTEN_PID and LISTEN_FDNAMES as from systemd; SERVER_STARTER_GENERATION counts the starts.
 
-Times take ms, s, m, h, and are seconds without.
+Times take ms, s, m, h; a plain number is seconds.
 
-Exit codes: 0 done; 1 it could not be done, or the new generation failed; 2 wrong usage.";
+Exit codes: 0 done; 1 the work failed, or the new generation did; 2 wrong usage.";
 
-const PORT: &str = "A TCP port to listen at: 8080, 127.0.0.1:8080, [::1]:8080; u5353 for UDP; 8080=5 to be descriptor 5. \
-                    May be given several times";
+const PORT: &str = "Listen at a TCP port: 8080 (all IPv4 addresses), 127.0.0.1:8080, name:8080, [::1]:8080 (IPv6 only); \
+                    u5353 is UDP; 8080=5 makes it descriptor 5; repeatable";
 
 /// Run a command behind sockets that outlive it, and replace it without losing a connection
 ///
@@ -41,98 +41,113 @@ const PORT: &str = "A TCP port to listen at: 8080, 127.0.0.1:8080, [::1]:8080; u
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, infer_long_args = true)]
 pub(crate) struct Args {
-    /// The command and its arguments
+    /// Run this command with its arguments
     #[arg(value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 
     #[arg(long, value_name = "PORT", allow_negative_numbers = true, help_heading = "Sockets", help = PORT)]
     pub(super) port: Vec<String>,
-    /// A unix socket to listen at: a path, or @name in the abstract namespace. May be given several times
+    /// Listen at a unix socket: a path, or @name in the abstract namespace; repeatable, also beside --port
     #[arg(long, value_name = "PATH", help_heading = "Sockets")]
     pub(super) path: Vec<String>,
-    /// Who may connect to unix sockets, as for chmod [default: 0777]
+    /// Set the mode of the unix sockets' files, as chmod does: who may connect [default: 0777]
     #[arg(long, value_name = "MODE", help_heading = "Sockets")]
     pub(super) path_mode: Option<String>,
-    /// Whose the unix sockets' files are: names or numbers
+    /// Set the owner of the unix sockets' files, by name or number
     #[arg(long, value_name = "USER[:GROUP]", help_heading = "Sockets")]
     pub(super) path_owner: Option<String>,
-    /// How many connections may wait to be accepted; no more than net.core.somaxconn [default: 4096]
+    /// Let this many connections wait to be accepted; the kernel allows at most net.core.somaxconn [default: 4096]
     #[arg(long, value_name = "N", help_heading = "Sockets")]
     pub(super) backlog: Option<String>,
 
-    /// The folder that the command runs in
+    /// Run the command in this folder [default: the current folder]
     #[arg(long, value_name = "FOLDER", help_heading = "The command")]
     pub(super) dir: Option<PathBuf>,
-    /// A folder with a file for each variable of the command's environment, read anew for each generation (or ENVDIR)
+    /// Set the command's environment from a folder with one file per variable [default: the variable ENVDIR]
+    ///
+    /// The first line of a file is the value. Each generation reads the folder again; a variable whose file is gone
+    /// stays.
     #[arg(long, value_name = "FOLDER", help_heading = "The command")]
     pub(super) envdir: Option<OsString>,
-    /// How long a generation must live to count as ready (without --ready), and the least time from a failed start to the next [default: 1s]
+    /// Count a generation as ready once it has lived this long (without --ready); also the minimum time from a failed
+    /// start to the next [default: 1s]
     #[arg(long, value_name = "TIME", help_heading = "The command")]
     pub(super) interval: Option<String>,
-    /// What older generations are sent when a newer one is ready [default: TERM]
+    /// Stop older generations with this signal when a newer one is ready: TERM, SIGQUIT, usr1, 10 [default: TERM]
     #[arg(long, value_name = "SIGNAL", help_heading = "The command")]
     pub(super) signal_on_hup: Option<String>,
-    /// What all generations are sent at the end [default: TERM]
+    /// Stop all generations with this signal at the end, if TERM caused it [default: TERM]
     #[arg(long, value_name = "SIGNAL", help_heading = "The command")]
     pub(super) signal_on_term: Option<String>,
-    /// Kill what has not ended so long after that [default: never]
+    /// Kill generations that have not ended this long after that signal [default: never]
     #[arg(long, value_name = "TIME", help_heading = "The command")]
     pub(super) stop_timeout: Option<String>,
-    /// End the command when this process dies, even by kill -9; each generation is then a process group of its own
+    /// End all generations when this process dies, even by kill -9
+    ///
+    /// No generation outlives this process by more than --stop-timeout (10s without). Each generation is then a
+    /// process group.
     #[arg(long, help_heading = "The command")]
     pub(super) die_together: bool,
 
-    /// When a generation is ready: notify (it says READY=1, sd_notify), a URL (http://..., unix:...) that it answers, or alive (it
-    /// has lived for --interval). A restart that fails is then over, and the older generation stays [default: as alive, but a
-    /// restart that fails is tried again until it succeeds]
+    /// Count a generation as ready by: notify (it sends READY=1, sd_notify), a URL that it answers (http://...,
+    /// unix:...), or alive (it has lived for --interval) [default: as alive, and a failed restart is retried until a
+    /// generation lives]
+    ///
+    /// With this option a failed restart is over, and the old generation stays.
     #[arg(long, value_name = "HOW", help_heading = "Restarts")]
     pub(super) ready: Option<String>,
-    /// How long it may take to become ready [default: 60s]
+    /// Give up a generation that is not ready after this time [default: 60s]
     #[arg(long, value_name = "TIME", help_heading = "Restarts")]
     pub(super) ready_timeout: Option<String>,
-    /// How long older generations serve on beside a ready one [default: 0, 5s with --enable-auto-restart; or KILL_OLD_DELAY]
+    /// Keep older generations serving this long beside a ready one [default: the variable KILL_OLD_DELAY, or 0; 5s
+    /// with --enable-auto-restart]
     #[arg(long, value_name = "TIME", help_heading = "Restarts")]
     pub(super) kill_old_delay: Option<String>,
-    /// Restart by time (or ENABLE_AUTO_RESTART)
+    /// Restart at intervals [default: the variable ENABLE_AUTO_RESTART]
     #[arg(long, help_heading = "Restarts")]
     pub(super) enable_auto_restart: bool,
-    /// How often [default: 360s; or AUTO_RESTART_INTERVAL]
+    /// Restart this often, with --enable-auto-restart [default: the variable AUTO_RESTART_INTERVAL, or 360s]
     #[arg(long, value_name = "TIME", help_heading = "Restarts")]
     pub(super) auto_restart_interval: Option<String>,
 
-    /// The file for this process's number; it stays locked
+    /// Write this process's number to a file, and lock it (flock) as long as the process lives
     #[arg(long, value_name = "FILE", help_heading = "Files")]
     pub(super) pid_file: Option<PathBuf>,
-    /// The file for the generations: a line number:process for each
+    /// Write a file with a line `generation:pid` for each generation that is or was ready; replaced atomically
     #[arg(long, value_name = "FILE", help_heading = "Files")]
     pub(super) status_file: Option<PathBuf>,
-    /// Where all output goes: a file, or '| command'
+    /// Send all output to a file, or to a command: '| command' [default: the terminal]
     #[arg(long, value_name = "FILE", help_heading = "Files")]
     pub(super) log_file: Option<String>,
-    /// The socket for --status and --restart [default: the pid file's name, or the status file's, with .control behind]
+    /// Serve --status and --restart at this socket, for this user alone [default: PIDFILE.control, or
+    /// STATUSFILE.control]
     #[arg(long, value_name = "PATH", help_heading = "Files")]
     pub(super) control: Option<PathBuf>,
-    /// Run in the background; takes --log-file
+    /// Run in the background; needs --log-file
+    ///
+    /// Returns when the sockets are open, a log command reads and the command runs; with exit code 1 if one of these
+    /// fails.
     #[arg(long, help_heading = "Files")]
     pub(super) daemonize: bool,
 
-    /// Have the superdaemon of --pid-file start a new generation, and wait until the older ones have ended
-    #[arg(long, help_heading = "Speaking to one that runs", conflicts_with_all = ["stop", "status"])]
+    /// Let the running `oroshi start` of --pid-file start a new generation, and wait until it serves and the older
+    /// ones have ended
+    #[arg(long, help_heading = "A running superdaemon", conflicts_with_all = ["stop", "status"])]
     pub(super) restart: bool,
-    /// With --restart: do not wait for further tries when the new generation has failed
-    #[arg(long, help_heading = "Speaking to one that runs", requires = "restart")]
+    /// With --restart: exit with code 1 as soon as the first attempt fails, instead of waiting for further attempts
+    #[arg(long, help_heading = "A running superdaemon", requires = "restart")]
     pub(super) wait: bool,
-    /// End the superdaemon of --pid-file, and wait for it
-    #[arg(long, help_heading = "Speaking to one that runs", conflicts_with = "status")]
+    /// Stop the running `oroshi start` of --pid-file, and wait for its end
+    #[arg(long, help_heading = "A running superdaemon", conflicts_with = "status")]
     pub(super) stop: bool,
-    /// Show what it is doing
-    #[arg(long, help_heading = "Speaking to one that runs")]
+    /// Print the state of the running `oroshi start`: generations, sockets, waiting connections
+    #[arg(long, help_heading = "A running superdaemon")]
     pub(super) status: bool,
-    /// With --status: as JSON
-    #[arg(long, help_heading = "Speaking to one that runs", requires = "status")]
+    /// With --status: print JSON
+    #[arg(long, help_heading = "A running superdaemon", requires = "status")]
     pub(super) json: bool,
 
-    /// How far this process has come on its way into the background. (No name that is like those above: they may be cut short.)
+    /// Continue at this step of the way into the background (unlike any name above, because names may be abbreviated)
     #[arg(long = "oroshi-stage", hide = true)]
     pub(super) stage: Option<u8>,
 }
@@ -140,13 +155,13 @@ pub(crate) struct Args {
 /// Become the command of a generation
 #[derive(Debug, clap::Args)]
 pub(crate) struct ChildArgs {
-    /// A socket's descriptor here and there
+    /// Move the descriptor FROM to TO
     #[arg(long, value_name = "FROM=TO")]
     pub(super) socket: Vec<String>,
-    /// The folder to run in
+    /// Run in this folder
     #[arg(long)]
     pub(super) dir: Option<PathBuf>,
-    /// What to become
+    /// Become this command
     #[arg(last = true, required = true)]
     pub(super) command: Vec<OsString>,
 }
@@ -154,10 +169,10 @@ pub(crate) struct ChildArgs {
 /// End the generations of a superdaemon that has died
 #[derive(Debug, clap::Args)]
 pub(crate) struct GuardArgs {
-    /// What they are sent
+    /// Send this signal to the generations
     #[arg(long)]
     pub(super) signal: String,
-    /// How long they may take to end
+    /// Kill what has not ended after this many milliseconds
     #[arg(long)]
     pub(super) patience_ms: u64,
 }

@@ -1,4 +1,4 @@
-//! Speaking to a superdaemon that runs: through its control socket, or, as `start_server` does, through its files and signals.
+//! Talks to a running superdaemon: by its control socket, or by its files and signals as `start_server` does.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -15,10 +15,10 @@ use super::read::control_path;
 use super::{Error, text};
 use crate::say;
 
-/// How often the status file is looked at.
+/// Interval between two looks at the status file.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Does what was asked.
+/// Carries out `--restart`, `--stop` or `--status`.
 pub(super) fn run(args: &Args) -> Result<ExitCode, Error> {
     if !args.command.is_empty() {
         let problem = "--restart, --stop, --status: expected no command, as one runs already";
@@ -32,7 +32,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Error> {
 }
 
 fn stop(args: &Args) -> Result<ExitCode, Error> {
-    let problem = "--stop: expected --pid-file FILE too, which says whom to stop";
+    let problem = "--stop: expected --pid-file FILE too, to find the process";
     let path = args.pid_file.as_deref().ok_or_else(|| Error::Usage(vec![problem.to_owned()]))?;
     let running = Running::find(path)?;
     say(&format!("stopping the superdaemon (pid {})", running.pid));
@@ -42,11 +42,11 @@ fn stop(args: &Args) -> Result<ExitCode, Error> {
 }
 
 fn status(args: &Args) -> Result<ExitCode, Error> {
-    let problem = "--status: expected --pid-file FILE, --status-file FILE or --control PATH too, which say whose";
+    let problem = "--status: expected --pid-file FILE, --status-file FILE or --control PATH too, to find the process";
     let path = control_path(args).ok_or_else(|| Error::Usage(vec![problem.to_owned()]))?;
     let status = match (ask_status(&path), &args.pid_file) {
         (Err(ControlError::Connect { path, source }), Some(pid_file)) => {
-            // Its pid file may say what has become of it.
+            // The pid file may tell why the socket is gone.
             if let Err(error @ (FileError::Ended { .. } | FileError::NoPid { .. })) = Running::find(pid_file) {
                 return Err(error.into());
             }
@@ -69,15 +69,15 @@ fn restart(args: &Args) -> Result<ExitCode, Error> {
     if let Some(path) = control_path(args) {
         match ask_restart(&path, args.wait) {
             Ok(outcome) => return come_out(outcome),
-            // One of Server::Starter's, or one without a control socket.
+            // A superdaemon of Server::Starter, or one without a control socket.
             Err(ControlError::Connect { .. } | ControlError::Path { .. }) if !args.wait && args.control.is_none() => {}
             Err(error) => return Err(error.into()),
         }
     }
     let running = args.pid_file.as_deref().map(Running::find).transpose()?;
     let (Some(running), Some(status_file)) = (running, &args.status_file) else {
-        let problem = "--restart: expected --pid-file FILE and --status-file FILE too, or the --control PATH of one that \
-                       runs, which say whom to restart";
+        let problem = "--restart: expected --pid-file FILE and --status-file FILE too, or --control PATH, to find \
+                       the process";
         return Err(Error::Usage(vec![problem.to_owned()]));
     };
     restart_by_files(&running, status_file)
@@ -94,14 +94,14 @@ fn come_out(outcome: Outcome) -> Result<ExitCode, Error> {
     }
 }
 
-/// By HUP, and then the status file, until it lists nothing but a new generation.
+/// Restarts by HUP, and reads the status file until it lists only a new generation.
 fn restart_by_files(running: &Running, status_file: &Path) -> Result<ExitCode, Error> {
     let newest = listed_generations(status_file)?.last().copied().unwrap_or(0);
     signal(running, Signal::HUP)?;
     loop {
         let listed = match listed_generations(status_file) {
             Ok(listed) => listed,
-            // The end of the superdaemon tells better why it is gone.
+            // If the superdaemon has ended, that is the better explanation.
             Err(FileError::Read { .. }) => Vec::new(),
             Err(error) => return Err(error.into()),
         };
@@ -118,5 +118,5 @@ fn signal(running: &Running, signal: Signal) -> Result<(), Error> {
         return Ok(());
     }
     let pid = running.pid;
-    Err(Error::Asked(format!("process {pid} cannot be told: it belongs to somebody else, or has just ended")))
+    Err(Error::Asked(format!("cannot signal process {pid}: it belongs to another user, or has just ended")))
 }

@@ -1,12 +1,13 @@
-//! Users and groups by their names. Those of this machine's own files: what else a machine may know (LDAP) is behind the libc,
-//! and can be given as numbers.
+//! Looks up users and groups by name, in this machine's own files.
+//!
+//! Names from elsewhere (LDAP) need the libc; give these users as numbers.
 
 use std::fs;
 
-/// Reads `user`, `user:group`, `:group`, each a name or a number. A user alone leaves the group as it is.
+/// Reads `user`, `user:group` or `:group`, each a name or a number. A user alone leaves the group unchanged.
 ///
 /// # Errors
-/// When one is not known, in words.
+/// If a name is unknown, in words.
 pub(super) fn find(text: &str) -> Result<(Option<u32>, Option<u32>), String> {
     let (user, group) = text.split_once(':').unwrap_or((text, ""));
     if user.is_empty() && group.is_empty() {
@@ -22,7 +23,7 @@ pub(super) fn find(text: &str) -> Result<(Option<u32>, Option<u32>), String> {
     Ok((look_up(user, "user", "/etc/passwd")?, look_up(group, "group", "/etc/group")?))
 }
 
-/// The third field of the line that begins with this name.
+/// Returns the third field of the line that begins with this name.
 fn number(table: &str, name: &str) -> Option<u32> {
     let mut lines = table.lines().map(|line| line.split(':'));
     lines.find_map(|mut fields| (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?)

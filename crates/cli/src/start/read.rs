@@ -1,11 +1,11 @@
-//! From what was typed to what is to be done: every value checked, every problem said at once.
+//! Turns flags into a plan; reports every problem at once.
 
 use std::path::PathBuf;
 
 use oroshi_net::Endpoint;
 use oroshi_net::process::{signal_named, signal_names};
 use oroshi_start::environment::{AUTO_RESTART_INTERVAL, ENABLE_AUTO_RESTART, ENVDIR, KILL_OLD_DELAY};
-use oroshi_start::{Child, ControlAt, Draft, LogTo, Place, Plan, Ready};
+use oroshi_start::{Child, ControlAt, Draft, LogTo, Plan, Ready, SocketSpec};
 use oroshi_words::Mistake;
 use oroshi_words::nearest;
 use oroshi_words::units::{parse_count, parse_time};
@@ -15,10 +15,10 @@ use super::args::{Args, ChildArgs};
 use super::owner;
 use crate::problems::Problems;
 
-/// This program, whatever has become of its file since it was started.
+/// This program, even if its file was replaced since the start.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// What the superdaemon does.
+/// Reads the flags into the superdaemon's plan.
 ///
 /// # Errors
 /// Everything that is wrong, one line each: the flag, its value, and what was expected.
@@ -27,12 +27,10 @@ pub(super) fn plan(args: Args) -> Result<Plan, Vec<String>> {
     let mut draft = Draft::default();
     let control = control_path(&args);
     let Args { port, path, path_mode, path_owner, backlog, .. } = args;
-    draft.places.extend(port.iter().filter_map(|text| problems.take("--port", Place::port(text))));
-    draft.places.extend(
-        path.iter().filter_map(|text| {
-            problems.take("--path", Place::path(text).map_err(|error| format!("`{text}`: {error}")))
-        }),
-    );
+    draft.sockets.extend(port.iter().filter_map(|text| problems.take("--port", SocketSpec::port(text))));
+    draft.sockets.extend(path.iter().filter_map(|text| {
+        problems.take("--path", SocketSpec::path(text).map_err(|error| format!("`{text}`: {error}")))
+    }));
     let listening = &mut draft.listening;
     problems.set(&mut listening.path_mode, "--path-mode", path_mode.as_deref().map(mode));
     problems.set(&mut listening.path_owner, "--path-owner", path_owner.as_deref().map(owner::find));
@@ -45,7 +43,7 @@ pub(super) fn plan(args: Args) -> Result<Plan, Vec<String>> {
     draft.ready = args.ready.and_then(|text| problems.take("--ready", ready(&text)));
     problems.set(&mut draft.ready_timeout, "--ready-timeout", args.ready_timeout.as_deref().map(parse_time));
 
-    // The command sees these as variables, in which the superdaemon then reads them itself.
+    // The command sees these settings as variables, and the superdaemon reads them from there.
     for (flag, name, value) in [
         ("--kill-old-delay", KILL_OLD_DELAY, args.kill_old_delay),
         ("--auto-restart-interval", AUTO_RESTART_INTERVAL, args.auto_restart_interval),
@@ -79,7 +77,7 @@ pub(super) fn plan(args: Args) -> Result<Plan, Vec<String>> {
     }
 }
 
-/// Where the control socket is: as it is given, or beside the pid file, or else beside the status file.
+/// Returns the path of the control socket: as given, or beside the pid file, or else beside the status file.
 pub(super) fn control_path(args: &Args) -> Option<PathBuf> {
     let beside = || {
         let mut path = args.pid_file.clone().or_else(|| args.status_file.clone())?.into_os_string();
@@ -89,10 +87,10 @@ pub(super) fn control_path(args: &Args) -> Option<PathBuf> {
     args.control.clone().or_else(beside)
 }
 
-/// What a new process becomes.
+/// Reads the flags of a generation's process.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The problem, in words.
 pub(super) fn child(args: ChildArgs) -> Result<Child, String> {
     Ok(Child {
         sockets: args.socket.iter().map(|text| Child::socket(text)).collect::<Result<_, _>>()?,
@@ -101,7 +99,7 @@ pub(super) fn child(args: ChildArgs) -> Result<Child, String> {
     })
 }
 
-/// A problem with the whole, in the words of the command line.
+/// Describes a problem of the plan in the words of the command line.
 fn in_flags(mistake: &Mistake) -> String {
     match mistake.key.as_str() {
         "" => mistake.text.clone(),
@@ -129,7 +127,7 @@ fn signal(text: &str) -> Result<Signal, String> {
     })
 }
 
-/// An octal number, as chmod(1) takes it.
+/// Reads an octal number, as chmod(1) takes it.
 fn mode(text: &str) -> Result<u32, String> {
     let digits = text.strip_prefix("0o").unwrap_or(text);
     let octal = !digits.is_empty() && digits.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
@@ -137,11 +135,11 @@ fn mode(text: &str) -> Result<u32, String> {
     mode.ok_or_else(|| format!("`{text}` is no mode: expected an octal number such as 0660 or 0777"))
 }
 
-/// `None`: as nothing was said, which is what 0 means to start_server.
+/// Reads a backlog; 0 means the default, as in start_server.
 fn queue(text: &str) -> Result<Option<u32>, String> {
     match parse_count(text)? {
         0 => Ok(None),
-        n => u32::try_from(n).map(Some).map_err(|_| format!("`{text}` is too much: expected a number such as 1024")),
+        n => u32::try_from(n).map(Some).map_err(|_| format!("`{text}` is too large: expected a number such as 1024")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a superdaemon is doing, for people.
+//! The state of a superdaemon, for people.
 
 use std::fmt::Write;
 
@@ -7,10 +7,10 @@ use oroshi_start::Status;
 use oroshi_start::status::{GenerationState, GenerationStatus, LogCommandStatus, SocketStatus};
 use oroshi_words::units::{length, plural, time};
 
-/// Several lines.
+/// Writes the state, in several lines.
 pub(super) fn status(status: &Status) -> String {
     let mut text = String::new();
-    // Writing to a text does not fail.
+    // Writing to a String does not fail.
     let _ = writeln!(text, "{}, pid {}, up for {}", status.state.name(), status.pid, age(status.uptime_s));
     let _ = writeln!(text, "command: {}", shell_words::join(&status.command));
     let _ = write!(text, "restarts: {}; failed: {}; died: {}", status.restarts, status.failed, status.died);

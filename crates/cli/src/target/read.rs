@@ -2,7 +2,7 @@
 
 use oroshi_net::CpuList;
 use oroshi_stats::Shape;
-use oroshi_target::{Place, Plan, Rotation, TlsFiles};
+use oroshi_target::{ListenAddress, Plan, Rotation, TlsFiles};
 use oroshi_words::units::{parse_count, parse_time};
 
 use super::Args;
@@ -48,17 +48,17 @@ pub(super) fn plan(args: Args) -> Result<Plan, Vec<String>> {
         }
     };
     let has_tls = tls.is_some();
-    let places: Vec<Place> =
+    let listen: Vec<ListenAddress> =
         args.listen.into_iter().filter_map(|text| problems.take("--listen", place(text, has_tls))).collect();
     if let Some(TlsFiles { cert, .. }) = &tls
-        && !places.is_empty()
-        && places.iter().all(|place| !place.https)
+        && !listen.is_empty()
+        && listen.iter().all(|address| !address.https)
     {
         let flag = format!("--cert {}", cert.display());
         problems.add(&flag, "expected a --listen for https, as only http and unix are there");
     }
     let plan = Plan {
-        places,
+        listen,
         delay,
         shape,
         work,
@@ -98,12 +98,12 @@ fn size(text: &str) -> Result<u64, String> {
 fn at_least_one(text: &str, most: u64) -> Result<u64, String> {
     match parse_count(text)? {
         0 => Err(format!("`{text}` is too little: expected at least 1")),
-        count if count > most => Err(format!("`{text}` is too much: expected at most {most}")),
+        count if count > most => Err(format!("`{text}` is too large: expected at most {most}")),
         count => Ok(count),
     }
 }
 
-fn place(typed: String, has_tls: bool) -> Result<Place, String> {
+fn place(typed: String, has_tls: bool) -> Result<ListenAddress, String> {
     let scheme = |name: &str| typed.get(..name.len()).filter(|start| start.eq_ignore_ascii_case(name)).map(str::len);
     let (start, https) = match (scheme("http://"), scheme("https://")) {
         (Some(start), _) => (start, false),
@@ -122,7 +122,7 @@ fn place(typed: String, has_tls: bool) -> Result<Place, String> {
         return Err(format!("`{typed}` names no address: expected 127.0.0.1:8080, :8080, unix:/path or unix:@name"));
     }
     let address = address.to_owned();
-    Ok(Place { typed, address, https })
+    Ok(ListenAddress { typed, address, https })
 }
 
 fn is_unix(text: &str) -> bool {
@@ -153,7 +153,7 @@ mod tests {
     fn defaults_are_a_tiny_answer_at_once() {
         let plan = plan("").unwrap();
         assert_eq!((plan.delay, plan.size, plan.threads), (Duration::ZERO, 12, 1));
-        assert!(!plan.chunked && !plan.close && plan.places.is_empty() && plan.tls.is_none());
+        assert!(!plan.chunked && !plan.close && plan.listen.is_empty() && plan.tls.is_none());
         assert_eq!((plan.stall_one_in, plan.cpus, plan.statuses.statuses()), (None, None, &[200][..]));
     }
 
@@ -170,12 +170,12 @@ mod tests {
         assert!(plan.chunked && plan.close);
         assert_eq!((plan.stall_one_in, plan.statuses.statuses()), (Some(7), &[200, 500][..]));
         assert_eq!(plan.cpus.unwrap().to_string(), cpu.to_string());
-        assert_eq!(plan.places.len(), 2);
+        assert_eq!(plan.listen.len(), 2);
     }
 
     #[test]
     fn addresses_lose_their_scheme() {
-        let place = |text: &str| place(text.to_owned(), false).map(|place| place.address);
+        let place = |text: &str| place(text.to_owned(), false).map(|listen| listen.address);
         for (text, address) in [
             ("127.0.0.1:8080", "127.0.0.1:8080"),
             (":8080", ":8080"),
@@ -194,7 +194,7 @@ mod tests {
         let plan = plan(
             "--cert c.pem --key k.pem --listen :1 --listen http://:2/ --listen https://:3/ --listen unix:@x --listen /y",
         );
-        let https: Vec<bool> = plan.unwrap().places.iter().map(|place| place.https).collect();
+        let https: Vec<bool> = plan.unwrap().listen.iter().map(|address| address.https).collect();
         assert_eq!(https, [true, false, true, false, false]);
     }
 

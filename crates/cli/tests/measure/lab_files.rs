@@ -245,7 +245,7 @@ fn only_an_earlier_result_is_replaced() {
     let kept = at("kept/result.json");
     let before = fs::read(&kept).unwrap();
     lab(folder.path(), &["report", "kept", "--html", "kept/result.json"])
-        .said(2, &["the page would take the place of kept/result.json"]);
+        .said(2, &["the page would replace kept/result.json"]);
     assert_eq!(fs::read(&kept).unwrap(), before);
 }
 

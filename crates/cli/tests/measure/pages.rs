@@ -93,7 +93,7 @@ fn several_results_are_drawn_beside_what_is_there_and_not_over_it() {
     for _ in 0..2 {
         oroshi(&["report", a, b]).said(0, &["wrote", "a-b.html"]);
     }
-    oroshi(&["report", a]).said(2, &["a.html is there already", "next: name the page with --html FILE"]);
+    oroshi(&["report", a]).said(2, &["a.html exists and is no page of oroshi", "next: name the page with --html FILE"]);
     assert_eq!(fs::read_to_string(path("a.html")).unwrap(), "my notes");
 }
 
@@ -119,7 +119,7 @@ fn what_cannot_be_drawn_is_named_with_what_was_expected() {
         (vec!["report", "/nonexistent/a.json"], vec!["/nonexistent/a.json", "cannot be read"]),
         (vec!["report", &file("text.json", "not JSON")], vec!["text.json", "no JSON", "expected a result"]),
         (vec!["report", &file("other.json", "{\"schema\":\"k6\"}")], vec!["other.json", "no schema of ours", "next:"]),
-        (vec!["report", &copy], vec!["copy.html", "take the place", "--html"]),
+        (vec!["report", &copy], vec!["the page would replace", "copy.html", "--html"]),
     ] {
         oroshi(&words).said(2, &expected);
     }
@@ -152,5 +152,5 @@ fn what_a_file_holds_neither_steers_the_terminal_nor_fills_the_memory() {
     record["grade"]["bottleneck"] = "latency-bound".into();
     let file = folder.path().join("zero.json");
     fs::write(&file, record.to_string()).unwrap();
-    oroshi(&["report", file.to_str().unwrap()]).said(2, &["zero.html is there already"]);
+    oroshi(&["report", file.to_str().unwrap()]).said(2, &["zero.html exists and is no page of oroshi"]);
 }

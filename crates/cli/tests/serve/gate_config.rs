@@ -251,10 +251,7 @@ fn every_mistake_is_told_with_its_line() {
         ("[upstream.a]\ntargets = ['1.1.1.1:0']\n", "line 2: upstream.a.targets: "),
         ("[upstream.a]\ntargets = [{ to = 'a', weight = 0 }]\n", "the weight of `a` is 0: expected 1 to 1000"),
         ("[upstream.a]\ntargets = ['a']\nbalance = 'best'\n", "line 3: upstream.a.balance: `best` is no way to choose"),
-        (
-            "[upstream.a]\ntargets = ['a']\nhash = 'x'\n",
-            "line 3: upstream.a.hash: `x` is nothing to divide requests by",
-        ),
+        ("[upstream.a]\ntargets = ['a']\nhash = 'x'\n", "line 3: upstream.a.hash: `x` is no key for hashing"),
         ("[lookup.a]\nallow = 'any'\n", "lookup.a.tiers: there is no store to look in"),
         ("[lookup.a]\nsql = { store = 'x', query = 'y' }\n", "lookup.a.allow: no target is allowed"),
         (
@@ -266,7 +263,7 @@ fn every_mistake_is_told_with_its_line() {
             "line 5: lookup.a.sql.query: 1 parameter was given for a query with places for 0",
         ),
         ("[lookup.a]\nallow = ['10.0.0.1/8']\n", "line 2: lookup.a.allow: "),
-        ("[lookup.a]\nkey = 'cookie'\n", "line 2: lookup.a.key: `cookie` is nothing to look up"),
+        ("[lookup.a]\nkey = 'cookie'\n", "line 2: lookup.a.key: `cookie` is no key of a look-up"),
         ("[sql.a]\nurl = 'oracle://x'\n", "line 2: sql.a.url: "),
         ("[sql.a]\nurl = 'sqlite:x'\nurl-env = 'Y'\n", "line 3: sql.a.url-env: it is given twice"),
         (

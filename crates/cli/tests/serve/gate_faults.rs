@@ -450,8 +450,8 @@ fn silent_connections_leave_descriptors_for_operators_and_clients() {
     let _server = server(folder.path(), "app.sock", 11);
     let config = format!("[[route]]\nto = \"unix:{}/app.sock\"\n", folder.path().display());
     let mut gate = Gate::start_with_descriptors(DESCRIPTORS, tempfile::tempdir().unwrap(), &config);
-    let said = gate.process.said.iter().find(|line| line.contains("limits.connections is taken for ")).unwrap();
-    let split = said.split_once("is taken for ").unwrap().1.split_once(", beside 12 of operators: ");
+    let said = gate.process.said.iter().find(|line| line.contains("limits.connections is lowered to ")).unwrap();
+    let split = said.split_once("is lowered to ").unwrap().1.split_once(", beside 12 of operators: ");
     let connections: u32 = split.unwrap_or_else(|| panic!("{said}")).0.parse().unwrap();
     assert!((15..=30).contains(&connections), "{said}");
     let is_served = |times: usize, who: &str| {

@@ -187,7 +187,7 @@ name = \"a b\"
     folder.push(&["--config", "a.toml"], &[]).refused(&[
         "a.toml: line 1: threads: `0` is no sensible number of threads: expected 1 to",
         "line 2: cpus: ",
-        "line 3: compat: `nchan` is nothing to be compatible with: expected ekbo or none",
+        "line 3: compat: `nchan` is no compatibility mode: expected ekbo or none",
         "line 4: echo: `1` is no switch: expected true or false",
         "line 5: thread: there is no such key: did you mean `threads`?",
         "line 6: origins: the list is empty",
@@ -205,7 +205,7 @@ name = \"a b\"
         "line 23: limits.pong: expected a text, a table stands here",
         "line 25: send.strict: `maybe` is no switch",
         "line 26: group[1]: `pattern` is missing",
-        "line 27: group[1].slow: `hurry` is nothing to do about slow sessions: expected disconnect, drop-oldest",
+        "line 27: group[1].slow: `hurry` is no rule for slow sessions: expected disconnect, drop-oldest",
         "line 29: group[2].pattern: `a*b` is no pattern: expected",
         "line 31: auth.token-file: cannot read `no/such/file`",
         "line 32: auth.token-env: the environment variable `NO_SUCH` is not set",
@@ -258,24 +258,26 @@ fn what_kuiperbelt_overlooks_is_told_and_overlooked_with_compat_ekbo() {
     let text = "port: 1\nport: 2\nunknown: x\n? [a, b]\n: c\ncallback:\n  conect: http://app/\ncallback:\n  close: http://app/\n";
     let folder = Folder::with(&[("none.yml", text), ("ekbo.yml", &format!("{text}compat: ekbo\n"))]);
     let wrong = [
-        "line 2: port: it stands here twice",
+        "line 2: port: the key is here twice",
         "line 3: unknown: there is no such key",
         "line 4: expected a key that is a text",
         "line 7: callback.conect: there is no such key: did you mean `connect`?",
-        "line 8: callback: it stands here twice",
+        "line 8: callback: the key is here twice",
     ];
     folder.push(&["-config", "none.yml", "-check"], &[]).refused(&wrong);
     folder
         .push(&["-config", "none.yml", "-gops-addr", "127.0.0.1:0"], &[])
-        .refused(&["--gops-addr 127.0.0.1:0: there is no"]);
-    folder.push(&["-gops-addr=127.0.0.1:0", "-port", "1"], &[]).refused(&["--gops-addr 127.0.0.1:0: there is no"]);
+        .refused(&["--gops-addr 127.0.0.1:0: oroshi push has no such agent"]);
+    folder
+        .push(&["-gops-addr=127.0.0.1:0", "-port", "1"], &[])
+        .refused(&["--gops-addr 127.0.0.1:0: oroshi push has no such agent"]);
 
     let checked = folder.push(&["-config", "ekbo.yml", "-gops-addr", "127.0.0.1:0", "-check"], &[]);
     assert_eq!(checked.code, Some(0), "{}", checked.err);
     let told: Vec<&str> = checked.err.lines().collect();
-    let overlooked = wrong.iter().chain(&["-gops-addr: there is no such agent here"]);
+    let overlooked = wrong.iter().chain(&["-gops-addr: oroshi push has no such agent"]);
     for (told, wanted) in told.iter().zip(overlooked) {
-        assert!(told.contains("warn: overlooked, as kuiperbelt does: ") && told.contains(wanted), "{wanted}: {told}");
+        assert!(told.contains("warn: ignored, as in kuiperbelt: ") && told.contains(wanted), "{wanted}: {told}");
     }
     assert_eq!(told.len(), wrong.len() + 1, "{}", checked.err);
     // The later of two counts, and of two tables each key.
@@ -337,7 +339,7 @@ fn a_file_that_cannot_be_read_says_where() {
         ("a.json", "{}"),
     ]);
     folder.push(&["--config", "a.toml"], &[]).refused(&["a.toml: line 1: ", "a.toml: line 3: "]);
-    folder.push(&["--config", "a.yml"], &[]).refused(&["a.yml: line 2: port: it stands here twice"]);
+    folder.push(&["--config", "a.yml"], &[]).refused(&["a.yml: line 2: port: the key is here twice"]);
     folder
         .push(&["--config", "b.yml"], &[])
         .refused(&["line 1: the environment variable NO_SUCH is not set", "line 2: `{{ .Env }}`"]);

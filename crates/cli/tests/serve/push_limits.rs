@@ -62,7 +62,7 @@ fn clients_leave_descriptors_for_operators() {
     let listen = format!("[listen]\npublic = [\"127.0.0.1:0\"]\nadmin = [\"unix:{}\"]\n", admin.display());
     let mut hub = start_with(folder.path(), Some(DESCRIPTORS), &listen);
     let said =
-        hub.said.iter().find(|line| line.contains("limits.sessions is taken for ")).expect("a warning at the start");
+        hub.said.iter().find(|line| line.contains("limits.sessions is lowered to ")).expect("a warning at the start");
     assert!(said.contains("warn: ") && said.contains("ulimit -Hn"), "{said}");
     let address = ("127.0.0.1", hub.port());
     let open = |bytes: &[u8]| {
@@ -137,7 +137,7 @@ fn connections_that_show_no_token_keep_nobody_out() {
     );
     let mut hub = start_with(folder.path(), Some(DESCRIPTORS), &text);
     let ports = hub.ports(3);
-    let said = hub.said.iter().find(|line| line.contains("limits.sessions is taken for ")).expect("a warning");
+    let said = hub.said.iter().find(|line| line.contains("limits.sessions is lowered to ")).expect("a warning");
     assert!(said.contains(", beside 25 of operators: "), "{said}");
     let begin = |mut stream: TcpStream, says: &[u8]| {
         stream.set_read_timeout(Some(HANG)).unwrap();

@@ -85,7 +85,7 @@ fn it_says_when_it_is_ready_and_when_anybody_may_publish() {
     let told = hub.said.join("\n");
     // All addresses are shown as such, and not as one of them.
     let all = if std::net::TcpListener::bind("[::1]:0").is_ok() { "*" } else { "0.0.0.0" };
-    assert!(told.contains(&format!("warn: whoever reaches http://{all}:{port}/ may publish")), "{told}");
+    assert!(told.contains(&format!("warn: every client that reaches http://{all}:{port}/ may publish")), "{told}");
     assert!(told.contains(&format!("info: listening on http://{all}:{port}/ (everything)")), "{told}");
 }
 
@@ -113,7 +113,7 @@ fn publishing_without_a_token_is_warned_of_where_others_could() {
         "{told:?}"
     );
     let told = warnings("everything = \"127.0.0.1:0\"", "");
-    assert!(matches!(&told[..], [one] if one.starts_with("whoever reaches http://127.0.0.1:")), "{told:?}");
+    assert!(matches!(&told[..], [one] if one.starts_with("every client that reaches http://127.0.0.1:")), "{told:?}");
     for (listen, rest) in [
         (loopback, "[auth]\ntoken-env = \"TOKEN\"\n"),
         ("everything = \"127.0.0.1:0\"".into(), "[auth]\ntoken-env = \"TOKEN\"\n"),
@@ -169,7 +169,7 @@ fn the_level_says_how_much_is_told() {
     assert_eq!((told("error"), told("warn")), (String::new(), String::new()));
     // Where the limit on descriptors is low there is a line about it.
     let info = told("info");
-    assert_eq!(info.lines().filter(|line| !line.contains("limits.sessions is taken for ")).count(), 2, "{info}");
+    assert_eq!(info.lines().filter(|line| !line.contains("limits.sessions is lowered to ")).count(), 2, "{info}");
     assert!(told("debug").contains("debug: [limits]"));
 }
 
@@ -224,5 +224,5 @@ fn an_address_in_use_is_told_with_who_has_it() {
     let output = oroshi(&["--port", &port]).output().unwrap();
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains(&format!("cannot listen on `:{port}`")) && told.contains("next: see who it is"), "{told}");
+    assert!(told.contains(&format!("cannot listen on `:{port}`")) && told.contains("next: find the process"), "{told}");
 }

@@ -82,13 +82,13 @@ fn a_generation_that_does_not_become_ready_is_ended_and_the_old_one_stays() {
     w.start(&flags, &["notify=1,4", "die=3"]);
     w.until(1, "told");
     until_status(&w, "generation 1 serves", |status| status["state"] == "serving");
-    restart(&w, 1, &["generation 2", "not ready within 1.5s", "older generation serves on"]);
+    restart(&w, 1, &["generation 2", "not ready within 1.5s", "old generation keeps serving"]);
     w.until(2, "signal TERM");
     w.until(2, "ended");
     let seen = until_status(&w, "generation 1 alone", |status| status["generations"].as_array().unwrap().len() == 1);
     assert_eq!((&seen["generations"][0]["generation"], &seen["failed"]), (&1.into(), &1.into()), "{seen:#}");
     assert!(seen["last_failure"]["why"].as_str().unwrap().contains("not ready"), "{seen:#}");
-    restart(&w, 1, &["generation 3", "exit code 3", "older generation serves on"]);
+    restart(&w, 1, &["generation 3", "exit code 3", "old generation keeps serving"]);
     // The status file never named either.
     let first = w.until(1, "started").pid;
     assert_eq!(w.read("status").unwrap(), format!("1:{first}\n"));
@@ -145,7 +145,7 @@ fn only_its_own_answers_count(is_unix: bool) {
     w.file("log", "the first start", |log| log.contains("generation 1 "));
     until_status(&w, "generation 1 serves", |status| status["state"] == "serving");
     // The old one answers with 200 at the same address.
-    restart(&w, 1, &["generation 2", "status 500", "older generation serves on"]);
+    restart(&w, 1, &["generation 2", "status 500", "old generation keeps serving"]);
     restart(&w, 0, &["generation 3"]);
     let ran = bench(&["--format", "json", "-n", "50", &url]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -192,7 +192,10 @@ fn a_log_command_that_cannot_be_run_ends_the_start() {
             [("| /nonexistent/logger", "exit code 127", "logger"), ("|echo sorry >&2; exit 3", "exit code 3", "sorry")]
         {
             let words = [flags, &["--log-file", command, "--", "touch", &ran]].concat();
-            w.run(&words).said(1, &["the log command `", how, "expected one that reads", said, "next: see what"]);
+            w.run(&words).said(
+                1,
+                &["the log command `", how, "expected one that reads", said, "next: read the log command's output"],
+            );
         }
     }
     assert!(!exists(&ran), "nothing was started");
@@ -576,7 +579,7 @@ fn a_command_that_has_served_is_tried_again_when_its_file_is_gone() {
     w.start_as(&["--ready", "alive", "--pid-file", &pid, "--", &program]);
     w.file("log", "it serves", |log| log.contains("generation 1 ") && log.contains("ready after"));
     fs::remove_file(&program).unwrap();
-    restart(&w, 1, &["generation 2", "exit code 127", "older generation serves on"]);
+    restart(&w, 1, &["generation 2", "exit code 127", "old generation keeps serving"]);
     install("#!/bin/sh\nexec sleep 1000000\n");
     restart(&w, 0, &["generation 3"]);
     w.send(Signal::TERM);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, MultiValue};
-use oroshi_script::{Confines, Coroutine, Engine, Kind, Progress, Report};
+use oroshi_script::{ConfinedOptions, Coroutine, Engine, Kind, Progress, Report};
 use tokio::time::{Instant, timeout_at};
 
 use super::api::{self, Host};
@@ -264,10 +264,10 @@ impl Drop for Call<'_> {
     }
 }
 
-fn confines(settings: &ScriptSettings) -> Confines {
+fn confines(settings: &ScriptSettings) -> ConfinedOptions {
     let name = settings.name.clone();
     let modules = settings.modules.clone();
-    Confines {
+    ConfinedOptions {
         memory: settings.memory,
         jit: settings.jit,
         instructions: settings.instructions,

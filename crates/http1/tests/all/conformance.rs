@@ -34,7 +34,7 @@ fn the_table_is_large_and_its_names_are_unique() {
     assert!(cases.len() >= 160, "only {} cases were read", cases.len());
 }
 
-/// Every error a peer can cause has a case, so that no refusal goes untested.
+/// Every error that a peer can cause has a case, so that no refusal stays untested.
 #[test]
 fn every_error_has_a_case() {
     let cases = conformance::cases();
@@ -96,7 +96,7 @@ fn limits(case: &Case) -> Limits {
     limits
 }
 
-/// How a trace differs from its case.
+/// Returns the difference between a trace and its case.
 fn defect(case: &Case, trace: &Trace) -> Option<String> {
     let verdict = match trace.error {
         None => Verdict::Accept,
@@ -113,7 +113,7 @@ fn defect(case: &Case, trace: &Trace) -> Option<String> {
     (messages != case.messages).then(|| format!("\n  is     {messages:?}\n  should {:?}", case.messages))
 }
 
-/// A trace as the table writes it; of the facts and fields of a head only those that the table names.
+/// Converts a trace to the form of the table, with only those facts and fields that the table names.
 fn messages(trace: &Trace, asked: &[Message]) -> Vec<Message> {
     let mut messages: Vec<Message> = Vec::new();
     let mut open = Message::default();

@@ -1,4 +1,4 @@
-//! Runs the checks of the fuzz targets over their committed corpora: the fuzzer's knowledge, on stable and in a moment.
+//! Runs the checks of the fuzz targets over their committed corpora, on stable Rust and within seconds.
 
 #[path = "../../../../fuzz/http1_checks.rs"]
 mod http1_checks;

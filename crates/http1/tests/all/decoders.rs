@@ -1,4 +1,4 @@
-//! What the decoders say of themselves: idle or not, begun or not, what a close means, what is final.
+//! The decoders' state: idle, begun, behaviour at a close, final errors.
 
 use oroshi_http1::{
     DecodeError, Expect, Framing, Limits, MAX_EXPECTED, RequestDecoder, RequestEvent, ResponseDecoder, ResponseEvent,
@@ -6,7 +6,7 @@ use oroshi_http1::{
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
 
-/// Feeds all of it and returns how many messages ended.
+/// Feeds all of it and returns the number of completed messages.
 fn ends(decoder: &mut ResponseDecoder, mut input: &[u8]) -> Result<usize, DecodeError> {
     let mut ends = 0;
     while let Some(event) = decoder.decode(&Limits::default(), &mut input)? {
@@ -74,7 +74,7 @@ fn an_interim_response_is_a_beginning() {
     assert!(!decoder.has_begun() && decoder.is_idle());
 }
 
-/// Announcing early, late, or in between comes to the same.
+/// Announcing early, late, or in between makes no difference.
 #[test]
 fn responses_can_be_announced_at_any_time_before_they_come() {
     let limits = Limits::default();
@@ -142,8 +142,8 @@ fn a_tunnel_takes_nothing_and_says_nothing_more() {
     assert_eq!(decoder.eof(), Ok(None));
 }
 
-/// Limits are given with each call; other ones in between must not upset the decoder.
-/// The table of a usual head is on the stack; whether a longer one is taken is the limit's to say, not the table's.
+/// Each call takes its own limits, which may differ. The table of a usual head is on the stack; the limit, not the
+/// table, decides about longer ones.
 #[test]
 fn a_head_may_have_as_many_fields_as_its_limit_says() {
     for fields in [100, 255, 256, 257, 5000] {
@@ -152,7 +152,7 @@ fn a_head_may_have_as_many_fields_as_its_limit_says() {
         let response = format!("HTTP/1.1 204 No Content\r\nDate: a\r\n{lines}\r\n");
         for (headers, verdict) in [(fields, Ok(fields)), (fields - 1, Err(DecodeError::TooManyHeaders))] {
             let limits = Limits { headers, ..Limits::default() };
-            // Whole, and in two pieces: a piece must not be taken for a head with too many fields.
+            // Whole, and in two pieces: a piece must not count as a head with too many fields.
             for first in [request.len(), request.len() - 1] {
                 let mut decoder = RequestDecoder::default();
                 if first < request.len() {

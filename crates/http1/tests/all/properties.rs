@@ -1,4 +1,4 @@
-//! What holds for all messages: what is written is read back, cuts change nothing, and no bytes do harm.
+//! Properties of all messages: decoding reverses encoding, cuts change nothing, and no bytes do harm.
 
 use oroshi_http1::{Expect, Framing, Limits, Version, encode};
 use oroshi_testkit::conformance;
@@ -11,7 +11,7 @@ use crate::trace::{Event, Side, Trace};
 
 type Fields = Vec<(String, Vec<u8>)>;
 
-/// A message to write, and how its body is split into chunks, if it is chunked.
+/// A message to write, and the division of its body into chunks, if it is chunked.
 #[derive(Clone, Debug)]
 struct Message {
     method: String,
@@ -29,7 +29,8 @@ enum Body {
     Chunked(Vec<Vec<u8>>, Fields),
 }
 
-/// A name that says nothing about framing, Host and the like, nor is forbidden in trailers: all begin with `X-`.
+/// Generates field names without influence on framing, Host and the like, and allowed in trailers: all begin with
+/// `X-`.
 fn fields(most: usize) -> impl Strategy<Value = Fields> {
     let name = "[Xx]-[!#$%&'*+.^_`|~0-9a-zA-Z-]{0,20}";
     // White space at the ends is not part of a value.
@@ -91,7 +92,7 @@ impl Message {
         }
     }
 
-    /// The events behind the head.
+    /// The events after the head.
     fn events(&self) -> Vec<Event> {
         let mut events = Vec::new();
         let data = match &self.body {
@@ -115,7 +116,7 @@ fn borrow(fields: &Fields) -> impl Iterator<Item = (&str, &[u8])> {
     fields.iter().map(|(name, value)| (name.as_str(), value.as_slice()))
 }
 
-/// `bytes` in pieces, cut at these places.
+/// Cuts `bytes` into pieces.
 fn pieces<'b>(bytes: &'b [u8], cuts: &[Index]) -> Vec<&'b [u8]> {
     let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
     at.sort_unstable();
@@ -124,7 +125,7 @@ fn pieces<'b>(bytes: &'b [u8], cuts: &[Index]) -> Vec<&'b [u8]> {
     at.into_iter().map(|end| &bytes[std::mem::replace(&mut start, end)..end]).collect()
 }
 
-/// The trace of `bytes`, the same whole, byte by byte and with these cuts.
+/// Returns the trace of `bytes`, and checks that it is the same whole, byte by byte and with these cuts.
 fn trace(side: &Side, limits: &Limits, bytes: &[u8], cuts: &[Index]) -> Result<Trace, TestCaseError> {
     let whole = trace::whole(side, limits, bytes);
     prop_assert_eq!(&trace::bytewise(side, limits, bytes), &whole, "byte by byte: {}", bytes.escape_ascii());
@@ -133,7 +134,7 @@ fn trace(side: &Side, limits: &Limits, bytes: &[u8], cuts: &[Index]) -> Result<T
     Ok(whole)
 }
 
-/// Bytes that are nearly messages: a case of the table, or pieces of heads, with something changed.
+/// Generates almost valid messages: a case of the table, or pieces of heads, with a change.
 fn nearly_a_message() -> impl Strategy<Value = Vec<u8>> {
     let known: Vec<Vec<u8>> =
         conformance::cases().into_iter().map(|case| case.bytes).filter(|bytes| bytes.len() < 400).collect();
@@ -182,7 +183,7 @@ fn expectation() -> impl Strategy<Value = Expect> {
     select(vec![Expect::Body, Expect::Head, Expect::Connect, Expect::Upgrade])
 }
 
-/// Small limits, so that they are met.
+/// Generates small limits, so that messages exceed them.
 fn limits() -> impl Strategy<Value = Limits> {
     let small = (1usize..120, 1usize..4, 1usize..12, 1usize..8, 1usize..20, 1usize..30, 1usize..3, 1u64..9, 1usize..3);
     prop_oneof![

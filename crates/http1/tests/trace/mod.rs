@@ -1,5 +1,5 @@
-//! Feeds bytes to a decoder in pieces, as a connection would, and writes down what it gives. The conformance table,
-//! the property tests and the fuzz targets compare such traces.
+//! Feeds bytes to a decoder in pieces, as a connection would, and records the events. The conformance table, the
+//! property tests and the fuzz targets compare such traces.
 #![allow(dead_code)] // each of them uses what it needs of it
 
 use oroshi_http1::{
@@ -7,17 +7,17 @@ use oroshi_http1::{
     ResponseEvent, ResponseHead, Version,
 };
 
-/// What a stream of bytes came to. Equal for equal bytes, whatever the pieces.
+/// The result of a stream of bytes. Equal for equal bytes, whatever the pieces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Trace {
     pub(crate) events: Vec<Event>,
-    /// What was wrong; `UnexpectedEof` comes from the close after the last byte alone.
+    /// The error; `UnexpectedEof` comes only from the close after the last byte.
     pub(crate) error: Option<DecodeError>,
-    /// What was left over without an error: the bytes of a tunnel, or of an incomplete head.
+    /// Remaining bytes without an error: those of a tunnel, or of an incomplete head.
     pub(crate) rest: Vec<u8>,
 }
 
-/// An event with its own copy of everything. Adjacent data is joined.
+/// An owned copy of an event. Adjacent data is joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Informational(Head),
@@ -34,13 +34,13 @@ pub(crate) struct Head {
     pub(crate) version: Version,
     pub(crate) framing: Framing,
     pub(crate) keep_alive: bool,
-    /// `@host`, `@upgrade`, `@expect`, `@reason`: what is there of these.
+    /// `@host`, `@upgrade`, `@expect`, `@reason`, as far as present.
     pub(crate) facts: Vec<(String, Vec<u8>)>,
     pub(crate) fields: Vec<(String, Vec<u8>)>,
 }
 
 impl Head {
-    /// As the conformance table writes it.
+    /// Formats the event as in the conformance table.
     pub(crate) fn summary(&self) -> String {
         let framing = match self.framing {
             Framing::None => "none".to_owned(),
@@ -53,24 +53,24 @@ impl Head {
     }
 }
 
-/// Which decoder, and for responses what they answer, in order.
+/// The decoder, and the expected responses in order.
 #[derive(Clone, Debug)]
 pub(crate) enum Side {
     Requests,
     Responses(Vec<Expect>),
 }
 
-/// The trace of `bytes` given whole.
+/// Returns the trace of `bytes` passed at once.
 pub(crate) fn whole(side: &Side, limits: &Limits, bytes: &[u8]) -> Trace {
     pieces(side, limits, [bytes])
 }
 
-/// The trace of `bytes` given one by one.
+/// Returns the trace of `bytes` passed one by one.
 pub(crate) fn bytewise(side: &Side, limits: &Limits, bytes: &[u8]) -> Trace {
     pieces(side, limits, bytes.chunks(1))
 }
 
-/// The trace of bytes given in pieces, then a close.
+/// Returns the trace of bytes passed in pieces, then a close.
 pub(crate) fn pieces<'p>(side: &Side, limits: &Limits, pieces: impl IntoIterator<Item = &'p [u8]>) -> Trace {
     match side {
         Side::Requests => run(RequestDecoder::default(), limits, pieces),
@@ -84,7 +84,7 @@ pub(crate) fn pieces<'p>(side: &Side, limits: &Limits, pieces: impl IntoIterator
     }
 }
 
-/// What the two decoders have in common.
+/// The common interface of the two decoders.
 trait Decoder {
     fn next(&mut self, limits: &Limits, input: &mut &[u8]) -> Result<Option<Event>, DecodeError>;
     fn close(&mut self) -> Result<Option<Event>, DecodeError>;
@@ -142,13 +142,13 @@ fn run<'p>(mut decoder: impl Decoder, limits: &Limits, pieces: impl IntoIterator
         }
         closes += 1;
         assert!(closes < 2, "a close ends one message at most");
-        // Responses that are still due are cut off by the same close.
+        // The same close cuts off outstanding responses.
     }
     trace.rest = buffer;
     trace
 }
 
-/// Everything that `input` gives, until the decoder wants more.
+/// Records all events of `input`, until the decoder needs more.
 fn events(
     decoder: &mut impl Decoder,
     limits: &Limits,
@@ -210,7 +210,7 @@ fn response_event(event: &ResponseEvent<'_>) -> Event {
     }
 }
 
-/// The fields of a section, and that lookups agree with walking through them.
+/// Returns the fields of a section, and checks that lookups agree with iteration.
 fn fields(headers: Headers<'_>) -> Vec<(String, Vec<u8>)> {
     for field in headers.iter() {
         assert_eq!(headers.get(field.name), headers.get_all(field.name).next());

@@ -1,5 +1,5 @@
-//! What must be known of a variant's runs before their figures may be compared: at which rate, by which timetable or in bursts of
-//! which size, how many requests failed, and who was at its limit.
+//! Facts about a variant's runs that decide which figures can be compared: the rate, the timetable or burst size,
+//! failed requests, and who was at the limit.
 
 use oroshi_bench::{Bottleneck, Load, Record};
 use oroshi_stats::compare::{self, Verdict};
@@ -12,12 +12,12 @@ use crate::metric::Metric;
 use crate::plan::LEAST_BLOCKS;
 use crate::result::Run;
 
-/// Two rates are the same when their ratio is this close to 1.
+/// Two rates are the same if their ratio is this close to 1.
 const SAME_RATE: f64 = 0.02;
-/// A timetable was kept when this share of what was due was answered.
+/// A timetable was kept if this share of the due requests was answered.
 const KEPT: f64 = 0.99;
 
-/// With a greater share of errors a server is quick to fail, and that is no figure of its work.
+/// Above this share of errors a server's speed says nothing about its work.
 const FAILING: f64 = 0.05;
 
 /// One variant's runs in one cell.
@@ -25,22 +25,22 @@ const FAILING: f64 = 0.05;
 pub(crate) struct Facts<'a> {
     /// Its name.
     pub(crate) name: &'a str,
-    /// Answers per second, the median.
+    /// Median of answers per second.
     pub(crate) rate: Option<f64>,
     /// The timetable, if its load had one (an open loop).
     timetable: Option<Timetable<'a>>,
-    /// How many requests its load program sent at the same moment, if that is what it did, and the same in each run.
+    /// Requests that its load program sent at the same moment, if it sends bursts, all of one size.
     burst: Option<u64>,
-    /// Runs of which it is known who was at its limit, and those in which it was the generator.
+    /// Runs whose bottleneck is known, and those where it was the generator.
     pub(crate) graded: usize,
     pub(crate) generator_bound: usize,
-    /// How many of its runs met a busy machine.
+    /// Runs on a busy machine.
     pub(crate) disturbed: Disturbed,
     /// Errors per request.
     errors: f64,
-    /// What the answers were like.
+    /// The kind of its answers.
     pub(super) kind: Kind,
-    /// Why the server's CPU time and memory are not known.
+    /// Why the server's CPU time and memory are unknown.
     server_unknown: Option<&'a str>,
 }
 
@@ -53,7 +53,7 @@ struct Timetable<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// The facts of one variant's runs, among those of its cell.
+    /// Returns the facts of one variant's runs, among those of its cell.
     pub(crate) fn of(name: &'a str, runs: &'a [Run], variant: usize) -> Self {
         let own = || runs.iter().filter(|run| run.variant == variant);
         let records: Vec<&Record> = own().filter_map(|run| run.record.as_deref()).collect();
@@ -77,7 +77,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Errors per request, over all runs.
+/// Returns errors per request over all runs.
 fn errors(records: &[&Record], bursts: &[Burst]) -> f64 {
     let ours = records.iter().map(|record| (record.errors as f64, record.requests.started as f64));
     let theirs = bursts.iter().map(|burst| (burst.sent as f64 - burst.answered, burst.sent as f64));
@@ -102,7 +102,7 @@ impl<'a> Timetable<'a> {
     fn of(records: &[&'a Record]) -> Option<Self> {
         let load = &records.first()?.plan.load;
         let Load::Open { stages, .. } = load else { return None };
-        // What was under way at the end, or just about to be, was on time as well: no more than there are connections.
+        // Requests under way at the end, at most one per connection, count as on time.
         let on_time = |r: &&Record| {
             r.requests.completed + (r.requests.cut_off + r.requests.unsent).min(r.plan.connections as u64)
         };
@@ -118,18 +118,19 @@ impl<'a> Timetable<'a> {
     }
 }
 
-/// Why nothing that requests cost or took is compared: too many of one side's were errors.
+/// Returns why no cost or time of requests is compared: one side had too many errors.
 pub(super) fn failing(base: &Facts<'_>, variant: &Facts<'_>) -> Option<String> {
     let facts = [base, variant].into_iter().find(|facts| facts.errors > FAILING)?;
     let (name, share) = (facts.name, units::percent(facts.errors));
     Some(format!(
-        "{share} of the requests to {name} ended in errors, and failing is not the work that is compared: mend it, or say with a check what is right"
+        "{share} of the requests to {name} ended in errors, and failing is not the work that is compared: mend it, or \
+         say with a check what is right"
     ))
 }
 
-/// Why a verdict on the rates is not one on the servers: the generator was at its limit in more than half of the runs of the side that came
-/// out worse, or of either side where no difference was found. The better side may have been held back as well: then it is better by
-/// more, which the sentence says. Where the load is another program, nothing is known of its limit.
+/// Returns why a verdict on rates is not one on the servers: the generator was at its limit in more than half of the
+/// runs of the worse side, or of either side if no difference was found. If only the better side was limited, it is
+/// better by more, and the sentence says so. The limits of load programs are unknown.
 pub(super) fn limited(metric: Metric, verdict: Verdict, [base, variant]: [&Facts<'_>; 2]) -> Option<String> {
     let at_limit =
         |facts: &&&Facts<'_>| facts.graded == facts.disturbed.runs && 2 * facts.generator_bound > facts.graded;
@@ -142,7 +143,8 @@ pub(super) fn limited(metric: Metric, verdict: Verdict, [base, variant]: [&Facts
     };
     let facts = asked.iter().find(at_limit)?;
     Some(format!(
-        "the load generator was at its limit in {} of {} of {}, so that is its rate and not the server's; give it more CPUs \
+        "the load generator was at its limit in {} of {} of {}, so that is its rate and not the server's; give it more \
+         CPUs \
          (`threads`, `cpus`), or compare CPU time per request",
         facts.generator_bound,
         units::plural(facts.graded as u64, "run"),
@@ -150,17 +152,17 @@ pub(super) fn limited(metric: Metric, verdict: Verdict, [base, variant]: [&Facts
     ))
 }
 
-/// What two loads say of the requests per second.
+/// The relation of two loads, as far as it decides requests per second.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Timetables {
-    /// How many there were was for the servers to show.
+    /// The servers decided the rates.
     Ratio,
-    /// One timetable, and both kept it.
+    /// One timetable, which both kept.
     Kept {
         /// Requests per second.
         rate: f64,
     },
-    /// Different ones: the rates were given, and a ratio of them shows nothing.
+    /// Different timetables: a ratio of the rates shows nothing.
     Differ(String),
 }
 
@@ -183,11 +185,11 @@ pub(super) fn timetables(base: &Facts<'_>, variant: &Facts<'_>) -> Timetables {
     }
 }
 
-/// Whether two sides answered at the same rate, kept one timetable, or had bursts of one size to carry; if not, or if both were
-/// overloaded, why their latencies cannot be compared. `ratio` is that of their rates.
+/// Checks that two sides' latencies can be compared: same rate, one timetable, or bursts of one size, and not both
+/// overloaded. `ratio` is that of their rates.
 ///
 /// # Errors
-/// The reason, in words.
+/// Why they cannot be compared, in words.
 pub(crate) fn same_rate(ratio: Option<f64>, base: &Facts<'_>, variant: &Facts<'_>) -> Result<(), String> {
     const ADVICE: &str =
         "run both at the same one (--rate 1k, or --rate 60% of what the slower can; in a file, rate = \"60%\")";
@@ -196,7 +198,8 @@ pub(crate) fn same_rate(ratio: Option<f64>, base: &Facts<'_>, variant: &Facts<'_
         && !other.kept
     {
         return Err(format!(
-            "neither kept its timetable ({}/s were due), so both were overloaded, and requests waited the longer the longer the run \
+            "neither kept its timetable ({}/s were due), so both were overloaded, and requests waited the longer the \
+             longer the run \
              was: lower the rate",
             units::number(one.due.max(other.due))
         ));
@@ -215,7 +218,7 @@ pub(crate) fn same_rate(ratio: Option<f64>, base: &Facts<'_>, variant: &Facts<'_
         _ => {}
     }
     match ratio {
-        // Of a short run one answer more or less is some percent, but what was asked of both was the same.
+        // In a short run one answer is some percent of the rate, but both had the same timetable.
         _ if matches!(timetables(base, variant), Timetables::Kept { .. }) => Ok(()),
         Some(ratio) if (1.0 / (1.0 + SAME_RATE)..=1.0 + SAME_RATE).contains(&ratio) => Ok(()),
         _ => {
@@ -228,7 +231,7 @@ pub(crate) fn same_rate(ratio: Option<f64>, base: &Facts<'_>, variant: &Facts<'_
     }
 }
 
-/// Why there is no ratio of this metric over these blocks.
+/// Returns why this metric has no ratio over these blocks.
 pub(super) fn why_no_ratio(metric: Metric, base: &Facts<'_>, variant: &Facts<'_>, blocks: &[(&Run, &Run)]) -> String {
     if blocks.len() < LEAST_BLOCKS {
         return too_few(blocks.len(), "blocks in which both were measured");
@@ -244,7 +247,7 @@ pub(super) fn why_no_ratio(metric: Metric, base: &Facts<'_>, variant: &Facts<'_>
     }
 }
 
-/// Why no run of a variant has a figure.
+/// Returns why no run of a variant has a figure.
 pub(crate) fn no_figure(metric: Metric, facts: &Facts<'_>) -> String {
     let unseen = facts.server_unknown.filter(|_| matches!(metric, Metric::Cpu | Metric::Memory));
     match unseen {

@@ -1,26 +1,27 @@
-//! Of what kind answers were: a server that redirects, or sends another body, does not do the work that it is compared by.
+//! The kinds of answers. A server that redirects, or sends another body, does different work.
 
 use std::collections::BTreeMap;
 
 use oroshi_bench::Record;
 use oroshi_words::units;
 
-/// Answers are of different kinds where the share of a status class differs by more than this.
+/// Answers differ in kind if the share of a status class differs by more than this.
 const OTHER_CLASS: f64 = 0.1;
-/// They are so as well where the bodies of one side are more than so many times as long, and so many bytes longer, as the other's.
+/// Answers also differ in kind if one side's bodies are more than this many times longer, and longer by
+/// [`OTHER_BYTES`].
 const OTHER_LENGTH: f64 = 2.0;
 const OTHER_BYTES: f64 = 256.0;
-/// Bodies that differ by more than this share are worth a word.
+/// Bodies that differ by more than this share are mentioned.
 const LENGTH_WORTH_A_WORD: f64 = 0.1;
-/// A status with a smaller share of the answers is not named.
+/// Statuses with a smaller share are not named.
 const NAMED: f64 = 0.05;
 
-/// What a variant's answers were like, over all runs of our own load.
+/// The kind of a variant's answers, over all runs of our own load.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Kind {
     /// Answers by status.
     statuses: BTreeMap<u16, u64>,
-    /// The mean length of a body in the run in the middle, bytes; `None`: not known.
+    /// Mean length of a body in the median run, bytes; `None` if unknown.
     body_bytes: Option<f64>,
 }
 
@@ -39,7 +40,7 @@ impl Kind {
         Self { statuses, body_bytes: means.get(means.len() / 2).copied() }
     }
 
-    /// The share of answers with a status of this class: 2 for those from 200 to 299.
+    /// Returns the share of answers with a status of this class: 2 for 200 to 299.
     fn share(&self, class: u16) -> f64 {
         let all: u64 = self.statuses.values().sum();
         let of_class: u64 =
@@ -62,7 +63,7 @@ impl Kind {
     }
 }
 
-/// How the answers of two sides, each with its name, differ in kind, if they do.
+/// Says how the answers of two sides, each with its name, differ in kind, if they do.
 pub(super) fn different(base: (&str, &Kind), variant: (&str, &Kind)) -> Option<String> {
     let ((one, base), (other, variant)) = (base, variant);
     let known = !base.statuses.is_empty() && !variant.statuses.is_empty();
@@ -73,13 +74,13 @@ pub(super) fn different(base: (&str, &Kind), variant: (&str, &Kind)) -> Option<S
     (most > OTHER_LENGTH * least && most - least > OTHER_BYTES).then(|| lengths_in_words((one, base), (other, variant)))
 }
 
-/// How the bodies of two sides differ in length, where that is worth a word.
+/// Says how the lengths of two sides' bodies differ, if that is worth mentioning.
 pub(super) fn lengths_differ(base: (&str, &Kind), variant: (&str, &Kind)) -> Option<String> {
     let (least, most) = lengths(base.1, variant.1)?;
     (most > (1.0 + LENGTH_WORTH_A_WORD) * least).then(|| lengths_in_words(base, variant))
 }
 
-/// The shorter and the longer mean length, where both are known.
+/// Returns the shorter and the longer mean length, if both are known.
 fn lengths(base: &Kind, variant: &Kind) -> Option<(f64, f64)> {
     let (one, other) = base.body_bytes.zip(variant.body_bytes)?;
     Some((one.min(other), one.max(other)))

@@ -6,38 +6,40 @@ use oroshi_words::units;
 use super::{CONFIDENCE, Facts, Finding, kinds};
 use crate::metric::{Better, Metric};
 
-/// With fewer blocks than this the sentence says how many it rests on.
+/// With fewer blocks than this the sentence gives their number.
 const FEW_BLOCKS: usize = 10;
-/// Ratios between these are written finer.
+/// Ratios between these are written with more digits.
 const NEAR_LOW: f64 = 0.9;
 const NEAR_HIGH: f64 = 1.1;
 
-/// What a verdict is about.
+/// The subject of a verdict.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sentence<'a> {
     /// The figure.
     pub(crate) metric: Metric,
-    /// What it was compared with.
+    /// The base's name.
     pub(crate) base: &'a str,
-    /// What was compared.
+    /// The variant's name.
     pub(crate) variant: &'a str,
-    /// Differences of less than this share do not matter.
+    /// Smaller differences than this share do not matter.
     pub(crate) smallest_effect: f64,
-    /// How many questions share the chance of an error.
+    /// Questions among which the p values are corrected.
     pub(crate) questions: usize,
-    /// What the ratio rests on, in the plural: `blocks`.
+    /// The unit of observation, in the plural: `blocks`.
     pub(crate) unit: &'a str,
 }
 
 impl Sentence<'_> {
-    /// The verdict with its reason. `p` is corrected for the number of questions; `facts` are those of base and variant.
+    /// Writes the verdict with its reason. `p` is corrected for the number of questions; `facts` are those of base and
+    /// variant.
     pub(crate) fn say(&self, finding: &Finding, p: Option<f64>, verdict: Verdict, facts: [&Facts<'_>; 2]) -> String {
         let Self { base, variant, .. } = self;
         let label = self.metric.label();
         match finding {
             Finding::Nothing(why) => format!("{label} of {base} and {variant} is not compared: {why}"),
             Finding::Timetable { rate } => format!(
-                "{base} and {variant} both kept the timetable of {} requests/s: which can do more, only a closed loop shows",
+                "{base} and {variant} both kept the timetable of {} requests/s: which can do more, only a closed loop \
+                 shows",
                 units::number(*rate)
             ),
             Finding::Disturbed(_, why) => format!("disturbed: no verdict on {label} of {variant} beside {base}: {why}"),
@@ -82,7 +84,8 @@ impl Sentence<'_> {
         format!("{beginning}{amount}{end} ({} interval {range}){perhaps}", units::percent(CONFIDENCE))
     }
 
-    /// How much, and its interval in the same terms: `1.52 times` and `1.49 to 1.55`, or `34 % less` and `31 to 36 %`.
+    /// Writes the difference and its interval in the same terms: `1.52 times` and `1.49 to 1.55`, or `34 % less` and
+    /// `31 to 36 %`.
     fn amount(&self, interval: &Interval) -> (String, String) {
         let Interval { estimate, low, high } = *interval;
         if self.metric.better() == Better::Higher || estimate >= 2.0 {
@@ -104,7 +107,8 @@ impl Sentence<'_> {
         let Self { base, variant, .. } = self;
         let [low, high] = ends(interval);
         format!(
-            "no difference that matters between {base} and {variant} in {}: {variant}/{base} is {low} to {high}, within {}",
+            "no difference that matters between {base} and {variant} in {}: {variant}/{base} is {low} to {high}, \
+             within {}",
             self.metric.label(),
             asked(self.smallest_effect)
         )
@@ -128,7 +132,7 @@ impl Sentence<'_> {
         }
     }
 
-    /// A generator at its limit shows itself, and not the server, so the ratio of the servers may be another one.
+    /// Warns that a generator was at its limit, so that the servers' true ratio may differ.
     fn at_limit(&self, verdict: Verdict, [base, variant]: [&Facts<'_>; 2]) -> Option<String> {
         let bound = base.generator_bound + variant.generator_bound;
         if self.metric != Metric::Rps || bound == 0 {
@@ -137,7 +141,7 @@ impl Sentence<'_> {
         let (winner, loser) = if verdict == Verdict::Faster { (variant, base) } else { (base, variant) };
         let truth = match (verdict, winner.generator_bound > 0, loser.generator_bound > 0) {
             (Verdict::Faster | Verdict::Slower, true, false) => "the true difference may be greater",
-            // In less than half of its runs: with more there is no verdict.
+            // In less than half of the runs; above that the ratio has no verdict.
             (Verdict::Faster | Verdict::Slower, false, true) => "the true difference may be smaller",
             (Verdict::Faster | Verdict::Slower, ..) => "the true difference may be another one",
             _ => "the servers may differ by more than this shows",
@@ -146,7 +150,7 @@ impl Sentence<'_> {
         Some(format!("; the generator was at its limit in {bound} of {graded} runs: {truth}"))
     }
 
-    /// How the answers differ, of which a reader must know who takes the figures for the same work.
+    /// Says how the answers differ, so that nobody takes the figures for the same work.
     fn answers(&self, [base, variant]: [&Facts<'_>; 2]) -> Option<String> {
         let (base, variant) = ((base.name, &base.kind), (variant.name, &variant.kind));
         let differ = || kinds::different(base, variant).or_else(|| kinds::lengths_differ(base, variant));
@@ -159,7 +163,7 @@ impl Sentence<'_> {
     }
 }
 
-/// A ratio, finer near 1: `0.995`, `1.52`, `12.3`.
+/// Writes a ratio, with more digits near 1: `0.995`, `1.52`, `12.3`.
 fn ratio(value: f64) -> String {
     match value {
         NEAR_LOW..NEAR_HIGH => format!("{value:.3}"),
@@ -168,7 +172,7 @@ fn ratio(value: f64) -> String {
     }
 }
 
-/// Two ratios, as fine as the one nearer to 1 wants it.
+/// Writes two ratios with as many digits as the one nearer to 1 needs.
 fn ends(interval: &Interval) -> [String; 2] {
     let ends = [interval.low, interval.high];
     let fine =
@@ -176,7 +180,7 @@ fn ends(interval: &Interval) -> [String; 2] {
     ends.map(|end| if fine { format!("{end:.3}") } else { ratio(end) })
 }
 
-/// A share as somebody wrote it: `3 %`, `2.5 %`.
+/// Writes a share as a user would: `3 %`, `2.5 %`.
 fn asked(share: f64) -> String {
     units::percent(share).replace(".0 %", " %")
 }

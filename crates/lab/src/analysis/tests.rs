@@ -10,7 +10,7 @@ fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|&name| name.to_owned()).collect()
 }
 
-/// Blocks in which each variant's figures are its own levels, under 1 % of noise.
+/// Blocks in which each variant has its own levels, with 1 % noise.
 fn runs(blocks: usize, levels: &[&[(Metric, f64)]]) -> Vec<Run> {
     let mut noise = noise(0.01);
     let each = |block| {
@@ -196,7 +196,7 @@ fn latency_is_compared_only_at_the_same_rate() {
     assert!(found[0].words.contains("the rate of unix is not known"), "{}", found[0].words);
 }
 
-/// Each variant's runs as bursts: so many sent, so many answered.
+/// Each variant's runs as bursts: requests sent, requests answered.
 fn in_bursts(mut runs: Vec<Run>, bursts: &[(u64, f64)]) -> Vec<Run> {
     for run in &mut runs {
         let (burst, answered) = bursts[run.variant];
@@ -242,7 +242,7 @@ fn a_timetable_that_both_kept_makes_their_rates_equal_and_nothing_more() {
     let found = compared(&["A", "B"], &[Metric::P99], &both(runs(6, &[&few, &more])));
     assert_eq!(found[0].verdict, Verdict::Slower, "one timetable is one rate: {}", found[0].words);
 
-    // One that falls behind is slower.
+    // A side that falls behind is slower.
     let mut late = both(runs(4, &[&level, &[(Metric::Rps, 600.0)]]));
     for record in late.iter_mut().filter(|run| run.variant == 1).filter_map(|run| run.record.as_mut()) {
         record.requests.completed = 600;
@@ -250,7 +250,7 @@ fn a_timetable_that_both_kept_makes_their_rates_equal_and_nothing_more() {
     let found = compared(&["A", "B"], &[Metric::Rps], &late);
     assert_eq!(found[0].verdict, Verdict::Slower);
 
-    // Two timetables, or one and none: nothing was found out.
+    // Two timetables, or one and none: no finding.
     let other = Load::rate(2000.0, Spacing::Constant, 0);
     for load in [other, Load::Closed] {
         let runs = with_load(both(runs(4, &[&level, &level])), 1, &load, "rate-bound");
@@ -301,7 +301,7 @@ fn a_generator_at_its_limit_gives_no_verdict_for_the_side_that_it_held_back() {
         );
         assert!(found[0].ratio.is_some(), "what came out is shown all the same");
     }
-    // Few such runs weaken it, and no more.
+    // Few limited runs only weaken the verdict.
     let mut runs =
         with_load(with_load(runs(10, &[&a, &b]), 0, &Load::Closed, "server-bound"), 1, &Load::Closed, "server-bound");
     for run in runs.iter_mut().filter(|run| run.block < 5) {
@@ -310,8 +310,8 @@ fn a_generator_at_its_limit_gives_no_verdict_for_the_side_that_it_held_back() {
     assert_eq!(compared(&["A", "B"], &[Metric::Rps], &runs)[0].verdict, Verdict::Faster);
 }
 
-/// What two CPU-hungry neighbours did to comparisons of a server with itself: each run's rate is a matter of luck, and so few of them now and
-/// then agree on a difference.
+/// Two CPU-hungry neighbours made comparisons of a server with itself find differences: each rate was luck, and
+/// sometimes a few of them agreed.
 #[test]
 fn the_same_server_twice_beside_busy_neighbours_is_neither_faster_nor_slower() {
     let mut luck = fastrand::Rng::with_seed(11);
@@ -454,7 +454,7 @@ fn two_that_both_fell_behind_their_timetable_are_not_compared_in_latency() {
     let words = &found[0].words;
     assert!(words.contains("both were overloaded") && words.contains("lower the rate"), "{words}");
     assert_eq!(found[1].verdict, Verdict::Equivalent, "what each carried can be compared: {}", found[1].words);
-    // One that fell behind is another matter: the rates tell.
+    // If one falls behind, the rates do tell.
     for record in runs.iter_mut().filter(|run| run.variant == 1).filter_map(|run| run.record.as_mut()) {
         record.requests.completed = 1000;
     }

@@ -1,4 +1,4 @@
-//! What a comparison with the past cannot prove, and what is known to differ.
+//! The limits of a comparison with the past, and the known differences.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use oroshi_words::units;
 use super::{Saved, same_cell};
 use crate::result::{LabResult, Program, VariantResult};
 
-/// All of it, the gravest first.
+/// Returns all caveats, the gravest first.
 pub(super) fn of(saved: &Saved, today: &LabResult) -> Vec<String> {
     let (then, old) = match saved {
         Saved::Lab(saved) => (Some(saved.started_unix_s), Some(&saved.environment)),
@@ -22,14 +22,16 @@ pub(super) fn of(saved: &Saved, today: &LabResult) -> Vec<String> {
     let ago = then.map(|then| today.started_unix_s - then).filter(|ago| *ago > 0.0);
     let ago = ago.map_or_else(|| "at another time".to_owned(), |ago| format!("{} ago", units::time(ago * 1e9)));
     caveats.push(format!(
-        "the saved runs were made {ago} and did not take turns with today's: whatever else changed since counts as a difference"
+        "the saved runs were made {ago} and did not take turns with today's: whatever else changed since counts as a \
+         difference"
     ));
     caveats.extend(old.map(|old| settings(old, &today.environment)).unwrap_or_default());
     match saved {
         Saved::Lab(saved) => caveats.extend(plans(saved, today)),
         Saved::Bench(records) => {
             caveats.push(format!(
-                "the saved {} {}: how far single runs lie apart from one start of the server to the next is hardly known",
+                "the saved {} {}: how far single runs lie apart from one start of the server to the next is hardly \
+                 known",
                 if records.len() == 1 { "run is".to_owned() } else { format!("{} runs are", records.len()) },
                 "from `oroshi bench`"
             ));
@@ -39,9 +41,9 @@ pub(super) fn of(saved: &Saved, today: &LabResult) -> Vec<String> {
     caveats
 }
 
-/// What says that it is another machine altogether.
+/// Says why this is another machine, if it is.
 fn other_machine(old: &Environment, new: &Environment) -> Option<String> {
-    // Of the same memory one kernel leaves a little more than another.
+    // Kernels leave slightly different amounts of the same memory.
     let [old_memory, new_memory] = [old, new].map(|environment| environment.memory_bytes.unwrap_or_default() as f64);
     let same_memory = old_memory.max(new_memory) <= 1.05 * old_memory.min(new_memory);
     let memory = |bytes: f64| units::bytes(if same_memory { old_memory } else { bytes });
@@ -62,7 +64,7 @@ fn other_machine(old: &Environment, new: &Environment) -> Option<String> {
     })
 }
 
-/// What differs on one machine.
+/// Lists differences of settings on one machine.
 fn settings(old: &Environment, new: &Environment) -> Vec<String> {
     let cgroup = |environment: &Environment| environment.cgroup.cpus.map(units::number);
     let turbo = |environment: &Environment| environment.cpu.turbo.map(|on| if on { "on" } else { "off" }.to_owned());
@@ -84,7 +86,7 @@ fn differs(what: &str, old: Option<&String>, new: Option<&String>) -> Option<Str
     (old != new).then(|| format!("{what} ({old} then, {new} today)"))
 }
 
-/// What differs in how two experiments were made.
+/// Lists differences between the plans of two experiments.
 fn plans(saved: &LabResult, today: &LabResult) -> Vec<String> {
     let mut caveats = Vec::new();
     let cpus = |list: &Option<String>| list.clone().unwrap_or_else(|| "any".to_owned());
@@ -129,7 +131,7 @@ fn plans(saved: &LabResult, today: &LabResult) -> Vec<String> {
     caveats
 }
 
-/// How one program is another file than it was.
+/// Says how a program's file differs from the saved one.
 fn other_program(old: &Program, new: &Program) -> Option<String> {
     if old == new {
         return None;
@@ -146,7 +148,7 @@ fn other_program(old: &Program, new: &Program) -> Option<String> {
     Some(format!("{} is another file than then ({how})", new.path))
 }
 
-/// What differs between the loads of single runs, and of today's.
+/// Lists differences between the loads of single runs and today's.
 fn loads(records: &[Record], today: &LabResult) -> Vec<String> {
     let old: BTreeSet<String> = records.iter().map(|record| described(&record.plan)).collect();
     let runs = today.cells.iter().flat_map(|cell| &cell.runs);

@@ -120,7 +120,7 @@ fn another_machine_is_said_first_and_loudly() {
         found.caveats
     );
 
-    // A little less memory is what another kernel leaves of the same.
+    // Another kernel leaves slightly less of the same memory.
     saved.environment = machine("6.1", "A Fast One");
     saved.environment.memory_bytes = Some((1 << 32) - (1 << 24));
     (saved.load_cpus, saved.quick, saved.cut_short) = (Some("0".into()), true, true);

@@ -1,8 +1,8 @@
 //! Comparisons of real servers, each beside simulated ones of the same kind.
 //!
-//! A real comparison is an experiment like any other: two of `oroshi target`, started anew for each block, under the usual rules within
-//! [`CELL`]. Its truth is the ratio of the delays that were asked for, each with what sockets and timers add, which the runs themselves
-//! show.
+//! A real comparison is an ordinary experiment: two of `oroshi target`, restarted for each block, under the usual rules
+//! within [`CELL`]. Its true ratio is the ratio of the configured delays, each plus the cost of sockets and timers,
+//! which the runs show.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,25 +21,25 @@ use crate::plan::{Cell, Experiment, Load, Ready, Rules, Server, Stop, Variant};
 use crate::result::{CellResult, LabResult};
 use crate::run::{LabError, Tools, run};
 
-/// Time of a comparison, starts of servers included.
+/// Time for a comparison, including server starts.
 pub const CELL: Duration = Duration::from_secs(36);
-/// Time of one of CPU time per request.
+/// Time for a comparison of CPU time per request.
 pub const CPU_CELL: Duration = Duration::from_secs(60);
-/// Simulated comparisons beside each real one.
+/// Simulated comparisons for each real one.
 const BESIDE: usize = 40;
-/// Rounds of arithmetic per answer of the servers whose CPU time is compared: about a millisecond, so that what the rest of a request
-/// costs is a hundredth of it.
+/// Rounds of arithmetic per answer where CPU time is compared: about a millisecond, a hundred times the rest of a
+/// request.
 const WORK: u64 = 600_000;
 
-/// What is compared.
+/// The subject of a real comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "of")]
 pub enum Asked {
     /// Rates of servers that wait.
     Rate(Scenario),
-    /// CPU time per request of servers that work, the second's so many times the first's.
+    /// CPU time per request of servers that compute; the second computes `ratio` times as much.
     Cpu {
-        /// How many times the work.
+        /// The second's work over the first's.
         ratio: f64,
     },
 }
@@ -47,33 +47,34 @@ pub enum Asked {
 /// One real comparison.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RealCell {
-    /// What was compared.
+    /// The subject.
     pub asked: Asked,
-    /// What came out; `None`: nothing, and `why`.
+    /// The outcome; `None` if there is none, see `why`.
     pub trial: Option<Trial>,
-    /// Why nothing came out.
+    /// Why there is no outcome.
     pub why: Option<String>,
-    /// How far simulated comparisons of the same kind strayed from their truth at most, as a logarithm; 0 for CPU time.
+    /// The largest error of simulated comparisons of the same kind, as a logarithm; 0 for CPU time.
     pub simulated_error: f64,
-    /// How far their intervals reached at most, as a logarithm.
+    /// The widest reach of their intervals, as a logarithm.
     pub simulated_reach: f64,
-    /// What made it doubtful.
+    /// Warnings of the experiment.
     pub warnings: Vec<String>,
 }
 
-/// Real comparisons, and whether they agree with the simulated ones.
+/// Real comparisons, and whether they agree with simulated ones.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RealReport {
-    /// Those that were made.
+    /// The comparisons so far.
     pub cells: Vec<RealCell>,
 }
 
-/// What is to be compared, so many at most: every shape, delay and kind of load, with itself and with another; then CPU time.
+/// Returns at most so many comparisons: every shape, delay and kind of load, with itself and with another; then CPU
+/// time.
 #[must_use]
 pub fn plan(most: usize) -> Vec<Asked> {
     const OTHERS: [f64; 6] = [0.95, 1.03, 0.985, 1.05, 0.97, 1.10];
     let mut all = Vec::new();
-    // The order is such that the first few have something of everything.
+    // The order gives even a short list something of everything.
     for round in 0..3 {
         for (place, delay_ms) in DELAYS_MS.into_iter().enumerate() {
             for (index, shape) in Shape::ALL.into_iter().enumerate() {
@@ -95,14 +96,14 @@ pub fn plan(most: usize) -> Vec<Asked> {
     all
 }
 
-/// How long the comparisons take together, starts of servers included, at most.
+/// Returns the maximum total time, including server starts.
 #[must_use]
 pub fn length(asked: &[Asked]) -> Duration {
     asked.iter().map(|asked| if matches!(asked, Asked::Rate(_)) { CELL } else { CPU_CELL }).sum()
 }
 
-/// Carries them out, one after the other, and calls `going_on` after each. What `earlier` has a result for is taken from there. Where
-/// `follow` is cancelled, the report ends with the last one made.
+/// Runs the comparisons one after the other and calls `going_on` after each. Takes results from `earlier` where it has
+/// them. If `follow` cancels, the report ends with the last finished comparison.
 ///
 /// # Errors
 /// When there is no result at all.
@@ -236,12 +237,12 @@ fn cell(asked: Asked, result: &LabResult, seed: u64) -> RealCell {
     RealCell { asked, trial, why, simulated_error, simulated_reach, warnings: result.warnings.clone() }
 }
 
-/// The true ratio. What sockets and timers add is the same for both; the runs show how much that is: of constant delays the rest of the
-/// response time, of others as much as simulated servers are given.
+/// Returns the true ratio. Sockets and timers add the same to both sides. The runs show how much: with constant delays,
+/// the rest of the response time; otherwise the amount that simulated servers get.
 fn truth(asked: Asked, cell: &CellResult) -> Option<f64> {
     let scenario = match asked {
         Asked::Rate(scenario) => scenario,
-        // Of what a request costs, a part is not the server's work: known well enough where that is most of it.
+        // Part of a request's cost is not the server's work; where the work dominates, the ratio is known well enough.
         Asked::Cpu { ratio } => return Some(ratio),
     };
     if scenario.ratio == 1.0 {
@@ -264,7 +265,8 @@ fn truth(asked: Asked, cell: &CellResult) -> Option<f64> {
     Some((delays[0] + added) / (delays[1] + added))
 }
 
-/// Simulated comparisons of the same kind and with as many blocks: how far they strayed at most, and how far their intervals reached.
+/// Runs simulated comparisons of the same kind with as many blocks. Returns their largest error and the widest reach of
+/// their intervals.
 fn beside(asked: Asked, found: Option<&CellResult>, seed: u64) -> (f64, f64) {
     let (Asked::Rate(scenario), Some(found)) = (asked, found) else { return (0.0, 0.0) };
     let mut rng = Rng::with_seed(seed);
@@ -280,7 +282,7 @@ fn beside(asked: Asked, found: Option<&CellResult>, seed: u64) -> (f64, f64) {
     (error, reach)
 }
 
-/// What a real estimate may be off beside what its own interval says or simulated ones show: a machine does more than is simulated.
+/// Tolerance beyond a real estimate's interval and the simulated errors: a machine does more than the simulation.
 const MACHINE: f64 = 0.01;
 
 impl RealReport {
@@ -290,7 +292,7 @@ impl RealReport {
         self.cells.get(number).filter(|cell| cell.asked == asked && cell.trial.is_some())
     }
 
-    /// What does not agree, in words; empty if all does.
+    /// Lists disagreements, in words; empty if there are none.
     #[must_use]
     pub fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
@@ -304,7 +306,8 @@ impl RealReport {
             let most = cell.simulated_error.max(cell.simulated_reach).max((trial.high / trial.estimate).ln()) + MACHINE;
             if error > most {
                 failures.push(format!(
-                    "{name}: {:.4} where the truth is {:.4}: off by {:.2} %, where simulated ones are by {:.2} % at most",
+                    "{name}: {:.4} where the truth is {:.4}: off by {:.2} %, where simulated ones are by {:.2} % at \
+                     most",
                     trial.estimate,
                     trial.truth,
                     error * 100.0,
@@ -327,7 +330,7 @@ impl RealReport {
         failures
     }
 
-    /// The tables in Markdown.
+    /// Returns the tables in Markdown.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = String::from(
@@ -389,8 +392,8 @@ fn name(asked: &Asked) -> String {
     }
 }
 
-/// The least number of `count` trials, each of which succeeds with this probability, that comes about more often than once in a thousand
-/// times.
+/// Returns the least number of successes among `count` trials of this probability that occurs more often than once in a
+/// thousand times.
 fn least_likely(count: usize, probability: f64) -> usize {
     let mut of = vec![0.0; count + 1];
     of[0] = 1.0;

@@ -1,4 +1,4 @@
-//! What a calibration came to, as data and as tables.
+//! The result of a calibration, as data and as tables.
 
 use std::fmt::Write as _;
 
@@ -8,29 +8,29 @@ use serde::{Deserialize, Serialize};
 use super::Trial;
 use super::simulated::Noise;
 
-/// Differences beyond this share are not to be called equivalent.
+/// A verdict of equivalence beyond this share is false.
 const SMALLEST_EFFECT: f64 = 0.03;
-/// What share of intervals is to hold the truth, at least and at most, in each row. With fewer than [`ENOUGH`] intervals chance alone may
-/// lead out of this: then as much more is allowed as chance brings about once in a thousand times.
+/// The bounds for the share of intervals that contain the true ratio, in each row. With fewer than [`ENOUGH`] intervals
+/// the bounds widen by what chance causes once in a thousand times.
 pub const COVERAGE: (f64, f64) = (0.93, 0.98);
-/// Intervals in a row that tell its coverage well enough.
+/// Intervals in a row that show its coverage well enough.
 pub const ENOUGH: usize = 1000;
-/// The greatest share of false verdicts.
+/// The maximum share of false verdicts.
 pub const FALSE: f64 = 0.05;
-/// The least share of set-ups with 1 % more CPU time per request that are found within a minute, where runs differ by at most
-/// [`QUIET`].
+/// The minimum share of set-ups with 1 % more CPU time per request that must be found within a minute, where runs
+/// differ by at most [`QUIET`].
 pub const FOUND: f64 = 0.90;
-/// Runs of a quiet machine differ by no more than this in CPU time per request.
+/// Spread of CPU time per request between runs on a quiet machine.
 pub const QUIET: &str = "0.5 %";
 
 /// A simulated calibration.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// Decides everything in it.
+    /// The seed of all randomness.
     pub seed: u64,
-    /// What the simulated machine adds.
+    /// The noise of the simulated machine.
     pub noise: Noise,
-    /// How often intervals hold the truth.
+    /// Coverage of the intervals.
     pub tables: Vec<Table>,
     /// How often 1 % more CPU time per request is found within a minute.
     pub power: Vec<Power>,
@@ -39,7 +39,7 @@ pub struct Report {
 /// Rows of one kind.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Table {
-    /// What they have in common.
+    /// The rows' common property.
     pub name: String,
     /// The rows.
     pub rows: Vec<Row>,
@@ -48,47 +48,47 @@ pub struct Table {
 /// Comparisons of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// What they have in common.
+    /// The comparisons' common property.
     pub name: String,
     /// Comparisons made.
     pub cells: usize,
-    /// Intervals in them: one per pair of variants.
+    /// Intervals: one per pair of variants.
     pub intervals: usize,
-    /// Of these, those that hold the true ratio.
+    /// Intervals that contain the true ratio.
     pub covered: usize,
-    /// Comparisons of set-ups that are alike.
+    /// Comparisons of equal set-ups.
     pub same: usize,
-    /// Of these, those in which any difference was found.
+    /// Those with a false difference.
     pub false_alarms: usize,
-    /// Pairs whose difference is beyond the smallest effect.
+    /// Pairs whose difference exceeds the smallest effect.
     pub beyond: usize,
-    /// Of these, those called equivalent.
+    /// Those called equivalent.
     pub false_equivalent: usize,
-    /// Of these, those found to be faster or slower, the right way round.
+    /// Those found faster or slower, in the right direction.
     pub found: usize,
-    /// Blocks that a comparison took, on average.
+    /// Mean number of blocks.
     pub blocks: f64,
-    /// How far the estimates lie from the truth, on average, as a share: the bias.
+    /// Mean error of the estimates, as a share: the bias.
     pub bias: f64,
 }
 
 /// How often a small difference is found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Power {
-    /// How much runs differ.
+    /// The spread of the runs.
     pub name: String,
     /// Comparisons with 1 % more.
     pub cells: usize,
-    /// Of these, those in which it was found.
+    /// Those in which it was found.
     pub found: usize,
     /// Comparisons of a set-up with itself.
     pub same: usize,
-    /// Of these, those in which a difference was found.
+    /// Those with a false difference.
     pub false_alarms: usize,
 }
 
 impl Row {
-    /// From comparisons, each with its pairs.
+    /// Summarises comparisons, each with its pairs.
     pub(super) fn of(name: String, cells: &[Vec<Trial>]) -> Self {
         let all = || cells.iter().flatten();
         let beyond = |trial: &&Trial| trial.truth.ln().abs() > SMALLEST_EFFECT.ln_1p() + 1e-9;
@@ -113,7 +113,7 @@ impl Row {
         }
     }
 
-    /// The share of intervals that hold the truth.
+    /// Returns the share of intervals that contain the true ratio.
     #[must_use]
     pub fn coverage(&self) -> f64 {
         self.covered as f64 / self.intervals.max(1) as f64
@@ -121,16 +121,16 @@ impl Row {
 }
 
 impl Report {
-    /// Comparisons made.
+    /// Returns the number of comparisons.
     #[must_use]
     pub fn cells(&self) -> usize {
-        // The second and the third table tell the first one's again.
+        // The second and third table repeat the first one's.
         let rows =
             |index: usize| self.tables.get(index).map_or(0, |table| table.rows.iter().map(|row| row.cells).sum());
         rows(0) + rows(3) + self.power.iter().map(|power| power.cells + power.same).sum::<usize>()
     }
 
-    /// What is out of bounds, in words; empty if nothing is.
+    /// Lists values out of bounds, in words; empty if there are none.
     #[must_use]
     pub fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
@@ -180,14 +180,15 @@ impl Report {
         failures
     }
 
-    /// The tables in Markdown.
+    /// Returns the tables in Markdown.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = String::new();
         for table in &self.tables {
             let _ = write!(
                 text,
-                "**{}**\n\n| | comparisons | truth in the interval | false alarms | beyond 3 %: found | called equivalent | bias | blocks |\n\
+                "**{}**\n\n| | comparisons | truth in the interval | false alarms | beyond 3 %: found | called \
+                 equivalent | bias | blocks |\n\
                  | :--- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
                 table.name
             );

@@ -1,6 +1,6 @@
-//! Comparisons whose servers and sockets are simulated.
+//! Comparisons with simulated servers and sockets.
 //!
-//! What is made up, and from where: [`Noise`] has the figures that runs of `oroshi target` showed.
+//! [`Noise`] holds the figures of the simulation, from runs of `oroshi target`.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -22,22 +22,23 @@ use crate::run::lengths;
 
 /// Nanoseconds in a millisecond.
 const MS: f64 = 1e6;
-/// Requests per second at which no delay sets the pace any more, but the CPU: left out.
+/// Above this rate the CPU sets the pace, not the delay: such cases are left out.
 const MOST_RATE: f64 = 25_000.0;
 
-/// What a machine adds: figures of a quiet virtual machine with two CPUs (`docs/benchmarks`, 2026-11-21). There an answer took 0.14 ms
-/// longer than its delay at the median, and runs of one block differed by 0.5 to 3.5 % in CPU time per request.
+/// The noise of a machine: figures of a quiet virtual machine with two CPUs (`docs/benchmarks`, 2026-11-21). There an
+/// answer took 0.14 ms longer than its delay at the median, and runs of one block differed by 0.5 to 3.5 % in CPU time
+/// per request.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
-    /// What sockets and timers add to each answer's delay, on average; nanoseconds. As much again for a new connection.
+    /// Mean cost of sockets and timers per answer, nanoseconds. A new connection costs as much again.
     pub overhead_ns: f64,
-    /// How much of that is the luck of the single request: the share that is exponential.
+    /// The exponential share of this cost, drawn per request.
     pub jitter: f64,
-    /// How it differs between runs: standard deviation of its logarithm.
+    /// Its spread between runs: standard deviation of the logarithm.
     pub overhead_spread: f64,
-    /// How CPU time per request differs between runs of one block: standard deviation of its logarithm.
+    /// Spread of CPU time per request between runs of one block: standard deviation of the logarithm.
     pub cpu_spread: f64,
-    /// How all of it differs between blocks: the same for all runs of a block.
+    /// Spread between blocks, common to all runs of a block.
     pub block_spread: f64,
     /// The server's CPU time per request, nanoseconds.
     pub cpu_ns: f64,
@@ -56,32 +57,32 @@ impl Default for Noise {
     }
 }
 
-/// Two set-ups, of which the second has `ratio` times the rate of the first.
+/// Two set-ups; the second has `ratio` times the first's rate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scenario {
-    /// How delays are distributed, of both.
+    /// Distribution of both sides' delays.
     pub shape: Shape,
     /// Mean delay of the first, milliseconds.
     pub delay_ms: f64,
     /// True ratio of the rates: second by first.
     pub ratio: f64,
-    /// How many times as much CPU time a request costs the second.
+    /// CPU time per request of the second over the first.
     pub cpu_ratio: f64,
     /// Connections.
     pub connections: usize,
     /// Threads of the load.
     pub threads: usize,
-    /// A connection for each request.
+    /// Opens a connection for each request.
     pub close: bool,
 }
 
 impl Scenario {
-    /// What a request takes on average beside its delay, nanoseconds.
+    /// Returns the mean cost of a request besides its delay, nanoseconds.
     fn overhead_ns(&self, noise: &Noise) -> f64 {
         if self.close { 2.0 * noise.overhead_ns } else { noise.overhead_ns }
     }
 
-    /// Mean delay of a variant, nanoseconds: so that the rates, overheads included, have the true ratio.
+    /// Returns a variant's mean delay in nanoseconds, such that the rates including overhead have the true ratio.
     pub(super) fn delay_ns(&self, variant: usize, noise: &Noise) -> f64 {
         let overhead = self.overhead_ns(noise) * mean_of_log_normal(noise.overhead_spread.hypot(noise.block_spread));
         let base = self.delay_ms * MS + overhead;
@@ -93,7 +94,7 @@ fn mean_of_log_normal(spread: f64) -> f64 {
     (0.5 * spread * spread).exp()
 }
 
-/// A standard normal number.
+/// Draws a standard normal number.
 fn normal(rng: &mut Rng) -> f64 {
     (-2.0 * (1.0 - rng.f64()).ln()).sqrt() * (std::f64::consts::TAU * rng.f64()).cos()
 }
@@ -106,7 +107,7 @@ struct Lengths {
     timeout: u64,
 }
 
-/// What a server is like within one run.
+/// A server's properties within one run.
 struct Server {
     shape: Shape,
     delay_ns: f64,
@@ -122,14 +123,14 @@ impl Server {
     }
 }
 
-/// One run: rate, and the server's CPU time per request.
+/// Simulates one run: rate, and the server's CPU time per request.
 fn run(server: &Server, connections: usize, threads: usize, lengths: Lengths, rng: &mut Rng) -> (f64, f64) {
     let from = lengths.warmup;
     let mut windows = Vec::with_capacity(threads);
-    // CPU time is spent when a request comes and when its answer goes: half each.
+    // Half of the CPU time is spent when a request arrives, half when its answer leaves.
     let mut halves = 0_u64;
     for thread in 0..threads {
-        // Threads notice the end a little later, each for itself.
+        // Each thread notices the end a little later.
         let until = from + lengths.duration + (rng.f64() * 60_000.0) as u64;
         let mut window = WindowCount::from(from);
         window.close(until);
@@ -148,7 +149,7 @@ fn run(server: &Server, connections: usize, threads: usize, lengths: Lengths, rn
                 } else {
                     open.push((began, ended));
                 }
-                // In the warm-up, a pause that puts it out of step.
+                // A pause in the warm-up puts the connections out of step.
                 let place = ((id as f64 + thread as f64 / threads as f64) / own as f64 + shift).fract();
                 let pause = if first { (place * (ended - began) as f64) as u64 } else { 0 };
                 first = false;
@@ -187,8 +188,7 @@ fn as_run(variant: usize, block: usize, session: usize, figures: BTreeMap<Metric
     }
 }
 
-/// Block after block, until the rules say that it is enough; then the comparisons of all pairs. `block` makes the figures of each
-/// variant.
+/// Runs block after block until the rules stop, then compares all pairs. `block` makes each variant's figures.
 fn compare(
     rules: &Rules,
     metrics: &[Metric],
@@ -226,8 +226,8 @@ fn compare(
     found.iter().filter_map(trial).collect()
 }
 
-/// One comparison of two simulated servers, from its lengths to its verdicts: of the rate, and of CPU time per request. `most` is the number
-/// of blocks that its time allows.
+/// Compares two simulated servers, from lengths to verdicts, by rate and CPU time per request. `most` is the maximum
+/// number of blocks.
 pub fn simulate_one(
     scenario: &Scenario,
     rules: &Rules,
@@ -270,8 +270,8 @@ pub fn simulate_one(
     found.into_iter().map(|(metric, _, _, trial)| (metric, Trial { truth: truth(metric), ..trial })).collect()
 }
 
-/// One comparison of figures with normal noise of this standard deviation, `variants` of them, all alike but the last, which has
-/// `truth` times the others' figure; sessions of `each` blocks, which differ by `luck`.
+/// Compares figures with normal noise of this standard deviation: `variants` equal ones, except that the last has
+/// `truth` times the figure; sessions of `each` blocks, which differ by `luck`.
 fn plain(variants: usize, spread: f64, truth: f64, each: usize, luck: f64, rng: &mut Rng) -> Vec<Trial> {
     let rules = Rules { blocks_per_start: Some(each), ..Rules::default() };
     let mut fortune = (usize::MAX, vec![0.0; variants]);
@@ -293,13 +293,13 @@ fn plain(variants: usize, spread: f64, truth: f64, each: usize, luck: f64, rng: 
         .collect()
 }
 
-/// A comparison to be made: the row that it belongs to, and how.
+/// A comparison to make, and its row.
 struct Task {
     seed: u64,
-    what: What,
+    what: TrialKind,
 }
 
-enum What {
+enum TrialKind {
     Servers(Scenario),
     Plain { row: usize, variants: usize, spread: f64, truth: f64, each: usize, luck: f64 },
     Cpu { row: usize, cpu_ratio: f64, spread: f64 },
@@ -307,9 +307,9 @@ enum What {
 
 /// Spreads of the runs in the table of the stopping rule.
 const SPREADS: [f64; 8] = [0.001, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06];
-/// Spreads of CPU time per request between runs in the table of what is found.
+/// Spreads of CPU time per request between runs in the table of power.
 const CPU_SPREADS: [f64; 3] = [0.005, 0.01, 0.02];
-/// Blocks of two runs of 1.25 s, with the starts of their servers, that a minute has.
+/// Blocks per minute: two runs of 1.25 s each, and the starts of their servers.
 const BLOCKS_IN_A_MINUTE: usize = 21;
 
 pub(super) fn all(
@@ -347,7 +347,7 @@ pub(super) fn all(
     tables.report(seed)
 }
 
-/// All comparisons, in an order in which an early end leaves every row with some.
+/// Returns all comparisons, ordered so that an early end leaves some in every row.
 fn tasks(trials: usize, seed: u64) -> Vec<Task> {
     let mut rng = Rng::with_seed(seed);
     let mut tasks = Vec::new();
@@ -355,30 +355,33 @@ fn tasks(trials: usize, seed: u64) -> Vec<Task> {
         for shape in Shape::ALL {
             for delay_ms in DELAYS_MS {
                 let scenario = scenario(shape, delay_ms, trial, &mut rng);
-                tasks.push(Task { seed: rng.u64(..), what: What::Servers(scenario) });
+                tasks.push(Task { seed: rng.u64(..), what: TrialKind::Servers(scenario) });
             }
         }
         for (row, spread) in SPREADS.into_iter().enumerate() {
             let truth = if trial % 2 == 0 { 1.0 } else { RATIOS[rng.usize(..RATIOS.len())] };
             tasks.push(Task {
                 seed: rng.u64(..),
-                what: What::Plain { row, variants: 2, spread, truth, each: 1, luck: 0.0 },
+                what: TrialKind::Plain { row, variants: 2, spread, truth, each: 1, luck: 0.0 },
             });
         }
         let others = [(3, 0.02, 1, 0.0), (4, 0.02, 1, 0.0), (2, 0.02, 5, 0.01), (2, 0.01, 2, 0.02)];
         for (row, (variants, spread, each, luck)) in others.into_iter().enumerate() {
             let row = SPREADS.len() + row;
-            tasks.push(Task { seed: rng.u64(..), what: What::Plain { row, variants, spread, truth: 1.0, each, luck } });
+            tasks.push(Task {
+                seed: rng.u64(..),
+                what: TrialKind::Plain { row, variants, spread, truth: 1.0, each, luck },
+            });
         }
         for (row, spread) in CPU_SPREADS.into_iter().enumerate() {
             let cpu_ratio = if trial % 2 == 0 { 1.0 } else { 1.01 };
-            tasks.push(Task { seed: rng.u64(..), what: What::Cpu { row, cpu_ratio, spread } });
+            tasks.push(Task { seed: rng.u64(..), what: TrialKind::Cpu { row, cpu_ratio, spread } });
         }
     }
     tasks
 }
 
-/// Half of them of a set-up with itself.
+/// Half of them compare a set-up with itself.
 fn scenario(shape: Shape, delay_ms: f64, trial: usize, rng: &mut Rng) -> Scenario {
     let ratio = if trial.is_multiple_of(2) { 1.0 } else { RATIOS[rng.usize(..RATIOS.len())] };
     let connections = loop {
@@ -394,15 +397,17 @@ fn scenario(shape: Shape, delay_ms: f64, trial: usize, rng: &mut Rng) -> Scenari
 fn carry_out(task: &Task) -> Vec<(Metric, Trial)> {
     let mut rng = Rng::with_seed(task.seed);
     match task.what {
-        What::Servers(scenario) => simulate_one(&scenario, &Rules::default(), &Noise::default(), usize::MAX, &mut rng),
-        What::Plain { variants, spread, truth, each, luck, .. } => {
+        TrialKind::Servers(scenario) => {
+            simulate_one(&scenario, &Rules::default(), &Noise::default(), usize::MAX, &mut rng)
+        }
+        TrialKind::Plain { variants, spread, truth, each, luck, .. } => {
             plain(variants, spread, truth, each, luck, &mut rng).into_iter().map(|trial| (Metric::Rps, trial)).collect()
         }
-        What::Cpu { cpu_ratio, spread, .. } => vec![(Metric::Cpu, cpu_in_a_minute(cpu_ratio, spread, &mut rng))],
+        TrialKind::Cpu { cpu_ratio, spread, .. } => vec![(Metric::Cpu, cpu_in_a_minute(cpu_ratio, spread, &mut rng))],
     }
 }
 
-/// A comparison of CPU time per request that has a minute, and whose smallest effect is half a per cent.
+/// Rules for CPU time per request: one minute, smallest effect half a per cent.
 pub(super) fn cpu_rules() -> Rules {
     Rules { smallest_effect: 0.005, precision: 0.003, ..Rules::default() }
 }
@@ -427,7 +432,7 @@ struct Tables {
 impl Tables {
     fn add(&mut self, task: &Task, found: &[(Metric, Trial)]) {
         match task.what {
-            What::Servers(scenario) => {
+            TrialKind::Servers(scenario) => {
                 let of = |wanted| found.iter().filter(move |(metric, _)| *metric == wanted).map(|(_, trial)| *trial);
                 let place = (scenario.shape, scenario.delay_ms as u64);
                 self.servers.entry(place).or_default().extend(of(Metric::Rps));
@@ -435,10 +440,12 @@ impl Tables {
                 let kind = (scenario.connections, scenario.threads, scenario.close);
                 self.kinds.entry(kind).or_default().extend(of(Metric::Rps));
             }
-            What::Plain { row, .. } => {
+            TrialKind::Plain { row, .. } => {
                 self.plain.entry(row).or_default().push(found.iter().map(|(_, trial)| *trial).collect());
             }
-            What::Cpu { row, .. } => self.power.entry(row).or_default().extend(found.iter().map(|(_, trial)| *trial)),
+            TrialKind::Cpu { row, .. } => {
+                self.power.entry(row).or_default().extend(found.iter().map(|(_, trial)| *trial));
+            }
         }
     }
 
@@ -505,7 +512,7 @@ mod tests {
         Scenario { shape, delay_ms, ratio, cpu_ratio: 1.0, connections, threads: 1, close: false }
     }
 
-    /// The servers that once came out as equivalent, or by far too slow.
+    /// These servers were once called equivalent, or far too slow.
     #[test]
     fn the_ratio_of_constant_servers_is_the_true_one_whatever_the_delay() {
         for (one, other) in [(96.0, 103.0), (103.0, 104.5), (49.0, 50.5), (10.0, 10.5), (490.0, 500.0)] {
@@ -517,7 +524,7 @@ mod tests {
         }
     }
 
-    /// A hundred comparisons, as `make calibrate` makes many thousands, within bounds that chance alone does not break.
+    /// A hundred comparisons (`make calibrate` runs many thousands), within bounds that chance alone does not break.
     #[test]
     fn intervals_hold_the_truth_and_verdicts_are_not_false() {
         let report = simulate(4, 3, 2, &|_, _| true);

@@ -1,4 +1,4 @@
-//! Other processes that use the CPUs meanwhile.
+//! Other processes that use the CPUs during a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,9 +9,9 @@ use oroshi_words::units;
 
 use crate::result::MachineUse;
 
-/// Share of a CPU from which a process counts as busy.
+/// A process counts as busy from this share of a CPU.
 const BUSY: f64 = 0.1;
-/// The parent of the kernel's own threads: their work is done for others, and for the servers' packets first of all.
+/// The parent of kernel threads. They work for others, mostly on the servers' packets.
 const KTHREADD: u32 = 2;
 
 /// All processes at one moment.
@@ -22,23 +22,23 @@ pub(super) struct Processes(BTreeMap<u32, Process>);
 struct Process {
     parent: u32,
     name: String,
-    /// Ticks since the machine began: with the pid it tells a process from a later one.
+    /// Start time in ticks: tells a process from a later one with the same pid.
     started: u64,
-    /// CPU time in ticks, without that of its children.
+    /// CPU time in ticks, without its children's.
     used: u64,
-    /// The same with that of children that have ended and were waited for.
+    /// The same including ended children that were waited for.
     with_ended: u64,
 }
 
-/// What each CPU did until one moment, in ticks.
+/// What each CPU had done at one moment, in ticks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cpus(BTreeMap<usize, Ticks>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Ticks {
-    /// Of processes.
+    /// Ticks of processes.
     processes: u64,
-    /// Of interrupts, which some kernels count for the process as well that they interrupt.
+    /// Ticks of interrupts. Some kernels also count these for the interrupted process.
     interrupts: u64,
     stolen: u64,
     idle: u64,
@@ -49,12 +49,12 @@ struct Ticks {
 pub(super) struct Busy {
     pub(super) pid: u32,
     pub(super) name: String,
-    /// Of one CPU.
+    /// Share of one CPU.
     pub(super) share: f64,
 }
 
 impl Processes {
-    /// Those that are there now; what cannot be read is left out.
+    /// Reads all processes; skips unreadable ones.
     pub(super) fn look() -> Self {
         let all = procfs::process::all_processes().into_iter().flatten();
         let stats = all.filter_map(|process| process.ok()?.stat().ok());
@@ -67,10 +67,10 @@ impl Processes {
         Self(stats.filter_map(entry).collect())
     }
 
-    /// A process and all that descend from it.
+    /// Returns a process and all its descendants.
     fn family(&self, head: u32) -> BTreeSet<u32> {
         let mut family = BTreeSet::from([head]);
-        // Children may have lower numbers than their parents, once numbers have come round.
+        // Once pids have wrapped, children may have lower ones than their parents.
         loop {
             let children = self.0.iter().filter(|(pid, p)| family.contains(&p.parent) && !family.contains(pid));
             let children: Vec<u32> = children.map(|(pid, _)| *pid).collect();
@@ -83,12 +83,12 @@ impl Processes {
 }
 
 impl Cpus {
-    /// Those that are there now.
+    /// Reads the CPUs' counters.
     pub(super) fn look() -> Self {
         Self::read(&fs::read_to_string("/proc/stat").unwrap_or_default())
     }
 
-    /// The lines `cpuN` of `/proc/stat` (proc_stat(5)).
+    /// Reads the lines `cpuN` of `/proc/stat` (proc_stat(5)).
     fn read(text: &str) -> Self {
         let line = |line: &str| {
             let mut fields = line.strip_prefix("cpu")?.split(' ');
@@ -105,8 +105,8 @@ impl Cpus {
     }
 }
 
-/// What the CPUs did for others between two looks. `wanted`: those that the run could use; `None`: all there are. `own` and `known` as in
-/// [`others`]; `known` is `None` where the server's processes were not found, and then nobody can tell who is a stranger.
+/// Returns what the CPUs did for others between two looks. `wanted`: the run's CPUs; `None`: all. `own` and `known` as
+/// in [`others`]; `known` is `None` if the server's processes were not found: then strangers cannot be told apart.
 pub(super) fn machine_use(
     before: (&Processes, &Cpus),
     after: (&Processes, &Cpus),
@@ -138,7 +138,7 @@ pub(super) fn machine_use(
             // Strangers on other CPUs take nothing from these.
             (strangers / ticks).min((busy - ours / ticks).max(0.0))
         } else {
-            // In a container the processes of others are out of sight, and only the CPUs tell.
+            // A container hides others' processes; only the CPU counters show them.
             (processes - ours / ticks).max(0.0)
         }
     });
@@ -146,8 +146,8 @@ pub(super) fn machine_use(
     Some(MachineUse { cpus: cpus.len(), others, stolen: Some(stolen) })
 }
 
-/// Ticks that our own processes used between two looks, and those of strangers. Processes that came and went between them are in the account
-/// of whoever waited for them: what each had used before is taken off again.
+/// Returns the ticks of our own processes between two looks, and those of strangers. A process that came and went is in
+/// its parent's account, from which earlier ticks of its children are subtracted.
 fn shared_out(before: &Processes, after: &Processes, own: u32, known: &[String]) -> (f64, f64) {
     let family: BTreeSet<u32> = before.family(own).union(&after.family(own)).copied().collect();
     let sums = |processes: &Processes| {
@@ -166,7 +166,8 @@ fn shared_out(before: &Processes, after: &Processes, own: u32, known: &[String])
     ((ours_later - ours).max(0.0), (strangers_later - strangers).max(0.0))
 }
 
-/// Who was busy between two looks, the busiest first, but for the kernel, the family of `own`, and processes of these names.
+/// Returns the processes that were busy between two looks, the busiest first, without the kernel, the family of `own`,
+/// and processes of these names.
 pub(super) fn others(
     before: &Processes,
     after: &Processes,
@@ -190,7 +191,7 @@ pub(super) fn others(
     busy
 }
 
-/// Adds those of one run to those of all: each with the most it ever used.
+/// Merges one run's busy processes into all: each with its highest share.
 pub(super) fn gather(all: &mut Vec<Busy>, run: Vec<Busy>) {
     for busy in run {
         match all.iter_mut().find(|known| known.pid == busy.pid && known.name == busy.name) {
@@ -234,7 +235,7 @@ mod tests {
             (20, 1, "mysqld", 5, 7 + second / 2),
             (21, 1, "cron", 5, 1),
             (22, 1, "nginx", 5, second),
-            // Another process has this number by now, and what it used it used since.
+            // Another process has this pid now, and used its ticks since then.
             (23, 1, "cc1", 9, second / 4),
         ]);
         let found = others(&before, &after, Duration::from_secs(1), 10, &["nginx".to_owned()]);
@@ -275,7 +276,7 @@ mod tests {
         assert_eq!(machine_use((&before, &zero), (&after, &zero), None, 10, None), None, "no time has passed");
         let unknown = machine_use((&before, &zero), (&after, &cpus([80, 70], 0)), None, 10, None).unwrap();
         assert_eq!(unknown.others, None, "who is a stranger is not known");
-        // Within a container there is no kthreadd to be seen, and no stranger either.
+        // A container shows neither kthreadd nor strangers.
         let alone = processes(&[(10, 1, "oroshi", 5, 60)]);
         let none = processes(&[]);
         let inside = machine_use((&none, &zero), (&alone, &cpus([80, 70], 0)), None, 10, Some(&[])).unwrap();
@@ -290,7 +291,7 @@ mod tests {
             };
             Processes(all.iter().map(one).collect())
         };
-        // 31 had used 500 before, 530 when it ended; 32 came and went. 30 has waited for both.
+        // 31 had used 500 before and 530 when it ended; 32 came and went. 30 has waited for both.
         let (before, after) = (used(&[(30, 1, 7), (31, 30, 500)]), used(&[(30, 1, 7 + 530 + 20)]));
         assert_eq!(shared_out(&before, &after, 10, &[]), (0.0, 50.0));
         assert_eq!(shared_out(&before, &after, 30, &[]), (50.0, 0.0));

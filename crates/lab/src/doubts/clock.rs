@@ -5,10 +5,10 @@ use std::fs;
 use oroshi_net::CpuList;
 use oroshi_words::units;
 
-/// Share by which the clock may move between runs.
+/// The clock may change by this share between runs.
 const MOVED: f64 = 0.05;
 
-/// The highest clock of any CPU now, MHz: that of one that has work. `None` where the machine does not tell.
+/// Returns the highest clock of any CPU now, MHz: a busy one's. `None` if the machine does not tell.
 pub(crate) fn megahertz() -> Option<f64> {
     let policies = fs::read_dir("/sys/devices/system/cpu/cpufreq").into_iter().flatten().flatten();
     let kilohertz = policies.filter_map(|policy| fs::read_to_string(policy.path().join("scaling_cur_freq")).ok());
@@ -16,13 +16,13 @@ pub(crate) fn megahertz() -> Option<f64> {
     now.or_else(|| highest(&fs::read_to_string("/proc/cpuinfo").ok()?))
 }
 
-/// The highest `cpu MHz` in `/proc/cpuinfo`.
+/// Returns the highest `cpu MHz` in `/proc/cpuinfo`.
 fn highest(cpuinfo: &str) -> Option<f64> {
     let value = |line: &str| line.strip_prefix("cpu MHz")?.split_once(':')?.1.trim().parse::<f64>().ok();
     cpuinfo.lines().filter_map(value).filter(|mhz| *mhz > 0.0).reduce(f64::max)
 }
 
-/// What is to be said of clocks taken at each run.
+/// Warns if the clock changed between runs.
 pub(super) fn moved(clocks: &[f64]) -> Option<String> {
     let (low, high) = (clocks.iter().copied().reduce(f64::min)?, clocks.iter().copied().reduce(f64::max)?);
     (high > low * (1.0 + MOVED)).then(|| {
@@ -34,7 +34,7 @@ pub(super) fn moved(clocks: &[f64]) -> Option<String> {
     })
 }
 
-/// The CPUs that share a core with this one, itself included; none where the machine does not tell.
+/// Returns the CPUs that share a core with this one, including itself; none if the machine does not tell.
 pub(super) fn siblings(cpu: usize) -> Vec<usize> {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
     let list = fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<CpuList>().ok());

@@ -1,10 +1,10 @@
-//! What was said of single runs, said once.
+//! Merges the warnings of single runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::result::{CellResult, Run};
 
-/// The warnings of all runs, those that differ only in their numbers as one: `in 7 of 40 runs: ...`.
+/// Returns the warnings of all runs, merging those that differ only in numbers: `in 7 of 40 runs: ...`.
 #[must_use]
 pub fn summed(cells: &[CellResult]) -> Vec<String> {
     let runs: Vec<(&str, &Run)> = cells
@@ -15,7 +15,7 @@ pub fn summed(cells: &[CellResult]) -> Vec<String> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     let mut places = BTreeMap::<String, usize>::new();
     for (name, run) in &runs {
-        // A run counts once, however often it says so.
+        // A run counts once, even with several such warnings.
         let mut counted = BTreeSet::new();
         for warning in &run.warnings {
             let place = *places.entry(shape(warning)).or_insert(groups.len());
@@ -46,7 +46,7 @@ pub fn summed(cells: &[CellResult]) -> Vec<String> {
 /// Warnings of one kind.
 struct Group<'a> {
     example: &'a str,
-    /// All of them have the example's numbers.
+    /// All have the same numbers as the example.
     alike: bool,
     runs: usize,
     variants: BTreeSet<&'a str>,
@@ -66,7 +66,7 @@ impl Group<'_> {
     }
 }
 
-/// A warning without its numbers: what is the same in two runs.
+/// Returns a warning without its numbers, which is the same for all runs.
 pub(crate) fn shape(warning: &str) -> String {
     let mut shape = String::with_capacity(warning.len());
     for letter in warning.chars() {

@@ -1,4 +1,4 @@
-//! Percentiles that rest on next to no answers.
+//! Percentiles that rest on too few answers.
 
 use oroshi_words::units;
 
@@ -6,21 +6,21 @@ use crate::metric::Metric;
 use crate::plan::Experiment;
 use crate::result::{CellResult, Run, cell_name};
 
-/// With fewer answers beyond a percentile than this, over all runs of a variant, it is a matter of chance.
+/// With fewer answers beyond a percentile than this, over all runs of a variant, its value is chance.
 const LEAST_BEYOND: f64 = 100.0;
 
-/// Of each percentile that was compared, the variant in which it rests on the fewest answers, if those are too few.
+/// Warns for each compared percentile of the variant with the fewest answers beyond it, if those are too few.
 #[must_use]
 pub fn thin(experiment: &Experiment, cells: &[CellResult]) -> Vec<String> {
     let of = |metric: &Metric| {
-        let found = cells.iter().flat_map(|cell| places(*metric, cell)).collect::<Vec<_>>();
+        let found = cells.iter().flat_map(|cell| percentiles(*metric, cell)).collect::<Vec<_>>();
         let worst = found.iter().min_by(|one, other| one.beyond.total_cmp(&other.beyond))?;
         let sweep = experiment.sweep.as_ref().map(|sweep| (sweep.label.as_str(), sweep.values.as_slice()));
         let at = cell_name(&worst.cell.group, worst.cell.point, sweep);
         let at = if at.is_empty() { at } else { format!(" ({at})") };
         let others = match found.len() - 1 {
             0 => String::new(),
-            others => format!(", and in {others} other places on fewer than {LEAST_BEYOND}"),
+            others => format!(", and in {others} other percentiles on fewer than {LEAST_BEYOND}"),
         };
         Some(format!(
             "{metric} of {}{at} rests on {} beyond it in {}{others}: longer runs or a lower percentile say more",
@@ -33,31 +33,31 @@ pub fn thin(experiment: &Experiment, cells: &[CellResult]) -> Vec<String> {
 }
 
 /// A variant with too few answers beyond a percentile.
-struct Place<'a> {
+struct ThinPercentile<'a> {
     cell: &'a CellResult,
     variant: usize,
     beyond: f64,
     runs: usize,
 }
 
-fn places<'a>(metric: Metric, cell: &'a CellResult) -> impl Iterator<Item = Place<'a>> {
+fn percentiles<'a>(metric: Metric, cell: &'a CellResult) -> impl Iterator<Item = ThinPercentile<'a>> {
     let compared = move |variant: usize| {
         cell.comparisons
             .iter()
             .any(|c| c.metric == metric && c.ratio.is_some() && (c.base == variant || c.variant == variant))
     };
-    let place = move |variant: usize| {
+    let percentile = move |variant: usize| {
         let runs = cell.runs.iter().filter(|run| run.variant == variant && run.figures.contains_key(&metric));
-        // How many a program had answered is known of all its runs or of none.
+        // A program tells the number of answers for all its runs or for none.
         let answers: Vec<f64> = runs.filter_map(answers).collect();
         let beyond = answers.iter().sum::<f64>() * (1.0 - metric.quantile()?);
-        let place = Place { cell, variant, beyond, runs: answers.len() };
-        (!answers.is_empty() && beyond < LEAST_BEYOND).then_some(place)
+        let percentile = ThinPercentile { cell, variant, beyond, runs: answers.len() };
+        (!answers.is_empty() && beyond < LEAST_BEYOND).then_some(percentile)
     };
-    (0..cell.variants.len()).filter(move |variant| compared(*variant)).filter_map(place)
+    (0..cell.variants.len()).filter(move |variant| compared(*variant)).filter_map(percentile)
 }
 
-/// The answers of a run, where it tells.
+/// Returns a run's answers, if known.
 fn answers(run: &Run) -> Option<f64> {
     match (&run.record, &run.command) {
         (Some(record), _) => Some(record.latency.response.summary.count as f64),
@@ -72,7 +72,7 @@ mod tests {
     use crate::result::CommandRun;
     use crate::sample::{cell, experiment, run};
 
-    /// Ten runs of each variant, in which so many requests were answered.
+    /// Ten runs of each variant with this many answers.
     fn cell_of(answers: &[(&str, Option<f64>)], metrics: &[Metric]) -> CellResult {
         let command = |requests| CommandRun {
             words: Vec::new(),
@@ -110,7 +110,7 @@ mod tests {
         let metrics = vec![Metric::P99, Metric::P99_9, Metric::Rps];
         let experiment = Experiment { metrics: metrics.clone(), ..experiment() };
         let said = |answers: &[(&str, Option<f64>)]| thin(&experiment, &[cell_of(answers, &metrics)]);
-        // A hundred beyond p99, ten beyond p99.9; of the other, more than enough.
+        // A hundred beyond p99, ten beyond p99.9; the other variant has more than enough.
         assert_eq!(
             said(&[("tcp", Some(1000.0)), ("unix", Some(1e6))]),
             ["p99.9 of tcp rests on 10 answers beyond it in 10 runs: longer runs or a lower percentile say more"]
@@ -122,7 +122,7 @@ mod tests {
             "{both:?}"
         );
         assert_eq!(said(&[("tcp", None), ("unix", Some(1e6))]), Vec::<String>::new(), "nobody knows how many");
-        // What is not compared needs no advice.
+        // Percentiles that are not compared need no advice.
         assert_eq!(said(&[("tcp", Some(10.0))]), Vec::<String>::new());
     }
 }

@@ -1,4 +1,4 @@
-//! How often the control group had used up its CPU time.
+//! How often the control group used up its CPU quota.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use oroshi_words::units;
 
-/// What `cpu.stat` counts of the groups that this process, and so everything it starts, is in.
+/// Counters in `cpu.stat` of this process's control groups, which all its children share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Throttled {
-    /// Periods in which a group had used up its time before the end.
+    /// Periods in which a group had used up its quota.
     periods: u64,
-    /// How long its threads had to wait then, summed over CPUs.
+    /// How long its threads then waited, summed over CPUs.
     time: Duration,
 }
 
 impl Throttled {
-    /// Until now; zero where nothing is limited, or it is not told.
+    /// Reads the counters; zero if nothing is limited or the file is missing.
     pub(super) fn now() -> Self {
         Self::below(Path::new("/"))
     }
@@ -34,7 +34,7 @@ impl Throttled {
                 _ => return None,
             };
             let mount = mounts.iter().map(|mount| root.join(mount)).find(|mount| mount.is_dir())?;
-            // From outside its namespace a group is shown with `..`; then only the namespace's own root can be read.
+            // A group outside the cgroup namespace is shown with `..`; then only the namespace's root is readable.
             let group = if group.split('/').any(|part| part == "..") { "" } else { group };
             Some(Path::new(group).ancestors().map(|group| mount.join(group)).collect::<Vec<PathBuf>>())
         });
@@ -55,11 +55,12 @@ impl Throttled {
         Self { periods: field("nr_throttled").unwrap_or(0), time }
     }
 
-    /// What is to be said of the time since then.
+    /// Warns of throttling since `then`.
     pub(super) fn since(self, then: Self) -> Option<String> {
         let periods = self.periods.checked_sub(then.periods).filter(|periods| *periods > 0)?;
         Some(format!(
-            "the control group had used up its CPU time (cpu.max) in {}, and threads waited {} for more: servers and load were \
+            "the control group had used up its CPU time (cpu.max) in {}, and threads waited {} for more: servers and \
+             load were \
              slowed down by that limit, and not by each other; raise it, or ask for less load",
             units::plural(periods, "period"),
             units::time(self.time.saturating_sub(then.time).as_nanos() as f64),

@@ -1,30 +1,30 @@
-//! Bounds what is kept of a server's output: its beginning and its end.
+//! Bounds a server's output file: keeps the beginning and the end.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 
-/// How much of the beginning is kept, bytes.
+/// Bytes kept of the beginning.
 pub(crate) const HEAD: u64 = 1 << 20;
-/// How much of the end is kept when the middle is cut out, bytes.
+/// Bytes kept of the end when the middle is cut out.
 pub(crate) const TAIL: u64 = 1 << 20;
-/// From this size on the middle is cut out, bytes.
+/// Size from which the middle is cut out, bytes.
 pub(crate) const MOST: u64 = 8 << 20;
 
-/// A file that processes append to, whose middle is cut out when it grows too long.
+/// A file that processes append to. When it grows too long, its middle is cut out.
 #[derive(Debug)]
-pub(super) struct Bounded {
+pub(super) struct BoundedFile {
     /// Open for reading and appending.
     file: File,
     head: u64,
     tail: u64,
     most: u64,
-    /// Bytes that were cut out so far, and the length of the line that says so.
+    /// Bytes cut out so far, and the length of the line that reports them.
     cut: u64,
     told: u64,
 }
 
-impl Bounded {
+impl BoundedFile {
     /// `file` is open for reading and appending.
     pub(super) fn new(file: File) -> Self {
         Self { file, head: HEAD, tail: TAIL, most: MOST, cut: 0, told: 0 }
@@ -35,24 +35,24 @@ impl Bounded {
         &self.file
     }
 
-    /// Cuts the middle out if the file has grown too long. What is written in this very moment may be lost with it.
+    /// Cuts the middle out if the file is too long. Bytes written at this very moment may be lost too.
     pub(super) fn look(&mut self) -> io::Result<()> {
         let length = self.file.metadata()?.len();
         if length <= self.most {
             return Ok(());
         }
-        // With the byte before it, which tells whether it begins a line.
+        // Includes the byte before, which tells whether a line begins here.
         let mut end = vec![0; usize::try_from(self.tail + 1).unwrap_or(0)];
         let read = self.file.read_at(&mut end, length - self.tail - 1)?;
         end.truncate(read);
-        // From the beginning of a line, if there is one.
+        // Keeps whole lines, if there are any.
         let start = end.iter().position(|&byte| byte == b'\n').map_or(0, |place| place + 1);
         let end = &end[start..];
         self.cut += length.saturating_sub(self.head + self.told + end.len() as u64);
         let line = format!("\n[oroshi: {} bytes were left out here; the first and the last are kept]\n", self.cut);
         self.told = line.len() as u64;
         self.file.set_len(self.head)?;
-        // Whoever appends goes on behind this.
+        // Appending processes continue behind this.
         (&self.file).write_all(&[line.as_bytes(), end].concat())
     }
 }
@@ -68,7 +68,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("output");
         let open = || OpenOptions::new().read(true).append(true).create(true).open(&path).unwrap();
-        let mut bounded = Bounded { head: 10, tail: 20, most: 100, ..Bounded::new(open()) };
+        let mut bounded = BoundedFile { head: 10, tail: 20, most: 100, ..BoundedFile::new(open()) };
         let mut server = open();
         let text = || std::fs::read_to_string(&path).unwrap();
         server.write_all(b"listening\n").unwrap();

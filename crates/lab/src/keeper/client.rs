@@ -13,24 +13,24 @@ use std::time::{Duration, Instant};
 use oroshi_net::CpuList;
 use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process_group};
 
-use super::message::{Done, Ended, Order, Reply};
+use super::message::{Done, Ended, Reply, Request};
 use super::process::TEARDOWN;
 
-/// How long a keeper may take for what takes it an instant, on a busy machine.
+/// Limit for steps that take a keeper an instant, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Why a keeper does not do its work.
+/// Why a keeper does not work.
 #[derive(Debug, thiserror::Error)]
 pub enum KeeperError {
-    /// The program's file is gone, no process can be made, or the output cannot be written: see the cause.
+    /// The program is missing, no process can start, or the output cannot be written: see the cause.
     #[error("could not start the process that keeps the servers, {program}")]
     Start {
         /// The command.
         program: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The program is not ours, or of another version: see its last words, in the file.
+    /// The program is not ours, or of another version: read its last words in the file.
     #[error("{program} did not begin to keep processes: its last words are in {}", .output.display())]
     Silent {
         /// The command.
@@ -38,28 +38,28 @@ pub enum KeeperError {
         /// The file.
         output: PathBuf,
     },
-    /// What it could not do is in the text: CPUs that are not available, a folder that cannot be made.
+    /// The text says what failed: unavailable CPUs, or a folder that cannot be made.
     #[error("{0}")]
     Failed(String),
-    /// Somebody killed it: see what ended it, the kernel's log for example.
+    /// Something killed it: look for the cause, for example in the kernel's log.
     #[error("the process that keeps the server has ended by itself")]
     Lost,
     /// The program is not ours, or of another version: name the right one.
     #[error("the process that keeps the servers said `{said}`")]
     Said {
-        /// What it said.
+        /// Its words.
         said: String,
     },
 }
 
-/// A keeper, which ends with everything below it when this is dropped.
+/// A running keeper. Dropping it ends everything below it.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     child: Child,
-    orders: Option<ChildStdin>,
+    requests: Option<ChildStdin>,
     replies: Receiver<Result<Reply, String>>,
     folder: Option<PathBuf>,
-    /// The last command's leading process, while there is something in its group.
+    /// The last command's leading process, while its group has any.
     leader: Option<u32>,
     /// Its last reply.
     done: Option<Done>,
@@ -67,7 +67,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts one, and waits until its folder is there.
+    /// Starts a keeper, and waits until its folder exists.
     pub(crate) fn start(
         program: &[OsString],
         cpus: Option<&CpuList>,
@@ -89,14 +89,14 @@ impl Keeper {
         if let Some(folder) = folder {
             command.arg("--folder").arg(folder);
         }
-        // A group of its own: Ctrl-C is for us, and we tell it in our own time.
+        // Its own process group, so that Ctrl-C reaches only us; we stop it later.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors).process_group(0);
         let mut child = command.spawn().map_err(failed)?;
         let (sender, replies) = channel();
         let mut said = BufReader::new(child.stdout.take().ok_or_else(|| failed(io::ErrorKind::BrokenPipe.into()))?);
-        let orders = child.stdin.take();
+        let requests = child.stdin.take();
         let folder = folder.map(Path::to_owned);
-        let mut keeper = Self { child, orders, replies, folder, leader: None, done: None, teardown_steps: 0 };
+        let mut keeper = Self { child, requests, replies, folder, leader: None, done: None, teardown_steps: 0 };
         let listener = std::thread::Builder::new().name("keeper".to_owned()).spawn(move || {
             let mut line = Vec::new();
             while said.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
@@ -111,7 +111,7 @@ impl Keeper {
         match keeper.next(PATIENCE) {
             Ok(Some(Reply::Ready)) => Ok(keeper),
             other => {
-                // The folder may be somebody else's.
+                // The folder may belong to another process.
                 keeper.folder = None;
                 Err(match other {
                     Ok(Some(Reply::Failed(why))) => KeeperError::Failed(why),
@@ -125,26 +125,26 @@ impl Keeper {
         }
     }
 
-    /// Its process. Everything that it started is below it.
+    /// Returns its pid. Everything that it started is below it.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Tells it something.
-    pub(crate) fn tell(&mut self, order: &Order) -> Result<(), KeeperError> {
-        self.teardown_steps += u32::from(matches!(order, Order::Teardown(_)));
-        let orders = self.orders.as_mut().ok_or(KeeperError::Lost)?;
-        orders.write_all(&order.line()).map_err(|_| KeeperError::Lost)
+    /// Sends a request.
+    pub(crate) fn tell(&mut self, request: &Request) -> Result<(), KeeperError> {
+        self.teardown_steps += u32::from(matches!(request, Request::Teardown(_)));
+        let requests = self.requests.as_mut().ok_or(KeeperError::Lost)?;
+        requests.write_all(&request.line()).map_err(|_| KeeperError::Lost)
     }
 
-    /// Its next reply; `None` when there is none within this time.
+    /// Returns the next reply; `None` if none arrives within this time.
     pub(crate) fn next(&mut self, patience: Duration) -> Result<Option<Reply>, KeeperError> {
         match self.replies.recv_timeout(patience) {
             Ok(Ok(reply)) => {
                 match &reply {
                     Reply::Started(pid) => self.leader = Some(*pid),
                     Reply::Ended(Ended { others: false, .. }) | Reply::Gone(_) => self.leader = None,
-                    // All is ended and removed.
+                    // Everything has ended and is removed.
                     Reply::Done(done) => (self.done, self.leader, self.folder) = (Some(done.clone()), None, None),
                     Reply::Ended(_) | Reply::Ready | Reply::Failed(_) => {}
                 }
@@ -156,14 +156,14 @@ impl Keeper {
         }
     }
 
-    /// Starts a command, and gives its process.
+    /// Starts a command, and returns its pid.
     pub(crate) fn run(&mut self, words: &[String]) -> Result<u32, KeeperError> {
-        self.tell(&Order::Run(words.iter().map(OsString::from).collect()))?;
+        self.tell(&Request::Run(words.iter().map(OsString::from).collect()))?;
         loop {
             match self.next(PATIENCE)? {
                 Some(Reply::Started(pid)) => return Ok(pid),
                 Some(Reply::Failed(why)) => return Err(KeeperError::Failed(why)),
-                // Of a command before.
+                // A previous command's.
                 Some(Reply::Ended(_) | Reply::Gone(_)) => {}
                 Some(reply @ (Reply::Ready | Reply::Done(_))) => {
                     return Err(KeeperError::Said { said: format!("{reply:?}") });
@@ -173,16 +173,16 @@ impl Keeper {
         }
     }
 
-    /// Has everything ended: this signal, so much time, then by force.
+    /// Ends everything: sends the signal, waits for the grace period, then kills.
     pub(crate) fn stop(mut self, signal: Signal, grace: Duration) -> Result<Done, KeeperError> {
-        // One that has ended already has said so, or is gone: the end tells which.
-        let _ = self.tell(&Order::Stop { signal: signal.as_raw(), grace });
+        // A keeper that has ended already said so, or is gone: `end` finds out.
+        let _ = self.tell(&Request::Stop { signal: signal.as_raw(), grace });
         self.end(grace)
     }
 
-    /// Waits for the last reply and the end of the keeper.
+    /// Waits for the last reply and the keeper's exit.
     fn end(&mut self, grace: Duration) -> Result<Done, KeeperError> {
-        // A killing and the steps after the end take their time too.
+        // Killing and the teardown steps need time too.
         let steps = 1 + self.teardown_steps;
         let deadline = Instant::now() + grace + PATIENCE + (TEARDOWN + PATIENCE) * steps;
         let mut failed = None;
@@ -193,9 +193,9 @@ impl Keeper {
                 Err(error) => failed = Some(error),
             }
         }
-        self.orders = None;
+        self.requests = None;
         match failed {
-            // It ends of its own accord.
+            // It exits by itself.
             None => _ = self.child.wait(),
             Some(_) => self.destroy(),
         }
@@ -205,16 +205,16 @@ impl Keeper {
         }
     }
 
-    /// What remains possible when a keeper does not do its work.
+    /// Kills what it can of a keeper that does not work.
     fn destroy(&mut self) {
-        // Both fail only when it has ended already.
+        // Both fail only if it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Some(group) = self.leader.take().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
             let _ = kill_process_group(group, Signal::KILL);
         }
         if let Some(folder) = self.folder.take() {
-            // It made this folder, or would not have said that it is ready.
+            // The keeper made this folder; otherwise it would not have reported ready.
             let _ = std::fs::remove_dir_all(folder);
         }
     }
@@ -222,15 +222,15 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // Closing the pipe tells it to end everything. After an end in order that has been done.
-        if self.orders.take().is_some() {
+        // Closing the pipe makes it end everything. After an orderly end nothing is left.
+        if self.requests.take().is_some() {
             let _ = self.end(Duration::ZERO);
         }
     }
 }
 
-/// Open files that each process may have, as this process was started. What we allow ourselves later, for many connections, must
-/// not decide what servers get: they would differ by when they are started.
+/// Open files per process, as this process inherited the limit. If servers got our raised limit, they would differ by
+/// when they start.
 fn descriptors() -> Option<u64> {
     static AT_FIRST: OnceLock<Option<u64>> = OnceLock::new();
     *AT_FIRST.get_or_init(|| getrlimit(Resource::Nofile).current)

@@ -1,65 +1,65 @@
-//! What goes through the pipes: lines of words with tabs between them.
+//! The protocol of the pipes: lines of words separated by tabs.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
-/// What the keeper is told.
+/// A request to the keeper.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
-    /// A variable for all commands.
+pub(crate) enum Request {
+    /// Sets a variable for all commands.
     Env(OsString, OsString),
-    /// The working folder of all commands.
+    /// Sets the working folder of all commands.
     Folder(OsString),
-    /// A command to be run after the end.
+    /// Adds a command to run after the end.
     Teardown(Vec<OsString>),
-    /// Start this. [`Reply::Started`] or [`Reply::Failed`], later [`Reply::Ended`].
+    /// Starts a command. Replies [`Reply::Started`] or [`Reply::Failed`], later [`Reply::Ended`].
     Run(Vec<OsString>),
-    /// End everything: this signal, so much time, then by force. [`Reply::Done`].
+    /// Ends everything: signal, grace period, kill. Replies [`Reply::Done`].
     Stop { signal: i32, grace: Duration },
 }
 
-/// What it tells.
+/// A reply of the keeper.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reply {
-    /// It can be told what to do, and its folder is there.
+    /// It accepts requests, and its folder exists.
     Ready,
-    /// It could not do what it was told, or get ready.
+    /// A request, or getting ready, failed.
     Failed(String),
-    /// The command's process.
+    /// The command's pid.
     Started(u32),
-    /// The command's process has ended.
+    /// The command's leading process ended.
     Ended(Ended),
-    /// After [`Ended`] with others left: the last of them has ended too. How, in words.
+    /// After [`Ended`] with `others`: the last of these ended too. How, in words.
     Gone(String),
-    /// Everything has ended; the last reply.
+    /// Everything has ended. The last reply.
     Done(Done),
 }
 
 /// How a command's leading process ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ended {
-    /// `None`: by a signal.
+    /// `None`: ended by a signal.
     pub(crate) code: Option<i32>,
-    /// Since it was started.
+    /// Time since the start.
     pub(crate) elapsed: Duration,
-    /// Processes that it started are still there.
+    /// Processes that it started still run.
     pub(crate) others: bool,
     /// In words.
     pub(crate) how: String,
 }
 
-/// How all of it ended.
+/// How everything ended.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Done {
-    /// CPU time of all processes that there were, seconds.
+    /// CPU time of all processes, seconds.
     pub(crate) cpu_s: f64,
-    /// What did not go well, in words: processes that cannot be ended, steps that failed, a folder that stays.
+    /// Failures of the end, in words: processes that cannot be killed, failed steps, a folder that remains.
     pub(crate) troubles: Vec<String>,
 }
 
-impl Order {
-    /// As a line, with its end.
+impl Request {
+    /// Returns the line, including its end.
     pub(crate) fn line(&self) -> Vec<u8> {
         match self {
             Self::Env(name, value) => line("env", [name, value]),
@@ -72,7 +72,7 @@ impl Order {
         }
     }
 
-    /// Reads a line; `None` when it is no order.
+    /// Reads a line; `None` if it is not a request.
     pub(crate) fn read(line: &[u8]) -> Option<Self> {
         let mut words = words(line);
         let verb = words.remove(0);
@@ -92,7 +92,7 @@ impl Order {
 }
 
 impl Reply {
-    /// As a line, with its end.
+    /// Returns the line, including its end.
     pub(crate) fn line(&self) -> Vec<u8> {
         let text = |text: &str| OsString::from(text);
         match self {
@@ -111,7 +111,7 @@ impl Reply {
         }
     }
 
-    /// Reads a line; `None` when it is no reply.
+    /// Reads a line; `None` if it is not a reply.
     pub(crate) fn read(line: &[u8]) -> Option<Self> {
         let mut words = words(line).into_iter().map(|word| word.to_string_lossy().into_owned());
         let verb = words.next()?;
@@ -149,7 +149,7 @@ fn line<W: AsRef<OsStr>>(verb: &str, words: impl IntoIterator<Item = W>) -> Vec<
     line
 }
 
-/// The words of a line, at least one.
+/// Returns the words of a line, at least one.
 fn words(line: &[u8]) -> Vec<OsString> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let word = |written: &[u8]| {
@@ -178,17 +178,17 @@ mod tests {
     fn orders_and_replies_arrive_as_they_were_sent() {
         let odd = ["", "a b", "tab\there", "line\nend\\n", "\\", "é"].map(OsString::from);
         let not_utf8 = OsString::from_vec(vec![b'/', 0xff]);
-        for order in [
-            Order::Env("A".into(), odd[2].clone()),
-            Order::Folder(not_utf8),
-            Order::Teardown(odd.to_vec()),
-            Order::Run(odd.to_vec()),
-            Order::Run(vec![OsString::new()]),
-            Order::Stop { signal: 15, grace: Duration::from_millis(1500) },
+        for request in [
+            Request::Env("A".into(), odd[2].clone()),
+            Request::Folder(not_utf8),
+            Request::Teardown(odd.to_vec()),
+            Request::Run(odd.to_vec()),
+            Request::Run(vec![OsString::new()]),
+            Request::Stop { signal: 15, grace: Duration::from_millis(1500) },
         ] {
-            let line = order.line();
+            let line = request.line();
             assert_eq!(line.iter().filter(|&&byte| byte == b'\n').count(), 1);
-            assert_eq!(Order::read(&line), Some(order));
+            assert_eq!(Request::read(&line), Some(request));
         }
         let ended = Ended { code: Some(3), elapsed: Duration::from_nanos(7), others: true, how: "exit code 3".into() };
         for reply in [
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn what_is_no_message_is_none() {
         for line in ["", "\n", "jump\n", "stop\t15\n", "stop\t-1\t0\n", "env\ta\n", "folder\n"] {
-            assert_eq!(Order::read(line.as_bytes()), None, "{line:?}");
+            assert_eq!(Request::read(line.as_bytes()), None, "{line:?}");
         }
         for line in ["", "started\tx\n", "ended\t1\t2\n", "done\n", "error: unrecognized subcommand"] {
             assert_eq!(Reply::read(line.as_bytes()), None, "{line:?}");

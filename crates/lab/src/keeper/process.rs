@@ -1,4 +1,4 @@
-//! The process that keeps others, from its first line to its last.
+//! The keeper process itself.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -15,46 +15,46 @@ use rustix::process::{Resource, Signal, WaitOptions, WaitStatus};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::bounded::Bounded;
-use super::message::{Done, Ended, Order, Reply};
-use crate::place::PREFIX;
+use super::bounded::BoundedFile;
+use super::message::{Done, Ended, Reply, Request};
+use crate::workspace::PREFIX;
 
-/// What is left after the leading process was given its time has so much more.
+/// Extra time for other processes after the leading one's grace period.
 const REST: Duration = Duration::from_millis(200);
-/// Processes that cannot be killed, as when they wait for a disk, are not waited for longer.
+/// How long to wait for processes that cannot be killed, for example in disk wait.
 const KILLING: Duration = Duration::from_secs(10);
-/// How often to look for processes that are still to be killed: those of another parent end without our being told.
+/// How often to look for processes that remain to be killed: no signal tells of another parent's children.
 const LOOK: Duration = Duration::from_millis(5);
-/// How often the size of the output is looked at.
+/// How often to check the size of the output.
 const LOOK_AT_OUTPUT: Duration = Duration::from_millis(50);
-/// Longest that a step after the end may take.
+/// Limit for a teardown step.
 pub(super) const TEARDOWN: Duration = Duration::from_secs(30);
 
-/// What a keeper is given when it is started; all else it is told through its standard input.
+/// A keeper's settings at its start. Requests on standard input bring everything else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keep {
-    /// Where it, and so everything below it, may run; `None`: anywhere.
+    /// The CPUs of the keeper and everything below it; `None`: any.
     pub cpus: Option<CpuList>,
-    /// Open files that each process may have (the soft limit); `None`: as inherited.
+    /// Open files per process (the soft limit); `None`: as inherited.
     pub descriptors: Option<u64>,
-    /// The folder to make, and to remove in the end with all that is in it. Its name begins with [`PREFIX`].
+    /// The folder to make, and to remove in the end with its content. Its name begins with [`PREFIX`].
     pub folder: Option<PathBuf>,
-    /// The file to which all processes' standard output and error are appended. When it grows beyond 8 MiB, its middle is cut out: the first
+    /// The file that receives all processes' standard output and error. Beyond 8 MiB its middle is cut out: the first
     /// and the last MiB stay.
     pub output: PathBuf,
 }
 
-/// Keeps processes until standard input says "stop" or closes. Gives the exit code.
+/// Keeps processes until standard input says stop or closes. Returns the exit code.
 ///
-/// For a process of its own, whose leader it must be: it changes where the process may run and how signals are taken, and it
-/// waits for every child there is.
+/// The caller must be a process of its own and its leader: the function changes CPU affinity and signal handling, and
+/// waits for every child.
 #[must_use]
 pub fn keep(options: &Keep) -> u8 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let code = match runtime {
         Ok(runtime) => {
             let code = runtime.block_on(live(options));
-            // A thread of ours may wait for standard input without end.
+            // A thread may wait for standard input for ever.
             runtime.shutdown_background();
             code
         }
@@ -69,13 +69,13 @@ pub fn keep(options: &Keep) -> u8 {
     }
 }
 
-/// Something that the keeper must look at.
+/// An event that the keeper handles.
 #[derive(Clone, Debug)]
 enum Event {
-    Order(Order),
-    /// A child has ended.
+    Request(Request),
+    /// A child ended.
     Child,
-    /// Whoever told us what to do is gone, or a signal asks for the end.
+    /// The pipe closed, or a signal asks for the end.
     End,
 }
 
@@ -84,12 +84,14 @@ async fn live(options: &Keep) -> Result<Done, String> {
     tell(&Reply::Ready);
     let stop = loop {
         let event = tokio::time::timeout(LOOK_AT_OUTPUT, keeper.events.recv()).await;
-        // A disk that cannot be written to is no reason to end a server.
+        // A full disk must not end a server.
         let _ = keeper.output.look();
         let Ok(event) = event else { continue };
         match event {
-            Some(Event::Order(Order::Stop { signal, grace })) => break Signal::from_named_raw(signal).zip(Some(grace)),
-            Some(Event::Order(order)) => keeper.obey(order),
+            Some(Event::Request(Request::Stop { signal, grace })) => {
+                break Signal::from_named_raw(signal).zip(Some(grace));
+            }
+            Some(Event::Request(request)) => keeper.obey(request),
             Some(Event::Child) => keeper.reap(),
             Some(Event::End) | None => break None,
         }
@@ -101,25 +103,25 @@ async fn live(options: &Keep) -> Result<Done, String> {
 
 struct Keeper {
     events: UnboundedReceiver<Event>,
-    output: Bounded,
-    /// Made by us.
+    output: BoundedFile,
+    /// The folder that the keeper made.
     folder: Option<PathBuf>,
     env: Vec<(OsString, OsString)>,
     working_folder: Option<OsString>,
     teardown: Vec<Vec<OsString>>,
-    /// The last command that was started.
-    command: Option<Kept>,
+    /// The last command.
+    command: Option<StartedCommand>,
 }
 
 /// A command that was started.
-struct Kept {
+struct StartedCommand {
     pid: u32,
     begun: Instant,
-    /// Processes that were there before.
+    /// Processes that existed before.
     before: Vec<u32>,
     /// How its leading process ended.
     ended: Option<WaitStatus>,
-    /// It left processes behind, and we have not said that they have ended.
+    /// It left processes behind whose end is not reported yet.
     others: bool,
 }
 
@@ -139,7 +141,7 @@ impl Keeper {
         }
         let output = OpenOptions::new().read(true).append(true).create(true).open(&options.output);
         let output = output.map_err(|error| format!("could not open {}: {error}", options.output.display()))?;
-        let output = Bounded::new(output);
+        let output = BoundedFile::new(output);
         let (sender, events) = unbounded_channel();
         listen(&sender).map_err(|error| failed("prepare for signals")(&error))?;
         if let Some(folder) = &options.folder {
@@ -150,17 +152,17 @@ impl Keeper {
         Ok(Self { events, output, folder, env, working_folder: None, teardown: Vec::new(), command: None })
     }
 
-    fn obey(&mut self, order: Order) {
-        match order {
-            Order::Env(name, value) => self.env.push((name, value)),
-            Order::Folder(path) => self.working_folder = Some(path),
-            Order::Teardown(words) => self.teardown.push(words),
-            Order::Run(words) => match self.start(&words) {
+    fn obey(&mut self, request: Request) {
+        match request {
+            Request::Env(name, value) => self.env.push((name, value)),
+            Request::Folder(path) => self.working_folder = Some(path),
+            Request::Teardown(words) => self.teardown.push(words),
+            Request::Run(words) => match self.start(&words) {
                 Ok(pid) => tell(&Reply::Started(pid)),
                 Err(why) => tell(&Reply::Failed(why)),
             },
-            // Taken care of before.
-            Order::Stop { .. } => {}
+            // Handled before.
+            Request::Stop { .. } => {}
         }
     }
 
@@ -176,12 +178,12 @@ impl Keeper {
         let before = descendants(std::process::id());
         let begun = Instant::now();
         let child = command.spawn().map_err(|error| self.why_not(program, &error))?;
-        // From here on it is waited for with all others, and not by its handle.
-        self.command = Some(Kept { pid: child.id(), begun, before, ended: None, others: false });
+        // From now on `collect` waits for it, not its handle.
+        self.command = Some(StartedCommand { pid: child.id(), begun, before, ended: None, others: false });
         Ok(child.id())
     }
 
-    /// Why a program could not be started.
+    /// Says why a program could not be started.
     fn why_not(&self, program: &OsString, error: &io::Error) -> String {
         let name = program.to_string_lossy();
         let folder = self.working_folder.as_ref().map_or(Path::new("."), Path::new);
@@ -204,7 +206,7 @@ impl Keeper {
         }
     }
 
-    /// Takes note of the children that have ended. False: there are no others, and so no process is left below us.
+    /// Collects ended children. False: no process is left below the keeper.
     fn collect(&mut self) -> bool {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
@@ -217,13 +219,13 @@ impl Keeper {
                 }
                 Ok(None) => return true,
                 Err(rustix::io::Errno::INTR) => {}
-                // ECHILD: an orphan would have become a child of ours.
+                // ECHILD: orphans would be children of the keeper.
                 Err(_) => return false,
             }
         }
     }
 
-    /// As [`collect`](Self::collect), and tells how the command ended.
+    /// Collects ended children, and reports the command's end.
     fn reap(&mut self) {
         let running = self.command.as_ref().is_some_and(|command| command.ended.is_none());
         self.collect();
@@ -240,7 +242,7 @@ impl Keeper {
         command.others = others;
     }
 
-    /// Ends everything, runs what is to be run after the end, and removes the folder.
+    /// Ends everything, runs the teardown steps, and removes the folder.
     async fn end(&mut self, stop: Option<(Signal, Duration)>) -> Done {
         let mut troubles = Vec::new();
         let _ = self.output.look();
@@ -263,7 +265,7 @@ impl Keeper {
             self.kill_all(&mut troubles).await;
             troubles.extend(failed.map(|why| format!("teardown `{}`: {why}", shown(&words))));
         }
-        // All have been waited for, so their time is in our account.
+        // Every child was waited for, so its time is in our account.
         let cpu_s = cpu_of_children().unwrap_or_default();
         if let Some(folder) = self.folder.take()
             && let Err(error) = fs::remove_dir_all(&folder)
@@ -273,7 +275,7 @@ impl Keeper {
         Done { cpu_s, troubles }
     }
 
-    /// Asks the command to end: first its leading process (or, when that has ended, those that were left to us), then the rest.
+    /// Asks the command to end: first its leading process (or, if it has ended, its orphans), then the rest.
     async fn ask(&mut self, signal: Signal, grace: Duration) {
         let deadline = Instant::now() + grace;
         self.collect();
@@ -288,12 +290,12 @@ impl Keeper {
         }
     }
 
-    /// Waits until what is left below us is as it should be, or nothing is left, or the time is over. Tells whether
-    /// something is left.
+    /// Waits until `enough` accepts the remaining processes, none remain, or the deadline passes. Returns whether any
+    /// remain.
     ///
     /// # Errors
-    /// When there is no more time to wait: everything must end at once.
-    async fn wait(&mut self, deadline: Instant, enough: impl Fn(&[u32]) -> bool) -> Result<bool, AtOnce> {
+    /// When no time is left: everything must end at once.
+    async fn wait(&mut self, deadline: Instant, enough: impl Fn(&[u32]) -> bool) -> Result<bool, NoTimeLeft> {
         loop {
             if !self.collect() {
                 return Ok(false);
@@ -304,8 +306,8 @@ impl Keeper {
             let _ = self.output.look();
             let next = deadline.min(Instant::now() + LOOK_AT_OUTPUT);
             match tokio::time::timeout_at(next.into(), self.events.recv()).await {
-                Ok(Some(Event::End) | None) => return Err(AtOnce),
-                Ok(Some(Event::Child | Event::Order(_))) | Err(_) => {}
+                Ok(Some(Event::End) | None) => return Err(NoTimeLeft),
+                Ok(Some(Event::Child | Event::Request(_))) | Err(_) => {}
             }
         }
     }
@@ -315,12 +317,12 @@ impl Keeper {
         let deadline = Instant::now() + patience;
         let running = |keeper: &Self| keeper.command.as_ref().is_some_and(|command| command.ended.is_none());
         while self.collect() && running(self) && Instant::now() < deadline {
-            // What was begun after the end is finished, whoever is gone.
+            // A teardown step that began is finished even if the pipe is closed.
             let _ = tokio::time::timeout_at(deadline.into(), self.events.recv()).await;
         }
     }
 
-    /// Kills until nothing is left.
+    /// Kills until no process is left.
     async fn kill_all(&mut self, troubles: &mut Vec<String>) {
         let deadline = Instant::now() + KILLING;
         while self.collect() {
@@ -336,16 +338,16 @@ impl Keeper {
     }
 }
 
-/// Whoever told us what to do is gone.
-struct AtOnce;
+/// The pipe closed: no time is left.
+struct NoTimeLeft;
 
-/// Says something to whoever told us what to do, who may be gone.
+/// Sends a reply; the reader may be gone.
 fn tell(reply: &Reply) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(&reply.line()).and_then(|()| out.flush());
 }
 
-/// Everything that happens goes into one channel: orders, ended children, signals.
+/// Sends all events into one channel: requests, ended children, signals.
 fn listen(sender: &UnboundedSender<Event>) -> io::Result<()> {
     let signals = [
         (SignalKind::child(), Event::Child),
@@ -366,8 +368,8 @@ fn listen(sender: &UnboundedSender<Event>) -> io::Result<()> {
         loop {
             line.clear();
             let event = match input.read_until(b'\n', &mut line) {
-                // A line without an end was cut off, and its writer with it.
-                Ok(_) if line.ends_with(b"\n") => Order::read(&line).map(Event::Order),
+                // A line without an end was cut off when its writer ended.
+                Ok(_) if line.ends_with(b"\n") => Request::read(&line).map(Event::Request),
                 _ => None,
             };
             let last = event.is_none();
@@ -388,7 +390,7 @@ fn pin(cpus: &CpuList) -> Result<(), String> {
     })
 }
 
-/// Makes the folder, which must not be there: only what we made may we remove.
+/// Makes the folder, which must not exist: the keeper removes only its own.
 fn make(folder: &Path) -> Result<(), String> {
     let ours = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
     if !ours || !folder.is_absolute() {
@@ -399,11 +401,11 @@ fn make(folder: &Path) -> Result<(), String> {
     }
     let failed = |error: io::Error| format!("could not make the folder {}: {error}", folder.display());
     fs::create_dir(folder).map_err(failed)?;
-    // Servers that begin as root go on as somebody else, who must be able to read here.
+    // Servers that start as root continue as another user, who must be able to read here.
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).map_err(failed)
 }
 
-/// CPU time of all children that were waited for, with theirs, seconds.
+/// Returns the CPU time of all children that were waited for, including theirs, seconds.
 fn cpu_of_children() -> Option<f64> {
     let stat = procfs::process::Process::myself().ok()?.stat().ok()?;
     Some((stat.cutime + stat.cstime) as f64 / procfs::ticks_per_second() as f64)

@@ -1,16 +1,18 @@
-//! One comparison: its servers are started, its variants take turns, and what came out is put together.
+//! One comparison: starts its servers, runs its variants in turn, and draws the conclusions.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use oroshi_net::CpuList;
 
-use super::measure::{Measured, Order, measure};
+use super::launcher::{Launcher, Writer};
+use super::measure::{Measured, RunSpec, measure};
+use super::reporter::Reporter;
 use super::servers::{Servers, Stopped};
 use super::stop::{self, Progress};
-use super::{Stage, lengths};
+use super::{Pace, lengths};
 use crate::analysis::{self, Facts, no_figure};
-use crate::doubts::Look;
+use crate::doubts::{Machine, ProcessWatch};
 use crate::follow::Event;
 use crate::metric::Metric;
 use crate::order::order;
@@ -18,49 +20,68 @@ use crate::plan::{Cell, Experiment, LEAST_BLOCKS, Load, Rules, Variant};
 use crate::result::{CellResult, Ended, Failure, Lengthened, Program, Run, VariantResult};
 use crate::{decide, disturbed};
 
-/// Carries out a cell. Its servers are gone when this returns.
-pub(super) fn carry_out(stage: &mut Stage<'_>, index: usize) -> CellResult {
-    let experiment = stage.experiment;
-    let cell = &experiment.cells[index];
-    stage.event(Event::Cell { index, cell });
-    let mut turns = Turns {
-        index,
-        cell,
-        servers: Servers::default(),
-        failed: vec![None; cell.variants.len()],
-        load_programs: vec![None; cell.variants.len()],
-        runs: Vec::new(),
-        rate: None,
-        lengthened: None,
-        blocks: 0,
-        repeated: 0,
-    };
-    let ended = turns.take(stage).unwrap_or_else(|ended| ended);
-    turns.servers.stop_all(stage, index);
-    turns.conclude(stage, ended)
-}
-
 /// A cell while it is carried out.
-struct Turns<'a> {
+pub(super) struct CellRun<'a, 'e> {
+    experiment: &'e Experiment,
     index: usize,
-    cell: &'a Cell,
-    servers: Servers,
+    cell: &'e Cell,
+    launcher: &'a Launcher<'e>,
+    reporter: &'a mut Reporter<'e>,
+    machine: &'a mut Machine,
+    pace: &'a mut Pace,
+    servers: Servers<'e>,
     failed: Vec<Option<Failure>>,
-    /// Files of the load programs.
+    /// A cell that is being carried out.
     load_programs: Vec<Option<Program>>,
     runs: Vec<Run>,
     rate: Option<f64>,
     lengthened: Option<Lengthened>,
     /// Blocks in which every variant that had not failed was measured.
     blocks: usize,
-    /// Blocks that were made anew.
+    /// Blocks that measured every variant that had not failed.
     repeated: usize,
 }
 
-impl Turns<'_> {
-    /// Block after block. What ends it early comes as an error, so that `?` leads out of everything.
-    fn take(&mut self, stage: &mut Stage<'_>) -> Result<Ended, Ended> {
-        let experiment = stage.experiment;
+impl<'a, 'e> CellRun<'a, 'e> {
+    pub(super) fn new(
+        experiment: &'e Experiment,
+        index: usize,
+        launcher: &'a Launcher<'e>,
+        reporter: &'a mut Reporter<'e>,
+        machine: &'a mut Machine,
+        pace: &'a mut Pace,
+    ) -> Self {
+        let cell = &experiment.cells[index];
+        Self {
+            experiment,
+            index,
+            cell,
+            launcher,
+            reporter,
+            machine,
+            pace,
+            servers: Servers::new(index, cell),
+            failed: vec![None; cell.variants.len()],
+            load_programs: vec![None; cell.variants.len()],
+            runs: Vec::new(),
+            rate: None,
+            lengthened: None,
+            blocks: 0,
+            repeated: 0,
+        }
+    }
+
+    /// Blocks that were repeated.
+    pub(super) fn carry_out(mut self) -> CellResult {
+        self.reporter.event(Event::Cell { index: self.index, cell: self.cell });
+        let ended = self.run_blocks().unwrap_or_else(|ended| ended);
+        self.servers.stop_all(self.reporter);
+        self.conclude(ended)
+    }
+
+    /// Runs block after block. Early ends are errors, so that `?` leaves every helper.
+    fn run_blocks(&mut self) -> Result<Ended, Ended> {
+        let experiment = self.experiment;
         let rules = &experiment.rules;
         let deadline = stop::deadline(rules, self.index, experiment.cells.len());
         let (mut session, mut block, mut again) = (0, 0, false);
@@ -71,11 +92,11 @@ impl Turns<'_> {
             };
             if (block == 0 || now != session) && !again {
                 session = now;
-                self.start(stage, block)?;
+                self.start(block)?;
             }
             if block == 0 && !again {
-                self.find_lengths(stage)?;
-                self.find_rate(stage)?;
+                self.find_lengths()?;
+                self.find_rate()?;
             }
             let turns = order(self.cell.variants.len(), self.index, block, rules.seed);
             let mut place = 0;
@@ -83,25 +104,25 @@ impl Turns<'_> {
                 if self.failed[variant].is_some() {
                     continue;
                 }
-                let at_s = stage.elapsed().as_secs_f64();
-                if let Some(mut measured) = self.measure(stage, variant, Some(block), false)? {
+                let at_s = self.pace.begun.elapsed().as_secs_f64();
+                if let Some(mut measured) = self.measure(variant, Some(block), false)? {
                     self.load_programs[variant] = measured.program.take();
                     self.runs.push(as_run(measured, variant, block, session, place, at_s));
-                    self.tell(stage, variant);
+                    self.report_run(variant);
                     place += 1;
                 }
             }
             self.enough()?;
-            let over = deadline.is_some_and(|deadline| stage.elapsed() >= deadline);
-            again = !over && self.is_to_be_repeated(rules, experiment.metrics[0], block);
+            let over = deadline.is_some_and(|deadline| self.pace.begun.elapsed() >= deadline);
+            again = !over && is_to_be_repeated(&self.runs, rules, experiment.metrics[0], block, self.repeated);
             if again {
-                // By what the machine did, and not by what came out.
+                // The machine's state decides, not the figures.
                 self.runs.retain(|run| run.block != block);
                 self.repeated += 1;
                 continue;
             }
             self.blocks += 1;
-            self.give_up_the_blind(stage, block)?;
+            self.give_up_without_figure(block)?;
             let alive: Vec<bool> = self.failed.iter().map(Option::is_none).collect();
             let primary = experiment.metrics[0];
             if let Some(ended) = decide::ended(rules, primary, &self.runs, &alive, self.blocks, over) {
@@ -111,34 +132,25 @@ impl Turns<'_> {
         }
     }
 
-    /// Whether a block is made anew because a run of it was disturbed: half as often as there are blocks at least.
-    fn is_to_be_repeated(&self, rules: &Rules, primary: Metric, block: usize) -> bool {
-        let mut runs = self.runs.iter().filter(|run| run.block == block);
-        disturbed::is_sensitive(primary)
-            && rules.disturbed < 1.0
-            && self.repeated < rules.min_blocks.div_ceil(2)
-            && runs.any(disturbed::is_disturbed)
-    }
-
     /// Starts all servers, anew if they are up.
-    fn start(&mut self, stage: &mut Stage<'_>, block: usize) -> Result<(), Ended> {
-        self.servers.stop_all(stage, self.index);
+    fn start(&mut self, block: usize) -> Result<(), Ended> {
+        self.servers.stop_all(self.reporter);
         for server in 0..self.cell.servers.len() {
             if !self.is_wanted(server) {
                 continue;
             }
-            if stage.cancelled() {
+            if self.reporter.cancelled() {
                 return Err(Ended::Interrupted);
             }
-            if let Err(stopped) = self.servers.start(stage, self.index, server) {
-                self.give_up_server(stage, server, block, stopped)?;
+            if let Err(stopped) = self.servers.start(server, self.launcher, self.reporter) {
+                self.give_up_server(server, block, stopped)?;
             }
         }
         self.enough()
     }
 
-    /// Sends each variant some requests, where nobody has said how long runs are, and makes them long enough for the slowest.
-    fn find_lengths(&mut self, stage: &mut Stage<'_>) -> Result<(), Ended> {
+    /// Starts all servers; restarts those that run.
+    fn find_lengths(&mut self) -> Result<(), Ended> {
         let cell = self.cell;
         if cell.rate_share.is_some() {
             return Ok(());
@@ -149,30 +161,30 @@ impl Turns<'_> {
             if self.failed[variant].is_some() || !lengths::are_free(draft) {
                 continue;
             }
-            if let Some(measured) = self.measure(stage, variant, None, true)?
+            if let Some(measured) = self.measure(variant, None, true)?
                 && let Some(record) = measured.record
             {
                 slowest = slowest.max(Duration::from_nanos(record.latency.response.summary.mean_ns as u64));
                 drafts.push(&**draft);
             }
         }
-        let experiment = stage.experiment;
+        let experiment = self.experiment;
         let (variants, cells) = (cell.variants.len(), experiment.cells.len());
         self.lengthened = lengths::lengthened(&drafts, slowest, &experiment.rules, variants, cells);
-        // They are not of the length that others are foretold from.
-        stage.runs = stage.runs.saturating_sub(drafts.len());
+        // Sends each variant some requests, if the user set no length, and makes runs long enough for the slowest.
+        self.pace.runs = self.pace.runs.saturating_sub(drafts.len());
         self.enough()
     }
 
-    /// Runs each load once as it is, and takes the asked share of the least rate found.
-    fn find_rate(&mut self, stage: &mut Stage<'_>) -> Result<(), Ended> {
+    /// Their length says nothing about the time left.
+    fn find_rate(&mut self) -> Result<(), Ended> {
         let Some(share) = self.cell.rate_share else { return Ok(()) };
         let mut least: Option<f64> = None;
         for variant in 0..self.cell.variants.len() {
             if self.failed[variant].is_some() || !matches!(self.cell.variants[variant].load, Load::Bench(_)) {
                 continue;
             }
-            if let Some(measured) = self.measure(stage, variant, None, false)? {
+            if let Some(measured) = self.measure(variant, None, false)? {
                 let rate = measured.figures.get(&Metric::Rps).copied();
                 least = rate.map(|rate| least.map_or(rate, |least| least.min(rate))).or(least);
             }
@@ -181,62 +193,58 @@ impl Turns<'_> {
         self.enough()
     }
 
-    /// One run; `None` when the variant failed in it and was given up.
-    fn measure(
-        &mut self,
-        stage: &mut Stage<'_>,
-        variant: usize,
-        block: Option<usize>,
-        probe: bool,
-    ) -> Result<Option<Measured>, Ended> {
-        // Those that ended while others were measured.
-        for (server, stopped) in self.servers.ended(self.cell) {
-            self.give_up_server(stage, server, block.unwrap_or(0), stopped)?;
+    /// Runs each load once, and takes the configured share of the least rate.
+    fn measure(&mut self, variant: usize, block: Option<usize>, probe: bool) -> Result<Option<Measured>, Ended> {
+        // Makes one run; `None` if the variant failed in it and was given up.
+        for (server, stopped) in self.servers.ended() {
+            self.give_up_server(server, block.unwrap_or(0), stopped)?;
         }
         if self.failed[variant].is_some() {
             return Ok(None);
         }
-        if stage.cancelled() {
+        if self.reporter.cancelled() {
             return Err(Ended::Interrupted);
         }
-        stage.event(Event::Run { cell: self.index, variant, block });
+        self.reporter.event(Event::Run { cell: self.index, variant, block });
         let asked = &self.cell.variants[variant];
-        let server = asked.server.and_then(|index| Some((self.servers.get(index)?, &self.cell.servers[index])));
-        let (rate, lengths) = (self.rate, self.lengthened.as_ref());
-        let order = Order { cell: self.index, index: variant, variant: asked, server, rate, lengths, probe };
-        let look = Look::begin();
-        let measured = measure(stage, order);
-        stage.runs += 1;
+        let spec = RunSpec {
+            variant: asked,
+            output: self.launcher.output_file(self.index, self.cell, Writer::Load(variant)),
+            server: asked.server.and_then(|server| self.servers.get(server)),
+            rate: self.rate,
+            lengths: self.lengthened.as_ref(),
+            probe,
+        };
+        let look = ProcessWatch::begin();
+        let measured = measure(spec, self.launcher, self.reporter.follow());
+        self.pace.runs += 1;
         match measured {
             Ok(mut measured) => {
-                // Runs that only find the rate are not in the result.
+                // Servers that ended while others were measured.
                 if block.is_some() {
-                    let rules = &stage.experiment.rules;
+                    let rules = &self.experiment.rules;
                     let known = measured.servers.take().map(|servers| [servers, rules.processes.clone()].concat());
-                    let cpus = self.cpus(stage.experiment);
-                    measured.machine = stage.machine.ran(look, cpus.as_ref(), known.as_deref(), measured.clock);
+                    let cpus = self.cpus();
+                    measured.machine = self.machine.ran(look, cpus.as_ref(), known.as_deref(), measured.clock);
                     measured.warnings.extend(measured.machine.as_ref().and_then(disturbed::words));
-                    stage.warn(&measured.warnings);
+                    self.reporter.warn(&measured.warnings);
                 }
                 Ok(Some(measured))
             }
             Err(stopped) => {
                 let block = block.unwrap_or(0);
-                match asked
-                    .server
-                    .filter(|&server| self.servers.ended(self.cell).iter().any(|(gone, _)| *gone == server))
-                {
-                    Some(server) => self.give_up_server(stage, server, block, stopped)?,
-                    None => self.give_up(stage, variant, block, stopped)?,
+                match asked.server.filter(|&server| self.servers.ended().iter().any(|(gone, _)| *gone == server)) {
+                    Some(server) => self.give_up_server(server, block, stopped)?,
+                    None => self.give_up(variant, block, stopped)?,
                 }
                 Ok(None)
             }
         }
     }
 
-    /// The CPUs that both sides of a run may use; `None`: all there are, or nobody knows.
-    fn cpus(&self, experiment: &Experiment) -> Option<CpuList> {
-        let (servers, load) = (experiment.server_cpus.as_ref(), experiment.load_cpus.as_ref());
+    /// Runs that only find the rate are not in the result.
+    fn cpus(&self) -> Option<CpuList> {
+        let (servers, load) = (self.experiment.server_cpus.as_ref(), self.experiment.load_cpus.as_ref());
         if self.cell.servers.is_empty() {
             return None;
         }
@@ -244,21 +252,21 @@ impl Turns<'_> {
         both.iter().map(usize::to_string).collect::<Vec<_>>().join(",").parse().ok()
     }
 
-    fn tell(&mut self, stage: &mut Stage<'_>, variant: usize) {
-        let experiment = stage.experiment;
+    fn report_run(&mut self, variant: usize) {
+        let experiment = self.experiment;
         let rules = &experiment.rules;
         let precision = self.precision(experiment.metrics[0], rules.precision);
         let later = experiment.cells[self.index + 1..].iter().map(|cell| cell.variants.len());
         let progress = Progress {
-            elapsed: stage.elapsed(),
-            runs: stage.runs,
+            elapsed: self.pace.begun.elapsed(),
+            runs: self.pace.runs,
             in_cell: self.runs.len(),
             variants: self.failed.iter().filter(|failed| failed.is_none()).count(),
             precise: precision.is_some_and(|precision| precision <= rules.precision),
             later: later.collect(),
         };
         let left = stop::left(rules, &progress);
-        stage.event(Event::Ran { cell: self.index, variant, precision, elapsed: progress.elapsed, left });
+        self.reporter.event(Event::Ran { cell: self.index, variant, precision, elapsed: progress.elapsed, left });
     }
 
     fn precision(&self, primary: Metric, asked: f64) -> Option<f64> {
@@ -266,31 +274,25 @@ impl Turns<'_> {
         analysis::precision(primary, &self.runs, &alive, asked)
     }
 
-    /// Gives up all variants of a server; without such, all there are, as nobody knows which of them need it.
-    fn give_up_server(
-        &mut self,
-        stage: &mut Stage<'_>,
-        server: usize,
-        block: usize,
-        stopped: Stopped,
-    ) -> Result<(), Ended> {
+    /// Returns the CPUs that both sides of a run may use; `None`: all, or unknown.
+    fn give_up_server(&mut self, server: usize, block: usize, stopped: Stopped) -> Result<(), Ended> {
         let all = self.is_for_all(server);
         for variant in 0..self.cell.variants.len() {
             if self.failed[variant].is_none() && (all || self.cell.variants[variant].server == Some(server)) {
-                self.give_up(stage, variant, block, stopped.clone())?;
+                self.give_up(variant, block, stopped.clone())?;
             }
         }
-        self.servers.stop(stage, self.index, server);
+        self.servers.stop(server, self.reporter);
         Ok(())
     }
 
-    /// Gives up the variants none of whose runs has the primary figure: however many follow, nothing would be known of them, and the
-    /// cell would never be precise.
-    fn give_up_the_blind(&mut self, stage: &mut Stage<'_>, block: usize) -> Result<(), Ended> {
+    /// Gives up all variants of a server. If no variant uses it directly, gives up all, because any of them may need
+    /// it.
+    fn give_up_without_figure(&mut self, block: usize) -> Result<(), Ended> {
         if self.blocks != LEAST_BLOCKS {
             return Ok(());
         }
-        let primary = stage.experiment.metrics[0];
+        let primary = self.experiment.metrics[0];
         for (index, variant) in self.cell.variants.iter().enumerate() {
             let mut runs = self.runs.iter().filter(|run| run.variant == index);
             if self.failed[index].is_some() || runs.any(|run| run.figures.contains_key(&primary)) {
@@ -298,24 +300,25 @@ impl Turns<'_> {
             }
             let why = no_figure(primary, &Facts::of(&variant.name, &self.runs, index));
             let why = format!("{} is compared first, and after {LEAST_BLOCKS} blocks {why}", primary.label());
-            self.give_up(stage, index, block, Stopped::failed(why))?;
+            self.give_up(index, block, Stopped::failed(why))?;
         }
         self.enough()
     }
 
-    fn give_up(&mut self, stage: &mut Stage<'_>, variant: usize, block: usize, stopped: Stopped) -> Result<(), Ended> {
+    fn give_up(&mut self, variant: usize, block: usize, stopped: Stopped) -> Result<(), Ended> {
         let Stopped::Failed { why, output } = stopped else { return Err(Ended::Interrupted) };
         let name = &self.cell.variants[variant].name;
-        stage.event(Event::Failed { cell: self.index, variant: name, why: &why });
+        self.reporter.event(Event::Failed { cell: self.index, variant: name, why: &why });
         self.failed[variant] = Some(Failure { block, why, output });
-        // A server that nobody asks any more only disturbs.
+        // Gives up variants none of whose runs has the primary figure: more runs would bring none, and the cell would
+        // never be precise.
         if let Some(server) = self.cell.variants[variant].server.filter(|&server| !self.is_wanted(server)) {
-            self.servers.stop(stage, self.index, server);
+            self.servers.stop(server, self.reporter);
         }
         Ok(())
     }
 
-    /// No variant asks this server itself: it is there for the others.
+    /// An unused server only disturbs.
     fn is_for_all(&self, server: usize) -> bool {
         self.cell.variants.iter().all(|variant| variant.server != Some(server))
     }
@@ -327,13 +330,13 @@ impl Turns<'_> {
         alive.any(|(variant, _)| for_all || variant.server == Some(server))
     }
 
-    /// An error once there is nothing left to compare: of two that did not fail, one has the other as its base.
+    /// Whether no variant uses this server directly: it serves the others.
     fn enough(&self) -> Result<(), Ended> {
         let alive = self.failed.iter().filter(|failed| failed.is_none()).count();
         if alive >= self.failed.len().min(2) && alive > 0 { Ok(()) } else { Err(Ended::Failed) }
     }
 
-    /// A variant's load, with what became of its lengths.
+    /// Fails once nothing is left to compare: a comparison needs two variants that did not fail.
     fn load_words(&self, variant: &Variant) -> String {
         let more = match (&variant.load, &self.lengthened) {
             (Load::Bench(draft), Some(lengths)) => lengths::in_words(draft, lengths),
@@ -342,8 +345,8 @@ impl Turns<'_> {
         variant.load_words.clone() + &more
     }
 
-    fn conclude(self, stage: &Stage<'_>, ended: Ended) -> CellResult {
-        let experiment = stage.experiment;
+    fn conclude(self, ended: Ended) -> CellResult {
+        let experiment = self.experiment;
         let names: Vec<String> = self.cell.variants.iter().map(|variant| variant.name.clone()).collect();
         let alive: Vec<bool> = self.failed.iter().map(Option::is_none).collect();
         let rules = &experiment.rules;
@@ -383,7 +386,15 @@ fn as_run(measured: Measured, variant: usize, block: usize, session: usize, plac
     Run { variant, block, session, place, at_s, figures, shift, warnings, machine, grade: None, record, command }
 }
 
-/// A rate as somebody would ask for it.
+/// Returns a variant's load, with the chosen lengths.
+fn is_to_be_repeated(runs: &[Run], rules: &Rules, primary: Metric, block: usize, repeated: usize) -> bool {
+    disturbed::is_sensitive(primary)
+        && rules.disturbed < 1.0
+        && repeated < rules.min_blocks.div_ceil(2)
+        && runs.iter().any(|run| run.block == block && disturbed::is_disturbed(run))
+}
+
+/// Rounds a rate as a user would.
 fn three_digits(rate: f64) -> f64 {
     let step = 10_f64.powf(rate.abs().log10().floor() - 2.0);
     if step.is_finite() && step > 0.0 { (rate / step).round() * step } else { rate }
@@ -396,25 +407,13 @@ mod tests {
 
     #[test]
     fn disturbed_blocks_are_made_anew_for_some_times_and_only_where_it_matters() {
-        let experiment = crate::sample::experiment();
         let disturbed = |others| {
             let machine = Some(MachineUse { cpus: 2, others: Some(others), stolen: None });
             Run { machine, ..crate::sample::run(0, 4, &[]) }
         };
         let of = |others, repeated, primary, limit| {
-            let turns = Turns {
-                index: 0,
-                cell: &experiment.cells[0],
-                servers: Servers::default(),
-                failed: vec![None; 2],
-                load_programs: vec![None; 2],
-                runs: vec![crate::sample::run(1, 4, &[]), disturbed(others), Run { block: 3, ..disturbed(9.0) }],
-                rate: None,
-                lengthened: None,
-                blocks: 4,
-                repeated,
-            };
-            turns.is_to_be_repeated(&Rules { disturbed: limit, ..Rules::default() }, primary, 4)
+            let runs = [crate::sample::run(1, 4, &[]), disturbed(others), Run { block: 3, ..disturbed(9.0) }];
+            is_to_be_repeated(&runs, &Rules { disturbed: limit, ..Rules::default() }, primary, 4, repeated)
         };
         assert!(of(1.0, 0, Metric::Rps, 0.2) && of(1.0, 4, Metric::P99, 0.2));
         assert!(!of(0.1, 0, Metric::Rps, 0.2), "the block before it was, and not this one");

@@ -1,8 +1,8 @@
-//! How long runs are where nobody said: long enough for slow servers.
+//! Lengths of runs that the user did not set: long enough for slow servers.
 //!
-//! A run is one observation, and a rate over a fraction of a round of answers says less of the server than of the moment. So before the
-//! first block each variant under a closed loop gets some requests, and the slowest one's mean response time decides for all: a run
-//! holds [`ROUNDS`] of them, and its warm-up [`WARM_ROUNDS`]. Lengths that were asked for stay as they are.
+//! A run is one observation. A rate over a fraction of a round of answers reflects the moment more than the server. So
+//! before the first block each variant under a closed loop gets some requests, and the slowest one's mean response time
+//! decides for all: a run holds [`ROUNDS`] of them, its warm-up [`WARM_ROUNDS`]. Lengths that the user set stay.
 
 use std::time::Duration;
 
@@ -12,30 +12,30 @@ use oroshi_words::units;
 use crate::plan::Rules;
 use crate::result::Lengthened;
 
-/// Response times that the measured part of a run holds at least, and its warm-up.
+/// Minimum number of response times in the measured part of a run, and in its warm-up.
 const ROUNDS: u32 = 10;
 const WARM_ROUNDS: u32 = 2;
-/// A run with fewer rounds than this is worth a warning.
+/// A run with fewer rounds than this gets a warning.
 const FEW_ROUNDS: f64 = 5.0;
-/// Lengths are whole numbers of these.
+/// Lengths are multiples of this.
 const STEP: Duration = Duration::from_millis(50);
-/// Requests per connection (or per place in its pipeline) that tell how long an answer takes, and the longest time for them.
+/// Requests per connection (or per place in its pipeline) that measure the response time, and their time limit.
 const PROBES: u64 = 2;
 const LONGEST_PROBE: Duration = Duration::from_secs(10);
 
-/// Whether anything of a load's length is left to be found out.
+/// Whether some length of a load remains to be chosen.
 pub(super) fn are_free(draft: &Draft) -> bool {
     draft.load == Load::Closed && (draft.free_duration || draft.free_warmup)
 }
 
-/// A load's first requests, which tell how long an answer takes.
+/// Returns the load that measures the response time.
 pub(super) fn probe(draft: Draft) -> Draft {
     let requests = PROBES * (draft.connections * draft.pipeline) as u64;
     Draft { requests: Some(requests), duration: Some(LONGEST_PROBE), ..draft }
 }
 
-/// What the probes say: `slowest` is the longest mean response time, `variants` how many take turns in this one of `cells` cells.
-/// `None` where the usual lengths are long enough.
+/// Returns the lengths for these probes: `slowest` is the longest mean response time, `variants` alternate in this one
+/// of `cells` cells. `None` if the usual lengths are long enough.
 pub(crate) fn lengthened(
     drafts: &[&Draft],
     slowest: Duration,
@@ -48,7 +48,7 @@ pub(crate) fn lengthened(
     let mut duration = usual.map(|usual| usual.max(up(slowest * ROUNDS)));
     let mut warmup = usual_warmup.map(|usual| usual.max(up(slowest * WARM_ROUNDS)));
     if let Some(time) = rules.max_time {
-        // The least number of blocks is to fit into the time.
+        // The minimum number of blocks must fit into the time.
         let runs = (cells.max(1) * variants.max(1) * rules.min_blocks.max(1)) as f64;
         let each = time.div_f64(runs);
         let wanted = duration.unwrap_or_default() + warmup.unwrap_or_default();
@@ -67,7 +67,7 @@ pub(crate) fn lengthened(
     })
 }
 
-/// Gives a load the lengths that were found, where it has none of its own.
+/// Sets the chosen lengths where the load has none.
 pub(crate) fn apply(draft: &mut Draft, lengths: &Lengthened) {
     if let Some(duration) = lengths.duration_s.filter(|_| draft.free_duration) {
         draft.duration = Some(Duration::from_secs_f64(duration));
@@ -77,7 +77,7 @@ pub(crate) fn apply(draft: &mut Draft, lengths: &Lengthened) {
     }
 }
 
-/// What was made of a load's lengths, in words that follow those of the load; empty where it keeps its own.
+/// Says which lengths were chosen, to follow the load's description; empty if the load has its own.
 pub(super) fn in_words(draft: &Draft, lengths: &Lengthened) -> String {
     let length = |seconds: f64| units::length(seconds);
     let duration = lengths.duration_s.filter(|_| draft.free_duration).map(length);
@@ -91,7 +91,7 @@ pub(super) fn in_words(draft: &Draft, lengths: &Lengthened) -> String {
     format!("; lengthened to {what}, as an answer takes {}", units::time(lengths.response_ns))
 }
 
-/// Says so where a run of a closed loop is too short for its server.
+/// Warns if a run of a closed loop is too short for its server.
 pub(super) fn too_few_rounds(record: &Record) -> Option<String> {
     let plan = &record.plan;
     let lanes = (plan.connections * plan.pipeline) as f64;
@@ -100,7 +100,8 @@ pub(super) fn too_few_rounds(record: &Record) -> Option<String> {
     (asked && rounds > 0.0 && rounds < FEW_ROUNDS).then(|| {
         let longer = record.elapsed_s / rounds * f64::from(ROUNDS);
         format!(
-            "runs hold {rounds:.1} requests per connection: that says little of a server whose answers do not all take the same time; give runs of {} \
+            "runs hold {rounds:.1} requests per connection: that says little of a server whose answers do not all take \
+             the same time; give runs of {} \
              (-d), which hold ten",
             units::length((longer * 10.0).ceil() / 10.0)
         )
@@ -153,7 +154,7 @@ mod tests {
 
     #[test]
     fn the_time_for_all_of_it_is_heeded_but_no_run_is_shorter_than_usual() {
-        // Twenty runs at least: of a minute each has three seconds.
+        // Twenty runs at least: each has three seconds of a minute.
         let (duration, warmup) = found(&free(), 500, Some(60)).unwrap();
         assert_eq!((duration, warmup), (Some(2.5), Some(0.5)));
         assert_eq!(found(&free(), 500, Some(5)), None);

@@ -1,6 +1,7 @@
 //! One run: our own load, or a program's.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use oroshi_bench::follow::Stage as BenchStage;
@@ -9,36 +10,37 @@ use oroshi_bench::{Draft, Failure, Load as Loop, Observer, Progress, Record, Run
 use oroshi_net::Endpoint;
 use oroshi_words::with_causes;
 
-use super::servers::{LINES, Stopped, Writer, gone, output_file};
-use super::{Stage, lengths, pick, verify};
+use super::launcher::Launcher;
+use super::servers::{LINES, Stopped, gone};
+use super::{lengths, pick, verify};
 use crate::doubts::megahertz;
+use crate::follow::Follow;
 use crate::metric::Metric;
 use crate::plan::{Command, Load, Server, Subscribe, Variant};
 use crate::program;
 use crate::result::{CommandRun, Lengthened, MachineUse, Program};
-use crate::serving::{self, Launch, Running};
+use crate::serving::{self, Running};
 use crate::template::{Values, fill};
 
-/// How often a server is looked at while a load program runs.
+/// How often to sample a server while a load program runs.
 const SAMPLE: Duration = Duration::from_secs(1);
 
-/// What is to be run.
-pub(super) struct Order<'a> {
-    pub(super) cell: usize,
-    /// An index into the cell's variants.
-    pub(super) index: usize,
+/// The run to make.
+pub(super) struct RunSpec<'a> {
     pub(super) variant: &'a Variant,
-    /// The server, where it is ours, and what was asked of it.
+    /// The file that a load program writes to.
+    pub(super) output: PathBuf,
+    /// The server and its plan, unless it is external.
     pub(super) server: Option<(&'a mut Running, &'a Server)>,
-    /// The rate at which to run, where it was found; in place of what the load says.
+    /// The chosen rate, which replaces the load's.
     pub(super) rate: Option<f64>,
-    /// Lengths of runs that were found, for loads without their own.
+    /// The chosen lengths, for loads without their own.
     pub(super) lengths: Option<&'a Lengthened>,
-    /// It is only to tell how long an answer takes.
+    /// Only measures the response time.
     pub(super) probe: bool,
 }
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Debug, Default)]
 pub(super) struct Measured {
     pub(super) figures: BTreeMap<Metric, f64>,
@@ -50,30 +52,39 @@ pub(super) struct Measured {
     pub(super) program: Option<Program>,
     /// The CPUs' clock just before the measured part, MHz.
     pub(super) clock: Option<f64>,
-    /// Names of the server's processes, if they are not ours and were found.
+    /// Names of an external server's processes, if they were found.
     pub(super) servers: Option<Vec<String>>,
-    /// What else the machine did meanwhile.
+    /// Other work of the machine.
     pub(super) machine: Option<MachineUse>,
 }
 
-/// Carries out one run.
-pub(super) fn measure(stage: &mut Stage<'_>, order: Order<'_>) -> Result<Measured, Stopped> {
-    match &order.variant.load {
-        Load::Bench(draft) => bench(stage, (**draft).clone(), order),
-        Load::Subscribe(load) => subscribe(stage, load, order),
-        Load::Command(command) => program(stage, command, order),
+/// Makes one run.
+pub(super) fn measure(
+    spec: RunSpec<'_>,
+    launcher: &Launcher<'_>,
+    follow: &mut dyn Follow,
+) -> Result<Measured, Stopped> {
+    match &spec.variant.load {
+        Load::Bench(draft) => bench((**draft).clone(), spec, launcher, follow),
+        Load::Subscribe(load) => subscribe(load, spec, launcher, follow),
+        Load::Command(command) => program(command, spec, launcher, follow),
     }
 }
 
-fn bench(stage: &mut Stage<'_>, mut draft: Draft, order: Order<'_>) -> Result<Measured, Stopped> {
-    let Order { variant, server, rate, lengths, probe, .. } = order;
+fn bench(
+    mut draft: Draft,
+    spec: RunSpec<'_>,
+    launcher: &Launcher<'_>,
+    follow: &mut dyn Follow,
+) -> Result<Measured, Stopped> {
+    let RunSpec { variant, server, rate, lengths, probe, .. } = spec;
     if let Some(found) = lengths {
         lengths::apply(&mut draft, found);
     }
     if probe {
         draft = lengths::probe(draft);
     }
-    aim(stage, &mut draft, variant, server.as_ref())?;
+    aim(&mut draft, variant, server.as_ref(), launcher)?;
     if let (Watching::Auto, Some((running, _))) = (draft.watch, &server) {
         draft.watch = Watching::Pid(running.pid());
     }
@@ -85,15 +96,20 @@ fn bench(stage: &mut Stage<'_>, mut draft: Draft, order: Order<'_>) -> Result<Me
     }
     let plan = draft.plan().map_err(|problems| Stopped::failed(with_causes(&problems)))?;
     let forecast = oroshi_bench::ports::forecast(&plan);
-    own(stage, server, forecast, |watcher| oroshi_bench::run(plan, watcher))
+    own(follow, server, forecast, |watcher| oroshi_bench::run(plan, watcher))
 }
 
-/// Subscriptions, told in the words of requests.
-fn subscribe(stage: &mut Stage<'_>, load: &Subscribe, order: Order<'_>) -> Result<Measured, Stopped> {
-    let Order { variant, server, .. } = order;
+/// Measures subscriptions, with deliveries as requests.
+fn subscribe(
+    load: &Subscribe,
+    spec: RunSpec<'_>,
+    launcher: &Launcher<'_>,
+    follow: &mut dyn Follow,
+) -> Result<Measured, Stopped> {
+    let RunSpec { variant, server, .. } = spec;
     let mut draft = load.draft.clone();
-    aim(stage, &mut draft.base, variant, server.as_ref())?;
-    let values = server.as_ref().map_or(&stage.values, |(running, _)| running.values());
+    aim(&mut draft.base, variant, server.as_ref(), launcher)?;
+    let values = server.as_ref().map_or(launcher.values(), |(running, _)| running.values());
     if let (Some(publish), Some(url)) = (&mut draft.publish, &load.publish) {
         publish.url = endpoint(url, values)?;
     }
@@ -107,18 +123,18 @@ fn subscribe(stage: &mut Stage<'_>, load: &Subscribe, order: Order<'_>) -> Resul
         let each: Vec<String> = problems.iter().map(ToString::to_string).collect();
         Stopped::failed(each.join("; "))
     })?;
-    own(stage, server, None, |watcher| Ok(oroshi_bench::push::run(plan, watcher)?.as_requests()))
+    own(follow, server, None, |watcher| Ok(oroshi_bench::push::run(plan, watcher)?.as_requests()))
 }
 
 /// A load of ours.
 fn own(
-    stage: &mut Stage<'_>,
+    follow: &mut dyn Follow,
     mut server: Option<(&mut Running, &Server)>,
     forecast: Option<String>,
     run: impl FnOnce(&mut Watcher<'_>) -> Result<Record, RunError>,
 ) -> Result<Measured, Stopped> {
     let mut watcher = Watcher {
-        inner: stage.follow.bench(),
+        inner: follow.bench(),
         server: server.as_mut().map(|(running, _)| &mut **running),
         clock: None,
         warm_up: false,
@@ -132,7 +148,7 @@ fn own(
         return Err(gone);
     }
     let mut record = match ran {
-        Ok(record) if record.cut_short && stage.cancelled() => return Err(Stopped::Cancelled),
+        Ok(record) if record.cut_short && follow.cancelled() => return Err(Stopped::Cancelled),
         Ok(record) => record,
         Err(RunError::Cancelled) => return Err(Stopped::Cancelled),
         Err(error) => return Err(failed(format!("the run could not begin: {}", with_causes(&error)), server.as_ref())),
@@ -144,7 +160,7 @@ fn own(
     if !record.failures.contains_key(&Failure::PortsExhausted) {
         record.warnings.retain(|warning| Some(warning) != forecast.as_ref());
     }
-    // What is ours is ours by descent.
+    // Our own server's processes are known by descent.
     let servers = match &server {
         Some(_) => Some(Vec::new()),
         None => {
@@ -165,33 +181,34 @@ fn own(
 
 /// Gives a load its URLs and CPUs.
 fn aim(
-    stage: &Stage<'_>,
     draft: &mut Draft,
     variant: &Variant,
     server: Option<&(&mut Running, &Server)>,
+    launcher: &Launcher<'_>,
 ) -> Result<(), Stopped> {
-    let values = server.map_or(&stage.values, |(running, _)| running.values());
+    let values = server.map_or(launcher.values(), |(running, _)| running.values());
     draft.urls = variant.urls.iter().map(|url| endpoint(url, values)).collect::<Result<_, _>>()?;
-    if let Some(cpus) = &stage.experiment.load_cpus {
+    if let Some(cpus) = launcher.load_cpus() {
         draft.cpus = Some(cpus.clone());
     }
     Ok(())
 }
 
-/// Our own load before a program's: what it finds is thrown away. That it could not be made, or that nothing was answered, is a
-/// warning and no more, as it is the program that measures.
+/// Runs our own load before a program's, and discards its figures. If it fails, or nothing is answered, that is only a
+/// warning, because the program measures.
 fn warm_up(
-    stage: &mut Stage<'_>,
     draft: &Draft,
     variant: &Variant,
     mut server: Option<&mut (&mut Running, &Server)>,
+    launcher: &Launcher<'_>,
+    follow: &mut dyn Follow,
 ) -> Result<Vec<String>, Stopped> {
     let mut draft = Draft { warmup: Duration::ZERO, watch: Watching::None, ..draft.clone() };
-    let aimed = aim(stage, &mut draft, variant, server.as_deref());
+    let aimed = aim(&mut draft, variant, server.as_deref(), launcher);
     let ran = match aimed.and_then(|()| draft.plan().map_err(|problems| Stopped::failed(with_causes(&problems)))) {
         Ok(plan) => {
             let server = server.as_mut().map(|(running, _)| &mut **running);
-            let mut watcher = Watcher { inner: stage.follow.bench(), server, clock: None, warm_up: true };
+            let mut watcher = Watcher { inner: follow.bench(), server, clock: None, warm_up: true };
             oroshi_bench::run(plan, &mut watcher).map_err(|error| with_causes(&error))
         }
         Err(Stopped::Failed { why, .. }) => Err(why),
@@ -202,42 +219,39 @@ fn warm_up(
     {
         return Err(gone);
     }
-    if stage.cancelled() {
+    if follow.cancelled() {
         return Err(Stopped::Cancelled);
     }
     let why = ran.map_or_else(Some, |record| verify::failure(&record));
     Ok(why.map(|why| format!("the server was not warm when its load began: {why}")).into_iter().collect())
 }
 
-fn program(stage: &mut Stage<'_>, command: &Command, order: Order<'_>) -> Result<Measured, Stopped> {
-    let Order { cell, index, variant, mut server, .. } = order;
+fn program(
+    command: &Command,
+    spec: RunSpec<'_>,
+    launcher: &Launcher<'_>,
+    follow: &mut dyn Follow,
+) -> Result<Measured, Stopped> {
+    let RunSpec { variant, output, mut server, .. } = spec;
     let mut warnings = match &command.warmup {
-        Some(draft) => warm_up(stage, draft, variant, server.as_mut())?,
+        Some(draft) => warm_up(draft, variant, server.as_mut(), launcher, follow)?,
         None => Vec::new(),
     };
-    let mut values = server.as_ref().map_or(&stage.values, |(running, _)| running.values()).clone();
+    let mut values = server.as_ref().map_or(launcher.values(), |(running, _)| running.values()).clone();
     if let Some(url) = variant.urls.first() {
         values.set("url", filled(url, &values)?);
     }
     let words = command.words.iter().map(|word| filled(word, &values)).collect::<Result<Vec<_>, _>>()?;
     let env = command.env.iter().map(|(name, value)| Ok((name.clone(), filled(value, &values)?)));
     let env = env.collect::<Result<Vec<_>, Stopped>>()?;
-    let output = output_file(stage, cell, Writer::Load(index));
-    let launch = Launch {
-        keeper: &stage.tools.keeper,
-        cpus: stage.experiment.load_cpus.as_ref(),
-        output: &output,
-        values: &stage.values,
-    };
-    // As in a shell: paths in the command are seen from here.
-    let folder = std::env::current_dir().unwrap_or_else(|_| stage.tools.output.clone());
+    // As in a shell, paths in the command are relative to our folder.
+    let folder = std::env::current_dir().unwrap_or_else(|_| launcher.output().to_owned());
     let mut watch = server.as_ref().and_then(|(running, _)| Watch::for_pid(running.pid()).ok());
     let begun = Instant::now();
     let mut sampled = begun;
     if let Some(watch) = &mut watch {
         watch.begin();
     }
-    let follow = &mut *stage.follow;
     let mut ended = || {
         if let Some(watch) = watch.as_mut().filter(|_| sampled.elapsed() >= SAMPLE) {
             sampled = Instant::now();
@@ -245,7 +259,7 @@ fn program(stage: &mut Stage<'_>, command: &Command, order: Order<'_>) -> Result
         }
         follow.cancelled() || server.as_mut().is_some_and(|(running, _)| running.ended().is_some())
     };
-    let ran = serving::run_to_end(&words, &env, &folder, &launch, command.timeout, &mut ended);
+    let ran = serving::run_to_end(&words, &env, &folder, &launcher.for_load(&output), command.timeout, &mut ended);
     let usage = watch.and_then(|mut watch| watch.finish(begun.elapsed(), &Clocks::default()));
     if let Some((running, server)) = &mut server
         && let Some(gone) = gone(running, server)
@@ -276,7 +290,7 @@ fn program(stage: &mut Stage<'_>, command: &Command, order: Order<'_>) -> Result
     let requests = picked.requests.or(rate.map(|rate| rate * finished.elapsed_s));
     let mut figures = picked.figures;
     for (metric, value) in used(usage.as_ref(), finished.cpu_s, requests) {
-        // What the program itself said comes first.
+        // The program's own figures win.
         figures.entry(metric).or_insert(value);
     }
     let clock = megahertz();
@@ -298,7 +312,7 @@ fn program(stage: &mut Stage<'_>, command: &Command, order: Order<'_>) -> Result
     })
 }
 
-/// CPU time per request of both sides, and the server's memory.
+/// Returns CPU time per request of both sides, and the server's memory.
 fn used(usage: Option<&ServerUsage>, load_cpu_s: f64, requests: Option<f64>) -> Vec<(Metric, f64)> {
     let each = |cpu_s: f64| requests.filter(|requests| *requests > 0.0).map(|requests| cpu_s * 1e9 / requests);
     let figures = [
@@ -312,12 +326,12 @@ fn used(usage: Option<&ServerUsage>, load_cpu_s: f64, requests: Option<f64>) -> 
         .collect()
 }
 
-/// Stands between a run and whoever follows it: a server that is gone ends the run.
+/// Observes a run, and ends it when the server is gone.
 struct Watcher<'a> {
     inner: &'a mut dyn Observer,
     server: Option<&'a mut Running>,
     clock: Option<f64>,
-    /// All of it goes before what is measured.
+    /// The whole load is a warm-up.
     warm_up: bool,
 }
 
@@ -326,7 +340,7 @@ impl Observer for Watcher<'_> {
         if self.warm_up {
             return self.inner.progress(&Progress { stage: BenchStage::WarmUp, ..progress.clone() });
         }
-        // The CPUs have work by now, and nothing is measured yet.
+        // The CPUs are busy by now, and the measured part has not begun.
         if progress.stage == BenchStage::WarmUp {
             self.clock = megahertz();
         }

@@ -1,4 +1,4 @@
-//! Figures in what a load program printed.
+//! Finds figures in a load program's output.
 
 use std::collections::BTreeMap;
 
@@ -20,24 +20,24 @@ const BYTES: [(&str, f64); 8] = [
     ("gib", 1024.0 * 1024.0 * 1024.0),
 ];
 
-/// What is picked from a program's output.
+/// The figures found in a program's output.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Picked {
     pub(super) figures: BTreeMap<Metric, f64>,
-    /// Requests answered, if it is asked and told.
+    /// Answered requests, if the plan has a pattern for them.
     pub(super) requests: Option<f64>,
 }
 
-/// Everything that is looked for.
+/// Finds all figures of the plan.
 ///
 /// # Errors
-/// What is missing, or cannot be read, in words.
+/// Which figure is missing or unreadable, in words.
 pub(super) fn pick(command: &Command, output: &str) -> Result<Picked, String> {
     let mut picked = Picked::default();
     if let Some(pattern) = &command.requests {
         let text = last(pattern, output, "number of requests")?;
         let answered = units::parse_number(&plain(text)).map_err(|why| unreadable("number of requests", &why))?;
-        // Where hardly anything was answered, that is the news, and not a figure that is missing.
+        // If hardly anything was answered, report this, and not a missing figure.
         if let Some(why) = command.burst.and_then(|burst| verify::burst_failure(burst, answered)) {
             return Err(why);
         }
@@ -45,7 +45,7 @@ pub(super) fn pick(command: &Command, output: &str) -> Result<Picked, String> {
     }
     for figure in &command.figures {
         let value = figure.find(output)?;
-        // As with our own figures: a ratio wants something to divide by.
+        // As with our own figures: a ratio needs a divisor.
         if value > 0.0 {
             picked.figures.insert(figure.metric, value);
         }
@@ -54,7 +54,7 @@ pub(super) fn pick(command: &Command, output: &str) -> Result<Picked, String> {
 }
 
 impl Figure {
-    /// The figure in its metric's own unit.
+    /// Returns the figure in its metric's unit.
     fn find(&self, output: &str) -> Result<f64, String> {
         let name = self.metric.name();
         let text = plain(last(&self.pattern, output, name)?);
@@ -70,7 +70,7 @@ impl Figure {
     }
 }
 
-/// The last match's first group, or all of it where there is no group.
+/// Returns the last match's first group, or the whole match without groups.
 fn last<'t>(pattern: &Regex, output: &'t str, what: &str) -> Result<&'t str, String> {
     let found = pattern.captures_iter(output).last().and_then(|captures| captures.get(1).or(captures.get(0)));
     let found = found.ok_or_else(|| format!("its output holds no {what}: nothing in it matches /{pattern}/"))?;
@@ -81,7 +81,7 @@ fn unreadable(what: &str, why: &str) -> String {
     format!("its output's {what} cannot be read: {why}")
 }
 
-/// A number as other programs write it, made one of ours: without spaces and thousands' commas, and with `us` for micro.
+/// Converts other programs' notation to ours: no spaces or thousands separators, `us` for micro.
 fn plain(text: &str) -> String {
     let text: String = text.chars().filter(|c| !c.is_whitespace() && !matches!(c, ',' | '_')).collect();
     let text = text.replace(['\u{b5}', '\u{3bc}'], "u");

@@ -1,12 +1,12 @@
-//! When a cell is done, and how long that may take.
+//! Decides when a cell is done, and estimates the time left.
 
 use std::time::Duration;
 
 use crate::plan::{LEAST_BLOCKS, Rules};
 use crate::result::Ended;
 
-/// Whether a cell makes no further block after this many, and why. `precision` is how far the widest interval of its primary
-/// ratios reaches; `over` is whether its share of the time is used up.
+/// Returns why a cell ends after this many blocks, or `None` to go on. `precision` is the reach of its widest primary
+/// interval; `over` means that its share of the time is used up.
 pub(crate) fn ended(rules: &Rules, blocks: usize, precision: Option<f64>, over: bool) -> Option<Ended> {
     if blocks >= rules.min_blocks && precision.is_some_and(|precision| precision <= rules.precision) {
         Some(Ended::Precise)
@@ -19,42 +19,42 @@ pub(crate) fn ended(rules: &Rules, blocks: usize, precision: Option<f64>, over: 
     }
 }
 
-/// When the share of a cell (from 0) is used up, since the beginning: time that earlier cells left over is for those after them,
-/// and time that they took too much of is not taken twice.
+/// Returns when the share of a cell (from 0) is used up, since the start. Time that earlier cells saved goes to later
+/// ones; time that they overran is not taken twice.
 pub(super) fn deadline(rules: &Rules, cell: usize, cells: usize) -> Option<Duration> {
     rules.max_time.map(|time| time.mul_f64((cell + 1) as f64 / cells.max(1) as f64))
 }
 
-/// How far an experiment is.
+/// The progress of an experiment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Progress {
-    /// Since the beginning.
+    /// Time since the start.
     pub(super) elapsed: Duration,
     /// Runs made since then.
     pub(super) runs: usize,
-    /// Of them, in the cell under way.
+    /// Runs in the current cell.
     pub(super) in_cell: usize,
-    /// Variants that take turns in it.
+    /// Its variants that still run.
     pub(super) variants: usize,
-    /// It is as precise as was asked.
+    /// Its intervals are as narrow as the rules ask.
     pub(super) precise: bool,
     /// Variants of each later cell.
     pub(super) later: Vec<usize>,
 }
 
-/// The least time that the rest takes, and the most, at the pace until now.
+/// Returns the minimum and maximum time for the rest, at the pace so far.
 pub(super) fn left(rules: &Rules, progress: &Progress) -> (Duration, Duration) {
     let Progress { elapsed, runs, in_cell, variants, precise, ref later } = *progress;
     let pace = elapsed.as_secs_f64() / runs.max(1) as f64;
     let later: usize = later.iter().sum();
     let rest = |blocks: usize| (blocks * variants).saturating_sub(in_cell) as f64 + (blocks * later) as f64;
-    // What is not precise yet takes another block at least.
+    // An imprecise cell needs at least one more block.
     let next = if precise { 0 } else { in_cell / variants.max(1) + 1 };
     let least = rest(rules.min_blocks).max((next * variants).saturating_sub(in_cell) as f64);
     let most = rest(rules.max_blocks.max(rules.min_blocks));
     let time = |runs: f64| Duration::try_from_secs_f64(runs * pace).unwrap_or(Duration::MAX);
     let over = rules.max_time.map_or(Duration::MAX, |time| time.saturating_sub(elapsed));
-    // Time does not end it before this.
+    // Time ends no cell before this.
     let over = over.max(time(rest(LEAST_BLOCKS)));
     (time(least.min(most)).min(over), time(most).min(over))
 }
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn what_is_left_follows_the_pace_until_now() {
         let so_far = Progress { elapsed: 8 * SECOND, runs: 4, in_cell: 4, variants: 2, precise: false, later: vec![] };
-        // Two seconds for each run: of ten at least, and sixteen at most, four are done.
+        // Two seconds per run: four of at least ten and at most sixteen are done.
         assert_eq!(left(&rules(), &so_far), (12 * SECOND, 24 * SECOND));
         let later = Progress { later: vec![2, 3], ..so_far.clone() };
         assert_eq!(left(&rules(), &later), ((12 + 50) * SECOND, (24 + 80) * SECOND));

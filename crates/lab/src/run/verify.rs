@@ -1,4 +1,4 @@
-//! What a record of our own load says of the run itself: whether it is worth anything, and what is doubtful about it.
+//! Checks a record of our own load: whether the run is usable, and what is doubtful.
 
 use oroshi_bench::record::PointRecord;
 use oroshi_bench::{Bottleneck, Failure, Load, Record};
@@ -7,17 +7,17 @@ use oroshi_words::units;
 
 use super::lengths;
 
-/// With a greater share of failed requests the failing is what was measured.
+/// With a greater share of failed requests, the run measures failing.
 const FAILED: f64 = 0.5;
-/// A share of errors that is worth a warning.
+/// A share of errors that deserves a warning.
 const ERRORS: f64 = 0.001;
-/// A change of level within a run that is worth a word.
+/// A change of level within a run that deserves a warning.
 const LEAST_SHIFT: f64 = 0.1;
 
-/// Why a run measured nothing but failures, if so.
+/// Returns why a run measured only failures, if it did.
 pub(super) fn failure(record: &Record) -> Option<String> {
     let (started, answered) = (record.requests.started, record.requests.answered);
-    // Of a run shorter than an answer all may have come after its end.
+    // A run shorter than an answer may receive every answer after its end.
     if answered == 0 && record.requests.completed == 0 {
         return Some(format!("nothing was answered{}", listed(record)));
     }
@@ -36,14 +36,14 @@ pub(super) fn failure(record: &Record) -> Option<String> {
     })
 }
 
-/// ` (timeout 12, status 3)`, or nothing.
+/// Writes ` (timeout 12, status 3)`, or nothing.
 fn listed(record: &Record) -> String {
     let errors = record.failures.iter().filter(|(failure, _)| failure.is_error());
     let errors: Vec<String> = errors.map(|(failure, n)| format!("{failure} {}", units::count(*n))).collect();
     if errors.is_empty() { String::new() } else { format!(" ({})", errors.join(", ")) }
 }
 
-/// What makes a run doubtful.
+/// Returns reasons to doubt a run.
 pub(super) fn warnings(record: &Record) -> Vec<String> {
     let grade = &record.grade;
     let advice = grade.advice.as_ref().map(|advice| format!(" ({advice})")).unwrap_or_default();
@@ -68,13 +68,13 @@ pub(super) fn warnings(record: &Record) -> Vec<String> {
     of_record.chain(bound).chain(errors).chain(lengths::too_few_rounds(record)).collect()
 }
 
-/// What a run alone says of other processes and machines. Here that is judged for the CPUs that the experiment may use, also for loads that are
-/// programs ([`disturbed`](crate::disturbed)), and two rules would contradict each other.
+/// Whether a warning is about other processes and machines. [`disturbed`](crate::disturbed) judges those for the CPUs
+/// of the experiment, and for load programs too; two rules would contradict each other.
 fn is_of_the_machine(warning: &str) -> bool {
     ["other processes used ", "another machine on this host took "].iter().any(|start| warning.starts_with(start))
 }
 
-/// Why a program's burst measured nothing but failures, or is not what was asked for, if so.
+/// Returns why a program's burst measured only failures, or has the wrong size.
 pub(super) fn burst_failure(burst: u64, answered: f64) -> Option<String> {
     let (sent, failed) = (burst as f64, burst as f64 - answered);
     let requests = units::plural(burst, "request");
@@ -87,16 +87,16 @@ pub(super) fn burst_failure(burst: u64, answered: f64) -> Option<String> {
     }
 }
 
-/// What makes a program's burst doubtful.
+/// Returns reasons to doubt a program's burst.
 pub(super) fn burst_warning(burst: u64, answered: f64) -> Option<String> {
     let share = (burst as f64 - answered) / burst.max(1) as f64;
     (share > ERRORS).then(|| format!("{} of the requests were not answered", units::percent(share)))
 }
 
-/// How a run did not stay as it began, if so: its throughput in a closed loop, its latency in an open one.
+/// Says how throughput (closed loop) or latency (open loop) shifted within a run, if it did.
 pub(super) fn shift(record: &Record) -> Option<String> {
     let width = record.series.width_s;
-    // The last point may be narrower; half a millisecond is lost in rounding.
+    // The last point may be narrower; rounding loses half a millisecond.
     let whole = |point: &&PointRecord| point.at_s + width <= record.elapsed_s + 5e-4;
     let points = record.series.points.iter().filter(whole);
     let closed = record.plan.load == Load::Closed;
@@ -127,7 +127,8 @@ mod tests {
     fn points(values: impl Iterator<Item = (u64, Option<u64>)>) -> Vec<PointRecord> {
         let point = |(index, (requests, p50_ns)): (usize, (u64, Option<u64>))| {
             let json = serde_json::json!({
-                "at_s": index as f64 / 10.0, "requests": requests, "errors": 0, "bytes": 0, "p50_ns": p50_ns, "p99_ns": null, "max_ns": null,
+                "at_s": index as f64 / 10.0, "requests": requests, "errors": 0, "bytes": 0, "p50_ns": p50_ns,
+                "p99_ns": null, "max_ns": null,
             });
             serde_json::from_value(json).unwrap()
         };
@@ -199,7 +200,7 @@ mod tests {
             "{said}"
         );
 
-        // In an open loop the rate is given, and latency is what may shift; points without answers are left out.
+        // An open loop fixes the rate, so only latency can shift; points without answers are left out.
         run.plan.load = Load::rate(60_000.0, Spacing::Constant, 0);
         run.series.points =
             points(levels.iter().map(|&level| (6000, (level > 5950.0).then_some((1e10 / level) as u64))));

@@ -1,4 +1,4 @@
-//! Why a server was not started, or not ended as it should be, or a command did not come to its end.
+//! Errors of starting and ending servers and commands.
 
 use std::io;
 use std::time::Duration;
@@ -6,43 +6,43 @@ use std::time::Duration;
 use oroshi_net::endpoint::EndpointError;
 
 use crate::keeper::KeeperError;
-use crate::place::PlaceError;
 use crate::template::TemplateError;
+use crate::workspace::WorkspaceError;
 
-/// Why a server cannot be measured. Everything that was begun has been ended again.
+/// Why a server cannot be measured. Everything that began has been ended again.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// It was asked to end before the server was ready.
+    /// The user ended it before the server was ready.
     #[error("ended before the server was ready")]
     Cancelled,
-    /// Correct the text.
+    /// Correct the template.
     #[error(transparent)]
     Template(#[from] TemplateError),
-    /// There is no port, or no path for a socket.
+    /// No port is free, or a socket's path is too long.
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    Workspace(#[from] WorkspaceError),
     /// Correct the URL.
     #[error("`{url}` cannot be asked whether the server is ready")]
     Url {
-        /// With everything filled in.
+        /// The URL, filled in.
         url: String,
-        /// What is wrong with it.
+        /// The defect.
         source: EndpointError,
     },
-    /// Give the file a path below the server's folder, and see the cause.
+    /// Give a path below the server's folder, and see the cause.
     #[error("could not write the server's file `{path}`: expected a relative path without `..`")]
     File {
-        /// As it was given.
+        /// The path as given.
         path: String,
-        /// What the system said, if it was asked.
+        /// The system's error, if any.
         source: Option<io::Error>,
     },
-    /// See the cause: the folder for output must be there, and have room.
+    /// See the cause: the output folder must exist and have room.
     #[error("could not open {path} for the server's output")]
     Output {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Install the program, or correct its name or the working folder, as the text says.
@@ -58,10 +58,10 @@ pub enum StartError {
         /// The last lines of its output.
         output: Vec<String>,
     },
-    /// End whatever answers there, or take another address: `{{port}}` is a free one.
+    /// End the server that answers there, or use another address: `{{port}}` is a free one.
     #[error("{url} answers before the server was started: that is another server")]
     Taken {
-        /// With everything filled in.
+        /// The URL, filled in.
         url: String,
     },
     /// The server's output says why.
@@ -72,31 +72,31 @@ pub enum StartError {
         /// The last lines of its output.
         output: Vec<String>,
     },
-    /// See its output; give it more time, or correct the URL or line that tells when it is ready.
+    /// See its output. Give it more time, or correct the URL or line that shows when it is ready.
     #[error("the server was not ready within {} s: {why}", .waited.as_secs_f64())]
     NotReady {
-        /// How long that was.
+        /// The time waited.
         waited: Duration,
-        /// What kept it, as far as can be seen.
+        /// The last obstacle, as far as known.
         why: String,
         /// The last lines of its output.
         output: Vec<String>,
     },
-    /// The process above the server did not do its work.
+    /// The keeper did not work.
     #[error(transparent)]
     Keeper(#[from] KeeperError),
-    /// Correct the first; what was begun did not end as it should either, so look for what it left behind.
+    /// Correct the first. The end failed too, so look for leftovers.
     #[error("{start}; {end}")]
     AndEnd {
         /// Why it was not started.
         start: Box<Self>,
-        /// What did not go well afterwards.
+        /// The failures of the end.
         end: StopError,
     },
 }
 
 impl StartError {
-    /// The last lines of the server's output, or of the step that failed.
+    /// Returns the last lines of the server's output, or of the failed step's.
     #[must_use]
     pub fn output(&self) -> &[String] {
         match self {
@@ -106,7 +106,7 @@ impl StartError {
         }
     }
 
-    /// Why it was not started, and apart from that what did not go well afterwards.
+    /// Splits into why it was not started, and the failures of the end.
     #[must_use]
     pub fn split(self) -> (Self, Option<StopError>) {
         match self {
@@ -116,29 +116,29 @@ impl StartError {
     }
 }
 
-/// What did not go well at the end of a server. Nothing can be done about it but look.
+/// Failures at the end of a server, to look into by hand.
 #[derive(Debug, thiserror::Error)]
 pub enum StopError {
-    /// Steps after the end that failed, processes that cannot be killed, a folder that stays.
+    /// Failed teardown steps, processes that cannot be killed, a folder that remains.
     #[error("after the server's end: {}", .0.join("; "))]
     Troubles(Vec<String>),
-    /// The process above the server was gone; what was left was killed as far as it is known.
+    /// The keeper was gone; known processes were killed.
     #[error(transparent)]
     Keeper(#[from] KeeperError),
 }
 
-/// Why a command did not come to its end.
+/// Why a command did not reach its end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// It was asked to end.
+    /// The user ended it.
     #[error("ended before the command was done")]
     Cancelled,
-    /// Give it more time, or less to do.
+    /// Give it more time, or less work.
     #[error("`{command}` was not done within {} s", .after.as_secs_f64())]
     Timeout {
         /// The command.
         command: String,
-        /// How long that was.
+        /// The time waited.
         after: Duration,
         /// The last lines of its output.
         output: Vec<String>,
@@ -146,15 +146,15 @@ pub enum RunError {
     /// Install the program, or correct its name or the working folder, as the text says.
     #[error("{0}")]
     Program(String),
-    /// See the cause: the folder for output must be there, and have room.
+    /// See the cause: the output folder must exist and have room.
     #[error("could not open {path} for the command's output")]
     Output {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The process above the command did not do its work.
+    /// The keeper did not work.
     #[error(transparent)]
     Keeper(#[from] KeeperError),
 }

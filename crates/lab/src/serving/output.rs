@@ -1,4 +1,4 @@
-//! What processes have written since a certain moment, read back from the file that it went to.
+//! Reads back what processes have written to a file since a given moment.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -9,33 +9,33 @@ use regex_lite::Regex;
 
 use crate::keeper::HEAD;
 
-/// The most that is read back at once, bytes.
+/// Maximum bytes read back at once.
 const MOST: u64 = 64 * 1024;
 
-/// A part of a file that grows.
+/// The part of a growing file that begins at a given moment.
 #[derive(Clone, Debug)]
 pub(super) struct Output {
     path: PathBuf,
     from: u64,
-    /// Up to where complete lines were looked at.
+    /// End of the complete lines already searched.
     seen: u64,
 }
 
 impl Output {
-    /// What will be written from now on. The file is made if it is not there.
+    /// Begins at the file's present end. Makes the file if it is missing.
     pub(super) fn from_now(path: &Path) -> io::Result<Self> {
         let length = OpenOptions::new().append(true).create(true).open(path)?.metadata()?.len();
         Ok(Self { path: path.to_owned(), from: length, seen: length })
     }
 
-    /// Lets [`has_line`](Self::has_line) look only at what will be written from now on.
+    /// Makes [`has_line`](Self::has_line) skip everything written so far.
     pub(super) fn look_from_now(&mut self) {
         self.seen = fs::metadata(&self.path).map_or(self.seen, |file| file.len());
     }
 
-    /// Whether one of the complete lines that have come since the last call matches.
+    /// Whether a complete line since the last call matches.
     pub(super) fn has_line(&mut self, pattern: &Regex) -> io::Result<bool> {
-        // The keeper has cut the middle out: what was not looked at yet is behind the beginning.
+        // The keeper has cut the middle out: the unread part is behind the kept beginning.
         let length = fs::metadata(&self.path)?.len();
         if length < self.seen {
             self.seen = HEAD.min(length);
@@ -43,7 +43,7 @@ impl Output {
         loop {
             let bytes = self.read(self.seen, MOST)?;
             let Some(end) = bytes.iter().rposition(|&byte| byte == b'\n').map(|end| end + 1) else {
-                // A line longer than that is none that anybody waits for.
+                // No pattern waits for a longer line.
                 self.seen += if bytes.len() as u64 == MOST { MOST } else { 0 };
                 return Ok(false);
             };
@@ -54,20 +54,20 @@ impl Output {
         }
     }
 
-    /// The last bytes as text, at most so many, from the beginning of a line where there is one.
+    /// Returns at most the last `most` bytes as text, from the beginning of a line if there is one.
     pub(super) fn tail(&self, most: usize) -> String {
         let length = fs::metadata(&self.path).map_or(0, |file| file.len());
-        // Where the middle was cut out, what came before this server may be gone.
+        // Where the middle was cut out, output before this server may be gone.
         let from = if length < self.from { HEAD.min(length) } else { self.from };
         let start = length.saturating_sub(most as u64).max(from);
-        // Read with the byte before it, which tells whether a line begins there.
+        // Includes the byte before, which tells whether a line begins here.
         let cut = start > from;
         let bytes = self.read(start - u64::from(cut), most as u64 + u64::from(cut)).unwrap_or_default();
         let skip = if cut { bytes.iter().position(|&byte| byte == b'\n').map_or(1, |end| end + 1) } else { 0 };
         String::from_utf8_lossy(bytes.get(skip..).unwrap_or_default()).into_owned()
     }
 
-    /// The last lines, at most so many.
+    /// Returns at most `count` last lines.
     pub(super) fn last_lines(&self, count: usize) -> Vec<String> {
         let text = self.tail(MOST as usize);
         let lines: Vec<&str> = text.lines().collect();
@@ -106,7 +106,7 @@ mod tests {
         assert!(!output.has_line(&ready).unwrap());
         assert_eq!(output.last_lines(9), ["one", "ready at 80", "three"]);
         assert_eq!(output.last_lines(2), ["ready at 80", "three"]);
-        // Cut within a line, and just at its beginning; and where there is no line to begin with.
+        // Cut within a line; at its beginning; without any line end.
         assert_eq!(output.tail(12), "three");
         assert_eq!(output.tail(14), "three");
         assert_eq!(output.tail(17), "ready at 80\nthree");

@@ -1,4 +1,4 @@
-//! Asking a server whether it answers.
+//! Checks whether a server answers.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,10 @@ use oroshi_bench::{Draft, Observer, Watching};
 use oroshi_net::Endpoint;
 use oroshi_net::tls::{ClientTlsOptions, Roots};
 
-/// Sends one request; it must come to a complete answer with a status below 500.
+/// Sends one request, and expects a complete answer with a status below 500.
 ///
 /// # Errors
-/// When it does not, or `given_up` says that nobody waits for it any more: what came instead, in words.
+/// Another outcome, in words; also when `given_up` ends the wait.
 pub(super) fn answers(url: &Endpoint, timeout: Duration, given_up: &mut dyn FnMut() -> bool) -> Result<(), String> {
     let draft = Draft {
         urls: vec![url.clone()],
@@ -17,13 +17,13 @@ pub(super) fn answers(url: &Endpoint, timeout: Duration, given_up: &mut dyn FnMu
         threads: Some(1),
         requests: Some(1),
         timeout,
-        // Whether its certificate is a good one is for whoever measures it.
+        // The measuring side checks certificates.
         tls: ClientTlsOptions { roots: Roots::Insecure, ..ClientTlsOptions::default() },
         watch: Watching::None,
         ..Draft::default()
     };
     let plan = draft.plan().map_err(|error| error.to_string())?;
-    // A connection and an answer, each within the timeout.
+    // Connection and answer have the timeout each.
     let mut waiting = Waiting { deadline: Instant::now() + 2 * timeout, given_up };
     let record = oroshi_bench::run(plan, &mut waiting).map_err(|error| error.to_string())?;
     match record.statuses.keys().next() {

@@ -1,4 +1,4 @@
-//! Why a connection could not be made: one name per cause.
+//! Failures of a connect: one name per cause.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -9,23 +9,24 @@ use thiserror::Error;
 use crate::address::{Peer, UnixAddress};
 use crate::tls::TlsError;
 
-/// Why a connection could not be made.
+/// The cause of a failed connect.
 #[derive(Debug, Error)]
 pub enum ConnectError {
-    /// Nobody listens there: start the server, or correct the address. A unix socket's file can outlive its server.
+    /// Nothing listens there: start the server, or correct the address. The file of a unix socket can outlive its
+    /// server.
     #[error("connection refused: nobody listens there")]
     Refused,
-    /// No answer before the deadline, or the kernel gave up asking: the server's backlog is full or a firewall drops
-    /// the packets. Look at the server's accept rate and its listen backlog (net.core.somaxconn).
+    /// No answer before the deadline, or the kernel gave up: the server's backlog is full or a firewall drops
+    /// packets. Check the server's accept rate and its listen backlog (net.core.somaxconn).
     #[error("no answer to the connect in time: the server's listen backlog is full, or packets are dropped")]
     Timeout,
     /// The unix socket's backlog was full until the deadline: the server accepts too slowly. Raise its listen backlog
     /// (and net.core.somaxconn) or connect less often.
     #[error("the unix socket's listen backlog stayed full: the server accepts too slowly, or its backlog is too small")]
     Backlog,
-    /// Every local port is in use for this destination (EADDRNOTAVAIL), most of them in TIME_WAIT: spread over
-    /// several source addresses, widen net.ipv4.ip_local_port_range, let the server close first, keep connections
-    /// alive, or use a unix socket.
+    /// Every local port is in use for this destination (EADDRNOTAVAIL), most of them in TIME_WAIT. Use several source
+    /// addresses or a unix socket, widen net.ipv4.ip_local_port_range, let the server close first, or keep
+    /// connections alive.
     #[error(
         "no local port is left for this destination: use several source addresses, a wider \
          net.ipv4.ip_local_port_range, or a unix socket"
@@ -34,42 +35,43 @@ pub enum ConnectError {
     /// The process or the system has no file descriptor left: raise `ulimit -n` (see `limits::ensure_descriptors`).
     #[error("no file descriptor is left: raise the limit (ulimit -n)")]
     Descriptors(#[source] io::Error),
-    /// The TLS handshake failed; the cause says how.
+    /// The TLS handshake failed; see the cause.
     #[error("the TLS handshake failed")]
     Tls(#[from] TlsError),
-    /// Not allowed: the unix socket's mode or a folder above it excludes this user, or a packet filter rejects.
+    /// Permission denied: the mode of the unix socket or of a folder above it excludes this user, or a packet filter
+    /// rejects.
     #[error("permission denied")]
     Permission(#[source] io::Error),
     /// There is no file at the unix socket's path: start the server, or correct the path.
     #[error("there is no unix socket {address}")]
     NotFound {
-        /// The name that was asked for.
+        /// The requested name.
         address: String,
     },
-    /// What stands at the path is no stream socket: correct the path.
+    /// The file at the path is not a stream socket: correct the path.
     #[error("{what}")]
     NotASocket {
-        /// A sentence that says what it is.
+        /// A sentence that describes the file.
         what: String,
     },
-    /// The network says that no way leads there: check the address and the routes.
+    /// The network is unreachable: check the address and the routes.
     #[error("the destination cannot be reached")]
     Unreachable(#[source] io::Error),
     /// The source address is not one of this machine's: give one that `ip address` lists.
     #[error("cannot connect from {address}")]
     Source {
-        /// The source that was to be used.
+        /// The configured source.
         address: IpAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Sources are given, but none of the destination's family: add one, or connect to an address of their family.
+    /// No configured source has the destination's family: add one, or connect to an address of their family.
     #[error("no source address has the family of {peer}")]
     NoSource {
         /// The destination.
         peer: SocketAddr,
     },
-    /// Anything else that the kernel can say.
+    /// Any other error of the kernel.
     #[error("could not connect")]
     Io(#[source] io::Error),
 }
@@ -93,7 +95,7 @@ impl ConnectError {
         }
     }
 
-    /// Every name that [`ConnectError::name`] gives, in the order of the variants.
+    /// Every result of [`ConnectError::name`], in the order of the variants.
     pub const NAMES: [&'static str; 12] = [
         "connect-refused",
         "connect-timeout",
@@ -109,8 +111,9 @@ impl ConnectError {
         "connect-other",
     ];
 
-    /// What a connect that its caller ended after too long a wait has failed of: TCP waits for the peer's answer, a
-    /// unix socket for nothing but room in the backlog.
+    /// Returns the error for a connect that the caller ended because it took too long.
+    ///
+    /// A TCP connect waits for the peer's answer, a unix connect only for room in the backlog.
     pub fn overdue(peer: &Peer) -> Self {
         match peer {
             Peer::Tcp(_) => ConnectError::Timeout,
@@ -146,8 +149,8 @@ impl ConnectError {
     pub(super) fn from_unix(errno: Errno, address: &UnixAddress) -> Self {
         match errno {
             Errno::NOENT => ConnectError::NotFound { address: address.to_string() },
-            // Linux answers ECONNREFUSED alike for a dead socket, an abstract name that nobody has, and any other file;
-            // and EACCES before it looks what the file is.
+            // Linux returns ECONNREFUSED for a dead socket, an unbound abstract name, and any other file; and EACCES
+            // before it checks the type of the file.
             Errno::CONNREFUSED | Errno::NOTSOCK | Errno::ACCESS => match address.explain() {
                 Some(what) => ConnectError::NotASocket { what },
                 None => Self::from_errno(errno),
@@ -160,8 +163,10 @@ impl ConnectError {
     }
 }
 
-/// Whether this machine has any address to reach the peer from. EADDRNOTAVAIL also says that there is none, for example
-/// with IPv6 switched off; a UDP socket, whose ports are its own, tells the two apart without sending anything.
+/// Whether this machine has any address to reach the peer from.
+///
+/// EADDRNOTAVAIL also means that there is none, for example with IPv6 switched off. A UDP socket has ports of its
+/// own, so it distinguishes the two without sending anything.
 fn has_source(peer: SocketAddr) -> bool {
     let any: IpAddr = if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     UdpSocket::bind((any, 0)).is_ok_and(|socket| socket.connect(peer).is_ok())

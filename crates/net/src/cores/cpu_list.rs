@@ -11,7 +11,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CpuList(Vec<usize>);
 
-/// The CPUs on which the calling thread may run (sched_getaffinity(2)): what taskset and a container's cpuset leave.
+/// Returns the CPUs on which the calling thread may run (sched_getaffinity(2)), as limited by taskset and cpusets.
 pub fn available_cpus() -> io::Result<CpuList> {
     let set = sched_getaffinity(None)?;
     Ok(CpuList((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()))
@@ -43,7 +43,7 @@ impl CpuList {
         self.0.iter().copied()
     }
 
-    /// How many there are.
+    /// Number of CPUs.
     #[expect(clippy::len_without_is_empty, reason = "it never is")]
     pub fn len(&self) -> usize {
         self.0.len()
@@ -54,13 +54,13 @@ impl CpuList {
         self.0.contains(&cpu)
     }
 
-    /// The CPU at this place, beginning anew after the last.
+    /// The CPU at this position, starting over after the last.
     pub(super) fn at(&self, place: usize) -> usize {
         self.0[place % self.0.len()]
     }
 }
 
-/// `0,2-3`: numbers and ranges between commas, in the order in which they are to be used.
+/// Parses `0,2-3`: numbers and ranges between commas, in order of use.
 impl FromStr for CpuList {
     type Err = CpuListError;
 
@@ -88,7 +88,7 @@ impl FromStr for CpuList {
     }
 }
 
-/// The same list, with neighbours joined: `0-3`.
+/// Prints the list with neighbours joined: `0-3`.
 impl fmt::Display for CpuList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rest = self.0.as_slice();
@@ -106,19 +106,19 @@ impl fmt::Display for CpuList {
     }
 }
 
-/// Why a text is no list of CPUs.
+/// The reason why a text is not a list of CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CpuListError {
     /// Write numbers and ranges with commas between them.
     #[error("`{text}` is no list of CPUs: expected numbers and ranges, for example 0,2-3")]
     Format {
-        /// What was given.
+        /// The given text.
         text: String,
     },
     /// Linux numbers CPUs from 0; see /sys/devices/system/cpu/online.
     #[error("`{text}`: there is no CPU {cpu}: the highest number possible is {}", CpuSet::MAX_CPU - 1)]
     TooLarge {
-        /// What was given.
+        /// The given text.
         text: String,
         /// The number.
         cpu: usize,
@@ -126,7 +126,7 @@ pub enum CpuListError {
     /// Name each CPU once.
     #[error("`{text}` names CPU {cpu} twice")]
     Twice {
-        /// What was given.
+        /// The given text.
         text: String,
         /// The number.
         cpu: usize,

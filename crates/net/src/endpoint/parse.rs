@@ -1,4 +1,4 @@
-//! Reading and writing the text of an endpoint.
+//! Parses and prints the text of an endpoint.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -9,7 +9,7 @@ use crate::address::{UnixAddress, UnixAddressError, shown};
 
 const SCHEMES: [&str; 5] = ["http", "https", "unix", "http+unix", "https+unix"];
 
-/// Reads one endpoint; the grammar stands at [`Endpoint`].
+/// Parses one endpoint; [`Endpoint`] documents the grammar.
 pub(super) fn endpoint(text: &str) -> Result<Endpoint, EndpointError> {
     if text.trim().is_empty() {
         return Err(EndpointError::Empty);
@@ -17,8 +17,8 @@ pub(super) fn endpoint(text: &str) -> Result<Endpoint, EndpointError> {
     read(text).map_err(|error| without_password(text, error))
 }
 
-/// Errors repeat the text, which they must not where it holds `user:password@`, wherever the mistake stands. A slash in the password
-/// makes it look like a bad port in front of a path.
+/// Replaces errors that would repeat a `user:password@`, wherever the mistake is. A slash in the password makes it
+/// look like a bad port before a path.
 fn without_password(text: &str, error: EndpointError) -> EndpointError {
     use EndpointError::{Host, NoScheme, Port, UnknownScheme};
     let before_query = text.split(['?', '#']).next().unwrap_or_default();
@@ -45,7 +45,7 @@ fn read(text: &str) -> Result<Endpoint, EndpointError> {
         "http" | "https" => {
             let scheme = if scheme == "http" { Scheme::Http } else { Scheme::Https };
             match rest.strip_prefix("unix:") {
-                // nginx writes proxy_pass this way. No host is meant: a port would have to follow the colon.
+                // nginx's form in proxy_pass. This is not a host: a port would have to follow the colon.
                 Some(rest) if rest.starts_with(['/', '@']) => unix(text, scheme, rest),
                 _ => tcp(text, scheme, rest),
             }
@@ -54,13 +54,13 @@ fn read(text: &str) -> Result<Endpoint, EndpointError> {
     }
 }
 
-/// Whether `unix:NAME` gives the same name back: no `:/` in it, nothing that is escaped for printing.
+/// Whether `unix:NAME` parses to the same name: it has no `:/` and nothing that printing escapes.
 pub(super) fn reads_back(name: &[u8]) -> bool {
     let text = shown(name);
     text.as_bytes() == name && !text.contains(":/") && !text.ends_with(':') && !text.starts_with("//")
 }
 
-/// Everything but RFC 3986's unreserved characters (section 2.3) as `%XX`.
+/// Writes everything but RFC 3986's unreserved characters (section 2.3) as `%XX`.
 pub(super) fn percent_encoded(bytes: &[u8]) -> String {
     let mut text = String::new();
     for &byte in bytes {
@@ -73,7 +73,7 @@ pub(super) fn percent_encoded(bytes: &[u8]) -> String {
     text
 }
 
-/// The known scheme in lower case, and what follows `:` (`unix`) or `://` (all others).
+/// Splits off the known scheme, in lower case, from the rest after `:` (`unix`) or `://` (all others).
 fn split_scheme(text: &str) -> Result<(&'static str, &str), EndpointError> {
     let value = shown(text.as_bytes());
     let before_colon = text.split(':').next().unwrap_or_default();
@@ -94,7 +94,7 @@ fn split_scheme(text: &str) -> Result<(&'static str, &str), EndpointError> {
     if let Some((scheme, _)) = text.split_once("://") {
         return Err(EndpointError::UnknownScheme { value, scheme: shown(scheme.as_bytes()), nearest: nearest(scheme) });
     }
-    // No scheme at all: `/run/app.sock`, `@name`, `localhost:8080`, `localhost/path`.
+    // No scheme: `/run/app.sock`, `@name`, `localhost:8080`, `localhost/path`.
     let suggestion = if text.starts_with(['/', '@', '.']) {
         format!("unix:{value}")
     } else if text.contains('/') {
@@ -105,7 +105,7 @@ fn split_scheme(text: &str) -> Result<(&'static str, &str), EndpointError> {
     Err(EndpointError::NoScheme { value, suggestion })
 }
 
-/// `host`, `host:port`, `[v6]:port`, then path and query.
+/// Parses `host`, `host:port`, `[v6]:port`, then path and query.
 fn tcp(text: &str, scheme: Scheme, rest: &str) -> Result<Endpoint, EndpointError> {
     let (authority, target) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     if let Some((_, host)) = authority.rsplit_once('@') {
@@ -148,7 +148,7 @@ fn tcp(text: &str, scheme: Scheme, rest: &str) -> Result<Endpoint, EndpointError
     let default = scheme.default_port();
     let port = match port {
         None => default,
-        // A sign would pass `parse`; a port has digits alone.
+        // `parse` would accept a sign; a port has digits only.
         Some(digits) => Some(digits)
             .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
             .and_then(|digits| digits.parse::<u16>().ok())
@@ -161,7 +161,7 @@ fn tcp(text: &str, scheme: Scheme, rest: &str) -> Result<Endpoint, EndpointError
     Ok(Endpoint { scheme, address: Address::Tcp { host, port }, authority, target })
 }
 
-/// `NAME`, `NAME:`, `NAME:/path?query`, where NAME is a path or `@name`.
+/// Parses `NAME`, `NAME:`, `NAME:/path?query`, where NAME is a path or `@name`.
 fn unix(text: &str, scheme: Scheme, rest: &str) -> Result<Endpoint, EndpointError> {
     let (name, target) = match rest.find(":/") {
         Some(colon) => (&rest[..colon], &rest[colon + 1..]),
@@ -178,7 +178,7 @@ fn unix(text: &str, scheme: Scheme, rest: &str) -> Result<Endpoint, EndpointErro
     Ok(Endpoint { scheme, address: Address::Unix(address), authority: "localhost".to_owned(), target })
 }
 
-/// `%2Frun%2Fapp.sock/path?query`.
+/// Parses `%2Frun%2Fapp.sock/path?query`.
 fn encoded_unix(text: &str, scheme: Scheme, rest: &str) -> Result<Endpoint, EndpointError> {
     let (encoded, target) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     if encoded.is_empty() {
@@ -188,7 +188,7 @@ fn encoded_unix(text: &str, scheme: Scheme, rest: &str) -> Result<Endpoint, Endp
     let name = percent_decoded(encoded)
         .map_err(|position| EndpointError::PercentEncoding { value: shown(text.as_bytes()), position })?;
     let address = match name.split_first() {
-        // The kernel's own spelling of an abstract name has a NUL where text has `@`.
+        // The kernel's spelling of an abstract name has a NUL instead of `@`.
         Some((b'@' | 0, name)) => UnixAddress::abstract_name(name),
         _ => UnixAddress::path(OsString::from_vec(name)),
     };
@@ -201,7 +201,7 @@ fn unix_error(text: &str, source: UnixAddressError) -> EndpointError {
     EndpointError::Unix { value: shown(text.as_bytes()), source }
 }
 
-/// An IPv6 address without brackets, an IPv4 address, or a name in lower case.
+/// Checks a host: an IPv6 address without brackets, an IPv4 address, or a name. Returns it in lower case.
 fn checked_host(host: &str) -> Result<String, &'static str> {
     if let Some(inside) = host.strip_prefix('[') {
         let inside = inside.strip_suffix(']').unwrap_or(inside);
@@ -228,7 +228,7 @@ fn checked_host(host: &str) -> Result<String, &'static str> {
     if host.len() > 253 {
         return Err("a host name has at most 253 bytes");
     }
-    // getaddrinfo reads `127.1` and `0x7f000001` as addresses; a name whose last label is a number is none.
+    // getaddrinfo reads `127.1` and `0x7f000001` as addresses; a name cannot have a number as its last label.
     let last = host.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
     if last.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err("expected an IPv4 address of four numbers from 0 to 255, or a name");
@@ -236,10 +236,10 @@ fn checked_host(host: &str) -> Result<String, &'static str> {
     Ok(host.to_ascii_lowercase())
 }
 
-/// Origin form: a slash in front, no fragment, and nothing that would end or split the request line.
+/// Checks the origin form: a leading slash, no fragment, no character that would end or split the request line.
 fn checked_target(text: &str, target: &str) -> Result<String, EndpointError> {
     let target = target.split('#').next().unwrap_or_default();
-    // `target` is a slice of `text`, so its distance from the start is the position a person counts to.
+    // `target` is a slice of `text`, so its distance from the start is the position in the user's text.
     let start = target.as_ptr() as usize - text.as_ptr() as usize;
     for (offset, character) in target.char_indices() {
         if character.is_ascii_graphic() {
@@ -258,7 +258,7 @@ fn checked_target(text: &str, target: &str) -> Result<String, EndpointError> {
     Ok(if target.starts_with('/') { target.to_owned() } else { format!("/{target}") })
 }
 
-/// The decoded bytes, or the offset of a `%` without two hexadecimal digits behind it.
+/// Decodes the text, or returns the offset of a `%` without two hexadecimal digits after it.
 fn percent_decoded(text: &str) -> Result<Vec<u8>, usize> {
     let bytes = text.as_bytes();
     let digit = |at: usize| bytes.get(at).and_then(|&byte| char::from(byte).to_digit(16));
@@ -277,13 +277,13 @@ fn percent_decoded(text: &str) -> Result<Vec<u8>, usize> {
     Ok(decoded)
 }
 
-/// The known scheme with the fewest changes from this one; the first such.
+/// Returns the first known scheme with the fewest changes from this one.
 fn nearest(scheme: &str) -> &'static str {
     let scheme: String = scheme.chars().take(32).collect::<String>().to_ascii_lowercase();
     SCHEMES.iter().copied().min_by_key(|known| changes(&scheme, known)).unwrap_or("http")
 }
 
-/// The Levenshtein distance.
+/// Returns the Levenshtein distance.
 fn changes(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();
@@ -360,7 +360,7 @@ mod tests {
         }
     }
 
-    /// text, words that the message holds.
+    /// text, words that the message has.
     const BAD: &[(&str, &[&str])] = &[
         ("", &["empty", "http://localhost:8080/"]),
         ("  ", &["empty"]),
@@ -436,7 +436,7 @@ mod tests {
             let message = endpoint(text).unwrap_err().to_string();
             assert!(message.contains("Authorization") && !message.contains("cret"), "{message}");
         }
-        // An @ elsewhere is none of a password's.
+        // An @ elsewhere does not end a password.
         for (text, word) in [("http://a:0/b@c", "no port"), ("a:80/b@c", "did you mean"), ("a/?b@c", "did you mean")] {
             let message = endpoint(text).unwrap_err().to_string();
             assert!(message.contains(word), "{text}: {message}");

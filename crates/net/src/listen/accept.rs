@@ -1,4 +1,4 @@
-//! Accepting, without ever spinning or giving up.
+//! Accepts connections; never spins, never gives up.
 
 use std::cell::Cell;
 use std::io;
@@ -23,15 +23,15 @@ use crate::unix::register;
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// A listening socket that is part of a runtime.
+/// A listening socket in a runtime.
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
     address: Peer,
-    /// How long the next accept waits first; None when the last one went well.
+    /// Delay before the next accept; None after a success.
     pause: Cell<Option<Duration>>,
     aborted: Cell<u64>,
-    /// Held for its drop, which removes the file.
+    /// Removes the file on drop.
     _file: Option<Arc<UnixFile>>,
 }
 
@@ -50,16 +50,14 @@ impl Listener {
         Ok(Listener { socket, address, pause: Cell::new(None), aborted: Cell::new(0), _file: file })
     }
 
-    /// The next connection, non-blocking and closed on exec. Dropping the future loses nothing.
+    /// Accepts the next connection, non-blocking and close-on-exec. Dropping the future loses nothing.
     ///
-    /// A connection that its client has given up before it was accepted is passed over and counted
-    /// ([`Listener::aborted`]).
+    /// Skips connections that the client closed before they were accepted, and counts them ([`Listener::aborted`]).
     ///
     /// # Errors
-    /// An error is news, not the end: log it and call again. When descriptors or memory run out, the first call says
-    /// so, and those that follow wait (5 ms, doubling up to 200 ms) and try until one succeeds; so a loop around this
-    /// neither spins nor floods a log. [`AcceptError::is_fatal`] tells the one error after which there is nothing
-    /// left to accept from.
+    /// An error is not final: log it and call again. When descriptors or memory run out, the first call returns an
+    /// error. Later calls wait (5 ms, doubling up to 200 ms) and retry until one succeeds, so a loop neither spins
+    /// nor floods a log. [`AcceptError::is_fatal`] identifies the one final error.
     pub async fn accept(&self) -> Result<Stream, AcceptError> {
         loop {
             let in_trouble = self.pause.get();
@@ -83,30 +81,30 @@ impl Listener {
                 Some(Errno::BADF | Errno::INVAL | Errno::NOTSOCK | Errno::OPNOTSUPP) => {
                     return Err(AcceptError::Closed(error));
                 }
-                // Whatever else there is concerns that one connection (accept(2) lists network errors it passes on).
+                // Any other error concerns that connection only (accept(2) passes network errors on).
                 _ => self.aborted.set(self.aborted.get() + 1),
             }
         }
     }
 
-    /// How many connections failed before they were accepted.
+    /// Number of connections that failed before they were accepted.
     pub fn aborted(&self) -> u64 {
         self.aborted.get()
     }
 
-    /// Whether a connection waits to be accepted, by the system's word. Of several sockets that listen at one address, this one's alone.
+    /// Whether a connection waits on this socket, asked of the kernel. Excludes other sockets at the same address.
     pub fn has_waiting(&self) -> bool {
         let mut polled = [PollFd::new(self, PollFlags::IN)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut polled, Some(&at_once)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Where it listens, with the port that port 0 has become.
+    /// The bound address, with the actual port for port 0.
     pub fn address(&self) -> &Peer {
         &self.address
     }
 
-    /// Where it listens, as text.
+    /// The bound address as text.
     pub fn local_address(&self) -> LocalAddress<'_> {
         LocalAddress(&self.address)
     }
@@ -132,20 +130,20 @@ impl AsFd for Listener {
     }
 }
 
-/// Why no connection was accepted this time.
+/// The reason why no connection was accepted.
 #[derive(Debug, Error)]
 pub enum AcceptError {
-    /// No file descriptor or memory for another connection; those that wait stay in the backlog. Raise `ulimit -n`,
-    /// or close idle connections.
+    /// No file descriptor or memory for another connection; waiting ones stay in the backlog. Raise `ulimit -n`, or
+    /// close idle connections.
     #[error("no file descriptor or memory is left to accept a connection: raise the limit (ulimit -n)")]
     Exhausted(#[source] io::Error),
-    /// The socket listens no more: it was shut down. Stop accepting.
+    /// The socket was shut down and no longer listens. Stop accepting.
     #[error("the listening socket is closed")]
     Closed(#[source] io::Error),
 }
 
 impl AcceptError {
-    /// Whether every further call will fail too.
+    /// Whether every further call fails too.
     pub fn is_fatal(&self) -> bool {
         matches!(self, AcceptError::Closed(_))
     }

@@ -1,4 +1,4 @@
-//! The file of a unix socket: who owns it, and when it is a leftover.
+//! The file of a unix socket: ownership, and removal of stale files.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -14,23 +14,24 @@ use super::ListenError;
 use crate::address::UnixAddress;
 use crate::{process, sys};
 
-/// A socket's file that this process made, removed on drop.
+/// A socket's file made by this process, removed on drop.
 #[derive(Debug)]
 pub(super) struct UnixFile {
     path: PathBuf,
-    /// The file itself, whatever its path leads to by now.
+    /// The file itself, independent of its path.
     file: OwnedFd,
     identity: (u64, u64),
-    /// A forked child shares the memory but not the ownership.
+    /// The owning process: a forked child shares the memory but not the ownership.
     process: u32,
 }
 
 impl UnixFile {
-    /// Owns the file that `bind` has just made. The path is kept absolute, so that a later change of the current
-    /// directory does not move it.
+    /// Takes ownership of the file that `bind` has just made. Keeps the absolute path, so a later change of the
+    /// current directory has no effect.
     ///
-    /// In a folder that others may write to, somebody may have replaced it already. A link to some other file must not have
-    /// that one's mode and owner changed: so it is opened for what it is, and all that follows goes by the descriptor.
+    /// In a folder that others may write to, someone may have replaced the file already. A symbolic link must not
+    /// redirect changes of mode and owner to another file. Therefore the file is opened without following links, and
+    /// all changes go through the descriptor.
     pub(super) fn own(path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
         let file = open(&path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
@@ -43,7 +44,7 @@ impl UnixFile {
     }
 
     pub(super) fn set_mode(&self, mode: u32) -> io::Result<()> {
-        // fchmod(2) takes no descriptor of this kind, but `/proc` leads to what it stands for.
+        // fchmod(2) does not take an O_PATH descriptor, but `/proc` leads to its file.
         fs::set_permissions(format!("/proc/self/fd/{}", self.file.as_raw_fd()), Permissions::from_mode(mode))
     }
 
@@ -58,14 +59,14 @@ impl Drop for UnixFile {
         let ours = self.process == std::process::id();
         // Another server may have put its own socket there since.
         if ours && identity(&self.path).is_ok_and(|now| now == self.identity) {
-            // A failure leaves a file that the next bind finds stale and replaces.
+            // If this fails, the next bind finds the file stale and replaces it.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Removes a socket's file on which nobody listens, and refuses anything else. An abstract name has no file: it is free again as soon as
-/// nobody has it.
+/// Removes a socket's file without a listener; refuses anything else. An abstract name has no file and is free as
+/// soon as its owner ends.
 pub(super) fn remove_stale(address: &UnixAddress) -> Result<(), ListenError> {
     let text = format!("unix:{address}");
     let other = |source| ListenError::Other { address: text.clone(), source };
@@ -80,32 +81,32 @@ pub(super) fn remove_stale(address: &UnixAddress) -> Result<(), ListenError> {
         return Err(ListenError::NotASocket { address: text, what });
     }
     refuse_if_in_use(address)?;
-    // Only the file that was asked: another server may have replaced it in the meantime.
+    // Only the file that was checked: another server may have replaced it since.
     if identity(path).is_ok_and(|now| now == (before.dev(), before.ino())) {
         fs::remove_file(path).map_err(other)?;
     }
     Ok(())
 }
 
-/// An error that says who listens there; none if nobody does.
+/// Returns an error with the listening process, if any.
 fn refuse_if_in_use(address: &UnixAddress) -> Result<(), ListenError> {
     let text = format!("unix:{address}");
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let probe = probe.map_err(|errno| ListenError::Other { address: text.clone(), source: errno.into() })?;
     match connect(&probe, address.kernel()) {
-        // Nobody there, or gone in the meantime: the bind that follows decides.
+        // No listener, or gone since: the following bind decides.
         Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(()),
         Ok(()) => Err(match sys::peer_pid(&probe) {
             Some(pid) if !process::exists(pid) => ListenError::LeftOver { address: text, pid },
             pid => ListenError::InUse { address: text, pid },
         }),
-        // Its backlog is full, or it is of another type, or not ours to ask: it is in use.
+        // The backlog is full, the type differs, or permission is denied: it is in use.
         Err(_) => Err(ListenError::InUse { address: text, pid: None }),
     }
 }
 
-/// Device and inode, which together name a file whatever its path.
+/// Returns device and inode, which together identify a file.
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let metadata = fs::symlink_metadata(path)?;
     Ok((metadata.dev(), metadata.ino()))
@@ -133,7 +134,7 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&precious), 0o600);
         assert_eq!(mode(&folder.path().join("elsewhere")), 0o755);
-        // Before that.
+        // A link that was there before `own`.
         assert!(UnixFile::own(&path).is_err());
         drop(file);
         assert!(path.symlink_metadata().is_ok(), "what is not ours stays");

@@ -1,4 +1,4 @@
-//! The client's end: which certificates it accepts, and which it shows.
+//! The client side of TLS: trusted and own certificates.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,36 +15,36 @@ use super::error::is_ca_as_server;
 use super::{TlsConfigError, TlsError, certificates, private_key};
 use crate::stream::{Stream, TlsStream};
 
-/// Which certificate authorities are trusted.
+/// The trusted certificate authorities.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Roots {
-    /// Those of this machine, which are loaded when TLS is first set up.
+    /// Those of this machine, loaded when TLS is first set up.
     #[default]
     System,
     /// Those of this machine, and those in these PEM files.
     SystemAnd(Vec<PathBuf>),
-    /// Those in these PEM files alone.
+    /// Only those in these PEM files.
     Only(Vec<PathBuf>),
-    /// Nothing is checked: anyone can answer in the server's place.
+    /// No check: anyone can impersonate the server.
     Insecure,
 }
 
-/// How a client does TLS.
+/// TLS options of a client.
 #[derive(Debug, Clone, Default)]
 pub struct ClientTlsOptions {
-    /// Who is trusted.
+    /// The trusted authorities.
     pub roots: Roots,
     /// PEM files with the client's own certificate chain and its private key, for servers that ask.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// The name to ask for and to check, instead of the URL's host.
+    /// The name for SNI and for the check, instead of the URL's host.
     pub server_name: Option<String>,
     /// Protocols offered by ALPN, the preferred first, for example `http/1.1`.
     pub alpn: Vec<Vec<u8>>,
-    /// Makes every handshake a full one. Otherwise a connection takes up an earlier session where the server allows it.
+    /// Makes every handshake a full one. Otherwise connections resume an earlier session if the server allows it.
     pub no_resumption: bool,
 }
 
-/// TLS towards one server. Cheap to clone; clones share the cache of sessions.
+/// TLS towards one server. Cheap to clone; clones share the session cache.
 #[derive(Debug, Clone)]
 pub struct ClientTls {
     config: Arc<ClientConfig>,
@@ -53,8 +53,8 @@ pub struct ClientTls {
 }
 
 impl ClientTls {
-    /// TLS towards `host` (a URL's host, an IPv6 address without brackets), unless the options name another. Reads
-    /// files, and this machine's roots where they are asked for.
+    /// Prepares TLS towards `host` (a URL's host, an IPv6 address without brackets), unless the options set another
+    /// name. Reads files, and this machine's roots if requested.
     pub fn new(options: &ClientTlsOptions, host: &str) -> Result<Self, TlsConfigError> {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -75,13 +75,13 @@ impl ClientTls {
         Ok(ClientTls { config: Arc::new(config), name, fixed_name: options.server_name.is_some() })
     }
 
-    /// The same towards another host, unless the options fixed the name.
+    /// Returns the same towards another host, unless the options set the name.
     pub fn with_host(&self, host: &str) -> Result<Self, TlsConfigError> {
         let name = if self.fixed_name { self.name.clone() } else { server_name(host)? };
         Ok(ClientTls { config: Arc::clone(&self.config), name, fixed_name: self.fixed_name })
     }
 
-    /// The handshake over a connected stream.
+    /// Performs the handshake over a connected stream.
     pub async fn connect(&self, stream: Stream) -> Result<Stream, TlsError> {
         let connector = TlsConnector::from(Arc::clone(&self.config));
         let stream = connector.connect(self.name.clone(), stream).await?;
@@ -93,10 +93,10 @@ fn server_name(name: &str) -> Result<ServerName<'static>, TlsConfigError> {
     ServerName::try_from(name.to_owned()).map_err(|_| TlsConfigError::Name { name: name.to_owned() })
 }
 
-/// What is trusted.
+/// The trusted certificates.
 struct Trusted {
     authorities: RootCertStore,
-    /// The certificates of the files that were given, each as it is.
+    /// The certificates from the configured files, unchanged.
     given: Vec<CertificateDer<'static>>,
 }
 
@@ -105,7 +105,7 @@ fn roots(system: bool, files: &[PathBuf]) -> Result<Trusted, TlsConfigError> {
     let mut given = Vec::new();
     if system {
         let mut found = rustls_native_certs::load_native_certs();
-        // Machines carry odd certificates beside good ones; what cannot be used is not trusted.
+        // System stores have some odd certificates; unusable ones are not trusted.
         authorities.add_parsable_certificates(found.certs);
         if authorities.is_empty() && files.is_empty() {
             return Err(TlsConfigError::NoSystemRoots { source: found.errors.drain(..).next() });
@@ -127,7 +127,7 @@ impl Trusted {
         builder: ConfigBuilder<ClientConfig, WantsVerifier>,
         provider: Arc<CryptoProvider>,
     ) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, TlsConfigError> {
-        // Nobody is trusted: that is an answer, which the builder below refuses to give.
+        // Without any authority nothing is trusted; the builder below would fail instead.
         if self.authorities.is_empty() {
             return Ok(builder.with_root_certificates(self.authorities));
         }
@@ -139,21 +139,22 @@ impl Trusted {
     }
 }
 
-/// Checks servers' certificates, and that each server holds the key of its certificate.
+/// Checks a server's certificate, and that the server has its key.
 #[derive(Debug)]
 struct Verifier {
     accepts: Accepts,
     provider: Arc<CryptoProvider>,
 }
 
-/// Which certificates are accepted.
+/// The accepted certificates.
 #[derive(Debug)]
 enum Accepts {
-    /// Any.
+    /// Any certificate.
     Anyone,
-    /// What an authority has signed, and a server that shows one of the given certificates itself, although it says CA:TRUE:
-    /// `openssl req -x509` makes them so. The authorities' verifier refuses these for that alone, after it has looked at their validity. Trust
-    /// in a certificate that may sign others includes trust in it for itself (RFC 5280, section 6.1: it is the trust anchor).
+    /// Certificates signed by an authority, and the configured certificates themselves, even with CA:TRUE: `openssl
+    /// req -x509` makes such certificates. The authorities' verifier refuses them only for that, after checking their
+    /// validity. Trust in a certificate that may sign others includes trust in itself (RFC 5280, section 6.1: it is
+    /// the trust anchor).
     SignedOrGiven { authorities: Arc<WebPkiServerVerifier>, given: Vec<CertificateDer<'static>> },
 }
 

@@ -1,4 +1,4 @@
-//! What goes wrong with TLS, before and during a handshake.
+//! TLS errors, before and during a handshake.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,27 +6,27 @@ use std::path::PathBuf;
 use rustls::{AlertDescription, CertificateError};
 use thiserror::Error;
 
-/// Why a handshake failed.
+/// The reason why a handshake failed.
 #[derive(Debug, Error)]
 pub enum TlsError {
-    /// The peer's certificate is not accepted: give its CA, connect under the name that it carries, or, knowing that
-    /// anyone can then answer, leave the check out.
+    /// The peer's certificate is not trusted. Add its CA, connect under a name in the certificate, or switch the
+    /// check off, knowing that anyone can then answer.
     #[error("the peer's certificate is not accepted")]
     Certificate(#[source] rustls::Error),
-    /// The server shows as its own a certificate that says CA:TRUE, as `openssl req -x509` makes them unless told otherwise, and
-    /// this very certificate was not given as trusted.
+    /// The server's own certificate says CA:TRUE, as `openssl req -x509` makes them by default, and this very
+    /// certificate is not configured as trusted.
     #[error(
-        "the server shows a CA's own certificate, which is trusted only where this very certificate is given as a CA file: give it, or have \
-         the server show one that a trusted CA has signed"
+        "the server shows a CA's own certificate, which is trusted only where this very certificate is given as a CA \
+         file: give it, or have the server show one that a trusted CA has signed"
     )]
     CaCertificate(#[source] rustls::Error),
-    /// The peer refused and said why: a missing or unknown client certificate, no common version or protocol.
+    /// The peer refused and sent a reason: a missing or unknown client certificate, no common version or protocol.
     #[error("the peer refused the handshake ({0:?})")]
     Alert(AlertDescription),
-    /// The peer answered with something that is not TLS: is it a plain HTTP port?
+    /// The peer's answer is not TLS: check whether it is a plain HTTP port.
     #[error("the peer does not speak TLS")]
     NotTls(#[source] rustls::Error),
-    /// The peer closed the connection within the handshake.
+    /// The peer closed the connection during the handshake.
     #[error("the peer closed the connection within the handshake")]
     Closed,
     /// The handshake did not end before the deadline.
@@ -35,7 +35,7 @@ pub enum TlsError {
     /// No TLS version, cipher suite or protocol in common, or the peer broke the protocol.
     #[error("the handshake failed")]
     Protocol(#[source] rustls::Error),
-    /// The connection failed within the handshake.
+    /// The connection failed during the handshake.
     #[error("the connection failed within the handshake")]
     Io(#[source] io::Error),
 }
@@ -60,23 +60,24 @@ impl From<io::Error> for TlsError {
     }
 }
 
-/// rustls hands on its verifier's error as an opaque one, whose text is the name of webpki's variant.
+/// Whether the error is webpki's CA-as-end-entity. rustls passes its verifier's error on as an opaque one, whose text
+/// is the name of webpki's variant.
 pub(super) fn is_ca_as_server(error: &rustls::Error) -> bool {
     matches!(error, rustls::Error::InvalidCertificate(CertificateError::Other(cause))
         if cause.0.to_string() == "CaUsedAsEndEntity")
 }
 
-/// Why TLS could not be set up.
+/// The reason why TLS could not be set up.
 #[derive(Debug, Error)]
 pub enum TlsConfigError {
-    /// The file cannot be read, or holds no such thing: check the path, and that it is PEM.
+    /// The file is unreadable, or lacks such an item: check the path, and that it is PEM.
     #[error("could not read {wanted} from {path}", path = path.display())]
     Pem {
         /// The file.
         path: PathBuf,
-        /// What was looked for.
+        /// The item.
         wanted: &'static str,
-        /// What is wrong.
+        /// The cause.
         source: rustls::pki_types::pem::Error,
     },
     /// The file holds a certificate that rustls does not accept as a root.
@@ -84,28 +85,28 @@ pub enum TlsConfigError {
     Root {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         source: rustls::Error,
     },
     /// No root certificates on this machine: install the package ca-certificates, or give the CA in a file.
     #[error("no root certificates were found on this machine: install ca-certificates, or give a CA file")]
     NoSystemRoots {
-        /// The first thing that went wrong while looking, if anything did.
+        /// The first error while searching, if any.
         source: Option<rustls_native_certs::Error>,
     },
-    /// The verifier for servers' certificates could not be made from the CA files: they hold no certificate that can be a root.
+    /// The CA files contain no certificate that can be a root, so no verifier for servers could be made.
     #[error("servers cannot be checked against the CA files")]
     Verifier {
-        /// What is wrong.
+        /// The cause.
         source: rustls::server::VerifierBuilderError,
     },
-    /// The certificate and the key do not belong together, or are of a kind that is not supported.
+    /// The certificate and the key do not match, or their type is not supported.
     #[error("the certificate and private key cannot be used together")]
     Identity(#[source] rustls::Error),
-    /// Neither a DNS name nor an IP address.
+    /// The name is neither a DNS name nor an IP address.
     #[error("`{name}` cannot be the name of a TLS server: expected a DNS name or an IP address")]
     Name {
-        /// What was given.
+        /// The given text.
         name: String,
     },
     /// The verifier for client certificates could not be made from the CA file.
@@ -113,7 +114,7 @@ pub enum TlsConfigError {
     ClientRoots {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         source: rustls::server::VerifierBuilderError,
     },
 }

@@ -1,4 +1,4 @@
-//! The server's end.
+//! The server side of TLS.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use tokio_rustls::TlsAcceptor;
 use super::{TlsConfigError, TlsError, certificates, private_key};
 use crate::stream::{Stream, TlsStream};
 
-/// How a server does TLS.
+/// TLS options of a server.
 #[derive(Debug, Clone, Default)]
 pub struct ServerTlsOptions {
-    /// Protocols taken by ALPN, the preferred first.
+    /// Protocols accepted by ALPN, the preferred first.
     pub alpn: Vec<Vec<u8>>,
     /// A PEM file of CAs: clients must show a certificate from one of them.
     pub client_roots: Option<PathBuf>,
 }
 
-/// TLS as a server. Cheap to clone; clones share the cache of sessions.
+/// TLS for a server. Cheap to clone; clones share the session cache.
 #[derive(Debug, Clone)]
 pub struct ServerTls {
     config: Arc<ServerConfig>,
 }
 
 impl ServerTls {
-    /// From PEM files: the certificate with its chain, the server's own first, and the private key.
+    /// Loads PEM files: the certificate with its chain, the server's own first, and the private key.
     pub fn from_files(
         certificate: impl Into<PathBuf>,
         key: impl Into<PathBuf>,
@@ -37,7 +37,8 @@ impl ServerTls {
         Self::new(certificates(&certificate.into())?, private_key(&key.into())?, options)
     }
 
-    /// From DER: the certificate with its chain, the server's own first, and the private key (PKCS#8, PKCS#1 or SEC1).
+    /// Loads DER: the certificate with its chain, the server's own first, and the private key (PKCS#8, PKCS#1 or
+    /// SEC1).
     pub fn from_der(chain: Vec<Vec<u8>>, key: Vec<u8>, options: &ServerTlsOptions) -> Result<Self, TlsConfigError> {
         let key = PrivateKeyDer::try_from(key)
             .map_err(|why| TlsConfigError::Identity(rustls::Error::General(why.to_owned())))?;
@@ -71,7 +72,7 @@ impl ServerTls {
         Ok(ServerTls { config: Arc::new(config) })
     }
 
-    /// The handshake over an accepted stream.
+    /// Performs the handshake over an accepted stream.
     pub async fn accept(&self, stream: Stream) -> Result<Stream, TlsError> {
         let stream = TlsAcceptor::from(Arc::clone(&self.config)).accept(stream).await?;
         Ok(Stream::Tls(Box::new(TlsStream(stream.into()))))

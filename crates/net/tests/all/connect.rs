@@ -1,4 +1,4 @@
-//! Every way in which a connection can be made, and every name that its failure can have, from a real cause.
+//! Every way to connect, and every name of a failure, from a real cause.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +18,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Sends some bytes each way, with a plain and with a gathered write, and sees the end of the stream.
+/// Sends some bytes each way, with a plain and a vectored write, and reads to the end of the stream.
 async fn talk(mut client: Stream, mut server: Stream) {
     assert_eq!(client.try_write(b"").unwrap_or(0), 0);
     client.write_all(b"hello").await.unwrap();
@@ -43,7 +43,7 @@ fn a_connection_that_is_kept_tells_when_it_is_not_to_be_used_again() {
                 let listener = listener(address).into_listener().unwrap();
                 let mut client = connect(&listener.local_address().peer()).await.unwrap().stream;
                 let mut server = listener.accept().await.unwrap();
-                // Some use, after which it is known to be drained.
+                // After some use the socket is known to be drained.
                 server.write_all(b"hello").await.unwrap();
                 assert_eq!(client.read(&mut [0; 16]).await.unwrap(), 5);
                 assert!(client.seems_quiet() && client.seems_quiet() && client.is_quiet());
@@ -52,11 +52,11 @@ fn a_connection_that_is_kept_tells_when_it_is_not_to_be_used_again() {
                 } else {
                     server.write_all(b"x").await.unwrap();
                 }
-                // Loopback, too, delivers when it gets to it.
+                // Loopback also delivers with a delay.
                 while client.is_quiet() {
                     tokio::task::yield_now().await;
                 }
-                // The runtime looks at its sockets some time; until then nothing is seen.
+                // The runtime polls its sockets only now and then.
                 while client.seems_quiet() {
                     tokio::task::yield_now().await;
                 }
@@ -119,7 +119,7 @@ fn the_first_bytes_go_out_with_the_connection() {
                 server.read_exact(&mut received).await.unwrap();
                 assert_eq!(received, [first, b" again"].concat());
             }
-            // What does not fit is for the caller to write.
+            // The caller has to write the rest.
             let large = vec![7; 20_000_000];
             let connected = connector.connect_sending(listener.address(), None, &large).await.unwrap();
             assert!((1..large.len()).contains(&connected.sent), "{}", connected.sent);
@@ -161,7 +161,7 @@ fn options_reach_the_socket() {
         };
         let stream = Connector::new(options).connect(listener.address(), None).await.unwrap().stream;
         assert!(!sockopt::tcp_nodelay(&stream).unwrap());
-        // The kernel doubles what it is given, for its own bookkeeping (socket(7)).
+        // The kernel doubles the value, for its own bookkeeping (socket(7)).
         assert_eq!(sockopt::socket_recv_buffer_size(&stream).unwrap(), 200_000);
         assert_eq!(sockopt::socket_send_buffer_size(&stream).unwrap(), 400_000);
         let stream = connect(listener.address()).await.unwrap().stream;
@@ -200,7 +200,7 @@ fn a_deadline_that_is_far_does_not_matter() {
     }
 }
 
-/// How a connect ends, the same whether there is something to send or not.
+/// Returns the error of a connect, and checks that it is the same with and without bytes to send.
 #[track_caller]
 fn fails(peer: &Peer) -> ConnectError {
     let connector = Connector::new(ConnectorOptions::default());
@@ -217,7 +217,7 @@ fn unix_peer(path: impl Into<std::path::PathBuf>) -> Peer {
 
 #[test]
 fn refused_where_nobody_listens() {
-    // Bound, so that nobody else gets the port, but not listening.
+    // Bound, so that no other socket gets the port, but not listening.
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
     rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
     let address = SocketAddr::try_from(rustix::net::getsockname(&socket).unwrap()).unwrap();
@@ -255,7 +255,7 @@ fn a_socket_without_permission_is_named_so() {
     let path = folder.path().join("socket");
     let _listener = UnixListener::bind(&path).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).unwrap();
-    // Root may do anything by these two capabilities. They belong to a thread, and this one ends with the test.
+    // These two capabilities let root connect anywhere. They belong to a thread, and this one ends with the test.
     let mut sets = capabilities(None).unwrap();
     sets.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
     set_capabilities(None, sets).unwrap();
@@ -264,14 +264,14 @@ fn a_socket_without_permission_is_named_so() {
 
 #[test]
 fn a_destination_without_a_way_is_unreachable() {
-    // TCP has no way to a multicast group, whatever the routes.
+    // TCP cannot reach a multicast group, whatever the routes.
     assert_eq!(fails(&Peer::Tcp("224.0.0.1:80".parse().unwrap())).name(), "connect-unreachable");
 }
 
 #[test]
 fn a_source_that_is_not_here_is_named() {
     let listener = listener("127.0.0.1:0");
-    // TEST-NET-1 (RFC 5737) is nobody's address.
+    // TEST-NET-1 (RFC 5737) is never assigned.
     for (source, text) in [("192.0.2.1", "192.0.2.1"), ("::1", "127.0.0.1")] {
         let sources = vec![source.parse().unwrap()];
         let connector = Connector::new(ConnectorOptions { sources, ..ConnectorOptions::default() });
@@ -281,7 +281,7 @@ fn a_source_that_is_not_here_is_named() {
     }
 }
 
-/// Connections that fill a unix listener's backlog.
+/// Opens connections until a unix listener's backlog is full.
 async fn fill(connector: &Connector, peer: &Peer) -> (Vec<Stream>, ConnectError) {
     let mut waiting = Vec::new();
     loop {
@@ -305,7 +305,7 @@ fn a_full_unix_backlog_is_waited_for() {
             assert!(!waiting.is_empty());
             assert_eq!(ConnectError::overdue(&peer).name(), "connect-backlog");
 
-            // With room, the connect that waits goes through, with a deadline or without.
+            // With room, the waiting connect succeeds, with a deadline or without.
             for deadline in [None, Some(Instant::now() + Duration::from_secs(3600))] {
                 let (connector, peer) = (Rc::clone(&connector), peer.clone());
                 let late = tokio::task::spawn_local(async move { connector.connect(&peer, deadline).await });
@@ -324,7 +324,7 @@ fn a_full_tcp_backlog_times_out() {
         let listener = narrow_listener("127.0.0.1:0").into_listener().unwrap();
         let connector = Connector::new(ConnectorOptions::default());
         let mut waiting = Vec::new();
-        // The kernel takes the backlog and one, then drops what comes.
+        // The kernel accepts the backlog and one more, then drops packets.
         let error = loop {
             let deadline = Some(Instant::now() + Duration::from_millis(200));
             match connector.connect(listener.address(), deadline).await {
@@ -342,18 +342,18 @@ fn a_full_tcp_backlog_times_out() {
     });
 }
 
-/// Moves this thread into a network of its own, with two local ports. Says why not where that is not allowed.
+/// Moves this thread into a network of its own, with two local ports. Returns the reason if that is not allowed.
 #[allow(unsafe_code)]
 fn enter_a_small_network() -> Result<(), &'static str> {
     use rustix::thread::{UnshareFlags, unshare_unsafe};
-    // SAFETY: a thread's network namespace concerns the sockets that it makes from here on, and no memory.
+    // SAFETY: a thread's network namespace affects only sockets that it makes later, and no memory.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|_| "a network namespace needs root (CAP_SYS_ADMIN)")?;
     std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40001").map_err(|_| "sysctls are read-only")?;
     let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
     if up.is_ok_and(|status| status.success()) { Ok(()) } else { Err("`ip` (iproute2) is missing, or failed") }
 }
 
-/// Needs CAP_SYS_ADMIN and iproute2; elsewhere it is skipped, as a port range belongs to the whole machine.
+/// Needs CAP_SYS_ADMIN and iproute2; otherwise skipped, because a port range belongs to the whole machine.
 #[test]
 fn used_up_ports_are_named_so() {
     if let Err(why) = enter_a_small_network() {
@@ -368,7 +368,7 @@ fn used_up_ports_are_named_so() {
         let error = connector.connect(&peer, None).await.unwrap_err();
         assert_eq!(error.name(), "ports-exhausted", "{error}");
 
-        // Another destination has the ports anew, and so has another source, bound late.
+        // Another destination, or another source with late binding, has all ports again.
         let other = TcpListener::bind("127.0.0.1:81").unwrap();
         connector.connect(&Peer::Tcp(other.local_addr().unwrap()), None).await.unwrap();
         let sources = vec!["127.0.0.2".parse().unwrap()];
@@ -379,7 +379,7 @@ fn used_up_ports_are_named_so() {
     });
 }
 
-/// With nobody there, a connect whose source port is its destination would meet itself and seem to succeed.
+/// Without a listener, a connect whose source port equals its destination would meet itself and seem to succeed.
 #[test]
 fn a_connection_to_itself_is_refused() {
     if let Err(why) = enter_a_small_network() {
@@ -414,7 +414,7 @@ fn without_descriptors() {
             }
         };
         assert_eq!(error.name(), "descriptors-exhausted", "{error}");
-        // And the connector goes on once there is room.
+        // The connector continues once there is room.
         held.pop();
         connect(listener.address()).await.unwrap();
     });

@@ -1,4 +1,4 @@
-//! Threads with runtimes, and the timer that they pace themselves with.
+//! Threads with runtimes, and their timer.
 
 use std::cell::Cell;
 use std::rc::Rc;

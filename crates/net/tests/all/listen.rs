@@ -41,7 +41,7 @@ fn addresses_are_read_in_every_form() {
         assert_ne!(bound.port(), 0);
         let text = listener.local_address().to_string();
         assert!(text.starts_with(shown) && text.ends_with(&format!(":{}", bound.port())), "{address}: {text}");
-        // For people, all addresses are not one of them.
+        // In displayed addresses, "all addresses" is not one of them.
         let all = match address {
             "0.0.0.0:0" => format!("https://0.0.0.0:{}/", bound.port()),
             "[::]:0" => format!("https://*:{}/", bound.port()),
@@ -87,7 +87,7 @@ fn an_address_in_use_or_elsewhere_is_refused() {
     let first = listener("127.0.0.1:0");
     let error = refused(&first.local_address().to_string());
     assert!(matches!(error, ListenError::InUse { .. }), "{error}");
-    // TEST-NET-1 (RFC 5737) is nobody's address.
+    // TEST-NET-1 (RFC 5737) is never assigned.
     assert!(matches!(refused("192.0.2.1:80"), ListenError::NoSuchAddress { .. }));
     let name = abstract_address();
     let _first = listener(&name);
@@ -106,7 +106,7 @@ fn cores_share_a_port_or_a_socket() {
             let peer = all[0].local_address().peer();
             let all: Vec<_> = all.into_iter().map(|one| one.into_listener().unwrap()).collect();
             connect(&peer).await.unwrap();
-            // Whichever the kernel chose has it.
+            // The kernel chooses which one gets it.
             let mut accepts: Vec<_> = all.iter().map(|one| Box::pin(one.accept())).collect();
             std::future::poll_fn(|cx| {
                 let ready = accepts.iter_mut().find_map(|one| match one.as_mut().poll(cx) {
@@ -152,7 +152,7 @@ fn a_live_socket_with_a_full_backlog_is_not_replaced() {
     assert!(matches!(error, ListenError::InUse { .. }), "{error}");
 }
 
-/// Connections that fill the backlog.
+/// Opens connections until the backlog is full.
 fn fill(path: &Path) -> Vec<rustix::fd::OwnedFd> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
     let mut held = Vec::new();
@@ -260,7 +260,7 @@ fn accepting_without_descriptors() {
             assert!(matches!(error, AcceptError::Exhausted(_)) && !error.is_fatal(), "{error}");
             assert!(!accepted.is_empty() && accepted.len() < 20);
 
-            // From here on it waits, without a word, until there is room.
+            // From here on it waits silently until there is room.
             let next = tokio::task::spawn_local(async move { (listener.accept().await, listener) });
             for _ in 0..10 {
                 tokio::task::yield_now().await;
@@ -269,10 +269,10 @@ fn accepting_without_descriptors() {
             accepted.pop();
             let (stream, listener) = next.await.unwrap();
             accepted.push(stream.unwrap());
-            // It is news again when it happens again.
+            // It is reported again when it happens again.
             assert!(matches!(listener.accept().await, Err(AcceptError::Exhausted(_))));
             setrlimit(Resource::Nofile, before).unwrap();
-            // All that were connected but the one that was closed.
+            // All connections except the closed one.
             while accepted.len() < 19 {
                 accepted.push(listener.accept().await.unwrap());
             }

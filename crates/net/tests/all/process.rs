@@ -1,4 +1,4 @@
-//! What belongs to a whole process: inherited sockets, limits, signals. Each case runs in a process of its own.
+//! Properties of a whole process: inherited sockets, limits, signals. Each case runs in its own process.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -14,14 +14,14 @@ use oroshi_testkit::test_name;
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 use tokio::io::AsyncWriteExt;
 
-/// The sockets become descriptors 3 and 4 of the child: the shell moves its standard input and output there.
+/// Runs the test with the sockets as descriptors 3 and 4: the shell moves its standard input and output there.
 fn with_sockets(test: &str, shell: &str, third: impl Into<OwnedFd>, fourth: impl Into<OwnedFd>) -> Command {
     let mut command = in_a_process(test, &format!("exec 3<&0 4>&1 </dev/null >&2; {shell}"));
     command.stdin(Stdio::from(third.into())).stdout(Stdio::from(fourth.into())).stderr(Stdio::piped());
     command
 }
 
-/// The child's report, which is on its standard error as its standard output is a socket.
+/// Checks the child's report on its standard error, because its standard output is a socket.
 fn must_pass_on_stderr(mut command: Command) {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
@@ -111,7 +111,7 @@ fn naming_an_own_socket() {
     use std::os::fd::{AsFd, AsRawFd};
     let listener = listener("127.0.0.1:0");
     let variable = format!("a={}", listener.as_fd().as_raw_fd());
-    // SAFETY: this process runs this one test, and no other thread of it reads the environment meanwhile.
+    // SAFETY: this process runs only this test, and no other thread reads the environment meanwhile.
     unsafe { std::env::set_var("SERVER_STARTER_PORT", variable) };
     let message = inherited().unwrap_err().to_string();
     assert!(message.contains("was opened by this process itself"), "{message}");

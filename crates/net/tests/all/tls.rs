@@ -1,4 +1,4 @@
-//! TLS over TCP and unix sockets, what is agreed on, and every way in which a handshake fails.
+//! TLS over TCP and unix sockets: negotiated parameters, and every way in which a handshake fails.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,11 +15,11 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A certificate authority, a server's certificate for `localhost` and 127.0.0.1, and a client's.
-struct World(Identity);
+struct TestCa(Identity);
 
-impl World {
+impl TestCa {
     fn new() -> Self {
-        World(Identity::new())
+        TestCa(Identity::new())
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -30,7 +30,7 @@ impl World {
         ServerTls::from_files(self.path("server.pem"), self.path("server.key"), options).unwrap()
     }
 
-    /// Trusts this world's authority alone.
+    /// Client options that trust only this authority.
     fn options(&self) -> ClientTlsOptions {
         self.0.trusted()
     }
@@ -40,7 +40,7 @@ impl World {
     }
 }
 
-/// One connection: both ends of the handshake at once.
+/// Makes one connection: both ends of the handshake at once.
 async fn meet(
     address: &str,
     server: &ServerTls,
@@ -58,9 +58,9 @@ fn connector(options: &ClientTlsOptions, host: &str) -> Connector {
     Connector::new(ConnectorOptions { tls, ..ConnectorOptions::default() })
 }
 
-/// How a handshake with these client options ends for the client.
-fn handshake(world: &World, server: &ServerTlsOptions, options: &ClientTlsOptions, host: &str) -> Result<(), TlsError> {
-    let (server, connector) = (world.server(server), connector(options, host));
+/// Returns the client's result of a handshake with these options.
+fn handshake(ca: &TestCa, server: &ServerTlsOptions, options: &ClientTlsOptions, host: &str) -> Result<(), TlsError> {
+    let (server, connector) = (ca.server(server), connector(options, host));
     match on_a_core(meet("127.0.0.1:0", &server, &connector)).0 {
         Ok(connected) => {
             assert!(connected.tls.is_some());
@@ -73,10 +73,10 @@ fn handshake(world: &World, server: &ServerTlsOptions, options: &ClientTlsOption
 
 #[test]
 fn bytes_go_through_tcp_unix_and_abstract_sockets() {
-    let world = World::new();
-    let unix = format!("unix:{}", world.path("socket").display());
-    let server = world.server(&ServerTlsOptions { alpn: vec![b"http/1.1".to_vec()], ..ServerTlsOptions::default() });
-    let options = ClientTlsOptions { alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()], ..world.options() };
+    let ca = TestCa::new();
+    let unix = format!("unix:{}", ca.path("socket").display());
+    let server = ca.server(&ServerTlsOptions { alpn: vec![b"http/1.1".to_vec()], ..ServerTlsOptions::default() });
+    let options = ClientTlsOptions { alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()], ..ca.options() };
     for address in ["127.0.0.1:0", &unix, &abstract_address()] {
         on_a_core(async {
             let (client, accepted) = meet(address, &server, &connector(&options, "localhost")).await;
@@ -112,10 +112,10 @@ fn bytes_go_through_tcp_unix_and_abstract_sockets() {
 
 #[test]
 fn try_write_stops_when_the_buffers_are_full() {
-    let world = World::new();
-    let server = world.server(&ServerTlsOptions::default());
+    let ca = TestCa::new();
+    let server = ca.server(&ServerTlsOptions::default());
     on_a_core(async {
-        let (client, accepted) = meet("127.0.0.1:0", &server, &connector(&world.options(), "localhost")).await;
+        let (client, accepted) = meet("127.0.0.1:0", &server, &connector(&ca.options(), "localhost")).await;
         let (mut client, mut accepted) = (client.unwrap().stream, accepted.unwrap());
         let block = [7; 65536];
         let mut sent = 0;
@@ -126,7 +126,7 @@ fn try_write_stops_when_the_buffers_are_full() {
             }
         };
         assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
-        // Everything that was taken arrives once it is flushed.
+        // All accepted bytes arrive after the flush.
         let flushing = tokio::task::spawn_local(async move {
             client.flush().await.unwrap();
             client
@@ -140,24 +140,24 @@ fn try_write_stops_when_the_buffers_are_full() {
 
 #[test]
 fn the_servers_certificate_is_checked() {
-    let world = World::new();
+    let ca = TestCa::new();
     let none = ServerTlsOptions::default();
-    handshake(&world, &none, &world.options(), "localhost").unwrap();
-    handshake(&world, &none, &world.options(), "127.0.0.1").unwrap();
+    handshake(&ca, &none, &ca.options(), "localhost").unwrap();
+    handshake(&ca, &none, &ca.options(), "127.0.0.1").unwrap();
 
-    let error = handshake(&world, &none, &world.options(), "example.com").unwrap_err();
+    let error = handshake(&ca, &none, &ca.options(), "example.com").unwrap_err();
     assert!(matches!(error, TlsError::Certificate(_)), "{error:?}");
-    let named = ClientTlsOptions { server_name: Some("localhost".to_owned()), ..world.options() };
-    handshake(&world, &none, &named, "example.com").unwrap();
+    let named = ClientTlsOptions { server_name: Some("localhost".to_owned()), ..ca.options() };
+    handshake(&ca, &none, &named, "example.com").unwrap();
 
-    let stranger = World::new();
-    let error = handshake(&world, &none, &stranger.options(), "localhost").unwrap_err();
+    let stranger = TestCa::new();
+    let error = handshake(&ca, &none, &stranger.options(), "localhost").unwrap_err();
     assert!(matches!(error, TlsError::Certificate(_)), "{error:?}");
     let insecure = ClientTlsOptions { roots: Roots::Insecure, ..ClientTlsOptions::default() };
-    handshake(&world, &none, &insecure, "example.com").unwrap();
+    handshake(&ca, &none, &insecure, "example.com").unwrap();
 }
 
-/// A certificate that signs itself, for `localhost`, and how a handshake with its server ends for one who was given another or this one.
+/// A self-signed certificate for `localhost`, with its server.
 struct SelfSigned {
     folder: TempDir,
 }
@@ -195,7 +195,7 @@ fn a_self_signed_certificate_that_says_ca_true_is_accepted_where_it_is_given() {
     let given = |of: &SelfSigned| Roots::Only(vec![of.path("own.pem")]);
     own.meets(given(&own), "localhost").unwrap();
     own.meets(Roots::SystemAnd(vec![own.path("own.pem")]), "localhost").unwrap();
-    // Its name still counts, and its time; and nobody else's does for it.
+    // Its name and validity are still checked; and other certificates do not count.
     let error = own.meets(given(&own), "example.com").unwrap_err();
     assert!(matches!(error, TlsError::Certificate(_)), "{error:?}");
     let expired = SelfSigned::new(|params| params.not_after = rcgen::date_time_ymd(2001, 1, 1));
@@ -206,27 +206,27 @@ fn a_self_signed_certificate_that_says_ca_true_is_accepted_where_it_is_given() {
     assert!(error.to_string().contains("given as a CA file"), "{error}");
     let error = own.meets(Roots::Only(Vec::new()), "localhost").unwrap_err();
     assert!(matches!(error, TlsError::CaCertificate(_)), "{error:?}");
-    // One that says CA:FALSE was accepted all along.
+    // A certificate with CA:FALSE was accepted all along.
     let no_ca = SelfSigned::new(|params| params.is_ca = IsCa::ExplicitNoCa);
     no_ca.meets(given(&no_ca), "localhost").unwrap();
 }
 
 #[test]
 fn files_add_to_the_systems_roots_or_replace_them() {
-    let world = World::new();
-    let stranger = World::new();
+    let ca = TestCa::new();
+    let stranger = TestCa::new();
     let none = ServerTlsOptions::default();
-    let files = vec![stranger.path("ca.pem"), world.path("ca.pem")];
+    let files = vec![stranger.path("ca.pem"), ca.path("ca.pem")];
     for roots in [Roots::SystemAnd(files.clone()), Roots::Only(files)] {
-        handshake(&world, &none, &ClientTlsOptions { roots, ..ClientTlsOptions::default() }, "localhost").unwrap();
+        handshake(&ca, &none, &ClientTlsOptions { roots, ..ClientTlsOptions::default() }, "localhost").unwrap();
     }
 }
 
 #[test]
 fn one_setting_serves_several_hosts() {
-    let world = World::new();
-    let tls = ClientTls::new(&world.options(), "localhost").unwrap();
-    let server = world.server(&ServerTlsOptions::default());
+    let ca = TestCa::new();
+    let tls = ClientTls::new(&ca.options(), "localhost").unwrap();
+    let server = ca.server(&ServerTlsOptions::default());
     for (host, fits) in [("127.0.0.1", true), ("example.com", false)] {
         let tls = Some(tls.with_host(host).unwrap());
         let connector = Connector::new(ConnectorOptions { tls, ..ConnectorOptions::default() });
@@ -238,10 +238,10 @@ fn one_setting_serves_several_hosts() {
 
 #[test]
 fn sessions_are_resumed_unless_switched_off() {
-    let world = World::new();
-    let server = world.server(&ServerTlsOptions::default());
+    let ca = TestCa::new();
+    let server = ca.server(&ServerTlsOptions::default());
     for no_resumption in [false, true] {
-        let connector = connector(&ClientTlsOptions { no_resumption, ..world.options() }, "localhost");
+        let connector = connector(&ClientTlsOptions { no_resumption, ..ca.options() }, "localhost");
         let mut resumed = Vec::new();
         for _ in 0..2 {
             on_a_core(async {
@@ -261,12 +261,12 @@ fn sessions_are_resumed_unless_switched_off() {
 
 #[test]
 fn the_clients_certificate_is_checked_where_asked_for() {
-    let world = World::new();
-    let asking = ServerTlsOptions { client_roots: Some(world.path("ca.pem")), ..ServerTlsOptions::default() };
-    let server = world.server(&asking);
-    let stranger = World::new();
-    for (identity, accepted) in [(world.identity(), true), (stranger.identity(), false), (None, false)] {
-        let connector = connector(&ClientTlsOptions { identity, ..world.options() }, "localhost");
+    let ca = TestCa::new();
+    let asking = ServerTlsOptions { client_roots: Some(ca.path("ca.pem")), ..ServerTlsOptions::default() };
+    let server = ca.server(&asking);
+    let stranger = TestCa::new();
+    for (identity, accepted) in [(ca.identity(), true), (stranger.identity(), false), (None, false)] {
+        let connector = connector(&ClientTlsOptions { identity, ..ca.options() }, "localhost");
         let (_, server_end) = on_a_core(meet("127.0.0.1:0", &server, &connector));
         assert_eq!(server_end.is_ok(), accepted);
     }
@@ -274,15 +274,15 @@ fn the_clients_certificate_is_checked_where_asked_for() {
 
 #[test]
 fn a_refusal_by_the_peer_is_an_alert() {
-    let world = World::new();
+    let ca = TestCa::new();
     let server = ServerTlsOptions { alpn: vec![b"h2".to_vec()], ..ServerTlsOptions::default() };
-    let options = ClientTlsOptions { alpn: vec![b"http/1.1".to_vec()], ..world.options() };
-    let error = handshake(&world, &server, &options, "localhost").unwrap_err();
+    let options = ClientTlsOptions { alpn: vec![b"http/1.1".to_vec()], ..ca.options() };
+    let error = handshake(&ca, &server, &options, "localhost").unwrap_err();
     assert!(matches!(error, TlsError::Alert(_)), "{error:?}");
     assert!(error.to_string().contains("NoApplicationProtocol"), "{error}");
 }
 
-/// How the handshake ends with a server that does this with the connection.
+/// Returns the result of the handshake with a server that treats the connection like this.
 fn against<F: Future<Output = ()> + 'static>(
     deadline: Option<Instant>,
     serve: impl FnOnce(Stream) -> F + 'static,
@@ -304,7 +304,7 @@ fn a_peer_without_tls_is_told_apart_from_one_that_is_silent_or_gone() {
         std::future::pending::<()>().await;
     });
     let gone = against(None, |mut stream| async move {
-        // Read first, so that closing sends an end and not a reset.
+        // Reading first makes the close send an end and not a reset.
         assert_ne!(stream.read(&mut [0; 4096]).await.unwrap(), 0);
     });
     let reset = against(None, |mut stream| async move {
@@ -326,13 +326,13 @@ fn a_peer_without_tls_is_told_apart_from_one_that_is_silent_or_gone() {
 
 #[test]
 fn nothing_goes_out_before_the_handshake() {
-    let world = World::new();
-    let server = world.server(&ServerTlsOptions::default());
+    let ca = TestCa::new();
+    let server = ca.server(&ServerTlsOptions::default());
     on_a_core(async {
         let listener = listener("127.0.0.1:0").into_listener().unwrap();
         let peer = listener.address().clone();
         let accepting = tokio::task::spawn_local(async move { server.accept(listener.accept().await.unwrap()).await });
-        let connector = connector(&world.options(), "localhost");
+        let connector = connector(&ca.options(), "localhost");
         assert_eq!(connector.connect_sending(&peer, None, b"secret").await.unwrap().sent, 0);
         accepting.await.unwrap().unwrap();
     });
@@ -340,8 +340,8 @@ fn nothing_goes_out_before_the_handshake() {
 
 #[test]
 fn a_client_without_tls_is_told_to_the_server() {
-    let world = World::new();
-    let server = world.server(&ServerTlsOptions::default());
+    let ca = TestCa::new();
+    let server = ca.server(&ServerTlsOptions::default());
     let plain = Connector::new(ConnectorOptions::default());
     on_a_core(async {
         let listener = listener("127.0.0.1:0").into_listener().unwrap();
@@ -354,27 +354,26 @@ fn a_client_without_tls_is_told_to_the_server() {
 
 #[test]
 fn bad_files_are_named() {
-    let world = World::new();
-    fs::write(world.path("empty.pem"), "nothing here").unwrap();
+    let ca = TestCa::new();
+    fs::write(ca.path("empty.pem"), "nothing here").unwrap();
     let client = |options: &ClientTlsOptions| ClientTls::new(options, "localhost").unwrap_err().to_string();
-    let only = |name: &str| ClientTlsOptions { roots: Roots::Only(vec![world.path(name)]), ..world.options() };
+    let only = |name: &str| ClientTlsOptions { roots: Roots::Only(vec![ca.path(name)]), ..ca.options() };
     for name in ["missing.pem", "empty.pem"] {
         let message = client(&only(name));
         assert!(message.contains(name) && message.contains("certificate"), "{message}");
     }
-    let identity = Some((world.path("client.pem"), world.path("empty.pem")));
-    let message = client(&ClientTlsOptions { identity, ..world.options() });
+    let identity = Some((ca.path("client.pem"), ca.path("empty.pem")));
+    let message = client(&ClientTlsOptions { identity, ..ca.options() });
     assert!(message.contains("a private key from") && message.contains("empty.pem"), "{message}");
 
-    let mismatched = Some((world.path("client.pem"), world.path("server.key")));
-    let error = ClientTls::new(&ClientTlsOptions { identity: mismatched, ..world.options() }, "localhost").unwrap_err();
+    let mismatched = Some((ca.path("client.pem"), ca.path("server.key")));
+    let error = ClientTls::new(&ClientTlsOptions { identity: mismatched, ..ca.options() }, "localhost").unwrap_err();
     assert!(matches!(error, TlsConfigError::Identity(_)), "{error:?}");
 
-    let server =
-        ServerTls::from_files(world.path("server.key"), world.path("server.key"), &ServerTlsOptions::default());
+    let server = ServerTls::from_files(ca.path("server.key"), ca.path("server.key"), &ServerTlsOptions::default());
     let message = server.unwrap_err().to_string();
     assert!(message.contains("server.key"), "{message}");
-    let error = ClientTls::new(&world.options(), "not a name").unwrap_err();
+    let error = ClientTls::new(&ca.options(), "not a name").unwrap_err();
     assert!(matches!(error, TlsConfigError::Name { .. }), "{error:?}");
 }
 

@@ -1,4 +1,4 @@
-//! How long requests took: the whole distribution, and what the time was spent on.
+//! Latency: the whole distribution, and the phases of a request.
 
 use maud::{Markup, html};
 use oroshi_bench::Record;
@@ -15,12 +15,12 @@ use crate::figure::{self, Unit};
 use crate::page::{Cell, cell, table};
 use crate::words;
 
-/// Points of a curve from one nine to the next.
+/// Points of a curve per nine.
 const POINTS_PER_NINE: usize = 40;
-/// Percentiles that have a mark on a curve and a row in its table.
+/// Percentiles with a mark on a curve and a row in its table.
 const MARKED: [f64; 9] = [0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 0.9999, 0.99999, 0.999999];
 
-/// One run: service, response, lateness.
+/// Renders one run: service, response, lateness.
 pub(super) fn one(record: &Record) -> Markup {
     let clocks = record.latency.each().into_iter().take(3);
     let shown = words::measured_clocks(record);
@@ -41,7 +41,7 @@ pub(super) fn one(record: &Record) -> Markup {
     }
 }
 
-/// Several runs: response times, and service times where they differ.
+/// Renders several runs: response times, and service times where they differ.
 pub(super) fn several(runs: &[Named<'_>]) -> Markup {
     let curves = |clock: fn(&Record) -> &ClockRecord| -> Vec<(String, &ClockRecord)> {
         runs.iter().map(|run| (run.name.clone(), clock(run.record))).collect()
@@ -56,7 +56,7 @@ pub(super) fn several(runs: &[Named<'_>]) -> Markup {
     }
 }
 
-/// The clocks of one run with what they say of each part of a request.
+/// Renders the clocks of one run, with an explanation of each phase.
 pub(super) fn phases(record: &Record) -> Markup {
     let clocks: Vec<(&str, &ClockRecord)> = record
         .latency
@@ -71,7 +71,7 @@ pub(super) fn phases(record: &Record) -> Markup {
         let at = |q| clock.histogram.quantile(q).map_or(0.0, |quantile| quantile.value() as f64);
         Interval { estimate: at(0.5), low: at(0.01), high: at(0.99) }
     };
-    // Answers whose first byte came are those whose last one did, but for failures in between.
+    // Responses with a first byte also have a last one, except for failures in between.
     let (service, first) = (&record.latency.service.summary, &record.latency.first_byte.summary);
     let transfer = (service.count > 0 && first.count > 0).then(|| (service.mean_ns - first.mean_ns).max(0.0));
     let values = clocks.iter().map(|(_, clock)| spread(clock)).flat_map(|s| [s.low, s.high]).chain(transfer);
@@ -90,11 +90,12 @@ pub(super) fn phases(record: &Record) -> Markup {
         div.rows.phases {
             @for (i, (clock, record)) in clocks.iter().enumerate() {
                 @let spread = spread(record);
-                @let label = format!("{}: median {}, 99 % within {}", name(clock), figure::time(spread.estimate), figure::time(spread.high));
+                @let (median, p99) = (figure::time(spread.estimate), figure::time(spread.high));
+                @let label = format!("{}: median {median}, 99 % within {p99}", name(clock));
                 div.row {
                     div.name { (name(clock)) " " span.small { (what(clock)) } }
                     (rows.row(i, &spread, &label))
-                    div.value { strong { (figure::time(spread.estimate)) } " " span.small { "p99 " (figure::time(spread.high)) } }
+                    div.value { strong { (median) } " " span.small { "p99 " (p99) } }
                 }
             }
             @if let Some(mean) = transfer {
@@ -120,7 +121,7 @@ pub(super) fn phases(record: &Record) -> Markup {
     Figure { title: "Where the time went", note, key: Vec::new(), chart, numbers: Some(numbers) }.draw()
 }
 
-/// Curves over a scale of nines.
+/// Renders curves over a scale of nines.
 pub(crate) fn percentiles(title: &str, note: &Markup, curves: &[(String, &ClockRecord)]) -> Markup {
     let curves: Vec<(String, Curve)> = curves
         .iter()
@@ -165,7 +166,7 @@ pub(crate) fn percentiles(title: &str, note: &Markup, curves: &[(String, &ClockR
 struct Curve(Vec<(f64, Quantile)>);
 
 impl Curve {
-    /// As far as there are requests: of a thousand, the last is beyond 99.9.
+    /// Takes as many quantiles as the number of requests supports: of a thousand, the last is beyond 99.9.
     fn of(clock: &ClockRecord) -> Self {
         let total = clock.histogram.len() + clock.histogram.censored();
         if total == 0 {
@@ -193,7 +194,7 @@ impl Curve {
         self.0.iter().find(|(at, _)| *at == q).map(|(_, quantile)| *quantile)
     }
 
-    /// Draws the known part, and the part of which only a bound is known; whether there is such a part.
+    /// Draws the exact part, and the part with only a lower bound; returns whether there is such a part.
     fn draw(&self, plot: &mut Plot, series: usize, name: &str) -> bool {
         let known = self.0.iter().position(|(_, quantile)| quantile.is_bound()).unwrap_or(self.0.len());
         let points = |part: &[(f64, Quantile)]| -> Vec<(f64, Option<f64>)> {
@@ -203,10 +204,10 @@ impl Curve {
         plot.line(series, "", points(exact));
         let bounded = known < self.0.len();
         if bounded {
-            // Somewhere up there.
+            // Its position above is unknown.
             let high = match plot.y.scale {
                 Scale::Log { high, .. } | Scale::Linear { high, .. } => high,
-                Scale::Nines { .. } | Scale::Places { .. } => 1.0,
+                Scale::Nines { .. } | Scale::Categories { .. } => 1.0,
             };
             plot.band(
                 series,
@@ -230,7 +231,7 @@ impl Curve {
     }
 }
 
-/// The figures of several clocks.
+/// Renders the figures of several clocks.
 pub(crate) fn clocks_table<N: AsRef<str>>(clocks: &[(N, &ClockRecord)]) -> Markup {
     let head = ["", "p50", "p90", "p99", "p99.9", "max", "mean", "stdev", "values"];
     let rows = clocks.iter().map(|(name, clock)| {

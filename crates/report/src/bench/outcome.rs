@@ -1,4 +1,4 @@
-//! What became of the requests and of the connections.
+//! Outcomes of requests and connections.
 
 use maud::{Markup, html};
 use oroshi_bench::{Failure, Record};
@@ -8,7 +8,7 @@ use crate::Named;
 use crate::page::{Cell, cell, facts, table};
 use crate::words;
 
-/// Where the requests of a run ended.
+/// Renders the outcomes of one run.
 pub(super) fn one(record: &Record) -> Markup {
     html! {
         (facts([
@@ -20,12 +20,16 @@ pub(super) fn one(record: &Record) -> Markup {
             p.none { "Failures: none." }
         } @else {
             h3 { "Failures" }
-            @let rows = record.failures.iter().map(|(failure, n)| [cell(failure.name()), cell(units::count(*n)), html! { span.words { (words::meaning(*failure)) } }]);
+            @let meaning = |failure| html! { span.words { (words::meaning(failure)) } };
+            @let rows = record.failures.iter();
+            @let rows = rows.map(|(failure, n)| [cell(failure.name()), cell(units::count(*n)), meaning(*failure)]);
             (table("Failures by name", &["name", "count", "what happened"], rows.collect::<Vec<_>>()))
         }
         @if !record.parse.is_empty() {
             h3 { "Answers that are no HTTP/1.1" }
-            @let rows = words::unreadable(record).map(|(rule, n, what)| [cell(rule), cell(units::count(n)), html! { span.words { (what) } }]);
+            @let words = |what: String| html! { span.words { (what) } };
+            @let rows = words::unreadable(record);
+            @let rows = rows.map(|(rule, n, what)| [cell(rule), cell(units::count(n)), words(what)]);
             (table("Rules that were broken", &["rule", "count", "what came"], rows.collect::<Vec<_>>()))
         }
         @if !record.statuses.is_empty() {
@@ -36,7 +40,7 @@ pub(super) fn one(record: &Record) -> Markup {
     }
 }
 
-/// Where those of several runs ended, beside each other.
+/// Renders the outcomes of several runs, side by side.
 pub(super) fn several(runs: &[Named<'_>]) -> Markup {
     let head: Vec<&str> = std::iter::once("").chain(runs.iter().map(|run| run.name.as_str())).collect();
     let row = |name: &str, of: &dyn Fn(&Record) -> String| -> Vec<Cell> {

@@ -1,4 +1,4 @@
-//! What the run cost on either side.
+//! Costs of a run on both sides.
 
 use maud::{Markup, html};
 use oroshi_bench::Record;
@@ -9,13 +9,13 @@ use crate::figure::{self, Unit};
 use crate::page::{cell, facts, folded, table};
 use crate::words;
 
-/// The server's side, and the generator's.
+/// Renders the server's side, and the generator's.
 pub(super) fn one(record: &Record) -> Markup {
     let server = record.server.as_ref().map(|server| server_side(server, record));
     both(server, record.server_unknown.as_deref(), &generator_side(record))
 }
 
-/// Both sides under their headings; `unknown`: why nothing is known of the server.
+/// Renders both sides under their headings; `unknown`: why the server's side is unknown.
 pub(crate) fn both(server: Option<Markup>, unknown: Option<&str>, generator: &Markup) -> Markup {
     html! {
         h3 { "Server" }
@@ -28,12 +28,12 @@ pub(crate) fn both(server: Option<Markup>, unknown: Option<&str>, generator: &Ma
     }
 }
 
-/// CPUs' worth of time that the server's processes used, of those that they may run on.
+/// Formats the server's CPU use, as a number of CPUs out of its permitted ones.
 pub(crate) fn cpus_used(server: &ServerUsage, elapsed_s: f64) -> String {
     format!("{} of {}", units::number(server.cpu_seconds / elapsed_s.max(1e-9)), server.cpus_allowed)
 }
 
-/// A share of a CPU.
+/// Formats a share of a CPU.
 pub(crate) fn of_a_cpu(share: f64) -> String {
     format!("{} of a CPU", figure::percent(share))
 }
@@ -68,17 +68,27 @@ fn server_side(server: &ServerUsage, record: &Record) -> Markup {
         (facts([
             ("CPU per request", record.server_cpu_us_per_request().map(|us| figure::time(us * 1e3))),
             ("CPUs used", Some(format!("{}{}{precision}", cpus_used(server, elapsed), limit.unwrap_or_default()))),
-            ("CPU time", Some(format!("{} in user mode, {} in the kernel", Unit::Seconds.text(server.user_seconds), Unit::Seconds.text(server.system_seconds)))),
+            ("CPU time", Some(format!(
+                "{} in user mode, {} in the kernel",
+                Unit::Seconds.text(server.user_seconds),
+                Unit::Seconds.text(server.system_seconds)
+            ))),
             ("Busiest thread", Some(of_a_cpu(server.busiest_thread))),
             ("Of all the CPU it may have", Some(figure::percent(server.of_allowed_cpus))),
-            ("Memory", Some(format!("{} at the end, {} before, at most {}", bytes(server.rss_end_bytes), bytes(server.rss_begin_bytes), bytes(server.rss_peak_bytes)))),
+            ("Memory", Some(format!(
+                "{} at the end, {} before, at most {}",
+                bytes(server.rss_end_bytes),
+                bytes(server.rss_begin_bytes),
+                bytes(server.rss_peak_bytes)
+            ))),
             ("Memory, shared pages divided", server.pss_end_bytes.map(bytes)),
             ("Context switches per request", (answers > 0).then(|| units::number(switches as f64 / answers as f64))),
             ("Processes", Some(format!("{}: {found}", words::processes(server)))),
             ("Processes that ended", (server.exited > 0).then(|| units::count(server.exited))),
         ]))
         @if server.processes.len() > 1 {
-            (folded("Each process", &table("Processes of the server", &["process", "pid", "threads", "CPU", "memory"], processes.collect::<Vec<_>>())))
+            @let columns = ["process", "pid", "threads", "CPU", "memory"];
+            (folded("Each process", &table("Processes of the server", &columns, processes.collect::<Vec<_>>())))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How a run went: latency, throughput, connections and errors by the second; one under the other, over the same time.
+//! A run over time: latency, throughput, connections and errors per second; stacked, on one time axis.
 
 use maud::{Markup, html};
 use oroshi_bench::Record;
@@ -13,13 +13,13 @@ use crate::chart::{Axis, Figure, Plot, Swatch};
 use crate::figure::{self, NBSP, Unit};
 use crate::page::{Cell, cell, table};
 
-/// A figure of a point, nanoseconds.
+/// Extracts a figure of a point, nanoseconds.
 type OfPoint = fn(&PointRecord) -> Option<u64>;
 
-/// Height of a chart that others stand under.
+/// Height of a chart with other charts below.
 const LOW: u32 = 130;
 
-/// All that is known over time, of one run or several.
+/// Renders all figures over time, of one run or several.
 pub(super) fn charts(runs: &[Named<'_>]) -> Markup {
     let runs: Vec<&Named<'_>> = runs.iter().filter(|run| !run.record.series.points.is_empty()).collect();
     if runs.is_empty() {
@@ -27,7 +27,11 @@ pub(super) fn charts(runs: &[Named<'_>]) -> Markup {
     }
     html! {
         (heat_maps(&runs))
-        @if let [only] = runs[..] { @if only.record.series.heat.is_none() { (latency(only.record)) } } @else { (tails(&runs)) }
+        @if let [only] = runs[..] {
+            @if only.record.series.heat.is_none() { (latency(only.record)) }
+        } @else {
+            (tails(&runs))
+        }
         (throughput(&runs))
         div.pairs {
             (errors(&runs))
@@ -37,12 +41,12 @@ pub(super) fn charts(runs: &[Named<'_>]) -> Markup {
     }
 }
 
-/// The longest of the runs, seconds.
+/// Returns the length of the longest run, seconds.
 fn longest(runs: &[&Named<'_>]) -> f64 {
     runs.iter().map(|run| run.record.elapsed_s).fold(0.0, f64::max)
 }
 
-/// A point, with the time that it covers: the last one ends where the run did.
+/// Returns the points with their times: the last one ends with the run.
 fn spans(record: &Record) -> impl Iterator<Item = (f64, f64, &PointRecord)> {
     let series = &record.series;
     let end = record.elapsed_s;
@@ -52,14 +56,14 @@ fn spans(record: &Record) -> impl Iterator<Item = (f64, f64, &PointRecord)> {
     })
 }
 
-/// Answers per second. What is left at the very end is too short to say.
+/// Returns responses per second. The rest at the very end is too short to count.
 fn rates(record: &Record) -> Vec<(f64, Option<f64>)> {
     let enough = record.series.width_s * 0.2;
     let whole = spans(record).filter(|(from, to, _)| to - from >= enough || record.series.points.len() == 1);
     whole.map(|(from, to, point)| ((from + to) / 2.0, Some(point.requests as f64 / (to - from)))).collect()
 }
 
-/// Which colour is which run; nothing where there is only one.
+/// Returns the colours of the runs; empty for a single run.
 fn legend(runs: &[&Named<'_>]) -> Vec<(Swatch, String)> {
     if runs.len() < 2 {
         return Vec::new();
@@ -73,7 +77,8 @@ fn heat_maps(runs: &[&Named<'_>]) -> Markup {
     let scale = common_scale(maps.iter().map(|(_, heat)| heat));
     html! {
         @for (run, heat) in &maps {
-            @let title = if runs.len() > 1 { format!("Latency over time: {}", run.name) } else { "Latency over time".to_owned() };
+            @let of_run = if runs.len() > 1 { format!(": {}", run.name) } else { String::new() };
+            @let title = format!("Latency over time{of_run}");
             (heat_map(&title, run.record, heat, scale, longest(runs), if runs.len() > 1 { 190 } else { 280 }))
         }
     }
@@ -99,12 +104,14 @@ fn heat_map(title: &str, record: &Record, heat: &Heat<'_>, scale: Scale, longest
     );
     let chart = html! { (plot.draw(&label)) (heat.key()) };
     let key = vec![(Swatch::Ink, "p50".into()), (Swatch::Line(1), "p99".into())];
-    let note = html! { "Each cell is an interval of time and a range of service times; the stronger its colour, the more answers. \
-    The lines are of the answers that came in each interval: requests without one are in none." };
+    let note = html! {
+        "Each cell is an interval of time and a range of service times; the stronger its colour, the more answers. \
+         The lines are of the answers that came in each interval: requests without one are in none."
+    };
     Figure { title, note, key, chart, numbers: Some(points_table(record)) }.draw()
 }
 
-/// For records without a heat map.
+/// Renders latency for records without a heat map.
 fn latency(record: &Record) -> Markup {
     let percentiles: [(&str, OfPoint); 3] =
         [("p50", |point| point.p50_ns), ("p99", |point| point.p99_ns), ("max", |point| point.max_ns)];
@@ -123,7 +130,7 @@ fn latency(record: &Record) -> Markup {
     Figure { title: "Latency over time", note: html! {}, key, chart, numbers }.draw()
 }
 
-/// The 99th percentiles of several runs.
+/// Renders the 99th percentiles of several runs.
 fn tails(runs: &[&Named<'_>]) -> Markup {
     let all = runs.iter().flat_map(|run| run.record.series.points.iter().filter_map(|point| point.p99_ns));
     let scale = Scale::log(all.map(|ns| ns as f64).collect::<Vec<_>>());
@@ -133,7 +140,9 @@ fn tails(runs: &[&Named<'_>]) -> Markup {
         plot.line(series, "thin", p99);
     }
     let chart = plot.draw("99th percentile of the service time over time, of each run");
-    let note = html! { "Of the service times of the answers that came in each interval. The numbers stand below the throughput." };
+    let note = html! {
+        "Of the service times of the answers that came in each interval. The numbers stand below the throughput."
+    };
     Figure { title: "p99 over time", note, key: legend(runs), chart, numbers: None }.draw()
 }
 
@@ -177,7 +186,7 @@ fn errors(runs: &[&Named<'_>]) -> Markup {
     let mut plot = Plot::new(Axis::time(longest(runs)), Axis::new("errors", scale, Unit::Count), LOW);
     for (series, run) in runs.iter().enumerate() {
         for (from, to, point) in spans(run.record).filter(|(.., point)| point.errors > 0) {
-            // Those of several runs stand beside each other within their interval.
+            // Several runs share their interval, side by side.
             let width = (to - from) / runs.len() as f64;
             let left = from + width * series as f64;
             let kind =
@@ -202,7 +211,7 @@ fn errors(runs: &[&Named<'_>]) -> Markup {
     Figure { title: "Errors", note, key: legend(runs), chart: plot.draw(&label), numbers: Some(numbers) }.draw()
 }
 
-/// Connections that were up: of little meaning with one per request, and left out there.
+/// Renders open connections; omitted with one connection per request, where they mean little.
 fn alive(runs: &[&Named<'_>]) -> Markup {
     let kept: Vec<(usize, &&Named<'_>)> = runs
         .iter()
@@ -217,7 +226,7 @@ fn alive(runs: &[&Named<'_>]) -> Markup {
     let mut plot =
         Plot::new(Axis::time(longest(runs)), Axis::new("connections", Scale::from_zero(asked), Unit::Count), LOW);
     for (series, run) in &kept {
-        // A step from one interval to the next: in between there is nothing to be seen.
+        // Steps from one interval to the next, without values in between.
         let steps = spans(run.record).flat_map(|(from, to, point)| {
             let alive = point.alive.map(|n| n as f64);
             [(from, alive), (to, alive)]
@@ -252,7 +261,7 @@ fn alive(runs: &[&Named<'_>]) -> Markup {
     Figure { title: "Connections alive", note, key: legend(runs), chart, numbers }.draw()
 }
 
-/// The server's CPU and memory.
+/// Renders the server's CPU and memory.
 fn server(runs: &[&Named<'_>]) -> Markup {
     let watched: Vec<(usize, &Named<'_>, &ServerUsage)> = runs
         .iter()
@@ -316,7 +325,7 @@ fn server(runs: &[&Named<'_>]) -> Markup {
     html! { (cpu.draw()) (memory.draw()) }
 }
 
-/// What there is to say of an interval.
+/// Describes an interval.
 fn point_words(from: f64, point: &PointRecord) -> String {
     let time = |ns: Option<u64>| ns.map_or_else(|| "–".into(), |ns| figure::time(ns as f64));
     let errors = if point.errors > 0 { format!(", {}", units::plural(point.errors, "error")) } else { String::new() };
@@ -330,7 +339,7 @@ fn point_words(from: f64, point: &PointRecord) -> String {
     )
 }
 
-/// A table whose rows say of which run they are, where there are several.
+/// Renders a table; with several runs, each row names its run.
 fn by_run<'a>(
     runs: &[&Named<'_>],
     label: &str,

@@ -1,4 +1,4 @@
-//! Counts by time and by latency as shades: where most answers lie, and which few lie elsewhere.
+//! A heat map of counts by time and latency: shows most responses, and the few outliers.
 
 use std::fmt::Write as _;
 
@@ -9,19 +9,19 @@ use oroshi_words::units;
 use super::scale::Scale;
 use super::{Plot, thousandth};
 
-/// How many shades are told apart.
+/// Number of shades.
 const SHADES: usize = 9;
 
-/// Shades for the answers of a run.
+/// A heat map of a run's responses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heat<'a> {
     record: &'a HeatRecord,
     most: u64,
 }
 
-/// Cells beside each other that have the same shade.
+/// Adjacent cells of the same shade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stretch {
+struct CellSpan {
     row: usize,
     column: usize,
     columns: usize,
@@ -29,20 +29,20 @@ struct Stretch {
 }
 
 impl<'a> Heat<'a> {
-    /// Shades that are held against the fullest cell; `None` where there is none.
+    /// Makes a heat map relative to the fullest cell; `None` if all are empty.
     pub(crate) fn new(record: &'a HeatRecord) -> Option<Self> {
         let most = record.counts.iter().flatten().copied().max().filter(|most| *most > 0)?;
         (record.bounds_ns.len() > 1).then_some(Self { record, most })
     }
 
-    /// Where the rows with answers begin and end, nanoseconds.
+    /// Returns the ends of the rows with responses, nanoseconds.
     pub(crate) fn ends(&self) -> (f64, f64) {
         let bounds = &self.record.bounds_ns;
         let used =
             |row: &usize| self.record.counts.iter().any(|column| column.get(*row).is_some_and(|count| *count > 0));
         let rows = bounds.len() - 1;
         let (first, last) = ((0..rows).find(used).unwrap_or(0), (0..rows).rfind(used).unwrap_or(rows - 1));
-        // The lowest row begins at nothing, which has no place on a logarithmic scale.
+        // The lowest row begins at zero, which a logarithmic scale lacks.
         let low = bounds[first].max(bounds[first + 1] / 2).max(1) as f64;
         (low, (bounds[last + 1] as f64).max(low * 2.0))
     }
@@ -50,7 +50,7 @@ impl<'a> Heat<'a> {
     /// Draws the shades into a plot whose x axis is the time.
     pub(crate) fn draw(&self, plot: &mut Plot) {
         let mut paths = vec![String::new(); SHADES];
-        for stretch in self.stretches() {
+        for stretch in self.spans() {
             let x = |column: usize| plot.x.scale.at(column as f64 * self.record.column_s);
             let y = |bound: usize| 1.0 - plot.y.scale.at(self.record.bounds_ns[bound] as f64);
             let (left, right) = (x(stretch.column), x(stretch.column + stretch.columns));
@@ -63,37 +63,39 @@ impl<'a> Heat<'a> {
         }
     }
 
-    /// From few to many.
+    /// Renders the shades from few to many.
     pub(crate) fn key(&self) -> Markup {
         html! {
             p.key.shades {
                 "few"
                 svg width=(SHADES * 14) height="14" aria-hidden="true" {
-                    @for shade in 0..SHADES { rect class=(format!("heat h{shade}")) x=(shade * 14) width="14" height="14" {} }
+                    @for shade in 0..SHADES {
+                        rect class=(format!("heat h{shade}")) x=(shade * 14) width="14" height="14" {}
+                    }
                 }
                 "many answers: at most " (units::count(self.most)) " in a cell"
             }
         }
     }
 
-    /// Cells with answers, row by row.
-    fn stretches(&self) -> Vec<Stretch> {
-        let mut stretches: Vec<Stretch> = Vec::new();
+    /// Returns the runs of cells with responses, row by row.
+    fn spans(&self) -> Vec<CellSpan> {
+        let mut spans: Vec<CellSpan> = Vec::new();
         for row in 0..self.record.bounds_ns.len() - 1 {
             for (column, counts) in self.record.counts.iter().enumerate() {
                 let Some(shade) = self.shade(counts.get(row).copied().unwrap_or(0)) else { continue };
-                match stretches.last_mut() {
+                match spans.last_mut() {
                     Some(last) if (last.row, last.shade, last.column + last.columns) == (row, shade, column) => {
                         last.columns += 1;
                     }
-                    _ => stretches.push(Stretch { row, column, columns: 1, shade }),
+                    _ => spans.push(CellSpan { row, column, columns: 1, shade }),
                 }
             }
         }
-        stretches
+        spans
     }
 
-    /// By orders of magnitude: a single answer far from the others is to be seen.
+    /// Returns the shade by order of magnitude, so that a single distant response is visible.
     fn shade(&self, count: u64) -> Option<usize> {
         let part = match (count, self.most) {
             (0, _) => return None,
@@ -104,7 +106,7 @@ impl<'a> Heat<'a> {
     }
 }
 
-/// A scale on which all of several heat maps have their place.
+/// Returns a scale that covers several heat maps.
 pub(crate) fn common_scale<'a>(heats: impl IntoIterator<Item = &'a Heat<'a>>) -> Scale {
     let ends = heats.into_iter().map(Heat::ends).reduce(|(low, high), (l, h)| (low.min(l), high.max(h)));
     ends.map_or(Scale::Log { low: 1.0, high: 10.0 }, |(low, high)| Scale::Log { low, high })
@@ -125,7 +127,7 @@ mod tests {
     fn neighbours_of_the_same_shade_are_one_rectangle() {
         let record = record(&[&[0, 100], &[0, 100], &[1, 1], &[0, 100, 7]]);
         let heat = Heat::new(&record).unwrap();
-        let found: Vec<_> = heat.stretches().into_iter().map(|s| (s.row, s.column, s.columns, s.shade)).collect();
+        let found: Vec<_> = heat.spans().into_iter().map(|s| (s.row, s.column, s.columns, s.shade)).collect();
         assert_eq!(found, [(0, 2, 1, 0), (1, 0, 2, 8), (1, 2, 1, 0), (1, 3, 1, 8), (2, 3, 1, 3)]);
     }
 
@@ -143,7 +145,7 @@ mod tests {
     fn nothing_has_no_shades_and_a_damaged_record_does_no_harm() {
         assert!(Heat::new(&record(&[])).is_none() && Heat::new(&record(&[&[0, 0]])).is_none());
         let mut damaged = record(&[&[1, 2, 3, 4, 5, 6]]);
-        assert_eq!(Heat::new(&damaged).unwrap().stretches().len(), 3, "what has no row is left out");
+        assert_eq!(Heat::new(&damaged).unwrap().spans().len(), 3, "what has no row is left out");
         damaged.bounds_ns.truncate(1);
         assert!(Heat::new(&damaged).is_none());
         damaged.bounds_ns = vec![0, 256];

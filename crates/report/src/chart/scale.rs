@@ -1,6 +1,6 @@
-//! From a value to a place between 0 and 1, and which values an axis names.
+//! Maps values to positions from 0 to 1, and chooses an axis' labels.
 
-/// A scale. Values outside land on its nearer end.
+/// A scale. Values outside map to the nearer end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scale {
     /// Equal steps for equal differences.
@@ -17,20 +17,20 @@ pub(crate) enum Scale {
         /// Right or upper end; greater than `low`.
         high: f64,
     },
-    /// Quantiles, by their distance from 1: 0.9, 0.99, 0.999 lie equally far from each other.
+    /// Quantiles by their distance from 1: 0.9, 0.99, 0.999 are equally spaced.
     Nines {
-        /// How many nines there is room for: 3 ends at 0.999.
+        /// Number of nines: 3 ends at 0.999.
         nines: f64,
     },
-    /// Things without a distance between them, counted from 0.
-    Places {
-        /// How many.
+    /// Separate items, counted from 0.
+    Categories {
+        /// Number of items.
         count: usize,
     },
 }
 
 impl Scale {
-    /// From zero to the round number that the greatest of `values` does not exceed.
+    /// Makes a scale from zero to a round number, at least the greatest of `values`.
     pub(crate) fn from_zero(values: impl IntoIterator<Item = f64>) -> Self {
         let most = finite(values).fold(0.0, f64::max);
         if most <= 0.0 {
@@ -40,25 +40,25 @@ impl Scale {
         Self::Linear { low: 0.0, high: (most / step - 1e-9).ceil() * step }
     }
 
-    /// The same for bytes, of which 1,024 and not 1,000 are round.
+    /// Makes the same for bytes, where 1,024 is round instead of 1,000.
     pub(crate) fn bytes_from_zero(values: impl IntoIterator<Item = f64>) -> Self {
         let most = finite(values).fold(1.0, f64::max);
         let step = step_of_bytes(most, 5);
         Self::Linear { low: 0.0, high: (most / step - 1e-9).ceil() * step }
     }
 
-    /// A linear one that shows `values` as large as it can: zero may be far away.
+    /// Makes a linear scale that shows `values` as large as possible, perhaps without zero.
     pub(crate) fn close_to(values: impl IntoIterator<Item = f64>) -> Self {
         let Some((low, high)) = ends(finite(values)) else {
             return Self::Linear { low: 0.0, high: 1.0 };
         };
         let margin = if high > low { (high - low) * 0.1 } else { low.abs().max(1.0) * 0.05 };
-        // All of one sign stay on their side of zero.
+        // Values of one sign stay on their side of zero.
         let low = if low >= 0.0 { (low - margin).max(0.0) } else { low - margin };
         Self::Linear { low, high: high + margin }
     }
 
-    /// A logarithmic one that holds the positive ones of `values`, and at least a factor of two.
+    /// Makes a logarithmic scale for the positive `values`, over at least a factor of two.
     pub(crate) fn log(values: impl IntoIterator<Item = f64>) -> Self {
         let positive = finite(values).filter(|value| *value > 0.0).map(|value| value.max(1.0 / FARTHEST));
         let Some((low, high)) = ends(positive) else { return Self::Log { low: 1.0, high: 10.0 } };
@@ -66,7 +66,7 @@ impl Scale {
         Self::Log { low: low / margin, high: high * margin }
     }
 
-    /// Where a value stands, 0 to 1.
+    /// Returns the position of a value, 0 to 1.
     pub(crate) fn at(self, value: f64) -> f64 {
         let place = match self {
             Self::Linear { low, high } => (value - low) / (high - low),
@@ -74,12 +74,12 @@ impl Scale {
             Self::Log { .. } => 0.0,
             Self::Nines { nines } if value < 1.0 => -(1.0 - value).log10() / nines,
             Self::Nines { .. } => 1.0,
-            Self::Places { count } => (value + 0.5) / count.max(1) as f64,
+            Self::Categories { count } => (value + 0.5) / count.max(1) as f64,
         };
         if place.is_nan() { 0.0 } else { place.clamp(0.0, 1.0) }
     }
 
-    /// Round numbers of bytes to be named.
+    /// Returns round numbers of bytes for labels.
     pub(crate) fn byte_ticks(self, most: usize) -> Vec<f64> {
         match self {
             Self::Linear { low, high } => multiples(low, high, step_of_bytes(high - low, most)),
@@ -87,13 +87,13 @@ impl Scale {
         }
     }
 
-    /// Round values to be named, about `most` of them, in order.
+    /// Returns round values for labels, about `most` of them, in order.
     pub(crate) fn ticks(self, most: usize) -> Vec<f64> {
         match self {
             Self::Linear { low, high } => multiples(low, high, step_of(high - low, most)),
             Self::Log { low, high } => log_ticks(low, high, most),
             Self::Nines { nines } => nine_ticks(nines),
-            Self::Places { count } => {
+            Self::Categories { count } => {
                 let every = count.div_ceil(most.max(1)).max(1);
                 (0..count).step_by(every).map(|place| place as f64).collect()
             }
@@ -101,7 +101,7 @@ impl Scale {
     }
 }
 
-/// Farther out than anything that is measured stand the ends of intervals that know nothing; a scale does not follow them.
+/// Ignored ends: beyond any measured value, from intervals without information.
 const FARTHEST: f64 = 1e18;
 
 fn finite(values: impl IntoIterator<Item = f64>) -> impl Iterator<Item = f64> {
@@ -116,7 +116,7 @@ fn ends(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// The least of 1, 2 and 5 times a power of ten that cuts `span` into at most `most` parts.
+/// Returns the least of 1, 2 and 5 times a power of ten that cuts `span` into at most `most` parts.
 fn step_of(span: f64, most: usize) -> f64 {
     let rough = span / most.max(1) as f64;
     if !(rough.is_finite() && rough > 0.0) {
@@ -127,7 +127,7 @@ fn step_of(span: f64, most: usize) -> f64 {
     step.unwrap_or(10.0) * power
 }
 
-/// The same in the unit that the span would be written in: 5 MiB, not 5,000,000 bytes.
+/// Returns the same in the unit of the span: 5 MiB, not 5,000,000 bytes.
 fn step_of_bytes(span: f64, most: usize) -> f64 {
     let mut unit = 1.0;
     while span / unit >= 1024.0 {
@@ -138,14 +138,14 @@ fn step_of_bytes(span: f64, most: usize) -> f64 {
 
 fn multiples(low: f64, high: f64, step: f64) -> Vec<f64> {
     let (first, last) = ((low / step - 1e-9).ceil() as i64, (high / step + 1e-9).floor() as i64);
-    // Written as a quotient where that is exact: 3 * 0.1 is not 0.3.
+    // A quotient where that is exact: 3 * 0.1 is not 0.3.
     let value = |n: i64| if step < 1.0 { n as f64 / (1.0 / step).round() } else { n as f64 * step };
     (first..=last.min(first.saturating_add(100))).map(value).collect()
 }
 
 fn log_ticks(low: f64, high: f64, most: usize) -> Vec<f64> {
     let decades = (high / low).log10();
-    // Within so little a power of ten may not occur at all, or once.
+    // Such a small range contains at most one power of ten.
     if decades < 0.8 {
         return multiples(low, high, step_of(high - low, most));
     }
@@ -179,7 +179,7 @@ mod tests {
         let log = Scale::Log { low: 1.0, high: 100.0 };
         assert!((log.at(10.0) - 0.5).abs() < 1e-12);
         assert_eq!([log.at(0.0), log.at(-3.0), log.at(f64::NAN), log.at(f64::INFINITY)], [0.0, 0.0, 0.0, 1.0]);
-        let places = Scale::Places { count: 4 };
+        let places = Scale::Categories { count: 4 };
         assert_eq!([places.at(0.0), places.at(3.0)], [0.125, 0.875]);
     }
 
@@ -249,8 +249,8 @@ mod tests {
 
     #[test]
     fn categories_are_named_as_long_as_there_is_room() {
-        assert_eq!(Scale::Places { count: 3 }.ticks(6), [0.0, 1.0, 2.0]);
-        assert_eq!(Scale::Places { count: 12 }.ticks(6).len(), 6);
-        assert!(Scale::Places { count: 0 }.ticks(6).is_empty());
+        assert_eq!(Scale::Categories { count: 3 }.ticks(6), [0.0, 1.0, 2.0]);
+        assert_eq!(Scale::Categories { count: 12 }.ticks(6).len(), 6);
+        assert!(Scale::Categories { count: 0 }.ticks(6).is_empty());
     }
 }

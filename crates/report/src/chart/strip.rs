@@ -1,4 +1,4 @@
-//! An interval as one row: the estimate, how far it reaches, and what it is held against.
+//! An interval as one row: the estimate, its range, and the reference.
 
 use maud::{Markup, html};
 use oroshi_stats::compare::Interval;
@@ -7,23 +7,24 @@ use super::scale::Scale;
 use super::{colour, percent, shape};
 use crate::figure::Unit;
 
-/// What rows under each other have in common.
+/// The common scale of stacked rows.
 #[derive(Clone, Debug)]
 pub(crate) struct Rows {
     scale: Scale,
     unit: Unit,
-    /// A value that all are held against, and how far around it does not matter.
+    /// The reference value, and the range around it that does not matter.
     reference: Option<(f64, f64, f64)>,
-    /// From zero, so that lengths can be compared.
+    /// Whether bars start from zero, so that lengths are comparable.
     bars: bool,
 }
 
 impl Rows {
-    /// Rows for ratios. Around 1, up to `smallest_effect` does not matter. Never narrower than ten per cent either way.
+    /// Makes rows for ratios, around 1; effects up to `smallest_effect` do not matter. At least ten per cent to
+    /// either side.
     pub(crate) fn of_ratios<'a>(ratios: impl IntoIterator<Item = &'a Interval>, smallest_effect: f64) -> Self {
         let within = (1.0 / (1.0 + smallest_effect), 1.0 + smallest_effect);
         let usual = [1.0 / 1.1, 1.1, within.0 / 1.05, within.1 * 1.05];
-        // What no longer fits is cut off: an interval of a hundred times hides all others.
+        // Clips very wide intervals: one of a factor of a hundred would hide all others.
         let ends = ratios
             .into_iter()
             .flat_map(|ratio| [ratio.low.max(ratio.estimate / 4.0), ratio.high.min(ratio.estimate * 4.0)]);
@@ -31,19 +32,19 @@ impl Rows {
         Self { scale, unit: Unit::Ratio, reference: Some((1.0, within.0, within.1)), bars: false }
     }
 
-    /// Rows for figures of one unit, from zero.
+    /// Makes rows for figures of one unit, from zero.
     pub(crate) fn of_figures<'a>(figures: impl IntoIterator<Item = &'a Interval>, unit: Unit) -> Self {
         let most = figures.into_iter().map(|figure| figure.high.min(figure.estimate * 4.0));
         let scale = if unit == Unit::Bytes { Scale::bytes_from_zero(most) } else { Scale::from_zero(most) };
         Self { scale, unit, reference: None, bars: true }
     }
 
-    /// Rows for values in nanoseconds over several orders of magnitude.
+    /// Makes rows for nanoseconds over several orders of magnitude.
     pub(crate) fn of_times(values: impl IntoIterator<Item = f64>) -> Self {
         Self { scale: Scale::log(values), unit: Unit::Nanoseconds, reference: None, bars: false }
     }
 
-    /// A row. `label` says the same in words.
+    /// Renders a row. `label` describes it in words.
     pub(crate) fn row(&self, series: usize, interval: &Interval, label: &str) -> Markup {
         let at = |value: f64| self.scale.at(value);
         html! {
@@ -51,9 +52,11 @@ impl Rows {
                 svg.frame.strip role="img" aria-label=(label) {
                     (self.background())
                     @if self.bars {
-                        rect class={ "bar " (colour(series)) } x="0" y="28%" width=(percent(at(interval.estimate))) height="44%" {}
+                        rect class={ "bar " (colour(series)) } x="0" y="28%"
+                            width=(percent(at(interval.estimate))) height="44%" {}
                     }
-                    line class={ "range " (colour(series)) } x1=(percent(at(interval.low))) x2=(percent(at(interval.high))) y1="50%" y2="50%" {}
+                    line class={ "range " (colour(series)) }
+                        x1=(percent(at(interval.low))) x2=(percent(at(interval.high))) y1="50%" y2="50%" {}
                     svg x=(percent(at(interval.estimate))) y="50%" {
                         path class={ "mark " (colour(series)) } d=(shape(series)) { title { (label) } }
                     }
@@ -62,12 +65,12 @@ impl Rows {
         }
     }
 
-    /// A row of which nothing is known.
+    /// Renders a row without data.
     pub(crate) fn empty(&self) -> Markup {
         html! { div.lane { svg.frame.strip aria-hidden="true" { (self.background()) } } }
     }
 
-    /// The labels below all rows.
+    /// Renders the labels below all rows.
     pub(crate) fn axis(&self) -> Markup {
         html! {
             svg.frame.axis aria-hidden="true" {

@@ -1,5 +1,5 @@
-//! Each metric against the value that was swept over: a curve per variant where the values are numbers, bars beside each other where they
-//! are names, as there is nothing between two names.
+//! Each metric against the swept value: curves for numbers; bars side by side for names, because there is nothing
+//! between two names.
 
 use maud::{Markup, html};
 use oroshi_lab::result::{CellResult, MetricRecord, SweepRecord};
@@ -12,12 +12,12 @@ use crate::chart::{Axis, Figure, Plot, Swatch, colour};
 use crate::figure::{self, Unit};
 use crate::page::{Cell, cell, table};
 
-/// From this factor on between the ends, orders of magnitude are shown.
+/// From this factor between the ends, the scale is logarithmic.
 const WIDE: f64 = 8.0;
-/// How much of its place a group of bars takes.
+/// Share of its position that a group of bars takes.
 const BARS: f64 = 0.72;
 
-/// A figure per group and metric.
+/// Renders a figure per group and metric.
 pub(super) fn section(view: &View<'_>, sweep: &SweepRecord) -> Markup {
     html! {
         @for group in &view.groups {
@@ -39,7 +39,7 @@ fn curve(view: &View<'_>, sweep: &SweepRecord, cells: &[&CellResult], metric: &M
     if lines.is_empty() {
         return html! {};
     }
-    let places = Places::of(sweep);
+    let places = SweepAxis::of(sweep);
     let unit = Unit::from(metric.unit);
     let is_named = places.is_named();
     let up = if is_named { from_zero(&lines, unit) } else { scale(&lines) };
@@ -47,7 +47,7 @@ fn curve(view: &View<'_>, sweep: &SweepRecord, cells: &[&CellResult], metric: &M
     let width = BARS / lines.len() as f64;
     for (place, (name, points)) in lines.iter().enumerate() {
         let series = view.series(name);
-        // Bars stand beside each other.
+        // Bars stand side by side.
         let beside = if is_named { (place as f64 - (lines.len() - 1) as f64 / 2.0) * width } else { 0.0 };
         let at = |point: usize| places.at[point] + beside;
         if is_named {
@@ -94,7 +94,7 @@ fn curve(view: &View<'_>, sweep: &SweepRecord, cells: &[&CellResult], metric: &M
     Figure { title: &metric.label, note, key: key.collect(), chart: plot.draw(&label), numbers: Some(numbers) }.draw()
 }
 
-/// A variant's figures in the order of the sweep.
+/// Returns a variant's figures in the order of the sweep.
 fn points(cells: &[&CellResult], name: &str, metric: &MetricRecord) -> Vec<(usize, Interval)> {
     let figure = |cell: &&CellResult| {
         let variant = cell.variants.iter().find(|variant| variant.name == name)?;
@@ -113,27 +113,27 @@ fn scale(lines: &[(&str, Vec<(usize, Interval)>)]) -> Scale {
     if least > 0.0 && most / least >= WIDE { Scale::log(ends) } else { Scale::from_zero(ends) }
 }
 
-/// The length of a bar tells its value only from zero on.
+/// Makes a scale from zero, so that lengths of bars are comparable.
 fn from_zero(lines: &[(&str, Vec<(usize, Interval)>)], unit: Unit) -> Scale {
-    // An interval that knows nothing does not flatten all bars.
+    // Clips an interval without information, so that it does not flatten all bars.
     let ends =
         lines.iter().flat_map(|(_, points)| points).map(|(_, i)| i.high.min(i.estimate * 2.0)).collect::<Vec<_>>();
     if unit == Unit::Bytes { Scale::bytes_from_zero(ends) } else { Scale::from_zero(ends) }
 }
 
-/// Where the swept values stand.
-struct Places {
+/// The positions of the swept values.
+struct SweepAxis {
     axis: Axis,
     at: Vec<f64>,
 }
 
-impl Places {
-    /// The values are names, with nothing between them.
+impl SweepAxis {
+    /// Whether the values are names, with nothing between them.
     fn is_named(&self) -> bool {
-        matches!(self.axis.scale, Scale::Places { .. })
+        matches!(self.axis.scale, Scale::Categories { .. })
     }
 
-    /// As numbers or times where all of them are, as names otherwise.
+    /// Uses numbers or times if all values are, and names otherwise.
     fn of(sweep: &SweepRecord) -> Self {
         let values = &sweep.values;
         let numbers: Option<Vec<f64>> = values.iter().map(|value| units::parse_number(value).ok()).collect();
@@ -142,7 +142,7 @@ impl Places {
         };
         let known = numbers.map(|at| (at, Unit::Plain)).or_else(|| times().map(|at| (at, Unit::Nanoseconds)));
         let Some((at, unit)) = known.filter(|(at, _)| distinct(at)) else {
-            let axis = Axis::places(sweep.label.as_str(), values.clone());
+            let axis = Axis::categories(sweep.label.as_str(), values.clone());
             return Self { axis, at: (0..values.len()).map(|place| place as f64).collect() };
         };
         let (least, most) = at.iter().fold((f64::INFINITY, 0.0_f64), |(low, high), v| (low.min(*v), high.max(*v)));
@@ -164,20 +164,20 @@ fn distinct(values: &[f64]) -> bool {
 mod tests {
     use super::*;
 
-    fn places(values: &[&str]) -> Places {
+    fn sweep_axis(values: &[&str]) -> SweepAxis {
         let values = values.iter().map(|&value| value.to_owned()).collect();
-        Places::of(&SweepRecord { name: "n".into(), label: "n".into(), values })
+        SweepAxis::of(&SweepRecord { name: "n".into(), label: "n".into(), values })
     }
 
     #[test]
     fn swept_numbers_stand_at_their_value_and_names_beside_each_other() {
-        assert!(matches!(places(&["10", "100", "1k"]).axis.scale, Scale::Log { .. }));
-        assert!(matches!(places(&["1", "2", "3"]).axis.scale, Scale::Linear { .. }));
-        assert!(matches!(places(&["0", "2", "300"]).axis.scale, Scale::Linear { .. }), "zero has no logarithm");
-        assert!(matches!(places(&["1ms", "10ms", "100ms"]).axis.scale, Scale::Log { .. }));
-        assert!(matches!(places(&["nginx", "puma"]).axis.scale, Scale::Places { count: 2 }));
-        assert!(matches!(places(&["10", "unlimited"]).axis.scale, Scale::Places { count: 2 }));
-        assert!(matches!(places(&["1", "1"]).axis.scale, Scale::Places { count: 2 }));
-        assert_eq!(places(&["10", "100", "1k"]).at, [10.0, 100.0, 1000.0]);
+        assert!(matches!(sweep_axis(&["10", "100", "1k"]).axis.scale, Scale::Log { .. }));
+        assert!(matches!(sweep_axis(&["1", "2", "3"]).axis.scale, Scale::Linear { .. }));
+        assert!(matches!(sweep_axis(&["0", "2", "300"]).axis.scale, Scale::Linear { .. }), "zero has no logarithm");
+        assert!(matches!(sweep_axis(&["1ms", "10ms", "100ms"]).axis.scale, Scale::Log { .. }));
+        assert!(matches!(sweep_axis(&["nginx", "puma"]).axis.scale, Scale::Categories { count: 2 }));
+        assert!(matches!(sweep_axis(&["10", "unlimited"]).axis.scale, Scale::Categories { count: 2 }));
+        assert!(matches!(sweep_axis(&["1", "1"]).axis.scale, Scale::Categories { count: 2 }));
+        assert_eq!(sweep_axis(&["10", "100", "1k"]).at, [10.0, 100.0, 1000.0]);
     }
 }

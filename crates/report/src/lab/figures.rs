@@ -9,10 +9,12 @@ use crate::chart::strip::Rows;
 use crate::figure::{self, Unit};
 use crate::page::{Cell, cell, table};
 
-/// The primary metric as a chart, unless there are curves; all metrics as a table per group.
+/// Renders the primary metric as a chart, unless there are curves; and all metrics as a table per group.
 pub(super) fn section(view: &View<'_>) -> Markup {
     html! {
-        p.small { "Median over the runs of a variant, with its " (figure::percent(view.result.rules.confidence)) " interval." }
+        p.small {
+            "Median over the runs of a variant, with its " (figure::percent(view.result.rules.confidence)) " interval."
+        }
         @if view.result.sweep.is_none() {
             @if let Some(primary) = view.result.metrics.first() { (levels(view, primary)) }
         }
@@ -41,9 +43,10 @@ fn levels(view: &View<'_>, metric: &MetricRecord) -> Markup {
                         div.name { (variant.name) }
                         @match variant.figures.get(&metric.metric) {
                             Some(figure) => {
-                                @let label = format!("{}: {} ({})", variant.name, unit.text(figure.estimate), figure::range(figure, unit));
+                                @let (value, range) = (unit.text(figure.estimate), figure::range(figure, unit));
+                                @let label = format!("{}: {value} ({range})", variant.name);
                                 (rows.row(view.series(&variant.name), figure, &label))
-                                div.value { strong { (unit.text(figure.estimate)) } " " span.small { (figure::range(figure, unit)) } }
+                                div.value { strong { (value) } " " span.small { (range) } }
                             },
                             None => { (rows.empty()) div.value { "–" } },
                         }
@@ -71,7 +74,9 @@ fn figures_row(view: &View<'_>, of: &CellResult, index: usize) -> Vec<Cell> {
     let variant = &of.variants[index];
     let at = view.point_name(of);
     let mut row = vec![html! {
-        (variant.name) @if !at.is_empty() { " " span.small { (at) } } @if variant.failed.is_some() { " " span.chip.bad { "failed" } }
+        (variant.name)
+        @if !at.is_empty() { " " span.small { (at) } }
+        @if variant.failed.is_some() { " " span.chip.bad { "failed" } }
     }];
     row.extend(view.result.metrics.iter().map(|metric| match variant.figures.get(&metric.metric) {
         Some(figure) => {

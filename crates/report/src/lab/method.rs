@@ -1,4 +1,4 @@
-//! What was compared, by which rules, what is missing, and how to do it again.
+//! Subjects and rules of the comparison, omissions, and how to repeat it.
 
 use maud::{Markup, html};
 use oroshi_lab::LabResult;
@@ -9,7 +9,7 @@ use super::View;
 use crate::figure;
 use crate::page::{command, facts, folded};
 
-/// Variants that were left out or given up: said early, as they are missing everywhere below.
+/// Renders omitted variants and those given up: early on the page, because they are missing everywhere below.
 pub(super) fn left_out(view: &View<'_>) -> Markup {
     let failed: Vec<(&CellResult, &VariantResult)> = view
         .result
@@ -22,7 +22,9 @@ pub(super) fn left_out(view: &View<'_>) -> Markup {
     html! {
         @if !view.result.skipped.is_empty() {
             ul.skipped {
-                @for skipped in &view.result.skipped { li { strong { (skipped.name) } " was left out: " (skipped.why) } }
+                @for skipped in &view.result.skipped {
+                    li { strong { (skipped.name) } " was left out: " (skipped.why) }
+                }
             }
         }
         @for (cell, variant) in failed {
@@ -30,7 +32,8 @@ pub(super) fn left_out(view: &View<'_>) -> Markup {
                 @let name = view.result.cell_name(cell);
                 div.failure {
                     p {
-                        strong { @if !name.is_empty() { (name) ": " } (variant.name) } " failed in block " (failure.block + 1) ": " (failure.why)
+                        strong { @if !name.is_empty() { (name) ": " } (variant.name) }
+                        " failed in block " (failure.block + 1) ": " (failure.why)
                     }
                     @if !failure.output.is_empty() {
                         pre { @for line in &failure.output { (line) "\n" } }
@@ -41,7 +44,7 @@ pub(super) fn left_out(view: &View<'_>) -> Markup {
     }
 }
 
-/// The rules, and the subjects.
+/// Renders the rules, and the subjects.
 pub(super) fn section(view: &View<'_>) -> Markup {
     let result = view.result;
     let rules = &result.rules;
@@ -65,8 +68,8 @@ pub(super) fn section(view: &View<'_>) -> Markup {
     };
     html! {
         p {
-            "Variants take turns, block by block, in an order drawn by the seed. What is compared is the ratio within a block; \
-             the interval is a bootstrap over the blocks. The rules were fixed before the first run."
+            "Variants take turns, block by block, in an order drawn by the seed. What is compared is the ratio \
+             within a block; the interval is a bootstrap over the blocks. The rules were fixed before the first run."
         }
         (facts([
             ("Enough when", Some(format!(
@@ -75,12 +78,24 @@ pub(super) fn section(view: &View<'_>) -> Markup {
                 percent(rules.precision),
                 rules.min_blocks,
                 rules.max_blocks,
-                rules.max_time_s.map(|seconds| format!(", at most {} in all", figure::time(seconds * 1e9))).unwrap_or_default(),
+                rules
+                    .max_time_s
+                    .map(|seconds| format!(", at most {} in all", figure::time(seconds * 1e9)))
+                    .unwrap_or_default(),
             ))),
             ("A difference matters from", Some(percent(rules.smallest_effect))),
-            ("Confidence", Some(format!("{}; p values are corrected for the number of questions (Holm)", percent(rules.confidence)))),
+            (
+                "Confidence",
+                Some(percent(rules.confidence) + "; p values are corrected for the number of questions (Holm)"),
+            ),
             ("Servers were started", ours.then_some(starts)),
-            ("No verdict on rates and latencies", (rules.disturbed < 1.0).then(|| format!("where others took the CPUs in more than {} of one side’s runs", percent(rules.disturbed)))),
+            (
+                "No verdict on rates and latencies",
+                (rules.disturbed < 1.0).then(|| {
+                    let share = percent(rules.disturbed);
+                    format!("where others took the CPUs in more than {share} of one side’s runs")
+                }),
+            ),
             ("Answers of different kinds", rules.any_answers.then(|| "compared all the same".to_owned())),
             ("Processes that belong to the servers", (!rules.processes.is_empty()).then(|| rules.processes.join(", "))),
             ("Blocks made anew, as the machine was disturbed", (repeated > 0).then(|| units::count(repeated as u64))),
@@ -108,7 +123,7 @@ pub(super) fn section(view: &View<'_>) -> Markup {
     }
 }
 
-/// Each variant of a group once, with the loads that it had at the points of the sweep.
+/// Renders each variant of a group once, with its loads at the points of the sweep.
 fn subjects(cells: &[&CellResult]) -> Markup {
     let mut seen: Vec<(&VariantResult, Vec<&str>)> = Vec::new();
     for variant in cells.iter().flat_map(|cell| &cell.variants) {
@@ -130,7 +145,7 @@ fn subjects(cells: &[&CellResult]) -> Markup {
     }
 }
 
-/// The command and the file.
+/// Renders the command and the file for a repetition.
 pub(super) fn again(result: &LabResult) -> Markup {
     html! {
         (command(&result.rerun))
@@ -141,7 +156,7 @@ pub(super) fn again(result: &LabResult) -> Markup {
     }
 }
 
-/// Which CPUs were whose.
+/// Renders the assignment of CPUs.
 pub(super) fn pinning(result: &LabResult) -> Markup {
     let pinned = |cpus: &Option<String>| Some(cpus.clone().unwrap_or_else(|| "wherever the kernel put them".into()));
     facts([("CPUs of the servers", pinned(&result.server_cpus)), ("CPUs of the load", pinned(&result.load_cpus))])

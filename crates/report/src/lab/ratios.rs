@@ -1,4 +1,4 @@
-//! Every ratio with its interval, under each other on one scale.
+//! Every ratio with its interval, stacked on one scale.
 
 use maud::{Markup, html};
 use oroshi_lab::result::{CellResult, Comparison, MetricRecord};
@@ -11,22 +11,22 @@ use crate::chart::{Figure, Swatch};
 use crate::figure;
 use crate::page::{Cell, cell, folded, table};
 
-/// A comparison, with where it was made and of what.
+/// A comparison, with its cell and its metric.
 #[derive(Clone, Copy)]
-struct Found<'a> {
+struct Row<'a> {
     cell: &'a CellResult,
     metric: &'a MetricRecord,
     comparison: &'a Comparison,
 }
 
-/// One figure for all metrics where there is one cell; where there are several, one per metric, those of others than the primary
-/// one to be unfolded.
+/// Renders one figure for all metrics of a single cell. For several cells, one figure per metric, folded except for
+/// the primary one.
 pub(super) fn section(view: &View<'_>) -> Markup {
-    let of_metric = |metric| -> Vec<Found<'_>> {
+    let of_metric = |metric| -> Vec<Row<'_>> {
         let in_cell = |cell| found(cell, metric);
         view.result.cells.iter().flat_map(in_cell).collect()
     };
-    let each: Vec<(&MetricRecord, Vec<Found<'_>>)> = view
+    let each: Vec<(&MetricRecord, Vec<Row<'_>>)> = view
         .result
         .metrics
         .iter()
@@ -34,7 +34,7 @@ pub(super) fn section(view: &View<'_>) -> Markup {
         .filter(|(_, found)| !found.is_empty())
         .collect();
     if let [_] = view.result.cells[..] {
-        let groups: Vec<(String, Vec<Found<'_>>)> = each
+        let groups: Vec<(String, Vec<Row<'_>>)> = each
             .into_iter()
             .map(|(metric, found)| (format!("{}, {}", metric.label, better(metric.better)), found))
             .collect();
@@ -48,9 +48,9 @@ pub(super) fn section(view: &View<'_>) -> Markup {
     }
 }
 
-/// Comparisons of one metric, with the name of the cell that they were made in.
-fn by_cell<'a>(view: &View<'_>, found: &[Found<'a>]) -> Vec<(String, Vec<Found<'a>>)> {
-    let mut groups: Vec<(String, Vec<Found<'a>>)> = Vec::new();
+/// Groups the comparisons of one metric by the name of their cell.
+fn by_cell<'a>(view: &View<'_>, found: &[Row<'a>]) -> Vec<(String, Vec<Row<'a>>)> {
+    let mut groups: Vec<(String, Vec<Row<'a>>)> = Vec::new();
     for one in found {
         let name = view.result.cell_name(one.cell);
         match groups.last_mut() {
@@ -61,17 +61,17 @@ fn by_cell<'a>(view: &View<'_>, found: &[Found<'a>]) -> Vec<(String, Vec<Found<'
     groups
 }
 
-fn found<'a>(cell: &'a CellResult, metric: &'a MetricRecord) -> impl Iterator<Item = Found<'a>> {
+fn found<'a>(cell: &'a CellResult, metric: &'a MetricRecord) -> impl Iterator<Item = Row<'a>> {
     let of_metric = cell.comparisons.iter().filter(|comparison| comparison.metric == metric.metric);
-    of_metric.map(move |comparison| Found { cell, metric, comparison })
+    of_metric.map(move |comparison| Row { cell, metric, comparison })
 }
 
-fn figure(view: &View<'_>, title: &str, direction: &str, groups: &[(String, Vec<Found<'_>>)]) -> Markup {
+fn figure(view: &View<'_>, title: &str, direction: &str, groups: &[(String, Vec<Row<'_>>)]) -> Markup {
     let rules = &view.result.rules;
     let all = || groups.iter().flat_map(|(_, group)| group);
     let ratios: Vec<Interval> = all().filter_map(|found| found.comparison.ratio).collect();
     let rows = Rows::of_ratios(&ratios, rules.smallest_effect);
-    // Where no group has more than one row, the group names it.
+    // If no group has more than one row, the group names it.
     let single = groups.iter().all(|(_, group)| group.len() == 1);
     let chart = html! {
         div.rows {
@@ -98,8 +98,8 @@ fn figure(view: &View<'_>, title: &str, direction: &str, groups: &[(String, Vec<
     Figure { title, note, key, chart, numbers: Some(numbers) }.draw()
 }
 
-fn row(view: &View<'_>, rows: &Rows, found: Found<'_>, name: Option<&String>) -> Markup {
-    let Found { cell, metric, comparison } = found;
+fn row(view: &View<'_>, rows: &Rows, found: Row<'_>, name: Option<&String>) -> Markup {
+    let Row { cell, metric, comparison } = found;
     let pair = found.pair();
     html! {
         div.row {
@@ -142,8 +142,8 @@ fn p_value(p: f64) -> String {
     if p < 0.0001 { "< 0.0001".into() } else { format!("{p:.4}") }
 }
 
-impl Found<'_> {
-    /// `unix / TCP`.
+impl Row<'_> {
+    /// Formats `unix / TCP`.
     fn pair(&self) -> String {
         let name = |variant| View::name(self.cell, variant);
         format!("{} / {}", name(self.comparison.variant), name(self.comparison.base))

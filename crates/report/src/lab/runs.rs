@@ -1,4 +1,4 @@
-//! Every run, in the order in which they were made.
+//! Every run, in order.
 
 use maud::{Markup, html};
 use oroshi_lab::result::{CellResult, MetricRecord, Run};
@@ -10,11 +10,12 @@ use crate::chart::{Axis, Figure, Plot, Swatch};
 use crate::figure::Unit;
 use crate::page::{Cell, cell, folded, table};
 
-/// A chart per cell of the primary metric, the other metrics and the numbers to be unfolded.
+/// Renders a chart per cell of the primary metric, with folded other metrics and numbers.
 pub(super) fn section(view: &View<'_>) -> Markup {
     html! {
         p.small {
-            "A mark is a run; the lines are the medians. Runs of one block stand together, in the order in which they were made."
+            "A mark is a run; the lines are the medians. Runs of one block stand together, in the order in which \
+             they were made."
         }
         @for cell in &view.result.cells { (of_cell(view, cell)) }
     }
@@ -34,7 +35,9 @@ fn of_cell(view: &View<'_>, cell: &CellResult) -> Markup {
     html! {
         (chart(view, cell, primary, &name))
         @if !others.is_empty() {
-            (folded("Other metrics, run by run", &html! { @for metric in others { (chart(view, cell, metric, &name)) } }))
+            (folded("Other metrics, run by run", &html! {
+                @for metric in others { (chart(view, cell, metric, &name)) }
+            }))
         }
     }
 }
@@ -45,12 +48,12 @@ fn chart(view: &View<'_>, cell: &CellResult, metric: &MetricRecord, name: &str) 
         cell.runs.iter().filter_map(|run| Some((run, *run.figures.get(&metric.metric)?))).collect();
     let blocks = runs.iter().map(|(run, _)| run.block + 1).max().unwrap_or(1);
     let places = runs.iter().map(|(run, _)| run.place + 1).max().unwrap_or(1);
-    // Blocks are counted from 1 by people; runs stand around their block's number.
+    // Blocks count from 1; runs lie around their block's number.
     let at = |run: &Run| run.block as f64 + 1.0 + ((run.place as f64 + 0.5) / places as f64 - 0.5) * 0.8;
     let x = Axis::new("block", Scale::Linear { low: 0.4, high: blocks as f64 + 0.6 }, Unit::Plain);
     let y = Scale::close_to(runs.iter().map(|(_, value)| *value));
     let mut plot = Plot::new(x, Axis::new(metric.label.as_str(), y, unit), 220);
-    // Where servers were started anew, unless that was before each block.
+    // Restarts of the servers, unless they happened before each block.
     let starts: Vec<f64> = runs
         .windows(2)
         .filter(|pair| pair[0].0.session != pair[1].0.session)

@@ -1,4 +1,4 @@
-//! What came out, in words.
+//! The verdicts in words.
 
 use maud::{Markup, html};
 use oroshi_lab::metric::{Better, Metric};
@@ -9,7 +9,7 @@ use super::View;
 use crate::figure;
 use crate::page::{Cell, cell, table};
 
-/// The primary metric's verdicts: as sentences where there is one comparison, as a table with a summary where there are many.
+/// Renders the primary metric's verdicts: sentences for one cell, a table with a summary for many.
 pub(super) fn summary(view: &View<'_>) -> Markup {
     let Some(primary) = view.result.metrics.first() else { return html! {} };
     let of_primary = |cell: &CellResult| -> Vec<Comparison> {
@@ -32,7 +32,7 @@ pub(super) fn summary(view: &View<'_>) -> Markup {
     }
 }
 
-/// A verdict as a word, with its colour.
+/// Renders a verdict as a coloured word.
 pub(super) fn chip(metric: Metric, verdict: Verdict) -> Markup {
     let kind = match verdict {
         Verdict::Faster => "good",
@@ -57,7 +57,7 @@ fn word(metric: Metric, verdict: Verdict) -> &'static str {
     }
 }
 
-/// Those against the first variant in large, the others below.
+/// Renders comparisons with the first variant in large, the others below.
 fn sentences(base: usize, comparisons: &[Comparison]) -> Markup {
     let (first, others): (Vec<&Comparison>, Vec<&Comparison>) = comparisons.iter().partition(|c| c.base == base);
     html! {
@@ -67,7 +67,7 @@ fn sentences(base: usize, comparisons: &[Comparison]) -> Markup {
     }
 }
 
-/// How often which verdict: `unix beside TCP: faster in 5 of 6, undecided in 1; ratios from +4 % to +31 %.`
+/// Counts the verdicts: `unix beside TCP: faster in 5 of 6, undecided in 1; ratios from +4 % to +31 %.`
 fn counts(view: &View<'_>, metric: Metric, cells: &[CellResult]) -> Markup {
     let pairs = pairs(metric, cells);
     let all = [
@@ -116,7 +116,7 @@ fn counts(view: &View<'_>, metric: Metric, cells: &[CellResult]) -> Markup {
     }
 }
 
-/// Each variant of each group, with its ratios to the first one at each point of the sweep.
+/// Renders each variant of each group, with its ratios to the first one at each point of the sweep.
 fn swept(view: &View<'_>, primary: &MetricRecord, sweep: &SweepRecord) -> Markup {
     let rows = view.groups.iter().flat_map(|group| {
         let cells = view.cells(group);
@@ -140,7 +140,7 @@ fn swept(view: &View<'_>, primary: &MetricRecord, sweep: &SweepRecord) -> Markup
     table(&format!("{}: ratios to the first variant", primary.label), &head, rows.collect::<Vec<_>>())
 }
 
-/// Each cell with its ratios to the first variant.
+/// Renders each cell with its ratios to the first variant.
 fn matrix(view: &View<'_>, primary: &MetricRecord, cells: &[CellResult]) -> Markup {
     let mut variants: Vec<&str> = Vec::new();
     for (_, variant) in pairs(primary.metric, cells) {
@@ -168,14 +168,14 @@ fn ratio_and_verdict(comparison: &Comparison) -> Markup {
     }
 }
 
-/// A variant beside the first one of its cell.
+/// Returns the comparison of a variant with the first one of its cell.
 fn against<'a>(metric: Metric, cell: &'a CellResult, variant: &str) -> Option<&'a Comparison> {
     cell.comparisons
         .iter()
         .find(|c| c.metric == metric && c.base == cell.base() && View::name(cell, c.variant) == variant)
 }
 
-/// The names of those that are compared with the first variant of their cell, base first, each pair once.
+/// Returns the pairs of names compared with the first variant of their cell, base first, each pair once.
 fn pairs<'a>(metric: Metric, cells: impl IntoIterator<Item = &'a CellResult>) -> Vec<(&'a str, &'a str)> {
     let mut pairs = Vec::new();
     for (cell, comparison) in against_first(metric, cells) {
@@ -196,7 +196,7 @@ fn against_first<'a>(
     })
 }
 
-/// Which way is better, in words.
+/// Names the better direction.
 pub(super) fn better(better: Better) -> &'static str {
     match better {
         Better::Higher => "more is better",

@@ -1,7 +1,5 @@
-//! The report for people.
-//!
-//! In the order in which one asks: what was done, can it be trusted, how fast, what went wrong, what did it cost on
-//! either side, who was the bottleneck.
+//! The report for people, in the order of their questions: the load, its validity, speed, failures, costs on either
+//! side, the bottleneck.
 
 use oroshi_bench::watch::{Precision, ServerUsage};
 use oroshi_bench::{Failure, Record};
@@ -14,7 +12,7 @@ use crate::words::{
     throughput, unreadable,
 };
 
-/// Characters that are wanted beside a name and its count; with fewer a text stands below them.
+/// Minimum width of a text beside a name and its count; with less room the text stands below.
 const LEAST_BESIDE: usize = 30;
 /// Width of the names on the left.
 pub(super) const NAME: usize = 12;
@@ -65,7 +63,7 @@ pub fn bench(record: &Record, spectrum: bool, paint: Paint, width: usize) -> Str
     page.text
 }
 
-/// A report while it is written.
+/// A report in the making.
 pub(super) struct Page {
     pub(super) text: String,
     pub(super) paint: Paint,
@@ -79,12 +77,12 @@ impl Page {
         self.text.push('\n');
     }
 
-    /// Lines of their own.
+    /// Adds lines.
     pub(super) fn wrapped(&mut self, text: &str, paint: fn(Paint, &str) -> String) {
         wrap(text, self.width).iter().for_each(|line| self.line(&paint(self.paint, line)));
     }
 
-    /// A table whose first line is its head.
+    /// Adds a table whose first line is its head.
     pub(super) fn table(&mut self, rows: &[Vec<String>]) {
         let table = fitted(rows, self.width);
         let (head, body) = table.split_once('\n').unwrap_or((&table, ""));
@@ -92,7 +90,7 @@ impl Page {
         self.text.push_str(body);
     }
 
-    /// A name, how often, and what it means: beside them where there is room, else below.
+    /// Adds a name, its count, and its meaning: beside them if there is room, otherwise below.
     pub(super) fn counted(&mut self, name: &str, count: u64, text: &str) {
         let begin = format!("  {name:<16}{:>10}", units::count(count));
         let beside = begin.chars().count() + 2;
@@ -111,7 +109,7 @@ impl Page {
         }
     }
 
-    /// A name and what is to be said of it, under itself where it is long.
+    /// Adds a name and a text, wrapped if it is long.
     pub(super) fn row(&mut self, name: &str, text: &str) {
         self.painted_row(name, text, |_, line| line.to_owned());
     }
@@ -146,7 +144,7 @@ impl Page {
         self.table(&rows);
     }
 
-    /// Every percentile that there are requests for.
+    /// Adds the detailed distribution: every percentile for which there are enough requests.
     fn spectrum(&mut self, record: &Record) {
         let mut clocks = vec![("service", &record.latency.service)];
         if is_open(record) {
@@ -171,7 +169,7 @@ impl Page {
         }
         let last = clocks.iter().map(|(_, clock)| quantile(clock, 1.0));
         rows.push(std::iter::once("  max".to_owned()).chain(last).chain(["0".to_owned()]).collect());
-        // Of what was answered: the others could only move them by who knows how much.
+        // Over answered requests: unfinished ones would change both by an unknown amount.
         if record.requests.completed > 0 {
             let mean = clocks.iter().map(|(_, clock)| units::time(clock.summary.mean_ns));
             rows.push(

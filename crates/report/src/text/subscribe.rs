@@ -1,5 +1,4 @@
-//! The report of a load of subscriptions, for people: what was done, whether everything came, how long it took, what it
-//! cost.
+//! The report of a load of subscriptions, for people: the load, deliveries, delays, costs.
 
 use oroshi_bench::push::Record;
 use oroshi_bench::watch::ServerUsage;
@@ -45,7 +44,7 @@ pub fn subscribe(record: &Record, paint: Paint, width: usize) -> String {
     if let Some(advice) = &record.grade.advice {
         page.painted_row("", advice, Paint::yellow);
     }
-    // What stands on top already is not said again.
+    // Omits what the headline has already.
     for warning in record.warnings.iter().filter(|warning| Some(*warning) != alarm.as_ref()) {
         page.painted_row("Warning", warning, Paint::yellow);
     }
@@ -69,7 +68,7 @@ fn delays(page: &mut Page, record: &Record) {
     page.table(&rows);
 }
 
-/// What did not go as it should; nothing where all did.
+/// Returns the lines about failures; none if there were no failures.
 fn faults(page: &mut Page, record: &Record) {
     let faults = words::faults(record);
     if faults.is_empty() {

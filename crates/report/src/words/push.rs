@@ -1,4 +1,4 @@
-//! What a run of subscriptions was, in words, for the terminal and for the page.
+//! A run of subscriptions in words, for the terminal and for the page.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use oroshi_words::units;
 
 use super::rhythm;
 
-/// `10s, 1,000 subscriptions (ws) on 2 threads to http://127.0.0.1:80/sub, 4 publishers in a closed loop, ...`.
+/// Formats `10s, 1,000 subscriptions (ws) on 2 threads to http://127.0.0.1:80/sub, 4 publishers in a closed loop,
+/// ...`.
 #[must_use]
 pub fn headline(record: &Record) -> String {
     let plan = &record.plan;
@@ -36,7 +37,7 @@ pub fn headline(record: &Record) -> String {
     parts.join(", ")
 }
 
-/// What stands above everything else: that the figures are not what they seem.
+/// Returns a warning for the top: that the figures are misleading.
 #[must_use]
 pub fn alarm(record: &Record) -> Option<String> {
     let subscriptions = &record.subscriptions;
@@ -51,7 +52,7 @@ pub fn alarm(record: &Record) -> Option<String> {
         .then(|| "GENERATOR-BOUND: these figures say more about the load generator than about the server".into())
 }
 
-/// How many subscriptions ended before the run did, how, and what came of it.
+/// Describes the subscriptions that ended before the run: number, reasons, consequences.
 #[must_use]
 pub fn ended(record: &Record) -> String {
     let subscriptions = &record.subscriptions;
@@ -68,7 +69,7 @@ pub fn ended(record: &Record) -> String {
     )
 }
 
-/// What came back in place of a subscription, of the most frequent failure that has an answer.
+/// Returns the response to the most frequent failure of subscriptions, if it has one.
 #[must_use]
 pub fn came(record: &Record) -> Option<&str> {
     let subscriptions = &record.subscriptions;
@@ -76,7 +77,7 @@ pub fn came(record: &Record) -> Option<&str> {
     Some(most.1)
 }
 
-/// How many subscriptions were opened, and in what time.
+/// Describes the number of opened subscriptions, and the time for it.
 #[must_use]
 pub fn subscribed(record: &Record) -> String {
     let subscriptions = &record.subscriptions;
@@ -89,7 +90,7 @@ pub fn subscribed(record: &Record) -> String {
     }
 }
 
-/// What became of messages as they were published.
+/// Describes the outcomes of published messages.
 #[must_use]
 pub fn posted(posted: &PostedRecord) -> String {
     let mut parts = vec![format!("{} confirmed ({}/s)", units::count(posted.confirmed), units::number(posted.per_s))];
@@ -106,7 +107,7 @@ pub fn posted(posted: &PostedRecord) -> String {
     parts.join(", ")
 }
 
-/// How many messages came.
+/// Describes the number of delivered messages.
 #[must_use]
 pub fn delivered(record: &Record) -> String {
     let deliveries = &record.deliveries;
@@ -125,7 +126,7 @@ pub fn delivered(record: &Record) -> String {
     parts.join(", ")
 }
 
-/// The same of messages for one each.
+/// Describes the same for messages to a single session.
 #[must_use]
 pub fn to_one(record: &Record, published: &PostedRecord) -> String {
     let Some(deliveries) = &record.deliveries_to_one else { return posted(published) };
@@ -138,7 +139,7 @@ pub fn to_one(record: &Record, published: &PostedRecord) -> String {
     text
 }
 
-/// What did not go as it should, each with its name, how often, and in words; nothing where all did.
+/// Returns the faults, each with its name, count and description; empty without faults.
 #[must_use]
 pub fn faults(record: &Record) -> Vec<(&'static str, u64, String)> {
     let deliveries = &record.deliveries;
@@ -174,7 +175,7 @@ pub fn faults(record: &Record) -> Vec<(&'static str, u64, String)> {
     faults
 }
 
-/// What the load generator used.
+/// Describes the load generator's cost.
 #[must_use]
 pub fn generator(record: &Record) -> String {
     let generator = &record.generator;
@@ -189,14 +190,14 @@ pub fn generator(record: &Record) -> String {
     )
 }
 
-/// The end of a sentence: `: 40 x status, 2 x timeout`, or nothing.
+/// Formats the end of a sentence: `: 40 x status, 2 x timeout`, or nothing.
 #[must_use]
 pub fn reasons(failures: &BTreeMap<Failure, u64>) -> String {
     let each: Vec<String> = failures.iter().map(|(failure, n)| format!("{} x {failure}", units::count(*n))).collect();
     if each.is_empty() { String::new() } else { format!(": {}", each.join(", ")) }
 }
 
-/// `a closed loop`, `an open loop at 500/s`.
+/// Formats `a closed loop`, `an open loop at 500/s`.
 #[must_use]
 pub fn with_article(rhythm: &str) -> String {
     let article = if rhythm.starts_with('o') { "an" } else { "a" };

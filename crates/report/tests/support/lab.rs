@@ -11,7 +11,7 @@ use oroshi_stats::compare::{Bootstrap, Interval, Pair, Value, Verdict, level, ra
 
 use super::{Chance, closed, environment};
 
-/// What the made-up experiments compare.
+/// The metrics of the synthetic experiments.
 const METRICS: [Metric; 4] = [Metric::Rps, Metric::P50, Metric::P99, Metric::Cpu];
 const EFFECT: f64 = 0.03;
 
@@ -78,7 +78,7 @@ pub fn named() -> LabResult {
     result
 }
 
-/// Nothing came of it.
+/// An experiment without any result.
 pub fn nothing() -> LabResult {
     let mut result = empty("nothing", "What if nothing works?");
     let mut cell = cell(1, "", None, &[("a", 1.0), ("b", 1.0)], 0);
@@ -141,7 +141,7 @@ fn empty(name: &str, title: &str) -> LabResult {
     }
 }
 
-/// Runs in which throughput is as told, with three per cent of noise, and the other metrics follow from it.
+/// Makes runs with this throughput, three per cent of noise, and other metrics derived from it.
 fn cell(seed: u64, group: &str, point: Option<usize>, variants: &[(&str, f64)], blocks: usize) -> CellResult {
     let mut chance = Chance(seed);
     let mut runs = Vec::new();

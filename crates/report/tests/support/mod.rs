@@ -1,4 +1,4 @@
-//! Results as they come from real runs, made up: what a page is drawn from in tests.
+//! Synthetic results in the form of real ones, as input for pages.
 #![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
 
 pub mod lab;
@@ -15,18 +15,18 @@ use oroshi_bench::watch::{FoundBy, Precision, ProcessUsage, ServerSample, Server
 use oroshi_bench::{Bottleneck, Failure, Grade, Load, Record, Spacing, Stage};
 use oroshi_stats::Latency;
 
-/// Numbers that look like chance and are always the same.
+/// A deterministic pseudo-random generator.
 #[derive(Debug)]
 pub struct Chance(pub u64);
 
 impl Chance {
-    /// Evenly from 0 to 1.
+    /// Uniform from 0 to 1.
     pub fn even(&mut self) -> f64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 33) as f64 + 0.5) / f64::from(1_u32 << 31)
     }
 
-    /// Around 0, as far as 1.
+    /// Around 0, standard deviation 1.
     pub fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.even()).sum::<f64>() - 6.0
     }
@@ -47,7 +47,7 @@ pub fn closed(seed: u64, median_ns: f64) -> Record {
     let (mut service, mut first, mut connect) = (Latency::new(), Latency::new(), Latency::new());
     let mut points = Vec::new();
     for index in 0..count {
-        // Halfway through, the server is busy with something else.
+        // Halfway through, the server is busy otherwise.
         let slow = if (48..55).contains(&index) { 3.5 } else { 1.0 };
         let requests = ((2600.0 + 90.0 * chance.normal()) / slow) as u64;
         let mut times: Vec<u64> = (0..requests).map(|_| chance.latency(median_ns * slow)).collect();
@@ -141,7 +141,7 @@ pub fn closed(seed: u64, median_ns: f64) -> Record {
     }
 }
 
-/// An open loop that a server could not keep up with: most of its upper percentiles are bounds.
+/// An open loop beyond the server's capacity: most of its upper percentiles are bounds.
 pub fn open(seed: u64) -> Record {
     let mut record = closed(seed, 800_000.0);
     let mut chance = Chance(seed + 1);
@@ -172,7 +172,7 @@ pub fn open(seed: u64) -> Record {
     record
 }
 
-/// A run in which nothing was answered, with none of the optional parts.
+/// A run without responses and without the optional parts.
 pub fn nothing() -> Record {
     let mut record = closed(1, 500_000.0);
     let empty = || Latency::new().into();

@@ -1,4 +1,4 @@
-//! What LuaJIT calls between two instructions.
+//! The hook that LuaJIT calls between two instructions.
 
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use mlua::{Thread, ffi};
 
 use super::budget::Step;
-use super::{KEY, NONE, STATES, Watched, Why, chunk, is_own};
+use super::{KEY, NONE, Reason, STATES, Watched, chunk, is_own};
 
 /// Called by LuaJIT before the next instruction.
 pub(super) unsafe extern "C-unwind" fn hook(state: *mut ffi::lua_State, _: *mut ffi::lua_Debug) {
-    // SAFETY: LuaJIT calls a hook with a state that has room for some values. Nothing that has a destructor is alive when `lua_error`
-    // leaves this function.
+    // SAFETY: LuaJIT calls a hook with stack space for some values. No value with a destructor is alive when
+    // `lua_error` leaves this function.
     unsafe {
         if interrupts(state) {
             ffi::lua_pushstring(state, c"interrupted".as_ptr());
@@ -21,12 +21,12 @@ pub(super) unsafe extern "C-unwind" fn hook(state: *mut ffi::lua_State, _: *mut 
     }
 }
 
-/// Whether the call that is under way is to be interrupted here and now. If so, the place is noted; else the hook is taken away.
+/// Whether to interrupt the call in progress here. If so, records the position; otherwise removes the hook.
 ///
 /// # Safety
 /// For a hook, with its state.
 unsafe fn interrupts(state: *mut ffi::lua_State) -> bool {
-    // SAFETY: under the key is a `Watched` that lives at least as long as this hook is set.
+    // SAFETY: the key holds a `Watched` that lives at least as long as this hook is set.
     let (watched, bytes) = unsafe {
         ffi::lua_pushlightuserdata(state, (&raw const KEY).cast_mut().cast());
         ffi::lua_rawget(state, ffi::LUA_REGISTRYINDEX);
@@ -40,7 +40,7 @@ unsafe fn interrupts(state: *mut ffi::lua_State) -> bool {
         && (running == NONE || running != watched.ordered.load(Ordering::Relaxed))
     {
         if running == NONE {
-            // A metamethod, when somebody looks at a value between two calls.
+            // A metamethod that runs when Rust reads a value between two calls.
             let is_over = budget.step_outside();
             if is_over {
                 watched.seen().hook();
@@ -57,9 +57,9 @@ unsafe fn interrupts(state: *mut ffi::lua_State) -> bool {
             }
             Step::Over => {
                 let mut seen = watched.seen();
-                // As if it had been looked at: the next look is at the same call.
+                // Pretends a check now: the next check sees the same call.
                 (seen.call, seen.held) = (running, Duration::ZERO);
-                seen.order = Some((Instant::now(), Why::Instructions));
+                seen.order = Some((Instant::now(), Reason::Instructions));
                 watched.ordered.store(running, Ordering::Relaxed);
                 // From here on at every instruction.
                 seen.hook();
@@ -69,7 +69,7 @@ unsafe fn interrupts(state: *mut ffi::lua_State) -> bool {
     let mut seen = watched.seen();
     let share = watched.memory / (2 * STATES.load(Ordering::Relaxed).max(1) as u64);
     if watched.crowded.load(Ordering::Relaxed) && bytes > share && running != NONE {
-        seen.order.get_or_insert((Instant::now(), Why::Memory(bytes)));
+        seen.order.get_or_insert((Instant::now(), Reason::Memory(bytes)));
         watched.ordered.store(running, Ordering::Relaxed);
     }
     if running == NONE || running != watched.ordered.load(Ordering::Relaxed) {
@@ -83,19 +83,19 @@ unsafe fn interrupts(state: *mut ffi::lua_State) -> bool {
     true
 }
 
-/// The line of the script at which a coroutine is that waits or has failed.
+/// Returns the script's line where a waiting or failed coroutine stopped.
 pub(crate) fn place_in(thread: &Thread) -> Option<String> {
-    // SAFETY: the thread is there for as long as it is borrowed, and does not run.
+    // SAFETY: the borrowed thread exists, and does not run.
     unsafe { place(thread.state()) }
 }
 
-/// The line of the script that is running.
+/// Returns the running line of the script.
 ///
 /// # Safety
 /// For a hook, with its state.
 unsafe fn place(state: *mut ffi::lua_State) -> Option<String> {
-    // SAFETY: `lua_getstack` fills in a level, of which `lua_getinfo` fills in what it is asked for. The source is a string that lives
-    // as long as its function.
+    // SAFETY: `lua_getstack` fills in a level, of which `lua_getinfo` fills in the requested fields. The source is a
+    // string that lives as long as its function.
     unsafe {
         let mut level: ffi::lua_Debug = std::mem::zeroed();
         for depth in 0.. {

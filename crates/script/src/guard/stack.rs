@@ -1,33 +1,34 @@
-//! How much of a thread's stack a call has taken, and where that stack ends.
+//! Limits the part of a thread's stack that a call may use.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// So much of the stack a call of a confined state may take before another function is called through C, bytes: some hundred calls of `string.gsub` within one
-/// another. An error has to leave all of them, in a time that grows with the square of their number, and in which nothing interrupts it.
+/// Stack that a call of a confined state may use before another call through C, bytes: some hundred nested calls of
+/// `string.gsub`. An error has to unwind all of them, in a time that grows with the square of their number, and
+/// nothing interrupts it.
 const MOST: usize = 1 << 20;
 
-/// What an error's handlers may take beyond that.
+/// Additional stack for an error's handlers.
 const HANDLERS: usize = MOST / 2;
 
-/// What is kept for functions that call none of the script's, bytes at most; a share of small stacks.
+/// The most stack reserved for functions that do not call the script, bytes; a share of small stacks.
 const RESERVE: usize = 4 << 20;
 const RESERVED_SHARE: usize = 4;
 
-/// Not looked at yet.
+/// Not determined yet.
 const UNKNOWN: usize = usize::MAX;
 
 thread_local! {
-    /// The lowest address that calls may come to.
+    /// The lowest address that calls may use.
     static END: Cell<usize> = const { Cell::new(UNKNOWN) };
-    /// Below this address the call that is under way has taken too much.
+    /// Below this address, the call in progress has used too much.
     static SOFT: Cell<usize> = const { Cell::new(0) };
-    /// It was told in this call, whose error handlers may go on a little.
+    /// Whether this call was told of it; its error handlers may continue a little.
     static TOLD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A call into a state begins on this thread.
+/// Begins a call into a state on this thread.
 #[inline]
 pub(super) fn begin(is_confined: bool) {
     if END.get() == UNKNOWN {
@@ -38,13 +39,13 @@ pub(super) fn begin(is_confined: bool) {
     TOLD.set(false);
 }
 
-/// Whether it may be that too much of this thread's stack is taken.
+/// Whether too much of this thread's stack may be in use.
 #[inline]
 pub(super) fn is_low() -> bool {
     address() < SOFT.get()
 }
 
-/// Whether so much is taken that nothing more is to be called.
+/// Whether so much is in use that nothing more may be called.
 #[cold]
 pub(super) fn ends() -> bool {
     address() < SOFT.get().saturating_sub(HANDLERS) || is_low() && !TOLD.replace(true)
@@ -56,18 +57,19 @@ fn find_end() {
     END.set(end + RESERVE.min(bytes / RESERVED_SHARE));
 }
 
-/// How far the stack has come; it grows downwards.
+/// Returns the present depth of the stack; it grows downwards.
 #[inline]
 fn address() -> usize {
     let here = 0_u8;
     (&raw const here).addr()
 }
 
-/// This thread's stack: its lowest address, and its bytes.
+/// Returns this thread's stack: its lowest address, and its size in bytes.
 fn bounds() -> Option<(usize, usize)> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut end, mut bytes) = (ptr::null_mut(), 0);
-    // SAFETY: the attributes are filled in by the first call if it says so, read by the second, and freed.
+    // SAFETY: the first call fills in the attributes if it returns 0, the second reads them, and the third frees
+    // them.
     let known = unsafe {
         libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) == 0 && {
             let known = libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut end, &raw mut bytes) == 0;

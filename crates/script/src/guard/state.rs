@@ -1,4 +1,4 @@
-//! States, and what there is in them.
+//! Makes states with their libraries.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -7,22 +7,23 @@ use mlua::{Function, Lua, LuaOptions, StdLib, ffi};
 
 use super::stack;
 
-/// A state with all of LuaJIT's libraries.
+/// Makes a state with all of LuaJIT's libraries.
 pub(crate) fn new_state() -> mlua::Result<Lua> {
-    // SAFETY: with `ffi` and `debug` a script may do whatever a program may. It is one, and the user has asked for it to be run.
+    // SAFETY: with `ffi` and `debug` a script may do anything that a program may. The user asked to run it as one.
     let lua = unsafe { Lua::unsafe_new_with(StdLib::ALL, LuaOptions::default()) };
     wrap_c_functions(&lua)?;
     Ok(lua)
 }
 
-/// A state that may use so many bytes, with the libraries that a confined script may have parts of. Whether LuaJIT compiles in it.
+/// Makes a state with a memory limit in bytes, and the libraries from which a confined script gets parts. `compiles`:
+/// whether LuaJIT compiles.
 pub(crate) fn new_confined_state(memory: usize, compiles: bool) -> mlua::Result<Lua> {
     let mut libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH | StdLib::OS | StdLib::BIT | StdLib::DEBUG;
     if compiles {
-        // Opening it is what turns the compiler on.
+        // Opening it turns the compiler on.
         libraries |= StdLib::JIT;
     }
-    // SAFETY: `debug` is taken away before a script can get at it (confine.lua).
+    // SAFETY: confine.lua removes `debug` before a script can use it.
     let lua = unsafe { Lua::unsafe_new_with(libraries, LuaOptions::default()) };
     wrap_c_functions(&lua)?;
     lua.set_memory_limit(memory)?;
@@ -31,7 +32,8 @@ pub(crate) fn new_confined_state(memory: usize, compiles: bool) -> mlua::Result<
 
 fn wrap_c_functions(lua: &Lua) -> mlua::Result<()> {
     let wrapper: unsafe extern "C-unwind" fn(*mut ffi::lua_State, ffi::lua_CFunction) -> u64 = call_c_function;
-    // SAFETY: the wrapper is what LuaJIT wants of one, its result being wider by a half that is 0. It is taken off the stack again.
+    // SAFETY: the wrapper has the signature that LuaJIT expects, with a wider result whose upper half is 0. It is
+    // then removed from the stack.
     let wraps = unsafe {
         lua.exec_raw::<bool>((), |state| {
             ffi::lua_pushlightuserdata(state, wrapper as *mut c_void);
@@ -43,23 +45,27 @@ fn wrap_c_functions(lua: &Lua) -> mlua::Result<()> {
     if wraps { Ok(()) } else { Err(mlua::Error::runtime("LuaJIT does not call C functions through another")) }
 }
 
-/// Calls a C function for LuaJIT, which takes all 64 bits of the register for the result although it is 32 of them: what stands in the
-/// others is for compilers to choose, and rustc's choice for mlua's finalisers is not 0. Without this, memory is corrupted.
+/// Calls a C function for LuaJIT, with a clean upper half of the result, and a check of the stack.
 ///
-/// LuaJIT has no measure for the thread's own stack, which functions take that call functions of the script; here it is bounded. LuaJIT's own
-/// libraries do not come by here: confine.lua sees to those.
+/// LuaJIT reads all 64 bits of the result's register although the result has 32. Compilers may leave anything in the
+/// upper half, and rustc does so for mlua's finalisers. Without this wrapper, memory is corrupted.
+///
+/// LuaJIT does not limit the use of the thread's stack by functions that call functions of the script; this wrapper
+/// does. LuaJIT's own libraries bypass it: confine.lua handles those.
 unsafe extern "C-unwind" fn call_c_function(state: *mut ffi::lua_State, function: ffi::lua_CFunction) -> u64 {
     if stack::is_low() && !ptr::fn_addr_eq(function, STACK_ENDS) && stack::ends() {
-        // SAFETY: it leaves this function as an error of a C function does, at the line that called it. Nothing that has a destructor is alive.
+        // SAFETY: it leaves this function like an error of a C function, at the line that called it. No value with a
+        // destructor is alive.
         unsafe { ffi::luaL_error(state, c"C stack overflow".as_ptr()) };
     }
-    // SAFETY: LuaJIT would call it in the same way.
+    // SAFETY: LuaJIT would call it the same way.
     u64::from(unsafe { function(state) }.cast_unsigned())
 }
 
-/// A function that tells whether there is too little of the thread's stack left to call what may call back.
+/// Makes a function that returns whether too little of the thread's stack is left to call a function that may call
+/// back.
 pub(crate) fn stack_ends(lua: &Lua) -> mlua::Result<Function> {
-    // SAFETY: a C function has room for some values, and this one leaves one.
+    // SAFETY: a C function has stack space for some values, and this one leaves one.
     unsafe { lua.create_c_function(STACK_ENDS) }
 }
 
@@ -83,9 +89,9 @@ unsafe extern "C-unwind" {
 mod tests {
     use super::*;
 
-    /// One result, and something in the half of the register that is not the result's.
+    /// Returns one result, with other bits in the upper half of the register.
     unsafe extern "C-unwind" fn one(state: *mut ffi::lua_State) -> u64 {
-        // SAFETY: a C function has room for some values.
+        // SAFETY: a C function has stack space for some values.
         unsafe { ffi::lua_pushinteger(state, 7) };
         0xdead_beef_0000_0001
     }
@@ -93,7 +99,8 @@ mod tests {
     #[test]
     fn a_c_function_s_result_is_its_lower_half() {
         let lua = new_state().unwrap();
-        // SAFETY: as C has it, these are one kind of function: the upper half of a register that holds 32 bits is anything.
+        // SAFETY: C treats both as one type of function: the upper half of a register with a 32-bit result is
+        // undefined.
         let one = unsafe {
             type Wide = unsafe extern "C-unwind" fn(*mut ffi::lua_State) -> u64;
             lua.create_c_function(std::mem::transmute::<Wide, ffi::lua_CFunction>(one)).unwrap()

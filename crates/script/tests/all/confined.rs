@@ -1,4 +1,4 @@
-//! Confined states: what a script can get at, how far its calls may go, and how they wait.
+//! Confined states: accessible functions, limits of calls, and waits.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use crate::common::{bounded, function, told};
 use mlua::{MultiValue, Value};
-use oroshi_script::{Confines, Engine, Error, Kind, Progress, Report};
+use oroshi_script::{ConfinedOptions, Engine, Error, Kind, Progress, Report};
 
 const LONG: Duration = Duration::from_secs(3600);
 
-/// What the tests' scripts may call: `pause(...)` waits, and gives what the test goes on with.
+/// Available to the tests' scripts: `pause(...)` waits, and returns the values with which the test resumes it.
 const API: &str = "local own = ...
 function pause() return own.wait() end";
 
 type Reports = Arc<Mutex<Vec<Report>>>;
 
-fn confines(reports: &Reports) -> Confines {
+fn confines(reports: &Reports) -> ConfinedOptions {
     let reports = Arc::clone(reports);
-    Confines {
+    ConfinedOptions {
         memory: 32 << 20,
         jit: false,
         instructions: 100_000,
@@ -29,10 +29,10 @@ fn confines(reports: &Reports) -> Confines {
     }
 }
 
-/// A state in which a script has run, and what was told of it.
+/// Makes a state in which a script has run, with its reports.
 fn with_confines<R: Send + 'static>(
     source: &str,
-    change: impl FnOnce(&mut Confines) + Send + 'static,
+    change: impl FnOnce(&mut ConfinedOptions) + Send + 'static,
     work: impl FnOnce(Result<Engine, Error>, &Path, &Reports) -> R + Send + 'static,
 ) -> R {
     let folder = tempfile::tempdir().unwrap();
@@ -51,7 +51,7 @@ fn with<R: Send + 'static>(source: &str, work: impl FnOnce(&Engine) -> R + Send 
     with_confines(source, |_| {}, |engine, _, _| work(&engine.unwrap()))
 }
 
-/// Calls a function, which gets the number of each wait as what it has waited for.
+/// Calls a function, and resumes each wait with its number.
 fn call(engine: &Engine, name: &'static str, instructions: u64) -> Result<(MultiValue, u64), Error> {
     let mut call = engine.coroutine(name, &function(engine, name), instructions)?;
     let mut progress = engine.resume(&mut call, ())?;
@@ -74,7 +74,7 @@ fn failed(source: &str, instructions: u64) -> Error {
     let shown = source.to_owned();
     with(source, move |engine| {
         let error = call(engine, "f", instructions).expect_err(&shown);
-        // Whatever it was, the state serves others.
+        // After any failure, the state serves other calls.
         engine.lua().load("function fine() return pause() + 6 end").exec().unwrap();
         assert_eq!(text(engine, "fine"), "7");
         error
@@ -135,7 +135,7 @@ function g() for i = 1, 500 do pause() end end";
     with(source, |engine| {
         let (_, alone) = call(engine, "f", 1_000_000).unwrap();
         assert!((10_000..60_000).contains(&alone), "{alone}");
-        // In turns with two others, it takes what it takes alone.
+        // Alternating with two others, it uses the same number as alone.
         let start = |name| {
             let mut call = engine.coroutine(name, &function(engine, name), 1_000_000).unwrap();
             assert!(matches!(engine.resume(&mut call, ()), Ok(Progress::Waits)));
@@ -154,7 +154,7 @@ function g() for i = 1, 500 do pause() end end";
             }
         }
         assert_eq!(taken, [alone, alone]);
-        // To the instruction.
+        // Exact to the instruction.
         assert!(call(engine, "f", alone + 1).is_ok());
         let error = call(engine, "f", alone - 10).unwrap_err();
         assert_eq!(error.kind, Kind::Instructions);
@@ -169,8 +169,8 @@ fn memory_that_grows_is_ended_at_its_line_and_the_state_goes_on() {
         "local s = ('x'):rep(1e9)",
         "local s = 'x' while true do s = s .. s end",
         "local t = {} for i = 1, 1e9 do t[i] = coroutine.create(function() end) end",
-        // Without upvalues: where memory ends between a closure and its upvalue, LuaJIT counts 8 bytes too few for the closure when it goes,
-        // which its debug build takes for a leak.
+        // Without upvalues: if memory ends between a closure and its upvalue, LuaJIT counts 8 bytes too few when it
+        // frees the closure, which its debug build reports as a leak.
         "local t = {} for i = 1, 1e9 do t[i] = function() end end",
         "local s = string.format('%99s', 'x'):rep(1e7)",
         "local t = table.concat({ ('x'):rep(2e7), ('y'):rep(2e7) })",
@@ -181,10 +181,10 @@ fn memory_that_grows_is_ended_at_its_line_and_the_state_goes_on() {
         if !shape.contains("...") {
             assert_eq!(error.kind, Kind::Memory, "{shape}: {error}");
         }
-        // LuaJIT does not say where it was, if it was in no function of its own library.
+        // LuaJIT does not report the line outside the functions of its own library.
         assert!(error.place.ends_with(":3") || error.place.ends_with(":2"), "{shape}: {error}");
     }
-    // One that catches it is ended by its instructions.
+    // If the script catches it, the instructions end the call.
     let error = failed(
         "\nfunction f() local t = {} while true do\npcall(function() t[#t + 1] = ('x'):rep(1e6) end) end end",
         50_000,
@@ -209,7 +209,7 @@ fn recursion_without_an_end_is_an_error() {
     }
 }
 
-/// Functions in C that call functions of the script take the thread's own stack; coroutines multiply what one of them may.
+/// C functions that call the script use the thread's own stack; coroutines multiply the depth.
 const DEEP: &str = "local function g() return coroutine.wrap(function()
   local depth, t = 0
   local function h() depth = depth + 1 if depth < 1500 then string.format('%s', t) else g() end return '' end
@@ -222,13 +222,13 @@ fn the_thread_s_own_stack_does_not_overflow() {
     assert_eq!(error.kind, Kind::Runtime);
     assert!(error.what.starts_with("C stack overflow"), "{error}");
     assert!(error.place.contains("a.lua:"), "{error}");
-    // Whoever catches it goes on, and may come upon it again.
+    // A script that catches the error continues, and may meet it again.
     let caught = format!(
         "function f() local said for i = 1, 3 do local ok, why = pcall(function() {DEEP} end) said = why end return said, pause() end"
     );
     let said = with(&caught, |engine| text(engine, "f"));
     assert!(said.contains("C stack overflow") && said.ends_with(" 1"), "{said}");
-    // Also in what LuaJIT's own libraries call: a field that is not there, when others have gone nearly as far as they may.
+    // Also in callbacks of LuaJIT's own libraries: a missing field, when other calls have nearly reached the limit.
     for depth in (0..3000).step_by(100) {
         let shape = format!(
             "local n, g = 0, 0
@@ -243,7 +243,7 @@ fn the_thread_s_own_stack_does_not_overflow() {
         let ended = with(&format!("function f() {shape} end"), |engine| call(engine, "f", 100_000_000).map(drop));
         assert!(ended.is_ok(), "{depth}: {ended:?}");
     }
-    // At the top level too.
+    // Also at the top level.
     let error = with_confines(DEEP, |confines| confines.instructions = 10_000_000, |engine, _, _| engine.unwrap_err());
     assert!(error.what.starts_with("C stack overflow"), "{error}");
 }
@@ -266,7 +266,7 @@ fn no_call_changes_the_environment_of_those_that_come_later() {
 #[test]
 fn a_panic_ends_its_call_alone() {
     with("\nfunction f()\nreturn pcall(odd)\nend\nfunction g() return pause() end", |engine| {
-        // As mlua's own do where there is no room for another reference.
+        // As mlua's own functions do without room for another reference.
         let odd = engine.lua().create_function(|lua, ()| {
             assert!(oroshi_script::panics_are_contained());
             let tables: Vec<_> = (0..100_000).map(|_| lua.create_table().unwrap()).collect();
@@ -372,7 +372,7 @@ function h() return coroutine.status(me), coroutine.resume(me) end";
 fn a_call_that_is_dropped_has_ended_and_its_memory_comes_back() {
     let source = "log = {} function f() local big = ('x'):rep(1e6) .. tostring(log) pause() log[1] = big end";
     with(source, |engine| {
-        // Many times what there is room for.
+        // Many times more than there is room for.
         for _ in 0..200 {
             let mut call = engine.coroutine("f", &function(engine, "f"), 100_000).unwrap();
             assert!(matches!(engine.resume(&mut call, ()), Ok(Progress::Waits)));
@@ -437,7 +437,7 @@ fn there_is_no_way_out() {
         ("return pcall(load, '\\27LJ\\2', 'x', 'b')", "expected text"),
         ("return load(function() return '\\27LJ\\2' end)", "attempt to load chunk with wrong mode"),
         ("return pcall(collectgarbage, 'stop')", "expected \"count\""),
-        // Passwords may stand there.
+        // It may contain passwords.
         ("return pcall(os.getenv, 'PATH')", "os.getenv is not there"),
     ];
     for (shape, part) in refused {
@@ -550,7 +550,8 @@ fn whoever_holds_the_thread_for_long_is_told_with_a_line() {
         |engine, _, reports| {
             let engine = engine.unwrap();
             engine.introduce("f", &function(&engine, "f"));
-            // On a busy machine the top level was told of just before, and for a second nothing is. `bounded` sees to the end.
+            // On a busy machine the top level may have just been reported, which suppresses reports for a second.
+            // `bounded` limits the loop.
             let (place, held) = loop {
                 call(&engine, "f", u64::MAX).unwrap();
                 let found = reports.lock().unwrap().iter().find_map(|report| match report {
@@ -569,7 +570,7 @@ fn whoever_holds_the_thread_for_long_is_told_with_a_line() {
 #[test]
 fn what_never_comes_back_is_told_to_be_stuck() {
     let source = "\nfunction f() block() end";
-    let change = |confines: &mut Confines| confines.limit = Duration::from_millis(50);
+    let change = |confines: &mut ConfinedOptions| confines.limit = Duration::from_millis(50);
     with_confines(source, change, |engine, _, reports| {
         let engine = engine.unwrap();
         let (release, released) = mpsc::channel::<()>();
@@ -601,7 +602,7 @@ fn what_never_comes_back_is_told_to_be_stuck() {
 #[test]
 fn compiled_code_is_ended_by_its_time() {
     let source = "function f()\nwhile true do end end function g() return pause(), jit.version_num > 20000, jit.on end";
-    let change = |confines: &mut Confines| (confines.jit, confines.limit) = (true, Duration::from_millis(50));
+    let change = |confines: &mut ConfinedOptions| (confines.jit, confines.limit) = (true, Duration::from_millis(50));
     with_confines(source, change, |engine, _, _| {
         let engine = engine.unwrap();
         let error = call(&engine, "f", 1000).unwrap_err();

@@ -1,4 +1,4 @@
-//! What scripts do wrong, and how it is told: the file, the line, the calls that led there.
+//! Errors of scripts and their messages: the file, the line, the traceback.
 
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ fn errors_that_are_no_messages_are_told_as_such() {
     let speaking = "error(setmetatable({}, { __tostring = function() return 'code 7' end }))";
     assert_eq!(told(&failed(speaking)), "a.lua:1: code 7");
     assert_eq!(told(&failed("error(12)")), "a.lua:1: 12");
-    // What is to say more about the error fails itself.
+    // The error's own description fails.
     let broken = "error(setmetatable({}, { __tostring = function() error('deeper') end }))";
     assert_eq!(failed(broken).kind, Kind::Runtime);
     let deep = "local m = {} m.__tostring = function(s) return '' .. tostring(s) end error(setmetatable({}, m))";
@@ -106,7 +106,7 @@ fn messages_may_be_any_bytes() {
 #[test]
 fn recursion_without_an_end_is_an_error() {
     assert_eq!(told(&failed("local function f() return 1 + f() end f()")), "a.lua: stack overflow");
-    // Through functions written in C, which use this thread's own stack.
+    // Through C functions, which use this thread's own stack.
     let through_c = [
         "local function f() string.gsub('a', 'a', f) end f()",
         "local function f() table.sort({ 1, 2 }, f) end f()",

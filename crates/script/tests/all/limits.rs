@@ -1,4 +1,4 @@
-//! Calls that do not return: each shape is ended, and told with its line.
+//! Calls that do not return: each kind is ended, and reported with its line.
 
 use std::sync::mpsc;
 use std::thread;
@@ -10,7 +10,7 @@ use oroshi_script::{Engine, Kind};
 const SHORT: Duration = Duration::from_millis(100);
 const LONG: Duration = Duration::from_secs(3600);
 
-/// What a script of these lines, the first of which is 1, is told to have done.
+/// Returns the error for a script of these lines, of which the first is 1.
 fn interrupted(source: &str) -> String {
     let source = source.to_owned();
     with(source, SHORT, |loaded| {
@@ -67,7 +67,7 @@ fn the_end_interrupts_what_is_under_way_and_can_be_lifted() {
     with("function forever()\nwhile true do end end function fine() return 7 end", LONG, |loaded| {
         let engine = loaded.unwrap();
         let forever = function(&engine, "forever");
-        // CLOCK_MONOTONIC began before this.
+        // CLOCK_MONOTONIC began earlier.
         engine.until(Some(1));
         let error = engine.call::<()>("forever", &forever, ()).unwrap_err();
         assert_eq!(told(&error), "a.lua:2: forever() had not returned 500ms after the end");
@@ -109,7 +109,7 @@ fn another_thread_ends_all_calls_for_good() {
     });
 }
 
-/// Until the handle says that a call is stuck.
+/// Waits until the handle reports a stuck call.
 fn wait_until_stuck(handle: &oroshi_script::Handle) -> oroshi_script::Error {
     loop {
         match handle.stuck() {
@@ -124,7 +124,7 @@ fn what_is_stuck_outside_of_lua_is_told() {
     with("function sleep() wait() end", SHORT, |loaded| {
         let engine = loaded.unwrap();
         let (release, released) = mpsc::channel::<()>();
-        // As a system call would: nothing of Lua runs in it.
+        // Like a system call: no Lua runs in it.
         let wait = engine.lua().create_function(move |_, ()| Ok(released.recv().is_ok())).unwrap();
         engine.lua().globals().set("wait", wait).unwrap();
         let handle = engine.handle();
@@ -134,7 +134,7 @@ fn what_is_stuck_outside_of_lua_is_told() {
             release.send(()).unwrap();
             (error, handle)
         });
-        // It comes back after all, and is late.
+        // It returns after all, too late.
         let late = engine.call::<()>("sleep", &function(&engine, "sleep"), ()).unwrap_err();
         assert_eq!(told(&late), "a.lua:1: sleep() did not return within 100ms");
         let (error, handle) = other.join().unwrap();
@@ -146,7 +146,7 @@ fn what_is_stuck_outside_of_lua_is_told() {
 
 #[test]
 fn what_nothing_interrupts_is_stuck() {
-    // Their threads do not end before the process does.
+    // Their threads end only with the process.
     let finaliser = "p = newproxy(true) getmetatable(p).__gc = function() while true do end end";
     let handler = "local function loop() while true do end end xpcall(loop, loop)";
     for (source, what) in [(finaliser, "__gc()"), (handler, "the top level")] {

@@ -1,13 +1,14 @@
-//! Functions of strings and tables that may run for long, in confined states: they do what LuaJIT's own do, and count their work.
+//! Functions of strings and tables that may run for long, in confined states: they behave like LuaJIT's own, and
+//! charge their work.
 
 use std::path::Path;
 use std::time::Duration;
 
 use crate::common::{bounded, function, told};
 use mlua::{Function, Lua};
-use oroshi_script::{Confines, Engine, Error, Kind, Progress};
+use oroshi_script::{ConfinedOptions, Engine, Error, Kind, Progress};
 
-/// Does something with a text and a pattern in each way that there is, and tells all that came of it.
+/// Applies a text and a pattern in every way, and returns all results.
 const EACH_WAY: &str = r##"
 local find, match, gmatch, gsub, pcall, select, type, tostring = string.find, string.match, string.gmatch, string.gsub, pcall, select, type, tostring
 local function told(...)
@@ -31,8 +32,8 @@ function each(s, p, with, init, most)
 end
 "##;
 
-fn confined(source: &str, change: impl FnOnce(&mut Confines)) -> Engine {
-    let mut confines = Confines {
+fn confined(source: &str, change: impl FnOnce(&mut ConfinedOptions)) -> Engine {
+    let mut confines = ConfinedOptions {
         memory: 64 << 20,
         jit: false,
         instructions: 1_000_000,
@@ -238,7 +239,7 @@ fn patterns_mean_what_they_mean_to_luajit() {
 fn patterns_by_chance_mean_what_they_mean_to_luajit() {
     bounded(|| {
         let both = Both::new();
-        // Always the same ones: a difference that is found can be looked into.
+        // A fixed seed: differences are reproducible.
         let mut random = 0x2545_f491_4f6c_dd1d_u64;
         let mut next = move |most: usize| {
             random ^= random << 13;
@@ -281,7 +282,7 @@ fn what_runs_for_long_ends_with_its_instructions_at_its_line() {
         r#"local a, t = ("x"):rep(1e7), {} local b = a .. "y" for i = 1, 1e4 do t[i] = i % 2 == 0 and a or b end table.sort(t)"#,
         r#"local t = {} for i = 1, 1e5 do t[i] = i end table.sort(t, rawequal) while true do table.sort(t, math.max) end"#,
         r#"local t = {} for i = 1, 1e5 do t[i] = "" end while true do local x = table.concat(t) end"#,
-        // Few elements, many bytes; and the same where there is no memory for them.
+        // Few elements, many bytes; and the same without memory for them.
         r#"local s, t = ("x"):rep(6e4), {} for i = 1, 100 do t[i] = s end while true do local x = table.concat(t) end"#,
         r#"local s, t = ("x"):rep(6e4), {} for i = 1, 2000 do t[i] = s end while true do pcall(table.concat, t) end"#,
         r#"local s = ("x"):rep(6e4) while true do local x = table.concat({ "", "", "", "", "", "", "", "" }, s) end"#,
@@ -307,7 +308,7 @@ fn what_runs_for_long_ends_with_its_instructions_at_its_line() {
             }
         });
     }
-    // Memory has its own end.
+    // Memory has its own limit.
     for shape in [
         r#"string.gsub(("a"):rep(1e6), "a", ("b"):rep(1e6))"#,
         r#"("a"):rep(1e6):gsub(".*", ("%0"):rep(1e6))"#,

@@ -1,4 +1,4 @@
-//! Scripts in files of their own, and a bound for what might hang.
+//! Scripts in their own files, and a time limit for tests that might hang.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -11,7 +11,7 @@ use oroshi_script::{Engine, Error};
 /// Longer than any call here may take, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs a script's top level in a state whose calls may take `limit`, then whatever is to be done with it, on a thread of its own.
+/// Runs a script's top level in a state with a time limit per call, then `work`, on a separate thread.
 #[allow(dead_code, reason = "not every test file needs it")]
 pub(crate) fn with<R: Send + 'static>(
     source: impl AsRef<[u8]>,
@@ -27,7 +27,7 @@ pub(crate) fn with<R: Send + 'static>(
     })
 }
 
-/// Fails if it takes too long, rather than to hang.
+/// Fails instead of hanging.
 pub(crate) fn bounded<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     let (tell, told) = mpsc::channel();
     let thread = thread::Builder::new().stack_size(oroshi_script::STACK_BYTES);
@@ -41,13 +41,13 @@ pub(crate) fn bounded<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'stat
     }
 }
 
-/// A function of the script.
+/// Returns a function of the script.
 #[allow(dead_code, reason = "not every test file calls one")]
 pub(crate) fn function(engine: &Engine, name: &str) -> Function {
     engine.lua().globals().get(name).unwrap()
 }
 
-/// The error without the folder in its place.
+/// Formats the error without the folder in its position.
 pub(crate) fn told(error: &Error) -> String {
     let (path, line) = error.place.split_once(':').map_or((&*error.place, ""), |(path, line)| (path, line));
     let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy();

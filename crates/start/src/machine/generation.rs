@@ -1,47 +1,47 @@
-//! One generation: its process, and how far it is.
+//! One generation: its process, and its stage.
 
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::Who;
+use super::GenerationId;
 
-/// A generation as others see it.
+/// A generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Generation {
     /// 1 for the first.
     pub number: u64,
-    /// The process that was started.
+    /// Its first process.
     pub pid: u32,
-    /// When.
+    /// Time of its start.
     pub started: Instant,
-    /// When it was ready, if it ever was.
+    /// Time when it became ready, if ever.
     pub ready: Option<Instant>,
-    /// How far it is.
+    /// Its stage.
     pub stage: Stage,
-    /// While it serves beside a newer one: when it is told to stop.
+    /// While it serves beside a newer one: the time to tell it to stop.
     pub(super) hand_over_at: Option<Instant>,
-    /// What was last found when it was asked.
+    /// The latest result of probing it.
     pub(super) found: Option<String>,
 }
 
-/// How far a generation is.
+/// The stage of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It was started, and is not ready yet.
+    /// It has started, and is not ready yet.
     Starting {
-        /// When it is ready, or has failed.
+        /// The time when it becomes ready, or has failed.
         until: Instant,
     },
-    /// It does its work.
+    /// It is ready and serves.
     Serving,
     /// It was told to end, or killed.
     Stopping {
-        /// When.
+        /// Time of the signal.
         since: Instant,
-        /// By what.
+        /// The signal.
         signal: Signal,
-        /// When it will be killed.
+        /// Time when it will be killed.
         kill_at: Option<Instant>,
         /// Whether it was killed.
         killed: bool,
@@ -50,35 +50,35 @@ pub enum Stage {
 
 impl Generation {
     /// Its number and its process.
-    pub fn who(&self) -> Who {
-        Who { number: self.number, pid: Some(self.pid) }
+    pub fn who(&self) -> GenerationId {
+        GenerationId { number: self.number, pid: Some(self.pid) }
     }
 
-    /// Whether it does its work, and was not told to end.
+    /// Whether it is ready and was not told to stop.
     pub fn is_serving(&self) -> bool {
         self.stage == Stage::Serving
     }
 
-    /// Whether it does its work or has done so.
+    /// Whether it is or was ready.
     pub fn was_ready(&self) -> bool {
         self.ready.is_some()
     }
 
-    /// It is told to end.
+    /// Marks it as told to stop.
     pub(super) fn stop(&mut self, now: Instant, signal: Signal, patience: Option<Duration>) {
-        // A deadline that was set before stays, unless the new one is earlier.
+        // An earlier deadline stays.
         let before = if let Stage::Stopping { kill_at, .. } = self.stage { kill_at } else { None };
         let kill_at = patience.map(|patience| later(now, patience)).into_iter().chain(before).min();
         self.stage = Stage::Stopping { since: now, signal, kill_at, killed: false };
     }
 
-    /// It is killed.
+    /// Marks it as killed.
     pub(super) fn killed(&mut self, now: Instant) {
         self.stage = Stage::Stopping { since: now, signal: Signal::KILL, kill_at: None, killed: true };
     }
 }
 
-/// As `+`, for times that somebody may have set to next to for ever.
+/// Adds like `+`, and saturates for very long times.
 pub(super) fn later(instant: Instant, by: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
     instant.checked_add(by).unwrap_or_else(|| instant + CENTURY)

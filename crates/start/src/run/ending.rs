@@ -1,4 +1,4 @@
-//! After the last generation: what is left behind, and the last words.
+//! After the last generation: cleans up, and logs the end.
 
 use std::time::Duration;
 
@@ -7,50 +7,50 @@ use rustix::io::Errno;
 use rustix::process::WaitOptions;
 
 use super::{Control, Superdaemon, kill};
-use crate::guard::Guarded;
+use crate::guard::GuardProcess;
 use crate::machine::ENDING;
 use crate::output::Log;
 
-/// The control socket, the log command and those that were killed are waited for so long.
+/// Time to wait for the control socket, the log command and killed processes.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How often to look for processes that should end.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// Interval for checking for processes that should end.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Superdaemon<'_> {
-    /// After the last generation.
+    /// Ends the superdaemon after the last generation.
     pub(super) async fn end(mut self) {
         if let Some(Control { task, end }) = self.control.take() {
             end.notify_one();
-            // Whoever waits for an outcome gets it.
+            // Waiting clients get their outcome.
             let _ = tokio::time::timeout(LAST_WORDS, task).await;
         }
         self.leave_behind().await;
         self.tell("all generations have ended");
         if self.log_due().is_some() {
-            // It has to read what waits for it.
+            // Lines are still waiting for it.
             self.restart_log();
         }
-        // Without a group to end it just ends.
+        // Without groups the guard simply ends.
         let guard = self.guarded.take().and_then(|guarded| guarded.pid());
-        // Whoever reads the log may need a moment; as process 1 we would take it with us.
+        // The reader may need a moment; if we are process 1, our end kills it.
         let reader = self.log.take().and_then(Log::close);
         let others: Vec<u32> = guard.into_iter().chain(reader).collect();
         self.wait_for(|left| !others.iter().any(|pid| left.contains(pid)), LAST_WORDS).await;
     }
 
-    /// What the generations have left: with `--die-together` it ends too.
+    /// Handles remaining processes of the generations: with `--die-together` they end too.
     async fn leave_behind(&mut self) {
         let own: Vec<u32> = self
             .log
             .iter()
             .filter_map(|log| log.reader()?.pid)
-            .chain(self.guarded.iter().filter_map(Guarded::pid))
+            .chain(self.guarded.iter().filter_map(GuardProcess::pid))
             .collect();
         let left_of = |all: &[u32]| -> Vec<u32> {
             let of_own: Vec<u32> = own.iter().flat_map(|pid| descendants(*pid)).collect();
             all.iter().copied().filter(|pid| !own.contains(pid) && !of_own.contains(pid)).collect()
         };
-        // Those who have ended and are only waited for are no matter.
+        // Zombies do not count.
         self.wait_for(|left| left_of(left).is_empty(), Duration::ZERO).await;
         let left = left_of(&descendants(std::process::id()));
         if left.is_empty() {
@@ -69,7 +69,7 @@ impl Superdaemon<'_> {
         self.wait_for(|left| left_of(left).is_empty(), LAST_WORDS).await;
     }
 
-    /// Waits for processes below this one until what is left of them is as it should be, or the time is over.
+    /// Waits until the remaining descendants satisfy `enough`, or until the time is over.
     async fn wait_for(&mut self, enough: impl Fn(&[u32]) -> bool, patience: Duration) {
         let deadline = tokio::time::Instant::now() + patience;
         loop {
@@ -77,8 +77,8 @@ impl Superdaemon<'_> {
             if enough(&descendants(std::process::id())) || tokio::time::Instant::now() >= deadline {
                 return;
             }
-            // Processes of another parent end without our being told.
-            let look = deadline.min(tokio::time::Instant::now() + LOOK_AGAIN);
+            // The kernel does not report the end of another parent's processes.
+            let look = deadline.min(tokio::time::Instant::now() + POLL_INTERVAL);
             let _ = tokio::time::timeout_at(look, self.events.recv()).await;
         }
     }

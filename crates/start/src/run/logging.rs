@@ -1,4 +1,4 @@
-//! The log at work: a file that is opened anew, a log command that is started again.
+//! The running log: reopens a file, restarts a log command.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use crate::machine::{Next, seconds};
 use crate::output::Log;
 
 impl Superdaemon<'_> {
-    /// Waits until a log command reads what was said.
-    pub(super) async fn have_the_log_read(&mut self) -> Result<(), StartError> {
+    /// Waits until a log command has read the lines so far.
+    pub(super) async fn wait_for_log_reader(&mut self) -> Result<(), StartError> {
         if let Some(reader) = self.log.as_mut().and_then(Log::reader_mut) {
             reader.until_it_reads().await?;
             if self.plan.draft.daemonize {
@@ -20,12 +20,12 @@ impl Superdaemon<'_> {
         Ok(())
     }
 
-    /// When the log command is started again.
+    /// Returns the time of the log command's next start.
     pub(super) fn log_due(&self) -> Option<Instant> {
         self.log.as_ref()?.reader()?.next_start
     }
 
-    /// A process has ended: if it was the log command, another start is planned. What is said waits in its pipe.
+    /// Schedules another start if the ended process is the log command. Lines wait in its pipe.
     pub(super) fn log_may_have_ended(&mut self, pid: u32, how: &str) {
         let reader = self.log.as_mut().and_then(Log::reader_mut).filter(|reader| reader.pid == Some(pid));
         let Some(reader) = reader else { return };

@@ -1,39 +1,40 @@
-//! The centre of some blocks, and how far from the true one it may lie.
+//! The centre of a sample of blocks, and its standard error.
 
 use fastrand::Rng;
 
 use super::{Bootstrap, Interval, Stopping, student};
 
-/// With fewer blocks than this their spread is anybody's guess.
+/// The fewest blocks that give a usable spread.
 const LEAST_BLOCKS: usize = 3;
-/// Draws with fewer resamples than this differ too much from one seed to the next.
+/// The fewest resamples; with fewer, results depend too much on the seed.
 const LEAST_RESAMPLES: usize = 100;
-/// An interval whose width decided when to stop, and was just narrow enough, is wider by this over the number of units; one of at most
-/// this share of the width that was asked for is not wider at all. Measured, see the tables in [`compare`](super).
+/// Widening of an interval whose width decided when to stop, times the number of units. Measured, see the tables in
+/// [`compare`](super).
 const STOPPING: f64 = 6.0;
+/// Share of the requested width up to which an interval is not widened.
 const NO_CHOICE: f64 = 0.45;
-/// From this share of that width on it is wider by all of it.
+/// Share of the requested width from which on the whole widening applies.
 const FULL_CHOICE: f64 = 0.85;
-/// What the bootstrap of few units leaves out beside Student's t: a share, by the number of units; measured.
+/// Correction for few units, beyond Student's t: a share, times the number of units; measured.
 const FEW: f64 = 0.4;
 /// The share of a normal distribution that lies more than one standard deviation below its middle.
 const BELOW_ONE_DEVIATION: f64 = 0.158_655;
 
-/// What is taken for the middle of the blocks.
+/// The measure of the middle of the blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Centre {
     /// The median.
     Median,
-    /// The median of the means of all pairs of blocks, each block with itself too (Hodges and Lehmann 1963).
+    /// The median of the means of all pairs of blocks, including each block with itself (Hodges and Lehmann 1963).
     PseudoMedian,
 }
 
-/// Blocks, each a logarithm; the order they came in does not matter.
+/// Blocks as logarithms; their order has no effect.
 pub(super) struct Sample {
-    /// How many blocks each unit has. Units are what is drawn: sessions, where they repeat themselves, else blocks.
+    /// Number of blocks in each unit. A bootstrap draws units: sessions if any has several blocks, else blocks.
     units: Vec<usize>,
     centre: Centre,
-    /// What the centre is the median of, ascending.
+    /// The points whose median is the centre, ascending.
     points: Vec<Point>,
     blocks: usize,
     sessions: usize,
@@ -56,7 +57,8 @@ enum Kind {
 }
 
 impl Sample {
-    /// From `(session, logarithm)`; what is not finite is left out. `None` if fewer than three are left.
+    /// Builds a sample from `(session, logarithm)`. Skips values that are not finite; returns `None` if fewer than
+    /// three remain.
     pub(super) fn new(logs: impl Iterator<Item = (usize, f64)>, centre: Centre) -> Option<Self> {
         let mut logs: Vec<(usize, f64)> = logs.filter(|(_, log)| log.is_finite()).collect();
         if logs.len() < LEAST_BLOCKS {
@@ -69,8 +71,7 @@ impl Sample {
         if sessions == 1 {
             units = logs.iter().map(|(_, log)| vec![*log]).collect();
         }
-        // By their means: the names of the sessions do not matter then, and for the inverse ratios it is the same order
-        // backwards.
+        // Sorted by their means, so names of sessions have no effect; the inverse ratios give the reverse order.
         let mean = |unit: &[f64]| unit.iter().sum::<f64>() / unit.len() as f64;
         units.sort_by(|a, b| mean(a).total_cmp(&mean(b)));
         Some(Self {
@@ -90,7 +91,7 @@ impl Sample {
         self.sessions
     }
 
-    /// Draws the units anew, time and again, to see how far the centre strays.
+    /// Draws the units many times, and measures the spread of the centre.
     pub(super) fn spread(&self, options: &Bootstrap) -> Spread {
         let units = self.units.len();
         let mut copies = vec![1; units];
@@ -103,7 +104,7 @@ impl Sample {
                 copies[rng.usize(..units)] += 1;
             }
             strays.push(self.centre_of(&copies) - centre);
-            // Its mirror image is as likely. With both, swapping base and variant gives exactly the inverse ratio.
+            // The mirror image is as likely. With both, swapping base and variant gives exactly the inverse ratio.
             copies.reverse();
             strays.push(self.centre_of(&copies) - centre);
         }
@@ -114,7 +115,7 @@ impl Sample {
             Stopping::Fixed => 1.0,
             Stopping::As(widened) => widened,
             Stopping::AtPrecision(share) => {
-                // The wider it is, the likelier is it that it was taken for being narrow by chance.
+                // The wider the interval, the likelier it is that chance made it narrow enough.
                 let reach = error * student::quantile(options.confidence, freedom) / share.ln_1p();
                 let choice = ((reach - NO_CHOICE) / (FULL_CHOICE - NO_CHOICE)).clamp(0.0, 1.0);
                 1.0 + STOPPING / units as f64 * choice
@@ -123,7 +124,7 @@ impl Sample {
         Spread { centre, error: error * widened, freedom, widened }
     }
 
-    /// The median of the points, when each unit is there so many times.
+    /// Returns the median of the points when each unit occurs this many times.
     fn centre_of(&self, copies: &[usize]) -> f64 {
         let blocks: usize = self.units.iter().zip(copies).map(|(size, copies)| size * copies).sum();
         let total = if self.centre == Centre::Median { blocks } else { blocks * (blocks + 1) / 2 };
@@ -135,7 +136,7 @@ impl Sample {
                 Kind::Twin(unit) => copies[unit] * (copies[unit] + 1) / 2,
             };
             if 2 * seen > total {
-                // In the middle of an even number lie two.
+                // For an even number, takes the mean of the two in the middle.
                 return lower.map_or(point.value, |lower: f64| lower.midpoint(point.value));
             }
             if 2 * seen == total && lower.is_none() {
@@ -145,9 +146,11 @@ impl Sample {
         f64::NAN // not reached: all points together are the total
     }
 
-    /// The standard deviation of the strays. For the pseudo-median it is read off at the places that one deviation has
-    /// in a normal distribution, so that the odd resample in which outliers abound does not count; the strays of a
-    /// median take too few values for that.
+    /// Returns the standard deviation of the strays.
+    ///
+    /// For the pseudo-median, it is read from the quantiles that correspond to one deviation of a normal
+    /// distribution. A rare resample full of outliers then has no influence. The strays of a median take too few
+    /// values for that.
     fn deviation(&self, strays: &mut [f64]) -> f64 {
         if self.centre == Centre::Median {
             return (strays.iter().map(|stray| stray * stray).sum::<f64>() / strays.len() as f64).sqrt();
@@ -178,18 +181,18 @@ fn points(units: &[Vec<f64>], centre: Centre) -> Vec<Point> {
     points
 }
 
-/// A centre, its standard error, and the degrees of freedom that this error is known with.
+/// A centre, its standard error, and the degrees of freedom of that error.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spread {
     centre: f64,
     error: f64,
     freedom: usize,
-    /// How many times as far the error reaches as it would without the choice of when to stop.
+    /// Factor by which the stopping rule widens the error.
     widened: f64,
 }
 
 impl Spread {
-    /// Of the difference between two samples that know nothing of each other (Welch 1947).
+    /// Returns the spread of the difference between two independent samples (Welch 1947).
     pub(super) fn minus(&self, other: &Self) -> Self {
         let (one, two) = (self.error * self.error, other.error * other.error);
         let freedom = (one + two) * (one + two) / (one * one / self.freedom as f64 + two * two / other.freedom as f64);
@@ -197,18 +200,18 @@ impl Spread {
         Self {
             centre: self.centre - other.centre,
             error: (one + two).sqrt(),
-            // Whole, towards the wider interval; without any spread the quotient is no number.
+            // Rounds down, towards the wider interval. Without any spread the quotient is NaN.
             freedom: if freedom.is_finite() { (freedom as usize).max(least) } else { least },
             widened: self.widened.max(other.widened),
         }
     }
 
-    /// How many times as far it reaches as it would without the choice of when to stop.
+    /// Returns the factor by which the stopping rule widens the interval.
     pub(super) fn widened(&self) -> f64 {
         self.widened
     }
 
-    /// With logarithms turned back into what they were of.
+    /// Returns the interval, with logarithms converted back.
     pub(super) fn interval(&self, confidence: f64) -> Interval {
         let reach = self.error * student::quantile(confidence, self.freedom);
         // JSON has no infinity.
@@ -216,7 +219,7 @@ impl Spread {
         Interval { estimate: exp(self.centre), low: exp(self.centre - reach), high: exp(self.centre + reach) }
     }
 
-    /// Probability of a centre at least so far from 0 if the true one is 0.
+    /// Returns the probability of a centre at least this far from 0 if the true one is 0.
     pub(super) fn p(&self) -> f64 {
         if self.centre == 0.0 { 1.0 } else { student::outside((self.centre / self.error).abs(), self.freedom) }
     }

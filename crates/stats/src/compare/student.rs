@@ -2,15 +2,15 @@
 
 use std::f64::consts::{FRAC_2_PI, FRAC_PI_2};
 
-/// The probability of a value outside `-t ..= t`.
+/// Returns the probability of a value outside `-t ..= t`.
 pub(super) fn outside(t: f64, freedom: usize) -> f64 {
     (1.0 - within_angle((t / (freedom as f64).sqrt()).atan(), freedom)).clamp(0.0, 1.0)
 }
 
-/// The t for which a value lies within `-t ..= t` with this probability.
+/// Returns the t for which a value lies within `-t ..= t` with this probability.
 pub(super) fn quantile(probability: f64, freedom: usize) -> f64 {
     let (mut low, mut high) = (0.0, FRAC_PI_2);
-    // Each step halves the distance: after these it is as small as it gets.
+    // Each step halves the distance; 60 steps reach the resolution of a float.
     for _ in 0..60 {
         let middle = 0.5 * (low + high);
         if within_angle(middle, freedom) < probability {
@@ -22,8 +22,9 @@ pub(super) fn quantile(probability: f64, freedom: usize) -> f64 {
     high.tan() * (freedom as f64).sqrt()
 }
 
-/// The probability of a value within `-t ..= t` for `t = tan(angle) * sqrt(freedom)`: the finite sums of Abramowitz and
-/// Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
+/// Returns the probability of a value within `-t ..= t` for `t = tan(angle) * sqrt(freedom)`.
+///
+/// Uses the finite sums of Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
 fn within_angle(angle: f64, freedom: usize) -> f64 {
     let (sin, cos) = angle.sin_cos();
     let odd = freedom % 2 == 1;

@@ -1,10 +1,10 @@
-//! What follows from an interval.
+//! Verdicts from intervals.
 
 use serde::{Deserialize, Serialize};
 
 use super::Interval;
 
-/// What may be said of a variant beside its base.
+/// The conclusion about a variant beside its base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -12,20 +12,23 @@ pub enum Verdict {
     Faster,
     /// It is worse.
     Slower,
-    /// Whatever difference there may be is smaller than what matters.
+    /// Any difference is smaller than the smallest effect that matters.
     Equivalent,
-    /// The interval allows both.
+    /// The interval allows more than one of the above.
     Undecided,
-    /// The machine had other work while it was measured, so that nothing may be concluded; the reason stands beside.
+    /// Other work on the machine disturbed the measurement, so no conclusion is possible; the result states the
+    /// reason.
     Disturbed,
-    /// No comparison is possible; the reason stands beside.
+    /// No comparison is possible; the result states the reason.
     NotCompared,
 }
 
-/// The verdict on `variant` for the ratio `variant / base`: *equivalent* when the whole interval lies within
-/// `1/(1 + smallest_effect) ..= 1 + smallest_effect`; otherwise *faster* or *slower* when the interval leaves out 1 and
-/// the p value, corrected for the number of questions asked (see [`holm`]), is below `1 - confidence`; otherwise
-/// *undecided*.
+/// Returns the verdict on `variant` for the ratio `variant / base`:
+///
+/// 1. *equivalent* when the whole interval lies within `1/(1 + smallest_effect) ..= 1 + smallest_effect`;
+/// 2. otherwise *faster* or *slower* when the interval excludes 1 and the p value, corrected for the number of
+///    questions (see [`holm`]), is below `1 - confidence`;
+/// 3. otherwise *undecided*.
 #[must_use]
 pub fn verdict(
     interval: &Interval,
@@ -48,9 +51,10 @@ pub fn verdict(
     }
 }
 
-/// p values corrected for being several, in the same order: step-down after Holm (1979). Comparing these with 0.05
-/// keeps the chance of *any* false alarm among them at 5 %, however they depend on each other. A NaN counts as a
-/// question asked whose answer was 1.
+/// Corrects p values for multiple comparisons, in the same order: step-down after Holm (1979).
+///
+/// Comparing the results with 0.05 keeps the chance of *any* false alarm at 5 %, however the questions depend on each
+/// other. A NaN counts as a question with the answer 1.
 #[must_use]
 pub fn holm(p: &[f64]) -> Vec<f64> {
     let known = |p: f64| if p.is_nan() { 1.0 } else { p };

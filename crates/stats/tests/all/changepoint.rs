@@ -4,7 +4,7 @@ use crate::noise::normal;
 use fastrand::Rng;
 use oroshi_stats::changepoint::shift;
 
-/// Around 1,000 with 3 % of noise, of which a share stays from point to point; from `at` on higher by `step`.
+/// Points around 1,000 with 3 % of autocorrelated noise; higher by `step` from `at` on.
 fn series(points: usize, autocorrelation: f64, at: usize, step: f64, rng: &mut Rng) -> Vec<f64> {
     let mut noise = normal(rng);
     let mut point = |index: usize| {
@@ -14,7 +14,7 @@ fn series(points: usize, autocorrelation: f64, at: usize, step: f64, rng: &mut R
     (0..points).map(&mut point).collect()
 }
 
-/// Per cent of series in which a shift is found.
+/// Returns the per cent of series with a detected shift.
 fn found(trials: usize, mut series: impl FnMut(&mut Rng) -> Vec<f64>, least_change: f64) -> f64 {
     let mut rng = Rng::with_seed(1);
     let found = (0..trials).filter(|_| shift(&series(&mut rng), least_change).is_some()).count();

@@ -1,4 +1,4 @@
-//! Comparisons on data whose truth is known: how often intervals hold it, and how often verdicts are right.
+//! Comparisons on data with a known ratio: coverage of intervals, and correctness of verdicts.
 
 use crate::noise::normal;
 use fastrand::Rng;
@@ -8,7 +8,7 @@ use oroshi_stats::compare::{
 
 const TRIALS: usize = 1000;
 
-/// How runs stray from 1,000.
+/// The distribution of runs around 1,000.
 #[derive(Clone, Copy, Debug)]
 enum Noise {
     /// Normal, with this standard deviation as a share.
@@ -30,7 +30,7 @@ impl Noise {
     }
 }
 
-/// Fewer draws than usual, for time; others in each trial, so that one lucky seed proves nothing.
+/// Fewer draws than usual, for speed; a different seed per trial, so that no single lucky seed decides.
 fn draws(trial: usize) -> Bootstrap {
     Bootstrap { resamples: 400, seed: trial as u64, ..Bootstrap::default() }
 }
@@ -39,7 +39,7 @@ fn holds(interval: &Interval, truth: f64) -> bool {
     interval.low <= truth && truth <= interval.high
 }
 
-/// Per cent of trials in which the interval held `truth`.
+/// Returns the per cent of trials whose interval contained `truth`.
 fn coverage(truth: f64, seed: u64, mut trial: impl FnMut(usize, &mut Rng) -> Interval) -> f64 {
     let mut rng = Rng::with_seed(seed);
     let held = (0..TRIALS).filter(|&number| holds(&trial(number, &mut rng), truth)).count();
@@ -82,7 +82,7 @@ fn restarts_that_shift_everything_are_in_the_interval() {
     }
 }
 
-/// What would go wrong if blocks of one session counted as if each had its own.
+/// Blocks of one session must not count as if each had its own.
 #[test]
 fn blocks_of_one_session_are_not_so_many_measurements() {
     let pair = |session: usize, block: usize| Pair {
@@ -135,7 +135,7 @@ fn an_own_figure_and_a_ratio_to_yesterday_are_held_as_often() {
     }
 }
 
-/// The whole procedure with its usual rules: at least 10 blocks, at most 50, a look after each, stop at 2 %.
+/// Runs the whole procedure with its usual rules: 10 to 50 blocks, a check after each, stop at 2 %.
 fn compare(noise: Noise, truth: f64, trial: usize, rng: &mut Rng) -> (Interval, Verdict) {
     let mut pairs = blocks(9, noise, truth, rng);
     loop {
@@ -154,7 +154,7 @@ fn compare(noise: Noise, truth: f64, trial: usize, rng: &mut Rng) -> (Interval, 
     }
 }
 
-/// The verdicts of so many trials, and per cent of trials in which the interval held the truth.
+/// Returns the verdicts of the trials, and the per cent of intervals that contained the truth.
 fn verdicts(noise: Noise, truth: f64, trials: usize) -> (Vec<Verdict>, f64) {
     let mut rng = Rng::with_seed(7);
     let (intervals, verdicts): (Vec<_>, Vec<_>) =

@@ -1,18 +1,18 @@
-//! What holds for comparisons of any figures whatever.
+//! Properties of comparisons of any figures.
 
 use oroshi_stats::compare::{Bootstrap, Interval, Pair, RatioEstimate, Stopping, Value, level, ratio, ratio_unpaired};
 use proptest::prelude::*;
 
 const DRAWS: Bootstrap = Bootstrap { resamples: 200, seed: 1, confidence: 0.95, stopping: Stopping::Fixed };
 
-/// Figures that runs may have, some of them restarted.
+/// Generates possible figures of runs, some with restarts.
 fn pairs() -> impl Strategy<Value = Vec<Pair>> {
     let pair =
         (0usize..6, 100.0..2000.0, 100.0..2000.0).prop_map(|(session, base, variant)| Pair { session, base, variant });
     prop::collection::vec(pair, 3..25)
 }
 
-/// Anything that fits into a number, and what comes out when there was nothing to measure.
+/// Generates any float, including those that a run without measurements yields.
 fn any_figure() -> impl Strategy<Value = f64> {
     let odd =
         prop::sample::select(vec![0.0, -0.0, -1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX, 5e-324, 1.0]);
@@ -34,7 +34,7 @@ fn sound(interval: &Interval) -> bool {
 
 fn consistent(estimate: &RatioEstimate) -> bool {
     let leaves_out_one = estimate.interval.low > 1.0 || estimate.interval.high < 1.0;
-    // On the border itself either is right.
+    // Exactly on the border, either is right.
     (0.0..=1.0).contains(&estimate.p) && ((estimate.p < 0.05) == leaves_out_one || (estimate.p - 0.05).abs() < 1e-9)
 }
 
@@ -139,8 +139,8 @@ fn stopping_when_precise_is_paid_for() {
         ((estimate.interval.high / estimate.interval.estimate).ln(), estimate.widened)
     };
     let (plain, share) = (of(Stopping::Fixed).0, of(Stopping::Fixed).0.exp_m1());
-    // Twelve blocks: half as wide again where the interval was just narrow enough, or would not have been; not at all where it was more than twice as
-    // narrow as asked for, as then nothing was chosen.
+    // Twelve blocks: half as wide again if the interval was just narrow enough, or would not have been; not at all if
+    // it was more than twice as narrow as requested, because then chance decided nothing.
     for (precision, widened) in [(share, 1.5), (share / 2.0, 1.5), (2.3 * share, 1.0), (1.0, 1.0)] {
         let (reach, told) = of(Stopping::AtPrecision(precision));
         assert!(

@@ -12,7 +12,7 @@ fn latency_of(recorded: &[u64], censored: &[u64]) -> Latency {
     latency
 }
 
-/// All that can be seen of a histogram.
+/// All observable figures of a histogram.
 #[derive(Debug, PartialEq)]
 struct Figures {
     buckets: Vec<(u64, u64)>,
@@ -39,7 +39,7 @@ fn figures(latency: &Latency) -> Figures {
     }
 }
 
-/// The value of rank `ceil(q * n)`.
+/// Returns the value of rank `ceil(q * n)`.
 fn naive(mut all: Vec<u64>, q: f64) -> u64 {
     all.sort_unstable();
     let rank = ((q - 1e-12) * all.len() as f64).ceil() as usize;
@@ -87,8 +87,8 @@ fn a_server_that_never_answers_is_a_bound_at_every_quantile() {
     }
 }
 
-/// Requests due evenly over a second, all hanging at its end: half of them are only known to take half a second.
-/// The bound used to be the longest wait, at every quantile.
+/// Requests due evenly over a second, all unanswered at its end: half of them are only known to take half a second.
+/// Bug: the bound was the longest wait, at every quantile.
 #[test]
 fn a_bound_is_no_greater_than_what_is_known() {
     let latency = latency_of(&[], &(1..=100).map(|hundredth| hundredth * 10 * MS).collect::<Vec<_>>());
@@ -106,7 +106,8 @@ fn equal_timeouts_are_an_exact_bound() {
     }
 }
 
-/// Four of five requests were given up after 20 ms, and one answer came late: p50 was 20.1 ms and p99 25.1 ms, both exact.
+/// Bug: four of five requests were given up after 20 ms, and one response came late; p50 was 20.1 ms and p99 25.1 ms,
+/// both exact.
 #[test]
 fn timeouts_are_not_taken_to_be_like_the_answers() {
     let mut answered = vec![20 * MS; 99];
@@ -120,7 +121,8 @@ fn timeouts_are_not_taken_to_be_like_the_answers() {
     assert_eq!(latency.quantile_range(0.99).unwrap().1, None);
 }
 
-/// Given up within the first milliseconds, they may have ended at any time after that: below their bounds all is known.
+/// Given up within the first milliseconds, they may have ended at any later time: below their bounds everything is
+/// known.
 #[test]
 fn what_lies_below_every_bound_is_exact() {
     let latency = latency_of(&[1, 2, 3, 4], &[5; 4]);
@@ -178,7 +180,7 @@ fn the_spread_of_close_values_far_from_zero_is_exact() {
 
 #[test]
 fn equal_values_lie_within_no_deviation_at_all() {
-    // The mean of the last two comes out next to the value, not at it.
+    // The mean of the last two is next to the value, not equal to it.
     for (value, times) in
         [(0, 10), (1, 10), (777, 10), (Latency::MAX_NS, 10), (3_599_999_999_989, 2503), (3_141_592_653_589, 2869)]
     {
@@ -197,7 +199,7 @@ fn a_range_counts_both_ends() {
     assert_eq!(latency.fraction_within_stdev(-1.0), 0.0);
 }
 
-/// Where no histogram is ever resized, recording cannot allocate.
+/// If no histogram ever resizes, recording cannot allocate.
 #[test]
 fn recording_never_grows_a_histogram() {
     let mut latency = Latency::new();
@@ -265,7 +267,7 @@ proptest! {
         prop_assert!((latency.min()..=latency.max()).contains(&found.value()));
     }
 
-    /// However long the requests without an answer would have gone on, and also if they had ended at once.
+    /// For any further duration of the unanswered requests, including zero.
     #[test]
     fn quantiles_hold_whatever_comes_to_light(
         recorded in values(), waits in prop::collection::vec((value(), prop_oneof![Just(0), value()]), 0..60),
@@ -290,7 +292,7 @@ proptest! {
         prop_assert!(latency.least_mean() <= mean * (1.0 + 1e-9), "{} for {mean}", latency.least_mean());
     }
 
-    /// A bound is given only where two outcomes differ, and it is the best of them.
+    /// A quantile is a bound only where two outcomes differ, and it is the best of them.
     #[test]
     fn no_quantile_says_less_than_is_known(recorded in values(), censored in values(), per_mille in 1_u32..=1000) {
         prop_assume!(!recorded.is_empty() || !censored.is_empty());
@@ -309,7 +311,7 @@ proptest! {
         prop_assert!(most.is_none_or(|most| latency.histogram().equivalent(most, worst)));
     }
 
-    /// To the resolution of the buckets: an exact one is given as the upper end of its bucket, a bound as the lower.
+    /// To the resolution of the buckets: exact quantiles are the upper end of their bucket, bounds the lower.
     #[test]
     fn a_higher_quantile_is_not_less(recorded in values(), censored in values()) {
         let latency = latency_of(&recorded, &censored);

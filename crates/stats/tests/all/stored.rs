@@ -1,4 +1,4 @@
-//! Histograms that leave the process and come back.
+//! Histograms serialised and read back.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -29,7 +29,7 @@ fn another_tool_s_histogram_is_read_in_its_own_unit() {
     assert!(ours.quantile(0.75).unwrap().value().abs_diff(2_000) < 20);
 }
 
-/// The widest histogram there can be: its values are past our range, and their middle past a u64.
+/// The widest possible histogram: its values exceed our range, and their middle exceeds u64.
 #[test]
 fn values_past_the_range_are_read_as_its_end() {
     let mut theirs = Histogram::<u64>::new_with_bounds(1, u64::MAX, 1).unwrap();
@@ -88,14 +88,14 @@ proptest! {
         prop_assert_eq!(read.histogram(), latency.histogram());
         prop_assert!((read.mean() - latency.mean()).abs() <= latency.mean() * 1e-3);
         prop_assert!(read.min() <= latency.min() && latency.max() <= read.max());
-        // And what HdrHistogram itself makes of it.
+        // The same, decoded by HdrHistogram itself.
         let bytes = STANDARD.decode(&blob).unwrap();
         let theirs: Histogram<u64> = Deserializer::new().deserialize(&mut bytes.as_slice()).unwrap();
         prop_assert_eq!(&theirs, latency.histogram());
     }
 }
 
-/// What only JSON keeps: the censored values and the exact figures.
+/// Only JSON keeps the censored values and the exact figures.
 #[test]
 fn json_lacks_nothing() {
     let mut latency = sample();

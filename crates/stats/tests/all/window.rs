@@ -1,5 +1,5 @@
-//! The rate of simulated connections, whose truth is known: exact where times are constant, unbiased elsewhere, and the stated error where
-//! the window opens with the first requests.
+//! The rate of simulated connections with known rates: exact for constant times, unbiased for others, with the stated
+//! error if the window opens with the first requests.
 
 use fastrand::Rng;
 use oroshi_stats::{Throughput, WindowCount};
@@ -8,7 +8,8 @@ use proptest::prelude::*;
 /// A second, nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
-/// One connection that sends one request after the other from `start` on, seen through a window that opens at `from`.
+/// One connection that sends requests one after the other from `start` on, seen through a window that opens at
+/// `from`.
 fn connection(start: u64, from: u64, until: u64, mut time: impl FnMut() -> u64) -> WindowCount {
     let mut window = WindowCount::from(from);
     window.close(until);
@@ -21,7 +22,7 @@ fn connection(start: u64, from: u64, until: u64, mut time: impl FnMut() -> u64) 
     window
 }
 
-/// Times of mean 100 ms, as servers have them, and the square of their coefficient of variation.
+/// Draws a service time; the mean is 100 ms.
 fn time(shape: &str, rng: &mut Rng) -> u64 {
     let mean = 1e8;
     (match shape {
@@ -34,6 +35,7 @@ fn time(shape: &str, rng: &mut Rng) -> u64 {
     }) as u64
 }
 
+/// The shapes, each with the square of its coefficient of variation.
 const SHAPES: [(&str, f64); 4] = [("constant", 0.0), ("uniform", 1.0 / 3.0), ("exponential", 1.0), ("bimodal", 2.25)];
 
 proptest! {
@@ -45,7 +47,7 @@ proptest! {
         length in 1_000_000u64..3_000_000_000,
     ) {
         prop_assume!(length / delay < 5_000);
-        // Each began at another moment before the window.
+        // Each begins at a different moment before the window.
         let windows: Vec<WindowCount> = phases.iter().map(|phase| {
             let from = from + 2 * SECOND;
             connection(from - (phase * delay as f64) as u64, from, from + length, || delay)
@@ -55,7 +57,7 @@ proptest! {
         prop_assert!((found / truth - 1.0).abs() < 1e-9, "{found} instead of {truth}");
     }
 
-    /// Requests one after the other: each moment of the window belongs to one of them, so none is counted twice or left out.
+    /// Consecutive requests: each moment of the window belongs to one of them, so none is counted twice or omitted.
     #[test]
     fn windows_one_after_the_other_hold_what_one_window_holds(
         times in prop::collection::vec(1u64..1_000_000, 1..50),
@@ -71,14 +73,14 @@ proptest! {
     }
 }
 
-/// The mean over many connections of what each one's window holds, by what it should hold, in requests.
+/// Returns the mean error of the windows' counts over many connections, in requests, and its standard error.
 fn excess(shape: &str, warm_up: u64, length: u64) -> (f64, f64) {
     let mut rng = Rng::with_seed(11);
     let connections = 40_000;
     let truth = length as f64 / 1e8;
     let (mut sum, mut squares) = (0.0, 0.0);
     for _ in 0..connections {
-        // Out of step, as they are after a warm-up in which they began one after the other.
+        // Out of step, as after a warm-up in which they began one after the other.
         let start = if warm_up > 0 { rng.u64(..SECOND / 10) } else { 0 };
         let off = connection(start, warm_up, warm_up + length, || time(shape, &mut rng)).requests() - truth;
         sum += off;
@@ -114,7 +116,7 @@ fn without_a_warm_up_it_is_off_by_half_the_square_of_the_coefficient_of_variatio
     }
 }
 
-/// What the count of whole answers says of the same: why it is not taken.
+/// The count of whole responses for the same data: the reason why we do not use it.
 #[test]
 fn whole_answers_depend_on_the_edges() {
     let whole = |delay: u64| (SECOND + SECOND / 4) / delay - SECOND / 4 / delay;

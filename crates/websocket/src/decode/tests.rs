@@ -7,7 +7,7 @@ use crate::encode;
 
 const LIMITS: Limits = Limits { message_bytes: 1000 };
 
-/// What came, without what it borrows.
+/// An owned copy of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Came {
     Message(Kind, Vec<u8>),
@@ -16,10 +16,10 @@ enum Came {
     Close(Option<CloseCode>, String),
 }
 
-/// All that comes of bytes, and the error at their end.
+/// All events of the bytes, and the final error.
 type Trace = (Vec<Came>, Option<Violation>);
 
-/// What comes of `bytes`, which arrive in pieces that end at `cuts`, in any order.
+/// Decodes `bytes` in pieces that end at `cuts`, in any order.
 fn decoded(role: Role, bytes: &[u8], cuts: impl IntoIterator<Item = usize>) -> Trace {
     let mut ends: Vec<usize> = cuts.into_iter().filter(|&cut| cut < bytes.len()).chain([bytes.len()]).collect();
     ends.sort_unstable();
@@ -59,12 +59,12 @@ fn of_client(bytes: &[u8]) -> Trace {
     decoded(Role::Server, bytes, [])
 }
 
-/// A frame of a client's, as its first byte says.
+/// Builds a client's frame with this first byte.
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     frame_with(first, payload, Some([1, 2, 3, 4]))
 }
 
-/// One with this mask, written without the help of what is tested.
+/// Builds a frame with this mask, without the code under test.
 fn frame_with(first: u8, payload: &[u8], key: Option<[u8; 4]>) -> Vec<u8> {
     let masked = if key.is_some() { 0x80 } else { 0 };
     let mut bytes = vec![first];
@@ -116,7 +116,7 @@ fn what_is_wrong_ends_it_with_its_code() {
     assert_eq!(wrong(&frame(0x88, b"\x03\xe8\xff")), Some((Violation::Utf8, 1007)));
     assert_eq!(wrong(&frame(0x81, b"\xc3")), Some((Violation::Utf8, 1007)));
     assert_eq!(wrong(&[frame(0x01, b"\xc3"), frame(0x80, b"")].concat()), Some((Violation::Utf8, 1007)));
-    // At the byte that breaks it, not at the end of its message.
+    // At the first invalid byte, not at the end of the message.
     assert_eq!(wrong(&frame(0x01, b"\xff")), Some((Violation::Utf8, 1007)));
     assert_eq!(wrong(&frame(0x82, &[0; 1001])), Some((Violation::TooLarge, 1009)));
     let pieces = [frame(0x02, &[0; 600]), frame(0x80, &[0; 401])].concat();
@@ -124,7 +124,7 @@ fn what_is_wrong_ends_it_with_its_code() {
     assert_eq!(wrong(&frame(0x82, &[0; 1000])), None);
 }
 
-/// Nothing of an announced length is taken on trust: memory grows with what has come.
+/// An announced length allocates nothing: memory grows with the received bytes.
 #[test]
 fn a_length_alone_takes_no_memory() {
     let mut bytes = frame(0x82, &[7; 1000]);
@@ -147,7 +147,7 @@ fn an_idle_decoder_is_small_and_a_whole_message_takes_no_memory() {
     assert_eq!((allocated.count_total, decoder.held_bytes()), (0, 0));
 }
 
-/// A message in fragments, with a control frame behind each but the last.
+/// A message in fragments, with a control frame after each but the last.
 type Sent = (bool, Vec<u8>, Vec<(Index, Option<bool>)>);
 
 fn sent() -> impl Strategy<Value = Sent> {
@@ -157,7 +157,7 @@ fn sent() -> impl Strategy<Value = Sent> {
     prop_oneof![text, binary]
 }
 
-/// Writes a message as a peer could, and says what is to come of it.
+/// Writes a message as a peer could, and returns the expected events.
 fn write(out: &mut Vec<u8>, (text, data, fragments): &Sent, mut key: impl FnMut() -> Option<[u8; 4]>) -> Vec<Came> {
     let (kind, mut opcode) = if *text { (Kind::Text, 1) } else { (Kind::Binary, 2) };
     let mut ends: Vec<usize> = fragments.iter().map(|(end, _)| end.index(data.len() + 1)).collect();
@@ -198,7 +198,12 @@ proptest! {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded(text in ".{0,200}", data in vec(any::<u8>(), 0..900), key: [u8; 4], cuts in vec(any::<Index>(), 0..8)) {
+    fn what_is_encoded_is_decoded(
+        text in ".{0,200}",
+        data in vec(any::<u8>(), 0..900),
+        key: [u8; 4],
+        cuts in vec(any::<Index>(), 0..8),
+    ) {
         let (mut plain, mut masked) = (Vec::new(), Vec::new());
         encode::message(&mut plain, Kind::Text, text.as_bytes());
         encode::masked_message(&mut masked, Kind::Text, text.as_bytes(), key);
@@ -232,7 +237,8 @@ proptest! {
     ) {
         let bytes: Vec<u8> = frames.iter().flat_map(|(first, payload)| frame(*first, payload)).chain(noise).collect();
         let whole = of_client(&bytes);
-        prop_assert_eq!(decoded(Role::Server, &bytes, cuts.iter().map(|cut| cut.index(bytes.len() + 1))), whole.clone());
+        let cuts = cuts.iter().map(|cut| cut.index(bytes.len() + 1));
+        prop_assert_eq!(decoded(Role::Server, &bytes, cuts), whole.clone());
         prop_assert_eq!(decoded(Role::Server, &bytes, 0..bytes.len()), whole);
     }
 }

@@ -1,10 +1,10 @@
-//! What `done` is told of a run.
+//! The arguments of `done`.
 
 use crate::common;
 use crate::common::{case, record};
 use oroshi_bench::Record;
 
-/// Calls `done` with this body; whatever it asserts must hold.
+/// Calls `done` with this body, whose assertions must hold.
 #[track_caller]
 fn done(record: Record, body: &str) {
     let script = format!("function done(summary, latency, requests)\n{body}\nend");
@@ -49,7 +49,7 @@ fn latencies_are_in_microseconds() {
 
 #[test]
 fn distinct_values_come_in_order_with_their_counts() {
-    // Below 2 ms the buckets are finer than the microsecond that wrk counts in.
+    // Below 2 ms the buckets are finer than wrk's microsecond.
     let times = (1..=9).flat_map(|i| std::iter::repeat_n(i * 7, i as usize));
     done(
         record::closed(times, &[1]),
@@ -82,7 +82,7 @@ fn distinct_values_come_in_order_with_their_counts() {
 
 #[test]
 fn rates_are_samples_per_thread() {
-    // Two threads, tenths of a second; no sample where there was no answer.
+    // Two threads, tenths of a second; no sample without a response.
     done(
         record::closed([1], &[100, 200, 0, 300, 300]),
         "assert(requests.min == 500 and requests.max == 1500 and requests.mean == 1125)
@@ -108,7 +108,8 @@ fn backfilling_is_the_report_s() {
         "function done(_, latency) total = 0 for i = 1, #latency do total = total + select(2, latency(i)) end assert(total == EXPECTED, total) end",
         1,
     );
-    // One second and ten connections: an answer is expected each 10 ms, and 98 are made up between those and the second one.
+    // One second and ten connections: wrk expects a response each 10 ms, and makes up 98 between those and the second
+    // one.
     let script = std::fs::read_to_string(case.file()).unwrap();
     for (backfill, expected) in [(false, 2), (true, 100)] {
         std::fs::write(case.file(), script.replace("EXPECTED", &expected.to_string())).unwrap();

@@ -1,9 +1,9 @@
-//! The bytes that `wrk.format` makes, and what it does to the tables that it is given.
+//! The bytes from `wrk.format`, and its effects on its tables.
 
 use crate::common;
 use crate::common::{Case, case, next};
 
-/// The request of a script that only sets values.
+/// Returns the request of a script that only sets values.
 fn fixed(case: &Case) -> String {
     String::from_utf8(case.one(|part| part.terms().request.unwrap())).unwrap()
 }
@@ -12,7 +12,7 @@ fn made(script: &str) -> String {
     fixed(&case(script, 1))
 }
 
-/// The header lines of what a call returns.
+/// Returns the header lines from a call.
 fn lines(call: &str) -> Vec<String> {
     let text = case(&format!("function request() return {call} end"), 1).one(next);
     text.split("\r\n").map(str::to_owned).collect()
@@ -76,7 +76,7 @@ fn a_script_that_only_sets_values_needs_no_call() {
     assert_eq!(made(script), expected);
     let in_init = "function init() wrk.path = '/later' wrk.headers.Host = 'there' end";
     assert_eq!(made(in_init), "GET /later HTTP/1.1\r\nHost: there\r\n\r\n");
-    // What wrk.request() returns was made before the run: later changes are for wrk.format.
+    // wrk.request() returns a request made before the run: later changes affect wrk.format only.
     let later = "function request() wrk.path = '/changed' return wrk.request() end";
     assert!(case(later, 1).one(next).starts_with("GET /path?query "));
 }
@@ -131,7 +131,7 @@ fn a_value_may_make_requests_of_its_own() {
         return tostring(#wrk.format('PUT', '/inner', { I = 1, Host = 'inner' }, 'body')) end })";
     let expected = ["GET /outer HTTP/1.1", "Host: 127.0.0.1:8080", "A: 1", "O: 65", "Z: 2", "", ""];
     let mut found = lines(&format!("wrk.format('GET', '/outer', {{ A = 1, O = {object}, Z = 2 }})"));
-    // Behind Host they are in the table's order.
+    // After Host they are in the table's order.
     let end = found.len() - 2;
     found[2..end].sort();
     assert_eq!(found, expected);
@@ -147,7 +147,7 @@ fn host_is_sent_once_however_it_is_written() {
     let mut case = case(flag, 1);
     case.options.headers = vec![("host".into(), "c".into())];
     assert_eq!(case.one(next), "GET / HTTP/1.1\r\nHost: c\r\nA: b\r\n\r\n");
-    // wrk has none before wrk.init, and then sends none.
+    // wrk has no Host before wrk.init, and then sends none.
     let early = "local early = wrk.format('GET', '/early') function request() return early end";
     assert!(common::case(early, 1).one(next).contains("\r\nHost: 127.0.0.1:8080\r\n"));
     let gone = "function init() wrk.headers.Host = nil end function request() return wrk.format() end";
@@ -172,7 +172,7 @@ fn the_length_is_the_body_s() {
 
 #[test]
 fn no_change_of_the_headers_is_missed() {
-    // Every kind of change between two calls, each of which must show, and go again.
+    // Every kind of change between two calls: each must take effect, and be reversible.
     let changes = [
         ("", ""),
         ("h.B = '9'", "h.B = '2'"),
@@ -250,7 +250,7 @@ fn what_would_break_the_head_is_an_error_that_names_the_header_and_not_its_value
             let case = case(&format!("\n\nfunction request()\n{body}\nend"), 1);
             let error = case.error();
             let told = case.without_folder(&error);
-            // A call in tail position leaves no trace of its line: then it is told at its function's.
+            // A call in tail position leaves no trace of its line: then the error has its function's line.
             let place = if wrap.starts_with("local") { "a.lua:4: " } else { "a.lua:3: " };
             assert!(told.starts_with(place) && told.contains(what), "{body}: {told}");
             assert!(!told.contains("secret"), "{told}");
@@ -269,7 +269,7 @@ fn values_of_the_table_that_no_request_can_be_made_of() {
     ] {
         let told = case(line, 1).told();
         assert!(told.starts_with("a.lua") && told.contains(what), "{line}: {told}");
-        // A script that makes all its requests itself may leave them so, but for what wrk.init itself needs.
+        // A script that makes all its requests itself may leave them so, except for the needs of wrk.init.
         if !line.contains("host") && !line.contains("headers") {
             let case = case(&format!("{line} function request() return wrk.format('GET', '/') end"), 1);
             assert!(case.one(next).starts_with("GET / "));

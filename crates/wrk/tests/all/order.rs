@@ -1,4 +1,4 @@
-//! When a script's functions are called, in which state, and what those states share.
+//! The order of a script's functions, their states, and the shared data.
 
 use std::sync::{Arc, Barrier};
 
@@ -8,7 +8,7 @@ use oroshi_bench::CoreScript;
 
 #[test]
 fn the_order_is_wrks() {
-    // What wrk 4.1.0 prints with this script and three threads, but for its first request, which it makes twice.
+    // The output of wrk 4.1.0 with this script and three threads, except for its first request, which it makes twice.
     let case = case(
         r#"
         local log = io.open(LOG, "a")
@@ -71,7 +71,7 @@ fn nobody_begins_before_all_are_set_up() {
     let mut log = case.log();
     assert_eq!(log[..4], ["init 1", "request 1", "init 2", "init 3"]);
     log[4..].sort();
-    // What the first core's `request` returned before the run is what it sends first.
+    // The first thread first sends the request that `request` returned before the run.
     assert_eq!(log[4..], ["request 2", "request 3"]);
 }
 

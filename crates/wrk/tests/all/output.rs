@@ -1,4 +1,4 @@
-//! What a script prints, in its order, and what it finds around it.
+//! A script's output in its order, and its environment.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -9,7 +9,8 @@ use oroshi_testkit::test_name;
 
 const CHILD: &str = "OROSHI_WRK_TEST_CHILD";
 
-/// Prints from the script and from Rust in turn, when it is run by the next test: its own process, as Lua's output cannot be caught.
+/// Prints from the script and from Rust in turn. The next test runs it in a process of its own, because Lua's output
+/// cannot be captured.
 #[test]
 fn a_child_prints() {
     if std::env::var_os(CHILD).is_none() {
@@ -53,7 +54,7 @@ fn what_is_printed_comes_in_order_with_what_we_print() {
         .unwrap();
     let text = String::from_utf8(child.stdout).unwrap();
     assert!(child.status.success(), "{text}");
-    // Each state runs the file; what `request` prints while requests flow is written out at the end.
+    // Each state runs the file; output of `request` during the run is written at the end.
     let expected = "1 file main\n1 file main\n3 setup 4 init 5 request 6 run 5 request 7 report 8 done 9 end ";
     assert!(text.contains(expected), "{text}");
 }

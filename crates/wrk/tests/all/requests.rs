@@ -1,4 +1,4 @@
-//! What a core's part of a script takes part in, and what it does there.
+//! The role and the calls of a script on one thread.
 
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ fn functions_may_be_replaced_while_requests_flow() {
         part.response(&answer(200, &[], "")).unwrap();
         assert!(part.response(&answer(500, &[], "")).unwrap_err().what.contains("told 500"));
         part.response(&answer(200, &[], "")).unwrap();
-        // There is none any more.
+        // The function is gone.
         part.response(&answer(500, &[], "")).unwrap();
     });
     // As in wrk: without the global, it is wrk.request.
@@ -223,7 +223,7 @@ fn what_is_no_request_is_said_where_it_comes_from() {
         ("true", "returned a boolean: expected a string"),
         ("''", "returned an empty string: expected a string"),
     ] {
-        // The first core says it before the run.
+        // The first thread reports it before the run.
         let told = case(&format!("\n\nfunction request() return {value} end"), 1).told();
         assert!(told.starts_with("a.lua:3: request() ") && told.contains(what), "{value}: {told}");
         let later = format!(

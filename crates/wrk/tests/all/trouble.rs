@@ -1,4 +1,5 @@
-//! Scripts that fail, that do not return, and runs that are given up: whoever waits is told, and nobody hangs.
+//! Scripts that fail, scripts that do not return, and interrupted runs: every waiting thread gets an error, and none
+//! hangs.
 
 use std::sync::Arc;
 use std::thread;
@@ -8,7 +9,7 @@ use crate::common;
 use crate::common::{Case, PATIENCE, bounded, case};
 use oroshi_bench::{Script, ScriptError};
 
-/// Waits for the script to have written something into its log.
+/// Waits until the script has written into its log.
 fn has_written(case: &Case) {
     let end = Instant::now() + PATIENCE;
     while case.log().is_empty() {
@@ -17,7 +18,7 @@ fn has_written(case: &Case) {
     }
 }
 
-/// All cores enter, and the run is given up as soon as the script has written into its log.
+/// Enters on all threads, and interrupts the run as soon as the script has written into its log.
 fn interrupted(script: &str, threads: usize) -> Vec<ScriptError> {
     let case = case(script, threads);
     let wrk = case.load().unwrap();
@@ -120,7 +121,7 @@ fn cores_that_wait_for_a_missing_one_are_freed() {
 
 #[test]
 fn a_run_may_be_given_up_while_requests_flow_and_afterwards() {
-    // All in the second line: between its last word in the log and its loop, a call may still be in `write`.
+    // All in the second line: between its last line in the log and its loop, a call may still be in `write`.
     let body =
         "n = 0 function request() n = n + 1 if n > 1 then write() while true do end end return wrk.request() end";
     let case = case(&format!("\n{} {body}", WRITE.trim_end()), 1);
@@ -133,7 +134,7 @@ fn a_run_may_be_given_up_while_requests_flow_and_afterwards() {
                 let mut part = wrk.enter(0, &peers).unwrap();
                 part.request(&mut Vec::new()).unwrap();
                 let error = part.request(&mut Vec::new()).unwrap_err();
-                // Nothing is called any more, and nobody waits for it.
+                // No more calls are made, and none waits.
                 assert!(part.request(&mut Vec::new()).is_err());
                 part.leave();
                 error
@@ -148,7 +149,7 @@ fn a_run_may_be_given_up_while_requests_flow_and_afterwards() {
     });
 }
 
-/// Longer than a call takes that does nothing, even on a busy machine.
+/// Longer than an empty call takes, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(1);
 
 #[test]
@@ -204,7 +205,7 @@ fn values_can_be_asked_for_after_the_end() {
 
 #[test]
 fn a_call_that_is_stuck_outside_of_lua_is_told() {
-    // A FIFO that nobody writes into: the call is freed at the end of the test.
+    // A FIFO without a writer: the end of the test frees the call.
     let mut case = case("function setup() io.open(LOG):read('*a') end", 2);
     case.options.limit = LIMIT;
     let fifo = case.folder().join("log");
@@ -227,7 +228,7 @@ fn a_call_that_is_stuck_outside_of_lua_is_told() {
             thread::sleep(Duration::from_millis(1));
         };
         assert!(stuck.what.contains("setup()") && stuck.what.contains("cannot be interrupted"), "{stuck}");
-        // Whoever waits for it is freed, and whoever asks for its values does not wait.
+        // Frees every waiting thread; later requests for values do not wait.
         wrk.interrupt();
         assert!(cores.into_iter().all(|core| core.join().unwrap().is_some()));
         assert!(wrk.done(&common::record::nothing()).is_err());

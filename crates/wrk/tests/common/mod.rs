@@ -1,4 +1,4 @@
-//! Scripts that are driven through the traits of a run, a thread for each core, without any network.
+//! Drives scripts through the traits of a run, with a thread per core, without any network.
 #![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
 
 pub mod record;
@@ -17,10 +17,10 @@ use tempfile::TempDir;
 /// Longer than anything here may take, however busy the machine is.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where connections would go.
+/// The target of connections.
 pub const PEER: &str = "127.0.0.1:8080";
 
-/// A script in a folder of its own.
+/// A script in its own folder.
 #[derive(Debug)]
 pub struct Case {
     folder: TempDir,
@@ -28,10 +28,10 @@ pub struct Case {
     pub peers: Vec<Peer>,
 }
 
-/// The same for each core, or different ones.
+/// Results per thread.
 pub type Results<R> = Vec<Result<R, ScriptError>>;
 
-/// A script for `threads` cores. `LOG` in it is the name of a file that [`Case::log`] reads.
+/// Makes a script for `threads` threads. `LOG` in it is the name of a file that [`Case::log`] reads.
 pub fn case(script: &str, threads: usize) -> Case {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.lua");
@@ -73,7 +73,7 @@ impl Case {
         self.options.file.clone()
     }
 
-    /// The lines that the script has written into its log.
+    /// Returns the lines that the script has written into its log.
     pub fn log(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.folder().join("log")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -84,7 +84,8 @@ impl Case {
         bounded(move || Wrk::load(options))
     }
 
-    /// All cores enter; `work` is done with each one's part; then, while they are in `leave`, `after` with the script.
+    /// Enters on all threads and runs `work` with each one's script. Then runs `after` with the whole script, while
+    /// the threads are in `leave`.
     pub fn run_then<R: Send + 'static>(
         &self,
         work: impl Fn(usize, &mut dyn CoreScript) -> R + Clone + Send + 'static,
@@ -119,7 +120,7 @@ impl Case {
         })
     }
 
-    /// As above, without `after`.
+    /// Like `run_then`, without `after`.
     pub fn run<R: Send + 'static>(
         &self,
         work: impl Fn(usize, &mut dyn CoreScript) -> R + Clone + Send + 'static,
@@ -127,18 +128,18 @@ impl Case {
         self.run_then(work, |_| {})
     }
 
-    /// One core's work, which must come about.
+    /// Runs one thread's work, which must succeed.
     pub fn one<R: Send + 'static>(&self, work: impl Fn(&mut dyn CoreScript) -> R + Clone + Send + 'static) -> R {
         assert_eq!(self.options.threads, 1);
         self.run(move |_, part| work(part)).remove(0).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// What a core's set-up failed with, or the file's top level.
+    /// Returns the error of a thread's set-up, or of the file's top level.
     pub fn error(&self) -> ScriptError {
         self.run(|_, _| ()).remove(0).expect_err("a script that works")
     }
 
-    /// That error as text, without the folder.
+    /// Returns that error as text, without the folder.
     pub fn told(&self) -> String {
         self.without_folder(&self.error())
     }
@@ -147,7 +148,7 @@ impl Case {
         error.to_string().replace(&format!("{}/", self.folder().display()), "")
     }
 
-    /// What `done` says of a record; the cores' parts are in `leave` meanwhile.
+    /// Calls `done` for a record, while the threads are in `leave`.
     pub fn done(&self, record: Record) -> Result<(), ScriptError> {
         let (tell, told) = mpsc::channel();
         let results = self.run_then(|_, _| (), move |wrk| tell.send(wrk.done(&record)).unwrap());
@@ -156,14 +157,14 @@ impl Case {
     }
 }
 
-/// The next request of a core.
+/// Returns the next request of a thread.
 pub fn next(part: &mut dyn CoreScript) -> String {
     let mut bytes = Vec::new();
     part.request(&mut bytes).unwrap_or_else(|error| panic!("{error}"));
     String::from_utf8(bytes).unwrap()
 }
 
-/// Fails if it takes too long, rather than to hang.
+/// Fails instead of hanging.
 pub fn bounded<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     let (tell, told) = mpsc::channel();
     let worker = thread::spawn(move || drop(tell.send(work())));

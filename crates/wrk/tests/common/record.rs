@@ -10,7 +10,8 @@ use oroshi_bench::record::{
 use oroshi_bench::{Bottleneck, Failure, Grade, Load, Record, Spacing, Stage};
 use oroshi_stats::Latency;
 
-/// A closed loop of 2 threads: these service times in microseconds, these numbers of answers in each 100 ms, and errors of each kind.
+/// Makes a closed loop of 2 threads: these service times in microseconds, these numbers of responses per 100 ms, and
+/// errors of each kind.
 pub fn closed(service_us: impl IntoIterator<Item = u64>, answers: &[u64]) -> Record {
     let point = |(i, &requests): (usize, &u64)| PointRecord {
         at_s: i as f64 / 10.0,
@@ -91,7 +92,7 @@ pub fn closed(service_us: impl IntoIterator<Item = u64>, answers: &[u64]) -> Rec
     }
 }
 
-/// The same in an open loop.
+/// Makes the same in an open loop.
 pub fn open() -> Record {
     let stages = vec![Stage { duration: std::time::Duration::ZERO, rate: 1000.0 }];
     let mut record = closed([1000], &[10]);
@@ -99,7 +100,7 @@ pub fn open() -> Record {
     record
 }
 
-/// A run in which nothing was ever answered.
+/// Makes a run without any response.
 pub fn nothing() -> Record {
     closed([], &[0, 0])
 }

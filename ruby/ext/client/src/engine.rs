@@ -1,4 +1,4 @@
-//! The thread on which requests are carried out, and the way to it.
+//! The client's thread, and the handle to it.
 
 use std::cell::RefCell;
 use std::io;
@@ -12,31 +12,32 @@ use oroshi_net::cores::CoresError;
 use oroshi_net::{Cores, CoresOptions};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::inbox::{Bell, Ticket};
-use crate::order::{Order, carry_out};
+use crate::inbox::{Notifier, Ticket};
 use crate::outcome::{Outcome, request_error};
-use crate::process::Here;
+use crate::process::ProcessLocal;
+use crate::request::{Request, carry_out};
 use crate::settings::Settings;
 
-/// A running client, as Ruby holds it. Its thread ends when it was closed, or is gone, and all its calls have finished.
+/// A running client, as Ruby holds it. Its thread ends when the engine is closed or collected, and all its calls have
+/// finished.
 #[derive(Debug)]
 #[magnus::wrap(class = "Oroshi::Client::Native::Engine", free_immediately)]
 pub(crate) struct Engine(RefCell<Option<Shared>>);
 
-/// The way to the thread, which goes on as long as somebody has one.
-pub(crate) type Shared = Arc<Here<Way>>;
+/// A shared handle to the thread, which runs as long as one exists.
+pub(crate) type Shared = Arc<ProcessLocal<EngineHandle>>;
 
-/// The way to the thread.
+/// Sends jobs to the thread.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub(crate) struct EngineHandle {
     jobs: UnboundedSender<Job>,
-    /// The client's limits in time, for requests that have some of their own.
+    /// The client's time limits, the defaults of a request's own.
     pub(crate) limits: Deadlines,
 }
 
-/// What the thread is asked to do.
+/// A job for the thread.
 pub(crate) enum Job {
-    Send(Box<Order>),
+    Send(Box<Request>),
     Count(Ticket),
     CloseIdle,
     #[cfg(test)]
@@ -46,8 +47,8 @@ pub(crate) enum Job {
 impl Engine {
     /// Starts the thread. Nil if no descriptor is left for it.
     pub(crate) fn start(ruby: &Ruby, settings: &Settings) -> Result<Option<Self>, Error> {
-        match Way::start(settings.builder.clone(), settings.limits) {
-            Ok(way) => Ok(Some(Engine(RefCell::new(Some(Arc::new(Here::new(way))))))),
+        match EngineHandle::start(settings.builder.clone(), settings.limits) {
+            Ok(handle) => Ok(Some(Engine(RefCell::new(Some(Arc::new(ProcessLocal::new(handle))))))),
             Err(CoresError::Runtime(error)) if is_out_of_descriptors(&error) => Ok(None),
             Err(error) => {
                 let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
@@ -57,39 +58,39 @@ impl Engine {
         }
     }
 
-    /// The way to the thread; nothing once it was closed.
-    pub(crate) fn way(&self) -> Option<Shared> {
+    /// Returns the handle; `None` once closed.
+    pub(crate) fn handle(&self) -> Option<Shared> {
         self.0.borrow().clone()
     }
 
     pub(crate) fn close_idle(&self) {
-        if let Some(way) = self.0.borrow().as_ref().and_then(|shared| shared.get()) {
-            way.ask(Job::CloseIdle);
+        if let Some(handle) = self.0.borrow().as_ref().and_then(|shared| shared.get()) {
+            handle.ask(Job::CloseIdle);
         }
     }
 
-    /// Lets go of the thread.
+    /// Drops this handle to the thread.
     pub(crate) fn close(&self) {
         drop(self.0.take());
     }
 
-    /// Whether it belongs to this process, was not closed, and its thread is at work.
+    /// Whether it belongs to this process, is not closed, and its thread runs.
     pub(crate) fn is_here(&self) -> bool {
-        self.0.borrow().as_ref().is_some_and(leads_somewhere)
+        self.0.borrow().as_ref().is_some_and(is_alive)
     }
 }
 
-/// Whether a way is one of this process, with a thread at its end.
-pub(crate) fn leads_somewhere(shared: &Shared) -> bool {
-    shared.get().is_some_and(Way::leads_somewhere)
+/// Whether a handle belongs to this process and its thread runs.
+pub(crate) fn is_alive(shared: &Shared) -> bool {
+    shared.get().is_some_and(EngineHandle::is_alive)
 }
 
-/// Whether something could not be made for want of a descriptor, which another moment may bring.
+/// Whether an error means that descriptors ran out, which may pass.
 pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-impl Way {
+impl EngineHandle {
     /// Starts a thread.
     fn start(builder: Builder, limits: Deadlines) -> Result<Self, CoresError> {
         let (jobs, work) = unbounded_channel();
@@ -105,35 +106,37 @@ impl Way {
             }
         };
         without_signals(|| Cores::start(&CoresOptions::new("oroshi-client", 1), serve))?;
-        Ok(Way { jobs, limits })
+        Ok(EngineHandle { jobs, limits })
     }
 
-    /// Whether there is a thread at its end. There is, but for a defect.
-    fn leads_somewhere(&self) -> bool {
+    /// Whether the thread runs; it always does, unless a defect ended it.
+    fn is_alive(&self) -> bool {
         !self.jobs.is_closed()
     }
 
-    /// Asks the thread for something. Should it have ended, the job's ticket tells so.
+    /// Sends a job. If the thread has ended, the job's ticket reports it.
     pub(crate) fn ask(&self, job: Job) {
         let _ = self.jobs.send(job);
     }
 }
 
-/// What is said of something that belongs to the parent of this process.
+/// Returns the error for an object that belongs to this process's parent.
 pub(crate) fn elsewhere(ruby: &Ruby) -> Error {
     let message = "this call was begun before a fork, in the parent: its answers come there; begin another one here";
     request_error(ruby, "fork", message, false)
 }
 
-/// The thread's work, until nobody is left who could ask for anything.
+/// Serves jobs until no handle is left.
 async fn serve(client: local::Client, mut work: UnboundedReceiver<Job>) {
-    let bell = Rc::new(Bell::default());
-    let ringing = Rc::clone(&bell);
-    tokio::task::spawn_local(async move { ringing.ring().await });
+    let notifier = Rc::new(Notifier::default());
+    let running = Rc::clone(&notifier);
+    tokio::task::spawn_local(async move { running.run().await });
     while let Some(job) = work.recv().await {
         match job {
-            Job::Send(order) => drop(tokio::task::spawn_local(carry_out(client.clone(), order, Rc::clone(&bell)))),
-            Job::Count(ticket) => ticket.tell(Outcome::Counts(client.counts()), &bell),
+            Job::Send(request) => {
+                drop(tokio::task::spawn_local(carry_out(client.clone(), request, Rc::clone(&notifier))));
+            }
+            Job::Count(ticket) => ticket.tell(Outcome::Counts(client.counts()), &notifier),
             Job::CloseIdle => client.close_idle(),
             #[cfg(test)]
             Job::Panic => panic!("a defect"),
@@ -141,11 +144,10 @@ async fn serve(client: local::Client, mut work: UnboundedReceiver<Job>) {
     }
 }
 
-/// Calls `start` while this thread takes no signals, so that the threads that it starts take none for good: signals
-/// are for Ruby's own threads.
+/// Calls `start` with all signals blocked, which its threads inherit: signals are for Ruby's own threads.
 fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: sigfillset fills `all`, and pthread_sigmask `before`, or fails and changes nothing; `before` is then
+    // SAFETY: sigfillset fills `all`, and pthread_sigmask `before`. If they fail, they change nothing, and `before` is
     // not used.
     let changed = unsafe {
         libc::sigfillset(all.as_mut_ptr());
@@ -153,7 +155,7 @@ fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     };
     let result = start();
     if changed {
-        // SAFETY: `before` is what the call above has filled.
+        // SAFETY: the call above has filled `before`.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     }
     result
@@ -166,21 +168,21 @@ mod tests {
 
     use super::*;
     use crate::call::Call;
-    use crate::inbox::{Asked, Inbox};
+    use crate::inbox::{Inbox, RequestSummary};
 
     fn start() -> Engine {
-        let way = Way::start(Builder::default(), Deadlines::default()).unwrap();
-        Engine(RefCell::new(Some(Arc::new(Here::new(way)))))
+        let handle = EngineHandle::start(Builder::default(), Deadlines::default()).unwrap();
+        Engine(RefCell::new(Some(Arc::new(ProcessLocal::new(handle)))))
     }
 
     fn ask(engine: &Engine, job: Job) {
-        engine.way().unwrap().get().unwrap().ask(job);
+        engine.handle().unwrap().get().unwrap().ask(job);
     }
 
-    fn order(inbox: &Arc<Inbox>, tag: usize, method: &str, url: &str) -> Job {
+    fn request(inbox: &Arc<Inbox>, tag: usize, method: &str, url: &str) -> Job {
         assert!(inbox.make_room());
-        let ticket = Ticket::for_order(inbox, tag, Asked::new(method.to_owned(), url.to_owned(), None));
-        Job::Send(Box::new(Order { ticket, headers: Vec::new(), body: None, options: None }))
+        let ticket = Ticket::for_request(inbox, tag, RequestSummary::new(method.to_owned(), url.to_owned(), None));
+        Job::Send(Box::new(Request { ticket, headers: Vec::new(), body: None, options: None }))
     }
 
     fn wait_for(inbox: &Inbox, count: usize) -> Vec<(usize, Outcome)> {
@@ -193,20 +195,20 @@ mod tests {
         outcomes
     }
 
-    /// Requests of a client whose thread had ended failed for ever after; and they said neither which they were, nor that
-    /// they could be sent again.
+    /// Once a client's thread had ended, its requests failed for ever, without naming themselves or telling whether a
+    /// retry is safe.
     #[test]
     fn a_thread_that_ends_by_a_defect_tells_those_who_wait_and_leads_nowhere() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let (engine, inbox) = (start(), Inbox::new().unwrap());
         assert!(engine.is_here());
-        ask(&engine, order(&inbox, 7, "GET", &format!("{url}?secret=hidden")));
-        ask(&engine, order(&inbox, 8, "POST", &url));
+        ask(&engine, request(&inbox, 7, "GET", &format!("{url}?secret=hidden")));
+        ask(&engine, request(&inbox, 8, "POST", &url));
         let connections = [listener.accept().unwrap(), listener.accept().unwrap()];
         ask(&engine, Job::Panic);
         ask(&engine, Job::Count(Ticket::for_question(&inbox)));
-        ask(&engine, order(&inbox, 9, "POST", &url));
+        ask(&engine, request(&inbox, 9, "POST", &url));
         let lost = wait_for(&inbox, 4).into_iter().map(|(tag, outcome)| match outcome {
             Outcome::Lost(lost) => (tag, lost.what, lost.retry_is_safe, lost.after.is_zero()),
             other => panic!("{other:?}"),
@@ -227,22 +229,22 @@ mod tests {
     /// The rest of a `fetch_all` was lost with the thread.
     #[test]
     fn a_call_goes_on_with_another_thread() {
-        let call = Call::leading_nowhere(Inbox::new().unwrap());
-        assert!(!call.leads_somewhere());
+        let call = Call::detached(Inbox::new().unwrap());
+        assert!(!call.is_alive());
         let (first, second) = (start(), start());
-        call.lead(&first);
+        call.attach(&first);
         ask(&first, Job::Panic);
-        while call.leads_somewhere() {
+        while call.is_alive() {
             thread::yield_now();
         }
-        call.lead(&second);
-        assert!(call.leads_somewhere());
-        let (inbox, way) = call.both();
-        way.get().unwrap().ask(order(inbox, 1, "GET", "nonsense"));
+        call.attach(&second);
+        assert!(call.is_alive());
+        let (inbox, handle) = call.both();
+        handle.get().unwrap().ask(request(inbox, 1, "GET", "nonsense"));
         assert!(matches!(wait_for(inbox, 1)[..], [(1, Outcome::Failure(_))]));
         second.close();
-        assert!(call.leads_somewhere(), "what was begun goes on");
-        call.lead(&second);
-        assert!(!call.leads_somewhere(), "closed, so that another is asked for");
+        assert!(call.is_alive(), "what was begun goes on");
+        call.attach(&second);
+        assert!(!call.is_alive(), "closed, so that another is asked for");
     }
 }

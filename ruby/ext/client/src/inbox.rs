@@ -1,4 +1,4 @@
-//! Where the outcomes of a call's requests gather until Ruby takes them.
+//! The inbox of a call: collects outcomes until Ruby takes them.
 
 use std::cell::RefCell;
 use std::io;
@@ -13,30 +13,29 @@ use tokio::sync::Notify;
 
 use crate::outcome::{Lost, Outcome};
 
-/// How many orders of a call may lie at the thread without having been begun.
+/// Maximum requests of a call that wait at the thread without having begun.
 ///
-/// Few, so that a list of a million URLs is read as it is worked off, and a request does not count as begun long
-/// before it is. Enough for the thread to be busy while Ruby is woken up.
+/// Few, so that a list of a million URLs is read no faster than it is processed, and a request's time begins late.
+/// Enough to keep the thread busy while Ruby wakes up.
 const UNBEGUN: usize = 128;
 
-/// The outcomes that wait for one call, and the descriptor that becomes readable when there are some, or when there
-/// is room for more orders.
+/// The outcomes of one call, and a descriptor that becomes readable when there are some, or room for more requests.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     state: Mutex<State>,
-    /// Wakes the requests when nobody wants them any more.
+    /// Wakes the requests when the call is finished.
     given_up: Notify,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Gone when nobody waits any more: descriptors are few, and the collector may come late.
+    /// `None` once the call is finished: descriptors are few, and the garbage collector may run late.
     ready: Option<OwnedFd>,
     outcomes: Vec<(usize, Outcome)>,
     unbegun: usize,
-    /// An order was refused, and its call waits for room.
+    /// A request was refused, and its call waits for room.
     refused: bool,
-    /// Nobody waits any more.
+    /// The call is finished.
     given_up: bool,
 }
 
@@ -49,14 +48,14 @@ impl Inbox {
         Ok(Arc::new(Inbox { state: Mutex::new(state), given_up: Notify::new() }))
     }
 
-    /// The descriptor's number, as long as somebody waits.
+    /// Returns the descriptor's number, until the call is finished.
     pub(crate) fn fileno(&self) -> Option<RawFd> {
         self.lock().ready.as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    // On Ruby's side.
+    // Ruby's side.
 
-    /// Whether there is room for an order; if not, the descriptor becomes readable when there is.
+    /// Reserves room for a request. False if there is none; the descriptor becomes readable when there is.
     pub(crate) fn make_room(&self) -> bool {
         let mut state = self.lock();
         state.refused = state.unbegun >= UNBEGUN;
@@ -64,17 +63,17 @@ impl Inbox {
         !state.refused
     }
 
-    /// What has come since the last time.
+    /// Returns the outcomes since the last call.
     pub(crate) fn take(&self) -> Vec<(usize, Outcome)> {
         let mut state = self.lock();
         if let Some(ready) = &state.ready {
-            // That it was not readable is no error.
+            // It need not be readable.
             let _ = rustix::io::read(ready, &mut [0; 8]);
         }
         std::mem::take(&mut state.outcomes)
     }
 
-    /// Wants no more outcomes, and closes the descriptor. Those that are under way end as soon as the thread gets to them.
+    /// Finishes the call and closes the descriptor. The thread cancels requests under way.
     pub(crate) fn give_up(&self) {
         let mut state = self.lock();
         state.given_up = true;
@@ -84,26 +83,25 @@ impl Inbox {
         self.given_up.notify_waiters();
     }
 
-    // On the thread's.
+    // The thread's side.
 
-    /// Ends when nobody wants outcomes any more. To be made before [`Ticket::begin`] is asked, so that it misses
-    /// nothing.
+    /// Resolves when the call is finished. Create it before [`Ticket::begin`], so that it misses nothing.
     pub(crate) fn given_up(&self) -> impl Future<Output = ()> {
         self.given_up.notified()
     }
 
-    /// Counts one order less that lies about.
+    /// Counts one waiting request less.
     fn begun(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         state.unbegun -= 1;
         if state.refused && state.unbegun <= UNBEGUN / 2 {
             state.refused = false;
-            state.ring();
+            state.make_readable();
         }
         state
     }
 
-    /// Adds an outcome. True if it is the first, for which the descriptor must be made readable.
+    /// Adds an outcome. True if it is the first, for which the descriptor must become readable.
     fn put(&self, tag: usize, outcome: Outcome) -> bool {
         let mut state = self.lock();
         if state.given_up {
@@ -114,8 +112,8 @@ impl Inbox {
     }
 
     /// Makes the descriptor readable.
-    fn ring(&self) {
-        self.lock().ring();
+    fn make_readable(&self) {
+        self.lock().make_readable();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -124,45 +122,44 @@ impl Inbox {
 }
 
 impl State {
-    fn ring(&self) {
+    fn make_readable(&self) {
         if let Some(ready) = &self.ready {
-            // It fails only when the counter is full, and the descriptor readable anyway.
+            // It fails only if the counter is full, and then the descriptor is readable anyway.
             let _ = rustix::io::write(ready, &1_u64.to_ne_bytes());
         }
     }
 }
 
-/// The duty to tell a call what has become of one of its orders. It cannot be forgotten: whoever drops it tells that
-/// the order was lost.
+/// The duty to report the outcome of a request. Dropping it reports the request as lost.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     inbox: Arc<Inbox>,
     tag: usize,
-    /// Nothing for a question.
-    asked: Option<Asked>,
+    /// `None` for a question.
+    summary: Option<RequestSummary>,
     begun: bool,
     told: bool,
 }
 
-/// What a request asks for, as far as it takes to say that it was lost.
+/// The facts that the report of a lost request needs.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RequestSummary {
     pub(crate) method: String,
     pub(crate) url: String,
     idempotent: bool,
     at: Instant,
 }
 
-impl Asked {
-    /// `idempotent`: where it is not as the method has it.
+impl RequestSummary {
+    /// `idempotent` overrides the method's property.
     pub(crate) fn new(method: String, url: String, idempotent: Option<bool>) -> Self {
         let idempotent = idempotent.unwrap_or_else(|| is_idempotent(&method));
-        Asked { method, url, idempotent, at: Instant::now() }
+        RequestSummary { method, url, idempotent, at: Instant::now() }
     }
 
-    /// What is said if nobody can say more.
+    /// Returns the report of a lost request.
     fn lost(&self, begun: bool) -> Lost {
-        // Without the query, which may hold a secret. One that cannot be read may hold it anywhere.
+        // Without the query, which may hold a secret. An unreadable URL may hold one anywhere.
         let url = self.url.parse::<Endpoint>().map_or_else(|_| String::new(), |endpoint| endpoint.to_string());
         let url = url.split('?').next().unwrap_or_default();
         let what = format!("{} {url}: ", self.method.escape_default());
@@ -171,41 +168,41 @@ impl Asked {
 }
 
 impl Ticket {
-    /// For an order, after [`Inbox::make_room`].
-    pub(crate) fn for_order(inbox: &Arc<Inbox>, tag: usize, asked: Asked) -> Self {
-        Ticket { inbox: Arc::clone(inbox), tag, asked: Some(asked), begun: false, told: false }
+    /// For a request, after [`Inbox::make_room`].
+    pub(crate) fn for_request(inbox: &Arc<Inbox>, tag: usize, summary: RequestSummary) -> Self {
+        Ticket { inbox: Arc::clone(inbox), tag, summary: Some(summary), begun: false, told: false }
     }
 
-    /// For what is answered on the spot, and needs no room.
+    /// For a question, which is answered at once and needs no room.
     pub(crate) fn for_question(inbox: &Arc<Inbox>) -> Self {
-        Ticket { inbox: Arc::clone(inbox), tag: 0, asked: None, begun: true, told: false }
+        Ticket { inbox: Arc::clone(inbox), tag: 0, summary: None, begun: true, told: false }
     }
 
     pub(crate) fn inbox(&self) -> &Arc<Inbox> {
         &self.inbox
     }
 
-    /// What is asked for; nothing of a question.
-    pub(crate) fn asked(&self) -> Option<&Asked> {
-        self.asked.as_ref()
+    /// Returns the request; `None` for a question.
+    pub(crate) fn summary(&self) -> Option<&RequestSummary> {
+        self.summary.as_ref()
     }
 
-    /// Says that the order is being worked on. False if nobody wants it any more.
+    /// Marks the request as begun. False if the call is finished.
     pub(crate) fn begin(&mut self) -> bool {
         self.begun = true;
         !self.inbox.begun().given_up
     }
 
-    /// Tells; `bell` will ring.
-    pub(crate) fn tell(mut self, outcome: Outcome, bell: &Bell) {
+    /// Reports the outcome, and has `notifier` wake the call.
+    pub(crate) fn tell(mut self, outcome: Outcome, notifier: &Notifier) {
         self.told = true;
         if self.inbox.put(self.tag, outcome) {
-            bell.ring_for(&self.inbox);
+            notifier.notify(&self.inbox);
         }
     }
 
-    /// Nobody waits for it.
-    pub(crate) fn tear_up(mut self) {
+    /// Ends the duty without a report: the call is finished.
+    pub(crate) fn discard(mut self) {
         self.told = true;
     }
 }
@@ -218,27 +215,27 @@ impl Drop for Ticket {
         if self.told {
             return;
         }
-        // Nothing of a question was sent.
+        // A question sends nothing.
         let nothing = Lost { what: String::new(), retry_is_safe: true, after: Duration::ZERO };
-        let lost = self.asked.as_ref().map_or(nothing, |asked| asked.lost(self.begun));
+        let lost = self.summary.as_ref().map_or(nothing, |summary| summary.lost(self.begun));
         if self.inbox.put(self.tag, Outcome::Lost(lost)) {
-            self.inbox.ring();
+            self.inbox.make_readable();
         }
     }
 }
 
-/// Rings for inboxes, once for all outcomes that come in one go.
+/// Wakes calls, once for all outcomes of a turn of the event loop.
 ///
-/// Ringing at once would wake Ruby for every single outcome, with a switch of threads each time. Instead a task of
-/// its own rings: made ready by the first outcome, it runs behind all tasks that were ready by then.
+/// Waking at once would cost a switch of threads per outcome. Instead the first outcome makes the notifier's task
+/// ready, which runs after all tasks that were ready by then.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
+pub(crate) struct Notifier {
     inboxes: RefCell<Vec<Arc<Inbox>>>,
     news: Notify,
 }
 
-impl Bell {
-    fn ring_for(&self, inbox: &Arc<Inbox>) {
+impl Notifier {
+    fn notify(&self, inbox: &Arc<Inbox>) {
         let mut inboxes = self.inboxes.borrow_mut();
         if inboxes.is_empty() {
             self.news.notify_one();
@@ -246,12 +243,12 @@ impl Bell {
         inboxes.push(Arc::clone(inbox));
     }
 
-    /// The task that rings.
-    pub(crate) async fn ring(&self) {
+    /// Runs the task that wakes calls.
+    pub(crate) async fn run(&self) {
         loop {
             self.news.notified().await;
             for inbox in self.inboxes.borrow_mut().drain(..) {
-                inbox.ring();
+                inbox.make_readable();
             }
         }
     }
@@ -265,15 +262,15 @@ mod tests {
         rustix::io::read(inbox.lock().ready.as_ref().unwrap(), &mut [0; 8]).is_ok()
     }
 
-    fn order(inbox: &Arc<Inbox>, tag: usize) -> Ticket {
-        Ticket::for_order(inbox, tag, Asked::new("GET".to_owned(), "http://a/".to_owned(), None))
+    fn request(inbox: &Arc<Inbox>, tag: usize) -> Ticket {
+        Ticket::for_request(inbox, tag, RequestSummary::new("GET".to_owned(), "http://a/".to_owned(), None))
     }
 
     fn counts() -> Outcome {
         Outcome::Counts(Default::default())
     }
 
-    /// Its URL may hold a password, and its method anything.
+    /// A URL may contain a password, and a method anything.
     #[test]
     fn a_request_that_is_lost_tells_no_secrets() {
         for (method, url, what) in [
@@ -281,7 +278,7 @@ mod tests {
             ("GET", "http://me:hidden@a/", "GET : "),
             ("G\nT", "hidden", "G\\nT : "),
         ] {
-            assert_eq!(Asked::new(method.to_owned(), url.to_owned(), None).lost(true).what, what);
+            assert_eq!(RequestSummary::new(method.to_owned(), url.to_owned(), None).lost(true).what, what);
         }
     }
 
@@ -293,7 +290,7 @@ mod tests {
     fn an_order_that_is_dropped_is_told_as_lost() {
         let inbox = Inbox::new().unwrap();
         assert!(inbox.make_room() && inbox.take().is_empty());
-        drop(order(&inbox, 7));
+        drop(request(&inbox, 7));
         assert!(is_readable(&inbox));
         assert!(matches!(inbox.take()[..], [(7, Outcome::Lost(_))]));
         assert_eq!(inbox.lock().unbegun, 0);
@@ -301,23 +298,24 @@ mod tests {
 
     #[test]
     fn the_descriptor_is_readable_once_for_all_that_came_in_one_go() {
-        let (inbox, bell) = (Inbox::new().unwrap(), Bell::default());
+        let (inbox, notifier) = (Inbox::new().unwrap(), Notifier::default());
         for tag in 0..3 {
-            Ticket::for_question(&inbox).tell(counts(), &bell);
+            Ticket::for_question(&inbox).tell(counts(), &notifier);
             assert!(inbox.make_room());
-            order(&inbox, tag).tell(counts(), &bell);
+            request(&inbox, tag).tell(counts(), &notifier);
         }
-        assert_eq!(bell.inboxes.borrow().len(), 1);
+        assert_eq!(notifier.inboxes.borrow().len(), 1);
         assert_eq!(tags(&inbox), [0, 0, 0, 1, 0, 2]);
-        Ticket::for_question(&inbox).tell(counts(), &bell);
-        assert_eq!(bell.inboxes.borrow().len(), 2, "taken, so it must be told again");
+        Ticket::for_question(&inbox).tell(counts(), &notifier);
+        assert_eq!(notifier.inboxes.borrow().len(), 2, "taken, so it must be told again");
     }
 
     #[test]
     fn orders_lie_about_only_up_to_a_number() {
         let inbox = Inbox::new().unwrap();
-        let mut tickets: Vec<_> =
-            std::iter::repeat_with(|| inbox.make_room().then(|| order(&inbox, 0))).map_while(|ticket| ticket).collect();
+        let mut tickets: Vec<_> = std::iter::repeat_with(|| inbox.make_room().then(|| request(&inbox, 0)))
+            .map_while(|ticket| ticket)
+            .collect();
         assert_eq!(tickets.len(), UNBEGUN);
         for ticket in &mut tickets[..UNBEGUN / 2 - 1] {
             assert!(ticket.begin() && !is_readable(&inbox));
@@ -328,13 +326,13 @@ mod tests {
 
     #[test]
     fn nobody_is_told_after_giving_up() {
-        let (inbox, bell) = (Inbox::new().unwrap(), Bell::default());
-        let (mut first, second) = [1, 2].map(|tag| (inbox.make_room(), order(&inbox, tag)).1).into();
+        let (inbox, notifier) = (Inbox::new().unwrap(), Notifier::default());
+        let (mut first, second) = [1, 2].map(|tag| (inbox.make_room(), request(&inbox, tag)).1).into();
         inbox.give_up();
         assert!(!first.begin());
-        first.tell(counts(), &bell);
+        first.tell(counts(), &notifier);
         drop(second);
-        assert!(inbox.take().is_empty() && bell.inboxes.borrow().is_empty());
+        assert!(inbox.take().is_empty() && notifier.inboxes.borrow().is_empty());
         assert_eq!(inbox.fileno(), None, "the descriptor is closed");
     }
 }

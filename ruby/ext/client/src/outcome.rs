@@ -1,5 +1,5 @@
-//! What becomes of a request, and how it is told to Ruby: as Arrays of plain values, of which
-//! `ruby/lib/oroshi/client` makes responses and exceptions.
+//! The outcome of a request, as Arrays of plain values for Ruby. `ruby/lib/oroshi/client` makes responses and
+//! exceptions of them.
 
 use std::error::Error as _;
 use std::fmt::Write as _;
@@ -12,27 +12,27 @@ use magnus::{
 use oroshi_client::{Coding, Counts, Error, Headers, Timings, local};
 use oroshi_http1::Version;
 
-/// What becomes of what a call has asked for.
+/// The outcome of a request or question.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Answer(Box<Answer>),
     Failure(Error),
     Counts(Counts),
-    /// Whoever worked on it has panicked, which is a defect.
+    /// The thread panicked, which is a defect.
     Lost(Lost),
 }
 
-/// What is known of a request that was lost.
+/// A lost request.
 #[derive(Debug)]
 pub(crate) struct Lost {
-    /// Its method and URL, as a message begins.
+    /// Method and URL, as a message begins.
     pub(crate) what: String,
     pub(crate) retry_is_safe: bool,
-    /// How long after the call.
+    /// Time since the call.
     pub(crate) after: Duration,
 }
 
-/// A response that has come whole.
+/// A complete response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     status: u16,
@@ -111,7 +111,7 @@ impl Outcome {
     }
 }
 
-/// An `Oroshi::Client::RequestError`, to be raised: what Ruby asked for could not even be begun.
+/// Returns an `Oroshi::Client::RequestError` to raise: the request could not even begin.
 pub(crate) fn request_error(ruby: &Ruby, name: &str, message: &str, retry_is_safe: bool) -> magnus::Error {
     let made = || {
         let module: RModule = ruby.class_object().const_get("Oroshi")?;
@@ -143,7 +143,7 @@ fn failure(ruby: &Ruby, tag: usize, error: &Error) -> RArray {
     ruby.ary_new_from_values(&fields)
 }
 
-/// Seconds, in the order of `Oroshi::Client::Timings`; nil for a phase that there was none of.
+/// Returns seconds, in the order of `Oroshi::Client::Timings`; nil for a phase that did not happen.
 fn timings(ruby: &Ruby, timings: &Timings) -> Value {
     let Timings { queue, dns, connect, tls, write, first_byte, body, total } = *timings;
     let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64()).into_value_with(ruby);
@@ -167,7 +167,7 @@ fn all(ruby: &Ruby, counts: &Counts) -> Value {
     hash.into_value_with(ruby)
 }
 
-/// Fields as lines `Name: value`, each with its end; values hold no line end (RFC 9110, section 5.5).
+/// Returns fields as lines `Name: value`; values contain no line end (RFC 9110, section 5.5).
 fn lines(headers: &Headers) -> Vec<u8> {
     let mut lines = Vec::with_capacity(256);
     for (name, value) in headers.iter() {
@@ -179,10 +179,10 @@ fn lines(headers: &Headers) -> Vec<u8> {
     lines
 }
 
-/// A String in UTF-8, which Ruby will check where it matters.
+/// Returns a String in UTF-8; Ruby checks it where it matters.
 fn text(ruby: &Ruby, bytes: &[u8]) -> RString {
     let string = ruby.str_from_slice(bytes);
-    // A new String may have any encoding; only a frozen one may not.
+    // It fails only for a frozen String; this one is new.
     let _ = string.enc_associate(ruby.utf8_encoding());
     string
 }

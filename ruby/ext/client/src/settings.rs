@@ -1,7 +1,7 @@
-//! What the Ruby side asks for, in Hashes with Symbols. It has checked names and types, and speaks to the user about
-//! them; here each value is read once more, and the settings are tried.
+//! Reads settings and options: Hashes with Symbols. The Ruby side has checked names and types and reports errors to the
+//! user; this module reads each value once more and tries the settings.
 //!
-//! Times are seconds, nil for ever.
+//! Times are seconds; nil means for ever.
 
 use std::error::Error as _;
 use std::path::PathBuf;
@@ -14,22 +14,21 @@ use oroshi_http1::Limits;
 use oroshi_net::tls::{Roots, TlsConfigError};
 use oroshi_net::{ClientTls, ClientTlsOptions};
 
-use crate::engine::Engine;
-use crate::order::Options;
+use crate::request::Options;
 
-/// A client's settings, found sound.
+/// A client's settings, which have been tried.
 #[derive(Clone, Debug)]
 #[magnus::wrap(class = "Oroshi::Client::Native::Settings", free_immediately)]
 pub(crate) struct Settings {
     pub(crate) builder: Builder,
-    /// How long the phases of a request may take, unless it has limits of its own.
+    /// Default time limits of a request's phases.
     pub(crate) limits: Deadlines,
-    /// The most connections that there may be: as set, or less where descriptors are few.
+    /// Maximum connections: as configured, or fewer where descriptors are few.
     max_connections: usize,
 }
 
 impl Settings {
-    /// Reads the settings, and tries whether a client can be made of them.
+    /// Reads the settings, and tries to build a client with them.
     pub(crate) fn new(ruby: &Ruby, hash: RHash) -> Result<Self, Error> {
         let mut reading = Reading::default();
         hash.foreach(|name: Symbol, value: Value| {
@@ -48,14 +47,9 @@ impl Settings {
     pub(crate) fn max_connections(&self) -> usize {
         self.max_connections
     }
-
-    /// Starts a client. Nil if no descriptor is left for it.
-    pub(crate) fn start(ruby: &Ruby, this: &Self) -> Result<Option<Engine>, Error> {
-        Engine::start(ruby, this)
-    }
 }
 
-/// Settings as they are read; some are parts of one in Rust.
+/// Settings while they are read; several make one in Rust.
 #[derive(Default)]
 struct Reading {
     builder: Builder,
@@ -88,7 +82,7 @@ impl Reading {
             "attempt_delay" => builder.attempt_delay(seconds(value)?),
             "max_redirects" => builder.redirects(most(value)?),
             "decode" => builder.decode(get(value)?),
-            // Bodies are gathered here piece by piece.
+            // This crate collects the pieces of a body.
             "max_body_bytes" => builder.stream_bytes(get(value)?),
             "headers" => {
                 let fields = fields(get(value)?)?;
@@ -120,8 +114,8 @@ impl Reading {
         Ok(())
     }
 
-    /// Reads the files of TLS and the name, as the first `https` request does, and says what is wrong with which option.
-    /// The Ruby side has made sure that there are such files: a path that is shown here is one.
+    /// Reads TLS files and the server name, as the first `https` request does, and names the option at fault. The Ruby
+    /// side has checked that the files exist, so a shown path is really a path.
     fn try_tls(&self) -> Result<(), String> {
         let attempt = |option: &str, options: ClientTlsOptions| match ClientTls::new(&options, "localhost") {
             Ok(_) => Ok(()),
@@ -154,7 +148,7 @@ impl Reading {
     }
 }
 
-/// What a request has of its own. `limits` are the client's.
+/// Reads a request's own options. `limits` are the client's.
 pub(crate) fn options(hash: RHash, limits: &Deadlines) -> Result<Box<Options>, Error> {
     let mut options = Box::<Options>::default();
     let mut deadlines = *limits;
@@ -176,24 +170,24 @@ pub(crate) fn options(hash: RHash, limits: &Deadlines) -> Result<Box<Options>, E
     Ok(options)
 }
 
-/// Header fields: an Array of pairs of Strings.
+/// Reads header fields: an Array of pairs of Strings.
 pub(crate) fn fields(pairs: RArray) -> Result<Vec<(String, Vec<u8>)>, Error> {
     let field = |pair: RArray| Ok((text(pair.entry(0)?), bytes(pair.entry(1)?)));
     pairs.into_iter().map(|pair| field(RArray::try_convert(pair)?)).collect()
 }
 
-/// A String's text. What is not UTF-8 in it will be refused by whoever reads it, and told with the request's outcome.
+/// Returns a String's text. The client refuses replaced non-UTF-8 bytes, in the request's outcome.
 pub(crate) fn text(string: RString) -> String {
     String::from_utf8(bytes(string)).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// A String's bytes, whatever its encoding.
+/// Returns a String's bytes, in any encoding.
 pub(crate) fn bytes(string: RString) -> Vec<u8> {
-    // SAFETY: no Ruby code runs before they are copied.
+    // SAFETY: no Ruby code runs before the copy.
     unsafe { string.as_slice() }.to_vec()
 }
 
-/// Sets a deadline, if that is what the name means.
+/// Sets a deadline if the name is one's.
 fn deadline(deadlines: &mut Deadlines, name: &str, value: Value) -> Result<bool, Error> {
     let limit = match name {
         "timeout" => &mut deadlines.total,
@@ -212,11 +206,11 @@ fn deadline(deadlines: &mut Deadlines, name: &str, value: Value) -> Result<bool,
 
 fn seconds(value: Value) -> Result<Duration, Error> {
     let seconds = Option::<f64>::try_convert(value)?;
-    // More than can be counted is for ever, too.
+    // Times too long to represent are for ever, too.
     Ok(seconds.map_or(Duration::MAX, |seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)))
 }
 
-/// More than can be counted is no limit.
+/// Reads a limit; numbers too large to represent are no limit.
 fn most(value: Value) -> Result<u32, Error> {
     Ok(u32::try_from(get::<u64>(value)?).unwrap_or(u32::MAX))
 }

@@ -1,14 +1,14 @@
-//! Listeners, and the connections that come from them.
+//! Accepts connections from the listeners.
 //!
-//! One connection is taken at a time and served before the next is taken: other workers may have nothing to do. Only where
-//! no worker is idle, a worker takes connections without a request together (`accept_some`). A worker that keeps a
-//! connection lets the others have their turn (`let_others_accept`), and leaves new ones to idle workers that keep fewer
+//! A worker serves each connection before it accepts the next, because other workers may be idle. Only if no worker is
+//! idle, it accepts several connections without a request together (`accept_some`). A worker that keeps a connection
+//! gives the others their turn (`let_others_accept`), and leaves new ones to idle workers that keep fewer
 //! (`leave_to_a_freer_worker`).
 //!
-//! Still, while a worker is busy with one of its kept connections, its others wait. If that takes long and another worker is
-//! idle, the worker closes one in good form, after its answer (`is_better_off_elsewhere`). If one call takes very long, its
-//! watcher hands whole requests over (`take_handed_over`). When the worker stops, it closes its copies of the listeners at
-//! once, so that nobody waits for it.
+//! While a worker serves one of its kept connections, its others wait. If that takes long and another worker is idle,
+//! the worker closes a connection in good form, after its answer (`is_better_off_elsewhere`). If one call takes very
+//! long, the watcher hands whole requests to other workers (`take_handed_over`). A stopping worker closes its copies of
+//! the listeners at once, so that no client waits for it.
 
 use std::fs::File;
 use std::io;
@@ -21,56 +21,57 @@ use oroshi_http1::{RequestDecoder, RequestEvent};
 use crate::connection::{Connection, Stage};
 use crate::engine::Engine;
 use crate::exchange::Body;
-use crate::handover::Errand;
+use crate::handover::Pending;
 use crate::output::{FileRest, Output};
-use crate::patience::Patience;
 use crate::peers::LEFT_FOR;
 use crate::poll::Poll;
+use crate::progress_deadline::ProgressDeadline;
 use crate::request::{Spool, skip};
-use crate::socket::{self, Place};
-use crate::worker::Stop;
+use crate::socket::{self, SocketAddress};
+use crate::stop::Stop;
 
 /// A socket that connections come from.
 #[derive(Debug)]
 pub(crate) struct Listener {
     number: RawFd,
-    pub(crate) place: Place,
-    /// Whether there may be a connection to take.
+    pub(crate) address: SocketAddress,
+    /// Whether a connection may be waiting.
     ready: bool,
-    /// Whether descriptors or memory have run out: until the next sweep, epoll would only say so again and again.
+    /// Descriptors or memory have run out: until the next sweep, epoll would only repeat the event.
     paused: bool,
-    /// Since when a connection that may be there is left to another worker.
+    /// Since when a waiting connection is left to another worker.
     left_since: Option<Instant>,
-    /// Whether this worker still has it.
+    /// Whether this worker still has it open.
     pub(crate) is_open: bool,
 }
 
-/// Tokens with this bit are listeners, by number.
+/// Marks tokens of listeners; the other bits are the listener's number.
 pub(crate) const LISTENER: u64 = 1 << 63;
-/// An application that takes so long for a request is slow: a new connection costs little beside it.
+/// An application that takes this long per request is slow: reconnecting costs little beside it.
 const SLOW_MS: u64 = 8;
-/// How long a listener that refuses must have been quiet before it is closed: a client that is connected has sent its request by then.
+/// How long a refusing listener must have been quiet before it is closed: a connected client has sent its request by
+/// then.
 const QUIET_MS: u64 = 200;
-/// How long a connection that was handed over between two requests may be quiet at least.
+/// Minimum time that a connection handed over between two requests may stay quiet.
 const LEAST_MS: u64 = 1000;
-/// So many new connections are served before those that are there already get their turn.
+/// New connections served before the present ones get their turn.
 const ACCEPTS: usize = 8;
-/// So many new connections without a request are taken in a row.
+/// New connections without a request accepted in a row.
 const QUIET_ACCEPTS: usize = 64;
 
-/// Prepares inherited listeners and adds them to the set. An error says which, and what could not be done.
+/// Prepares inherited listeners and adds them to the epoll set. The error names the listener and the failed step.
 pub(crate) fn prepare(numbers: &[RawFd], poll: &Poll) -> Result<Vec<Listener>, (String, io::Error)> {
     let prepare = |(index, &number): (usize, &RawFd)| {
-        let place = socket::prepare_listener(number)
-            .and_then(|place| poll.add_listener(number, LISTENER | index as u64).map(|()| place))
+        let address = socket::prepare_listener(number)
+            .and_then(|address| poll.add_listener(number, LISTENER | index as u64).map(|()| address))
             .map_err(|error| (format!("cannot listen on descriptor {number}"), error))?;
-        Ok(Listener { number, place, ready: false, paused: false, left_since: None, is_open: true })
+        Ok(Listener { number, address, ready: false, paused: false, left_since: None, is_open: true })
     };
     numbers.iter().enumerate().map(prepare).collect()
 }
 
 impl Engine<'_> {
-    /// epoll says so.
+    /// Handles a listener's epoll event.
     pub(crate) fn listener_is_ready(&mut self, token: u64) {
         if let Some(listener) = self.listeners.get_mut((token & !LISTENER) as usize) {
             listener.ready = self.stopping.is_none() || self.drains;
@@ -82,7 +83,7 @@ impl Engine<'_> {
         self.listeners.iter().any(|listener| listener.paused)
     }
 
-    /// Whether there may be a connection to take.
+    /// Whether a connection may be waiting.
     pub(crate) fn has_ready_listener(&self) -> bool {
         self.queue_is_ready || self.listeners.iter().any(|listener| listener.ready)
     }
@@ -92,10 +93,10 @@ impl Engine<'_> {
         self.listeners.iter().any(|listener| listener.left_since.is_some())
     }
 
-    /// Another worker leaves a connection to this one.
+    /// Handles a wake-up by another worker that leaves a connection to this one.
     pub(crate) fn called_to_the_listeners(&mut self) {
-        if let Some(bell) = self.worker.peers.own_bell() {
-            bell.quiet();
+        if let Some(waker) = self.worker.peers.own_waker() {
+            waker.clear();
         }
         let stopping = self.stopping.is_some();
         self.queue_is_ready = !stopping;
@@ -104,16 +105,16 @@ impl Engine<'_> {
         }
     }
 
-    /// Somebody may wait at a listener, and kept connections have requests: wakes an idle worker, so that nobody waits for those.
+    /// Wakes an idle worker if clients may wait at a listener while kept connections have requests.
     pub(crate) fn call_for_help(&self) {
         if let Some(other) = self.worker.peers.freer_than(usize::MAX) {
             self.worker.peers.wake(other);
         }
     }
 
-    /// Leaves a connection that may be there to another worker, if one is idle and keeps fewer than this one.
+    /// Leaves a waiting connection to another worker, if one is idle and keeps fewer connections.
     fn leave_to_a_freer_worker(&mut self, index: usize) -> bool {
-        let kept = self.watch.seats.taken();
+        let kept = self.watch.connections.taken();
         if kept == 0 {
             return false;
         }
@@ -126,25 +127,25 @@ impl Engine<'_> {
         true
     }
 
-    /// Whether the connection that is about to be answered had better be opened anew, at another worker: the application
-    /// is slow, others that are kept here wait already, and elsewhere there is nothing to do.
+    /// Whether the client had better reconnect, to reach another worker: the application is slow, other kept
+    /// connections wait here, and a worker is idle.
     pub(crate) fn is_better_off_elsewhere(&self, connection: &Connection) -> bool {
         if self.worker.slot.worked_ms() < SLOW_MS {
             return false;
         }
-        let kept = self.watch.seats.taken() + usize::from(connection.seat.is_none());
+        let kept = self.watch.connections.taken() + usize::from(connection.token.is_none());
         kept > 1
             && self.worker.peers.freer_than(kept - 1).is_some()
             && !socket::has_unread(connection.number())
-            && self.others_wait(connection.seat)
+            && self.others_wait(connection.token)
     }
 
-    /// Whether other connections than the one of `own` have something to do here.
+    /// Whether connections other than the one of `own` have work here.
     fn others_wait(&self, own: Option<u64>) -> bool {
         self.poll.peek().any(|token| token & LISTENER == 0 && Some(token) != own)
     }
 
-    /// Looks again at what was left to others long enough. Who then waits there still is taken.
+    /// Takes a listener back that was left to others long enough.
     fn come_back(&mut self, index: usize) -> bool {
         let listener = &mut self.listeners[index];
         if listener.left_since.is_none_or(|since| since.elapsed() < LEFT_FOR) {
@@ -156,7 +157,7 @@ impl Engine<'_> {
         listener.ready
     }
 
-    /// No connection can be taken for now.
+    /// Stops accepting until the next sweep.
     fn pause(&mut self, index: usize, error: &io::Error) {
         let listener = &mut self.listeners[index];
         listener.ready = false;
@@ -165,21 +166,21 @@ impl Engine<'_> {
         self.complain(&format!("no new connection can be taken: {error}; trying again in a second"));
     }
 
-    /// Goes to the end of the queue of workers that wait for this listener, because this one has a connection more to
-    /// look after. The kernel wakes the first that sleeps: without this, the same worker would get every connection that
-    /// comes while nothing else happens, and whoever comes later on one of them would wait for the others.
+    /// Moves this worker to the end of the listener's queue of waiting workers, because it has one more connection. The
+    /// kernel wakes the first that sleeps. Otherwise the same worker would get every connection of a quiet time, and
+    /// their later requests would wait for each other.
     pub(crate) fn let_others_accept(&mut self, index: usize) {
         let listener = &mut self.listeners[index];
         if listener.paused || listener.left_since.is_some() || self.stopping.is_some() {
             return;
         }
         self.poll.remove(listener.number);
-        // Coming back, it is told at once if somebody waits there; so no wake is lost.
+        // On its return epoll reports a waiting client at once, so no wake-up is lost.
         listener.ready = false;
         listener.paused = self.poll.add_listener(listener.number, LISTENER | index as u64).is_err();
     }
 
-    /// Tries again where connections could not be taken.
+    /// Tries paused listeners again.
     pub(crate) fn resume(&mut self) {
         if self.stopping.is_some() {
             return;
@@ -189,14 +190,14 @@ impl Engine<'_> {
         }
     }
 
-    /// Takes no more connections. Who connects from now on finds another worker, or is refused.
+    /// Leaves all listeners. New clients reach other workers, or are refused.
     pub(crate) fn leave_listeners(&mut self) {
         for index in 0..self.listeners.len() {
             if !self.listeners[index].is_open {
                 continue;
             }
             self.poll.remove(self.listeners[index].number);
-            // Of all workers the kernel may have woken this one alone for who has connected just now.
+            // The kernel may have woken only this worker for the latest connections.
             for _ in 0..ACCEPTS {
                 if self.leave.is_some() || self.worker.stop.get() == Stop::Now || !self.accept_from(index) {
                     break;
@@ -213,7 +214,7 @@ impl Engine<'_> {
         socket::close(listener.number);
     }
 
-    /// Takes those who have connected before nobody could any more. True: there are none left.
+    /// Accepts the clients that had connected before the listeners refused new ones. True: none are left.
     pub(crate) fn drain_listeners(&mut self, after_ms: u64) -> bool {
         for index in 0..self.listeners.len() {
             if !self.listeners[index].is_open {
@@ -227,8 +228,8 @@ impl Engine<'_> {
                 }
             }
             let listener = &self.listeners[index];
-            // A TCP connection that has said nothing yet is not seen: the kernel keeps it back (TCP_DEFER_ACCEPT).
-            let quiet_ms = if matches!(listener.place, Place::Tcp(..)) { QUIET_MS } else { 0 };
+            // The kernel hides a TCP connection that has sent nothing yet (TCP_DEFER_ACCEPT).
+            let quiet_ms = if matches!(listener.address, SocketAddress::Tcp(..)) { QUIET_MS } else { 0 };
             let since_ms = after_ms.min(self.now_ms.saturating_sub(self.accepted_ms));
             if is_empty && since_ms >= quiet_ms {
                 self.close_listener(index);
@@ -253,32 +254,35 @@ impl Engine<'_> {
         };
         let index = usize::from(handed.note.listener);
         let Some(listener) = self.listeners.get(index) else { return true };
-        let peer =
-            if matches!(listener.place, Place::Tcp(..)) { socket::peer_of(handed.socket.as_raw_fd()) } else { None };
+        let peer = if matches!(listener.address, SocketAddress::Tcp(..)) {
+            socket::peer_of(handed.socket.as_raw_fd())
+        } else {
+            None
+        };
         let mut connection = Box::new(Connection::new(handed.socket, index, peer));
         connection.must_shut = handed.note.must_shut;
         connection.has_asked = handed.note.has_asked;
         let due_ms = handed.note.due_ms;
         connection.due_ms = due_ms.max(self.now_ms + LEAST_MS);
-        let patience = Patience::with_left(handed.note.patience_us);
-        match handed.note.errand {
-            Errand::Refusal => self.guarded(None, |engine| engine.refuse(connection, 503)),
-            Errand::Rest(next) => {
+        let deadline = ProgressDeadline::with_left(handed.note.deadline_left_us);
+        match handed.note.pending {
+            Pending::Refusal => self.guarded(None, |engine| engine.refuse(connection, 503)),
+            Pending::Rest(next) => {
                 connection.input = handed.input;
-                connection.output = Output::of_files(handed.files, patience);
+                connection.output = Output::of_files(handed.files, deadline);
                 self.guarded(None, |engine| engine.send_off(connection, next));
             }
-            Errand::Whole => self.guarded(None, |engine| engine.serve_whole(connection, &handed.input, handed.files)),
-            Errand::Request if handed.input.is_empty() => self.guarded(None, |engine| engine.read(connection)),
-            Errand::Request => {
-                let limits = (due_ms, patience);
+            Pending::Whole => self.guarded(None, |engine| engine.serve_whole(connection, &handed.input, handed.files)),
+            Pending::Request if handed.input.is_empty() => self.guarded(None, |engine| engine.read(connection)),
+            Pending::Request => {
+                let limits = (due_ms, deadline);
                 self.guarded(None, |engine| engine.go_on_with(connection, &handed.input, handed.files, limits));
             }
         }
         true
     }
 
-    /// Takes new connections and reads what they have to say: a few, and none while there is something else to do.
+    /// Accepts new connections and reads their requests: a few at a time, and none while there is other work.
     pub(crate) fn accept(&mut self) {
         for _ in 0..ACCEPTS {
             let mut any = false;
@@ -299,7 +303,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Serves a request that another worker has received whole: its head stands in `input`, and perhaps more behind it.
+    /// Serves a request that another worker has received whole: `input` begins with its head.
     fn serve_whole(&mut self, mut connection: Box<Connection>, input: &[u8], body: Vec<FileRest>) {
         let mut rest = input;
         let head = match RequestDecoder::default().decode(&self.worker.settings.limits, &mut rest) {
@@ -317,14 +321,14 @@ impl Engine<'_> {
         self.exchange(connection, &head, Body::Spooled(&mut spool));
     }
 
-    /// Goes on with what another worker has received of a request: a part of its head, or its head and a part of its body.
-    /// The limits on its time go on too: when it is over, and the patience with its body.
+    /// Continues a request that another worker has received in part: some of its head, or its head and some of its
+    /// body. Its deadlines continue too.
     fn go_on_with(
         &mut self,
         mut connection: Box<Connection>,
         input: &[u8],
         body: Vec<FileRest>,
-        (due_ms, patience): (u64, Patience),
+        (due_ms, deadline): (u64, ProgressDeadline),
     ) {
         let is_body = !body.is_empty();
         connection.was_asked = is_body;
@@ -332,7 +336,7 @@ impl Engine<'_> {
         let mut piece = vec![0; 64 * 1024];
         for mut rest in body {
             if rest.left > self.worker.settings.spool_bytes as u64 {
-                // It stays in its file, however large that is: this costs no more than a small one.
+                // The body stays in its file: any size costs the same.
                 let Some(mut connection) = more.take() else { return };
                 let one = &mut *connection;
                 let Stage::Body(incoming) = &mut one.stage else { return self.refuse(connection, 503) };
@@ -359,8 +363,8 @@ impl Engine<'_> {
         let Some(mut connection) = more else { return };
         match connection.stage {
             Stage::Body(_) if is_body => {
-                connection.patience = patience;
-                connection.due_ms = patience.over_ms();
+                connection.deadline = deadline;
+                connection.due_ms = deadline.over_ms();
             }
             Stage::Head => connection.due_ms = due_ms,
             _ => return self.park(connection),
@@ -368,12 +372,12 @@ impl Engine<'_> {
         if connection.due_ms > self.now_ms {
             return self.park(connection);
         }
-        // It might move on before the next sweep sees it.
+        // It might be handed on before the next sweep sees it.
         self.give_last_chance(connection);
     }
 
-    /// Takes one connection. Where no worker is idle, also takes those behind it, until one has a request for the
-    /// application: a connection without a request costs next to nothing, and its time begins. False: there is none.
+    /// Accepts one connection. If no worker is idle, also accepts those behind it until one has a request: a connection
+    /// without a request is cheap, and its time begins. False: there is none.
     fn accept_some(&mut self, index: usize) -> bool {
         let before = self.requests;
         for taken in 0..QUIET_ACCEPTS {
@@ -392,7 +396,7 @@ impl Engine<'_> {
         self.leave.is_some() || !(self.worker.stop.get() == Stop::No || self.drains)
     }
 
-    /// Takes one connection and reads what it has to say. False: there is none.
+    /// Accepts one connection and reads its request. False: there is none.
     fn accept_from(&mut self, index: usize) -> bool {
         if !self.make_room_for_connection() {
             self.pause(
@@ -402,7 +406,7 @@ impl Engine<'_> {
             return false;
         }
         let listener = &mut self.listeners[index];
-        match socket::accept(listener.number, &listener.place) {
+        match socket::accept(listener.number, &listener.address) {
             Ok((socket, peer)) => {
                 let mut connection = Box::new(Connection::new(socket, index, peer));
                 connection.due_ms = self.now_ms + self.worker.settings.timeout_ms;
@@ -411,16 +415,16 @@ impl Engine<'_> {
                 true
             }
             Err(error) if is_of_one_connection(&error) => true,
-            // Nobody is left; epoll says when somebody comes.
+            // No more clients; epoll reports the next.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 listener.ready = false;
-                // Or nobody can any more: of a unix socket epoll would say so on and on.
-                if listener.place == Place::Unix && self.worker.board.refuses_new() {
+                // Nor will there be any: epoll would report a unix socket for ever.
+                if listener.address == SocketAddress::Unix && self.worker.board.refuses_new() {
                     self.poll.remove(listener.number);
                 }
                 false
             }
-            // Descriptors or memory have run out, or it is no listener any more: trying again at once would not help.
+            // Descriptors or memory ran out, or it is no listener any more: an immediate retry would not help.
             Err(error) => {
                 self.pause(index, &error);
                 false
@@ -429,8 +433,7 @@ impl Engine<'_> {
     }
 }
 
-/// Whether only the connection that was to be taken has failed, before it was: accept(2) passes its errors on. The next
-/// one can be taken.
+/// Whether the error belongs to the connection being accepted, which accept(2) passes on. The next one can be accepted.
 fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -1,11 +1,12 @@
-//! Waiting for a client while its request is served, for room for an answer. Ruby's lock is given away meanwhile, and the time is not the application's: no limit on it counts this.
+//! Waits until a client has room for its answer. Ruby's lock is released meanwhile, and no limit on the application
+//! counts the time.
 
 use std::ffi::{c_int, c_void};
 
 use crate::clock;
 use crate::scoreboard::Slot;
 
-/// A wait on its way through Ruby's frames.
+/// The arguments and result of a wait, passed through Ruby's frames.
 struct Wait<'s> {
     watch: libc::pollfd,
     timeout_ms: c_int,
@@ -13,7 +14,7 @@ struct Wait<'s> {
     slot: &'s Slot,
 }
 
-/// Whether something of `events` is ready on a socket within `timeout_ms`. May raise: to be used within `protect`.
+/// Whether one of `events` occurs on a socket within `timeout_ms`. May raise: call it within `protect`.
 pub(crate) fn wait_raising(slot: &Slot, socket: c_int, events: i16, timeout_ms: u64) -> bool {
     let over_ms = clock::coarse_ms().saturating_add(timeout_ms);
     loop {
@@ -21,7 +22,7 @@ pub(crate) fn wait_raising(slot: &Slot, socket: c_int, events: i16, timeout_ms: 
         let watch = libc::pollfd { fd: socket, events, revents: 0 };
         let mut wait = Wait { watch, timeout_ms: c_int::try_from(left_ms).unwrap_or(c_int::MAX), ready: 0, slot };
         // SAFETY: `poll` has the type that Ruby asks for, and RUBY_UBF_IO is the constant -1: interrupt the thread by a
-        // signal. What raises here leaves a frame without anything to drop.
+        // signal. An exception leaves a frame without anything to drop.
         unsafe {
             rb_sys::rb_thread_call_without_gvl(
                 Some(poll),
@@ -39,9 +40,9 @@ pub(crate) fn wait_raising(slot: &Slot, socket: c_int, events: i16, timeout_ms: 
     }
 }
 
-/// The wait itself. It is noted here, where no exception passes by: one that ends the wait comes after the note's end.
+/// Waits, and notes the wait in the slot. No exception passes through here, so the note always ends.
 unsafe extern "C" fn poll(wait: *mut c_void) -> *mut c_void {
-    // SAFETY: the pointer given above, while that frame waits.
+    // SAFETY: the pointer given above, whose frame waits.
     let wait = unsafe { &mut *wait.cast::<Wait<'_>>() };
     wait.slot.client_wait_begins();
     // SAFETY: one pollfd.

@@ -1,32 +1,32 @@
-//! Times: a coarse clock for limits, the `Date` line once per second, the access log's time of day.
+//! Clocks: a coarse one for limits, the `Date` line, the access log's time of day.
 
 use oroshi_words::date::{HTTP_DATE_BYTES, http_date};
 
-/// Milliseconds of a clock that never goes back, exact to the kernel's tick (some milliseconds): a read costs next to nothing.
+/// Returns milliseconds of a monotonic clock, exact to the kernel's tick (some milliseconds). Nearly free.
 pub(crate) fn coarse_ms() -> u64 {
     let time = read(libc::CLOCK_MONOTONIC_COARSE);
     time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
-/// Microseconds of the same clock, exact.
+/// Returns microseconds of the same clock, exact.
 pub(crate) fn exact_us() -> u64 {
     let time = read(libc::CLOCK_MONOTONIC);
     time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
 }
 
-/// Seconds since 1970.
+/// Returns seconds since 1970.
 pub(crate) fn unix_s() -> u64 {
     read(libc::CLOCK_REALTIME_COARSE).tv_sec as u64
 }
 
 fn read(clock: libc::clockid_t) -> libc::timespec {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a local; these clocks are always there.
+    // SAFETY: a local; these clocks always exist.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     time
 }
 
-/// The line `Date: Sun, 06 Nov 1994 08:49:37 GMT` with its CRLF (RFC 9110 section 6.6.1), written anew once per second.
+/// The line `Date: Sun, 06 Nov 1994 08:49:37 GMT` with its CRLF (RFC 9110 section 6.6.1), rewritten once per second.
 #[derive(Debug)]
 pub(crate) struct DateLine {
     unix_s: u64,
@@ -44,7 +44,7 @@ impl Default for DateLine {
 }
 
 impl DateLine {
-    /// The line of this moment.
+    /// Returns the current line.
     pub(crate) fn now(&mut self) -> &[u8] {
         let now = unix_s();
         if now != self.unix_s {

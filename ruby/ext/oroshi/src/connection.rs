@@ -1,4 +1,4 @@
-//! A connection, and the seats in which connections wait for epoll.
+//! A connection, and the table of connections that wait for epoll.
 
 use std::cell::UnsafeCell;
 use std::net::IpAddr;
@@ -6,16 +6,16 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use oroshi_http1::RequestDecoder;
 
-use crate::budget::{Descriptor, HEADS, Held};
+use crate::budget::{Descriptor, HEADS, Reservation};
 use crate::output::Output;
-use crate::patience::Patience;
 use crate::poll::Interest;
+use crate::progress_deadline::ProgressDeadline;
 use crate::request::Incoming;
 
-/// What a connection waits for.
+/// The event that a connection waits for.
 #[derive(Debug, Default)]
 pub(crate) enum Stage {
-    /// A request, of which no byte has come.
+    /// A request, of which no byte has arrived.
     #[default]
     Idle,
     /// The rest of a request's head.
@@ -24,21 +24,21 @@ pub(crate) enum Stage {
     Body(Box<Incoming>),
     /// Room for the rest of an answer.
     Writing(Next),
-    /// The peer's end: what it still sends is swallowed, so that it can read the answer.
+    /// The peer's end. Its bytes are discarded, so that it can read the answer.
     Lingering,
 }
 
-/// What becomes of a connection once an answer is out.
+/// The next state of a connection after an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// It waits for another request.
+    /// Wait for another request.
     Keep,
-    /// It is closed; but as below if bytes are there that nobody has read.
+    /// Close it; but linger if unread bytes have arrived.
     Close,
-    /// It is closed once the peer has had time to read: there may be bytes of its request that nobody has read, and
-    /// closing over those would reset the connection.
+    /// Close it once the peer has had time to read: closing over unread bytes of its request would reset the
+    /// connection.
     Linger,
-    /// It is cut off, visibly: the answer is incomplete.
+    /// Cut it off visibly: the answer is incomplete.
     Abort,
 }
 
@@ -50,29 +50,29 @@ pub(crate) struct Connection {
     pub(crate) listener: usize,
     pub(crate) peer: Option<IpAddr>,
     pub(crate) decoder: RequestDecoder,
-    /// Bytes that were received and not used yet.
+    /// Bytes received but not used yet.
     pub(crate) input: Vec<u8>,
     pub(crate) output: Output,
     pub(crate) stage: Stage,
-    /// When its patience ends, in milliseconds of the coarse clock.
+    /// Its deadline, in milliseconds of the coarse clock.
     pub(crate) due_ms: u64,
-    /// Of a body that is on its way.
-    pub(crate) patience: Patience,
+    /// The deadline of a body under way.
+    pub(crate) deadline: ProgressDeadline,
     pub(crate) interest: Interest,
-    /// Whether the request at work is its last, as its client says.
+    /// Whether the current request is its last, as its client says.
     pub(crate) is_last: bool,
-    /// Whether its socket is open in other processes: closing it here does not end it.
+    /// Whether its socket is open in other processes, so that closing it here does not end it.
     pub(crate) must_shut: bool,
-    /// Where it sits, once it has waited for anything.
-    pub(crate) seat: Option<u64>,
-    /// Whether there was a request on it.
+    /// Its place in the table, once it has waited.
+    pub(crate) token: Option<u64>,
+    /// Whether it had a request.
     pub(crate) has_asked: bool,
     /// Whether its client was told to send its body.
     pub(crate) was_asked: bool,
-    /// Whether all of its request's body has come, though its stage is [`Stage::Body`]: the watcher has read it.
+    /// Whether the watcher has read the whole body, though its stage is still [`Stage::Body`].
     pub(crate) is_whole: bool,
-    /// What `input` takes.
-    held: Held,
+    /// The memory of `input`.
+    held: Reservation,
     _counted: Descriptor,
 }
 
@@ -87,128 +87,128 @@ impl Connection {
             output: Output::default(),
             stage: Stage::Idle,
             due_ms: 0,
-            patience: Patience::default(),
+            deadline: ProgressDeadline::default(),
             interest: Interest::None,
             is_last: false,
             must_shut: false,
-            seat: None,
+            token: None,
             has_asked: false,
             was_asked: false,
             is_whole: false,
-            held: Held::none(&HEADS),
+            held: Reservation::none(&HEADS),
             _counted: Descriptor::new(),
         }
     }
 
-    /// Counts what `input` takes while it waits. True: it takes more than before.
+    /// Reserves the memory of `input` while it waits. True: more than before.
     pub(crate) fn count_input(&mut self) -> bool {
         self.held.set(self.input.capacity())
     }
 
-    /// Whether a request is here already, and waits for the main thread.
+    /// Whether a request has arrived that waits for the main thread.
     pub(crate) fn has_request(&self) -> bool {
         self.is_whole || matches!(self.stage, Stage::Idle) && !self.input.is_empty()
     }
 
-    /// The socket's number.
+    /// Returns the socket's number.
     pub(crate) fn number(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
-    /// Gives the socket away; it is no longer this connection's to close.
+    /// Gives the socket away; dropping the connection no longer closes it.
     pub(crate) fn into_socket(self) -> OwnedFd {
         self.socket
     }
 }
 
-/// Connections by token. A token is good for one connection only: an event that comes late finds nobody.
+/// Connections by token. A token belongs to one connection only, so a late event finds none.
 ///
-/// The main thread has them, and the watcher while they are lent to it (`watcher`): one at a time.
+/// The main thread owns the table, and lends it to the watcher (`watcher`): one thread at a time.
 #[derive(Debug, Default)]
-pub(crate) struct Seats(UnsafeCell<Table>);
+pub(crate) struct Connections(UnsafeCell<Table>);
 
-// SAFETY: whoever uses them has them alone, by the exchange of a word in `watcher`, which also orders memory.
-unsafe impl Sync for Seats {}
+// SAFETY: one thread at a time uses it, by the exchange of a word in `watcher`, which also orders memory.
+unsafe impl Sync for Connections {}
 
 #[derive(Debug, Default)]
 struct Table {
-    all: Vec<Seat>,
+    all: Vec<Entry>,
     free: Vec<u32>,
     taken: usize,
 }
 
 #[derive(Debug, Default)]
-struct Seat {
+struct Entry {
     generation: u32,
     connection: Option<Box<Connection>>,
 }
 
-impl Seats {
-    /// How many seats belong to somebody.
+impl Connections {
+    /// Returns the number of reserved entries.
     pub(crate) fn taken(&self) -> usize {
         self.table().taken
     }
 
-    /// Takes a seat, to which a connection can be put. The token's lower half is below 2^31.
+    /// Reserves an entry for a connection. The token's lower half is below 2^31.
     pub(crate) fn reserve(&self) -> u64 {
         let table = self.table();
         table.taken += 1;
         let index = table.free.pop().unwrap_or_else(|| {
-            table.all.push(Seat::default());
+            table.all.push(Entry::default());
             table.all.len() as u32 - 1
         });
         u64::from(table.all[index as usize].generation) << 32 | u64::from(index)
     }
 
-    /// Seats a connection in the place that it has reserved.
+    /// Puts a connection into its entry.
     pub(crate) fn put(&self, connection: Box<Connection>) {
-        if let Some(token) = connection.seat
-            && let Some(seat) = self.seat(token)
+        if let Some(token) = connection.token
+            && let Some(entry) = self.entry(token)
         {
-            seat.connection = Some(connection);
+            entry.connection = Some(connection);
         }
     }
 
-    /// Takes a connection out; the place stays its own.
+    /// Takes a connection out; its entry stays reserved.
     pub(crate) fn take(&self, token: u64) -> Option<Box<Connection>> {
-        self.seat(token)?.connection.take()
+        self.entry(token)?.connection.take()
     }
 
-    /// Gives a place back.
+    /// Releases an entry.
     pub(crate) fn release(&self, token: u64) {
-        if let Some(seat) = self.seat(token) {
-            seat.generation = seat.generation.wrapping_add(1) & 0x7fff_ffff;
-            seat.connection = None;
+        if let Some(entry) = self.entry(token) {
+            entry.generation = entry.generation.wrapping_add(1) & 0x7fff_ffff;
+            entry.connection = None;
             let table = self.table();
             table.free.push(token as u32);
             table.taken -= 1;
         }
     }
 
-    /// The tokens of seated connections for which `wanted` is true.
+    /// Returns the tokens of connections for which `wanted` is true.
     pub(crate) fn tokens(&self, wanted: impl Fn(&Connection) -> bool) -> Vec<u64> {
-        let connections = self.table().all.iter().filter_map(|seat| seat.connection.as_ref());
-        connections.filter(|connection| wanted(connection)).filter_map(|connection| connection.seat).collect()
+        let connections = self.table().all.iter().filter_map(|entry| entry.connection.as_ref());
+        connections.filter(|connection| wanted(connection)).filter_map(|connection| connection.token).collect()
     }
 
-    /// What `rank` gives for seated connections, where it gives anything, and their tokens.
+    /// Returns the connections that have a `rank`, with their tokens.
     pub(crate) fn ranked<R>(&self, rank: impl Fn(&Connection) -> Option<R>) -> Vec<(R, u64)> {
-        let connections = self.table().all.iter().filter_map(|seat| seat.connection.as_ref());
-        connections.filter_map(|connection| Some((rank(connection)?, connection.seat?))).collect()
+        let connections = self.table().all.iter().filter_map(|entry| entry.connection.as_ref());
+        connections.filter_map(|connection| Some((rank(connection)?, connection.token?))).collect()
     }
 
-    /// The token of the one for which `rank` gives the least.
+    /// Returns the token of the connection with the least `rank`.
     pub(crate) fn least<R: Ord>(&self, rank: impl Fn(&Connection) -> Option<R>) -> Option<u64> {
         self.ranked(rank).into_iter().min().map(|(_, token)| token)
     }
 
-    #[expect(clippy::mut_from_ref, reason = "see above: one thread has the seats, and no two of these meet")]
+    #[expect(clippy::mut_from_ref, reason = "see above: one thread has the connections, and no two of these meet")]
     fn table(&self) -> &mut Table {
-        // SAFETY: the caller has the seats alone, and no method keeps what this gives beyond its end.
+        // SAFETY: the caller has the table alone, and no method keeps the reference.
         unsafe { &mut *self.0.get() }
     }
 
-    fn seat(&self, token: u64) -> Option<&mut Seat> {
-        self.table().all.get_mut(token as u32 as usize).filter(|seat| seat.generation == (token >> 32) as u32)
+    fn entry(&self, token: u64) -> Option<&mut Entry> {
+        self.table().all.get_mut(token as u32 as usize).filter(|entry| entry.generation == (token >> 32) as u32)
     }
 }

@@ -1,6 +1,6 @@
-//! What a worker still does when it crashes: before Ruby's handler writes its report and ends the process, the watcher
-//! hands all other connections over. A stack that is too deep arrives as the same signal, and Ruby goes on after it: then
-//! connections have moved without need, and half-received bodies in chunks were refused.
+//! Saves connections when a worker crashes: before Ruby's handler writes its report and ends the process, the watcher
+//! hands all other connections over. A stack overflow raises the same signal, and Ruby continues after it; then
+//! connections have moved without need, and half-received chunked bodies were refused.
 
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -11,14 +11,14 @@ use crate::socket::checked;
 
 const SIGNALS: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
 
-/// What was installed before, by the order of [`SIGNALS`].
+/// The previous handlers, in the order of [`SIGNALS`].
 static BEFORE: [AtomicUsize; SIGNALS.len()] = [const { AtomicUsize::new(libc::SIG_DFL) }; SIGNALS.len()];
 static CRASHED: AtomicBool = AtomicBool::new(false);
 
-/// The watcher looks every 10 ms. It may not come to it: the crash may be within the server, or have taken a lock along.
-const PATIENCE_MS: u32 = 100;
+/// The watcher looks every 10 ms. It may never get there: the crash may be in the server, or hold a lock.
+const MOST_WAIT_MS: u32 = 100;
 
-/// Puts the handler before Ruby's.
+/// Installs the handler before Ruby's.
 pub(crate) fn install() -> std::io::Result<()> {
     let ours = handler as extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) as usize;
     for (signal, place) in SIGNALS.iter().zip(&BEFORE) {
@@ -38,12 +38,12 @@ pub(crate) fn install() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether the process crashes, and waits for [`done`].
+/// Whether the process is crashing, and waits for [`done`].
 pub(crate) fn has_crashed() -> bool {
     CRASHED.load(Acquire)
 }
 
-/// Connections are handed over.
+/// Ends the wait: connections have been handed over.
 pub(crate) fn done() {
     CRASHED.store(false, Release);
 }
@@ -51,7 +51,7 @@ pub(crate) fn done() {
 extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     if !forked::is_child() {
         CRASHED.store(true, Release);
-        for _ in 0..PATIENCE_MS {
+        for _ in 0..MOST_WAIT_MS {
             if !has_crashed() {
                 break;
             }
@@ -62,11 +62,11 @@ extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
     }
     let before = SIGNALS.iter().position(|one| *one == signal).map_or(libc::SIG_DFL, |at| BEFORE[at].load(Acquire));
     if before == libc::SIG_DFL || before == libc::SIG_IGN {
-        // SAFETY: what caused the signal happens again when this returns, and ends the process then.
+        // SAFETY: the signal's cause recurs when this returns, and then ends the process.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
         return;
     }
-    // SAFETY: what Ruby had installed as a handler; the two more arguments do no harm to one that takes one.
+    // SAFETY: the handler that Ruby had installed; one that takes one argument ignores the other two.
     let before: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = unsafe { std::mem::transmute(before) };
     before(signal, info, context);
 }

@@ -1,8 +1,8 @@
-//! The loop of a worker: wait, read, answer, on Ruby's main thread.
+//! The event loop of a worker: wait, read, answer, on Ruby's main thread.
 //!
-//! One epoll set holds the listeners, every connection that waits for anything, and the lifeline. Ruby's lock is given
-//! away only while nothing is ready. A new connection is read at once; it enters the set only if its request is not
-//! complete, or when it is kept.
+//! One epoll set holds the listeners, every waiting connection, and the lifeline. Ruby's lock is released only while
+//! nothing is ready. A new connection is read at once; it enters the set only if its request is incomplete, or when it
+//! is kept.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,9 +18,9 @@ use crate::connection::{Connection, Next, Stage};
 use crate::env::{Common, Environments};
 use crate::exchange::Body;
 use crate::overdue;
-use crate::patience;
 use crate::peers::LEFT_FOR;
 use crate::poll::Poll;
+use crate::progress_deadline;
 use crate::rb;
 use crate::request::{Begun, BodyError, begin, gather};
 use crate::scoreboard::State;
@@ -32,13 +32,13 @@ use crate::worker::Worker;
 /// Why the loop ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// It was told to.
+    /// A signal or method told it to.
     Stopped,
     /// The lifeline broke.
     ManagerGone,
 }
 
-/// Everything that a running worker has.
+/// The state of a running worker.
 pub(crate) struct Engine<'w> {
     pub(crate) ruby: &'w Ruby,
     pub(crate) worker: &'w Worker,
@@ -49,45 +49,45 @@ pub(crate) struct Engine<'w> {
     _watcher: Watcher,
     /// Whether another worker may have handed a connection over.
     pub(crate) queue_is_ready: bool,
-    /// The seat that the connection at work was given.
-    pub(crate) fresh_seat: Option<u64>,
-    /// Connections whose next request is here already.
+    /// The token that the current connection was given.
+    pub(crate) fresh_token: Option<u64>,
+    /// Connections whose next request has already arrived.
     pub(crate) waiting: VecDeque<u64>,
     scratch: Vec<u8>,
-    /// The answer that is being written.
+    /// The answer being written.
     pub(crate) out: Vec<u8>,
     pub(crate) environments: Environments<'w>,
     pub(crate) date: DateLine,
     pub(crate) title: Option<Title>,
     pub(crate) requests: u64,
-    /// When the collector is due to run, counted in requests.
+    /// When the garbage collector runs next, counted in requests.
     pub(crate) collect_at: u64,
     pub(crate) now_ms: u64,
     swept_ms: u64,
     complained_ms: u64,
     /// Since when it has been stopping, and why.
     pub(crate) stopping: Option<(u64, Ended)>,
-    /// Whether it still takes those who have connected before nobody could any more.
+    /// Whether it still accepts clients that had connected before the listeners refused new ones.
     pub(crate) drains: bool,
-    /// When it has taken a connection last.
+    /// When it last accepted a connection.
     pub(crate) accepted_ms: u64,
-    /// What has to leave the loop: `exit`, a signal's exception, a `throw`.
+    /// The exception that leaves the loop: `exit`, a signal's, a `throw`.
     pub(crate) leave: Option<Error>,
-    /// The process that has started this one.
+    /// The parent process.
     pub(crate) parent: u32,
 }
 
-/// The lifeline's token. It and the bell's have the bit of LISTENER: what has not is a connection's.
+/// The lifeline's token. It and the waker's have the bit of LISTENER; tokens without it are connections'.
 pub(crate) const LIFELINE: u64 = u64::MAX;
-/// The token of what other workers wake this one with.
-const BELL: u64 = u64::MAX - 1;
-/// The token of the queue by which other workers hand connections over.
+/// The token of the eventfd by which other workers wake this one.
+const WAKER: u64 = u64::MAX - 1;
+/// The token of the queue of connections handed over.
 pub(crate) const QUEUE: u64 = u64::MAX - 2;
 /// Bytes read at once.
 pub(crate) const SCRATCH_BYTES: usize = 64 * 1024;
-/// So many reads are made for one connection before the others get their turn.
+/// Reads for one connection before the others get their turn.
 const READS: usize = 16;
-/// How often limits are looked at.
+/// How often deadlines are swept.
 pub(crate) const SWEEP_MS: u64 = 1000;
 
 impl<'w> Engine<'w> {
@@ -97,7 +97,7 @@ impl<'w> Engine<'w> {
         budget::FILES.limit(settings.answer_file_bytes);
         budget::BODY_FILES.limit(settings.body_file_bytes);
         budget::HEADS.limit(settings.buffer_bytes);
-        patience::limit(settings.timeout_ms, settings.least_rate);
+        progress_deadline::limit(settings.timeout_ms, settings.least_rate);
         let common = Common {
             rack2: settings.rack2,
             multiprocess: settings.multiprocess,
@@ -112,8 +112,9 @@ impl<'w> Engine<'w> {
             poll.add(lifeline, LIFELINE)
                 .map_err(|error| broken(ruby, &format!("cannot watch the lifeline, descriptor {lifeline}"), &error))?;
         }
-        if let Some(bell) = worker.peers.own_bell() {
-            poll.add(bell.number(), BELL).map_err(|error| broken(ruby, "cannot watch the worker's eventfd", &error))?;
+        if let Some(waker) = worker.peers.own_waker() {
+            poll.add(waker.number(), WAKER)
+                .map_err(|error| broken(ruby, "cannot watch the worker's eventfd", &error))?;
         }
         poll.add_listener(worker.board.queue().number(), QUEUE)
             .map_err(|error| broken(ruby, "cannot watch for connections of other workers", &error))?;
@@ -129,7 +130,7 @@ impl<'w> Engine<'w> {
             watch,
             _watcher: watcher,
             queue_is_ready: false,
-            fresh_seat: None,
+            fresh_token: None,
             waiting: VecDeque::new(),
             scratch: vec![0; SCRATCH_BYTES],
             out: Vec::with_capacity(SCRATCH_BYTES),
@@ -153,7 +154,7 @@ impl<'w> Engine<'w> {
         Ok(engine)
     }
 
-    /// Serves until told to stop, and everything begun is ended.
+    /// Serves until told to stop, and until everything begun is finished.
     pub(crate) fn run(mut self) -> Result<Ended, Error> {
         crate::forked::watch();
         overdue::install(self.worker.slot).map_err(|error| broken(self.ruby, "sigaction for SIGURG", &error))?;
@@ -188,13 +189,13 @@ impl<'w> Engine<'w> {
         }
     }
 
-    /// Does what the last look has found to do, unless something wants to leave the loop.
+    /// Handles the ready events, unless an exception leaves the loop.
     fn serve(&mut self, ready: usize) {
         let mut connections = 0;
         for index in 0..ready {
             match self.poll.event(index).token {
                 LIFELINE => self.stop(Ended::ManagerGone),
-                BELL => self.called_to_the_listeners(),
+                WAKER => self.called_to_the_listeners(),
                 QUEUE => self.queue_is_ready = true,
                 token if token & LISTENER != 0 => self.listener_is_ready(token),
                 _ => connections += 1,
@@ -213,7 +214,7 @@ impl<'w> Engine<'w> {
             }
         }
         self.accept();
-        // One request of each, so that none with a long queue holds up the rest.
+        // One request of each, so that a long pipeline delays no other connection.
         for _ in 0..self.waiting.len() {
             if self.leave.is_some() {
                 return;
@@ -224,36 +225,38 @@ impl<'w> Engine<'w> {
         }
     }
 
-    /// Waits without Ruby's lock. Signal handlers of Ruby's run before this returns.
+    /// Waits without Ruby's lock. Ruby's signal handlers run before this returns.
     fn wait(&mut self) -> Result<usize, Error> {
         self.worker.log.borrow_mut().flush();
         self.shrink();
         self.worker.slot.set_state(if self.stopping.is_some() { State::Stopping } else { State::Idle });
         self.show_idle();
         let timeout_ms = match self.stopping {
-            // It ends soon: look often enough to see it.
+            // Stopping: check often whether it is done.
             Some(_) => 50,
             None if self.has_left_listener() => LEFT_FOR.as_millis() as i32,
-            None if self.watch.seats.taken() > 0 || self.has_paused_listener() || self.is_watching() => SWEEP_MS as i32,
+            None if self.watch.connections.taken() > 0 || self.has_paused_listener() || self.is_watching() => {
+                SWEEP_MS as i32
+            }
             None => -1,
         };
         let (poll, worker, stopping) = (&mut self.poll, self.worker, self.stopping.is_some());
-        // Traps may run on the way in, before a signal could interrupt the wait: what they left must not wait for it.
+        // Traps may run on the way in, before a signal could interrupt the wait; their notes must not wait.
         rb::without_gvl(|| if worker.has_notes(stopping) { Ok(0) } else { poll.wait(timeout_ms) })?
             .map_err(|error| broken(self.ruby, "epoll_wait", &error))
     }
 
-    /// Does what was noted by the worker's methods, perhaps in a trap.
+    /// Acts on the notes of the worker's methods, which traps may have called.
     fn take_notes(&mut self) {
         if self.worker.has_notes(self.stopping.is_some()) {
             self.stop(Ended::Stopped);
         }
     }
 
-    /// Goes on with what the watcher has come upon while the application had this thread.
+    /// Acts on the watcher's findings during the application's call.
     fn take_news(&mut self) {
         let Some(refused) = self.watch.take_news() else { return };
-        for token in self.watch.seats.tokens(Connection::has_request) {
+        for token in self.watch.connections.tokens(Connection::has_request) {
             if !self.waiting.contains(&token) {
                 self.waiting.push_back(token);
             }
@@ -263,17 +266,17 @@ impl<'w> Engine<'w> {
 
     // Connections.
 
-    /// Something can be done for a connection that waited.
+    /// Handles an event of a waiting connection.
     fn wake(&mut self, token: u64) {
-        let Some(mut connection) = self.watch.seats.take(token) else { return };
+        let Some(mut connection) = self.watch.connections.take(token) else { return };
         match connection.stage {
-            // Its turn comes with what is here already.
-            _ if connection.has_request() => self.watch.seats.put(connection),
+            // The request that has arrived is served in its turn.
+            _ if connection.has_request() => self.watch.connections.put(connection),
             Stage::Writing(next) => match connection.output.flush(connection.number()) {
                 Ok(true) => self.settle(connection, next),
                 Ok(false) => {
-                    connection.due_ms = connection.output.patience.over_ms();
-                    self.watch.seats.put(connection);
+                    connection.due_ms = connection.output.deadline.over_ms();
+                    self.watch.connections.put(connection);
                 }
                 Err(_) => self.close(connection, Next::Abort),
             },
@@ -282,8 +285,8 @@ impl<'w> Engine<'w> {
                 let received = socket::receive(connection.number(), &mut scratch);
                 self.scratch = scratch;
                 match received {
-                    Ok(1..) => self.watch.seats.put(connection),
-                    Err(error) if is_for_later(&error) => self.watch.seats.put(connection),
+                    Ok(1..) => self.watch.connections.put(connection),
+                    Err(error) if is_for_later(&error) => self.watch.connections.put(connection),
                     _ => self.close(connection, Next::Close),
                 }
             }
@@ -293,11 +296,11 @@ impl<'w> Engine<'w> {
         }
     }
 
-    /// The next request of a connection is here already.
+    /// Serves the next request of a connection, which has already arrived.
     fn go_on(&mut self, token: u64) {
-        let Some(mut connection) = self.watch.seats.take(token) else { return };
+        let Some(mut connection) = self.watch.connections.take(token) else { return };
         if !connection.has_request() {
-            self.watch.seats.put(connection);
+            self.watch.connections.put(connection);
             return;
         }
         self.guarded(Some(token), |engine| {
@@ -308,10 +311,10 @@ impl<'w> Engine<'w> {
         });
     }
 
-    /// Nothing that arrives may end the process: a panic becomes a closed connection, a line in the log, and an answer if
-    /// there can be one. `seat`: that of the connection at work, if it has one yet.
-    pub(crate) fn guarded(&mut self, seat: Option<u64>, work: impl FnOnce(&mut Self)) {
-        self.fresh_seat = None;
+    /// Runs `work`; a panic becomes a closed connection, a line in the log, and an answer if possible. Nothing from the
+    /// network may end the process. `token`: the current connection's, if it has one yet.
+    pub(crate) fn guarded(&mut self, token: Option<u64>, work: impl FnOnce(&mut Self)) {
+        self.fresh_token = None;
         if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
             let connection = {
                 let mut present = self.worker.present.borrow_mut();
@@ -325,8 +328,8 @@ impl<'w> Engine<'w> {
             match connection {
                 Some(connection) if may_answer => self.refuse(connection, 500),
                 Some(connection) => self.close(connection, Next::Abort),
-                // It has gone with the frames that it was in; its place must not stay taken.
-                None => self.release(seat.or(self.fresh_seat)),
+                // The panic dropped the connection; its entry must not stay reserved.
+                None => self.release(token.or(self.fresh_token)),
             }
         }
     }
@@ -352,7 +355,7 @@ impl<'w> Engine<'w> {
                         input.extend_from_slice(&scratch[..received]);
                         more = self.take_requests(connection, &input);
                     }
-                    // After a short read there is nothing left.
+                    // After a short read the socket is empty.
                     if received < SCRATCH_BYTES {
                         break;
                     }
@@ -370,8 +373,7 @@ impl<'w> Engine<'w> {
         }
     }
 
-    /// Takes the next request out of `bytes`, all that has come and was not used, and has it answered. Gives the connection
-    /// back if more must come first.
+    /// Serves the next request in `bytes`, all unused bytes received. Returns the connection if more must arrive first.
     pub(crate) fn take_requests(&mut self, mut connection: Box<Connection>, bytes: &[u8]) -> Option<Box<Connection>> {
         let worker = self.worker;
         let limits = &worker.settings.limits;
@@ -386,7 +388,7 @@ impl<'w> Engine<'w> {
                 None
             }
             Ok(Some(RequestEvent::Head(head))) => self.take_head(connection, &head, bytes, rest),
-            // Before a head there is no other event.
+            // No other event precedes a head.
             Ok(_) => {
                 if !rest.is_empty() && matches!(connection.stage, Stage::Idle) {
                     connection.stage = Stage::Head;
@@ -398,7 +400,7 @@ impl<'w> Engine<'w> {
         }
     }
 
-    /// A head is here; `rest` is what follows it in `bytes`.
+    /// Handles a complete head; `rest` follows it in `bytes`.
     fn take_head(
         &mut self,
         mut connection: Box<Connection>,
@@ -422,7 +424,7 @@ impl<'w> Engine<'w> {
                 return None;
             }
         }
-        // The usual case: all of it is here, in one piece.
+        // The usual case: the whole body is here, in one piece.
         let mut body: &[u8] = &[];
         loop {
             match connection.decoder.decode(limits, &mut rest) {
@@ -443,12 +445,12 @@ impl<'w> Engine<'w> {
         None
     }
 
-    /// More of a body is here.
+    /// Handles more bytes of a body.
     fn take_body(&mut self, mut connection: Box<Connection>, mut rest: &[u8]) -> Option<Box<Connection>> {
         let limits = &self.worker.settings.limits;
         let Stage::Body(mut incoming) = std::mem::take(&mut connection.stage) else { return Some(connection) };
         let arrived = rest.len();
-        if !incoming.spool.has_room(arrived) && !self.make_room_for_body(connection.patience, &incoming.spool, arrived)
+        if !incoming.spool.has_room(arrived) && !self.make_room_for_body(connection.deadline, &incoming.spool, arrived)
         {
             let status = if incoming.spool.is_beyond(arrived as u64) { 413 } else { 503 };
             self.complain_now_and_then(&format!(
@@ -462,8 +464,8 @@ impl<'w> Engine<'w> {
         match gather(&mut connection.decoder, limits, &mut rest, &mut incoming.spool) {
             Ok(false) => {
                 connection.input.extend_from_slice(rest);
-                connection.patience.credit(arrived as u64);
-                connection.due_ms = connection.patience.over_ms();
+                connection.deadline.credit(arrived as u64);
+                connection.due_ms = connection.deadline.over_ms();
                 connection.stage = Stage::Body(incoming);
                 return Some(connection);
             }
@@ -487,7 +489,7 @@ impl<'w> Engine<'w> {
         None
     }
 
-    /// Ends the patience with connections whose time is over.
+    /// Handles connections whose deadline has passed.
     fn sweep(&mut self) {
         self.swept_ms = self.now_ms;
         budget::trim();
@@ -496,10 +498,10 @@ impl<'w> Engine<'w> {
         self.resume();
         let now_ms = self.now_ms;
         self.watch.has_looked(now_ms);
-        for token in self.watch.seats.tokens(|connection| connection.due_ms <= now_ms) {
-            let Some(connection) = self.watch.seats.take(token) else { continue };
+        for token in self.watch.connections.tokens(|connection| connection.due_ms <= now_ms) {
+            let Some(connection) = self.watch.connections.take(token) else { continue };
             match connection.stage {
-                _ if connection.has_request() => self.watch.seats.put(connection),
+                _ if connection.has_request() => self.watch.connections.put(connection),
                 Stage::Idle | Stage::Lingering if !socket::has_unread(connection.number()) => {
                     self.close(connection, Next::Close);
                 }
@@ -511,13 +513,13 @@ impl<'w> Engine<'w> {
         }
     }
 
-    /// A client's time is over. But while the application had this thread, nobody has looked what it has sent, or taken: that
-    /// counts still.
+    /// Ends a connection at its deadline, unless bytes moved while the application had this thread, when nobody looked:
+    /// these still count.
     pub(crate) fn give_last_chance(&mut self, mut connection: Box<Connection>) {
         if let Stage::Writing(next) = connection.stage {
             return match connection.output.flush(connection.number()) {
                 Ok(true) => self.settle(connection, next),
-                Ok(false) if !connection.output.patience.is_over() => self.send_off(connection, next),
+                Ok(false) if !connection.output.deadline.is_over() => self.send_off(connection, next),
                 _ => self.close(connection, Next::Abort),
             };
         }
@@ -531,7 +533,7 @@ impl<'w> Engine<'w> {
         if connection.due_ms <= clock::coarse_ms() { self.refuse(connection, 408) } else { self.park(connection) }
     }
 
-    /// Gives back room that large answers have needed.
+    /// Releases the memory that large answers needed.
     fn shrink(&mut self) {
         budget::trim();
         if self.out.capacity() > 4 * SCRATCH_BYTES {
@@ -545,7 +547,7 @@ impl<'w> Engine<'w> {
         }
     }
 
-    /// As [`complain`](Self::complain), at most once a second: for what clients can cause at will.
+    /// As [`complain`](Self::complain), at most once a second: for errors that clients can cause at will.
     pub(crate) fn complain_now_and_then(&mut self, what: &str) {
         if self.now_ms.saturating_sub(self.complained_ms) >= SWEEP_MS {
             self.complained_ms = self.now_ms;
@@ -553,10 +555,10 @@ impl<'w> Engine<'w> {
         }
     }
 
-    /// A line of the server's own in `rack.errors`.
+    /// Writes a line of the server's own to `rack.errors`.
     pub(crate) fn complain(&self, what: &str) {
         let errors = self.worker.settings.errors;
-        // If not even this can be written, there is nobody to tell.
+        // If even this cannot be written, nobody can be told.
         let _ = errors.funcall::<_, _, magnus::Value>("puts", (format!("oroshi: {what}"),));
         let _ = errors.funcall::<_, _, magnus::Value>("flush", ());
     }

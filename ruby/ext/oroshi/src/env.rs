@@ -1,10 +1,10 @@
 //! The Rack environment of a request.
 //!
-//! Names follow CGI (RFC 3875 section 4.1.18), with three cares. A name with an underscore is dropped: it would become
-//! the same key as its twin with a dash, which a proxy may have checked. `Proxy` is dropped: programs take HTTP_PROXY for
-//! configuration. Repeated fields are joined, Cookie with `; ` (RFC 6265 section 5.4), others with `, `.
+//! Names follow CGI (RFC 3875 section 4.1.18), with three precautions. A name with an underscore is dropped: its key
+//! would equal that of the name with a dash, which a proxy may have checked. `Proxy` is dropped, because programs read
+//! HTTP_PROXY as configuration. Repeated fields are joined, Cookie with `; ` (RFC 6265 section 5.4), others with `, `.
 //!
-//! The path is given as it came, as Unicorn and Puma do: what `%2F` means is the application's to say.
+//! The path is passed on as received, as Unicorn and Puma do: the application interprets `%2F`.
 
 use std::ffi::c_long;
 use std::net::IpAddr;
@@ -15,22 +15,22 @@ use rb_sys::VALUE;
 
 use crate::rb::{self, Roots};
 use crate::shapes::{FieldAt, Shapes};
-use crate::socket::Place;
+use crate::socket::SocketAddress;
 use crate::values::Last;
 
-/// What an environment is made from, besides what all have in common.
+/// The facts of a request that its environment needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts<'r> {
     pub(crate) head: RequestHead<'r>,
-    /// The client's address; none on a unix socket.
+    /// The client's address; `None` on a unix socket.
     pub(crate) peer: Option<IpAddr>,
-    /// The listener that it came to.
-    pub(crate) place: &'r Place,
-    /// The length of a chunked body that was read already: to the application it is a body with a length.
+    /// The listener's address.
+    pub(crate) address: &'r SocketAddress,
+    /// The length of a chunked body that was read already: the application sees a body with a length.
     pub(crate) decoded_bytes: Option<u64>,
 }
 
-/// What all environments of a worker have in common.
+/// The facts common to all environments of a worker.
 #[derive(Clone, Debug)]
 pub(crate) struct Common {
     pub(crate) rack2: bool,
@@ -41,7 +41,7 @@ pub(crate) struct Common {
     pub(crate) in_place: bool,
 }
 
-/// The values that differ between requests, in the order of their placeholders.
+/// The keys of values that differ between requests, in the order of their placeholders.
 const FIXED: [&str; 11] = [
     "REQUEST_METHOD",
     "PATH_INFO",
@@ -56,18 +56,18 @@ const FIXED: [&str; 11] = [
     "rack.hijack",
 ];
 
-/// What this server calls itself.
+/// The server's name.
 const SOFTWARE: &str = concat!("oroshi/", env!("CARGO_PKG_VERSION"));
 
 const METHODS: [&str; 8] = ["GET", "POST", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"];
 
-/// Makes environments.
+/// Builds environments.
 #[derive(Debug)]
 pub(crate) struct Environments<'w> {
     roots: &'w Roots,
     common: Common,
     shapes: Shapes,
-    /// The shape of a head without fields, which those with no shape of their own start from.
+    /// The shape of a head without fields, the start for heads without a shape of their own.
     bare: usize,
     methods: [VALUE; METHODS.len()],
     protocols: [VALUE; 2],
@@ -108,7 +108,7 @@ impl<'w> Environments<'w> {
         Ok(environments)
     }
 
-    /// Looks at a request's fields. To be called before [`build`](Self::build), outside of `protect`.
+    /// Prepares for a request's fields. Call it before [`build`](Self::build), outside of `protect`.
     pub(crate) fn look_at(&mut self, head: &RequestHead<'_>) {
         let lines = head.headers.as_bytes();
         let base = lines.as_ptr().addr();
@@ -125,7 +125,7 @@ impl<'w> Environments<'w> {
         }
     }
 
-    /// The environment of a request. May raise.
+    /// Returns the environment of a request. May raise.
     pub(crate) fn build(&mut self, facts: &Facts<'_>, input: VALUE, hijack: VALUE) -> VALUE {
         let head = &facts.head;
         let target = Target::of(head.target, self.common.rack2);
@@ -159,12 +159,12 @@ impl<'w> Environments<'w> {
             }
         };
         self.adjust(env, facts);
-        // The values stand in `env` now; until here the stack has held them.
+        // `env` holds the values now; until here the stack did.
         std::hint::black_box(&fixed);
         env
     }
 
-    /// What does not follow from the field names alone.
+    /// Sets the values that field names alone do not determine.
     fn adjust(&mut self, env: VALUE, facts: &Facts<'_>) {
         let head = &facts.head;
         if let Some(length) = facts.decoded_bytes {
@@ -175,7 +175,7 @@ impl<'w> Environments<'w> {
         if !head.target.starts_with('/')
             && let Some(host) = head.host
         {
-            // RFC 9112 section 3.2.2: the target's authority counts.
+            // RFC 9112 section 3.2.2: the target's authority wins.
             set(env, "HTTP_HOST", rb::string(host));
         }
         if let Some(upgrade) = head.upgrade
@@ -192,10 +192,9 @@ impl<'w> Environments<'w> {
         }
     }
 
-    /// A template for the present fields, in this order: what differs, then what does not.
+    /// Adds a template for these fields in this order: first the variable values, then the constant ones.
     fn new_shape(&mut self, lines: &[u8]) -> Option<usize> {
-        // The keys stand in an Array, where the collector sees them.
-        // SAFETY: a new Array, on the stack.
+        // The keys are in an Array, where the garbage collector sees them. SAFETY: a new Array, on the stack.
         let keys = unsafe { rb_sys::rb_ary_new() };
         for at in 0..self.fields.len() {
             let field = self.fields[at].clone();
@@ -214,7 +213,7 @@ impl<'w> Environments<'w> {
         Some(self.shapes.add(self.roots, &self.names, template, dynamic, self.fields.len()))
     }
 
-    /// A Hash with every key, and how many of its values are placeholders. `fields`: an Array of the fields' keys; nil:
+    /// Returns a Hash with every key, and the number of placeholders. `fields`: an Array of the fields' keys; nil:
     /// dropped.
     fn template(&mut self, fields: VALUE) -> (VALUE, usize) {
         // SAFETY: a new Hash, on the stack.
@@ -258,7 +257,7 @@ impl<'w> Environments<'w> {
         (template, dynamic)
     }
 
-    /// Sets the fields of a head that has no shape.
+    /// Sets the fields of a head without a shape.
     fn add_fields(&mut self, env: VALUE, lines: &[u8]) {
         for at in 0..self.fields.len() {
             let field = self.fields[at].clone();
@@ -279,7 +278,7 @@ impl<'w> Environments<'w> {
         }
     }
 
-    /// The key for a field; `None` for one that is dropped.
+    /// Returns a field's key; `None` if the field is dropped.
     fn key(&mut self, name: &[u8]) -> Option<VALUE> {
         if name.contains(&b'_') || name.eq_ignore_ascii_case(b"proxy") {
             return None;
@@ -302,7 +301,7 @@ impl<'w> Environments<'w> {
         }
     }
 
-    /// SERVER_NAME and SERVER_PORT: what the client calls us, else what we are bound to.
+    /// Returns SERVER_NAME and SERVER_PORT: the client's name for us, else the listener's address.
     fn server(&mut self, facts: &Facts<'_>) -> [VALUE; 2] {
         let https = self.common.https;
         match facts.head.host.filter(|host| !host.is_empty() && host[0] != b':') {
@@ -311,17 +310,17 @@ impl<'w> Environments<'w> {
                 let port = if !port.is_empty() { port } else { default_port(https) };
                 [rb::frozen(name), rb::frozen(port)]
             }),
-            None => match facts.place {
-                Place::Tcp(ip, port) => {
+            None => match facts.address {
+                SocketAddress::Tcp(ip, port) => {
                     let name = if ip.is_ipv6() { format!("[{ip}]") } else { ip.to_string() };
                     [rb::string(name.as_bytes()), rb::string(port.to_string().as_bytes())]
                 }
-                Place::Unix => [rb::string(b"localhost"), rb::string(default_port(https))],
+                SocketAddress::Unix => [rb::string(b"localhost"), rb::string(default_port(https))],
             },
         }
     }
 
-    /// REMOTE_ADDR. On a unix socket the client is this machine, which is also what makes Rack trust the proxy there.
+    /// Returns REMOTE_ADDR. On a unix socket the client is this machine, so Rack trusts the proxy there.
     fn remote(&mut self, peer: Option<IpAddr>) -> VALUE {
         let mut octets = [0; 17];
         let key = match peer {
@@ -343,7 +342,7 @@ impl<'w> Environments<'w> {
     }
 }
 
-/// A request target's path and query.
+/// The path and query of a request target.
 struct Target<'r> {
     path: &'r [u8],
     query: &'r [u8],
@@ -354,11 +353,11 @@ impl<'r> Target<'r> {
         let bytes = target.as_bytes();
         let origin = match bytes {
             [b'/', ..] => bytes,
-            // Rack 3 has a place for this form; Rack 2 wants a path.
+            // Rack 3 has a form for this; Rack 2 wants a path.
             b"*" if rack2 => b"/",
             b"*" => return Target { path: bytes, query: b"" },
             _ => {
-                // http://host/path, checked by the decoder.
+                // http://host/path, which the decoder has checked.
                 let host = memchr::memmem::find(bytes, b"//").map_or(0, |at| at + 2);
                 let end = memchr::memchr2(b'/', b'?', &bytes[host..]).map_or(bytes.len(), |at| host + at);
                 &bytes[end..]
@@ -372,7 +371,7 @@ impl<'r> Target<'r> {
     }
 }
 
-/// Host and port of an authority that the decoder has checked; the port may be empty.
+/// Returns host and port of an authority that the decoder has checked; the port may be empty.
 fn split_host(host: &[u8]) -> (&[u8], &[u8]) {
     let after_address = if host[0] == b'[' { memchr::memchr(b']', host).unwrap_or(0) } else { 0 };
     match memchr::memchr(b':', &host[after_address..]) {

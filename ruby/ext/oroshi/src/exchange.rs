@@ -1,4 +1,4 @@
-//! One request: what the application is given, and what becomes of what it gives back or raises.
+//! One request: calls the application, and handles its answer or exception.
 
 use std::net::IpAddr;
 
@@ -17,35 +17,35 @@ use crate::overdue;
 use crate::rb;
 use crate::request::Spool;
 use crate::scoreboard::State;
-use crate::watcher::Refused;
-use crate::worker::Stop;
+use crate::stop::Stop;
+use crate::watcher::RefusedClient;
 
 /// The body of a request.
 #[derive(Debug)]
 pub(crate) enum Body<'b> {
-    /// All of it, empty if there is none.
+    /// The whole body, empty if there is none.
     Bytes(&'b [u8]),
-    /// It was gathered.
+    /// A body that was collected.
     Spooled(&'b mut Spool),
 }
 
-/// What an answer must know of its request.
+/// The facts of a request that its answer depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) http11: bool,
-    /// HEAD: everything as for GET, without the body.
+    /// HEAD: as GET, without the body.
     pub(crate) head_only: bool,
-    /// Whether the connection may be kept, as far as the request goes.
+    /// Whether the request allows to keep the connection.
     pub(crate) keep: bool,
 }
 
 impl Terms {
-    /// Of what was no request, or may have been none.
+    /// For bytes that are no request, or perhaps none.
     pub(crate) const REFUSAL: Terms = Terms { http11: true, head_only: false, keep: false };
 }
 
 impl Engine<'_> {
-    /// Has a request answered.
+    /// Serves a request.
     pub(crate) fn exchange(&mut self, mut connection: Box<Connection>, head: &RequestHead<'_>, body: Body<'_>) {
         let worker = self.worker;
         let known = &worker.known;
@@ -61,9 +61,9 @@ impl Engine<'_> {
             Body::Spooled(spool) if head.framing == Framing::Chunked => Some(spool.length()),
             _ => None,
         };
-        let place = &self.listeners[connection.listener].place;
-        let facts = Facts { head: *head, peer: connection.peer, place, decoded_bytes };
-        let (seat, socket) = (connection.seat, connection.number());
+        let address = &self.listeners[connection.listener].address;
+        let facts = Facts { head: *head, peer: connection.peer, address, decoded_bytes };
+        let (token, socket) = (connection.token, connection.number());
         {
             let mut present = worker.present.borrow_mut();
             present.number += 1;
@@ -85,7 +85,7 @@ impl Engine<'_> {
                     present.hijack = hijack;
                 }
                 let response = rb::call_raising(rb::raw(worker.app), known.call, &[env]);
-                // `present` knows both by their addresses: until here the stack has held them.
+                // `present` knows both by their addresses; until here the stack held them.
                 std::hint::black_box((&env, &hijack));
                 response
             })
@@ -112,7 +112,7 @@ impl Engine<'_> {
             (Some(connection), Ok(response)) if !hijacked => self.respond(connection, response, terms),
             (Some(connection), Err(error)) if !hijacked => self.failed(connection, error, terms),
             (_, response) => {
-                self.release(seat);
+                self.release(token);
                 self.worker.log.borrow_mut().end(NO_ANSWER, 0);
                 match response {
                     Ok(response) => self.close_body_of(response),
@@ -121,18 +121,18 @@ impl Engine<'_> {
             }
         }
         if file != rb::NIL {
-            // A file goes now, not when the collector finds it.
+            // Close the file now, not when the garbage collector finds it.
             let _ = rb::call(file, known.close, &[]);
         }
         self.end();
     }
 
-    /// A request begins. Returns its serial in the scoreboard.
+    /// Begins a request. Returns its serial in the scoreboard.
     fn begin(&mut self, head: &RequestHead<'_>, peer: Option<IpAddr>, http11: bool) -> u64 {
         let serial = self.worker.slot.begin(head.method, head.target, http11);
         self.requests += 1;
         if let Some(title) = &mut self.title {
-            // Every local user can see it: queries have secrets.
+            // Every local user can see it, and queries contain secrets.
             let path = head.target.split('?').next().unwrap_or_default();
             title.show(self.requests, &[head.method.as_bytes(), b" ", path.as_bytes()]);
         }
@@ -143,7 +143,7 @@ impl Engine<'_> {
         serial
     }
 
-    /// A line of the access log begins; without a head, if what came has none that could be read.
+    /// Begins a line of the access log; without a head if none was readable.
     fn log_begins(&self, peer: Option<IpAddr>, head: Option<&RequestHead<'_>>) {
         let remote = peer.map(|peer| peer.to_string()).unwrap_or_default();
         let mut log = self.worker.log.borrow_mut();
@@ -158,20 +158,20 @@ impl Engine<'_> {
         );
     }
 
-    /// A request is over: what is done between two.
+    /// Ends a request, and does the work between two requests.
     fn end(&mut self) {
         if forked::is_child() {
             return;
         }
         let worker = self.worker;
         worker.slot.end();
-        // It is idle when it waits, and not before: other workers leave connections to idle ones.
+        // The slot shows idle only when the worker waits: other workers leave connections to idle ones.
         if self.stopping.is_some() {
             worker.slot.set_state(State::Stopping);
         }
         if self.requests == self.collect_at {
-            // SAFETY: no arguments; finalizers may raise. An application that has switched the collector off, so that it
-            // does not run within requests, wants it here all the same.
+            // SAFETY: no arguments; finalizers may raise. An application that has disabled the garbage collector during
+            // requests wants it here all the same.
             let collected = rb::protect(|| unsafe {
                 let disabled = rb_sys::rb_gc_enable();
                 rb_sys::rb_gc_start();
@@ -190,7 +190,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Chooses when the collector runs next: at random within its range, so that workers do not pause together.
+    /// Chooses when the garbage collector runs next: at random within its range, so that workers do not pause together.
     pub(crate) fn plan_collection(&mut self) {
         let Some((min, max)) = self.worker.settings.oob_gc else { return };
         let seed = crate::clock::exact_us() ^ u64::from(std::process::id()) << 32;
@@ -198,18 +198,18 @@ impl Engine<'_> {
         self.collect_at = self.requests + min + (mixed ^ (mixed >> 27)) % (max - min + 1);
     }
 
-    /// Where a connection goes after an answer that was framed.
+    /// Returns the connection's next state after a framed answer.
     pub(crate) fn next(&self, connection: &Connection, keep: bool) -> Next {
         let stopping = self.stopping.is_some() || self.worker.stop.get() != Stop::No;
         match keep && !stopping && !self.is_better_off_elsewhere(connection) {
             true => Next::Keep,
-            // Closing over bytes that nobody has read would reset the connection, and with it the answer.
+            // Closing over unread bytes would reset the connection, and lose the answer.
             false if !connection.input.is_empty() => Next::Linger,
             false => Next::Close,
         }
     }
 
-    /// The application raised, and nothing of an answer was sent.
+    /// Answers for an application that raised before any of its answer was sent.
     pub(crate) fn failed(&mut self, connection: Box<Connection>, error: Error, terms: Terms) {
         if forked::is_child() {
             return self.leave_to_parent(Some(error));
@@ -222,12 +222,12 @@ impl Engine<'_> {
         self.answer_plainly(connection, 500, terms, keep);
     }
 
-    /// Refuses what never became a request that the application could see. The connection closes: where the next request
-    /// would begin is not known.
+    /// Refuses bytes that never became a request for the application. The connection closes, because the next request's
+    /// start is unknown.
     pub(crate) fn refuse(&mut self, mut connection: Box<Connection>, status: u16) {
         if self.worker.log.borrow().is_on() {
             let peer = connection.peer;
-            // Where only the body is at fault, the head can be told.
+            // If only the body is at fault, the log shows the head.
             match &mut connection.stage {
                 Stage::Body(incoming) => match incoming.parts(&self.worker.settings.limits) {
                     Ok((head, _)) => self.log_begins(peer, Some(&head)),
@@ -239,8 +239,8 @@ impl Engine<'_> {
         self.answer_plainly(connection, status, Terms::REFUSAL, false);
     }
 
-    /// The watcher has refused a client: what the log has to say of it.
-    pub(crate) fn note_refused(&mut self, refused: &Refused) {
+    /// Logs a client that the watcher has refused.
+    pub(crate) fn note_refused(&mut self, refused: &RefusedClient) {
         if let Some(why) = &refused.why {
             self.complain_now_and_then(why);
         }
@@ -254,11 +254,11 @@ impl Engine<'_> {
         self.worker.log.borrow_mut().end(refused.status, refused.body_bytes);
     }
 
-    /// An answer of the server's own: the status in words.
+    /// Sends an answer of the server's own: the status in words.
     fn answer_plainly(&mut self, mut connection: Box<Connection>, status: u16, terms: Terms, keep: bool) {
         let next = match self.next(&connection, keep) {
             Next::Keep => Next::Keep,
-            // Something may still be coming in.
+            // More may still arrive.
             _ => Next::Linger,
         };
         let body_bytes = plain_answer(&mut self.out, &mut self.date, status, next, terms);
@@ -268,8 +268,8 @@ impl Engine<'_> {
         self.send_off(connection, next);
     }
 
-    /// Where a connection goes after what became of its answer. A client that has gone is no news; that an answer could
-    /// not be kept for a slow one is, once a second.
+    /// Returns the connection's next state after sending. A client that left is not reported; an answer that could not
+    /// be kept for a slow client is, once a second.
     pub(crate) fn after(&mut self, sent: std::io::Result<()>, next: Next) -> Next {
         let Err(error) = sent else { return next };
         if error.kind() == std::io::ErrorKind::Other && error.raw_os_error().is_none() {
@@ -278,8 +278,8 @@ impl Engine<'_> {
         Next::Abort
     }
 
-    /// The application has forked, and this is the child. Its copies of connections are dropped without a word, and it
-    /// leaves the loop: by the `exit` that has brought it here, or by an error.
+    /// Leaves the loop in a child that the application has forked: drops its copies of connections silently, and passes
+    /// on the `exit` or error that led here.
     pub(crate) fn leave_to_parent(&mut self, error: Option<Error>) {
         self.worker.log.borrow_mut().forget();
         if let Some(error) = error {
@@ -291,8 +291,8 @@ impl Engine<'_> {
         self.leave = self.leave.take().or_else(|| Some(other()));
     }
 
-    /// Writes an error of the application's to `rack.errors`; one that is no error, but wants to end the process, leaves
-    /// the loop.
+    /// Writes an application's error to `rack.errors`. An exception that wants to end the process leaves the loop
+    /// instead.
     pub(crate) fn report(&mut self, error: Error) {
         let exception = match error.error_type() {
             ErrorType::Exception(exception) => *exception,
@@ -321,7 +321,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Calls `close`, if the body has one. To be called once for each body.
+    /// Calls `close` on a body that has it. Call this once for each body.
     pub(crate) fn close_body(&mut self, body: VALUE) {
         if rb::is_plain_array(body) {
             return;
@@ -334,12 +334,12 @@ impl Engine<'_> {
     }
 }
 
-/// Writes an answer of the server's own into `out`: the status in words. Gives how many bytes its body has.
+/// Writes an answer of the server's own into `out`: the status in words. Returns the length of its body.
 pub(crate) fn plain_answer(out: &mut Vec<u8>, date: &mut DateLine, status: u16, next: Next, terms: Terms) -> u64 {
     let reason = encode::standard_reason(status);
     let length = reason.len() as u64 + 1;
     out.clear();
-    // The status and the fields are ours, and sound.
+    // The status and the fields are our own, and valid.
     let _ = encode::status_line(out, Version::Http11, status, None);
     out.extend_from_slice(date.now());
     if status == 405 {
@@ -364,7 +364,7 @@ pub(crate) fn plain_answer(out: &mut Vec<u8>, date: &mut DateLine, status: u16, 
     length
 }
 
-/// The three parts of an answer.
+/// Returns the three parts of an answer.
 pub(crate) fn triple(response: VALUE) -> Option<[VALUE; 3]> {
     if !rb::is_array(response) {
         return None;

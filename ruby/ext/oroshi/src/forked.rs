@@ -1,6 +1,6 @@
-//! Whether this process has forked another one since it serves: the application's doing. The child has copies of our
-//! sockets then, and a close here no longer ends a connection; it must be shut down too. And should the child come back
-//! from the application, it must leave all of that alone: clients, log and scoreboard are its parent's.
+//! Detects forks by the application. The child has copies of our sockets, so closing one here no longer ends the
+//! connection; it must be shut down too. If the child returns from the application, it must leave clients, log and
+//! scoreboard alone: they are its parent's.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -8,23 +8,23 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 static FORKED: AtomicBool = AtomicBool::new(false);
 static CHILD: AtomicBool = AtomicBool::new(false);
 
-/// From now on forks are noticed; those before do not count.
+/// Begins to detect forks; earlier ones do not count.
 pub(crate) fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the functions have the right type and do nothing that is not allowed between fork and what follows.
+        // SAFETY: the functions have the right type, and do only what is allowed around fork.
         unsafe { libc::pthread_atfork(None, Some(note), Some(note_child)) };
     });
     FORKED.store(false, Relaxed);
     CHILD.store(false, Relaxed);
 }
 
-/// Whether there was a fork.
+/// Whether the application has forked.
 pub(crate) fn has_forked() -> bool {
     FORKED.load(Relaxed)
 }
 
-/// Whether this is a process that was forked from the one that serves.
+/// Whether this process is a fork of the serving one.
 pub(crate) fn is_child() -> bool {
     CHILD.load(Relaxed)
 }

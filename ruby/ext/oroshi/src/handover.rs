@@ -1,7 +1,6 @@
-//! The queue by which a worker hands connections over to the others: messages on a pair of unix sockets that all processes
-//! share, each with the connection's socket (SCM_RIGHTS) and what is known of it. Whichever worker has nothing to do takes
-//! the next one, so it ends the wait behind a busy worker. What is in the queue survives every worker: the manager holds
-//! both ends.
+//! The queue by which workers hand connections over: messages on a pair of unix sockets that all processes share, each
+//! with the connection's socket (SCM_RIGHTS) and its state. Any idle worker takes the next one, so no connection waits
+//! for a busy worker. The queue survives every worker: the manager holds both ends.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -11,33 +10,34 @@ use crate::connection::Next;
 use crate::output::FileRest;
 use crate::socket::checked;
 
-/// What a connection waits for.
+/// The work that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Errand {
+pub(crate) enum Pending {
     /// Its next request, of which some bytes may be here.
     Request,
-    /// Its request, which is whole: its head, and the body as a file.
+    /// A whole request: its head, and the body as a file.
     Whole,
-    /// To be told 503: its request cannot be moved.
+    /// A 503: its request cannot be moved.
     Refusal,
-    /// The rest of its answer; then what is said here.
+    /// The rest of its answer, then this state.
     Rest(Next),
 }
 
-/// What is said of a connection.
+/// The state of a connection in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
-    pub(crate) errand: Errand,
+    pub(crate) pending: Pending,
     /// The number of its listener, the same in all workers.
     pub(crate) listener: u16,
-    /// Whether its socket is open in other processes, so that closing it must shut it down.
+    /// Whether its socket is open in other processes, so that it must be shut down.
     pub(crate) must_shut: bool,
-    /// Whether there was a request on it.
+    /// Whether it had a request.
     pub(crate) has_asked: bool,
-    /// When its time is over, in milliseconds of the coarse clock, which all processes share. Moving gives it no more.
+    /// Its deadline, in milliseconds of the coarse clock, which all processes share. Moving does not extend it.
     pub(crate) due_ms: u64,
-    /// What its client has left for a body or an answer, in microseconds: in the queue nobody reads it, so its time stands still.
-    pub(crate) patience_us: u64,
+    /// Time left for a body or an answer, in microseconds. Nobody reads it in the queue, so the time stands still
+    /// there.
+    pub(crate) deadline_left_us: u64,
 }
 
 /// A connection that another worker has handed over.
@@ -47,20 +47,20 @@ pub(crate) struct Handed {
     pub(crate) note: Note,
     /// Bytes of requests that were received.
     pub(crate) input: Vec<u8>,
-    /// What is left of its answer, or what has come of its request's body.
+    /// The rest of its answer, or the received part of its request's body.
     pub(crate) files: Vec<FileRest>,
 }
 
-/// The most bytes of requests that go with a connection. More than a head may have, and what is read at once behind it.
+/// Maximum bytes of requests that move with a connection: more than a head, and one read behind it.
 pub(crate) const MOST_INPUT: usize = 160 * 1024;
-/// The most files that go with a connection.
+/// Maximum number of files that move with a connection.
 const MOST_FILES: usize = 60;
 const FIXED_BYTES: usize = 24;
 const FILE_BYTES: usize = 17;
 const MOST_BYTES: usize = FIXED_BYTES + MOST_FILES * FILE_BYTES + MOST_INPUT;
 /// Words of ancillary data: its header, and a descriptor in every half.
 const CONTROL_WORDS: usize = 4 + MOST_FILES.div_ceil(2);
-/// What may wait in the queue, in bytes as the kernel counts them; it takes no more than `net.core.wmem_max`.
+/// Size of the queue in bytes as the kernel counts them; `net.core.wmem_max` limits it.
 static QUEUE_BYTES: i32 = 4 << 20;
 
 /// Both ends of the queue.
@@ -71,7 +71,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// To be made before the first fork.
+    /// Creates the queue, before the first fork.
     pub(crate) fn new() -> io::Result<Self> {
         let mut pair: [RawFd; 2] = [-1; 2];
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -79,7 +79,7 @@ impl Queue {
         checked(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()) } as isize)?;
         // SAFETY: descriptors that were just made.
         let [sending, receiving] = pair.map(|number| unsafe { OwnedFd::from_raw_fd(number) });
-        // SAFETY: a local of the size that is said. Without it the queue is shorter, not wrong.
+        // SAFETY: a local of the given size. Without it the queue is shorter, not wrong.
         unsafe {
             let size = size_of::<i32>() as u32;
             let bytes = (&raw const QUEUE_BYTES).cast();
@@ -88,26 +88,27 @@ impl Queue {
         Ok(Queue { sending, receiving })
     }
 
-    /// What is readable when a connection waits.
+    /// Returns the descriptor that is readable when a connection waits.
     pub(crate) fn number(&self) -> RawFd {
         self.receiving.as_raw_fd()
     }
 
-    /// Puts a connection into the queue. The caller's descriptors stay its own, to be closed.
+    /// Puts a connection into the queue. The caller closes its own descriptors.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` if the queue is full. Whatever the error, the connection is still the caller's alone.
+    /// `WouldBlock` if the queue is full. After any error the connection is still the caller's alone.
     pub(crate) fn send(&self, socket: RawFd, note: Note, input: &[u8], files: &[FileRest]) -> io::Result<()> {
         if input.len() > MOST_INPUT || files.len() > MOST_FILES {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let mut bytes = Vec::with_capacity(FIXED_BYTES + files.len() * FILE_BYTES + input.len());
-        bytes.extend_from_slice(&[errand_byte(note.errand), u8::from(note.must_shut) | u8::from(note.has_asked) << 1]);
+        bytes
+            .extend_from_slice(&[pending_byte(note.pending), u8::from(note.must_shut) | u8::from(note.has_asked) << 1]);
         bytes.extend_from_slice(&note.listener.to_le_bytes());
         bytes.extend_from_slice(&(files.len() as u32).to_le_bytes());
         bytes.extend_from_slice(&note.due_ms.to_le_bytes());
-        bytes.extend_from_slice(&note.patience_us.to_le_bytes());
+        bytes.extend_from_slice(&note.deadline_left_us.to_le_bytes());
         let mut descriptors = vec![socket];
         for rest in files {
             bytes.extend_from_slice(&rest.offset.to_le_bytes());
@@ -119,7 +120,7 @@ impl Queue {
         send_with_descriptors(self.sending.as_raw_fd(), &bytes, &descriptors)
     }
 
-    /// Waits until there may be room, for so many milliseconds at most.
+    /// Waits until there may be room, at most this many milliseconds.
     pub(crate) fn wait_for_room(&self, most_ms: i32) {
         let mut watch = libc::pollfd { fd: self.sending.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
         // SAFETY: one pollfd.
@@ -138,14 +139,15 @@ impl Queue {
         let socket = descriptors.next().ok_or_else(lost)?;
         let odd = || io::Error::from(io::ErrorKind::InvalidData);
         let (fixed, mut rest) = bytes[..length].split_first_chunk::<FIXED_BYTES>().ok_or_else(odd)?;
-        let [due_ms, patience_us] = [8, 16].map(|at| u64::from_le_bytes(std::array::from_fn(|byte| fixed[at + byte])));
+        let [due_ms, deadline_left_us] =
+            [8, 16].map(|at| u64::from_le_bytes(std::array::from_fn(|byte| fixed[at + byte])));
         let note = Note {
-            errand: errand_of(fixed[0]),
+            pending: pending_of(fixed[0]),
             must_shut: fixed[1] & 1 != 0,
             has_asked: fixed[1] & 2 != 0,
             listener: u16::from_le_bytes([fixed[2], fixed[3]]),
             due_ms,
-            patience_us,
+            deadline_left_us,
         };
         let count = u32::from_le_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]);
         let mut files = Vec::new();
@@ -160,25 +162,25 @@ impl Queue {
     }
 }
 
-fn errand_byte(errand: Errand) -> u8 {
-    match errand {
-        Errand::Request => 0,
-        Errand::Refusal => 1,
-        Errand::Rest(Next::Keep) => 2,
-        Errand::Rest(Next::Close | Next::Abort) => 3,
-        Errand::Rest(Next::Linger) => 4,
-        Errand::Whole => 5,
+fn pending_byte(pending: Pending) -> u8 {
+    match pending {
+        Pending::Request => 0,
+        Pending::Refusal => 1,
+        Pending::Rest(Next::Keep) => 2,
+        Pending::Rest(Next::Close | Next::Abort) => 3,
+        Pending::Rest(Next::Linger) => 4,
+        Pending::Whole => 5,
     }
 }
 
-fn errand_of(byte: u8) -> Errand {
+fn pending_of(byte: u8) -> Pending {
     match byte {
-        0 => Errand::Request,
-        2 => Errand::Rest(Next::Keep),
-        3 => Errand::Rest(Next::Close),
-        4 => Errand::Rest(Next::Linger),
-        5 => Errand::Whole,
-        _ => Errand::Refusal,
+        0 => Pending::Request,
+        2 => Pending::Rest(Next::Keep),
+        3 => Pending::Rest(Next::Close),
+        4 => Pending::Rest(Next::Linger),
+        5 => Pending::Whole,
+        _ => Pending::Refusal,
     }
 }
 
@@ -186,8 +188,8 @@ fn send_with_descriptors(socket: RawFd, bytes: &[u8], descriptors: &[RawFd]) -> 
     let mut control = [0_u64; CONTROL_WORDS];
     let data_bytes = size_of_val(descriptors) as u32;
     let mut piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: zeros are a valid msghdr; its pointers are to locals that outlive the call; the control buffer has room for
-    // as many descriptors as `send` lets through, and the alignment of a cmsghdr.
+    // SAFETY: zeros are a valid msghdr; its pointers are to locals that outlive the call; the control buffer has room
+    // for the descriptors that `send` allows, and the alignment of a cmsghdr.
     unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &raw mut piece;
@@ -208,8 +210,8 @@ fn receive_with_descriptors(socket: RawFd, bytes: &mut [u8]) -> io::Result<(usiz
     let mut control = [0_u64; CONTROL_WORDS];
     let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut descriptors = Vec::new();
-    // SAFETY: as above. The kernel says in the message how much of the control buffer it has filled, and the descriptors
-    // in it are new ones of this process.
+    // SAFETY: as above. The kernel writes into the message how much of the control buffer it has filled; the
+    // descriptors in it are new ones of this process.
     let length = unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &raw mut piece;
@@ -244,12 +246,12 @@ mod tests {
         file.write_all(b"0123456789").unwrap();
         let files = [FileRest::handed_over(file.into(), 4, 6, true)];
         let note = Note {
-            errand: Errand::Rest(Next::Linger),
+            pending: Pending::Rest(Next::Linger),
             listener: 513,
             must_shut: true,
             has_asked: true,
             due_ms: 1 << 40,
-            patience_us: 77,
+            deadline_left_us: 77,
         };
         queue.send(server.as_raw_fd(), note, b"GET / HT", &files).unwrap();
         drop((server, files));
@@ -270,9 +272,9 @@ mod tests {
 
     #[test]
     fn every_errand_is_read_back() {
-        let rests = [Next::Keep, Next::Close, Next::Linger].map(Errand::Rest);
-        for errand in rests.into_iter().chain([Errand::Request, Errand::Whole, Errand::Refusal]) {
-            assert_eq!(errand_of(errand_byte(errand)), errand);
+        let rests = [Next::Keep, Next::Close, Next::Linger].map(Pending::Rest);
+        for pending in rests.into_iter().chain([Pending::Request, Pending::Whole, Pending::Refusal]) {
+            assert_eq!(pending_of(pending_byte(pending)), pending);
         }
     }
 
@@ -281,12 +283,12 @@ mod tests {
         let queue = Queue::new().unwrap();
         let (_client, server) = UnixStream::pair().unwrap();
         let note = Note {
-            errand: Errand::Request,
+            pending: Pending::Request,
             listener: 0,
             must_shut: false,
             has_asked: false,
             due_ms: 0,
-            patience_us: 0,
+            deadline_left_us: 0,
         };
         let input = vec![b'x'; MOST_INPUT];
         let mut sent = 0;

@@ -1,7 +1,7 @@
-//! The head of an answer: from Rack's status and headers to bytes, and what they say about the body.
+//! The head of an answer: writes Rack's status and headers, and reads what they say about the body.
 //!
-//! The server's own fields are `Date`, `Connection`, and the framing when the application leaves it open. Nothing that
-//! the application gives can end a line early: such an answer is refused as a whole.
+//! The server adds `Date`, `Connection`, and the framing if the application leaves it open. An answer whose values
+//! could end a line early is refused as a whole.
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,16 +13,16 @@ use rb_sys::VALUE;
 use crate::clock::DateLine;
 use crate::rb;
 
-/// What the application's headers say, beyond the lines that were written.
+/// Facts in the application's headers, besides the written lines.
 #[derive(Debug)]
-pub(crate) struct Said {
+pub(crate) struct AppHeaders {
     /// Content-Length.
     pub(crate) length: Option<u64>,
     /// Transfer-Encoding: the body is framed already.
     pub(crate) coding: Option<Coding>,
     /// Connection lists `close`.
     pub(crate) close: bool,
-    /// `rack.hijack`: who is to be given the socket. Nil if nobody.
+    /// `rack.hijack`: the object that receives the socket, or nil.
     pub(crate) hijack: VALUE,
     date: bool,
 }
@@ -32,36 +32,36 @@ pub(crate) struct Said {
 pub(crate) enum Coding {
     /// `chunked`: the body ends by itself.
     Chunked,
-    /// Another: it ends when the connection does.
+    /// Another coding: the body ends with the connection.
     Other,
 }
 
 /// Why headers could not be written.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// They are not a Hash of Strings and Arrays of Strings: to be made one first.
+pub(crate) enum HeaderError {
+    /// They are not a Hash of Strings and Arrays of Strings: convert them first.
     Odd,
-    /// This must not be sent.
+    /// They must not be sent, for this reason.
     Bad(String),
 }
 
-/// How the end of an answer's body is told.
+/// How a client finds the end of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// By its length.
     Length(u64),
-    /// In chunks, by us.
+    /// In chunks, which the server writes.
     Chunked,
     /// By the close of the connection.
     Close,
-    /// As the application's Transfer-Encoding says; it frames the body itself.
+    /// As the application's Transfer-Encoding says: it frames the body itself.
     Own(Coding),
-    /// There is no body (1xx, 204, 304, and a HEAD whose length is not known).
+    /// There is no body (1xx, 204, 304, and a HEAD of unknown length).
     None,
 }
 
 impl Framing {
-    /// Whether only the close tells the end.
+    /// Whether only the close marks the end.
     pub(crate) fn needs_close(self) -> bool {
         matches!(self, Framing::Close | Framing::Own(Coding::Other))
     }
@@ -73,26 +73,26 @@ pub(crate) fn is_bodiless(status: u16) -> bool {
 }
 
 /// Writes the status line and the application's fields. `headers` is a Hash.
-pub(crate) fn begin(out: &mut Vec<u8>, status: u16, headers: VALUE) -> Result<Said, Refused> {
+pub(crate) fn begin(out: &mut Vec<u8>, status: u16, headers: VALUE) -> Result<AppHeaders, HeaderError> {
     if status == 200 {
         out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
     } else {
         encode::status_line(out, Version::Http11, status, None)
-            .map_err(|_| Refused::Bad(format!("the status is {status}; one of 100 to 999 can be sent")))?;
+            .map_err(|_| HeaderError::Bad(format!("the status is {status}; one of 100 to 999 can be sent")))?;
     }
-    let said = Said { length: None, coding: None, close: false, hijack: rb::NIL, date: false };
-    let mut scan = Scan { out, status, said, refused: None };
-    // SAFETY: a Hash. `field` does not raise, runs no Ruby code, and the argument lives in this frame.
+    let from_app = AppHeaders { length: None, coding: None, close: false, hijack: rb::NIL, date: false };
+    let mut scan = Scan { out, status, from_app, refused: None };
+    // SAFETY: a Hash. `field` does not raise and runs no Ruby code; the argument lives in this frame.
     unsafe { rb_sys::rb_hash_foreach(headers, Some(field), (&raw mut scan).expose_provenance() as VALUE) };
     match scan.refused {
         Some(refused) => Err(refused),
-        None => Ok(scan.said),
+        None => Ok(scan.from_app),
     }
 }
 
-/// Writes what follows from the framing, and the head's end.
-pub(crate) fn finish(out: &mut Vec<u8>, said: &Said, date: &mut DateLine, framing: Framing, end: End) {
-    if !said.date {
+/// Writes the framing's fields, and the end of the head.
+pub(crate) fn finish(out: &mut Vec<u8>, from_app: &AppHeaders, date: &mut DateLine, framing: Framing, end: End) {
+    if !from_app.date {
         out.extend_from_slice(date.now());
     }
     match framing {
@@ -108,22 +108,22 @@ pub(crate) fn finish(out: &mut Vec<u8>, said: &Said, date: &mut DateLine, framin
     encode::end_of_head(out);
 }
 
-/// What becomes of the connection, as the head tells it.
+/// The next state of the connection, as the head states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Close,
     Keep {
         http11: bool,
     },
-    /// 101: the application has said it.
+    /// 101: the application has written it.
     Switch,
 }
 
 struct Scan<'o> {
     out: &'o mut Vec<u8>,
     status: u16,
-    said: Said,
-    refused: Option<Refused>,
+    from_app: AppHeaders,
+    refused: Option<HeaderError>,
 }
 
 const CONTINUE: c_int = 0;
@@ -134,7 +134,7 @@ unsafe extern "C" fn field(name: VALUE, value: VALUE, scan: VALUE) -> c_int {
     let scan = unsafe { &mut *std::ptr::with_exposed_provenance_mut::<Scan<'_>>(scan as usize) };
     // A panic must not cross Ruby's frames.
     let done = catch_unwind(AssertUnwindSafe(|| scan.field(name, value)))
-        .unwrap_or_else(|_| Err(Refused::Bad("a defect of the server: a panic in writing the headers".to_owned())));
+        .unwrap_or_else(|_| Err(HeaderError::Bad("a defect of the server: a panic in writing the headers".to_owned())));
     match done {
         Ok(()) => CONTINUE,
         Err(refused) => {
@@ -145,9 +145,9 @@ unsafe extern "C" fn field(name: VALUE, value: VALUE, scan: VALUE) -> c_int {
 }
 
 impl Scan<'_> {
-    fn field(&mut self, name: VALUE, value: VALUE) -> Result<(), Refused> {
+    fn field(&mut self, name: VALUE, value: VALUE) -> Result<(), HeaderError> {
         if !rb::is_string(name) {
-            return Err(Refused::Odd);
+            return Err(HeaderError::Odd);
         }
         // SAFETY: a String of the Hash; no Ruby code runs here.
         let name = unsafe { rb::bytes(name) };
@@ -162,12 +162,12 @@ impl Scan<'_> {
             return Ok(());
         }
         if !rb::is_array(value) {
-            return Err(Refused::Odd);
+            return Err(HeaderError::Odd);
         }
         // SAFETY: as above.
         for &line in unsafe { rb::elements(value) } {
             if !rb::is_string(line) {
-                return Err(Refused::Odd);
+                return Err(HeaderError::Odd);
             }
             // SAFETY: as above.
             self.lines(name, unsafe { rb::bytes(line) })?;
@@ -175,11 +175,11 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// `rack.` names are messages to the server and are not sent.
-    fn for_the_server(&mut self, name: &[u8], value: VALUE) -> Result<(), Refused> {
+    /// Reads `rack.` names: messages to the server, which are not sent.
+    fn for_the_server(&mut self, name: &[u8], value: VALUE) -> Result<(), HeaderError> {
         match name {
-            b"rack.hijack" => self.said.hijack = value,
-            // Rack 3: what the connection becomes.
+            b"rack.hijack" => self.from_app.hijack = value,
+            // Rack 3: the connection's new protocol.
             b"rack.protocol" if rb::is_string(value) && self.status == 101 => {
                 // SAFETY: a String; no Ruby code runs here.
                 self.line("Upgrade", unsafe { rb::bytes(value) })?;
@@ -190,8 +190,8 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// One field with a value, or with several that Rack 2 has joined by line feeds.
-    fn lines(&mut self, name: &[u8], value: &[u8]) -> Result<(), Refused> {
+    /// Writes a field with one value, or with several that Rack 2 has joined by line feeds.
+    fn lines(&mut self, name: &[u8], value: &[u8]) -> Result<(), HeaderError> {
         let text = std::str::from_utf8(name).map_err(|_| bad_name(name))?;
         if memchr::memchr(b'\n', value).is_some() {
             return value
@@ -202,21 +202,21 @@ impl Scan<'_> {
         self.field_line(text, value)
     }
 
-    fn field_line(&mut self, name: &str, value: &[u8]) -> Result<(), Refused> {
+    fn field_line(&mut self, name: &str, value: &[u8]) -> Result<(), HeaderError> {
         match name.len() {
-            4 if name.eq_ignore_ascii_case("date") => self.said.date = true,
+            4 if name.eq_ignore_ascii_case("date") => self.from_app.date = true,
             10 if name.eq_ignore_ascii_case("connection") && self.status != 101 => {
                 let mut options = value.split(|&byte| byte == b',');
-                self.said.close |= options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"));
+                self.from_app.close |= options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"));
                 return Ok(());
             }
             14 if name.eq_ignore_ascii_case("content-length") => {
-                self.said.length = Some(length(value)?);
+                self.from_app.length = Some(length(value)?);
                 return Ok(());
             }
             17 if name.eq_ignore_ascii_case("transfer-encoding") => {
                 let chunked = value.trim_ascii().eq_ignore_ascii_case(b"chunked");
-                self.said.coding = Some(if chunked { Coding::Chunked } else { Coding::Other });
+                self.from_app.coding = Some(if chunked { Coding::Chunked } else { Coding::Other });
                 if is_bodiless(self.status) {
                     return Ok(());
                 }
@@ -226,22 +226,22 @@ impl Scan<'_> {
         self.line(name, value)
     }
 
-    fn line(&mut self, name: &str, value: &[u8]) -> Result<(), Refused> {
+    fn line(&mut self, name: &str, value: &[u8]) -> Result<(), HeaderError> {
         encode::header(self.out, name, value).map_err(|error| match error {
-            EncodeError::Value => Refused::Bad(format!("the value of the header {name:?} has a control character")),
+            EncodeError::Value => HeaderError::Bad(format!("the value of the header {name:?} has a control character")),
             _ => bad_name(name.as_bytes()),
         })
     }
 }
 
-fn bad_name(name: &[u8]) -> Refused {
-    Refused::Bad(format!("the header name \"{}\" is not a token", name.escape_ascii()))
+fn bad_name(name: &[u8]) -> HeaderError {
+    HeaderError::Bad(format!("the header name \"{}\" is not a token", name.escape_ascii()))
 }
 
 /// RFC 9110 section 8.6.
-fn length(value: &[u8]) -> Result<u64, Refused> {
+fn length(value: &[u8]) -> Result<u64, HeaderError> {
     let digits = std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     digits.and_then(|text| text.parse().ok()).ok_or_else(|| {
-        Refused::Bad(format!("Content-Length is \"{}\"; a number of bytes was expected", value.escape_ascii()))
+        HeaderError::Bad(format!("Content-Length is \"{}\"; a number of bytes was expected", value.escape_ascii()))
     })
 }

@@ -1,7 +1,7 @@
-//! Sockets that are given away: `rack.hijack` of the environment (full), `rack.hijack` of the answer (partial), and the
-//! stream of a body that responds to `call` (Rack 3).
+//! Gives sockets away: `rack.hijack` of the environment (full), `rack.hijack` of the answer (partial), and the stream
+//! of a body that responds to `call` (Rack 3).
 //!
-//! The object in the environment is made for each request and knows nothing; it is good as long as it is the present one's.
+//! The object in the environment is new for each request and has no state; it works only during that request.
 
 use std::os::fd::IntoRawFd as _;
 
@@ -14,7 +14,7 @@ use crate::present::too_late;
 use crate::rb;
 use crate::worker::active;
 
-/// `Oroshi::Native::Hijack#call`: gives the socket to the application; the server has nothing more to do with it.
+/// `Oroshi::Native::Hijack#call`: gives the socket to the application; the server leaves the connection.
 pub(crate) fn call(ruby: &Ruby, hijack: Value) -> Result<Value, Error> {
     let late = || too_late(ruby, "rack.hijack cannot be called any more");
     let worker = active().ok_or_else(late)?;
@@ -32,14 +32,14 @@ pub(crate) fn call(ruby: &Ruby, hijack: Value) -> Result<Value, Error> {
     };
     let io = as_io(ruby, *connection, poll)?;
     if env != 0 {
-        // SAFETY: the environment's Hash: the application that calls this has been given it.
+        // SAFETY: the environment's Hash, which the calling application holds.
         rb::protect(|| unsafe { rb_sys::rb_hash_aset(env, rb::interned("rack.hijack_io"), rb::raw(io)) })?;
     }
     Ok(io)
 }
 
-/// A connection's socket as Ruby's own kind of socket, out of the epoll set `poll`. Bytes that were read already are the
-/// first that it gives.
+/// Returns a connection's socket as a Ruby socket, removed from the epoll set `poll`. It first yields the bytes that
+/// were read already.
 pub(crate) fn as_io(ruby: &Ruby, mut connection: Connection, poll: i32) -> Result<Value, Error> {
     if connection.interest != Interest::None {
         remove_from(poll, connection.number());

@@ -1,21 +1,24 @@
 //! The native core of the oroshi gem: a worker that waits, parses, calls the Rack application and writes, all on Ruby's
-//! main thread. Beside it runs one thread, the watcher. During a long call it reads requests, hands them to other workers, and
-//! ends clients that drip. It starts after the fork, and a process that the application forks does without it.
+//! main thread. Beside it runs one thread, the watcher. During a long call it reads requests, hands them to other
+//! workers, and ends clients that send too slowly. It starts after the fork; a process that the application forks has
+//! none.
 //!
-//! **What it knows**: sockets, HTTP/1.1 (by `oroshi-http1`), Rack's rules on the wire. **What it does not know**: processes,
-//! signals but one, configuration, where listeners come from: that is Ruby's part (`ruby/lib/oroshi`).
+//! **It knows** sockets, HTTP/1.1 (by `oroshi-http1`), Rack's rules on the wire. **It does not know** processes,
+//! configuration, the source of listeners, nor signals, except one: these are Ruby's part (`ruby/lib/oroshi`).
 //!
 //! # Where to read
 //!
-//! 1. `worker`: what Ruby holds; `settings`: what it was told.
-//! 2. `engine`: the loop; `parking`: where connections go; `stopping`: its end; `accept`: where connections come from; `poll`, `socket`: the system calls; `connection`: what
-//!    waits for what; `watcher`: who reads connections while the application works;
-//!    `handover`: how requests get from a busy worker to an idle one; `crash`: and from one that ends.
+//! 1. `worker`: what Ruby holds; `settings`: its input; `stop`: how it ends.
+//! 2. `engine`: the loop; `parking`: a connection's next state; `stopping`: the end of the loop; `accept`: new
+//!    connections; `poll`, `socket`: the system calls; `connection`: the table of waiting connections; `watcher`: reads
+//!    connections while the application works; `handover`: moves requests from a busy worker to an idle one; `crash`:
+//!    and from one that crashes; `peers`, `waker`: wakes idle workers.
 //! 3. `exchange`: one request, from its bytes to the application and back.
 //! 4. `env`, `shapes`, `values`: the environment, and why it costs so little; `request`: its body.
-//! 5. `respond`, `head`, `output`: the answer; `budget`: what waits for clients; `patience`: for how long; `pressure`: who goes when there is no room; `stream`: one that comes piece by piece; `hijack`: sockets given away;
-//!    `present`: how Ruby objects reach the exchange that they belong to; `client_wait`: the few waits within it.
-//! 6. `scoreboard`, `overdue`, `title`, `log`: what others see of it.
+//! 5. `respond`, `head`, `output`: the answer; `budget`: limits of memory and descriptors; `progress_deadline`: limits
+//!    of time; `pressure`: which clients go when a limit is reached; `stream`: a body in pieces; `hijack`: sockets
+//!    given away; `present`: how Ruby objects reach their exchange; `client_wait`: the few waits within it.
+//! 6. `scoreboard`, `overdue`, `title`, `log`: what other processes see.
 //! 7. `rb`: Ruby's C interface, and the two rules that keep its use sound.
 
 mod accept;
@@ -35,11 +38,11 @@ mod log;
 mod output;
 mod overdue;
 mod parking;
-mod patience;
 mod peers;
 mod poll;
 mod present;
 mod pressure;
+mod progress_deadline;
 mod rb;
 mod request;
 mod respond;
@@ -47,14 +50,16 @@ mod scoreboard;
 mod settings;
 mod shapes;
 mod socket;
+mod stop;
 mod stopping;
 mod stream;
 mod title;
 mod values;
+mod waker;
 mod watcher;
 mod worker;
 
-/// What Ruby calls when it loads the library. The macro makes a public function without a doc comment.
+/// The entry point that Ruby calls. The macro makes a public function without a doc comment.
 mod entry {
     #![allow(missing_docs)]
 

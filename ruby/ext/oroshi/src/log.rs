@@ -1,8 +1,8 @@
-//! The access log: one line per answer, gathered in memory and written when much has gathered, before the worker waits,
-//! and at its end.
+//! The access log: one line per answer, collected in memory and written when much has collected, before the worker
+//! waits, and at its end.
 //!
-//! `common` and `combined` are what Apache and nginx call so. `json` is one object per line, which has the seconds that the
-//! request took, too. What a client sent is escaped: a line stays one line.
+//! `common` and `combined` are the formats of Apache and nginx. `json` is one object per line, which includes the
+//! seconds of the request. Client bytes are escaped: a line stays one line.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -11,10 +11,10 @@ use oroshi_words::date::{digits, month_name};
 
 use crate::clock;
 
-/// What a line looks like.
+/// The format of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// There is none.
+    /// No log.
     Off,
     /// `host - user [time] "request line" status bytes`
     Common,
@@ -25,7 +25,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// The format of this name.
+    /// Returns the format of this name.
     pub(crate) fn named(name: &str) -> Option<Self> {
         match name {
             "off" => Some(Format::Off),
@@ -37,16 +37,16 @@ impl Format {
     }
 }
 
-/// What is known of a request when it begins. Kept in one buffer per worker, for the request's own bytes are gone when it
-/// is answered.
+/// The facts of a request at its beginning. They live in one buffer per worker, because the request's bytes are gone
+/// when it is answered.
 #[derive(Debug, Default)]
 pub(crate) struct Entry {
     text: Vec<u8>,
-    /// Where each part ends in `text`: address, method, target, host, referer, agent.
+    /// Ends of the parts in `text`: address, method, target, host, referer, agent.
     ends: [usize; 6],
     http11: bool,
     began_us: u64,
-    /// Whether its line is still to be written.
+    /// Whether its line is not written yet.
     open: bool,
 }
 
@@ -75,18 +75,18 @@ pub(crate) struct AccessLog {
     format: Format,
     descriptor: RawFd,
     waiting: Vec<u8>,
-    /// Whether its reader was waited for in vain.
+    /// Whether the last wait for its reader was in vain.
     stuck: bool,
     entry: Entry,
     time: LocalTime,
 }
 
-/// With so many bytes gathered they are written.
+/// Collected bytes from which lines are written.
 const GATHERED_BYTES: usize = 64 * 1024;
-/// The status of a request that the server has not answered: its socket was given away, or the process ends.
+/// The status of a request without an answer: its socket was given away, or the process ends.
 pub(crate) const NO_ANSWER: u16 = 0;
-/// How long a reader of the log that falls behind is waited for, where the descriptor does not wait by itself.
-const PATIENCE_MS: i32 = 1000;
+/// How long to wait for a slow reader of the log, where the descriptor itself does not block.
+const MOST_WAIT_MS: i32 = 1000;
 
 impl AccessLog {
     pub(crate) fn new(format: Format, descriptor: RawFd) -> Self {
@@ -94,12 +94,12 @@ impl AccessLog {
         AccessLog { format, descriptor, waiting: Vec::new(), stuck: false, entry, time }
     }
 
-    /// Whether there is a log at all.
+    /// Whether there is a log.
     pub(crate) fn is_on(&self) -> bool {
         self.format != Format::Off
     }
 
-    /// A request has come. `parts`: address, method, target, host, referer, agent.
+    /// Begins the line of a request. `parts`: address, method, target, host, referer, agent.
     pub(crate) fn begin(&mut self, parts: [&[u8]; 6], http11: bool) {
         let entry = &mut self.entry;
         entry.text.clear();
@@ -112,7 +112,7 @@ impl AccessLog {
         entry.open = true;
     }
 
-    /// It was answered, with so many bytes of body. Without a request that has come this does nothing.
+    /// Ends the line, with the length of the answer's body. Does nothing without a begun line.
     pub(crate) fn end(&mut self, status: u16, body_bytes: u64) {
         if !std::mem::take(&mut self.entry.open) {
             return;
@@ -144,8 +144,8 @@ impl AccessLog {
         }
     }
 
-    /// Writes what has gathered. What a full disk, a closed pipe or a reader that has stopped does not take is lost, by
-    /// whole lines: a server serves on.
+    /// Writes the collected lines. Lines that a full disk, a closed pipe or a stalled reader does not take are lost
+    /// whole: the server goes on.
     pub(crate) fn flush(&mut self) {
         let mut written = 0;
         while written < self.waiting.len() {
@@ -159,7 +159,7 @@ impl AccessLog {
                 }
                 Err(_) => match io::Error::last_os_error().kind() {
                     io::ErrorKind::Interrupted => {}
-                    // One that has made us wait in vain is not waited for again before it reads.
+                    // After a wait in vain, it waits again only once the reader has read.
                     io::ErrorKind::WouldBlock if !self.stuck => self.stuck = !has_room(self.descriptor),
                     _ => break,
                 },
@@ -168,13 +168,13 @@ impl AccessLog {
         self.forget_lines(written);
     }
 
-    /// Drops everything that has gathered, and the request that has come.
+    /// Drops all collected lines, and the request that has begun.
     pub(crate) fn forget(&mut self) {
         self.waiting.clear();
         self.entry.open = false;
     }
 
-    /// Drops what has gathered, of which so many bytes are out, but for the rest of a line that is begun.
+    /// Drops the collected lines, of which this many bytes are written, except the rest of a begun line.
     fn forget_lines(&mut self, written: usize) {
         let in_line = written > 0 && self.waiting[written - 1] != b'\n';
         let rest = if in_line { &self.waiting[written..] } else { &[] };
@@ -184,11 +184,11 @@ impl AccessLog {
     }
 }
 
-/// Waits for room where lines go.
+/// Waits until the log's descriptor has room.
 fn has_room(descriptor: RawFd) -> bool {
     let mut watch = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
     // SAFETY: one pollfd.
-    unsafe { libc::poll(&raw mut watch, 1, PATIENCE_MS) == 1 }
+    unsafe { libc::poll(&raw mut watch, 1, MOST_WAIT_MS) == 1 }
 }
 
 fn clf_line(out: &mut Vec<u8>, entry: &Entry, time: &[u8], status: u16, body_bytes: u64) {
@@ -235,7 +235,7 @@ fn or_dash(text: &[u8]) -> &[u8] {
     if text.is_empty() { b"-" } else { text }
 }
 
-/// As nginx does: what could end the quotes or the line becomes `\xHH`.
+/// Escapes as nginx does: bytes that could end the quotes or the line become `\xHH`.
 fn escape(out: &mut Vec<u8>, text: &[u8]) {
     for &byte in text {
         match byte {
@@ -249,7 +249,7 @@ fn escape(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
-/// JSON is UTF-8: what is none becomes U+FFFD.
+/// Writes JSON text, which is UTF-8: other bytes become U+FFFD.
 fn json_text(out: &mut Vec<u8>, text: &[u8]) {
     for chunk in text.utf8_chunks() {
         for &byte in chunk.valid().as_bytes() {
@@ -289,7 +289,7 @@ pub(crate) fn number(out: &mut Vec<u8>, mut number: u64) {
     out.extend_from_slice(&text[start..]);
 }
 
-/// The time of day in the two forms of the log, written anew once per second.
+/// The time of day in the log's two formats, rewritten once per second.
 #[derive(Debug, Default)]
 struct LocalTime {
     unix_s: u64,
@@ -315,7 +315,7 @@ impl LocalTime {
         }
         self.unix_s = now;
         let now = now as libc::time_t;
-        // SAFETY: zeros are a valid tm, and both pointers are of locals.
+        // SAFETY: zeros are a valid tm, and both pointers are to locals.
         let local = unsafe {
             let mut local: libc::tm = std::mem::zeroed();
             libc::localtime_r(&raw const now, &raw mut local);

@@ -1,26 +1,26 @@
-//! Bytes of an answer on their way out.
+//! Sends the bytes of an answer.
 //!
-//! What the kernel takes at once goes straight from where it is. The rest of a short write is copied to native memory
-//! while there is room for it (`budget`), else to a temporary file, and goes out when epoll says so, while Ruby works on
-//! other requests. A file that the answer consists of stays a file.
+//! The kernel takes what it can directly from the source. The rest of a short write is copied to native memory while
+//! there is room (`budget`), else to a temporary file. It goes out when epoll reports room, while Ruby serves other
+//! requests. A file that is the answer's body stays a file.
 
 use std::io::{self, IoSlice, Write as _};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use crate::budget::{Descriptor, FILES, Held, MEMORY, has_room_for_file};
-use crate::patience::Patience;
+use crate::budget::{Descriptor, FILES, MEMORY, Reservation, has_room_for_file};
+use crate::progress_deadline::ProgressDeadline;
 use crate::request::{memory_file, unnamed_file};
 use crate::socket::{self, MOST_PIECES, is_for_later};
 
-/// What of an answer has not been sent yet: first the bytes, then the files.
+/// The unsent rest of an answer: first the bytes, then the files.
 #[derive(Debug)]
 pub(crate) struct Output {
     bytes: Vec<u8>,
     sent: usize,
-    held: Held,
+    held: Reservation,
     files: Vec<FileRest>,
-    /// The client's, from when something had to wait. Only counts while something waits.
-    pub(crate) patience: Patience,
+    /// The client's deadline, from the first wait. It counts only while something waits.
+    pub(crate) deadline: ProgressDeadline,
 }
 
 /// A part of a file that is still to be sent.
@@ -29,23 +29,23 @@ pub(crate) struct FileRest {
     pub(crate) file: OwnedFd,
     pub(crate) offset: u64,
     pub(crate) left: u64,
-    /// What of it counts as held; only a temporary file does, and only to one can be added.
-    held: Option<Held>,
+    /// Its reserved bytes, if it is a temporary file; only then bytes can be added.
+    held: Option<Reservation>,
     _counted: Descriptor,
 }
 
-/// Whether an answer may take more room than there is.
+/// Whether an answer may exceed the room there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// No: it fails then.
+    /// No: it then fails.
     Bounded,
-    /// Yes: whoever adds the pieces looks at [`Output::is_full`] after each.
+    /// Yes: the writer checks [`Output::is_full`] after each piece.
     Beyond,
 }
 
-/// A temporary file gets no larger, so that what was sent of a long answer is deleted before its end.
+/// Maximum size of a temporary file, so that sent parts of a long answer are deleted before its end.
 const SEGMENT_BYTES: u64 = 32 << 20;
-/// With less room than this there is none.
+/// Less room than this counts as none.
 const LEAST_ROOM: usize = 64 * 1024;
 
 impl Default for Output {
@@ -53,23 +53,24 @@ impl Default for Output {
         Output {
             bytes: Vec::new(),
             sent: 0,
-            held: Held::none(&MEMORY),
+            held: Reservation::none(&MEMORY),
             files: Vec::new(),
-            patience: Patience::default(),
+            deadline: ProgressDeadline::default(),
         }
     }
 }
 
 impl FileRest {
-    /// A file that is an answer's body.
+    /// Sends a file that is an answer's body.
     pub(crate) fn of_body(file: OwnedFd, length: u64) -> Self {
         FileRest { file, offset: 0, left: length, held: None, _counted: Descriptor::new() }
     }
 
-    /// A file that another worker has handed over. is_spill: a temporary one, which counts.
+    /// Returns a file that another worker has handed over. `is_spill`: a temporary file, which counts against the
+    /// budget.
     pub(crate) fn handed_over(file: OwnedFd, offset: u64, left: u64, is_spill: bool) -> Self {
         let held = is_spill.then(|| {
-            let mut held = Held::none(&FILES);
+            let mut held = Reservation::none(&FILES);
             held.grow_anyway(left as usize);
             held
         });
@@ -82,12 +83,12 @@ impl FileRest {
 }
 
 impl Output {
-    /// What another worker has handed over.
-    pub(crate) fn of_files(files: Vec<FileRest>, patience: Patience) -> Self {
-        Output { files, patience, ..Output::default() }
+    /// Returns the output that another worker has handed over.
+    pub(crate) fn of_files(files: Vec<FileRest>, deadline: ProgressDeadline) -> Self {
+        Output { files, deadline, ..Output::default() }
     }
 
-    /// Everything as files, so that another process can go on with it.
+    /// Converts everything to files, so that another process can continue.
     pub(crate) fn into_files(mut self) -> io::Result<Vec<FileRest>> {
         let mut files = std::mem::take(&mut self.files);
         if self.sent < self.bytes.len() {
@@ -104,31 +105,31 @@ impl Output {
         self.bytes.is_empty() && self.files.is_empty()
     }
 
-    /// How many bytes wait.
+    /// Returns the number of waiting bytes.
     pub(crate) fn waiting(&self) -> u64 {
         (self.bytes.len() - self.sent) as u64 + self.files.iter().map(|file| file.left).sum::<u64>()
     }
 
-    /// Whether there is no room to keep more, neither in memory nor in files.
+    /// Whether neither memory nor files have room for more.
     pub(crate) fn is_full(&self) -> bool {
         !(self.files.is_empty() && MEMORY.has_room(LEAST_ROOM) || FILES.has_room(LEAST_ROOM) && has_room_for_file())
     }
 
-    /// Whether the client has had its time for what waits.
+    /// Whether the client's deadline for the waiting bytes has passed.
     pub(crate) fn is_stuck(&self) -> bool {
-        !self.is_empty() && self.patience.is_over()
+        !self.is_empty() && self.deadline.is_over()
     }
 
-    /// Whether temporary files have some of what waits.
+    /// Whether temporary files hold some of the waiting bytes.
     pub(crate) fn has_spilled(&self) -> bool {
         self.files.iter().any(FileRest::is_spill)
     }
 
-    /// Sends `bytes`, and keeps what does not go out at once.
+    /// Sends `bytes`, and keeps the unsent rest.
     ///
     /// # Errors
     ///
-    /// Those of the socket; of a kind other than the socket's if the rest cannot be kept.
+    /// The socket's errors; an error of another kind if the rest cannot be kept.
     pub(crate) fn send_one(&mut self, socket: RawFd, bytes: &[u8]) -> io::Result<()> {
         let mut rest = bytes;
         while self.is_empty() && !rest.is_empty() {
@@ -142,7 +143,7 @@ impl Output {
         self.keep(rest, Room::Bounded)
     }
 
-    /// Sends `pieces`, one behind the other, and keeps what does not go out at once.
+    /// Sends `pieces` in order, and keeps the unsent rest.
     ///
     /// # Errors
     ///
@@ -189,7 +190,7 @@ impl Output {
         }
     }
 
-    /// Sends a head and a file behind it.
+    /// Sends a head, then a file.
     pub(crate) fn send_file(&mut self, socket: RawFd, head: &[u8], rest: FileRest) -> io::Result<()> {
         let sent = if self.is_empty() {
             match socket::send(socket, head, rest.left > 0) {
@@ -201,13 +202,13 @@ impl Output {
         };
         self.keep(&head[sent..], Room::Bounded)?;
         if self.is_empty() {
-            self.patience = Patience::begin();
+            self.deadline = ProgressDeadline::begin();
         }
         self.files.push(rest);
         self.flush(socket).map(|_| ())
     }
 
-    /// Sends what can be sent now. True: everything is out.
+    /// Sends what the socket takes now. True: everything is sent.
     pub(crate) fn flush(&mut self, socket: RawFd) -> io::Result<bool> {
         while self.sent < self.bytes.len() {
             match socket::send(socket, &self.bytes[self.sent..], !self.files.is_empty()) {
@@ -229,12 +230,13 @@ impl Output {
                 continue;
             }
             match socket::send_file(socket, rest.file.as_raw_fd(), rest.offset, rest.left) {
-                // The file was cut while it was sent. Its length was announced: only a broken connection tells the truth.
+                // The file was truncated while it was sent. Its length was announced, so only a broken connection tells
+                // the truth.
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(sent) => {
                     rest.offset += sent as u64;
                     rest.left -= sent as u64;
-                    self.patience.credit(sent as u64);
+                    self.deadline.credit(sent as u64);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
@@ -246,16 +248,16 @@ impl Output {
 
     fn has_moved(&mut self, sent: usize) {
         self.sent += sent;
-        self.patience.credit(sent as u64);
+        self.deadline.credit(sent as u64);
     }
 
-    /// Keeps bytes behind all that waits already.
+    /// Keeps bytes behind those that wait.
     fn keep(&mut self, bytes: &[u8], room: Room) -> io::Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
         if self.is_empty() {
-            self.patience = Patience::begin();
+            self.deadline = ProgressDeadline::begin();
         }
         if self.files.is_empty() && self.held.grow(bytes.len()) {
             self.bytes.extend_from_slice(bytes);
@@ -268,7 +270,8 @@ impl Output {
     fn spill(&mut self, bytes: &[u8], room: Room) -> io::Result<()> {
         if room == Room::Bounded && !FILES.has_room(bytes.len()) {
             let message = format!(
-                "an answer that its client does not read was cut off: AnswerFiles, {} bytes for all of a worker's, is used up",
+                "an answer that its client does not read was cut off: AnswerFiles, {} bytes for all of a worker's, is \
+                 used up",
                 FILES.most()
             );
             return Err(io::Error::other(message));
@@ -295,8 +298,8 @@ impl Output {
         Ok(())
     }
 
-    /// Gives back the room of what is out, once that is much: a peer that reads as fast as bytes are added may never
-    /// let the rest become empty.
+    /// Frees the memory of sent bytes once they are many: with a peer that reads as fast as bytes are added, the rest
+    /// may never become empty.
     fn forget_sent(&mut self) {
         if self.sent >= 64 * 1024 && self.sent >= self.bytes.len() / 2 {
             self.bytes.drain(..self.sent);
@@ -314,7 +317,7 @@ mod tests {
 
     use super::*;
 
-    /// What does not fit into memory goes to files, in order, and those end with what was sent.
+    /// Bytes that do not fit into memory go to files, in order; sent files are deleted.
     #[test]
     fn a_rest_without_room_in_memory_goes_through_files_in_order() {
         MEMORY.limit(4 << 20);
@@ -346,7 +349,7 @@ mod tests {
         let mut output = Output::default();
         let all = b"0123456789".repeat(100_000);
         output.send_one(server.as_raw_fd(), &all).unwrap();
-        let mut output = Output::of_files(output.into_files().unwrap(), Patience::begin());
+        let mut output = Output::of_files(output.into_files().unwrap(), ProgressDeadline::begin());
         let mut read = vec![0; all.len()];
         let mut at = 0;
         while at < all.len() {

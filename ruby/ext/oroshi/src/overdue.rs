@@ -1,10 +1,10 @@
-//! The 504 of a request that runs too long, sent by a signal handler: Ruby may be stuck in a loop, a query or in C.
+//! Sends the 504 of a request that runs too long, from a signal handler, because Ruby may be stuck in a loop, a query
+//! or C.
 //!
-//! The manager condemns a request in the scoreboard and sends SIGURG. The handler, on whatever thread the kernel
-//! picks, may meet the main thread anywhere. So the right to write to the client is one atomic word, which holds the
-//! request's serial while nobody has taken it: who swaps it writes, the other keeps its hands off. A handler that comes
-//! late finds another serial than the condemned one. The descriptor stays open until the main thread has taken the word,
-//! so the handler never writes to a number that means something else by then.
+//! The manager condemns a request in the scoreboard and sends SIGURG. The handler, on any thread, may interrupt the
+//! main thread anywhere. So the right to write to the client is one atomic word, which holds the request's serial until
+//! a side takes it: the side that swaps it writes. A late handler finds another serial than the condemned one. The
+//! descriptor stays open until the main thread has taken the word, so the handler never writes to a reused number.
 
 use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -12,20 +12,20 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize};
 
 use crate::scoreboard::Slot;
 
-/// Nobody is to be told anything.
+/// No request to answer.
 const NOBODY: u64 = 0;
-/// The handler writes its 504.
+/// The handler is writing its 504.
 const TELLING: u64 = u64::MAX - 1;
-/// The handler has written it, and ended the sending side.
+/// The handler has written it, and shut down the sending side.
 const TOLD: u64 = u64::MAX;
 
-/// One of the above, or a request's serial: the application works on it, and no byte of an answer is out.
+/// One of the above, or the serial of the request that the application works on, while no byte of its answer is sent.
 static RIGHT: AtomicU64 = AtomicU64::new(NOBODY);
 static SOCKET: AtomicI32 = AtomicI32::new(-1);
-/// How much of ANSWER that request is to be sent.
+/// Bytes of ANSWER to send to this request's client.
 static ANSWER_BYTES: AtomicUsize = AtomicUsize::new(0);
 static SLOT: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
-/// What Ruby had installed, called after ours.
+/// Ruby's own handler, called after ours.
 static RUBYS: AtomicPtr<libc::c_void> = AtomicPtr::new(ptr::null_mut());
 
 const ANSWER: &[u8] = b"HTTP/1.1 504 Gateway Timeout\r\nContent-Type: text/plain\r\nContent-Length: 16\r\n\
@@ -35,11 +35,11 @@ const BODY_BYTES: usize = 16;
 /// The signal that the manager sends.
 pub(crate) const SIGNAL: i32 = libc::SIGURG;
 
-/// Puts the handler before the one that Ruby has installed for [`SIGNAL`].
+/// Installs the handler before Ruby's for [`SIGNAL`].
 pub(crate) fn install(slot: &'static Slot) -> std::io::Result<()> {
     SLOT.store(ptr::from_ref(slot).cast_mut(), Release);
-    // SAFETY: zeros are a valid sigaction, and the handler has the type that SA_SIGINFO asks for and does only what is
-    // allowed in a signal handler.
+    // SAFETY: zeros are a valid sigaction; the handler has the type that SA_SIGINFO asks for, and does only what a
+    // signal handler may.
     unsafe {
         let mut before: libc::sigaction = std::mem::zeroed();
         crate::socket::checked(libc::sigaction(SIGNAL, ptr::null(), &raw mut before) as isize)?;
@@ -56,15 +56,15 @@ pub(crate) fn install(slot: &'static Slot) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The application is about to work on the request of this serial, which came from this connection. `head_only`: the answer has
-/// no body.
+/// Arms the handler for the request of this serial on this socket, before the application works on it. `head_only`: the
+/// answer has no body.
 pub(crate) fn arm(serial: u64, socket: i32, head_only: bool) {
     SOCKET.store(socket, Relaxed);
     ANSWER_BYTES.store(ANSWER.len() - if head_only { BODY_BYTES } else { 0 }, Relaxed);
     RIGHT.store(serial, Release);
 }
 
-/// Takes the right to write to the client. False: it was given a 504, and the connection is to be dropped.
+/// Takes the right to write to the client. False: it received a 504, and the connection must be dropped.
 pub(crate) fn claim() -> bool {
     let right = RIGHT.load(Acquire);
     if right == NOBODY {
@@ -73,7 +73,7 @@ pub(crate) fn claim() -> bool {
     if right < TELLING && RIGHT.compare_exchange(right, NOBODY, AcqRel, Acquire).is_ok() {
         return true;
     }
-    // The handler runs on another thread, for some microseconds at most.
+    // The handler runs on another thread, for at most some microseconds.
     while RIGHT.load(Acquire) == TELLING {
         std::hint::spin_loop();
     }
@@ -81,7 +81,7 @@ pub(crate) fn claim() -> bool {
     false
 }
 
-/// How many bytes of body the client was told that was given a 504 last.
+/// Returns the body bytes of the last 504.
 pub(crate) fn told_bytes() -> u64 {
     let head_bytes = ANSWER.len() - BODY_BYTES;
     ANSWER_BYTES.load(Relaxed).saturating_sub(head_bytes) as u64
@@ -95,8 +95,8 @@ extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
     if let Some((slot, serial)) = slot.and_then(|slot| Some((slot, slot.condemned()?))) {
         if RIGHT.compare_exchange(serial, TELLING, AcqRel, Acquire).is_ok() {
             let (socket, length) = (SOCKET.load(Relaxed), ANSWER_BYTES.load(Relaxed));
-            // SAFETY: the main thread neither writes to nor closes the socket before it has looked at RIGHT. Both
-            // calls are allowed in a signal handler, and neither blocks.
+            // SAFETY: the main thread neither writes to nor closes the socket before it has checked RIGHT. Both calls
+            // are allowed in a signal handler, and neither blocks.
             unsafe {
                 libc::send(socket, ANSWER.as_ptr().cast(), length, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
                 libc::shutdown(socket, libc::SHUT_WR);
@@ -106,7 +106,7 @@ extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
         }
         let rubys = RUBYS.load(Acquire);
         if rubys as usize != libc::SIG_DFL && rubys as usize != libc::SIG_IGN {
-            // SAFETY: what Ruby had installed as a handler; the two more arguments do no harm to one that takes one.
+            // SAFETY: the handler that Ruby had installed; one that takes one argument ignores the other two.
             let rubys: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) =
                 unsafe { std::mem::transmute(rubys) };
             rubys(signal, info, context);
@@ -131,7 +131,7 @@ mod tests {
         let (server, mut client) = UnixStream::pair().unwrap();
         let serial = slot.begin("GET", "/", true);
         slot.condemn(serial);
-        // The handler has seen that request condemned; by now the main thread has armed the next one.
+        // The handler has seen the first request condemned; by now the main thread has armed the next one.
         arm(serial + 1, server.as_raw_fd(), false);
         handler(SIGNAL, ptr::null_mut(), ptr::null_mut());
         assert!(claim() && claim() && !slot.has_told());
@@ -143,7 +143,7 @@ mod tests {
         client.read_to_end(&mut told).unwrap();
         assert_eq!(told, ANSWER);
 
-        // In the same test, because there is one right in a process. What answers HEAD has no body.
+        // In the same test, because a process has one such word. The answer to HEAD has no body.
         let (server, mut client) = UnixStream::pair().unwrap();
         arm(serial, server.as_raw_fd(), true);
         handler(SIGNAL, ptr::null_mut(), ptr::null_mut());

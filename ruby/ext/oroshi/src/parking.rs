@@ -1,4 +1,4 @@
-//! Where a connection goes when its answer is out, or when it has to wait: into the epoll set, to its end, or away.
+//! Moves connections on after their answer, or when they must wait: into the epoll set, to their end, or away.
 
 use crate::connection::{Connection, Next, Stage};
 use crate::engine::Engine;
@@ -9,7 +9,7 @@ use crate::socket;
 pub(crate) const LINGER_MS: u64 = 2000;
 
 impl Engine<'_> {
-    /// An answer is on its way: what of it is not out yet goes first, then the connection goes where it is to go.
+    /// Sends the rest of an answer, then moves the connection to its next state.
     pub(crate) fn send_off(&mut self, mut connection: Box<Connection>, next: Next) {
         if next == Next::Abort {
             return self.close(connection, next);
@@ -18,20 +18,21 @@ impl Engine<'_> {
             return self.settle(connection, next);
         }
         connection.stage = Stage::Writing(next);
-        connection.due_ms = connection.output.patience.over_ms();
+        connection.due_ms = connection.output.deadline.over_ms();
         self.turn(connection, Interest::Write);
     }
 
-    /// An answer is out.
+    /// Moves a connection on after its answer.
     pub(crate) fn settle(&mut self, mut connection: Box<Connection>, next: Next) {
-        // A unix socket's peer reads all that was sent whatever comes behind it; so who closes itself need not be asked there.
+        // A unix socket's peer can read all sent bytes even after a close, so a client that closes by itself need not
+        // be waited for.
         let asks = next == Next::Close && (connection.peer.is_some() || !connection.is_last);
         let next = if asks && socket::has_unread(connection.number()) { Next::Linger } else { next };
         match next {
             Next::Keep => {
                 connection.stage = Stage::Idle;
                 connection.due_ms = self.now_ms + self.worker.settings.keep_alive_ms;
-                let ready = (!connection.input.is_empty()).then(|| self.seat(&mut connection));
+                let ready = (!connection.input.is_empty()).then(|| self.token_of(&mut connection));
                 self.waiting.extend(ready);
                 self.turn(connection, Interest::Read);
             }
@@ -40,7 +41,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Ends the sending side, and waits for the peer's end for so long.
+    /// Shuts down the sending side, and waits this long for the peer's end.
     pub(crate) fn linger(&mut self, mut connection: Box<Connection>, most_ms: u64) {
         socket::shut_sending(connection.number());
         connection.stage = Stage::Lingering;
@@ -49,24 +50,24 @@ impl Engine<'_> {
         self.turn(connection, Interest::Read);
     }
 
-    /// Has a connection wait for bytes.
+    /// Waits for bytes on a connection.
     pub(crate) fn park(&mut self, connection: Box<Connection>) {
         self.turn(connection, Interest::Read);
     }
 
     fn turn(&mut self, mut connection: Box<Connection>, to: Interest) {
-        let token = self.seat(&mut connection);
+        let token = self.token_of(&mut connection);
         let is_new = connection.interest == Interest::None;
         if connection.interest != to {
             if self.poll.turn(connection.number(), token, connection.interest, to).is_err() {
-                // No room for another watch: this one cannot be served.
+                // The epoll set is full: this connection cannot be served.
                 return self.close(connection, Next::Abort);
             }
             connection.interest = to;
         }
         let listener = connection.listener;
         let has_more = connection.count_input();
-        self.watch.seats.put(connection);
+        self.watch.connections.put(connection);
         if is_new {
             self.let_others_accept(listener);
         }
@@ -75,13 +76,13 @@ impl Engine<'_> {
         }
     }
 
-    fn seat(&mut self, connection: &mut Connection) -> u64 {
-        match connection.seat {
+    fn token_of(&mut self, connection: &mut Connection) -> u64 {
+        match connection.token {
             Some(token) => token,
             None => {
-                let token = self.watch.seats.reserve();
-                self.worker.slot.keep(self.watch.seats.taken());
-                (connection.seat, self.fresh_seat) = (Some(token), Some(token));
+                let token = self.watch.connections.reserve();
+                self.worker.slot.keep(self.watch.connections.taken());
+                (connection.token, self.fresh_token) = (Some(token), Some(token));
                 token
             }
         }
@@ -91,8 +92,8 @@ impl Engine<'_> {
         self.watch.close(connection, next);
     }
 
-    /// Gives back the place of a connection that has gone, if it had one.
-    pub(crate) fn release(&mut self, seat: Option<u64>) {
-        self.watch.release(seat);
+    /// Releases the entry of a closed connection, if it had one.
+    pub(crate) fn release(&mut self, token: Option<u64>) {
+        self.watch.release(token);
     }
 }

@@ -1,20 +1,18 @@
-//! The other workers at the same listeners: whether one of them has less to look after, and how it is woken.
+//! Finds other workers with fewer connections, and wakes them.
 //!
-//! The kernel gives a new connection to whichever worker it likes. That is fine as long as a worker that takes it has nothing
-//! else; but whoever keeps connections and calls an application on its only thread makes them wait for each other. So a
-//! worker that keeps some leaves a new one to an idle worker that keeps fewer.
+//! The kernel gives a new connection to any worker. If that worker keeps other connections, and calls the application
+//! on its only thread, they make each other wait. So such a worker leaves the new connection to an idle worker that
+//! keeps fewer.
 
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use crate::scoreboard::{Scoreboard, State};
-use crate::socket::checked;
+use crate::waker::Waker;
 
-/// For so long a connection is left to others. Then, whatever has become of them, it is taken.
+/// How long a connection is left to others. Then this worker accepts it in any case.
 pub(crate) const LEFT_FOR: Duration = Duration::from_millis(1);
 
-/// All workers, and which of them this is.
+/// All workers, and this one's slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peers {
     board: Scoreboard,
@@ -26,10 +24,11 @@ impl Peers {
         Peers { board, own }
     }
 
-    /// The idle worker that keeps the fewest connections, if those are fewer than `connections`. Only workers with a bell count.
+    /// Returns the idle worker that keeps the fewest connections, if fewer than `connections`. Only workers with a
+    /// waker count.
     pub(crate) fn freer_than(&self, connections: usize) -> Option<usize> {
-        let slots = &self.board.all()[..self.board.bells().len()];
-        // From the next one on, so that not everybody thinks of the same.
+        let slots = &self.board.all()[..self.board.wakers().len()];
+        // Begins at the next slot, so that workers do not all choose the same one.
         let others = (1..=slots.len()).map(|step| (self.own + step) % slots.len()).filter(|&other| other != self.own);
         let idle = others.filter(|&other| slots[other].state() == State::Idle);
         idle.min_by_key(|&other| slots[other].kept()).filter(|&other| slots[other].kept() < connections)
@@ -37,45 +36,14 @@ impl Peers {
 
     /// Wakes a worker, so that it looks at the listeners.
     pub(crate) fn wake(&self, other: usize) {
-        self.board.bells()[other].ring();
+        self.board.wakers()[other].wake();
     }
 
-    /// What a worker watches to be woken by the others.
-    pub(crate) fn own_bell(&self) -> Option<&'static Bell> {
-        self.board.bells().get(self.own)
-    }
-}
-
-/// An eventfd: one worker's, rung by the others.
-#[derive(Debug)]
-pub(crate) struct Bell(OwnedFd);
-
-impl Bell {
-    pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: plain numbers.
-        let number = checked(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) } as isize)?;
-        // SAFETY: a descriptor that was just made.
-        Ok(Bell(unsafe { OwnedFd::from_raw_fd(number as RawFd) }))
-    }
-
-    pub(crate) fn number(&self) -> RawFd {
-        self.0.as_raw_fd()
-    }
-
-    fn ring(&self) {
-        // SAFETY: eight bytes of a local. It fails only at 2^64 - 1, and has rung then.
-        unsafe { libc::write(self.number(), (&raw const ONE).cast(), size_of::<u64>()) };
-    }
-
-    /// Forgets that it has rung.
-    pub(crate) fn quiet(&self) {
-        let mut count = 0_u64;
-        // SAFETY: room for eight bytes. It fails only if it has not rung.
-        unsafe { libc::read(self.number(), (&raw mut count).cast(), size_of::<u64>()) };
+    /// Returns the waker that this worker watches.
+    pub(crate) fn own_waker(&self) -> Option<&'static Waker> {
+        self.board.wakers().get(self.own)
     }
 }
-
-static ONE: u64 = 1;
 
 #[cfg(test)]
 mod tests {
@@ -104,17 +72,17 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_rings_until_it_is_quieted() {
+    fn a_worker_stays_woken_until_its_waker_is_cleared() {
         let board = board(2);
-        let rings = |slot: usize| {
-            let mut poll = libc::pollfd { fd: board.bells()[slot].number(), events: libc::POLLIN, revents: 0 };
+        let is_woken = |slot: usize| {
+            let mut poll = libc::pollfd { fd: board.wakers()[slot].number(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one pollfd.
             unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
         };
         Peers::new(board, 0).wake(1);
         Peers::new(board, 0).wake(1);
-        assert_eq!((rings(0), rings(1)), (false, true));
-        Peers::new(board, 1).own_bell().unwrap().quiet();
-        assert!(!rings(1));
+        assert_eq!((is_woken(0), is_woken(1)), (false, true));
+        Peers::new(board, 1).own_waker().unwrap().clear();
+        assert!(!is_woken(1));
     }
 }

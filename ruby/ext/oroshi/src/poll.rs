@@ -1,14 +1,14 @@
-//! The one epoll set of a worker: listeners, connections, the lifeline. Level-triggered.
+//! The epoll set of a worker: listeners, connections, the lifeline. Level-triggered.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::socket::checked;
 
-/// What is waited for on a connection.
+/// The event that a connection waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Interest {
-    /// Nothing: it is not in the set.
+    /// None: the connection is not in the set.
     #[default]
     None,
     /// Bytes, or the peer's end.
@@ -17,10 +17,10 @@ pub(crate) enum Interest {
     Write,
 }
 
-/// Something that is ready.
+/// A ready event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event {
-    /// What [`Poll::add`] was told.
+    /// The token given to [`Poll::add`].
     pub(crate) token: u64,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Poll {
     events: Vec<libc::epoll_event>,
 }
 
-/// As many events are taken at once: enough to spread the call's cost, few enough that new connections get their turn.
+/// Events per call: enough to spread its cost, few enough that new connections get their turn.
 const BATCH: usize = 64;
 
 impl Poll {
@@ -43,22 +43,22 @@ impl Poll {
         Ok(Poll { set, events: Vec::with_capacity(BATCH) })
     }
 
-    /// Adds a listener that other processes listen on too: one of them is woken, not all.
+    /// Adds a listener shared with other processes: the kernel wakes one of them, not all.
     pub(crate) fn add_listener(&self, descriptor: RawFd, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, descriptor, libc::EPOLLIN | libc::EPOLLEXCLUSIVE, token)
     }
 
-    /// Adds a descriptor that is to be read from.
+    /// Adds a descriptor to read from.
     pub(crate) fn add(&self, descriptor: RawFd, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, descriptor, libc::EPOLLIN | libc::EPOLLRDHUP, token)
     }
 
-    /// Takes a descriptor out. To be done before it is closed: a copy of it in a forked process would keep it in.
+    /// Removes a descriptor, before it is closed: a copy in a forked process would keep it in.
     pub(crate) fn remove(&self, descriptor: RawFd) {
         remove_from(self.number(), descriptor);
     }
 
-    /// Changes what a connection is waited for.
+    /// Changes the event that a connection waits for.
     pub(crate) fn turn(&self, descriptor: RawFd, token: u64, from: Interest, to: Interest) -> io::Result<()> {
         let events = match to {
             Interest::Read => libc::EPOLLIN | libc::EPOLLRDHUP,
@@ -75,12 +75,12 @@ impl Poll {
         }
     }
 
-    /// Takes what is ready, without waiting. Returns how much that is.
+    /// Takes the ready events without waiting. Returns their number.
     pub(crate) fn look(&mut self) -> io::Result<usize> {
         self.wait(0)
     }
 
-    /// Waits until something is ready, a signal comes or `timeout_ms` (-1: no limit) is over. To be called without the GVL.
+    /// Waits for an event, a signal, or `timeout_ms` (-1: no limit). Call it without the GVL.
     pub(crate) fn wait(&mut self, timeout_ms: i32) -> io::Result<usize> {
         self.events.clear();
         // SAFETY: the set's descriptor, and room for BATCH events.
@@ -96,17 +96,17 @@ impl Poll {
         Ok(ready)
     }
 
-    /// The tokens of some of what is ready, without taking anything: the next look finds it again.
+    /// Returns tokens of ready events without taking them: the next look finds them again.
     pub(crate) fn peek(&self) -> impl Iterator<Item = u64> {
         peek_at::<8>(self.number())
     }
 
-    /// An event of the last look or wait.
+    /// Returns an event of the last look or wait.
     pub(crate) fn event(&self, index: usize) -> Event {
         Event { token: self.events[index].u64 }
     }
 
-    /// The set's number, for [`remove_from`].
+    /// Returns the set's number, for [`remove_from`].
     pub(crate) fn number(&self) -> RawFd {
         self.set.as_raw_fd()
     }
@@ -116,7 +116,7 @@ impl Poll {
     }
 }
 
-/// The tokens of at most `SOME` of what is ready in a set that is known by its number; as [`Poll::peek`].
+/// Returns the tokens of at most `SOME` ready events in a set given by its number, like [`Poll::peek`].
 pub(crate) fn peek_at<const SOME: usize>(set: RawFd) -> impl Iterator<Item = u64> {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; SOME];
     // SAFETY: the set's descriptor, and room for SOME events.
@@ -124,7 +124,7 @@ pub(crate) fn peek_at<const SOME: usize>(set: RawFd) -> impl Iterator<Item = u64
     events.into_iter().take(usize::try_from(ready).unwrap_or(0)).map(|event| event.u64)
 }
 
-/// Takes a descriptor out of a set that is known by its number.
+/// Removes a descriptor from a set given by its number.
 pub(crate) fn remove_from(set: RawFd, descriptor: RawFd) {
     // It fails only if it was not in.
     let _ = control(set, libc::EPOLL_CTL_DEL, descriptor, 0, 0);

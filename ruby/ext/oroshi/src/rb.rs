@@ -1,8 +1,8 @@
-//! The raw half of Ruby's C interface: what the hot path needs and what magnus has no safe word for.
+//! The raw part of Ruby's C interface: what the hot path needs and magnus does not offer safely.
 //!
-//! Two rules keep this sound. A Ruby exception leaves by `longjmp`: whatever may raise is called inside [`protect`], in
-//! a closure without values that need dropping. And Ruby's collector looks at the machine's stack only: a `VALUE` in a
-//! `Vec` or a `Box` must also stand in [`Roots`].
+//! Two rules keep this sound. A Ruby exception leaves by `longjmp`: call whatever may raise inside [`protect`], in a
+//! closure without values that need dropping. Ruby's garbage collector looks only at the machine stack: a `VALUE` in a
+//! `Vec` or a `Box` must also be in [`Roots`].
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_long, c_void};
@@ -20,50 +20,50 @@ pub(crate) const TRUE: VALUE = rb_sys::Qtrue as VALUE;
 /// `false`.
 pub(crate) const FALSE: VALUE = rb_sys::Qfalse as VALUE;
 
-/// The interpreter. Everything in this crate runs on a thread of Ruby's.
+/// Returns the interpreter. Everything in this crate runs on a Ruby thread.
 pub(crate) fn ruby() -> Ruby {
-    // SAFETY: this crate starts no threads, and runs without the GVL only a system call (`without_gvl`).
+    // SAFETY: this crate starts no threads, and without the GVL runs only a system call (`without_gvl`).
     unsafe { Ruby::get_unchecked() }
 }
 
-/// A raw value for magnus.
+/// Converts a raw value for magnus.
 pub(crate) fn value(raw: VALUE) -> Value {
     // SAFETY: `raw` came from Ruby and is alive: callers hold it on the stack or in `Roots`.
     unsafe { Value::from_raw(raw) }
 }
 
-/// A new binary String. May raise NoMemoryError: no value that needs dropping may be alive in the caller's frames up
-/// to the next `protect`, or the process is as good as lost anyway.
+/// Returns a new binary String. May raise NoMemoryError: no frame up to the next `protect` may hold values that need
+/// dropping, or the process is as good as lost anyway.
 pub(crate) fn string(bytes: &[u8]) -> VALUE {
     // SAFETY: pointer and length belong to one slice, which Ruby copies.
     unsafe { rb_sys::rb_str_new(pointer(bytes), bytes.len() as c_long) }
 }
 
-/// The one frozen UTF-8 String with these bytes: what a literal under `frozen_string_literal` is, so that a look-up by
-/// such a literal ends at the comparison of two pointers.
+/// Returns the one frozen UTF-8 String with these bytes, the same as a literal's under `frozen_string_literal`: a
+/// look-up by such a literal compares only two pointers.
 pub(crate) fn interned(text: &str) -> VALUE {
-    // SAFETY: as for `string`; UTF-8 is always there.
+    // SAFETY: as for `string`; UTF-8 always exists.
     unsafe { rb_sys::rb_enc_interned_str(pointer(text.as_bytes()), text.len() as c_long, rb_sys::rb_utf8_encoding()) }
 }
 
-/// Where a slice's bytes are. Ruby looks at the word in which even an empty text begins: there must be one.
+/// Returns a slice's address. Ruby reads the word in which even an empty text begins, so it must exist.
 fn pointer(bytes: &[u8]) -> *const c_char {
     if bytes.is_empty() { c"".as_ptr() } else { bytes.as_ptr().cast() }
 }
 
-/// A frozen binary String, for values that many requests share.
+/// Returns a frozen binary String, for values that many requests share.
 pub(crate) fn frozen(bytes: &[u8]) -> VALUE {
     // SAFETY: a String that was just made may be frozen.
     unsafe { rb_sys::rb_obj_freeze(string(bytes)) }
 }
 
-/// A String with the bytes of a frozen one, unfrozen, sharing its memory until one of them changes.
+/// Returns an unfrozen String with the bytes of a frozen one, sharing its memory until one of them changes.
 pub(crate) fn shared(root: VALUE) -> VALUE {
     // SAFETY: `root` is a String, held in `Roots`.
     unsafe { rb_sys::rb_str_dup(root) }
 }
 
-/// The ID of a method name.
+/// Returns the ID of a method name.
 pub(crate) fn id(name: &std::ffi::CStr) -> ID {
     // SAFETY: a C string; Ruby keeps a copy.
     unsafe { rb_sys::rb_intern(name.as_ptr()) }
@@ -87,19 +87,19 @@ pub(crate) fn is_array(raw: VALUE) -> bool {
     unsafe { RB_TYPE_P(raw, ruby_value_type::RUBY_T_ARRAY) }
 }
 
-/// Whether a value is an Array with nothing added to it: neither a subclass nor methods of its own.
+/// Whether a value is a plain Array: neither of a subclass nor with methods of its own.
 pub(crate) fn is_plain_array(raw: VALUE) -> bool {
     // SAFETY: an Array is a heap object, which begins with RBasic.
     is_array(raw) && unsafe { (*(raw as *const RBasic)).klass == rb_sys::rb_cArray }
 }
 
-/// A small Integer's value.
+/// Returns a small Integer's value.
 pub(crate) fn fixnum(raw: VALUE) -> Option<i64> {
     // SAFETY: asked only of a fixnum.
     FIXNUM_P(raw).then(|| unsafe { FIX2LONG(raw) })
 }
 
-/// The bytes of a String.
+/// Returns the bytes of a String.
 ///
 /// # Safety
 ///
@@ -109,7 +109,7 @@ pub(crate) unsafe fn bytes<'a>(raw: VALUE) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(RSTRING_PTR(raw).cast(), RSTRING_LEN(raw) as usize) }
 }
 
-/// The elements of an Array.
+/// Returns the elements of an Array.
 ///
 /// # Safety
 ///
@@ -124,9 +124,9 @@ pub(crate) fn call(receiver: VALUE, method: ID, arguments: &[VALUE]) -> Result<V
     protect(|| call_raising(receiver, method, arguments))
 }
 
-/// Calls a method. May raise: to be used within `protect`.
+/// Calls a method. May raise: use it within `protect`.
 pub(crate) fn call_raising(receiver: VALUE, method: ID, arguments: &[VALUE]) -> VALUE {
-    // SAFETY: live values, and as many arguments as are said.
+    // SAFETY: live values, and the right number of arguments.
     unsafe { rb_sys::rb_funcallv(receiver, method, arguments.len() as c_int, arguments.as_ptr()) }
 }
 
@@ -136,7 +136,8 @@ pub(crate) fn responds(raw: VALUE, method: ID) -> Result<bool, Error> {
     protect(|| if unsafe { rb_sys::rb_respond_to(raw, method) } != 0 { TRUE } else { FALSE }).map(|it| it == TRUE)
 }
 
-/// Runs `function`, and gives an error if it raised, threw or was told to end. A panic in it goes on behind Ruby's frames.
+/// Runs `function`, and returns an error if it raised, threw or was told to end. A panic continues behind Ruby's
+/// frames.
 pub(crate) fn protect(mut function: impl FnMut() -> VALUE) -> Result<VALUE, Error> {
     let mut panic = None;
     let result = magnus::rb_sys::protect(|| {
@@ -151,8 +152,8 @@ pub(crate) fn protect(mut function: impl FnMut() -> VALUE) -> Result<VALUE, Erro
     }
 }
 
-/// Runs `function` while other Ruby threads may run. It must not touch Ruby. A signal, or a thread that wants this
-/// one to end, interrupts the system call in it; Ruby's own handlers run before this returns.
+/// Runs `function` while other Ruby threads may run. It must not touch Ruby. A signal, or a thread that wants this one
+/// to end, interrupts its system call; Ruby's handlers run before this returns.
 pub(crate) fn without_gvl<T>(mut function: impl FnMut() -> T) -> Result<T, Error> {
     struct Job<'f, T> {
         function: &'f mut dyn FnMut() -> T,
@@ -167,7 +168,7 @@ pub(crate) fn without_gvl<T>(mut function: impl FnMut() -> T) -> Result<T, Error
     let mut job = Job { function: &mut function, result: None };
     let pointer: *mut Job<'_, T> = &raw mut job;
     protect(|| {
-        // SAFETY: `run` has the type that Ruby asks for. RUBY_UBF_IO is the constant -1: interrupt the thread by a signal.
+        // SAFETY: `run` has the type that Ruby asks for. RUBY_UBF_IO is the constant -1: interrupt by a signal.
         unsafe {
             rb_sys::rb_thread_call_without_gvl(
                 Some(run::<T>),
@@ -181,7 +182,7 @@ pub(crate) fn without_gvl<T>(mut function: impl FnMut() -> T) -> Result<T, Error
     job.result.ok_or_else(|| Error::new(ruby().exception_runtime_error(), "the wait did not begin"))
 }
 
-/// The address of a function of Ruby's that not every version has.
+/// Returns the address of a Ruby function that not every version has.
 pub(crate) fn symbol(name: &std::ffi::CStr) -> Option<*mut c_void> {
     // SAFETY: a C string, looked up in what is loaded.
     let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -190,18 +191,18 @@ pub(crate) fn symbol(name: &std::ffi::CStr) -> Option<*mut c_void> {
 
 /// Values that the native side keeps: marked as long as their owner lives, and not moved.
 #[derive(Debug, Default)]
-pub(crate) struct Roots(UnsafeCell<Places>);
+pub(crate) struct Roots(UnsafeCell<RootSlots>);
 
-/// What [`Roots`] keeps.
+/// The values of [`Roots`], by slot.
 #[derive(Debug, Default)]
-struct Places {
+struct RootSlots {
     values: Vec<VALUE>,
-    /// Places whose value is not needed any more.
+    /// Slots without a value.
     free: Vec<usize>,
 }
 
 impl Roots {
-    /// Keeps a value; the number is its place.
+    /// Keeps a value; returns its slot.
     pub(crate) fn add(&self, raw: VALUE) -> usize {
         // SAFETY: one thread at a time (the GVL), and nothing below allocates from Ruby: no mark sees it half done.
         let all = unsafe { &mut *self.0.get() };
@@ -217,7 +218,7 @@ impl Roots {
         }
     }
 
-    /// Lets go of a value; its place is used again.
+    /// Releases a value; its slot is used again.
     pub(crate) fn release(&self, place: usize) {
         // SAFETY: as in `add`.
         let all = unsafe { &mut *self.0.get() };
@@ -225,29 +226,29 @@ impl Roots {
         all.free.push(place);
     }
 
-    /// Keeps another value in a place.
+    /// Replaces the value in a slot.
     pub(crate) fn set(&self, place: usize, raw: VALUE) {
         // SAFETY: as in `add`.
         unsafe { (&mut *self.0.get()).values[place] = raw };
     }
 
-    /// The value in a place.
+    /// Returns the value in a slot.
     pub(crate) fn get(&self, place: usize) -> VALUE {
         // SAFETY: as in `add`.
         unsafe { (&*self.0.get()).values[place] }
     }
 
-    /// To be called by the owner's mark function.
+    /// Marks all values, for the owner's mark function.
     pub(crate) fn mark(&self) {
-        // SAFETY: the collector runs between two uses of the above, never within one.
+        // SAFETY: the garbage collector runs between two uses of the above, never within one.
         for &raw in unsafe { &(&*self.0.get()).values } {
-            // SAFETY: a value that was alive when it was added, and has been marked ever since.
+            // SAFETY: the value was alive when it was added, and has been marked ever since.
             unsafe { rb_sys::rb_gc_mark(raw) };
         }
     }
 }
 
-/// The raw value of a magnus one.
+/// Returns the raw value of a magnus one.
 pub(crate) fn raw(value: impl AsRawValue) -> VALUE {
     value.as_raw()
 }

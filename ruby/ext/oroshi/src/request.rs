@@ -1,5 +1,5 @@
-//! The body of a request, gathered before the application is called: in memory while it is small and there
-//! is room (`budget`), in a file without a name beyond that. So a slow client costs no worker.
+//! Collects the body of a request before the application is called: in memory while it is small and there is room
+//! (`budget`), else in an unnamed file. So a slow client occupies no worker.
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom, Write as _};
@@ -10,16 +10,16 @@ use std::path::Path;
 
 use oroshi_http1::{DecodeError, Framing, Limits, RequestDecoder, RequestEvent, RequestHead};
 
-use crate::budget::{BODY_FILES, Descriptor, Held, MEMORY, has_room_for_file};
+use crate::budget::{BODY_FILES, Descriptor, MEMORY, Reservation, has_room_for_file};
 use crate::connection::{Connection, Stage};
 use crate::output::FileRest;
-use crate::patience::Patience;
+use crate::progress_deadline::ProgressDeadline;
 use crate::socket::{self, checked};
 
-/// A request whose body is on its way.
+/// A request whose body is arriving.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    /// The bytes of its head, to be read again when the body is there.
+    /// The bytes of its head, to decode again when the body is complete.
     head: Vec<u8>,
     pub(crate) spool: Spool,
 }
@@ -29,30 +29,30 @@ impl Incoming {
         Incoming { head: head.to_vec(), spool: Spool::new(memory_bytes) }
     }
 
-    /// The bytes of its head.
+    /// Returns the bytes of its head.
     pub(crate) fn head(&self) -> &[u8] {
         &self.head
     }
 
-    /// The bytes of the head, and what was gathered as a file, so that another process can go on with it. `None` where a new decoder
-    /// cannot: within a body in chunks.
+    /// Returns the bytes of the head, and the collected body as a file, so that another process can continue. `None`
+    /// within a chunked body, where a new decoder cannot.
     pub(crate) fn as_file(&mut self, limits: &Limits) -> Option<io::Result<(&[u8], FileRest)>> {
         let (head, _) = self.parts(limits).ok()?;
         let goes_on = matches!(head.framing, Framing::Length(_));
         goes_on.then(|| self.whole_as_file())
     }
 
-    /// The same of a body that is whole, whatever its framing.
+    /// Returns the same for a complete body, of any framing.
     pub(crate) fn whole_as_file(&self) -> io::Result<(&[u8], FileRest)> {
         let file = FileRest::of_body(self.spool.as_file()?, self.spool.length);
         Ok((&self.head, file))
     }
 
-    /// The head, and what was gathered.
+    /// Returns the head, and the collected body.
     ///
     /// # Errors
     ///
-    /// None: the head was read before. It is an error all the same, for nothing from the network may cause a panic.
+    /// None in practice, because the head was decoded before. But nothing from the network may cause a panic.
     pub(crate) fn parts(&mut self, limits: &Limits) -> Result<(RequestHead<'_>, &mut Spool), DecodeError> {
         match RequestDecoder::default().decode(limits, &mut &self.head[..])? {
             Some(RequestEvent::Head(head)) => Ok((head, &mut self.spool)),
@@ -61,21 +61,20 @@ impl Incoming {
     }
 }
 
-/// What becomes of a request whose head is here.
+/// The result of a request's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begun {
-    /// Its body is here, too, or it has none.
+    /// The body is complete, or there is none.
     Whole,
-    /// Its body gathers from now on.
+    /// The body is being collected from now on.
     Gathers,
-    /// It is refused with this status.
+    /// The request is refused with this status.
     Refused(u16),
     /// Nothing can be sent to its client.
     Gone,
 }
 
-/// Begins a request: `head_bytes` is its head, and `rest` is what follows. Changes the connection only where the body
-/// gathers.
+/// Begins a request: `head_bytes` is its head, followed by `rest`. Changes the connection only if it collects the body.
 #[inline]
 pub(crate) fn begin(
     connection: &mut Connection,
@@ -103,32 +102,32 @@ pub(crate) fn begin(
         return Begun::Gone;
     }
     connection.was_asked = false;
-    connection.patience = Patience::begin();
-    connection.due_ms = connection.patience.over_ms();
+    connection.deadline = ProgressDeadline::begin();
+    connection.due_ms = connection.deadline.over_ms();
     connection.stage = Stage::Body(Box::new(Incoming::new(head_bytes, memory_bytes)));
     Begun::Gathers
 }
 
-/// Tells a client that its body is wanted (RFC 9110 section 10.1.1). False: nothing can be sent to it.
+/// Asks a client for its body (RFC 9110 section 10.1.1). False: nothing can be sent to it.
 fn ask_for_body(connection: &Connection) -> bool {
     const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
     match socket::send(connection.number(), CONTINUE, false) {
         Ok(sent) => sent == CONTINUE.len(),
-        // The client has not read its last answer. It sends the body after a while even without being asked.
+        // The client has not read its last answer. It sends the body after a while even unasked.
         Err(error) => socket::is_for_later(&error),
     }
 }
 
-/// Why a body could not be gathered.
+/// Why a body could not be collected.
 #[derive(Debug)]
 pub(crate) enum BodyError {
-    /// The client's doing.
+    /// The client's error.
     Bad(DecodeError),
-    /// Ours: the file could not be written.
+    /// Our error: the file could not be written.
     Spool(io::Error),
 }
 
-/// Gathers what `input` holds of a body. True: it is complete; what is left of `input` belongs to the next request.
+/// Collects the body's bytes from `input`. True: the body is complete; the rest of `input` belongs to the next request.
 pub(crate) fn gather(
     decoder: &mut RequestDecoder,
     limits: &Limits,
@@ -139,15 +138,15 @@ pub(crate) fn gather(
         match decoder.decode(limits, input).map_err(BodyError::Bad)? {
             Some(RequestEvent::Data(data)) => spool.push(data).map_err(BodyError::Spool)?,
             Some(RequestEvent::End) => return Ok(true),
-            // Trailers have no place in Rack's environment.
+            // Rack's environment has no trailers.
             Some(_) => {}
             None => return Ok(false),
         }
     }
 }
 
-/// As [`gather`], but stops before the body's end, and before a defect: the thread that serves the request decodes those.
-/// True: it has stopped there.
+/// As [`gather`], but stops before the body's end and before a defect: the serving thread decodes those. True: it has
+/// stopped there.
 pub(crate) fn gather_up_to_end(
     decoder: &mut RequestDecoder,
     limits: &Limits,
@@ -162,21 +161,21 @@ pub(crate) fn gather_up_to_end(
                 (*decoder, *input) = (before, at);
                 return Ok(true);
             }
-            // Trailers have no place in Rack's environment.
+            // Rack's environment has no trailers.
             Ok(Some(_)) => {}
             Ok(None) => return Ok(false),
         }
     }
 }
 
-/// What follows a body in `input`, whose end the decoder meets next. `None`: something is wrong with that end.
+/// Returns the bytes behind a body in `input`, whose end the decoder meets next. `None`: that end is malformed.
 pub(crate) fn behind_end<'i>(decoder: &RequestDecoder, limits: &Limits, input: &'i [u8]) -> Option<&'i [u8]> {
     let (mut decoder, mut rest) = (decoder.clone(), input);
     let event = decoder.decode(limits, &mut rest);
     matches!(event, Ok(Some(RequestEvent::End))).then_some(rest)
 }
 
-/// Has a decoder that is within a body go on as if so many bytes of it had come. False: the body is no longer than that.
+/// Advances a decoder within a body by this many bytes. False: the body is no longer than that.
 pub(crate) fn skip(decoder: &mut RequestDecoder, limits: &Limits, bytes: u64) -> bool {
     static ANY: [u8; 1 << 16] = [0; 1 << 16];
     let mut left = bytes;
@@ -191,15 +190,15 @@ pub(crate) fn skip(decoder: &mut RequestDecoder, limits: &Limits, bytes: u64) ->
     true
 }
 
-/// Where a body gathers.
+/// The store of a collected body.
 #[derive(Debug)]
 pub(crate) struct Spool {
     memory_bytes: usize,
     memory: Vec<u8>,
-    held: Held,
+    held: Reservation,
     file: Option<File>,
-    /// What the file takes.
-    filed: Held,
+    /// The file's reserved bytes.
+    filed: Reservation,
     counted: Option<Descriptor>,
     length: u64,
 }
@@ -209,20 +208,20 @@ impl Spool {
         Spool {
             memory_bytes,
             memory: Vec::new(),
-            held: Held::none(&MEMORY),
+            held: Reservation::none(&MEMORY),
             file: None,
-            filed: Held::none(&BODY_FILES),
+            filed: Reservation::none(&BODY_FILES),
             counted: None,
             length: 0,
         }
     }
 
-    /// How much there is.
+    /// Returns the length.
     pub(crate) fn length(&self) -> u64 {
         self.length
     }
 
-    /// Whether so many bytes more have room: in memory, or in a temporary file.
+    /// Whether this many more bytes have room, in memory or a temporary file.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         if self.stays_in_memory(bytes) {
             return true;
@@ -231,12 +230,12 @@ impl Spool {
         BODY_FILES.has_room(bytes + moves) && (self.file.is_some() || has_room_for_file())
     }
 
-    /// Whether there can never be room for so many bytes more.
+    /// Whether this many more bytes can never have room.
     pub(crate) fn is_beyond(&self, bytes: u64) -> bool {
         self.length.saturating_add(bytes) > BODY_FILES.most().max(self.memory_bytes as u64)
     }
 
-    /// Whether a file has it.
+    /// Whether the body is in a file.
     pub(crate) fn is_filed(&self) -> bool {
         self.file.is_some()
     }
@@ -245,12 +244,12 @@ impl Spool {
         self.file.is_none() && self.length + bytes as u64 <= self.memory_bytes as u64 && MEMORY.has_room(bytes)
     }
 
-    /// The whole body, if it is in memory.
+    /// Returns the whole body, if it is in memory.
     pub(crate) fn memory(&self) -> &[u8] {
         &self.memory
     }
 
-    /// All of it as a file, from its start on.
+    /// Returns the whole body as a file, at its start.
     fn as_file(&self) -> io::Result<OwnedFd> {
         if let Some(file) = &self.file {
             return Ok(file.try_clone()?.into());
@@ -260,14 +259,14 @@ impl Spool {
         Ok(file.into())
     }
 
-    /// The file, if the body is in one, set back to its start.
+    /// Returns the file at its start, if the body is in one.
     pub(crate) fn take_file(&mut self) -> io::Result<Option<OwnedFd>> {
         let Some(mut file) = self.file.take() else { return Ok(None) };
         file.seek(SeekFrom::Start(0))?;
         Ok(Some(file.into()))
     }
 
-    /// Goes on with a file that another worker has filled, whose position is its end.
+    /// Continues with a file that another worker has filled, positioned at its end.
     pub(crate) fn adopt(&mut self, file: OwnedFd, length: u64) {
         self.file = Some(file.into());
         self.filed.grow_anyway(length as usize);
@@ -275,7 +274,7 @@ impl Spool {
         self.length = length;
     }
 
-    /// Takes over a whole body from another worker: copies a small one into memory, keeps a larger one in its file.
+    /// Takes over a complete body from another worker: copies a small one into memory, keeps a larger one in its file.
     pub(crate) fn take_over(&mut self, body: FileRest) -> io::Result<()> {
         if body.left > self.memory_bytes as u64 {
             self.adopt(body.file, body.left);
@@ -311,7 +310,7 @@ impl Spool {
     }
 }
 
-/// A file in memory, without a name.
+/// Creates an unnamed file in memory.
 pub(crate) fn memory_file() -> io::Result<File> {
     // SAFETY: a C string and a flag.
     let made = checked(unsafe { libc::memfd_create(c"oroshi".as_ptr(), libc::MFD_CLOEXEC) } as isize)?;
@@ -319,7 +318,7 @@ pub(crate) fn memory_file() -> io::Result<File> {
     Ok(unsafe { File::from_raw_fd(made as RawFd) })
 }
 
-/// A file that nobody else can open and that is gone with its last descriptor.
+/// Creates a file that nobody else can open and that is gone with its last descriptor.
 pub(crate) fn unnamed_file(folder: &Path) -> io::Result<File> {
     let mut path = folder.as_os_str().as_bytes().to_vec();
     path.push(0);
@@ -327,7 +326,7 @@ pub(crate) fn unnamed_file(folder: &Path) -> io::Result<File> {
     let made = unsafe { libc::open(path.as_ptr().cast(), libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC, 0o600) };
     let number = match checked(made as isize) {
         Ok(number) => number,
-        // The file system cannot do it: a name that goes again at once.
+        // The file system lacks O_TMPFILE: create a name, and remove it at once.
         Err(_) => {
             path.pop();
             path.extend_from_slice(b"/oroshi-XXXXXX\0");
@@ -351,7 +350,7 @@ mod tests {
 
     const HEAD: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
 
-    /// A decoder behind the head.
+    /// A decoder after the head.
     fn decoder(limits: &Limits) -> RequestDecoder {
         let mut decoder = RequestDecoder::default();
         assert!(matches!(decoder.decode(limits, &mut &HEAD[..]), Ok(Some(RequestEvent::Head(_)))));
@@ -368,7 +367,7 @@ mod tests {
             let mut rest = &bytes[..cut];
             let is_whole = gather_up_to_end(&mut decoder, &limits, &mut rest, &mut spool).unwrap();
             assert_eq!(is_whole, cut >= body.len(), "{cut}");
-            // What is left stands before all that comes.
+            // Unused bytes precede the next ones.
             let left = [rest, &bytes[cut..]].concat();
             let mut rest = &left[..];
             assert!(gather_up_to_end(&mut decoder, &limits, &mut rest, &mut spool).unwrap());

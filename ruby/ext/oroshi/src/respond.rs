@@ -1,7 +1,7 @@
-//! Sending what the application has answered.
+//! Sends the application's answer.
 //!
-//! An Array of Strings, which is what nearly every answer is in the end, leaves in one send together with its head.
-//! Everything else takes longer ways through protected calls: files by `to_path`, bodies by `each`, sockets given away.
+//! An Array of Strings, the final form of nearly every body, leaves in one send together with its head. Other bodies
+//! take protected calls: files by `to_path`, bodies by `each`, sockets given away.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read as _;
@@ -16,7 +16,7 @@ use crate::connection::{Connection, Next};
 use crate::engine::Engine;
 use crate::exchange::{Terms, triple};
 use crate::forked;
-use crate::head::{self, Coding, End, Framing, Refused, Said};
+use crate::head::{self, AppHeaders, Coding, End, Framing, HeaderError};
 use crate::hijack;
 use crate::output::{FileRest, Room};
 use crate::overdue;
@@ -26,15 +26,15 @@ use crate::stream::{Fault, Stream};
 /// Up to this many bytes, head and body are copied together and sent in one piece.
 const COPIED_BYTES: usize = 32 * 1024;
 
-/// How long a head may take to go out before the socket is given away.
+/// Limit for sending a head before the socket is given away.
 const HEAD_MS: u64 = 1000;
 
-/// An answer whose head is begun.
+/// An answer whose head has begun.
 #[derive(Debug)]
 struct Answer {
     status: u16,
     body: VALUE,
-    said: Said,
+    from_app: AppHeaders,
     terms: Terms,
 }
 
@@ -48,7 +48,7 @@ impl Engine<'_> {
                 self.failed(connection, error, terms);
             }
         }
-        // The answer's parts are alive as long as it is.
+        // The answer keeps its parts alive.
         std::hint::black_box(&response);
     }
 
@@ -58,35 +58,37 @@ impl Engine<'_> {
             self.misuse(format!("the application answered {}; [status, headers, body] was expected", inspect(response)))
         })?;
         let status = self.status(status)?;
-        let mut begun = Err(Refused::Odd);
+        let mut begun = Err(HeaderError::Odd);
         let mut plain = headers;
         if rb::is_hash(headers) {
             self.out.clear();
             begun = head::begin(&mut self.out, status, headers);
         }
-        if let Err(Refused::Odd) = begun {
+        if let Err(HeaderError::Odd) = begun {
             plain = rb::call(self.worker.known.oroshi, self.worker.known.plain_headers, &[headers])?;
             self.out.clear();
             begun = head::begin(&mut self.out, status, plain);
         }
-        let said = begun.map_err(|refused| match refused {
-            Refused::Bad(why) => self.misuse(why),
-            Refused::Odd => self.misuse(format!("the headers are {}; a Hash was expected", inspect(headers))),
+        let from_app = begun.map_err(|refused| match refused {
+            HeaderError::Bad(why) => self.misuse(why),
+            HeaderError::Odd => self.misuse(format!("the headers are {}; a Hash was expected", inspect(headers))),
         })?;
         std::hint::black_box(&plain);
         if status < 200 && !(status == 101 && terms.http11) {
             return Err(self.misuse(format!("the status is {status}, which ends no request; 200 to 999 does")));
         }
-        if status == 101 && said.hijack == rb::NIL && (terms.head_only || !rb::responds(body, self.worker.known.call)?)
+        if status == 101
+            && from_app.hijack == rb::NIL
+            && (terms.head_only || !rb::responds(body, self.worker.known.call)?)
         {
             let message = "the status is 101, but nobody takes the connection over; rack.hijack in the headers or a \
                            body with call was expected";
             return Err(self.misuse(message.to_owned()));
         }
-        Ok(Answer { status, body, said, terms })
+        Ok(Answer { status, body, from_app, terms })
     }
 
-    /// The status code that Rack was given: an Integer, or what becomes one.
+    /// Returns the status code: an Integer, or what converts to one.
     fn status(&self, given: VALUE) -> Result<u16, Error> {
         let number = match rb::fixnum(given) {
             Some(number) => number,
@@ -98,8 +100,8 @@ impl Engine<'_> {
     }
 
     fn send_answer(&mut self, connection: Box<Connection>, answer: &Answer) {
-        if answer.said.hijack != rb::NIL {
-            return self.give_away(connection, answer, Some(answer.said.hijack));
+        if answer.from_app.hijack != rb::NIL {
+            return self.give_away(connection, answer, Some(answer.from_app.hijack));
         }
         if answer.status == 101 {
             return self.give_away(connection, answer, None);
@@ -117,7 +119,7 @@ impl Engine<'_> {
 
     // The usual case.
 
-    /// `strings`: an Array. What in it is no String is sent as its `to_s`, as the servers do that applications come from.
+    /// Sends an Array. Elements that are no Strings are sent as their `to_s`, as other servers do.
     fn send_array(&mut self, connection: Box<Connection>, answer: &Answer, strings: VALUE) {
         // SAFETY: as below.
         if unsafe { rb::elements(strings) }.iter().all(|&element| rb::is_string(element)) {
@@ -132,7 +134,7 @@ impl Engine<'_> {
         }
     }
 
-    /// `strings`: an Array of Strings.
+    /// Sends an Array of Strings.
     fn send_strings(&mut self, connection: Box<Connection>, answer: &Answer, strings: VALUE) {
         // SAFETY: the answer's body, or an Array on the stack; no Ruby code runs while it is in use.
         let elements = unsafe { rb::elements(strings) };
@@ -144,7 +146,7 @@ impl Engine<'_> {
         if total > COPIED_BYTES {
             self.make_room_for_answer(total);
         }
-        let framing = answer.said.coding.map_or(Framing::Length(total as u64), Framing::Own);
+        let framing = answer.from_app.coding.map_or(Framing::Length(total as u64), Framing::Own);
         let (mut connection, next) = self.finish_head(connection, answer, framing);
         if !overdue::claim() {
             return self.told(connection);
@@ -158,35 +160,35 @@ impl Engine<'_> {
         } else {
             connection.output.send(connection.number(), std::iter::once(&self.out[..]).chain(bytes), Room::Bounded)
         };
-        if let Some(length) = answer.said.length.filter(|&length| length != total as u64) {
+        if let Some(length) = answer.from_app.length.filter(|&length| length != total as u64) {
             self.complain(&format!("Content-Length is {length}, but the body has {total} bytes; the latter was sent"));
         }
         let next = self.after(sent, next);
         self.send_off(connection, next);
     }
 
-    /// Ends the head, and says where the connection goes after the answer.
+    /// Ends the head, and returns the connection's next state.
     fn finish_head(
         &mut self,
         connection: Box<Connection>,
         answer: &Answer,
         framing: Framing,
     ) -> (Box<Connection>, Next) {
-        // A client of HTTP/1.0 cannot tell where chunks end.
+        // An HTTP/1.0 client cannot find the end of chunks.
         let lost = framing == Framing::Own(Coding::Chunked) && !answer.terms.http11;
-        let keep = answer.terms.keep && !answer.said.close && !framing.needs_close() && !lost;
+        let keep = answer.terms.keep && !answer.from_app.close && !framing.needs_close() && !lost;
         let next = self.next(&connection, keep);
         let end = if next == Next::Keep { End::Keep { http11: answer.terms.http11 } } else { End::Close };
-        head::finish(&mut self.out, &answer.said, &mut self.date, framing, end);
+        head::finish(&mut self.out, &answer.from_app, &mut self.date, framing, end);
         (connection, next)
     }
 
     fn send_head_only(&mut self, connection: Box<Connection>, answer: &Answer) {
         let bodiless = head::is_bodiless(answer.status);
-        let framing = match (answer.said.coding, answer.said.length) {
+        let framing = match (answer.from_app.coding, answer.from_app.length) {
             _ if bodiless => Framing::None,
             (Some(Coding::Chunked), _) => Framing::Own(Coding::Chunked),
-            // Not even a coding that ends with the connection needs it to: there is no body.
+            // Without a body, even a coding that ends with the connection need not close it.
             (Some(Coding::Other), _) => Framing::None,
             (None, Some(length)) => Framing::Length(length),
             (None, None) => array_length(answer.body).map_or(Framing::None, Framing::Length),
@@ -205,15 +207,15 @@ impl Engine<'_> {
 
     // The other cases.
 
-    /// An error means that nothing was sent, and the body is not closed yet.
+    /// Sends other bodies. An error means that nothing was sent, and the body is not closed yet.
     fn send_slowly(&mut self, connection: Box<Connection>, answer: &Answer) -> Result<(), (Box<Connection>, Error)> {
         let known = self.worker.known;
         let body = answer.body;
         let found = (|| -> Result<Found, Error> {
-            if answer.said.coding.is_none() {
+            if answer.from_app.coding.is_none() {
                 if rb::responds(body, known.to_path)?
                     && let Some(file) = open_regular(rb::call(body, known.to_path, &[])?)?
-                    && answer.said.length.is_none_or(|length| length == file.1)
+                    && answer.from_app.length.is_none_or(|length| length == file.1)
                 {
                     return Ok(Found::File(file.0, file.1));
                 }
@@ -239,7 +241,7 @@ impl Engine<'_> {
             Ok(Found::Array(strings)) => {
                 self.send_array(connection, answer, strings);
                 std::hint::black_box(&strings);
-                // In Rack 3, `to_ary` closes what it was called on.
+                // In Rack 3, `to_ary` closes its receiver.
                 if self.worker.settings.rack2 {
                     self.close_body(body);
                 }
@@ -257,7 +259,7 @@ impl Engine<'_> {
         }
         self.worker.log.borrow_mut().end(answer.status, length);
         let head_bytes = self.out.len();
-        // A small file is read into the head's packet; if that fails, sendfile will say why.
+        // A small file is read into the head's packet; if that fails, sendfile will report why.
         let small = head_bytes as u64 + length <= COPIED_BYTES as u64 && {
             self.out.resize(head_bytes + length as usize, 0);
             file.read_exact(&mut self.out[head_bytes..]).is_ok()
@@ -274,14 +276,14 @@ impl Engine<'_> {
     }
 
     fn send_each(&mut self, connection: Box<Connection>, answer: &Answer) {
-        let framing = match (answer.said.coding, answer.said.length) {
+        let framing = match (answer.from_app.coding, answer.from_app.length) {
             (Some(coding), _) => Framing::Own(coding),
             (None, Some(length)) => Framing::Length(length),
             (None, None) if answer.terms.http11 && self.worker.settings.chunked => Framing::Chunked,
             (None, None) => Framing::Close,
         };
         let (connection, next) = self.finish_head(connection, answer, framing);
-        let (seat, body) = (connection.seat, answer.body);
+        let (token, body) = (connection.token, answer.body);
         let number = {
             let mut present = self.worker.present.borrow_mut();
             present.connection = Some(connection);
@@ -291,7 +293,7 @@ impl Engine<'_> {
         let each = self.worker.known.each;
         let lent = self.watch.lend();
         let walked = rb::protect(|| {
-            // SAFETY: the block's function has the type that is asked for; the number is far below 2^62.
+            // SAFETY: the block's function has the required type; the number is far below 2^62.
             unsafe {
                 let number = rb_sys::macros::ULONG2NUM(number);
                 rb_sys::rb_block_call(body, each, 0, std::ptr::null(), Some(crate::stream::piece), number)
@@ -305,7 +307,7 @@ impl Engine<'_> {
         if forked::is_child() {
             return self.leave_to_parent(walked.err());
         }
-        let (Some(mut connection), Some(mut stream)) = (connection, stream) else { return self.release(seat) };
+        let (Some(mut connection), Some(mut stream)) = (connection, stream) else { return self.release(token) };
         let next = match (walked, &stream.fault) {
             (_, Some(Fault::Client)) => Next::Abort,
             (_, Some(Fault::Store(why))) => {
@@ -346,11 +348,11 @@ impl Engine<'_> {
         self.send_off(connection, next);
     }
 
-    /// Sends the head and hands the socket to `taker`, or as a stream to the body itself.
+    /// Sends the head, and gives the socket to `taker`, or as a stream to the body itself.
     fn give_away(&mut self, mut connection: Box<Connection>, answer: &Answer, taker: Option<VALUE>) {
         let known = self.worker.known;
-        let length = answer.said.length;
-        let framing = match (answer.said.coding, length) {
+        let length = answer.from_app.length;
+        let framing = match (answer.from_app.coding, length) {
             _ if answer.status == 101 || head::is_bodiless(answer.status) => Framing::None,
             (Some(coding), _) => Framing::Own(coding),
             (None, Some(length)) => Framing::Length(length),
@@ -358,8 +360,8 @@ impl Engine<'_> {
             (None, None) => Framing::Close,
         };
         let end = if answer.status == 101 { End::Switch } else { End::Close };
-        head::finish(&mut self.out, &answer.said, &mut self.date, framing, end);
-        let seat = connection.seat;
+        head::finish(&mut self.out, &answer.from_app, &mut self.date, framing, end);
+        let token = connection.token;
         let sent = overdue::claim() && {
             let number = connection.number();
             connection.output.send_one(number, &self.out).is_ok() && self.wait_until_sent(&mut connection)
@@ -375,7 +377,7 @@ impl Engine<'_> {
             Some(taker) => {
                 let called = rb::value(taker).funcall::<_, _, Value>("call", (io,));
                 if called.is_err() {
-                    // It has no owner then.
+                    // The socket has no owner then.
                     io.funcall::<_, _, Value>("close", ())?;
                 }
                 called
@@ -397,13 +399,13 @@ impl Engine<'_> {
         if let Err(error) = given {
             self.report(error);
         }
-        self.release(seat);
+        self.release(token);
         self.close_body(answer.body);
     }
 
-    /// Waits, which is never needed for a head alone, until everything is out.
+    /// Waits until everything is sent. A head alone never needs it.
     fn wait_until_sent(&mut self, connection: &mut Connection) -> bool {
-        // It has room, unless the client takes nothing of the answers before it.
+        // There is room, unless the client does not read earlier answers.
         let timeout_ms = self.worker.settings.timeout_ms.min(HEAD_MS);
         loop {
             match connection.output.flush(connection.number()) {
@@ -430,7 +432,7 @@ impl Engine<'_> {
         }
     }
 
-    /// The client was given a 504 while the application worked.
+    /// Ends the exchange of a client that received a 504 during the application's call.
     pub(crate) fn told(&mut self, connection: Box<Connection>) {
         self.worker.log.borrow_mut().end(504, overdue::told_bytes());
         self.close(connection, Next::Close);
@@ -441,7 +443,7 @@ impl Engine<'_> {
     }
 }
 
-/// What a body turned out to be.
+/// The form of a body.
 enum Found {
     File(File, u64),
     Array(VALUE),
@@ -449,8 +451,8 @@ enum Found {
     Call,
 }
 
-/// The total length of an Array of Strings, `None` if it is empty (an answer to HEAD often is: it says nothing then) or
-/// something else.
+/// Returns the total length of an Array of Strings. `None` if it is empty (as for many answers to HEAD) or something
+/// else.
 fn array_length(body: VALUE) -> Option<u64> {
     if !rb::is_plain_array(body) {
         return None;
@@ -464,8 +466,8 @@ fn array_length(body: VALUE) -> Option<u64> {
     Some(elements.iter().map(|&element| unsafe { rb::bytes(element) }.len() as u64).sum())
 }
 
-/// The file that a body's `to_path` names, if it is one that can be read: else `each` will tell. A pipe would keep us waiting for whoever
-/// writes to it, and is none; nor is one without a length, as those of /proc are, whatever is in them.
+/// Opens the file that a body's `to_path` names, if it is regular and has a length; otherwise `each` serves it. A pipe
+/// would wait for its writer, and files in /proc have no length.
 fn open_regular(path: VALUE) -> Result<Option<(File, u64)>, Error> {
     if path == rb::NIL {
         return Ok(None);
@@ -481,7 +483,7 @@ fn open_regular(path: VALUE) -> Result<Option<(File, u64)>, Error> {
     Ok(opened.unwrap_or(None))
 }
 
-/// What something is, for a log: no more of it than is needed to recognise it.
+/// Describes a value for a log, shortened.
 fn inspect(raw: VALUE) -> String {
     const MOST: usize = 60;
     let value = rb::value(raw);

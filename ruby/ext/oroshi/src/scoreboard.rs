@@ -1,5 +1,5 @@
-//! What each worker does, in memory that the manager and its workers share: plain stores here, plain loads there, no
-//! call in between. So the manager sees a request that is stuck even when its worker's Ruby is.
+//! The state of each worker, in memory that the manager and its workers share. Plain stores and loads, no calls: so the
+//! manager sees a stuck request even when the worker's Ruby is stuck.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, fence};
@@ -8,16 +8,16 @@ use magnus::{Error, RArray, RHash, Ruby};
 
 use crate::clock;
 use crate::handover::Queue;
-use crate::peers::Bell;
+use crate::waker::Waker;
 
-/// Bytes of a request line that are kept.
+/// Bytes kept of a request line.
 pub(crate) const REQUEST_BYTES: usize = 256;
 
-/// What a worker does at the moment.
+/// The activity of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// No worker, or none that has said anything.
+    /// No worker, or none that has reported.
     Empty,
     /// It exists and does not accept yet.
     Starting,
@@ -25,16 +25,16 @@ pub(crate) enum State {
     Idle,
     /// The application works on a request.
     App,
-    /// An answer is sent.
+    /// An answer is being sent.
     Writing,
-    /// It was told to stop and ends what it has begun.
+    /// It was told to stop and finishes what it has begun.
     Stopping,
 }
 
 impl State {
     const ALL: [State; 6] = [State::Empty, State::Starting, State::Idle, State::App, State::Writing, State::Stopping];
 
-    /// Whether a worker in this state takes connections, now or when it comes to it.
+    /// Whether a worker in this state accepts connections, now or later.
     pub(crate) fn serves(self) -> bool {
         matches!(self, State::Idle | State::App | State::Writing)
     }
@@ -44,28 +44,28 @@ impl State {
     }
 }
 
-/// A worker's part: 512 bytes. The worker writes all of it but `condemned`.
+/// One worker's part: 512 bytes. The worker writes all of it except `condemned`.
 #[derive(Debug)]
 #[repr(C, align(512))]
 pub(crate) struct Slot {
     /// Odd while the request line changes.
     version: AtomicU32,
     state: AtomicU8,
-    /// Whether the present request's client was given a 504.
+    /// Whether the current request's client received a 504.
     told: AtomicBool,
     pid: AtomicI32,
     requests: AtomicU64,
     /// Counts requests from 1; 0 between requests.
     serial: AtomicU64,
-    /// When the present request began, in milliseconds of the monotonic clock.
+    /// Start of the current request, in milliseconds of the monotonic clock.
     began_ms: AtomicU64,
-    /// Since when the worker waits for the present request's client, on the same clock; 0 if it does not.
+    /// Since when the worker waits for the current request's client, on the same clock; 0 if it does not.
     waits_since_ms: AtomicU64,
-    /// How many connections the worker keeps.
+    /// Connections that the worker keeps.
     kept: AtomicU32,
-    /// How many it has handed over to others.
+    /// Connections that it has handed over.
     handed_over: AtomicU32,
-    /// The serial of the request that is to be ended with a 504, which the manager has chosen.
+    /// The serial of the request that the manager wants ended with a 504.
     condemned: AtomicU64,
     request_bytes: AtomicU32,
     request: [AtomicU8; REQUEST_BYTES],
@@ -83,27 +83,27 @@ impl Slot {
         *State::ALL.get(state).unwrap_or(&State::Empty)
     }
 
-    /// The worker keeps so many connections now.
+    /// Sets the number of kept connections.
     pub(crate) fn keep(&self, connections: usize) {
         self.kept.store(connections as u32, Relaxed);
     }
 
-    /// How many connections the worker keeps.
+    /// Returns the number of kept connections.
     pub(crate) fn kept(&self) -> usize {
         self.kept.load(Relaxed) as usize
     }
 
-    /// The worker has handed a connection over.
+    /// Counts a connection handed over.
     pub(crate) fn has_handed_over(&self) {
         self.handed_over.fetch_add(1, Relaxed);
     }
 
-    /// The present request's serial; 0 between requests.
+    /// Returns the current request's serial; 0 between requests.
     pub(crate) fn serial(&self) -> u64 {
         self.serial.load(Acquire)
     }
 
-    /// How many requests there were.
+    /// Returns the number of requests.
     pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Relaxed)
     }
@@ -112,7 +112,7 @@ impl Slot {
         self.pid.store(pid, Relaxed);
     }
 
-    /// A request begins. Returns its serial.
+    /// Begins a request. Returns its serial.
     pub(crate) fn begin(&self, method: &str, target: &str, http11: bool) -> u64 {
         let serial = self.requests.load(Relaxed) + 1;
         let version = self.version.load(Relaxed);
@@ -133,57 +133,57 @@ impl Slot {
         serial
     }
 
-    /// The request is over.
+    /// Ends the request.
     pub(crate) fn end(&self) {
         self.serial.store(0, Release);
     }
 
-    /// How long the application has had the present request, without what it has waited for its client, in milliseconds.
+    /// Returns the application's time on the current request without waits for its client, in milliseconds.
     pub(crate) fn worked_ms(&self) -> u64 {
         clock::coarse_ms().saturating_sub(self.began_ms.load(Relaxed))
     }
 
-    /// From now on the client is waited for: that time is not the application's.
+    /// Begins a wait for the client, which is not the application's time.
     pub(crate) fn client_wait_begins(&self) {
         self.waits_since_ms.store(clock::coarse_ms(), Release);
     }
 
-    /// The client is not waited for any more: the request began as much later as the wait took.
+    /// Ends the wait, and moves the request's start by its length.
     pub(crate) fn client_wait_ends(&self) {
         let waited_ms = clock::coarse_ms().saturating_sub(self.waits_since_ms.load(Relaxed));
         self.began_ms.store(self.began_ms.load(Relaxed) + waited_ms, Relaxed);
-        // Behind the new begin, so that no reader takes the time waited for the application's.
+        // After the new start, so that no reader counts the wait as the application's time.
         self.waits_since_ms.store(0, Release);
     }
 
-    /// The serial of the present request, if the manager wants it to be ended. Safe in a signal handler.
+    /// Returns the current request's serial, if the manager wants it ended. Safe in a signal handler.
     pub(crate) fn condemned(&self) -> Option<u64> {
         let serial = self.serial.load(Acquire);
         (serial != 0 && self.condemned.load(Acquire) == serial).then_some(serial)
     }
 
-    /// The manager wants the request of this serial to be ended.
+    /// Has the request of this serial ended.
     pub(crate) fn condemn(&self, serial: u64) {
         self.condemned.store(serial, Release);
     }
 
-    /// Whether the present request's client was given a 504.
+    /// Whether the current request's client received a 504.
     pub(crate) fn has_told(&self) -> bool {
         self.told.load(Acquire)
     }
 
-    /// Notes that the client was given its 504. Safe in a signal handler.
+    /// Notes that the client received its 504. Safe in a signal handler.
     pub(crate) fn tell(&self) {
         self.told.store(true, Release);
     }
 
-    /// The present request: serial, how long the application has had it, its line. `None` between requests.
+    /// Returns the current request: serial, the application's time, request line. `None` between requests.
     pub(crate) fn present(&self) -> Option<(u64, f64, String)> {
         let serial = self.serial.load(Acquire);
         if serial == 0 {
             return None;
         }
-        // The writer is another process and never waits: try again a few times, then take what is there.
+        // The writer is another process and never waits: retry a few times, then take the bytes there are.
         let mut line = Vec::new();
         for _ in 0..100 {
             let version = self.version.load(Acquire);
@@ -210,13 +210,13 @@ impl Slot {
         for number in [&self.requests, &self.serial, &self.began_ms, &self.waits_since_ms, &self.condemned] {
             number.store(0, Relaxed);
         }
-        // A worker that was killed may have left it odd.
+        // A killed worker may have left it odd.
         self.version.store(0, Relaxed);
         self.told.store(false, Relaxed);
         self.request_bytes.store(0, Release);
     }
 
-    /// Writes as much as there is room for, and returns where it ends.
+    /// Writes as many bytes as there is room for, and returns their end.
     fn write(&self, at: usize, bytes: &[u8]) -> usize {
         let count = bytes.len().min(REQUEST_BYTES - at);
         // SAFETY: within the array. Readers are other processes that check `version`; an AtomicU8 is a byte.
@@ -227,27 +227,27 @@ impl Slot {
     }
 }
 
-/// `Oroshi::Native::Scoreboard`: the slots of all workers. Made before the first fork; never unmapped, for a worker may
-/// look at its slot until its process ends.
+/// `Oroshi::Native::Scoreboard`: the slots of all workers. Created before the first fork; never unmapped, because a
+/// worker may read its slot until its process ends.
 #[derive(Clone, Copy, Debug)]
 #[magnus::wrap(class = "Oroshi::Native::Scoreboard", free_immediately, size)]
 pub(crate) struct Scoreboard {
     slots: &'static [Slot],
-    bells: &'static [Bell],
+    wakers: &'static [Waker],
     queue: &'static Queue,
     ending: &'static AtomicU32,
 }
 
 impl Scoreboard {
-    /// `Scoreboard.new(slots, bells)`
-    pub(crate) fn new(ruby: &Ruby, slots: usize, bells: usize) -> Result<Self, Error> {
+    /// `Scoreboard.new(slots, wakers)`
+    pub(crate) fn new(ruby: &Ruby, slots: usize, wakers: usize) -> Result<Self, Error> {
         if !(1..=65_536).contains(&slots) {
             let message = format!("a scoreboard has 1 to 65536 slots, not {slots}");
             return Err(Error::new(ruby.exception_arg_error(), message));
         }
-        // One slot more, whose state is that of all.
+        // One more slot, with the state common to all.
         let length = (slots + 1) * size_of::<Slot>();
-        // SAFETY: fresh memory, of which nothing else knows.
+        // SAFETY: fresh memory, unknown to anything else.
         let memory = unsafe {
             let access = libc::PROT_READ | libc::PROT_WRITE;
             libc::mmap(std::ptr::null_mut(), length, access, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0)
@@ -257,8 +257,8 @@ impl Scoreboard {
             let message = format!("cannot map {length} bytes for a scoreboard of {slots} slots: {cause}");
             return Err(Error::new(ruby.exception_no_mem_error(), message));
         }
-        // Where descriptors are few, connections are too; without a bell a worker is as it would be alone.
-        let bells: Vec<Bell> = (0..bells.min(slots)).map_while(|_| Bell::new().ok()).collect();
+        // If descriptors are few, so are connections; a worker without a waker works as if alone.
+        let wakers: Vec<Waker> = (0..wakers.min(slots)).map_while(|_| Waker::new().ok()).collect();
         // SAFETY: page-aligned, of the right length, all zeros, which is a valid Slot; mapped until the process ends.
         let all: &'static [Slot] = unsafe { std::slice::from_raw_parts(memory.cast(), slots + 1) };
         let queue = Queue::new().map_err(|error| {
@@ -266,41 +266,41 @@ impl Scoreboard {
             Error::new(ruby.exception_io_error(), message)
         })?;
         let (of_all, slots) = (&all[slots], &all[..slots]);
-        Ok(Scoreboard { slots, bells: bells.leak(), queue: Box::leak(Box::new(queue)), ending: &of_all.kept })
+        Ok(Scoreboard { slots, wakers: wakers.leak(), queue: Box::leak(Box::new(queue)), ending: &of_all.kept })
     }
 
-    /// By what workers hand connections over.
+    /// Returns the queue by which workers hand connections over.
     pub(crate) fn queue(&self) -> &'static Queue {
         self.queue
     }
 
-    /// `#ending(refuses_new)`: all workers are about to be told to stop. refuses_new: nobody can connect any more; what has
-    /// connected by now is still to be served.
+    /// `#ending(refuses_new)`: all workers are about to stop. refuses_new: listeners refuse new clients; those that
+    /// have connected are still served.
     pub(crate) fn end(&self, refuses_new: bool) {
         self.ending.store(1 + u32::from(refuses_new), Release);
     }
 
-    /// Whether all workers stop, so that none is left for what this one leaves.
+    /// Whether all workers stop, so that no other worker takes this one's connections.
     pub(crate) fn is_ending(&self) -> bool {
         self.ending.load(Acquire) > 0
     }
 
-    /// Whether nobody can connect any more.
+    /// Whether the listeners refuse new clients.
     pub(crate) fn refuses_new(&self) -> bool {
         self.ending.load(Acquire) > 1
     }
 
-    /// All slots.
+    /// Returns all slots.
     pub(crate) fn all(&self) -> &'static [Slot] {
         self.slots
     }
 
-    /// What wakes the workers of the first slots.
-    pub(crate) fn bells(&self) -> &'static [Bell] {
-        self.bells
+    /// Returns the wakers of the workers of the first slots.
+    pub(crate) fn wakers(&self) -> &'static [Waker] {
+        self.wakers
     }
 
-    /// The slot of this number.
+    /// Returns the slot of this number.
     pub(crate) fn slot(&self, ruby: &Ruby, number: usize) -> Result<&'static Slot, Error> {
         self.slots.get(number).ok_or_else(|| {
             let message = format!("there is no slot {number}: the scoreboard has {}, from 0", self.slots.len());
@@ -366,10 +366,10 @@ pub(crate) mod tests {
     pub(crate) fn board(slots: usize) -> Scoreboard {
         // SAFETY: all zeros is a valid Slot.
         let all: Vec<Slot> = (0..slots).map(|_| unsafe { std::mem::zeroed() }).collect();
-        let bells: Vec<Bell> = (0..slots).map(|_| Bell::new().expect("an eventfd")).collect();
+        let wakers: Vec<Waker> = (0..slots).map(|_| Waker::new().expect("an eventfd")).collect();
         let queue = Box::leak(Box::new(Queue::new().expect("a pair of sockets")));
         let ending = Box::leak(Box::new(AtomicU32::new(0)));
-        Scoreboard { slots: all.leak(), bells: bells.leak(), queue, ending }
+        Scoreboard { slots: all.leak(), wakers: wakers.leak(), queue, ending }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a worker is told by the Ruby side: a Hash with Symbols, each checked here once more.
+//! The settings of a worker: a Hash with Symbols from the Ruby side, checked once more.
 
 use std::os::fd::RawFd;
 
@@ -12,23 +12,23 @@ use crate::log::Format;
 pub(crate) struct Settings {
     /// How long a kept connection may wait for its next request; 0: one request per connection.
     pub(crate) keep_alive_ms: u64,
-    /// How long one wait for a client may take: a head, progress in a body, room for an answer.
+    /// Limit of one wait for a client: a head, progress in a body, room for an answer.
     pub(crate) timeout_ms: u64,
     /// How long kept connections are still served after a stop.
     pub(crate) linger_ms: u64,
-    /// What a request may be.
+    /// Limits of a request.
     pub(crate) limits: Limits,
-    /// Bytes of a body that are kept in memory; beyond, it goes to a file.
+    /// Body bytes kept in memory; a larger body goes to a file.
     pub(crate) spool_bytes: usize,
-    /// Bytes of half-received bodies and unread answers that are kept in memory.
+    /// Memory for half-received bodies and unread answers, bytes.
     pub(crate) buffer_bytes: u64,
-    /// Bytes of unread answers that are kept in temporary files.
+    /// Temporary files for unread answers, bytes.
     pub(crate) answer_file_bytes: u64,
-    /// Bytes of half-received bodies that are kept in temporary files.
+    /// Temporary files for half-received bodies, bytes.
     pub(crate) body_file_bytes: u64,
-    /// Bytes per second that a client must send of a body, or take of an answer; 0: any progress will do.
+    /// Bytes per second that a client must send of a body, or read of an answer; 0: any progress counts.
     pub(crate) least_rate: u64,
-    /// Whether bodies of unknown length are sent in chunks; if not, the connection's end is theirs.
+    /// Whether bodies of unknown length are sent in chunks; otherwise the close ends them.
     pub(crate) chunked: bool,
     /// Whether the application's Rack is older than 3.
     pub(crate) rack2: bool,
@@ -36,18 +36,18 @@ pub(crate) struct Settings {
     pub(crate) https: bool,
     pub(crate) errors: Value,
     pub(crate) log_format: Format,
-    /// Where the access log goes. A file is opened anew under the same number (dup2).
+    /// The access log's descriptor. A reopened file keeps the number (dup2).
     pub(crate) log_fd: RawFd,
-    /// The read end of a pipe whose other end the manager alone holds.
+    /// The read end of a pipe whose other end only the manager holds.
     pub(crate) lifeline_fd: Option<RawFd>,
     /// Requests after which the worker asks to be replaced.
     pub(crate) quit_after: Option<u64>,
     pub(crate) on_enough: Option<Value>,
-    /// Between how many requests and how many others the collector runs, out of band.
+    /// Minimum and maximum number of requests between out-of-band garbage collections.
     pub(crate) oob_gc: Option<(u64, u64)>,
-    /// The fixed part of the process title; without it the title is left alone.
+    /// The fixed part of the process title; `None`: leave the title alone.
     pub(crate) title: Option<String>,
-    /// Whether environments may be filled in place (crate::shapes); tests switch it off.
+    /// Whether environments may be filled in place (crate::shapes); tests disable it.
     pub(crate) in_place: bool,
 }
 
@@ -137,7 +137,7 @@ struct Reader<'r> {
 }
 
 impl Reader<'_> {
-    /// A setting; `None` if it is absent or nil.
+    /// Returns a setting; `None` if it is absent or nil.
     fn get<T: TryConvert>(&self, name: &str) -> Result<Option<T>, Error> {
         let given: Option<Value> = self.hash.get(self.ruby.to_symbol(name));
         let Some(given) = given.filter(|given| !given.is_nil()) else { return Ok(None) };
@@ -149,7 +149,7 @@ impl Reader<'_> {
 
     fn milliseconds(&self, name: &str, default_s: f64) -> Result<u64, Error> {
         let seconds = self.get(name)?.unwrap_or(default_s);
-        // Beyond a thousand years it is a mistake.
+        // More than a thousand years is a mistake.
         if !(0.0..=3.2e10).contains(&seconds) {
             return Err(wrong(self.ruby, name, &seconds.to_string(), "seconds, 0 or more"));
         }

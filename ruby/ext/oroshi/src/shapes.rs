@@ -1,11 +1,10 @@
-//! Header shapes: clients send the same field names in the same order, request for request.
+//! Header shapes: clients send the same field names in the same order, request after request.
 //!
-//! For each such sequence a template Hash holds every key of the environment in its place: constant values as they are,
-//! and in the place of each other value a small Integer that says which one belongs there. A request's environment is a
-//! copy of the template (a copy of its table: no key is hashed, compared or interned) in which one pass puts the values
-//! in the Integers' places.
+//! For each such sequence a template Hash holds every key of the environment: constant values directly, and for each
+//! other value a small Integer, a placeholder. A request's environment is a copy of the template's table (no key is
+//! hashed, compared or interned), in which one pass replaces the placeholders.
 //!
-//! Shapes are bounded: 64, and only a sequence that comes a second time gets one. The first that is added stays for good.
+//! Shapes are bounded: 64, and only a sequence that occurs twice gets one. The first shape stays for good.
 
 use std::any::Any;
 use std::ffi::{c_char, c_int, c_void};
@@ -17,7 +16,7 @@ use rb_sys::{VALUE, st_data_t, st_table};
 use crate::rb::{self, Roots};
 use crate::values::Recent;
 
-/// A header field's place in a head's lines.
+/// The position of a header field in a head's lines.
 #[derive(Clone, Debug)]
 pub(crate) struct FieldAt {
     pub(crate) name: Range<u32>,
@@ -25,27 +24,27 @@ pub(crate) struct FieldAt {
 }
 
 impl FieldAt {
-    /// Its name in the lines that it was found in.
+    /// Returns its name in these lines.
     pub(crate) fn name<'l>(&self, lines: &'l [u8]) -> &'l [u8] {
         &lines[self.name.start as usize..self.name.end as usize]
     }
 
-    /// Its value.
+    /// Returns its value.
     pub(crate) fn value<'l>(&self, lines: &'l [u8]) -> &'l [u8] {
         &lines[self.value.start as usize..self.value.end as usize]
     }
 }
 
-/// A sequence of names, and what follows from it.
+/// A sequence of names, with its template.
 #[derive(Debug)]
 pub(crate) struct Shape {
-    /// All names, each with a colon behind it.
+    /// All names, each followed by a colon.
     names: Vec<u8>,
-    /// Where the template is kept.
+    /// The template's slot in the roots.
     template: usize,
-    /// The template's placeholders are so many.
+    /// Number of placeholders in the template.
     dynamic: usize,
-    /// For each field its last value.
+    /// The last value of each field.
     recent: Vec<Recent>,
 }
 
@@ -53,12 +52,11 @@ pub(crate) struct Shape {
 #[derive(Debug)]
 pub(crate) struct Shapes {
     all: Vec<Shape>,
-    /// The shape of the last request, which is most likely that of the next one.
+    /// The shape of the last request, the most likely one for the next.
     last: usize,
-    /// Which one is given up next when there are too many. Never the first: it is the one without fields, which requests
-    /// with no shape of their own start from.
+    /// The next shape to replace when there are too many. Never the first: requests without a shape start from it.
     oldest: usize,
-    /// Sequences that have come once.
+    /// Hashes of sequences that have occurred once.
     seen: [u64; SEEN],
     table: Option<Table>,
 }
@@ -67,13 +65,13 @@ const MOST: usize = 64;
 const SEEN: usize = 64;
 
 impl Shapes {
-    /// None yet. `in_place`: whether to fill a Hash's table directly where this Ruby lets us.
+    /// Creates an empty table. `in_place`: fill Hash tables directly if this Ruby allows it.
     pub(crate) fn new(in_place: bool) -> Self {
         let table = Table::find().filter(|_| in_place);
         Shapes { all: Vec::new(), last: 0, oldest: 1, seen: [0; SEEN], table }
     }
 
-    /// The shape of this sequence, if there is one.
+    /// Returns the shape of this sequence, if there is one.
     pub(crate) fn find(&mut self, names: &[u8]) -> Option<usize> {
         if self.all.get(self.last)?.names != names {
             self.last = self.all.iter().position(|shape| shape.names == names)?;
@@ -81,9 +79,9 @@ impl Shapes {
         Some(self.last)
     }
 
-    /// Whether a sequence without a shape should have one: it comes again.
+    /// Whether a sequence without a shape should get one: it occurs again.
     pub(crate) fn is_wanted(&mut self, names: &[u8]) -> bool {
-        // FNV-1a: this is off the usual path, and a collision costs no more than a shape too early.
+        // FNV-1a: this is off the usual path, and a collision only creates a shape too early.
         let hash = names
             .iter()
             .fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
@@ -91,7 +89,7 @@ impl Shapes {
         std::mem::replace(place, hash) == hash
     }
 
-    /// Makes a shape of a template with so many placeholders, the last `fields` of which stand for fields.
+    /// Adds a shape: a template with `dynamic` placeholders, the last `fields` of which are for fields.
     pub(crate) fn add(&mut self, roots: &Roots, names: &[u8], template: VALUE, dynamic: usize, fields: usize) -> usize {
         let mut recent = Vec::new();
         recent.resize_with(fields, Recent::default);
@@ -101,7 +99,7 @@ impl Shapes {
             self.last = self.all.len() - 1;
         } else {
             self.last = self.oldest;
-            // From 1 to the last, and round again: the first one stays.
+            // From 1 to the last and round again: the first stays.
             self.oldest = self.oldest % (MOST - 1) + 1;
             let shape = &mut self.all[self.last];
             roots.set(shape.template, template);
@@ -112,8 +110,8 @@ impl Shapes {
         self.last
     }
 
-    /// An environment: a copy of the shape's template with its placeholders replaced, by `fixed` values or by those of
-    /// `fields` in `lines`. May raise.
+    /// Returns an environment: a copy of the shape's template, with placeholders replaced by `fixed` values and those
+    /// of `fields` in `lines`. May raise.
     pub(crate) fn fill(
         &mut self,
         roots: &Roots,
@@ -130,8 +128,8 @@ impl Shapes {
         let mut filling = Filling { env, left, roots, recent, fixed, fields, lines, panic: None };
         match &self.table {
             Some(table) => table.fill(env, &mut filling),
-            // SAFETY: `slowly` has the type that is asked for. It replaces values of keys that are there, in another
-            // Hash than the one that is walked; the argument lives in this frame.
+            // SAFETY: `slowly` has the required type. It replaces values of existing keys, in another Hash than the one
+            // walked; the argument lives in this frame.
             None => unsafe {
                 rb_sys::rb_hash_foreach(template, Some(slowly), (&raw mut filling).expose_provenance() as VALUE);
             },
@@ -143,7 +141,7 @@ impl Shapes {
     }
 }
 
-/// What one pass over a copy works with.
+/// The state of one pass over a copy.
 struct Filling<'f> {
     env: VALUE,
     /// Placeholders not yet replaced.
@@ -153,12 +151,12 @@ struct Filling<'f> {
     fixed: &'f [VALUE],
     fields: &'f [FieldAt],
     lines: &'f [u8],
-    /// A panic, which must not cross Ruby's frames: it goes on behind them.
+    /// A panic, which must not cross Ruby's frames; it continues behind them.
     panic: Option<Box<dyn Any + Send>>,
 }
 
 impl Filling<'_> {
-    /// The value for a placeholder.
+    /// Returns the value for a placeholder.
     fn value_of(&mut self, placeholder: VALUE) -> VALUE {
         let number = rb::fixnum(placeholder).unwrap_or_default() as usize;
         catch_unwind(AssertUnwindSafe(|| self.value(number))).unwrap_or_else(|payload| {
@@ -181,8 +179,8 @@ type Choose = unsafe extern "C" fn(st_data_t, st_data_t, st_data_t, c_int) -> c_
 type Replace = unsafe extern "C" fn(*mut st_data_t, *mut st_data_t, st_data_t, c_int) -> c_int;
 type ReplaceEach = unsafe extern "C" fn(*mut st_table, Choose, Replace, st_data_t) -> c_int;
 
-/// The functions of Ruby with which a Hash's table is filled in place. They are exported, not promised: a Ruby without
-/// them is served by `slowly`.
+/// Ruby's functions to fill a Hash's table in place. They are exported, not documented; a Ruby without them uses
+/// `slowly`.
 #[derive(Clone, Copy, Debug)]
 struct Table {
     of: TableOf,
@@ -206,8 +204,8 @@ impl Table {
     }
 
     fn fill(&self, env: VALUE, filling: &mut Filling<'_>) {
-        // SAFETY: `env` is a Hash that nobody else has seen, with more keys than the small kind without a table takes.
-        // The pass replaces values only, so the table does not change under it.
+        // SAFETY: a Hash that nobody else has seen, with too many keys for the small kind without a table. The pass
+        // replaces only values, so the table does not change.
         unsafe {
             let table = (self.of)(env, c"oroshi".as_ptr(), 0);
             (self.replace_each)(table, choose, replace, std::ptr::from_mut(filling).expose_provenance() as st_data_t);
@@ -215,7 +213,7 @@ impl Table {
     }
 }
 
-/// Placeholders are to be replaced; behind the last of them the pass ends.
+/// Selects placeholders; ends the pass after the last of them.
 unsafe extern "C" fn choose(_key: st_data_t, value: st_data_t, filling: st_data_t, _error: c_int) -> c_int {
     if rb_sys::macros::FIXNUM_P(value as VALUE) {
         return REPLACE;
@@ -225,15 +223,15 @@ unsafe extern "C" fn choose(_key: st_data_t, value: st_data_t, filling: st_data_
     if filling.left == 0 { STOP } else { CONTINUE }
 }
 
-/// Puts the value in a placeholder's place.
+/// Replaces a placeholder by its value.
 unsafe extern "C" fn replace(
     _key: *mut st_data_t,
     value: *mut st_data_t,
     filling: st_data_t,
     _existing: c_int,
 ) -> c_int {
-    // SAFETY: as in `choose`; `value` is the table's, for us to change. The collector is told of the new reference
-    // before it is stored, and nothing is allocated in between.
+    // SAFETY: as in `choose`; `value` is the table's, for us to change. The garbage collector learns of the new
+    // reference before it is stored, and nothing is allocated in between.
     unsafe {
         let filling = &mut *std::ptr::with_exposed_provenance_mut::<Filling<'_>>(filling as usize);
         let new = filling.value_of(*value as VALUE);
@@ -243,7 +241,7 @@ unsafe extern "C" fn replace(
     CONTINUE
 }
 
-/// For a Ruby that does not let its tables be filled: sets each key anew.
+/// Sets each key anew, for a Ruby without these functions.
 unsafe extern "C" fn slowly(key: VALUE, value: VALUE, filling: VALUE) -> c_int {
     if rb_sys::macros::FIXNUM_P(value) {
         // SAFETY: the pointer given to `rb_hash_foreach`, whose frame waits.

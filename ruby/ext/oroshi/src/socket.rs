@@ -1,56 +1,56 @@
-//! Sockets as the kernel has them: one function per system call, errors as `io::Error`, nothing that blocks.
+//! Socket system calls: one function each, errors as `io::Error`, nothing that blocks.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
-/// What a listener is bound to.
+/// The address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum SocketAddress {
     /// A TCP address.
     Tcp(IpAddr, u16),
-    /// A unix socket, whatever its name.
+    /// A unix socket of any name.
     Unix,
 }
 
-/// Takes a connection, non-blocking and closed on exec, and the peer's address if it has one: on a unix socket it has
-/// none, and the kernel need not look for it.
-pub(crate) fn accept(listener: RawFd, place: &Place) -> io::Result<(OwnedFd, Option<IpAddr>)> {
-    let mut address = Address::new();
-    let (into, length) = match place {
-        Place::Tcp(..) => (address.pointer(), &raw mut address.length),
-        Place::Unix => (ptr::null_mut(), ptr::null_mut()),
+/// Accepts a connection, non-blocking and close-on-exec, with the peer's address. Peers on a unix socket have none, so
+/// the kernel need not look for it.
+pub(crate) fn accept(listener: RawFd, local: &SocketAddress) -> io::Result<(OwnedFd, Option<IpAddr>)> {
+    let mut address = AddressStorage::new();
+    let (into, length) = match local {
+        SocketAddress::Tcp(..) => (address.pointer(), &raw mut address.length),
+        SocketAddress::Unix => (ptr::null_mut(), ptr::null_mut()),
     };
     // SAFETY: the buffer and its length belong together, or are both absent.
     let taken = unsafe { libc::accept4(listener, into, length, libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) };
     let descriptor = checked(taken as isize)? as RawFd;
-    // SAFETY: a descriptor that the kernel has just made, and nobody else has.
+    // SAFETY: a new descriptor that nobody else has.
     let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
-    let peer = match address.place() {
-        Place::Tcp(peer, _) => Some(peer),
-        Place::Unix => None,
+    let peer = match address.decode() {
+        SocketAddress::Tcp(peer, _) => Some(peer),
+        SocketAddress::Unix => None,
     };
     Ok((socket, peer))
 }
 
-/// Reads what has come. Zero is the end.
+/// Reads the bytes that have arrived. Zero is the end.
 pub(crate) fn receive(socket: RawFd, into: &mut [u8]) -> io::Result<usize> {
     // SAFETY: pointer and length of one slice.
     checked(unsafe { libc::recv(socket, into.as_mut_ptr().cast(), into.len(), 0) })
 }
 
-/// Sends what goes out at once. `more`: something follows directly, so a packet need not leave yet.
+/// Sends what the socket takes at once. `more`: another send follows, so a packet need not leave yet.
 pub(crate) fn send(socket: RawFd, bytes: &[u8], more: bool) -> io::Result<usize> {
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | if more { libc::MSG_MORE } else { 0 };
     // SAFETY: pointer and length of one slice.
     checked(unsafe { libc::send(socket, bytes.as_ptr().cast(), bytes.len(), flags) })
 }
 
-/// The most pieces that one call sends (IOV_MAX).
+/// Maximum pieces per call (IOV_MAX).
 pub(crate) const MOST_PIECES: usize = 1024;
 
-/// Sends of several pieces what goes out at once. No more than [`MOST_PIECES`].
+/// Sends several pieces, as far as the socket takes them. At most [`MOST_PIECES`].
 pub(crate) fn send_pieces(socket: RawFd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
     debug_assert!(pieces.len() <= MOST_PIECES);
     // SAFETY: all zeros is a valid msghdr.
@@ -64,13 +64,13 @@ pub(crate) fn send_pieces(socket: RawFd, pieces: &[IoSlice<'_>]) -> io::Result<u
 /// Sends from a file without a copy through this process. Zero: the file ends before `offset`.
 pub(crate) fn send_file(socket: RawFd, file: RawFd, offset: u64, count: u64) -> io::Result<usize> {
     let mut offset = offset as libc::off_t;
-    // The kernel takes no more than this at once.
+    // The kernel's maximum per call.
     let count = count.min(0x7fff_f000) as usize;
     // SAFETY: descriptors and a local.
     checked(unsafe { libc::sendfile(socket, file, &raw mut offset, count) })
 }
 
-/// Writes all of `bytes` to a file, from `offset` on.
+/// Writes all of `bytes` to a file at `offset`.
 pub(crate) fn write_at(file: RawFd, bytes: &[u8], offset: u64) -> io::Result<()> {
     let mut done = 0;
     while done < bytes.len() {
@@ -88,8 +88,8 @@ pub(crate) fn write_at(file: RawFd, bytes: &[u8], offset: u64) -> io::Result<()>
     Ok(())
 }
 
-/// Whether bytes have come that nobody has read. To close over them would make of it a reset (RFC 9112 section 9.6), which takes an answer
-/// along that is not read yet.
+/// Whether unread bytes have arrived. Closing over them would send a reset (RFC 9112 section 9.6), which discards an
+/// unread answer.
 pub(crate) fn has_unread(socket: RawFd) -> bool {
     let mut unread: i32 = 0;
     // SAFETY: an int of ours, into which the kernel writes one.
@@ -97,19 +97,19 @@ pub(crate) fn has_unread(socket: RawFd) -> bool {
     result == 0 && unread > 0
 }
 
-/// Ends the sending side: the peer reads what was sent, then the end.
+/// Shuts down the sending side: the peer reads the sent bytes, then the end.
 pub(crate) fn shut_sending(socket: RawFd) {
     // SAFETY: a number. If it fails, the connection is gone already.
     unsafe { libc::shutdown(socket, libc::SHUT_WR) };
 }
 
-/// Ends both sides, in whatever processes else the socket is open.
+/// Shuts down both sides, in every process that has the socket open.
 pub(crate) fn shut(socket: RawFd) {
     // SAFETY: as above.
     unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
 }
 
-/// Has the peer see a reset where a plain close would look like a proper end (TCP; a unix socket has no such thing).
+/// Makes the peer see a reset where a plain close would look like a proper end (TCP only; unix sockets have no reset).
 pub(crate) fn reset_on_close(socket: RawFd) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     // SAFETY: a local of the size that is said. If it fails, the connection is gone already.
@@ -124,39 +124,38 @@ pub(crate) fn reset_on_close(socket: RawFd) {
     }
 }
 
-/// Closes a descriptor that nobody here owns as an object.
+/// Closes a descriptor that no object owns.
 pub(crate) fn close(descriptor: RawFd) {
-    // SAFETY: a number; the caller says that it is ours to close.
+    // SAFETY: a number; the caller guarantees that it is ours to close.
     unsafe { libc::close(descriptor) };
 }
 
-/// Prepares an inherited listener: accepting never blocks, answers leave without delay (connections inherit that),
-/// and a TCP connection is handed over once it has something to say.
-pub(crate) fn prepare_listener(listener: RawFd) -> io::Result<Place> {
+/// Prepares an inherited listener: accepting never blocks, answers leave without delay (connections inherit that), and
+/// TCP connections are delivered once they have sent something.
+pub(crate) fn prepare_listener(listener: RawFd) -> io::Result<SocketAddress> {
     // SAFETY: plain numbers.
     let flags = checked(unsafe { libc::fcntl(listener, libc::F_GETFL) } as isize)? as i32;
     // SAFETY: as above.
     checked(unsafe { libc::fcntl(listener, libc::F_SETFL, flags | libc::O_NONBLOCK) } as isize)?;
-    let place = bound_to(listener)?;
-    if matches!(place, Place::Tcp(..)) {
+    let address = bound_to(listener)?;
+    if matches!(address, SocketAddress::Tcp(..)) {
         for (option, value) in [(libc::TCP_NODELAY, 1i32), (libc::TCP_DEFER_ACCEPT, 1)] {
-            // SAFETY: a local of the size that is said. Without these options it is slower, not wrong.
+            // SAFETY: a local of the given size. Without these options it is slower, not wrong.
             unsafe { libc::setsockopt(listener, libc::IPPROTO_TCP, option, (&raw const value).cast(), 4) };
         }
     }
-    Ok(place)
+    Ok(address)
 }
 
-/// Refuses whoever connects to a listener from now on, in all processes that have it; who has connected before can still
-/// be accepted. To be used only where nobody else goes on with the socket.
+/// Refuses new clients of a listener, in all processes that have it; those that have connected can still be accepted.
+/// Only for a socket that no other program continues with.
 pub(crate) fn refuse_new(listener: RawFd) -> io::Result<()> {
-    let Place::Tcp(..) = bound_to(listener)? else {
-        // Whoever connects is refused at once; accepting goes on until none is left.
-        // SAFETY: a number.
+    let SocketAddress::Tcp(..) = bound_to(listener)? else {
+        // New clients are refused at once; accepting continues until none is left. SAFETY: a number.
         return checked(unsafe { libc::shutdown(listener, libc::SHUT_RD) } as isize).map(|_| ());
     };
-    // A TCP listener that is shut down resets those who wait in it. So only the first packet of a new connection is
-    // dropped: its sender tries again in a second, and is refused, or finds who listens there by then.
+    // Shutting down a TCP listener resets its waiting clients. So only the first packet of new connections is dropped:
+    // the client retries in a second, and is refused, or reaches the listener's successor.
     const SYN_WITHOUT_ACK: [libc::sock_filter; 5] = [
         libc::sock_filter { code: 0x30, jt: 0, jf: 0, k: 13 }, // the byte of the header that has the flags
         libc::sock_filter { code: 0x54, jt: 0, jf: 0, k: 0x12 }, // & (SYN | ACK)
@@ -165,7 +164,7 @@ pub(crate) fn refuse_new(listener: RawFd) -> io::Result<()> {
         libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: u32::MAX },
     ];
     let filter = libc::sock_fprog { len: SYN_WITHOUT_ACK.len() as u16, filter: SYN_WITHOUT_ACK.as_ptr().cast_mut() };
-    // SAFETY: a local of the size that is said; the kernel copies the program.
+    // SAFETY: a local of the given size; the kernel copies the program.
     let result = unsafe {
         let size = size_of::<libc::sock_fprog>() as u32;
         libc::setsockopt(listener, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, (&raw const filter).cast(), size)
@@ -173,67 +172,67 @@ pub(crate) fn refuse_new(listener: RawFd) -> io::Result<()> {
     checked(result as isize).map(|_| ())
 }
 
-/// The address of a connection's peer, if it has one.
+/// Returns the address of a connection's peer, if it has one.
 pub(crate) fn peer_of(socket: RawFd) -> Option<IpAddr> {
-    let mut address = Address::new();
+    let mut address = AddressStorage::new();
     // SAFETY: the buffer and its length belong together.
     let result = unsafe { libc::getpeername(socket, address.pointer(), &raw mut address.length) };
-    match address.place() {
-        Place::Tcp(peer, _) if result == 0 => Some(peer),
+    match address.decode() {
+        SocketAddress::Tcp(peer, _) if result == 0 => Some(peer),
         _ => None,
     }
 }
 
-fn bound_to(listener: RawFd) -> io::Result<Place> {
-    let mut address = Address::new();
+fn bound_to(listener: RawFd) -> io::Result<SocketAddress> {
+    let mut address = AddressStorage::new();
     // SAFETY: the buffer and its length belong together.
     checked(unsafe { libc::getsockname(listener, address.pointer(), &raw mut address.length) } as isize)?;
-    Ok(address.place())
+    Ok(address.decode())
 }
 
-/// Room for an address of any family.
-struct Address {
+/// Storage for an address of any family.
+struct AddressStorage {
     storage: libc::sockaddr_storage,
     length: libc::socklen_t,
 }
 
-impl Address {
+impl AddressStorage {
     fn new() -> Self {
         // SAFETY: all zeros is a valid sockaddr_storage.
-        Address { storage: unsafe { std::mem::zeroed() }, length: size_of::<libc::sockaddr_storage>() as u32 }
+        AddressStorage { storage: unsafe { std::mem::zeroed() }, length: size_of::<libc::sockaddr_storage>() as u32 }
     }
 
     fn pointer(&mut self) -> *mut libc::sockaddr {
         (&raw mut self.storage).cast()
     }
 
-    fn place(&self) -> Place {
+    fn decode(&self) -> SocketAddress {
         let storage = &raw const self.storage;
         match i32::from(self.storage.ss_family) {
             libc::AF_INET => {
                 // SAFETY: the family says what it is.
                 let address = unsafe { &*storage.cast::<libc::sockaddr_in>() };
                 let ip = Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr));
-                Place::Tcp(ip.into(), u16::from_be(address.sin_port))
+                SocketAddress::Tcp(ip.into(), u16::from_be(address.sin_port))
             }
             libc::AF_INET6 => {
                 // SAFETY: the family says what it is.
                 let address = unsafe { &*storage.cast::<libc::sockaddr_in6>() };
-                // A v4 client of a listener for both is a v4 client.
+                // A v4 client of a dual-stack listener is a v4 client.
                 let ip = Ipv6Addr::from(address.sin6_addr.s6_addr).to_canonical();
-                Place::Tcp(ip, u16::from_be(address.sin6_port))
+                SocketAddress::Tcp(ip, u16::from_be(address.sin6_port))
             }
-            _ => Place::Unix,
+            _ => SocketAddress::Unix,
         }
     }
 }
 
-/// Whether a socket is not ready, and nothing else is wrong.
+/// Whether an error only means that a socket is not ready.
 pub(crate) fn is_for_later(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// -1 is the error in `errno`.
+/// Returns the result; -1 is the error in `errno`.
 pub(crate) fn checked(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }

@@ -1,18 +1,18 @@
-//! How a worker ends: what is finished, what is given up, and when.
+//! Stops a worker: what it finishes, what it abandons, and when.
 
 use crate::clock;
 use crate::connection::{Connection, Next, Stage};
 use crate::engine::{Ended, Engine};
 use crate::scoreboard::State;
 use crate::socket;
-use crate::worker::Stop;
+use crate::stop::Stop;
 
-/// How long after a quick stop the rests of answers may still go out.
+/// How long the rest of an answer may still be sent after a quick stop.
 const LAST_SEND_MS: u64 = 1000;
-/// How long after a gentle stop the rests of requests' bodies may still come in.
+/// How long the rest of a body may still arrive after a gentle stop.
 const LAST_BODY_MS: u64 = 3000;
 
-/// How long after that a client may take to see that its kept connection has ended.
+/// How long a client may take after that to see that its kept connection has ended.
 const LAST_LINGER_MS: u64 = 500;
 
 impl Engine<'_> {
@@ -30,7 +30,7 @@ impl Engine<'_> {
         if !self.drains {
             self.leave_listeners();
         }
-        // What others hand over is theirs who stay. If none does, this worker takes what is left.
+        // Connections handed over are for the workers that stay. If none does, this one takes the rest.
         if stops_now || !self.is_one_of_the_last() {
             self.poll.remove(self.worker.board.queue().number());
             self.queue_is_ready = false;
@@ -39,7 +39,7 @@ impl Engine<'_> {
         self.show_idle();
     }
 
-    /// Whether nothing that was begun is unfinished, and kept connections have had their while.
+    /// Whether everything begun is finished, and kept connections have had their time.
     pub(crate) fn is_drained(&mut self) -> bool {
         let Some((since_ms, _)) = self.stopping else { return false };
         let linger_ms = self.worker.settings.linger_ms;
@@ -50,9 +50,9 @@ impl Engine<'_> {
             self.leave_listeners();
         }
         while !now && self.is_one_of_the_last() && self.leave.is_none() && self.take_handed_over() {}
-        // Nothing of these requests was done: their clients may send them again.
+        // Nothing was done for these requests: their clients may send them again.
         let is_over = |it: &Connection| match it.stage {
-            // Its turn comes with what is here already.
+            // It is served in its turn.
             _ if it.has_request() => false,
             Stage::Idle => now || after_ms >= linger_ms,
             Stage::Head => now || after_ms >= linger_ms,
@@ -60,20 +60,22 @@ impl Engine<'_> {
             Stage::Lingering => now,
             Stage::Writing(_) => now && after_ms >= LAST_SEND_MS,
         };
-        for token in self.watch.seats.tokens(is_over) {
-            let Some(connection) = self.watch.seats.take(token) else { continue };
+        for token in self.watch.connections.tokens(is_over) {
+            let Some(connection) = self.watch.connections.take(token) else { continue };
             match connection.stage {
-                // Its request has come in this moment.
-                Stage::Idle if !now && socket::has_unread(connection.number()) => self.watch.seats.put(connection),
-                // One may be on its way: what comes from now on is not reset, and its client sees the end before an answer.
+                // Its request has just arrived.
+                Stage::Idle if !now && socket::has_unread(connection.number()) => {
+                    self.watch.connections.put(connection);
+                }
+                // A request may be on its way: its bytes are not reset, and the client sees the end before any answer.
                 Stage::Idle if !now => self.linger(connection, LAST_LINGER_MS),
                 _ => self.close(connection, Next::Close),
             }
         }
-        self.watch.seats.taken() == 0 && !self.drains
+        self.watch.connections.taken() == 0 && !self.drains
     }
 
-    /// Whether no worker is left when those have stopped that stop now.
+    /// Whether no worker will be left after the present stop.
     fn is_one_of_the_last(&self) -> bool {
         self.worker.board.is_ending() || matches!(self.stopping, Some((_, Ended::ManagerGone)))
     }
@@ -83,8 +85,8 @@ impl Engine<'_> {
         self.worker.settings.lifeline_fd.is_some()
     }
 
-    /// A process that the application has forked before the workers may hold the lifeline's other end: it does not break
-    /// then. But who outlives its parent is given another.
+    /// Stops if the manager is gone. A process that the application forked before the workers may hold the lifeline's
+    /// other end, so the lifeline stays intact; but an orphan gets another parent.
     pub(crate) fn look_for_manager(&mut self) {
         if self.is_watching() && std::os::unix::process::parent_id() != self.parent {
             self.stop(Ended::ManagerGone);

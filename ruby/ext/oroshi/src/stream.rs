@@ -1,7 +1,7 @@
-//! A body that comes piece by piece: what the block does that `each` is given.
+//! A body in pieces: the block given to `each`.
 //!
-//! A piece leaves at once, the first one together with the head. What the client does not take gathers in memory and in
-//! temporary files (`output`). Only when both are full does the worker wait for the client.
+//! A piece leaves at once, the first together with the head. Bytes that the client does not read collect in memory and
+//! in temporary files (`output`). Only when both are full does the worker wait for the client.
 
 use std::ffi::{c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,14 +17,14 @@ use crate::overdue;
 use crate::rb;
 use crate::worker::{Worker, active};
 
-/// An answer whose body comes piece by piece.
+/// An answer whose body comes in pieces.
 #[derive(Debug)]
 pub(crate) struct Stream {
     framing: Framing,
     pub(crate) status: u16,
     /// The head, until the first piece goes out with it.
     head: Vec<u8>,
-    /// Bytes of body so far.
+    /// Body bytes so far.
     pub(crate) body_bytes: u64,
     /// Whether anything was sent.
     pub(crate) begun: bool,
@@ -36,18 +36,18 @@ pub(crate) struct Stream {
 pub(crate) enum Fault {
     /// The client has gone, or does not read.
     Client,
-    /// What the client does not take cannot be kept.
+    /// Bytes that the client does not read cannot be kept.
     Store(String),
-    /// The client was given a 504.
+    /// The client received a 504.
     Told,
     /// The body is longer than its Content-Length.
     TooLong,
 }
 
-/// With more than this waiting, and no room for more, whoever adds more waits for the reader.
+/// With more bytes waiting than this, and no room, adding more waits for the reader.
 const WAITING_BYTES: u64 = 1024 * 1024;
 
-/// Pieces from this size on are sent from where they are.
+/// Pieces from this size on are sent without a copy.
 const COPIED_BYTES: usize = 16 * 1024;
 
 impl Stream {
@@ -55,7 +55,7 @@ impl Stream {
         Stream { framing, status, head, body_bytes: 0, begun: false, fault: None }
     }
 
-    /// Sends a piece of the body. True: so much waits that the reader must be waited for.
+    /// Sends a piece. True: the reader must be waited for.
     pub(crate) fn write(&mut self, connection: &mut Connection, piece: &[u8]) -> Result<bool, ()> {
         if piece.is_empty() {
             return Ok(false);
@@ -64,7 +64,7 @@ impl Stream {
         if let Framing::Length(length) = self.framing {
             let left = length - self.body_bytes;
             if piece.len() as u64 > left {
-                // What was announced goes out; the rest would be taken for the next answer.
+                // The announced length is sent; a client would take the rest for the next answer.
                 self.fault = Some(Fault::TooLong);
                 piece = &piece[..left as usize];
             }
@@ -86,13 +86,13 @@ impl Stream {
         if self.fault.is_some() { Err(()) } else { Ok(self.is_full(connection)) }
     }
 
-    /// Whether so much waits that nothing should be added. After the last piece nothing will be.
+    /// Whether nothing should be added before the reader has read. After the last piece nothing will be.
     fn is_full(&self, connection: &Connection) -> bool {
         let over = matches!(self.framing, Framing::Length(length) if length == self.body_bytes);
         !over && connection.output.is_full() && connection.output.waiting() > WAITING_BYTES
     }
 
-    /// Sends what waits. True: still too much.
+    /// Sends waiting bytes. True: still too many.
     fn go_on(&mut self, connection: &mut Connection) -> Result<bool, ()> {
         match connection.output.flush(connection.number()) {
             Ok(_) => Ok(self.is_full(connection)),
@@ -103,7 +103,7 @@ impl Stream {
         }
     }
 
-    /// The body is over: sends what is left. The error is in `fault`, but for a body shorter than its length.
+    /// Ends the body: sends the rest. The error is in `fault`, except for a body shorter than its length.
     pub(crate) fn finish(&mut self, connection: &mut Connection) -> Result<bool, ()> {
         if self.framing == Framing::Chunked {
             self.head.extend_from_slice(encode::LAST_CHUNK);
@@ -112,7 +112,7 @@ impl Stream {
         Ok(!matches!(self.framing, Framing::Length(length) if length != self.body_bytes))
     }
 
-    /// The buffer, to be used again.
+    /// Returns the buffer, for reuse.
     pub(crate) fn into_buffer(self) -> Vec<u8> {
         self.head
     }
@@ -135,7 +135,7 @@ impl Stream {
     }
 }
 
-/// The block: sends a piece. Ends the walk with an exception when there is no sense in going on.
+/// Sends a piece, as the block of `each`. Raises to end the iteration once sending is pointless.
 pub(crate) unsafe extern "C" fn piece(
     piece: VALUE,
     number: VALUE,
@@ -168,16 +168,16 @@ pub(crate) unsafe extern "C" fn piece(
     }
 }
 
-/// What sending has come to.
+/// The result of sending.
 enum Progress {
     Done,
-    /// Much waits for this socket, and may wait for so many milliseconds more.
+    /// Much waits for this socket, and may wait for this many milliseconds more.
     Full(c_int, u64),
     Over,
     Broken,
 }
 
-/// Sends a piece, or what waits. A panic must not cross Ruby's frames.
+/// Sends a piece, or waiting bytes. A panic must not cross Ruby's frames.
 fn send(worker: &Worker, number: u64, piece: Option<&[u8]>) -> Progress {
     catch_unwind(AssertUnwindSafe(|| try_send(worker, number, piece))).unwrap_or(Progress::Broken)
 }
@@ -192,7 +192,7 @@ fn try_send(worker: &Worker, number: u64, piece: Option<&[u8]>) -> Progress {
         return Progress::Over;
     }
     let full = match piece {
-        // It has had its time, though nobody has waited for it.
+        // Its deadline has passed, though nothing waited for it.
         Some(_) if connection.output.is_stuck() => {
             stream.fault = Some(Fault::Client);
             Err(())
@@ -202,17 +202,17 @@ fn try_send(worker: &Worker, number: u64, piece: Option<&[u8]>) -> Progress {
     };
     match full {
         Ok(false) => Progress::Done,
-        Ok(true) => Progress::Full(connection.number(), connection.output.patience.left_ms()),
+        Ok(true) => Progress::Full(connection.number(), connection.output.deadline.left_ms()),
         Err(()) => Progress::Broken,
     }
 }
 
-/// Cuts another client off that is further behind than this one, so that the worker need not wait for this one.
+/// Cuts off a client that is further behind than this one, so that the worker need not wait.
 fn make_room(worker: &Worker, number: u64) -> bool {
     let Ok(present) = worker.present.try_borrow() else { return false };
     let (Some(connection), Some(watch)) = (&present.connection, worker.watch.get()) else { return false };
     present.number == number
-        && catch_unwind(AssertUnwindSafe(|| watch.cut_off_one_behind(connection.output.patience))).unwrap_or(false)
+        && catch_unwind(AssertUnwindSafe(|| watch.cut_off_one_behind(connection.output.deadline))).unwrap_or(false)
 }
 
 /// Notes that the client does not read.

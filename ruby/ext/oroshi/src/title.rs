@@ -1,11 +1,11 @@
-//! The process title, as `ps` shows it. Ruby makes room for it once; what a worker does is then written into that room
-//! without a call: `oroshi worker 2: 1234 requests, GET /slow`.
+//! The process title, as `ps` shows it: `oroshi worker 2: 1234 requests, GET /slow`. Ruby makes room for it once; the
+//! worker then writes into that room without a call.
 
 use std::fmt::Write as _;
 
 use magnus::{Error, Module as _, RModule, Ruby, value::ReprValue as _};
 
-/// Bytes behind the fixed part.
+/// Bytes after the fixed part.
 const FIELD_BYTES: usize = 80;
 
 /// The changing part of the title: memory of this process that the kernel shows to others.
@@ -15,8 +15,8 @@ pub(crate) struct Title {
 }
 
 impl Title {
-    /// Sets the title to `fixed` with room behind it, and finds the room. Without any (a very short command line, an odd
-    /// kernel) the title stays as Ruby could set it.
+    /// Sets the title to `fixed` with room behind it, and finds the room. Without any (a very short command line, an
+    /// odd kernel) Ruby's title stays.
     pub(crate) fn new(ruby: &Ruby, fixed: &str) -> Result<Self, Error> {
         let process: RModule = ruby.class_object().const_get("Process")?;
         let padded = format!("{fixed}: {}", ".".repeat(FIELD_BYTES));
@@ -26,7 +26,7 @@ impl Title {
         Ok(title)
     }
 
-    /// Shows what the worker does: how many requests it has had, and its present one if it has one.
+    /// Shows the number of requests, and the current one if any.
     pub(crate) fn show(&mut self, requests: u64, doing: &[&[u8]]) {
         if self.field.is_empty() {
             return;
@@ -67,19 +67,19 @@ impl std::fmt::Write for Digits {
     }
 }
 
-/// The dots behind the fixed part, where the kernel says that the title stands.
+/// Finds the dots after the fixed part, where the kernel says that the title is.
 fn find(fixed: &[u8]) -> Option<&'static mut [u8]> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The fields behind the command's name, which may hold anything, from the third on; arg_start is the 48th and
-    // env_end the 51st. Ruby puts a long title over the environment too, which it has copied away.
+    // The fields after the command's name, which may contain anything, from the third on; arg_start is the 48th and
+    // env_end the 51st. Ruby extends a long title over the environment, which it has copied away.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(45);
     let start: usize = fields.next()?.parse().ok()?;
     let end: usize = fields.nth(2)?.parse().ok()?;
     if start == 0 || end <= start {
         return None;
     }
-    // SAFETY: the kernel says that this is the process's own memory of arguments and environment, writable, and it
-    // stays for its whole life. Ruby writes there only when its title is set again.
+    // SAFETY: the kernel says that this is the process's own memory of arguments and environment: writable, and valid
+    // for its whole life. Ruby writes there only when its title is set again.
     let area =
         unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut::<u8>(start), end - start) };
     if !area.starts_with(fixed) {

@@ -1,36 +1,36 @@
-//! Header values that come again and again, request for request: a browser's User-Agent, a proxy's Forwarded.
+//! Header values that repeat from request to request: a browser's User-Agent, a proxy's Forwarded.
 //!
-//! A long value that was the same last time is kept once, frozen; each request gets a String of its own that shares the
-//! memory until somebody changes it. Short values are not worth it: Ruby stores them inside the String itself.
+//! A long value equal to the last one is kept once, frozen; each request gets its own String that shares the memory
+//! until it is changed. Short values are not kept: Ruby stores them inside the String itself.
 
 use rb_sys::VALUE;
 
 use crate::rb::{self, Roots};
 
-/// Values up to this length fit into a String's own slot (Ruby 3.1; later ones have more room, and lose nothing).
+/// Values up to this length fit into a String's own slot (Ruby 3.1; later versions have more room, and lose nothing).
 const EMBEDDED_BYTES: usize = 23;
 
-/// Longer values are not remembered.
+/// Longer values are not kept.
 const MOST_BYTES: usize = 1024;
 
-/// The last value in one place of a header shape.
+/// The last value at one position of a header shape.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
     bytes: Vec<u8>,
-    /// Where the frozen String is kept, once there was one.
+    /// The frozen String's slot, once there was one.
     place: Option<usize>,
     /// Whether that String has these bytes.
     kept: bool,
 }
 
 impl Recent {
-    /// A String with these bytes. May raise.
+    /// Returns a String with these bytes. May raise.
     pub(crate) fn value(&mut self, roots: &Roots, bytes: &[u8]) -> VALUE {
         if bytes.len() <= EMBEDDED_BYTES || bytes.len() > MOST_BYTES {
             return rb::string(bytes);
         }
         if self.bytes != bytes {
-            // What comes once may never come again: only the bytes are noted.
+            // A single value may never recur: only note its bytes.
             self.bytes.clear();
             self.bytes.extend_from_slice(bytes);
             self.kept = false;
@@ -50,7 +50,7 @@ impl Recent {
         }
     }
 
-    /// Lets go of the frozen String: this place of a header shape is given up.
+    /// Releases the frozen String, with its header shape.
     pub(crate) fn release(self, roots: &Roots) {
         if let Some(place) = self.place {
             roots.release(place);
@@ -58,7 +58,7 @@ impl Recent {
     }
 }
 
-/// A frozen String made from bytes that seldom change: a host, an address.
+/// Frozen Strings made from bytes that seldom change: a host, an address.
 #[derive(Debug, Default)]
 pub(crate) struct Last<const N: usize> {
     key: Vec<u8>,
@@ -66,7 +66,7 @@ pub(crate) struct Last<const N: usize> {
 }
 
 impl<const N: usize> Last<N> {
-    /// The Strings for `key`: those of the last time, or new ones. May raise.
+    /// Returns the Strings for `key`: the last ones if it is the same, or new ones. May raise.
     pub(crate) fn values(&mut self, roots: &Roots, key: &[u8], make: impl FnOnce() -> [VALUE; N]) -> [VALUE; N] {
         if let Some(places) = self.places
             && self.key == key

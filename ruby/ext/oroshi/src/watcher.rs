@@ -1,11 +1,11 @@
-//! The watcher: a native thread of each worker. While the application keeps the main thread, requests may come on other
-//! connections of this worker. When one call has taken some milliseconds, the watcher reads them (`attend`). It hands whole
-//! requests over to the other workers (`handover`), and ends clients whose time is over. When the manager has condemned the
-//! present request, or the process crashes, the watcher hands all connections over.
+//! The watcher: a native thread of each worker. While the application has the main thread, requests may arrive on the
+//! worker's other connections. Once a call has taken some milliseconds, the watcher reads them (`attend`), hands whole
+//! requests to other workers (`handover`), and ends clients whose deadline has passed. When the manager has condemned
+//! the current request, or the process crashes, it hands all connections over.
 //!
-//! It holds no lock of Ruby's and touches nothing of Ruby's. Seats and connections belong to the main thread; it lends
-//! them out while it is in the application (`lend`), for the price of one store and one exchange per call. A process that
-//! the application forks has no watcher, and needs none: it serves nobody.
+//! It takes no lock of Ruby's and touches no Ruby object. The main thread owns the connections, and lends them to the
+//! watcher while it is in the application (`lend`), at one store and one exchange per call. A process that the
+//! application forks serves nobody and has no watcher.
 
 mod attend;
 
@@ -23,11 +23,11 @@ use oroshi_http1::Limits;
 
 use crate::accept::LISTENER;
 use crate::clock;
-use crate::connection::{Connection, Next, Seats, Stage};
+use crate::connection::{Connection, Connections, Next, Stage};
 use crate::crash;
 use crate::engine::SWEEP_MS;
 use crate::forked;
-use crate::handover::{Errand, MOST_INPUT, Note, Queue};
+use crate::handover::{MOST_INPUT, Note, Pending, Queue};
 use crate::log::Format;
 use crate::output::Output;
 use crate::poll::{Interest, peek_at, remove_from};
@@ -37,38 +37,38 @@ use crate::scoreboard::{Scoreboard, Slot};
 use crate::settings::Settings;
 use crate::socket::{self, has_unread};
 
-pub(crate) use attend::Refused;
+pub(crate) use attend::RefusedClient;
 use attend::Tools;
 
-/// How often the watcher looks. A call that it has seen twice has taken as long at least.
+/// How often the watcher looks. A call that it sees twice has taken at least this long.
 const TICK: Duration = Duration::from_millis(10);
-/// After so many ticks without a request it sleeps until the next one.
+/// Ticks without a request after which it sleeps until the next one.
 const QUIET_TICKS: u32 = 100;
-/// For so long a process that ends waits until others have taken connections from a full queue.
-const PATIENCE_MS: u64 = 500;
-/// The longest sleep: a wake-up can be missed.
+/// How long an ending process waits for others to take connections from a full queue.
+const MOST_WAIT_MS: u64 = 500;
+/// The longest sleep, because a wake-up can be missed.
 static SLEEP: libc::timespec = libc::timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// The main thread is within the server: seats are its own.
+/// The main thread is within the server and owns the connections.
 const CLOSED: u32 = 0;
-/// The main thread is within the application: seats can be taken.
+/// The main thread is within the application: connections can be taken.
 const OPEN: u32 = 1;
-/// Somebody has taken the seats, and gives them back soon.
+/// A thread has taken the connections, and returns them soon.
 const TAKEN: u32 = 2;
 
-/// What the main thread and the watcher share.
+/// The state that the main thread and the watcher share.
 #[derive(Debug)]
 pub(crate) struct Watch {
     window: AtomicU32,
     /// 1 while the watcher sleeps until there are requests.
     asleep: AtomicU32,
     over: AtomicBool,
-    pub(crate) seats: Seats,
+    pub(crate) connections: Connections,
     pub(crate) poll: RawFd,
     board: Scoreboard,
     own: usize,
     pub(crate) slot: &'static Slot,
-    /// How many connections were closed to make room for others, since that was told last.
+    /// Connections closed to make room for others, since the last report.
     pub(crate) cut_off: AtomicU32,
     queue: &'static Queue,
     limits: Limits,
@@ -76,16 +76,16 @@ pub(crate) struct Watch {
     spool_bytes: usize,
     /// Whether there is an access log.
     logs: bool,
-    /// When it was last looked whose time is over, on the coarse clock: by the main thread, or by the watcher.
+    /// The last check of deadlines on the coarse clock, by either thread.
     looked_ms: AtomicU64,
     /// Whether the main thread has to look: the watcher has left it a whole request, or has refused a client.
     has_news: AtomicBool,
-    refused: Mutex<Vec<Refused>>,
+    refused: Mutex<Vec<RefusedClient>>,
 }
 
-/// The seats are lent out; dropping it takes them back.
+/// Lends the connections out; dropping it takes them back.
 #[derive(Debug)]
-pub(crate) struct Lent<'w>(&'w Watch);
+pub(crate) struct LendGuard<'w>(&'w Watch);
 
 impl Watch {
     /// `poll`: the worker's epoll set; `own`: its slot.
@@ -94,7 +94,7 @@ impl Watch {
             window: AtomicU32::new(CLOSED),
             asleep: AtomicU32::new(0),
             over: AtomicBool::new(false),
-            seats: Seats::default(),
+            connections: Connections::default(),
             poll,
             board,
             own,
@@ -111,13 +111,13 @@ impl Watch {
         }
     }
 
-    /// It was looked whose time is over.
+    /// Notes a check of deadlines.
     pub(crate) fn has_looked(&self, now_ms: u64) {
         self.looked_ms.store(now_ms, Relaxed);
     }
 
-    /// Returns the clients that the watcher has refused since the last call; `None` where the watcher has no news at all.
-    pub(crate) fn take_news(&self) -> Option<Vec<Refused>> {
+    /// Returns the clients that the watcher has refused since the last call; `None` if it has no news at all.
+    pub(crate) fn take_news(&self) -> Option<Vec<RefusedClient>> {
         if !self.has_news.load(Relaxed) {
             return None;
         }
@@ -125,12 +125,12 @@ impl Watch {
         Some(std::mem::take(&mut *self.refused.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Closes a connection. The caller has the seats.
+    /// Closes a connection. The caller has the table.
     pub(crate) fn close(&self, connection: Box<Connection>, next: Next) {
         if connection.interest != Interest::None {
             remove_from(self.poll, connection.number());
         }
-        self.release(connection.seat);
+        self.release(connection.token);
         if next == Next::Abort {
             socket::reset_on_close(connection.number());
         }
@@ -139,35 +139,36 @@ impl Watch {
         }
     }
 
-    /// Gives back the place of a connection that has gone, if it had one.
-    pub(crate) fn release(&self, seat: Option<u64>) {
-        if let Some(token) = seat {
-            self.seats.release(token);
-            self.slot.keep(self.seats.taken());
+    /// Releases the entry of a closed connection, if it had one.
+    pub(crate) fn release(&self, token: Option<u64>) {
+        if let Some(token) = token {
+            self.connections.release(token);
+            self.slot.keep(self.connections.taken());
         }
     }
 
-    /// Lends the seats out, for a call of the application. The caller must not touch them until the guard is dropped.
-    pub(crate) fn lend(&self) -> Lent<'_> {
+    /// Lends the connections out during a call of the application. The caller must not touch them until the guard is
+    /// dropped.
+    pub(crate) fn lend(&self) -> LendGuard<'_> {
         self.window.store(OPEN, Release);
         if self.asleep.load(Relaxed) != 0 {
             self.wake();
         }
-        Lent(self)
+        LendGuard(self)
     }
 
     fn take_back(&self) {
         if self.window.compare_exchange(OPEN, CLOSED, Acquire, Acquire).is_ok() {
             return;
         }
-        // A few system calls of the watcher's. In a forked child there is nobody who gives them back.
+        // Waits for a few system calls of the watcher's. In a forked child nobody returns them.
         while !forked::is_child() && self.window.compare_exchange(OPEN, CLOSED, Acquire, Acquire).is_err() {
             thread::yield_now();
         }
     }
 
-    /// Hands over everything that can be, because this process is about to end. To be called by the main thread: within
-    /// the application, in a trap, or where the seats are its own (`within_server`).
+    /// Hands over all connections that can be, because this process is about to end. For the main thread: within the
+    /// application, in a trap, or where it owns the connections (`within_server`).
     pub(crate) fn hand_over_all(&self, within_server: bool) {
         if !within_server {
             self.within_call(|| self.pass(true));
@@ -176,8 +177,8 @@ impl Watch {
         }
     }
 
-    /// Does something with the seats while they are lent out, on the main thread: in a trap, or in what the application
-    /// calls. `None` in the midst of the server's own work, and in a forked child.
+    /// Uses the connections on the main thread while they are lent out: in a trap, or in a call by the application.
+    /// `None` during the server's own work, and in a forked child.
     pub(crate) fn within_call<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         while self.window.compare_exchange(OPEN, TAKEN, Acquire, Acquire).is_err() {
             if self.window.load(Acquire) == CLOSED || forked::is_child() {
@@ -185,13 +186,13 @@ impl Watch {
             }
             thread::yield_now();
         }
-        // The main thread would wait for ever for what a panic had left taken.
+        // After a panic the main thread would wait for ever for the connections.
         let done = if forked::is_child() { None } else { catch_unwind(AssertUnwindSafe(work)).ok() };
         self.window.store(OPEN, Release);
         done
     }
 
-    // The watcher's own.
+    // The watcher's part.
 
     fn run(&self) {
         let mut tools = Tools::default();
@@ -202,7 +203,7 @@ impl Watch {
             let condemned = self.slot.condemned().filter(|&serial| serial != given_up);
             let is_busy = serial != 0 && self.slot.kept() > 0;
             let is_slow = is_busy && serial == last;
-            // Many calls in a row, each of them short, keep the main thread from looking, too.
+            // Many short calls in a row keep the main thread from checking, too.
             let is_due = is_busy && clock::coarse_ms().saturating_sub(self.looked_ms.load(Relaxed)) > SWEEP_MS;
             let ends = condemned.is_some() || crash::has_crashed();
             if (ends || is_slow || is_due) && self.window.compare_exchange(OPEN, TAKEN, Acquire, Relaxed).is_ok() {
@@ -243,35 +244,35 @@ impl Watch {
     }
 
     /// Hands connections over: all, or those with a whole request and those that the watcher had no room to read. The
-    /// caller has the seats.
+    /// caller has the table.
     fn pass(&self, all: bool) {
         let tokens = if all {
-            // Should the queue not take all, those go for whom it matters.
+            // If the queue has no room for all, the most urgent go first.
             let waits =
                 |it: &Connection| !matches!(it.stage, Stage::Idle) || !it.input.is_empty() || has_unread(it.number());
-            let mut ranked = self.seats.ranked(|it| Some(!waits(it)));
+            let mut ranked = self.connections.ranked(|it| Some(!waits(it)));
             ranked.sort_unstable();
             ranked.into_iter().map(|(_, token)| token).collect()
         } else {
-            let mut tokens = self.seats.tokens(Connection::has_request);
+            let mut tokens = self.connections.tokens(Connection::has_request);
             tokens.extend(peek_at::<64>(self.poll).filter(|token| token & LISTENER == 0));
             tokens
         };
-        let over_ms = clock::coarse_ms() + PATIENCE_MS;
+        let over_ms = clock::coarse_ms() + MOST_WAIT_MS;
         for token in tokens {
-            while let Some(connection) = self.seats.take(token) {
+            while let Some(connection) = self.connections.take(token) {
                 let Err((mut connection, error)) = self.hand_over(connection, token, all) else { break };
                 let left_ms = over_ms.saturating_sub(clock::coarse_ms());
                 match error {
                     None => {}
-                    // In a while there may be room.
+                    // There may be room later.
                     Some(_) if !all => {
-                        self.seats.put(connection);
-                        self.slot.keep(self.seats.taken());
+                        self.connections.put(connection);
+                        self.slot.keep(self.connections.taken());
                         return;
                     }
                     Some(error) if left_ms > 0 && is_full(&error) => {
-                        self.seats.put(connection);
+                        self.connections.put(connection);
                         self.queue.wait_for_room(left_ms as i32);
                         if error.kind() != io::ErrorKind::WouldBlock {
                             thread::sleep(Duration::from_millis(5));
@@ -280,24 +281,24 @@ impl Watch {
                     }
                     Some(_) => give_up(&mut connection),
                 }
-                self.seats.put(connection);
+                self.connections.put(connection);
                 break;
             }
         }
-        self.slot.keep(self.seats.taken());
+        self.slot.keep(self.connections.taken());
     }
 
-    /// Hands one over, if that can be done with it. Gives it back otherwise, with what has failed.
+    /// Hands one connection over. Returns it if that is impossible, with the error.
     fn hand_over(
         &self,
         mut connection: Box<Connection>,
         token: u64,
         all: bool,
     ) -> Result<(), (Box<Connection>, Option<io::Error>)> {
-        let errand = match &connection.stage {
-            Stage::Idle | Stage::Head if connection.input.len() <= MOST_INPUT => Errand::Request,
-            Stage::Body(_) => Errand::Refusal, // unless it can be moved
-            Stage::Writing(next) if all && *next != Next::Abort => Errand::Rest(*next),
+        let pending = match &connection.stage {
+            Stage::Idle | Stage::Head if connection.input.len() <= MOST_INPUT => Pending::Request,
+            Stage::Body(_) => Pending::Refusal, // unless it can be moved
+            Stage::Writing(next) if all && *next != Next::Abort => Pending::Rest(*next),
             _ => return Err((connection, None)),
         };
         let is_unread = || matches!(connection.stage, Stage::Idle) && !has_ended(connection.number());
@@ -305,21 +306,21 @@ impl Watch {
             return Err((connection, None));
         }
         let note = Note {
-            errand,
+            pending,
             listener: connection.listener as u16,
             must_shut: connection.must_shut || forked::has_forked(),
             has_asked: connection.has_asked,
             due_ms: connection.due_ms,
-            patience_us: match errand {
-                Errand::Rest(_) => connection.output.patience.left_us(),
-                _ => connection.patience.left_us(),
+            deadline_left_us: match pending {
+                Pending::Rest(_) => connection.output.deadline.left_us(),
+                _ => connection.deadline.left_us(),
             },
         };
-        let patience = connection.output.patience;
+        let deadline = connection.output.deadline;
         let files = match std::mem::take(&mut connection.output).into_files() {
             Ok(files) => files,
             Err(error) => {
-                // What was left of its answer is lost.
+                // The rest of its answer was lost.
                 connection.stage = Stage::Writing(Next::Abort);
                 connection.due_ms = 0;
                 return Err((connection, Some(error)));
@@ -330,7 +331,7 @@ impl Watch {
         let sent = match &mut one.stage {
             Stage::Body(incoming) if one.is_whole => match behind_end(&one.decoder, &self.limits, &one.input) {
                 Some(rest) => incoming.whole_as_file().and_then(|(head, body)| {
-                    self.queue.send(number, Note { errand: Errand::Whole, ..note }, &[head, rest].concat(), &[body])
+                    self.queue.send(number, Note { pending: Pending::Whole, ..note }, &[head, rest].concat(), &[body])
                 }),
                 None if all => self.queue.send(number, note, &[], &[]),
                 // The main thread refuses it.
@@ -338,7 +339,7 @@ impl Watch {
             },
             Stage::Body(incoming) => match incoming.as_file(&self.limits) {
                 Some(Ok((head, body))) => {
-                    self.queue.send(number, Note { errand: Errand::Request, ..note }, head, &[body])
+                    self.queue.send(number, Note { pending: Pending::Request, ..note }, head, &[body])
                 }
                 Some(Err(error)) => Err(error),
                 None if all => self.queue.send(number, note, &[], &[]),
@@ -347,12 +348,12 @@ impl Watch {
             _ => self.queue.send(number, note, &one.input, &files),
         };
         if let Err(error) = sent {
-            connection.output = Output::of_files(files, patience);
+            connection.output = Output::of_files(files, deadline);
             return Err((connection, Some(error)));
         }
         self.slot.has_handed_over();
         remove_from(self.poll, connection.number());
-        self.seats.release(token);
+        self.connections.release(token);
         Ok(())
     }
 
@@ -377,13 +378,13 @@ impl Watch {
     }
 }
 
-impl Drop for Lent<'_> {
+impl Drop for LendGuard<'_> {
     fn drop(&mut self) {
         self.0.take_back();
     }
 }
 
-/// The thread; dropping it ends it.
+/// The thread; dropping it ends the thread.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     watch: Arc<Watch>,
@@ -391,7 +392,7 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// Starts the thread. No signal is handled on it: traps and handlers are the main thread's.
+    /// Starts the thread. It handles no signals: traps and handlers are the main thread's.
     pub(crate) fn start(watch: &Arc<Watch>) -> io::Result<Self> {
         let shared = Arc::clone(watch);
         let thread = without_signals(|| {
@@ -406,7 +407,7 @@ impl Drop for Watcher {
         self.watch.over.store(true, Release);
         let Some(thread) = self.thread.take() else { return };
         if forked::is_child() {
-            // It is the parent's; here is only its memory.
+            // The thread is the parent's; here is only its memory.
             return std::mem::forget(thread);
         }
         self.watch.wake();
@@ -414,7 +415,7 @@ impl Drop for Watcher {
     }
 }
 
-/// What is started in here has all signals blocked.
+/// Calls `start` with all signals blocked, which its threads inherit.
 fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: zeros are a valid set; both sets are locals.
     unsafe {
@@ -428,7 +429,7 @@ fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     }
 }
 
-/// The process ends, and a connection can be given to nobody: whoever waits for an answer is told.
+/// Answers a client that waits, when the process ends and no worker can take its connection.
 fn give_up(connection: &mut Connection) {
     let waits = match connection.stage {
         Stage::Idle => !connection.input.is_empty() || has_unread(connection.number()),
@@ -437,18 +438,18 @@ fn give_up(connection: &mut Connection) {
     };
     if waits {
         tell_busy(connection);
-        // Should the process go on after all, its next sweep closes it.
+        // If the process continues after all, its next sweep closes it.
         connection.stage = Stage::Lingering;
         connection.due_ms = 0;
     }
 }
 
-/// Whether the queue has no room, or this user has as many descriptors under way as it may.
+/// Whether the queue has no room, or this user has too many descriptors in flight.
 fn is_full(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ETOOMANYREFS)
 }
 
-/// Whether the peer has closed, and there is nothing to read before that: no request waits there.
+/// Whether the peer has closed without unread bytes: no request waits there.
 fn has_ended(socket: RawFd) -> bool {
     let mut byte = 0_u8;
     // SAFETY: room for one byte.

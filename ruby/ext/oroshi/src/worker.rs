@@ -1,5 +1,5 @@
-//! `Oroshi::Native::Worker`: what the Ruby side holds of a worker. Its methods leave notes for the loop, which looks at
-//! them between two requests; so they may be called from a trap, in the midst of anything.
+//! `Oroshi::Native::Worker`: a worker, as Ruby holds it. Its methods leave notes, which the loop reads between two
+//! requests; so a trap may call them at any moment.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::RawFd;
@@ -18,17 +18,8 @@ use crate::present::Present;
 use crate::rb::{self, Roots};
 use crate::scoreboard::{Scoreboard, Slot, State};
 use crate::settings::Settings;
+use crate::stop::Stop;
 use crate::watcher::Watch;
-
-/// How a worker was told to stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Stop {
-    No,
-    /// Kept connections get a while for a last request.
-    Gently,
-    /// The present request is the last.
-    Now,
-}
 
 /// A worker.
 #[derive(Debug, TypedData)]
@@ -50,8 +41,8 @@ pub(crate) struct Worker {
     own: usize,
 }
 
-// SAFETY: magnus asks for it since an object may be dropped on any thread. A worker is used by the thread that runs it and
-// by traps, all under the GVL.
+// SAFETY: magnus requires it because an object may be dropped on any thread. Only the thread that runs the worker and
+// traps use it, all under the GVL.
 unsafe impl Send for Worker {}
 
 impl DataTypeFunctions for Worker {
@@ -65,7 +56,7 @@ impl DataTypeFunctions for Worker {
     }
 }
 
-/// Ruby objects and names that the loop uses. The objects are kept in the worker's roots.
+/// Ruby objects and names that the loop uses. The worker's roots keep the objects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
     pub(crate) call: rb_sys::ID,
@@ -112,12 +103,12 @@ impl Known {
     }
 }
 
-/// The worker that runs, for objects that outlive their request and for traps.
+/// The running worker, for objects that outlive their request and for traps.
 static ACTIVE: AtomicPtr<Worker> = AtomicPtr::new(ptr::null_mut());
 
-/// The worker that runs in this process, if one does.
+/// Returns the worker that runs in this process, if any.
 pub(crate) fn active() -> Option<&'static Worker> {
-    // SAFETY: set while `run` has a reference to it. Callers use it at once, under the GVL.
+    // SAFETY: set while `run` holds a reference to it. Callers use it at once, under the GVL.
     unsafe { ACTIVE.load(Ordering::Acquire).as_ref() }
 }
 
@@ -159,7 +150,7 @@ impl Worker {
         })
     }
 
-    /// What this worker shares with its watcher, made at the first call. `poll`: its epoll set.
+    /// Returns the state shared with the watcher, created at the first call. `poll`: the epoll set.
     pub(crate) fn watch(&self, poll: RawFd) -> &Arc<Watch> {
         self.watch.get_or_init(|| Arc::new(Watch::new(poll, self.board, self.own, &self.settings)))
     }
@@ -189,13 +180,13 @@ impl Worker {
         self.stop.set(Stop::Now);
     }
 
-    /// Whether the loop has to look at something before it waits.
+    /// Whether the loop has notes to act on before it waits.
     pub(crate) fn has_notes(&self, stopping: bool) -> bool {
         self.stop.get() != Stop::No && !stopping
     }
 
-    /// `#flush_log`: writes what has gathered of the access log, and the line of the request that is not answered to its
-    /// end, for a process that is about to end. For traps too.
+    /// `#flush_log`: writes the collected lines of the access log, and the line of an unfinished request, for a process
+    /// that is about to end. For traps too.
     pub(crate) fn flush_log(&self) {
         let (status, body_bytes) = match self.present.try_borrow().as_ref().map(|present| &present.stream) {
             Ok(Some(stream)) if stream.begun => (stream.status, stream.body_bytes),
@@ -208,8 +199,8 @@ impl Worker {
         }
     }
 
-    /// `#hand_over`: gives all connections but the present one to the other workers, for a process that is about to end. For
-    /// traps too.
+    /// `#hand_over`: gives all connections except the current one to the other workers, for a process that is about to
+    /// end. For traps too.
     pub(crate) fn hand_over(&self) {
         if let Some(watch) = self.watch.get() {
             watch.hand_over_all(false);
@@ -222,14 +213,15 @@ impl Worker {
     }
 }
 
-/// `Oroshi::Native.refuse_new(fd)`: nobody can connect to this listener any more; who has is still to be accepted.
+/// `Oroshi::Native.refuse_new(fd)`: makes a listener refuse new clients; those that have connected can still be
+/// accepted.
 pub(crate) fn refuse_new(ruby: &Ruby, listener: RawFd) -> Result<(), Error> {
     crate::socket::refuse_new(listener).map_err(|error| {
         Error::new(ruby.exception_io_error(), format!("descriptor {listener} cannot be made to refuse: {error}"))
     })
 }
 
-/// Forgets the active worker, however `run` ends.
+/// Clears the active worker, however `run` ends.
 struct Active;
 
 impl Drop for Active {
@@ -239,7 +231,7 @@ impl Drop for Active {
 }
 
 impl Worker {
-    /// A gathered body as an IO.
+    /// Returns a collected body as an IO.
     pub(crate) fn input_of(&self, spool: &mut crate::request::Spool) -> Result<rb_sys::VALUE, Error> {
         let file = spool.take_file().map_err(|error| {
             Error::new(rb::ruby().exception_io_error(), format!("the request's body cannot be read back: {error}"))
@@ -257,7 +249,7 @@ impl Worker {
         }
     }
 
-    /// Bytes as a StringIO; the shared empty input if there are none. May raise.
+    /// Returns bytes as a StringIO; the shared empty input if there are none. May raise.
     pub(crate) fn input_of_bytes(&self, bytes: &[u8]) -> rb_sys::VALUE {
         if bytes.is_empty() {
             return self.known.null_input;

@@ -2,7 +2,7 @@
 
 module Oroshi
   class Client
-    # The work of Client#fetch_all: requests are begun as there is room, and results handed over as they come.
+    # The work of Client#fetch_all: begins requests as there is room, and yields results as they arrive.
     class Burst
       def initialize(call, concurrency, options, &block)
         @call = call
@@ -13,7 +13,7 @@ module Oroshi
         @begun = 0
       end
 
-      # Returns how many results there were.
+      # Returns the number of results.
       def run(requests)
         requests.each { |request| begin_one(request) }
         hand_over until @under_way.empty?
@@ -39,7 +39,7 @@ module Oroshi
         Options.order(own.delete(:method) || "GET", url, own)
       end
 
-      # Its results go to the block: each once, however it came about.
+      # Yields each result once.
       def hand_over(wait: true)
         @call.results(wait: wait) { |tag, result| @block.call(result, @under_way.delete(tag), tag) }
       end

@@ -2,17 +2,16 @@
 
 module Oroshi
   class Client
-    # A way to the native thread and back, for one wait: requests go there, and results come back. It waits for a
-    # descriptor as one waits for any IO, which is what lets threads, fiber schedulers and interrupts do as they
-    # always do.
+    # One wait for results: sends requests to the native thread, and receives their results. It waits for a descriptor
+    # like any IO, so threads, fiber schedulers and interrupts work as usual.
     class Call
-      # How often to look for a descriptor: there is nobody who could tell.
+      # How often to try for a descriptor: no event tells that one is free.
       PAUSE_S = 0.01
 
-      # Gives a call to the block. Whatever it has begun and not seen the end of is cancelled then.
+      # Yields a call; afterwards cancels its unfinished requests.
       #
-      # Where all descriptors of the process are taken, the call waits for one as long as a request may wait for a
-      # connection, by the client's options and those of the request; then it raises QueueTimeout.
+      # If all descriptors of the process are in use, it waits for one as long as a request may wait for a connection,
+      # by the client's options and the request's; then it raises QueueTimeout.
       def self.open(engine, of_client, of_request = {})
         call = new(engine, of_client, of_request)
         yield call
@@ -28,7 +27,7 @@ module Oroshi
         @io = IO.for_fd(@native.fileno, "rb", autoclose: false) # it is the native call's, which closes it
       end
 
-      # Sends what Options.order has made. False if there is no room: to be tried again after #results.
+      # Sends a request made by Options.order. False if there is no room: try again after #results.
       def submit(tag, method, url, headers, body, options)
         lead
         @native.submit(tag, method, url, headers, body, options)
@@ -40,8 +39,7 @@ module Oroshi
         @native.count
       end
 
-      # Waits until there is something to see: results, or room. Gives what has come since the last time to the block,
-      # tag first.
+      # Waits for results or room. Yields the results since the last call, tag first.
       def results(wait: true)
         @io.wait_readable if wait
         @native.take.each { |tag, *outcome| yield tag, result(*outcome) }
@@ -59,13 +57,13 @@ module Oroshi
 
       private
 
-      # To the client's thread: at first; and to the next one, should that have ended by a defect. What it was at is then
-      # told as lost. (Where another thread closes the client in between, this one begins it anew.)
+      # Attaches the call to the client's thread, or to the next one if a defect ended it; the old thread's requests are
+      # then reported as lost. (If another thread closes the client in between, this starts it again.)
       def lead
-        @native.lead(patiently { @engine.running }) until @native.leads?
+        @native.attach(patiently { @engine.running }) until @native.attached?
       end
 
-      # What the block gives, as soon as it gives something: nil says that it lacks a descriptor.
+      # Returns the block's first value that is not nil, which means that no descriptor is free.
       def patiently
         began = now
         until (given = yield)

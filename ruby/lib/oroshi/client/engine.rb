@@ -2,18 +2,18 @@
 
 module Oroshi
   class Client
-    # The native thread of a client: the first request starts it. So does the next one where it is not there any more:
-    # after a fork, after `close`, and if it should have ended by a defect.
+    # A client's native thread. The first request starts it, and restarts it after a fork, after `close`, or if a defect
+    # ended it.
     #
-    # All of a client that changes is in here, so that the client itself may be frozen.
+    # All of a client's mutable state is in here, so that the client itself may be frozen.
     class Engine
       def initialize(settings)
         @settings = settings
         @lock = Mutex.new
       end
 
-      # The Native::Engine of this process; nil if no descriptor is left for its thread. It may be closed by the time it
-      # is used: `close` waits for nobody, so that a signal's trap may call it.
+      # Returns the Native::Engine of this process; nil if no descriptor is left for its thread. It may be closed before
+      # it is used: `close` waits for nobody, so that a trap may call it.
       def running
         native = @native
         return native if native&.here?

@@ -2,21 +2,21 @@
 
 module Oroshi
   class Client
-    # Why a request failed. There is a subclass for each phase, with one for its time limit below it:
+    # Why a request failed. Each phase has a subclass, and below it one for its time limit:
     #
     #   rescue Oroshi::Client::ConnectError    # refused, unreachable, or not in time
     #   rescue Oroshi::Client::ConnectTimeout  # not in time
-    #   rescue Oroshi::Client::Timeout         # any limit in time
+    #   rescue Oroshi::Client::Timeout         # any time limit
     #   rescue Oroshi::Client::Error           # anything; ArgumentError is apart, as the caller's mistake
     #
     # The message shows the method, and the URL without its query; never header fields.
     class Error < StandardError
-      # What the request was at: :request, :queue, :dns, :connect, :tls, :write, :first_byte, :between_bytes, :total,
+      # The phase of the failure: :request, :queue, :dns, :connect, :tls, :write, :first_byte, :between_bytes, :total,
       # :redirect or :content.
       attr_reader :phase
       # A stable name, for counts: "connect-refused", "first-byte-timeout", "read-eof"...
       attr_reader :name
-      # Timings: how long each phase took until then.
+      # Timings: the duration of each phase so far.
       attr_reader :timings
 
       def initialize(message = nil, phase: nil, name: nil, timeout: false, retry_safe: false, timings: Timings.new.freeze)
@@ -28,46 +28,45 @@ module Oroshi
         @timings = timings
       end
 
-      # Seconds from the call until it failed; 0.0 if nothing was tried.
+      # Seconds from the call to the failure; 0.0 if nothing was tried.
       def elapsed
         timings.total || 0.0
       end
 
-      # Whether a limit in time was over.
+      # Whether a time limit was exceeded.
       def timeout?
         @timeout
       end
 
-      # Whether the same request can be sent again without being carried out twice: none of it was sent, or it is
-      # idempotent and nothing was answered. (The client has sent it again once already if a connection broke. A URL that
-      # cannot be read was not sent either.)
-      # Whether that is wise is the caller's to know.
+      # Whether a retry cannot carry out the request twice: none of it was sent, or it is idempotent and nothing was
+      # answered. (The client has already retried once if a connection broke. An unreadable URL was not sent either.)
+      # Whether a retry is wise is the caller's decision.
       def retry_safe?
         @retry_safe
       end
 
-      # True, as opposed to a Response's.
+      # True; a Response's is false.
       def failed?
         true
       end
 
-      # False, as a Response's is unless its status is 200 to 299.
+      # False; a Response's is true for status 200 to 299.
       def success?
         false
       end
     end
 
-    # In every error that is about a limit in time.
+    # Included in every error about a time limit.
     module Timeout
     end
 
-    # The request cannot be sent: its URL, method, or a header field; or there is no thread to send it (names "thread",
-    # "eventfd"), or none in this process, as the call was begun before a fork (name "fork").
+    # The request cannot be sent: its URL, method, or a header field is invalid; or there is no thread to send it (names
+    # "thread", "eventfd"), or none in this process, because the call began before a fork (name "fork").
     class RequestError < Error; end
 
-    # No connection was free: too many requests wait, or for too long.
+    # No connection was free: too many requests waited, or for too long.
     class QueueError < Error; end
-    # Waited longer than queue_timeout; with the name "descriptors" for one of these.
+    # Waited longer than queue_timeout; with the name "descriptors" for a descriptor.
     class QueueTimeout < QueueError; include Timeout; end
 
     # The host's name could not be looked up.
@@ -95,18 +94,18 @@ module Oroshi
     # Not within first_byte_timeout.
     class FirstByteTimeout < FirstByteError; include Timeout; end
 
-    # The body did not come whole, is larger than max_body_bytes, or cannot be unpacked.
+    # The body was incomplete, is larger than max_body_bytes, or cannot be decoded.
     class BetweenBytesError < Error; end
     # Nothing came for between_bytes_timeout.
     class BetweenBytesTimeout < BetweenBytesError; include Timeout; end
 
-    # The request as a whole took longer than timeout.
+    # The whole request took longer than timeout.
     class TotalTimeout < Error; include Timeout; end
 
-    # A redirect was not followed: too many of them, or a place that this client does not go to.
+    # A redirect was not followed: too many of them, or a target that this client does not use.
     class RedirectError < Error; end
 
-    # The body is not what was asked for: Response#text, Response#json.
+    # The body is not text or JSON as asked: Response#text, Response#json.
     class ContentError < Error; end
 
     class Error
@@ -118,7 +117,7 @@ module Oroshi
       }.freeze
       private_constant :CLASSES
 
-      # The error of a failure, as the native side tells it.
+      # Returns the error of a native failure.
       def self.of(phase, name, message, timeout, retry_safe, timings)
         message = presentable(message)
         CLASSES.fetch(phase)[timeout ? 1 : 0]
@@ -126,7 +125,7 @@ module Oroshi
                              timings: Timings.new(*timings).freeze)
       end
 
-      # Without queries, and with what would break a line of a log escaped. What a caller gave stands between backticks.
+      # Removes queries, and escapes bytes that would break a line of a log. The caller's text is between backticks.
       def self.presentable(message)
         message.gsub(/`[^`]*`/) { |quoted| quoted.sub(/\?.*(?=`)/m, "?...") }
                .sub(/(did you mean [^?]*)\?.* \?/m, "\\1?... ?")

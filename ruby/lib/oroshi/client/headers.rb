@@ -2,8 +2,8 @@
 
 module Oroshi
   class Client
-    # Header fields as they came. Names compare without regard to case. Values are frozen Strings, in UTF-8 where they
-    # are that, else binary.
+    # Header fields as received. Names compare without regard to case. Values are frozen Strings, in UTF-8 if valid,
+    # else binary.
     class Headers
       include Enumerable
 
@@ -28,7 +28,7 @@ module Oroshi
         !self[name].nil?
       end
 
-      # Name and value of each field, in their order and spelling.
+      # Yields name and value of each field, in their order and spelling.
       def each(&block)
         return enum_for(:each) { @fields.size } unless block
 
@@ -40,8 +40,8 @@ module Oroshi
         @fields.empty?
       end
 
-      # Names in lower case, with the values of equal ones joined by ", " (RFC 9110, section 5.2), those of Set-Cookie
-      # by a line end.
+      # Returns names in lower case, with the values of equal ones joined by ", " (RFC 9110, section 5.2), those of
+      # Set-Cookie by a line end.
       def to_h
         @fields.each_with_object({}) do |(name, value), hash|
           name = name.downcase
@@ -54,7 +54,7 @@ module Oroshi
         other.is_a?(Headers) && to_a == other.to_a
       end
 
-      # Without the values of fields that hold secrets.
+      # Hides the values of fields that contain secrets.
       def inspect
         shown = @fields.map { |name, value| "#{name}: #{Native.secret?(name) ? "***" : value.inspect}" }
         "#<#{self.class} #{shown.join(", ")}>"

@@ -7,14 +7,14 @@ module Oroshi
     # Forms with files, as multipart/form-data (RFC 7578).
     module Multipart
       class << self
-        # Whether a value of a form is a file: something with `read`, such as a File or a StringIO.
+        # Whether a form's value is a file: something with `read`, such as a File or a StringIO.
         def file?(value)
           value.respond_to?(:read)
         end
 
-        # parts: pairs of names and values, plain ones or files. Returns the boundary and the body; files are read to their end.
+        # parts: pairs of names and values, plain ones or files. Returns boundary and body; reads files to their end.
         def of(parts)
-          # 128 random bits: nothing that is sent holds them by chance (RFC 2046, section 5.1.1).
+          # 128 random bits: no content contains them by chance (RFC 2046, section 5.1.1).
           boundary = "oroshi-#{SecureRandom.hex(16)}"
           body = String.new(encoding: Encoding::BINARY)
           parts.each do |name, value|
@@ -33,11 +33,11 @@ module Oroshi
           end
 
           filename = "; filename=\"#{quoted(File.basename(file.path))}\"" if file.respond_to?(:path) && file.path
-          # RFC 7578, section 4.4: what is not known to be anything else.
+          # RFC 7578, section 4.4: the default type.
           "#{filename || "; filename=\"#{quoted(name)}\""}\r\nContent-Type: application/octet-stream\r\n\r\n".b + text.to_s.b
         end
 
-        # As browsers do it (the HTML Standard, section 4.10.21.8): a quote or a line break would end the name.
+        # Quotes as browsers do (the HTML Standard, section 4.10.21.8): a quote or a line break would end the name.
         def quoted(text)
           text.to_s.b.gsub(/["\r\n]/n, '"' => "%22", "\r" => "%0D", "\n" => "%0A")
         end

@@ -2,8 +2,8 @@
 
 module Oroshi
   class Client
-    # Every option once: its name, what it may be, its default, and whether a request may have its own. Turns what a
-    # user wrote into what the native side reads, and says what is wrong with it.
+    # Every option once: name, allowed values, default, and whether a request may have its own. Checks the user's
+    # values, reports mistakes, and converts values for the native side.
     module Options
       # kind: how it is checked (KINDS). where: :client, :request or :both. default: in words.
       Option = Struct.new(:name, :kind, :where, :default, :doc) do
@@ -16,10 +16,10 @@ module Oroshi
         end
       end
 
-      # What the native side can count up to.
+      # The native side's maximum count.
       MOST = 2**62
 
-      # What a value may be: a test, and the words for it.
+      # Kinds of values: a test, and the words for it.
       KINDS = {
         count: [->(value) { value.is_a?(Integer) && value.between?(1, MOST) }, "a whole number from 1 to 2**62"],
         count_or_none: [->(value) { value.is_a?(Integer) && value.between?(0, MOST) }, "a whole number from 0 to 2**62"],
@@ -122,7 +122,7 @@ module Oroshi
          "whether carrying the request out twice does no harm"]
       ].map { |row| Option.new(*row) }.freeze
 
-      # What other clients call it, and what it is here. Spelling alone would lead elsewhere.
+      # Other clients' names for our options. Similar spelling alone would suggest the wrong ones.
       ELSEWHERE = {
         read_timeout: "first_byte_timeout limits the wait for the response's head, between_bytes_timeout a pause within the body",
         open_timeout: "connect_timeout limits connecting, tls_timeout the handshake",
@@ -140,7 +140,7 @@ module Oroshi
 
       OF_CLIENT = ALL.select(&:of_client?).to_h { |option| [option.name, option] }.freeze
       OF_REQUEST = ALL.select(&:of_request?).to_h { |option| [option.name, option] }.freeze
-      # Those of a request that the native side reads; the others become headers and a body here.
+      # Options of a request that the native side reads; the others become headers and a body here.
       NATIVE = (OF_REQUEST.keys - %i[headers body json form basic_auth bearer_auth]).freeze
       private_constant :NATIVE
 
@@ -159,7 +159,7 @@ module Oroshi
           options.to_h { |name, value| [name, plain(OF_CLIENT[name].kind, value)] }
         end
 
-        # A request as Native::Call#submit wants it: [method, url, headers, body, options].
+        # Returns a request for Native::Call#submit: [method, url, headers, body, options].
         def order(method, url, options)
           method = method.to_s.upcase(:ascii)
           url = url.to_s
@@ -177,8 +177,8 @@ module Oroshi
           wrong(name, words, value) unless test.call(value)
         end
 
-        # How long a call may wait for a descriptor, in seconds: as long as its request may wait for a connection. nil is for
-        # ever.
+        # Returns how long a call may wait for a descriptor, in seconds: as long as its request may wait for a
+        # connection. nil is for ever.
         def patience(of_client, of_request)
           limits = { queue_timeout: 30 }.merge(of_client, of_request).slice(:queue_timeout, :timeout)
           limits.each { |name, value| check(name, value, :seconds) }
@@ -191,8 +191,7 @@ module Oroshi
           raise ArgumentError, "#{name}: expected #{words}, got #{shown(name, value)}"
         end
 
-        # Whoever gives a file's content instead of its path learns so now, and not from the system's message, which
-        # repeats it.
+        # Catches a file's content given instead of its path; the system's message would repeat it.
         def check_file(name, path)
           File.open(path) { |file| file.read(1) }
         rescue SystemCallError => e
@@ -201,7 +200,7 @@ module Oroshi
                 cause: nil
         end
 
-        # A checked value as the native side reads it.
+        # Returns a checked value as the native side reads it.
         def plain(kind, value)
           case kind
           when :seconds then value&.to_f
@@ -230,13 +229,14 @@ module Oroshi
         SECRET = %i[basic_auth bearer_auth headers query form json body private_key].freeze
         private_constant :SECRET
 
-        # Values that may be secrets show their class alone; so does what a PEM file holds, where its path was expected.
+        # Shows values for messages. Values that may be secrets show only their class; so does PEM content given instead
+        # of a path.
         def shown(name, value)
           secret = SECRET.include?(name) || several(value).any? { |one| one.to_s.b.include?("-----BEGIN") }
           secret ? "one of #{value.class}" : value.inspect
         end
 
-        # Pairs of Strings; an Array as a value gives several, nil none.
+        # Returns pairs of Strings; an Array as a value gives several, nil none.
         def fields(pairs)
           return [] unless pairs
 
@@ -256,7 +256,7 @@ module Oroshi
           headers << ["Authorization", credentials]
         end
 
-        # Bytes, as nobody knows in which encoding a name is given.
+        # Compares bytes, because a name may have any encoding.
         def field?(headers, name)
           headers.any? { |given, _| given.b.casecmp?(name) }
         end
@@ -278,7 +278,7 @@ module Oroshi
         def form(headers, value)
           parts = value.flat_map { |name, one| several(one).compact.map { |each| [name.to_s, each] } }
           if parts.any? { |_, one| Multipart.file?(one) }
-            # The boundary is known here alone, so a Content-Type of the user's own could not be right.
+            # Only this code knows the boundary, so the user's own Content-Type could not be right.
             raise ArgumentError, "form: a file is sent as multipart/form-data, which sets Content-Type itself" if field?(headers, "content-type")
 
             boundary, body = Multipart.of(parts)
@@ -331,7 +331,7 @@ module Oroshi
           false
         end
 
-        # The block, if there is one, says what else a value may be.
+        # The block, if given, says which other values are allowed.
         def pairs?(value)
           return false unless value.is_a?(Hash) || (value.is_a?(Array) && value.all? { |pair| pair?(pair) })
 
@@ -344,7 +344,8 @@ module Oroshi
           value.is_a?(Array) && value.size == 2
         end
 
-        # What has a text of its own. Other objects' `to_s` is an address such as `#<Object:0x...>`, or, of a file, not its content.
+        # Whether a value has a text of its own. Other objects' `to_s` is an address such as `#<Object:0x...>`, or, of a
+        # file, not its content.
         def single?(value)
           case value
           when String, Symbol, Numeric, Time, true, false then true

@@ -2,11 +2,11 @@
 
 module Oroshi
   class Client
-    # How long the phases of a request took, in seconds; nil for a phase that there was none of. After a redirect or a
-    # retry the phases are those of the last attempt, and total is that of all.
+    # Durations of a request's phases, in seconds; nil for a phase that did not happen. After a redirect or a retry the
+    # phases are the last attempt's; total covers all attempts.
     Timings = Struct.new(:queue, :dns, :connect, :tls, :write, :first_byte, :body, :total)
 
-    # What a request was answered with. All of it is frozen but the body, which is the caller's.
+    # The response to a request. All of it is frozen except the body, which is the caller's.
     class Response
       # 100 to 999. A status of 400 or more is an answer like any other.
       attr_reader :status
@@ -14,13 +14,13 @@ module Oroshi
       attr_reader :reason
       # "1.1" or "1.0".
       attr_reader :version
-      # A String, unpacked. Its encoding is the charset of Content-Type where Ruby knows it, else binary.
+      # A String, decoded. Its encoding is the charset of Content-Type if Ruby knows it, else binary.
       attr_reader :body
       # The URL that answered, after redirects.
       attr_reader :url
-      # How many redirects were followed.
+      # Number of redirects followed.
       attr_reader :redirects
-      # What the body was unpacked from, "gzip", "br" or "zstd", or nil.
+      # The body's content coding, "gzip", "br" or "zstd", or nil.
       attr_reader :coding
       # Timings.
       attr_reader :timings
@@ -45,7 +45,7 @@ module Oroshi
         @headers ||= Headers.new(@header_lines)
       end
 
-      # The Headers after a chunked body; most often there are none.
+      # The Headers after a chunked body; usually empty.
       def trailers
         @trailers ||= Headers.new(@trailer_lines)
       end
@@ -60,12 +60,12 @@ module Oroshi
         status.between?(200, 299)
       end
 
-      # False, as opposed to an Error's.
+      # False; an Error's is true.
       def failed?
         false
       end
 
-      # The body in UTF-8, which it is taken to be where no charset is named. Raises ContentError if it is not.
+      # Returns the body in UTF-8, the default charset. Raises ContentError if it is not valid.
       def text
         text = body.encoding == Encoding::BINARY ? body.dup.force_encoding(Encoding::UTF_8) : body.encode(Encoding::UTF_8)
         return text if text.valid_encoding?
@@ -75,12 +75,12 @@ module Oroshi
         raise unreadable("the body is not text in #{body.encoding}: #{e.message}", "not-utf-8")
       end
 
-      # The body, read as JSON. options: for JSON.parse. Raises ContentError if it is none.
+      # Parses the body as JSON. options: for JSON.parse. Raises ContentError if it is not JSON.
       def json(**options)
         require "json"
         JSON.parse(text, **options)
       rescue JSON::ParserError => e
-        # The message repeats the text.
+        # Ruby's message repeats the text.
         raise unreadable("the body is not JSON: #{e.message.scrub("?")[0, 100]}", "json")
       end
 
@@ -91,11 +91,11 @@ module Oroshi
       private
 
       CHARSET = /^content-type:[^\n]*?;\s*charset\s*=\s*"?([^\s";]+)/i
-      # Names that Ruby gives to encodings which depend on this process.
+      # Encoding names that depend on this process.
       OF_THE_PROCESS = %w[locale external filesystem internal].freeze
       private_constant :CHARSET, :OF_THE_PROCESS
 
-      # Reads the lines themselves: most responses are never asked for their headers.
+      # Reads the raw lines: most responses are never asked for their headers.
       def charset
         name = @header_lines.b[CHARSET, 1]
         Encoding.find(name) if name && !OF_THE_PROCESS.include?(name.downcase)

@@ -2,19 +2,19 @@
 
 module Oroshi
   class Listeners
-    # Where to listen: a TCP host and port, a unix socket's path, or an abstract name.
+    # An address to listen on: a TCP host and port, a unix socket's path, or an abstract name.
     class Address
-      # How long a socket's file is asked whether anybody listens. A local connect answers at once, or is queued.
+      # How long to ask at a socket's file whether a server listens. A local connect answers at once, or is queued.
       PATIENCE_S = 1
 
-      # What the settings say: Path and Listen; Host and Port only where neither is given.
+      # Returns the settings' addresses: Path and Listen; Host and Port only if neither is given.
       def self.of(settings)
         texts = [settings.path && unix_text(settings.path), *settings.listen].compact
         texts.empty? ? [new(host: settings.host, port: settings.port)] : texts.uniq.map { |text| parse(text) }
       end
 
-      # `8080`, `:8080`, `host:8080`, `[::1]:8080`, `/a/path`, `./a/path`, `unix:path`, `@name`, and Puma's `tcp://` and
-      # `unix://`. nil if it is none of these.
+      # Parses `8080`, `:8080`, `host:8080`, `[::1]:8080`, `/a/path`, `./a/path`, `unix:path`, `@name`, and Puma's
+      # `tcp://` and `unix://`. nil for anything else.
       def self.parse(text)
         case text.sub(%r{\A(?:tcp:|(unix:))//}, "\\1")
         when /\A(?:unix:)?(?<path>@.+)/, %r{\A(?<path>\.{0,2}/.+)}, /\Aunix:(?<path>.+)/ then new(path: $~[:path])
@@ -24,7 +24,7 @@ module Oroshi
         end
       end
 
-      # For people: of an Addrinfo.
+      # Returns an Addrinfo's name for people.
       def self.name_of(address)
         if address.unix?
           # An abstract name begins with a NUL byte, which Addrinfo#unix_path does not survive everywhere.
@@ -35,7 +35,7 @@ module Oroshi
         end
       end
 
-      # A path without a slash is still a path where a path is asked for.
+      # Where a path is expected, one without a slash is still a path.
       def self.unix_text(path)
         path.start_with?("@", "unix:") ? path : "unix:#{path}"
       end
@@ -47,7 +47,7 @@ module Oroshi
         @path = path
       end
 
-      # Opens the sockets of this address (a name may stand for several) and adds a Listener for each. Raises Error.
+      # Opens the sockets of this address (a name may have several) and adds a Listener for each. Raises Error.
       def open(settings, listeners)
         if @path&.start_with?("@")
           listeners << open_unix("\0#{@path[1..]}", settings)
@@ -97,7 +97,7 @@ module Oroshi
         finish(Socket.new(:UNIX, :STREAM), settings) { |socket| socket.bind(Addrinfo.unix(path)) }
       end
 
-      # The mode is there before anybody can connect, because nobody can before listen(2).
+      # The mode is set before clients can connect, which is only after listen(2).
       def open_file(settings)
         finish(Socket.new(:UNIX, :STREAM), settings, path: File.expand_path(@path)) do |socket|
           socket.bind(Addrinfo.unix(@path))
@@ -117,7 +117,7 @@ module Oroshi
         raise Error, "cannot listen at #{self}: #{e.message}; choose a shorter path, or an abstract name such as @app"
       end
 
-      # Removes a socket's file on which nobody listens. Anything else that is there stays, and is an error.
+      # Removes a socket's file without a listening server. Anything else there stays, and is an error.
       def make_way
         return unless File.exist?(@path) || File.symlink?(@path)
 

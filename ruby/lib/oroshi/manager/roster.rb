@@ -2,15 +2,15 @@
 
 module Oroshi
   class Manager
-    # Which workers there are, and what should happen to them next. It starts and signals nobody: it is told what has
-    # happened, and answers with actions. Time is an argument, in seconds that only grow.
+    # The workers, and decisions about them. It starts and signals nobody: it receives events and returns actions. Time
+    # is an argument, in monotonic seconds.
     #
-    # A worker is `starting` until it says that it is ready, then `ready`, and `stopping` once it was told to stop.
-    # At most one worker is being replaced at any time: its successor is started and becomes ready, then it is told to
-    # stop, and only when it has ended may the next one be replaced.
+    # A worker is `starting` until it reports ready, then `ready`, and `stopping` once it was told to stop. At most one
+    # worker is being replaced at any time: its successor becomes ready, then it is told to stop, and only after its end
+    # the next one may be replaced.
     class Roster
-      # slot: its place on the scoreboard; epoch: how many HUPs there had been when it started; enough: why it has asked
-      # to be replaced; kill_at: when its time to stop is over.
+      # slot: its index on the scoreboard; epoch: number of HUPs before it started; enough: why it has asked to be
+      # replaced; kill_at: when its time to stop is over.
       Worker = Struct.new(:slot, :pid, :state, :epoch, :since, :enough, :kill_at, keyword_init: true) do
         def alive?
           state != :stopping
@@ -26,14 +26,14 @@ module Oroshi
       Tell = Struct.new(:worker, :signal, :why)
       Kill = Struct.new(:worker, :why)
 
-      # Back-off never waits longer, except that ErrRespawnInterval itself does.
+      # Maximum back-off, unless ErrRespawnInterval itself is longer.
       LONGEST_BACKOFF_S = 30
-      # After INT; a worker then has only its present request to finish.
+      # After INT; a worker then only finishes its current request.
       QUICK_STOP_S = 5
 
       attr_reader :target, :workers, :mode
 
-      # target: how many workers; slots: how many at most, with those that are stopping; intervals in seconds.
+      # target: number of workers; slots: maximum including stopping ones; intervals in seconds.
       def initialize(target:, slots:, spawn_interval: nil, err_respawn_interval: 1, stop_timeout: 30)
         @target = target
         @slots = slots
@@ -50,8 +50,8 @@ module Oroshi
         @next_slow_stop = -Float::INFINITY
       end
 
-      # What is to be done now. Workers that are told to stop count as `stopping` from here on, and a slot that is to be
-      # started in is taken: answer a Start with `started` or `not_started`.
+      # Returns the due actions. Workers told to stop count as `stopping` from here on, and slots to start in are
+      # reserved: answer a Start with `started` or `not_started`.
       def decide(now)
         stop = case @mode
                when :serving then replace(now) + shrink(now)
@@ -61,8 +61,8 @@ module Oroshi
         stop + start(now) + kill_late(now)
       end
 
-      # When `decide` should be asked again even if nothing happens, or nil. Where all slots are taken, only the end of a
-      # worker makes room for another.
+      # Returns when to call `decide` again without an event, or nil. If all slots are taken, only the end of a worker
+      # makes room.
       def next_decision
         times = @workers.filter_map(&:kill_at)
         times << @no_start_before if missing.positive? && free_slot
@@ -70,13 +70,13 @@ module Oroshi
         times.min
       end
 
-      # --- what has happened ---
+      # --- events ---
 
       def started(slot, pid)
         @workers.find { |one| one.slot == slot }.tap { |one| one.pid = pid }
       end
 
-      # The fork failed, or a hook before it.
+      # The fork, or a hook before it, failed.
       def not_started(slot, now)
         @workers.delete_if { |one| one.slot == slot }
         back_off(now)
@@ -87,49 +87,50 @@ module Oroshi
         @failures = 0
       end
 
-      # It has served as many requests as it should; it goes on until its successor is ready.
+      # The worker has served its number of requests; it continues until its successor is ready.
       def enough(worker, why)
         worker.enough = why
       end
 
-      # A worker has ended. good: nothing was wrong with that (exit code 0, or it was ended for a reason).
-      # Gives the seconds back until another may start in its place (0: at once).
+      # A worker has ended. good: as intended (exit code 0, or ended for a reason). Returns the seconds until another
+      # may start in its place (0: at once).
       def ended(worker, now, good:)
         @workers.delete(worker)
         @replacing = nil if @replacing.equal?(worker)
         return 0 unless @mode == :serving && worker.alive? && !(good && worker.state == :ready)
 
-        # One that was ready and died says little about the next; one that never was says that the next will do the same.
+        # A ready worker's death says little about the next; if one never became ready, the next will fail too.
         worker.state == :starting ? back_off(now) : hold(now, @err_respawn_interval)
       end
 
-      # --- what is wanted ---
+      # --- requests ---
 
-      # HUP: every worker that there is now gets a successor.
+      # HUP: replaces every present worker.
       def replace_all
         @epoch += 1
       end
 
-      # TTIN, TTOU. Gives the new target back; it stays within one worker and what the scoreboard holds.
+      # TTIN, TTOU. Returns the new target, between one worker and the scoreboard's maximum.
       def resize(by)
         @shrinks_because = "TTOU"
         @target = (@target + by).clamp(1, @slots / 2)
       end
 
-      # HUP with another MaxWorkers. As many as the scoreboard holds at most.
+      # HUP with another MaxWorkers. The scoreboard's size is the maximum.
       def target=(number)
         @target = number.clamp(1, @slots / 2)
         @shrinks_because = "HUP"
       end
 
-      # HUP: times that may have changed.
+      # HUP: intervals that may have changed.
       def configure(spawn_interval:, err_respawn_interval:, stop_timeout:)
         @spawn_interval = spawn_interval
         @err_respawn_interval = err_respawn_interval
         @stop_timeout = stop_timeout
       end
 
-      # how: :slow_stop (one per spawn_interval), :graceful_stop or :quick_stop; only ever gets quicker. Gives actions.
+      # Begins to stop. how: :slow_stop (one per spawn_interval), :graceful_stop or :quick_stop; it can only become
+      # quicker. Returns actions.
       def stop(how, now, why)
         order = %i[serving slow_stop graceful_stop quick_stop]
         return kill_all(why) if @mode == :quick_stop && how == :quick_stop
@@ -148,7 +149,7 @@ module Oroshi
         @mode != :serving && @workers.empty?
       end
 
-      # Whether as many are ready as there should be.
+      # Whether all wanted workers are ready.
       def complete?
         ready_ones.size >= @target
       end
@@ -157,7 +158,7 @@ module Oroshi
         !ready_ones.empty?
       end
 
-      # It is to be killed for another reason than time; what it leaves is no failure.
+      # The worker is killed for a reason other than time; its end is no failure.
       def condemn(worker)
         worker.state = :stopping
         worker.kill_at = nil
@@ -180,7 +181,7 @@ module Oroshi
         worker.enough || "HUP"
       end
 
-      # After TTOU. While one is being replaced, its successor is no excess.
+      # After TTOU. A successor during a replacement is not surplus.
       def shrink(now)
         return [] if @replacing&.alive?
 
@@ -196,7 +197,7 @@ module Oroshi
         [tell(one, "TERM", "USR1", now)]
       end
 
-      # How many workers are to be started; negative: how many are too many.
+      # Returns how many workers to start; negative: how many to stop.
       def missing
         return 0 unless @mode == :serving
 

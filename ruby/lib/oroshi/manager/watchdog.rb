@@ -2,28 +2,28 @@
 
 module Oroshi
   class Manager
-    # Which requests take too long, and what to do about them. A worker is first urged (SIGURG): its client gets a 504,
-    # the log a backtrace, and it ends itself. One that cannot even do that, because it hangs in code that is no Ruby,
-    # is killed a little later. Time is an argument.
+    # Finds requests that take too long, and ends their workers. First SIGURG: the client gets a 504, the log a
+    # backtrace, and the worker ends itself. A worker that hangs outside of Ruby cannot do that, and is killed a little
+    # later. Time is an argument.
     class Watchdog
-      # How long a worker may take to write its backtrace and end.
+      # The time for a worker to write its backtrace and end.
       GRACE_S = 2
 
       Urge = Struct.new(:slot, :serial, :busy_s, :request)
       Kill = Struct.new(:slot, :serial, :busy_s, :request)
 
-      # limit_s: how long a request may take, above 0.
+      # limit_s: the limit of a request, above 0.
       def initialize(limit_s)
         @limit_s = limit_s
         @urged = {} # slot => [serial of the request, when to kill]
       end
 
-      # How often to look. Nobody counts on more than a quarter of the limit, or a second.
+      # Returns how often to look: delays of a quarter of the limit, or a second, are acceptable.
       def interval_s
         (@limit_s / 4.0).clamp(0.02, 1)
       end
 
-      # The worker of this slot has ended. Its successor counts requests from 1 again.
+      # The worker of this slot has ended. Its successor counts requests from 1.
       def forget(slot)
         @urged.delete(slot)
       end

@@ -2,10 +2,9 @@
 
 module Oroshi
   class Settings
-    # What the value of an option may be. A type takes Strings, as they come from a command line, as well as Ruby's own
-    # values, and says in `expected` what it takes.
+    # Types of options. A type accepts Strings, as from a command line, and Ruby values; `expected` describes them.
     #
-    # `read` is called with the value; it gives the checked value back, or UNFIT.
+    # `read` receives the value, and returns the checked value or UNFIT.
     Type = Struct.new(:expected, :example, :read)
 
     module Types
@@ -13,7 +12,7 @@ module Oroshi
 
       module_function
 
-      # optional: nil is a value too, and means "not set".
+      # optional: nil is allowed too, and means "not set".
       def integer(range, optional: false, example: [range.begin, 1].max)
         most = range.end ? " to #{range.end}" : " on"
         Type.new("a whole number from #{range.begin}#{most}", example, lambda { |value|
@@ -49,7 +48,7 @@ module Oroshi
         })
       end
 
-      # auto: as many as there are processors that this process may use.
+      # auto: the number of processors that this process may use.
       def workers
         plain = integer(1..)
         Type.new("#{plain.expected}, or auto (one per processor)", "4", lambda { |value|
@@ -66,7 +65,7 @@ module Oroshi
         })
       end
 
-      # Addresses, one by one or as an Array; a String may hold several, with commas between them.
+      # Addresses, single or as an Array; a String may contain several, separated by commas.
       def addresses
         Type.new("addresses: PORT, HOST:PORT, [V6]:PORT, /a/path or @name, with commas between them", "127.0.0.1:8080",
                  lambda { |value|
@@ -89,14 +88,14 @@ module Oroshi
         })
       end
 
-      # Code that is run on an occasion. Only a config file or Ruby can give it.
+      # A hook. Only a config file or Ruby can give it.
       def hook
         Type.new("a block, in a config file", "{ ... }", lambda { |value|
           value.nil? || value.respond_to?(:call) ? value : UNFIT
         })
       end
 
-      # Not negative, or nil when it is no number with one of these units.
+      # Returns a number above or equal to 0, or nil if it is no number with one of these units.
       def scaled(value, units)
         if value.is_a?(String)
           number, unit = value.strip.downcase.match(/\A(\d+(?:\.\d+)?)\s*([a-z]*)\z/)&.captures

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Rack 3 has its handlers in a gem of their own, rackup.
+# Rack 3 has its handlers in a separate gem, rackup.
 require "rack"
 require "rackup/handler"
 require_relative "../../oroshi/rack_handler"

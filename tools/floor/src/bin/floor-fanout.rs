@@ -1,14 +1,14 @@
-//! The floor under a push hub: the CPU that the kernel alone asks for to send one message to many.
+//! The floor under a push hub: the CPU time that the kernel alone needs to send one message to many.
 //!
-//! One thread, one epoll loop. Whoever asks for a WebSocket gets its opening handshake and is sent to from then on; every POST's body
-//! goes out to all of them as one text frame, a `send` for each, before it is answered. Nothing is checked, nothing is queued: a
-//! reader that does not keep up loses messages. What a hub costs above this is what the hub itself costs.
+//! One thread, one epoll loop. A WebSocket client gets its opening handshake and then all messages; every POST's body
+//! goes to all clients as one text frame, a `send` for each, before the POST is answered. Nothing is checked or queued:
+//! a slow reader loses messages. A hub's cost above this is its own.
 //!
 //! ```text
 //! floor-fanout 127.0.0.1:8080
 //! ```
 //!
-//! It prints where it listens, which port 0 leaves to the kernel.
+//! It prints its address; the kernel chooses the port for port 0.
 
 use std::collections::HashMap;
 use std::net::SocketAddrV4;
@@ -22,10 +22,10 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use sha1::{Digest, Sha1};
 
-/// What a WebSocket's server shows that it has read the request (RFC 6455, section 1.3).
+/// Proves that a WebSocket server has read the request (RFC 6455, section 1.3).
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-/// The longest message that is sent.
+/// Maximum length of a message.
 const MOST: usize = 65_535;
 
 fn main() -> ExitCode {
@@ -83,19 +83,19 @@ fn number(socket: &OwnedFd) -> EventData {
 
 struct Connection {
     socket: OwnedFd,
-    /// Of a request that has not come whole.
+    /// Bytes of an incomplete request.
     read: Vec<u8>,
 }
 
 #[derive(Default)]
 struct Hub {
     connections: HashMap<u64, Connection>,
-    /// Those to whom messages go.
+    /// The receivers of messages.
     subscribers: Vec<OwnedFd>,
 }
 
 impl Hub {
-    /// Reads what has come on a connection, and answers it.
+    /// Reads from a connection, and answers it.
     fn turn(&mut self, from: u64, bytes: &mut [u8]) {
         let Some(connection) = self.connections.get_mut(&from) else { return };
         match net::recv(&connection.socket, &mut *bytes, RecvFlags::empty()) {
@@ -115,7 +115,7 @@ impl Hub {
                             STANDARD.encode(Sha1::new().chain_update(key).chain_update(GUID).finalize()),
                         );
                         let _ = net::send(&connection.socket, answer.as_bytes(), SendFlags::NOSIGNAL);
-                        // What a subscriber says is never read; a close shows when it is sent to.
+                        // Subscribers' bytes are never read; a failing send shows a close.
                         if let Some(connection) = self.connections.remove(&from) {
                             self.subscribers.push(connection.socket);
                         }
@@ -138,13 +138,13 @@ impl Hub {
     }
 }
 
-/// What a whole request wants.
+/// A complete request.
 enum Request {
-    /// To know whether anybody is there.
+    /// Asks whether the server is there.
     Probe,
-    /// To be sent to; this is the key of its handshake.
+    /// Subscribes; holds the key of its handshake.
     Subscribe(Vec<u8>),
-    /// To have this frame sent to all.
+    /// Sends this frame to all.
     Publish(Vec<u8>),
 }
 

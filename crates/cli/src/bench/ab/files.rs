@@ -1,4 +1,4 @@
-//! What ab's `-g` and `-e` write: every request as a line for gnuplot, and the percentiles as CSV.
+//! The files of ab's `-g` and `-e`: a line per request for gnuplot, and the percentiles as CSV.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -22,13 +22,13 @@ pub(crate) struct RequestLog {
     path: PathBuf,
     decimals: usize,
     state: State,
-    /// The second that was last written, and its text.
+    /// The last written second, and its text.
     second: (u64, String),
 }
 
 #[derive(Debug)]
 enum State {
-    /// Nothing came yet: what is in the file stays until the run has begun.
+    /// Nothing is written yet: an earlier file keeps its content until the run has begun.
     Waiting(File),
     Writing(BufWriter<File>),
     Failed(io::Error),
@@ -38,7 +38,7 @@ impl RequestLog {
     /// Opens the file, so that a wrong path is noticed before the run.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// If the file cannot be opened.
     pub(crate) fn create(path: &Path, decimals: usize) -> Result<Self, LogError> {
         let file = open_kept(path).map_err(|error| error_at(path, error))?;
         Ok(Self { path: path.to_owned(), decimals, state: State::Waiting(file), second: (0, starttime(0)) })
@@ -55,7 +55,7 @@ impl RequestLog {
         }
     }
 
-    /// An earlier file goes, and the header stands at the beginning of this one.
+    /// Empties an earlier file and writes the header.
     fn begin(&mut self) {
         self.state = match std::mem::replace(&mut self.state, State::Failed(io::ErrorKind::Interrupted.into())) {
             State::Waiting(file) => {
@@ -67,10 +67,10 @@ impl RequestLog {
         };
     }
 
-    /// Ends it; `ran` is whether the run took place.
+    /// Completes the file; `ran`: whether the run took place.
     ///
     /// # Errors
-    /// When it could not be written, now or before.
+    /// If the file could not be written, now or earlier.
     pub(crate) fn finish(mut self, ran: bool) -> Result<(), LogError> {
         if ran && matches!(self.state, State::Waiting(_)) {
             self.begin();
@@ -100,7 +100,7 @@ fn write_line(
     }
     write!(out, "{}\t{}", second.1, second.0)?;
     if decimals > 0 {
-        // As fine as the times beside it, so that requests of the same second stand apart.
+        // As fine as the times beside it, to distinguish requests of the same second.
         let digits = (decimals + 3).min(9);
         write!(out, ".{:0digits$}", began.subsec_nanos() / 10_u32.pow(9 - digits as u32))?;
     }
@@ -118,8 +118,9 @@ fn starttime(unix_s: u64) -> String {
     format!("{weekday} {month} {day:02} {hour:02}:{minute:02}:{second:02} {year}")
 }
 
-/// The time within which each whole percentage of the requests was answered. `>=` stands before what is only a bound: whoever
-/// reads it as a number is not to take it for one.
+/// Returns the CSV of the times within which each whole percentage of the requests was answered.
+///
+/// `>=` precedes a lower bound, so that no program reads it as a number.
 pub(crate) fn percentiles(record: &Record) -> String {
     let totals = totals(record);
     let mut text = "Percentage served,Time in ms\n".to_owned();

@@ -51,7 +51,7 @@ enum Clock {
 enum Limit {
     /// In the metric's own unit: a count, a rate, nanoseconds, bytes.
     Value(f64),
-    /// Of the expected deliveries; of the subscriptions for `ended`, of both and what was published for `errors`.
+    /// A share of the expected deliveries; for `ended` of the subscriptions; for `errors` of both and the posts.
     Share(f64),
 }
 
@@ -77,7 +77,7 @@ impl FromStr for Threshold {
 }
 
 impl Threshold {
-    /// Holds the condition against a run.
+    /// Judges a run by the condition.
     pub(super) fn judge(&self, record: &Record) -> Condition {
         let (all, what) = self.metric.all(record);
         let limit = match self.limit {
@@ -89,7 +89,7 @@ impl Threshold {
         judged(&self.text, self.op, measured, |value, way| self.metric.show(value, way, all, what))
     }
 
-    /// Whether it says how many subscriptions may end.
+    /// Whether the condition limits the number of ended subscriptions.
     pub(super) fn is_of_ended(&self) -> bool {
         self.metric == Metric::Count(Count::Ended)
     }
@@ -113,7 +113,7 @@ impl Metric {
         }
     }
 
-    /// What a share is a share of, and what these are called.
+    /// Returns the whole that a share refers to, and its name.
     fn all(self, record: &Record) -> (u64, &'static str) {
         let subscriptions = record.plan.connections as u64;
         match self {

@@ -41,7 +41,7 @@ fn refuses(url: &str, user: &str, good: &str, bad: &[(String, &str)], rename: im
         let wrong = check(folder.path(), &with_query(url, query));
         assert_eq!(wrong.code, Some(2), "{query}: {wrong:?}");
         assert!(
-            wrong.err.contains("lookup.l.sql.query: the database does not take it: ") && wrong.err.contains(words),
+            wrong.err.contains("lookup.l.sql.query: the database rejects it: ") && wrong.err.contains(words),
             "{query}: {wrong:?}"
         );
         assert!(wrong.err.contains("line 12: "), "{wrong:?}");
@@ -287,7 +287,7 @@ fn a_check_shows_the_limits_that_are_in_force() {
     assert_eq!(checked.code, Some(0), "{checked:?}");
     // How many descriptors are open when it starts is not its doing alone.
     let in_force = checked.out.lines().find_map(|line| line.strip_prefix("connections = ")).unwrap();
-    let told = format!("limits.connections is taken for {in_force}, beside 64 of operators: ");
+    let told = format!("limits.connections is lowered to {in_force}, beside 64 of operators: ");
     assert!(checked.err.contains(&told), "{}", checked.err);
     assert!((370..=400).contains(&in_force.parse::<u32>().unwrap()), "{in_force}");
 }

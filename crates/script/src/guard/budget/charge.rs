@@ -1,24 +1,25 @@
-//! Work that functions of ours do for a call: it counts against the call's instructions.
+//! Charges the work of our functions to a call's instructions.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::{Budget, MOST_OUTSIDE, STEP};
-use crate::guard::{Handle, NONE, Why};
+use crate::guard::{Handle, NONE, Reason};
 
 impl Handle {
-    /// How many instructions are left to the call that is under way; `None` where they are not counted. To be asked on the state's thread, from
-    /// within a function that the state has called.
+    /// Returns the instructions left to the call in progress; `None` if they are not counted. Call it on the state's
+    /// thread, from within a function called by the state.
     pub(crate) fn left(&self) -> Option<u64> {
         let budget = self.watched.budget.as_ref()?;
         if self.watched.running.load(Ordering::Relaxed) == NONE {
-            // A metamethod, when somebody looks at a value between two calls.
+            // A metamethod that runs when Rust reads a value between two calls.
             return Some(u64::from(STEP * MOST_OUTSIDE));
         }
         Some(budget.end())
     }
 
-    /// Counts work as so many instructions. With more than are left the call ends at the script's next instruction. As [`left`](Self::left).
+    /// Charges work as this many instructions. If fewer are left, the call ends at the script's next instruction.
+    /// Callers: as for [`left`](Self::left).
     pub(crate) fn charge(&self, instructions: u64) {
         let Some(budget) = &self.watched.budget else { return };
         if self.watched.running.load(Ordering::Relaxed) != NONE && !budget.charge(instructions) {
@@ -26,7 +27,7 @@ impl Handle {
         }
     }
 
-    /// Ends the call that is under way, if there is one, at the script's next instruction, as one that took more than it may. As
+    /// Ends any call in progress at the script's next instruction, as over its limit. Callers: as for
     /// [`left`](Self::left).
     pub(crate) fn exhaust(&self) {
         let running = self.watched.running.load(Ordering::Relaxed);
@@ -34,21 +35,22 @@ impl Handle {
             return;
         }
         let mut seen = self.watched.seen();
-        // As if it had been looked at: the next look is at the same call.
+        // Pretends a check now: the next check sees the same call.
         (seen.call, seen.held) = (running, Duration::ZERO);
-        seen.order = Some((Instant::now(), Why::Instructions));
+        seen.order = Some((Instant::now(), Reason::Instructions));
         self.watched.ordered.store(running, Ordering::Relaxed);
         seen.hook();
     }
 }
 
 impl Budget {
-    /// Whether so many instructions are left; they are taken then. The countdown to the next step stays as it is.
+    /// Takes this many instructions, and returns whether they were left. The countdown to the next step stays
+    /// unchanged.
     fn charge(&self, instructions: u64) -> bool {
         if instructions >= self.end() {
             return false;
         }
-        // What the countdown has taken so far is in this number still.
+        // This number still includes the steps that the countdown has taken.
         let left = self.left.load(Ordering::Relaxed) - instructions;
         self.left.store(left, Ordering::Relaxed);
         true

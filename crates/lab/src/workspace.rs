@@ -1,4 +1,4 @@
-//! Where a server is put: a folder of its own, ports and sockets that nothing else uses.
+//! The workspace of a server: its own folder, free ports, and socket paths.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -9,25 +9,25 @@ use oroshi_net::LocalPorts;
 
 use crate::template::{Values, is_place};
 
-/// How the names of all such folders begin. No other folder is ever removed.
+/// Prefix of all such folders. No other folder is ever removed.
 pub const PREFIX: &str = "oroshi-";
 /// The longest path of a unix socket, in bytes (unix(7): 108 with the zero at its end).
 const LONGEST_SOCKET: usize = 107;
-/// Room below the folder for temporary files that is left for our folder's name and a socket's.
+/// Bytes reserved below the temporary folder for our folder's name and a socket's.
 const ROOM: usize = 60;
-/// Ports below are for services that are known by their number.
+/// Lower ports belong to well-known services.
 const LOWEST: u16 = 10_000;
-/// With fewer ports than these outside of those that connections are given, the others have to serve.
+/// With fewer ports than this outside the kernel's range for connections, ports inside it are used too.
 const FEW: usize = 256;
 
-/// A place for one start of one server. Nothing is made yet: the folder is made by the process that keeps the server, so that
-/// it may remove it.
+/// The workspace for one start of one server. The keeper makes the folder, not this value, so that the keeper may
+/// remove it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Workspace {
     folder: PathBuf,
 }
 
-impl Place {
+impl Workspace {
     /// Chooses a folder that does not exist, with a path short enough for sockets in it.
     #[must_use]
     pub fn choose() -> Self {
@@ -50,8 +50,12 @@ impl Place {
     /// Sets `dir`, and each port and socket among the names.
     ///
     /// # Errors
-    /// When no port is free, or a socket's name is too long.
-    pub fn provide<'n>(&self, names: impl IntoIterator<Item = &'n str>, values: &mut Values) -> Result<(), PlaceError> {
+    /// When no port is free, or a socket's path is too long.
+    pub fn provide<'n>(
+        &self,
+        names: impl IntoIterator<Item = &'n str>,
+        values: &mut Values,
+    ) -> Result<(), WorkspaceError> {
         let folder = self.folder.to_string_lossy();
         values.set("dir", &*folder);
         for name in names.into_iter().filter(|name| is_place(name)) {
@@ -64,7 +68,7 @@ impl Place {
                     let file = rest.strip_prefix('.').unwrap_or("socket");
                     let path = format!("{folder}/{file}.sock");
                     if path.len() > LONGEST_SOCKET {
-                        return Err(PlaceError::Socket { name: name.to_owned(), path });
+                        return Err(WorkspaceError::Socket { name: name.to_owned(), path });
                     }
                     path
                 }
@@ -75,15 +79,15 @@ impl Place {
     }
 }
 
-/// Why there is no place for a server.
+/// Why a server has no workspace.
 #[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
+pub enum WorkspaceError {
     /// All ports are taken, or binding is forbidden: see the cause.
     #[error("no TCP port is free for a server: {tried} were tried")]
     Ports {
-        /// How many were tried.
+        /// Number of ports tried.
         tried: usize,
-        /// What the kernel said of the last one.
+        /// The kernel's error for the last one.
         source: Option<io::Error>,
     },
     /// Give the socket a shorter name, or set TMPDIR to a shorter path.
@@ -93,19 +97,19 @@ pub enum PlaceError {
     Socket {
         /// The name in the template.
         name: String,
-        /// What it would stand for.
+        /// The path that it would have.
         path: String,
     },
 }
 
-/// A TCP port that nobody listens at, on any address. No connection is given it as its local port, where the kernel's settings leave
-/// any such port; and none is handed out twice by this process before all others were.
+/// Returns a TCP port that is free on all addresses. It lies outside the kernel's range for local ports of connections
+/// if any such port is free. This process hands no port out again before all others.
 ///
 /// # Errors
 /// When none is free.
-pub fn free_port() -> Result<u16, PlaceError> {
+pub fn free_port() -> Result<u16, WorkspaceError> {
     let ports = candidates(&LocalPorts::read_or_default());
-    // From a place of its own in each process: several may be looking at the same time.
+    // Each process starts at its own position, because several may search at the same time.
     static NEXT: Mutex<Option<usize>> = Mutex::new(None);
     let mut next = NEXT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut at = next.unwrap_or_else(|| fastrand::usize(..ports.len().max(1)));
@@ -120,10 +124,10 @@ pub fn free_port() -> Result<u16, PlaceError> {
             Err(error) => source = Some(error),
         }
     }
-    Err(PlaceError::Ports { tried: ports.len(), source })
+    Err(WorkspaceError::Ports { tried: ports.len(), source })
 }
 
-/// Ports for servers: outside the range from which the kernel gives connections theirs, if there are enough.
+/// Returns the candidate ports: outside the kernel's range for connections, if there are enough.
 fn candidates(local: &LocalPorts) -> Vec<u16> {
     let from = |lowest: u16| (lowest..=u16::MAX).filter(|port| !local.range.contains(port)).collect::<Vec<u16>>();
     let few = |ports: &Vec<u16>| ports.len() < FEW;
@@ -173,14 +177,14 @@ mod tests {
         let usual = candidates(&local(32768..=60999));
         assert!(usual.contains(&32767) && usual.contains(&61000) && usual.len() > 20_000);
         assert!(!usual.iter().any(|port| (32768..=60999).contains(port) || *port < LOWEST));
-        // Where nearly all are given away, lower ones serve, and in the end any.
+        // If nearly all ports are given away, lower ones serve, and finally any.
         assert!(candidates(&local(9000..=65535)).iter().all(|port| (1024..9000).contains(port)));
         assert_eq!(candidates(&local(1024..=65535)).len(), usize::from(u16::MAX - LOWEST) + 1);
     }
 
     #[test]
     fn each_name_has_one_value_and_each_place_its_own() {
-        let (one, other) = (Place::choose(), Place::choose());
+        let (one, other) = (Workspace::choose(), Workspace::choose());
         assert_ne!(one, other);
         assert!(!one.folder().exists());
         let mut values = Values::default();
@@ -199,9 +203,9 @@ mod tests {
     #[test]
     fn a_path_too_long_for_sockets_is_not_taken() {
         let deep = PathBuf::from("/").join("x".repeat(60));
-        assert!(Place::below(&deep).folder().starts_with("/tmp"));
-        assert!(Place::below(Path::new("relative")).folder().starts_with("/tmp"));
-        let place = Place::below(Path::new("/var/tmp"));
+        assert!(Workspace::below(&deep).folder().starts_with("/tmp"));
+        assert!(Workspace::below(Path::new("relative")).folder().starts_with("/tmp"));
+        let place = Workspace::below(Path::new("/var/tmp"));
         assert!(place.folder().starts_with("/var/tmp"));
         let name = format!("socket.{}", "n".repeat(100));
         let error = place.provide([name.as_str()], &mut Values::default()).unwrap_err().to_string();

@@ -8,22 +8,22 @@ use std::task::Poll;
 
 use oroshi_client::{Bytes, Deadlines, Error, RequestBuilder, local};
 
-use crate::inbox::{Bell, Ticket};
+use crate::inbox::{Notifier, Ticket};
 use crate::outcome::{Answer, Outcome};
 
-/// A request, as it goes to the thread.
+/// A request for the thread.
 #[derive(Debug)]
-pub(crate) struct Order {
-    /// It has the method and the URL.
+pub(crate) struct Request {
+    /// Has the method and the URL.
     pub(crate) ticket: Ticket,
-    /// Names and values, in their order.
+    /// Names and values, in order.
     pub(crate) headers: Vec<(String, Vec<u8>)>,
     pub(crate) body: Option<Bytes>,
-    /// Where it differs from the client's own settings.
+    /// Differences from the client's settings.
     pub(crate) options: Option<Box<Options>>,
 }
 
-/// What a request may have of its own; else it is as the client has it.
+/// A request's own options; `None`: the client's.
 #[derive(Debug, Default)]
 pub(crate) struct Options {
     pub(crate) deadlines: Option<Deadlines>,
@@ -33,16 +33,16 @@ pub(crate) struct Options {
     pub(crate) idempotent: Option<bool>,
 }
 
-/// Carries an order out, for as long as somebody waits for it.
-pub(crate) async fn carry_out(client: local::Client, order: Box<Order>, bell: Rc<Bell>) {
-    let Order { mut ticket, headers, body, options } = *order;
+/// Carries out a request until it ends or its call is finished.
+pub(crate) async fn carry_out(client: local::Client, request: Box<Request>, notifier: Rc<Notifier>) {
+    let Request { mut ticket, headers, body, options } = *request;
     let outcome = {
         let inbox = Arc::clone(ticket.inbox());
         let mut given_up = pin!(inbox.given_up());
         if ticket.begin()
-            && let Some(asked) = ticket.asked()
+            && let Some(summary) = ticket.summary()
         {
-            let mut request = client.request(asked.method.clone(), &asked.url);
+            let mut request = client.request(summary.method.clone(), &summary.url);
             for (name, value) in headers {
                 request = request.header(&name, value);
             }
@@ -64,8 +64,8 @@ pub(crate) async fn carry_out(client: local::Client, order: Box<Order>, bell: Rc
         }
     };
     match outcome {
-        Some(outcome) => ticket.tell(outcome, &bell),
-        None => ticket.tear_up(),
+        Some(outcome) => ticket.tell(outcome, &notifier),
+        None => ticket.discard(),
     }
 }
 
@@ -87,10 +87,10 @@ impl Options {
     }
 }
 
-/// Sends a request, and receives all that it is answered with.
+/// Sends a request, and receives the whole response.
 async fn answer(request: RequestBuilder<local::Client>) -> Result<Box<Answer>, Error> {
     let mut response = request.send().await?;
-    // What a server announces is believed as far as it costs little.
+    // A server's Content-Length is trusted only while that is cheap.
     let expected = response.content_length().unwrap_or(0).min(64 * 1024);
     let mut body = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
     let mut pieces = response.chunks();

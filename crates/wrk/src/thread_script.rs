@@ -1,4 +1,4 @@
-//! One core's part: its state on its own thread, from coming up through each request to leaving.
+//! The script on one load thread: set-up, each request, the end.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,28 +9,28 @@ use mlua::{Function, LuaString, Value};
 use oroshi_bench::{CoreScript, Heard, ScriptError, Terms, Wanted};
 use oroshi_script::Data;
 
-use crate::crew::Ask;
-use crate::main_state::{Main, Task};
+use crate::main_state::{MainState, Task};
 use crate::state::{Source, State, kind};
+use crate::threads::Message;
 
 /// The longest delay: a day, in milliseconds.
 const LONGEST_DELAY_MS: f64 = 86_400_000.0;
 
-/// A core's part of the script.
-pub(crate) struct Part {
+/// The script of one load thread.
+pub(crate) struct ThreadScript {
     core: usize,
     source: Arc<Source>,
-    asked: Receiver<Ask>,
+    messages: Receiver<Message>,
     state: State,
     terms: Terms,
     calls: Calls,
-    /// What `request` returned before the run.
+    /// The result of `request` before the run.
     first: Option<Vec<u8>>,
-    /// The headers of an answer as one text.
+    /// The headers of a response as one text.
     headers: Vec<u8>,
 }
 
-/// What is called while requests flow.
+/// Functions called during the run.
 #[derive(Debug)]
 struct Calls {
     request: Function,
@@ -38,43 +38,43 @@ struct Calls {
     delay: Function,
 }
 
-impl Part {
-    /// Brings it up, when its turn comes; returns when all cores are up.
+impl ThreadScript {
+    /// Sets the script up when its turn comes; returns when all threads are set up.
     pub(crate) fn bring_up(
         source: &Arc<Source>,
-        main: &Main,
+        main: &MainState,
         core: usize,
-        asked: Receiver<Ask>,
+        messages: Receiver<Message>,
     ) -> Result<Self, ScriptError> {
-        let crew = &source.crew;
-        listen(source, &asked, None)?;
+        let threads = &source.threads;
+        listen(source, &messages, None)?;
         if core == 0 {
-            main.give(Task::Resolve(core))?;
-            listen(source, &asked, None)?;
+            main.send(Task::Resolve(core))?;
+            listen(source, &messages, None)?;
         }
         let state = State::new(source)?;
         state.load()?;
         state.begin(core)?;
-        main.give(Task::Setup(core))?;
-        listen(source, &asked, Some(&state))?;
+        main.send(Task::Setup(core))?;
+        listen(source, &messages, Some(&state))?;
         state.call_wrk("init", arguments(&state, source)?)?;
 
-        let (terms, calls) = agree(&state, source)?;
+        let (terms, calls) = terms(&state, source)?;
         let source = Arc::clone(source);
-        let mut part = Self { core, source, asked, state, terms, calls, first: None, headers: Vec::new() };
+        let mut part = Self { core, source, messages, state, terms, calls, first: None, headers: Vec::new() };
         if core == 0 && part.terms.request.is_none() {
             let mut first = Vec::new();
             part.append(&mut first)?;
             part.state.engine.flush();
             part.first = Some(first);
         }
-        crew.pass_on(core);
-        listen(&part.source, &part.asked, Some(&part.state))?;
-        part.terms.peer = crew.chosen(core);
+        threads.pass_turn(core);
+        listen(&part.source, &part.messages, Some(&part.state))?;
+        part.terms.peer = threads.final_peer(core);
         Ok(part)
     }
 
-    /// Appends what the script's `request` returns.
+    /// Appends the result of the script's `request`.
     fn append(&self, bytes: &mut Vec<u8>) -> Result<(), ScriptError> {
         let returned: Value = self.state.call_own("request", &self.calls.request, ())?;
         take(&returned, bytes)
@@ -82,7 +82,7 @@ impl Part {
     }
 }
 
-impl CoreScript for Part {
+impl CoreScript for ThreadScript {
     fn terms(&self) -> Terms {
         self.terms.clone()
     }
@@ -97,7 +97,7 @@ impl CoreScript for Part {
             place: self.place("delay"),
             what: format!("delay() returned {what}: expected a number of milliseconds, from 0 to {LONGEST_DELAY_MS}"),
         };
-        // As in wrk, a text will do if it is a number.
+        // As in wrk, a string is accepted if it is a number.
         let number = self.state.engine.lua().coerce_number(returned.clone()).ok().flatten();
         match number {
             Some(ms) if (0.0..=LONGEST_DELAY_MS).contains(&ms) => Ok(Duration::from_secs_f64(ms / 1e3)),
@@ -127,7 +127,7 @@ impl CoreScript for Part {
             self.headers.clear();
             for (name, value) in answer.headers() {
                 for piece in [name, value] {
-                    // No line break can be in one: http1 lets none pass.
+                    // http1 accepts no line break within a name or value.
                     self.headers.extend_from_slice(piece);
                     self.headers.push(b'\n');
                 }
@@ -142,7 +142,7 @@ impl CoreScript for Part {
 
     #[inline]
     fn stopped(&self) -> bool {
-        self.source.crew.is_stopped(self.core)
+        self.source.threads.is_stopped(self.core)
     }
 
     fn place(&self, function: &str) -> String {
@@ -152,37 +152,37 @@ impl CoreScript for Part {
     fn leave(&mut self) {
         self.state.engine.until(None);
         // Ends with an error when there is nothing more to wait for.
-        let _ = listen(&self.source, &self.asked, Some(&self.state));
+        let _ = listen(&self.source, &self.messages, Some(&self.state));
     }
 }
 
-impl fmt::Debug for Part {
+impl fmt::Debug for ThreadScript {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Part").field("core", &self.core).field("terms", &self.terms).finish_non_exhaustive()
+        f.debug_struct("ThreadScript").field("core", &self.core).field("terms", &self.terms).finish_non_exhaustive()
     }
 }
 
-/// Answers what is asked of this core until what it waits for has come.
-fn listen(source: &Source, asked: &Receiver<Ask>, state: Option<&State>) -> Result<(), ScriptError> {
-    for ask in asked {
+/// Answers messages to this thread until the awaited one arrives.
+fn listen(source: &Source, messages: &Receiver<Message>, state: Option<&State>) -> Result<(), ScriptError> {
+    for ask in messages {
         match (ask, state) {
-            (Ask::Turn | Ask::Go, _) => return Ok(()),
-            (Ask::Done(result), _) => return result,
-            (Ask::End, _) => break,
-            (Ask::Get(name, reply), Some(state)) => {
+            (Message::Turn | Message::Go, _) => return Ok(()),
+            (Message::Done(result), _) => return result,
+            (Message::End, _) => break,
+            (Message::Get(name, reply), Some(state)) => {
                 let _ = reply.send(state.get(&name));
             }
-            (Ask::Set(name, value, reply), Some(state)) => {
+            (Message::Set(name, value, reply), Some(state)) => {
                 let _ = reply.send(state.set(&name, value).map(|()| Data::Nil));
             }
-            // The script has no thread object of this core yet.
-            (Ask::Get(..) | Ask::Set(..), None) => {}
+            // The script has no object for this thread yet.
+            (Message::Get(..) | Message::Set(..), None) => {}
         }
     }
-    Err(source.crew.over())
+    Err(source.threads.end_reason())
 }
 
-/// What `init` is given: the URL, and behind it the arguments that are the script's.
+/// Makes the arguments of `init`: the URL, then the script's own.
 fn arguments(state: &State, source: &Source) -> Result<mlua::Table, ScriptError> {
     let options = &source.options;
     let made = state.engine.lua().create_table().and_then(|args| {
@@ -195,8 +195,8 @@ fn arguments(state: &State, source: &Source) -> Result<mlua::Table, ScriptError>
     made.map_err(|error| state.ours(&error))
 }
 
-/// What the script takes part in, by the functions that it has now.
-fn agree(state: &State, source: &Source) -> Result<(Terms, Calls), ScriptError> {
+/// Determines the script's terms from the functions that it defines.
+fn terms(state: &State, source: &Source) -> Result<(Terms, Calls), ScriptError> {
     let calls = Calls { request: state.own("request")?, response: state.own("response")?, delay: state.own("delay")? };
     let (responds, arguments): (bool, usize) = state.call_own("response", &state.own("responds")?, ())?;
     let mut terms = Terms {
@@ -208,13 +208,13 @@ fn agree(state: &State, source: &Source) -> Result<(Terms, Calls), ScriptError> 
     if state.global("request").is_none() {
         let mut request = Vec::new();
         let returned: Value = state.call_own("wrk.request", &calls.request, ())?;
-        take(&returned, &mut request).map_err(|what| source.crew.error(format!("wrk.request() {what}")))?;
+        take(&returned, &mut request).map_err(|what| source.threads.error(format!("wrk.request() {what}")))?;
         terms.request = Some(request);
     }
     Ok((terms, calls))
 }
 
-/// Appends what a script returned as its request.
+/// Appends a script's result as its request.
 #[inline]
 fn take(returned: &Value, bytes: &mut Vec<u8>) -> Result<(), String> {
     if let Value::String(request) = returned {

@@ -1,4 +1,4 @@
-//! Where to listen, as `--port` and `--path` of `start_server` write it.
+//! Listening addresses in the form of `start_server`'s `--port` and `--path`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::RawFd;
@@ -6,14 +6,14 @@ use std::os::fd::RawFd;
 use oroshi_net::UnixAddress;
 use oroshi_net::address::UnixAddressError;
 
-/// A socket that is asked for.
+/// A configured socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// How SERVER_STARTER_PORT names it: `8080`, `127.0.0.1:8080`, `[::1]:8080`, `/run/app.sock`, `@name`.
+pub struct SocketSpec {
+    /// Its name in SERVER_STARTER_PORT: `8080`, `127.0.0.1:8080`, `[::1]:8080`, `/run/app.sock`, `@name`.
     pub name: String,
-    /// What it is.
+    /// Its kind and address.
     pub kind: Kind,
-    /// The descriptor that it shall have in the command, if that is asked for.
+    /// Its descriptor in the command, if configured.
     pub descriptor: Option<RawFd>,
 }
 
@@ -31,25 +31,25 @@ pub enum Kind {
 /// The part before the port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Host {
-    /// None was given: every IPv4 address of this machine, as with `start_server`.
+    /// None: every IPv4 address of this machine, as in `start_server`.
     Any,
-    /// An IPv6 address; such a socket takes IPv6 alone.
+    /// An IPv6 address; the socket accepts only IPv6.
     V6(Ipv6Addr),
-    /// An IPv4 address, or a name that is looked up when the socket is made.
+    /// An IPv4 address, or a name that is resolved when the socket is made.
     Named(String),
 }
 
-impl Place {
-    /// Reads what `--port` takes: `8080`, `127.0.0.1:8080`, `name:8080`, `[::1]:8080`, with a `u` in front of the port for
-    /// UDP (`u5353`), and perhaps the descriptor behind (`8080=5`). Port 0 is a free one.
+impl SocketSpec {
+    /// Parses the value of `--port`: `8080`, `127.0.0.1:8080`, `name:8080`, `[::1]:8080`, with `u` before the port
+    /// for UDP (`u5353`), and an optional descriptor (`8080=5`). Port 0 is a free one.
     ///
     /// # Errors
-    /// What was expected, in words.
+    /// A message with the expected form.
     pub fn port(text: &str) -> Result<Self, String> {
         let expected = || {
             format!(
-                "`{text}` is no port: expected 8080, 127.0.0.1:8080 or [::1]:8080, perhaps with the number of a descriptor \
-                 (8080=5); for UDP u5353, 127.0.0.1:u5353 or [::1]:u5353"
+                "`{text}` is no port: expected 8080, 127.0.0.1:8080 or [::1]:8080, perhaps with the number of a \
+                 descriptor (8080=5); for UDP u5353, 127.0.0.1:u5353 or [::1]:u5353"
             )
         };
         let (address, descriptor) = match text.split_once('=') {
@@ -84,23 +84,23 @@ impl Place {
             Some(_) => return Err(expected()),
         };
         let kind = if is_udp { Kind::Udp(host, number) } else { Kind::Tcp(host, number) };
-        Ok(Place { name, kind, descriptor })
+        Ok(SocketSpec { name, kind, descriptor })
     }
 
-    /// Reads what `--path` takes: a path, or `@` and a name in the abstract namespace.
+    /// Parses the value of `--path`: a path, or `@` and a name in the abstract namespace.
     ///
     /// # Errors
     /// When it cannot name a unix socket.
     pub fn path(text: &str) -> Result<Self, UnixAddressError> {
-        Ok(Place { name: text.to_owned(), kind: Kind::Unix(UnixAddress::parse(text)?), descriptor: None })
+        Ok(SocketSpec { name: text.to_owned(), kind: Kind::Unix(UnixAddress::parse(text)?), descriptor: None })
     }
 }
 
 impl Host {
-    /// The address to bind. A name has its first IPv4 address, or its first address where it has none.
+    /// Returns the address to bind: for a name, its first IPv4 address, or its first address if it has none.
     ///
     /// # Errors
-    /// When the name has no address: what the resolver said.
+    /// The resolver's error.
     pub(crate) fn resolve(&self, port: u16) -> std::io::Result<SocketAddr> {
         match self {
             Host::Any => Ok((Ipv4Addr::UNSPECIFIED, port).into()),
@@ -122,12 +122,12 @@ fn descriptor(text: &str) -> Option<RawFd> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-/// The descriptor of each place: the one that is asked for, or else the lowest free one from 3 on, where systemd's
-/// protocol has them.
-pub(crate) fn descriptors(places: &[Place]) -> Vec<RawFd> {
-    let pinned = |number: RawFd| places.iter().any(|place| place.descriptor == Some(number));
+/// Assigns a descriptor to each socket: the configured one, or the lowest free one from 3 on, where systemd's
+/// protocol expects them.
+pub(crate) fn descriptors(specs: &[SocketSpec]) -> Vec<RawFd> {
+    let pinned = |number: RawFd| specs.iter().any(|spec| spec.descriptor == Some(number));
     let mut free = (3..).filter(|number| !pinned(*number));
-    places.iter().filter_map(|place| place.descriptor.or_else(|| free.next())).collect()
+    specs.iter().filter_map(|spec| spec.descriptor.or_else(|| free.next())).collect()
 }
 
 #[cfg(test)]
@@ -150,28 +150,28 @@ mod tests {
             ("[::1]:80=4", "[::1]:80", Kind::Tcp(Host::V6(Ipv6Addr::LOCALHOST), 80), Some(4)),
             ("::1:80", "[::1]:80", Kind::Tcp(Host::V6(Ipv6Addr::LOCALHOST), 80), None),
         ] {
-            assert_eq!(Place::port(text), Ok(Place { name: name.into(), kind, descriptor }), "{text}");
+            assert_eq!(SocketSpec::port(text), Ok(SocketSpec { name: name.into(), kind, descriptor }), "{text}");
         }
         for bad in ["", "x", "80=", "80=x", "80=-1", ":80", "a b:80", "[::g]:80", "127.0.0.1:", "http://a:80", "65536"]
         {
-            let error = Place::port(bad).unwrap_err();
+            let error = SocketSpec::port(bad).unwrap_err();
             assert!(error.contains(bad) && error.contains("expected"), "{error}");
         }
     }
 
     #[test]
     fn paths_name_files_or_abstract_sockets() {
-        assert_eq!(Place::path("/run/a=b.sock").unwrap().name, "/run/a=b.sock");
-        let Kind::Unix(address) = Place::path("@a").unwrap().kind else { panic!() };
+        assert_eq!(SocketSpec::path("/run/a=b.sock").unwrap().name, "/run/a=b.sock");
+        let Kind::Unix(address) = SocketSpec::path("@a").unwrap().kind else { panic!() };
         assert_eq!(address.as_abstract(), Some(&b"a"[..]));
-        assert!(Place::path("").is_err());
+        assert!(SocketSpec::path("").is_err());
     }
 
     #[test]
     fn descriptors_fill_the_gaps_between_those_asked_for() {
         let numbers = |texts: &[&str]| {
-            let places: Vec<Place> = texts.iter().map(|text| Place::port(text).unwrap()).collect();
-            descriptors(&places)
+            let specs: Vec<SocketSpec> = texts.iter().map(|text| SocketSpec::port(text).unwrap()).collect();
+            descriptors(&specs)
         };
         assert_eq!(numbers(&["1", "2", "3"]), [3, 4, 5]);
         assert_eq!(numbers(&["1", "2=3", "3=5", "4", "5"]), [4, 3, 5, 6, 7]);
