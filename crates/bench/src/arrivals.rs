@@ -12,12 +12,12 @@ pub enum Spacing {
     Poisson,
 }
 
-/// A stretch of time over which the rate goes in a straight line to `rate`.
+/// A stretch of time over which the rate changes in a straight line to `rate`.
 ///
 /// The first stage starts at its own rate; each later one starts where the one before it ended.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Stage {
-    /// How long it takes. In JSON in seconds.
+    /// Its length; in JSON in seconds.
     #[serde(rename = "duration_s", with = "seconds")]
     pub duration: Duration,
     /// Requests per second at its end.
@@ -40,15 +40,15 @@ mod seconds {
     }
 }
 
-/// The times at which requests are due, in nanoseconds since the start of the run, without end: after the last stage its
-/// rate goes on.
+/// The times at which requests are due, in nanoseconds since the start of the run. After the last stage its rate goes
+/// on.
 ///
 /// A core that carries a share of the load takes every arrival of a timetable whose rates are scaled by that share.
 #[derive(Clone, Debug)]
 pub struct Arrivals {
     segments: Vec<Segment>,
     current: usize,
-    /// Arrivals by count: how many of the expected number have been handed out, in units of "one request".
+    /// The expected number of arrivals up to the next one.
     position: f64,
     random: Option<fastrand::Rng>,
     /// Nanoseconds added to every time: when the run started.
@@ -58,7 +58,7 @@ pub struct Arrivals {
     end: u64,
 }
 
-/// A straight piece of the rate, with what came before it summed up.
+/// A straight piece of the rate, with the number of arrivals before it.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     /// Seconds since the start.
@@ -77,8 +77,8 @@ impl Arrivals {
         Self::staged(&[], rate, rate, spacing, seed)
     }
 
-    /// Starts `phase` (0 up to 1) of a gap later, so that the metronomes of several cores do not tick at the same moments.
-    /// Without effect on Poisson arrivals.
+    /// Starts `phase` (0 up to 1) of a gap later, so that several cores do not send at the same moments. No effect on
+    /// Poisson arrivals.
     #[must_use]
     pub fn phase(mut self, phase: f64) -> Self {
         if self.random.is_none() {
@@ -128,12 +128,12 @@ impl Arrivals {
         self.next = self.next.saturating_add(shift);
     }
 
-    /// Ends the timetable: what would be due at `end` or later never is.
+    /// Ends the timetable: nothing is due at `end` or later.
     pub fn end_at(&mut self, end: u64) {
         self.end = end;
     }
 
-    /// When the next request is due; `u64::MAX` when none will be (the last rate is zero, or the end has come).
+    /// Returns when the next request is due; `u64::MAX` if none will be (the last rate is zero, or the end has come).
     #[must_use]
     pub fn next_due(&self) -> u64 {
         if self.next < self.end { self.next } else { u64::MAX }
@@ -154,7 +154,8 @@ impl Arrivals {
         self.next = self.time_of(self.position);
     }
 
-    /// The moment at which the expected number of arrivals reaches `position`: the inverse of the rate's integral.
+    /// Returns the moment at which the expected number of arrivals reaches `position`: the inverse of the rate's
+    /// integral.
     fn time_of(&mut self, position: f64) -> u64 {
         while self.segments.get(self.current + 1).is_some_and(|next| position >= next.before) {
             self.current += 1;

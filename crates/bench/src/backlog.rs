@@ -1,4 +1,4 @@
-//! Queues of TCP listeners that overflow during a run, and whether they are those of the servers that are measured.
+//! TCP listen queues that overflow during a run, and whether they belong to the measured servers.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use oroshi_net::{Peer, diag};
 use oroshi_words::units::{count, plural};
 
-/// What the kernel had counted when the measured part began.
+/// The kernel's counts when the measured part began.
 pub(crate) struct Backlogs {
     /// Overflows of all listeners of this network namespace.
     overflows: Option<u64>,
@@ -16,19 +16,19 @@ pub(crate) struct Backlogs {
 /// Packets that the listeners at an address have dropped, each listener by its inode.
 type Drops = BTreeMap<u64, u32>;
 
-/// What can be said of the listeners at a server's address.
+/// What is known of the listeners at a server's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     /// There are none here: the server is on another machine, or in another network namespace.
     Elsewhere,
-    /// The kernel does not tell.
+    /// The kernel does not say.
     Unknown,
-    /// They dropped so many packets of handshakes, and the shortest of their queues has room for so many connections.
+    /// They dropped so many handshake packets; the shortest of their queues has room for so many connections.
     Here { dropped: u32, room: u32 },
 }
 
 impl Backlogs {
-    /// Begins to look at the listeners that take connections to these peers.
+    /// Reads the counts of the listeners at these addresses.
     pub(crate) fn begin(peers: &[Vec<Peer>]) -> Self {
         let tcp = |peer: &Peer| if let Peer::Tcp(address) = peer { Some(*address) } else { None };
         let mut addresses: Vec<SocketAddr> = peers.iter().flatten().filter_map(tcp).collect();
@@ -39,7 +39,7 @@ impl Backlogs {
         Self { servers: servers.collect(), overflows: diag::listen_overflows() }
     }
 
-    /// What is to be said of them, in words.
+    /// Returns warnings about overflows.
     pub(crate) fn finish(self) -> Vec<String> {
         let Some((before, after)) = self.overflows.zip(diag::listen_overflows()) else { return Vec::new() };
         let overflows = after.saturating_sub(before);
@@ -61,7 +61,7 @@ fn seen(address: SocketAddr, before: Option<&Drops>) -> Seen {
         return Seen::Unknown;
     }
     let Some(room) = now.iter().map(|listener| listener.queue.limit).min() else { return Seen::Elsewhere };
-    // One that began to listen meanwhile began at 0.
+    // A listener that is new began at 0.
     let since = |(inode, dropped): (u64, u32)| dropped.saturating_sub(before.get(&inode).copied().unwrap_or(0));
     Seen::Here { dropped: drops(&now).into_iter().map(since).sum(), room }
 }
@@ -70,8 +70,8 @@ fn seen(address: SocketAddr, before: Option<&Drops>) -> Seen {
 fn said(overflows: u64, servers: &[(SocketAddr, Seen)]) -> Vec<String> {
     let of_theirs = |(address, seen): &(SocketAddr, Seen)| match seen {
         Seen::Here { dropped, room } if *dropped > 0 => Some(format!(
-            "the backlog of the server at {address} was full (it holds {}), and {} of handshakes were dropped: the server \
-             accepts too slowly, or its backlog is too short",
+            "the backlog of the server at {address} was full (it holds {}), and {} of handshakes were dropped: the \
+             server accepts too slowly, or its backlog is too short",
             plural(u64::from(*room), "connection"),
             plural(u64::from(*dropped), "packet")
         )),
@@ -80,9 +80,9 @@ fn said(overflows: u64, servers: &[(SocketAddr, Seen)]) -> Vec<String> {
     let known: Vec<String> = servers.iter().filter_map(of_theirs).collect();
     if known.is_empty() && servers.iter().any(|(_, seen)| *seen == Seen::Unknown) {
         return vec![format!(
-            "{} connections found a listen backlog full, of whatever program on this machine (ListenOverflows, which the \
-             kernel counts for all listeners of the network namespace together): if it is the server's, it accepts too \
-             slowly, or its backlog is too short",
+            "{} connections found a listen backlog full, of whatever program on this machine (ListenOverflows, which \
+             the kernel counts for all listeners of the network namespace together): if it is the server's, it \
+             accepts too slowly, or its backlog is too short",
             count(overflows)
         )];
     }

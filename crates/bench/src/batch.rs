@@ -1,8 +1,8 @@
-//! What a script wants sent: the bytes of one request or several, and where each begins and ends.
+//! The requests that a script made: their bytes, and where each begins and ends.
 
 use oroshi_http1::{DecodeError, Expect, Limits, RequestDecoder, RequestEvent};
 
-/// Longest head and target that a script may make: more than servers take, so that this can be tried out on them.
+/// Longest head and target that a script may make: more than servers accept, so that scripts can test their limits.
 const HEAD_LIMIT: usize = 1024 * 1024;
 
 /// Requests one after the other, as a script made them.
@@ -17,9 +17,9 @@ pub(crate) struct Batch {
 pub(crate) struct Made {
     pub(crate) start: usize,
     pub(crate) end: usize,
-    /// What kind of answer belongs to it.
+    /// The kind of response that it gets.
     pub(crate) expect: Expect,
-    /// It asks the server to close.
+    /// Whether it asks the server to close.
     pub(crate) closes: bool,
     /// Where the empty line after its head begins.
     head_end: usize,
@@ -43,13 +43,13 @@ pub(crate) enum BatchError {
 }
 
 impl Batch {
-    /// Takes the bytes of an earlier batch away, and keeps their room.
+    /// Removes the requests, and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.requests.clear();
     }
 
-    /// Finds the requests in the bytes. They must be whole, and nothing may stand between them.
+    /// Finds the requests in the bytes. They must be whole, with nothing between them.
     pub(crate) fn divide(&mut self) -> Result<(), BatchError> {
         let limits =
             Limits { head_bytes: HEAD_LIMIT, target_bytes: HEAD_LIMIT, headers: usize::MAX, ..Limits::default() };
@@ -86,7 +86,7 @@ impl Batch {
         &self.bytes[made.start..made.end]
     }
 
-    /// Makes the only request one that asks the server to close, unless it does.
+    /// Adds `Connection: close` to the only request, unless it asks the server to close.
     pub(crate) fn close_after_the_only(&mut self) {
         if let [made] = &mut self.requests[..]
             && !made.closes

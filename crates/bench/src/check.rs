@@ -1,10 +1,10 @@
-//! What an answer must be to count as right.
+//! Conditions that a response must meet.
 
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// One condition on every answer; an answer that breaks one is counted as `check`.
+/// A condition on every response; a response that breaks it counts as the failure `check`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Check {
@@ -52,7 +52,7 @@ fn status_set(text: &str) -> Option<StatusSet> {
     }
 }
 
-/// Follows one answer as it comes in, against all checks of a plan. Holds at most a needle's length of body.
+/// Checks one response as it comes in. Keeps at most the length of the longest `contains` text of its body.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Checking {
     status: u16,
@@ -77,7 +77,7 @@ impl Checking {
         if longest == 0 {
             return;
         }
-        // A needle may straddle two reads: look also where the last bytes of the one before meet these.
+        // A text may straddle two reads: search also where the end of the last read meets this one.
         let seam_end = data.len().min(longest - 1);
         let tail = self.tail.len();
         self.tail.extend_from_slice(&data[..seam_end]);
@@ -95,7 +95,7 @@ impl Checking {
         }
     }
 
-    /// Whether all held, now that the answer is whole.
+    /// Whether the whole response meets all checks.
     pub(crate) fn holds(&self, checks: &[Check]) -> bool {
         checks.iter().zip(&self.found).all(|(check, &found)| match check {
             Check::Status(sets) => sets.iter().any(|set| match *set {

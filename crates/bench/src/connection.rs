@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::answer::Answer;
 use crate::batch::{Batch, Made};
-use crate::core::{Core, OriginState, Outgoing, Phase, Take, Ticket};
+use crate::core::{Core, OriginState, Outgoing, Take, Ticket};
 use crate::failure::Failure;
 use crate::tally::Times;
 pub(crate) use end::cut_off;
@@ -27,10 +27,10 @@ const WRITE_BATCH: usize = 64;
 /// A request on its way.
 struct InFlight {
     ticket: Ticket,
-    request: Asked,
-    /// It says `Connection: close`.
+    request: RequestRef,
+    /// Whether it says `Connection: close`.
     last: bool,
-    /// When the slot set about it: connecting, if it had to, is part of carrying it.
+    /// When the slot began it: connecting, if needed, is part of it.
     began: u64,
     /// When its first byte was handed to the kernel; `None` while it waits for the ones before it.
     sent: Option<u64>,
@@ -38,8 +38,8 @@ struct InFlight {
 
 /// Where the bytes of a request are.
 #[derive(Clone, Copy)]
-enum Asked {
-    /// Among the origin's.
+enum RequestRef {
+    /// Among the origin's requests.
     Planned(usize),
     /// In the connection's batch.
     Made(Made),
@@ -55,16 +55,16 @@ pub(crate) struct Connection<'c> {
     /// Bytes of an incomplete head, chunk line or trailer.
     kept: Incoming,
     in_flight: VecDeque<InFlight>,
-    /// What a script made for this connection; empty without one.
+    /// Requests that a script made for this connection; empty without a script.
     batch: Batch,
     pause: Pause,
-    /// How many of `in_flight` are written to the last byte, and how many bytes of the one after them.
+    /// How many requests of `in_flight` are written whole, and how many bytes of the next one.
     written: usize,
     offset: usize,
     /// Requests that were given to this connection.
     given: u64,
     answer: Answer,
-    /// How long connecting took, until the first request has borne it; nanoseconds.
+    /// Connect time, nanoseconds, until it is counted for the first request.
     connect_ns: u64,
     /// Nothing has been written yet.
     fresh: bool,
@@ -72,19 +72,19 @@ pub(crate) struct Connection<'c> {
     unflushed: bool,
     /// No request may follow those in flight.
     closing: bool,
-    /// The peer reads no more; what it may have answered before is still read.
+    /// The peer reads no more. Responses that it sent before are still read.
     write_failed: bool,
-    /// It ended because nothing was left to send.
+    /// The connection ended because nothing was left to send.
     spare: bool,
     /// The last reading of the clock in this poll.
     now: Option<u64>,
 }
 
-/// Requests to be sent again, on another connection: the server announced that it would not answer them.
+/// Requests to send again on another connection: the server announced that it would not respond to them.
 pub(crate) type Carried = VecDeque<(Ticket, Outgoing)>;
 
 impl<'c> Connection<'c> {
-    /// `connect_ns`: how long connecting took, nanoseconds.
+    /// A connection that begins with the `carried` requests. `connect_ns`: its connect time, nanoseconds.
     pub(crate) fn new(
         core: &'c Core,
         id: usize,
@@ -116,24 +116,24 @@ impl<'c> Connection<'c> {
             now: None,
         };
         for (ticket, request) in carried {
-            // In a closed loop the time that another connection spent on it is part of carrying it.
+            // In a closed loop, time on another connection is part of the request's time.
             let began = if core.rules.open { monotonic_ns() } else { ticket.due };
             connection.give(ticket, &request, began);
         }
         connection
     }
 
-    /// Gives it a request, on which the slot has worked since `began`.
+    /// Adds a request that the slot began at `began`.
     pub(crate) fn give(&mut self, ticket: Ticket, request: &Outgoing, began: u64) {
         let request = match request {
-            Outgoing::Planned(request) => Asked::Planned(*request),
-            Outgoing::Made(made, bytes) => Asked::Made(self.batch.adopt(bytes, made)),
+            Outgoing::Planned(request) => RequestRef::Planned(*request),
+            Outgoing::Made(made, bytes) => RequestRef::Made(self.batch.adopt(bytes, made)),
         };
         self.take(ticket, request, began);
     }
 
     #[inline]
-    fn take(&mut self, ticket: Ticket, request: Asked, began: u64) {
+    fn take(&mut self, ticket: Ticket, request: RequestRef, began: u64) {
         self.given += 1;
         let last = self.given >= self.core.rules.per_connection;
         self.closing |= last;
@@ -150,12 +150,12 @@ impl<'c> Connection<'c> {
         self.spare
     }
 
-    /// Sends and receives until the connection has served its time.
+    /// Sends and receives until the connection has ended.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Carried> {
         self.now = None;
         self.core.slots[self.id].enrol(cx);
         loop {
-            if self.core.phase.get() == Phase::Over {
+            if self.core.timeline.is_over() {
                 return Poll::Ready(self.end_of_run());
             }
             if self.core.take_expired(self.id)
@@ -197,14 +197,14 @@ impl<'c> Connection<'c> {
             match self.ticket(cx) {
                 Some(ticket) => {
                     let began = self.now();
-                    self.take(ticket, Asked::Planned(self.origin.next_request()), began);
+                    self.take(ticket, RequestRef::Planned(self.origin.next_request()), began);
                 }
                 None => return,
             }
         }
     }
 
-    /// The right to send one more request, if there is one now.
+    /// Takes a ticket, if there is one now.
     #[inline]
     fn ticket(&mut self, cx: &Context<'_>) -> Option<Ticket> {
         let (core, now) = (self.core, &mut self.now);
@@ -218,7 +218,7 @@ impl<'c> Connection<'c> {
         }
     }
 
-    /// Writes what is not yet written, as far as the kernel takes it.
+    /// Writes requests as far as the kernel takes them.
     #[inline]
     fn write(&mut self, cx: &mut Context<'_>) {
         let now = self.now();
@@ -256,7 +256,7 @@ impl<'c> Connection<'c> {
                 Poll::Pending => return,
             }
         }
-        // TLS keeps records of its own: hand them over too. For plain sockets this does nothing.
+        // TLS may hold records back. For plain sockets this does nothing.
         if let Stream::Tls(_) = self.stream {
             let flushed = Pin::new(&mut self.stream).poll_flush(cx);
             self.unflushed = flushed.is_pending();
@@ -267,7 +267,7 @@ impl<'c> Connection<'c> {
         }
     }
 
-    /// What the kernel takes no byte of must end in time as well.
+    /// Sets a deadline for requests of which the kernel takes no byte.
     #[cold]
     fn bound_the_wait(&mut self) {
         let deadline = &self.core.slots[self.id].deadline;
@@ -276,7 +276,9 @@ impl<'c> Connection<'c> {
         }
     }
 
-    /// The deadline has passed. If this core is late itself, the answer may lie in the socket: it is looked for once.
+    /// Ends a connection whose deadline has passed.
+    ///
+    /// If this core is late itself, the response may be in the socket: it reads once more.
     #[cold]
     fn overdue(&mut self, cx: &mut Context<'_>) -> Option<Carried> {
         let waiting = self.in_flight.len();
@@ -288,12 +290,12 @@ impl<'c> Connection<'c> {
         Some(self.fail(if self.write_failed { Failure::Write } else { Failure::Timeout }))
     }
 
-    /// Notes which requests the `n` bytes, written from `now` on, belonged to.
+    /// Notes that `n` bytes were written from `now` on, and to which requests they belong.
     #[inline]
     pub(crate) fn wrote(&mut self, n: usize, now: u64) {
-        let measure_from = self.core.measure_from.get();
-        let mut tally = self.core.tally.borrow_mut();
-        if self.core.is_running() {
+        let timeline = &self.core.timeline;
+        let mut tally = self.core.counters.tally.borrow_mut();
+        if timeline.is_running() {
             tally.bytes_written += n as u64;
         }
         self.offset += n;
@@ -302,8 +304,8 @@ impl<'c> Connection<'c> {
             let flight = &mut self.in_flight[self.written];
             if flight.sent.is_none() {
                 flight.sent = Some(now);
-                if self.core.rules.open && flight.ticket.due >= measure_from {
-                    // Waiting for a connection to become free is the server's doing; anything beyond that is ours.
+                if self.core.rules.open && timeline.measures(flight.ticket.due) {
+                    // The server causes the wait for a free connection; the generator causes the rest.
                     let could = flight.ticket.due.max(flight.ticket.free);
                     tally.clocks.lateness.record(flight.began.saturating_sub(could));
                 }
@@ -319,7 +321,7 @@ impl<'c> Connection<'c> {
         }
     }
 
-    /// Reads once. `Some` when the connection is done with.
+    /// Reads once. `Some` when the connection has ended.
     #[inline]
     fn read(&mut self, cx: &mut Context<'_>) -> Poll<Option<Carried>> {
         let core = self.core;
@@ -334,9 +336,9 @@ impl<'c> Connection<'c> {
         if data.is_empty() {
             return Poll::Ready(Some(self.end_of_stream(now)));
         }
-        if core.is_running() {
-            core.tally.borrow_mut().bytes_read += data.len() as u64;
-            core.interval.borrow_mut().bytes += data.len() as u64;
+        if core.timeline.is_running() {
+            core.counters.tally.borrow_mut().bytes_read += data.len() as u64;
+            core.counters.interval.borrow_mut().bytes += data.len() as u64;
         }
         let mut kept = std::mem::take(&mut self.kept);
         let result = kept.decode(data, |input| {
@@ -351,38 +353,39 @@ impl<'c> Connection<'c> {
             Ok(false) => Poll::Ready(None),
             Ok(true) => Poll::Ready(Some(self.carry())),
             Err(_) => {
-                core.stirred.set(now);
+                core.activity.last_contact.set(now);
                 Poll::Ready(Some(self.fail(Failure::Parse)))
             }
         }
     }
 
-    /// Takes answers off `input`; true when the connection cannot be used after the last one.
+    /// Decodes responses from `input`. True when the connection cannot be used after the last one.
     #[inline]
     fn decode(&mut self, input: &mut &[u8], now: u64) -> Result<bool, DecodeError> {
         let core = self.core;
         loop {
             if !self.answer.begun && !input.is_empty() {
-                // Bytes before any request was sent are for the decoder to refuse: it expects nothing.
+                // The decoder refuses bytes before any request was sent: it expects nothing.
                 if let Some(InFlight { sent: Some(sent), ticket, request, .. }) = self.in_flight.front() {
                     self.decoder.expect(match request {
-                        Asked::Planned(request) => self.origin.requests[*request].expect,
-                        Asked::Made(made) => made.expect,
+                        RequestRef::Planned(request) => self.origin.requests[*request].expect,
+                        RequestRef::Made(made) => made.expect,
                     });
                     let wait = now.saturating_sub(*sent);
                     self.answer.begin(wait);
-                    if ticket.due >= core.measure_from.get() {
-                        core.tally.borrow_mut().clocks.first_byte.record(wait);
+                    if core.timeline.measures(ticket.due) {
+                        core.counters.tally.borrow_mut().clocks.first_byte.record(wait);
                     }
                 }
             }
             match self.decoder.decode(&core.rules.limits, input)? {
                 None => return Ok(false),
                 Some(ResponseEvent::Informational(_)) => {}
-                Some(ResponseEvent::Trailers(trailers)) => self.answer.trailers(core, trailers),
+                Some(ResponseEvent::Trailers(trailers)) => self.answer.trailers(&core.rules, trailers),
                 Some(ResponseEvent::Head(head)) => {
-                    self.answer.head(core, &head);
-                    // An upgrade that was asked for is an answer; what follows is no longer HTTP.
+                    core.first.head(&head);
+                    self.answer.head(&core.rules, &head);
+                    // A requested upgrade is a response; what follows is no longer HTTP.
                     if head.framing == Framing::Tunnel {
                         self.answer.reusable = false;
                         self.complete(now);
@@ -391,7 +394,9 @@ impl<'c> Connection<'c> {
                     }
                 }
                 Some(ResponseEvent::Data(data)) => {
-                    if !self.answer.data(core, data) {
+                    core.first.data(self.answer.status, data);
+                    let kept = self.answer.data(&core.rules, data);
+                    if kept > 0 && !core.keep_body(kept) {
                         self.closing = true;
                     }
                 }
@@ -404,22 +409,22 @@ impl<'c> Connection<'c> {
         }
     }
 
-    /// An answer is whole; true when the connection cannot be used after it.
+    /// Counts a whole response. True when the connection cannot be used after it.
     #[inline]
     fn complete(&mut self, now: u64) -> bool {
         let core = self.core;
         let Some(flight) = self.in_flight.pop_front() else { return true };
-        // An answer that came before its request was written whole leaves the rest of it unwritable.
+        // A response before its request was written whole leaves the rest of it unwritable.
         let whole = self.written > 0;
         self.written = self.written.saturating_sub(1);
         let sent = flight.sent.unwrap_or(now);
         let (service, response) = (now.saturating_sub(sent), now.saturating_sub(flight.ticket.due));
-        let failed = self.answer.failure(core);
-        let measured = flight.ticket.due >= core.measure_from.get();
+        let failed = self.answer.failure(&core.rules);
+        let measured = core.timeline.measures(flight.ticket.due);
         {
-            let mut tally = core.tally.borrow_mut();
+            let mut tally = core.counters.tally.borrow_mut();
             self.origin.answered(now, service, measured);
-            let in_time = core.count_answer(&mut tally, flight.began, now);
+            let in_time = core.count_response(&mut tally, flight.began, now);
             if measured {
                 tally.completed += 1;
                 tally.clocks.service.record(service);
@@ -427,12 +432,12 @@ impl<'c> Connection<'c> {
                 tally.statuses[usize::from(self.answer.status.min(999))] += 1;
                 tally.answers.body_bytes += self.answer.body_bytes;
                 tally.answers.kept += u64::from(self.answer.reusable);
-                tally.answers.other_lengths += u64::from(self.answer.is_of_other_length(core));
+                tally.answers.other_lengths += u64::from(core.first.differs_in_length(self.answer.body_bytes));
                 if let Some(failure) = failed {
                     tally.failures.add(failure);
                 }
             }
-            let mut interval = core.interval.borrow_mut();
+            let mut interval = core.counters.interval.borrow_mut();
             if in_time {
                 tally.answered += 1;
                 interval.requests += 1;
@@ -447,17 +452,17 @@ impl<'c> Connection<'c> {
         if core.rules.connection_times || core.rules.each_request {
             self.note_connection_times(sent, service, measured);
         }
-        let goes_on = self.answer.tell_script(core);
+        let goes_on = self.tell_script();
         let next = self.in_flight.front().and_then(|f| f.sent);
         core.slots[self.id].deadline.set(next.map_or(u64::MAX, |sent| sent + core.rules.timeout));
-        // After a failed write, what was written before it may still be answered.
+        // After a failed write, requests that were written before may still get responses.
         let answers_more = !self.write_failed || self.written > 0;
         let usable = self.answer.reusable && whole && !flight.last && answers_more && goes_on;
         self.answer.begun = false;
         !usable
     }
 
-    /// What a request took that was sent at `sent`, connecting included.
+    /// Records connect time and total time of a request that was sent at `sent`.
     #[cold]
     fn note_connection_times(&mut self, sent: u64, service: u64, measured: bool) {
         let core = self.core;
@@ -467,33 +472,33 @@ impl<'c> Connection<'c> {
         }
         let total = connect + service;
         if core.rules.connection_times {
-            let mut tally = core.tally.borrow_mut();
+            let mut tally = core.counters.tally.borrow_mut();
             let times = tally.connection_times.get_or_insert_default();
             times.connect.record(connect);
             times.total.record(total);
         }
         if core.rules.each_request {
             let began = sent.saturating_sub(connect);
-            core.interval.borrow_mut().each.push(Times { began, connect, wait: self.answer.wait, total });
+            core.counters.interval.borrow_mut().each.push(Times { began, connect, wait: self.answer.wait, total });
         }
     }
 }
 
 impl Drop for Connection<'_> {
     fn drop(&mut self) {
-        self.answer.forget_body(self.core);
+        self.forget_body();
     }
 }
 
-/// The bytes of a request: its head's piece and its body's.
+/// Returns the bytes of a request: the piece with its head, and its body.
 #[inline]
 fn pieces<'b>(origin: &'b OriginState, batch: &'b Batch, flight: &InFlight) -> [&'b [u8]; 2] {
     match &flight.request {
-        Asked::Planned(request) => {
+        RequestRef::Planned(request) => {
             let request = &origin.requests[*request];
             [if flight.last { &request.last } else { &request.keep }, &request.body]
         }
-        Asked::Made(made) => [batch.bytes_of(made), &[]],
+        RequestRef::Made(made) => [batch.bytes_of(made), &[]],
     }
 }
 

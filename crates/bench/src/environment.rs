@@ -1,7 +1,7 @@
-//! What a run records about its machine, so that its figures can be judged later and elsewhere.
+//! The machine of a run, recorded so that its figures can be judged later and elsewhere.
 //!
-//! Two things: [`Environment`], how the machine is set up, taken once; [`StealMeter`], what happened on it during the run. Whatever cannot be read, in a container or on another kernel, is left out; nothing
-//! here fails.
+//! [`Environment`] is how the machine is set up, captured once. [`StealMeter`] measures how its CPUs were used during
+//! the run. Values that cannot be read, in a container or on another kernel, are left out; nothing here fails.
 
 mod meters;
 
@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 
 pub use meters::{CpuShare, CpuShares, StealMeter};
 
-/// How the machine is set up. A field is `None` where that cannot be read, or does not apply.
+/// How the machine is set up. A field is `None` where it cannot be read, or does not apply.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Environment {
     /// Version of oroshi.
     pub oroshi: String,
-    /// The command line, for the caller to fill in: only it knows what in there is secret.
+    /// The command line. The caller fills it in, because it knows which parts are secret.
     pub command: Vec<String>,
     /// Release of the kernel: `uname -r`.
     pub kernel: String,
@@ -30,16 +30,15 @@ pub struct Environment {
     pub cpu: Cpu,
     /// Memory of the machine, bytes.
     pub memory_bytes: Option<u64>,
-    /// What the control group of this process may use.
+    /// Limits of this process's control group.
     pub cgroup: Cgroup,
-    /// The product name that a virtual machine gives itself, or `unknown hypervisor`; `None` on bare metal, as far as
-    /// can be told.
+    /// Product name of the virtual machine, or `unknown hypervisor`; `None` on what looks like bare metal.
     pub virtual_machine: Option<String>,
-    /// What the kernel reads the time with: `tsc` is quick, `hpet` and `acpi_pm` cost a microsecond each time.
+    /// The kernel's clock source: `tsc` is quick, `hpet` and `acpi_pm` cost a microsecond per reading.
     pub clocksource: Option<String>,
     /// Settings of this network namespace.
     pub sysctl: Sysctl,
-    /// How many descriptors this process may open (RLIMIT_NOFILE).
+    /// Limit of open descriptors of this process (RLIMIT_NOFILE).
     pub descriptors: DescriptorLimit,
     /// Load average over 1, 5 and 15 minutes, before the run.
     pub load_average: Option<[f64; 3]>,
@@ -49,11 +48,11 @@ pub struct Environment {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cpu {
-    /// Model, as it calls itself.
+    /// Model name.
     pub model: Option<String>,
-    /// How many are online.
+    /// CPUs that are online.
     pub online: Option<usize>,
-    /// Those that this process may run on, such as `0-3,8`.
+    /// CPUs that this process may run on, such as `0-3,8`.
     pub affinity: Option<String>,
     /// Frequency governors in use, such as `performance`.
     pub governor: Option<String>,
@@ -63,7 +62,7 @@ pub struct Cpu {
     pub smt: Option<bool>,
 }
 
-/// Limits by control groups of version 2: the least over the group and those it is in.
+/// Limits by control groups of version 2: the least of the group and its ancestors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cgroup {
@@ -93,12 +92,12 @@ pub struct Sysctl {
 pub struct DescriptorLimit {
     /// The limit in force.
     pub soft: Option<u64>,
-    /// How far the process may raise it.
+    /// The highest value to which the process may raise it.
     pub hard: Option<u64>,
 }
 
 impl Environment {
-    /// The machine as it is now.
+    /// Captures the current state of the machine.
     pub fn capture() -> Self {
         Self::capture_at(Path::new("/"))
     }
@@ -125,7 +124,7 @@ impl Environment {
     }
 }
 
-/// CPUs' worth of time that the control groups of a process allow it; `None` without a limit.
+/// Returns the CPUs' worth of time that a process's control groups allow; `None` without a limit.
 pub(crate) fn cpu_limit_of(pid: u32) -> Option<f64> {
     Cgroup::read(&Files { root: Path::new("/") }, &pid.to_string()).cpus
 }
@@ -154,7 +153,7 @@ impl Cpu {
 }
 
 impl Cgroup {
-    /// Limits of the groups that a process (its id, or `self`) is in.
+    /// Reads the limits of a process (its id, or `self`).
     fn read(files: &Files<'_>, process: &str) -> Self {
         let mut limits = Self::default();
         let groups = files.read(format!("proc/{process}/cgroup")).unwrap_or_default();
@@ -194,7 +193,7 @@ impl Sysctl {
     }
 }
 
-/// Files that may be there.
+/// Files that may be missing, below a root.
 struct Files<'r> {
     root: &'r Path,
 }
@@ -230,14 +229,14 @@ impl Files<'_> {
         }
     }
 
-    /// What is in a folder, as paths below the root.
+    /// Lists a folder, as paths below the root.
     fn list(&self, folder: &str) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.root.join(folder)).into_iter().flatten().flatten();
         entries.map(|entry| Path::new(folder).join(entry.file_name())).collect()
     }
 }
 
-/// What runs below us, if anything does.
+/// The hypervisor, if there is one.
 fn virtual_machine(files: &Files<'_>) -> Option<String> {
     let hypervisor = files.read("sys/hypervisor/type");
     let flags = files.field("proc/cpuinfo", "flags").unwrap_or_default();

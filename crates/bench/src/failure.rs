@@ -1,20 +1,23 @@
-//! Every way a request can fail, each with one name.
+//! Every way in which a request can fail, each with one name.
 
+use oroshi_net::ConnectError;
 use serde::{Deserialize, Serialize};
 
-/// Why a request, or an attempt to connect, did not end as it should.
+/// Why a request, or an attempt to connect, failed.
 ///
 /// The names are part of the JSON schema and of `--fail-if`; they never change meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
 pub enum Failure {
-    /// A name did not resolve. Resolution happens once, before the run, so this one ends it there.
+    /// A name did not resolve. Names are resolved once, before the run: this failure ends it there.
     Dns,
-    /// Nobody listens: ECONNREFUSED, or a unix socket's file without a listener. During a run also every other reason that
-    /// has no name of its own: the network is unreachable, or this machine has no descriptor or no permission to give.
+    /// Nobody listens: ECONNREFUSED, or a unix socket's file without a listener.
+    ///
+    /// During a run also every reason without a name of its own: the network is unreachable, descriptors ran out, a
+    /// permission is missing.
     ConnectRefused,
-    /// The connection, TLS handshake included, was not there within the timeout.
+    /// The connection, TLS handshake included, was not ready within the timeout.
     ConnectTimeout,
     /// A unix socket's backlog stayed full until the timeout (EAGAIN, retried).
     ConnectBacklog,
@@ -24,19 +27,19 @@ pub enum Failure {
     Tls,
     /// The request could not be written: the peer had closed.
     Write,
-    /// The connection was reset before the answer was whole.
+    /// The connection was reset before the response was whole.
     ReadReset,
-    /// The connection was closed before the answer was whole.
+    /// The connection was closed before the response was whole.
     ReadEof,
-    /// The answer is not HTTP/1.1, or more came than was asked for.
+    /// The response is not HTTP/1.1, or more came than was asked for.
     Parse,
-    /// No whole answer within the timeout. The connection is replaced, and requests pipelined on it end with it.
+    /// No whole response within the timeout. The connection is replaced; requests pipelined on it fail too.
     Timeout,
-    /// An answer came, with a status of 400 or more.
+    /// A response with a status of 400 or more.
     Status,
-    /// An answer came, and one of the plan's checks did not hold for it.
+    /// A response that broke one of the plan's checks.
     Check,
-    /// The run ended first: not the server's fault, and counted apart from errors.
+    /// The run ended first: not the server's fault, and no error.
     CutOffAtEnd,
 }
 
@@ -59,7 +62,7 @@ impl Failure {
         Self::CutOffAtEnd,
     ];
 
-    /// The name that reports, JSON and `--fail-if` use.
+    /// Returns the name in reports, JSON and `--fail-if`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -80,13 +83,13 @@ impl Failure {
         }
     }
 
-    /// Whether it counts as an error. What the end of the run cut off does not: the server may yet have answered.
+    /// Whether it is an error. `CutOffAtEnd` is none: the server might have responded later.
     #[must_use]
     pub fn is_error(self) -> bool {
         self != Self::CutOffAtEnd
     }
 
-    /// Whether it happened while a connection was being made.
+    /// Whether it is a failure to connect.
     #[must_use]
     pub fn is_connect(self) -> bool {
         matches!(
@@ -98,6 +101,18 @@ impl Failure {
                 | Self::PortsExhausted
                 | Self::Tls
         )
+    }
+}
+
+impl From<&ConnectError> for Failure {
+    fn from(error: &ConnectError) -> Self {
+        match error {
+            ConnectError::Timeout => Self::ConnectTimeout,
+            ConnectError::Backlog => Self::ConnectBacklog,
+            ConnectError::PortsExhausted => Self::PortsExhausted,
+            ConnectError::Tls(_) => Self::Tls,
+            _ => Self::ConnectRefused,
+        }
     }
 }
 
@@ -122,24 +137,24 @@ impl FailureCounts {
         self.0[failure as usize] += n;
     }
 
-    /// How many of this one.
+    /// Returns how often this one happened.
     #[must_use]
     pub fn get(&self, failure: Failure) -> u64 {
         self.0[failure as usize]
     }
 
-    /// Those that happened, in the order of [`Failure::ALL`].
+    /// Iterates over those that happened, in the order of [`Failure::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = (Failure, u64)> + '_ {
         Failure::ALL.into_iter().map(|f| (f, self.get(f))).filter(|&(_, n)| n > 0)
     }
 
-    /// The sum of all that are errors: every name but `cut-off-at-end`.
+    /// Returns the sum of all errors: every name but `cut-off-at-end`.
     #[must_use]
     pub fn errors(&self) -> u64 {
         self.iter().filter(|(f, _)| f.is_error()).map(|(_, n)| n).sum()
     }
 
-    /// Adds another core's counts to these.
+    /// Adds the counts of another core.
     pub fn merge(&mut self, other: &Self) {
         for (to, from) in self.0.iter_mut().zip(other.0) {
             *to += from;

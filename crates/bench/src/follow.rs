@@ -1,8 +1,7 @@
-//! Following a run while it lasts: the workers' reports become a time series, and an observer is told.
+//! Follows a run while it lasts: builds a time series from the workers' reports, and calls an observer.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -13,33 +12,33 @@ use crate::heat::heat;
 use crate::plan::Plan;
 use crate::record::{PointRecord, SeriesRecord};
 use crate::script::ScriptError;
+use crate::shared::{Report, Shared, TICK};
 use crate::tally::{Interval, Times};
 use crate::watch::{Clocks, Watch};
-use crate::worker::{Report, Shared, TICK};
 
-/// Points of the time series: at the finest a minute of 100 ms, and a run of any length stays within it.
+/// Most points of the time series: a minute at 100 ms each. Longer runs have wider points.
 const SERIES_CAPACITY: usize = 600;
 /// Length of the intervals of a histogram log.
 const SECOND: Duration = Duration::from_secs(1);
-/// How often the server's processes are looked at; and how many times as long as a look it takes until the next at least, so
-/// that looking never costs more than this part of a core.
+/// How often the server's processes are sampled. The least pause is so many times as long as taking the sample, so that
+/// sampling never takes more than this part of a core.
 const LOOK: Duration = Duration::from_millis(250);
 const LOOK_PART: u32 = 200;
-/// How long a call into a script may go on after the run was given up.
+/// How long a call into a script may last after the run was stopped.
 const CALL_PATIENCE: Duration = Duration::from_millis(300);
 
-/// Where a run stands, a few times per second.
+/// The progress of a run.
 #[derive(Clone, Debug)]
 pub struct Progress {
-    /// What it is doing.
+    /// The stage.
     pub stage: Stage,
     /// Time since the stage began.
     pub elapsed: Duration,
-    /// Time until it ends, where that is known.
+    /// Time until the stage ends, if known.
     pub left: Option<Duration>,
-    /// Answers so far in this stage.
+    /// Responses so far in this stage.
     pub done: u64,
-    /// Answers per second over the last second.
+    /// Responses per second over the last second.
     pub rate: f64,
     /// Median service time over the last second, nanoseconds.
     pub p50_ns: Option<u64>,
@@ -54,9 +53,9 @@ pub struct Progress {
 /// The stages of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Not counted.
+    /// The warm-up, which does not count.
     WarmUp,
-    /// Counted.
+    /// The measured part.
     Measuring,
 }
 
@@ -65,7 +64,7 @@ pub enum Stage {
 pub struct SecondHistograms {
     /// When the measured part began.
     pub began: SystemTime,
-    /// Since the start of the measured part.
+    /// When the second began, since the start of the measured part.
     pub offset: Duration,
     /// Length.
     pub length: Duration,
@@ -85,45 +84,46 @@ impl SecondHistograms {
 /// One completed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestTimes {
-    /// When it was sent; for the first request of a connection, as much earlier as connecting took.
+    /// When it was sent; for the first request of a connection, when connecting began.
     pub began: SystemTime,
-    /// Connecting, TLS handshake included; 0 on a connection that was used before. Nanoseconds.
+    /// Connect time, TLS handshake included, nanoseconds; 0 on a connection that was used before.
     pub connect_ns: u64,
-    /// From sending it until the answer's first byte, nanoseconds.
+    /// From sending it to the first byte of the response, nanoseconds.
     pub wait_ns: u64,
-    /// All of it, until the answer's last byte, nanoseconds.
+    /// From `began` to the last byte of the response, nanoseconds.
     pub total_ns: u64,
 }
 
-/// Somebody who follows a run.
+/// Follows a run.
 pub trait Observer {
     /// Called about ten times per second.
     fn progress(&mut self, progress: &Progress) {
         let _ = progress;
     }
-    /// Called once per second, a second later, when the plan keeps interval histograms.
+    /// Called with each second's histograms, a second later, when the plan keeps them.
     fn second(&mut self, histograms: &SecondHistograms) {
         let _ = histograms;
     }
-    /// Completed requests of the measured part, when the plan wants each, in the order in which they began. Called as soon as no
-    /// earlier one can be missing, and at the end.
+    /// Called with completed requests of the measured part, when the plan wants each.
+    ///
+    /// Requests come in the order in which they began, as soon as no earlier one can be missing.
     fn requests(&mut self, times: &[RequestTimes]) {
         let _ = times;
     }
-    /// Asked about ten times per second: whether the run should end now.
+    /// Returns whether the run should end now. Called about ten times per second.
     fn cancelled(&mut self) -> bool {
         false
     }
-    /// Told before the first connection.
+    /// Called with warnings before the first connection.
     fn warning(&mut self, text: &str) {
         let _ = text;
     }
 }
 
-/// Nobody.
+/// An observer that ignores everything.
 impl Observer for () {}
 
-/// Listens to the workers, keeps the time series and tells the observer.
+/// Receives the workers' reports, keeps the time series and calls the observer.
 pub(crate) struct Listener {
     begun: Instant,
     /// When, on the monotonic clock, the measured part began.
@@ -134,20 +134,20 @@ pub(crate) struct Listener {
     /// Connections up on each core, once it has reported.
     alive: Vec<Option<usize>>,
     pub(crate) fewest_alive: Option<usize>,
-    /// The measured part as the workers saw it, from the first one's begin to the last one's end.
+    /// The measured part as the workers saw it, from the first begin to the last end.
     pub(crate) clocks: Clocks,
     errors: u64,
     done: u64,
-    /// The second under way, and the one before it, which is handed over when the next one is full.
+    /// The current second, and the one before it, which the observer gets when the current one is full.
     second: SecondHistograms,
     closed: Option<SecondHistograms>,
     ended: usize,
-    /// Nothing more will come.
+    /// No report will follow.
     drained: bool,
-    /// Completed requests that are not handed over yet, the earliest first, and when each worker last reported.
+    /// Completed requests that the observer has not got yet, the earliest first; and when each worker last reported.
     each: BinaryHeap<Reverse<Times>>,
     reported: Vec<u64>,
-    /// The same moment on the monotonic clock and on the wall's.
+    /// One moment on the monotonic clock and on the wall clock.
     wall: (u64, SystemTime),
 }
 
@@ -204,7 +204,9 @@ impl Listener {
         }
     }
 
-    /// Until the workers have ended, or for the length of the warm-up. Fails when a call into the script cannot be ended.
+    /// Listens until the workers have ended, or for the length of the warm-up.
+    ///
+    /// Fails when a call into the script cannot be ended.
     pub(crate) fn listen(
         &mut self,
         reports: &Receiver<Report>,
@@ -226,7 +228,7 @@ impl Listener {
             }
             match reports.recv_timeout(patience) {
                 Ok(report) => {
-                    self.hear(report, observer);
+                    self.receive(report, observer);
                     self.hand_over(observer, &shared.plan);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -236,12 +238,12 @@ impl Listener {
                 return Ok(());
             }
             if observer.cancelled() {
-                shared.stop.store(true, Ordering::Relaxed);
+                shared.stop();
             }
             if let Some(script) = &shared.plan.script {
-                if shared.stop.load(Ordering::Relaxed) {
+                if shared.is_stopped() {
                     let since = stopped.get_or_insert_with(Instant::now);
-                    // A call that is under way would end by itself, were it one that ends.
+                    // A call that ends at all has ended by now.
                     if since.elapsed() > CALL_PATIENCE {
                         script.interrupt();
                     }
@@ -265,10 +267,10 @@ impl Listener {
         }
     }
 
-    fn hear(&mut self, mut report: Report, observer: &mut dyn Observer) {
+    fn receive(&mut self, mut report: Report, observer: &mut dyn Observer) {
         self.ended += usize::from(report.last);
         if report.late {
-            return self.hear_late(report);
+            return self.receive_late(report);
         }
         for (pid, begin, end) in std::mem::take(&mut report.server) {
             let ends = self.clocks.ends.entry(pid).or_insert((begin, end));
@@ -293,7 +295,7 @@ impl Listener {
         }
         let length = Duration::from_nanos(report.until.saturating_sub(self.measured_from));
         self.clocks.length = self.clocks.length.max(length);
-        // Until each has reported once, the sum says nothing.
+        // The sum means nothing until each worker has reported once.
         point.alive = self.alive.iter().copied().sum();
         if !report.last {
             self.fewest_alive = fewest(self.fewest_alive, point.alive);
@@ -313,8 +315,8 @@ impl Listener {
         }
     }
 
-    /// Answers that came when the measured part was over: they are in no point of the series.
-    fn hear_late(&mut self, report: Report) {
+    /// Takes responses that came after the measured part: they are in no point of the series.
+    fn receive_late(&mut self, report: Report) {
         let Interval { each, full, .. } = report.interval;
         self.each.extend(each.into_iter().map(Reverse));
         if let Some(full) = full {
@@ -323,21 +325,21 @@ impl Listener {
         }
     }
 
-    /// What the workers sent after their last report, once all have ended.
+    /// Takes what the workers sent after their last report, once all have ended.
     pub(crate) fn listen_late(&mut self, reports: &Receiver<Report>, observer: &mut dyn Observer, plan: &Plan) {
         for report in reports.try_iter() {
-            self.hear(report, observer);
+            self.receive(report, observer);
         }
         self.drained = true;
         self.hand_over(observer, plan);
     }
 
-    /// Hands over the requests before which no other can have begun that is still to come.
+    /// Gives the observer the requests before which no missing request can have begun.
     fn hand_over(&mut self, observer: &mut dyn Observer, plan: &Plan) {
         if self.each.is_empty() {
             return;
         }
-        // Connecting and the answer have a timeout each, which is noticed within a tick.
+        // Connecting and the response have a timeout each, enforced within a tick.
         let longest = 2 * (plan.timeout + TICK).as_nanos() as u64;
         let all_ended = self.drained;
         let until =
@@ -358,7 +360,7 @@ impl Listener {
         }
     }
 
-    /// Adds a report to the points that it covers: a core that was late to report was at work all the while.
+    /// Spreads a report over the points that it covers: a core that reports late was at work all the while.
     fn spread(&mut self, until: u64, length: u64, point: &PointData) {
         let until = until.saturating_sub(self.measured_from);
         let from = until.saturating_sub(length);
@@ -366,7 +368,7 @@ impl Listener {
         self.series.at(middle).service.merge(&point.service);
         let width = self.series.width_ns();
         let (first, last) = (from / width, until.saturating_sub(1).max(from) / width);
-        // The running share of each count up to the end of each point: the shares add up to the whole.
+        // Shares are differences of running sums, so that they add up to the whole.
         let upto = |count: u64, end: u64| {
             let part = u128::from(end.min(until) - from) * u128::from(count);
             if until > from { (part / u128::from(until - from)) as u64 } else { count }
@@ -385,7 +387,8 @@ impl Listener {
         }
     }
 
-    /// Hands over what is left. A sliver at the end joins the second before it: a log with an interval of no length is of no use.
+    /// Gives the observer what is left. A sliver at the end joins the second before it, because an interval of no
+    /// length is of no use in a log.
     pub(crate) fn last_second(&mut self, observer: &mut dyn Observer) {
         let rest = std::mem::replace(&mut self.second, SecondHistograms::since(Duration::ZERO));
         let sliver = rest.length < SECOND / 10;
@@ -430,7 +433,7 @@ impl Listener {
         }
     }
 
-    /// The measured part over time.
+    /// Returns the measured part over time.
     pub(crate) fn series(&self) -> SeriesRecord {
         let points = self.series.iter().map(|(at, p)| PointRecord {
             at_s: at as f64 / 1e9,
@@ -497,13 +500,13 @@ mod tests {
     #[test]
     fn a_late_report_is_spread_over_the_points_it_covers_and_nothing_is_lost() {
         let mut listener = listener();
-        listener.hear(report(0, 100, 100, false), &mut ());
-        listener.hear(report(100, 350, 251, false), &mut ());
-        listener.hear(report(350, 400, 50, false), &mut ());
+        listener.receive(report(0, 100, 100, false), &mut ());
+        listener.receive(report(100, 350, 251, false), &mut ());
+        listener.receive(report(350, 400, 50, false), &mut ());
         let points = listener.series().points;
         assert_eq!(points.iter().map(|p| p.requests).collect::<Vec<_>>(), [100, 100, 100, 101]);
         // A report of no length, as from a run that is cut short at once, still counts.
-        listener.hear(report(400, 400, 3, false), &mut ());
+        listener.receive(report(400, 400, 3, false), &mut ());
         assert_eq!(listener.series().points.iter().map(|p| p.requests).sum::<u64>(), 404);
     }
 
@@ -511,9 +514,9 @@ mod tests {
     fn a_sliver_at_the_end_joins_the_second_before_it() {
         let (mut listener, mut seconds) = (listener(), Seconds::default());
         for tick in 0..20 {
-            listener.hear(report(tick * 100, tick * 100 + 100, 1, true), &mut seconds);
+            listener.receive(report(tick * 100, tick * 100 + 100, 1, true), &mut seconds);
         }
-        listener.hear(report(2000, 2003, 2, true), &mut seconds);
+        listener.receive(report(2000, 2003, 2, true), &mut seconds);
         listener.last_second(&mut seconds);
         assert_eq!(seconds.0, [(0, 1000, 10), (1000, 1003, 12)]);
     }
@@ -521,7 +524,7 @@ mod tests {
     #[test]
     fn a_run_shorter_than_a_second_has_one_interval() {
         let (mut listener, mut seconds) = (listener(), Seconds::default());
-        listener.hear(report(0, 50, 5, true), &mut seconds);
+        listener.receive(report(0, 50, 5, true), &mut seconds);
         listener.last_second(&mut seconds);
         assert_eq!(seconds.0, [(0, 50, 5)]);
     }

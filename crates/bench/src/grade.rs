@@ -1,48 +1,50 @@
-//! Who was the bottleneck: the server, the generator, the machine, the ports, or nobody; and whether that can be said.
+//! What limited a run: the server, the generator, the machine, the ports, or none of them.
 
 use serde::{Deserialize, Serialize};
 
-/// A thread this busy adds to what it measures, whatever the server does: others warn at 80 to 90 %.
-const GENERATOR_BUSY: f64 = 0.85;
-/// A server whose busiest process, or all of whose allowed CPUs, are this busy has no more to give.
-const SERVER_BUSY: f64 = 0.85;
-/// Share of failed requests from which running out of ports is what shaped the run.
+use crate::record::MachineRecord;
+use crate::watch::ServerUsage;
+
+/// A thread of ours this busy adds to what it measures (other tools warn at 80 to 90 %). A server whose busiest thread,
+/// or all of whose allowed CPUs, are this busy has no more to give.
+const BUSY: f64 = 0.85;
+/// From this share of failed requests, missing ports shaped the run.
 const PORTS_SHARE: f64 = 0.001;
-/// Share of failed requests from which the failures are the result, and not the pace.
-const FAILED_SHARE: f64 = 0.1;
-/// Share of answers with an error (a status, a check) from which the errors are the result.
+/// From this share of failed requests, or of ended subscriptions, the failures are the result, and not the pace.
+pub(crate) const FAILED_SHARE: f64 = 0.1;
+/// From this share of responses with an error (a status, a check), the errors are the result.
 const WRONG_SHARE: f64 = 0.5;
 /// An open loop that achieved this share of its timetable kept it.
-const ON_SCHEDULE: f64 = 0.99;
-/// The machine has no CPU left when this share of all CPUs is used, by whomever.
-pub(crate) const MACHINE_BUSY: f64 = 0.9;
-/// A shorter run has no grade, seconds: CPU time comes in slices, and what begins and ends is then much of it.
+pub(crate) const ON_SCHEDULE: f64 = 0.99;
+/// The machine has no CPU left when this share of all CPUs is used.
+const MACHINE_BUSY: f64 = 0.9;
+/// A shorter run has no grade, seconds: CPU time comes in slices, and its beginning and end weigh too much.
 pub(crate) const LEAST_SECONDS: f64 = 0.1;
-/// So many times the connections that a rate needs on average carry it, unless answers come to a halt.
+/// So many times the connections that a rate needs on average suffice for it, unless responses stop.
 const SUFFICE: f64 = 2.0;
-/// More connections than this are not the way to find out what a server can do.
+/// With more connections than this, the grade does not advise to add more.
 const MANY_CONNECTIONS: usize = 1000;
 
-/// What set the pace.
+/// What limited a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bottleneck {
-    /// The server had no CPU left to give: its limit is what was measured.
+    /// The server had no CPU left: the run measured its limit.
     ServerBound,
-    /// This tool had none left: the figures say little about the server.
+    /// The generator had no CPU left: the figures say little about the server.
     GeneratorBound,
     /// Local ports ran out.
     PortBound,
-    /// Neither was busy: with so many connections and such answer times there was no more to send (Little's law).
+    /// Neither side was busy: so many connections with such response times send no more (Little's law).
     LatencyBound,
-    /// The open loop's timetable was kept: the load was what was asked for.
+    /// The load kept its timetable: the rate is the one asked for.
     RateBound,
-    /// All CPUs of the machine were busy, neither side being at its own limit: others took part of them, or both sides shared
-    /// too few.
+    /// All CPUs were busy, and neither side was at its own limit: other processes took CPU time, or both sides shared
+    /// too few CPUs.
     MachineBound,
-    /// The server was not there any more when the run ended: the figures are of the time before.
+    /// The server had gone when the run ended: the figures are of the time before.
     ServerGone,
-    /// Too short, or too many failures: nothing can be said.
+    /// The run was too short, or had too many failures.
     NotGraded,
 }
 
@@ -63,44 +65,79 @@ impl Bottleneck {
     }
 }
 
-/// The verdict, with what it rests on.
+/// What limited a run, with the evidence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grade {
-    /// What set the pace.
+    /// What limited a run.
     pub bottleneck: Bottleneck,
-    /// The evidence, and what it cannot show, in one sentence.
+    /// The evidence and its limits, in one sentence.
     pub because: String,
-    /// What to do about it, where something is to be done.
+    /// What to do about it, if anything.
     pub advice: Option<String>,
 }
 
-/// What the verdict is made of.
+impl Grade {
+    pub(crate) fn new(bottleneck: Bottleneck, because: String, advice: Option<&str>) -> Self {
+        Self { bottleneck, because, advice: advice.map(Into::into) }
+    }
+}
+
+/// How busy the two sides and the machine were.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sides {
+    /// CPU share of the busiest of our threads, of one core.
+    pub(crate) generator: f64,
+    pub(crate) server: Option<ServerEvidence>,
+    /// Share of all CPUs' time that was used, by anybody.
+    pub(crate) machine: Option<f64>,
+}
+
+impl Sides {
+    pub(crate) fn of(generator: f64, server: Option<&ServerUsage>, machine: Option<&MachineRecord>) -> Self {
+        let evidence = |usage: &ServerUsage| ServerEvidence {
+            busiest_thread: usage.busiest_thread,
+            of_allowed: usage.of_allowed_cpus,
+        };
+        Self { generator, server: server.map(evidence), machine: machine.and_then(|machine| machine.busy_share) }
+    }
+
+    pub(crate) fn is_generator_busy(&self) -> bool {
+        self.generator >= BUSY
+    }
+
+    pub(crate) fn is_server_busy(&self) -> bool {
+        self.server.is_some_and(|server| server.busiest_thread >= BUSY || server.of_allowed >= BUSY)
+    }
+
+    /// The machine's share of used CPU time, where it had no CPU left.
+    pub(crate) fn busy_machine(&self) -> Option<f64> {
+        self.machine.filter(|busy| *busy >= MACHINE_BUSY)
+    }
+}
+
+/// The evidence for a grade.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Evidence {
     /// Length of the measured part, seconds.
     pub(crate) elapsed_s: f64,
-    /// How the server had gone.
+    /// How the server had gone, in words.
     pub(crate) gone: Option<String>,
-    /// Share of all CPUs' time that was used, by anybody.
-    pub(crate) machine_busy: Option<f64>,
-    /// CPUs' worth of time of processes that are neither the server's nor ours.
+    pub(crate) sides: Sides,
+    /// CPUs' worth of time that neither the server nor oroshi used.
     pub(crate) others_cpus: f64,
-    /// Answers that count as errors, by their status or a check.
+    /// Responses that are errors, by their status or a check.
     pub(crate) wrong: u64,
-    /// CPU share of the busiest of our threads, of one core.
-    pub(crate) generator_busiest: f64,
-    pub(crate) server: Option<ServerEvidence>,
     pub(crate) started: u64,
     pub(crate) failed: u64,
     pub(crate) completed: u64,
     pub(crate) ports_exhausted: u64,
-    /// Open loop: what was answered, as a share of what was due.
+    /// Open loop: the share of due requests that got a response.
     pub(crate) achieved: Option<f64>,
-    /// Open loop: what was due and never sent.
+    /// Open loop: requests that were due and never sent.
     pub(crate) unsent: u64,
-    /// A server answered nothing at the end, though requests were waiting.
+    /// A server was silent at the end, though requests were waiting.
     pub(crate) stalled: bool,
-    /// Connections that suffice for what was due, at the mean time of an answer.
+    /// Connections that suffice for the due requests, at the mean response time.
     pub(crate) needed: Option<f64>,
     pub(crate) connections: usize,
 }
@@ -114,97 +151,123 @@ pub(crate) struct ServerEvidence {
     pub(crate) of_allowed: f64,
 }
 
+/// Says what limited a run.
 pub(crate) fn grade(e: &Evidence) -> Grade {
-    let percent = |share: f64| format!("{:.0} %", share * 100.0);
-    let ours = format!("the generator's busiest thread used {} of a core", percent(e.generator_busiest));
-    let server_busy = e.server.is_some_and(|s| s.busiest_thread >= SERVER_BUSY || s.of_allowed >= SERVER_BUSY);
-    let theirs = match e.server {
-        Some(s) => format!(
-            "the server's busiest thread {} of one, and {} of the CPUs it may use",
-            percent(s.busiest_thread),
-            percent(s.of_allowed)
-        ),
-        None => "the server's CPU time is not known".to_owned(),
-    };
-    let verdict = |bottleneck, because: String, advice: Option<&str>| Grade {
-        bottleneck,
-        because,
-        advice: advice.map(Into::into),
-    };
+    let sides = SidesInWords::of(&e.sides);
+    not_measured(e)
+        .or_else(|| generator_limit(e, &sides))
+        .or_else(|| other_limit(e, &sides))
+        .unwrap_or_else(|| latency_limit(e, &sides))
+}
+
+/// How busy the two sides were, in words.
+struct SidesInWords {
+    ours: String,
+    theirs: String,
+}
+
+impl SidesInWords {
+    fn of(sides: &Sides) -> Self {
+        let theirs = match sides.server {
+            Some(s) => format!(
+                "the server's busiest thread {} of one, and {} of the CPUs it may use",
+                percent(s.busiest_thread),
+                percent(s.of_allowed)
+            ),
+            None => "the server's CPU time is not known".to_owned(),
+        };
+        Self { ours: format!("the generator's busiest thread used {} of a core", percent(sides.generator)), theirs }
+    }
+}
+
+/// The grade of a run whose figures say little of either side's speed.
+fn not_measured(e: &Evidence) -> Option<Grade> {
     if let Some(why) = &e.gone {
-        return verdict(
+        return Some(Grade::new(
             Bottleneck::ServerGone,
             format!("{why}; {} requests were answered before", e.completed),
             Some("find out why it ended (its log, dmesg), and measure again: these figures are of the time before"),
-        );
+        ));
     }
     if e.ports_exhausted > 0 && e.ports_exhausted as f64 >= PORTS_SHARE * e.started as f64 {
-        return verdict(
+        return Some(Grade::new(
             Bottleneck::PortBound,
             format!("{} attempts to connect found no free local port", e.ports_exhausted),
             Some("keep connections, spread over --source addresses, or measure over a unix socket"),
-        );
+        ));
     }
     if e.started == 0 || e.completed == 0 {
         let advice = (e.failed > 0).then_some("look at the failures first");
-        return verdict(Bottleneck::NotGraded, "nothing was answered".to_owned(), advice);
+        return Some(Grade::new(Bottleneck::NotGraded, "nothing was answered".to_owned(), advice));
     }
     if e.elapsed_s < LEAST_SECONDS {
-        return verdict(
+        return Some(Grade::new(
             Bottleneck::NotGraded,
             format!("{:.0} ms are too short to tell who set the pace", e.elapsed_s * 1e3),
             Some("measure for a second at least (-d, or more requests)"),
-        );
+        ));
     }
-    let server_first = server_busy && e.server.is_some_and(|s| s.busiest_thread > e.generator_busiest);
-    if e.generator_busiest >= GENERATOR_BUSY {
+    None
+}
+
+/// The grade of a run in which the generator was busy.
+fn generator_limit(e: &Evidence, SidesInWords { ours, theirs }: &SidesInWords) -> Option<Grade> {
+    let sides = &e.sides;
+    let server_busy = sides.is_server_busy();
+    let server_first = server_busy && sides.server.is_some_and(|s| s.busiest_thread > sides.generator);
+    if sides.is_generator_busy() {
         if server_first {
             let advice =
                 "the generator was close to its own limit: with more threads (-t) on free CPUs the figures may change";
-            return verdict(Bottleneck::ServerBound, format!("{theirs}; {ours}"), Some(advice));
+            return Some(Grade::new(Bottleneck::ServerBound, format!("{theirs}; {ours}"), Some(advice)));
         }
         let advice = if server_busy {
             "both sides were at their limit: give each CPUs of its own (--cpus), or more threads (-t)"
         } else {
             "the server could do more than this shows: use more threads (-t) on free CPUs, or a second machine"
         };
-        return verdict(Bottleneck::GeneratorBound, format!("{ours}, {theirs}"), Some(advice));
+        return Some(Grade::new(Bottleneck::GeneratorBound, format!("{ours}, {theirs}"), Some(advice)));
     }
+    None
+}
+
+/// The grade of a run that a timetable, the server, failures or the machine limited.
+fn other_limit(e: &Evidence, SidesInWords { ours, theirs }: &SidesInWords) -> Option<Grade> {
     let wrong = if e.wrong > 0 { format!(" ({} of them with an error)", e.wrong) } else { String::new() };
     match e.achieved {
         Some(achieved) if achieved >= ON_SCHEDULE => {
-            return verdict(
+            return Some(Grade::new(
                 Bottleneck::RateBound,
                 format!(
                     "{} of {} requests that were due were answered{wrong}; {ours}, {theirs}",
                     e.completed, e.started
                 ),
                 None,
-            );
+            ));
         }
         _ => {}
     }
-    if server_busy {
-        return verdict(Bottleneck::ServerBound, format!("{theirs}; {ours}"), None);
+    if e.sides.is_server_busy() {
+        return Some(Grade::new(Bottleneck::ServerBound, format!("{theirs}; {ours}"), None));
     }
     if e.failed as f64 > FAILED_SHARE * e.started as f64 || e.wrong as f64 > WRONG_SHARE * e.completed as f64 {
         let (failed, started) = (e.failed, e.started);
-        return verdict(
+        return Some(Grade::new(
             Bottleneck::NotGraded,
             format!("of {started} requests {failed} failed and {} were answered{wrong}; {ours}, {theirs}", e.completed),
             Some("look at the failures first: what was answered says little while so much is not"),
-        );
+        ));
     }
-    if let Some(busy) = e.machine_busy.filter(|busy| *busy >= MACHINE_BUSY) {
+    if let Some(busy) = e.sides.busy_machine() {
         let others = format!("other processes used {:.1} CPUs", e.others_cpus);
-        return verdict(
+        return Some(Grade::new(
             Bottleneck::MachineBound,
             format!("{} of all CPUs' time was used; {ours}, {theirs}; {others}", percent(busy)),
             Some("more connections change nothing: free CPUs, or give each side CPUs of its own (--cpus)"),
-        );
+        ));
     }
     if e.achieved.is_some() && e.unsent == 0 {
-        return verdict(
+        return Some(Grade::new(
             Bottleneck::RateBound,
             format!(
                 "all of {} requests that were due were sent, and {} were answered{wrong}; {ours}, {theirs}",
@@ -214,11 +277,16 @@ pub(crate) fn grade(e: &Evidence) -> Grade {
                 "look at the requests without an answer: the server failed them or stalled, and more connections would \
                  not change that",
             ),
-        );
+        ));
     }
+    None
+}
+
+/// The grade of a run in which neither side was busy.
+fn latency_limit(e: &Evidence, SidesInWords { ours, theirs }: &SidesInWords) -> Grade {
     let many = e.connections >= MANY_CONNECTIONS;
     let sufficed = e.needed.is_some_and(|needed| e.connections as f64 >= SUFFICE * needed);
-    let advice = match (e.server, e.achieved) {
+    let advice = match (e.sides.server, e.achieved) {
         (_, Some(_)) if e.stalled || sufficed => Some(
             "the timetable was not kept although there were connections enough for it at the mean answer time: the \
              server stalled for a time; find out what it waited for",
@@ -230,7 +298,8 @@ pub(crate) fn grade(e: &Evidence) -> Grade {
             "look at the server's CPU (or name its process with --watch): if it is busy, this is the server's limit",
         ),
         (Some(_), _) if many => Some(
-            "more connections are not what is missing: look for what the answers wait for, or use --rate to see the latency at a given load",
+            "more connections are not what is missing: look for what the answers wait for, or use --rate to see the \
+             latency at a given load",
         ),
         (Some(_), Some(_)) => {
             Some("the timetable was not kept although neither side was busy: use more connections (-c)")
@@ -239,11 +308,13 @@ pub(crate) fn grade(e: &Evidence) -> Grade {
             Some("use more connections (-c) to find the server's limit, or --rate to see its latency at a given load")
         }
     };
-    verdict(
-        Bottleneck::LatencyBound,
-        format!("{} connections waited for answers; {ours}, {theirs}", e.connections),
-        advice,
-    )
+    let because = format!("{} connections waited for answers; {ours}, {theirs}", e.connections);
+    Grade::new(Bottleneck::LatencyBound, because, advice)
+}
+
+/// A share in percent.
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
 }
 
 #[cfg(test)]
@@ -254,52 +325,32 @@ mod tests {
         grade(&Evidence { started: 1000, completed: 1000, connections: 10, elapsed_s: 1.0, ..e }).bottleneck
     }
 
-    fn server(busiest_thread: f64) -> Option<ServerEvidence> {
-        Some(ServerEvidence { busiest_thread, of_allowed: busiest_thread / 2.0 })
+    fn sides(generator: f64, busiest_thread: Option<f64>) -> Sides {
+        let server = |busiest_thread| ServerEvidence { busiest_thread, of_allowed: busiest_thread / 2.0 };
+        Sides { generator, server: busiest_thread.map(server), machine: None }
     }
 
     #[test]
     fn the_busier_side_is_named_and_a_busy_generator_is_never_passed_over() {
-        assert_eq!(
-            of(Evidence { generator_busiest: 0.6, server: server(0.99), ..Evidence::default() }),
-            Bottleneck::ServerBound
-        );
-        assert_eq!(
-            of(Evidence { generator_busiest: 0.97, server: server(0.5), ..Evidence::default() }),
-            Bottleneck::GeneratorBound
-        );
-        assert_eq!(
-            of(Evidence { generator_busiest: 0.99, server: server(0.97), ..Evidence::default() }),
-            Bottleneck::GeneratorBound
-        );
-        let close = Evidence {
-            generator_busiest: 0.9,
-            server: server(0.99),
-            started: 1,
-            completed: 1,
-            elapsed_s: 1.0,
-            ..Evidence::default()
-        };
+        assert_eq!(of(Evidence { sides: sides(0.6, Some(0.99)), ..Evidence::default() }), Bottleneck::ServerBound);
+        assert_eq!(of(Evidence { sides: sides(0.97, Some(0.5)), ..Evidence::default() }), Bottleneck::GeneratorBound);
+        assert_eq!(of(Evidence { sides: sides(0.99, Some(0.97)), ..Evidence::default() }), Bottleneck::GeneratorBound);
+        let close =
+            Evidence { sides: sides(0.9, Some(0.99)), started: 1, completed: 1, elapsed_s: 1.0, ..Evidence::default() };
         assert_eq!(grade(&close).bottleneck, Bottleneck::ServerBound);
         assert!(grade(&close).advice.is_some(), "a generator that is nearly at its limit is not passed over");
+        assert_eq!(of(Evidence { sides: sides(0.97, Some(0.5)), ..Evidence::default() }), Bottleneck::GeneratorBound);
         assert_eq!(
-            of(Evidence { generator_busiest: 0.97, server: server(0.5), ..Evidence::default() }),
+            of(Evidence { sides: sides(0.97, None), achieved: Some(1.0), ..Evidence::default() }),
             Bottleneck::GeneratorBound
         );
-        assert_eq!(
-            of(Evidence { generator_busiest: 0.97, achieved: Some(1.0), ..Evidence::default() }),
-            Bottleneck::GeneratorBound
-        );
-        assert_eq!(
-            of(Evidence { generator_busiest: 0.05, server: server(0.05), ..Evidence::default() }),
-            Bottleneck::LatencyBound
-        );
+        assert_eq!(of(Evidence { sides: sides(0.05, Some(0.05)), ..Evidence::default() }), Bottleneck::LatencyBound);
     }
 
     #[test]
     fn a_server_that_cannot_be_seen_is_not_declared_innocent() {
         let unseen = grade(&Evidence {
-            generator_busiest: 0.3,
+            sides: sides(0.3, None),
             started: 9,
             completed: 9,
             connections: 10,
@@ -313,11 +364,11 @@ mod tests {
     #[test]
     fn a_kept_timetable_is_bound_by_its_rate_and_a_missed_one_is_not() {
         assert_eq!(
-            of(Evidence { generator_busiest: 0.3, server: server(0.99), achieved: Some(0.999), ..Evidence::default() }),
+            of(Evidence { sides: sides(0.3, Some(0.99)), achieved: Some(0.999), ..Evidence::default() }),
             Bottleneck::RateBound
         );
         assert_eq!(
-            of(Evidence { generator_busiest: 0.3, server: server(0.99), achieved: Some(0.5), ..Evidence::default() }),
+            of(Evidence { sides: sides(0.3, Some(0.99)), achieved: Some(0.5), ..Evidence::default() }),
             Bottleneck::ServerBound
         );
     }
@@ -328,7 +379,7 @@ mod tests {
             started: 100,
             failed: 50,
             completed: 50,
-            server: server(0.01),
+            sides: sides(0.0, Some(0.01)),
             elapsed_s: 1.0,
             ..Evidence::default()
         });
@@ -350,8 +401,11 @@ mod tests {
     }
 
     fn advice(e: Evidence) -> (Bottleneck, String) {
-        let Grade { bottleneck, advice, .. } =
-            grade(&Evidence { server: server(0.3), generator_busiest: 0.3, elapsed_s: 1.0, ..e });
+        let Grade { bottleneck, advice, .. } = grade(&Evidence {
+            sides: Sides { machine: e.sides.machine, ..sides(0.3, Some(0.3)) },
+            elapsed_s: 1.0,
+            ..e
+        });
         (bottleneck, advice.unwrap_or_default())
     }
 
@@ -362,7 +416,10 @@ mod tests {
         assert!(bottleneck == Bottleneck::LatencyBound && text.contains("more connections (-c)"), "{text}");
         for (e, expected) in [
             // Somebody uses the CPUs.
-            (Evidence { machine_busy: Some(0.97), others_cpus: 1.2, ..ten.clone() }, Bottleneck::MachineBound),
+            (
+                Evidence { sides: Sides { machine: Some(0.97), ..Sides::default() }, others_cpus: 1.2, ..ten.clone() },
+                Bottleneck::MachineBound,
+            ),
             (Evidence { connections: 15_000, ..ten.clone() }, Bottleneck::LatencyBound),
             (Evidence { connections: 15_000, unsent: 9, achieved: Some(0.5), ..ten.clone() }, Bottleneck::LatencyBound),
             (Evidence { completed: 1, failed: 999, ..ten.clone() }, Bottleneck::NotGraded),
@@ -387,13 +444,14 @@ mod tests {
         let short_of = Evidence { completed: 900, unsent: 100, achieved: Some(0.9), needed: Some(9.5), ..ten.clone() };
         assert!(advice(short_of).1.contains("use more connections"));
         // Five requests in 2 ms.
-        let short = grade(&Evidence { started: 5, completed: 5, generator_busiest: 0.97, elapsed_s: 0.002, ..ten });
+        let short = grade(&Evidence { started: 5, completed: 5, sides: sides(0.97, None), elapsed_s: 0.002, ..ten });
         assert!(short.bottleneck == Bottleneck::NotGraded && short.because.contains("too short"), "{short:?}");
     }
 
     #[test]
     fn a_server_that_has_gone_is_told_before_all_else() {
-        let e = Evidence { gone: Some("it left".into()), completed: 5, generator_busiest: 0.99, ..Evidence::default() };
+        let e =
+            Evidence { gone: Some("it left".into()), completed: 5, sides: sides(0.99, None), ..Evidence::default() };
         let grade = grade(&e);
         assert!(grade.bottleneck == Bottleneck::ServerGone && grade.because.starts_with("it left; 5 requests"));
     }

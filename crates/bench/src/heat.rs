@@ -6,7 +6,7 @@ use crate::record::HeatRecord;
 
 /// The most columns: one for each three pixels of a phone.
 const COLUMNS: usize = 120;
-/// Times below this share a row. No answer is that fast.
+/// Times below this share a row. No response is that fast.
 const FLOOR_BITS: u32 = 8;
 
 /// The heat map of a series of sketches, each `width_ns` of time wide. `None` when all are empty.

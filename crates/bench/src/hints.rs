@@ -1,9 +1,9 @@
-//! Hints for a user who expected other answers: redirects, a TLS port.
+//! Hints for a user who expected other responses: redirects, a TLS port.
 
 use oroshi_net::Scheme;
 
-use crate::answer::First;
 use crate::failure::Failure;
+use crate::first::First;
 use crate::plan::Plan;
 use crate::record::Record;
 
@@ -12,7 +12,7 @@ pub(crate) fn of(record: &Record, plan: &Plan, first: &First) -> Vec<String> {
     redirects(record, first).into_iter().chain(tls(record, plan, first)).collect()
 }
 
-/// Where every answer was a redirect, none of them is what was meant.
+/// Warns if every response was a redirect: the user meant another URL.
 fn redirects(record: &Record, first: &First) -> Option<String> {
     let is_redirect = |status: u16| matches!(status, 301 | 302 | 303 | 307 | 308);
     let completed = record.requests.completed;
@@ -30,12 +30,13 @@ fn redirects(record: &Record, first: &First) -> Option<String> {
         Some(to) => format!("; the first led to {to}"),
     };
     Some(format!(
-        "every answer was a redirect ({}), and none was followed: these figures are the redirect's{to}; use the URL that is meant",
+        "every answer was a redirect ({}), and none was followed: these figures are the redirect's{to}; use the URL \
+         that is meant",
         each.join(", ")
     ))
 }
 
-/// Where plain HTTP was sent to what seems to be a port for TLS.
+/// Warns if the plan seems to send plain HTTP to a port for TLS.
 fn tls(record: &Record, plan: &Plan, first: &First) -> Option<String> {
     if plan.origins.iter().any(|origin| origin.scheme != Scheme::Http) {
         return None;

@@ -1,48 +1,59 @@
 //! Load: a [`Plan`] says what to do, workers carry it out, a [`Record`] says what happened.
 //!
-//! It knows when requests are due, how to send them as fast as one core can, what to call each way of failing, and who was
-//! the bottleneck. It does not know flags, files or terminals: the command line makes a [`Draft`] and prints the record.
+//! This crate knows when requests are due, how to send them as fast as one core can, the name of each failure, and what
+//! limited a run. It does not know flags, files or terminals: the command line makes a [`Draft`] and prints the record.
 //!
-//! One thread per core, each with its own connections, clock and counters; nothing is shared while requests flow. Read it
-//! in this order:
+//! One thread per core, each with its own connections, clock and counters; threads share nothing while requests flow.
+//! Read it in this order:
 //!
-//! 1. [`plan`]: what was asked for. [`request`] and [`check`]: what is sent, and what must come back.
-//! 2. [`arrivals`]: when requests are due in an open loop. [`script`]: a program that decides what is sent; `scripting`, `batch`: how it is
-//!    heeded.
-//! 3. `worker`: one core from start to end. `core`: what its connections share. `slot`: the place of
-//!    a connection. `connection`: one connection's life, the hot path; `answer`: what it is reading.
-//! 4. [`failure`] and [`tally`]: what is counted. `unreadable`: answers that are no HTTP. `ending`: whether the servers were there to the end; `hope`: when a run is given up.
-//! 5. [`run`](mod@run): all of it together; [`follow`]: seen while it lasts (`heat`: its latencies). [`watch`] and [`environment`]: the server's side and the machine's; `machine`: what the machine
-//!    did meanwhile; `backlog`: whose queue of connections overflowed.
-//! 6. [`record`] and [`grade`]: what is said afterwards.
-//! 7. [`subscribe`]: the other kind of load, in which many wait for messages and somebody publishes. It has a plan, a run and a record of
-//!    its own.
+//! 1. [`plan`]: what to do. [`request`] and [`check`]: what to send, and what the responses must be.
+//! 2. [`arrivals`]: when requests are due in an open loop. [`script`]: the interface of scripts; `scripting`, `batch`:
+//!    how a core calls one.
+//! 3. `prepare`: what happens before the first request. `shared`: what workers share, and what they report. `worker`:
+//!    one core from start to end; `silence`: when it gives up.
+//! 4. `core`: what the connections of a core share, with `rules`, `dialer` and `first`. `slot`: the task of one slot.
+//!    `connection`: one connection's life, the hot path; `answer`: the response that it reads.
+//! 5. [`failure`] and [`tally`]: what is counted. `unreadable`: responses that are no HTTP. `ending`: whether the
+//!    servers were there to the end.
+//! 6. [`run`](mod@run): all of it together; [`follow`]: seen while it lasts (`heat`: its latencies). [`watch`] and
+//!    [`environment`]: the server's side and the machine's; `machine`, `backlog`, [`ports`]: what else may have limited
+//!    it.
+//! 7. `assemble` puts the [`record`] together; [`grade`] and `hints` judge it.
+//! 8. [`push`]: load on a push hub, with subscriptions and publishers. It uses the plan, preparation, connections,
+//!    timetable, meters and grades of requests, and has its own connections, counters and record.
 
 mod answer;
 pub mod arrivals;
+mod assemble;
 mod backlog;
 mod batch;
 pub mod check;
 mod connection;
 mod core;
+mod dialer;
 mod ending;
 pub mod environment;
+mod error;
 pub mod failure;
+mod first;
 pub mod follow;
 pub mod grade;
 mod heat;
 mod hints;
-mod hope;
 mod machine;
 pub mod plan;
 pub mod ports;
+mod prepare;
+pub mod push;
 pub mod record;
 pub mod request;
+mod rules;
 pub mod run;
 pub mod script;
 mod scripting;
+mod shared;
+mod silence;
 mod slot;
-pub mod subscribe;
 pub mod tally;
 mod unreadable;
 pub mod watch;

@@ -1,4 +1,4 @@
-//! What the machine did while it was measured on, beside what the two sides asked of it.
+//! Other activity of the machine during the measured part: steal, other processes, full listen queues.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,11 @@ use crate::environment::StealMeter;
 use crate::record::MachineRecord;
 use crate::watch::{Clocks, ServerUsage, Watch};
 
-/// Share of a CPU that other machines took, and CPUs that other processes used, from which a run is doubtful.
+/// From this share of a CPU that other virtual machines took, or these CPUs that other processes used, a run is
+/// doubtful.
 const STEAL_WORTH_A_WARNING: f64 = 0.02;
 const OTHERS_WORTH_A_WARNING: f64 = 0.25;
-/// The kernel says both in ticks of 10 ms: in a short run one or two of them are no evidence. Seconds, per CPU.
+/// The kernel counts both in ticks of 10 ms: one or two of them are no evidence. Seconds, per CPU.
 const NO_EVIDENCE: f64 = 0.02;
 
 /// Meters of the machine over the measured part.
@@ -26,14 +27,14 @@ pub(crate) struct Machine {
 }
 
 pub(crate) struct MachineUse {
-    /// How long it was looked at: this thread may have been kept waiting.
+    /// Time between the readings of the meters: this thread may have had to wait for a CPU.
     pub(crate) elapsed: Duration,
     pub(crate) server: Option<ServerUsage>,
     pub(crate) state: MachineRecord,
     pub(crate) warnings: Vec<String>,
 }
 
-/// The names of what disturbs a measurement, as in [`MachineRecord::why`].
+/// Names of disturbances, as in [`MachineRecord::why`].
 pub(crate) const STEAL: &str = "steal";
 pub(crate) const OTHER_PROCESSES: &str = "other-processes";
 pub(crate) const GENERATOR_BOUND: &str = "generator-bound";
@@ -46,7 +47,7 @@ impl MachineRecord {
 }
 
 impl Machine {
-    /// `peers`: those of each server that is measured.
+    /// Begins to measure. `peers`: the addresses of each measured server.
     pub(crate) fn begin(peers: &[Vec<Peer>], watch: Option<&mut Watch>) -> Self {
         let backlogs = Backlogs::begin(peers);
         let steal = StealMeter::begin();
@@ -71,12 +72,13 @@ impl Machine {
             state.busy_share = Some(shares.busy() + stolen);
             if worst > STEAL_WORTH_A_WARNING && worst * elapsed > NO_EVIDENCE {
                 warnings.push(format!(
-                    "another machine on this host took {:.0} % of a CPU's time (steal): absolute figures are too low by about as much",
+                    "another machine on this host took {:.0} % of a CPU's time (steal): absolute figures are too low \
+                     by about as much",
                     worst * 100.0
                 ));
                 state.disturb(STEAL);
             }
-            // Where the server is not known, what it used would be taken for somebody else's.
+            // If the server is not known, its CPU time would count as that of other processes.
             let others = server
                 .as_ref()
                 .filter(|_| elapsed > 0.0)
@@ -84,8 +86,8 @@ impl Machine {
             state.others_cpus = server.is_some().then_some(others.max(0.0));
             if others > OTHERS_WORTH_A_WARNING && others * elapsed > NO_EVIDENCE * shares.cpus.len() as f64 {
                 warnings.push(format!(
-                    "other processes used {others:.1} of {} CPUs: both sides waited for them; CPU per request still compares, \
-                     rates and latencies do not",
+                    "other processes used {others:.1} of {} CPUs: both sides waited for them; CPU per request still \
+                     compares, rates and latencies do not",
                     shares.cpus.len()
                 ));
                 state.disturb(OTHER_PROCESSES);

@@ -1,5 +1,6 @@
-//! What to do: a [`Draft`] as somebody wrote it becomes a [`Plan`] in which everything has been decided.
+//! What to do: the user's [`Draft`] becomes a [`Plan`], in which every default is filled in.
 
+mod connect_to;
 mod problem;
 
 use std::net::IpAddr;
@@ -12,49 +13,53 @@ use oroshi_net::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::arrivals::{Spacing, Stage};
+use crate::arrivals::{Arrivals, Spacing, Stage};
 use crate::check::Check;
 use crate::request::Request;
 use crate::script::Script;
-
+pub use connect_to::ConnectTo;
 pub(crate) use problem::mistake;
 pub use problem::{Problem, Problems};
 
-/// A load as the user described it: typed, not yet checked for sense. `Default` is wrk's: 2 threads, 10 connections, 10 s.
+/// A load as the user described it: typed, and not yet validated.
+///
+/// `Default` has wrk's values: 2 threads, 10 connections, 10 s.
 #[derive(Clone, Debug)]
 pub struct Draft {
     /// Where to send requests, in turn.
     pub urls: Vec<Endpoint>,
-    /// Connect to this unix socket whatever the URLs say (they then give Host and path).
+    /// Connect to this unix socket; the URLs then give Host and path only.
     pub unix: Option<UnixAddress>,
-    /// `--connect-to`: where to connect instead, by host and port; the first match counts.
+    /// `--connect-to`: where to connect instead, by host and port. The first match counts.
     pub connect_to: Vec<ConnectTo>,
     /// Request method.
     pub method: String,
     /// Header lines, in order; `Host`, `Connection` and `Content-Length` replace our own.
     pub headers: Vec<(String, String)>,
-    /// Request body. It is held once, however many URLs and threads there are.
+    /// Request body. All URLs and threads share one copy.
     pub body: Arc<[u8]>,
-    /// Threads, each with its share of the connections and of the timetable. `None`: two, or one for an open loop of up to
-    /// 10,000 requests per second, or fewer where there are fewer CPUs or connections.
+    /// Threads, each with its share of the connections and of the timetable.
+    ///
+    /// `None`: two, or one for an open loop of up to 10,000 requests per second; fewer where CPUs or connections are
+    /// fewer.
     pub threads: Option<usize>,
-    /// Connections in all.
+    /// Number of connections.
     pub connections: usize,
-    /// Idle connections held open beside the load, in all.
+    /// Number of idle connections held open beside the load.
     pub hold: usize,
     /// Closed or open loop.
     pub load: Load,
-    /// End after this time; `None` with `requests`: when they are done.
+    /// End after this time; `None` with `requests`: when all are done.
     pub duration: Option<Duration>,
     /// End after this many requests.
     pub requests: Option<u64>,
     /// Time before the measured part.
     pub warmup: Duration,
-    /// Nobody asked for this duration, or this warm-up: an experiment may lengthen it where servers are slow.
+    /// The user did not choose the duration: an experiment may lengthen it where servers are slow.
     pub free_duration: bool,
-    /// See `free_duration`.
+    /// The same for the warm-up.
     pub free_warmup: bool,
-    /// A request, and a connect, that takes longer has failed.
+    /// Timeout of a request, and of a connect.
     pub timeout: Duration,
     /// Close each connection after this many requests; `None`: keep it.
     pub requests_per_connection: Option<u64>,
@@ -66,17 +71,17 @@ pub struct Draft {
     pub cpus: Option<CpuList>,
     /// TLS settings for https URLs.
     pub tls: ClientTlsOptions,
-    /// What each answer must be.
+    /// Conditions on each response.
     pub checks: Vec<Check>,
-    /// Whose CPU time to take.
+    /// Which processes to watch.
     pub watch: Watching,
     /// Also keep per-second histograms for an HdrHistogram log.
     pub interval_histograms: bool,
-    /// Also take, per request, the time that connecting took and the whole ([`Record::connection_times`](crate::Record)).
+    /// Also record connect time and total time per request ([`Record::connection_times`](crate::Record)).
     pub connection_times: bool,
-    /// Also hand every completed request to the observer.
+    /// Also report every completed request to the observer.
     pub each_request: bool,
-    /// Who makes the requests, instead of `method`, `headers` and `body`; there is one URL then.
+    /// Makes the requests instead of `method`, `headers` and `body`, for one URL.
     pub script: Option<Arc<dyn Script>>,
 }
 
@@ -114,17 +119,17 @@ impl Default for Draft {
     }
 }
 
-/// Who decides when a request is sent.
+/// What decides when a request is sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "loop")]
 pub enum Load {
-    /// The server: each connection sends again once it has its answer.
+    /// The server: each connection sends its next request after the response.
     Closed,
-    /// The timetable: requests are due whether or not earlier ones were answered.
+    /// The timetable: requests are due, with or without responses to earlier ones.
     Open {
-        /// How the rate goes; one stage of any length is a steady rate.
+        /// The rate over time; one stage is a steady rate.
         stages: Vec<Stage>,
-        /// How the gaps are drawn.
+        /// How gaps between arrivals are drawn.
         spacing: Spacing,
         /// For Poisson gaps.
         seed: u64,
@@ -138,88 +143,50 @@ impl Load {
         let stages = vec![Stage { duration: Duration::ZERO, rate: per_second }];
         Self::Open { stages, spacing, seed }
     }
+
+    /// Returns the timetable of worker `index`: its `share` of the load, `phase` (0 up to 1) of a gap later.
+    ///
+    /// Workers differ in their seeds. `None` for a closed loop.
+    pub(crate) fn arrivals(&self, share: f64, phase: f64, index: u64) -> Option<Arrivals> {
+        let Self::Open { stages, spacing, seed } = self else { return None };
+        Some(Arrivals::stages(stages, share, *spacing, seed.wrapping_add(index)).phase(phase))
+    }
 }
 
 /// Which processes are the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Watching {
-    /// Whoever holds the listening socket, if it is on this machine.
+    /// The processes that hold the listening socket, if it is on this machine.
     Auto,
     /// This process, with its children.
     Pid(u32),
-    /// Nobody.
+    /// None.
     None,
 }
 
-/// One `--connect-to HOST1:PORT1:HOST2:PORT2`: requests for HOST1:PORT1 go to HOST2:PORT2.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConnectTo {
-    /// The URL's host; `None` is any.
-    pub from_host: Option<String>,
-    /// The URL's port; `None` is any.
-    pub from_port: Option<u16>,
-    /// Where to connect; `None` keeps the URL's.
-    pub to_host: Option<String>,
-    /// Where to connect; `None` keeps the URL's.
-    pub to_port: Option<u16>,
-}
-
-impl std::str::FromStr for ConnectTo {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let expected =
-            || format!("`{text}`: expected HOST1:PORT1:HOST2:PORT2, each of them possibly empty (IPv6 in brackets)");
-        let mut parts = Vec::new();
-        let mut rest = text;
-        loop {
-            let end = if rest.starts_with('[') {
-                rest.find(']').ok_or_else(expected)? + 1
-            } else {
-                rest.find(':').unwrap_or(rest.len())
-            };
-            parts.push(rest[..end].trim_matches(['[', ']']));
-            match rest[end..].strip_prefix(':') {
-                Some(next) => rest = next,
-                None if end == rest.len() => break,
-                None => return Err(expected()),
-            }
-        }
-        let [from_host, from_port, to_host, to_port] = parts[..] else { return Err(expected()) };
-        let port = |p: &str| if p.is_empty() { Ok(None) } else { p.parse().map(Some).map_err(|_| expected()) };
-        let host = |h: &str| (!h.is_empty()).then(|| h.to_owned());
-        Ok(Self {
-            from_host: host(from_host),
-            from_port: port(from_port)?,
-            to_host: host(to_host),
-            to_port: port(to_port)?,
-        })
-    }
-}
-
-/// A load that makes sense, with every default filled in.
+/// A valid load, with every default filled in.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Places to connect to, each with the requests that go there.
+    /// Where to connect, each with its requests.
     pub origins: Vec<Origin>,
     /// Threads.
     pub threads: usize,
-    /// Connections in all; at least one per origin and per thread.
+    /// Number of connections: at least one per origin and per thread.
     pub connections: usize,
-    /// Idle connections in all.
+    /// Number of idle connections.
     pub hold: usize,
     /// Closed or open loop.
     pub load: Load,
     /// Length of the measured part; `None`: until `requests` are done.
     pub duration: Option<Duration>,
-    /// Requests in all.
+    /// Number of requests.
     pub requests: Option<u64>,
     /// Time before the measured part.
     pub warmup: Duration,
-    /// Longest a request or a connect may take.
+    /// Timeout of a request, and of a connect.
     pub timeout: Duration,
-    /// Requests on one connection before it is replaced.
+    /// Requests on one connection before a new one replaces it.
     pub requests_per_connection: Option<u64>,
     /// Requests in flight per connection.
     pub pipeline: usize,
@@ -227,26 +194,26 @@ pub struct Plan {
     pub sources: Vec<IpAddr>,
     /// CPUs for the threads.
     pub cpus: Option<CpuList>,
-    /// What each answer must be.
+    /// Conditions on each response.
     pub checks: Vec<Check>,
-    /// Whose CPU time to take.
+    /// Which processes to watch.
     pub watch: Watching,
     /// Keep per-second histograms.
     pub interval_histograms: bool,
-    /// Take each request's connecting time and its whole.
+    /// Record connect time and total time of each request.
     pub connection_times: bool,
-    /// Hand every completed request to the observer.
+    /// Report every completed request to the observer.
     pub each_request: bool,
-    /// Who makes the requests, if not the origin's list.
+    /// Makes the requests, in place of the origins' lists.
     pub script: Option<Arc<dyn Script>>,
 }
 
-/// One place to connect to, and what is asked there.
+/// One destination, with the requests that go there.
 #[derive(Clone, Debug)]
 pub struct Origin {
     /// http or https.
     pub scheme: Scheme,
-    /// Where the socket goes (after `--unix` and `--connect-to`).
+    /// Where to connect (after `--unix` and `--connect-to`).
     pub address: Address,
     /// The URL's host: the name that the server's certificate must show.
     pub host: String,
@@ -261,11 +228,63 @@ pub struct Origin {
 }
 
 impl Draft {
-    /// Decides everything that was left open.
+    /// Fills in every default.
     ///
     /// # Errors
-    /// All that is wrong, at once.
+    /// All mistakes, at once.
     pub fn plan(self) -> Result<Plan, Problems> {
+        let mut problems = self.problems();
+        let threads = self.thread_count();
+        if self.connections > 0 && threads > self.connections {
+            problems.push(Problem::TooFewConnections { connections: self.connections, threads });
+        }
+        let mut origins = match self.origins() {
+            Ok(origins) => origins,
+            Err(problem) => {
+                problems.push(problem);
+                Vec::new()
+            }
+        };
+        if self.connections > 0 && origins.len() > self.connections {
+            problems.push(Problem::TooManyOrigins { connections: self.connections, origins: origins.len() });
+        }
+        if !self.sources.is_empty() {
+            let unix = origins.iter().filter(|o| matches!(o.address, Address::Unix(_)));
+            problems.extend(unix.map(|o| Problem::SourceWithUnix(o.name())));
+        }
+        if !problems.is_empty() {
+            return Err(Problems(problems));
+        }
+        let weights: Vec<usize> = origins.iter().map(|o| o.requests.len()).collect();
+        for (origin, share) in origins.iter_mut().zip(shares(self.connections, &weights)) {
+            origin.connections = share;
+        }
+        let duration = self.length();
+        Ok(Plan {
+            origins,
+            threads,
+            connections: self.connections,
+            hold: self.hold,
+            load: self.load,
+            duration,
+            requests: self.requests,
+            warmup: self.warmup,
+            timeout: self.timeout,
+            requests_per_connection: self.requests_per_connection,
+            pipeline: self.pipeline,
+            sources: self.sources,
+            cpus: self.cpus,
+            checks: self.checks,
+            watch: self.watch,
+            interval_histograms: self.interval_histograms,
+            connection_times: self.connection_times,
+            each_request: self.each_request,
+            script: self.script,
+        })
+    }
+
+    /// Mistakes in single values, and in pairs of them.
+    fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if self.urls.is_empty() {
             problems.push(Problem::NoUrl);
@@ -308,71 +327,35 @@ impl Draft {
                 problems.push(Problem::OpenPipeline);
             }
         }
+        problems
+    }
+
+    /// The number of threads: the user's, or the usual one.
+    fn thread_count(&self) -> usize {
         let available = oroshi_net::available_cpus().map_or(1, |cpus| cpus.iter().count());
         let usual = match &self.load {
-            // Within one thread any free connection takes what is due; between threads nothing is handed over.
+            // Within one thread any free connection takes the next arrival; threads pass none to each other.
             Load::Open { stages, .. } if stages.iter().all(|stage| stage.rate <= ONE_THREAD_RATE) => 1,
             _ => 2,
         };
-        let threads = self.threads.unwrap_or_else(|| usual.min(available).min(self.connections.max(1)));
-        if self.connections > 0 && threads > self.connections {
-            problems.push(Problem::TooFewConnections { connections: self.connections, threads });
-        }
-        let mut origins = match self.origins() {
-            Ok(origins) => origins,
-            Err(problem) => {
-                problems.push(problem);
-                Vec::new()
-            }
-        };
-        if self.connections > 0 && origins.len() > self.connections {
-            problems.push(Problem::TooManyOrigins { connections: self.connections, origins: origins.len() });
-        }
-        if !self.sources.is_empty() {
-            let unix = origins.iter().filter(|o| matches!(o.address, Address::Unix(_)));
-            problems.extend(unix.map(|o| Problem::SourceWithUnix(o.name())));
-        }
-        if !problems.is_empty() {
-            return Err(Problems(problems));
-        }
-        let weights: Vec<usize> = origins.iter().map(|o| o.requests.len()).collect();
-        for (origin, share) in origins.iter_mut().zip(shares(self.connections, &weights)) {
-            origin.connections = share;
-        }
-        // wrk's default length, unless the stages or a number of requests say when to end.
+        self.threads.unwrap_or_else(|| usual.min(available).min(self.connections.max(1)))
+    }
+
+    /// Length of the measured part: the user's, or that of the stages, or wrk's default; `None` with a number of
+    /// requests.
+    fn length(&self) -> Option<Duration> {
         let staged = match &self.load {
             Load::Open { stages, .. } => stages.iter().map(|s| s.duration).sum(),
             Load::Closed => Duration::ZERO,
         };
-        let duration = self.duration.or(match (staged.is_zero(), self.requests) {
+        self.duration.or(match (staged.is_zero(), self.requests) {
             (false, _) => Some(staged),
             (true, None) => Some(DEFAULT_DURATION),
             (true, Some(_)) => None,
-        });
-        Ok(Plan {
-            origins,
-            threads,
-            connections: self.connections,
-            hold: self.hold,
-            load: self.load,
-            duration,
-            requests: self.requests,
-            warmup: self.warmup,
-            timeout: self.timeout,
-            requests_per_connection: self.requests_per_connection,
-            pipeline: self.pipeline,
-            sources: self.sources,
-            cpus: self.cpus,
-            checks: self.checks,
-            watch: self.watch,
-            interval_histograms: self.interval_histograms,
-            connection_times: self.connection_times,
-            each_request: self.each_request,
-            script: self.script,
         })
     }
 
-    /// Groups the URLs by where their connections go, keeping their order.
+    /// Groups the URLs by where their connections go, in their order.
     fn origins(&self) -> Result<Vec<Origin>, Problem> {
         let mut origins: Vec<Origin> = Vec::new();
         for url in &self.urls {
@@ -423,7 +406,7 @@ impl Draft {
 }
 
 impl Plan {
-    /// Whether each request has a connection of its own: by the plan, or because the user's headers ask for it.
+    /// Whether each request has its own connection, by the plan or because the user's headers ask for it.
     #[must_use]
     pub fn connects_per_request(&self) -> bool {
         self.requests_per_connection == Some(1) || self.origins.iter().flat_map(|o| &o.requests).all(|r| r.closes)
@@ -432,7 +415,7 @@ impl Plan {
     pub(crate) fn connector_options(&self, origin: &Origin) -> ConnectorOptions {
         ConnectorOptions {
             sources: self.sources.clone(),
-            // Nothing unacknowledged stands in the way of a connection's only request, if it fits one segment.
+            // A connection's only request never waits for an acknowledgement, if it fits one segment.
             nodelay: !self.connects_per_request()
                 || self.script.is_some()
                 || origin.requests.iter().any(|r| r.size() > 1400),
@@ -443,7 +426,7 @@ impl Plan {
 }
 
 impl Origin {
-    /// Host and port, or the socket's name: how reports call it.
+    /// Returns host and port, or the socket's name, as reports show it.
     #[must_use]
     pub fn name(&self) -> String {
         match &self.address {
@@ -453,7 +436,7 @@ impl Origin {
         }
     }
 
-    /// Looks up where connections go.
+    /// Resolves the addresses.
     ///
     /// # Errors
     /// When the name does not resolve.
@@ -463,13 +446,15 @@ impl Origin {
     }
 }
 
-/// Requests per second that one thread carries with ease, connections kept or not.
+/// Requests per second that one thread carries with ease, whether connections are kept or not.
 const ONE_THREAD_RATE: f64 = 10_000.0;
-/// Length of a run when nothing says otherwise: wrk's.
+/// Default length of a run: wrk's.
 pub const DEFAULT_DURATION: Duration = Duration::from_secs(10);
 
-/// Splits `total` by `weights`, nothing lost: by largest remainder, so that each share differs from the exact one by less than
-/// one; then those that got nothing take one from the largest, as far as there is enough for all.
+/// Splits `total` by `weights`, without loss.
+///
+/// Shares are by largest remainder: each differs from the exact one by less than one. Then empty shares take one from
+/// the largest, if there is enough for all.
 pub(crate) fn shares(total: usize, weights: &[usize]) -> Vec<usize> {
     let sum: usize = weights.iter().sum::<usize>().max(1);
     let mut shares: Vec<usize> = weights.iter().map(|weight| total * weight / sum).collect();

@@ -1,4 +1,4 @@
-//! Local ports: how soon a plan that opens connection after connection runs out of them.
+//! Local ports: how soon a plan that opens many connections runs out of them.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use oroshi_net::{Address, LocalPorts};
 
 use crate::plan::Plan;
 
-/// What to tell the user before a run, or `None` where ports cannot run out.
+/// Returns a warning for the user before a run, or `None` if ports cannot run out.
 #[must_use]
 pub fn forecast(plan: &Plan) -> Option<String> {
     let ports = LocalPorts::read_or_default();
@@ -19,8 +19,8 @@ pub fn forecast(plan: &Plan) -> Option<String> {
         let connections = origin.connections + plan.hold;
         if connections > available {
             return Some(format!(
-                "{connections} connections to {} need more local ports than there are ({available}): give --source addresses, as in --source 127.0.0.2-127.0.0.20, \
-                 or widen net.ipv4.ip_local_port_range",
+                "{connections} connections to {} need more local ports than there are ({available}): give --source \
+                 addresses, as in --source 127.0.0.2-127.0.0.20, or widen net.ipv4.ip_local_port_range",
                 origin.name()
             ));
         }
@@ -38,8 +38,9 @@ fn per_second(ports: &LocalPorts, available: usize, loopback: bool, origin: &str
     };
     let (wait, rate) = if reused { ("1 s", available) } else { ("60 s", available / 60) };
     format!(
-        "new connections to {origin} use {available} local ports, each of them again after {wait} at the earliest where this side closes first: above about {rate} new connections/s \
-         they can run out (counted as ports-exhausted); --source addresses multiply them, a unix socket needs none"
+        "new connections to {origin} use {available} local ports, each of them again after {wait} at the earliest \
+         where this side closes first: above about {rate} new connections/s they can run out (counted as \
+         ports-exhausted); --source addresses multiply them, a unix socket needs none"
     )
 }
 

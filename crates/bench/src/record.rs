@@ -1,6 +1,7 @@
-//! What happened: everything a report says, as data. This is the JSON schema; `docs/bench.md` explains it to its readers.
+//! The record of a run: everything a report says, as data. This is the JSON schema; `docs/bench.md` explains it.
 
 use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use oroshi_stats::{Latency, LatencySummary};
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,7 @@ use crate::plan::{Load, Plan};
 use crate::tally::Clocks;
 use crate::watch::{FoundBy, ServerUsage};
 
-/// Version of the schema: the first number changes when a field changes meaning or goes, the second when one comes.
+/// Version of the schema. The first number changes when a field goes or changes its meaning, the second when one comes.
 pub const SCHEMA: &str = "oroshi-bench/1.3";
 
 /// A run and its result.
@@ -22,77 +23,79 @@ pub struct Record {
     pub schema: String,
     /// When the run began: seconds since 1970, UTC.
     pub started_unix_s: f64,
-    /// What was asked for.
+    /// The plan.
     pub plan: PlanRecord,
     /// Length of the measured part, seconds.
     pub elapsed_s: f64,
-    /// It was ended before its time.
+    /// Whether the run was ended before its time.
     pub cut_short: bool,
-    /// How the server had gone before the run ended; `None`: it was there, or never answered, and in records before 1.3.
+    /// How the server had gone before the run ended. `None` if it was there or never responded, and in records before
+    /// 1.3.
     #[serde(default)]
     pub gone: Option<Gone>,
-    /// Where every request went.
+    /// Requests by how they ended.
     pub requests: Requests,
     /// Rates over the measured part.
     pub rates: Rates,
     /// The clocks, each with its histogram.
     pub latency: ClockRecords,
-    /// Failures by name; those that did not happen are left out. `status`, `check` and failed attempts to connect are among
-    /// them, so the sum can differ from `requests.failed`.
+    /// Failures by name, without those that did not happen. They include `status`, `check` and failed attempts to
+    /// connect, so the sum can differ from `requests.failed`.
     pub failures: BTreeMap<Failure, u64>,
     /// The sum of `failures` without `cut-off-at-end`.
     pub errors: u64,
     /// Failures called `parse` by broken rule, the most frequent first; empty in records before 1.3.
     #[serde(default)]
     pub parse: Vec<ParseRecord>,
-    /// Answers by status.
+    /// Responses by status.
     pub statuses: BTreeMap<u16, u64>,
-    /// What became of the connections.
+    /// Connections by how they ended.
     pub connections: Connections,
-    /// What the answers were like; empty in records before 1.2.
+    /// Properties of the responses; empty in records before 1.2.
     #[serde(default)]
     pub answers: Answers,
-    /// Each request's connecting time and its whole, when they were asked for.
+    /// Connect time and total time of each request, when the plan wants them.
     #[serde(default)]
     pub connection_times: Option<ConnectionTimesRecord>,
-    /// How it went over time.
+    /// Returns the measured part over time.
     pub series: SeriesRecord,
     /// The load's own side.
     pub generator: Generator,
     /// The server's side, when it is on this machine.
     pub server: Option<ServerUsage>,
-    /// Why there is none.
+    /// Why `server` is `None`.
     pub server_unknown: Option<String>,
-    /// Who was the bottleneck.
+    /// What limited the run.
     pub grade: Grade,
-    /// What makes the figures doubtful, in words.
+    /// What makes the figures doubtful, as sentences.
     pub warnings: Vec<String>,
-    /// What else the machine did in the measured part. `None` in records before 1.3.
+    /// Other activity of the machine in the measured part. `None` in records before 1.3.
     #[serde(default)]
     pub machine: Option<MachineRecord>,
-    /// The conditions that the run was held against, in the order in which they were given.
+    /// The user's conditions and their outcomes, in the user's order.
     #[serde(default)]
     pub fail_if: Vec<Condition>,
     /// The machine.
     pub environment: Environment,
 }
 
-/// How the server had gone before the run ended.
+/// How one or more servers had gone before the run ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gone {
-    /// From the last answer to the end of the run, seconds; of several servers that had gone, the first one's, as the two below.
+    /// Time from the last response to the end of the run, seconds. Of several servers, this and the next two fields
+    /// describe the first.
     pub silent_s: f64,
-    /// Attempts to connect that failed since the last one that did not.
+    /// Failed attempts to connect since the last success.
     pub failed_attempts: u64,
-    /// What tells it, in words.
+    /// The evidence, in words.
     pub why: String,
-    /// Where requests went to several servers: the addresses of those that had gone. Empty where there was one server.
+    /// Of several servers, the addresses of those that had gone. Empty where there was one server.
     #[serde(default)]
     pub servers: Vec<String>,
 }
 
 impl Gone {
-    /// Which servers were missing, and what tells it.
+    /// Says which servers had gone, and the evidence.
     #[must_use]
     pub fn words(&self) -> String {
         let (who, were) = match self.servers.as_slice() {
@@ -108,43 +111,43 @@ impl Gone {
 /// Failures called `parse` that broke the same rule of HTTP/1.1.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParseRecord {
-    /// Its stable name: `length-and-transfer-encoding`, `head-too-large`, `bare-lf`.
+    /// Stable name of the rule: `length-and-transfer-encoding`, `head-too-large`, `bare-lf`.
     pub rule: String,
-    /// In words, with what the sender seems to speak instead.
+    /// The rule in words, and the protocol that the sender seems to speak.
     pub what: String,
-    /// How many.
+    /// Number of failures.
     pub count: u64,
-    /// How the first of them began: at most 64 bytes, with escapes as in a C string, and cut off at a cookie.
+    /// First bytes of the first one: at most 64, with escapes as in a C string, cut off at a cookie.
     pub first_bytes: String,
 }
 
-/// What else the machine did while it was measured on.
+/// Other activity of the machine during a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MachineRecord {
     /// CPUs that are online.
     pub cpus: usize,
-    /// The share of their time that was used, by anybody, other machines included. `None`: not known.
+    /// The share of their time that any process or other virtual machine used. `None`: not known.
     pub busy_share: Option<f64>,
-    /// The share of a CPU's time that other machines took, of the CPU that lost most. `None`: not known.
+    /// The share of time that other virtual machines took from the CPU that lost most. `None`: not known.
     pub steal_share: Option<f64>,
-    /// CPUs' worth of time that processes used which are neither the server's nor ours. `None`: not known, as the server is not.
+    /// CPUs' worth of time that neither the server nor oroshi used. `None`: the server's share is not known.
     pub others_cpus: Option<f64>,
-    /// Something took what the two sides needed: rates and latencies are not those of an idle machine.
+    /// Whether something took CPU time that the two sides needed: rates and latencies are not those of an idle machine.
     pub disturbed: bool,
     /// The causes: `steal`, `other-processes`, `generator-bound`.
     pub why: Vec<String>,
 }
 
-/// A condition that a run was held against.
+/// A condition of the user's, and its outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Condition {
-    /// As it was typed: `p99>10ms`.
+    /// The condition as typed: `p99>10ms`.
     pub condition: String,
     /// The metric: `p99`.
     pub metric: String,
-    /// What became of it.
+    /// The outcome.
     pub outcome: ConditionOutcome,
-    /// The measured value: nanoseconds for times, otherwise a count or a rate. `None`: not measured.
+    /// Measured value: nanoseconds for times, otherwise a count or a rate. `None`: not measured.
     pub value: Option<f64>,
     /// Whether the true value may be greater than `value`.
     pub at_least: bool,
@@ -152,15 +155,15 @@ pub struct Condition {
     pub measured: String,
 }
 
-/// What became of a condition.
+/// The outcome of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConditionOutcome {
-    /// It does not hold, whatever the requests without an answer would have taken.
+    /// The condition does not hold, however long the requests without a response would have taken.
     Passed,
-    /// It holds, whatever they would have taken.
+    /// The condition holds, however long they would have taken.
     Failed,
-    /// That depends on them, or nothing was measured. The run has failed.
+    /// The outcome depends on them, or nothing was measured. The run has failed.
     Undecided,
 }
 
@@ -177,15 +180,17 @@ impl ConditionOutcome {
 }
 
 impl Record {
-    /// How many requests rates and CPU times per request are about: those in the measured part, by the share of each one's time that
-    /// lies in it.
+    /// Returns the number of requests in the measured part, each by the share of its time that lies in it.
+    ///
+    /// Rates and CPU time per request are about this number.
     #[must_use]
     pub fn requests_done(&self) -> f64 {
         self.rates.requests.unwrap_or(self.requests.answered as f64)
     }
 
-    /// Requests per second and thread, rounded down: a sample per point of the time series that has answers. wrk's `Req/Sec` is about
-    /// such samples.
+    /// Returns requests per second and thread, rounded down: a sample per point of the time series with responses.
+    ///
+    /// wrk's `Req/Sec` describes these samples.
     #[must_use]
     pub fn rates_per_thread(&self) -> Vec<f64> {
         let width = self.series.width_s;
@@ -199,8 +204,10 @@ impl Record {
             .collect()
     }
 
-    /// The server's CPU microseconds per request; `None` where it is not known, or nothing was done. Of several servers the first is watched,
-    /// and how many of the requests were its own is not counted: then there is none, unless the user named the processes.
+    /// Returns the server's CPU microseconds per request; `None` if unknown, or without requests.
+    ///
+    /// Of several servers only the first is watched, and its requests are not counted apart: the result is `None` then,
+    /// unless the user named the processes.
     #[must_use]
     pub fn server_cpu_us_per_request(&self) -> Option<f64> {
         let server = self.server.as_ref()?;
@@ -209,10 +216,10 @@ impl Record {
     }
 }
 
-/// The plan, as JSON shows it.
+/// The plan, as in JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PlanRecord {
-    /// Where connections went, each with its first request's line.
+    /// The origins, each with the lines of its requests.
     pub origins: Vec<OriginRecord>,
     /// Threads.
     pub threads: usize,
@@ -222,9 +229,9 @@ pub struct PlanRecord {
     pub hold: usize,
     /// Closed or open loop.
     pub load: Load,
-    /// Length asked for, seconds.
+    /// Planned length, seconds.
     pub duration_s: Option<f64>,
-    /// Number of requests asked for.
+    /// Planned number of requests.
     pub requests: Option<u64>,
     /// Warm-up before the measured part, seconds.
     pub warmup_s: f64,
@@ -234,27 +241,27 @@ pub struct PlanRecord {
     pub requests_per_connection: Option<u64>,
     /// Requests in flight per connection.
     pub pipeline: usize,
-    /// The script that made the requests, where there was one.
+    /// The script that made the requests, if any.
     #[serde(default)]
     pub script: Option<String>,
 }
 
-/// One place that was connected to.
+/// One origin of a plan.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OriginRecord {
     /// Host and port, or the unix socket.
     pub address: String,
     /// `http` or `https`.
     pub scheme: String,
-    /// The host and port of the URL, where connections went elsewhere (`--connect-to`, `--unix`); otherwise empty, as in
-    /// records before 1.3.
+    /// The URL's host and port, where connections went elsewhere (`--connect-to`, `--unix`). Otherwise, and in records
+    /// before 1.3, empty.
     #[serde(default)]
     pub authority: String,
-    /// Connections that went there.
+    /// Connections to it.
     pub connections: usize,
-    /// The first line of each request, at most a hundred of them; of a script's, the first one that it made.
+    /// The first line of each request, at most a hundred; of a script, that of its first request.
     pub requests: Vec<String>,
-    /// How many requests there are, sent in turn. 0 in records before 1.3.
+    /// Number of requests, sent in turn. 0 in records before 1.3.
     #[serde(default)]
     pub request_count: usize,
     /// Size of the first request, bytes.
@@ -262,7 +269,7 @@ pub struct OriginRecord {
 }
 
 impl OriginRecord {
-    /// How many requests there are, in records of any version.
+    /// Returns the number of requests, in records of any version.
     #[must_use]
     pub fn count(&self) -> usize {
         self.request_count.max(self.requests.len())
@@ -274,28 +281,28 @@ impl OriginRecord {
 pub struct Requests {
     /// Due in the measured part.
     pub started: u64,
-    /// Answered in whole, whatever the status.
+    /// With a whole response, whatever its status.
     pub completed: u64,
     /// Ended by a failure.
     pub failed: u64,
-    /// On the wire when the run ended, and still without an answer when that was given up.
+    /// On the wire when the run ended, and without a response when the load stopped waiting.
     pub cut_off: u64,
-    /// Due, and never sent, as no connection was free.
+    /// Due, and never sent, because no connection was free.
     pub unsent: u64,
     /// Due while every connection was busy.
     pub waited: u64,
-    /// Answers within the measured part, those to requests of the warm-up included.
+    /// Responses within the measured part, including those to requests of the warm-up.
     pub answered: u64,
 }
 
 /// Rates over the measured part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// Requests in the measured part, each by the share of its time that lies in it ([`oroshi_stats::window`]). `None` in records
-    /// before 1.3, which counted answers.
+    /// Requests in the measured part, each by the share of its time that lies in it ([`oroshi_stats::window`]). `None`
+    /// in records before 1.3, which counted responses.
     #[serde(default)]
     pub requests: Option<f64>,
-    /// `requests` per second; of several threads, the sum of their rates.
+    /// `requests` per second: the sum of the threads' rates.
     pub requests_per_s: f64,
     /// Bytes read per second.
     pub read_bytes_per_s: f64,
@@ -305,8 +312,10 @@ pub struct Rates {
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// How far `requests_per_s` may be off what the timetable of an open loop asks for, as only whole requests are due: a request of each
-    /// thread more or less, or the standard deviation of random arrivals. `None` in a closed loop, and in earlier records.
+    /// How far `requests_per_s` may be off the timetable's rate, because only whole requests are due.
+    ///
+    /// One request of each thread with constant gaps, the standard deviation of random arrivals. `None` in a closed
+    /// loop, and in records before 1.3.
     #[serde(default)]
     pub requests_per_s_error: Option<f64>,
 }
@@ -314,17 +323,18 @@ pub struct Rates {
 /// The six clocks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClockRecords {
-    /// First byte handed to the kernel until last byte read.
+    /// From handing the first byte to the kernel to reading the last byte.
     pub service: ClockRecord,
-    /// Due until last byte read.
+    /// From when the request was due to reading the last byte.
     pub response: ClockRecord,
-    /// Due, and free to go, until handed over: the generator's own fault. Open loop only.
+    /// From when the request was due and a connection free until it was handed over: the generator's own delay. Open
+    /// loop only.
     pub lateness: ClockRecord,
     /// Socket connect.
     pub connect: ClockRecord,
     /// TLS handshake.
     pub tls: ClockRecord,
-    /// First byte handed to the kernel until first byte read.
+    /// From handing the first byte to the kernel to reading the first byte.
     pub first_byte: ClockRecord,
 }
 
@@ -333,45 +343,46 @@ pub struct ClockRecords {
 pub struct ClockRecord {
     /// Its figures.
     pub summary: LatencySummary,
-    /// The histogram itself; in JSON as HdrHistogram V2 blobs (compressed, base64, in nanoseconds) of its recorded and its
-    /// censored values, with the exact figures beside them.
+    /// The histogram. In JSON: HdrHistogram V2 blobs (compressed, base64, nanoseconds) of its recorded and its censored
+    /// values, with the exact figures beside them.
     pub histogram: Latency,
 }
 
 /// Connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connections {
-    /// Opened under load in the measured part, and before it where there was no warm-up; those that are only held are apart.
+    /// Opened under load in the measured part, and before it where there was no warm-up. Held connections are not
+    /// counted.
     pub opened: u64,
     /// Ended by the server between requests.
     pub closed_by_server: u64,
-    /// Up at the end, or when nothing was left to send on them, of `plan.connections`. Not meaningful with a connection per
-    /// request.
+    /// Up at the end, or when nothing was left to send on them, of `plan.connections`. Meaningless with a connection
+    /// per request.
     pub alive_at_end: usize,
     /// The fewest that were up at any tick.
     pub fewest_alive: usize,
-    /// Idle ones up at the end, of `plan.hold`.
+    /// Held connections that were up at the end, of `plan.hold`.
     pub held_at_end: usize,
 }
 
-/// What the whole answers of the measured part were like.
+/// Properties of the whole responses of the measured part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answers {
-    /// The `Server` header of the run's first answer.
+    /// The `Server` header of the run's first response.
     pub server: Option<String>,
-    /// Length of that answer's body, bytes; of this section everything is about bodies with their chunks put together.
+    /// Length of that response's body, bytes. Lengths are of bodies with their chunks put together.
     pub first_body_bytes: Option<u64>,
     /// Bytes of all bodies.
     pub body_bytes: u64,
-    /// Answers whose body is not as long as the first one's.
+    /// Responses whose body is not as long as that of the first.
     pub other_lengths: u64,
-    /// Answers after which the server leaves the connection open.
+    /// Responses after which the server leaves the connection open.
     pub kept: u64,
     /// TLS as the first connection negotiated it.
     pub tls: Option<TlsRecord>,
 }
 
-/// What a TLS connection is made of.
+/// The protocol and cipher of a TLS connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsRecord {
     /// Its version: `TLSv1.3`.
@@ -383,9 +394,9 @@ pub struct TlsRecord {
 /// Times of requests rather than of connections, one of each per completed request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ConnectionTimesRecord {
-    /// Connecting, TLS handshake included, for the first request of a connection; 0 for those after it.
+    /// Connect time, TLS handshake included, for the first request of a connection; 0 for later ones.
     pub connect: ClockRecord,
-    /// That and the service time.
+    /// Connect time and service time together.
     pub total: ClockRecord,
 }
 
@@ -406,12 +417,12 @@ pub struct SeriesRecord {
 pub struct HeatRecord {
     /// Width of a column, seconds: that of some of the series' points together. The last one may be narrower.
     pub column_s: f64,
-    /// The rows' edges, nanoseconds, ascending, one more than there are rows: row `i` has times from `bounds_ns[i]` on and
-    /// below `bounds_ns[i + 1]`. Only as many rows as the run needs. Below 256 ns there is one row; the row that ends at
-    /// 2^40 ns (18 minutes) has all longer times too.
+    /// The rows' edges, nanoseconds, ascending, one more than there are rows: row `i` has times from `bounds_ns[i]` on
+    /// and below `bounds_ns[i + 1]`. Only as many rows as the run needs. Below 256 ns there is one row; the row that
+    /// ends at 2^40 ns (18 minutes) has all longer times too.
     pub bounds_ns: Vec<u64>,
-    /// Answers by column and row, at most 120 columns. A column ends with its last row that is not zero: those that are
-    /// missing are zeros. Together they are `requests.answered`.
+    /// Responses by column and row, at most 120 columns. A column ends with its last row that is not zero. The sum is
+    /// `requests.answered`.
     pub counts: Vec<Vec<u64>>,
 }
 
@@ -420,32 +431,32 @@ pub struct HeatRecord {
 pub struct PointRecord {
     /// Where it begins, seconds.
     pub at_s: f64,
-    /// Answers.
+    /// Responses.
     pub requests: u64,
     /// Errors.
     pub errors: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Median service time, nanoseconds, within some percent; `None` without answers.
+    /// Median service time, nanoseconds, within some percent; `None` without responses.
     pub p50_ns: Option<u64>,
     /// 99th percentile of the service time, the same way.
     pub p99_ns: Option<u64>,
     /// Longest service time.
     pub max_ns: Option<u64>,
-    /// The fewest connections that were up at any tick in it; like `connections.fewest_alive` not meaningful with a
-    /// connection per request. `None` in records before 1.1.
+    /// The fewest connections that were up at any tick in it; meaningless with a connection per request. `None` in
+    /// records before 1.1.
     #[serde(default)]
     pub alive: Option<usize>,
 }
 
-/// What the load itself cost.
+/// What the load itself used.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Generator {
     /// CPU time of each thread, as a share of one core over the measured part.
     pub thread_cpu: Vec<f64>,
-    /// CPU microseconds per answer, all threads.
+    /// CPU microseconds per request, all threads.
     pub cpu_us_per_request: Option<f64>,
-    /// How late the threads' own timers fired.
+    /// How late the threads' timers fired.
     pub lag: LatencySummary,
 }
 
@@ -498,7 +509,7 @@ impl From<Clocks> for ClockRecords {
 }
 
 impl ClockRecords {
-    /// Each with its name.
+    /// Returns each clock with its name.
     #[must_use]
     pub fn each(&self) -> [(&'static str, &ClockRecord); 6] {
         [
@@ -516,4 +527,14 @@ impl From<Latency> for ClockRecord {
     fn from(histogram: Latency) -> Self {
         Self { summary: histogram.summary(), histogram }
     }
+}
+
+/// A count over so many seconds, per second; 0 over no time.
+pub(crate) fn per_second(count: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+}
+
+/// A moment as seconds since 1970, UTC.
+pub(crate) fn unix_seconds(at: SystemTime) -> f64 {
+    at.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }

@@ -5,25 +5,23 @@ use std::sync::Arc;
 use oroshi_http1::encode::{self, EncodeError};
 use oroshi_http1::{Expect, Version};
 use oroshi_net::Endpoint;
-use oroshi_words::Naming;
-use oroshi_words::with_causes;
+use oroshi_words::{Naming, with_causes};
 
 use crate::batch::{Batch, BatchError};
 
-/// A body up to this length stands in one piece with its head; a longer one is kept once, for all requests and threads.
+/// A body up to this length is in one piece with its head; all requests and threads share one copy of a longer one.
 const JOINED: usize = 4096;
 
-/// One request, ready to be written: a head, with the body behind it if that is short, and otherwise the body. Clones share
-/// the bytes.
+/// One request, ready to be written: its head with a short body, or head and body apart. Clones share the bytes.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The head while the connection is to be kept.
+    /// The head, on a connection that stays open.
     pub keep: Arc<[u8]>,
     /// The head of a connection's last request: with `Connection: close`.
     pub last: Arc<[u8]>,
-    /// The body, where it does not stand in the head's piece.
+    /// The body, if it is apart from the head.
     pub body: Arc<[u8]>,
-    /// What kind of answer belongs to it.
+    /// The kind of response that it gets.
     pub expect: Expect,
     /// Whether the user's own headers already ask the server to close.
     pub closes: bool,
@@ -37,21 +35,21 @@ pub enum RequestError {
     Encode {
         /// Which part.
         what: &'static str,
-        /// What was given.
+        /// The value.
         value: String,
-        /// The rule that it breaks.
+        /// The broken rule.
         source: EncodeError,
     },
     /// CONNECT makes a tunnel, and a tunnel answers no further request: use another method.
     #[error("method CONNECT makes a tunnel, which a load of requests cannot use: use another method")]
     Connect,
-    /// The body's length is ours to say: leave out Transfer-Encoding.
+    /// oroshi writes the body's length itself: leave out Transfer-Encoding.
     #[error("{}", self.told(Naming::Flags))]
     TransferEncoding,
     /// The server would wait for a body that does not come, or take a part of it for the next request.
     #[error("{}", self.told(Naming::Flags))]
     ContentLength {
-        /// What the header says.
+        /// The header's value.
         value: String,
         /// The body's length, bytes.
         body: usize,
@@ -59,23 +57,24 @@ pub enum RequestError {
 }
 
 impl RequestError {
-    /// What is wrong, with what is behind it, and with the names of fields as `naming` writes them.
+    /// Describes the mistake and its causes; `naming` writes the names of fields.
     pub(crate) fn told(&self, naming: Naming) -> String {
         let [in_body, in_file] = ["body", "body-file"].map(|field| naming.of(field));
         match self {
             RequestError::TransferEncoding => format!(
-                "header `Transfer-Encoding` is not for bodies given by {in_body} or {in_file}, whose length is known: leave it out"
+                "header `Transfer-Encoding` is not for bodies given by {in_body} or {in_file}, whose length is known: \
+                 leave it out"
             ),
             RequestError::ContentLength { value, body } => format!(
-                "header `Content-Length: {value}` does not fit the body, which has {body} bytes: leave the header out, as it is \
-                 added, or give that body ({in_body}, {in_file})"
+                "header `Content-Length: {value}` does not fit the body, which has {body} bytes: leave the header out, \
+                 as it is added, or give that body ({in_body}, {in_file})"
             ),
             RequestError::Encode { .. } | RequestError::Connect => with_causes(self),
         }
     }
 }
 
-/// Methods whose requests have a body as a rule: without one they say so (RFC 9110, section 8.6).
+/// Methods whose requests usually have a body: they have a Content-Length without one too (RFC 9110, section 8.6).
 const WITH_BODY: [&str; 3] = ["POST", "PUT", "PATCH"];
 
 impl Request {
@@ -90,33 +89,21 @@ impl Request {
         if method == "CONNECT" {
             return Err(RequestError::Connect);
         }
-        let given = |name: &str| headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
-        if given("Transfer-Encoding") {
+        if is_given(headers, "Transfer-Encoding") {
             return Err(RequestError::TransferEncoding);
         }
         let length = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("Content-Length"));
         if let Some((_, value)) = length.filter(|(_, value)| !says(value, body.len())) {
             return Err(RequestError::ContentLength { value: value.clone(), body: body.len() });
         }
-        let mut head = Vec::with_capacity(256);
-        let line = |result: Result<(), EncodeError>, what, value: &str| {
-            result.map_err(|source| RequestError::Encode { what, value: value.to_owned(), source })
-        };
-        line(
-            encode::request_line(&mut head, method, &url.target, Version::Http11),
-            "request line",
-            &format!("{method} {}", url.target),
-        )?;
-        if !given("Host") {
-            line(encode::header(&mut head, "Host", url.authority.as_bytes()), "host", &url.authority)?;
-        }
+        let mut head = HeadWriter::new(method, &url.target, headers)?;
+        head.host(&url.authority)?;
         for (name, value) in headers {
-            // The value may be a secret, and what is wrong with it is said without it.
-            line(encode::header(&mut head, name, value.as_bytes()), "header", name)?;
+            head.header(name, value)?;
         }
         if length.is_none() && (!body.is_empty() || WITH_BODY.contains(&method)) {
             let length = body.len().to_string();
-            line(encode::header(&mut head, "Content-Length", length.as_bytes()), "body", &length)?;
+            head.field("body", "Content-Length", &length, &length)?;
         }
         let joined = body.len() <= JOINED;
         let finish = |mut bytes: Vec<u8>| -> Arc<[u8]> {
@@ -126,20 +113,19 @@ impl Request {
             }
             bytes.into()
         };
-        let keep = finish(head.clone());
-        let last = if given("Connection") || per_connection.is_none() {
+        let keep = finish(head.bytes.clone());
+        let last = if head.is_given("Connection") || per_connection.is_none() {
             Arc::clone(&keep)
         } else {
-            line(encode::header(&mut head, "Connection", b"close"), "header", "Connection: close")?;
-            finish(head)
+            head.field("header", "Connection", "close", "Connection: close")?;
+            finish(head.bytes.clone())
         };
         let closes = headers
             .iter()
             .any(|(n, v)| n.eq_ignore_ascii_case("Connection") && v.to_ascii_lowercase().contains("close"));
-        let upgrade = given("Upgrade");
         let expect = if method == "HEAD" {
             Expect::Head
-        } else if upgrade {
+        } else if head.is_given("Upgrade") {
             Expect::Upgrade
         } else {
             Expect::Body
@@ -148,7 +134,7 @@ impl Request {
         Ok(Self { keep, last, body, expect, closes })
     }
 
-    /// The one request in `bytes`, as a script made it.
+    /// Takes the only request in `bytes`, as a script made it.
     pub(crate) fn made(bytes: Vec<u8>, per_connection: Option<u64>) -> Result<Self, BatchError> {
         let mut batch = Batch { bytes, requests: Vec::new() };
         batch.divide()?;
@@ -163,11 +149,60 @@ impl Request {
         Ok(Self { keep, last, body: Arc::default(), expect: made.expect, closes: made.closes })
     }
 
-    /// Length of the longer of the two, body included, in bytes.
+    /// Returns the length of the longer form, body included, in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.keep.len().max(self.last.len()) + self.body.len()
     }
+}
+
+/// Writes the head of a request with the user's headers; an error names the part that cannot be sent.
+pub(crate) struct HeadWriter<'h> {
+    pub(crate) bytes: Vec<u8>,
+    given: &'h [(String, String)],
+}
+
+impl<'h> HeadWriter<'h> {
+    /// Begins with the request line. `given`: the user's headers, which take the place of ours.
+    pub(crate) fn new(method: &str, target: &str, given: &'h [(String, String)]) -> Result<Self, RequestError> {
+        let mut bytes = Vec::with_capacity(256);
+        let line = encode::request_line(&mut bytes, method, target, Version::Http11);
+        let value = || format!("{method} {target}");
+        line.map_err(|source| RequestError::Encode { what: "request line", value: value(), source })?;
+        Ok(Self { bytes, given })
+    }
+
+    /// Whether the user gives this header.
+    pub(crate) fn is_given(&self, name: &str) -> bool {
+        is_given(self.given, name)
+    }
+
+    /// Writes `Host`, unless the user gives it.
+    pub(crate) fn host(&mut self, authority: &str) -> Result<(), RequestError> {
+        if self.is_given("Host") { Ok(()) } else { self.field("host", "Host", authority, authority) }
+    }
+
+    /// Writes a header of the user's. Its value may be a secret: the error shows the name alone.
+    pub(crate) fn header(&mut self, name: &str, value: &str) -> Result<(), RequestError> {
+        self.field("header", name, value, name)
+    }
+
+    /// Writes a field; an error calls it `what`, and shows `shown`.
+    pub(crate) fn field(
+        &mut self,
+        what: &'static str,
+        name: &str,
+        value: &str,
+        shown: &str,
+    ) -> Result<(), RequestError> {
+        let written = encode::header(&mut self.bytes, name, value.as_bytes());
+        written.map_err(|source| RequestError::Encode { what, value: shown.to_owned(), source })
+    }
+}
+
+/// Whether a header is among those that the user gives.
+pub(crate) fn is_given(headers: &[(String, String)], name: &str) -> bool {
+    headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name))
 }
 
 /// Whether a Content-Length is this number, in digits alone.
@@ -206,7 +241,7 @@ mod tests {
         );
     }
 
-    /// Servers may wait for a body, or answer 411, where its length is not said.
+    /// Without a length, servers may wait for a body, or respond with 411.
     #[test]
     fn an_empty_body_has_its_length_where_one_is_expected() {
         let head = |method| String::from_utf8(request(method, &[], b"", None).keep.to_vec()).unwrap();

@@ -1,89 +1,91 @@
-//! What a program may decide while requests flow: the seam between the load and a script. No language is known here.
+//! The interface between the load and a script, in whatever language it is written.
 //!
-//! Each core has a part of the script to itself, brought up on the core's own thread and called there. `request` of it is
-//! called for each batch of requests, `delay` before it, `response` for each answer: those of them that the script has.
+//! Each core has its own part of the script, created and called on the core's thread. It calls `delay` and `request`
+//! for each batch of requests, and `response` for each response, if the script has them.
 
 use std::fmt;
 use std::time::Duration;
 
 use oroshi_net::Peer;
 
-/// A script, as all cores of a run share it.
+/// A script that all cores of a run share.
 pub trait Script: fmt::Debug + Send + Sync {
-    /// What messages and records call it: its file's name, `counter.lua`.
+    /// Returns the name in messages and records: the file's, `counter.lua`.
     fn name(&self) -> String;
 
-    /// Brings up the part of core `core`, on that core's thread and before its first connection. It may block: the parts come up
-    /// one after the other. `peers` is where connections would go: addresses that answered, at least one.
+    /// Creates the part of core `core`, on that core's thread and before its first connection.
+    ///
+    /// May block: cores create their parts one after the other. `peers`: the addresses that accepted a connection, at
+    /// least one.
     ///
     /// # Errors
-    /// What is wrong with the script, or that [`interrupt`](Self::interrupt) was called.
+    /// When the script is wrong, or [`interrupt`](Self::interrupt) was called.
     fn enter(&self, core: usize, peers: &[Peer]) -> Result<Box<dyn CoreScript>, ScriptError>;
 
-    /// Ends whatever call into the script is under way, on any thread, and all later ones: each returns an error. For a run
-    /// that is given up.
+    /// Ends current and later calls into the script, on any thread, with an error: the run is given up.
     fn interrupt(&self);
 
-    /// A call that should have ended, by its limit, by the end of the run or by [`interrupt`](Self::interrupt), and cannot be ended, as
-    /// it is stuck outside the script (in a system call, say). Its thread is lost.
+    /// Returns the error of a call that cannot be ended, because it is stuck outside the script, as in a system call.
+    ///
+    /// It should have ended by its limit, the end of the run or [`interrupt`](Self::interrupt). Its thread is lost.
     fn stuck(&self) -> Option<ScriptError>;
 
-    /// Nobody will ask for the cores' values any more: each [`leave`](CoreScript::leave) returns.
+    /// Lets each [`leave`](CoreScript::leave) return: nobody will read the parts' values any more.
     fn release(&self);
 }
 
-/// One core's part of a script. Whatever returns an error ends the run.
+/// One core's part of a script. Every error ends the run.
 pub trait CoreScript: fmt::Debug {
-    /// What it takes part in; decided when it came up.
+    /// Returns which calls the script has, as decided when the part was created.
     fn terms(&self) -> Terms;
 
-    /// The load begins. A call that is still under way at `end` (nanoseconds of the monotonic clock; `None`: there is no fixed end)
-    /// is interrupted soon after.
+    /// Begins the load. A call that lasts beyond `end` (nanoseconds of the monotonic clock; `None`: no fixed end) is
+    /// interrupted soon after.
     fn begin(&mut self, end: Option<u64>);
 
-    /// How long to wait before the next batch of requests. Called only if `terms().delays`.
+    /// Returns the pause before the next batch of requests. Called only if `terms().delays`.
     ///
     /// # Errors
-    /// What went wrong in the script.
+    /// When the script fails.
     fn delay(&mut self) -> Result<Duration, ScriptError>;
 
-    /// Appends the bytes of the next batch: one request or several, one after the other. Called only if `terms().request` is
-    /// `None`.
+    /// Appends the bytes of the next batch: one request or several, one after the other. Called only if
+    /// `terms().request` is `None`.
     ///
     /// # Errors
-    /// What went wrong in the script.
+    /// When the script fails.
     fn request(&mut self, bytes: &mut Vec<u8>) -> Result<(), ScriptError>;
 
-    /// An answer is whole. Called only if `terms().responses` is something.
+    /// Takes a whole response. Called only if `terms().responses` is set.
     ///
     /// # Errors
-    /// What went wrong in the script.
+    /// When the script fails.
     fn response(&mut self, answer: &Heard) -> Result<(), ScriptError>;
 
     /// Whether the script wants its core's part of the run to end now.
     fn stopped(&self) -> bool;
 
-    /// Where a function of the script stands, for a message: `counter.lua:12`, or the file alone.
+    /// Returns the position of a function for a message: `counter.lua:12`, or the file alone.
     fn place(&self, function: &str) -> String;
 
-    /// The core's part is over; its values may still be asked for. Blocks until [`Script::release`].
+    /// Ends the core's part. Its values can still be read. Blocks until [`Script::release`].
     fn leave(&mut self);
 }
 
-/// What a core's part of a script takes part in.
+/// Which calls a part of a script has, and what it fixes in advance.
 #[derive(Clone, Debug, Default)]
 pub struct Terms {
-    /// Where this core's connections go, instead of all the addresses in turn.
+    /// The address of this core's connections, instead of all addresses in turn.
     pub peer: Option<Peer>,
-    /// The one request that is always sent, if it is always the same: then nothing is called per request.
+    /// The request, if it is always the same: then no function is called per request.
     pub request: Option<Vec<u8>>,
-    /// Whether [`CoreScript::delay`] is to be called.
+    /// Whether to call [`CoreScript::delay`].
     pub delays: bool,
-    /// Whether [`CoreScript::response`] is to be called, and with what.
+    /// Whether to call [`CoreScript::response`], and with what.
     pub responses: Option<Wanted>,
 }
 
-/// Parts of an answer that a script looks at; what it does not is not kept.
+/// Parts of a response that a script reads. Other parts are not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Header fields and trailers.
@@ -92,12 +94,12 @@ pub struct Wanted {
     pub body: bool,
 }
 
-/// An answer as a script is told of it.
+/// A response, as a script reads it.
 #[derive(Clone, Debug, Default)]
 pub struct Heard {
     /// Status.
     pub status: u16,
-    /// The body, chunks put together; empty unless wanted.
+    /// The body, with its chunks put together; empty unless wanted.
     pub body: Vec<u8>,
     /// Names and values, one after the other, and the end of each.
     text: Vec<u8>,
@@ -105,7 +107,7 @@ pub struct Heard {
 }
 
 impl Heard {
-    /// Header fields, then trailers, as received and in that order; none unless wanted.
+    /// Returns header fields, then trailers, in the order received; none unless wanted.
     pub fn headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         let pieces = starts.zip(&self.ends).map(|(start, &end)| &self.text[start..end]);
@@ -121,7 +123,7 @@ impl Heard {
         }
     }
 
-    /// Makes it a new answer, with the room that it has.
+    /// Begins a new response in the same memory.
     pub fn begin(&mut self, status: u16) {
         self.status = status;
         self.body.clear();
@@ -130,13 +132,13 @@ impl Heard {
     }
 }
 
-/// What is wrong with a script, or went wrong in it.
+/// A mistake in a script, or a failure while it ran.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{place}: {what}")]
 pub struct ScriptError {
-    /// The file, with the line where that is known: `counter.lua:12`.
+    /// The file, with the line if known: `counter.lua:12`.
     pub place: String,
-    /// What happened, and what to do where it is not plain. Further lines are the calls that led there.
+    /// What happened, and what to do if that is not plain. Further lines are the calls that led there.
     pub what: String,
 }
 

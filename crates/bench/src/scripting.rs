@@ -1,12 +1,12 @@
-//! A core's side of its part of a script: when it is called, and what becomes of what it says.
+//! How a core calls its part of a script, and checks the results.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use crate::batch::{Batch, BatchError};
-use crate::script::{CoreScript, Heard, ScriptError, Terms, Wanted};
+use crate::script::{CoreScript, Heard, ScriptError, Terms};
 
-/// Bodies that are kept for a script on one core at a time, bytes.
+/// The most bytes of bodies that one core keeps for a script.
 const BODIES: usize = 256 * 1024 * 1024;
 
 /// A core's part of a script while requests flow.
@@ -14,9 +14,9 @@ const BODIES: usize = 256 * 1024 * 1024;
 pub(crate) struct Scripting {
     part: RefCell<Box<dyn CoreScript>>,
     pub(crate) terms: Terms,
-    /// Bytes of bodies that are kept now.
+    /// Bytes of bodies that are kept.
     bodies: Cell<usize>,
-    /// What ended the core's part of the run.
+    /// The error that ended the core's part of the run.
     error: RefCell<Option<ScriptError>>,
     /// The first request: its first line and its length.
     first: RefCell<Option<(String, usize)>>,
@@ -74,26 +74,21 @@ impl Scripting {
         self.part.borrow().stopped()
     }
 
-    #[inline]
-    pub(crate) fn hears(&self) -> Option<Wanted> {
-        self.terms.responses
-    }
-
-    /// Counts bytes of a body that is kept; false when they are too many.
+    /// Counts bytes of a body that is kept. False when they are too many.
     pub(crate) fn keep(&self, bytes: usize) -> bool {
         self.bodies.set(self.bodies.get() + bytes);
         self.bodies.get() <= BODIES
     }
 
-    pub(crate) fn keep_no_more(&self, bytes: usize) {
+    pub(crate) fn release_body(&self, bytes: usize) {
         self.bodies.set(self.bodies.get().saturating_sub(bytes));
     }
 
     pub(crate) fn bodies_too_large(&self) -> ScriptError {
         let most = BODIES / (1024 * 1024);
         let what = format!(
-            "answers that response() is to see have bodies of more than {most} MiB in all on one thread: leave out its third \
-             parameter, or use fewer connections"
+            "answers that response() is to see have bodies of more than {most} MiB in all on one thread: leave out \
+             its third parameter, or use fewer connections"
         );
         self.error("response", what)
     }
@@ -106,7 +101,7 @@ impl Scripting {
         ScriptError { place: self.part.borrow().place(function), what }
     }
 
-    /// Remembers what ended it; the first error counts.
+    /// Remembers the first error.
     pub(crate) fn fail(&self, error: ScriptError) {
         self.error.borrow_mut().get_or_insert(error);
     }

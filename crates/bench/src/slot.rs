@@ -1,4 +1,4 @@
-//! One slot: it makes a connection, lets it serve its time, and makes the next one, until the run is over.
+//! The task of one slot: it makes a connection, lets it serve, and makes the next one, until the run is over.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -16,22 +16,23 @@ use crate::core::{Core, OriginState, Outgoing, Phase, Take, Ticket};
 use crate::failure::Failure;
 use crate::record::TlsRecord;
 
-/// Pause after an attempt to connect that came to nothing; it doubles up to the second value while that goes on.
+/// Pause after a connection that came to nothing; it doubles up to the second value while that goes on.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 
 /// Fills slot `id` with connections to `origin` until the run is over.
 pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
-    let mut backoff = BACKOFF.0;
+    let slot = SlotTask { core: &core, id, origin: &core.origins[origin] };
+    let mut backoff = Backoff::default();
     let mut carried = Carried::new();
     let mut attempted = core.rules.connect_per_request;
     if attempted {
-        core.count_attempt();
+        core.activity.attempted();
     }
-    while core.phase.get() != Phase::Over {
+    while !core.timeline.is_over() {
         let first = if !carried.is_empty() {
             None
         } else if core.rules.connect_per_request {
-            match next_request(&core, id, &core.origins[origin]).await {
+            match slot.next_request().await {
                 Some(first) => Some(first),
                 None => break,
             }
@@ -43,169 +44,89 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
         // In a closed loop the ticket is of this moment.
         let closed_loop = first.as_ref().filter(|_| !core.rules.open);
         let began = closed_loop.map_or_else(monotonic_ns, |(ticket, _)| ticket.due);
-        let place = &core.origins[origin];
-        // A request that has its connection to itself goes out with it.
-        let bytes = match &first {
-            Some((_, Outgoing::Planned(request))) => &place.requests[*request].last,
-            Some((_, Outgoing::Made(_, bytes))) => &bytes[..],
-            None => &[],
-        };
-        let connected = connect(&core, id, place, bytes, began).await;
+        let connected = slot.connect(slot.bytes_with_connect(first.as_ref()), began).await;
         if !attempted {
             attempted = true;
-            core.count_attempt();
+            core.activity.attempted();
         }
-        // A server that closes before it was asked anything is not to be hammered any more than one that refuses.
-        let pause = match connected {
+        // A server that closes before it gets a request is not to be hammered any more than one that refuses.
+        let came_to_nothing = match connected {
             Ok(connected) => {
-                count_connection(&core, &connected);
-                if place.connected() {
-                    core.stirred.set(connected.at);
-                }
-                let connecting = connected.connect + connected.tls.unwrap_or_default();
-                let connect_ns = connecting.as_nanos() as u64;
-                let carried_here = std::mem::take(&mut carried);
-                let mut connection = Connection::new(&core, id, place, connected.stream, connect_ns, carried_here);
-                if let Some((ticket, request)) = &first {
-                    connection.give(*ticket, request, began);
-                    connection.wrote(connected.sent, connected.at);
-                }
+                let mut connection = slot.begin(connected, first, began, std::mem::take(&mut carried));
                 carried = poll_fn(|cx| connection.poll(cx)).await;
-                // One that is merely not needed any more counts as up to the end.
-                if !connection.is_spare() {
-                    place.disconnected();
-                }
-                core.slots[id].deadline.clear();
-                core.not_free(id);
-                !connection.was_used() && !connection.is_spare()
+                slot.end(&connection)
             }
             Err(Unconnected::Failed(failure)) => {
                 // A request that was waiting for this connection fails with it.
                 let waiting = first.or_else(|| carried.pop_front()).map(|(ticket, _)| ticket);
-                core.connect_failed(waiting, failure, Some(place));
+                core.connect_failed(waiting, failure, Some(slot.origin));
                 true
             }
             Err(Unconnected::Over) => {
                 if let Some((ticket, _)) = first {
-                    cut_off(&core, place, ticket, began, None);
+                    cut_off(&core, slot.origin, ticket, began, None);
                 }
                 false
             }
         };
-        if pause {
-            tokio::time::sleep(backoff).await;
-            backoff = (backoff * 2).min(BACKOFF.1);
+        if came_to_nothing {
+            backoff.pause().await;
         } else {
-            backoff = BACKOFF.0;
+            backoff = Backoff::default();
         }
     }
     for (ticket, _) in carried {
-        cut_off(&core, &core.origins[origin], ticket, ticket.due, None);
+        cut_off(&core, slot.origin, ticket, ticket.due, None);
     }
-    core.ended.set(core.ended.get() + 1);
-    core.progress.notify_one();
+    core.activity.slot_ended();
 }
 
 /// Keeps one idle connection open until the run is over.
 pub(crate) async fn hold(core: Rc<Core>, id: usize, origin: usize) {
-    let mut backoff = BACKOFF.0;
+    let slot = SlotTask { core: &core, id, origin: &core.origins[origin] };
+    let mut backoff = Backoff::default();
     let mut attempted = false;
-    while core.phase.get() != Phase::Over {
-        let connected = connect(&core, id, &core.origins[origin], &[], monotonic_ns()).await;
+    while !core.timeline.is_over() {
+        let connected = slot.connect(&[], monotonic_ns()).await;
         if !attempted {
             attempted = true;
-            core.count_attempt();
+            core.activity.attempted();
         }
         match connected {
-            Ok(Connected { mut stream, .. }) => {
-                core.held.set(core.held.get() + 1);
-                poll_fn(|cx| {
-                    core.slots[id].enrol(cx);
-                    if core.phase.get() == Phase::Over {
-                        return Poll::Ready(());
-                    }
-                    loop {
-                        let mut scratch = Scratch::take();
-                        let mut buffer = ReadBuf::new(&mut scratch);
-                        match ready!(Pin::new(&mut stream).poll_read(cx, &mut buffer)) {
-                            Ok(()) if !buffer.filled().is_empty() => {}
-                            _ => return Poll::Ready(()),
-                        }
-                    }
-                })
-                .await;
-                core.held.set(core.held.get() - 1);
-                if core.phase.get() != Phase::Over {
-                    core.tally.borrow_mut().closed_by_server += 1;
-                }
-                // A server that closes idle connections at once is not to be hammered.
-                if core.phase.get() != Phase::Over {
-                    tokio::time::sleep(backoff).await;
-                    backoff = (backoff * 2).min(BACKOFF.1);
+            Ok(Connected { stream, .. }) => {
+                core.activity.held.set(core.activity.held.get() + 1);
+                slot.read_until_closed(stream).await;
+                core.activity.held.set(core.activity.held.get() - 1);
+                if !core.timeline.is_over() {
+                    core.counters.tally.borrow_mut().closed_by_server += 1;
+                    // A server that closes idle connections at once is not to be hammered.
+                    backoff.pause().await;
                 }
             }
             Err(Unconnected::Failed(failure)) => {
                 core.connect_failed(None, failure, None);
-                tokio::time::sleep(backoff).await;
-                backoff = (backoff * 2).min(BACKOFF.1);
+                backoff.pause().await;
             }
             Err(Unconnected::Over) => {}
         }
     }
-    core.ended.set(core.ended.get() + 1);
-    core.progress.notify_one();
+    core.activity.slot_ended();
 }
 
-/// Waits, without a connection, for a ticket and what to send with it.
-async fn next_request(core: &Core, id: usize, origin: &OriginState) -> Option<(Ticket, Outgoing)> {
-    if core.delays() {
-        started(core, id).await;
-        let end = monotonic_ns() + core.ask_for_pause()?.as_nanos() as u64;
-        poll_fn(|cx| {
-            core.slots[id].enrol(cx);
-            core.rest_until(id, end);
-            if monotonic_ns() >= end || core.exhausted() { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
-        core.slots[id].deadline.clear();
+/// Pauses that double.
+struct Backoff(Duration);
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self(BACKOFF.0)
     }
-    let mut ticket = next_ticket(core, id).await?;
-    if !core.makes_requests() {
-        return Some((ticket, Outgoing::Planned(origin.next_request())));
-    }
-    let mut batch = Batch::default();
-    if !core.make_requests(&mut batch) {
-        return None;
-    }
-    batch.close_after_the_only();
-    if !core.rules.open {
-        let now = monotonic_ns();
-        ticket = Ticket { due: now, free: now };
-    }
-    let made = batch.requests[0];
-    Some((ticket, Outgoing::Made(made, batch.bytes.into())))
 }
 
-/// Waits for the first request to be allowed.
-async fn started(core: &Core, id: usize) {
-    poll_fn(|cx| {
-        core.slots[id].enrol(cx);
-        if core.phase.get() == Phase::Connecting { Poll::Pending } else { Poll::Ready(()) }
-    })
-    .await;
-}
-
-/// Waits for a ticket without a connection.
-async fn next_ticket(core: &Core, id: usize) -> Option<Ticket> {
-    poll_fn(|cx| {
-        core.slots[id].enrol(cx);
-        match core.take_ticket(id, cx, monotonic_ns) {
-            Take::Now(ticket) => Poll::Ready(Some(ticket)),
-            Take::Wait => Poll::Pending,
-            Take::Over => Poll::Ready(None),
-        }
-    })
-    .await
+impl Backoff {
+    async fn pause(&mut self) {
+        tokio::time::sleep(self.0).await;
+        self.0 = (self.0 * 2).min(BACKOFF.1);
+    }
 }
 
 enum Unconnected {
@@ -214,87 +135,200 @@ enum Unconnected {
     Over,
 }
 
-/// Connects, and sends `first` if that is possible at once, within the plan's timeout from `now` on. The core's sweep
-/// enforces it: no timer of its own.
-async fn connect(
-    core: &Core,
+/// One slot, as its task sees it.
+#[derive(Clone, Copy)]
+struct SlotTask<'c> {
+    core: &'c Core,
     id: usize,
-    origin: &OriginState,
-    first: &[u8],
-    now: u64,
-) -> Result<Connected, Unconnected> {
-    let slot = &core.slots[id];
-    slot.deadline.set(now + core.rules.timeout);
-    let peer = origin.next_peer();
-    let called = monotonic_ns();
-    let result = {
-        let mut connecting = pin!(origin.connector.connect_sending(peer, None, first));
-        poll_fn(|cx| {
-            if let Poll::Ready(result) = connecting.as_mut().poll(cx) {
-                return Poll::Ready(Ok(result));
-            }
-            slot.enrol(cx);
-            if core.phase.get() == Phase::Over {
-                unfinished(core, origin, core.over_since.get().saturating_sub(called));
-                return Poll::Ready(Err(Unconnected::Over));
-            }
-            if core.take_expired(id) {
-                return Poll::Ready(Ok(Err(ConnectError::overdue(peer))));
-            }
-            Poll::Pending
-        })
-        .await?
-    };
-    slot.deadline.clear();
-    match result {
-        Ok(connected) => Ok(connected),
-        Err(error) => {
-            let failure = connect_failure(&error);
-            if matches!(failure, Failure::ConnectTimeout | Failure::ConnectBacklog) {
-                unfinished(core, origin, monotonic_ns().saturating_sub(called));
-            }
-            Err(Unconnected::Failed(failure))
+    origin: &'c OriginState,
+}
+
+impl<'c> SlotTask<'c> {
+    /// The bytes of a request that has its connection to itself: they go out with the connect.
+    fn bytes_with_connect<'b>(&self, first: Option<&'b (Ticket, Outgoing)>) -> &'b [u8]
+    where
+        'c: 'b,
+    {
+        match first {
+            Some((_, Outgoing::Planned(request))) => &self.origin.requests[*request].last,
+            Some((_, Outgoing::Made(_, bytes))) => bytes,
+            None => &[],
         }
     }
-}
 
-/// A connection that was not there after `waited` nanoseconds, and may have come later.
-#[cold]
-fn unfinished(core: &Core, origin: &OriginState, waited: u64) {
-    let clocks = &mut core.tally.borrow_mut().clocks;
-    if origin.connector.options().tls.is_none() {
-        clocks.connect.record_censored(waited);
-    } else {
-        // Whether the socket or the handshake was waited for is not known.
-        clocks.connect.record_censored(0);
-        clocks.tls.record_censored(0);
+    /// Counts a new connection, and gives it the requests that waited for it.
+    fn begin(
+        &self,
+        connected: Connected,
+        first: Option<(Ticket, Outgoing)>,
+        began: u64,
+        carried: Carried,
+    ) -> Connection<'c> {
+        self.count_connection(&connected);
+        if self.origin.connected() {
+            self.core.activity.last_contact.set(connected.at);
+        }
+        let connect_ns = (connected.connect + connected.tls.unwrap_or_default()).as_nanos() as u64;
+        let mut connection = Connection::new(self.core, self.id, self.origin, connected.stream, connect_ns, carried);
+        if let Some((ticket, request)) = &first {
+            connection.give(*ticket, request, began);
+            connection.wrote(connected.sent, connected.at);
+        }
+        connection
     }
-}
 
-fn count_connection(core: &Core, connected: &Connected) {
-    if let Stream::Tls(session) = &connected.stream
-        && core.first.tls.get().is_none()
-        && let (Some(protocol), Some(cipher)) = (session.version(), session.cipher_suite())
-    {
-        // rustls's names, in OpenSSL's spelling: TLSv1_3, TLS13_AES_256_GCM_SHA384.
-        let (protocol, cipher) = (protocol.replace('_', "."), cipher.replace("TLS13_", "TLS_"));
-        let _ = core.first.tls.set(TlsRecord { protocol, cipher });
+    /// Notes that the slot's connection has ended. True where the connection came to nothing.
+    fn end(&self, connection: &Connection<'_>) -> bool {
+        // A connection that is merely not needed any more counts as up to the end.
+        if !connection.is_spare() {
+            self.origin.disconnected();
+        }
+        let slot = &self.core.slots[self.id];
+        slot.deadline.clear();
+        slot.withdraw();
+        !connection.was_used() && !connection.is_spare()
     }
-    let mut tally = core.tally.borrow_mut();
-    tally.opened += 1;
-    tally.clocks.connect.record(connected.connect.as_nanos() as u64);
-    if let Some(tls) = connected.tls {
-        tally.clocks.tls.record(tls.as_nanos() as u64);
-    }
-}
 
-/// The name of what kept a connection from being made.
-pub(crate) fn connect_failure(error: &ConnectError) -> Failure {
-    match error {
-        ConnectError::Timeout => Failure::ConnectTimeout,
-        ConnectError::Backlog => Failure::ConnectBacklog,
-        ConnectError::PortsExhausted => Failure::PortsExhausted,
-        ConnectError::Tls(_) => Failure::Tls,
-        _ => Failure::ConnectRefused,
+    /// Waits, without a connection, for a ticket and the request to send with it. `None`: there will be none any more.
+    async fn next_request(&self) -> Option<(Ticket, Outgoing)> {
+        let core = self.core;
+        if core.delays() {
+            self.pause_as_scripted().await?;
+        }
+        let mut ticket = self.next_ticket().await?;
+        if !core.makes_requests() {
+            return Some((ticket, Outgoing::Planned(self.origin.next_request())));
+        }
+        let mut batch = Batch::default();
+        if !core.make_requests(&mut batch) {
+            return None;
+        }
+        batch.close_after_the_only();
+        if !core.rules.open {
+            let now = monotonic_ns();
+            ticket = Ticket { due: now, free: now };
+        }
+        let made = batch.requests[0];
+        Some((ticket, Outgoing::Made(made, batch.bytes.into())))
+    }
+
+    /// Pauses for as long as the script wants, once requests may go out.
+    async fn pause_as_scripted(&self) -> Option<()> {
+        let core = self.core;
+        let slot = &core.slots[self.id];
+        poll_fn(|cx| {
+            slot.enrol(cx);
+            if core.timeline.phase() == Phase::Connecting { Poll::Pending } else { Poll::Ready(()) }
+        })
+        .await;
+        let end = monotonic_ns() + core.ask_for_pause()?.as_nanos() as u64;
+        poll_fn(|cx| {
+            slot.enrol(cx);
+            core.wake_at(self.id, end);
+            if monotonic_ns() >= end || core.exhausted() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        slot.deadline.clear();
+        Some(())
+    }
+
+    /// Waits for a ticket without a connection.
+    async fn next_ticket(&self) -> Option<Ticket> {
+        poll_fn(|cx| {
+            self.core.slots[self.id].enrol(cx);
+            match self.core.take_ticket(self.id, cx, monotonic_ns) {
+                Take::Now(ticket) => Poll::Ready(Some(ticket)),
+                Take::Wait => Poll::Pending,
+                Take::Over => Poll::Ready(None),
+            }
+        })
+        .await
+    }
+
+    /// Connects within the plan's timeout from `now` on, and sends `first` if that is possible at once.
+    ///
+    /// The core's sweep enforces the timeout: the slot has no timer of its own.
+    async fn connect(&self, first: &[u8], now: u64) -> Result<Connected, Unconnected> {
+        let Self { core, origin, .. } = *self;
+        let slot = &core.slots[self.id];
+        slot.deadline.set(now + core.rules.timeout);
+        let peer = origin.dialer.next_peer();
+        let called = monotonic_ns();
+        let result = {
+            let mut connecting = pin!(origin.dialer.connector.connect_sending(peer, None, first));
+            poll_fn(|cx| {
+                if let Poll::Ready(result) = connecting.as_mut().poll(cx) {
+                    return Poll::Ready(Ok(result));
+                }
+                slot.enrol(cx);
+                if core.timeline.is_over() {
+                    self.unfinished(core.timeline.over_since().saturating_sub(called));
+                    return Poll::Ready(Err(Unconnected::Over));
+                }
+                if core.take_expired(self.id) {
+                    return Poll::Ready(Ok(Err(ConnectError::overdue(peer))));
+                }
+                Poll::Pending
+            })
+            .await?
+        };
+        slot.deadline.clear();
+        result.map_err(|error| {
+            let failure = Failure::from(&error);
+            if matches!(failure, Failure::ConnectTimeout | Failure::ConnectBacklog) {
+                self.unfinished(monotonic_ns().saturating_sub(called));
+            }
+            Unconnected::Failed(failure)
+        })
+    }
+
+    /// Counts a connect that was given up after `waited` nanoseconds, and might have succeeded later.
+    #[cold]
+    fn unfinished(&self, waited: u64) {
+        let clocks = &mut self.core.counters.tally.borrow_mut().clocks;
+        if self.origin.dialer.uses_tls() {
+            // It is not known whether the socket or the handshake took so long.
+            clocks.connect.record_censored(0);
+            clocks.tls.record_censored(0);
+        } else {
+            clocks.connect.record_censored(waited);
+        }
+    }
+
+    fn count_connection(&self, connected: &Connected) {
+        let first = &self.core.first;
+        if let Stream::Tls(session) = &connected.stream
+            && first.tls.get().is_none()
+            && let (Some(protocol), Some(cipher)) = (session.version(), session.cipher_suite())
+        {
+            // rustls's names, in OpenSSL's spelling: TLSv1_3, TLS13_AES_256_GCM_SHA384.
+            let (protocol, cipher) = (protocol.replace('_', "."), cipher.replace("TLS13_", "TLS_"));
+            let _ = first.tls.set(TlsRecord { protocol, cipher });
+        }
+        let mut tally = self.core.counters.tally.borrow_mut();
+        tally.opened += 1;
+        tally.clocks.connect.record(connected.connect.as_nanos() as u64);
+        if let Some(tls) = connected.tls {
+            tally.clocks.tls.record(tls.as_nanos() as u64);
+        }
+    }
+
+    /// Reads and discards what the server sends until it closes the connection, or the run is over.
+    async fn read_until_closed(&self, mut stream: Stream) {
+        poll_fn(|cx| {
+            self.core.slots[self.id].enrol(cx);
+            if self.core.timeline.is_over() {
+                return Poll::Ready(());
+            }
+            loop {
+                let mut scratch = Scratch::take();
+                let mut buffer = ReadBuf::new(&mut scratch);
+                match ready!(Pin::new(&mut stream).poll_read(cx, &mut buffer)) {
+                    Ok(()) if !buffer.filled().is_empty() => {}
+                    _ => return Poll::Ready(()),
+                }
+            }
+        })
+        .await;
     }
 }

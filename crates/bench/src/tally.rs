@@ -5,25 +5,25 @@ use oroshi_stats::{Latency, Sketch, WindowCount};
 use crate::failure::{Failure, FailureCounts};
 use crate::unreadable::Unreadable;
 
-/// The six clocks that run on a request, each a histogram in nanoseconds.
+/// Histograms of the six times of a request, in nanoseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Clocks {
-    /// First byte handed to the kernel until the answer's last byte was read.
+    /// From handing the first byte to the kernel to reading the last byte of the response.
     pub service: Latency,
-    /// From when the request was due until the answer's last byte was read.
+    /// From when the request was due to reading the last byte of the response.
     pub response: Latency,
-    /// How long a request that was due, with a connection free to carry it, waited for the generator. Open loop only.
+    /// How long a due request with a free connection waited for the generator. Open loop only.
     pub lateness: Latency,
     /// Until the socket was connected.
     pub connect: Latency,
     /// TLS handshake after that.
     pub tls: Latency,
-    /// First byte handed to the kernel until the answer's first byte was read.
+    /// From handing the first byte to the kernel to reading the first byte of the response.
     pub first_byte: Latency,
 }
 
 impl Clocks {
-    /// Adds another core's.
+    /// Adds the values of another core.
     pub fn merge(&mut self, other: &Self) {
         self.service.merge(&other.service);
         self.response.merge(&other.response);
@@ -36,66 +36,66 @@ impl Clocks {
 
 /// Counts and clocks of the measured part of a run.
 ///
-/// Every request that was due is in exactly one of four places: `started = completed + failed + cut_off + unsent`.
+/// Every due request ends in exactly one way: `started = completed + failed + cut_off + unsent`.
 #[derive(Clone, Debug)]
 pub struct Tally {
     /// Requests that were due in the measured part.
     pub started: u64,
-    /// Those with a whole answer, whatever its status.
+    /// Requests with a whole response, whatever its status.
     pub completed: u64,
-    /// Those that failed without a whole answer.
+    /// Requests that failed without a whole response.
     pub failed: u64,
-    /// Those on the wire, unanswered, when the run ended.
+    /// Requests on the wire when the run ended.
     pub cut_off: u64,
-    /// Those that were due and never sent, because no connection was free (open loop).
+    /// Requests that were due and never sent, because no connection was free (open loop).
     pub unsent: u64,
-    /// Answers that came within the measured part, also to requests of the warm-up.
+    /// Responses within the measured part, also to requests of the warm-up.
     pub answered: u64,
-    /// Requests by the share of each one's time that lies in the measured part: what throughput is made of.
+    /// Requests by the share of each one's time that lies in the measured part; throughput is computed from it.
     pub window: WindowCount,
     /// Arrivals that found every connection busy and waited for one (open loop).
     pub waited: u64,
-    /// Failures by name. Besides requests it counts attempts to connect, so its sum can exceed `failed`.
+    /// Failures by name, of requests and of attempts to connect: the sum can exceed `failed`.
     pub failures: FailureCounts,
     /// Answers by status, 0 to 999.
     pub statuses: Box<[u64]>,
-    /// Bytes read, heads included, TLS records not.
+    /// Bytes read, including heads, without TLS records.
     pub bytes_read: u64,
-    /// Bytes written, the same way.
+    /// Bytes written, including heads, without TLS records.
     pub bytes_written: u64,
     /// Connections opened.
     pub opened: u64,
-    /// Connections that ended because the server closed them, as it may, between requests.
+    /// Connections that the server closed between requests, as it may.
     pub closed_by_server: u64,
     /// The clocks.
     pub clocks: Clocks,
-    /// What the answers were like.
+    /// Properties of the responses.
     pub answers: AnswerCounts,
-    /// Per request, when the plan wants it: connecting and the whole.
+    /// Connect time and total time of each request, when the plan wants them.
     pub connection_times: Option<Box<ConnectionTimes>>,
-    /// How late the core's own timer fired: what a busy core adds to every figure.
+    /// How late the core's timer fired: a busy core adds this to every time.
     pub lag: Latency,
-    /// What the failures called `parse` were.
+    /// Details of the failures called `parse`.
     pub unreadable: Unreadable,
 }
 
-/// What whole answers were like.
+/// Properties of whole responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AnswerCounts {
-    /// Bytes of their bodies, chunks put together.
+    /// Bytes of the bodies, with their chunks put together.
     pub body_bytes: u64,
-    /// Those whose body is not as long as that of the run's first answer.
+    /// Responses whose body is not as long as that of the run's first.
     pub other_lengths: u64,
-    /// Those after which the server leaves the connection open.
+    /// Responses after which the server leaves the connection open.
     pub kept: u64,
 }
 
-/// Times that only a request has, not a connection: what `ab` shows. In nanoseconds, one of each per completed request.
+/// Times per completed request, as `ab` shows them, in nanoseconds.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectionTimes {
-    /// Connecting, TLS handshake included, for the first request of a connection; 0 for those after it.
+    /// Connect time, TLS handshake included, for the first request of a connection; 0 for later ones.
     pub connect: Latency,
-    /// That and the service time.
+    /// Connect time and service time together.
     pub total: Latency,
 }
 
@@ -126,7 +126,7 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// Adds another core's. Windows stay apart: each core has its own length.
+    /// Adds the values of another core, except `window`: each core has a measured part of its own length.
     pub fn merge(&mut self, other: &Self) {
         self.started += other.started;
         self.completed += other.completed;
@@ -156,27 +156,27 @@ impl Tally {
         self.unreadable.merge(&other.unreadable);
     }
 
-    /// A failure of a request: it ends there.
+    /// Counts the failure of a request.
     pub(crate) fn fail(&mut self, failure: Failure) {
         self.failed += 1;
         self.failures.add(failure);
     }
 }
 
-/// What happened on one core since it last said so: the material of the live line and of the time series.
+/// What one core counted since its last report: for the live line and the time series.
 #[derive(Clone, Debug)]
 pub(crate) struct Interval {
     pub(crate) requests: u64,
     pub(crate) errors: u64,
     pub(crate) bytes: u64,
     pub(crate) service: Sketch,
-    /// Full histograms of service and response time, when a log of them is wanted.
+    /// Full histograms of service and response time, when the plan wants a log of them.
     pub(crate) full: Option<Box<(Latency, Latency)>>,
-    /// Every completed request of the measured part, when they are wanted one by one.
+    /// Every completed request of the measured part, when the plan wants each.
     pub(crate) each: Vec<Times>,
 }
 
-/// One completed request: when, on the monotonic clock, it began, and how long its parts took; nanoseconds.
+/// The times of one completed request: its begin on the monotonic clock, and the lengths of its parts; nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Times {
     pub(crate) began: u64,

@@ -1,13 +1,13 @@
-//! Answers that are no HTTP/1.1: the rule that each broke, what its sender seems to speak, and how it began.
+//! Responses that are no HTTP/1.1: the broken rule, the protocol that the sender seems to speak, and the first bytes.
 
 use oroshi_http1::{DecodeError, Limits};
 
 use crate::record::ParseRecord;
 
-/// Bytes of an answer that are kept, of the first one that broke each rule.
+/// Bytes kept of the first response that broke each rule.
 const SHOWN: usize = 64;
 
-/// Counts of unreadable answers by the rule that they broke. There are some fifty rules.
+/// Counts of unreadable responses by broken rule. There are some fifty rules.
 #[derive(Clone, Debug, Default)]
 pub struct Unreadable(Vec<Kind>);
 
@@ -20,7 +20,8 @@ struct Kind {
 }
 
 impl Unreadable {
-    /// Counts `count` requests that failed as `bytes` broke a rule. `bytes` begin with the message, or the part of it, that did.
+    /// Counts `count` requests that failed because `bytes` broke a rule. `bytes` begin with the offending message or
+    /// part.
     #[cold]
     pub(crate) fn add(&mut self, error: DecodeError, limits: &Limits, bytes: &[u8], count: u64) {
         match self.0.iter_mut().find(|kind| kind.error == error) {
@@ -31,7 +32,7 @@ impl Unreadable {
         }
     }
 
-    /// Adds another core's.
+    /// Adds the values of another core.
     pub(crate) fn merge(&mut self, other: &Self) {
         for theirs in &other.0 {
             match self.0.iter_mut().find(|kind| kind.error == theirs.error) {
@@ -41,7 +42,7 @@ impl Unreadable {
         }
     }
 
-    /// For a report, the most frequent first.
+    /// Returns the counts for a report, the most frequent first.
     pub(crate) fn records(&self) -> Vec<ParseRecord> {
         let record = |kind: &Kind| ParseRecord {
             rule: kind.error.name().to_owned(),
@@ -55,7 +56,7 @@ impl Unreadable {
     }
 }
 
-/// The rule in words, with the limit where it is one, and what the sender seems to speak.
+/// Returns the rule in words, with its limit if it has one, and the protocol that the sender seems to speak.
 pub(crate) fn explained(error: DecodeError, limits: &Limits, bytes: &[u8]) -> String {
     let rule = match error {
         DecodeError::HeadTooLarge => format!("the head is larger than {} bytes", limits.head_bytes),
@@ -73,7 +74,7 @@ pub(crate) fn explained(error: DecodeError, limits: &Limits, bytes: &[u8]) -> St
     }
 }
 
-/// What servers of other protocols say first.
+/// Recognises the first bytes of servers of other protocols.
 fn speaks(bytes: &[u8]) -> Option<&'static str> {
     let begins = |with: &[u8]| bytes.starts_with(with);
     match bytes {
@@ -92,13 +93,13 @@ fn speaks(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// The first bytes, escaped. A cookie may be a secret: what follows its name is left out.
+/// Returns the first bytes, escaped and without the value of a cookie, which may be a secret.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     let mut end = bytes.len().min(SHOWN);
     let cookie = b"set-cookie";
     if let Some(at) = bytes[..end].windows(cookie.len()).position(|window| window.eq_ignore_ascii_case(cookie)) {
         let behind = at + cookie.len();
-        // With the colon, where that follows at once: what is unreadable may be just this.
+        // Keep the colon that follows: its absence may be what is wrong.
         end = behind + usize::from(bytes.get(behind) == Some(&b':'));
     }
     let more = if end < bytes.len() { "..." } else { "" };

@@ -1,35 +1,32 @@
-//! The server's side of a benchmark: the CPU time, memory and context switches of its processes over a run.
+//! The server's side of a run: CPU time, memory and context switches of its processes.
 //!
-//! It knows `/proc`. It does not know HTTP or the run: who calls it decides when the measured part begins and ends. All
-//! of it is synchronous and reads files that the kernel makes up on the spot: a `sample` takes a tenth of a millisecond
-//! where a hundred processes run, and some ten microseconds more for each watched one, so it belongs on a thread that
-//! sends no requests.
+//! It knows `/proc`, and neither HTTP nor the run: the caller decides when the measured part begins and ends. All calls
+//! are synchronous. A `sample` takes a tenth of a millisecond where a hundred processes run, and some ten microseconds
+//! for each watched one, so it belongs on a thread that sends no requests.
 //!
-//! Read in this order: this file, what is offered; `find`, from an address to processes; `family`, the book-keeping
-//! over processes that come and go; `process`, what is read of one of them; `samples`, how it went over time.
+//! Read in this order: this file, the interface; `find`, from an address to processes; `family`, the accounts of
+//! processes that come and go; `process`, the state of one of them; `samples`, the usage over time.
 //!
 //! # What the figures are
 //!
-//! - CPU time of a process is that of its own CPU clock (clock_getcpuclockid(3)): nanoseconds, threads that ended
-//!   included. Of a thread that is running at that very moment it is up to one scheduler tick (1 to 10 ms) old: over a
-//!   short run of a server that never waits, this is what its CPU time can be off by, per thread and end of the run.
-//!   Where there is no such clock it is `/proc/PID/stat`, in clock ticks (10 ms), cut off and not rounded.
-//!   [`Precision`] says which.
-//! - The division into user and system time is always the one of `/proc/PID/stat`. On most kernels it is sampled (once
-//!   per tick it is noted which of the two was going on), so it is good over seconds and not over milliseconds.
-//! - Processes that end are counted by what their parent collects from them (`cutime`, `cstime`), in ticks: their whole
-//!   life, of which what they used before the run is taken off. A parent that ignores SIGCHLD, or ended first, collects nothing;
-//!   then what was last seen of the child is counted, which is less than it used.
-//! - Context switches are those of the threads that are there at the end: the kernel tells nobody those of threads that
-//!   ended.
-//! - Resident memory (RSS) counts a page that processes share once for each of them; PSS does not, but needs the right
-//!   to trace the processes.
+//! - CPU time of a process comes from its CPU clock (clock_getcpuclockid(3)), in nanoseconds, including threads that
+//!   ended. For a running thread it is up to one scheduler tick (1 to 10 ms) old: CPU time can be off by one tick per
+//!   busy thread and end of the run. Without such a clock it comes from `/proc/PID/stat`, in clock ticks (10 ms), cut
+//!   off and not rounded. [`Precision`] says which.
+//! - User and system time always come from `/proc/PID/stat`. Most kernels sample them once per tick, so they are good
+//!   over seconds and not over milliseconds.
+//! - Processes that end count by the CPU time that their parent collects (`cutime`, `cstime`), in ticks, less their CPU
+//!   time before the run. A parent that ignores SIGCHLD, or ended first, collects nothing; then the CPU time last seen
+//!   counts, which is less than the child used.
+//! - Context switches are those of the threads that exist at the end: the kernel keeps none of ended threads.
+//! - Resident memory (RSS) counts a shared page once per process. PSS does not, but needs the right to trace the
+//!   processes.
 //!
 //! # Races
 //!
-//! Processes fork and exit while they are being read, and nothing stops them. What is gone is skipped. Parents are read
-//! before their children: a child that its parent collects in between is then missing from a sum, never in it twice.
-//! A process that is born and ends between two samples is known by its parent's account only.
+//! Processes fork and exit while they are being read. Ended ones are skipped. Parents are read before their children: a
+//! child that its parent collects in between is missing from a sum, never in it twice. Of a process that is born and
+//! ends between two samples, only its parent's account is known.
 
 mod family;
 mod find;
@@ -55,8 +52,9 @@ pub use find::NotFound;
 /// How many processes [`ServerUsage::processes`] lists at most.
 const LISTED: usize = 32;
 
-/// Watches the processes of a server, with their descendants, on this machine. Our own process is never among them, nor
-/// are its descendants, unless they hold the server's socket.
+/// Watches the processes of a server on this machine, with their descendants.
+///
+/// Our own process is never among them, nor are its descendants, unless they hold the server's socket.
 #[derive(Debug)]
 pub struct Watch {
     found_by: FoundBy,
@@ -65,7 +63,7 @@ pub struct Watch {
     samples: Samples,
 }
 
-/// The CPU clocks of processes at the two ends of the measured part, read there and then.
+/// The CPU clocks of processes, read at the two ends of the measured part.
 #[derive(Clone, Debug, Default)]
 pub struct Clocks {
     /// How far apart the ends are.
@@ -88,7 +86,7 @@ pub enum FoundBy {
     Pid,
 }
 
-/// What the CPU times of a [`ServerUsage`] are made of.
+/// The source of the CPU times of a [`ServerUsage`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Precision {
@@ -98,16 +96,16 @@ pub enum Precision {
     Ticks,
 }
 
-/// What the server's processes used in the measured part. Seconds are of CPU time, shares are of one CPU unless said.
+/// What the server's processes used in the measured part. Seconds are CPU time; shares are of one CPU unless noted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServerUsage {
     /// How they were found.
     pub found_by: FoundBy,
-    /// Those that were there at the end, the busiest first; at most 32 of them.
+    /// Processes that existed at the end, the busiest first; at most 32.
     pub processes: Vec<ProcessUsage>,
-    /// How many were there at the end.
+    /// Number of processes at the end.
     pub process_count: usize,
-    /// How many were seen that ended before.
+    /// Number of processes that were seen and ended before.
     pub exited: u64,
     /// CPU time of all of them together.
     #[serde(rename = "cpu_s")]
@@ -118,7 +116,7 @@ pub struct ServerUsage {
     /// Time in the kernel, by its sampling.
     #[serde(rename = "system_s")]
     pub system_seconds: f64,
-    /// What `cpu_seconds` is made of; the worst of all processes.
+    /// The source of `cpu_seconds`; the coarsest of all processes.
     pub precision: Precision,
     /// The busiest process's share of one CPU; with several threads it can exceed 1.
     pub busiest_process: f64,
@@ -132,22 +130,22 @@ pub struct ServerUsage {
     pub of_allowed_cpus: f64,
     /// Resident memory of all processes when the measured part began, bytes; shared pages count for each.
     pub rss_begin_bytes: u64,
-    /// The most that was seen in a sample.
+    /// The most resident memory of any sample, bytes.
     pub rss_peak_bytes: u64,
-    /// At the end.
+    /// Resident memory at the end, bytes.
     pub rss_end_bytes: u64,
-    /// At the end, with shared pages divided among those who share them; `None` without the right to know.
+    /// The same with shared pages divided among the processes; `None` without the right to read it.
     pub pss_end_bytes: Option<u64>,
     /// Times that a thread gave up its CPU to wait for something.
     pub voluntary_switches: u64,
     /// Times that a thread had its CPU taken away.
     pub involuntary_switches: u64,
-    /// How it went over time; at most 120. None in records before 1.1.
+    /// Usage over time, at most 120 samples; empty in records before 1.1.
     #[serde(default)]
     pub samples: Vec<ServerSample>,
 }
 
-/// All of a server's processes over an interval: from the sample before, or the start of the measured part, until this one.
+/// A server's processes over an interval: from the last sample, or the start of the measured part, to this one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServerSample {
     /// When the interval ended, seconds since the measured part began.
@@ -165,33 +163,33 @@ pub struct ProcessUsage {
     pub pid: u32,
     /// Its parent.
     pub parent: u32,
-    /// Its name: the first 15 bytes of its program's, unless it chose another.
+    /// The first 15 bytes of its program's name, unless it chose another.
     pub name: String,
     /// Threads at the end.
     pub threads: usize,
     /// CPU time, without that of its children.
     #[serde(rename = "cpu_s")]
     pub cpu_seconds: f64,
-    /// What that is made of.
+    /// The source of `cpu_seconds`.
     pub precision: Precision,
     /// Resident memory at the end, bytes.
     pub rss_bytes: u64,
 }
 
 impl ServerUsage {
-    /// CPU microseconds per request; `None` without requests.
+    /// Returns CPU microseconds per request; `None` without requests.
     pub fn cpu_us_per_request(&self, requests: u64) -> Option<f64> {
         self.cpu_us_each(requests as f64)
     }
 
-    /// The same, where those that lie across an edge of the measured part count in part.
+    /// The same for a number of requests with fractions: those across an edge of the measured part count in part.
     pub fn cpu_us_each(&self, requests: f64) -> Option<f64> {
         (requests > 0.0).then(|| self.cpu_seconds * 1e6 / requests)
     }
 }
 
 impl Watch {
-    /// The processes that hold the socket which accepts connections to this address.
+    /// Watches the processes that hold the socket which accepts connections to this address.
     ///
     /// # Errors
     ///
@@ -200,8 +198,9 @@ impl Watch {
         Ok(Self::of(FoundBy::TcpListener, find::tcp(address)?))
     }
 
-    /// The processes that hold the listening socket of this name. Where they cannot be told, the process that opened
-    /// it: `peer`, which a connected socket knows (SO_PEERCRED).
+    /// Watches the processes that hold the listening socket of this name.
+    ///
+    /// If they are unknown, watches `peer`: the process that opened the socket, from SO_PEERCRED of a connection.
     ///
     /// # Errors
     ///
@@ -215,7 +214,7 @@ impl Watch {
         }
     }
 
-    /// This process.
+    /// Watches this process.
     ///
     /// # Errors
     ///
@@ -224,8 +223,7 @@ impl Watch {
         Ok(Self::of(FoundBy::Pid, find::pid(pid)?))
     }
 
-    /// The measured part begins now: what was used until now does not count. A second call begins again, as after a
-    /// warm-up.
+    /// Begins the measured part: earlier usage does not count. A second call begins again, as after a warm-up.
     pub fn begin(&mut self) {
         self.family.begin();
         let now = self.family.rss_bytes();
@@ -233,8 +231,8 @@ impl Watch {
         self.samples = Samples::default();
     }
 
-    /// Looks for new processes, keeps account of those that ended, and notes the CPU time used and the memory in use by now,
-    /// `elapsed` after [`begin`](Self::begin). To be called about once a second, or some times more.
+    /// Takes a sample `elapsed` after [`begin`](Self::begin): new and ended processes, CPU time, memory. To be called
+    /// about once a second, or a little more often.
     pub fn sample(&mut self, elapsed: Duration) {
         self.family.refresh();
         let rss = self.family.rss_bytes();
@@ -242,16 +240,15 @@ impl Watch {
         self.samples.add(elapsed, self.family.cpu_seconds(), rss);
     }
 
-    /// The processes that are watched now.
+    /// Returns the watched processes.
     pub fn pids(&self) -> Vec<u32> {
         self.family.members().iter().map(Member::pid).collect()
     }
 
-    /// What was used since [`begin`](Self::begin), which was `elapsed` ago. `None` when no watched process is left:
-    /// what the last of them used is then not known.
+    /// Returns the usage since [`begin`](Self::begin), which was `elapsed` ago. `None` if no watched process is left:
+    /// the usage of the last one is not known then.
     ///
-    /// Who has `clocks` of the measured part's own moments gets the CPU time between those: a thread that is only to look on
-    /// may be kept waiting by others, at both ends.
+    /// With `clocks`, CPU time is between their two readings: the calling thread may be late at both ends.
     pub fn finish(&mut self, elapsed: Duration, clocks: &Clocks) -> Option<ServerUsage> {
         self.family.refresh();
         let cpu_until_now = self.family.cpu_seconds();

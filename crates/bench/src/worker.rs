@@ -1,113 +1,35 @@
 //! One core's part in a run: it opens its connections, keeps the time, and hands over what it counted.
 
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Barrier, OnceLock};
 use std::time::Duration;
 
-use oroshi_http1::Limits;
 use oroshi_net::clock::{cpu_ns_of, thread_cpu_ns};
-use oroshi_net::{Connector, Peer, Timer, monotonic_ns};
+use oroshi_net::{Timer, monotonic_ns};
 use oroshi_stats::window::patience;
 
-use crate::answer::First;
-use crate::arrivals::Arrivals;
-use crate::check::Check;
-use crate::core::{Core, OriginState, Phase, Rules, Source};
-use crate::ending::Place;
-use crate::hope::Hope;
-use crate::plan::{Load, Plan, shares};
+use crate::core::{Core, OriginState, Source};
+use crate::dialer::Dialer;
+use crate::ending::ServerState;
+use crate::error::RunError;
+use crate::plan::{Load, shares};
 use crate::request::Request;
-use crate::run::RunError;
+use crate::rules::Rules;
 use crate::script::ScriptError;
 use crate::scripting::Scripting;
+use crate::shared::{Outcome, Outcomes, Report, Shared, TICK, nanos};
+use crate::silence::Silence;
 use crate::slot::{fill_slot, hold};
 use crate::tally::{Interval, Tally};
 
-/// How often a core reports, and the width of the finest time series.
-pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// Connections that are being opened at once before the start: fewer than any usual backlog, so that no SYN is dropped.
 const OPENING: usize = 64;
-/// Shortest time without a sign of a server after which a run of a fixed number of requests gives up.
+/// Shortest time without contact to a server after which a run of a fixed number of requests gives up.
 const MIN_PATIENCE: Duration = Duration::from_secs(2);
 /// The dispatcher looks up at least this often, nanoseconds: a timetable's next arrival may be years away.
 const LONG_SLEEP: u64 = 1_000_000_000;
-
-/// What all workers of a run share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) plan: Plan,
-    /// Where each origin's name led.
-    pub(crate) peers: Vec<Vec<Peer>>,
-    /// Everybody's connections are open when all have met here.
-    pub(crate) ready: Barrier,
-    /// When the first request may be sent, on the monotonic clock.
-    pub(crate) start: OnceLock<u64>,
-    /// Workers that wait to meet the others.
-    pub(crate) prepared: AtomicUsize,
-    /// Set when the user wants the run to end.
-    pub(crate) stop: AtomicBool,
-    /// The server's processes, as far as they are known.
-    pub(crate) server: Vec<u32>,
-    /// What whichever core is first finds out.
-    pub(crate) first: Arc<First>,
-}
-
-impl Shared {
-    /// Waits for all workers; they agree on the moment to start.
-    pub(crate) fn meet(&self) -> u64 {
-        if self.ready.wait().is_leader() {
-            self.start.set(monotonic_ns()).expect("one leader");
-        }
-        self.ready.wait();
-        *self.start.get().expect("set by the leader")
-    }
-}
-
-/// What a worker tells while it runs.
-#[derive(Debug)]
-pub(crate) struct Report {
-    /// When the interval ended, nanoseconds of the monotonic clock, and its length.
-    pub(crate) until: u64,
-    pub(crate) length: u64,
-    pub(crate) worker: usize,
-    pub(crate) interval: Interval,
-    pub(crate) alive: usize,
-    /// Whether the interval lies in the measured part.
-    pub(crate) measured: bool,
-    /// The worker's part is over.
-    pub(crate) last: bool,
-    /// What came after that: answers to requests that were on their way then.
-    pub(crate) late: bool,
-    /// In the last one: the CPU clocks of the server's processes when the worker's measured part began, and now. Only here is it
-    /// known to the microsecond when that is, and a process's clock takes a fifth of one to read.
-    pub(crate) server: Vec<(u32, u64, u64)>,
-}
-
-/// What a worker has at the end.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) tally: Tally,
-    /// Length of the measured part on this core, nanoseconds.
-    pub(crate) elapsed: u64,
-    /// CPU time of this thread over the measured part, nanoseconds.
-    pub(crate) cpu: u64,
-    /// When it ended, nanoseconds of the monotonic clock.
-    pub(crate) until: u64,
-    /// Held connections up when the run ended.
-    pub(crate) held: usize,
-    /// What is known of each server.
-    pub(crate) places: Vec<Place>,
-    pub(crate) stopped_early: bool,
-    /// It ended early because it heard nothing for too long.
-    pub(crate) gave_up: bool,
-    /// A script's first request: its first line, and its length in bytes.
-    pub(crate) first_request: Option<(String, usize)>,
-}
-
-/// Where workers put what they have at the end: before a script's part of one is asked for its values.
-pub(crate) type Outcomes = Sender<(usize, Result<Outcome, RunError>)>;
 
 /// Carries out worker `index`'s share.
 pub(crate) async fn work(shared: Arc<Shared>, index: usize, reports: Sender<Report>, outcomes: Outcomes) {
@@ -119,9 +41,9 @@ pub(crate) async fn work(shared: Arc<Shared>, index: usize, reports: Sender<Repo
         Ok(prepared) => prepared,
         Err(error) => {
             // The others wait for this one, and then need not go on.
-            shared.stop.store(true, Ordering::Relaxed);
+            shared.stop();
             let _ = outcomes.send((index, Err(error)));
-            // Told after that: what it makes of the others is this one's doing. They may be waiting for their turn behind it.
+            // Interrupted after the error is sent: others then fail because of this one. They may wait for their turn.
             if let Some(script) = &shared.plan.script {
                 script.interrupt();
             }
@@ -150,13 +72,12 @@ async fn carry_out(
 ) -> Result<Outcome, RunError> {
     share.open_connections(shared).await;
     shared.prepared.fetch_add(1, Ordering::Relaxed);
-    // Blocking the thread is right: nothing is to happen before everybody is here.
+    // Blocks the thread, because nothing is to happen before all workers are here.
     let start = shared.meet();
     let core = Rc::clone(&share.core);
     let plan = &shared.plan;
     if !plan.warmup.is_zero() {
-        let phase = share.index as f64 / plan.threads as f64;
-        core.put_out_of_step(nanos(plan.warmup), phase);
+        core.stagger(nanos(plan.warmup), share.index as f64 / plan.threads as f64);
     }
     core.start(start);
     if let Some(script) = &core.script {
@@ -165,31 +86,32 @@ async fn carry_out(
     if core.rules.open {
         tokio::task::spawn_local(dispatch(Rc::clone(&core), dispatch_timer));
     }
-    let mut outcome = share.keep_time(shared, start, timer, reports).await;
-    while core.ended.get() < core.slots.len() {
-        core.progress.notified().await;
+    let mut outcome = Timekeeper::new(shared, &share, start, timer, reports).keep_time().await;
+    while core.activity.ended_slots() < core.slots.len() {
+        core.activity.changed.notified().await;
     }
     if let Some(error) = core.script.as_ref().and_then(Scripting::take_error) {
         return Err(RunError::Script(error));
     }
-    // Only now is it known what had no answer.
-    core.origins.iter().zip(&mut outcome.places).for_each(|(origin, place)| origin.conclude(place));
+    // Only now it is known which requests got no response.
+    core.origins.iter().zip(&mut outcome.servers).for_each(|(origin, server)| origin.complete(server));
     let first_request = core.script.as_ref().and_then(Scripting::first);
-    Ok(Outcome { tally: core.tally.take(), first_request, ..outcome })
+    Ok(Outcome { tally: core.counters.tally.take(), first_request, ..outcome })
 }
 
 /// Gives arrivals to free connections when they are due.
 async fn dispatch(core: Rc<Core>, mut timer: Timer) {
-    while core.phase.get() != Phase::Over {
+    let freed = &core.tickets.freed;
+    while !core.timeline.is_over() {
         match core.dispatch(monotonic_ns()) {
             // A slot that takes an arrival by itself only makes this wake up early.
             Some(due) => {
                 tokio::select! {
                     _ = timer.sleep_until(due.min(monotonic_ns() + LONG_SLEEP)) => {}
-                    () = core.freed.notified() => {}
+                    () = freed.notified() => {}
                 }
             }
-            None => core.freed.notified().await,
+            None => freed.notified().await,
         }
     }
 }
@@ -198,7 +120,7 @@ async fn dispatch(core: Rc<Core>, mut timer: Timer) {
 struct Share {
     core: Rc<Core>,
     index: usize,
-    /// The origin of each connection under load; then of each that is held.
+    /// The origin of each connection under load, and of each held one.
     slots: Vec<usize>,
     held: Vec<usize>,
     requests: Option<u64>,
@@ -207,57 +129,22 @@ struct Share {
 impl Share {
     fn new(shared: &Shared, index: usize) -> Result<Self, ScriptError> {
         let plan = &shared.plan;
-        let script = script_of(shared, index)?;
-        // Connections are dealt out like cards, so that each worker has its share of each origin.
-        let dealt = |total: usize, weights: &[usize]| -> Vec<usize> {
-            let counts = shares(total, weights);
-            let all = counts.iter().enumerate().flat_map(|(origin, &n)| std::iter::repeat_n(origin, n));
-            all.enumerate().filter(|(i, _)| i % plan.threads == index).map(|(_, origin)| origin).collect()
-        };
-        let weights: Vec<usize> = plan.origins.iter().map(|o| o.connections).collect();
-        let slots = dealt(plan.connections, &weights);
-        let held = dealt(plan.hold, &weights);
+        let (script, fixed) = script_of(shared, index)?.unzip();
+        let fixed = fixed.flatten();
+        let weights: Vec<usize> = plan.origins.iter().map(|origin| origin.connections).collect();
+        let slots = dealt(plan.connections, &weights, plan.threads, index);
+        let held = dealt(plan.hold, &weights, plan.threads, index);
         let (each, more) = (plan.connections / plan.threads, plan.connections % plan.threads);
         let per_worker: Vec<usize> = (0..plan.threads).map(|w| each + usize::from(w < more)).collect();
         debug_assert_eq!(per_worker[index], slots.len());
         let requests = plan.requests.map(|n| share_of(n, &per_worker, index));
-        let source = match &plan.load {
-            Load::Closed => Source::Closed,
-            Load::Open { stages, spacing, seed } => {
-                let part = slots.len() as f64 / plan.connections as f64;
-                let seed = seed.wrapping_add(index as u64);
-                let phase = index as f64 / plan.threads as f64;
-                Source::Open(Arrivals::stages(stages, part, *spacing, seed).phase(phase))
-            }
-        };
-        let fixed = script.as_ref().and_then(|(_, request)| request.as_ref());
-        let peer = script.as_ref().and_then(|(script, _)| script.terms.peer.as_ref());
-        let origins = plan
-            .origins
-            .iter()
-            .zip(&shared.peers)
-            .map(|(origin, peers)| {
-                let connector = Connector::new(plan.connector_options(origin));
-                let peers = peer.map_or_else(|| peers.clone(), |peer| vec![peer.clone()]);
-                let requests = fixed.map_or_else(|| origin.requests.clone(), |request| vec![request.clone()]);
-                OriginState::new(connector, peers, requests, index)
-            })
-            .collect();
+        let part = slots.len() as f64 / plan.connections as f64;
+        let arrivals = plan.load.arrivals(part, index as f64 / plan.threads as f64, index as u64);
+        let source = arrivals.map_or(Source::Closed, Source::Open);
+        let origins = origins(shared, index, script.as_ref(), fixed.as_ref());
         let connect_per_request = plan.connects_per_request() || fixed.is_some_and(|request| request.closes);
-        let rules = Rules {
-            timeout: nanos(plan.timeout),
-            pipeline: plan.pipeline,
-            per_connection: if connect_per_request { 1 } else { plan.requests_per_connection.unwrap_or(u64::MAX) },
-            connect_per_request,
-            checks: plan.checks.clone().into(),
-            status_checked: plan.checks.iter().any(|check| matches!(check, Check::Status(_))),
-            limits: Limits::default(),
-            interval_histograms: plan.interval_histograms,
-            connection_times: plan.connection_times,
-            each_request: plan.each_request,
-            open: plan.load != Load::Closed,
-        };
-        let script = script.map(|(script, _)| script);
+        let wanted = script.as_ref().and_then(|script| script.terms.responses);
+        let rules = Rules::new(plan, connect_per_request, wanted);
         let core = Core::new(rules, origins, slots.len() + held.len(), source, script, Arc::clone(&shared.first));
         Ok(Self { core, index, slots, held, requests })
     }
@@ -281,103 +168,149 @@ impl Share {
         self.wait_for_attempts(started, shared, give_up).await;
     }
 
-    /// Until `n` attempts were made, or the run is not wanted any more. The deadlines of the attempts themselves are not
-    /// swept yet; `give_up` is the same bound.
+    /// Waits until `n` attempts were made, the run is stopped, or `give_up` has come: no sweep enforces deadlines yet.
     async fn wait_for_attempts(&self, n: usize, shared: &Shared, give_up: tokio::time::Instant) {
-        while self.core.attempted.get() < n && !shared.stop.load(Ordering::Relaxed) {
+        let activity = &self.core.activity;
+        while activity.attempts() < n && !shared.is_stopped() {
             let look = give_up.min(tokio::time::Instant::now() + TICK);
-            let waited = tokio::time::timeout_at(look, self.core.progress.notified()).await;
+            let waited = tokio::time::timeout_at(look, activity.changed.notified()).await;
             if waited.is_err() && tokio::time::Instant::now() >= give_up {
                 return;
             }
         }
     }
 
-    /// From the start to the end: warm-up, measured part, ticks, deadlines.
-    async fn keep_time(&self, shared: &Shared, start: u64, mut timer: Timer, reports: &Sender<Report>) -> Outcome {
-        let (core, plan) = (&self.core, &shared.plan);
+    /// The state of each server when the measured part ends.
+    fn servers(&self, gave_up: bool) -> Vec<ServerState> {
+        let state = |origin: &OriginState| ServerState { alive: origin.alive.get(), gave_up, ..ServerState::default() };
+        let mut servers: Vec<ServerState> = self.core.origins.iter().map(state).collect();
+        self.slots.iter().for_each(|&origin| servers[origin].connections += 1);
+        servers
+    }
+}
+
+/// The origins of worker `index`: with the addresses and the fixed request of its script, where it has one.
+fn origins(shared: &Shared, index: usize, script: Option<&Scripting>, fixed: Option<&Request>) -> Vec<OriginState> {
+    let plan = &shared.plan;
+    let peer = script.and_then(|script| script.terms.peer.as_ref());
+    let origin = |(origin, peers): (&crate::plan::Origin, &Vec<_>)| {
+        let peers = peer.map_or_else(|| peers.clone(), |peer| vec![peer.clone()]);
+        let requests = fixed.map_or_else(|| origin.requests.clone(), |request| vec![request.clone()]);
+        OriginState::new(Dialer::new(plan, origin, peers, index), requests, index)
+    };
+    plan.origins.iter().zip(&shared.peers).map(origin).collect()
+}
+
+/// The origins of worker `index`'s connections, of `total`: dealt out like cards, so that each worker has its share of
+/// each.
+fn dealt(total: usize, weights: &[usize], threads: usize, index: usize) -> Vec<usize> {
+    let counts = shares(total, weights);
+    let all = counts.iter().enumerate().flat_map(|(origin, &n)| std::iter::repeat_n(origin, n));
+    all.enumerate().filter(|(i, _)| i % threads == index).map(|(_, origin)| origin).collect()
+}
+
+/// Keeps a worker's time, from the start to the end: warm-up, measured part, reports, deadlines.
+struct Timekeeper<'r> {
+    shared: &'r Shared,
+    share: &'r Share,
+    core: &'r Core,
+    reports: &'r Sender<Report>,
+    timer: Timer,
+    start: u64,
+    /// When the warm-up ends.
+    warm: u64,
+    /// The measured part, once it has begun.
+    measured: Option<Measured>,
+    /// When the last report ended.
+    reported: u64,
+    /// Time between two sweeps of the deadlines, nanoseconds, and when the next one is due.
+    sweep: u64,
+    next_sweep: u64,
+    /// A server that is gone or hangs may never respond to a number of requests; a duration ends by itself.
+    silence: Silence,
+}
+
+/// The measured part, while it lasts.
+struct Measured {
+    from: u64,
+    end: u64,
+    /// CPU time of the thread at its beginning, and of the server's processes.
+    cpu: u64,
+    server: Vec<Option<u64>>,
+}
+
+/// Why the measured part ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Its time is over, all requests are done, or the script wants no more.
+    Done,
+    /// The user ends it.
+    Stopped,
+    /// No server was heard of for too long.
+    GaveUp,
+}
+
+impl<'r> Timekeeper<'r> {
+    fn new(shared: &'r Shared, share: &'r Share, start: u64, timer: Timer, reports: &'r Sender<Report>) -> Self {
+        let plan = &shared.plan;
         let sweep = nanos(TICK).min(nanos(plan.timeout) / 4).max(1_000_000);
-        let warm = start + nanos(plan.warmup);
-        let mut measured: Option<Measured> = None;
-        let mut next_sweep = start + sweep;
-        let mut reported = start;
-        // A number of requests may never be reached with a server that is gone or hangs; a duration ends by itself.
-        let mut hope = Hope::default();
-        let patience = nanos(patience_with_servers(plan.timeout));
-        let mut gave_up = false;
-        let stopped_early = loop {
+        Self {
+            shared,
+            share,
+            core: &share.core,
+            reports,
+            timer,
+            start,
+            warm: start + nanos(plan.warmup),
+            measured: None,
+            reported: start,
+            sweep,
+            next_sweep: start + sweep,
+            silence: Silence::default(),
+        }
+    }
+
+    /// Keeps the time until the run is over. The outcome has no tally yet: slots may still count.
+    async fn keep_time(mut self) -> Outcome {
+        let core = self.core;
+        let end = loop {
             let now = monotonic_ns();
-            if measured.is_none() && now >= warm {
-                // Without a warm-up the connections opened so far belong to the run, and so does its first moment, in which the
-                // first request is due.
-                let from = if plan.warmup.is_zero() {
-                    start
-                } else {
-                    self.report(reports, reported, now, false);
-                    core.forget();
-                    now
-                };
-                let end = plan.duration.map_or(u64::MAX, |d| from + nanos(d));
-                core.measure(from, end, self.requests);
-                if let Some(script) = &core.script {
-                    script.begin(plan.duration.map(|_| end));
-                }
-                let server = shared.server.iter().map(|pid| cpu_ns_of(*pid)).collect();
-                measured = Some(Measured { from, end, cpu: thread_cpu_ns(), server });
-                reported = from;
+            if self.measured.is_none() && now >= self.warm {
+                self.begin_measuring(now);
             }
-            let end = measured.as_ref().map_or(u64::MAX, |m| m.end);
-            // Held connections end with the phase only: what has ended earlier is load, out of requests.
-            if now >= end || core.ended.get() >= self.slots.len() && measured.is_some() {
-                break false;
+            if let Some(end) = self.end(now) {
+                break end;
             }
-            if core.halted.get() {
-                break false;
-            }
-            if shared.stop.load(Ordering::Relaxed) {
-                break true;
-            }
-            gave_up = plan.duration.is_none()
-                && measured.is_some()
-                && hope.is_lost(now, core.last_sign(), core.is_waiting(now), patience);
-            if gave_up {
-                break true;
-            }
-            if now >= next_sweep {
-                core.tally.borrow_mut().lag.record(now - next_sweep);
-                next_sweep = now + sweep;
+            if now >= self.next_sweep {
+                core.counters.tally.borrow_mut().lag.record(now - self.next_sweep);
+                self.next_sweep = now + self.sweep;
             }
             let earliest = core.expire(now);
-            if now - reported >= nanos(TICK) {
-                self.report(reports, reported, now, measured.is_some());
-                reported = now;
+            if now - self.reported >= nanos(TICK) {
+                self.report(now, self.measured.is_some());
+                self.reported = now;
             }
-            let boundary = if measured.is_some() { end } else { warm };
-            let wake = next_sweep.min(earliest).min(boundary);
-            tokio::select! {
-                _ = timer.sleep_until(wake) => {}
-                () = core.progress.notified() => {}
-            }
+            let boundary = self.measured.as_ref().map_or(self.warm, |measured| measured.end);
+            self.sleep_until(self.next_sweep.min(earliest).min(boundary)).await;
         };
         let now = monotonic_ns();
         let cpu = thread_cpu_ns();
-        let measured = measured.unwrap_or_else(|| {
-            core.forget();
+        let measured = self.measured.take().unwrap_or_else(|| {
+            core.reset_tally();
             core.measure(now, now, Some(0));
             Measured { from: now, end: now, cpu, server: Vec::new() }
         });
         let both_ends = |(pid, before): (&u32, &Option<u64>)| Some((*pid, (*before)?, cpu_ns_of(*pid)?));
-        let server = shared.server.iter().zip(&measured.server).filter_map(both_ends).collect();
+        let server = self.shared.server.iter().zip(&measured.server).filter_map(both_ends).collect();
         if core.script.as_ref().is_some_and(Scripting::has_failed) {
-            shared.stop.store(true, Ordering::Relaxed);
+            self.shared.stop();
         }
-        let (places, held) = (self.places(gave_up), core.held.get());
-        self.send(reports, reported, now, measured.from < now, Some(server));
+        let (servers, held) = (self.share.servers(end == End::GaveUp), core.activity.held.get());
+        self.send(Report { server, last: true, ..self.report_until(now, measured.from < now) });
         core.close(now);
-        let halted = core.halted.get();
-        if !stopped_early && !halted {
-            self.await_answers(shared, now - measured.from, &mut timer).await;
-            self.send_late(reports);
+        if end == End::Done && !core.activity.is_halted() {
+            self.await_responses(now - measured.from).await;
+            self.report_late();
         }
         core.finish(monotonic_ns());
         Outcome {
@@ -386,92 +319,123 @@ impl Share {
             cpu: cpu - measured.cpu,
             until: now,
             held,
-            places,
-            stopped_early,
-            gave_up,
+            servers,
+            stopped_early: end != End::Done,
+            gave_up: end == End::GaveUp,
             first_request: None,
         }
     }
 
-    /// What is known of each server when the measured part ends.
-    fn places(&self, gave_up: bool) -> Vec<Place> {
-        let place = |origin: &OriginState| Place { alive: origin.alive.get(), gave_up, ..Place::default() };
-        let mut places: Vec<Place> = self.core.origins.iter().map(place).collect();
-        self.slots.iter().for_each(|&origin| places[origin].connections += 1);
-        places
+    fn begin_measuring(&mut self, now: u64) {
+        let (core, plan) = (self.core, &self.shared.plan);
+        // Without a warm-up, connections opened so far belong to the run, and so does its first moment, in which the
+        // first request is due.
+        let from = if plan.warmup.is_zero() {
+            self.start
+        } else {
+            self.report(now, false);
+            core.reset_tally();
+            now
+        };
+        let end = plan.duration.map_or(u64::MAX, |duration| from + nanos(duration));
+        core.measure(from, end, self.share.requests);
+        if let Some(script) = &core.script {
+            script.begin(plan.duration.map(|_| end));
+        }
+        let server = self.shared.server.iter().map(|pid| cpu_ns_of(*pid)).collect();
+        self.measured = Some(Measured { from, end, cpu: thread_cpu_ns(), server });
+        self.reported = from;
     }
 
-    /// Waits for what is on its way when the measured part of `length` nanoseconds is over, for as long as [`patience`](patience()) says.
-    async fn await_answers(&self, shared: &Shared, length: u64, timer: &mut Timer) {
-        let core = &self.core;
-        if core.under_way.get() == 0 {
+    /// Why the measured part ends at `now`, if it does.
+    fn end(&mut self, now: u64) -> Option<End> {
+        let (core, plan) = (self.core, &self.shared.plan);
+        let end = self.measured.as_ref().map_or(u64::MAX, |measured| measured.end);
+        // Held slots end with the run only: slots that ended earlier are load, out of requests.
+        let all_ended = self.measured.is_some() && core.activity.ended_slots() >= self.share.slots.len();
+        if now >= end || all_ended || core.activity.is_halted() {
+            return Some(End::Done);
+        }
+        if self.shared.is_stopped() {
+            return Some(End::Stopped);
+        }
+        let gave_up = plan.duration.is_none()
+            && self.measured.is_some()
+            && self.silence.is_too_long(
+                now,
+                core.last_contact(),
+                core.is_waiting(now),
+                nanos(patience_with_servers(plan.timeout)),
+            );
+        gave_up.then_some(End::GaveUp)
+    }
+
+    /// Waits for responses once the measured part of `length` nanoseconds is over, as long as [`patience`](patience())
+    /// says.
+    async fn await_responses(&mut self, length: u64) {
+        let core = self.core;
+        if core.activity.under_way() == 0 {
             return;
         }
         let now = monotonic_ns();
-        let longest = Some(core.tally.borrow().clocks.response.max()).filter(|longest| *longest > 0);
-        let until = now + patience(length, longest, nanos(shared.plan.timeout));
+        let longest = Some(core.counters.tally.borrow().clocks.response.max()).filter(|longest| *longest > 0);
+        let until = now + patience(length, longest, nanos(self.shared.plan.timeout));
         if let Some(script) = &core.script {
             script.begin(Some(until));
         }
-        while core.under_way.get() > 0 && !shared.stop.load(Ordering::Relaxed) && !core.halted.get() {
+        while core.activity.under_way() > 0 && !self.shared.is_stopped() && !core.activity.is_halted() {
             let now = monotonic_ns();
             if now >= until {
                 return;
             }
-            let wake = core.expire(now).min(now + nanos(TICK)).min(until);
-            tokio::select! {
-                _ = timer.sleep_until(wake) => {}
-                () = core.progress.notified() => {}
-            }
+            self.sleep_until(core.expire(now).min(now + nanos(TICK)).min(until)).await;
         }
     }
 
-    /// Requests that were answered after the end, for who wants each one or full histograms.
-    fn send_late(&self, reports: &Sender<Report>) {
-        let core = &self.core;
-        let interval = core.interval.replace(Interval::new(core.rules.interval_histograms));
-        if interval.each.is_empty() && interval.full.is_none() {
-            return;
+    /// Sleeps until `wake`, or until a slot has news.
+    async fn sleep_until(&mut self, wake: u64) {
+        tokio::select! {
+            _ = self.timer.sleep_until(wake) => {}
+            () = self.core.activity.changed.notified() => {}
         }
-        let (until, alive) = (monotonic_ns(), core.alive());
-        let report = Report {
+    }
+
+    fn report(&self, until: u64, measured: bool) {
+        self.send(self.report_until(until, measured));
+    }
+
+    /// Reports responses that came after the end, for observers of each request and for full histograms.
+    fn report_late(&self) {
+        let now = monotonic_ns();
+        let report = self.report_until(now, true);
+        if !report.interval.each.is_empty() || report.interval.full.is_some() {
+            self.send(Report { length: 0, late: true, ..report });
+        }
+    }
+
+    /// What was counted since the last report.
+    fn report_until(&self, until: u64, measured: bool) -> Report {
+        let core = self.core;
+        Report {
             until,
-            length: 0,
-            worker: self.index,
-            interval,
-            alive,
-            measured: true,
+            length: until - self.reported,
+            worker: self.share.index,
+            interval: core.counters.interval.replace(Interval::new(core.rules.interval_histograms)),
+            alive: core.alive(),
+            measured,
             last: false,
-            late: true,
+            late: false,
             server: Vec::new(),
-        };
-        let _ = reports.send(report);
+        }
     }
 
-    fn report(&self, reports: &Sender<Report>, from: u64, until: u64, measured: bool) {
-        self.send(reports, from, until, measured, None);
-    }
-
-    /// A report; the last one has the server's clocks.
-    fn send(
-        &self,
-        reports: &Sender<Report>,
-        from: u64,
-        until: u64,
-        measured: bool,
-        server: Option<Vec<(u32, u64, u64)>>,
-    ) {
-        let core = &self.core;
-        let interval = core.interval.replace(Interval::new(core.rules.interval_histograms));
-        let alive = core.alive();
-        let (length, worker, last) = (until - from, self.index, server.is_some());
-        let server = server.unwrap_or_default();
+    fn send(&self, report: Report) {
         // Nobody listens any more only when the run is being given up.
-        let _ = reports.send(Report { until, length, worker, interval, alive, measured, last, late: false, server });
+        let _ = self.reports.send(report);
     }
 }
 
-/// Brings up core `index`'s part of the script, with the one request that it always sends, if there is only one.
+/// Brings up worker `index`'s part of the script, with its request if it always sends the same one.
 fn script_of(shared: &Shared, index: usize) -> Result<Option<(Scripting, Option<Request>)>, ScriptError> {
     let plan = &shared.plan;
     let Some(script) = &plan.script else { return Ok(None) };
@@ -488,7 +452,8 @@ fn script_of(shared: &Shared, index: usize) -> Result<Option<(Scripting, Option<
     if script.makes_requests() && plan.pipeline > 1 {
         return refuse(
             "request",
-            "request() itself says how many requests go out at once, by returning them one after the other: leave out --pipeline",
+            "request() itself says how many requests go out at once, by returning them one after the other: leave out \
+             --pipeline",
         );
     }
     let Some(bytes) = script.terms.request.clone() else { return Ok(Some((script, None))) };
@@ -497,18 +462,9 @@ fn script_of(shared: &Shared, index: usize) -> Result<Option<(Scripting, Option<
     Ok(Some((script, Some(request))))
 }
 
-/// How long a run of a fixed number of requests waits for a sign of a server.
+/// How long a run of a fixed number of requests waits for contact to a server.
 pub(crate) fn patience_with_servers(timeout: Duration) -> Duration {
     timeout.saturating_mul(2).max(MIN_PATIENCE)
-}
-
-/// The measured part, while it lasts.
-struct Measured {
-    from: u64,
-    end: u64,
-    /// The thread's CPU time at its beginning, and that of the server's processes.
-    cpu: u64,
-    server: Vec<Option<u64>>,
 }
 
 /// This worker's part of `n` requests, in proportion to its connections; the parts add up to `n`.
@@ -516,10 +472,6 @@ fn share_of(n: u64, connections: &[usize], index: usize) -> u64 {
     let total: u128 = connections.iter().map(|&c| c as u128).sum();
     let upto = |i: usize| u128::from(n) * connections[..i].iter().map(|&c| c as u128).sum::<u128>() / total;
     (upto(index + 1) - upto(index)) as u64
-}
-
-fn nanos(duration: Duration) -> u64 {
-    duration.as_nanos().try_into().unwrap_or(u64::MAX / 4)
 }
 
 #[cfg(test)]

@@ -152,7 +152,7 @@ const HEAD_BYTES: u64 = 64 * 1024;
 const GENERATOR: &str = "<meta name=\"generator\" content=\"oroshi ";
 
 /// Reads a run of subscriptions, if the file holds one.
-fn subscriptions(path: &Path) -> Result<Option<oroshi_bench::subscribe::Record>, Error> {
+fn subscriptions(path: &Path) -> Result<Option<oroshi_bench::push::Record>, Error> {
     saved::parse_subscriptions(&text(path)?).map_err(|what| Error::Content { path: path.to_owned(), what })
 }
 

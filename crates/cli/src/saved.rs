@@ -65,8 +65,8 @@ pub(crate) fn parse(text: &str) -> Result<Saved, String> {
 ///
 /// # Errors
 /// If this version cannot read it, in words.
-pub(crate) fn parse_subscriptions(text: &str) -> Result<Option<oroshi_bench::subscribe::Record>, String> {
-    let ours = oroshi_bench::subscribe::record::SCHEMA;
+pub(crate) fn parse_subscriptions(text: &str) -> Result<Option<oroshi_bench::push::Record>, String> {
+    let ours = oroshi_bench::push::record::SCHEMA;
     let Ok((value, text)) = value(text) else { return Ok(None) };
     let Some(schema) = value["schema"].as_str() else { return Ok(None) };
     let major = |schema: &str| schema.split('.').next().map(str::to_owned);

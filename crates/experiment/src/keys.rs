@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use oroshi_bench::{Draft, subscribe};
+use oroshi_bench::{Draft, push};
 use oroshi_config::{Field, Table};
 use oroshi_lab::template::Values;
 use oroshi_net::Endpoint;
@@ -56,7 +56,7 @@ pub struct Typed {
     /// The rate, if it is a share of what the slowest variant can do.
     pub share: Option<f64>,
     /// Subscriptions instead of requests, if they are asked for.
-    pub subscribe: Option<subscribe::Draft>,
+    pub subscribe: Option<push::Draft>,
 }
 
 /// Flags that say what an experiment says elsewhere.
@@ -121,14 +121,9 @@ pub(crate) fn check(draft: &Draft, urls: &[Endpoint], entries: &[&Entry<'_>], va
 }
 
 /// The same of a load of subscriptions.
-pub(crate) fn check_subscribe(
-    draft: &subscribe::Draft,
-    urls: &[Endpoint],
-    entries: &[&Entry<'_>],
-    variant: &Table<'_>,
-) {
+pub(crate) fn check_subscribe(draft: &push::Draft, urls: &[Endpoint], entries: &[&Entry<'_>], variant: &Table<'_>) {
     let base = Draft { urls: urls.to_vec(), ..draft.base.clone() };
-    if let Err(problems) = (subscribe::Draft { base, ..draft.clone() }).plan() {
+    if let Err(problems) = (push::Draft { base, ..draft.clone() }).plan() {
         blame(urls, problems.iter().map(|problem| problem.mistake(Naming::Keys)), entries, variant);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oroshi_bench::{Draft, Load as Rhythm, subscribe};
+use oroshi_bench::{Draft, Load as Rhythm, push};
 use oroshi_config::{Field, Table};
 use oroshi_lab::Metric;
 use oroshi_lab::metric::Unit;
@@ -115,7 +115,7 @@ impl<'d> Keys<'d> {
         let Typed { draft, share, subscribe } = keys::draft(&flags, names, around)?;
         let draft = self.timed(draft, longest);
         if let Some(subscribe) = subscribe {
-            let draft = subscribe::Draft { base: draft, ..subscribe };
+            let draft = push::Draft { base: draft, ..subscribe };
             keys::check_subscribe(&draft, urls, &flags, variant);
             let url = |key| self.get(key).and_then(Field::text).map(str::to_owned);
             return Some(Described {

@@ -1,6 +1,6 @@
 //! Loads in words.
 
-use oroshi_bench::{Draft, subscribe};
+use oroshi_bench::{Draft, push};
 use oroshi_report::words::push::with_article;
 use oroshi_report::words::rhythm;
 use oroshi_words::units;
@@ -52,7 +52,7 @@ pub fn load_words(draft: &Draft, share: Option<f64>) -> String {
 
 /// A load in words: `1,000 subscriptions (ws), 16 publishers in a closed loop, 10s`.
 #[must_use]
-pub fn subscribe_words(draft: &subscribe::Draft) -> String {
+pub fn subscribe_words(draft: &push::Draft) -> String {
     let connections = units::plural(draft.base.connections as u64, "subscription");
     let mut parts = vec![format!("{connections} ({})", draft.mode.name())];
     if let Some(publish) = &draft.publish {

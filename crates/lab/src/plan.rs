@@ -216,7 +216,7 @@ pub enum Load {
 pub struct Subscribe {
     /// The subscriptions. The `urls` of its base are empty, as in [`Load::Bench`]; the templates below replace the
     /// publishers' URLs.
-    pub draft: oroshi_bench::subscribe::Draft,
+    pub draft: oroshi_bench::push::Draft,
     /// The URL for messages to all: a template.
     pub publish: Option<String>,
     /// The URL for messages to single subscribers: a template.

@@ -47,7 +47,7 @@ pub fn bench_page(runs: &[Named<'_>]) -> String {
 
 /// Renders the page of a run of subscriptions (`oroshi bench --mode`).
 #[must_use]
-pub fn subscribe_page(record: &oroshi_bench::subscribe::Record) -> String {
+pub fn subscribe_page(record: &oroshi_bench::push::Record) -> String {
     push::page(record)
 }
 

@@ -1,8 +1,8 @@
 //! The page of a run of subscriptions: deliveries and their delays first, then completeness and costs.
 
 use maud::{Markup, html};
+use oroshi_bench::push::Record;
 use oroshi_bench::record::ClockRecord;
-use oroshi_bench::subscribe::Record;
 use oroshi_bench::watch::ServerUsage;
 use oroshi_words::units;
 

@@ -1,14 +1,14 @@
-//! How a connection ends: what becomes of the requests that are on their way.
+//! How a connection ends, and the requests in flight with it.
 
 use oroshi_http1::DecodeError;
 use oroshi_net::monotonic_ns;
 
-use super::{Asked, Carried, Connection, InFlight};
+use super::{Carried, Connection, InFlight, RequestRef};
 use crate::core::{Core, OriginState, Outgoing, Ticket};
 use crate::failure::Failure;
 
 impl Connection<'_> {
-    /// The server closed.
+    /// Ends the connection that the server closed.
     pub(super) fn end_of_stream(&mut self, now: u64) -> Carried {
         match self.decoder.eof() {
             Ok(Some(_)) => {
@@ -19,53 +19,54 @@ impl Connection<'_> {
         }
     }
 
-    /// The connection ended, in order or not: `failure` if anything was still to come on it.
+    /// Ends the connection, with `failure` for requests in flight or an incomplete response.
     pub(super) fn ended(&mut self, failure: Failure) -> Carried {
         if self.in_flight.is_empty() && self.kept.is_empty() {
-            self.core.tally.borrow_mut().closed_by_server += 1;
+            self.core.counters.tally.borrow_mut().closed_by_server += 1;
             return Carried::new();
         }
-        self.core.stirred.set(monotonic_ns());
+        self.core.activity.last_contact.set(monotonic_ns());
         self.fail(if self.write_failed { Failure::Write } else { failure })
     }
 
-    /// The connection cannot be used after the last answer. What the server, by announcing the end, promised not to answer
-    /// is sent again elsewhere, and so is what stood behind a request that was answered before it was sent whole.
+    /// Ends a connection that cannot be used after the last response, and returns requests to send again elsewhere.
+    ///
+    /// These are requests to which the server announced no response, and those behind a request that got its response
+    /// before it was sent whole.
     pub(super) fn carry(&mut self) -> Carried {
         let announced = !self.answer.reusable;
         if announced && !self.closing {
-            self.core.tally.borrow_mut().closed_by_server += 1;
+            self.core.counters.tally.borrow_mut().closed_by_server += 1;
         }
         if self.write_failed && !announced && !self.in_flight.is_empty() {
             return self.fail(Failure::Write);
         }
         let batch = &self.batch;
         let again = |flight: InFlight| match flight.request {
-            Asked::Planned(request) => (flight.ticket, Outgoing::Planned(request)),
-            Asked::Made(made) => (flight.ticket, Outgoing::Made(made, batch.bytes_of(&made).into())),
+            RequestRef::Planned(request) => (flight.ticket, Outgoing::Planned(request)),
+            RequestRef::Made(made) => (flight.ticket, Outgoing::Made(made, batch.bytes_of(&made).into())),
         };
         self.in_flight.drain(..).map(again).collect()
     }
 
-    /// Notes what is wrong with the bytes for which everything in flight will fail.
+    /// Notes what is wrong with the bytes because of which all requests in flight will fail.
     #[cold]
     pub(super) fn note_unreadable(&self, error: DecodeError, bytes: &[u8]) {
-        let measure_from = self.core.measure_from.get();
-        let failing = self.in_flight.iter().filter(|flight| flight.ticket.due >= measure_from).count() as u64;
+        let timeline = &self.core.timeline;
+        let failing = self.in_flight.iter().filter(|flight| timeline.measures(flight.ticket.due)).count() as u64;
         let count = if self.in_flight.is_empty() { 1 } else { failing };
         if count > 0 {
-            self.core.tally.borrow_mut().unreadable.add(error, &self.core.rules.limits, bytes, count);
+            self.core.counters.tally.borrow_mut().unreadable.add(error, &self.core.rules.limits, bytes, count);
         }
     }
 
-    /// Everything in flight fails by one name.
+    /// Fails all requests in flight by one name.
     pub(super) fn fail(&mut self, failure: Failure) -> Carried {
         let now = monotonic_ns();
-        let measure_from = self.core.measure_from.get();
-        let mut tally = self.core.tally.borrow_mut();
-        let mut interval = self.core.interval.borrow_mut();
+        let mut tally = self.core.counters.tally.borrow_mut();
+        let mut interval = self.core.counters.interval.borrow_mut();
         if self.in_flight.is_empty() {
-            // Bytes that nobody asked for: no request failed, yet something is wrong with the server.
+            // Bytes without a request: none failed, yet something is wrong with the server.
             tally.failures.add(failure);
             interval.errors += 1;
         }
@@ -74,14 +75,14 @@ impl Connection<'_> {
         }
         let mut begun = self.answer.begun;
         for flight in self.in_flight.drain(..) {
-            self.core.came_to_an_end();
+            self.core.request_ended();
             let first_byte_came = std::mem::take(&mut begun);
-            if flight.ticket.due < measure_from {
+            if !self.core.timeline.measures(flight.ticket.due) {
                 continue;
             }
             interval.errors += 1;
             tally.fail(failure);
-            // Past its timeout the request would have taken longer still: the percentiles must know.
+            // The request would have taken longer than its timeout: the percentiles must know.
             if failure == Failure::Timeout {
                 tally.clocks.response.record_censored(now.saturating_sub(flight.ticket.due));
                 if let Some(sent) = flight.sent {
@@ -96,31 +97,31 @@ impl Connection<'_> {
     }
 
     pub(super) fn end_of_run(&mut self) -> Carried {
-        let now = self.core.over_since.get();
+        let now = self.core.timeline.over_since();
         let mut begun = self.answer.begun;
         for flight in self.in_flight.drain(..) {
             let first_byte_came = std::mem::take(&mut begun);
             cut_off(self.core, self.origin, flight.ticket, flight.began, flight.sent);
             if let Some(sent) = flight.sent.filter(|_| !first_byte_came)
-                && flight.ticket.due >= self.core.measure_from.get()
+                && self.core.timeline.measures(flight.ticket.due)
             {
-                self.core.tally.borrow_mut().clocks.first_byte.record_censored(now.saturating_sub(sent));
+                self.core.counters.tally.borrow_mut().clocks.first_byte.record_censored(now.saturating_sub(sent));
             }
         }
         Carried::new()
     }
 }
 
-/// The run ended while a request to `origin` was on its way, or waiting to be. `began`: when its slot set about it.
+/// Counts a request to `origin` that the end of the run cut off. `began`: when its slot began it.
 pub(crate) fn cut_off(core: &Core, origin: &OriginState, ticket: Ticket, began: u64, sent: Option<u64>) {
-    let now = core.over_since.get();
-    core.came_to_an_end();
+    let now = core.timeline.over_since();
+    core.request_ended();
     origin.not_answered(began);
-    core.tally.borrow_mut().window.unanswered(began, now);
-    if ticket.due < core.measure_from.get() {
+    core.counters.tally.borrow_mut().window.unanswered(began, now);
+    if !core.timeline.measures(ticket.due) {
         return;
     }
-    let mut tally = core.tally.borrow_mut();
+    let mut tally = core.counters.tally.borrow_mut();
     tally.cut_off += 1;
     tally.failures.add(Failure::CutOffAtEnd);
     tally.clocks.response.record_censored(now.saturating_sub(ticket.due));

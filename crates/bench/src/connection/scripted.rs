@@ -1,10 +1,10 @@
-//! How a connection takes requests where a script has a say: batch by batch, with a pause before each.
+//! How a connection takes requests from a script: batch by batch, with a pause before each.
 
 use std::task::{Context, Poll};
 
 use oroshi_net::monotonic_ns;
 
-use super::{Asked, Connection};
+use super::{Connection, RequestRef};
 use crate::core::{Phase, Ticket};
 
 /// The pause that a script wants before each batch of requests.
@@ -17,18 +17,18 @@ pub(super) enum Pause {
 }
 
 impl Connection<'_> {
-    /// Takes the next batch of requests once the one before it is answered, and the pause before it is over.
+    /// Takes the next batch of requests, once the last one got its responses and the pause is over.
     pub(super) fn fill_as_scripted(&mut self, cx: &mut Context<'_>) {
         let core = self.core;
         if self.closing || !self.in_flight.is_empty() {
             return;
         }
-        if core.phase.get() == Phase::Connecting {
-            // There is none yet; asking says since when this connection has been free.
+        if core.timeline.phase() == Phase::Connecting {
+            // There is no ticket yet. Asking for one notes since when this connection is free.
             self.ticket(cx);
             return;
         }
-        // Nothing would come after the pause. (It goes with a closed loop only, where nothing is assigned beforehand.)
+        // Nothing would follow the pause. (Pauses need a closed loop, which assigns no tickets in advance.)
         if core.delays() && core.exhausted() {
             self.closing = true;
             return;
@@ -39,10 +39,10 @@ impl Connection<'_> {
         let Some(ticket) = self.ticket(cx) else { return };
         self.pause = Pause::ToAsk;
         if !core.makes_requests() {
-            self.take_at(ticket, Asked::Planned(self.origin.next_request()));
+            self.take_at(ticket, RequestRef::Planned(self.origin.next_request()));
             while !self.closing && self.in_flight.len() < core.rules.pipeline {
                 let Some(ticket) = self.ticket(cx) else { return };
-                self.take_at(ticket, Asked::Planned(self.origin.next_request()));
+                self.take_at(ticket, RequestRef::Planned(self.origin.next_request()));
             }
             return;
         }
@@ -55,15 +55,32 @@ impl Connection<'_> {
         }
         // Making the request took its time.
         self.now = None;
-        self.take_at(ticket, Asked::Made(self.batch.requests[0]));
+        self.take_at(ticket, RequestRef::Made(self.batch.requests[0]));
         for i in 1..self.batch.requests.len() {
             let Some(ticket) = self.ticket(cx) else { return };
-            self.take_at(ticket, Asked::Made(self.batch.requests[i]));
+            self.take_at(ticket, RequestRef::Made(self.batch.requests[i]));
         }
     }
 
-    /// In a closed loop a request that a script had to be asked for is due when the script is done.
-    fn take_at(&mut self, ticket: Ticket, request: Asked) {
+    /// Hands a whole response to the script, if it reads them. False when that ended the core's part of the run.
+    #[inline]
+    pub(super) fn tell_script(&mut self) -> bool {
+        let Some(heard) = self.answer.heard() else { return true };
+        let goes_on = self.core.tell_script(heard);
+        self.forget_body();
+        goes_on
+    }
+
+    /// Gives back the memory of a body that was kept for the script.
+    #[inline]
+    pub(super) fn forget_body(&mut self) {
+        if self.core.script.is_some() {
+            self.core.release_body(self.answer.forget_body());
+        }
+    }
+
+    /// Takes a request that a script made: in a closed loop it is due when the script has returned.
+    fn take_at(&mut self, ticket: Ticket, request: RequestRef) {
         let now = self.now();
         let ticket = if self.core.rules.open { ticket } else { Ticket { due: now, free: now } };
         self.take(ticket, request, now);
@@ -77,7 +94,7 @@ impl Connection<'_> {
                 Pause::Until(end) => {
                     let now = monotonic_ns();
                     if now < *end {
-                        self.core.rest_until(self.id, *end);
+                        self.core.wake_at(self.id, *end);
                         return Poll::Pending;
                     }
                     self.now = Some(now);
@@ -87,7 +104,7 @@ impl Connection<'_> {
                     self.pause = match self.core.ask_for_pause() {
                         Some(pause) if pause.is_zero() => Pause::Over,
                         Some(pause) => Pause::Until(monotonic_ns() + pause.as_nanos() as u64),
-                        // The script is over, and so is what would have come after the pause.
+                        // The script has ended: no request follows the pause.
                         None => Pause::Over,
                     }
                 }

@@ -1,4 +1,4 @@
-//! What happened on the machine during a run: whose CPU time it was.
+//! How the machine's CPUs were used during a run.
 
 use std::fs;
 
@@ -10,21 +10,21 @@ pub struct StealMeter {
     before: Vec<CpuTimes>,
 }
 
-/// Where the CPUs' time went between the two ends of a [`StealMeter`].
+/// How CPUs were used between the two ends of a [`StealMeter`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CpuShares {
     /// Each CPU that was online at both ends.
     pub cpus: Vec<CpuShare>,
 }
 
-/// Where one CPU's time went, as shares (0 to 1) of the time that passed.
+/// How one CPU was used, as shares (0 to 1) of the elapsed time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CpuShare {
     /// Its number.
     pub cpu: usize,
-    /// It did work, for whatever process.
+    /// Time at work, for any process.
     pub busy: f64,
-    /// It had work, but the host ran another virtual machine.
+    /// Time in which it had work, and the host ran another virtual machine.
     pub steal: f64,
 }
 
@@ -34,19 +34,19 @@ impl StealMeter {
         Some(Self { before: cpu_times(&fs::read_to_string("/proc/stat").ok()?) })
     }
 
-    /// What was measured. `None` where `/proc/stat` cannot be read, or its counters did not move in between.
+    /// Ends the measurement. `None` where `/proc/stat` cannot be read, or its counters did not move.
     pub fn finish(self) -> Option<CpuShares> {
         shares(&self.before, &cpu_times(&fs::read_to_string("/proc/stat").ok()?))
     }
 }
 
 impl CpuShares {
-    /// The greatest share that other machines took of any CPU.
+    /// Returns the greatest share that other virtual machines took of any CPU.
     pub fn worst_share(&self) -> f64 {
         self.cpus.iter().map(|cpu| cpu.steal).fold(0.0, f64::max)
     }
 
-    /// The share of all CPUs together that was spent on work.
+    /// Returns the share of work in the time of all CPUs.
     pub fn busy(&self) -> f64 {
         self.cpus.iter().map(|cpu| cpu.busy).sum::<f64>() / self.cpus.len().max(1) as f64
     }
@@ -61,8 +61,8 @@ struct CpuTimes {
     steal: u64,
 }
 
-/// The lines `cpuN` of `/proc/stat` (proc_stat(5)). CPUs that are offline have none, so their numbers count, which the
-/// reader in `procfs` does not keep.
+/// Reads the lines `cpuN` of `/proc/stat` (proc_stat(5)). CPUs that are offline have none, so the numbers matter; the
+/// reader in `procfs` drops them.
 fn cpu_times(text: &str) -> Vec<CpuTimes> {
     let line = |line: &str| {
         let mut fields = line.strip_prefix("cpu")?.split(' ');
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!((found.worst_share(), found.busy()), (0.1, 0.5));
     }
 
-    /// Kernels before 2.6.11 have no steal, and nothing may be read from too short a line.
+    /// Kernels before 2.6.11 have no steal; a line may be too short.
     #[test]
     fn short_lines_are_read_as_far_as_they_go() {
         assert_eq!(cpu_times("cpu0 1 2 3 4 5 6 7"), [CpuTimes { cpu: 0, busy: 19, idle: 9, steal: 0 }]);

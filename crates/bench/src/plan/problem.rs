@@ -1,17 +1,16 @@
-//! What is wrong with a draft: a value for each kind of mistake, with the fields that it is about.
+//! What can be wrong with a draft: a value for each kind of mistake, and the fields that it is about.
 
 use oroshi_net::tls::TlsConfigError;
-use oroshi_words::with_causes;
-use oroshi_words::{Mistake, Naming};
+use oroshi_words::{Mistake, Naming, with_causes};
 
 use crate::request::RequestError;
 
-/// What is wrong with a draft, all of it.
+/// Everything that is wrong with a draft.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct Problems(pub Vec<Problem>);
 
-/// One thing that is wrong with a draft. The text names the value, what was expected and the next step.
+/// One mistake in a draft. The text names the value, what was expected and the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
     /// Name a URL.
@@ -43,7 +42,8 @@ pub enum Problem {
     },
     /// A script makes requests for one URL: leave out the others.
     #[error(
-        "a script makes the requests for one URL, and there are {0}: give one, and set wrk.path in the script for others"
+        "a script makes the requests for one URL, and there are {0}: give one, and set wrk.path in the script for \
+         others"
     )]
     ScriptUrls(usize),
     /// Fewer requests in flight, or more on each connection.
@@ -72,7 +72,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// The fields that may be to blame, the likeliest first. They have the names of the flags of `oroshi bench`.
+    /// Returns the fields that may be wrong, the likeliest first, by their flags of `oroshi bench`.
     #[must_use]
     pub fn fields(&self) -> &[&'static str] {
         match self {
@@ -88,7 +88,7 @@ impl Problem {
         }
     }
 
-    /// What is wrong, with what is behind it, and with the names of fields as `naming` writes them.
+    /// Describes the mistake and its causes; `naming` writes the names of fields.
     #[must_use]
     pub fn told(&self, naming: Naming) -> String {
         let name = |field| naming.of(field);
@@ -97,8 +97,8 @@ impl Problem {
                 let flag = name("pipeline");
                 let requests = if *requests == 1 { "only one".to_owned() } else { requests.to_string() };
                 format!(
-                    "{flag} {pipeline} wants {pipeline} requests in flight on each connection, and each carries {requests} \
-                     ({}, {}): give a {flag} of at most that, or leave it out",
+                    "{flag} {pipeline} wants {pipeline} requests in flight on each connection, and each carries \
+                     {requests} ({}, {}): give a {flag} of at most that, or leave it out",
                     name("close"),
                     name("requests-per-connection")
                 )
@@ -121,14 +121,14 @@ impl Problem {
         }
     }
 
-    /// The same, with the fields that may be to blame.
+    /// Returns the description, with the fields that may be wrong.
     #[must_use]
     pub fn mistake(&self, naming: Naming) -> Mistake {
         mistake(self.fields(), self.told(naming))
     }
 }
 
-/// A mistake in one of several fields, of which the first is the likeliest.
+/// Returns a mistake in one of several fields, of which the first is the likeliest.
 pub(crate) fn mistake(fields: &[&str], text: String) -> Mistake {
     Mistake::new(*fields.first().unwrap_or(&""), text).looking_at(fields.iter().copied())
 }

@@ -1,8 +1,8 @@
-//! The watched processes and their descendants, and an account that stays right while they come and go.
+//! The watched processes and their descendants, with accounts that stay right while they come and go.
 //!
-//! The difficulty is processes that end. Their CPU time goes over to their parent, but all of it: also what they used
-//! before the run. So for each process that is gone its parent keeps two figures: what was before, to be taken off from
-//! what it collected; and what was seen of it during the run, in case the parent collected nothing.
+//! When a process ends, its parent collects all its CPU time, including that before the run. So the parent keeps two
+//! figures for each ended child: CPU time before the run, to be subtracted; and CPU time seen during the run, in case
+//! the parent collects nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Add;
@@ -14,12 +14,12 @@ use super::{Clocks, Precision};
 #[derive(Debug)]
 pub(super) struct Family {
     members: Vec<Member>,
-    /// Processes known not to be of the family, so that they need not be looked at each time.
-    strangers: HashSet<u32>,
+    /// Processes known to be unrelated, so that they need not be read each time.
+    unrelated: HashSet<u32>,
     own_pid: u32,
-    /// When the run began, in ticks since the machine did.
+    /// When the run began, in ticks since the machine booted.
     begun: u64,
-    /// What was used in the run by processes that are gone and whose parent is none of ours.
+    /// Usage in the run of ended processes whose parent is not watched.
     orphans: Ticks,
     exited: u64,
 }
@@ -33,19 +33,19 @@ pub(super) struct Member {
     own_ns_before: Option<u64>,
     collected_before: Ticks,
     threads_before: Vec<Thread>,
-    /// Of children that are gone: what they had used before the run, and what they were seen to use in it.
+    /// CPU time of ended children: before the run, and as seen during the run.
     children_before: Ticks,
     children_seen: Ticks,
 }
 
 impl Family {
-    /// The family of these processes, as far as they are there. Its account starts with [`begin`](Self::begin).
+    /// The family of those of these processes that exist. Its accounts start with [`begin`](Self::begin).
     pub(super) fn of(pids: Vec<u32>) -> Self {
         let mut found: Vec<Snapshot> = pids.into_iter().filter_map(here).collect();
         found.sort_by_key(|snapshot| (snapshot.started, snapshot.pid));
         Self {
             members: found.into_iter().map(Member::born_in_the_run).collect(),
-            strangers: HashSet::new(),
+            unrelated: HashSet::new(),
             own_pid: std::process::id(),
             begun: u64::MAX,
             orphans: Ticks::default(),
@@ -53,7 +53,7 @@ impl Family {
         }
     }
 
-    /// The run begins now.
+    /// Begins the run.
     pub(super) fn begin(&mut self) {
         self.refresh();
         for member in &mut self.members {
@@ -63,7 +63,7 @@ impl Family {
         (self.orphans, self.exited) = (Ticks::default(), 0);
     }
 
-    /// Looks at every member again, books those that are gone, and takes in new descendants.
+    /// Reads every member again, books those that ended, and adds new descendants.
     pub(super) fn refresh(&mut self) {
         let mut gone = Vec::new();
         for (index, member) in self.members.iter_mut().enumerate() {
@@ -74,7 +74,7 @@ impl Family {
                 Look::Unknown => {}
             }
         }
-        // Children stand behind their parents: one that ended together with its parent is booked with it first.
+        // Children come after their parents: a child that ended together with its parent is booked first.
         for index in gone.into_iter().rev() {
             let member = self.members.remove(index);
             self.book(&member);
@@ -82,10 +82,10 @@ impl Family {
         self.take_in_descendants();
     }
 
-    /// Takes the run's two ends from these clocks, for members that were there at both.
+    /// Takes the run's two ends from these clocks, for members that existed at both.
     pub(super) fn set_clocks(&mut self, clocks: &Clocks) {
         for member in &mut self.members {
-            // One that was born in the run may have the pid of one that was there before.
+            // A process born in the run may have the pid of an older one.
             let older = member.own_ns_before.is_some_and(|ns| ns > 0);
             if let Some((begin, end)) = clocks.ends.get(&member.now.pid).filter(|_| older) {
                 (member.own_ns_before, member.now.own_ns) = (Some(*begin), Some(*end));
@@ -93,7 +93,7 @@ impl Family {
         }
     }
 
-    /// Those that are there, parents before their children.
+    /// Returns the members, parents before their children.
     pub(super) fn members(&self) -> &[Member] {
         &self.members
     }
@@ -103,17 +103,17 @@ impl Family {
         self.exited
     }
 
-    /// What processes used in the run that are gone.
+    /// Returns what ended processes used in the run.
     pub(super) fn ended(&self) -> Ticks {
         self.members.iter().map(Member::children).fold(self.orphans, Ticks::add)
     }
 
-    /// What all processes used in the run, in ticks.
+    /// Returns what all processes used in the run, in ticks.
     pub(super) fn ticks(&self) -> Ticks {
         self.members.iter().map(|member| member.now.own - member.own_before).fold(self.ended(), Ticks::add)
     }
 
-    /// What all processes used in the run, in seconds, as precisely as it is known.
+    /// Returns what all processes used in the run, in seconds, as precisely as known.
     pub(super) fn cpu_seconds(&self) -> f64 {
         self.members.iter().map(|member| member.cpu_seconds().0).sum::<f64>() + self.ended().seconds()
     }
@@ -123,7 +123,7 @@ impl Family {
         self.members.iter().filter_map(|member| process::rss_bytes(member.now.pid)).sum()
     }
 
-    /// Keeps the account of a member that is gone.
+    /// Books a member that ended with its parent.
     fn book(&mut self, gone: &Member) {
         self.exited += 1;
         let seen = gone.now.own - gone.own_before + gone.children();
@@ -141,9 +141,9 @@ impl Family {
     fn take_in_descendants(&mut self) {
         let Ok(pids) = process::all_pids() else { return };
         let listed: HashSet<u32> = pids.iter().copied().collect();
-        self.strangers.retain(|pid| listed.contains(pid));
+        self.unrelated.retain(|pid| listed.contains(pid));
         let mut family: HashSet<u32> = self.members.iter().map(|member| member.now.pid).collect();
-        let unknown = |pid: &u32| !family.contains(pid) && !self.strangers.contains(pid) && *pid != self.own_pid;
+        let unknown = |pid: &u32| !family.contains(pid) && !self.unrelated.contains(pid) && *pid != self.own_pid;
         let mut new: HashMap<u32, Snapshot> =
             pids.into_iter().filter(unknown).filter_map(|pid| Some((pid, here(pid)?))).collect();
         loop {
@@ -164,9 +164,9 @@ impl Family {
                 });
             }
         }
-        // A process whose parent was not listed may have come between: it is looked at again next time.
+        // A process whose parent is not listed may be new: it is read again next time.
         let parent_is_known = |parent: u32| parent == 0 || listed.contains(&parent);
-        self.strangers.extend(new.values().filter(|one| parent_is_known(one.parent)).map(|one| one.pid));
+        self.unrelated.extend(new.values().filter(|one| parent_is_known(one.parent)).map(|one| one.pid));
     }
 }
 
@@ -195,13 +195,13 @@ impl Member {
         }
     }
 
-    /// What its children that are gone used in the run. Children that nobody ever saw are among them.
+    /// Returns what its ended children used in the run, including children that were never seen.
     fn children(&self) -> Ticks {
         let collected = self.now.collected - self.collected_before - self.children_before;
         if collected.total() >= self.children_seen.total() { collected } else { self.children_seen }
     }
 
-    /// What it used until now does not count.
+    /// A member whose earlier usage does not count.
     fn older_than_the_run(now: Snapshot) -> Self {
         Self {
             own_before: now.own,
@@ -256,7 +256,7 @@ mod tests {
     }
 
     fn family(members: Vec<Member>) -> Family {
-        Family { members, strangers: HashSet::new(), own_pid: 0, begun: 0, orphans: Ticks::default(), exited: 0 }
+        Family { members, unrelated: HashSet::new(), own_pid: 0, begun: 0, orphans: Ticks::default(), exited: 0 }
     }
 
     fn book(family: &mut Family, pid: u32) {

@@ -1,4 +1,4 @@
-//! From an address to the processes that accept its connections.
+//! Finds the processes that accept connections at an address.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -13,35 +13,33 @@ use procfs::net::{TcpNetEntries, TcpNetEntry, TcpState};
 
 use super::process::{self, Look};
 
-/// Why there is no process to watch. None of it keeps a benchmark from running: the report then lacks the server's
-/// side.
+/// Why no process can be watched. The run takes place all the same; its report lacks the server's side.
 #[derive(Debug, thiserror::Error)]
 pub enum NotFound {
     /// The server is on another machine: watch it there.
     #[error("{0} is not an address of this machine")]
     Remote(IpAddr),
-    /// No socket listens there in this network namespace. A server in a container, or behind a port forward, is found
-    /// by its process id: `--watch PID`.
+    /// No socket listens there in this network namespace: for a server in a container or behind a port forward, use
+    /// `--watch PID`.
     #[error("no socket of this network namespace listens on {0}")]
     NoListener(String),
-    /// The processes that hold the socket belong to somebody else: run as that user or as root, or name one: `--watch
-    /// PID`.
+    /// The processes that hold the socket belong to another user: run as that user or as root, or use `--watch PID`.
     #[error("whoever listens on {0} belongs to another user, and may not be looked at")]
     Permission(String),
-    /// The socket is held by a service manager only, which starts the server when the first connection comes: connect
-    /// once, then try again.
+    /// Only a service manager holds the socket, and starts the server at the first connection: connect once, then try
+    /// again.
     #[error("{0} is held by process 1, which has not started a server for it yet")]
     NotStarted(String),
-    /// Our own process listens there: its CPU time is the load's as much as the server's.
+    /// Our own process listens there: its CPU time belongs to the load as well.
     #[error("the server is this very process")]
     OwnProcess,
-    /// It ended, or is in another pid namespace: look up its id again.
+    /// The process ended, or is in another pid namespace: look up its id again.
     #[error("there is no process {0}")]
     NoProcess(u32),
     /// `/proc` cannot be read: it must be mounted.
     #[error("{path} cannot be read")]
     Unreadable {
-        /// What could not be read.
+        /// The file.
         path: &'static str,
         /// Why.
         #[source]
@@ -49,7 +47,7 @@ pub enum NotFound {
     },
 }
 
-/// The process of this id.
+/// Finds the process with this id.
 pub(super) fn pid(pid: u32) -> Result<Vec<u32>, NotFound> {
     if pid == std::process::id() {
         return Err(NotFound::OwnProcess);
@@ -62,7 +60,7 @@ pub(super) fn pid(pid: u32) -> Result<Vec<u32>, NotFound> {
     }
 }
 
-/// The processes that hold the socket to which the kernel gives connections to `address`.
+/// Finds the processes that hold the socket to which the kernel gives connections to `address`.
 pub(super) fn tcp(address: SocketAddr) -> Result<Vec<u32>, NotFound> {
     let address = SocketAddr::new(reached(address.ip()), address.port());
     if !is_local(address.ip()) {
@@ -84,7 +82,7 @@ pub(super) fn tcp(address: SocketAddr) -> Result<Vec<u32>, NotFound> {
     holders(&inodes, &address.to_string())
 }
 
-/// The processes that hold the listening socket of this name.
+/// Finds the processes that hold the listening socket of this name.
 pub(super) fn unix(address: &UnixAddress) -> Result<Vec<u32>, NotFound> {
     let path = "/proc/net/unix";
     let table = fs::read(path).map_err(|source| NotFound::Unreadable { path, source })?;
@@ -98,7 +96,7 @@ pub(super) fn unix(address: &UnixAddress) -> Result<Vec<u32>, NotFound> {
     holders(&inodes, &address.to_string())
 }
 
-/// Where a connection to this address arrives: to no address in particular means to this machine.
+/// Where a connection to this address arrives: the unspecified address means this machine.
 fn reached(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -121,8 +119,10 @@ fn listening(path: &'static str) -> Result<Vec<TcpNetEntry>, NotFound> {
     Ok(entries.0.into_iter().filter(|entry| entry.state == TcpState::Listen).collect())
 }
 
-/// The part of a table that has the listening sockets. They stand before all others, of which there may be hundreds of
-/// thousands; only half-open connections stood among them in kernels before 4.4.
+/// The part of a table with the listening sockets.
+///
+/// They come before all others, which may be hundreds of thousands. Kernels before 4.4 list half-open connections among
+/// them.
 fn listener_lines(table: impl BufRead) -> io::Result<String> {
     let mut lines = table.lines();
     let mut text = lines.next().transpose()?.unwrap_or_default() + "\n";
@@ -137,8 +137,10 @@ fn listener_lines(table: impl BufRead) -> io::Result<String> {
     Ok(text)
 }
 
-/// How well a listening socket fits an address, as the kernel judges: its own address before any address, and for any
-/// address IPv4 before an IPv6 socket that takes both. `None` when it does not fit.
+/// How well a listening socket fits an address; `None` if it does not.
+///
+/// As in the kernel, its own address wins over any address, and for any address IPv4 wins over an IPv6 socket that
+/// takes both.
 fn score(listener: SocketAddr, wanted: SocketAddr) -> Option<u8> {
     if listener.port() != wanted.port() {
         return None;
@@ -151,8 +153,9 @@ fn score(listener: SocketAddr, wanted: SocketAddr) -> Option<u8> {
     }
 }
 
-/// Inode and name of a line of `/proc/net/unix`, if it is a listening stream socket. By hand, because names are bytes
-/// with spaces in them, and neither is seen to by the reader in `procfs`.
+/// Reads inode and name from a line of `/proc/net/unix`, if it is a listening stream socket.
+///
+/// Names are bytes and may have spaces; the reader in `procfs` supports neither.
 fn listening_unix(line: &[u8]) -> Option<(u64, &[u8])> {
     let mut fields = line.splitn(7, |byte| *byte == b' ');
     let (flags, kind) = (fields.nth(3)?, fields.next()?);
@@ -164,9 +167,10 @@ fn listening_unix(line: &[u8]) -> Option<(u64, &[u8])> {
     listens.then_some((inode, &name[1..]))
 }
 
-/// Whether a name in `/proc/net/unix` is this address. An abstract name has `@` for each NUL there. A path is the one
-/// that the server bound: it may lead to the same place by another way. A server's relative path is not resolved: it
-/// would have to be known whose folder it is relative to.
+/// Whether a name in `/proc/net/unix` is this address.
+///
+/// An abstract name has `@` for each NUL there. A path is as the server bound it, and may be another path to the same
+/// file. Relative paths are not resolved, because the server's folder is not known.
 fn is_same(name: &[u8], address: &UnixAddress) -> bool {
     if let Some(wanted) = address.as_abstract() {
         return name.first() == Some(&b'@')
@@ -181,7 +185,7 @@ fn is_same(name: &[u8], address: &UnixAddress) -> bool {
             && real(wanted).is_some_and(|wanted| real(bound) == Some(wanted)))
 }
 
-/// The processes that hold one of these sockets.
+/// Finds the processes that hold one of these sockets.
 fn holders(inodes: &HashSet<u64>, place: &str) -> Result<Vec<u32>, NotFound> {
     if inodes.is_empty() {
         return Err(NotFound::NoListener(place.to_owned()));
@@ -208,13 +212,15 @@ fn holders(inodes: &HashSet<u64>, place: &str) -> Result<Vec<u32>, NotFound> {
     } else if found.contains(&1) {
         NotFound::NotStarted(place.to_owned())
     } else {
-        // Its last holder has just gone, or is in another pid namespace.
+        // The last holder has just ended, or is in another pid namespace.
         NotFound::NoListener(place.to_owned())
     })
 }
 
-/// Those of a socket's holders that can be its server: not we, and not a service manager, which holds the sockets of
-/// its services and is the parent of everything. But in a container the server itself may be process 1.
+/// Keeps the holders of a socket that can be its server: not our process, and not a service manager.
+///
+/// A service manager holds the sockets of its services and is the parent of everything. In a container, the server may
+/// be process 1.
 fn servers_among(holders: &[u32], own: u32, one_is_our_ancestor: bool) -> Vec<u32> {
     let others = holders.iter().filter(|pid| ![own, 1].contains(pid)).count();
     let one_is_manager = one_is_our_ancestor || others > 0;
@@ -223,7 +229,7 @@ fn servers_among(holders: &[u32], own: u32, one_is_our_ancestor: bool) -> Vec<u3
 
 fn holds(pid: u32, inodes: &HashSet<u64>) -> io::Result<bool> {
     for descriptor in fs::read_dir(format!("/proc/{pid}/fd"))? {
-        // One that was closed meanwhile is no reason to stop.
+        // A descriptor that was closed meanwhile is no reason to stop.
         let Ok(target) = descriptor.and_then(|descriptor| fs::read_link(descriptor.path())) else { continue };
         let inode = target.to_str().and_then(|target| target.strip_prefix("socket:[")?.strip_suffix(']'));
         if inode.and_then(|inode| inode.parse().ok()).is_some_and(|inode: u64| inodes.contains(&inode)) {

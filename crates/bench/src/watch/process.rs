@@ -1,4 +1,4 @@
-//! What `/proc` says of one process at one moment.
+//! Reads the state of one process from `/proc`.
 
 use std::io;
 use std::ops::{Add, Sub};
@@ -55,23 +55,23 @@ impl Sub for Ticks {
 pub(super) struct Snapshot {
     pub(super) pid: u32,
     pub(super) parent: u32,
-    /// When it began, in ticks since the machine did: with the pid, the identity of a process.
+    /// When it began, in ticks since the machine booted: with the pid, the identity of a process.
     pub(super) started: u64,
     pub(super) name: String,
-    /// Its own, of all its threads that are or were.
+    /// Its own CPU time, of all its threads, ended ones included.
     pub(super) own: Ticks,
     /// The same in nanoseconds, by its CPU clock.
     pub(super) own_ns: Option<u64>,
-    /// What it collected of its children that ended, and they of theirs.
+    /// CPU time collected from children that ended, and by them from theirs.
     pub(super) collected: Ticks,
 }
 
-/// What became of an attempt to look at a process.
+/// The result of reading a process.
 #[derive(Debug)]
 pub(super) enum Look {
     Here(Snapshot),
     Gone,
-    /// It may well be there: we ran out of descriptors, or were not allowed to look.
+    /// The process may exist: we ran out of descriptors, or may not read it.
     Unknown,
 }
 
@@ -102,7 +102,7 @@ pub(super) struct Thread {
 }
 
 impl Thread {
-    /// A thread before it was.
+    /// A thread before it existed: all zero.
     pub(super) fn unborn(tid: u32) -> Self {
         Self { tid, ns: 0, voluntary: 0, involuntary: 0 }
     }
@@ -112,7 +112,7 @@ impl Thread {
     }
 }
 
-/// The threads of a process that are there now, in the order of their ids. Those that end meanwhile are left out.
+/// Returns the threads of a process in the order of their ids, without those that end meanwhile.
 pub(super) fn threads(pid: u32) -> Vec<Thread> {
     let tasks = Process::new(pid as i32).and_then(|process| process.tasks());
     let mut threads: Vec<Thread> = tasks.into_iter().flatten().flatten().filter_map(|task| thread(&task)).collect();
@@ -135,29 +135,30 @@ fn thread(task: &Task) -> Option<Thread> {
     })
 }
 
-/// Resident memory; shared pages count in full.
+/// Returns resident memory; shared pages count in full.
 pub(super) fn rss_bytes(pid: u32) -> Option<u64> {
     let statm = Process::new(pid as i32).and_then(|process| process.statm()).ok()?;
     Some(statm.resident * procfs::page_size())
 }
 
-/// Resident memory with shared pages divided among those who share them. `None` without the right to trace the process.
+/// Returns resident memory with shared pages divided among the processes. `None` without the right to trace the
+/// process.
 pub(super) fn pss_bytes(pid: u32) -> Option<u64> {
     if rss_bytes(pid).unwrap_or(0) == 0 {
-        // It ended, or is a zombie: no memory, and nothing to read it from.
+        // The process ended, or is a zombie: it has no memory, and no file that says so.
         return Some(0);
     }
     let rollup = Process::new(pid as i32).and_then(|process| process.smaps_rollup()).ok()?;
     Some(rollup.memory_map_rollup.into_iter().filter_map(|map| map.extension.map.get("Pss").copied()).sum())
 }
 
-/// The CPUs that a thread may run on; empty when that cannot be told.
+/// Returns the CPUs that a thread may run on; empty if unknown.
 pub(super) fn cpus_allowed(tid: u32) -> Vec<usize> {
     let set = Pid::from_raw(tid as i32).and_then(|tid| rustix::thread::sched_getaffinity(Some(tid)).ok());
     set.map_or_else(Vec::new, |set| (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
 }
 
-/// The ids of all processes that can be seen.
+/// Returns the ids of all visible processes.
 pub(super) fn all_pids() -> ProcResult<Vec<u32>> {
     let entries = std::fs::read_dir("/proc").map_err(|error| ProcError::Io(error, Some("/proc".into())))?;
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())

@@ -6,15 +6,15 @@ use super::ServerSample;
 
 /// The most samples of a run. In a longer one neighbours are merged in pairs, again and again.
 const CAPACITY: usize = 120;
-/// A look so soon after the last one extends its interval: over less than this, what the kernel has not yet booked of a
-/// running thread (up to a scheduler tick) would be a good part of it.
+/// A sample so soon after the last one extends its interval: in less time, CPU time that the kernel has not booked yet
+/// (up to a scheduler tick) would weigh too much.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// What was seen since the measured part began.
+/// Samples since the measured part began.
 #[derive(Clone, Debug)]
 pub(super) struct Samples {
     seen: Vec<Sample>,
-    /// How many looks make a sample by now.
+    /// How many readings make a sample by now.
     looks_each: u32,
 }
 
@@ -30,7 +30,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// Goes on until `later`.
+    /// Extends the interval until `later`.
     fn extend(&mut self, later: &Self) {
         self.at = later.at;
         self.cpu_seconds = later.cpu_seconds;
@@ -46,7 +46,7 @@ impl Default for Samples {
 }
 
 impl Samples {
-    /// Notes a look at `at` after the start, by when the processes had used `cpu_seconds` and held `rss` bytes.
+    /// Adds a reading at `at` after the start: CPU time used until then, and resident memory in bytes.
     pub(super) fn add(&mut self, at: Duration, cpu_seconds: f64, rss: u64) {
         let look = Sample { at, cpu_seconds, rss, looks: 1 };
         match self.seen.last_mut() {
@@ -59,12 +59,12 @@ impl Samples {
         }
     }
 
-    /// What a report says of them.
+    /// Returns the samples for a report.
     pub(super) fn records(&self) -> Vec<ServerSample> {
         let (mut since, mut used) = (Duration::ZERO, 0.0);
         let record = |sample: &Sample| {
             let length = sample.at.saturating_sub(since).as_secs_f64();
-            // A process that ended goes over from nanoseconds to ticks, which are cut off: never less than nothing.
+            // A process that ended changes from nanoseconds to ticks, which are cut off: never report less than zero.
             let cpu = if length > 0.0 { (sample.cpu_seconds - used).max(0.0) / length } else { 0.0 };
             (since, used) = (sample.at, sample.cpu_seconds.max(used));
             ServerSample { at_s: rounded(sample.at.as_secs_f64()), cpu: rounded(cpu), rss_bytes: sample.rss }
@@ -79,7 +79,7 @@ fn merged(neighbours: &[Sample]) -> Sample {
     merged
 }
 
-/// To a ten-thousandth: JSON is not to carry digits that mean nothing.
+/// Rounds to a ten-thousandth: further digits mean nothing.
 fn rounded(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }

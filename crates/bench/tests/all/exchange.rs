@@ -58,7 +58,8 @@ const ANSWERS: &[(&str, &str, u64, bool)] = &[
     ("no reason, odd case", "HTTP/1.1 200 \r\nCONTENT-length:5\r\n\r\nhello", 5, true),
     (
         "interim answers before it",
-        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi",
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n\
+         HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi",
         2,
         true,
     ),

@@ -1,7 +1,7 @@
 //! Every failure has one name: each is brought about by a peer that does what peers do, and is counted exactly.
 //!
-//! First those of making a connection, then those of using it, then what no slot may lose by any of them. Answers that are
-//! cut short or wrong are in `answers.rs`.
+//! First those of making a connection, then those of using it, then what no slot may lose by any of them. Answers that
+//! are cut short or wrong are in `answers.rs`.
 
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
@@ -395,8 +395,8 @@ fn answers_that_came_before_a_failed_write_count() {
     assert_eq!(record.failures, failures([(Failure::Write, 1)]));
 }
 
-/// With the socket full, the end of a body stood in the TLS session's buffer for ever. That takes a peer that is slower than
-/// the generator, and a body that ends where the session has room and the socket has none: one of these does.
+/// With the socket full, the end of a body stood in the TLS session's buffer for ever. That takes a peer that is slower
+/// than the generator, and a body that ends where the session has room and the socket has none: one of these does.
 #[test]
 fn a_body_in_tls_is_sent_to_its_end() {
     let identity = Identity::new();

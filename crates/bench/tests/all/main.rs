@@ -11,7 +11,7 @@ mod many_runs;
 mod nchan;
 mod nginx;
 mod open_loop;
+mod push;
 mod scripts;
-mod subscribe;
 #[path = "../support/mod.rs"]
 mod support;

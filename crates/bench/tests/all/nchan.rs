@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::support::{HANG, skipped};
 use oroshi_bench::Draft as Base;
-use oroshi_bench::subscribe::{Draft, Mode, Publishing, Record, run};
+use oroshi_bench::push::{Draft, Mode, Publishing, Record, run};
 use oroshi_testkit::nginx::{Nginx, Setup};
 
 /// nginx with its module nchan.

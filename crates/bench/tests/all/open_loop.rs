@@ -200,8 +200,8 @@ fn refused_connections_hold_up_nobody_else() {
     let alive = Peer::start(Place::Tcp, answers(|_| OK.into()));
     let urls = [&dead.url, &alive.url].map(|url| url.parse().unwrap()).to_vec();
     let record = run(Draft { urls, requests: Some(50), ..rate(&alive.url, 500.0, 4) });
-    // Arrivals go to whichever connection is free. Those to the dead place never are, but for two that may have come just
-    // before it went away.
+    // Arrivals go to whichever connection is free. Those to the dead place never are, but for two that may have come
+    // just before it went away.
     assert_eq!(record.requests.completed + record.requests.failed, 50);
     assert!(record.requests.failed <= 2, "{:?}", record.failures);
     assert!(failed(&record, Failure::ConnectRefused) >= 2, "{:?}", record.failures);

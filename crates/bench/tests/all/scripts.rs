@@ -1,5 +1,5 @@
-//! Requests that a script makes: what is sent, what it is told, how it ends a run. The script is one of Rust functions; those in Lua are
-//! tested where they are understood.
+//! Requests that a script makes: what is sent, what it is told, how it ends a run. The script is one of Rust functions;
+//! those in Lua are tested where they are understood.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -207,8 +207,8 @@ fn an_answer_to_head_has_no_body_whatever_it_says() {
 
 #[test]
 fn the_calls_come_in_the_order_of_a_requests_life() {
-    const ANSWER: &[u8] =
-        b"HTTP/1.1 201 Created\r\nX-A: 1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\nX-T: 2\r\n\r\n";
+    const ANSWER: &[u8] = b"HTTP/1.1 201 Created\r\nX-A: 1\r\nTransfer-Encoding: chunked\r\n\r\n\
+          2\r\nhe\r\n3\r\nllo\r\n0\r\nX-T: 2\r\n\r\n";
     let peer = Peer::answering(|_| ANSWER.to_vec());
     let terms = Terms { delays: true, responses: Some(Wanted { headers: true, body: true }), ..Terms::default() };
     let pause = Duration::from_millis(2);

@@ -1,4 +1,5 @@
-//! A push hub of some lines, for WebSocket, server-sent events and endless responses, that does to each message what its test says.
+//! A push hub of some lines, for WebSocket, server-sent events and endless responses, that does to each message what
+//! its test says.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

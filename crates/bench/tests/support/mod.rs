@@ -1,4 +1,5 @@
-//! What the tests of this folder share: runs whose ledger is checked ([`load`]), and the peers that they meet ([`peer`]).
+//! What the tests of this folder share: runs whose ledger is checked ([`load`]), and the peers that they meet
+//! ([`peer`]).
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "a module of each test file, which uses its part")]
 
 pub mod hub;

@@ -354,7 +354,8 @@ impl Conn {
     pub fn trickle(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         use rustix::event::{PollFd, PollFlags, poll};
         let plain = self.wire.plain_mut();
-        // The least that there can be, which is one byte's bookkeeping or two (unix_writable in the kernel's af_unix.c).
+        // The least that there can be, which is one byte's bookkeeping or two (unix_writable in the kernel's
+        // af_unix.c).
         let _ = sockopt::set_socket_send_buffer_size(plain.as_fd(), 1);
         bytes.as_ref().iter().all(|&byte| {
             let ready = poll(&mut [PollFd::from_borrowed_fd(plain.as_fd(), PollFlags::OUT)], None);

@@ -4,8 +4,8 @@ use oroshi_bench::{Draft, Plan, Record, ScriptError};
 use oroshi_net::Shutdown;
 
 use super::args::ScriptArgs;
-use crate::problems::Problems;
 use crate::absent::{Absent, NEXT};
+use crate::problems::Problems;
 
 /// A script as it was asked for. There is none in this build.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ mod fail_if;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use oroshi_bench::subscribe::{Draft, Mode, Plan, Publishing, PublishingTo, Record, SubscribeProblem};
+use oroshi_bench::push::{Draft, Mode, Plan, Publishing, PublishingTo, Record, SubscribeProblem};
 use oroshi_net::Endpoint;
 use oroshi_report::paint::Paint;
 use oroshi_report::table;
@@ -165,7 +165,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
     let page = output.page.as_deref().map(open).transpose()?;
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
     let mut live = Live::new(shutdown, plan.connect.connections, None, None);
-    let result = oroshi_bench::subscribe::run(plan, &mut live);
+    let result = oroshi_bench::push::run(plan, &mut live);
     live.finish(result.is_ok())?;
     let mut record = result?;
     record.fail_if = output.thresholds.iter().map(|threshold| threshold.judge(&record)).collect();

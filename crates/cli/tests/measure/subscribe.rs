@@ -3,7 +3,7 @@
 use crate::common;
 use crate::common::bench;
 use crate::common::support::hub::{Does, Hub, Settings, Takes};
-use oroshi_bench::subscribe::Record;
+use oroshi_bench::push::Record;
 
 #[track_caller]
 fn record(flags: &[&str]) -> Record {

@@ -123,7 +123,7 @@ fn subscribe(
         let each: Vec<String> = problems.iter().map(ToString::to_string).collect();
         Stopped::failed(each.join("; "))
     })?;
-    own(follow, server, None, |watcher| Ok(oroshi_bench::subscribe::run(plan, watcher)?.as_requests()))
+    own(follow, server, None, |watcher| Ok(oroshi_bench::push::run(plan, watcher)?.as_requests()))
 }
 
 /// A load of ours.

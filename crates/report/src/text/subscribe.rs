@@ -1,6 +1,6 @@
 //! The report of a load of subscriptions, for people: the load, deliveries, delays, costs.
 
-use oroshi_bench::subscribe::Record;
+use oroshi_bench::push::Record;
 use oroshi_bench::watch::ServerUsage;
 use oroshi_words::units;
 

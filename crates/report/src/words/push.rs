@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use oroshi_bench::subscribe::Record;
-use oroshi_bench::subscribe::record::{PostedRecord, PublishRecord};
+use oroshi_bench::push::Record;
+use oroshi_bench::push::record::{PostedRecord, PublishRecord};
 use oroshi_bench::{Bottleneck, Failure};
 use oroshi_words::units;
 

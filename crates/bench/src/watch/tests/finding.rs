@@ -93,8 +93,8 @@ fn a_unix_listener_of_unknown_name_is_found_by_its_credentials() {
     assert!(matches!(Watch::for_unix(&address, Some(server.pid())), Err(NotFound::NoProcess(_))));
 }
 
-/// As in an experiment: a process of ours starts a server, which has workers; another one goes to the background, and is left
-/// to whoever started its parent.
+/// As in an experiment: a process of ours starts a server, which has workers; another one goes to the background, and
+/// is left to whoever started its parent.
 #[test]
 fn all_that_a_child_of_ours_started_is_found_by_the_child_s_id() {
     let mut keeper = Server::start();

@@ -276,8 +276,10 @@ fn nginx_is_watched_with_its_workers() {
     let folder = Folder::new("nginx");
     let socket = folder.path("s");
     let config = format!(
-        "daemon off; worker_processes 2; pid {pid}; error_log {log}; events {{ accept_mutex off; }} http {{ access_log off; \
-         client_body_temp_path {t}; proxy_temp_path {t}; fastcgi_temp_path {t}; uwsgi_temp_path {t}; scgi_temp_path {t}; \
+        "daemon off; worker_processes 2; pid {pid}; error_log {log}; events {{ accept_mutex off; }} http {{ \
+         access_log off; \
+         client_body_temp_path {t}; proxy_temp_path {t}; fastcgi_temp_path {t}; uwsgi_temp_path {t}; scgi_temp_path \
+         {t}; \
          server {{ listen unix:{socket}; location / {{ return 200 'hello'; }} }} }}",
         pid = folder.path("pid"),
         log = folder.path("log"),

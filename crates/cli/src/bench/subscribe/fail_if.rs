@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
+use oroshi_bench::push::Record;
 use oroshi_bench::record::Condition;
-use oroshi_bench::subscribe::Record;
 use oroshi_words::nearest;
 use oroshi_words::units;
 

@@ -1,76 +1,78 @@
-//! How connections come to be out of step in a warm-up: each pauses once.
+//! Staggers connections in a warm-up: each pauses once.
 //!
-//! Connections that begin together before a server of constant delay stay together: it gets all requests at once, and nothing in
-//! between. A server's own clock, and CPU time at the edges of the measured part, would see them so too.
+//! Connections that begin together before a server of constant delay stay together: the server gets all requests at
+//! once, and none in between. The server's own clock, and CPU time at the edges of the measured part, would see that
+//! too.
 
 use std::task::Context;
 
-use super::{Core, Source};
+use super::Core;
 
-/// With more slots than this, pauses that put them out of step end at so many moments of the warm-up: each costs a look at all slots.
+/// The most moments of the warm-up at which pauses end. Each moment costs a look at all slots.
 const PAUSES: u64 = 512;
 
-/// How slots come to be out of step in a warm-up.
+/// How a core staggers its slots in a warm-up.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Spread {
-    /// Where this core's slots stand between those of others: 0 up to 1.
+pub(super) struct Stagger {
+    /// Position of this core's slots between those of other cores: 0 up to 1.
     phase: f64,
-    /// What is added to every slot's part: 0 up to 1.
+    /// Added to every slot's part: 0 up to 1.
     shift: f64,
     /// Pauses end at multiples of this, nanoseconds.
     step: u64,
 }
 
-/// A slot's way to its own place; times on the monotonic clock.
+/// How far a slot has come; times on the monotonic clock.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Step {
+pub(super) enum StaggerState {
     /// It has sent nothing yet.
     Begins,
     /// It has sent its first request, at this time.
     First(u64),
     /// It waits until this time.
     Pauses(u64),
-    /// It has its place.
-    Goes,
+    /// Its pause is over.
+    Done,
 }
 
 impl Core {
-    /// Puts slots out of step in a warm-up of `length` nanoseconds: after its first answer, each pauses once for its own part of the time
-    /// that this answer took. For a closed loop of one request at a time; elsewhere it does nothing. `phase` (0 up to 1): where this
-    /// core's slots stand between those of others. Before [`start`](Self::start).
-    pub(crate) fn put_out_of_step(&self, length: u64, phase: f64) {
-        let closed = matches!(*self.source.borrow(), Source::Closed);
-        if closed && self.script.is_none() && self.rules.pipeline == 1 {
+    /// Staggers slots in a warm-up of `length` nanoseconds: after its first response, each pauses once, for its own
+    /// part of the time that this response took.
+    ///
+    /// Works for a closed loop of one request at a time; elsewhere it does nothing. `phase` (0 up to 1): position of
+    /// this core's slots between those of other cores. To be called before [`start`](Self::start).
+    pub(crate) fn stagger(&self, length: u64, phase: f64) {
+        if self.tickets.is_closed_loop() && self.script.is_none() && self.rules.pipeline == 1 {
             let step = if self.slots.len() as u64 > PAUSES { (length / PAUSES).max(1) } else { 1 };
-            // Another place in each run: nothing that happens at an edge of the measured part always hits the same slots.
-            self.spread.set(Some(Spread { phase, shift: fastrand::f64(), step }));
+            // The shift differs in each run, so that an edge of the measured part does not always hit the same slots.
+            self.stagger.set(Some(Stagger { phase, shift: fastrand::f64(), step }));
         }
     }
 
-    /// Whether slot `id`, which asks for a request, is to pause first. It is woken when the pause is over.
+    /// Whether slot `id`, which asks for a request, is to pause first. The core wakes it when the pause is over.
     #[cold]
-    pub(super) fn pauses(&self, spread: Spread, id: usize, cx: &Context<'_>, now: u64) -> bool {
+    pub(super) fn pauses(&self, stagger: Stagger, id: usize, cx: &Context<'_>, now: u64) -> bool {
         let slot = &self.slots[id];
-        let until = match slot.step.get() {
-            Step::Begins => {
-                slot.step.set(Step::First(now));
+        let until = match slot.stagger.get() {
+            StaggerState::Begins => {
+                slot.stagger.set(StaggerState::First(now));
                 return false;
             }
-            Step::First(began) => {
-                let place = (id as f64 + spread.phase) / self.slots.len() as f64 + spread.shift;
-                let pause = (place.fract() * now.saturating_sub(began) as f64) as u64;
-                (now + pause).next_multiple_of(spread.step)
+            StaggerState::First(began) => {
+                let position = (id as f64 + stagger.phase) / self.slots.len() as f64 + stagger.shift;
+                let pause = (position.fract() * now.saturating_sub(began) as f64) as u64;
+                (now + pause).next_multiple_of(stagger.step)
             }
-            Step::Pauses(until) => until,
-            Step::Goes => return false,
+            StaggerState::Pauses(until) => until,
+            StaggerState::Done => return false,
         };
         if now >= until {
-            slot.step.set(Step::Goes);
+            slot.stagger.set(StaggerState::Done);
             return false;
         }
-        slot.step.set(Step::Pauses(until));
+        slot.stagger.set(StaggerState::Pauses(until));
         slot.enrol(cx);
-        self.rest_until(id, until);
+        self.wake_at(id, until);
         true
     }
 }
@@ -80,32 +82,22 @@ mod tests {
     use std::sync::Arc;
     use std::task::Waker;
 
-    use oroshi_http1::Limits;
-
-    use super::super::{Rules, Take};
+    use super::super::{Source, Take};
     use super::*;
-    use crate::answer::First;
+    use crate::first::First;
+    use crate::plan::Draft;
+    use crate::rules::Rules;
 
     const MS: u64 = 1_000_000;
 
     fn core(slots: usize) -> std::rc::Rc<Core> {
-        let rules = Rules {
-            timeout: 2000 * MS,
-            pipeline: 1,
-            per_connection: u64::MAX,
-            connect_per_request: false,
-            checks: Arc::new([]),
-            status_checked: false,
-            limits: Limits::default(),
-            interval_histograms: false,
-            connection_times: false,
-            each_request: false,
-            open: false,
-        };
+        let plan = Draft { urls: vec!["http://h/".parse().unwrap()], ..Draft::default() }.plan().unwrap();
+        let rules = Rules::new(&plan, false, None);
         Core::new(rules, Vec::new(), slots, Source::Closed, None, Arc::new(First::default()))
     }
 
-    /// On a virtual clock: every slot sends as soon as it may, and each answer takes `delay`. When each sends its last request before `end`.
+    /// On a virtual clock: every slot sends as soon as it may, and each response takes `delay`. Returns when each sends
+    /// its last request before `end`.
     fn sent(core: &Core, slots: usize, delay: u64, end: u64) -> Vec<u64> {
         let cx = Context::from_waker(Waker::noop());
         let last = |id: usize| {
@@ -129,7 +121,7 @@ mod tests {
     fn after_a_warm_up_constant_servers_see_connections_evenly() {
         for (slots, delay) in [(10, 20 * MS), (100, 5 * MS), (2000, 50 * MS)] {
             let core = core(slots);
-            core.put_out_of_step(250 * MS, 0.0);
+            core.stagger(250 * MS, 0.0);
             core.start(0);
             let mut phases: Vec<u64> = sent(&core, slots, delay, 240 * MS).iter().map(|at| at % delay).collect();
             phases.sort_unstable();
@@ -145,7 +137,7 @@ mod tests {
     #[test]
     fn nothing_pauses_in_the_measured_part_or_without_a_warm_up() {
         let slow = core(4);
-        slow.put_out_of_step(250 * MS, 0.5);
+        slow.stagger(250 * MS, 0.5);
         slow.start(0);
         let cx = Context::from_waker(Waker::noop());
         for id in 0..4 {

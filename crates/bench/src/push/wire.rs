@@ -1,4 +1,4 @@
-//! What comes on a subscription, in each of the three ways: bytes in, messages out.
+//! Reads a subscription in each of the three modes: bytes in, messages out.
 
 use oroshi_core::Incoming;
 use oroshi_http1::{DecodeError, Limits, ResponseDecoder, ResponseEvent};
@@ -7,33 +7,33 @@ use oroshi_websocket::{CloseCode, Decoder, Event, encode};
 use super::plan::Mode;
 use super::stamp::{self, Stamp};
 
-/// The largest message that is taken.
+/// The largest message that is accepted.
 const MESSAGE: oroshi_websocket::Limits = oroshi_websocket::Limits { message_bytes: 16 << 20 };
 
 /// How a subscription is read.
 ///
-/// WebSocket is read by our own crate, and not by one of the maintained ones: those keep a buffer of some kilobytes, and often a
-/// task, for each connection, where a subscription is to cost some hundred bytes, and none of them hands a message out as it lies in
-/// the buffer that all connections share.
+/// WebSocket is decoded by our own crate. Other crates keep a buffer of some kilobytes, and often a task, per
+/// connection, where a subscription should cost some hundred bytes; and none returns a message in place, in the buffer
+/// that all connections share.
 #[derive(Debug)]
 pub(crate) enum Wire {
     WebSocket(Decoder),
-    /// The body of a response that does not end.
+    /// The body of an endless response.
     Body(ResponseDecoder, Text),
 }
 
 /// How a subscription ended, before the run did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum End {
-    /// With a close frame; without a code it is 1005, as RFC 6455 section 7.1.5 has it.
+    /// With a close frame; a frame without a code counts as 1005 (RFC 6455, section 7.1.5).
     Closed(u16),
     /// The connection was closed, without a close frame or in the middle of a response.
     Eof,
-    /// The response ended, as a response does.
+    /// The response ended in order.
     Complete,
     /// The connection was reset.
     Reset,
-    /// What came is no WebSocket or no HTTP.
+    /// The bytes are no WebSocket or no HTTP.
     Protocol,
 }
 
@@ -50,27 +50,29 @@ impl End {
     }
 }
 
-/// Somebody who is told what came.
-pub(crate) trait Listener {
-    /// A message, and how many stamps were in it.
+/// Takes the messages of a subscription.
+pub(crate) trait MessageSink {
+    /// Takes a message, after its stamps.
     fn message(&mut self, stamps: usize);
-    /// A stamp.
+    /// Takes a stamp.
     fn stamp(&mut self, stamp: Stamp);
 }
 
 impl Wire {
-    /// Takes what came, and leaves in `input` what is to be offered again with more behind it. `out`: what is to be answered.
+    /// Decodes `input`, and leaves incomplete bytes in it, to be offered again with more behind them.
+    ///
+    /// Appends bytes to send to `out`: pongs, and the reply to a close.
     pub(crate) fn read(
         &mut self,
         input: &mut &mut [u8],
         out: &mut Vec<u8>,
-        listener: &mut impl Listener,
+        sink: &mut impl MessageSink,
     ) -> Result<(), End> {
         match self {
-            Self::WebSocket(decoder) => frames(decoder, input, out, listener),
+            Self::WebSocket(decoder) => frames(decoder, input, out, sink),
             Self::Body(decoder, text) => {
                 let mut rest: &[u8] = input;
-                let result = body(decoder, text, &mut rest, listener);
+                let result = body(decoder, text, &mut rest, sink);
                 let read = input.len() - rest.len();
                 *input = &mut std::mem::take(input)[read..];
                 result
@@ -78,7 +80,7 @@ impl Wire {
         }
     }
 
-    /// How it ended when the server closed the connection.
+    /// Returns how the subscription ended when the server closed the connection.
     pub(crate) fn eof(&mut self) -> End {
         match self {
             Self::WebSocket(_) => End::Eof,
@@ -94,7 +96,7 @@ fn frames(
     decoder: &mut Decoder,
     input: &mut &mut [u8],
     out: &mut Vec<u8>,
-    listener: &mut impl Listener,
+    sink: &mut impl MessageSink,
 ) -> Result<(), End> {
     let key = || std::array::from_fn(|_| fastrand::u8(..));
     loop {
@@ -104,9 +106,9 @@ fn frames(
                 let mut stamps = 0;
                 stamp::find(&data, |stamp| {
                     stamps += 1;
-                    listener.stamp(stamp);
+                    sink.stamp(stamp);
                 });
-                listener.message(stamps);
+                sink.message(stamps);
             }
             Ok(Some(Event::Ping(payload))) => encode::pong(out, payload, Some(key())),
             Ok(Some(Event::Pong(_))) => {}
@@ -126,12 +128,12 @@ fn body(
     decoder: &mut ResponseDecoder,
     text: &mut Text,
     input: &mut &[u8],
-    listener: &mut impl Listener,
+    sink: &mut impl MessageSink,
 ) -> Result<(), End> {
     loop {
         match decoder.decode(&Limits::default(), input) {
             Ok(None) => return Ok(()),
-            Ok(Some(ResponseEvent::Data(data))) => text.read(data, listener),
+            Ok(Some(ResponseEvent::Data(data))) => text.read(data, sink),
             Ok(Some(ResponseEvent::End)) => return Err(End::Complete),
             Ok(Some(_)) => {}
             Err(DecodeError::UnexpectedEof) => return Err(End::Eof),
@@ -140,17 +142,17 @@ fn body(
     }
 }
 
-/// A body's text: events or lines are counted, and stamps found, also where it is cut in the middle of one.
+/// Counts events or lines in a body's text and finds stamps, wherever the text is cut.
 #[derive(Debug)]
 pub(crate) struct Text {
     events: bool,
-    /// What may be the beginning of a stamp.
+    /// Bytes that may begin a stamp.
     kept: Incoming,
-    /// Of the line that is read: how it begins. `None`: at its start.
+    /// First byte of the current line; `None` at its start.
     first: Option<u8>,
-    /// The event that is read has a line of data.
+    /// The current event has a line of data.
     data: bool,
-    /// Stamps in the message that is read.
+    /// Stamps in the current message.
     stamps: u32,
 }
 
@@ -159,21 +161,21 @@ impl Text {
         Self { events: mode == Mode::Sse, kept: Incoming::default(), first: None, data: false, stamps: 0 }
     }
 
-    fn read(&mut self, mut data: &[u8], listener: &mut impl Listener) {
+    fn read(&mut self, mut data: &[u8], sink: &mut impl MessageSink) {
         while !data.is_empty() {
             let end = memchr::memchr(b'\n', data);
             let line = &data[..end.unwrap_or(data.len())];
-            self.piece(line, listener);
+            self.piece(line, sink);
             data = &data[line.len()..];
             if end.is_some() {
                 data = &data[1..];
-                self.end_of_line(listener);
+                self.end_of_line(sink);
             }
         }
     }
 
-    /// A piece of a line.
-    fn piece(&mut self, piece: &[u8], listener: &mut impl Listener) {
+    /// Takes a piece of a line.
+    fn piece(&mut self, piece: &[u8], sink: &mut impl MessageSink) {
         let Some(&first) = piece.first() else { return };
         // The carriage return of an empty line is not its text.
         if self.first.is_none() && first != b'\r' {
@@ -182,13 +184,13 @@ impl Text {
         self.kept.decode(piece, |input| {
             let left = stamp::find(input, |stamp| {
                 self.stamps += 1;
-                listener.stamp(stamp);
+                sink.stamp(stamp);
             });
             *input = &input[input.len() - left..];
         });
     }
 
-    fn end_of_line(&mut self, listener: &mut impl Listener) {
+    fn end_of_line(&mut self, sink: &mut impl MessageSink) {
         self.kept.clear();
         let complete = match (self.events, self.first.take()) {
             (false, first) => first.is_some(),
@@ -200,7 +202,7 @@ impl Text {
             }
         };
         if complete {
-            listener.message(std::mem::take(&mut self.stamps) as usize);
+            sink.message(std::mem::take(&mut self.stamps) as usize);
         }
     }
 }
@@ -218,7 +220,7 @@ mod tests {
         sequences: Vec<u64>,
     }
 
-    impl Listener for Heard {
+    impl MessageSink for Heard {
         fn message(&mut self, stamps: usize) {
             self.messages.push(stamps);
         }
@@ -268,7 +270,8 @@ mod tests {
     #[test]
     fn events_are_counted_and_comments_are_not() {
         let body = format!(
-            "HTTP/1.1 200 OK\r\n\r\n: hi\n\nid: 5\ndata: {{\"text\":\"{}\"}}\n\nretry: 100\n\r\n\ndata: two\r\ndata: {}\r\n\r\ndata: cut",
+            "HTTP/1.1 200 OK\r\n\r\n: hi\n\nid: 5\ndata: {{\"text\":\"{}\"}}\n\nretry: 100\n\r\n\n\
+             data: two\r\ndata: {}\r\n\r\ndata: cut",
             stamp(1),
             stamp(2)
         );

@@ -1,4 +1,4 @@
-//! One subscription: opened, and read until it ends.
+//! Opens one subscription, and reads it until it ends.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -13,28 +13,27 @@ use oroshi_websocket::handshake::{self, Mismatch};
 use oroshi_websocket::{Decoder, Role};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::core::{Core, Ear};
+use super::core::{Core, Receiver};
 use super::plan::Mode;
 use super::wire::{End, Text, Wire};
 use crate::failure::Failure;
-use crate::slot::connect_failure;
 use crate::unreadable::{explained, shown};
 
-/// A subscription that the server has agreed to.
+/// A subscription that the server has accepted.
 pub(crate) struct Opened {
     number: u32,
     stream: Stream,
     wire: Wire,
-    /// What came behind the answer's head, and is to be read.
+    /// Bytes behind the head of the response that are not read yet.
     kept: Incoming,
 }
 
-/// Why there is none.
+/// Why a subscription was not opened.
 pub(crate) struct Unopened {
     pub(crate) failure: Failure,
-    /// Of the answer that refused it.
+    /// Status of the response that refused it.
     pub(crate) status: Option<u16>,
-    /// What came back instead, in words.
+    /// What the server sent instead, in words.
     pub(crate) came: Option<String>,
 }
 
@@ -45,26 +44,26 @@ impl From<Failure> for Unopened {
 }
 
 impl Unopened {
-    /// An answer that is none to this request, for this reason.
+    /// A response that does not fit this request.
     fn answered(failure: Failure, came: String) -> Self {
         Self { failure, status: None, came: Some(came) }
     }
 }
 
-/// Opens the subscription of connection `number`: it, and how long that took, nanoseconds.
+/// Opens the subscription of connection `number`, and returns it with the time that took, nanoseconds.
 pub(crate) async fn open(core: &Core, number: u32) -> Result<(Opened, u64), Unopened> {
     let began = monotonic_ns();
     let timeout = core.shared.plan.connect.timeout;
     let deadline = Instant::now() + timeout;
     let (request, key) = core.shared.plan.request.write(number);
-    let connected = core.connector.connect_sending(core.next_peer(), Some(deadline), &request).await;
-    let Connected { stream, sent, .. } = connected.map_err(|error| connect_failure(&error))?;
+    let connected = core.dialer.connector.connect_sending(core.dialer.next_peer(), Some(deadline), &request).await;
+    let Connected { stream, sent, .. } = connected.map_err(|error| Failure::from(&error))?;
     let subscribed = tokio::time::timeout_at(deadline.into(), subscribe(core, stream, &request[sent..], &key)).await;
     let (stream, wire, kept) = subscribed.unwrap_or(Err(Failure::Timeout.into()))?;
     Ok((Opened { number, stream, wire, kept }, monotonic_ns() - began))
 }
 
-/// Sends the rest of the request, and reads the head of its answer.
+/// Sends the rest of the request, and reads the head of the response.
 async fn subscribe(
     core: &Core,
     mut stream: Stream,
@@ -97,7 +96,7 @@ async fn subscribe(
     Ok((stream, wire, kept))
 }
 
-/// Reads the answer's head, as far as it has come. Whether it is complete, and agrees.
+/// Reads the received part of the response's head. True once the head is complete and accepts the subscription.
 fn has_agreed(core: &Core, decoder: &mut ResponseDecoder, input: &mut &[u8], key: &str) -> Result<bool, Unopened> {
     loop {
         match decoder.decode(&Limits::default(), input) {
@@ -113,7 +112,7 @@ fn has_agreed(core: &Core, decoder: &mut ResponseDecoder, input: &mut &[u8], key
     }
 }
 
-/// Whether an answer agrees to the subscription.
+/// Checks that a response accepts the subscription.
 fn agreed(core: &Core, head: &ResponseHead<'_>, key: &str) -> Result<(), Unopened> {
     let plan = &core.shared.plan;
     let kind = match head.headers.get("Content-Type") {
@@ -160,12 +159,12 @@ struct Subscription<'c> {
     core: &'c Core,
     id: usize,
     opened: Opened,
-    /// What is to be sent: answers to pings, and to a close.
+    /// Bytes to send: pongs, and the reply to a close.
     out: Vec<u8>,
 }
 
 impl Subscription<'_> {
-    /// What came together with the answer's head.
+    /// Takes the bytes that came together with the head of the response.
     fn read_kept(&mut self) -> Result<(), End> {
         self.take(&mut [])
     }
@@ -193,21 +192,21 @@ impl Subscription<'_> {
                 return Poll::Ready(self.opened.wire.eof());
             }
             if let Err(end) = self.take(came) {
-                // A close frame is answered if that is possible at once; the server does not wait for it longer than it likes.
+                // Reply to a close frame if that is possible at once; the server need not wait for it.
                 let _ = Pin::new(&mut self.opened.stream).poll_write(cx, &self.out);
                 return Poll::Ready(end);
             }
         }
     }
 
-    /// Takes what came, and keeps what is incomplete.
+    /// Takes bytes, and keeps what is incomplete.
     fn take(&mut self, came: &mut [u8]) -> Result<(), End> {
         let now = monotonic_ns();
         let Self { core, id, opened: Opened { number, wire, kept, .. }, out } = self;
         kept.decode_mut(came, |input| {
             core.tally.borrow_mut().flow.bytes += input.len() as u64;
-            let mut ear = Ear { core, id: *id, number: *number, now };
-            wire.read(input, out, &mut ear)
+            let mut receiver = Receiver { core, id: *id, number: *number, now };
+            wire.read(input, out, &mut receiver)
         })
     }
 }

@@ -1,4 +1,5 @@
-//! Loads of subscriptions against a hub that does what it should, or one of the things that it should not: exact counts.
+//! Loads of subscriptions against a hub that does what it should, or one of the things that it should not: exact
+//! counts.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -7,7 +8,7 @@ use crate::support::HANG;
 use crate::support::hub::{Does, Hub, Settings, Takes};
 use crate::support::load::SHORT;
 use oroshi_bench::follow::Stage;
-use oroshi_bench::subscribe::{Draft, Mode, Publishing, PublishingTo, Record, run};
+use oroshi_bench::push::{Draft, Mode, Publishing, PublishingTo, Record, run};
 use oroshi_bench::{Draft as Base, Failure, Load, Observer, Progress, Spacing, Watching};
 
 /// `connections` at this hub, and `messages` for all, one at a time.

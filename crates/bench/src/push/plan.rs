@@ -1,4 +1,4 @@
-//! What to do: subscriptions to hold, and what to publish to them. A [`Draft`] as somebody wrote it becomes a [`Plan`].
+//! What to do: subscriptions to hold, and messages to publish. The user's [`Draft`] becomes a [`Plan`].
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::stamp::{Template, TemplateError};
 use crate::arrivals::Spacing;
 use crate::plan::{self, Load, Problem};
-use crate::request::RequestError;
+use crate::request::{HeadWriter, RequestError, is_given};
 
 /// How a hub sends messages to those who subscribe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,7 +21,7 @@ pub enum Mode {
     Ws,
     /// Server-sent events.
     Sse,
-    /// A response that does not end, with a line per message.
+    /// An endless response, with a line per message.
     Stream,
 }
 
@@ -37,22 +37,23 @@ impl Mode {
     }
 }
 
-/// Stands for a connection's number, from 0, in URLs, headers and bodies.
+/// Placeholder for a connection's number, from 0, in URLs, headers and bodies.
 pub const NUMBER: &str = "{n}";
 
-/// A load of subscriptions as the user described it. `Default`: ten WebSockets, and nobody who publishes.
+/// A load on a hub, as the user described it. `Default`: ten WebSockets, and no publishers.
 #[derive(Clone, Debug)]
 pub struct Draft {
-    /// How to connect: URL, addresses, headers, TLS, connections, threads, timeout; whom to watch; how long. Its `load`, `requests`,
-    /// `method` and `body` are about publishing; its script, checks and the like have no meaning here.
+    /// How to connect, and for how long: URL, addresses, headers, TLS, connections, threads, timeout, what to watch.
+    ///
+    /// `load`, `requests`, `method` and `body` are for publishing. Script, checks and the like have no meaning here.
     pub base: plan::Draft,
-    /// How messages come.
+    /// How subscriptions receive messages.
     pub mode: Mode,
     /// Connections that are being opened at the same time.
     pub connecting: usize,
-    /// The most connections to begin per second; `None`: as fast as they come.
+    /// The most connections to begin per second; `None`: as fast as possible.
     pub connect_rate: Option<f64>,
-    /// Messages for all; `None`: somebody else publishes, or nobody.
+    /// Messages for all; `None`: somebody else publishes, or no one.
     pub publish: Option<Publishing>,
     /// Messages for one connection each, beside those for all.
     pub publish_to: Option<PublishingTo>,
@@ -74,38 +75,38 @@ impl Default for Draft {
     }
 }
 
-/// Who publishes messages for all.
+/// How to publish messages for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Publishing {
-    /// Where to post messages.
+    /// URL to post messages to.
     pub url: Endpoint,
-    /// Header lines; one whose value has [`NUMBER`] in it is sent once for each connection.
+    /// Header lines. A header whose value has [`NUMBER`] in it is sent once per connection.
     pub headers: Vec<(String, String)>,
-    /// How many publish: each has a connection of its own, and one message under way.
+    /// Number of publishers. Each has its own connection, and one message under way.
     pub publishers: usize,
 }
 
-/// Who publishes messages for one connection each: for whoever wants to know how long such a message takes while many go to all.
+/// How to publish messages for one connection each, beside those for all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PublishingTo {
-    /// Where to post messages; [`NUMBER`] in it is the connection's.
+    /// URL to post messages to; [`NUMBER`] in it is the connection's number.
     pub url: Endpoint,
     /// Header lines, with the connection's number.
     pub headers: Vec<(String, String)>,
-    /// The message, with the stamp's and perhaps the connection's place in it; empty: a JSON object.
+    /// The message, with placeholders for the stamp and perhaps the connection; empty: a JSON object.
     pub body: Vec<u8>,
     /// Messages per second.
     pub rate: f64,
 }
 
-/// A load of subscriptions that makes sense.
+/// A valid load on a hub.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// How messages come.
+    /// How subscriptions receive messages.
     pub mode: Mode,
-    /// The subscriptions' place, number and limits: a plan of ours without requests.
+    /// Origin, number and limits of the subscriptions: a plan without a load of requests.
     pub connect: plan::Plan,
-    /// Connections that are being opened at the same time, in all.
+    /// Connections that are being opened at the same time.
     pub connecting: usize,
     /// The most connections to begin per second.
     pub connect_rate: Option<f64>,
@@ -119,23 +120,23 @@ pub struct Plan {
 /// Messages to be published.
 #[derive(Clone, Debug)]
 pub struct Publication {
-    /// Where, by whom (its connections are the publishers) and when.
+    /// Origin, publishers (its connections) and timetable.
     pub plan: plan::Plan,
     /// Its method.
     pub method: String,
-    /// Where to post.
+    /// URL to post to.
     pub url: Endpoint,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) template: Template,
 }
 
-/// Publishers of messages for one each: enough that one slow answer holds up no other message.
+/// Publishers of messages for one each: enough that a slow response delays no other message.
 const PUBLISHERS_TO_ONE: usize = 16;
 
-/// What is wrong with a draft beyond what [`Problem`] knows.
+/// One mistake in a draft. The text names the value, what was expected and the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum SubscribeProblem {
-    /// As of any load.
+    /// A mistake that any load can have.
     #[error(transparent)]
     Load(#[from] Problem),
     /// Correct the message.
@@ -150,7 +151,7 @@ pub enum SubscribeProblem {
     /// Correct the number.
     #[error("{}", self.told(Naming::Flags))]
     Rate(&'static str, f64),
-    /// Tell whom a message is for.
+    /// Name the connection that a message is for.
     #[error("{}", self.told(Naming::Flags))]
     NoTarget,
     /// Use a header, or --publish-to.
@@ -159,7 +160,7 @@ pub enum SubscribeProblem {
 }
 
 impl SubscribeProblem {
-    /// The fields that may be to blame, the likeliest first. They have the names of the flags of `oroshi bench`.
+    /// Returns the fields that may be wrong, the likeliest first, by their flags of `oroshi bench`.
     #[must_use]
     pub fn fields(&self) -> &[&'static str] {
         match self {
@@ -172,7 +173,7 @@ impl SubscribeProblem {
         }
     }
 
-    /// What is wrong, with what is behind it, and with the names of fields as `naming` writes them.
+    /// Describes the mistake and its causes; `naming` writes the names of fields.
     #[must_use]
     pub fn told(&self, naming: Naming) -> String {
         let name = |field| naming.of(field);
@@ -187,21 +188,22 @@ impl SubscribeProblem {
             SubscribeProblem::NoTarget => {
                 let [to, header, body] = ["publish-to", "publish-to-header", "publish-to-body"].map(name);
                 format!(
-                    "{to} sends each message to one connection, and nothing says which: put {{n}}, its number, into the URL, \
-                     a {header} or the {body}"
+                    "{to} sends each message to one connection, and nothing says which: put {{n}}, its number, into \
+                     the URL, a {header} or the {body}"
                 )
             }
             SubscribeProblem::TargetOfAll => {
                 let [all, header, to] = ["publish", "publish-header", "publish-to"].map(name);
                 format!(
-                    "{all} is for all connections: {{n}} belongs into a {header}, which is sent once for each, or use {to}"
+                    "{all} is for all connections: {{n}} belongs into a {header}, which is sent once for each, or \
+                     use {to}"
                 )
             }
             SubscribeProblem::Template(_) | SubscribeProblem::Urls(_) => self.to_string(),
         }
     }
 
-    /// The same, with the fields that may be to blame.
+    /// Returns the description, with the fields that may be wrong.
     #[must_use]
     pub fn mistake(&self, naming: Naming) -> Mistake {
         plan::mistake(self.fields(), self.told(naming))
@@ -209,10 +211,10 @@ impl SubscribeProblem {
 }
 
 impl Draft {
-    /// Decides everything that was left open.
+    /// Fills in every default.
     ///
     /// # Errors
-    /// All that is wrong, at once.
+    /// All mistakes, at once.
     pub fn plan(self) -> Result<Plan, Vec<SubscribeProblem>> {
         let mut problems = Vec::new();
         let Self { base, mode, connecting, connect_rate, publish, publish_to, message_bytes } = self;
@@ -292,7 +294,7 @@ fn is_rate(per_second: f64) -> bool {
     per_second > 0.0
 }
 
-/// One side of the load as a plan of its own; what is wrong with both is said once.
+/// Makes a plan of one side of the load. Mistakes of both sides are reported once.
 fn planned(draft: plan::Draft, problems: &mut Vec<SubscribeProblem>) -> Option<plan::Plan> {
     match draft.plan() {
         Ok(plan) => Some(plan),
@@ -338,40 +340,28 @@ fn publication(
 }
 
 impl Publication {
-    /// The head of a request but for its length and end. Headers that name a connection's number are sent for each of `targets`.
+    /// Returns the head of a request, without its length and end. Headers with a connection's number repeat for each of
+    /// `targets`.
     ///
     /// # Errors
-    /// When what was put in for the number must not be on the wire.
+    /// When the head with a number in it is not valid.
     pub(crate) fn head(&self, targets: &[u32]) -> Result<Vec<u8>, RequestError> {
         let one = targets.first().copied().unwrap_or(0);
-        let mut head = Vec::with_capacity(256);
-        let target = numbered(&self.url.target, one);
-        let given = |name: &str| self.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
-        encode::request_line(&mut head, &self.method, &target, Version::Http11)
-            .map_err(|source| RequestError::Encode { what: "request line", value: target, source })?;
-        let mut header = |name: &str, value: &str| {
-            encode::header(&mut head, name, value.as_bytes()).map_err(|source| RequestError::Encode {
-                what: "header",
-                value: name.to_owned(),
-                source,
-            })
-        };
-        if !given("Host") {
-            header("Host", &self.url.authority)?;
-        }
-        if !given("Content-Type") {
-            header("Content-Type", "application/json")?;
+        let mut head = HeadWriter::new(&self.method, &numbered(&self.url.target, one), &self.headers)?;
+        head.host(&self.url.authority)?;
+        if !head.is_given("Content-Type") {
+            head.header("Content-Type", "application/json")?;
         }
         for (name, value) in &self.headers {
             if !value.contains(NUMBER) {
-                header(name, value)?;
+                head.header(name, value)?;
                 continue;
             }
             for n in targets {
-                header(name, &numbered(value, *n))?;
+                head.header(name, &numbered(value, *n))?;
             }
         }
-        Ok(head)
+        Ok(head.bytes)
     }
 
     /// Whether each message names the connection that it is for, in its URL or in a header.
@@ -399,7 +389,7 @@ impl SubscribeRequest {
         Self { mode, target, authority, headers: headers.to_vec() }
     }
 
-    /// The request of connection `number`, and the key that a WebSocket's answer must fit.
+    /// Returns the request of connection `number`, and the key that a WebSocket's response must fit.
     pub(crate) fn write(&self, number: u32) -> (Vec<u8>, String) {
         let nonce = std::array::from_fn(|_| fastrand::u8(..));
         let (handshake, key) = handshake::request_fields(nonce);
@@ -409,20 +399,19 @@ impl SubscribeRequest {
             Mode::Sse => fields.push(("Accept", "text/event-stream".into())),
             Mode::Stream => {}
         }
-        // The user's own take the place of ours.
-        let given = |name: &str| self.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
-        fields.retain(|(name, _)| !given(name));
+        // The user's headers take the place of ours.
+        fields.retain(|(name, _)| !is_given(&self.headers, name));
         fields.extend(self.headers.iter().map(|(name, value)| (name.as_str(), numbered(value, number))));
         let mut request = Vec::with_capacity(256);
         let fields = fields.iter().map(|(name, value)| (*name, value.as_bytes()));
-        // Every part of it has been encoded once, for the plan; digits change nothing about that.
+        // The plan has encoded every part once; digits in it stay valid.
         let written =
             encode::request_head(&mut request, "GET", &numbered(&self.target, number), Version::Http11, fields);
         debug_assert_eq!(written, Ok(()));
         (request, key)
     }
 
-    /// Path and query, with the number's place in them.
+    /// Path and query, with the placeholder in them.
     pub(crate) fn target(&self) -> &str {
         &self.target
     }
@@ -435,13 +424,18 @@ impl SubscribeRequest {
 }
 
 impl Plan {
-    /// How long the run publishes, or holds its subscriptions; `None`: until a number of messages is published.
+    /// Returns how long the run publishes, or holds its subscriptions; `None`: until a number of messages is published.
     #[must_use]
     pub fn duration(&self) -> Option<Duration> {
         self.publish.as_ref().map_or(self.connect.duration, |publish| publish.plan.duration)
     }
 
-    /// How many publish messages for all.
+    /// Whether anything is published.
+    pub(crate) fn publishes(&self) -> bool {
+        self.publish.is_some() || self.publish_to.is_some()
+    }
+
+    /// Returns the number of publishers of messages for all.
     #[must_use]
     pub fn publishers(&self) -> usize {
         self.publish.as_ref().map_or(0, |publish| publish.plan.connections)
@@ -483,7 +477,8 @@ mod tests {
         let plan = draft("http://h/", "unix:/x:/send", &[("X-Session", "s-{n}"), ("X-One", "1")]).plan().unwrap();
         let publish = plan.publish.unwrap();
         assert_eq!((publish.plan.connections, publish.method.as_str(), publish.head_differs()), (2, "POST", true));
-        let expected = "POST /send HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nX-Session: s-4\r\nX-Session: s-9\r\nX-One: 1\r\n";
+        let expected = "POST /send HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+                        X-Session: s-4\r\nX-Session: s-9\r\nX-One: 1\r\n";
         assert_eq!(text(publish.head(&[4, 9]).unwrap()), expected);
     }
 

@@ -1,22 +1,24 @@
-//! The stamp in a message: who sent it, as which of his, and when. It survives whatever a hub puts around a message.
+//! The stamp in a message: its publisher, its number and its time. A hub may wrap the message as it likes.
 //!
-//! `oroshi:RUN:PUBLISHER:SEQUENCE:TIME:`, where RUN is eight hexadecimal digits and the others are decimal; TIME is in nanoseconds of this
-//! machine's monotonic clock, so that sender and receiver must be on one machine. There is no character in it that JSON, a URL or
-//! HTML would write in another way.
+//! `oroshi:RUN:PUBLISHER:SEQUENCE:TIME:`, where RUN is eight hexadecimal digits and the others are decimal. TIME is in
+//! nanoseconds of this machine's monotonic clock: sender and receiver must be on one machine. JSON, URLs and HTML
+//! escape none of its characters.
 
 use memchr::memmem;
 
 /// How every stamp begins.
 const HEAD: &[u8] = b"oroshi:";
+/// The publisher number of messages for one connection each.
+pub(crate) const TO_ONE: u32 = u32::MAX;
 /// The longest stamp: three numbers of 20 digits at most.
 pub(crate) const LONGEST: usize = HEAD.len() + 9 + 3 * 21;
 
-/// What stands in a stamp.
+/// The content of a stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
-    /// Tells the messages of one run from those of another, which a hub may keep and send again.
+    /// Number of the run. A hub may keep messages of an earlier one and send them again.
     pub(crate) run: u32,
-    /// Each publisher counts for itself: only what one of them sends has an order.
+    /// Number of the publisher. Each counts its messages for itself; only they have an order.
     pub(crate) publisher: u32,
     pub(crate) sequence: u64,
     /// Nanoseconds of the monotonic clock.
@@ -24,14 +26,14 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    /// Appends it.
+    /// Appends the stamp.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let Self { run, publisher, sequence, sent } = self;
         out.extend_from_slice(format!("oroshi:{run:08x}:{publisher}:{sequence}:{sent}:").as_bytes());
     }
 }
 
-/// Calls `found` with every stamp in `text`, and gives the length of the piece at its end that may be the beginning of one more.
+/// Calls `found` with every stamp in `text`. Returns the length of the end of `text` that may begin another stamp.
 pub(crate) fn find(text: &[u8], mut found: impl FnMut(Stamp)) -> usize {
     let mut rest = text;
     while let Some(at) = memmem::find(rest, HEAD) {
@@ -49,11 +51,11 @@ pub(crate) fn find(text: &[u8], mut found: impl FnMut(Stamp)) -> usize {
 }
 
 enum Read {
-    /// One, and its length behind the head.
+    /// A stamp, and its length behind the head.
     Stamp(Stamp, usize),
-    /// Something else that began like one.
+    /// Other text that began like a stamp.
     Other,
-    /// One so far, and the end of the text.
+    /// A stamp so far, and the end of the text.
     Cut,
 }
 
@@ -84,11 +86,11 @@ fn read(text: &[u8]) -> Read {
     }
 }
 
-/// A message's text, with the places where what differs from message to message is put.
+/// The text of messages, with placeholders for what differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Template {
     parts: Vec<Part>,
-    /// Each message is filled up to this length, at [`Part::Padding`].
+    /// Each message is padded to this length, at [`Part::Padding`].
     length: usize,
 }
 
@@ -107,7 +109,8 @@ enum Part {
 pub enum TemplateError {
     /// Put `{stamp}` somewhere.
     #[error(
-        "the body has no {{stamp}}, by which a message is recognised when it comes: put it where the text is, as in '{{\"text\":\"{{stamp}}\"}}'"
+        "the body has no {{stamp}}, by which a message is recognised when it comes: put it where the text is, as in \
+         '{{\"text\":\"{{stamp}}\"}}'"
     )]
     NoStamp,
     /// Ask for longer messages.
@@ -115,9 +118,9 @@ pub enum TemplateError {
         "messages of {length} bytes: expected at least {least}, which is what the stamp and the JSON around it take"
     )]
     TooShort {
-        /// What was asked for.
+        /// Requested length.
         length: usize,
-        /// What it takes at least.
+        /// Least possible length.
         least: usize,
     },
 }
@@ -130,7 +133,8 @@ impl Template {
         if length < least { Err(TemplateError::TooShort { length, least }) } else { Ok(Self { parts, length }) }
     }
 
-    /// A text with `{stamp}`, and perhaps `{seq}`, `{time_ns}` and, for a message to one, `{n}`. Other braces stand for themselves.
+    /// A text with `{stamp}`, and perhaps `{seq}`, `{time_ns}` and, for messages to one, `{n}`. Other braces stand for
+    /// themselves.
     pub(crate) fn text(text: &[u8]) -> Result<Self, TemplateError> {
         const PLACES: [(&[u8], Part); 4] =
             [(b"{stamp}", Part::Stamp), (b"{seq}", Part::Sequence), (b"{time_ns}", Part::Time), (b"{n}", Part::Target)];
@@ -152,12 +156,12 @@ impl Template {
         if parts.contains(&Part::Stamp) { Ok(Self { parts, length: 0 }) } else { Err(TemplateError::NoStamp) }
     }
 
-    /// Whether it names the connection that it is for.
+    /// Whether messages name the connection that they are for.
     pub(crate) fn names_target(&self) -> bool {
         self.parts.contains(&Part::Target)
     }
 
-    /// Writes the message with this stamp into `out`, which is emptied first. `target`: the number of the connection that it is for.
+    /// Replaces the content of `out` by the message. `target`: the number of the connection that the message is for.
     pub(crate) fn write(&self, out: &mut Vec<u8>, stamp: &Stamp, target: Option<u32>) {
         out.clear();
         let mut padding = None;
@@ -176,6 +180,13 @@ impl Template {
             out.splice(at..at, std::iter::repeat_n(b'x', missing));
         }
     }
+}
+
+/// Returns the connection that message `sequence` for one is for: each open one in turn, but no neighbours in a row.
+pub(crate) fn target(opened: &[u32], sequence: u64) -> Option<u32> {
+    // A number that is prime to every possible count of connections leads through all of them.
+    const STRIDE: u64 = 1_000_000_007;
+    opened.get((u128::from(sequence) * u128::from(STRIDE) % opened.len().max(1) as u128) as usize).copied()
 }
 
 #[cfg(test)]

@@ -1,21 +1,21 @@
-//! What came of a load of subscriptions, as data. This is the JSON schema; `docs/bench-push.md` explains it to its readers.
+//! The record of a load on a hub, as data. This is the JSON schema; `docs/bench-push.md` explains it.
 
 use std::collections::BTreeMap;
 
 use oroshi_stats::Latency;
 use serde::{Deserialize, Serialize};
 
-use super::core::Tally;
 use super::plan::{Mode, Plan, Publication};
-use super::publish::Posted;
+use super::published::Posted;
+use super::tally::Tally;
 use crate::environment::Environment;
 use crate::failure::Failure;
-use crate::grade::{Bottleneck, Grade, LEAST_SECONDS, MACHINE_BUSY};
+use crate::grade::Grade;
 use crate::plan::Load;
-use crate::record::{self as requests, ClockRecord, Condition, MachineRecord};
+use crate::record::{self as requests, ClockRecord, Condition, MachineRecord, per_second};
 use crate::watch::ServerUsage;
 
-/// Version of the schema: the first number changes when a field changes meaning or goes, the second when one comes.
+/// Version of the schema. The first number changes when a field goes or changes its meaning, the second when one comes.
 pub const SCHEMA: &str = "oroshi-bench-push/1.1";
 
 /// A run and its result.
@@ -25,45 +25,45 @@ pub struct Record {
     pub schema: String,
     /// When the run began: seconds since 1970, UTC.
     pub started_unix_s: f64,
-    /// What was asked for.
+    /// The plan.
     pub plan: PlanRecord,
-    /// Length of the measured part, seconds: from its begin until the last message came, or the last was published.
+    /// Length of the measured part, seconds: until the last message came or was published.
     pub elapsed_s: f64,
-    /// It was ended before its time.
+    /// Whether the run was ended before its time.
     pub cut_short: bool,
     /// The subscriptions.
     pub subscriptions: Subscriptions,
     /// Messages for all, as they were published.
     pub published: Option<PostedRecord>,
-    /// What came of them.
+    /// Deliveries of messages for all.
     pub deliveries: Deliveries,
     /// Messages for one connection each, as they were published.
     pub published_to_one: Option<PostedRecord>,
-    /// What came of those.
+    /// Deliveries of messages for one.
     pub deliveries_to_one: Option<DeliveriesToOne>,
     /// The load's own side.
     pub generator: Generator,
     /// The server's side, when it is on this machine: over the measured part.
     pub server: Option<ServerUsage>,
-    /// Why there is none.
+    /// Why `server` is `None`.
     pub server_unknown: Option<String>,
     /// What the subscriptions cost the server while nothing was published.
     pub idle: Option<Idle>,
-    /// Who was the bottleneck.
+    /// What limited the run.
     pub grade: Grade,
-    /// What makes the figures doubtful, in words.
+    /// What makes the figures doubtful, as sentences.
     pub warnings: Vec<String>,
-    /// What else the machine did in the measured part. `None` in records before 1.1.
+    /// Other activity of the machine in the measured part. `None` in records before 1.1.
     #[serde(default)]
     pub machine: Option<MachineRecord>,
-    /// The conditions that the run was held against, in the order in which they were given.
+    /// The user's conditions and their outcomes, in the user's order.
     #[serde(default)]
     pub fail_if: Vec<Condition>,
     /// The machine.
     pub environment: Environment,
 }
 
-/// The plan, as JSON shows it.
+/// The plan, as in JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PlanRecord {
     /// How messages came.
@@ -78,11 +78,11 @@ pub struct PlanRecord {
     pub connections: usize,
     /// Threads that hold them.
     pub threads: usize,
-    /// Those that were being opened at the same time.
+    /// Connections that were being opened at the same time.
     pub connecting: usize,
-    /// The most that were begun per second.
+    /// The most connections begun per second.
     pub connect_rate: Option<f64>,
-    /// Length asked for, seconds; `None`: until a number was published.
+    /// Planned length, seconds; `None`: until a number was published.
     pub duration_s: Option<f64>,
     /// Messages for all that were to be published.
     pub publishes: Option<u64>,
@@ -103,7 +103,7 @@ pub struct PublishRecord {
     pub address: String,
     /// The request's line: `POST /publish`.
     pub request: String,
-    /// Those who published.
+    /// Number of publishers.
     pub publishers: usize,
     /// Closed or open loop.
     pub load: Load,
@@ -112,20 +112,21 @@ pub struct PublishRecord {
 /// Subscriptions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Subscriptions {
-    /// Those that the server agreed to.
+    /// Subscriptions that the server accepted.
     pub opened: u64,
-    /// Those that failed, by name.
+    /// Subscriptions that failed, by name.
     pub failures: BTreeMap<Failure, u64>,
-    /// Statuses of those that were refused with one.
+    /// Refused subscriptions by status.
     pub statuses: BTreeMap<u16, u64>,
-    /// By failure, what came back in place of an agreement, on the first subscription that failed so.
+    /// By failure, what the server sent on the first subscription that failed so.
     #[serde(default)]
     pub came: BTreeMap<Failure, String>,
     /// How long opening all of them took, seconds.
     pub opening_s: f64,
-    /// How long each took, from connecting to the answer that agrees.
+    /// How long opening each took, from connecting to the response that accepts it.
     pub opening: ClockRecord,
-    /// Those that ended before the run did, by how: `close-1001`, `eof`, `end-of-response`, `reset`, `protocol-error`.
+    /// Subscriptions that ended before the run did, by how: `close-1001`, `eof`, `end-of-response`, `reset`,
+    /// `protocol-error`.
     pub ended: BTreeMap<String, u64>,
 }
 
@@ -143,13 +144,13 @@ impl Subscriptions {
         }
     }
 
-    /// How many ended before the run did.
+    /// Returns how many ended before the run did.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.ended.values().sum()
     }
 
-    /// How many could not be opened.
+    /// Returns how many could not be opened.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.failures.values().sum()
@@ -161,46 +162,46 @@ impl Subscriptions {
 pub struct PostedRecord {
     /// Due in the measured part.
     pub due: u64,
-    /// Answered with a status of 200 to 299.
+    /// With a response of status 200 to 299.
     pub confirmed: u64,
-    /// Answered with another one, or not at all.
+    /// With another response, or none.
     pub failed: u64,
-    /// Due, and never sent, as every publisher was busy.
+    /// Due, and never sent, because every publisher was busy.
     pub unsent: u64,
-    /// Answers by status.
+    /// Responses by status.
     pub statuses: BTreeMap<u16, u64>,
     /// Failures by name.
     pub failures: BTreeMap<Failure, u64>,
     /// Confirmed messages per second.
     pub per_s: f64,
-    /// From the request's first byte to the answer's last.
+    /// From the first byte of the request to the last of the response.
     pub service: ClockRecord,
-    /// From when the message was due to the answer's last byte.
+    /// From when the message was due to the last byte of the response.
     pub response: ClockRecord,
 }
 
-/// What came of messages for all: `expected = delivered + lost`, but for what came although it was not confirmed.
+/// Deliveries of messages for all: `expected = delivered + lost`, except for deliveries of unconfirmed messages.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Deliveries {
     /// Confirmed messages times opened subscriptions. `None` where somebody else published.
     pub expected: Option<u64>,
-    /// Messages that came, each counted once on each subscription.
+    /// Messages that came, counted once per subscription.
     pub delivered: u64,
     /// Confirmed messages that did not come. Where somebody else published: the gaps in what came.
     pub lost: u64,
-    /// Of those, the ones on subscriptions that had ended.
+    /// Lost messages on subscriptions that had ended.
     pub lost_on_ended: u64,
-    /// Messages that came once more.
+    /// Messages that came again.
     pub duplicated: u64,
     /// Messages that came after one that the same publisher had sent later.
     pub reordered: u64,
     /// Deliveries per second.
     pub per_s: f64,
-    /// From the moment a message was sent to the moment it was read.
+    /// From sending a message to reading it.
     pub delay: ClockRecord,
-    /// Messages of any kind: frames, events or lines; and those without a stamp.
+    /// Messages of any kind: frames, events or lines.
     pub messages: u64,
-    /// Those without a stamp: greetings, heartbeats.
+    /// Messages without a stamp: greetings, heartbeats.
     pub unstamped: u64,
     /// Stamps of another run.
     pub foreign: u64,
@@ -208,27 +209,27 @@ pub struct Deliveries {
     pub bytes: u64,
 }
 
-/// What came of messages for one connection each.
+/// Deliveries of messages for one connection each.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeliveriesToOne {
-    /// Those that came to the connection that they were for.
+    /// Messages that came to the connection that they were for.
     pub delivered: u64,
-    /// Confirmed ones that did not.
+    /// Confirmed messages that did not.
     pub lost: u64,
-    /// Those that came twice, one after the other.
+    /// Messages that came twice in a row.
     pub duplicated: u64,
-    /// Those that came to another connection.
+    /// Messages that came to another connection.
     pub misdirected: u64,
-    /// From the moment a message was sent to the moment it was read.
+    /// From sending a message to reading it.
     pub delay: ClockRecord,
 }
 
-/// What the load itself cost.
+/// What the load itself used.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Generator {
     /// CPU time of each thread that holds subscriptions, as a share of one core over the measured part.
     pub thread_cpu: Vec<f64>,
-    /// The same of the thread that publishes.
+    /// The same for the publishers' thread.
     pub publisher_cpu: f64,
     /// CPU microseconds per delivery, of the threads that hold subscriptions.
     pub cpu_us_per_delivery: Option<f64>,
@@ -241,13 +242,14 @@ pub struct Idle {
     pub rss_before_bytes: u64,
     /// The same when all were open.
     pub rss_after_bytes: u64,
-    /// The difference for each, bytes. What a server has taken before, and uses again, is not in it: start it anew for this figure.
+    /// The difference per subscription, bytes. Memory that the server reuses is not in it: restart the server for this
+    /// figure.
     pub rss_bytes_per_subscription: f64,
-    /// The server's CPU microseconds for opening one.
+    /// The server's CPU microseconds per opened subscription.
     pub cpu_us_per_subscription: f64,
 }
 
-/// What a record is put together from.
+/// The parts of a record.
 pub(crate) struct Parts {
     pub(crate) tally: Tally,
     pub(crate) opened: u64,
@@ -298,7 +300,7 @@ impl PostedRecord {
             unsent: posted.unsent,
             statuses: posted.statuses.clone(),
             failures: posted.failures.iter().collect(),
-            per_s: per(posted.confirmed, elapsed_s),
+            per_s: per_second(posted.confirmed, elapsed_s),
             service: clock(&posted.service),
             response: clock(&posted.response),
         }
@@ -315,7 +317,7 @@ impl Deliveries {
             lost_on_ended: *lost_on_ended,
             duplicated: flow.duplicated,
             reordered: flow.reordered,
-            per_s: per(*delivered, parts.elapsed_s),
+            per_s: per_second(*delivered, parts.elapsed_s),
             delay: clock(&flow.delay),
             messages: flow.messages,
             unstamped: flow.unstamped,
@@ -348,7 +350,7 @@ impl Generator {
         }
     }
 
-    /// The share of a core that the busiest thread used.
+    /// Returns the share of a core that the busiest thread used.
     #[must_use]
     pub fn busiest(&self) -> f64 {
         self.thread_cpu.iter().copied().fold(self.publisher_cpu, f64::max)
@@ -356,8 +358,9 @@ impl Generator {
 }
 
 impl Record {
-    /// The same in the words of a load of requests, for whoever compares loads: a delivered message is an answered request, one that
-    /// was lost a failed one, its delay a response time.
+    /// Returns the record in terms of a load of requests, for comparisons.
+    ///
+    /// A delivered message is a completed request, a lost one a failed request, the delay a response time.
     #[must_use]
     pub fn as_requests(self) -> requests::Record {
         let cpu_us_per_delivery = self.generator.cpu_us_per_delivery;
@@ -413,7 +416,7 @@ impl Record {
             rates: requests::Rates {
                 requests: Some(deliveries.delivered as f64),
                 requests_per_s: deliveries.per_s,
-                read_bytes_per_s: per(deliveries.bytes, self.elapsed_s),
+                read_bytes_per_s: per_second(deliveries.bytes, self.elapsed_s),
                 read_bytes: deliveries.bytes,
                 ..requests::Rates::default()
             },
@@ -448,7 +451,7 @@ impl Record {
         }
     }
 
-    /// The server's CPU microseconds per delivery, messages for one included.
+    /// Returns the server's CPU microseconds per delivery, messages for one included.
     #[must_use]
     pub fn server_cpu_us_per_delivery(&self) -> Option<f64> {
         let to_one = self.deliveries_to_one.as_ref().map_or(0, |deliveries| deliveries.delivered);
@@ -456,92 +459,6 @@ impl Record {
     }
 }
 
-/// A thread, or a server, that is this busy has no more to give: as in [`grade`](mod@crate::grade).
-const BUSY: f64 = 0.85;
-/// Share of the subscriptions from which their ends are the result, and not the pace.
-const ENDED_SHARE: f64 = 0.1;
-/// A timetable of which this share was confirmed was kept.
-const ON_SCHEDULE: f64 = 0.99;
-
-/// Who set the pace.
-pub(crate) fn grade(record: &Record) -> Grade {
-    let percent = |share: f64| format!("{:.0} %", share * 100.0);
-    let ours = record.generator.busiest();
-    let theirs = record.server.as_ref().map(|server| server.busiest_thread);
-    let because = match theirs {
-        Some(theirs) => {
-            format!("the server's busiest thread used {} of a core, the generator's {}", percent(theirs), percent(ours))
-        }
-        None => format!("the generator's busiest thread used {} of a core, the server's is not known", percent(ours)),
-    };
-    let not_graded = |because: String, advice: &str| Grade {
-        bottleneck: Bottleneck::NotGraded,
-        because,
-        advice: Some(advice.to_owned()),
-    };
-    let (opened, ended) = (record.subscriptions.opened, record.subscriptions.lost());
-    if opened == 0 {
-        let advice = "look at what came back: is this the hub's path, and does it speak this --mode?";
-        return not_graded("no subscription was opened".into(), advice);
-    }
-    if ended > 0 && ended as f64 >= ENDED_SHARE * opened as f64 {
-        let because = format!("{ended} of {opened} subscriptions ended before the run did; {because}");
-        return not_graded(because, "find out first why they ended (the hub's log, its limits for slow readers)");
-    }
-    if record.published.is_some() && record.deliveries.delivered == 0 {
-        let advice = "look at the answers to the posts: does this URL publish to whom the subscriptions listen?";
-        return not_graded("not one message came".into(), advice);
-    }
-    if record.elapsed_s < LEAST_SECONDS {
-        let because = format!("{:.0} ms are too short to tell who set the pace", record.elapsed_s * 1e3);
-        return not_graded(because, "measure for a second at least (-d, or more messages)");
-    }
-    let machine_busy =
-        record.machine.as_ref().and_then(|machine| machine.busy_share).filter(|busy| *busy >= MACHINE_BUSY);
-    let open = record.plan.publish.as_ref().is_some_and(|publish| publish.load != Load::Closed);
-    let kept =
-        record.published.as_ref().is_some_and(|posted| posted.confirmed as f64 >= ON_SCHEDULE * posted.due as f64);
-    let server_busy =
-        record.server.as_ref().is_some_and(|server| server.busiest_thread.max(server.of_allowed_cpus) >= BUSY);
-    let (bottleneck, advice) = if ours >= BUSY && theirs.is_none_or(|theirs| theirs < ours) {
-        (
-            Bottleneck::GeneratorBound,
-            Some("messages may have waited to be read: use more threads (-t) on free CPUs, or fewer connections"),
-        )
-    } else if open && kept {
-        let late = server_busy.then_some("the server had little left to give: its delay grows fast from here");
-        (Bottleneck::RateBound, late)
-    } else if server_busy {
-        (Bottleneck::ServerBound, None)
-    } else if record.deliveries.lost > 0 || ended > 0 {
-        (Bottleneck::LatencyBound, Some("look first at the messages that were lost, and the subscriptions that ended"))
-    } else if machine_busy.is_some() && record.plan.publish.is_some() {
-        (
-            Bottleneck::MachineBound,
-            Some(
-                "all CPUs were busy, so more --publishers change nothing: free CPUs, or give each side its own (--cpus)",
-            ),
-        )
-    } else if open {
-        (
-            Bottleneck::LatencyBound,
-            Some("the timetable was not kept although neither side was busy: use more --publishers"),
-        )
-    } else if record.plan.publish.is_some() {
-        (
-            Bottleneck::LatencyBound,
-            Some("use more --publishers to find the server's limit, or --rate to see its delay at a given load"),
-        )
-    } else {
-        (Bottleneck::LatencyBound, None)
-    };
-    Grade { bottleneck, because, advice: advice.map(Into::into) }
-}
-
 fn clock(latency: &Latency) -> ClockRecord {
     latency.clone().into()
-}
-
-fn per(count: u64, seconds: f64) -> f64 {
-    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
 }

@@ -1,0 +1,133 @@
+//! What the threads of a run share.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use oroshi_net::Peer;
+use tokio::sync::watch;
+
+use super::phase::Phase;
+use super::plan::Plan;
+use super::published::Published;
+
+/// What all threads share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) plan: Plan,
+    /// Addresses of the hub for subscriptions, and for each kind of publications.
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) publish_peers: Vec<Peer>,
+    pub(crate) publish_to_peers: Vec<Peer>,
+    /// The number in the stamps of this run; stamps of its warm-up have the next number.
+    pub(crate) run: u32,
+    /// If somebody else publishes: the run whose stamps came first, and whether any came.
+    others: AtomicU32,
+    heard_others: AtomicBool,
+    pub(crate) phase: watch::Sender<Phase>,
+    /// The user ends the run.
+    stop: AtomicBool,
+    /// Counts by core, for the thread that follows the run.
+    pub(crate) live: Vec<Live>,
+    /// Numbers of the open connections, in the order in which they opened.
+    opening: Mutex<Vec<u32>>,
+    /// The same numbers in ascending order, once all connections were tried.
+    opened: OnceLock<Vec<u32>>,
+    /// What was published in the measured part, once it has ended.
+    pub(crate) published: OnceLock<Published>,
+}
+
+impl Shared {
+    pub(crate) fn new(plan: Plan, peers: Vec<Peer>, publish_peers: Vec<Peer>, publish_to_peers: Vec<Peer>) -> Self {
+        Self {
+            peers,
+            publish_peers,
+            publish_to_peers,
+            run: fastrand::u32(..),
+            others: AtomicU32::new(0),
+            heard_others: AtomicBool::new(false),
+            phase: watch::Sender::new(Phase::Connecting),
+            stop: AtomicBool::new(false),
+            live: (0..plan.connect.threads).map(|_| Live::default()).collect(),
+            opening: Mutex::default(),
+            opened: OnceLock::new(),
+            published: OnceLock::new(),
+            plan,
+        }
+    }
+
+    /// Ends the run as soon as the threads notice.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// The warm-up's number in stamps.
+    pub(crate) fn warmup_run(&self) -> u32 {
+        self.run.wrapping_add(1)
+    }
+
+    /// Whether somebody else publishes, and this is their run: the one whose stamps came first.
+    pub(crate) fn is_of_others(&self, run: u32) -> bool {
+        if self.plan.publish.is_some() {
+            return false;
+        }
+        if !self.heard_others.swap(true, Ordering::Relaxed) {
+            self.others.store(run, Ordering::Relaxed);
+        }
+        self.others.load(Ordering::Relaxed) == run
+    }
+
+    /// Notes that connection `number` is open.
+    pub(crate) fn note_opened(&self, number: u32) {
+        self.opening.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+    }
+
+    /// Fixes the list of open connections, and returns its length.
+    pub(crate) fn close_opening(&self) -> u64 {
+        let mut opened = self.opening.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        opened.sort_unstable();
+        self.opened.get_or_init(|| opened).len() as u64
+    }
+
+    /// The numbers of the connections that were opened, ascending; none until all were tried.
+    pub(crate) fn opened(&self) -> &[u32] {
+        self.opened.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// The sum of a number over all cores.
+    pub(crate) fn sum(&self, number: impl Fn(&Live) -> &AtomicU64) -> u64 {
+        self.live.iter().map(|live| number(live).load(Ordering::Relaxed)).sum()
+    }
+
+    /// Subscriptions that are up.
+    pub(crate) fn alive(&self) -> u64 {
+        self.sum(|live| &live.opened) - self.sum(|live| &live.ended)
+    }
+}
+
+/// What a core counts for the thread that follows the run. Each number has one writer.
+#[derive(Debug, Default)]
+pub(crate) struct Live {
+    /// Attempts to open a subscription that have ended, with or without success.
+    pub(crate) tried: AtomicU64,
+    pub(crate) opened: AtomicU64,
+    /// Subscriptions that have ended.
+    pub(crate) ended: AtomicU64,
+    /// Messages for all that came for the first time, and those of them that came on subscriptions that have ended.
+    pub(crate) delivered: AtomicU64,
+    pub(crate) delivered_on_ended: AtomicU64,
+    /// Messages for one that came for the first time.
+    pub(crate) delivered_to_one: AtomicU64,
+    /// Messages of the warm-up.
+    pub(crate) warm: AtomicU64,
+    /// The core has begun to count.
+    pub(crate) counting: AtomicBool,
+}
+
+/// Adds to a number that only this thread changes.
+pub(crate) fn add(number: &AtomicU64, more: u64) {
+    number.store(number.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+}

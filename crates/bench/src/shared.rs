@@ -1,0 +1,121 @@
+//! What the workers of a run share, and the messages that they send to the thread that leads it.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Barrier, OnceLock};
+use std::time::Duration;
+
+use oroshi_net::{Peer, monotonic_ns};
+
+use crate::ending::ServerState;
+use crate::error::RunError;
+use crate::first::First;
+use crate::plan::Plan;
+use crate::tally::{Interval, Tally};
+
+/// How often a worker reports, and the width of the finest time series.
+pub(crate) const TICK: Duration = Duration::from_millis(100);
+
+/// What all workers of a run share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) plan: Plan,
+    /// Addresses of each origin.
+    pub(crate) peers: Vec<Vec<Peer>>,
+    /// All workers meet here once their connections are open.
+    ready: Barrier,
+    /// When the first request may be sent, on the monotonic clock.
+    start: OnceLock<u64>,
+    /// Workers that wait to meet the others.
+    pub(crate) prepared: AtomicUsize,
+    /// The user, or a failed script, ends the run.
+    stop: AtomicBool,
+    /// The server's processes, as far as they are known.
+    pub(crate) server: Vec<u32>,
+    /// Set by the first worker that knows each value.
+    pub(crate) first: Arc<First>,
+}
+
+impl Shared {
+    pub(crate) fn new(plan: Plan, peers: Vec<Vec<Peer>>, server: Vec<u32>) -> Self {
+        Self {
+            peers,
+            ready: Barrier::new(plan.threads + 1),
+            start: OnceLock::new(),
+            stop: AtomicBool::new(false),
+            prepared: AtomicUsize::new(0),
+            server,
+            first: Arc::default(),
+            plan,
+        }
+    }
+
+    /// Waits for all workers; they agree on the moment to start.
+    pub(crate) fn meet(&self) -> u64 {
+        if self.ready.wait().is_leader() {
+            self.start.set(monotonic_ns()).expect("one leader");
+        }
+        self.ready.wait();
+        *self.start.get().expect("set by the leader")
+    }
+
+    /// Ends the run as soon as the workers notice.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// What a worker reports while it runs.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// When the interval ended, nanoseconds of the monotonic clock, and its length.
+    pub(crate) until: u64,
+    pub(crate) length: u64,
+    pub(crate) worker: usize,
+    pub(crate) interval: Interval,
+    pub(crate) alive: usize,
+    /// Whether the interval lies in the measured part.
+    pub(crate) measured: bool,
+    /// Whether the worker's measured part is over.
+    pub(crate) last: bool,
+    /// The interval comes after the last one: responses to requests that were on their way then.
+    pub(crate) late: bool,
+    /// In the last report: the CPU clocks of the server's processes when the worker's measured part began, and at its
+    /// end. Only the worker knows both moments to the microsecond; reading a process's clock takes a fifth of one.
+    pub(crate) server: Vec<(u32, u64, u64)>,
+}
+
+/// What a worker has at the end.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) tally: Tally,
+    /// Length of the measured part on this core, nanoseconds.
+    pub(crate) elapsed: u64,
+    /// CPU time of this thread over the measured part, nanoseconds.
+    pub(crate) cpu: u64,
+    /// When the measured part ended, nanoseconds of the monotonic clock.
+    pub(crate) until: u64,
+    /// Held connections that were up when the measured part ended.
+    pub(crate) held: usize,
+    /// The state of each server, in the order of the plan's origins.
+    pub(crate) servers: Vec<ServerState>,
+    pub(crate) stopped_early: bool,
+    /// The run ended early because no server responded for too long.
+    pub(crate) gave_up: bool,
+    /// A script's first request: its first line, and its length in bytes.
+    pub(crate) first_request: Option<(String, usize)>,
+}
+
+/// A worker's index, and its outcome.
+pub(crate) type WorkerOutcome = (usize, Result<Outcome, RunError>);
+/// Where each worker sends its outcome, before it waits for questions to its part of a script.
+pub(crate) type Outcomes = Sender<WorkerOutcome>;
+
+/// A duration in nanoseconds; far beyond any run where it does not fit.
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    duration.as_nanos().try_into().unwrap_or(u64::MAX / 4)
+}
