@@ -1,7 +1,7 @@
 //! `oroshi push`: the push hub. `args` has the flags, `read` turns them and the configuration into a plan,
 //! `sockets` opens the listeners, and `text` writes the output of `--check`.
 //!
-//! A configuration is a tree ([`crate::config`]), read from TOML or from YAML with templates (`yaml`, `template`).
+//! A configuration is a tree (`oroshi-config`), read from TOML or from YAML with templates (`template`).
 //! `native` and `kuiperbelt` read its keys. The crate `oroshi-push` is the hub itself.
 
 mod args;
