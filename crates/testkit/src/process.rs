@@ -21,13 +21,18 @@ impl Process {
     /// Starts a command, and waits for a line with these words.
     #[track_caller]
     pub fn start(command: &mut Command, words: &str) -> Process {
-        let mut process = Process::spawn(command);
+        let mut process = Process::spawn(command.stdin(Stdio::null()));
         process.until(words);
         process
     }
 
     /// Starts a command, and waits for a line with one of these words. Returns all that it said if it ends before.
     pub fn try_start(command: &mut Command, words: &[&str]) -> Result<Process, String> {
+        Process::try_start_with_stdin(command.stdin(Stdio::null()), words)
+    }
+
+    /// As [`try_start`](Self::try_start), and the command keeps the standard input that it was given.
+    pub fn try_start_with_stdin(command: &mut Command, words: &[&str]) -> Result<Process, String> {
         let mut process = Process::spawn(command);
         match process.next_with(words) {
             Ok(_) => Ok(process),
@@ -36,7 +41,7 @@ impl Process {
     }
 
     fn spawn(command: &mut Command) -> Process {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (tell, lines) = mpsc::channel();
         let tells = tell.clone();
         let (out, err) = (BufReader::new(child.stdout.take().unwrap()), BufReader::new(child.stderr.take().unwrap()));

@@ -22,8 +22,16 @@ use tokio::sync::Notify;
 
 /// Starts a command that says when it listens: ours, or kuiperbelt. `Err`: what it said instead, until its end.
 pub fn start(command: &mut Command) -> Result<Process, String> {
-    Process::try_start(command, &["listening on ", "listen start"])
+    Process::try_start(command, &LISTENS)
 }
+
+/// As [`start`], and the command keeps the standard input that it was given.
+pub fn start_with_stdin(command: &mut Command) -> Result<Process, String> {
+    Process::try_start_with_stdin(command, &LISTENS)
+}
+
+/// Words of the line that says where the hub listens: of ours, and of kuiperbelt's.
+const LISTENS: [&str; 2] = ["listening on ", "listen start"];
 
 /// A request that the backend got.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::fd::AsRawFd;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
@@ -175,13 +175,14 @@ fn the_level_says_how_much_is_told() {
 
 /// Starts a hub with a listening socket at descriptor 3, as systemd and `oroshi start` do.
 fn inheriting(listener: &UnixListener, variables: &[(&str, &str)], args: &[&str]) -> Result<Process, String> {
-    // A shell does what is between fork and exec.
+    // A shell does what is between fork and exec. It gets the socket as its standard input, because dash knows no
+    // descriptor above 9.
     let mut command = Command::new("sh");
-    let script = format!("exec 3<&{}; LISTEN_PID=$$ exec \"$@\"", listener.as_raw_fd());
-    command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_oroshi"), "push"]).args(args);
+    let script = "exec 3<&0 </dev/null; LISTEN_PID=$$ exec \"$@\"";
+    command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_oroshi"), "push"]).args(args);
     command.envs(variables.iter().copied());
-    rustix::io::fcntl_setfd(listener, rustix::io::FdFlags::empty()).unwrap();
-    push::start(&mut command)
+    command.stdin(OwnedFd::from(listener.try_clone().unwrap()));
+    push::start_with_stdin(&mut command)
 }
 
 #[test]
