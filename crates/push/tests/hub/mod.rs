@@ -32,13 +32,13 @@ impl Hub {
         let mut plan = Plan { doors, ..Plan::default() };
         plan.drain.timeout = Duration::from_secs(1);
         change(&mut plan);
-        let doors = Bound::bind(&plan).unwrap();
-        let Peer::Tcp(address) = *doors[0].listeners[0].address() else { panic!("not a TCP door") };
+        let bound = Bound::bind(&plan.doors, plan.threads).unwrap();
+        let Peer::Tcp(address) = *bound[0].sockets[0].address() else { panic!("not a TCP listener") };
         let shutdown = Shutdown::new();
         let (ready, is_ready) = mpsc::channel();
         let theirs = shutdown.clone();
         let thread = std::thread::spawn(move || {
-            oroshi_push::run(plan, doors, &theirs, move || {
+            oroshi_push::run(plan, bound, &theirs, move || {
                 let _ = ready.send(());
             })
         });
