@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::thread;
 
 use oroshi_config::{ConfigError, Mistakes, Node, Table, text_of, toml};
-use oroshi_gate::{Bound, Door, Draft, Gate, Plan, RunError, Serves};
+use oroshi_gate::{Bound, Draft, Gate, Listener, Plan, RunError, Serves};
 use oroshi_lookup::{StoreKind, StoreSettings};
 use oroshi_net::inherit::Inherited;
 use oroshi_net::limits::{connection_limit, open_descriptors};
@@ -81,7 +81,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         let admin = || -> Result<Option<String>, Error> {
             // Other mistakes do not matter here: the file may be in the middle of an edit, or a secret may be absent.
             let (draft, ..) = draft(&args.config)?;
-            Ok(draft.doors.into_iter().find(|door| door.serves == Serves::Admin).map(|door| door.address))
+            Ok(draft
+                .listeners
+                .into_iter()
+                .find(|listener| listener.serves == Serves::Admin)
+                .map(|listener| listener.address))
         };
         return ask::ask(command, args.admin.as_deref(), admin);
     }
@@ -98,9 +102,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     tell_odd(&warnings, log);
     let shutdown = service::shutdown_on_signals()?;
     let mut bound = adopt(&plan, inherited)?;
-    let before = Before { open, doors: bound.iter().map(|bound| bound.listener.clone()).collect() };
+    let before = Before { open, listeners: bound.iter().map(|bound| bound.listener.clone()).collect() };
     tell_room(make_room(&mut plan, &before), log);
-    bound.extend(bind_others(&plan, &before.doors)?);
+    bound.extend(bind_others(&plan, &before.listeners)?);
     for bound in &bound {
         log.tell(Level::Info, &bound.to_string());
     }
@@ -125,7 +129,7 @@ fn check(mut plan: Plan, mut warnings: Vec<Mistake>, file: &Path) -> Result<Exit
         return Err(Error::Config(ConfigError::mistakes(file, refused)));
     }
     warnings.extend(untried.into_iter().map(about));
-    if let Some(short) = make_room(&mut plan, &Before { open: open_descriptors(), doors: Vec::new() }) {
+    if let Some(short) = make_room(&mut plan, &Before { open: open_descriptors(), listeners: Vec::new() }) {
         warnings.push(node.place(Mistake::new("limits.connections", short)));
     }
     for warning in &warnings {
@@ -171,11 +175,11 @@ fn draft(file: &Path) -> Result<(Draft, Node, Vec<Mistake>), Error> {
 
 /// Takes over the inherited sockets. Other users may not connect to those of operators.
 fn adopt(plan: &Plan, inherited: Vec<Inherited>) -> Result<Vec<Bound>, Error> {
-    let listens = plan.doors.iter().any(|door| door.serves == Serves::Public);
+    let listens = plan.listeners.iter().any(|listener| listener.serves == Serves::Public);
     let unnamed = (!listens).then_some(Serves::Public);
     let adopt = |socket: Inherited| {
         let (variable, peer) = (socket.variable, socket.listener.local_address().peer());
-        let bound = Bound::adopt(socket, &plan.doors, unnamed, plan.threads)?;
+        let bound = Bound::adopt(socket, &plan.listeners, unnamed, plan.threads)?;
         match peer {
             _ if bound.listener.serves != Serves::Admin => {}
             Peer::Tcp(address) if address.ip().is_loopback() => {}
@@ -200,8 +204,8 @@ fn adopt(plan: &Plan, inherited: Vec<Inherited>) -> Result<Vec<Bound>, Error> {
 }
 
 /// Binds the listeners of a plan that are not open yet.
-fn bind_others(plan: &Plan, open: &[Door]) -> Result<Vec<Bound>, Error> {
-    Ok(Bound::bind(plan.doors.iter().filter(|door| !open.contains(door)), plan.threads)?)
+fn bind_others(plan: &Plan, open: &[Listener]) -> Result<Vec<Bound>, Error> {
+    Ok(Bound::bind(plan.listeners.iter().filter(|listener| !open.contains(listener)), plan.threads)?)
 }
 
 /// Returns the mode of a socket's file if all users may connect. An abstract socket has no mode, and is open to all.
@@ -218,7 +222,7 @@ struct Before {
     /// The number of open descriptors.
     open: u64,
     /// The listeners of the inherited sockets.
-    doors: Vec<Door>,
+    listeners: Vec<Listener>,
 }
 
 /// Raises the descriptor limit for the planned clients, each with an upstream connection, the operators and the
@@ -227,13 +231,13 @@ struct Before {
 /// If the limit is too low, lowers `limits.connections`, so that idle clients leave descriptors for upstreams, and
 /// returns a text about that.
 fn make_room(plan: &mut Plan, before: &Before) -> Option<String> {
-    let handed_down = before.doors.iter().filter(|door| !plan.doors.contains(door));
-    let doors: Vec<&Door> = plan.doors.iter().chain(handed_down).collect();
-    let admins = doors.iter().filter(|door| door.serves == Serves::Admin).count() as u64;
-    let publics = (doors.len() as u64 - admins).max(1);
+    let handed_down = before.listeners.iter().filter(|listener| !plan.listeners.contains(listener));
+    let listeners: Vec<&Listener> = plan.listeners.iter().chain(handed_down).collect();
+    let admins = listeners.iter().filter(|listener| listener.serves == Serves::Admin).count() as u64;
+    let publics = (listeners.len() as u64 - admins).max(1);
     let operators = if admins > 0 { admin_connections(64) } else { 0 };
     // Stores twice, because a reload opens those of the next plan beside them.
-    let engine = engine_descriptors(doors.len(), plan.threads) + 2 * stores(plan);
+    let engine = engine_descriptors(listeners.len(), plan.threads) + 2 * stores(plan);
     // Logs, look-ups of names, requests of scripts, libraries.
     let own = engine + (descriptor_limit() / 8).clamp(16, 256);
     let wanted = (plan.limits.connections as u64).saturating_mul(publics);
@@ -289,8 +293,8 @@ fn on_hangup(gate: std::sync::Weak<Gate>, file: PathBuf, before: Before, log: Lo
 }
 
 fn reload(gate: &Gate, file: &Path, before: &Before, log: Log) -> Result<u64, Error> {
-    let open = gate.doors();
-    let (mut plan, warnings) = plan(file, !before.doors.is_empty())?;
+    let open = gate.listeners();
+    let (mut plan, warnings) = plan(file, !before.listeners.is_empty())?;
     tell_odd(&warnings, log);
     tell_room(make_room(&mut plan, before), log);
     let opened = bind_others(&plan, &open)?;

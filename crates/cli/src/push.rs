@@ -89,11 +89,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 /// Without a configured listener (`listens`), an inherited socket with an unknown name serves everything.
 fn open(plan: &Plan, inherited: Vec<Inherited>, listens: bool) -> Result<Vec<Bound>, SocketError> {
     let unnamed = (!listens).then_some(Serves::Everything);
-    let mut left = plan.doors.clone();
+    let mut left = plan.listeners.clone();
     let mut all = Vec::new();
     for socket in inherited {
         let bound = Bound::adopt(socket, &left, unnamed, plan.threads)?;
-        if let Some(at) = left.iter().position(|door| *door == bound.listener) {
+        if let Some(at) = left.iter().position(|listener| *listener == bound.listener) {
             left.remove(at);
         }
         all.push(bound);
@@ -114,7 +114,8 @@ fn open_to_others(plan: &Plan, all: &[Bound]) -> Vec<String> {
                  auth.token-file, or give publishers a listener of their own (listen.admin)"
             )),
             Serves::Admin => Some(format!(
-                "every program on this machine may publish at {address}: set auth.token-file, or listen on a unix socket"
+                "every program on this machine may publish at {address}: set auth.token-file, or listen on a unix \
+                 socket"
             )),
         }
     };
@@ -145,10 +146,10 @@ fn make_room(plan: &mut Plan, inherits: bool) -> Option<DescriptorError> {
     }
     let callbacks = if has_callbacks { callbacks.connections as u64 * threads } else { 0 };
     // Publishing backends count as operators, and keep their connections.
-    let has_operators = inherits || plan.doors.iter().any(|door| door.serves == Serves::Admin);
+    let has_operators = inherits || plan.listeners.iter().any(|listener| listener.serves == Serves::Admin);
     let operators = if has_operators { admin_connections(4096) } else { 0 };
     // The last are for NATS, look-ups of names, and libraries.
-    let own = engine_descriptors(plan.doors.len(), plan.threads) + 16;
+    let own = engine_descriptors(plan.listeners.len(), plan.threads) + 16;
     let others = open_descriptors() + own + operators + callbacks;
     let sessions = plan.limits.sessions as u64;
     let ConnectionLimit { connections, lacking } = connection_limit(sessions.saturating_add(BEYOND), 1, others);

@@ -1,5 +1,5 @@
-//! `oroshi target`: the test server of self-tests and experiments. It answers every request in the same configured way and
-//! counts exactly.
+//! `oroshi target`: the test server of self-tests and experiments. It answers every request in the same configured way
+//! and counts exactly.
 //!
 //! [`Args`] are the flags; `read` turns them into a plan.
 

@@ -22,7 +22,7 @@ pub struct Plan {
     /// The CPUs that they are pinned to, if any.
     pub cpus: Option<CpuList>,
     /// Where it listens, and what for.
-    pub doors: Vec<Door>,
+    pub listeners: Vec<Listener>,
     /// Limits on clients.
     pub limits: Limits,
     /// Connections that operators may have at all admin addresses together, of which each has its share; `None`: as many as come.
@@ -52,7 +52,7 @@ pub struct Plan {
 }
 
 /// A listener: an address, and what is served there.
-pub type Door = oroshi_service::Listener<Serves>;
+pub type Listener = oroshi_service::Listener<Serves>;
 
 /// The requests that a listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -18,7 +18,7 @@ use oroshi_service::{admin_room, thread_options};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::access;
-use crate::plan::{Door, Plan, Serves};
+use crate::plan::{Listener, Plan, Serves};
 use crate::script::{Cache, Hook, ScriptError};
 use crate::upstream::{OwnSocket, OwnSockets};
 use crate::works::{Ledger, Works};
@@ -102,7 +102,7 @@ fn shown(cpus: &Option<CpuList>) -> String {
 }
 
 /// Returns listeners with their sockets.
-fn sockets(bound: &[Bound]) -> Vec<(Door, OwnSocket)> {
+fn sockets(bound: &[Bound]) -> Vec<(Listener, OwnSocket)> {
     let socket = |bound: &Bound| Some((bound.listener.clone(), bound.sockets.first()?.into()));
     bound.iter().filter_map(socket).collect()
 }
@@ -121,11 +121,11 @@ pub struct Gate {
 #[derive(Debug)]
 struct State {
     works: Arc<Works>,
-    doors: Vec<Door>,
+    listeners: Vec<Listener>,
     /// The socket of each listener.
-    sockets: Vec<(Door, OwnSocket)>,
+    sockets: Vec<(Listener, OwnSocket)>,
     /// Inherited listeners outside the plan, which no reload closes.
-    stay: Vec<Door>,
+    stay: Vec<Listener>,
 }
 
 impl Gate {
@@ -157,12 +157,12 @@ impl Gate {
         let mut options = thread_options("gate", threads, plan.cpus.as_ref(), shutdown);
         // Also without scripts, because a reload may add one.
         options.stack_bytes = Some(oroshi_script::STACK_BYTES);
-        let open: Vec<Door> = bound.iter().map(|bound| bound.listener.clone()).collect();
+        let open: Vec<Listener> = bound.iter().map(|bound| bound.listener.clone()).collect();
         let (mail, boxes): (Vec<_>, Vec<_>) = (0..threads).map(|_| unbounded_channel()).unzip();
-        let stay = open.iter().filter(|door| !plan.doors.contains(door)).cloned().collect();
+        let stay = open.iter().filter(|listener| !plan.listeners.contains(listener)).cloned().collect();
         let sockets = sockets(&bound);
         works.own.set(sockets.iter().map(|(_, socket)| socket.clone()).collect());
-        let state = Mutex::new(State { doors: open, sockets, stay, works: Arc::clone(&works) });
+        let state = Mutex::new(State { listeners: open, sockets, stay, works: Arc::clone(&works) });
         let boxes = Mutex::new(boxes.into_iter().map(Some).collect::<Vec<_>>());
         let ready = prepare(&mail, &works, bound);
         let shutdown = shutdown.clone();
@@ -192,8 +192,8 @@ impl Gate {
 
     /// Returns the open listeners. A reload binds only the others.
     #[must_use]
-    pub fn doors(&self) -> Vec<Door> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).doors.clone()
+    pub fn listeners(&self) -> Vec<Listener> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).listeners.clone()
     }
 
     /// Puts another plan in force; returns its generation. `opened` are the listeners that it adds.
@@ -247,9 +247,10 @@ impl Gate {
             let _ = all_gone.recv_timeout(READY);
             return Err(error);
         }
-        let doors: Vec<Door> = works.plan.doors.iter().chain(&state.stay).cloned().collect();
-        let close: Vec<Door> = state.doors.iter().filter(|door| !doors.contains(door)).cloned().collect();
-        sockets.retain(|(door, _)| doors.contains(door));
+        let listeners: Vec<Listener> = works.plan.listeners.iter().chain(&state.stay).cloned().collect();
+        let close: Vec<Listener> =
+            state.listeners.iter().filter(|listener| !listeners.contains(listener)).cloned().collect();
+        sockets.retain(|(listener, _)| listeners.contains(listener));
         works.own.set(sockets.iter().map(|(_, socket)| socket.clone()).collect());
         tell(&self.mail, || Job::Switch { close: close.clone() });
         works.cache.set_bytes(works.plan.script_cache);
@@ -260,7 +261,7 @@ impl Gate {
         }
         works.lookups.iter().for_each(Lookup::tell_trial);
         let generation = works.generation;
-        *state = State { works, doors, sockets, stay: std::mem::take(&mut state.stay) };
+        *state = State { works, listeners, sockets, stay: std::mem::take(&mut state.stay) };
         Ok(generation)
     }
 
@@ -296,14 +297,15 @@ fn prepare(
     opened: Vec<Bound>,
 ) -> mpsc::Receiver<Result<(), RunError>> {
     let mut by_core: Vec<Vec<Open<BoundListener>>> = mail.iter().map(|_| Vec::new()).collect();
-    let is_admin = |door: &&Door| door.serves == Serves::Admin;
-    let inherited = opened.iter().map(|bound| &bound.listener).filter(|door| !works.plan.doors.contains(door));
-    let admins = works.plan.doors.iter().chain(inherited).filter(is_admin).count();
+    let is_admin = |listener: &&Listener| listener.serves == Serves::Admin;
+    let inherited =
+        opened.iter().map(|bound| &bound.listener).filter(|listener| !works.plan.listeners.contains(listener));
+    let admins = works.plan.listeners.iter().chain(inherited).filter(is_admin).count();
     for bound in opened {
         let most = works.plan.admin_connections.filter(|_| bound.listener.serves == Serves::Admin);
         let room = most.map(|all| admin_room(&bound, all / admins.max(1), "request"));
         for (open, socket) in by_core.iter_mut().zip(bound.sockets) {
-            open.push(Open { door: bound.listener.clone(), listener: socket, room: room.clone() });
+            open.push(Open { listener: bound.listener.clone(), socket, room: room.clone() });
         }
     }
     let (ready, is_ready) = mpsc::channel();

@@ -14,7 +14,7 @@ pub struct Plan {
     /// The CPUs that the threads are pinned to, if any.
     pub cpus: Option<CpuList>,
     /// The listeners.
-    pub doors: Vec<Door>,
+    pub listeners: Vec<Listener>,
     /// The paths of the API.
     pub paths: Paths,
     /// The header field that names sessions, in callbacks and in `/send` and `/close`.
@@ -70,7 +70,7 @@ impl Default for Plan {
         Plan {
             threads: 1,
             cpus: None,
-            doors: Vec::new(),
+            listeners: Vec::new(),
             paths: Paths::default(),
             session_header: String::from("X-Kuiperbelt-Session"),
             endpoint: String::from("localhost:9180"),
@@ -102,7 +102,7 @@ impl Plan {
 }
 
 /// A listener: an address, and what is served there.
-pub type Door = oroshi_service::Listener<Serves>;
+pub type Listener = oroshi_service::Listener<Serves>;
 
 /// The clients that a listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

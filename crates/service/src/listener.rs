@@ -45,8 +45,8 @@ pub enum SocketError {
     Inherit(#[source] InheritError),
     /// The configuration does not name an inherited socket. Name it there, or by its role.
     #[error(
-        "{variable} hands down a socket called `{name}`, and nothing says what to serve there: expected one at an address in \
-         [listen], or called {names}"
+        "{variable} hands down a socket called `{name}`, and nothing says what to serve there: expected one at an \
+         address in [listen], or called {names}"
     )]
     Unassigned {
         /// The supervisor's name of the socket.
