@@ -16,87 +16,62 @@ use std::sync::Arc;
 use std::thread;
 
 use oroshi_config::{ConfigError, Mistakes, Node, Table, text_of, toml};
-use oroshi_gate::{Bound, Door, Draft, Gate, Plan, RunError, Serves};
+use oroshi_gate::{Bound, Draft, Gate, Listener, Plan, RunError, Serves};
 use oroshi_lookup::{StoreKind, StoreSettings};
-use oroshi_net::inherit::{InheritError, Inherited, inherited};
+use oroshi_net::inherit::Inherited;
 use oroshi_net::limits::{connection_limit, open_descriptors};
-use oroshi_net::listen::ListenError;
-use oroshi_net::notify::Manager;
-use oroshi_net::{Peer, Shutdown, UnixAddress};
+use oroshi_net::{Peer, UnixAddress};
+use oroshi_service::{admin_connections, descriptor_limit, engine_descriptors, notify_ready};
 use oroshi_words::Mistake;
 use oroshi_words::mistake::add_checked;
-use rustix::process::{Resource, getrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 pub(crate) use args::Args;
 
 use crate::log::{Level, Log};
+use crate::service::{self, RoleError, ServiceError};
 
 /// The reasons why the gateway did not run, or failed.
+pub(crate) type Error = ServiceError<GateError>;
+
+/// An error of the gateway alone.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    /// Some options are wrong: each line names one, its value, and what was expected. Correct them.
-    #[error("{}", .0.join("\n"))]
-    Usage(Vec<String>),
-    /// The configuration cannot be read, or is wrong.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The sockets that the environment names cannot be used; the cause says which and why.
-    #[error("cannot use the inherited sockets")]
-    Inherit(#[source] InheritError),
-    /// The configuration does not name an inherited socket. Name it there, or call it `public` or `admin`.
-    #[error(
-        "{variable} hands down a socket called `{name}`, and nothing says what to serve there: expected one at an address in \
-         [listen], or called public or admin"
-    )]
-    Stranger {
-        /// The supervisor's name of the socket.
-        name: String,
-        /// The variable that names it.
-        variable: &'static str,
-    },
+pub(crate) enum GateError {
     /// The gateway could not run; the cause says why.
     #[error(transparent)]
-    Run(#[from] RunError),
+    Run(RunError),
     /// The question could not be sent, or was refused.
     #[error(transparent)]
-    Ask(#[from] ask::AskError),
-    /// The system refused what every server needs.
-    #[error("{what}")]
-    System {
-        /// What could not be done.
-        what: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
+    Ask(ask::AskError),
 }
 
-impl Error {
-    /// 2 when the command line or the configuration was wrong, 1 when the work failed.
-    pub(crate) fn exit_code(&self) -> u8 {
+impl RoleError for GateError {
+    fn is_usage(&self) -> bool {
         match self {
-            Error::Usage(_) | Error::Config(_) | Error::Stranger { .. } => 2,
-            Error::Run(RunError::Listen { source: ListenError::Address { .. } | ListenError::Unix { .. }, .. }) => 2,
-            Error::Run(RunError::Stores(_)) => 2,
-            Error::Ask(error) if error.is_usage() => 2,
-            _ => 1,
+            GateError::Run(error) => matches!(error, RunError::Stores(_)),
+            GateError::Ask(error) => error.is_usage(),
         }
     }
 
-    /// Returns the next step, if the message does not name it.
-    pub(crate) fn next_step(&self) -> Option<&'static str> {
-        match self {
-            Error::Run(RunError::Listen { source: ListenError::InUse { .. }, .. }) => {
-                Some("find the process (ss -ltnp, ss -lxp), and end it or listen elsewhere")
+    fn config_step(error: &ConfigError) -> Option<&'static str> {
+        Some(match error {
+            ConfigError::File { .. } => "name the file with --config FILE; docs/gate.md has one to begin with",
+            ConfigError::Mistakes { .. } => {
+                "correct the file; docs/gate.md explains every key, and --check tries the file"
             }
-            Error::Config(ConfigError::File { .. }) => {
-                Some("name the file with --config FILE; docs/gate.md has one to begin with")
-            }
-            Error::Config(ConfigError::Mistakes { .. }) => {
-                Some("correct the file; docs/gate.md explains every key, and --check tries the file")
-            }
-            _ => None,
-        }
+        })
+    }
+}
+
+impl From<RunError> for Error {
+    fn from(error: RunError) -> Self {
+        ServiceError::Role(GateError::Run(error))
+    }
+}
+
+impl From<ask::AskError> for Error {
+    fn from(error: ask::AskError) -> Self {
+        ServiceError::Role(GateError::Ask(error))
     }
 }
 
@@ -106,12 +81,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         let admin = || -> Result<Option<String>, Error> {
             // Other mistakes do not matter here: the file may be in the middle of an edit, or a secret may be absent.
             let (draft, ..) = draft(&args.config)?;
-            Ok(draft.doors.into_iter().find(|door| door.serves == Serves::Admin).map(|door| door.address))
+            Ok(draft
+                .listeners
+                .into_iter()
+                .find(|listener| listener.serves == Serves::Admin)
+                .map(|listener| listener.address))
         };
         return ask::ask(command, args.admin.as_deref(), admin);
     }
-    // First, because a descriptor opened earlier could take the number of an inherited one.
-    let inherited = inherited().map_err(Error::Inherit)?;
+    let inherited = service::take_inherited()?;
     let open = open_descriptors();
     let level = Level::parse(&args.log_level).map_err(|why| Error::Usage(vec![format!("--log-level: {why}")]))?;
     let (mut plan, warnings) = plan(&args.config, !inherited.is_empty())?;
@@ -122,19 +100,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     log.listen();
     log.tell(Level::Info, &format!("configuration: {}", args.config.display()));
     tell_odd(&warnings, log);
-    let shutdown = Shutdown::on_signals().map_err(|source| Error::System { what: "cannot take signals", source })?;
-    let mut doors = taken(&plan, inherited)?;
-    let before = Before { open, doors: doors.iter().map(|bound| bound.door.clone()).collect() };
+    let shutdown = service::shutdown_on_signals()?;
+    let mut bound = adopt(&plan, inherited)?;
+    let before = Before { open, listeners: bound.iter().map(|bound| bound.listener.clone()).collect() };
     tell_room(make_room(&mut plan, &before), log);
-    doors.extend(Bound::bind(&plan, &before.doors)?);
-    for bound in &doors {
-        log.tell(Level::Info, &shown(bound));
+    bound.extend(bind_others(&plan, &before.listeners)?);
+    for bound in &bound {
+        log.tell(Level::Info, &bound.to_string());
     }
-    let gate = Arc::new(Gate::start(plan, doors, &shutdown)?);
+    let gate = Arc::new(Gate::start(plan, bound, &shutdown)?);
     // Before READY=1, because a supervisor may send HUP from then on.
     on_hangup(Arc::downgrade(&gate), args.config.clone(), before, log)
         .map_err(|source| Error::System { what: "cannot take HUP", source })?;
-    Manager::find().tell("READY=1\n");
+    notify_ready();
     log.tell(Level::Info, "serving");
     gate.join()?;
     log.tell(Level::Info, "ended");
@@ -151,16 +129,14 @@ fn check(mut plan: Plan, mut warnings: Vec<Mistake>, file: &Path) -> Result<Exit
         return Err(Error::Config(ConfigError::mistakes(file, refused)));
     }
     warnings.extend(untried.into_iter().map(about));
-    if let Some(short) = make_room(&mut plan, &Before { open: open_descriptors(), doors: Vec::new() }) {
+    if let Some(short) = make_room(&mut plan, &Before { open: open_descriptors(), listeners: Vec::new() }) {
         warnings.push(node.place(Mistake::new("limits.connections", short)));
     }
     for warning in &warnings {
         // The reader of the output may have gone.
         let _ = writeln!(io::stderr().lock(), "warning: {}: {warning}", file.display());
     }
-    let mut out = io::stdout().lock();
-    let printed = out.write_all(text::config(&plan).as_bytes()).and_then(|()| out.flush());
-    printed.map_err(|source| Error::System { what: "cannot write to standard output", source })?;
+    service::print(&text::config(&plan))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -197,45 +173,39 @@ fn draft(file: &Path) -> Result<(Draft, Node, Vec<Mistake>), Error> {
     Ok((draft, node, mistakes.into_vec()))
 }
 
-/// Matches inherited sockets with the configured listeners, by address or by name.
-fn taken(plan: &Plan, inherited: Vec<Inherited>) -> Result<Vec<Bound>, Error> {
-    let listens = plan.doors.iter().any(|door| door.serves == Serves::Public);
-    let take = |socket: Inherited| {
-        let door = plan.doors.iter().find(|door| socket.is_at(&door.address)).cloned();
-        let serves = |serves| Door { address: socket.name.clone(), serves };
-        let door = match (door, &*socket.name) {
-            (Some(door), _) => door,
-            (None, "admin") => serves(Serves::Admin),
-            (None, "public") => serves(Serves::Public),
-            (None, _) if !listens => serves(Serves::Public),
-            (None, _) => return Err(Error::Stranger { name: socket.name, variable: socket.variable }),
-        };
-        if let (Serves::Admin, Peer::Tcp(address)) = (door.serves, socket.listener.local_address().peer())
-            && !address.ip().is_loopback()
-        {
-            return Err(Error::Usage(vec![format!(
-                "{} hands down an admin socket at {address}, which would let others purge and look: expected one of \
-                 this machine alone",
-                socket.variable
-            )]));
+/// Takes over the inherited sockets. Other users may not connect to those of operators.
+fn adopt(plan: &Plan, inherited: Vec<Inherited>) -> Result<Vec<Bound>, Error> {
+    let listens = plan.listeners.iter().any(|listener| listener.serves == Serves::Public);
+    let unnamed = (!listens).then_some(Serves::Public);
+    let adopt = |socket: Inherited| {
+        let (variable, peer) = (socket.variable, socket.listener.local_address().peer());
+        let bound = Bound::adopt(socket, &plan.listeners, unnamed, plan.threads)?;
+        match peer {
+            _ if bound.listener.serves != Serves::Admin => {}
+            Peer::Tcp(address) if address.ip().is_loopback() => {}
+            Peer::Tcp(address) => {
+                return Err(Error::Usage(vec![format!(
+                    "{variable} hands down an admin socket at {address}, which would let others purge and look: \
+                     expected one of this machine alone"
+                )]));
+            }
+            Peer::Unix(address) => {
+                if let Some(mode) = open_to_others(&address) {
+                    return Err(Error::Usage(vec![format!(
+                        "{variable} hands down the admin socket {address} with mode {mode:04o}, which would let \
+                         others purge and look: expected 0600 (with oroshi start: --path-mode 0600)"
+                    )]));
+                }
+            }
         }
-        if let (Serves::Admin, Peer::Unix(address)) = (door.serves, socket.listener.local_address().peer())
-            && let Some(mode) = open_to_others(&address)
-        {
-            return Err(Error::Usage(vec![format!(
-                "{} hands down the admin socket {address} with mode {mode:04o}, which would let others purge \
-                 and look: expected 0600 (with oroshi start: --path-mode 0600)",
-                socket.variable
-            )]));
-        }
-        let clones = (1..plan.threads).map(|_| socket.listener.try_clone());
-        let listeners: io::Result<Vec<_>> = clones.collect();
-        let mut listeners = listeners
-            .map_err(|source| Error::System { what: "cannot share an inherited socket among the threads", source })?;
-        listeners.push(socket.listener);
-        Ok(Bound { door, listeners })
+        Ok(bound)
     };
-    inherited.into_iter().map(take).collect()
+    inherited.into_iter().map(adopt).collect()
+}
+
+/// Binds the listeners of a plan that are not open yet.
+fn bind_others(plan: &Plan, open: &[Listener]) -> Result<Vec<Bound>, Error> {
+    Ok(Bound::bind(plan.listeners.iter().filter(|listener| !open.contains(listener)), plan.threads)?)
 }
 
 /// Returns the mode of a socket's file if all users may connect. An abstract socket has no mode, and is open to all.
@@ -247,21 +217,12 @@ fn open_to_others(address: &UnixAddress) -> Option<u32> {
     (mode & 0o002 != 0).then_some(mode)
 }
 
-fn shown(bound: &Bound) -> String {
-    let serves = match bound.door.serves {
-        Serves::Public => "public: requests are forwarded",
-        Serves::Admin => "admin: status, metrics, explain, purge",
-    };
-    let address = bound.listeners.first().map(|listener| listener.local_address().shown("http")).unwrap_or_default();
-    format!("listening on {address} ({serves})")
-}
-
 /// The state of the process before it began to serve.
 struct Before {
     /// The number of open descriptors.
     open: u64,
     /// The listeners of the inherited sockets.
-    doors: Vec<Door>,
+    listeners: Vec<Listener>,
 }
 
 /// Raises the descriptor limit for the planned clients, each with an upstream connection, the operators and the
@@ -270,16 +231,15 @@ struct Before {
 /// If the limit is too low, lowers `limits.connections`, so that idle clients leave descriptors for upstreams, and
 /// returns a text about that.
 fn make_room(plan: &mut Plan, before: &Before) -> Option<String> {
-    let hard = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-    let threads = plan.threads as u64;
-    let handed_down = before.doors.iter().filter(|door| !plan.doors.contains(door));
-    let doors: Vec<&Door> = plan.doors.iter().chain(handed_down).collect();
-    let admins = doors.iter().filter(|door| door.serves == Serves::Admin).count() as u64;
-    let publics = (doors.len() as u64 - admins).max(1);
-    let operators = if admins > 0 { (hard / 8).clamp(8, 64) } else { 0 };
-    // Listeners, each with a connection that waits for room; runtimes; stores, twice, because a reload opens the next
-    // plan's beside them; logs, look-ups of names, requests of scripts, descriptors of libraries.
-    let own = 2 * doors.len() as u64 * threads + 4 * (threads + 1) + 2 * stores(plan) + (hard / 8).clamp(16, 256);
+    let handed_down = before.listeners.iter().filter(|listener| !plan.listeners.contains(listener));
+    let listeners: Vec<&Listener> = plan.listeners.iter().chain(handed_down).collect();
+    let admins = listeners.iter().filter(|listener| listener.serves == Serves::Admin).count() as u64;
+    let publics = (listeners.len() as u64 - admins).max(1);
+    let operators = if admins > 0 { admin_connections(64) } else { 0 };
+    // Stores twice, because a reload opens those of the next plan beside them.
+    let engine = engine_descriptors(listeners.len(), plan.threads) + 2 * stores(plan);
+    // Logs, look-ups of names, requests of scripts, libraries.
+    let own = engine + (descriptor_limit() / 8).clamp(16, 256);
     let wanted = (plan.limits.connections as u64).saturating_mul(publics);
     let room = connection_limit(wanted, 2, before.open + own + operators);
     plan.admin_connections = (admins > 0).then_some(operators as usize);
@@ -333,10 +293,10 @@ fn on_hangup(gate: std::sync::Weak<Gate>, file: PathBuf, before: Before, log: Lo
 }
 
 fn reload(gate: &Gate, file: &Path, before: &Before, log: Log) -> Result<u64, Error> {
-    let open = gate.doors();
-    let (mut plan, warnings) = plan(file, !before.doors.is_empty())?;
+    let open = gate.listeners();
+    let (mut plan, warnings) = plan(file, !before.listeners.is_empty())?;
     tell_odd(&warnings, log);
     tell_room(make_room(&mut plan, before), log);
-    let opened = Bound::bind(&plan, &open)?;
+    let opened = bind_others(&plan, &open)?;
     Ok(gate.reload(plan, opened)?)
 }

@@ -9,7 +9,7 @@
 //! 4. [`mod@report`]: saved results as a page. [`saved`] reads them.
 //! 5. [`fetch`]: `oroshi fetch`, many URLs concurrently.
 //! 6. [`push`]: `oroshi push`, the push hub. [`gate`]: `oroshi gate`, the gateway. [`start`]: `oroshi start`, the
-//!    superdaemon. The servers share [`log`].
+//!    superdaemon. The servers share [`log`] and [`service`].
 //! 7. [`child`]: a target as a child process. [`keep`]: the process above an experiment's servers. [`interrupt`]:
 //!    Ctrl-C.
 //! 8. [`problems`]: mistakes in flags. [`negative`]: values that the parser would take for flags. [`terminal`]: the
@@ -42,6 +42,7 @@ mod problems;
 mod push;
 mod report;
 mod saved;
+mod service;
 #[cfg(feature = "start")]
 mod start;
 mod target;
@@ -172,7 +173,7 @@ fn main() -> ExitCode {
         Command::Start(_) => absent::subcommand("start"),
         Command::Target(args) => {
             child::end_with_parent();
-            target::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), None))
+            target::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
         }
         Command::Keep(args) => keep::run(args),
         #[cfg(feature = "start")]

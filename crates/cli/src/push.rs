@@ -1,5 +1,5 @@
 //! `oroshi push`: the push hub. `args` has the flags, `read` turns them and the configuration into a plan,
-//! `sockets` opens the listeners, and `text` writes the output of `--check`.
+//! and `text` writes the output of `--check`.
 //!
 //! A configuration is a tree (`oroshi-config`), read from TOML or from YAML with templates (`template`).
 //! `native` and `kuiperbelt` read its keys. The crate `oroshi-push` is the hub itself.
@@ -8,88 +8,37 @@ mod args;
 mod kuiperbelt;
 mod native;
 mod read;
-mod sockets;
 mod template;
 mod text;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use oroshi_config::ConfigError;
-use oroshi_net::Shutdown;
-use oroshi_net::inherit::{InheritError, inherited};
+use oroshi_net::Peer;
+use oroshi_net::inherit::Inherited;
 use oroshi_net::limits::{ConnectionLimit, DescriptorError, connection_limit, open_descriptors};
-use oroshi_net::listen::ListenError;
-use oroshi_net::notify::Manager;
-use oroshi_push::{Limits, Plan, RunError, Serves};
-use rustix::process::{Resource, getrlimit};
+use oroshi_push::{Bound, Limits, Plan, RunError, Serves};
+use oroshi_service::{SocketError, admin_connections, descriptor_limit, engine_descriptors, notify_ready};
 
 use crate::log::{Level, Log};
+use crate::service::{self, RoleError, ServiceError};
 pub(crate) use args::{Args, two_dashes};
 
 /// The reasons why the hub did not run, or failed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    /// Some options are wrong: each line names one, its value, and what was expected. Correct them.
-    #[error("{}", .0.join("\n"))]
-    Usage(Vec<String>),
-    /// The configuration cannot be read, or is wrong.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The sockets that the environment names cannot be used; the cause says which and why.
-    #[error("cannot use the inherited sockets")]
-    Inherit(#[source] InheritError),
-    /// The configuration does not name an inherited socket. Name it there, or name it `public` or `admin`.
-    #[error(
-        "{variable} hands down a socket called `{name}`, and nothing says what to serve there: expected one at an address in \
-         [listen], or called public, admin or everything"
-    )]
-    Stranger {
-        /// The supervisor's name of the socket.
-        name: String,
-        /// The variable that names it.
-        variable: &'static str,
-    },
-    /// An inherited socket cannot be shared among the threads: too many descriptors are open.
-    #[error("cannot share an inherited socket among the threads")]
-    Share(#[source] io::Error),
-    /// The hub could not run; the cause says why.
-    #[error(transparent)]
-    Run(#[from] RunError),
-    /// The system refused what every server needs.
-    #[error("{what}")]
-    System {
-        /// What could not be done.
-        what: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
-}
+pub(crate) type Error = ServiceError<RunError>;
 
-impl Error {
-    /// 2 when the command line or the configuration was wrong, 1 when the work failed.
-    pub(crate) fn exit_code(&self) -> u8 {
-        match self {
-            Error::Usage(_) | Error::Config(_) | Error::Stranger { .. } => 2,
-            Error::Run(RunError::Listen { source: ListenError::Address { .. } | ListenError::Unix { .. }, .. }) => 2,
-            _ => 1,
-        }
+impl RoleError for RunError {
+    fn is_usage(&self) -> bool {
+        false
     }
 
-    /// Returns the next step, if the message does not name it.
-    pub(crate) fn next_step(&self) -> Option<&'static str> {
-        match self {
-            Error::Run(RunError::Listen { source: ListenError::InUse { .. }, .. }) => {
-                Some("find the process (ss -ltnp, ss -lxp), and end it or listen elsewhere")
+    fn config_step(error: &ConfigError) -> Option<&'static str> {
+        Some(match error {
+            ConfigError::File { .. } => "name the file with --config FILE, or give --port 9180 without one",
+            ConfigError::Mistakes { .. } => {
+                "correct the file; docs/push.md explains every key, and --check tries the file"
             }
-            Error::Config(ConfigError::File { .. }) => {
-                Some("name the file with --config FILE, or give --port 9180 without one")
-            }
-            Error::Config(ConfigError::Mistakes { .. }) => {
-                Some("correct the file; docs/push.md explains every key, and --check tries the file")
-            }
-            _ => None,
-        }
+        })
     }
 }
 
@@ -98,8 +47,7 @@ const LESS: &str = "the limit on descriptors here allows less: ";
 
 /// Runs the hub until a signal ends it.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
-    // First, because a descriptor opened earlier could take the number of an inherited one.
-    let inherited = inherited().map_err(Error::Inherit)?;
+    let inherited = service::take_inherited()?;
     let read::Reading { mut plan, level, file, listens, overlooked } = read::read(args, !inherited.is_empty())?;
     let log = Log { level, part: "push", own: "oroshi_push" };
     for text in &overlooked {
@@ -110,9 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let lacking = make_room(&mut plan, !inherited.is_empty());
     if args.check {
         let short = lacking.as_ref().map(|_| format!("# {LESS}{}\n", in_force(&plan)));
-        let mut out = io::stdout().lock();
-        let printed = out.write_all((config + &short.unwrap_or_default()).as_bytes()).and_then(|()| out.flush());
-        printed.map_err(|source| Error::System { what: "cannot write to standard output", source })?;
+        service::print(&(config + &short.unwrap_or_default()))?;
         return Ok(ExitCode::SUCCESS);
     }
     log.listen();
@@ -125,16 +71,56 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     if let Some(error) = lacking {
         tell_lack(&plan, &wanted, &error, log);
     }
-    let shutdown = Shutdown::on_signals().map_err(|source| Error::System { what: "cannot take signals", source })?;
-    let doors = sockets::bind(&plan, inherited, listens)?;
-    sockets::open_to_others(&plan, &doors).iter().for_each(|text| log.tell(Level::Warn, text));
-    let listening: Vec<String> = doors.iter().map(sockets::shown).collect();
-    oroshi_push::run(plan, doors, &shutdown, move || {
+    let shutdown = service::shutdown_on_signals()?;
+    let listeners = open(&plan, inherited, listens)?;
+    open_to_others(&plan, &listeners).iter().for_each(|text| log.tell(Level::Warn, text));
+    let listening: Vec<String> = listeners.iter().map(Bound::to_string).collect();
+    let ready = move || {
         listening.iter().for_each(|line| log.tell(Level::Info, line));
-        Manager::find().tell("READY=1\n");
-    })?;
+        notify_ready();
+    };
+    oroshi_push::run(plan, listeners, &shutdown, ready).map_err(Error::Role)?;
     log.tell(Level::Info, "ended");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the listeners of a plan; inherited sockets replace listeners.
+///
+/// Without a configured listener (`listens`), an inherited socket with an unknown name serves everything.
+fn open(plan: &Plan, inherited: Vec<Inherited>, listens: bool) -> Result<Vec<Bound>, SocketError> {
+    let unnamed = (!listens).then_some(Serves::Everything);
+    let mut left = plan.listeners.clone();
+    let mut all = Vec::new();
+    for socket in inherited {
+        let bound = Bound::adopt(socket, &left, unnamed, plan.threads)?;
+        if let Some(at) = left.iter().position(|listener| *listener == bound.listener) {
+            left.remove(at);
+        }
+        all.push(bound);
+    }
+    all.extend(Bound::bind(&left, plan.threads)?);
+    Ok(all)
+}
+
+/// Returns warnings about sockets at which any program can publish: by TCP, without a token.
+fn open_to_others(plan: &Plan, all: &[Bound]) -> Vec<String> {
+    let is_tcp = |bound: &&Bound| bound.sockets.first().is_some_and(|socket| matches!(socket.address(), Peer::Tcp(_)));
+    let warning = |bound: &Bound| {
+        let address = bound.address();
+        match bound.listener.serves {
+            Serves::Sessions => None,
+            Serves::Everything => Some(format!(
+                "every client that reaches {address} may publish: keep it behind a proxy or a firewall, set \
+                 auth.token-file, or give publishers a listener of their own (listen.admin)"
+            )),
+            Serves::Admin => Some(format!(
+                "every program on this machine may publish at {address}: set auth.token-file, or listen on a unix \
+                 socket"
+            )),
+        }
+    };
+    let open = all.iter().filter(|_| plan.token.is_none()).filter(is_tcp);
+    open.filter_map(warning).collect()
 }
 
 /// The configured limits that take descriptors.
@@ -151,21 +137,19 @@ fn make_room(plan: &mut Plan, inherits: bool) -> Option<DescriptorError> {
     // Clients without a session: connecting, polling, or about to be refused.
     const BEYOND: u64 = 4096;
     let threads = plan.threads as u64;
-    let hard = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     let callbacks = &mut plan.callbacks;
     let has_callbacks = [&callbacks.connect, &callbacks.establish, &callbacks.receive, &callbacks.close]
         .iter()
         .any(|url| url.is_some());
     if has_callbacks {
-        callbacks.connections = callbacks.connections.min((hard / 4 / threads).max(1) as usize);
+        callbacks.connections = callbacks.connections.min((descriptor_limit() / 4 / threads).max(1) as usize);
     }
     let callbacks = if has_callbacks { callbacks.connections as u64 * threads } else { 0 };
     // Publishing backends count as operators, and keep their connections.
-    let has_operators = inherits || plan.doors.iter().any(|door| door.serves == Serves::Admin);
-    let operators = if has_operators { (hard / 8).clamp(8, 4096) } else { 0 };
-    // Listeners, each with a connection that waits for room; runtimes; NATS, look-ups of names, descriptors of
-    // libraries.
-    let own = 2 * plan.doors.len() as u64 * threads + 4 * (threads + 1) + 16;
+    let has_operators = inherits || plan.listeners.iter().any(|listener| listener.serves == Serves::Admin);
+    let operators = if has_operators { admin_connections(4096) } else { 0 };
+    // The last are for NATS, look-ups of names, and libraries.
+    let own = engine_descriptors(plan.listeners.len(), plan.threads) + 16;
     let others = open_descriptors() + own + operators + callbacks;
     let sessions = plan.limits.sessions as u64;
     let ConnectionLimit { connections, lacking } = connection_limit(sessions.saturating_add(BEYOND), 1, others);

@@ -1,16 +1,15 @@
-//! `oroshi target`: the test server of self-tests and experiments. It answers every request in the same configured way and
-//! counts exactly.
+//! `oroshi target`: the test server of self-tests and experiments. It answers every request in the same configured way
+//! and counts exactly.
 //!
 //! [`Args`] are the flags; `read` turns them into a plan.
 
 mod read;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
-use oroshi_net::Shutdown;
-use oroshi_net::inherit::{InheritError, inherited};
 use oroshi_target::{Target, TargetError};
+
+use crate::service::{self, RoleError, ServiceError};
 
 /// Serve test responses whose delays, sizes and statuses you choose
 ///
@@ -65,63 +64,48 @@ pub(crate) struct Args {
 }
 
 /// The reasons why the target failed.
+pub(crate) type Error = ServiceError<RunError>;
+
+/// An error of the target alone.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
-    /// The options do not make sense: each line names one, its value, and what was expected. Correct them.
-    #[error("{}", .0.join("\n"))]
-    Usage(Vec<String>),
+pub(crate) enum RunError {
     /// Nothing says where to listen. Give --listen, or start it by a supervisor that hands sockets down.
     #[error(
         "nowhere to listen: give --listen 127.0.0.1:8080 (or unix:/path/app.sock), or start this under \
          Server::Starter or systemd, which hand down sockets in SERVER_STARTER_PORT or LISTEN_FDS (neither is set)"
     )]
     Nowhere,
-    /// The sockets that the environment names cannot be used; the cause says which and why.
-    #[error("cannot use the inherited sockets")]
-    Inherit(#[source] InheritError),
     /// It could not listen or serve; the message says why.
     #[error(transparent)]
-    Target(#[from] TargetError),
-    /// The system refused to take signals, or to print.
-    #[error("{what}")]
-    System {
-        /// What could not be done.
-        what: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
+    Target(TargetError),
 }
 
-impl Error {
-    /// 2 when the command line was wrong, 1 when the work failed.
-    pub(crate) fn exit_code(&self) -> u8 {
+impl RoleError for RunError {
+    fn is_usage(&self) -> bool {
         match self {
-            Error::Usage(_) | Error::Nowhere => 2,
-            Error::Target(error) if error.is_usage() => 2,
-            _ => 1,
+            RunError::Nowhere => true,
+            RunError::Target(error) => error.is_usage(),
         }
+    }
+}
+
+impl From<TargetError> for Error {
+    fn from(error: TargetError) -> Self {
+        ServiceError::Role(RunError::Target(error))
     }
 }
 
 /// Runs the target until a signal ends it.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
-    // First, because a descriptor opened earlier could take the number of an inherited one.
-    let inherited = if args.listen.is_empty() { inherited().map_err(Error::Inherit)? } else { Vec::new() };
+    let inherited = if args.listen.is_empty() { service::take_inherited()? } else { Vec::new() };
     let plan = read::plan(args).map_err(Error::Usage)?;
     if inherited.is_empty() && plan.listen.is_empty() {
-        return Err(Error::Nowhere);
+        return Err(Error::Role(RunError::Nowhere));
     }
-    let shutdown = Shutdown::on_signals().map_err(|source| Error::System { what: "cannot take signals", source })?;
+    let shutdown = service::shutdown_on_signals()?;
     let target = Target::bind(plan, inherited)?;
-    say(&target.addresses().iter().map(|address| format!("listening on {address}\n")).collect::<String>())?;
+    service::print(&target.addresses().iter().map(|address| format!("listening on {address}\n")).collect::<String>())?;
     let counts = target.serve(&shutdown)?;
-    say(&format!("served {} requests on {} connections\n", counts.answers, counts.accepted))?;
+    service::print(&format!("served {} requests on {} connections\n", counts.answers, counts.accepted))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Prints and flushes: a parent process may wait for the line.
-fn say(text: &str) -> Result<(), Error> {
-    let mut out = io::stdout().lock();
-    let said = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    said.map_err(|source| Error::System { what: "cannot write to standard output", source })
 }

@@ -32,8 +32,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 forward(exchange, &Call::new(&rules, To::One(&pool)), &mut outcome).await
             };
             let server = Server::new(handler, oroshi_server::Settings::default());
-            let doors = bound.and_then(|bound| bound.into_listener().ok()).map(Into::into);
-            server.serve(doors, shutdown.reached(1)).await;
+            let listeners = bound.and_then(|bound| bound.into_listener().ok()).map(Into::into);
+            server.serve(listeners, shutdown.reached(1)).await;
         }
     })?;
     Ok(())

@@ -14,7 +14,7 @@ use oroshi_words::Mistake;
 
 use crate::access;
 use crate::forward::{self, Rules};
-use crate::plan::{Action, Answer, Door, HashBy, KeyFrom, Limits, Lookup, Plan, Route, Serves, Template};
+use crate::plan::{Action, Answer, HashBy, KeyFrom, Limits, Listener, Lookup, Plan, Route, Serves, Template};
 use crate::route::{HeaderPattern, Table};
 use crate::script::{Names, ScriptSettings};
 use crate::upstream::{Policy, PoolSettings};
@@ -30,8 +30,8 @@ pub struct Draft {
     /// The CPUs that the threads are pinned to, if any.
     pub cpus: Option<CpuList>,
     /// Where it listens, and what for.
-    pub doors: Vec<Door>,
-    /// Whether sockets are handed down as well, so that there need not be a door.
+    pub listeners: Vec<Listener>,
+    /// Whether sockets are handed down as well, so that there need not be a listener.
     pub inherits: bool,
     /// Limits on clients.
     pub limits: Limits,
@@ -60,7 +60,7 @@ impl Default for Draft {
         Draft {
             threads: None,
             cpus: None,
-            doors: Vec::new(),
+            listeners: Vec::new(),
             inherits: false,
             limits: Limits::default(),
             stores: Vec::new(),
@@ -222,7 +222,7 @@ impl Draft {
         if threads == 0 || threads > 1024 {
             wrong.add("threads", format!("{threads} threads cannot serve: expected 1 to 1024"));
         }
-        self.check_doors(threads, &mut wrong);
+        self.check_listeners(threads, &mut wrong);
         self.check_limits(threads, &mut wrong);
         self.check_stores(&mut wrong);
         let mut upstreams = Vec::new();
@@ -360,7 +360,7 @@ impl Draft {
         Ok(Plan {
             threads,
             cpus: self.cpus,
-            doors: self.doors,
+            listeners: self.listeners,
             limits: self.limits,
             admin_connections: None,
             stores: self.stores,
@@ -377,48 +377,48 @@ impl Draft {
         })
     }
 
-    fn check_doors(&self, threads: usize, wrong: &mut Wrong) {
-        if !self.inherits && !self.doors.iter().any(|door| door.serves == Serves::Public) {
+    fn check_listeners(&self, threads: usize, wrong: &mut Wrong) {
+        if !self.inherits && !self.listeners.iter().any(|listener| listener.serves == Serves::Public) {
             wrong.add(
                 "listen.public",
                 "there is nowhere to listen: expected an address such as :8080 or unix:/run/gate.sock",
             );
         }
         let mut seen: Vec<(&str, Peer)> = Vec::new();
-        for door in &self.doors {
-            let key = if door.serves == Serves::Admin { "listen.admin" } else { "listen.public" };
-            match listen::check(&door.address) {
+        for listener in &self.listeners {
+            let key = if listener.serves == Serves::Admin { "listen.admin" } else { "listen.public" };
+            match listen::check(&listener.address) {
                 Ok(socket) => {
-                    let twice = seen
-                        .iter()
-                        .find(|(address, known)| *address == door.address || is_one_socket(known, &socket, threads));
+                    let twice = seen.iter().find(|(address, known)| {
+                        *address == listener.address || is_one_socket(known, &socket, threads)
+                    });
                     match twice {
-                        Some((same, _)) if *same == door.address => {
+                        Some((same, _)) if *same == listener.address => {
                             wrong.add("listen", format!("`{same}` stands here twice: expected each address only once"));
                         }
                         Some((other, _)) => wrong.add(
                             "listen",
                             format!(
                                 "`{}` and `{other}` are one place to listen: expected each only once",
-                                door.address
+                                listener.address
                             ),
                         ),
                         None => {}
                     }
-                    seen.push((&door.address, socket));
+                    seen.push((&listener.address, socket));
                 }
                 Err(error) => {
                     let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
                     wrong.add(key, format!("{error}{cause}"));
                 }
             }
-            if door.serves == Serves::Admin && !is_local(&door.address) {
+            if listener.serves == Serves::Admin && !is_local(&listener.address) {
                 wrong.add(
                     "listen.admin",
                     format!(
                         "`{}` would let others purge and look: expected an address of this machine alone, such as \
                          127.0.0.1:8081 or unix:/run/gate-admin.sock",
-                        door.address
+                        listener.address
                     ),
                 );
             }

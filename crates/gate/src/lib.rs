@@ -32,7 +32,7 @@ mod works;
 pub use draft::{Draft, KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft};
 pub use oroshi_script::panics_are_contained;
 pub use plan::{
-    Action, Answer, Door, Filling, HashBy, KeyFrom, Limits, Lookup, Plan, Route, Script, Serves, Template, Upstream,
+    Action, Answer, Filling, HashBy, KeyFrom, Limits, Listener, Lookup, Plan, Route, Script, Serves, Template, Upstream,
 };
 pub use run::{Bound, Gate, RunError};
 pub use script::{ErrorKind as ScriptErrorKind, Hook, HookSet, Modules, ScriptError, ScriptSettings};

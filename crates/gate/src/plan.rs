@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use oroshi_lookup::{Allow, LookupSettings, StoreSettings};
 use oroshi_net::CpuList;
+use oroshi_service::Role;
 use oroshi_words::Mistake;
 
 use crate::access;
@@ -21,7 +22,7 @@ pub struct Plan {
     /// The CPUs that they are pinned to, if any.
     pub cpus: Option<CpuList>,
     /// Where it listens, and what for.
-    pub doors: Vec<Door>,
+    pub listeners: Vec<Listener>,
     /// Limits on clients.
     pub limits: Limits,
     /// Connections that operators may have at all admin addresses together, of which each has its share; `None`: as many as come.
@@ -50,22 +51,31 @@ pub struct Plan {
     pub warnings: Vec<Mistake>,
 }
 
-/// A place to listen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Door {
-    /// `:8080`, `127.0.0.1:8080`, `unix:/run/gate.sock`, ...
-    pub address: String,
-    /// What is served there.
-    pub serves: Serves,
-}
+/// A listener: an address, and what is served there.
+pub type Listener = oroshi_service::Listener<Serves>;
 
-/// What is served at a door.
+/// The requests that a listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Serves {
     /// Requests to be forwarded.
     Public,
     /// `/status`, `/metrics`, `/explain`, `/purge`.
     Admin,
+}
+
+impl Role for Serves {
+    const NAMED: &'static [(&'static str, Self)] = &[("public", Serves::Public), ("admin", Serves::Admin)];
+
+    fn is_admin(self) -> bool {
+        self == Serves::Admin
+    }
+
+    fn description(self) -> &'static str {
+        match self {
+            Serves::Public => "public: requests are forwarded",
+            Serves::Admin => "admin: status, metrics, explain, purge",
+        }
+    }
 }
 
 /// What clients may do. Each limit is answered with the status that says which.

@@ -1,7 +1,8 @@
-//! A gateway at work: its start, reloads, the end. `core`: the life of one of its cores.
+//! A running gateway: its start, reloads, the end. `core` is what runs on each thread.
 //!
-//! A plan comes into force in two steps. First every core makes its part ready, while it goes on with the one before: scripts are loaded, and
-//! their `init` runs; sockets are taken up. Only when all are ready do they change over. If one is not, all go on as they were.
+//! A plan comes into force in two steps. First every thread prepares its part while it serves by the plan before: it
+//! loads scripts, runs their `init`, and registers sockets. When all threads are ready, all switch. If one thread
+//! fails, all keep the plan before.
 
 mod core;
 
@@ -12,99 +13,86 @@ use std::time::{Duration, Instant, SystemTime};
 
 use oroshi_lookup::{Lookup, Stores};
 use oroshi_net::cores::CoresError;
-use oroshi_net::listen::ListenError;
-use oroshi_net::{BoundListener, Cores, CoresOptions, CpuList, ListenOptions, Shutdown};
-use oroshi_server::{Crowding, Room};
+use oroshi_net::{BoundListener, Cores, CpuList, Shutdown};
+use oroshi_service::{admin_room, thread_options};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::access;
-use crate::plan::{Door, Plan, Serves};
+use crate::plan::{Listener, Plan, Serves};
 use crate::script::{Cache, Hook, ScriptError};
 use crate::upstream::{OwnSocket, OwnSockets};
 use crate::works::{Ledger, Works};
 
 use self::core::{Job, Open, work};
 
-/// How long the end waits for the log to be written.
+/// The time to write the last lines of the access log, after the threads ended.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
-/// How long cores may take to make a plan ready, beside what its scripts may take.
+/// The time in which threads prepare a plan, without its scripts.
 const READY: Duration = Duration::from_secs(30);
 
-/// A place that is listened on, with a socket for each core.
-#[derive(Debug)]
-pub struct Bound {
-    /// The door, as the plan has it; for a socket that was handed down, what it is called.
-    pub door: Door,
-    /// As many as the plan has threads.
-    pub listeners: Vec<BoundListener>,
-}
+/// An open listener of a gateway.
+pub type Bound = oroshi_service::Bound<Serves>;
 
-/// Why a gateway did not start, or did not take another plan.
+/// The reason why a gateway did not start, or refused a plan.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// An address cannot be listened on; the cause says why.
-    #[error("cannot listen on `{address}`")]
-    Listen {
-        /// As the plan has it.
-        address: String,
-        /// What is wrong.
-        source: ListenError,
-    },
-    /// The stores cannot be started, or a look-up in them.
+    /// The stores, or a look-up in them, cannot be started.
     #[error("cannot start the stores")]
     Stores(#[from] oroshi_lookup::StartError),
-    /// The log cannot be opened.
+    /// The access log cannot be opened.
     #[error("cannot open the access log `{file}`")]
     Log {
-        /// Which file.
+        /// The log's file, or `standard output`.
         file: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The threads could not be started, or one of them panicked.
     #[error("cannot run the threads that serve")]
     Cores(#[source] CoresError),
-    /// It takes a restart: the sockets are bound once for each thread.
+    /// Restart the gateway: it binds its sockets once for each thread.
     #[error(
-        "the number of threads changes from {was} to {wanted}, which a reload cannot do: restart it (`oroshi start` does so without a lost connection)"
+        "the number of threads changes from {was} to {wanted}, which a reload cannot do: restart it (`oroshi start` \
+         does so without a lost connection)"
     )]
     Threads {
-        /// Those that run.
+        /// The number of running threads.
         was: usize,
-        /// Those of the new plan.
+        /// The number in the new plan.
         wanted: usize,
     },
-    /// It takes a restart: threads are pinned when they start.
+    /// Restart the gateway: it pins threads when they start.
     #[error(
-        "the CPUs that threads are pinned to change from {} to {}, which a reload cannot do: restart it (`oroshi start` does so without a lost connection)",
+        "the CPUs that threads are pinned to change from {} to {}, which a reload cannot do: restart it (`oroshi \
+         start` does so without a lost connection)",
         shown(.was), shown(.wanted)
     )]
     Cpus {
-        /// Those that threads are pinned to.
+        /// The CPUs of the running threads.
         was: Option<CpuList>,
-        /// Those of the new plan.
+        /// The CPUs of the new plan.
         wanted: Option<CpuList>,
     },
-    /// Correct the line.
+    /// A script failed while it was loaded. Correct the line.
     #[error("script `{script}`: {}: {error}", .hook.map_or("its top level", Hook::name))]
     Script {
-        /// Its name.
+        /// The script's name.
         script: String,
-        /// What was called; `None`: the file itself.
+        /// The hook that failed; `None`: the top level of the file.
         hook: Option<Hook>,
-        /// Where and why.
+        /// The line and the reason.
         error: ScriptError,
     },
-    /// A socket was bound, and cannot be served by one of the threads.
+    /// A thread cannot serve a bound socket.
     #[error("cannot serve `{address}`")]
     Register {
-        /// As the plan has it.
+        /// The address in the plan.
         address: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// See what scripts do in `init`: one that is stuck in a function of C cannot be ended.
+    /// The threads took too long. Check the `init` of scripts: a call of a C function cannot be interrupted.
     #[error("the threads were not ready for the plan within {} s", .0.as_secs())]
     Unready(Duration),
 }
@@ -113,63 +101,41 @@ fn shown(cpus: &Option<CpuList>) -> String {
     cpus.as_ref().map_or_else(|| "none".to_owned(), CpuList::to_string)
 }
 
-impl Bound {
-    /// Binds the doors of a plan that are not among those that are `open` already.
-    ///
-    /// # Errors
-    /// When one of the addresses cannot be listened on.
-    pub fn bind(plan: &Plan, open: &[Door]) -> Result<Vec<Bound>, RunError> {
-        let bind = |door: &Door| {
-            // An admin's socket is nobody else's.
-            let unix_mode = (door.serves == Serves::Admin).then_some(0o600);
-            let options = ListenOptions {
-                backlog: u32::from(u16::MAX),
-                reuse_port: plan.threads > 1,
-                unix_mode,
-                ..ListenOptions::default()
-            };
-            BoundListener::bind_for_cores(&door.address, &options, plan.threads)
-                .map(|listeners| Bound { door: door.clone(), listeners })
-                .map_err(|source| RunError::Listen { address: door.address.clone(), source })
-        };
-        plan.doors.iter().filter(|door| !open.contains(door)).map(bind).collect()
-    }
+/// Returns listeners with their sockets.
+fn sockets(bound: &[Bound]) -> Vec<(Listener, OwnSocket)> {
+    let socket = |bound: &Bound| Some((bound.listener.clone(), bound.sockets.first()?.into()));
+    bound.iter().filter_map(socket).collect()
 }
 
-/// Where doors listen.
-fn sockets(doors: &[Bound]) -> Vec<(Door, OwnSocket)> {
-    let socket = |bound: &Bound| Some((bound.door.clone(), bound.listeners.first()?.into()));
-    doors.iter().filter_map(socket).collect()
-}
-
-/// A gateway at work.
+/// A running gateway.
 #[derive(Debug)]
 pub struct Gate {
-    /// Until somebody waits for them.
+    /// The threads; `join` takes them.
     cores: Mutex<Option<Cores<()>>>,
     mail: Vec<UnboundedSender<Job>>,
     threads: usize,
     state: Mutex<State>,
 }
 
-/// What a reload changes.
+/// The state that a reload changes.
 #[derive(Debug)]
 struct State {
     works: Arc<Works>,
-    doors: Vec<Door>,
-    /// Each door's socket.
-    sockets: Vec<(Door, OwnSocket)>,
-    /// Sockets that were handed down and are at no door of a plan: no reload closes them.
-    stay: Vec<Door>,
+    listeners: Vec<Listener>,
+    /// The socket of each listener.
+    sockets: Vec<(Listener, OwnSocket)>,
+    /// Inherited listeners outside the plan, which no reload closes.
+    stay: Vec<Listener>,
 }
 
 impl Gate {
-    /// Starts a gateway, which serves until `shutdown`: its first request has it end in good form, a second one at once. All cores listen
-    /// when this returns.
+    /// Starts a gateway that serves until `shutdown`. All threads listen when this returns.
+    ///
+    /// The first request of `shutdown` drains the gateway, the second one ends it at once.
     ///
     /// # Errors
-    /// When its stores, its log or its threads cannot be started.
-    pub fn start(plan: Plan, doors: Vec<Bound>, shutdown: &Shutdown) -> Result<Self, RunError> {
+    /// When the stores, the access log or the threads cannot be started.
+    pub fn start(plan: Plan, bound: Vec<Bound>, shutdown: &Shutdown) -> Result<Self, RunError> {
         let stores = Stores::start(plan.stores.clone())?;
         let works = Arc::new(Works {
             lookups: plan
@@ -188,19 +154,17 @@ impl Gate {
         });
         let plan = &works.plan;
         let threads = plan.threads;
-        let mut options = CoresOptions::new("gate", threads);
-        options.cpus.clone_from(&plan.cpus);
-        options.stop = Some(shutdown.clone());
-        // Scripts may need it, and a reload may bring some.
+        let mut options = thread_options("gate", threads, plan.cpus.as_ref(), shutdown);
+        // Also without scripts, because a reload may add one.
         options.stack_bytes = Some(oroshi_script::STACK_BYTES);
-        let open: Vec<Door> = doors.iter().map(|bound| bound.door.clone()).collect();
+        let open: Vec<Listener> = bound.iter().map(|bound| bound.listener.clone()).collect();
         let (mail, boxes): (Vec<_>, Vec<_>) = (0..threads).map(|_| unbounded_channel()).unzip();
-        let stay = open.iter().filter(|door| !plan.doors.contains(door)).cloned().collect();
-        let sockets = sockets(&doors);
+        let stay = open.iter().filter(|listener| !plan.listeners.contains(listener)).cloned().collect();
+        let sockets = sockets(&bound);
         works.own.set(sockets.iter().map(|(_, socket)| socket.clone()).collect());
-        let state = Mutex::new(State { doors: open, sockets, stay, works: Arc::clone(&works) });
+        let state = Mutex::new(State { listeners: open, sockets, stay, works: Arc::clone(&works) });
         let boxes = Mutex::new(boxes.into_iter().map(Some).collect::<Vec<_>>());
-        let ready = prepare(&mail, &works, doors);
+        let ready = prepare(&mail, &works, bound);
         let shutdown = shutdown.clone();
         let first = Arc::clone(&works);
         let cores = Cores::start(&options, move |core| {
@@ -214,7 +178,7 @@ impl Gate {
         });
         let cores = cores.map_err(RunError::Cores)?;
         if let Err(error) = all_ready(&ready, plan) {
-            // Whoever has no mail ends. One that is stuck cannot be waited for.
+            // A thread ends when its sender is dropped. A thread that is stuck would not.
             drop(mail);
             if !matches!(error, RunError::Unready(_)) {
                 cores.join().map_err(RunError::Cores)?;
@@ -226,19 +190,20 @@ impl Gate {
         Ok(Gate { cores: Mutex::new(Some(cores)), mail, threads, state })
     }
 
-    /// The doors that are open, by which [`Bound::bind`] knows what a new plan adds.
+    /// Returns the open listeners. A reload binds only the others.
     #[must_use]
-    pub fn doors(&self) -> Vec<Door> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).doors.clone()
+    pub fn listeners(&self) -> Vec<Listener> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).listeners.clone()
     }
 
-    /// Puts another plan in force. Requests under way end as they began; connections, those to servers behind as well, stay. A look-up
-    /// whose settings are the same keeps what it has in memory, a store its connections. The log is opened anew.
+    /// Puts another plan in force; returns its generation. `opened` are the listeners that it adds.
     ///
-    /// Limits on clients hold for connections that are made from now on; those that there are keep theirs.
+    /// Requests in progress finish under the plan before. Connections to clients and upstreams stay. A look-up with
+    /// unchanged settings keeps its memory, and an unchanged store its connections. The access log is reopened.
+    /// New limits on clients apply to new connections only.
     ///
     /// # Errors
-    /// When the plan cannot be put in force. All stays as it was.
+    /// When the plan cannot be put in force. The gateway then keeps the plan before.
     pub fn reload(&self, plan: Plan, opened: Vec<Bound>) -> Result<u64, RunError> {
         if plan.threads != self.threads {
             return Err(RunError::Threads { was: self.threads, wanted: plan.threads });
@@ -250,7 +215,7 @@ impl Gate {
         }
         let log =
             if was.plan.access_log == plan.access_log { was.log.clone() } else { open_log(plan.access_log.as_ref())? };
-        // The plan in force goes on with its own, whatever becomes of this one.
+        // The plan in force keeps its stores, because this reload may still fail.
         let stores = was.stores.beside(plan.stores.clone())?;
         let (mut lookups, mut kept) = (Vec::new(), Vec::new());
         for lookup in &plan.lookups {
@@ -282,24 +247,25 @@ impl Gate {
             let _ = all_gone.recv_timeout(READY);
             return Err(error);
         }
-        let doors: Vec<Door> = works.plan.doors.iter().chain(&state.stay).cloned().collect();
-        let close: Vec<Door> = state.doors.iter().filter(|door| !doors.contains(door)).cloned().collect();
-        sockets.retain(|(door, _)| doors.contains(door));
+        let listeners: Vec<Listener> = works.plan.listeners.iter().chain(&state.stay).cloned().collect();
+        let close: Vec<Listener> =
+            state.listeners.iter().filter(|listener| !listeners.contains(listener)).cloned().collect();
+        sockets.retain(|(listener, _)| listeners.contains(listener));
         works.own.set(sockets.iter().map(|(_, socket)| socket.clone()).collect());
         tell(&self.mail, || Job::Switch { close: close.clone() });
         works.cache.set_bytes(works.plan.script_cache);
-        // They are the same for both plans: until now they asked the stores that were in force, and keep what those said.
+        // Both plans share these look-ups. They asked the stores of the plan before, and keep those answers.
         kept.iter().for_each(|lookup| lookup.set_stores(&works.stores));
         if let Some(log) = &works.log {
             log.reopen();
         }
         works.lookups.iter().for_each(Lookup::tell_trial);
         let generation = works.generation;
-        *state = State { works, doors, sockets, stay: std::mem::take(&mut state.stay) };
+        *state = State { works, listeners, sockets, stay: std::mem::take(&mut state.stay) };
         Ok(generation)
     }
 
-    /// Waits for the end, which `shutdown` brings. To be called once.
+    /// Waits until `shutdown` has ended the threads, and writes the rest of the access log. Call it once.
     ///
     /// # Errors
     /// When a thread panicked.
@@ -324,35 +290,22 @@ fn open_log(settings: Option<&access::Settings>) -> Result<Option<Arc<access::Lo
     })
 }
 
-/// A door for operators holds two connections at least, so that one can come while another goes.
-const LEAST_ADMINS: usize = 2;
-
-/// Room for a door for operators, which tells the log when there is none.
-fn admin_room(bound: &Bound, share: usize) -> Arc<Room> {
-    let address = bound.listeners.first().map(|listener| listener.local_address().shown("http")).unwrap_or_default();
-    Room::telling(share.max(LEAST_ADMINS), move |Crowding { held, most, ended }| {
-        tracing::warn!(
-            "no room at the admin listener {address}: {held} of {most} connections, and others wait. {ended} were closed to make room, first \
-             those without a valid request: see who connects there, or raise the limit on descriptors (LimitNOFILE=, ulimit -Hn)"
-        );
-    })
-}
-
-/// Has every core make a plan ready. Each says so, or why it cannot; one that has ended says nothing.
+/// Asks every thread to prepare a plan. Each reports success or its error; a thread that has ended reports nothing.
 fn prepare(
     mail: &[UnboundedSender<Job>],
     works: &Arc<Works>,
     opened: Vec<Bound>,
 ) -> mpsc::Receiver<Result<(), RunError>> {
     let mut by_core: Vec<Vec<Open<BoundListener>>> = mail.iter().map(|_| Vec::new()).collect();
-    let is_admin = |door: &&Door| door.serves == Serves::Admin;
-    let handed_down = opened.iter().map(|bound| &bound.door).filter(|door| !works.plan.doors.contains(door));
-    let admins = works.plan.doors.iter().chain(handed_down).filter(is_admin).count();
+    let is_admin = |listener: &&Listener| listener.serves == Serves::Admin;
+    let inherited =
+        opened.iter().map(|bound| &bound.listener).filter(|listener| !works.plan.listeners.contains(listener));
+    let admins = works.plan.listeners.iter().chain(inherited).filter(is_admin).count();
     for bound in opened {
-        let most = works.plan.admin_connections.filter(|_| bound.door.serves == Serves::Admin);
-        let room = most.map(|all| admin_room(&bound, all / admins.max(1)));
-        for (place, listener) in by_core.iter_mut().zip(bound.listeners) {
-            place.push(Open { door: bound.door.clone(), listener, room: room.clone() });
+        let most = works.plan.admin_connections.filter(|_| bound.listener.serves == Serves::Admin);
+        let room = most.map(|all| admin_room(&bound, all / admins.max(1), "request"));
+        for (open, socket) in by_core.iter_mut().zip(bound.sockets) {
+            open.push(Open { listener: bound.listener.clone(), socket, room: room.clone() });
         }
     }
     let (ready, is_ready) = mpsc::channel();
@@ -362,9 +315,9 @@ fn prepare(
     is_ready
 }
 
-/// Waits until every core that is there is ready.
+/// Waits until every running thread is ready.
 fn all_ready(ready: &mpsc::Receiver<Result<(), RunError>>, plan: &Plan) -> Result<(), RunError> {
-    // One after the other, each has its top level and its `init`.
+    // Scripts load one after the other, and each has two calls: its top level and `init`.
     let scripts: Duration = plan.scripts.iter().map(|script| script.settings.wall.saturating_mul(2)).sum();
     let patience = READY.saturating_add(scripts);
     let until = Instant::now() + patience;
@@ -378,7 +331,7 @@ fn all_ready(ready: &mpsc::Receiver<Result<(), RunError>>, plan: &Plan) -> Resul
     }
 }
 
-/// Tells every core. One that has ended already needs to know nothing.
+/// Sends a job to every thread that still runs.
 fn tell(mail: &[UnboundedSender<Job>], job: impl Fn() -> Job) {
     for sender in mail {
         let _ = sender.send(job());

@@ -36,11 +36,11 @@ fn allocations(requests: usize, target: &Target) -> u64 {
                 let handler = async move |exchange: &mut Exchange<'_>| {
                     forward(exchange, &Call::new(&rules, To::One(&pool)), &mut Outcome::default()).await
                 };
-                let door = bound.into_listener().unwrap().into();
+                let listener = bound.into_listener().unwrap().into();
                 let ended = async move {
                     let _ = ended.recv().await;
                 };
-                Server::new(handler, patient()).serve([door], ended).await;
+                Server::new(handler, patient()).serve([listener], ended).await;
             });
         });
         done.send(info.count_total).unwrap();

@@ -73,11 +73,11 @@ fn of_twenty_thousand_targets_the_last_ones_keep_their_connections() {
                 told.send((outcome.status, outcome.reused)).unwrap();
                 result
             };
-            let door = bound.into_listener().unwrap().into();
+            let listener = bound.into_listener().unwrap().into();
             let ended = async move {
                 let _ = ended.recv().await;
             };
-            Server::new(handler, patient()).serve([door], ended).await;
+            Server::new(handler, patient()).serve([listener], ended).await;
             (most.get(), pools.len())
         })
     });

@@ -5,7 +5,9 @@ mod check;
 use oroshi_net::{CpuList, available_cpus};
 use oroshi_words::{Mistake, Secret};
 
-use crate::plan::{Callbacks, Cluster, Door, Drain, GroupRule, Limits, Origins, Paths, Plan, Send, Serves, Transports};
+use crate::plan::{
+    Callbacks, Cluster, Drain, GroupRule, Limits, Listener, Origins, Paths, Plan, Send, Serves, Transports,
+};
 
 /// A hub as somebody described it. `Default` is a hub that listens nowhere.
 #[derive(Clone, Debug, Default)]
@@ -15,14 +17,15 @@ pub struct Draft {
     /// The CPUs that the threads are pinned to, if any.
     pub cpus: Option<CpuList>,
     /// Where it listens, and what for.
-    pub doors: Vec<Door>,
-    /// Whether sockets are handed down as well, so that there need not be a door.
+    pub listeners: Vec<Listener>,
+    /// Whether there are inherited sockets too; then `listeners` may be empty.
     pub inherits: bool,
     /// Where on HTTP things are found.
     pub paths: Paths,
     /// The header that names sessions; `None`: `X-Kuiperbelt-Session`.
     pub session_header: Option<String>,
-    /// How backends reach this hub; `None`: this machine's name, and the port of the first TCP door that they may use.
+    /// The address by which backends reach this hub; `None`: this machine's name, with the port of the first TCP
+    /// listener that they may use.
     pub endpoint: Option<String>,
     /// What the backend is asked and told.
     pub callbacks: Callbacks,
@@ -66,12 +69,12 @@ impl Draft {
             Some(cpus) => cpus.len(),
             None => available_cpus().map_or(1, |cpus| cpus.len()),
         });
-        let endpoint = self.endpoint.unwrap_or_else(|| endpoint(&self.doors));
+        let endpoint = self.endpoint.unwrap_or_else(|| endpoint(&self.listeners));
         let usual = Plan::default();
         Ok(Plan {
             threads,
             cpus: self.cpus,
-            doors: self.doors,
+            listeners: self.listeners,
             paths: self.paths,
             session_header: self.session_header.unwrap_or(usual.session_header),
             endpoint,
@@ -94,10 +97,15 @@ impl Draft {
     }
 }
 
-/// This machine's name, with the port of the first TCP door that backends may use. A port up to 1023 is left out, as kuiperbelt has it.
-fn endpoint(doors: &[Door]) -> String {
+/// Returns this machine's name, with the port of the first TCP listener that backends may use.
+///
+/// A port up to 1023 is left out, as in kuiperbelt.
+fn endpoint(listeners: &[Listener]) -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let ports = doors.iter().filter(|door| door.serves != Serves::Sessions).filter_map(|door| port(&door.address));
+    let ports = listeners
+        .iter()
+        .filter(|listener| listener.serves != Serves::Sessions)
+        .filter_map(|listener| port(&listener.address));
     match { ports }.next() {
         Some(port) if port > 1023 => format!("{name}:{port}"),
         _ => name,
@@ -120,25 +128,28 @@ fn is_unix(address: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn door(address: &str, serves: Serves) -> Door {
-        Door { address: address.into(), serves }
+    fn listener(address: &str, serves: Serves) -> Listener {
+        Listener { address: address.into(), serves }
     }
 
     #[test]
     fn the_endpoint_is_where_backends_come_in() {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let of = |doors: &[Door]| endpoint(doors);
-        assert_eq!(of(&[door(":9180", Serves::Everything)]), format!("{name}:9180"));
-        assert_eq!(of(&[door(":80", Serves::Everything)]), name);
-        assert_eq!(of(&[door("/run/push.sock", Serves::Everything)]), name);
-        let apart =
-            [door(":9180", Serves::Sessions), door("unix:@a:1234", Serves::Admin), door("[::1]:9181", Serves::Admin)];
+        let of = |listeners: &[Listener]| endpoint(listeners);
+        assert_eq!(of(&[listener(":9180", Serves::Everything)]), format!("{name}:9180"));
+        assert_eq!(of(&[listener(":80", Serves::Everything)]), name);
+        assert_eq!(of(&[listener("/run/push.sock", Serves::Everything)]), name);
+        let apart = [
+            listener(":9180", Serves::Sessions),
+            listener("unix:@a:1234", Serves::Admin),
+            listener("[::1]:9181", Serves::Admin),
+        ];
         assert_eq!(of(&apart), format!("{name}:9181"));
     }
 
     #[test]
     fn defaults_are_filled_in() {
-        let draft = Draft { doors: vec![door(":9180", Serves::Everything)], ..Draft::default() };
+        let draft = Draft { listeners: vec![listener(":9180", Serves::Everything)], ..Draft::default() };
         let plan = draft.plan().unwrap();
         assert_eq!(plan.threads, available_cpus().unwrap().len());
         assert_eq!((plan.session_header.as_str(), plan.origins), ("X-Kuiperbelt-Session", Origins::Any));

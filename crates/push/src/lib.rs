@@ -54,6 +54,6 @@ mod writer;
 
 pub use draft::Draft;
 pub use plan::{
-    Callbacks, Cluster, Door, Drain, GroupRule, Limits, Origins, Paths, Plan, Send, Serves, Slow, Transports,
+    Callbacks, Cluster, Drain, GroupRule, Limits, Listener, Origins, Paths, Plan, Send, Serves, Slow, Transports,
 };
 pub use run::{Bound, RunError, run};

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use oroshi_net::CpuList;
+use oroshi_service::Role;
 use oroshi_words::Secret;
 
 /// The configuration of a hub.
@@ -13,7 +14,7 @@ pub struct Plan {
     /// The CPUs that the threads are pinned to, if any.
     pub cpus: Option<CpuList>,
     /// The listeners.
-    pub doors: Vec<Door>,
+    pub listeners: Vec<Listener>,
     /// The paths of the API.
     pub paths: Paths,
     /// The header field that names sessions, in callbacks and in `/send` and `/close`.
@@ -69,7 +70,7 @@ impl Default for Plan {
         Plan {
             threads: 1,
             cpus: None,
-            doors: Vec::new(),
+            listeners: Vec::new(),
             paths: Paths::default(),
             session_header: String::from("X-Kuiperbelt-Session"),
             endpoint: String::from("localhost:9180"),
@@ -101,13 +102,7 @@ impl Plan {
 }
 
 /// A listener: an address, and what is served there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Door {
-    /// The address, as [`oroshi_net::BoundListener::bind`] takes it.
-    pub address: String,
-    /// What is served there.
-    pub serves: Serves,
-}
+pub type Listener = oroshi_service::Listener<Serves>;
 
 /// The clients that a listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +113,23 @@ pub enum Serves {
     Sessions,
     /// Backends and operators: all but connecting and polling.
     Admin,
+}
+
+impl Role for Serves {
+    const NAMED: &'static [(&'static str, Self)] =
+        &[("public", Serves::Sessions), ("admin", Serves::Admin), ("everything", Serves::Everything)];
+
+    fn is_admin(self) -> bool {
+        self == Serves::Admin
+    }
+
+    fn description(self) -> &'static str {
+        match self {
+            Serves::Everything => "everything",
+            Serves::Sessions => "public: connecting and polling",
+            Serves::Admin => "admin: publishing and status",
+        }
+    }
 }
 
 /// The configurable paths. The paths of the native API (`/publish`, `/sessions`, `/groups`, `/status`, `/metrics`) are

@@ -1,17 +1,14 @@
 //! Runs a hub: threads, listeners, the end.
 
-use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
 use oroshi_net::cores::CoresError;
-use oroshi_net::listen::ListenError;
-use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Shutdown};
-use oroshi_server::{Crowding, Exchange, Room, Server, Settings};
+use oroshi_net::{BoundListener, Cores, Shutdown};
+use oroshi_server::{Exchange, Room, Server, Settings};
+use oroshi_service::{admin_room, thread_options, until_second_request};
 use rustix::net::sockopt;
 use thiserror::Error;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -24,26 +21,12 @@ use crate::mailboxes::{Job, Mailboxes};
 use crate::node::Node;
 use crate::plan::{Plan, Serves};
 
-/// The sockets of a listener, one for each thread.
-#[derive(Debug)]
-pub struct Bound {
-    /// What is served there.
-    pub serves: Serves,
-    /// As many as the plan has threads.
-    pub listeners: Vec<BoundListener>,
-}
+/// An open listener of a hub.
+pub type Bound = oroshi_service::Bound<Serves>;
 
 /// Why a hub did not run.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// An address cannot be bound; the cause says why.
-    #[error("cannot listen on `{address}`")]
-    Listen {
-        /// The address in the plan.
-        address: String,
-        /// Why it cannot be bound.
-        source: ListenError,
-    },
     /// The threads could not be started, or one of them panicked.
     #[error("cannot run the threads that serve")]
     Cores(#[source] CoresError),
@@ -57,29 +40,6 @@ pub enum RunError {
 /// Messages beyond it wait in the hub's queues, which are bounded and can drop them.
 const SEND_BUFFER: usize = 128 * 1024;
 
-impl Bound {
-    /// Binds the listeners of a plan.
-    ///
-    /// # Errors
-    /// When an address cannot be bound.
-    pub fn bind(plan: &Plan) -> Result<Vec<Bound>, RunError> {
-        let bind = |door: &crate::plan::Door| {
-            // Only the user of this process may use an admin socket.
-            let unix_mode = (door.serves == Serves::Admin).then_some(0o600);
-            let options = ListenOptions {
-                backlog: u32::from(u16::MAX),
-                reuse_port: plan.threads > 1,
-                unix_mode,
-                ..ListenOptions::default()
-            };
-            BoundListener::bind_for_cores(&door.address, &options, plan.threads)
-                .map(|listeners| Bound { serves: door.serves, listeners })
-                .map_err(|source| RunError::Listen { address: door.address.clone(), source })
-        };
-        plan.doors.iter().map(bind).collect()
-    }
-}
-
 /// Runs a hub until `shutdown`. Its first request drains the hub, a second one ends it at once.
 ///
 /// It calls `ready` once all threads listen.
@@ -88,13 +48,11 @@ impl Bound {
 /// When the threads cannot be started, or one of them panicked.
 pub fn run(
     plan: Plan,
-    doors: Vec<Bound>,
+    listeners: Vec<Bound>,
     shutdown: &Shutdown,
     ready: impl FnOnce() + Send + 'static,
 ) -> Result<(), RunError> {
-    let mut options = CoresOptions::new("push", plan.threads);
-    options.cpus.clone_from(&plan.cpus);
-    options.stop = Some(shutdown.clone());
+    let options = thread_options("push", plan.threads, plan.cpus.as_ref(), shutdown);
     let (link, nats) = plan.cluster.as_ref().map(NatsThread::new).unzip();
     let (mailboxes, receivers) = Mailboxes::new(plan.threads);
     let (node, mailboxes) = (Arc::new(Node::new(plan, link)), Arc::new(mailboxes));
@@ -103,23 +61,24 @@ pub fn run(
     // The threads take these: a listener that stayed here would keep its socket open during the shutdown.
     let mut starts: Vec<ThreadStart> =
         receivers.into_iter().map(|jobs| ThreadStart { jobs, servers: Vec::new() }).collect();
-    let admins = doors.iter().filter(|door| door.serves == Serves::Admin).count();
-    for (number, door) in doors.into_iter().enumerate() {
-        let room = match door.serves {
-            Serves::Admin => node.plan.admin_connections.map(|all| admin_room(&node.plan, &door, all / admins)),
+    let admins = listeners.iter().filter(|bound| bound.listener.serves == Serves::Admin).count();
+    let proof = if node.plan.token.is_some() { "token" } else { "request" };
+    for (number, bound) in listeners.into_iter().enumerate() {
+        let serves = bound.listener.serves;
+        let room = match serves {
+            Serves::Admin => node.plan.admin_connections.map(|all| admin_room(&bound, all / admins, proof)),
             // The rest of the descriptors is for operators.
             Serves::Sessions | Serves::Everything => node.room.clone(),
         };
         // Listeners with the same purpose and room share a server.
-        let admin = (door.serves == Serves::Admin).then_some(number);
-        for (start, listener) in starts.iter_mut().zip(door.listeners) {
-            let _ = sockopt::set_socket_send_buffer_size(&listener, SEND_BUFFER);
-            let same = |server: &&mut ServerStart| server.serves == door.serves && server.admin == admin;
+        let admin = (serves == Serves::Admin).then_some(number);
+        for (start, socket) in starts.iter_mut().zip(bound.sockets) {
+            let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER);
+            let same = |server: &&mut ServerStart| server.serves == serves && server.admin == admin;
             match start.servers.iter_mut().find(same) {
-                Some(server) => server.listeners.push(listener),
+                Some(server) => server.sockets.push(socket),
                 None => {
-                    let (serves, room) = (door.serves, room.clone());
-                    start.servers.push(ServerStart { serves, admin, room, listeners: vec![listener] });
+                    start.servers.push(ServerStart { serves, admin, room: room.clone(), sockets: vec![socket] });
                 }
             }
         }
@@ -165,23 +124,7 @@ struct ServerStart {
     admin: Option<usize>,
     /// Limits its connections, on all threads together.
     room: Option<Arc<Room>>,
-    listeners: Vec<BoundListener>,
-}
-
-/// The least connections of an admin listener: one can come while another goes.
-const LEAST_ADMINS: usize = 2;
-
-/// Creates the room of an admin listener, which logs when it is full.
-fn admin_room(plan: &Plan, door: &Bound, share: usize) -> Arc<Room> {
-    let address = door.listeners.first().map(|listener| listener.local_address().shown("http")).unwrap_or_default();
-    let proof = if plan.token.is_some() { "token" } else { "request" };
-    Room::telling(share.max(LEAST_ADMINS), move |Crowding { held, most, ended }| {
-        tracing::warn!(
-            "no room at the admin listener {address}: {held} of {most} connections, and others wait. {ended} were \
-             closed to make room, first those without a valid {proof}: see who connects there, or raise the limit on \
-             descriptors (LimitNOFILE=, ulimit -Hn)"
-        );
-    })
+    sockets: Vec<BoundListener>,
 }
 
 /// Runs the hub of a thread from its start to its end.
@@ -200,12 +143,12 @@ async fn serve(hub: Rc<Hub>, start: ThreadStart, shutdown: Shutdown) {
     tasks.spawn_local(async move { mine.sweep().await });
 
     let mut serving = tokio::task::JoinSet::new();
-    for ServerStart { serves, room, listeners, .. } in servers {
+    for ServerStart { serves, room, sockets, .. } in servers {
         let (mine, shutdown) = (Rc::clone(&hub), shutdown.clone());
         serving.spawn_local(async move {
             let settings = settings(&mine.node, serves, room);
             let handler = async move |exchange: &mut Exchange<'_>| http::answer(&mine, serves, exchange).await;
-            let listeners = listeners.into_iter().filter_map(|bound| bound.into_listener().ok()).map(Into::into);
+            let listeners = sockets.into_iter().filter_map(|socket| socket.into_listener().ok()).map(Into::into);
             Server::new(handler, settings).serve(listeners, shutdown.reached(1)).await;
         });
     }
@@ -219,12 +162,7 @@ async fn serve(hub: Rc<Hub>, start: ThreadStart, shutdown: Shutdown) {
         // Other threads may still wait for this thread's part of a receipt.
         let _ = timeout_at(until, hub.node.all_answered.wait()).await;
     };
-    let (mut ending, mut at_once) = (pin!(ending), pin!(shutdown.reached(2)));
-    poll_fn(|context| match ending.as_mut().poll(context) {
-        Poll::Pending => at_once.as_mut().poll(context),
-        ended => ended,
-    })
-    .await;
+    until_second_request(&shutdown, ending).await;
 }
 
 /// Returns the settings of a server.

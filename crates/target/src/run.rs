@@ -1,20 +1,18 @@
 //! Binds and serves.
 
-use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
 
 use oroshi_net::cores::CoresError;
 use oroshi_net::inherit::Inherited;
 use oroshi_net::limits::ensure_descriptors;
 use oroshi_net::listen::ListenError;
 use oroshi_net::tls::TlsConfigError;
-use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Peer, ServerTls, Shutdown};
+use oroshi_net::{BoundListener, Cores, Peer, ServerTls, Shutdown};
 use oroshi_server::{Counts, Door, Server};
+use oroshi_service::{bind, is_wrong_address, share, thread_options, until_second_request};
 
-use crate::plan::{ListenAddress, Plan};
+use crate::plan::Plan;
 use crate::responder::{Responder, Shared};
 
 /// The reason why the target failed.
@@ -48,10 +46,11 @@ impl TargetError {
     /// Whether the plan was wrong, rather than the machine.
     #[must_use]
     pub fn is_usage(&self) -> bool {
-        matches!(
-            self,
-            Self::Tls(_) | Self::Listen { source: ListenError::Address { .. } | ListenError::Unix { .. }, .. }
-        )
+        match self {
+            Self::Tls(_) => true,
+            Self::Listen { source, .. } => is_wrong_address(source),
+            Self::Cores(_) | Self::System { .. } => false,
+        }
     }
 }
 
@@ -79,7 +78,8 @@ impl Target {
             (0..plan.threads).map(|_| Vec::new()).collect();
         let mut addresses = Vec::new();
         for address in &plan.listen {
-            let all = bind(address, plan.threads)?;
+            let all = bind(&address.address, plan.threads, None)
+                .map_err(|source| TargetError::Listen { endpoint: address.typed.clone(), source })?;
             let tls = tls.clone().filter(|_| address.https);
             addresses.push(shown(&all[0], tls.is_some()));
             for (own, bound) in listeners.iter_mut().zip(all) {
@@ -89,9 +89,9 @@ impl Target {
         for socket in inherited {
             let tls = tls.clone().filter(|_| matches!(socket.listener.address(), Peer::Tcp(_)));
             addresses.push(shown(&socket.listener, tls.is_some()));
-            for own in &mut listeners {
-                let what = "cannot share an inherited socket";
-                let bound = socket.listener.try_clone().map_err(|source| TargetError::System { what, source })?;
+            let what = "cannot share an inherited socket";
+            let all = share(socket.listener, plan.threads).map_err(|source| TargetError::System { what, source })?;
+            for (own, bound) in listeners.iter_mut().zip(all) {
                 own.push((bound, tls.clone()));
             }
         }
@@ -110,9 +110,7 @@ impl Target {
     /// [`TargetError::Cores`] and [`TargetError::System`].
     pub fn serve(self, shutdown: &Shutdown) -> Result<Counts, TargetError> {
         let Self { plan, listeners, .. } = self;
-        let mut options = CoresOptions::new("target", plan.threads);
-        options.cpus = plan.cpus.clone();
-        options.stop = Some(shutdown.clone());
+        let options = thread_options("target", plan.threads, plan.cpus.as_ref(), shutdown);
         let (shutdown, shared) = (shutdown.clone(), Arc::new(Shared::default()));
         // The threads take them out: a listener left here would keep its socket open during the shutdown.
         let listeners = Mutex::new(listeners);
@@ -127,13 +125,7 @@ impl Target {
                 let listeners: io::Result<Vec<Door>> =
                     mine.into_iter().map(|(bound, tls)| Ok(Door { listener: bound.into_listener()?, tls })).collect();
                 let server = Server::new(responder, plan.settings());
-                let mut serving = pin!(server.serve(listeners?, shutdown.reached(1)));
-                let mut at_once = pin!(shutdown.reached(2));
-                poll_fn(|context| match serving.as_mut().poll(context) {
-                    Poll::Pending => at_once.as_mut().poll(context),
-                    ready => ready,
-                })
-                .await;
+                until_second_request(&shutdown, server.serve(listeners?, shutdown.reached(1))).await;
                 io::Result::Ok(server.counters().counts())
             }
         });
@@ -142,12 +134,6 @@ impl Target {
             .map_err(|source| TargetError::System { what: "cannot make what a thread needs to serve", source })?;
         Ok(counts.into_iter().sum())
     }
-}
-
-fn bind(place: &ListenAddress, threads: usize) -> Result<Vec<BoundListener>, TargetError> {
-    let options = ListenOptions { backlog: u32::from(u16::MAX), reuse_port: threads > 1, ..ListenOptions::default() };
-    BoundListener::bind_for_cores(&place.address, &options, threads)
-        .map_err(|source| TargetError::Listen { endpoint: place.typed.clone(), source })
 }
 
 fn shown(bound: &BoundListener, https: bool) -> String {

@@ -9,7 +9,7 @@ use oroshi_gate::forward::{Edits, HostPolicy};
 use oroshi_gate::route::HeaderPattern;
 use oroshi_gate::upstream::{Policy, PoolSettings};
 use oroshi_gate::{
-    Answer, Door, Draft, HashBy, KeyDraft, KeyFrom, LookupDraft, RouteDraft, ScriptDraft, ScriptSettings, Serves,
+    Answer, Draft, HashBy, KeyDraft, KeyFrom, Listener, LookupDraft, RouteDraft, ScriptDraft, ScriptSettings, Serves,
     UpstreamDraft, access, forward,
 };
 use oroshi_http1::is_token;
@@ -27,7 +27,7 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
     root.set("script-cache", &mut draft.script_cache, number);
     if let Some(listen) = root.table("listen") {
         for (key, serves) in [("public", Serves::Public), ("admin", Serves::Admin)] {
-            draft.doors.extend(listen.texts(key).into_iter().map(|address| Door { address, serves }));
+            draft.listeners.extend(listen.texts(key).into_iter().map(|address| Listener { address, serves }));
         }
         listen.finish();
     }

@@ -18,8 +18,12 @@ pub(super) fn config(plan: &Plan) -> String {
     out.bare("script-cache", plan.script_cache);
     out.table("listen");
     for (key, serves) in [("public", Serves::Public), ("admin", Serves::Admin)] {
-        let addresses: Vec<&str> =
-            plan.doors.iter().filter(|door| door.serves == serves).map(|door| &*door.address).collect();
+        let addresses: Vec<&str> = plan
+            .listeners
+            .iter()
+            .filter(|listener| listener.serves == serves)
+            .map(|listener| &*listener.address)
+            .collect();
         if !addresses.is_empty() {
             out.texts(key, addresses.into_iter());
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use oroshi_config::Table;
 use oroshi_config::values::{number, switch};
-use oroshi_push::{Door, Draft, Origins, Serves, Transports};
+use oroshi_push::{Draft, Listener, Origins, Serves, Transports};
 use oroshi_words::units::parse_time;
 
 use super::native;
@@ -65,7 +65,7 @@ pub(super) fn read(root: Table<'_>) -> Draft {
     let port = root.read("port", port).unwrap_or_else(|| PORT.to_owned());
     // The socket takes precedence over the port.
     let address = root.text("sock").map_or_else(|| format!(":{port}"), |path| format!("unix:{path}"));
-    draft.doors.push(Door { address, serves: Serves::Everything });
+    draft.listeners.push(Listener { address, serves: Serves::Everything });
     draft.session_header = root.text("session_header");
     draft.endpoint = root.text("endpoint");
     if let Some(table) = root.table("path") {

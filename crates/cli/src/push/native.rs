@@ -5,7 +5,7 @@ use std::time::Duration;
 use oroshi_config::values::{number, off_or, switch};
 use oroshi_config::{Field, Kept, Table, secret};
 use oroshi_net::CpuList;
-use oroshi_push::{Cluster, Door, Draft, GroupRule, Origins, Serves, Slow, Transports};
+use oroshi_push::{Cluster, Draft, GroupRule, Listener, Origins, Serves, Slow, Transports};
 use oroshi_words::units::parse_time;
 
 /// The default time that a publish waits for the receipts of other nodes.
@@ -22,7 +22,7 @@ pub(super) fn read(root: Table<'_>) -> Draft {
         for (key, serves) in
             [("public", Serves::Sessions), ("admin", Serves::Admin), ("everything", Serves::Everything)]
         {
-            draft.doors.extend(listen.texts(key).into_iter().map(|address| Door { address, serves }));
+            draft.listeners.extend(listen.texts(key).into_iter().map(|address| Listener { address, serves }));
         }
         listen.finish();
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use oroshi_config::{ConfigError, Mistakes, Node, Table, text_of, toml, yaml};
-use oroshi_push::{Door, Draft, Plan, Serves};
+use oroshi_push::{Draft, Listener, Plan, Serves};
 use oroshi_words::mistake::add_checked;
 use oroshi_words::{Kind, Mistake};
 
@@ -42,7 +42,7 @@ pub(super) fn read(args: &Args, inherits: bool) -> Result<Reading, Error> {
         usage.push(format!("--log-level: {why}"));
         Level::Info
     });
-    let door = door(args, &mut usage);
+    let listener = listener(args, &mut usage);
     let file = args.config.clone().or_else(|| Some(PathBuf::from(USUAL)).filter(|usual| usual.exists()));
     let language = file.as_deref().map_or(Ok(Language::Native), language);
     let language = language.map_err(|why| usage.push(why));
@@ -87,12 +87,12 @@ pub(super) fn read(args: &Args, inherits: bool) -> Result<Reading, Error> {
         }
     }
     let named = |key: &str| node.line_of(key) > 0;
-    let listens = door.is_some() || ["listen", "port", "sock"].into_iter().any(named);
-    if let Some(door) = door {
-        draft.doors = vec![door];
+    let listens = listener.is_some() || ["listen", "port", "sock"].into_iter().any(named);
+    if let Some(listener) = listener {
+        draft.listeners = vec![listener];
     } else if inherits && !listens {
         // kuiperbelt's default port.
-        draft.doors.clear();
+        draft.listeners.clear();
     }
     match planned(draft, inherits, &node, language, &mut mistakes) {
         Some(plan) => Ok(Reading { plan, level, file, listens, overlooked }),
@@ -150,7 +150,7 @@ fn in_flags(mistake: &Mistake) -> String {
 }
 
 /// Returns the listeners that the command line names.
-fn door(args: &Args, usage: &mut Vec<String>) -> Option<Door> {
+fn listener(args: &Args, usage: &mut Vec<String>) -> Option<Listener> {
     let address = match (&args.port, &args.sock) {
         (None, None) => return None,
         (Some(port), Some(sock)) => {
@@ -166,7 +166,7 @@ fn door(args: &Args, usage: &mut Vec<String>) -> Option<Door> {
         },
         (None, Some(sock)) => format!("unix:{sock}"),
     };
-    Some(Door { address, serves: Serves::Everything })
+    Some(Listener { address, serves: Serves::Everything })
 }
 
 fn language(file: &Path) -> Result<Language, String> {

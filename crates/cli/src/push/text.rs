@@ -1,7 +1,7 @@
 //! Writes a plan as TOML, with every default and without secrets: the output of `--check`.
 
 use oroshi_config::written::Toml;
-use oroshi_push::{Door, Origins, Plan, Serves, Slow};
+use oroshi_push::{Listener, Origins, Plan, Serves, Slow};
 
 /// Returns the configuration of a plan, without its secrets.
 pub(super) fn config(plan: &Plan) -> String {
@@ -26,7 +26,8 @@ pub(super) fn config(plan: &Plan) -> String {
 
     out.table("listen");
     for (key, serves) in [("public", Serves::Sessions), ("admin", Serves::Admin), ("everything", Serves::Everything)] {
-        let addresses: Vec<&str> = plan.doors.iter().filter(|door| door.serves == serves).map(address).collect();
+        let addresses: Vec<&str> =
+            plan.listeners.iter().filter(|listener| listener.serves == serves).map(address).collect();
         if !addresses.is_empty() {
             out.texts(key, addresses.into_iter());
         }
@@ -137,8 +138,8 @@ fn limits(out: &mut Toml, plan: &Plan) {
     out.time("close", limits.close);
 }
 
-fn address(door: &Door) -> &str {
-    &door.address
+fn address(listener: &Listener) -> &str {
+    &listener.address
 }
 
 /// Masks the query of a callback's URL: it may hold a secret of the backend, and only `connect` replaces it.

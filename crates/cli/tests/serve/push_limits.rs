@@ -210,7 +210,7 @@ fn sessions_that_wait_for_the_backend_leave_descriptors_for_operators() {
     assert!(open < DESCRIPTORS as usize - 8, "{open} descriptors");
 }
 
-/// Where one door serves everything, whoever has asked for nothing for longest makes room.
+/// Where one listener serves everything, whoever has asked for nothing for longest makes room.
 #[test]
 fn connections_that_ask_for_nothing_make_room_for_those_that_do() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `oroshi push` as a process: its doors, sockets that are handed down, readiness, what it tells, how it ends.
+//! `oroshi push` as a process: its listeners, sockets that are handed down, readiness, what it tells, how it ends.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use oroshi_net::{BoundListener, Listener, Shutdown};
+use oroshi_net::{BoundListener, Shutdown};
 use oroshi_server::{Error, Exchange, Handler, Refused, Room, Server, Settings};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use super::{LAST_LINES, RunError};
 use crate::access::{Log, Sink};
 use crate::admin;
-use crate::plan::{Door, KeyFrom, Serves};
+use crate::plan::{KeyFrom, Listener, Serves};
 use crate::script::hooks::{Desk, Logs};
 use crate::script::{Declared, Hook, Script, ScriptError, Tools, http_client};
 use crate::site::{Hosts, Site};
@@ -29,7 +29,7 @@ pub(super) enum Job {
     /// This plan is to be made ready, with these sockets, which are new. Whether it is, is to be said.
     Prepare { works: Arc<Works>, open: Vec<Open<BoundListener>>, ready: mpsc::Sender<Result<(), RunError>> },
     /// What was made ready is in force; these addresses are no longer listened on.
-    Switch { close: Vec<Door> },
+    Switch { close: Vec<Listener> },
     /// What was made ready will not be. This is dropped when it is gone, its sockets among it.
     Abandon(mpsc::Sender<()>),
 }
@@ -44,11 +44,11 @@ impl std::fmt::Debug for Job {
     }
 }
 
-/// A core's listener at a door.
-pub(super) struct Open<L> {
-    pub(super) door: Door,
-    pub(super) listener: L,
-    /// What bounds the door's connections on all cores together, if it is one for operators.
+/// The socket of a listener on one thread.
+pub(super) struct Open<S> {
+    pub(super) listener: Listener,
+    pub(super) socket: S,
+    /// Limits the connections of an admin listener, on all threads together.
     pub(super) room: Option<Arc<Room>>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Open<L> {
 struct Ready {
     works: Arc<Works>,
     desks: Vec<Rc<Desk>>,
-    listeners: Vec<Open<Listener>>,
+    listeners: Vec<Open<oroshi_net::Listener>>,
 }
 
 /// What stays on a core, whatever plan is in force.
@@ -109,8 +109,8 @@ pub(super) async fn work(index: usize, works: Arc<Works>, mut mail: UnboundedRec
             }
             Some(Job::Switch { close }) => {
                 let Some(Ready { works, desks, listeners }) = ready.take() else { continue };
-                for door in close {
-                    if let Some(ended) = open.remove(&door.address) {
+                for listener in close {
+                    if let Some(ended) = open.remove(&listener.address) {
                         ended.request();
                     }
                 }
@@ -126,10 +126,10 @@ pub(super) async fn work(index: usize, works: Arc<Works>, mut mail: UnboundedRec
                         first
                     }
                 };
-                for listener in listeners {
+                for opened in listeners {
                     let ended = Shutdown::new();
-                    open.insert(listener.door.address.clone(), ended.clone());
-                    serving.spawn_local(serve(Rc::clone(place), listener, shutdown.clone(), ended));
+                    open.insert(opened.listener.address.clone(), ended.clone());
+                    serving.spawn_local(serve(Rc::clone(place), opened, shutdown.clone(), ended));
                 }
             }
         }
@@ -159,9 +159,9 @@ pub(super) async fn work(index: usize, works: Arc<Works>, mut mail: UnboundedRec
 impl Core {
     /// Makes this core's part of a plan.
     async fn prepare(&self, works: Arc<Works>, open: Vec<Open<BoundListener>>) -> Result<Ready, RunError> {
-        let register = |Open { door, listener, room }: Open<BoundListener>| match listener.into_listener() {
-            Ok(listener) => Ok(Open { door, listener, room }),
-            Err(source) => Err(RunError::Register { address: door.address, source }),
+        let register = |Open { listener, socket, room }: Open<BoundListener>| match socket.into_listener() {
+            Ok(socket) => Ok(Open { listener, socket, room }),
+            Err(source) => Err(RunError::Register { address: listener.address, source }),
         };
         let listeners = open.into_iter().map(register).collect::<Result<_, _>>()?;
         let lookups = works.plan.lookups.iter().zip(&works.lookups).map(|(plan, lookup)| {
@@ -212,10 +212,10 @@ async fn flush(place: Place) {
 }
 
 /// Serves an address until it is closed, or all is.
-async fn serve(place: Place, open: Open<Listener>, shutdown: Shutdown, ended: Shutdown) {
-    let Open { door, listener, room } = open;
+async fn serve(place: Place, open: Open<oroshi_net::Listener>, shutdown: Shutdown, ended: Shutdown) {
+    let Open { listener, socket, room } = open;
     let works = Arc::clone(&place.borrow().works);
-    let settings = Settings { room, vouching: door.serves == Serves::Admin, ..settings(&works) };
+    let settings = Settings { room, vouching: listener.serves == Serves::Admin, ..settings(&works) };
     let until = || {
         let (shutdown, ended) = (shutdown.clone(), ended.clone());
         async move {
@@ -234,19 +234,19 @@ async fn serve(place: Place, open: Open<Listener>, shutdown: Shutdown, ended: Sh
             tokio::time::sleep(drain).await;
         }
     };
-    let serving: std::pin::Pin<Box<dyn Future<Output = ()>>> = if door.serves == Serves::Admin {
+    let serving: std::pin::Pin<Box<dyn Future<Output = ()>>> = if listener.serves == Serves::Admin {
         let handler = async move |exchange: &mut Exchange<'_>| {
             let site = Rc::clone(&place.borrow());
             admin::answer(&site, exchange).await
         };
         let server = Server::new(handler, settings);
         let until = until();
-        Box::pin(async move { server.serve([listener.into()], until).await })
+        Box::pin(async move { server.serve([socket.into()], until).await })
     } else {
         let server = Server::new(Public(place), settings);
         works.ledger.enter(server.counters());
         let until = until();
-        Box::pin(async move { server.serve([listener.into()], until).await })
+        Box::pin(async move { server.serve([socket.into()], until).await })
     };
     tokio::select! {
         () = serving => {}

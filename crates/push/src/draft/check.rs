@@ -39,7 +39,7 @@ pub(super) fn all(draft: &Draft) -> Vec<Mistake> {
         let expected = format!("1 to {MOST_THREADS}");
         problems.push(Mistake::value("threads", threads, "is no sensible number of threads", expected));
     }
-    doors(draft, &mut problems);
+    listeners(draft, &mut problems);
     paths(&draft.paths, &mut problems);
     if let Some(name) = &draft.session_header
         && let Some(why) = wrong_header_name(name)
@@ -83,38 +83,38 @@ pub(super) fn all(draft: &Draft) -> Vec<Mistake> {
     problems
 }
 
-fn doors(draft: &Draft, problems: &mut Vec<Mistake>) {
-    let doors = &draft.doors;
-    if doors.is_empty() && !draft.inherits {
+fn listeners(draft: &Draft, problems: &mut Vec<Mistake>) {
+    let listeners = &draft.listeners;
+    if listeners.is_empty() && !draft.inherits {
         let expected = "expected an address such as 127.0.0.1:9180, :9180 or unix:/run/push.sock";
         problems.push(Mistake::new("listen", format!("there is nowhere to listen: {expected}")));
     } else if !draft.inherits {
-        if doors.iter().all(|door| door.serves == Serves::Admin) {
+        if listeners.iter().all(|listener| listener.serves == Serves::Admin) {
             let text = "there is no way in for clients: expected an address such as :9180 in it";
             problems.push(Mistake::new("listen.public", text).looking_at(["listen"]));
         }
-        // What other nodes publish comes in without a door.
-        if draft.cluster.is_none() && doors.iter().all(|door| door.serves == Serves::Sessions) {
+        // Messages of other nodes need no listener.
+        if draft.cluster.is_none() && listeners.iter().all(|listener| listener.serves == Serves::Sessions) {
             let text = "there is no way in for publishers: expected an address that only they reach, such as 127.0.0.1:9181 or \
                         unix:/run/push-admin.sock";
             problems.push(Mistake::new("listen.admin", text).looking_at(["listen"]));
         }
     }
     let mut seen = HashSet::new();
-    for door in doors {
+    for listener in listeners {
         // Port 0 is another one each time.
-        if !door.address.ends_with(":0") && !seen.insert(&door.address) {
-            let key = match door.serves {
+        if !listener.address.ends_with(":0") && !seen.insert(&listener.address) {
+            let key = match listener.serves {
                 Serves::Everything => "listen.everything",
                 Serves::Sessions => "listen.public",
                 Serves::Admin => "listen.admin",
             };
-            problems.push(twice(key, &door.address));
+            problems.push(twice(key, &listener.address));
         }
-        if door.serves == Serves::Admin && draft.token.is_none() && !is_of_this_machine(&door.address) {
+        if listener.serves == Serves::Admin && draft.token.is_none() && !is_of_this_machine(&listener.address) {
             problems.push(Mistake::value(
                 "listen.admin",
-                &door.address,
+                &listener.address,
                 "would let anybody on the network publish",
                 "a token (auth.token-file, auth.token-env), or an address of this machine alone such as 127.0.0.1:9181 or \
                  unix:/run/push-admin.sock",
@@ -314,15 +314,15 @@ fn twice(key: &str, value: &str) -> Mistake {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Callbacks, Door, Slow};
+    use crate::plan::{Callbacks, Listener, Slow};
 
-    fn door(address: &str, serves: Serves) -> Door {
-        Door { address: address.into(), serves }
+    fn listener(address: &str, serves: Serves) -> Listener {
+        Listener { address: address.into(), serves }
     }
 
     /// A draft with nothing wrong.
     fn sound() -> Draft {
-        Draft { doors: vec![door(":9180", Serves::Everything)], ..Draft::default() }
+        Draft { listeners: vec![listener(":9180", Serves::Everything)], ..Draft::default() }
     }
 
     /// The keys that are wrong.
@@ -333,9 +333,9 @@ mod tests {
     #[test]
     fn doors_let_in_who_must_come_in_and_nobody_else() {
         assert!(keys(&sound()).is_empty());
-        let of = |doors: &[(&str, Serves)]| {
+        let of = |listeners: &[(&str, Serves)]| {
             keys(&Draft {
-                doors: doors.iter().map(|(address, serves)| door(address, *serves)).collect(),
+                listeners: listeners.iter().map(|(address, serves)| listener(address, *serves)).collect(),
                 ..Draft::default()
             })
         };
@@ -350,8 +350,8 @@ mod tests {
         for closed in ["127.0.0.1:2", "[::1]:2", "localhost:2", "unix:/a", "/a", "@a", "UNIX:@a"] {
             assert!(of(&[(":1", Serves::Sessions), (closed, Serves::Admin)]).is_empty(), "{closed}");
         }
-        let doors = vec![door(":1", Serves::Sessions), door(":2", Serves::Admin)];
-        let guarded = Draft { doors, token: Some(Secret::new("t")), ..Draft::default() };
+        let listeners = vec![listener(":1", Serves::Sessions), listener(":2", Serves::Admin)];
+        let guarded = Draft { listeners, token: Some(Secret::new("t")), ..Draft::default() };
         assert!(keys(&guarded).is_empty());
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 pub use backend::{Asked, Backend, Said};
 use oroshi_net::{Peer, Shutdown};
-use oroshi_push::{Bound, Door, Plan, RunError, Serves};
+use oroshi_push::{Bound, Listener, Plan, RunError, Serves};
 pub use oroshi_testkit::http::{Answer, connect, end_of_head, read_more};
 pub use oroshi_testkit::websocket::Got;
 pub use oroshi_testkit::{HANG as PATIENCE, skipped};
@@ -26,19 +26,19 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Starts one with everything behind one door.
+    /// Starts one with everything behind one listener.
     pub fn start(change: impl FnOnce(&mut Plan)) -> Hub {
-        let doors = vec![Door { address: "127.0.0.1:0".to_owned(), serves: Serves::Everything }];
-        let mut plan = Plan { doors, ..Plan::default() };
+        let listeners = vec![Listener { address: "127.0.0.1:0".to_owned(), serves: Serves::Everything }];
+        let mut plan = Plan { listeners, ..Plan::default() };
         plan.drain.timeout = Duration::from_secs(1);
         change(&mut plan);
-        let doors = Bound::bind(&plan).unwrap();
-        let Peer::Tcp(address) = *doors[0].listeners[0].address() else { panic!("not a TCP door") };
+        let bound = Bound::bind(&plan.listeners, plan.threads).unwrap();
+        let Peer::Tcp(address) = *bound[0].sockets[0].address() else { panic!("not a TCP listener") };
         let shutdown = Shutdown::new();
         let (ready, is_ready) = mpsc::channel();
         let theirs = shutdown.clone();
         let thread = std::thread::spawn(move || {
-            oroshi_push::run(plan, doors, &theirs, move || {
+            oroshi_push::run(plan, bound, &theirs, move || {
                 let _ = ready.send(());
             })
         });
