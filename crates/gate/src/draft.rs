@@ -214,7 +214,7 @@ impl Draft {
     /// # Errors
     /// Everything that is wrong with it.
     pub fn plan(self) -> Result<Plan, Vec<Mistake>> {
-        let mut wrong = Wrong::default();
+        let mut wrong = Findings::default();
         let threads = self.threads.unwrap_or_else(|| match &self.cpus {
             Some(cpus) => cpus.len(),
             None => available_cpus().map_or(1, |cpus| cpus.len()),
@@ -377,7 +377,7 @@ impl Draft {
         })
     }
 
-    fn check_doors(&self, threads: usize, wrong: &mut Wrong) {
+    fn check_doors(&self, threads: usize, wrong: &mut Findings) {
         if !self.inherits && !self.doors.iter().any(|door| door.serves == Serves::Public) {
             wrong.add(
                 "listen.public",
@@ -425,7 +425,7 @@ impl Draft {
         }
     }
 
-    fn check_limits(&self, threads: usize, wrong: &mut Wrong) {
+    fn check_limits(&self, threads: usize, wrong: &mut Findings) {
         let limits = &self.limits;
         for (key, count) in [
             ("connections", limits.connections),
@@ -467,7 +467,7 @@ impl Draft {
         }
     }
 
-    fn check_stores(&self, wrong: &mut Wrong) {
+    fn check_stores(&self, wrong: &mut Findings) {
         for store in &self.stores {
             let kind = match store.kind {
                 StoreKind::Memcached(_) => "memcached",
@@ -481,7 +481,7 @@ impl Draft {
     }
 }
 
-fn check_answer(answer: &Answer, at: &str, wrong: &mut Wrong) {
+fn check_answer(answer: &Answer, at: &str, wrong: &mut Findings) {
     if !(200..600).contains(&answer.status) {
         wrong.add(format!("{at}.status"), format!("{} is no status of an answer: expected 200 to 599", answer.status));
     }
@@ -496,7 +496,7 @@ fn check_answer(answer: &Answer, at: &str, wrong: &mut Wrong) {
     }
 }
 
-fn repeated<'a>(what: &str, names: impl Iterator<Item = &'a str>, wrong: &mut Wrong) {
+fn repeated<'a>(what: &str, names: impl Iterator<Item = &'a str>, wrong: &mut Findings) {
     let mut seen = HashSet::new();
     for name in names {
         if !seen.insert(name) {
@@ -506,7 +506,7 @@ fn repeated<'a>(what: &str, names: impl Iterator<Item = &'a str>, wrong: &mut Wr
 }
 
 /// Names of routes stand in logs and metrics.
-fn check_names(routes: &[Route], wrong: &mut Wrong) {
+fn check_names(routes: &[Route], wrong: &mut Findings) {
     let mut seen = HashSet::new();
     for (place, Route { name, .. }) in routes.iter().enumerate() {
         let at = format!("route[{}].name", place + 1);
@@ -554,13 +554,13 @@ impl Classes {
 
 /// Gathers what is wrong.
 #[derive(Default)]
-struct Wrong {
+struct Findings {
     errors: Vec<Mistake>,
     /// What is odd, and no mistake.
     warnings: Vec<Mistake>,
 }
 
-impl Wrong {
+impl Findings {
     fn add(&mut self, key: impl Into<String>, problem: impl Into<String>) {
         self.errors.push(Mistake::new(key, problem));
     }

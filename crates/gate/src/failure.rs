@@ -161,7 +161,7 @@ impl fmt::Display for Failure {
 
 /// A failure on the way, with what the log is told of it.
 #[derive(Debug)]
-pub(crate) struct Trouble {
+pub(crate) struct ForwardError {
     pub(crate) failure: Failure,
     /// What exactly, perhaps empty. Not for the client.
     pub(crate) detail: String,
@@ -169,17 +169,17 @@ pub(crate) struct Trouble {
     pub(crate) sent: bool,
 }
 
-impl Trouble {
+impl ForwardError {
     /// Nothing of the request was sent.
     #[cold]
     pub(crate) fn unsent(failure: Failure, detail: impl FnOnce() -> String) -> Self {
-        Trouble { failure, detail: detail(), sent: false }
+        ForwardError { failure, detail: detail(), sent: false }
     }
 
     /// Some of the request was sent, or all of it.
     #[cold]
     pub(crate) fn sent(failure: Failure, detail: impl Into<String>) -> Self {
-        Trouble { failure, detail: detail.into(), sent: true }
+        ForwardError { failure, detail: detail.into(), sent: true }
     }
 
     #[cold]
@@ -189,6 +189,6 @@ impl Trouble {
             ConnectError::PortsExhausted | ConnectError::Descriptors(_) => Failure::Exhausted,
             _ => Failure::Connect,
         };
-        Trouble::unsent(failure, || format!("{peer}: {}: {error}", error.name()))
+        ForwardError::unsent(failure, || format!("{peer}: {}: {error}", error.name()))
     }
 }

@@ -10,7 +10,7 @@
 //! # Where to read
 //!
 //! 1. [`Draft`] (`draft`) and [`Plan`] (`plan`): a gateway as somebody described it, and as it is carried out. [`Gate`] (`run`): at work.
-//! 2. [`route`]: which route a request takes. `site`: what happens to it on one core, `record`: what is told of it. `works`: what cores share. `admin`: what operators ask.
+//! 2. [`route`]: which route a request takes. `site`: what happens to it on one core, `record`: what is told of it. `generation`: what cores share. `admin`: what operators ask.
 //! 3. [`forward`]: one request there and its answer back; what a route may ask for.
 //! 4. [`upstream`]: targets, their pools of connections, the choice among several. `failure`: how either of the two can fail.
 //! 5. [`access`]: the log.
@@ -20,6 +20,7 @@ mod admin;
 mod draft;
 mod failure;
 pub mod forward;
+mod generation;
 mod plan;
 mod record;
 pub mod route;
@@ -27,7 +28,6 @@ mod run;
 mod script;
 mod site;
 pub mod upstream;
-mod works;
 
 pub use draft::{Draft, KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft};
 pub use oroshi_script::panics_are_contained;

@@ -10,8 +10,8 @@ use oroshi_server::{Error, Exchange, Refused};
 
 use crate::access::{Line, Sink};
 use crate::forward::Outcome;
-use crate::script::hooks::{Entry, Visit};
-use crate::works::RouteCounters;
+use crate::generation::RouteCounters;
+use crate::script::hooks::{Entry, RequestHooks};
 
 /// How much is told of what was no request.
 const SHOWN_BYTES: usize = 64;
@@ -73,7 +73,7 @@ pub(crate) struct Record<'s, 'h> {
     /// What kept it from being forwarded, by name.
     pub(crate) why: &'static str,
     /// The script that is told at the end, if any.
-    pub(crate) visit: Option<Box<Visit>>,
+    pub(crate) hooks: Option<Box<RequestHooks>>,
 }
 
 impl<'s, 'h> Record<'s, 'h> {
@@ -89,7 +89,7 @@ impl<'s, 'h> Record<'s, 'h> {
             outcome: Outcome::default(),
             own: None,
             why: "",
-            visit: None,
+            hooks: None,
         }
     }
 
@@ -105,9 +105,9 @@ impl<'s, 'h> Record<'s, 'h> {
 
     /// Has the script told of it.
     #[cold]
-    fn tell_script(&self, visit: Visit, status: u16, bytes: u64) {
+    fn tell_script(&self, hooks: RequestHooks, status: u16, bytes: u64) {
         let outcome = &self.outcome;
-        visit.end(Entry {
+        hooks.end(Entry {
             status,
             bytes,
             took: Duration::from_nanos(monotonic_ns() - self.began),
@@ -124,8 +124,8 @@ impl Drop for Record<'_, '_> {
     fn drop(&mut self) {
         let (status, bytes) = self.own.unwrap_or((self.outcome.status, self.outcome.bytes));
         self.counters.count(status, bytes);
-        if let Some(visit) = self.visit.take() {
-            self.tell_script(*visit, status, bytes);
+        if let Some(hooks) = self.hooks.take() {
+            self.tell_script(*hooks, status, bytes);
         }
         let Some(sink) = self.sink.filter(|sink| sink.wants(status)) else { return };
         let (failure, outcome) = (self.failure(), &self.outcome);

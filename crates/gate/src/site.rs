@@ -15,12 +15,12 @@ use oroshi_server::{Error, Exchange, Refused, Seldom};
 
 use crate::access::Sink;
 use crate::forward::{Call, Edits, Inspect, To, forward, hops, leads_out};
+use crate::generation::{Generation, RouteCounters};
 use crate::plan::{Action, Answer, Filling, HashBy, KeyFrom, Route};
 use crate::record::{self, Record};
 use crate::route::{Asked, Readings, Repeated, readings};
-use crate::script::hooks::Desk;
+use crate::script::hooks::ScriptInstance;
 use crate::upstream::{Balancer, Policy, Pool, PoolSettings, Pools, Target, hash};
-use crate::works::{RouteCounters, Works};
 
 /// What is said of a path that takes two routes.
 const TWO_WAYS: &str =
@@ -34,18 +34,18 @@ const TWO_FIELDS: &str =
 const LEADS_OUT: &str = "`..` in the path leads out of where this route goes";
 
 /// So many targets that were looked up have their pool at hand; beyond that all are forgotten, and found again.
-const AT_HAND: usize = 16_384;
+const MOST_CACHED: usize = 16_384;
 
 /// One core's part of a plan at work.
 pub(crate) struct Site {
-    pub(crate) works: Arc<Works>,
+    pub(crate) generation: Arc<Generation>,
     pools: Pools,
     /// One for each of the plan's upstreams.
     upstreams: Vec<Balancer>,
     /// One for each of the plan's look-ups.
     lookups: Vec<Finder>,
     /// One for each of the plan's scripts: itself, and the way to the targets that it names.
-    scripts: Vec<(Rc<Desk>, Finder)>,
+    scripts: Vec<(Rc<ScriptInstance>, Finder)>,
     /// One for each of the plan's routes, and one for requests that take none.
     counters: Vec<Arc<RouteCounters>>,
     hosts: Option<Rc<Hosts>>,
@@ -66,7 +66,7 @@ struct Finder {
 }
 
 /// Where a request goes that was looked up.
-enum Way {
+enum Destination {
     One(Rc<Pool>),
     Many(Rc<Balancer>),
 }
@@ -84,7 +84,7 @@ struct Parts<'a> {
 }
 
 /// What is to be done with a request.
-struct Errand<'a> {
+struct RoutedRequest<'a> {
     route: &'a Route,
     /// The route's own, or another one.
     action: &'a Action,
@@ -108,25 +108,25 @@ impl Extras<'_> {
 }
 
 impl Site {
-    /// `desks`: one for each of the plan's scripts.
+    /// `instances`: one for each of the plan's scripts.
     pub(crate) fn new(
-        works: Arc<Works>,
+        generation: Arc<Generation>,
         core: usize,
         pools: Pools,
         hosts: Rc<Hosts>,
         sink: Option<Rc<Sink>>,
-        desks: Vec<Rc<Desk>>,
+        instances: Vec<Rc<ScriptInstance>>,
     ) -> Self {
-        let plan = &works.plan;
+        let plan = &generation.plan;
         let upstreams = plan.upstreams.iter().map(|upstream| {
-            let settings = Rc::new(PoolSettings { version: works.generation, ..upstream.pool.clone() });
+            let settings = Rc::new(PoolSettings { version: generation.number, ..upstream.pool.clone() });
             let members = upstream.targets.iter().map(|(target, weight)| (pools.pool(target, &settings), *weight));
             Balancer::new(members, upstream.policy)
         });
         // Whoever writes rows and scripts need not know where the gateway listens, and must not send requests there.
-        let own = Some(works.own.clone());
+        let own = Some(generation.own.clone());
         let finder = |pool: &PoolSettings, policy: Policy| Finder {
-            settings: Rc::new(PoolSettings { version: works.generation, own: own.clone(), ..pool.clone() }),
+            settings: Rc::new(PoolSettings { version: generation.number, own: own.clone(), ..pool.clone() }),
             policy,
             one: RefCell::default(),
             many: RefCell::default(),
@@ -140,8 +140,8 @@ impl Site {
         Site {
             upstreams: upstreams.collect(),
             lookups: lookups.collect(),
-            scripts: desks.into_iter().zip(scripts).collect(),
-            counters: names.map(|name| works.ledger.route(name, core)).collect(),
+            scripts: instances.into_iter().zip(scripts).collect(),
+            counters: names.map(|name| generation.counters.route(name, core)).collect(),
             hosts: limit.map(|_| hosts),
             too_many: Answer {
                 retry_after: Some(1),
@@ -149,7 +149,7 @@ impl Site {
             },
             sink,
             loops: Cell::default(),
-            works,
+            generation,
             pools,
         }
     }
@@ -163,7 +163,7 @@ impl Site {
 
     /// Answers a request from outside.
     pub(crate) async fn answer(&self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
-        let plan = &self.works.plan;
+        let plan = &self.generation.plan;
         let mut record = Record::new(exchange, self.sink.as_deref(), &self.counters[plan.routes.len()]);
         let result = self.take_route(exchange, &mut record).await;
         if let Err(error) = &result
@@ -197,17 +197,17 @@ impl Site {
             tracing::warn!(
                 count,
                 "a request for `{host}` has come through {hops} gateways of this kind, and is answered 508: see where its route leads (limits.hops is {})",
-                self.works.plan.limits.hops.unwrap_or_default()
+                self.generation.plan.limits.hops.unwrap_or_default()
             );
         }
         self.loops.set(loops);
         record.why = "loop";
         record.outcome.detail = format!("it has come through {hops} gateways of this kind (CDN-Loop)");
-        say(exchange, &Answer::text(508, "this request goes in circles"), record).await
+        send_answer(exchange, &Answer::text(508, "this request goes in circles"), record).await
     }
 
     async fn take_route<'s>(&'s self, exchange: &mut Exchange<'_>, record: &mut Record<'s, '_>) -> Result<(), Error> {
-        let plan = &self.works.plan;
+        let plan = &self.generation.plan;
         if matches!(exchange.head.method, "CONNECT" | "TRACE") {
             // No proxy for clients to choose; and what TRACE would show is nobody's business.
             record.why = "method";
@@ -244,54 +244,54 @@ impl Site {
         }
         let Some(place) = found else {
             record.why = "no-route";
-            return Box::pin(say(exchange, &plan.no_route, record)).await;
+            return Box::pin(send_answer(exchange, &plan.no_route, record)).await;
         };
         let route = &plan.routes[place];
         (record.route, record.counters) = (&route.name, &self.counters[place]);
         if leads_out(&route.rules, path) {
             return Box::pin(refuse(exchange, LEADS_OUT, record)).await;
         }
-        let _seat = match self.hosts.as_ref().map(|hosts| hosts.enter(host)) {
+        let _in_flight = match self.hosts.as_ref().map(|hosts| hosts.enter(host)) {
             None => None,
-            Some(Some(seat)) => Some(seat),
+            Some(Some(guard)) => Some(guard),
             Some(None) => {
                 record.counters.count_limited();
                 record.why = "host-limit";
-                return Box::pin(say(exchange, &self.too_many, record)).await;
+                return Box::pin(send_answer(exchange, &self.too_many, record)).await;
             }
         };
         let parts = Parts { host, read, path, query };
         if route.is_scripted {
-            return Box::pin(self.visit_scripts(exchange, record, route, parts)).await;
+            return Box::pin(self.run_scripts(exchange, record, route, parts)).await;
         }
-        let errand = Errand { route, action: &route.action, parts, extras: Extras::NONE };
-        self.act(exchange, record, &errand).await
+        let routed = RoutedRequest { route, action: &route.action, parts, extras: Extras::NONE };
+        self.act(exchange, record, &routed).await
     }
 
     async fn act(
         &self,
         exchange: &mut Exchange<'_>,
         record: &mut Record<'_, '_>,
-        errand: &Errand<'_>,
+        routed: &RoutedRequest<'_>,
     ) -> Result<(), Error> {
-        let (plan, Errand { route, parts, extras, .. }) = (&self.works.plan, errand);
+        let (plan, RoutedRequest { route, parts, extras, .. }) = (&self.generation.plan, routed);
         let host = parts.host;
-        match errand.action {
+        match routed.action {
             Action::Forward(upstream) => {
                 let to = To::Any(&self.upstreams[*upstream]);
                 let upstream = &plan.upstreams[*upstream];
                 let key = hash_by(&upstream.hash, upstream.policy, exchange, host);
                 forward(exchange, &extras.call(route, to, key), &mut record.outcome).await
             }
-            Action::Lookup(lookup) => match self.look_up(*lookup, exchange, errand).await {
-                Ok(way) => {
+            Action::Lookup(lookup) => match self.look_up(*lookup, exchange, routed).await {
+                Ok(destination) => {
                     let found = &plan.lookups[*lookup];
                     let key = hash_by(&found.hash, found.policy, exchange, host);
-                    forward(exchange, &extras.call(route, way.to(), key), &mut record.outcome).await
+                    forward(exchange, &extras.call(route, destination.to(), key), &mut record.outcome).await
                 }
                 Err((answer, why)) => {
                     record.why = why;
-                    Box::pin(say(exchange, answer, record)).await
+                    Box::pin(send_answer(exchange, answer, record)).await
                 }
             },
             Action::Redirect { status, to } => {
@@ -308,7 +308,7 @@ impl Site {
                 let place = to.fill(&Filling { host: &host, path: parts.path, query: parts.query, scheme });
                 Box::pin(redirect(exchange, *status, &place, record)).await
             }
-            Action::Answer(answer) => Box::pin(say(exchange, answer, record)).await,
+            Action::Answer(answer) => Box::pin(send_answer(exchange, answer, record)).await,
         }
     }
 
@@ -317,11 +317,11 @@ impl Site {
         &self,
         place: usize,
         exchange: &Exchange<'_>,
-        errand: &Errand<'_>,
-    ) -> Result<Way, (&Answer, &'static str)> {
-        let plan = &self.works.plan.lookups[place];
+        routed: &RoutedRequest<'_>,
+    ) -> Result<Destination, (&Answer, &'static str)> {
+        let plan = &self.generation.plan.lookups[place];
         let key = match &plan.key {
-            KeyFrom::Host => Some(errand.parts.host),
+            KeyFrom::Host => Some(routed.parts.host),
             // Of two nobody knows which one the server behind goes by.
             KeyFrom::Header(name) => {
                 let mut values = exchange.head.headers.get_all(name);
@@ -330,21 +330,21 @@ impl Site {
             }
             // Where the readings have different segments, none is a key.
             KeyFrom::Segment(number) => {
-                let path = errand.parts.read;
+                let path = routed.parts.read;
                 let key = path.plain.split('/').nth(*number);
                 key.filter(|key| path.others().all(|other| other.split('/').nth(*number) == Some(key)))
             }
-            KeyFrom::Script(_) => errand.extras.key,
+            KeyFrom::Script(_) => routed.extras.key,
         };
         let Some(key) = key.filter(|key| is_key(key)) else { return Err((&plan.unknown, "no-key")) };
-        let answer = match self.works.lookups[place].get(key) {
+        let answer = match self.generation.lookups[place].get(key) {
             Get::Now(answer) => answer,
             // Boxed, so that a connection's task has no room for what seldom happens.
             Get::Later(later) => Box::pin(later).await,
         };
         match &answer.outcome {
             Found::Hit(targets) | Found::Stale(targets, _) => {
-                self.lookups[place].way(&self.pools, targets).ok_or((&plan.invalid, "invalid"))
+                self.lookups[place].destination(&self.pools, targets).ok_or((&plan.invalid, "invalid"))
             }
             Found::Negative => Err((&plan.unknown, "unknown")),
             Found::Invalid(_) => Err((&plan.invalid, "invalid")),
@@ -361,44 +361,44 @@ impl Extras<'_> {
     }
 }
 
-impl Way {
+impl Destination {
     fn to(&self) -> To<'_> {
         match self {
-            Way::One(pool) => To::One(pool),
-            Way::Many(balancer) => To::Any(balancer),
+            Destination::One(pool) => To::One(pool),
+            Destination::Many(balancer) => To::Any(balancer),
         }
     }
 }
 
 impl Finder {
     /// `None`: a target that no socket can have, which a look-up does not let pass.
-    fn way(&self, pools: &Pools, targets: &Targets) -> Option<Way> {
+    fn destination(&self, pools: &Pools, targets: &Targets) -> Option<Destination> {
         match targets {
             Targets::One(target) => {
                 if let Some(pool) = self.one.borrow().get(target).and_then(Weak::upgrade) {
-                    return Some(Way::One(pool));
+                    return Some(Destination::One(pool));
                 }
-                let pool = pools.pool(&placed(target)?, &self.settings);
+                let pool = pools.pool(&pool_target(target)?, &self.settings);
                 let mut one = self.one.borrow_mut();
-                if one.len() >= AT_HAND {
+                if one.len() >= MOST_CACHED {
                     one.clear();
                 }
                 one.insert(target.clone(), Rc::downgrade(&pool));
-                Some(Way::One(pool))
+                Some(Destination::One(pool))
             }
             Targets::Many(_) => {
                 if let Some(balancer) = self.many.borrow().get(targets) {
-                    return Some(Way::Many(Rc::clone(balancer)));
+                    return Some(Destination::Many(Rc::clone(balancer)));
                 }
-                let member = |(target, weight)| Some((pools.pool(&placed(target)?, &self.settings), weight));
+                let member = |(target, weight)| Some((pools.pool(&pool_target(target)?, &self.settings), weight));
                 let members: Option<Vec<_>> = targets.iter().map(member).collect();
                 let balancer = Rc::new(Balancer::new(members?, self.policy));
                 let mut many = self.many.borrow_mut();
-                if many.len() >= AT_HAND / 64 {
+                if many.len() >= MOST_CACHED / 64 {
                     many.clear();
                 }
                 many.insert(targets.clone(), Rc::clone(&balancer));
-                Some(Way::Many(balancer))
+                Some(Destination::Many(balancer))
             }
         }
     }
@@ -416,8 +416,8 @@ pub(crate) struct Hosts {
 const KNOWN_HOSTS: usize = 8192;
 
 impl Hosts {
-    /// A seat for a request, unless there are as many as there may be.
-    fn enter(&self, host: &str) -> Option<Seat> {
+    /// A guard for a request, unless there are as many as there may be.
+    fn enter(&self, host: &str) -> Option<InFlight> {
         let mut under_way = self.under_way.borrow_mut();
         let count = match under_way.get(host) {
             Some(count) => Rc::clone(count),
@@ -431,15 +431,15 @@ impl Hosts {
         let free = count.get() < self.limit.get();
         free.then(|| {
             count.set(count.get() + 1);
-            Seat(count)
+            InFlight(count)
         })
     }
 }
 
 /// A request under way.
-struct Seat(Rc<Cell<usize>>);
+struct InFlight(Rc<Cell<usize>>);
 
-impl Drop for Seat {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
@@ -448,11 +448,11 @@ impl Drop for Seat {
 #[cold]
 async fn refuse(exchange: &mut Exchange<'_>, why: &str, record: &mut Record<'_, '_>) -> Result<(), Error> {
     record.why = "bad-request";
-    say(exchange, &Answer::text(400, why), record).await
+    send_answer(exchange, &Answer::text(400, why), record).await
 }
 
 /// Gives an answer that is the gateway's own.
-async fn say(exchange: &mut Exchange<'_>, answer: &Answer, record: &mut Record<'_, '_>) -> Result<(), Error> {
+async fn send_answer(exchange: &mut Exchange<'_>, answer: &Answer, record: &mut Record<'_, '_>) -> Result<(), Error> {
     let after = answer.retry_after.map(|seconds| seconds.to_string());
     let mut fields = Vec::with_capacity(2);
     if !answer.body.is_empty() {
@@ -521,7 +521,7 @@ fn client(exchange: &Exchange<'_>) -> Option<SocketAddr> {
 }
 
 /// A target as pools know it.
-fn placed(target: &oroshi_lookup::Target) -> Option<Target> {
+fn pool_target(target: &oroshi_lookup::Target) -> Option<Target> {
     use oroshi_lookup::Target as Looked;
     Some(match target {
         Looked::V4 { address, port } => Target::Peer(Peer::Tcp(SocketAddr::new((*address).into(), *port))),

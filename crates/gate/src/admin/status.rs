@@ -12,15 +12,15 @@ use crate::site::Site;
 use crate::upstream::Counts;
 
 pub(super) async fn status(site: &Site) -> Value {
-    let works = &site.works;
-    let clients = works.ledger.clients();
+    let generation = &site.generation;
+    let clients = generation.counters.clients();
     let errors: Map<String, Value> = oroshi_server::ErrorKind::ALL
         .into_iter()
         .filter(|&kind| clients.error(kind) > 0)
         .map(|kind| (kind.name().to_owned(), json!(clients.error(kind))))
         .collect();
-    let routes: Map<String, Value> = works
-        .ledger
+    let routes: Map<String, Value> = generation
+        .counters
         .routes()
         .into_iter()
         .map(|(name, counts)| {
@@ -34,7 +34,7 @@ pub(super) async fn status(site: &Site) -> Value {
             (name, value)
         })
         .collect();
-    let lookups: Map<String, Value> = works
+    let lookups: Map<String, Value> = generation
         .lookups
         .iter()
         .map(|lookup| {
@@ -61,7 +61,7 @@ pub(super) async fn status(site: &Site) -> Value {
             (lookup.settings().name.clone(), value)
         })
         .collect();
-    let stores: Map<String, Value> = works
+    let stores: Map<String, Value> = generation
         .stores
         .states()
         .await
@@ -76,19 +76,19 @@ pub(super) async fn status(site: &Site) -> Value {
             (name, value)
         })
         .collect();
-    let targets: Vec<Value> = works
-        .ledger
+    let targets: Vec<Value> = generation
+        .counters
         .targets
         .counts()
         .into_iter()
         .map(|found| counted(&found.target, group(site, found.class), None, &found.counts))
         .collect();
-    let scripts: Map<String, Value> = works
-        .ledger
+    let scripts: Map<String, Value> = generation
+        .counters
         .scripts()
         .into_iter()
         .map(|(name, counts)| {
-            let plan = works.plan.scripts.iter().find(|script| script.settings.name == name);
+            let plan = generation.plan.scripts.iter().find(|script| script.settings.name == name);
             let hooks: Map<String, Value> = Hook::ALL
                 .into_iter()
                 .filter(|&hook| plan.is_some_and(|plan| plan.hooks.has(hook)) || counts.hooks[hook as usize].calls > 0)
@@ -106,14 +106,14 @@ pub(super) async fn status(site: &Site) -> Value {
             (name, json!({ "file": file, "hooks": hooks, "logs_dropped": counts.logs_dropped }))
         })
         .collect();
-    let cache = works.cache.counts();
-    let lost = works.log.as_ref().map(|log| log.counts()).unwrap_or_default();
+    let cache = generation.cache.counts();
+    let lost = generation.log.as_ref().map(|log| log.counts()).unwrap_or_default();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
-        "since_unix_s": works.since.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-        "generation": works.generation,
-        "threads": works.plan.threads,
+        "since_unix_s": generation.since.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        "generation": generation.number,
+        "threads": generation.plan.threads,
         "clients": {
             "connections": clients.alive, "accepted": clients.accepted, "requests": clients.requests, "errors": errors,
         },
@@ -131,14 +131,14 @@ pub(super) async fn status(site: &Site) -> Value {
 
 /// A target's state, over all cores.
 pub(super) fn target(site: &Site, target: &str, class: u32, weight: Option<u32>) -> Value {
-    let all = site.works.ledger.targets.counts();
+    let all = site.generation.counters.targets.counts();
     let counts = all.iter().find(|found| &*found.target == target && found.class == class);
     counted(target, group(site, class), weight, &counts.map(|found| found.counts).unwrap_or_default())
 }
 
 /// The upstream or look-up that pools of a class belong to.
 pub(super) fn group(site: &Site, class: u32) -> &str {
-    let plan = &site.works.plan;
+    let plan = &site.generation.plan;
     let upstream = plan.upstreams.iter().find(|upstream| upstream.pool.class == class).map(|upstream| &*upstream.name);
     let lookup = || plan.lookups.iter().find(|lookup| lookup.pool.class == class).map(|lookup| &*lookup.settings.name);
     let script = || plan.scripts.iter().find(|script| script.pool.class == class).map(|script| &*script.settings.name);

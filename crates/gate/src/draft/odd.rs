@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use oroshi_lookup::{StoreKind, StoreSettings};
 use oroshi_net::Peer;
 
-use super::Wrong;
+use super::Findings;
 use crate::plan::{Action, KeyFrom, Lookup, Route, Script, Upstream};
 use crate::route::Matcher;
 
@@ -22,7 +22,7 @@ pub(super) fn is_one_socket(one: &Peer, other: &Peer, threads: usize) -> bool {
 }
 
 /// Routes that no request can take, as another one before them fits whatever they fit.
-pub(super) fn same_routes(matchers: &[Matcher], routes: &[Route], wrong: &mut Wrong) {
+pub(super) fn same_routes(matchers: &[Matcher], routes: &[Route], wrong: &mut Findings) {
     let mut seen: HashMap<_, usize> = HashMap::new();
     for (place, matcher) in matchers.iter().enumerate() {
         let mut methods = matcher.methods.clone();
@@ -55,7 +55,7 @@ pub(super) fn unused(
     upstreams: &[Upstream],
     scripts: &[Script],
     stores: &[StoreSettings],
-    wrong: &mut Wrong,
+    wrong: &mut Findings,
 ) {
     for (place, script) in scripts.iter().enumerate() {
         let is_used = routes.iter().any(|route| route.script == Some(place))

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use oroshi_lookup::{LookupSettings, StoreKind, StoreSettings, key};
 
-use super::{KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft, Wrong, check_answer, expected};
+use super::{Findings, KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft, check_answer, expected};
 use crate::plan::{HashBy, KeyFrom, Lookup, Script, Upstream};
 use crate::route::{HostPattern, Matcher, in_ascii, plain_path};
 use crate::script::{self, Hook, HookSet, Names, ScriptSettings};
 use crate::upstream::{Ejection, Policy, PoolSettings, Target};
 
 impl UpstreamDraft {
-    pub(super) fn plan(&self, class: u32, wrong: &mut Wrong) -> Upstream {
+    pub(super) fn plan(&self, class: u32, wrong: &mut Findings) -> Upstream {
         let at = format!("upstream.{}", self.name);
         let mut targets = Vec::new();
         for (text, weight) in &self.targets {
@@ -39,7 +39,7 @@ impl UpstreamDraft {
 }
 
 /// An upstream of one target that a route names directly.
-pub(super) fn only(text: &str, class: u32, key: &str, named: &[UpstreamDraft], wrong: &mut Wrong) -> Upstream {
+pub(super) fn only(text: &str, class: u32, key: &str, named: &[UpstreamDraft], wrong: &mut Findings) -> Upstream {
     let mut targets: Vec<(Target, u32)> = Vec::new();
     // A name without a port or a dot is more likely that of an upstream which is missing.
     let is_name = !text.contains(['.', ':', '[']) && text != "localhost";
@@ -59,7 +59,13 @@ pub(super) fn only(text: &str, class: u32, key: &str, named: &[UpstreamDraft], w
 }
 
 impl LookupDraft {
-    pub(super) fn plan(mut self, stores: &[StoreSettings], scripts: &Scripts, class: u32, wrong: &mut Wrong) -> Lookup {
+    pub(super) fn plan(
+        mut self,
+        stores: &[StoreSettings],
+        scripts: &Scripts,
+        class: u32,
+        wrong: &mut Findings,
+    ) -> Lookup {
         let at = format!("lookup.{}", self.settings.name);
         for error in self.settings.validate() {
             wrong.add(format!("{at}.{}", error.key), error.text);
@@ -145,7 +151,7 @@ fn longest_pause(store: &StoreSettings) -> Duration {
 
 impl ScriptDraft {
     /// `None` if there is nothing that could run.
-    pub(super) fn plan(self, class: u32, stores: &Names, wrong: &mut Wrong) -> Option<Script> {
+    pub(super) fn plan(self, class: u32, stores: &Names, wrong: &mut Findings) -> Option<Script> {
         let at = format!("script.{}", self.name);
         for (key, answer) in [("unknown", &self.unknown), ("invalid", &self.invalid)] {
             check_answer(answer, &format!("{at}.{key}"), wrong);
@@ -221,7 +227,7 @@ fn hooks(settings: &ScriptSettings, stores: &Names) -> Result<HookSet, String> {
 }
 
 /// Hosts whose ports nobody looks at.
-pub(super) fn odd_hosts(hosts: &[String], at: &str, wrong: &mut Wrong) {
+pub(super) fn odd_hosts(hosts: &[String], at: &str, wrong: &mut Findings) {
     for text in hosts {
         let has_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
         if let Some((name, _)) = text.rsplit_once(':').filter(|(_, port)| has_port(port)) {
@@ -248,7 +254,7 @@ pub(super) struct Scripts {
 }
 
 impl Scripts {
-    pub(super) fn find(&self, name: &str, key: &str, wrong: &mut Wrong) -> Option<usize> {
+    pub(super) fn find(&self, name: &str, key: &str, wrong: &mut Findings) -> Option<usize> {
         let place = self.names.iter().position(|known| known == name);
         if place.is_none() {
             let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
@@ -259,7 +265,7 @@ impl Scripts {
 }
 
 impl RouteDraft {
-    pub(super) fn matcher(&self, at: &str, wrong: &mut Wrong) -> Matcher {
+    pub(super) fn matcher(&self, at: &str, wrong: &mut Findings) -> Matcher {
         let mut hosts = Vec::new();
         for text in &self.hosts {
             let (name, below) = match text.strip_prefix("*.") {
@@ -301,7 +307,7 @@ impl RouteDraft {
     }
 }
 
-fn check_pool(pool: &PoolSettings, at: &str, wrong: &mut Wrong) {
+fn check_pool(pool: &PoolSettings, at: &str, wrong: &mut Findings) {
     if pool.connections == 0 {
         wrong.add(format!("{at}.connections"), "0 leaves room for nothing: expected at least 1");
     }

@@ -17,12 +17,12 @@ use super::held::{Held, Inspect, Inspected, Verdict};
 use super::link::{Phase, Waiting};
 use super::response_head::{self, fields};
 use super::rules::Rules;
-use crate::failure::{Failure, Trouble};
+use crate::failure::{Failure, ForwardError};
 use crate::upstream::Connection;
 
 /// What an answer needs to know.
 #[derive(Clone, Copy)]
-pub(crate) struct Course<'c> {
+pub(crate) struct AnswerContext<'c> {
     pub(crate) rules: &'c Rules,
     /// Changes to the request's fields, beside the route's.
     pub(crate) request: &'c Edits,
@@ -37,14 +37,14 @@ pub(crate) struct Course<'c> {
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// Something is wrong behind the gateway.
-    Trouble(Trouble),
+    Upstream(ForwardError),
     /// Something is wrong with the client, or with the gateway itself.
     Client(Error),
 }
 
-impl From<Trouble> for Stop {
-    fn from(trouble: Trouble) -> Self {
-        Stop::Trouble(trouble)
+impl From<ForwardError> for Stop {
+    fn from(error: ForwardError) -> Self {
+        Stop::Upstream(error)
     }
 }
 
@@ -139,60 +139,65 @@ impl Answer {
     pub(crate) fn poll(
         &mut self,
         context: &mut Context<'_>,
-        course: &Course<'_>,
+        answering: &AnswerContext<'_>,
         connection: &Connection,
         reply: &mut Reply<'_>,
     ) -> Poll<Result<Ending, Stop>> {
         loop {
             if self.is_held()
-                && let Some(ending) = ready!(self.poll_held(context, course, reply))?
+                && let Some(ending) = ready!(self.poll_held(context, answering, reply))?
             {
                 return Poll::Ready(Ok(ending));
             }
             if self.status != 0 {
-                ready!(self.poll_room(context, course, reply))?;
+                ready!(self.poll_room(context, answering, reply))?;
             }
             let mut scratch = Scratch::take();
             let mut buffer = ReadBuf::new(&mut scratch);
             let read = Pin::new(&mut *connection.stream.borrow_mut()).poll_read(context, &mut buffer);
             match read {
                 Poll::Pending => {
-                    if self.client_has_left(context, course, reply) {
+                    if self.client_has_left(context, answering, reply) {
                         let left = io::Error::new(io::ErrorKind::ConnectionAborted, "the client has left");
                         return Poll::Ready(Err(Stop::Client(Error::Io(left))));
                     }
-                    return match course.waiting.poll_over(context) {
-                        Some(trouble) => Poll::Ready(Err(Stop::Trouble(trouble))),
+                    return match answering.waiting.poll_over(context) {
+                        Some(error) => Poll::Ready(Err(Stop::Upstream(error))),
                         None => Poll::Pending,
                     };
                 }
                 Poll::Ready(Err(error)) => {
-                    return Poll::Ready(Err(Trouble::sent(self.broken(), error.to_string()).into()));
+                    return Poll::Ready(Err(ForwardError::sent(self.broken(), error.to_string()).into()));
                 }
                 Poll::Ready(Ok(())) => {}
             }
             let data = buffer.filled();
-            let step = if data.is_empty() { self.end(reply) } else { self.pass_on(context, course, data, reply) };
+            let step = if data.is_empty() { self.end(reply) } else { self.pass_on(context, answering, data, reply) };
             if let Some(ending) = step? {
                 return Poll::Ready(Ok(ending));
             }
             if self.status != 0 {
                 self.came_at_once = false;
-                if course.waiting.phase() != Phase::Send {
-                    course.waiting.enter(Phase::Body, monotonic_ns());
+                if answering.waiting.phase() != Phase::Send {
+                    answering.waiting.enter(Phase::Body, monotonic_ns());
                 }
             }
         }
     }
 
     /// Whether nobody waits for the answer any more. Otherwise the task is woken when that may have changed.
-    fn client_has_left(&mut self, context: &mut Context<'_>, course: &Course<'_>, reply: &mut Reply<'_>) -> bool {
+    fn client_has_left(
+        &mut self,
+        context: &mut Context<'_>,
+        answering: &AnswerContext<'_>,
+        reply: &mut Reply<'_>,
+    ) -> bool {
         // Whoever reads the request's body sees its end.
-        if !matches!(course.waiting.phase(), Phase::Head | Phase::Body) {
+        if !matches!(answering.waiting.phase(), Phase::Head | Phase::Body) {
             return false;
         }
         if let Watch::Quiet = self.watch {
-            let patience = course.rules.settings.timeouts.half_close;
+            let patience = answering.rules.settings.timeouts.half_close;
             self.watch = match reply.poll_peer(context) {
                 Poll::Pending => return false,
                 Poll::Ready(PeerSays::Gone) => return true,
@@ -213,24 +218,24 @@ impl Answer {
     fn poll_room(
         &mut self,
         context: &mut Context<'_>,
-        course: &Course<'_>,
+        answering: &AnswerContext<'_>,
         reply: &mut Reply<'_>,
     ) -> Poll<Result<(), Stop>> {
         match reply.poll_room(context) {
             Poll::Pending => {
                 if !self.stalled {
                     self.stalled = true;
-                    course.waiting.enter(Phase::Client, 0);
+                    answering.waiting.enter(Phase::Client, 0);
                 }
-                match course.waiting.poll_over(context) {
-                    Some(trouble) => Poll::Ready(Err(trouble.into())),
+                match answering.waiting.poll_over(context) {
+                    Some(error) => Poll::Ready(Err(error.into())),
                     None => Poll::Pending,
                 }
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(Stop::Client(error))),
             Poll::Ready(Ok(())) => {
                 if std::mem::take(&mut self.stalled) {
-                    course.waiting.enter(Phase::Body, monotonic_ns());
+                    answering.waiting.enter(Phase::Body, monotonic_ns());
                 }
                 Poll::Ready(Ok(()))
             }
@@ -241,12 +246,12 @@ impl Answer {
     fn pass_on(
         &mut self,
         context: &mut Context<'_>,
-        course: &Course<'_>,
+        answering: &AnswerContext<'_>,
         data: &[u8],
         reply: &mut Reply<'_>,
     ) -> Result<Option<Ending>, Stop> {
         let mut kept = std::mem::take(&mut self.kept);
-        let passed = kept.decode(data, |input| self.pass_events_on(context, course, input, reply));
+        let passed = kept.decode(data, |input| self.pass_events_on(context, answering, input, reply));
         self.kept = kept;
         passed
     }
@@ -254,11 +259,11 @@ impl Answer {
     fn pass_events_on(
         &mut self,
         context: &mut Context<'_>,
-        course: &Course<'_>,
+        answering: &AnswerContext<'_>,
         input: &mut &[u8],
         reply: &mut Reply<'_>,
     ) -> Result<Option<Ending>, Stop> {
-        let limits = &course.rules.settings.limits;
+        let limits = &answering.rules.settings.limits;
         while let Some(event) = self.decoder.decode(limits, input).map_err(|error| self.malformed(error))? {
             match event {
                 ResponseEvent::Data(piece) => {
@@ -270,10 +275,10 @@ impl Answer {
                     let fields = named.map(|(name, value)| (name.to_owned(), value.to_vec())).collect();
                     return Ok(Some(Ending::Switch(Box::new(Switch { fields, rest: std::mem::take(input).to_vec() }))));
                 }
-                ResponseEvent::Head(head) => match course.inspect {
-                    None => self.pass_head_on(&head, course, reply)?,
+                ResponseEvent::Head(head) => match answering.inspect {
+                    None => self.pass_head_on(&head, answering, reply)?,
                     Some(inspect) => {
-                        self.hold(&head, course, inspect);
+                        self.hold(&head, answering, inspect);
                         break;
                     }
                 },
@@ -286,7 +291,7 @@ impl Answer {
                         Some(Inspection::Over(changes)) => changes,
                         _ => const { &Edits::none() },
                     };
-                    let drops = |name: &str| course.rules.settings.response.drops(name) || changes.drops(name);
+                    let drops = |name: &str| answering.rules.settings.response.drops(name) || changes.drops(name);
                     let kept = trailers.iter().filter(|field| !drops(field.name));
                     reply.finish_with(kept.map(|field| (field.name, field.value))).map_err(Stop::Client)?;
                 }
@@ -304,18 +309,18 @@ impl Answer {
     fn pass_head_on(
         &mut self,
         head: &ResponseHead<'_>,
-        course: &Course<'_>,
+        answering: &AnswerContext<'_>,
         reply: &mut Reply<'_>,
     ) -> Result<(), Stop> {
         self.head_at = monotonic_ns();
         self.keep_alive = head.keep_alive;
         if is_stream(head) {
-            course.waiting.is_stream();
+            answering.waiting.is_stream();
         }
         let length = self.length(head);
         let mut seen = response_head::Seen::default();
         let relayed = reply.relay(head.status, head.reason, length, |out| {
-            seen = response_head::write(out, head, course.rules, course.edits);
+            seen = response_head::write(out, head, answering.rules, answering.edits);
             seen.date
         });
         relayed.map_err(Stop::Client)?;
@@ -337,17 +342,17 @@ impl Answer {
 
     /// Keeps a head back, for somebody to look at.
     #[cold]
-    fn hold(&mut self, head: &ResponseHead<'_>, course: &Course<'_>, inspect: &dyn Inspect) {
+    fn hold(&mut self, head: &ResponseHead<'_>, answering: &AnswerContext<'_>, inspect: &dyn Inspect) {
         self.head_at = monotonic_ns();
         self.keep_alive = head.keep_alive;
         self.given = head.status;
         if is_stream(head) {
-            course.waiting.is_stream();
+            answering.waiting.is_stream();
         }
         // Time passes before it goes on.
         self.came_at_once = false;
         let mut lines = Vec::with_capacity(head.headers.as_bytes().len() + 64);
-        self.keep = response_head::write(&mut lines, head, course.rules, course.edits).keep;
+        self.keep = response_head::write(&mut lines, head, answering.rules, answering.edits).keep;
         let (lines, length) = (std::rc::Rc::<[u8]>::from(lines), self.length(head));
         let looking = inspect.inspect(Inspected {
             status: head.status,
@@ -369,29 +374,29 @@ impl Answer {
     fn poll_held(
         &mut self,
         context: &mut Context<'_>,
-        course: &Course<'_>,
+        answering: &AnswerContext<'_>,
         reply: &mut Reply<'_>,
     ) -> Poll<Result<Option<Ending>, Stop>> {
         // It is not the server behind that is waited for, unless it does not take the request.
-        if !matches!(course.waiting.phase(), Phase::Client | Phase::Send) {
-            course.waiting.enter(Phase::Client, 0);
+        if !matches!(answering.waiting.phase(), Phase::Client | Phase::Send) {
+            answering.waiting.enter(Phase::Client, 0);
         }
         let Some(Inspection::Held(held)) = self.inspection.as_deref_mut() else { return Poll::Ready(Ok(None)) };
         let Poll::Ready(verdict) = held.looking.as_mut().poll(context) else {
-            return match course.waiting.poll_over(context) {
-                Some(trouble) => Poll::Ready(Err(trouble.into())),
+            return match answering.waiting.poll_over(context) {
+                Some(error) => Poll::Ready(Err(error.into())),
                 None => Poll::Pending,
             };
         };
-        if course.waiting.phase() == Phase::Client {
-            course.waiting.enter(Phase::Body, monotonic_ns());
+        if answering.waiting.phase() == Phase::Client {
+            answering.waiting.enter(Phase::Body, monotonic_ns());
         }
         Poll::Ready(match verdict {
             Verdict::Pass { status, changes } => {
                 held.write(reply, status, &changes).map_err(Stop::Client)?;
                 self.status = status;
                 self.inspection = Some(Box::new(Inspection::Over(changes)));
-                self.pass_on(context, course, &[], reply)
+                self.pass_on(context, answering, &[], reply)
             }
             Verdict::Replace { status, fields, body } => {
                 let fields = fields.iter().map(|(name, value)| (&**name, &**value));
@@ -401,16 +406,16 @@ impl Answer {
                 }
                 reply.finish().map_err(Stop::Client)?;
                 (self.status, self.bytes) = (status, body.len() as u64);
-                self.keep_alive &= self.is_over(course);
+                self.keep_alive &= self.is_over(answering);
                 Ok(Some(Ending::Whole))
             }
-            Verdict::Fail(detail) => Err(Trouble::sent(Failure::Script, detail).into()),
+            Verdict::Fail(detail) => Err(ForwardError::sent(Failure::Script, detail).into()),
         })
     }
 
     /// Whether nothing of an answer that nobody gets is left to come, so that its connection can be used again.
-    fn is_over(&mut self, course: &Course<'_>) -> bool {
-        let (mut kept, limits) = (std::mem::take(&mut self.kept), &course.rules.settings.limits);
+    fn is_over(&mut self, answering: &AnswerContext<'_>) -> bool {
+        let (mut kept, limits) = (std::mem::take(&mut self.kept), &answering.rules.settings.limits);
         kept.decode(&[], |input| {
             while let Ok(Some(event)) = self.decoder.decode(limits, input) {
                 if event == ResponseEvent::End {
@@ -434,7 +439,7 @@ impl Answer {
                 self.finish(reply)?;
                 Ok(Some(Ending::Whole))
             }
-            _ => Err(Trouble::sent(failure, "the connection was closed").into()),
+            _ => Err(ForwardError::sent(failure, "the connection was closed").into()),
         }
     }
 
@@ -445,7 +450,7 @@ impl Answer {
 
     #[cold]
     fn malformed(&self, error: DecodeError) -> Stop {
-        Trouble::sent(Failure::Malformed, format!("{}: {error}", error.name())).into()
+        ForwardError::sent(Failure::Malformed, format!("{}: {error}", error.name())).into()
     }
 }
 

@@ -10,15 +10,15 @@ use oroshi_http1::{Expect, Framing};
 use oroshi_net::monotonic_ns;
 use oroshi_server::{Error, Exchange, Wait};
 
-use super::answer::{Answer, Course, Ending, Stop, Switch};
+use super::answer::{Answer, AnswerContext, Ending, Stop, Switch};
 use super::fields::{holds, is_websocket};
 use super::link::{Phase, Waiting};
 use super::outcome::{Outcome, RequestId};
 use super::request_head::{Peer, Request, is_trusted};
 use super::rules::{HostPolicy, Rules};
 use super::{Call, To, tunnel, upload};
-use crate::failure::{Failure, Trouble};
-use crate::upstream::{Account, Engine, Lease, Patience, Pool};
+use crate::failure::{Failure, ForwardError};
+use crate::upstream::{Account, AcquireLimits, Engine, Lease, Pool};
 
 /// What is decided once for a request, however often it is sent.
 struct Message {
@@ -48,7 +48,7 @@ impl Message {
 
 /// What has been tried.
 #[derive(Default)]
-struct Tried {
+struct Attempts {
     places: Vec<u16>,
     /// The request was sent a second time, which is once too often for a third.
     again: bool,
@@ -66,16 +66,16 @@ pub(super) async fn carry(exchange: &mut Exchange<'_>, call: &Call<'_>, outcome:
         // Boxed, as most requests come whole.
         waiting.enter(Phase::Client, 0);
         let waited = Box::pin(waiting.registration.bound(wait_for_body(exchange, call, &engine, &mut message))).await;
-        let overdue = || Trouble::unsent(Failure::TotalTimeout, || "the request's body did not come".to_owned());
+        let overdue = || ForwardError::unsent(Failure::TotalTimeout, || "the request's body did not come".to_owned());
         waited.ok_or_else(overdue)?.map_err(Stop::Client)?;
         outcome.started = monotonic_ns();
     }
-    let mut tried = Tried::default();
+    let mut tried = Attempts::default();
     loop {
         outcome.target = Some(Rc::clone(pool));
         pool.counters.requests.add(1);
         // Counted when this future is dropped in the middle.
-        let gone = Gone(pool);
+        let gone = CountIfDropped(pool);
         let stop = match attempt(exchange, call, outcome, &message, pool, tried.fresh, &waiting).await {
             Ok(()) => {
                 std::mem::forget(gone);
@@ -84,39 +84,38 @@ pub(super) async fn carry(exchange: &mut Exchange<'_>, call: &Call<'_>, outcome:
             Err(stop) => stop,
         };
         std::mem::forget(gone);
-        let trouble = match stop {
+        let error = match stop {
             Stop::Client(error) => {
                 pool.counters.count_failure(blame(&error));
                 return Err(Stop::Client(error));
             }
-            Stop::Trouble(trouble) => trouble,
+            Stop::Upstream(error) => error,
         };
         let was_used = std::mem::take(&mut outcome.reused);
-        pool.counters.count_failure(trouble.failure);
+        pool.counters.count_failure(error.failure);
         // A kept connection that the server closes is no sign of ill health.
-        if trouble.failure.is_the_targets() && !(was_used && trouble.failure == Failure::Closed) {
+        if error.failure.is_the_targets() && !(was_used && error.failure == Failure::Closed) {
             pool.note(true, monotonic_ns());
         }
-        let nothing_came = trouble.failure == Failure::Closed;
+        let nothing_came = error.failure == Failure::Closed;
         let may_repeat = call.rules.settings.retry && !tried.again && nothing_came;
-        if may_repeat && was_used && (!trouble.sent || message.is_repeatable()) {
+        if may_repeat && was_used && (!error.sent || message.is_repeatable()) {
             tried.again = true;
             tried.fresh = true;
-        } else if (!trouble.sent && trouble.failure != Failure::TotalTimeout) || (may_repeat && message.is_repeatable())
-        {
-            tried.again |= trouble.sent;
+        } else if (!error.sent && error.failure != Failure::TotalTimeout) || (may_repeat && message.is_repeatable()) {
+            tried.again |= error.sent;
             tried.fresh = false;
             tried.places.push(place);
-            let Some(next) = call.to.pick(call.key, &tried.places, monotonic_ns()) else { return Err(trouble.into()) };
+            let Some(next) = call.to.pick(call.key, &tried.places, monotonic_ns()) else { return Err(error.into()) };
             (place, pool) = next;
             if call.rules.settings.host == HostPolicy::Target {
                 readdress(exchange, call, &mut message, pool, outcome);
             }
         } else {
-            return Err(trouble.into());
+            return Err(error.into());
         }
         outcome.retries += 1;
-        if trouble.sent || was_used {
+        if error.sent || was_used {
             pool.counters.retries.add(1);
         }
     }
@@ -144,13 +143,13 @@ pub(super) fn blame(error: &Error) -> Failure {
 }
 
 fn no_target() -> Stop {
-    Trouble::unsent(Failure::NoTarget, String::new).into()
+    ForwardError::unsent(Failure::NoTarget, String::new).into()
 }
 
 /// Counts a request whose future was dropped.
-struct Gone<'p>(&'p Rc<Pool>);
+struct CountIfDropped<'p>(&'p Rc<Pool>);
 
-impl Drop for Gone<'_> {
+impl Drop for CountIfDropped<'_> {
     fn drop(&mut self) {
         self.0.counters.count_failure(Failure::ClientGone);
     }
@@ -259,9 +258,9 @@ async fn attempt(
             let timeouts = &call.rules.settings.timeouts;
             // All targets that are tried share it.
             let queue = timeouts.queue.saturating_sub(Duration::from_nanos(outcome.queued));
-            let patience = Patience { queue, connect: timeouts.connect, total: waiting.total() };
+            let limits = AcquireLimits { queue, connect: timeouts.connect, total: waiting.total() };
             // Boxed: while the answer is waited for, there is no room kept for connecting.
-            let acquired = Box::pin(pool.acquire(fresh, &waiting.registration, patience, &message.bytes)).await?;
+            let acquired = Box::pin(pool.acquire(fresh, &waiting.registration, limits, &message.bytes)).await?;
             outcome.queued += acquired.queued;
             outcome.connecting += acquired.connecting;
             (acquired.lease, acquired.sent)
@@ -269,31 +268,31 @@ async fn attempt(
     };
     outcome.reused = lease.is_used();
     let Some(connection) = lease.connection() else {
-        return Err(Trouble::unsent(Failure::Connect, || "there is no connection".to_owned()).into());
+        return Err(ForwardError::unsent(Failure::Connect, || "there is no connection".to_owned()).into());
     };
     if sent < message.bytes.len() {
         let step = poll_fn(|context| Poll::Ready(connection.poll_write(context, &message.bytes[sent..]))).await;
         match step {
             Poll::Ready(Ok(count)) => sent += count,
             Poll::Ready(Err(error)) if sent == 0 => {
-                return Err(Trouble::unsent(Failure::Closed, || error.to_string()).into());
+                return Err(ForwardError::unsent(Failure::Closed, || error.to_string()).into());
             }
             // The server behind may still say why it does not take the rest.
             Poll::Ready(Err(_)) | Poll::Pending => {}
         }
     }
     let Call { rules, request, response: edits, inspect, .. } = *call;
-    let course = Course { rules, request, edits, inspect, waiting };
+    let answering = AnswerContext { rules, request, edits, inspect, waiting };
     let is_at_once = outcome.reused && outcome.retries == 0;
-    let mut noted = Noted { answer: Answer::new(message.expect), pool, outcome };
+    let mut noted = CountedAnswer { answer: Answer::new(message.expect), pool, outcome };
     let answer = &mut noted.answer;
     let Exchange { body, reply, .. } = exchange;
     let ending = if sent == message.bytes.len() && message.whole {
         waiting.enter(Phase::Head, if is_at_once { began } else { monotonic_ns() });
-        poll_fn(|context| answer.poll(context, &course, connection, reply)).await.map(|ending| (ending, true))
+        poll_fn(|context| answer.poll(context, &answering, connection, reply)).await.map(|ending| (ending, true))
     } else {
         let rest = &message.bytes[sent..];
-        Box::pin(upload::send_and_answer(connection, rest, body, message.framing, answer, &course, reply)).await
+        Box::pin(upload::send_and_answer(connection, rest, body, message.framing, answer, &answering, reply)).await
     };
     let (came_at_once, head_at) = (noted.answer.came_at_once, noted.answer.head_at);
     let (keep_alive, keep) = (noted.answer.keep_alive, noted.answer.keep);
@@ -310,26 +309,26 @@ async fn attempt(
         }
         (Ending::Switch(switch), true) => Box::pin(switch_over(exchange, call, outcome, lease, *switch, waiting)).await,
         (Ending::Switch(_), false) => {
-            Err(Trouble::sent(Failure::Malformed, "101 before the request was complete").into())
+            Err(ForwardError::sent(Failure::Malformed, "101 before the request was complete").into())
         }
     }
 }
 
 /// An answer on its way, of which is told what came: also when this is dropped in the middle of it, as the client is gone.
-struct Noted<'a> {
+struct CountedAnswer<'a> {
     answer: Answer,
     pool: &'a Pool,
     outcome: &'a mut Outcome,
 }
 
-impl Drop for Noted<'_> {
+impl Drop for CountedAnswer<'_> {
     fn drop(&mut self) {
-        take_note(&self.answer, self.pool, self.outcome);
+        count_answer(&self.answer, self.pool, self.outcome);
     }
 }
 
 /// Counts what came of an answer.
-fn take_note(answer: &Answer, pool: &Pool, outcome: &mut Outcome) {
+fn count_answer(answer: &Answer, pool: &Pool, outcome: &mut Outcome) {
     if answer.given == 0 {
         return;
     }
@@ -368,7 +367,7 @@ async fn switch_over(
         fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case("upgrade")).map(|(_, value)| *value).collect();
     if named.is_empty() || !named.into_iter().all(asked_for) {
         let detail = "101 to a protocol that the client did not ask for";
-        return Err(Trouble::sent(Failure::Malformed, detail).into());
+        return Err(ForwardError::sent(Failure::Malformed, detail).into());
     }
     let (mut client, early) = exchange.upgrade(101, &fields).await.map_err(Stop::Client)?;
     outcome.status = 101;
@@ -386,7 +385,7 @@ async fn switch_over(
     pool.counters.bytes.add(down);
     match ended {
         tunnel::Ended::Properly => Ok(()),
-        tunnel::Ended::Idle => Err(Trouble::sent(Failure::BodyTimeout, "nothing came through the tunnel").into()),
-        tunnel::Ended::Broken(how) => Err(Trouble::sent(Failure::Cut, how).into()),
+        tunnel::Ended::Idle => Err(ForwardError::sent(Failure::BodyTimeout, "nothing came through the tunnel").into()),
+        tunnel::Ended::Broken(how) => Err(ForwardError::sent(Failure::Cut, how).into()),
     }
 }

@@ -15,11 +15,11 @@ use super::edits::Edits;
 pub trait Inspect: fmt::Debug {
     /// Looks at a final answer's head. To be bounded in time by whoever looks: of the limits on the server behind only that on the whole
     /// exchange counts meanwhile.
-    fn inspect(&self, head: Inspected) -> Looking;
+    fn inspect(&self, head: Inspected) -> InspectFuture;
 }
 
 /// Somebody looking.
-pub type Looking = Pin<Box<dyn Future<Output = Verdict>>>;
+pub type InspectFuture = Pin<Box<dyn Future<Output = Verdict>>>;
 
 /// An answer's head as it would go to the client.
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ pub enum Verdict {
 
 /// A head that is held back.
 pub(super) struct Held {
-    pub(super) looking: Looking,
+    pub(super) looking: InspectFuture,
     pub(super) status: u16,
     pub(super) reason: Box<[u8]>,
     pub(super) lines: Rc<[u8]>,

@@ -11,7 +11,7 @@ use oroshi_net::monotonic_ns;
 use tokio::io::AsyncWrite;
 
 use super::rules::Timeouts;
-use crate::failure::{Failure, Trouble};
+use crate::failure::{Failure, ForwardError};
 use crate::upstream::{Connection, Engine};
 
 /// What is waited for, and until when.
@@ -66,7 +66,7 @@ impl<'r> Waiting<'r> {
     }
 
     /// What an overdue wait has failed of; otherwise the task is woken when its time has come.
-    pub(crate) fn poll_over(&self, context: &Context<'_>) -> Option<Trouble> {
+    pub(crate) fn poll_over(&self, context: &Context<'_>) -> Option<ForwardError> {
         if !self.registration.poll_over(context) {
             return None;
         }
@@ -77,7 +77,7 @@ impl<'r> Waiting<'r> {
             Phase::Head => Failure::HeadTimeout,
             Phase::Body => Failure::BodyTimeout,
         };
-        Some(Trouble::sent(failure, String::new()))
+        Some(ForwardError::sent(failure, String::new()))
     }
 }
 

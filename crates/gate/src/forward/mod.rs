@@ -29,7 +29,7 @@ use oroshi_server::{Error, Exchange};
 pub(crate) use carry::request_id;
 pub use edits::{EditError, Edits};
 pub(crate) use fields::hops;
-pub use held::{Inspect, Inspected, Looking, Verdict};
+pub use held::{Inspect, InspectFuture, Inspected, Verdict};
 pub use network::{Network, NetworkError};
 pub use outcome::{Outcome, RequestId};
 pub(crate) use request_head::leads_out;
@@ -128,21 +128,21 @@ async fn fail(
     outcome: &mut Outcome,
     stop: answer::Stop,
 ) -> Result<(), Error> {
-    let trouble = match stop {
-        answer::Stop::Trouble(trouble) => trouble,
+    let error = match stop {
+        answer::Stop::Upstream(error) => error,
         answer::Stop::Client(error) => {
             outcome.fail(carry::blame(&error), error.to_string());
             return Err(error);
         }
     };
-    outcome.fail(trouble.failure, trouble.detail);
+    outcome.fail(error.failure, error.detail);
     let begun = exchange.reply.is_begun();
-    let Some(status) = trouble.failure.status().filter(|_| !begun) else { return Err(Error::Cut) };
+    let Some(status) = error.failure.status().filter(|_| !begun) else { return Err(Error::Cut) };
     outcome.status = status;
-    let mut text = trouble.failure.text().to_owned();
+    let mut text = error.failure.text().to_owned();
     if call.rules.settings.explain {
         let to = outcome.target.as_ref().map(|pool| format!(" {}", pool.target())).unwrap_or_default();
-        text += &format!("\n{}{to} {}", trouble.failure, outcome.detail);
+        text += &format!("\n{}{to} {}", error.failure, outcome.detail);
     }
     text.push('\n');
     let date = exchange.date();

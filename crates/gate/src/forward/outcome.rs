@@ -37,7 +37,7 @@ pub struct Outcome {
     pub started: u64,
     /// In line for a connection.
     pub queued: u64,
-    /// Looking the name up and connecting.
+    /// InspectFuture the name up and connecting.
     pub connecting: u64,
     /// From the start to the end of the answer's head.
     pub head: u64,

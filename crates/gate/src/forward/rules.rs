@@ -24,7 +24,7 @@ pub enum HostPolicy {
 pub struct Timeouts {
     /// Waiting in line for a connection. Default 5 s.
     pub queue: Duration,
-    /// Looking the target's name up, and connecting; several addresses share it. Default 3 s.
+    /// InspectFuture the target's name up, and connecting; several addresses share it. Default 3 s.
     pub connect: Duration,
     /// From the end of the request to the end of the answer's head. Default 60 s.
     pub head: Duration,

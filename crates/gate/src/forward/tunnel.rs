@@ -25,7 +25,7 @@ pub(crate) enum Ended {
 
 /// One direction.
 #[derive(Debug, Default)]
-struct Way {
+struct Direction {
     /// What was read, and not yet taken by the other side.
     held: Vec<u8>,
     taken: usize,
@@ -45,8 +45,8 @@ pub(crate) async fn run(
     registration: &Registration<Engine>,
     idle: Duration,
 ) -> (u64, u64, Ended) {
-    let mut up = Way { held: early, ..Way::default() };
-    let mut down = Way { held: late, ..Way::default() };
+    let mut up = Direction { held: early, ..Direction::default() };
+    let mut down = Direction { held: late, ..Direction::default() };
     let mut before = None;
     let ended = poll_fn(|context| {
         let there = up.poll(context, client, server);
@@ -68,7 +68,7 @@ pub(crate) async fn run(
     (up.bytes, down.bytes, ended)
 }
 
-impl Way {
+impl Direction {
     /// Ready when the one side has ended and the other has got everything, and knows.
     fn poll(&mut self, context: &mut Context<'_>, from: &mut Stream, to: &mut Stream) -> Poll<io::Result<()>> {
         loop {

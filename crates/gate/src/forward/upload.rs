@@ -8,7 +8,7 @@ use oroshi_http1::{Framing, encode};
 use oroshi_net::monotonic_ns;
 use oroshi_server::{Error, Reply, RequestBody};
 
-use super::answer::{Answer, Course, Ending, Stop};
+use super::answer::{Answer, AnswerContext, Ending, Stop};
 use super::edits::Edits;
 use super::link::{Phase, Waiting};
 use super::request_head::is_left_out_of_trailers;
@@ -77,11 +77,11 @@ pub(crate) async fn send_and_answer(
     body: &mut RequestBody<'_>,
     framing: Framing,
     answer: &mut Answer,
-    course: &Course<'_>,
+    answering: &AnswerContext<'_>,
     reply: &mut Reply<'_>,
 ) -> Result<(Ending, bool), Stop> {
-    let waiting = course.waiting;
-    let drops = (&course.rules.settings.request, course.request);
+    let waiting = answering.waiting;
+    let drops = (&answering.rules.settings.request, answering.request);
     let mut sending = pin!(send(connection, message, body, framing, drops, waiting));
     // None as long as it is being sent, then whether all of it was.
     let mut sent = None;
@@ -96,7 +96,7 @@ pub(crate) async fn send_and_answer(
             });
             waiting.enter(if answer.status == 0 { Phase::Head } else { Phase::Body }, monotonic_ns());
         }
-        let step = answer.poll(context, course, connection, reply);
+        let step = answer.poll(context, answering, connection, reply);
         step.map(|ending| ending.map(|ending| (ending, sent == Some(true))))
     })
     .await

@@ -14,12 +14,12 @@ use tokio::task::JoinSet;
 use super::{LAST_LINES, RunError};
 use crate::access::{Log, Sink};
 use crate::admin;
+use crate::generation::Generation;
 use crate::plan::{Door, KeyFrom, Serves};
-use crate::script::hooks::{Desk, Logs};
+use crate::script::hooks::{Logs, ScriptInstance};
 use crate::script::{Declared, Hook, Script, ScriptError, Tools, http_client};
 use crate::site::{Hosts, Site};
 use crate::upstream::{Pools, Settings as PoolsSettings};
-use crate::works::Works;
 
 /// How often the log is handed over.
 const FLUSH: Duration = Duration::from_millis(500);
@@ -27,7 +27,11 @@ const FLUSH: Duration = Duration::from_millis(500);
 /// What a core is told.
 pub(super) enum Job {
     /// This plan is to be made ready, with these sockets, which are new. Whether it is, is to be said.
-    Prepare { works: Arc<Works>, open: Vec<Open<BoundListener>>, ready: mpsc::Sender<Result<(), RunError>> },
+    Prepare {
+        generation: Arc<Generation>,
+        open: Vec<CoreListener<BoundListener>>,
+        ready: mpsc::Sender<Result<(), RunError>>,
+    },
     /// What was made ready is in force; these addresses are no longer listened on.
     Switch { close: Vec<Door> },
     /// What was made ready will not be. This is dropped when it is gone, its sockets among it.
@@ -45,7 +49,7 @@ impl std::fmt::Debug for Job {
 }
 
 /// A core's listener at a door.
-pub(super) struct Open<L> {
+pub(super) struct CoreListener<L> {
     pub(super) door: Door,
     pub(super) listener: L,
     /// What bounds the door's connections on all cores together, if it is one for operators.
@@ -54,9 +58,9 @@ pub(super) struct Open<L> {
 
 /// A plan that is ready.
 struct Ready {
-    works: Arc<Works>,
-    desks: Vec<Rc<Desk>>,
-    listeners: Vec<Open<Listener>>,
+    generation: Arc<Generation>,
+    instances: Vec<Rc<ScriptInstance>>,
+    listeners: Vec<CoreListener<Listener>>,
 }
 
 /// What stays on a core, whatever plan is in force.
@@ -72,12 +76,17 @@ struct Core {
 }
 
 /// The plan in force on a core.
-type Place = Rc<RefCell<Rc<Site>>>;
+type CurrentSite = Rc<RefCell<Rc<Site>>>;
 
-pub(super) async fn work(index: usize, works: Arc<Works>, mut mail: UnboundedReceiver<Job>, shutdown: Shutdown) {
+pub(super) async fn work(
+    index: usize,
+    generation: Arc<Generation>,
+    mut mail: UnboundedReceiver<Job>,
+    shutdown: Shutdown,
+) {
     let mut core = Core {
         index,
-        pools: Pools::new(PoolsSettings::default(), Arc::clone(&works.ledger.targets)),
+        pools: Pools::new(PoolsSettings::default(), Arc::clone(&generation.counters.targets)),
         hosts: Rc::default(),
         logs: Rc::default(),
         http: http_client(),
@@ -86,7 +95,7 @@ pub(super) async fn work(index: usize, works: Arc<Works>, mut mail: UnboundedRec
     let mut ready = None;
     let mut serving = JoinSet::new();
     let mut open: HashMap<String, Shutdown> = HashMap::new();
-    let mut place: Option<Place> = None;
+    let mut current: Option<CurrentSite> = None;
     let mut flushing = JoinSet::new();
     loop {
         let job = tokio::select! {
@@ -95,10 +104,10 @@ pub(super) async fn work(index: usize, works: Arc<Works>, mut mail: UnboundedRec
         };
         match job {
             None => break,
-            Some(Job::Prepare { works, open, ready: told }) => {
+            Some(Job::Prepare { generation, open, ready: told }) => {
                 // The one before goes on serving meanwhile.
                 let made = tokio::select! {
-                    made = core.prepare(works, open) => made,
+                    made = core.prepare(generation, open) => made,
                     () = shutdown.reached(1) => break,
                 };
                 let _ = told.send(made.map(|made| ready = Some(made)));
@@ -108,20 +117,20 @@ pub(super) async fn work(index: usize, works: Arc<Works>, mut mail: UnboundedRec
                 drop(gone);
             }
             Some(Job::Switch { close }) => {
-                let Some(Ready { works, desks, listeners }) = ready.take() else { continue };
+                let Some(Ready { generation, instances, listeners }) = ready.take() else { continue };
                 for door in close {
                     if let Some(ended) = open.remove(&door.address) {
                         ended.request();
                     }
                 }
-                let site = core.site(&works, desks);
-                let place = match &place {
-                    Some(place) => {
-                        place.replace(site).flush();
-                        place
+                let site = core.site(&generation, instances);
+                let current = match &current {
+                    Some(current) => {
+                        current.replace(site).flush();
+                        current
                     }
                     None => {
-                        let first = place.insert(Rc::new(RefCell::new(site)));
+                        let first = current.insert(Rc::new(RefCell::new(site)));
                         flushing.spawn_local(flush(Rc::clone(first)));
                         first
                     }
@@ -129,7 +138,7 @@ pub(super) async fn work(index: usize, works: Arc<Works>, mut mail: UnboundedRec
                 for listener in listeners {
                     let ended = Shutdown::new();
                     open.insert(listener.door.address.clone(), ended.clone());
-                    serving.spawn_local(serve(Rc::clone(place), listener, shutdown.clone(), ended));
+                    serving.spawn_local(serve(Rc::clone(current), listener, shutdown.clone(), ended));
                 }
             }
         }
@@ -151,71 +160,76 @@ pub(super) async fn work(index: usize, works: Arc<Works>, mut mail: UnboundedRec
             () = at_once => {}
         }
     }
-    if let Some(place) = place {
-        place.borrow().flush();
+    if let Some(current) = current {
+        current.borrow().flush();
     }
 }
 
 impl Core {
     /// Makes this core's part of a plan.
-    async fn prepare(&self, works: Arc<Works>, open: Vec<Open<BoundListener>>) -> Result<Ready, RunError> {
-        let register = |Open { door, listener, room }: Open<BoundListener>| match listener.into_listener() {
-            Ok(listener) => Ok(Open { door, listener, room }),
-            Err(source) => Err(RunError::Register { address: door.address, source }),
-        };
+    async fn prepare(
+        &self,
+        generation: Arc<Generation>,
+        open: Vec<CoreListener<BoundListener>>,
+    ) -> Result<Ready, RunError> {
+        let register =
+            |CoreListener { door, listener, room }: CoreListener<BoundListener>| match listener.into_listener() {
+                Ok(listener) => Ok(CoreListener { door, listener, room }),
+                Err(source) => Err(RunError::Register { address: door.address, source }),
+            };
         let listeners = open.into_iter().map(register).collect::<Result<_, _>>()?;
-        let lookups = works.plan.lookups.iter().zip(&works.lookups).map(|(plan, lookup)| {
+        let lookups = generation.plan.lookups.iter().zip(&generation.lookups).map(|(plan, lookup)| {
             let by_host = plan.key == KeyFrom::Host;
             (plan.settings.name.clone(), Declared { lookup: lookup.clone(), by_host })
         });
         let lookups = Rc::new(lookups.collect());
-        let mut desks = Vec::with_capacity(works.plan.scripts.len());
-        for script in &works.plan.scripts {
+        let mut instances = Vec::with_capacity(generation.plan.scripts.len());
+        for script in &generation.plan.scripts {
             let settings = script.settings.clone();
-            let tallies = works.ledger.script(&settings.name, self.index);
+            let counters = generation.counters.script(&settings.name, self.index);
             let tools = Tools {
-                stores: works.stores.clone(),
+                stores: generation.stores.clone(),
                 lookups: Rc::clone(&lookups),
-                cache: Arc::clone(&works.cache),
+                cache: Arc::clone(&generation.cache),
                 http: self.http.clone(),
                 core: self.index,
-                counters: Arc::clone(&tallies.hooks),
+                counters: Arc::clone(&counters.hooks),
             };
             let failed = |hook, error: ScriptError| RunError::Script { script: settings.name.clone(), hook, error };
             let script = Script::load(&settings, tools).map_err(|error| failed(None, error))?;
             if script.has(Hook::Init) {
                 script.call::<_, ()>(Hook::Init, ()).await.map_err(|error| failed(Some(Hook::Init), error))?;
             }
-            let desk = Desk::new(script, settings.clone(), tallies, Rc::clone(&self.logs));
-            desks.push(Rc::new(desk.map_err(|error| failed(None, error))?));
+            let instance = ScriptInstance::new(script, settings.clone(), counters, Rc::clone(&self.logs));
+            instances.push(Rc::new(instance.map_err(|error| failed(None, error))?));
         }
-        Ok(Ready { works, desks, listeners })
+        Ok(Ready { generation, instances, listeners })
     }
 
     /// Puts it in force.
-    fn site(&mut self, works: &Arc<Works>, desks: Vec<Rc<Desk>>) -> Rc<Site> {
-        let same = matches!((&self.sink, &works.log), (Some((known, _)), Some(log)) if Arc::ptr_eq(known, log));
+    fn site(&mut self, generation: &Arc<Generation>, instances: Vec<Rc<ScriptInstance>>) -> Rc<Site> {
+        let same = matches!((&self.sink, &generation.log), (Some((known, _)), Some(log)) if Arc::ptr_eq(known, log));
         if !same {
-            self.sink = works.log.as_ref().map(|log| (Arc::clone(log), Rc::new(log.sink())));
+            self.sink = generation.log.as_ref().map(|log| (Arc::clone(log), Rc::new(log.sink())));
         }
         let sink = self.sink.as_ref().map(|(_, sink)| Rc::clone(sink));
         let (pools, hosts) = (self.pools.clone(), Rc::clone(&self.hosts));
-        Rc::new(Site::new(Arc::clone(works), self.index, pools, hosts, sink, desks))
+        Rc::new(Site::new(Arc::clone(generation), self.index, pools, hosts, sink, instances))
     }
 }
 
-async fn flush(place: Place) {
+async fn flush(current: CurrentSite) {
     loop {
         tokio::time::sleep(FLUSH).await;
-        place.borrow().flush();
+        current.borrow().flush();
     }
 }
 
 /// Serves an address until it is closed, or all is.
-async fn serve(place: Place, open: Open<Listener>, shutdown: Shutdown, ended: Shutdown) {
-    let Open { door, listener, room } = open;
-    let works = Arc::clone(&place.borrow().works);
-    let settings = Settings { room, vouching: door.serves == Serves::Admin, ..settings(&works) };
+async fn serve(current: CurrentSite, open: CoreListener<Listener>, shutdown: Shutdown, ended: Shutdown) {
+    let CoreListener { door, listener, room } = open;
+    let generation = Arc::clone(&current.borrow().generation);
+    let settings = Settings { room, vouching: door.serves == Serves::Admin, ..settings(&generation) };
     let until = || {
         let (shutdown, ended) = (shutdown.clone(), ended.clone());
         async move {
@@ -226,25 +240,25 @@ async fn serve(place: Place, open: Open<Listener>, shutdown: Shutdown, ended: Sh
         }
     };
     let drained = {
-        let (place, until) = (Rc::clone(&place), until());
+        let (current, until) = (Rc::clone(&current), until());
         async move {
             until.await;
             // As the plan has it that is in force then.
-            let drain = place.borrow().works.plan.drain;
+            let drain = current.borrow().generation.plan.drain;
             tokio::time::sleep(drain).await;
         }
     };
     let serving: std::pin::Pin<Box<dyn Future<Output = ()>>> = if door.serves == Serves::Admin {
         let handler = async move |exchange: &mut Exchange<'_>| {
-            let site = Rc::clone(&place.borrow());
+            let site = Rc::clone(&current.borrow());
             admin::answer(&site, exchange).await
         };
         let server = Server::new(handler, settings);
         let until = until();
         Box::pin(async move { server.serve([listener.into()], until).await })
     } else {
-        let server = Server::new(Public(place), settings);
-        works.ledger.enter(server.counters());
+        let server = Server::new(Public(current), settings);
+        generation.counters.enter(server.counters());
         let until = until();
         Box::pin(async move { server.serve([listener.into()], until).await })
     };
@@ -256,7 +270,7 @@ async fn serve(place: Place, open: Open<Listener>, shutdown: Shutdown, ended: Sh
 }
 
 /// What answers clients.
-struct Public(Place);
+struct Public(CurrentSite);
 
 impl Handler for Public {
     async fn handle(&self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
@@ -270,8 +284,8 @@ impl Handler for Public {
 }
 
 /// What a server of clients allows.
-fn settings(works: &Works) -> Settings {
-    let (plan, limits) = (&works.plan, &works.plan.limits);
+fn settings(generation: &Generation) -> Settings {
+    let (plan, limits) = (&generation.plan, &generation.plan.limits);
     let mut settings = Settings {
         idle_timeout: limits.idle,
         head_timeout: limits.head,

@@ -116,7 +116,7 @@ impl Cache {
             shard.move_to_front(place);
             return Ok(number + more);
         }
-        let value = Sized { bytes: ENTRY_BYTES + key.len(), value: Data::Number(more) };
+        let value = SizedValue { bytes: ENTRY_BYTES + key.len(), value: Data::Number(more) };
         shard.insert(key.into(), value, self.until(ttl), self.limit());
         Ok(more)
     }
@@ -164,9 +164,9 @@ impl Cache {
         self.limit() / 2
     }
 
-    fn sized(&self, key: &[u8], value: Data) -> Result<Sized, CacheError> {
+    fn sized(&self, key: &[u8], value: Data) -> Result<SizedValue, CacheError> {
         let (bytes, limit) = (ENTRY_BYTES + key.len() + value.bytes(), self.most());
-        if bytes > limit { Err(CacheError::TooLarge { limit }) } else { Ok(Sized { bytes, value }) }
+        if bytes > limit { Err(CacheError::TooLarge { limit }) } else { Ok(SizedValue { bytes, value }) }
     }
 
     /// Milliseconds since it was made.
@@ -221,7 +221,7 @@ impl Drop for Ticket {
 }
 
 /// A value, and what its entry takes.
-struct Sized {
+struct SizedValue {
     bytes: usize,
     value: Data,
 }
@@ -293,7 +293,7 @@ impl Shard {
         Some(Arc::clone(&self.nodes[place as usize].value))
     }
 
-    fn insert(&mut self, key: Arc<[u8]>, Sized { bytes, value }: Sized, until: u64, limit: usize) {
+    fn insert(&mut self, key: Arc<[u8]>, SizedValue { bytes, value }: SizedValue, until: u64, limit: usize) {
         self.remove(&key);
         self.bytes += bytes;
         let node = Node { key: Arc::clone(&key), value: Arc::new(value), bytes, until, before: NONE, after: NONE };
@@ -374,7 +374,7 @@ mod tests {
     #[test]
     fn values_are_kept_until_their_time_is_over() {
         let mut shard = Shard::default();
-        let value = |value| Sized { bytes: 100, value };
+        let value = |value| SizedValue { bytes: 100, value };
         shard.insert((*b"a").into(), value(number(1.0)), 1000, usize::MAX);
         shard.insert((*b"b").into(), value(number(2.0)), u64::MAX, usize::MAX);
         assert_eq!(shard.get(b"a", 999).as_deref(), Some(&number(1.0)));
@@ -387,14 +387,14 @@ mod tests {
     fn what_was_not_used_for_longest_goes_first() {
         let mut shard = Shard::default();
         for n in 0..10u8 {
-            shard.insert([n].into(), Sized { bytes: 100, value: Data::Nil }, u64::MAX, 1000);
+            shard.insert([n].into(), SizedValue { bytes: 100, value: Data::Nil }, u64::MAX, 1000);
         }
         assert!(shard.get(&[0], 0).is_some());
-        shard.insert((*b"new").into(), Sized { bytes: 250, value: Data::Nil }, u64::MAX, 1000);
+        shard.insert((*b"new").into(), SizedValue { bytes: 250, value: Data::Nil }, u64::MAX, 1000);
         let there: Vec<u8> = (0..10).filter(|n| shard.index.contains_key(&[*n][..])).collect();
         assert_eq!((there, shard.bytes, shard.evictions), (vec![0, 4, 5, 6, 7, 8, 9], 950, 3));
         // In the place of another.
-        shard.insert((*b"new").into(), Sized { bytes: 50, value: Data::Nil }, u64::MAX, 1000);
+        shard.insert((*b"new").into(), SizedValue { bytes: 50, value: Data::Nil }, u64::MAX, 1000);
         assert_eq!((shard.bytes, shard.index.len()), (750, 8));
     }
 

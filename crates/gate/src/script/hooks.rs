@@ -16,39 +16,39 @@ use tokio::task::JoinSet;
 use super::request::Request;
 use super::response::Response;
 use super::{Counters, ErrorKind, Hook, HookCounts, Reply, Script, ScriptError, ScriptSettings};
-use crate::forward::{Inspect, Inspected, Looking, Verdict};
+use crate::forward::{Inspect, InspectFuture, Inspected, Verdict};
 
 /// How many calls of `on_log` may be under way on one core. Beyond that requests are not told.
 const MOST_LOGS: usize = 1000;
 
 /// The longest text that says where a request goes, bytes: no host, socket or name is longer.
-const PLACE_BYTES: usize = 4096;
+const TARGET_BYTES: usize = 4096;
 
 /// A script on one core, at work for a plan.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct ScriptInstance {
     pub(crate) script: Rc<Script>,
     pub(crate) settings: ScriptSettings,
-    pub(crate) tallies: Arc<Tallies>,
+    pub(crate) counters: Arc<ScriptCounters>,
     pub(crate) logs: Rc<Logs>,
     /// The requests that the script knows.
-    known: Known,
+    known: KnownRequests,
     refused: Cell<Seldom>,
     invalid: Cell<Seldom>,
 }
 
-/// One request's visit to a script. Clones are the same visit.
+/// One request's hooks to a script. Clones are the same hooks.
 #[derive(Clone, Debug)]
-pub(crate) struct Visit {
-    desk: Rc<Desk>,
+pub(crate) struct RequestHooks {
+    instance: Rc<ScriptInstance>,
     request: Request,
-    place: Rc<Place>,
+    place: Rc<KnownRequest>,
 }
 
 /// The requests of a state, each by its number: the same one in all its hooks. Rust can hold some 8,000 values of a state, and far more requests
 /// than that may be under way; so that it holds this table alone, and a request while a hook is called.
 #[derive(Debug)]
-struct Known {
+struct KnownRequests {
     table: Table,
     /// Numbers that are in use no more, so that the table grows no longer than it must.
     free: RefCell<Vec<u32>>,
@@ -57,8 +57,8 @@ struct Known {
 
 /// A number in a state's table of requests, for as long as the request is known there.
 #[derive(Debug)]
-struct Place {
-    desk: Rc<Desk>,
+struct KnownRequest {
+    instance: Rc<ScriptInstance>,
     number: u32,
 }
 
@@ -75,34 +75,34 @@ pub(crate) enum Direction {
     Targets(Vec<(String, u32)>),
 }
 
-impl Visit {
+impl RequestHooks {
     /// Makes the request known to a script, which sees it when a hook is first called.
-    pub(crate) fn begin(desk: &Rc<Desk>, request: &Request) -> Self {
-        let known = &desk.known;
+    pub(crate) fn begin(instance: &Rc<ScriptInstance>, request: &Request) -> Self {
+        let known = &instance.known;
         let number = known.free.borrow_mut().pop().unwrap_or_else(|| {
             known.used.set(known.used.get() + 1);
             known.used.get()
         });
-        let place = Rc::new(Place { desk: Rc::clone(desk), number });
-        Visit { desk: Rc::clone(desk), request: request.clone(), place }
+        let place = Rc::new(KnownRequest { instance: Rc::clone(instance), number });
+        RequestHooks { instance: Rc::clone(instance), request: request.clone(), place }
     }
 
     pub(crate) fn has(&self, hook: Hook) -> bool {
-        self.desk.script.has(hook)
+        self.instance.script.has(hook)
     }
 
     /// Whether it is to this script.
-    pub(crate) fn is_to(&self, desk: &Rc<Desk>) -> bool {
-        Rc::ptr_eq(&self.desk, desk)
+    pub(crate) fn is_to(&self, instance: &Rc<ScriptInstance>) -> bool {
+        Rc::ptr_eq(&self.instance, instance)
     }
 
-    pub(crate) fn desk(&self) -> &Desk {
-        &self.desk
+    pub(crate) fn instance(&self) -> &ScriptInstance {
+        &self.instance
     }
 
     /// What the client gets before anything else happens, if anything.
     pub(crate) async fn on_request(&self) -> Result<Option<Reply>, ScriptError> {
-        let Said(reply) = self.call(Hook::Request).await?;
+        let OptionalReply(reply) = self.call(Hook::Request).await?;
         Ok(reply)
     }
 
@@ -113,7 +113,7 @@ impl Visit {
 
     /// What is looked up.
     pub(crate) async fn on_key(&self) -> Result<Option<String>, ScriptError> {
-        let Key(key) = self.call(Hook::Key).await?;
+        let OptionalKey(key) = self.call(Hook::Key).await?;
         Ok(key)
     }
 
@@ -123,12 +123,12 @@ impl Visit {
     }
 
     async fn call<R: FromLua>(&self, hook: Hook) -> Result<R, ScriptError> {
-        self.desk.script.call(hook, self).await
+        self.instance.script.call(hook, self).await
     }
 
     /// The request in the script's state.
     fn object(&self, lua: &Lua) -> mlua::Result<AnyUserData> {
-        let (table, number) = (&self.desk.known.table, self.place.number);
+        let (table, number) = (&self.instance.known.table, self.place.number);
         if let Some(object) = table.raw_get(number)? {
             return Ok(object);
         }
@@ -139,7 +139,7 @@ impl Visit {
 }
 
 /// Made while the call is under way, so that a lack of room is a failure of the call.
-impl IntoLua for &Visit {
+impl IntoLua for &RequestHooks {
     fn into_lua(self, lua: &Lua) -> mlua::Result<Value> {
         let object = match self.object(lua) {
             Err(mlua::Error::MemoryError(_)) => {
@@ -153,9 +153,9 @@ impl IntoLua for &Visit {
     }
 }
 
-impl Drop for Place {
+impl Drop for KnownRequest {
     fn drop(&mut self) {
-        let known = &self.desk.known;
+        let known = &self.instance.known;
         // A number that is still taken, as the state has no room for anything, would be another request's.
         if known.table.raw_set(self.number, Value::Nil).is_ok() {
             known.free.borrow_mut().push(self.number);
@@ -163,7 +163,7 @@ impl Drop for Place {
     }
 }
 
-impl Desk {
+impl ScriptInstance {
     /// `logs`: of this core.
     ///
     /// # Errors
@@ -171,7 +171,7 @@ impl Desk {
     pub(crate) fn new(
         script: Rc<Script>,
         settings: ScriptSettings,
-        tallies: Arc<Tallies>,
+        counters: Arc<ScriptCounters>,
         logs: Rc<Logs>,
     ) -> Result<Self, ScriptError> {
         let table = script.lua().create_table().map_err(|error| ScriptError {
@@ -179,8 +179,16 @@ impl Desk {
             what: format!("there is no room for requests: {error}"),
             kind: ErrorKind::Memory,
         })?;
-        let known = Known { table, free: RefCell::default(), used: Cell::new(0) };
-        Ok(Desk { script, settings, tallies, logs, known, refused: Cell::default(), invalid: Cell::default() })
+        let known = KnownRequests { table, free: RefCell::default(), used: Cell::new(0) };
+        Ok(ScriptInstance {
+            script,
+            settings,
+            counters,
+            logs,
+            known,
+            refused: Cell::default(),
+            invalid: Cell::default(),
+        })
     }
 
     /// Tells operators, now and then, that the script names what is no target, or none that is allowed: requests may decide what it names.
@@ -210,19 +218,23 @@ impl Desk {
 
 /// Has `on_response` look at an answer.
 #[derive(Debug)]
-pub(crate) struct Inspector(Visit);
+pub(crate) struct Inspector(RequestHooks);
 
 impl Inspect for Inspector {
-    fn inspect(&self, head: Inspected) -> Looking {
-        let visit = self.0.clone();
+    fn inspect(&self, head: Inspected) -> InspectFuture {
+        let hooks = self.0.clone();
         Box::pin(async move {
             let response = Response::new(head);
-            let called = visit.desk.script.call(Hook::Response, (&visit, response.view())).await;
+            let called = hooks.instance.script.call(Hook::Response, (&hooks, response.view())).await;
             match called {
-                Ok(Said(None)) => Verdict::Pass { status: response.status(), changes: response.fields().edits() },
-                Ok(Said(Some(Reply { status, headers, body }))) => Verdict::Replace { status, fields: headers, body },
+                Ok(OptionalReply(None)) => {
+                    Verdict::Pass { status: response.status(), changes: response.fields().edits() }
+                }
+                Ok(OptionalReply(Some(Reply { status, headers, body }))) => {
+                    Verdict::Replace { status, fields: headers, body }
+                }
                 Err(error) => {
-                    visit.desk.tell(Hook::Response, &error);
+                    hooks.instance.tell(Hook::Response, &error);
                     Verdict::Fail(error.to_string())
                 }
             }
@@ -231,25 +243,25 @@ impl Inspect for Inspector {
 }
 
 /// Nothing, or an answer.
-struct Said(Option<Reply>);
+struct OptionalReply(Option<Reply>);
 
-impl FromLua for Said {
+impl FromLua for OptionalReply {
     fn from_lua(value: Value, _: &Lua) -> mlua::Result<Self> {
         if value.is_nil() {
-            return Ok(Said(None));
+            return Ok(OptionalReply(None));
         }
-        reply(&value, "value of gate.answer or gate.redirect, or nil").map(|reply| Said(Some(reply)))
+        reply(&value, "value of gate.answer or gate.redirect, or nil").map(|reply| OptionalReply(Some(reply)))
     }
 }
 
 /// Nothing, or a key.
-struct Key(Option<String>);
+struct OptionalKey(Option<String>);
 
-impl FromLua for Key {
+impl FromLua for OptionalKey {
     fn from_lua(value: Value, _: &Lua) -> mlua::Result<Self> {
         match &value {
-            Value::Nil => Ok(Key(None)),
-            _ => text(&value, "key as a string, or nil").map(|key| Key(Some(key))),
+            Value::Nil => Ok(OptionalKey(None)),
+            _ => text(&value, "key as a string, or nil").map(|key| OptionalKey(Some(key))),
         }
     }
 }
@@ -308,8 +320,8 @@ fn text(value: &Value, expected: &str) -> mlua::Result<String> {
 /// A text that says where a request goes.
 fn place(value: &Value, expected: &str) -> mlua::Result<String> {
     let length = value.as_string().map_or(0, |text| text.as_bytes().len());
-    if length > PLACE_BYTES {
-        let to = format!("{expected}, each of at most {PLACE_BYTES} bytes");
+    if length > TARGET_BYTES {
+        let to = format!("{expected}, each of at most {TARGET_BYTES} bytes");
         return Err(mlua::Error::FromLuaConversionError {
             from: "string",
             to,
@@ -327,7 +339,7 @@ fn unexpected(value: &Value, expected: &str) -> mlua::Error {
 
 /// What is counted of a script on one core, over all reloads.
 #[derive(Debug, Default)]
-pub(crate) struct Tallies {
+pub(crate) struct ScriptCounters {
     pub(crate) hooks: Arc<Counters>,
     /// Requests that `on_log` was not told of, as too many calls of it were under way.
     pub(crate) logs_dropped: AtomicU64,
@@ -382,25 +394,25 @@ pub(crate) struct Entry {
     pub(crate) detail: String,
 }
 
-impl Visit {
+impl RequestHooks {
     /// Has `on_log` told that the request is over, in a task of its own.
     pub(crate) fn end(self, entry: Entry) {
-        let Desk { logs, tallies, .. } = &*self.desk;
+        let ScriptInstance { logs, counters, .. } = &*self.instance;
         if logs.is_over.get() {
             return;
         }
         let mut tasks = logs.tasks.borrow_mut();
         while tasks.try_join_next().is_some() {}
         if tasks.len() >= MOST_LOGS {
-            tallies.logs_dropped.store(tallies.logs_dropped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            counters.logs_dropped.store(counters.logs_dropped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             return;
         }
-        let visit = self.clone();
+        let hooks = self.clone();
         tasks.spawn_local(async move {
-            visit.request.fields().seal();
-            let called: Result<(), ScriptError> = visit.desk.script.call(Hook::Log, (&visit, entry)).await;
+            hooks.request.fields().seal();
+            let called: Result<(), ScriptError> = hooks.instance.script.call(Hook::Log, (&hooks, entry)).await;
             if let Err(error) = called {
-                visit.desk.tell(Hook::Log, &error);
+                hooks.instance.tell(Hook::Log, &error);
             }
         });
     }

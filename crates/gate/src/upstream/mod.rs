@@ -20,7 +20,7 @@ pub use counters::{Counters, Counts, LATENCY_BOUNDS_US};
 pub(crate) use engine::{Account, Engine};
 pub use health::Ejection;
 pub use own::{OwnSocket, OwnSockets};
+pub(crate) use pool::{AcquireLimits, Connection, Lease};
 pub use pool::{Allow, Pool, PoolSettings};
-pub(crate) use pool::{Connection, Lease, Patience};
 pub use pools::{Pools, Registry, Settings, TargetCounts};
 pub use target::{Target, TargetError};

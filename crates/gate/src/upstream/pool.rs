@@ -17,7 +17,7 @@ use super::health::{Ejection, Health};
 use super::own::OwnSockets;
 use super::slots::{Caps, Grant, Slots, Take};
 use super::target::Target;
-use crate::failure::{Failure, Trouble};
+use crate::failure::{Failure, ForwardError};
 
 /// Tells whether an address may be connected to. An IPv4 address inside an IPv6 one comes as the IPv4 one.
 pub type Allow = Arc<dyn Fn(SocketAddr) -> bool + Send + Sync>;
@@ -139,7 +139,7 @@ pub(crate) struct Acquired {
 
 /// How long a request may take to get there: the time in line and the time to connect, and the moment at which all is over.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct AcquireLimits {
     pub(crate) queue: Duration,
     pub(crate) connect: Duration,
     pub(crate) total: u64,
@@ -215,11 +215,11 @@ impl Pool {
         self: &Rc<Self>,
         fresh: bool,
         registration: &Registration<Engine>,
-        patience: Patience,
+        limits: AcquireLimits,
         first: &[u8],
-    ) -> Result<Acquired, Trouble> {
+    ) -> Result<Acquired, ForwardError> {
         let began = monotonic_ns();
-        let lease = self.lease(fresh, registration, patience, began).await?;
+        let lease = self.lease(fresh, registration, limits, began).await?;
         let leased = monotonic_ns();
         let queued = leased - began;
         if lease.connection.is_some() {
@@ -227,7 +227,7 @@ impl Pool {
             return Ok(Acquired { lease, sent: 0, queued, connecting: 0 });
         }
         let mut lease = lease;
-        let sent = self.connect(&mut lease, registration, patience, first).await?;
+        let sent = self.connect(&mut lease, registration, limits, first).await?;
         Ok(Acquired { lease, sent, queued, connecting: monotonic_ns() - leased })
     }
 
@@ -236,9 +236,9 @@ impl Pool {
         self: &Rc<Self>,
         fresh: bool,
         registration: &Registration<Engine>,
-        patience: Patience,
+        limits: AcquireLimits,
         now: u64,
-    ) -> Result<Lease, Trouble> {
+    ) -> Result<Lease, ForwardError> {
         let lease = |connection| Lease { pool: Rc::clone(self), connection, held: true };
         loop {
             let take = self.slots.borrow_mut().take(fresh, now);
@@ -251,10 +251,10 @@ impl Pool {
                     continue;
                 }
                 Take::Connect => return Ok(lease(None)),
-                Take::Full => return Err(Trouble::unsent(Failure::QueueFull, || self.target.to_string())),
+                Take::Full => return Err(ForwardError::unsent(Failure::QueueFull, || self.target.to_string())),
                 Take::Wait(turn) => turn,
             };
-            let due = after(now, patience.queue).min(patience.total);
+            let due = after(now, limits.queue).min(limits.total);
             registration.set(due);
             let place = InLine { pool: self, turn };
             let granted = poll_fn(|context| self.slots.borrow_mut().poll_wait(place.turn, context));
@@ -262,8 +262,8 @@ impl Pool {
             drop(place);
             self.show(&self.slots.borrow());
             return match grant {
-                None if due == patience.total => Err(Trouble::unsent(Failure::TotalTimeout, String::new)),
-                None => Err(Trouble::unsent(Failure::QueueTimeout, || self.target.to_string())),
+                None if due == limits.total => Err(ForwardError::unsent(Failure::TotalTimeout, String::new)),
+                None => Err(ForwardError::unsent(Failure::QueueTimeout, || self.target.to_string())),
                 Some(Grant::Connect) => Ok(lease(None)),
                 // Whoever has waited does not go back to the end of the line: a new one is made in a dead one's place.
                 Some(Grant::Idle(connection)) if connection.is_alive(true) && !fresh => Ok(lease(Some(connection))),
@@ -277,21 +277,21 @@ impl Pool {
         &self,
         lease: &mut Lease,
         registration: &Registration<Engine>,
-        patience: Patience,
+        limits: AcquireLimits,
         first: &[u8],
-    ) -> Result<usize, Trouble> {
+    ) -> Result<usize, ForwardError> {
         let mut now = monotonic_ns();
-        let due = after(now, patience.connect).min(patience.total);
-        let overdue = || match due == patience.total {
-            true => Trouble::unsent(Failure::TotalTimeout, String::new),
-            false => Trouble::unsent(Failure::ConnectTimeout, || self.target.to_string()),
+        let due = after(now, limits.connect).min(limits.total);
+        let overdue = || match due == limits.total {
+            true => ForwardError::unsent(Failure::TotalTimeout, String::new),
+            false => ForwardError::unsent(Failure::ConnectTimeout, || self.target.to_string()),
         };
         registration.set(due);
         // Those of now: by later ones it may not be allowed.
         let version = self.settings.borrow().version;
         let peers = match &self.target {
             Target::Peer(peer) => {
-                let refused = |address: SocketAddr| Trouble::unsent(Failure::NotAllowed, || address.to_string());
+                let refused = |address: SocketAddr| ForwardError::unsent(Failure::NotAllowed, || address.to_string());
                 match peer {
                     Peer::Tcp(address) if !self.allows(*address) => return Err(refused(*address)),
                     peer => vec![peer.clone()],
@@ -325,24 +325,24 @@ impl Pool {
                 }
                 // Registering a connection that is in use already may fail too, and has no name of its own.
                 Some(Err(error @ ConnectError::Io(_))) if !first.is_empty() => {
-                    return Err(Trouble { sent: true, ..Trouble::connect(peer, &error) });
+                    return Err(ForwardError { sent: true, ..ForwardError::connect(peer, &error) });
                 }
-                Some(Err(error)) => last = Some(Trouble::connect(peer, &error)),
+                Some(Err(error)) => last = Some(ForwardError::connect(peer, &error)),
                 None => last = Some(overdue()),
             }
         }
         Err(last.unwrap_or_else(overdue))
     }
 
-    async fn resolve(&self, host: &str, port: u16) -> Result<Vec<Peer>, Trouble> {
+    async fn resolve(&self, host: &str, port: u16) -> Result<Vec<Peer>, ForwardError> {
         let settings = Rc::clone(&self.settings.borrow());
         let names = self.engine.names(Ttl { positive: settings.name_ttl, negative: settings.name_negative_ttl });
         let addresses = Names::resolve(&names, host)
             .await
-            .map_err(|error| Trouble::unsent(Failure::Resolve, || format!("{host}: {error}")))?;
+            .map_err(|error| ForwardError::unsent(Failure::Resolve, || format!("{host}: {error}")))?;
         let mut peers = allowed(&addresses, port, &settings);
         if peers.is_empty() {
-            return Err(Trouble::unsent(Failure::NotAllowed, || format!("{host} is {addresses:?}")));
+            return Err(ForwardError::unsent(Failure::NotAllowed, || format!("{host} is {addresses:?}")));
         }
         let answered_last =
             |peer: &Peer| matches!(peer, Peer::Tcp(address) if Some(address.ip()) == self.address.get());
@@ -370,7 +370,7 @@ impl Pool {
 
     /// Tells operators, now and then.
     #[cold]
-    fn refuse_own(&self, own: &Peer) -> Trouble {
+    fn refuse_own(&self, own: &Peer) -> ForwardError {
         let mut told = self.engine.own_told.get();
         if let Some(count) = told.next(std::time::Instant::now()) {
             let target = &self.target;
@@ -380,7 +380,7 @@ impl Pool {
             );
         }
         self.engine.own_told.set(told);
-        Trouble::unsent(Failure::OwnAddress, || format!("{own} is where this gateway itself listens"))
+        ForwardError::unsent(Failure::OwnAddress, || format!("{own} is where this gateway itself listens"))
     }
 
     /// Takes note of what a request came to, for the target's health.

@@ -17,7 +17,7 @@ use super::recent::Recent;
 use super::target::Target;
 
 /// The shortest and the longest pause between two looks at idle connections; an eighth of the shortest idle time otherwise.
-const LOOKS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+const SWEEP_PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
 /// How many pools are looked at to find one that makes room.
 const STEPS: usize = 16;
@@ -69,7 +69,7 @@ impl Pools {
             map: RefCell::default(),
             count: Cell::new(0),
             recent: RefCell::new(Recent::new()),
-            pause: Cell::new(LOOKS.1),
+            pause: Cell::new(SWEEP_PAUSES.1),
             look_at: Cell::new(u64::MAX),
         }))
     }
@@ -96,7 +96,7 @@ impl Pools {
         inner.map.borrow_mut().entry(settings.class).or_default().insert(target.clone(), Rc::clone(&pool));
         inner.count.set(inner.count.get() + 1);
         inner.registry.enter(target, settings.class, &pool.counters);
-        inner.pause.set(inner.pause.get().min(sweep_pause(settings.idle_timeout, LOOKS)));
+        inner.pause.set(inner.pause.get().min(sweep_pause(settings.idle_timeout, SWEEP_PAUSES)));
         let next = after(now, inner.pause.get());
         if next < inner.look_at.get() {
             inner.look_at.set(next);
@@ -341,13 +341,13 @@ mod tests {
         runtime.unwrap().block_on(async {
             let pools = Pools::new(Settings::default(), Arc::default());
             let pool = pools.pool(&target, &settings(1, true));
-            let patience = super::super::pool::Patience {
+            let limits = super::super::pool::AcquireLimits {
                 queue: Duration::from_secs(60),
                 connect: Duration::from_secs(60),
                 total: u64::MAX,
             };
             let registration = pool.engine().register();
-            let connect = async || pool.acquire(true, &registration, patience, b"").await.map(|it| it.lease).unwrap();
+            let connect = async || pool.acquire(true, &registration, limits, b"").await.map(|it| it.lease).unwrap();
             let (idle, used, again) = (connect().await, connect().await, connect().await);
             idle.give_back(None, monotonic_ns());
             // Other settings that allow the address leave it where it is.

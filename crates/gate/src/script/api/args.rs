@@ -5,22 +5,22 @@ use std::time::Duration;
 use mlua::{AnyUserData, LuaString, MultiValue, UserData, Value};
 
 /// What is wrong with a call, told at the script's line.
-pub(super) enum Wrong {
+pub(super) enum CallError {
     /// With what was given.
     Argument(String),
     /// There is no room for the results.
     Lua(mlua::Error),
 }
 
-impl Wrong {
+impl CallError {
     pub(super) fn new(what: impl Into<String>) -> Self {
-        Wrong::Argument(what.into())
+        CallError::Argument(what.into())
     }
 }
 
-impl From<mlua::Error> for Wrong {
+impl From<mlua::Error> for CallError {
     fn from(error: mlua::Error) -> Self {
-        Wrong::Lua(error)
+        CallError::Lua(error)
     }
 }
 
@@ -44,12 +44,12 @@ impl Args {
         std::mem::take(&mut self.values)
     }
 
-    pub(super) fn wrong(&self, name: &str, what: &str) -> Wrong {
-        Wrong::Argument(format!("{name} {what}"))
+    pub(super) fn wrong(&self, name: &str, what: &str) -> CallError {
+        CallError::Argument(format!("{name} {what}"))
     }
 
     /// A text; a number is one too.
-    pub(super) fn text(&mut self, lua: &mlua::Lua, name: &str) -> Result<LuaString, Wrong> {
+    pub(super) fn text(&mut self, lua: &mlua::Lua, name: &str) -> Result<LuaString, CallError> {
         match self.next() {
             Value::String(text) => Ok(text),
             number @ (Value::Integer(_) | Value::Number(_)) => {
@@ -59,7 +59,7 @@ impl Args {
         }
     }
 
-    pub(super) fn number(&mut self, name: &str) -> Result<f64, Wrong> {
+    pub(super) fn number(&mut self, name: &str) -> Result<f64, CallError> {
         match self.next() {
             Value::Integer(number) => Ok(number as f64),
             Value::Number(number) => Ok(number),
@@ -68,7 +68,7 @@ impl Args {
     }
 
     /// A number, if there is anything.
-    pub(super) fn optional_number(&mut self, name: &str) -> Result<Option<f64>, Wrong> {
+    pub(super) fn optional_number(&mut self, name: &str) -> Result<Option<f64>, CallError> {
         match self.values.front() {
             None | Some(Value::Nil) => {
                 self.next();
@@ -79,7 +79,7 @@ impl Args {
     }
 
     /// A time to live, in seconds; `nil`: for ever.
-    pub(super) fn ttl(&mut self) -> Result<Option<Duration>, Wrong> {
+    pub(super) fn ttl(&mut self) -> Result<Option<Duration>, CallError> {
         let seconds = match self.next() {
             Value::Nil => return Ok(None),
             Value::Integer(number) => number as f64,
@@ -91,12 +91,12 @@ impl Args {
     }
 
     /// Something of ours that the prelude passes on.
-    pub(super) fn ours<T: UserData + Clone + 'static>(&mut self) -> Result<T, Wrong> {
+    pub(super) fn ours<T: UserData + Clone + 'static>(&mut self) -> Result<T, CallError> {
         let ours = match self.next() {
             Value::UserData(data) => AnyUserData::borrow::<T>(&data).ok().map(|data| data.clone()),
             _ => None,
         };
-        ours.ok_or_else(|| Wrong::new(format!("it is a method: expected {}(...) on what it is of", self.called)))
+        ours.ok_or_else(|| CallError::new(format!("it is a method: expected {}(...) on what it is of", self.called)))
     }
 }
 

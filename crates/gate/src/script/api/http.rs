@@ -5,7 +5,7 @@ use std::time::Duration;
 use mlua::{IntoLua, Lua, LuaString, Table, Value};
 use oroshi_client::local::Client;
 
-use super::args::{Args, Wrong, kind};
+use super::args::{Args, CallError, kind};
 use super::{Got, Library, later};
 
 /// How long a request may take as a whole, if it is not said.
@@ -79,7 +79,7 @@ async fn exchange(client: &Client, sent: Sent) -> Result<Received, oroshi_client
     Ok(Received { status, headers, body })
 }
 
-fn sent(lua: &Lua, args: &mut Args) -> Result<Sent, Wrong> {
+fn sent(lua: &Lua, args: &mut Args) -> Result<Sent, CallError> {
     let given = args.next();
     let mut sent = Sent {
         method: "GET".to_owned(),
@@ -126,17 +126,17 @@ fn sent(lua: &Lua, args: &mut Args) -> Result<Sent, Wrong> {
     Ok(sent)
 }
 
-fn seconds_of(args: &Args, seconds: f64) -> Result<Duration, Wrong> {
+fn seconds_of(args: &Args, seconds: f64) -> Result<Duration, CallError> {
     let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero());
     time.ok_or_else(|| args.wrong("timeout", &format!("is {seconds}: expected more than 0 seconds")))
 }
 
-fn text(args: &Args, name: &str, text: &LuaString) -> Result<String, Wrong> {
+fn text(args: &Args, name: &str, text: &LuaString) -> Result<String, CallError> {
     text.to_str().map(|text| text.to_owned()).map_err(|_| args.wrong(name, "is not UTF-8"))
 }
 
 /// Names and values; a value may be a list of them.
-pub(super) fn fields(lua: &Lua, args: &Args, headers: &Table) -> Result<Vec<(String, Vec<u8>)>, Wrong> {
+pub(super) fn fields(lua: &Lua, args: &Args, headers: &Table) -> Result<Vec<(String, Vec<u8>)>, CallError> {
     let (mut fields, mut bytes) = (Vec::new(), 0);
     for pair in headers.pairs::<Value, Value>() {
         let (name, value) = pair?;

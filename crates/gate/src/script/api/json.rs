@@ -7,8 +7,8 @@ use std::fmt;
 use mlua::{Function, IntoLua, Lua, Table, Value};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::args::{Wrong, kind};
-use super::{Library, Pay, now};
+use super::args::{CallError, kind};
+use super::{Charge, Library, now};
 
 /// Tables within tables that are written, at most. As many are read.
 const MOST_LEVELS: usize = 100;
@@ -24,12 +24,12 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     let is_list =
         "local list, getmetatable = ..., getmetatable return function(value) return getmetatable(value) == list end";
     let is_list: Function = library.lua.load(is_list).set_name("=[gate]").call(&list)?;
-    let pay = Pay::new(library)?;
+    let charge = Charge::new(library)?;
     library.add("gate.json_encode", move |lua, _, args| {
         let mut writer = Writer { out: Vec::new(), is_list: &is_list, path: Vec::new(), keys: 0 };
         let written = writer.value(&args.next());
-        pay.bytes(writer.out.len() + writer.keys)?;
-        written.map_err(|why| Wrong::new(format!("value: {why}")))?;
+        charge.bytes(writer.out.len() + writer.keys)?;
+        written.map_err(|why| CallError::new(format!("value: {why}")))?;
         now(lua, lua.create_string(writer.out)?)
     })?;
     library.add("gate.json_decode", move |lua, _, args| {
@@ -41,7 +41,7 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         let read = json.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
         match (read, failed.take()) {
             (Ok(value), _) => now(lua, value),
-            (Err(_), Some(failed)) => Err(Wrong::Lua(failed)),
+            (Err(_), Some(failed)) => Err(CallError::Lua(failed)),
             (Err(error), None) => now(lua, (Value::Nil, format!("not JSON as expected: {error}"), "json")),
         }
     })

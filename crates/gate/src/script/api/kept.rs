@@ -5,33 +5,33 @@ use std::sync::Arc;
 use mlua::{IntoLuaMulti, Lua, MultiValue, Value};
 use oroshi_script::{Data, DataError};
 
-use super::args::{Args, Wrong, kind};
-use super::{Got, Host, Library, Pay, later, now};
+use super::args::{Args, CallError, kind};
+use super::{Charge, Got, Host, Library, later, now};
 use crate::script::cache::{Asked, Cache, CacheError, KEY_BYTES};
 
 pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
-    let pay = Pay::new(library)?;
+    let charge = Charge::new(library)?;
     library.add("gate.cache.get", move |lua, host, args| {
         let key = key(lua, args)?;
         match cache(host)?.get(&key) {
             // The second says whether a nil is what is kept.
             Some(value) => {
-                pay.bytes(value.bytes())?;
+                charge.bytes(value.bytes())?;
                 now(lua, (value.to_lua(lua)?, true))
             }
             None => now(lua, (Value::Nil, false)),
         }
     })?;
-    let pay = Pay::new(library)?;
+    let charge = Charge::new(library)?;
     library.add("gate.cache.set", move |lua, host, args| {
         let key = key(lua, args)?;
         let cache = cache(host)?;
         let copied = Data::from_lua_within(&args.next(), cache.most());
         // What is too large was copied up to the limit.
-        pay.bytes(copied.as_ref().map_or_else(|_| cache.most(), Data::bytes))?;
+        charge.bytes(copied.as_ref().map_or_else(|_| cache.most(), Data::bytes))?;
         let value = match copied {
             Err(DataError::TooLarge(limit)) => Err(CacheError::TooLarge { limit }),
-            value => Ok(value.map_err(|error| Wrong::new(format!("value: {error}")))?),
+            value => Ok(value.map_err(|error| CallError::new(format!("value: {error}")))?),
         };
         let ttl = args.ttl()?;
         match value.and_then(|value| cache.set(&key, value, ttl)) {
@@ -58,7 +58,9 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         // Before anything is made that could not be kept.
         args.ttl()?;
         if host.tickets.borrow().iter().any(|ticket| ticket.is_for(&key)) {
-            return Err(Wrong::new("this is called by its own function for the same key, and would wait for itself"));
+            return Err(CallError::new(
+                "this is called by its own function for the same key, and would wait for itself",
+            ));
         }
         let cache = Arc::clone(cache(host)?);
         match cache.ask(&key) {
@@ -100,7 +102,7 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
             Err(DataError::TooLarge(_)) => drop(ticket),
             Err(error) => {
                 ticket.failed(&error.to_string());
-                return Err(Wrong::new(error.to_string()));
+                return Err(CallError::new(error.to_string()));
             }
         }
         now(lua, ())
@@ -137,11 +139,11 @@ fn ticket(host: &Host, key: &[u8]) -> Option<crate::script::cache::Ticket> {
     Some(tickets.swap_remove(place))
 }
 
-fn cache(host: &Host) -> Result<&Arc<Cache>, Wrong> {
+fn cache(host: &Host) -> Result<&Arc<Cache>, CallError> {
     Ok(&host.tools()?.cache)
 }
 
-fn key(lua: &Lua, args: &mut Args) -> Result<Vec<u8>, Wrong> {
+fn key(lua: &Lua, args: &mut Args) -> Result<Vec<u8>, CallError> {
     let key = args.text(lua, "key")?.as_bytes().to_vec();
     if key.len() > KEY_BYTES {
         return Err(args.wrong("key", &format!("has {} bytes: expected at most {KEY_BYTES}", key.len())));

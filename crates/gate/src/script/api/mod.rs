@@ -23,7 +23,7 @@ use oroshi_script::{Data, Engine, Error};
 
 use super::cache::{Asked, Ticket};
 use super::{Names, Tools};
-use args::{Args, Wrong};
+use args::{Args, CallError};
 
 pub(crate) use http::client as http_client;
 pub(crate) use reply::Reply;
@@ -105,9 +105,9 @@ impl Host {
     }
 
     /// What the functions work with. At a check there is nothing.
-    fn tools(&self) -> Result<&Tools, Wrong> {
+    fn tools(&self) -> Result<&Tools, CallError> {
         self.tools.as_ref().ok_or_else(|| {
-            Wrong::new("this is a check, in which nothing can be asked: expected it in init() or in a hook")
+            CallError::new("this is a check, in which nothing can be asked: expected it in init() or in a hook")
         })
     }
 }
@@ -159,7 +159,7 @@ impl Library<'_> {
     fn add(
         &self,
         called: &'static str,
-        work: impl Fn(&Lua, &Host, &mut Args) -> Result<Done, Wrong> + 'static,
+        work: impl Fn(&Lua, &Host, &mut Args) -> Result<Done, CallError> + 'static,
     ) -> mlua::Result<()> {
         self.add_as(called, called, work)
     }
@@ -169,7 +169,7 @@ impl Library<'_> {
         &self,
         name: &'static str,
         called: &'static str,
-        work: impl Fn(&Lua, &Host, &mut Args) -> Result<Done, Wrong> + 'static,
+        work: impl Fn(&Lua, &Host, &mut Args) -> Result<Done, CallError> + 'static,
     ) -> mlua::Result<()> {
         let host = Rc::clone(self.host);
         let function = self.lua.create_function(move |lua, values: MultiValue| {
@@ -183,8 +183,8 @@ impl Library<'_> {
                     host.pending.replace(Some(pending));
                     Ok(MultiValue::new())
                 }
-                Err(Wrong::Argument(what)) => (false, format!("{called}: {what}")).into_lua_multi(lua),
-                Err(Wrong::Lua(error)) => Err(error),
+                Err(CallError::Argument(what)) => (false, format!("{called}: {what}")).into_lua_multi(lua),
+                Err(CallError::Lua(error)) => Err(error),
             }
         })?;
         self.own.raw_set(name.replace(['.', ':'], "_"), function)
@@ -192,11 +192,11 @@ impl Library<'_> {
 }
 
 /// Counts work against a call's instructions, once it is known how much it was.
-struct Pay(mlua::Function);
+struct Charge(mlua::Function);
 
-impl Pay {
+impl Charge {
     fn new(library: &Library<'_>) -> mlua::Result<Self> {
-        library.own.raw_get("pay").map(Pay)
+        library.own.raw_get("pay").map(Charge)
     }
 
     /// So many bytes were written or copied.
@@ -206,12 +206,12 @@ impl Pay {
 }
 
 /// Results that are there.
-fn now(lua: &Lua, values: impl IntoLuaMulti) -> Result<Done, Wrong> {
+fn now(lua: &Lua, values: impl IntoLuaMulti) -> Result<Done, CallError> {
     Ok(Done::Now(values.into_lua_multi(lua)?))
 }
 
 /// Results that come.
-fn later(work: impl Future<Output = Got> + 'static) -> Result<Done, Wrong> {
+fn later(work: impl Future<Output = Got> + 'static) -> Result<Done, CallError> {
     Ok(Done::Later(Box::pin(work)))
 }
 
@@ -235,7 +235,7 @@ fn time(library: &Library<'_>) -> mlua::Result<()> {
     library.add("gate.monotonic", move |lua, _, _| now_number(lua, start.elapsed()))
 }
 
-fn now_number(lua: &Lua, time: Duration) -> Result<Done, Wrong> {
+fn now_number(lua: &Lua, time: Duration) -> Result<Done, CallError> {
     now(lua, time.as_secs_f64())
 }
 

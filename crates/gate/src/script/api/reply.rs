@@ -3,7 +3,7 @@
 use mlua::{Lua, LuaString, Table, UserData, Value};
 use oroshi_http1::encode;
 
-use super::args::{Args, Wrong, kind};
+use super::args::{Args, CallError, kind};
 use super::{Done, Library, http, now};
 
 /// An answer that a hook has given, instead of the server's. Its fields can be sent; none of them frames the message.
@@ -73,7 +73,7 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
                         .as_string()
                         .is_some_and(|name| ["status", "headers", "body"].iter().any(|known| *name == **known));
                     if !known {
-                        return Err(Wrong::new("expected status, headers and body in the table, and nothing else"));
+                        return Err(CallError::new("expected status, headers and body in the table, and nothing else"));
                     }
                 }
                 (status, headers, body)
@@ -111,7 +111,7 @@ fn finished(
     status: u16,
     headers: &[(String, Vec<u8>)],
     body: Option<LuaString>,
-) -> Result<Done, Wrong> {
+) -> Result<Done, CallError> {
     let parts = lua.create_table_with_capacity(headers.len() * 2, 2)?;
     parts.raw_set("status", status)?;
     parts.raw_set("body", body)?;
@@ -135,7 +135,7 @@ fn finished(
     now(lua, answer)
 }
 
-fn status_of(args: &Args, status: &Value) -> Result<u16, Wrong> {
+fn status_of(args: &Args, status: &Value) -> Result<u16, CallError> {
     let number = status
         .as_integer()
         .or_else(|| status.as_number().filter(|number| number.fract() == 0.0).map(|number| number as i64));
@@ -145,7 +145,7 @@ fn status_of(args: &Args, status: &Value) -> Result<u16, Wrong> {
         .ok_or_else(|| args.wrong("status", &format!("is {}: expected 200 to 599", shown())))
 }
 
-fn body_of(lua: &Lua, args: &Args, body: Value) -> Result<Option<LuaString>, Wrong> {
+fn body_of(lua: &Lua, args: &Args, body: Value) -> Result<Option<LuaString>, CallError> {
     match body {
         Value::Nil => Ok(None),
         Value::String(text) => Ok(Some(text)),

@@ -3,7 +3,7 @@
 use mlua::{IntoLua, IntoLuaMulti, Lua, MultiValue, Table, UserData, Value};
 use oroshi_lookup::{Answer, MemcachedStore, Rows, SqlStore, StoreError, Targets, key};
 
-use super::args::{Args, Wrong, kind};
+use super::args::{Args, CallError, kind};
 use super::{Done, Got, Library, later, now};
 
 /// What the parameters of a query may take, bytes.
@@ -29,7 +29,7 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     library.add("gate.memcached", |lua, host, args| {
         let name = args.text(lua, "name")?;
         let name = name.to_string_lossy();
-        let unknown = || Wrong::new(format!("there is no memcached store `{name}` in the configuration"));
+        let unknown = || CallError::new(format!("there is no memcached store `{name}` in the configuration"));
         let Ok(tools) = host.tools() else {
             return if host.expects(&name, |names| &names.memcached) { now(lua, true) } else { Err(unknown()) };
         };
@@ -57,7 +57,7 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     library.add("gate.sql", |lua, host, args| {
         let name = args.text(lua, "name")?;
         let name = name.to_string_lossy();
-        let unknown = || Wrong::new(format!("there is no SQL store `{name}` in the configuration"));
+        let unknown = || CallError::new(format!("there is no SQL store `{name}` in the configuration"));
         let Ok(tools) = host.tools() else {
             return if host.expects(&name, |names| &names.sql) { now(lua, true) } else { Err(unknown()) };
         };
@@ -74,7 +74,7 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         let given = args.text(lua, "key")?;
         let declared = host.tools()?.lookups.get(&*name);
         let declared =
-            declared.ok_or_else(|| Wrong::new(format!("there is no lookup `{name}` in the configuration")))?;
+            declared.ok_or_else(|| CallError::new(format!("there is no lookup `{name}` in the configuration")))?;
         let bytes = given.as_bytes();
         let key = if declared.by_host { key::host(&bytes) } else { key::text(&bytes).map(Into::into) };
         // What is no key stands nowhere.
@@ -90,7 +90,7 @@ fn failure(error: &StoreError) -> Got {
     Got::Failure(error.to_string(), error.failure.name())
 }
 
-fn query(lua: &Lua, args: &mut Args, shape: Shape) -> Result<Done, Wrong> {
+fn query(lua: &Lua, args: &mut Args, shape: Shape) -> Result<Done, CallError> {
     let store = args.ours::<Sql>()?.0;
     let query = args.text(lua, "query")?.to_str()?.to_owned();
     let values = args.rest();
@@ -102,7 +102,7 @@ fn query(lua: &Lua, args: &mut Args, shape: Shape) -> Result<Done, Wrong> {
         }
         parameter(index + 1, &value)
     });
-    let parameters = parameters.collect::<Result<Vec<_>, _>>().map_err(Wrong::Argument)?;
+    let parameters = parameters.collect::<Result<Vec<_>, _>>().map_err(CallError::Argument)?;
     later(async move {
         store.query(query, parameters).await.map_or_else(|error| failure(&error), |rows| Got::Rows(rows, shape))
     })

@@ -6,7 +6,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use mlua::Value;
 use sha2::Digest as _;
 
-use super::args::Wrong;
+use super::args::CallError;
 use super::{Library, now};
 
 /// The longest line of the log that a script writes, bytes.
@@ -59,8 +59,8 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     library.add("gate.hmac_sha256", |lua, _, args| {
         let key = args.text(lua, "key")?;
         let text = args.text(lua, "text")?;
-        let mut mac =
-            Hmac::<sha2::Sha256>::new_from_slice(&key.as_bytes()).map_err(|_| Wrong::new("the key cannot be used"))?;
+        let mut mac = Hmac::<sha2::Sha256>::new_from_slice(&key.as_bytes())
+            .map_err(|_| CallError::new("the key cannot be used"))?;
         mac.update(&text.as_bytes());
         now(lua, hex(&mac.finalize().into_bytes()))
     })

@@ -9,13 +9,13 @@ use oroshi_lookup::{Lookup, Stores};
 
 use crate::access;
 use crate::plan::Plan;
-use crate::script::hooks::Tallies;
+use crate::script::hooks::ScriptCounters;
 use crate::script::{Cache, Hook, HookCounts};
 use crate::upstream::{OwnSockets, Registry};
 
 /// A plan at work. A reload makes another one, which takes over what has not changed.
 #[derive(Debug)]
-pub(crate) struct Works {
+pub(crate) struct Generation {
     pub(crate) plan: Plan,
     /// One for each of the plan's look-ups, in their order.
     pub(crate) lookups: Vec<Lookup>,
@@ -23,24 +23,24 @@ pub(crate) struct Works {
     /// What scripts keep in common.
     pub(crate) cache: Arc<Cache>,
     pub(crate) log: Option<Arc<access::Log>>,
-    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) counters: Arc<GateCounters>,
     /// Where this process listens: the same for all reloads, which change what is in it.
     pub(crate) own: OwnSockets,
     /// Counted from 1, by reloads.
-    pub(crate) generation: u64,
+    pub(crate) number: u64,
     pub(crate) since: SystemTime,
 }
 
 /// Everybody's counters, over all reloads.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct GateCounters {
     pub(crate) targets: Arc<Registry>,
     routes: Mutex<BTreeMap<String, Vec<Arc<RouteCounters>>>>,
-    scripts: Mutex<BTreeMap<String, Vec<Arc<Tallies>>>>,
+    scripts: Mutex<BTreeMap<String, Vec<Arc<ScriptCounters>>>>,
     servers: Mutex<Vec<Arc<oroshi_server::Counters>>>,
 }
 
-impl Ledger {
+impl GateCounters {
     /// One core's counters of a route: the same ones for as long as a route of this name is there.
     pub(crate) fn route(&self, name: &str, core: usize) -> Arc<RouteCounters> {
         let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,7 +63,7 @@ impl Ledger {
     }
 
     /// One core's counters of a script: the same ones for as long as a script of this name is there.
-    pub(crate) fn script(&self, name: &str, core: usize) -> Arc<Tallies> {
+    pub(crate) fn script(&self, name: &str, core: usize) -> Arc<ScriptCounters> {
         let mut scripts = self.scripts.lock().unwrap_or_else(PoisonError::into_inner);
         let cores = scripts.entry(name.to_owned()).or_default();
         while cores.len() <= core {
@@ -75,7 +75,7 @@ impl Ledger {
     /// All scripts' figures, each over all cores, by name.
     pub(crate) fn scripts(&self) -> BTreeMap<String, ScriptCounts> {
         let scripts = self.scripts.lock().unwrap_or_else(PoisonError::into_inner);
-        let sum = |cores: &Vec<Arc<Tallies>>| ScriptCounts {
+        let sum = |cores: &Vec<Arc<ScriptCounters>>| ScriptCounts {
             hooks: Hook::ALL.map(|hook| cores.iter().map(|core| core.hooks.counts(hook)).sum()),
             logs_dropped: cores.iter().map(|core| core.logs_dropped.load(Ordering::Relaxed)).sum(),
         };
