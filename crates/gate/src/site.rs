@@ -1,4 +1,4 @@
-//! One core's part of a plan at work: what happens to a request, from its route to the line in the log. `scripted`: where scripts come in.
+//! A plan on one core: handles a request from its route to its log line. `scripted`: requests on routes with scripts.
 
 mod scripted;
 
@@ -22,83 +22,83 @@ use crate::route::{Asked, Readings, Repeated, readings};
 use crate::script::hooks::ScriptInstance;
 use crate::upstream::{Balancer, Policy, Pool, PoolSettings, Pools, Target, hash};
 
-/// What is said of a path that takes two routes.
+/// The message for a path that takes two routes.
 const TWO_WAYS: &str =
     "the path can be read in two ways (`..`, `//`, `;`, `\\`, escapes), which lead to different places";
 
-/// What is said of a request with several fields of one name, by which it takes two routes.
+/// The message for a request that takes two routes because it repeats a field.
 const TWO_FIELDS: &str =
     "a field that decides where this request goes is there more than once, with values that lead to different places";
 
-/// What is said of a path that leads above the prefix that its route puts in front of it.
+/// The message for a path that leads above the prefix that its route adds.
 const LEADS_OUT: &str = "`..` in the path leads out of where this route goes";
 
-/// So many targets that were looked up have their pool at hand; beyond that all are forgotten, and found again.
+/// The most pools that a finder caches by looked-up target. A full cache is cleared.
 const MOST_CACHED: usize = 16_384;
 
-/// One core's part of a plan at work.
+/// One core's part of a plan in force.
 pub(crate) struct Site {
     pub(crate) generation: Arc<Generation>,
     pools: Pools,
-    /// One for each of the plan's upstreams.
+    /// One per upstream of the plan.
     upstreams: Vec<Balancer>,
-    /// One for each of the plan's look-ups.
+    /// One per look-up of the plan.
     lookups: Vec<Finder>,
-    /// One for each of the plan's scripts: itself, and the way to the targets that it names.
+    /// One per script of the plan: the script, and the pools of targets that it names.
     scripts: Vec<(Rc<ScriptInstance>, Finder)>,
-    /// One for each of the plan's routes, and one for requests that take none.
+    /// One per route of the plan, and one for requests without a route.
     counters: Vec<Arc<RouteCounters>>,
     hosts: Option<Rc<Hosts>>,
-    /// What is answered beyond the limit for a host.
+    /// The response above the limit per host.
     too_many: Answer,
     sink: Option<Rc<Sink>>,
-    /// Requests that went in circles, as far as operators were told.
+    /// Limits how often the log warns of loops.
     loops: Cell<Seldom>,
 }
 
-/// From what a look-up or a script says to pools.
+/// Finds the pools of targets that a look-up or a script names.
 struct Finder {
     settings: Rc<PoolSettings>,
     policy: Policy,
-    /// Pools by target, so that a request neither makes a text of one nor allocates.
+    /// Pools by target, so that a request neither formats a target nor allocates.
     one: RefCell<HashMap<oroshi_lookup::Target, Weak<Pool>>>,
     many: RefCell<HashMap<Targets, Rc<Balancer>>>,
 }
 
-/// Where a request goes that was looked up.
+/// The destination of a request: one target or several.
 enum Destination {
     One(Rc<Pool>),
     Many(Rc<Balancer>),
 }
 
-/// The parts of a request that decide about its way.
+/// The parts of a request that decide its route and destination.
 #[derive(Clone, Copy)]
 struct Parts<'a> {
-    /// In canonical form; empty: it names none.
+    /// In canonical form; empty if the request names none.
     host: &'a str,
     read: &'a Readings<'a>,
-    /// As it came.
+    /// As received.
     path: &'a str,
-    /// With its `?`, or nothing.
+    /// With its `?`; empty if there is none.
     query: &'a str,
 }
 
-/// What is to be done with a request.
+/// A request with its route and action.
 struct RoutedRequest<'a> {
     route: &'a Route,
-    /// The route's own, or another one.
+    /// The route's action, or the script's.
     action: &'a Action,
     parts: Parts<'a>,
     extras: &'a Extras<'a>,
 }
 
-/// What a script adds to a request's way.
+/// A script's changes to a request.
 #[derive(Clone, Copy)]
 struct Extras<'a> {
     edits: &'a Edits,
     target: Option<&'a str>,
     inspect: Option<&'a dyn Inspect>,
-    /// What is looked up, where a script says so.
+    /// The key of the look-up, if a script gives it.
     key: Option<&'a str>,
 }
 
@@ -108,7 +108,7 @@ impl Extras<'_> {
 }
 
 impl Site {
-    /// `instances`: one for each of the plan's scripts.
+    /// Makes a site from `instances`, one per script of the plan.
     pub(crate) fn new(
         generation: Arc<Generation>,
         core: usize,
@@ -123,7 +123,7 @@ impl Site {
             let members = upstream.targets.iter().map(|(target, weight)| (pools.pool(target, &settings), *weight));
             Balancer::new(members, upstream.policy)
         });
-        // Whoever writes rows and scripts need not know where the gateway listens, and must not send requests there.
+        // Authors of rows and scripts need not know where the gateway listens, and must not send requests there.
         let own = Some(generation.own.clone());
         let finder = |pool: &PoolSettings, policy: Policy| Finder {
             settings: Rc::new(PoolSettings { version: generation.number, own: own.clone(), ..pool.clone() }),
@@ -134,7 +134,7 @@ impl Site {
         let lookups = plan.lookups.iter().map(|lookup| finder(&lookup.pool, lookup.policy));
         let scripts = plan.scripts.iter().map(|script| finder(&script.pool, script.policy));
         let names = plan.routes.iter().map(|route| &*route.name).chain(["-"]);
-        // The share of each thread, and at least one.
+        // Each thread gets an equal share of the limit, at least 1.
         let limit = plan.limits.per_host.map(|limit| (limit / plan.threads).max(1));
         hosts.limit.set(limit.unwrap_or(usize::MAX));
         Site {
@@ -154,14 +154,14 @@ impl Site {
         }
     }
 
-    /// Hands over what the log has gathered.
+    /// Hands the collected log lines to the log's writer.
     pub(crate) fn flush(&self) {
         if let Some(sink) = &self.sink {
             sink.flush();
         }
     }
 
-    /// Answers a request from outside.
+    /// Handles a client's request.
     pub(crate) async fn answer(&self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
         let plan = &self.generation.plan;
         let mut record = Record::new(exchange, self.sink.as_deref(), &self.counters[plan.routes.len()]);
@@ -170,20 +170,20 @@ impl Site {
             && let Some(status) = error.status()
             && !exchange.reply.is_begun()
         {
-            // The server gives this answer: a body that is too long, or too slow.
+            // The server sends this response: the body is too long or too slow.
             record.own = Some((status, 0));
         }
         result
     }
 
-    /// Tells the log of what the server has answered, as it never became a request.
+    /// Logs a response of the server to bytes that never became a request.
     pub(crate) fn tell_refused(&self, refused: &Refused<'_>) {
         if let Some(sink) = &self.sink {
             record::tell_refused(sink, refused);
         }
     }
 
-    /// Answers a request that has come through too many gateways of this kind, most likely in a circle.
+    /// Responds 508 to a request that passed through too many gateways, most likely in a loop.
     #[cold]
     async fn end_loop(
         &self,
@@ -209,7 +209,7 @@ impl Site {
     async fn take_route<'s>(&'s self, exchange: &mut Exchange<'_>, record: &mut Record<'s, '_>) -> Result<(), Error> {
         let plan = &self.generation.plan;
         if matches!(exchange.head.method, "CONNECT" | "TRACE") {
-            // No proxy for clients to choose; and what TRACE would show is nobody's business.
+            // The gateway is no proxy that clients may choose, and TRACE would expose headers that the gateway adds.
             record.why = "method";
             return Box::pin(not_allowed(exchange, record)).await;
         }
@@ -224,7 +224,7 @@ impl Site {
         let read = readings(path);
         let (host, read) = match (&host, &read) {
             (Ok(host), Ok(read)) => (&**host, read),
-            // An empty Host is what HTTP/1.1 says where there is none (RFC 9112, section 3.2).
+            // HTTP/1.1 clients send an empty Host if the URI has no authority (RFC 9112, section 3.2).
             (Err(_), Ok(read)) if exchange.head.host.is_none_or(<[u8]>::is_empty) => ("", read),
             (Err(error), _) => {
                 let why = format!("the Host cannot be understood: {error}");
@@ -238,7 +238,7 @@ impl Site {
         if read.others().any(|path| plan.table.find(&Asked { path, ..asked }) != found) {
             return Box::pin(refuse(exchange, TWO_WAYS, record)).await;
         }
-        // The server behind may go by another one of them.
+        // The upstream may use another of these fields.
         if plan.table.is_repeated(headers) && plan.table.find(&Asked { repeated: Repeated::All, ..asked }) != found {
             return Box::pin(refuse(exchange, TWO_FIELDS, record)).await;
         }
@@ -312,7 +312,7 @@ impl Site {
         }
     }
 
-    /// Where a request goes, or what it is answered in place of that, and why by name.
+    /// Looks the request's destination up. On failure, returns the response and the reason's name for the log.
     async fn look_up(
         &self,
         place: usize,
@@ -322,13 +322,13 @@ impl Site {
         let plan = &self.generation.plan.lookups[place];
         let key = match &plan.key {
             KeyFrom::Host => Some(routed.parts.host),
-            // Of two nobody knows which one the server behind goes by.
+            // With two fields, the gateway cannot know which one the upstream uses.
             KeyFrom::Header(name) => {
                 let mut values = exchange.head.headers.get_all(name);
                 let one = values.next().filter(|_| values.next().is_none());
                 one.and_then(|value| str::from_utf8(value).ok())
             }
-            // Where the readings have different segments, none is a key.
+            // If the readings of the path differ in this segment, there is no key.
             KeyFrom::Segment(number) => {
                 let path = routed.parts.read;
                 let key = path.plain.split('/').nth(*number);
@@ -339,7 +339,7 @@ impl Site {
         let Some(key) = key.filter(|key| is_key(key)) else { return Err((&plan.unknown, "no-key")) };
         let answer = match self.generation.lookups[place].get(key) {
             Get::Now(answer) => answer,
-            // Boxed, so that a connection's task has no room for what seldom happens.
+            // Boxed, so that connections' tasks reserve no space for this rare case.
             Get::Later(later) => Box::pin(later).await,
         };
         match &answer.outcome {
@@ -371,7 +371,7 @@ impl Destination {
 }
 
 impl Finder {
-    /// `None`: a target that no socket can have, which a look-up does not let pass.
+    /// Returns the destination for `targets`, or `None` if one has an invalid unix socket path; look-ups reject these.
     fn destination(&self, pools: &Pools, targets: &Targets) -> Option<Destination> {
         match targets {
             Targets::One(target) => {
@@ -404,19 +404,19 @@ impl Finder {
     }
 }
 
-/// How many requests are under way for each host, on one core.
+/// Counts the requests in progress for each host, on one core.
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
     limit: Cell<usize>,
-    /// Hosts stay with a count of zero until there are many of them, so that a request seldom allocates.
+    /// Hosts with a count of zero stay until the map is large, so that requests seldom allocate.
     under_way: RefCell<HashMap<Box<str>, Rc<Cell<usize>>>>,
 }
 
-/// From so many hosts on those without a request are forgotten.
+/// Above this size the map drops hosts without requests.
 const KNOWN_HOSTS: usize = 8192;
 
 impl Hosts {
-    /// A guard for a request, unless there are as many as there may be.
+    /// Counts a request, or returns `None` if its host is at the limit.
     fn enter(&self, host: &str) -> Option<InFlight> {
         let mut under_way = self.under_way.borrow_mut();
         let count = match under_way.get(host) {
@@ -436,7 +436,7 @@ impl Hosts {
     }
 }
 
-/// A request under way.
+/// A counted request. Dropping this ends the count.
 struct InFlight(Rc<Cell<usize>>);
 
 impl Drop for InFlight {
@@ -451,7 +451,7 @@ async fn refuse(exchange: &mut Exchange<'_>, why: &str, record: &mut Record<'_, 
     send_answer(exchange, &Answer::text(400, why), record).await
 }
 
-/// Gives an answer that is the gateway's own.
+/// Sends a response of the gateway itself.
 async fn send_answer(exchange: &mut Exchange<'_>, answer: &Answer, record: &mut Record<'_, '_>) -> Result<(), Error> {
     let after = answer.retry_after.map(|seconds| seconds.to_string());
     let mut fields = Vec::with_capacity(2);
@@ -483,13 +483,13 @@ async fn redirect(
     exchange.reply.send(status, [("Location", place.as_bytes())], b"").await
 }
 
-/// The path and the query (with its `?`) of a target; of one that is no path, nothing but itself.
+/// Splits a request target into its path and its query (with its `?`).
 fn parts(target: &str) -> (&str, &str) {
-    // Absolute form: from the first slash behind the authority on (RFC 9112, section 3.2.2).
+    // Absolute form: the path begins at the first slash after the authority (RFC 9112, section 3.2.2).
     let absolute = if target.starts_with('/') { None } else { target.split_once("://") };
     let target = absolute.map_or(target, |(_, rest)| rest.find(['/', '?']).map_or("/", |at| &rest[at..]));
     match memchr::memchr(b'?', target.as_bytes()) {
-        // `OPTIONS *` is about the server as a whole.
+        // `OPTIONS *` addresses the server as a whole.
         None if target == "*" => ("/", ""),
         Some(0) => ("/", target),
         Some(at) => target.split_at(at),
@@ -497,7 +497,7 @@ fn parts(target: &str) -> (&str, &str) {
     }
 }
 
-/// Whether a text can be looked up: stores get it as it is.
+/// Returns whether a text can be looked up: stores receive it unchanged.
 pub(crate) fn is_key(text: &str) -> bool {
     (1..=1024).contains(&text.len()) && !text.chars().any(char::is_control)
 }
@@ -520,7 +520,7 @@ fn client(exchange: &Exchange<'_>) -> Option<SocketAddr> {
     exchange.remote()
 }
 
-/// A target as pools know it.
+/// Converts a looked-up target for the pools.
 fn pool_target(target: &oroshi_lookup::Target) -> Option<Target> {
     use oroshi_lookup::Target as Looked;
     Some(match target {

@@ -1,4 +1,4 @@
-//! The life of one of a gateway's cores.
+//! One core's loop: prepares plans, switches between them and serves listeners.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -21,20 +21,20 @@ use crate::script::{Declared, Hook, Script, ScriptError, Tools, http_client};
 use crate::site::{Hosts, Site};
 use crate::upstream::{Pools, Settings as PoolsSettings};
 
-/// How often the log is handed over.
+/// How often a core flushes its log lines.
 const FLUSH: Duration = Duration::from_millis(500);
 
-/// What a core is told.
+/// A message to a core.
 pub(super) enum Job {
-    /// This plan is to be made ready, with these sockets, which are new. Whether it is, is to be said.
+    /// Prepare this plan with these new sockets, and report the result to `ready`.
     Prepare {
         generation: Arc<Generation>,
         open: Vec<CoreListener<BoundListener>>,
         ready: mpsc::Sender<Result<(), RunError>>,
     },
-    /// What was made ready is in force; these addresses are no longer listened on.
+    /// Put the prepared plan in force, and stop listening on these addresses.
     Switch { close: Vec<Door> },
-    /// What was made ready will not be. This is dropped when it is gone, its sockets among it.
+    /// Drop the prepared plan and its sockets, then drop this sender.
     Abandon(mpsc::Sender<()>),
 }
 
@@ -48,34 +48,34 @@ impl std::fmt::Debug for Job {
     }
 }
 
-/// A core's listener at a door.
+/// A listening socket of one core.
 pub(super) struct CoreListener<L> {
     pub(super) door: Door,
     pub(super) listener: L,
-    /// What bounds the door's connections on all cores together, if it is one for operators.
+    /// Limits the listener's connections over all cores, if it serves operators.
     pub(super) room: Option<Arc<Room>>,
 }
 
-/// A plan that is ready.
+/// A prepared plan.
 struct Ready {
     generation: Arc<Generation>,
     instances: Vec<Rc<ScriptInstance>>,
     listeners: Vec<CoreListener<Listener>>,
 }
 
-/// What stays on a core, whatever plan is in force.
+/// The parts of a core that survive reloads.
 struct Core {
     index: usize,
     pools: Pools,
     hosts: Rc<Hosts>,
     logs: Rc<Logs>,
-    /// Of scripts; its connections serve them all.
+    /// The HTTP client of all scripts on this core.
     http: oroshi_client::local::Client,
-    /// One for as long as the log is the same, so that a request which began before a reload is told no later than others.
+    /// Replaced only with the log, so that requests from before a reload reach the log without delay.
     sink: Option<(Arc<Log>, Rc<Sink>)>,
 }
 
-/// The plan in force on a core.
+/// The site in force on a core.
 type CurrentSite = Rc<RefCell<Rc<Site>>>;
 
 pub(super) async fn work(
@@ -105,7 +105,7 @@ pub(super) async fn work(
         match job {
             None => break,
             Some(Job::Prepare { generation, open, ready: told }) => {
-                // The one before goes on serving meanwhile.
+                // The current plan serves meanwhile.
                 let made = tokio::select! {
                     made = core.prepare(generation, open) => made,
                     () = shutdown.reached(1) => break,
@@ -151,7 +151,8 @@ pub(super) async fn work(
             () = &mut at_once => is_cut = true,
         }
     }
-    // Whatever is still there is told now, and to no script; connections end in the turn after their servers'.
+    // Aborts the remaining requests, which go to the log but to no script; connections end one turn after their
+    // servers.
     serving.shutdown().await;
     tokio::task::yield_now().await;
     if !is_cut {
@@ -166,7 +167,7 @@ pub(super) async fn work(
 }
 
 impl Core {
-    /// Makes this core's part of a plan.
+    /// Prepares this core's part of a plan.
     async fn prepare(
         &self,
         generation: Arc<Generation>,
@@ -206,7 +207,7 @@ impl Core {
         Ok(Ready { generation, instances, listeners })
     }
 
-    /// Puts it in force.
+    /// Makes the site of a prepared plan.
     fn site(&mut self, generation: &Arc<Generation>, instances: Vec<Rc<ScriptInstance>>) -> Rc<Site> {
         let same = matches!((&self.sink, &generation.log), (Some((known, _)), Some(log)) if Arc::ptr_eq(known, log));
         if !same {
@@ -225,7 +226,7 @@ async fn flush(current: CurrentSite) {
     }
 }
 
-/// Serves an address until it is closed, or all is.
+/// Serves a listener until it is closed or the gateway shuts down.
 async fn serve(current: CurrentSite, open: CoreListener<Listener>, shutdown: Shutdown, ended: Shutdown) {
     let CoreListener { door, listener, room } = open;
     let generation = Arc::clone(&current.borrow().generation);
@@ -243,7 +244,7 @@ async fn serve(current: CurrentSite, open: CoreListener<Listener>, shutdown: Shu
         let (current, until) = (Rc::clone(&current), until());
         async move {
             until.await;
-            // As the plan has it that is in force then.
+            // The drain time of the plan in force at that moment.
             let drain = current.borrow().generation.plan.drain;
             tokio::time::sleep(drain).await;
         }
@@ -264,12 +265,12 @@ async fn serve(current: CurrentSite, open: CoreListener<Listener>, shutdown: Shu
     };
     tokio::select! {
         () = serving => {}
-        // What is left is cut off.
+        // The drain time is over: remaining requests are cut off.
         () = drained => {}
     }
 }
 
-/// What answers clients.
+/// The handler of client requests.
 struct Public(CurrentSite);
 
 impl Handler for Public {
@@ -283,7 +284,7 @@ impl Handler for Public {
     }
 }
 
-/// What a server of clients allows.
+/// Returns the server's settings for clients.
 fn settings(generation: &Generation) -> Settings {
     let (plan, limits) = (&generation.plan, &generation.plan.limits);
     let mut settings = Settings {
@@ -294,9 +295,9 @@ fn settings(generation: &Generation) -> Settings {
         body_rate: limits.body_rate,
         body_rate_window: limits.body_rate_window,
         write_timeout: limits.write,
-        // `serve` looks after it, as a reload may change it.
+        // `serve` does this, because a reload may change the drain time.
         drain_timeout: Duration::MAX,
-        // Whoever was told by an earlier answer that the connection stays open may have sent a request already.
+        // A client that was promised keep-alive may have sent a request already.
         last_request_timeout: Duration::from_millis(100).min(plan.drain / 4),
         connections: limits.connections.div_ceil(plan.threads),
         ..Settings::default()

@@ -1,4 +1,4 @@
-//! A request on a route with a script: what the script is asked, and what comes of its answers.
+//! Requests on routes with scripts: calls the hooks and acts on their results.
 
 use oroshi_lookup::Targets;
 use oroshi_server::{Error, Exchange};
@@ -11,18 +11,18 @@ use crate::record::Record;
 use crate::script::hooks::{Direction, Inspector, RequestHooks};
 use crate::script::{ErrorKind, Hook, Reply, Request, ScriptError};
 
-/// A call of a script that failed.
+/// A failed call of a hook.
 struct Failed(Hook, ScriptError);
 
-/// What scripts have decision of a request before it goes anywhere.
+/// What the hooks decided before the request goes anywhere.
 struct Decision {
     direction: Direction,
-    /// What is looked up.
+    /// The key of the look-up.
     key: Option<String>,
 }
 
 impl Site {
-    /// Asks the scripts of a route, and does what they say.
+    /// Calls the scripts of a route and acts on their decision.
     pub(super) async fn run_scripts<'s>(
         &'s self,
         exchange: &mut Exchange<'_>,
@@ -45,7 +45,7 @@ impl Site {
                 return send_failure(exchange, route, &error, record).await;
             }
         };
-        // The request goes on as it is now.
+        // The gateway forwards the request as it is now; later changes would be lost.
         request.fields().seal();
         let (edits, target) = (request.fields().edits(), request.target());
         let inspector = route.script.and(hooks).and_then(|hooks| hooks.inspector());
@@ -93,7 +93,7 @@ impl Site {
         }
     }
 
-    /// Calls the hooks that come before a request goes anywhere. `hooks` is the one that is under way.
+    /// Calls the hooks that run before forwarding. Leaves the hooks of the current script in `hooks`.
     async fn call_hooks(
         &self,
         route: &Route,
@@ -130,7 +130,7 @@ impl Site {
             decision.key = match asked.on_key().await {
                 Ok(key) => key,
                 Err(error) => {
-                    // It is this one's.
+                    // The caller logs the error for this script.
                     *hooks = Some(asked);
                     return Err(failed(error));
                 }
@@ -158,7 +158,7 @@ impl Site {
     }
 }
 
-/// Holds what a script names against what it may name.
+/// Checks the targets that a script names against those that it may name.
 fn parse(targets: &[(String, u32)], script: &Script) -> Result<Targets, String> {
     let one = |(text, weight): &(String, u32)| match Targets::parse(text.as_bytes(), &script.allow) {
         Ok(Targets::One(target)) => Ok((target, *weight)),
@@ -172,14 +172,14 @@ fn parse(targets: &[(String, u32)], script: &Script) -> Result<Targets, String> 
     Ok(Targets::Many(targets.into()))
 }
 
-/// Gives an answer that a script has made.
+/// Sends a response that a script made.
 async fn send_reply(exchange: &mut Exchange<'_>, reply: &Reply, record: &mut Record<'_, '_>) -> Result<(), Error> {
     let fields = reply.headers.iter().map(|(name, value)| (&**name, &**value));
     record.own = Some((reply.status, reply.body.len() as u64));
     exchange.reply.send(reply.status, fields, &reply.body).await
 }
 
-/// Says that a script failed, and no more.
+/// Responds that a script failed. Details follow only if the route explains failures.
 async fn send_failure(
     exchange: &mut Exchange<'_>,
     route: &Route,
@@ -189,7 +189,7 @@ async fn send_failure(
     record.why = "script";
     record.outcome.detail = error.to_string();
     let answer = match error.kind {
-        // The next one may find room.
+        // The next request may find room.
         ErrorKind::Overload => {
             Answer { retry_after: Some(1), ..Answer::text(503, "too many requests wait for a script of this gateway") }
         }
@@ -201,7 +201,7 @@ async fn send_failure(
     send_answer(exchange, &answer, record).await
 }
 
-/// Gives an answer, and says what the log is told.
+/// Sends a response together with the detail for the log.
 async fn send_explained(
     exchange: &mut Exchange<'_>,
     answer: &Answer,
