@@ -1,4 +1,4 @@
-//! What operators ask: how the gateway is, why a host goes where it goes; and having it forget.
+//! The operators' pages: `/status`, `/metrics`, `/explain` and `/purge`.
 
 mod metrics;
 mod status;
@@ -15,10 +15,10 @@ use crate::plan::{Action, KeyFrom};
 use crate::route::{Asked, Repeated, readings};
 use crate::site::{Site, is_key};
 
-/// What is at the admin's doors.
+/// The paths of admin listeners.
 const PATHS: [&str; 4] = ["/status", "/metrics", "/explain", "/purge"];
 
-/// An answer that says what is wrong, with its status.
+/// A response that names an error, with its status.
 struct ErrorReply(u16, String);
 
 impl From<String> for ErrorReply {
@@ -27,7 +27,7 @@ impl From<String> for ErrorReply {
     }
 }
 
-/// Answers a request of an operator.
+/// Responds to a request of an operator.
 pub(crate) async fn answer(site: &Site, exchange: &mut Exchange<'_>) -> Result<(), Error> {
     let (path, query) = query::split(exchange.head.target);
     let method = exchange.head.method;
@@ -41,10 +41,10 @@ pub(crate) async fn answer(site: &Site, exchange: &mut Exchange<'_>) -> Result<(
     } else if method != wanted && !(wanted == "GET" && method == "HEAD") {
         Err(ErrorReply(405, format!("{method} is not allowed here: expected {wanted}")))
     } else if exchange.head.headers.get("origin").is_some() || page::is_foreign(&exchange.head) {
-        // A page that a browser on this machine has open is no operator.
+        // A page in a browser on this machine is no operator.
         Err(ErrorReply(403, "pages of browsers are not served here: expected a request without Origin".to_owned()))
     } else if is_tcp && !page::names_loopback(&exchange.head) {
-        // Nor is one whose name was made to lead here (DNS rebinding); it asks by that name.
+        // Neither is a page whose host name resolves to this machine (DNS rebinding): its requests carry that name.
         Err(ErrorReply(403, "this is for operators: expected localhost or a loopback address in Host".to_owned()))
     } else {
         exchange.vouch();
@@ -72,7 +72,7 @@ pub(crate) async fn answer(site: &Site, exchange: &mut Exchange<'_>) -> Result<(
     exchange.reply.send(status, fields, &body).await
 }
 
-/// The parameters of a query that are among `known`, in their order.
+/// Returns the values of the parameters in `known`, in that order.
 fn parameters<const N: usize>(query: &str, known: [&str; N]) -> Result<[Option<String>; N], ErrorReply> {
     let mut found = [const { None }; N];
     for pair in query::pairs(query) {
@@ -83,7 +83,7 @@ fn parameters<const N: usize>(query: &str, known: [&str; N]) -> Result<[Option<S
     Ok(found)
 }
 
-/// Which way a request would go, and why.
+/// Explains which way a request would go, and why.
 async fn explain(site: &Site, query: &str) -> Result<Value, ErrorReply> {
     let [host, path, method, looked_up] = parameters(query, ["host", "path", "method", "key"])?;
     let (path, method) = (path.unwrap_or_else(|| "/".to_owned()), method.unwrap_or_else(|| "GET".to_owned()));
@@ -92,12 +92,12 @@ async fn explain(site: &Site, query: &str) -> Result<Value, ErrorReply> {
         "" => String::new(),
         host => key::host(host.as_bytes()).map_err(|error| format!("`{host}` is no host: {error}"))?.into_owned(),
     };
-    // Routes go by the path alone.
+    // Routes ignore the query.
     let path = path.split('?').next().unwrap_or_default();
     let read = readings(path).map_err(|error| format!("`{path}`: {error}"))?;
     let plain = read.plain.clone().into_owned();
     let plan = &site.generation.plan;
-    // Conditions on header fields are taken for unmet: a query has none.
+    // Conditions on header fields count as unmet, because the query has no header fields.
     let asked =
         Asked { host: &canonical, path: &plain, method: &method, headers: Default::default(), repeated: Repeated::Any };
     let found = plan.table.find(&asked);
@@ -149,7 +149,7 @@ async fn explain(site: &Site, query: &str) -> Result<Value, ErrorReply> {
             }
             told["lookup"] = json!(found.settings.name);
             told["key"] = json!(key);
-            // First as a request would find it, then what each tier has.
+            // Reads the tiers before the look-up fills the memory.
             let explanation = lookup.explain(&key).await;
             let answer = lookup.get(&key).answer().await;
             told["outcome"] = json!(answer.outcome.name());
@@ -177,7 +177,7 @@ async fn explain(site: &Site, query: &str) -> Result<Value, ErrorReply> {
     Ok(told)
 }
 
-/// What each tier has for a key.
+/// Describes the value of a key in each tier.
 fn tiers(explanation: &Explanation) -> Value {
     let held = |held: &Held| match held {
         Held::Targets(targets) => json!({ "has": targets.to_string() }),
@@ -211,7 +211,7 @@ fn tiers(explanation: &Explanation) -> Value {
     told
 }
 
-/// Forgets what is known of a key, of all that begin so, or of all.
+/// Removes a key, all keys with a prefix, or all keys from memory.
 async fn purge(site: &Site, query: &str) -> Result<Value, ErrorReply> {
     let [name, key, prefix, all, everywhere] = parameters(query, ["lookup", "key", "prefix", "all", "everywhere"])?;
     for (name, value) in [("all", &all), ("everywhere", &everywhere)] {
@@ -241,7 +241,7 @@ async fn purge(site: &Site, query: &str) -> Result<Value, ErrorReply> {
                 if !chosen.iter().any(|chosen| std::ptr::eq(*chosen, lookup)) {
                     continue;
                 }
-                // As requests would spell it.
+                // In the spelling that requests use.
                 let key = match plan.key {
                     KeyFrom::Host => key::host(key.as_bytes()).map_or_else(|_| key.clone(), Cow::into_owned),
                     _ => key.clone(),

@@ -1,5 +1,5 @@
-//! A gateway as somebody described it: typed, not yet checked for sense. [`Draft::plan`] finds all that is wrong with it; `parts` what is in one
-//! of its parts; `odd` what is no mistake, and most likely not meant so.
+//! A gateway's unvalidated configuration. [`Draft::plan`] finds all mistakes; `parts` checks the parts, and `odd` finds
+//! valid but probably unintended settings.
 
 mod odd;
 mod parts;
@@ -22,36 +22,36 @@ use crate::upstream::{Policy, PoolSettings};
 use odd::{is_one_socket, same_routes, unused};
 use parts::{Scripts, decides, odd_hosts, only};
 
-/// A gateway as somebody described it. `Default` is one that listens nowhere and does nothing.
+/// A gateway's unvalidated configuration. `Default` has no listeners and no routes.
 #[derive(Clone, Debug)]
 pub struct Draft {
-    /// How many threads serve; `None`: one for each CPU of `cpus`, or of those available.
+    /// The number of serving threads; `None`: one per CPU of `cpus`, or per available CPU.
     pub threads: Option<usize>,
-    /// The CPUs that the threads are pinned to, if any.
+    /// The CPUs to pin the threads to, if any.
     pub cpus: Option<CpuList>,
-    /// Where it listens, and what for.
+    /// The listeners.
     pub doors: Vec<Door>,
-    /// Whether sockets are handed down as well, so that there need not be a door.
+    /// Whether the process inherits sockets, so that `doors` may be empty.
     pub inherits: bool,
     /// Limits on clients.
     pub limits: Limits,
     /// The stores.
     pub stores: Vec<StoreSettings>,
-    /// Ways from a key to targets.
+    /// The look-ups.
     pub lookups: Vec<LookupDraft>,
     /// Groups of targets.
     pub upstreams: Vec<UpstreamDraft>,
     /// Scripts.
     pub scripts: Vec<ScriptDraft>,
-    /// What scripts keep in common takes so many bytes at most.
+    /// The limit on the bytes of `gate.cache`.
     pub script_cache: usize,
-    /// The routes, in their order.
+    /// The routes, in order.
     pub routes: Vec<RouteDraft>,
-    /// What a request is answered that takes no route.
+    /// The response to requests without a route.
     pub no_route: Answer,
-    /// Requests that are told, if any.
+    /// The access log, if any.
     pub access_log: Option<access::Settings>,
-    /// How long requests may take to finish after the end was asked for.
+    /// How long requests may take to finish at shutdown.
     pub drain: Duration,
 }
 
@@ -76,29 +76,29 @@ impl Default for Draft {
     }
 }
 
-/// A way from a key to targets.
+/// A look-up, unvalidated.
 #[derive(Clone, Debug)]
 pub struct LookupDraft {
-    /// The tiers, with the name.
+    /// The name, the tiers and their settings.
     pub settings: LookupSettings,
-    /// What is looked up.
+    /// Where the key comes from.
     pub key: KeyDraft,
-    /// How one of several targets is chosen.
+    /// The balancing policy for several targets.
     pub policy: Policy,
-    /// What the consistent hash goes by.
+    /// The input of the consistent hash.
     pub hash: HashBy,
-    /// How connections to targets are kept.
+    /// Connection settings.
     pub pool: PoolSettings,
-    /// What is answered when nothing stands under the key, or what is no key at all.
+    /// The response if no store has the key, or the request has no valid key.
     pub unknown: Answer,
-    /// What is answered when the stores cannot say.
+    /// The response if the stores are down.
     pub down: Answer,
-    /// What is answered when what stands there cannot be used.
+    /// The response if the stored value is invalid.
     pub invalid: Answer,
 }
 
 impl LookupDraft {
-    /// A look-up of this name that has no store yet, all else as by default.
+    /// Makes a look-up with this name, no store, and defaults.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         let down = Answer {
@@ -118,12 +118,12 @@ impl LookupDraft {
     }
 }
 
-/// Where a key comes from.
+/// The source of a look-up's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyDraft {
-    /// From the request; not [`KeyFrom::Script`].
+    /// From the request. Not [`KeyFrom::Script`].
     Request(KeyFrom),
-    /// From the `on_key` of the script of this name.
+    /// From `on_key` of the script with this name.
     Script(String),
 }
 
@@ -133,29 +133,29 @@ impl Default for KeyDraft {
     }
 }
 
-/// A script.
+/// A script, unvalidated.
 #[derive(Clone, Debug)]
 pub struct ScriptDraft {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Its file as it was read, and its limits; `None` if there is none.
+    /// The file's contents and the limits; `None` if there is no file.
     pub settings: Option<ScriptSettings>,
-    /// Where targets may be that it names.
+    /// The targets that the script may name.
     pub allow: Allow,
-    /// How one of several targets is chosen.
+    /// The balancing policy for several targets.
     pub policy: Policy,
-    /// What the consistent hash goes by.
+    /// The input of the consistent hash.
     pub hash: HashBy,
-    /// How connections to targets are kept.
+    /// Connection settings.
     pub pool: PoolSettings,
-    /// What is answered when it names nothing, and the route has no other way.
+    /// The response if the script names no target, and the route has no other action.
     pub unknown: Answer,
-    /// What is answered when what it names is no target, or not allowed.
+    /// The response if the script names an invalid target, or one that is not allowed.
     pub invalid: Answer,
 }
 
 impl ScriptDraft {
-    /// A script of this name, all else as by default.
+    /// Makes a script with this name and defaults.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         let LookupDraft { policy, hash, pool, unknown, invalid, .. } = LookupDraft::new("");
@@ -163,56 +163,57 @@ impl ScriptDraft {
     }
 }
 
-/// A group of targets.
+/// A group of targets, unvalidated.
 #[derive(Clone, Debug, Default)]
 pub struct UpstreamDraft {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Its targets, as text, with their weights.
+    /// The targets as text, with their weights.
     pub targets: Vec<(String, u32)>,
-    /// How one is chosen.
+    /// The balancing policy.
     pub policy: Policy,
-    /// What the consistent hash goes by.
+    /// The input of the consistent hash.
     pub hash: HashBy,
-    /// How connections are kept.
+    /// Connection settings.
     pub pool: PoolSettings,
 }
 
-/// A route.
+/// A route, unvalidated.
 #[derive(Clone, Debug, Default)]
 pub struct RouteDraft {
-    /// What it is called; empty: after its place, `route-1`.
+    /// Its name; empty: from its position, `route-1`.
     pub name: String,
-    /// Hosts, as text: `example.org`, `*.example.org`. None: any.
+    /// Hosts as text: `example.org`, `*.example.org`. None: any.
     pub hosts: Vec<String>,
-    /// The beginning of its path; empty: any.
+    /// The path's prefix; empty: any path.
     pub path: String,
     /// Methods. None: any.
     pub methods: Vec<String>,
-    /// Header fields that must be there.
+    /// Required header fields.
     pub headers: Vec<HeaderPattern>,
-    /// The name of a script that is asked first.
+    /// The name of the script to call first.
     pub script: Option<String>,
-    /// Where requests go: exactly one of these, or none where there is a script.
+    /// The name or address of an upstream. A route has exactly one of `to`, `lookup`, `redirect` and `answer`, or none
+    /// if it has a script.
     pub to: Option<String>,
     /// The name of a look-up.
     pub lookup: Option<String>,
-    /// Where the client is sent, and with which status.
+    /// A redirect's status and location.
     pub redirect: Option<(u16, String)>,
-    /// What is answered.
+    /// A constant response.
     pub answer: Option<Answer>,
-    /// What is changed on the way.
+    /// The rules for forwarding.
     pub forward: forward::Settings,
 }
 
-/// What says where a route's requests go.
+/// The keys that set a route's action.
 const WAYS: [&str; 5] = ["to", "lookup", "redirect", "answer", "script"];
 
 impl Draft {
-    /// Checks it, and fills the defaults in.
+    /// Validates the draft and fills in the defaults.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All mistakes.
     pub fn plan(self) -> Result<Plan, Vec<Mistake>> {
         let mut wrong = Findings::default();
         let threads = self.threads.unwrap_or_else(|| match &self.cpus {
@@ -354,7 +355,7 @@ impl Draft {
         }
         same_routes(&matchers, &routes, &mut wrong);
         let named = self.upstreams.len();
-        // Without those that something is wrong with, of which it was told.
+        // Scripts with mistakes are missing; the mistakes are already recorded.
         let scripts: Vec<_> = scripts.planned.into_iter().flatten().collect();
         unused(&routes, &lookups, &upstreams[..named], &scripts, &self.stores, &mut wrong);
         Ok(Plan {
@@ -505,7 +506,7 @@ fn repeated<'a>(what: &str, names: impl Iterator<Item = &'a str>, wrong: &mut Fi
     }
 }
 
-/// Names of routes stand in logs and metrics.
+/// Checks the names of routes, which appear in logs and metrics.
 fn check_names(routes: &[Route], wrong: &mut Findings) {
     let mut seen = HashSet::new();
     for (place, Route { name, .. }) in routes.iter().enumerate() {
@@ -528,17 +529,17 @@ fn expected(names: &[&str]) -> String {
     }
 }
 
-/// Whether only this machine can connect there.
+/// Returns whether an address admits only this machine and, at a unix socket, only permitted users.
 fn is_local(address: &str) -> bool {
     if address.starts_with("unix:") || address.starts_with(['/', '@']) {
-        // An abstract socket has no owner and no mode: whoever is on this machine may connect.
+        // An abstract socket has no owner and no mode: every local user may connect.
         return !address.trim_start_matches("unix:").starts_with('@');
     }
     names_this_machine(address.rsplit_once(':').map_or(address, |(host, _)| host))
 }
 
-/// Numbers for the pools of upstreams and look-ups, whose settings differ. They are made of the names, so that a reload that puts another one before
-/// leaves each its pools and what was counted.
+/// Assigns pool classes to upstreams, look-ups and scripts. Classes derive from names, so that reloads keep pools and
+/// counters when the order changes.
 #[derive(Default)]
 struct Classes(HashSet<u32>);
 
@@ -552,11 +553,11 @@ impl Classes {
     }
 }
 
-/// Gathers what is wrong.
+/// Collects mistakes and warnings.
 #[derive(Default)]
 struct Findings {
     errors: Vec<Mistake>,
-    /// What is odd, and no mistake.
+    /// Valid but probably unintended settings.
     warnings: Vec<Mistake>,
 }
 

@@ -1,4 +1,4 @@
-//! The gateway's numbers for Prometheus.
+//! The gateway's metrics for Prometheus.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -192,7 +192,7 @@ fn scripts(metrics: &mut Metrics, generation: &Generation) {
     script_cache(metrics, generation);
 }
 
-/// What scripts keep in common.
+/// Writes the metrics of `gate.cache`.
 fn script_cache(metrics: &mut Metrics, generation: &Generation) {
     let counts = generation.cache.counts();
     for (name, kind, help, count) in [
@@ -206,7 +206,7 @@ fn script_cache(metrics: &mut Metrics, generation: &Generation) {
     }
 }
 
-/// The functions of scripts that were called.
+/// Returns the hooks that were called, with their script's name.
 fn called(all: &BTreeMap<String, ScriptCounts>) -> impl Iterator<Item = (&str, Hook, &HookCounts)> {
     all.iter().flat_map(|(name, counts)| {
         let hooks = Hook::ALL.into_iter().map(|hook| (&**name, hook, &counts.hooks[hook as usize]));

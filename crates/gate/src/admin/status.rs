@@ -129,24 +129,24 @@ pub(super) async fn status(site: &Site) -> Value {
     })
 }
 
-/// A target's state, over all cores.
+/// Returns a target's state, over all cores.
 pub(super) fn target(site: &Site, target: &str, class: u32, weight: Option<u32>) -> Value {
     let all = site.generation.counters.targets.counts();
     let counts = all.iter().find(|found| &*found.target == target && found.class == class);
     counted(target, group(site, class), weight, &counts.map(|found| found.counts).unwrap_or_default())
 }
 
-/// The upstream or look-up that pools of a class belong to.
+/// Returns the name of the upstream, look-up or script that a pool class belongs to.
 pub(super) fn group(site: &Site, class: u32) -> &str {
     let plan = &site.generation.plan;
     let upstream = plan.upstreams.iter().find(|upstream| upstream.pool.class == class).map(|upstream| &*upstream.name);
     let lookup = || plan.lookups.iter().find(|lookup| lookup.pool.class == class).map(|lookup| &*lookup.settings.name);
     let script = || plan.scripts.iter().find(|script| script.pool.class == class).map(|script| &*script.settings.name);
-    // One of a plan before this one.
+    // The class belongs to an earlier plan.
     upstream.or_else(lookup).or_else(script).unwrap_or("-")
 }
 
-/// A script, as far as the plan knows it.
+/// Describes a script of the plan.
 pub(super) fn script(script: &Script) -> Value {
     let hooks: Vec<&str> = Hook::ALL.into_iter().filter(|&hook| script.hooks.has(hook)).map(Hook::name).collect();
     json!({ "name": script.settings.name, "file": script.settings.file.display().to_string(), "hooks": hooks })

@@ -1,4 +1,4 @@
-//! What of a draft is no mistake, and most likely not meant so; and which addresses are one.
+//! Finds valid but probably unintended settings, and addresses that conflict.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,8 @@ use super::Findings;
 use crate::plan::{Action, KeyFrom, Lookup, Route, Script, Upstream};
 use crate::route::Matcher;
 
-/// Whether two addresses cannot both be listened on. With several threads, and so with sockets that share a port, one address beside all of
-/// them can: the kernel takes the closer one.
+/// Returns whether two addresses cannot both be bound. Several threads share ports with SO_REUSEPORT, so a specific
+/// address can then stand beside the wildcard address: the kernel chooses the more specific one.
 pub(super) fn is_one_socket(one: &Peer, other: &Peer, threads: usize) -> bool {
     match (one, other) {
         (Peer::Tcp(one), Peer::Tcp(other)) => {
@@ -21,7 +21,7 @@ pub(super) fn is_one_socket(one: &Peer, other: &Peer, threads: usize) -> bool {
     }
 }
 
-/// Routes that no request can take, as another one before them fits whatever they fit.
+/// Warns of routes that no request takes, because earlier routes have the same conditions.
 pub(super) fn same_routes(matchers: &[Matcher], routes: &[Route], wrong: &mut Findings) {
     let mut seen: HashMap<_, usize> = HashMap::new();
     for (place, matcher) in matchers.iter().enumerate() {
@@ -48,7 +48,7 @@ pub(super) fn same_routes(matchers: &[Matcher], routes: &[Route], wrong: &mut Fi
     }
 }
 
-/// What is configured and of no use. A script may name whatever there is.
+/// Warns of unused parts. If there are scripts, every upstream, look-up and store counts as used.
 pub(super) fn unused(
     routes: &[Route],
     lookups: &[Lookup],

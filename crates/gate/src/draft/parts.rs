@@ -1,4 +1,4 @@
-//! The parts of a draft, checked one by one.
+//! Validates the parts of a draft one by one.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,10 +38,10 @@ impl UpstreamDraft {
     }
 }
 
-/// An upstream of one target that a route names directly.
+/// Makes an upstream of the single target that a route names.
 pub(super) fn only(text: &str, class: u32, key: &str, named: &[UpstreamDraft], wrong: &mut Findings) -> Upstream {
     let mut targets: Vec<(Target, u32)> = Vec::new();
-    // A name without a port or a dot is more likely that of an upstream which is missing.
+    // A name without a port or a dot is probably that of a missing upstream.
     let is_name = !text.contains(['.', ':', '[']) && text != "localhost";
     match text.parse() {
         Ok(target) if !is_name => targets.push((target, 1)),
@@ -107,7 +107,7 @@ impl LookupDraft {
             check_answer(answer, &format!("{at}.{key}"), wrong);
         }
         check_pool(&self.pool, &at, wrong);
-        // Nobody is told to come back before it can be known that a store is back.
+        // `Retry-After` is at least the time in which the gateway notices that a store is back.
         let longest = stores
             .iter()
             .filter(|store| asks(&self.settings, &store.name))
@@ -135,13 +135,13 @@ impl LookupDraft {
     }
 }
 
-/// Whether one of a look-up's tiers is this store.
+/// Returns whether the look-up uses this store.
 fn asks(lookup: &LookupSettings, store: &str) -> bool {
     lookup.memcached.as_ref().is_some_and(|tier| tier.store == store)
         || lookup.sql.as_ref().is_some_and(|tier| tier.store == store)
 }
 
-/// After how long at most it is noticed that a store is back.
+/// Returns the longest delay until the gateway notices that a store is back.
 fn longest_pause(store: &StoreSettings) -> Duration {
     match &store.kind {
         StoreKind::Memcached(memcached) => memcached.breaker.pause_max,
@@ -150,7 +150,7 @@ fn longest_pause(store: &StoreSettings) -> Duration {
 }
 
 impl ScriptDraft {
-    /// `None` if there is nothing that could run.
+    /// Returns `None` if there is no script to run.
     pub(super) fn plan(self, class: u32, stores: &Names, wrong: &mut Findings) -> Option<Script> {
         let at = format!("script.{}", self.name);
         for (key, answer) in [("unknown", &self.unknown), ("invalid", &self.invalid)] {
@@ -207,14 +207,14 @@ impl ScriptDraft {
     }
 }
 
-/// Below these a script could not even begin.
+/// With less, a script could not even start.
 const LEAST_INSTRUCTIONS: u64 = 1000;
 const LEAST_WALL: Duration = Duration::from_millis(10);
 const LEAST_MEMORY: usize = 1 << 20;
 
-/// Runs a script's top level where nothing can be asked, and tells which hooks it has.
+/// Runs a script's top level without stores, and returns the hooks that it defines.
 fn hooks(settings: &ScriptSettings, stores: &Names) -> Result<HookSet, String> {
-    // On a thread with as much stack as those that serve have.
+    // A thread with as much stack as the serving threads.
     thread::scope(|scope| {
         let builder = thread::Builder::new().name("check".to_owned()).stack_size(oroshi_script::STACK_BYTES);
         let checked = builder.spawn_scoped(scope, || script::Script::check(settings, Some(stores)));
@@ -226,7 +226,7 @@ fn hooks(settings: &ScriptSettings, stores: &Names) -> Result<HookSet, String> {
     })
 }
 
-/// Hosts whose ports nobody looks at.
+/// Warns of hosts with a port, which routes ignore.
 pub(super) fn odd_hosts(hosts: &[String], at: &str, wrong: &mut Findings) {
     for text in hosts {
         let has_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
@@ -241,15 +241,15 @@ pub(super) fn odd_hosts(hosts: &[String], at: &str, wrong: &mut Findings) {
     }
 }
 
-/// Whether a script can say what becomes of a request.
+/// Returns whether a script can decide a request's destination.
 pub(super) fn decides(hooks: HookSet) -> bool {
     hooks.has(Hook::Request) || hooks.has(Hook::Route)
 }
 
-/// All scripts by their places.
+/// The scripts, by index.
 pub(super) struct Scripts {
     pub(super) names: Vec<String>,
-    /// `None`: something is wrong with it, of which it was told.
+    /// `None`: the script has mistakes, which are already recorded.
     pub(super) planned: Vec<Option<Script>>,
 }
 
