@@ -1,4 +1,4 @@
-//! A request's way: choose a target, get a connection, send, pass the answer on; and when all of that may be done again.
+//! The life of a forwarded request: choose a target, get a connection, send, pass the response on; and retries.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -20,39 +20,39 @@ use super::{Call, To, tunnel, upload};
 use crate::failure::{Failure, ForwardError};
 use crate::upstream::{Account, AcquireLimits, Engine, Lease, Pool};
 
-/// What is decided once for a request, however often it is sent.
+/// The request as the gateway sends it, the same for every attempt.
 struct Message {
-    /// The head, and as much of the body as had come with it: all of it if `whole`.
+    /// The head and the buffered body, which is complete if `whole`.
     bytes: Spare,
     head_bytes: usize,
     whole: bool,
     framing: Framing,
     expect: Expect,
-    /// What of the body was waited for is held by the core's account.
+    /// The core's account of the buffered body.
     account: Option<Account>,
-    /// Whether sending it twice does no harm (RFC 9110, section 9.2.2).
+    /// Whether the method is idempotent (RFC 9110, section 9.2.2).
     idempotent: bool,
 }
 
 impl Message {
-    /// Whether its body is waited for before it goes anywhere.
+    /// Returns whether the gateway buffers the body before sending.
     fn is_buffered(&self, rules: &Rules) -> bool {
         rules.settings.buffer > 0 && self.expect != Expect::Upgrade
     }
 
-    /// Whether it may be sent again although a server may have acted upon it.
+    /// Returns whether a retry is safe although a server may have acted on the request.
     fn is_repeatable(&self) -> bool {
         self.idempotent && self.whole
     }
 }
 
-/// What has been tried.
+/// The attempts so far.
 #[derive(Default)]
 struct Attempts {
     places: Vec<u16>,
-    /// The request was sent a second time, which is once too often for a third.
+    /// The request was already retried after sending, so it is not retried again.
     again: bool,
-    /// The next connection must be one that nobody has used.
+    /// The next attempt needs a new connection.
     fresh: bool,
 }
 
@@ -63,7 +63,7 @@ pub(super) async fn carry(exchange: &mut Exchange<'_>, call: &Call<'_>, outcome:
     let waiting = Waiting::new(engine.register(), &call.rules.settings.timeouts, now);
     let mut message = compose(exchange, call, pool, outcome).map_err(Stop::Client)?;
     if !message.whole && message.is_buffered(call.rules) {
-        // Boxed, as most requests come whole.
+        // Boxed, because most requests arrive whole.
         waiting.enter(Phase::Client, 0);
         let waited = Box::pin(waiting.registration.bound(wait_for_body(exchange, call, &engine, &mut message))).await;
         let overdue = || ForwardError::unsent(Failure::TotalTimeout, || "the request's body did not come".to_owned());
@@ -74,7 +74,7 @@ pub(super) async fn carry(exchange: &mut Exchange<'_>, call: &Call<'_>, outcome:
     loop {
         outcome.target = Some(Rc::clone(pool));
         pool.counters.requests.add(1);
-        // Counted when this future is dropped in the middle.
+        // Counts the request if this future is dropped midway.
         let gone = CountIfDropped(pool);
         let stop = match attempt(exchange, call, outcome, &message, pool, tried.fresh, &waiting).await {
             Ok(()) => {
@@ -93,7 +93,7 @@ pub(super) async fn carry(exchange: &mut Exchange<'_>, call: &Call<'_>, outcome:
         };
         let was_used = std::mem::take(&mut outcome.reused);
         pool.counters.count_failure(error.failure);
-        // A kept connection that the server closes is no sign of ill health.
+        // A server that closes a kept connection is not unhealthy.
         if error.failure.is_the_targets() && !(was_used && error.failure == Failure::Closed) {
             pool.note(true, monotonic_ns());
         }
@@ -130,14 +130,14 @@ impl<'c> To<'c> {
     }
 }
 
-/// Whose fault an error of the client's side is.
+/// Returns the failure that an error of the client's side means.
 pub(super) fn blame(error: &Error) -> Failure {
     match error {
-        // A body that ends before its end is a client that is gone.
+        // The client left in the middle of its body.
         Error::Request(oroshi_http1::DecodeError::UnexpectedEof) => Failure::ClientGone,
         Error::Request(_) | Error::Timeout(Wait::Head | Wait::Body) => Failure::ClientBody,
         Error::Timeout(Wait::Write) | Error::Io(_) => Failure::ClientGone,
-        // What the server behind said cannot be said to the client.
+        // The upstream's response cannot be expressed to the client.
         _ => Failure::Malformed,
     }
 }
@@ -146,7 +146,7 @@ fn no_target() -> Stop {
     ForwardError::unsent(Failure::NoTarget, String::new).into()
 }
 
-/// Counts a request whose future was dropped.
+/// Counts a request as client-gone when its future is dropped.
 struct CountIfDropped<'p>(&'p Rc<Pool>);
 
 impl Drop for CountIfDropped<'_> {
@@ -155,7 +155,7 @@ impl Drop for CountIfDropped<'_> {
     }
 }
 
-/// Writes the head out, and what of the body has come with it.
+/// Writes the head and the body that arrived with it.
 fn compose(exchange: &mut Exchange<'_>, call: &Call<'_>, pool: &Pool, outcome: &mut Outcome) -> Result<Message, Error> {
     let head = exchange.head;
     let settings = &call.rules.settings;
@@ -170,7 +170,7 @@ fn compose(exchange: &mut Exchange<'_>, call: &Call<'_>, pool: &Pool, outcome: &
         account: None,
         expect: match head.method {
             "HEAD" => Expect::Head,
-            // Any other protocol would go past every rule: h2c, most of all.
+            // Any other protocol would bypass the rules, h2c above all.
             _ if settings.upgrade && is_websocket(head.upgrade) => Expect::Upgrade,
             _ => Expect::Body,
         },
@@ -186,7 +186,7 @@ fn compose(exchange: &mut Exchange<'_>, call: &Call<'_>, pool: &Pool, outcome: &
     Ok(message)
 }
 
-/// Waits for the body, as far as the route says.
+/// Buffers the body, up to the route's limit.
 async fn wait_for_body(
     exchange: &mut Exchange<'_>,
     call: &Call<'_>,
@@ -200,7 +200,7 @@ async fn wait_for_body(
     Ok(())
 }
 
-/// The id that a request goes by, where the route asks for one: a trusted client's, or a new one.
+/// Returns the request's id, if the route asks for one: a trusted client's, or a new one.
 pub(crate) fn request_id(exchange: &Exchange<'_>, rules: &Rules) -> Option<RequestId> {
     let forwarding = &rules.settings.forwarding;
     if !forwarding.request_id {
@@ -232,7 +232,7 @@ fn write_head(exchange: &Exchange<'_>, call: &Call<'_>, message: &mut Message, p
     message.head_bytes = message.bytes.len();
 }
 
-/// Writes the head anew, for a target whose name stands in it.
+/// Writes the head again for another target, whose name is in it.
 fn readdress(exchange: &Exchange<'_>, call: &Call<'_>, message: &mut Message, pool: &Pool, outcome: &Outcome) {
     let body = message.bytes.split_off(message.head_bytes);
     message.bytes.clear();
@@ -240,7 +240,7 @@ fn readdress(exchange: &Exchange<'_>, call: &Call<'_>, message: &mut Message, po
     message.bytes.extend_from_slice(&body);
 }
 
-/// Sends the request on one connection, and passes the answer on.
+/// Sends the request on one connection and passes the response on.
 async fn attempt(
     exchange: &mut Exchange<'_>,
     call: &Call<'_>,
@@ -256,10 +256,10 @@ async fn attempt(
         Some(lease) => (lease, 0),
         None => {
             let timeouts = &call.rules.settings.timeouts;
-            // All targets that are tried share it.
+            // All attempts share the queue timeout.
             let queue = timeouts.queue.saturating_sub(Duration::from_nanos(outcome.queued));
             let limits = AcquireLimits { queue, connect: timeouts.connect, total: waiting.total() };
-            // Boxed: while the answer is waited for, there is no room kept for connecting.
+            // Boxed, so that no space is reserved for connecting while the response is awaited.
             let acquired = Box::pin(pool.acquire(fresh, &waiting.registration, limits, &message.bytes)).await?;
             outcome.queued += acquired.queued;
             outcome.connecting += acquired.connecting;
@@ -277,7 +277,7 @@ async fn attempt(
             Poll::Ready(Err(error)) if sent == 0 => {
                 return Err(ForwardError::unsent(Failure::Closed, || error.to_string()).into());
             }
-            // The server behind may still say why it does not take the rest.
+            // The upstream may still explain why it refuses the rest.
             Poll::Ready(Err(_)) | Poll::Pending => {}
         }
     }
@@ -299,7 +299,7 @@ async fn attempt(
     drop(noted);
     match ending? {
         (Ending::Whole, all_sent) => {
-            // The clock is not read again for what came in one read.
+            // Saves a clock read if everything came in one read.
             let now = if came_at_once { head_at } else { monotonic_ns() };
             outcome.total = (now - outcome.began).max(1);
             if keep_alive && all_sent {
@@ -314,7 +314,7 @@ async fn attempt(
     }
 }
 
-/// An answer on its way, of which is told what came: also when this is dropped in the middle of it, as the client is gone.
+/// A response in progress. Dropping it counts what arrived, also when the client leaves midway.
 struct CountedAnswer<'a> {
     answer: Answer,
     pool: &'a Pool,
@@ -327,7 +327,7 @@ impl Drop for CountedAnswer<'_> {
     }
 }
 
-/// Counts what came of an answer.
+/// Counts the part of a response that arrived.
 fn count_answer(answer: &Answer, pool: &Pool, outcome: &mut Outcome) {
     if answer.given == 0 {
         return;
@@ -343,7 +343,7 @@ fn count_answer(answer: &Answer, pool: &Pool, outcome: &mut Outcome) {
     pool.note(pool.is_failure(answer.given), answer.head_at);
 }
 
-/// Gives the client the 101, and carries bytes from then on.
+/// Sends the 101 to the client, then runs the tunnel.
 async fn switch_over(
     exchange: &mut Exchange<'_>,
     call: &Call<'_>,
@@ -356,7 +356,7 @@ async fn switch_over(
     outcome.head = now - outcome.started;
     let pool = outcome.target.clone();
     let fields: Vec<(&str, &[u8])> = switch.fields.iter().map(|(name, value)| (&**name, &**value)).collect();
-    // RFC 9110, section 7.8: only to what the client has asked for.
+    // RFC 9110, section 7.8: only to a protocol that the client asked for.
     let asked_for = |value: &[u8]| {
         value
             .split(|&byte| byte == b',')

@@ -1,4 +1,4 @@
-//! What the gateway asks of a script, and what it takes for an answer.
+//! Calls of a script's hooks, and the conversion of their results.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -18,13 +18,13 @@ use super::response::Response;
 use super::{Counters, ErrorKind, Hook, HookCounts, Reply, Script, ScriptError, ScriptSettings};
 use crate::forward::{Inspect, InspectFuture, Inspected, Verdict};
 
-/// How many calls of `on_log` may be under way on one core. Beyond that requests are not told.
+/// The most concurrent calls of `on_log` on one core. Beyond it, `on_log` misses requests.
 const MOST_LOGS: usize = 1000;
 
-/// The longest text that says where a request goes, bytes: no host, socket or name is longer.
+/// The longest name of a target or upstream, bytes: no host, socket or name is longer.
 const TARGET_BYTES: usize = 4096;
 
-/// A script on one core, at work for a plan.
+/// A script loaded on one core for a plan.
 #[derive(Debug)]
 pub(crate) struct ScriptInstance {
     pub(crate) script: Rc<Script>,
@@ -37,7 +37,7 @@ pub(crate) struct ScriptInstance {
     invalid: Cell<Seldom>,
 }
 
-/// One request's hooks to a script. Clones are the same hooks.
+/// One request's calls of a script's hooks. Clones refer to the same request.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestHooks {
     instance: Rc<ScriptInstance>,
@@ -45,38 +45,38 @@ pub(crate) struct RequestHooks {
     place: Rc<KnownRequest>,
 }
 
-/// The requests of a state, each by its number: the same one in all its hooks. Rust can hold some 8,000 values of a state, and far more requests
-/// than that may be under way; so that it holds this table alone, and a request while a hook is called.
+/// A state's table of requests by number, so that all hooks get the same object. Rust can hold only about 8,000 values
+/// of a state, fewer than there may be requests. So Rust holds this table, and a request only during a call.
 #[derive(Debug)]
 struct KnownRequests {
     table: Table,
-    /// Numbers that are in use no more, so that the table grows no longer than it must.
+    /// Free numbers, for reuse.
     free: RefCell<Vec<u32>>,
     used: Cell<u32>,
 }
 
-/// A number in a state's table of requests, for as long as the request is known there.
+/// A request's number in the table. Dropping it removes the request.
 #[derive(Debug)]
 struct KnownRequest {
     instance: Rc<ScriptInstance>,
     number: u32,
 }
 
-/// Where `on_route` has a request go.
+/// The result of `on_route`.
 #[derive(Debug)]
 pub(crate) enum Direction {
-    /// It does not say.
+    /// No decision.
     Own,
-    /// The client gets this.
+    /// Send this reply to the client.
     Reply(Reply),
-    /// To a group of targets, by its name.
+    /// Forward to the upstream with this name.
     Upstream(String),
-    /// To these places, as text, with their weights; none of them was checked.
+    /// Forward to these unvalidated targets with their weights.
     Targets(Vec<(String, u32)>),
 }
 
 impl RequestHooks {
-    /// Makes the request known to a script, which sees it when a hook is first called.
+    /// Makes the request known to a script. The script's state gets it at the first call.
     pub(crate) fn begin(instance: &Rc<ScriptInstance>, request: &Request) -> Self {
         let known = &instance.known;
         let number = known.free.borrow_mut().pop().unwrap_or_else(|| {
@@ -91,7 +91,7 @@ impl RequestHooks {
         self.instance.script.has(hook)
     }
 
-    /// Whether it is to this script.
+    /// Returns whether these hooks belong to this script.
     pub(crate) fn is_to(&self, instance: &Rc<ScriptInstance>) -> bool {
         Rc::ptr_eq(&self.instance, instance)
     }
@@ -100,24 +100,24 @@ impl RequestHooks {
         &self.instance
     }
 
-    /// What the client gets before anything else happens, if anything.
+    /// Calls `on_request`. Returns the reply that replaces forwarding, if any.
     pub(crate) async fn on_request(&self) -> Result<Option<Reply>, ScriptError> {
         let OptionalReply(reply) = self.call(Hook::Request).await?;
         Ok(reply)
     }
 
-    /// Where the request goes.
+    /// Calls `on_route`.
     pub(crate) async fn on_route(&self) -> Result<Direction, ScriptError> {
         self.call(Hook::Route).await
     }
 
-    /// What is looked up.
+    /// Calls `on_key`. Returns the look-up's key.
     pub(crate) async fn on_key(&self) -> Result<Option<String>, ScriptError> {
         let OptionalKey(key) = self.call(Hook::Key).await?;
         Ok(key)
     }
 
-    /// Looks at the answer, where the script wants to.
+    /// Returns an inspector if the script has `on_response`.
     pub(crate) fn inspector(&self) -> Option<Inspector> {
         self.has(Hook::Response).then(|| Inspector(self.clone()))
     }
@@ -126,7 +126,7 @@ impl RequestHooks {
         self.instance.script.call(hook, self).await
     }
 
-    /// The request in the script's state.
+    /// Returns the request's object in the state.
     fn object(&self, lua: &Lua) -> mlua::Result<AnyUserData> {
         let (table, number) = (&self.instance.known.table, self.place.number);
         if let Some(object) = table.raw_get(number)? {
@@ -138,12 +138,12 @@ impl RequestHooks {
     }
 }
 
-/// Made while the call is under way, so that a lack of room is a failure of the call.
+/// Converts during the call, so that a lack of memory fails the call.
 impl IntoLua for &RequestHooks {
     fn into_lua(self, lua: &Lua) -> mlua::Result<Value> {
         let object = match self.object(lua) {
             Err(mlua::Error::MemoryError(_)) => {
-                // LuaJIT does not collect when it runs out.
+                // LuaJIT does not collect garbage when memory runs out.
                 lua.gc_collect()?;
                 self.object(lua)?
             }
@@ -156,7 +156,7 @@ impl IntoLua for &RequestHooks {
 impl Drop for KnownRequest {
     fn drop(&mut self) {
         let known = &self.instance.known;
-        // A number that is still taken, as the state has no room for anything, would be another request's.
+        // If the state has no room for even this, the entry stays, and the number must not be reused.
         if known.table.raw_set(self.number, Value::Nil).is_ok() {
             known.free.borrow_mut().push(self.number);
         }
@@ -164,10 +164,10 @@ impl Drop for KnownRequest {
 }
 
 impl ScriptInstance {
-    /// `logs`: of this core.
+    /// Makes an instance; `logs` belongs to the core.
     ///
     /// # Errors
-    /// The script has taken all its memory.
+    /// The script has used all its memory.
     pub(crate) fn new(
         script: Rc<Script>,
         settings: ScriptSettings,
@@ -191,7 +191,8 @@ impl ScriptInstance {
         })
     }
 
-    /// Tells operators, now and then, that the script names what is no target, or none that is allowed: requests may decide what it names.
+    /// Warns that the script names an invalid or forbidden target. Limited in rate, because clients may decide what it
+    /// names.
     pub(crate) fn tell_invalid(&self, why: &str) {
         let mut invalid = self.invalid.get();
         if let Some(count) = invalid.next(Instant::now()) {
@@ -200,7 +201,7 @@ impl ScriptInstance {
         self.invalid.set(invalid);
     }
 
-    /// Tells operators of a call that failed. Those that were refused as too many are under way are told once a second.
+    /// Logs a failed call. Calls refused for overload are logged once a second.
     pub(crate) fn tell(&self, hook: Hook, error: &ScriptError) {
         if error.kind == ErrorKind::Overload {
             let mut refused = self.refused.get();
@@ -216,7 +217,7 @@ impl ScriptInstance {
     }
 }
 
-/// Has `on_response` look at an answer.
+/// Calls `on_response` to inspect a response.
 #[derive(Debug)]
 pub(crate) struct Inspector(RequestHooks);
 
@@ -242,7 +243,7 @@ impl Inspect for Inspector {
     }
 }
 
-/// Nothing, or an answer.
+/// Converts nil or a reply.
 struct OptionalReply(Option<Reply>);
 
 impl FromLua for OptionalReply {
@@ -254,7 +255,7 @@ impl FromLua for OptionalReply {
     }
 }
 
-/// Nothing, or a key.
+/// Converts nil or a key.
 struct OptionalKey(Option<String>);
 
 impl FromLua for OptionalKey {
@@ -282,7 +283,7 @@ impl FromLua for Direction {
     }
 }
 
-/// A list of places: each a text, or a table with `to` and perhaps `weight`.
+/// Converts a list of targets: each a string, or a table with `to` and an optional `weight`.
 fn targets(all: &Value, list: &Table) -> mlua::Result<Vec<(String, u32)>> {
     const EXPECTED: &str = "list of up to 64 targets, each such as \"10.0.0.7:8080\" or { to = \"10.0.0.7:8080\", weight = 3 }, or { upstream = \"name\" }";
     let one = |one: Value| match &one {
@@ -317,7 +318,7 @@ fn text(value: &Value, expected: &str) -> mlua::Result<String> {
     text.ok_or_else(|| unexpected(value, expected))
 }
 
-/// A text that says where a request goes.
+/// Converts the name of a target or upstream, and limits its length.
 fn place(value: &Value, expected: &str) -> mlua::Result<String> {
     let length = value.as_string().map_or(0, |text| text.as_bytes().len());
     if length > TARGET_BYTES {
@@ -332,16 +333,16 @@ fn place(value: &Value, expected: &str) -> mlua::Result<String> {
 }
 
 fn unexpected(value: &Value, expected: &str) -> mlua::Error {
-    // Lua has numbers alone; integers are mlua's way to hand over those that are whole.
+    // Lua has only one number type; mlua represents whole numbers as integers.
     let from = if value.is_integer() { "number" } else { value.type_name() };
     mlua::Error::FromLuaConversionError { from, to: expected.to_owned(), message: None }
 }
 
-/// What is counted of a script on one core, over all reloads.
+/// A script's counters on one core, over all reloads.
 #[derive(Debug, Default)]
 pub(crate) struct ScriptCounters {
     pub(crate) hooks: Arc<Counters>,
-    /// Requests that `on_log` was not told of, as too many calls of it were under way.
+    /// Requests that `on_log` missed because too many of its calls were in progress.
     pub(crate) logs_dropped: AtomicU64,
 }
 
@@ -358,11 +359,11 @@ impl Sum for HookCounts {
     }
 }
 
-/// Calls of `on_log` that are under way on one core.
+/// Calls of `on_log` in progress on one core.
 #[derive(Default)]
 pub(crate) struct Logs {
     tasks: RefCell<JoinSet<()>>,
-    /// The core has ended: nothing is begun any more.
+    /// Whether the core has ended and starts no more calls.
     is_over: Cell<bool>,
 }
 
@@ -373,7 +374,7 @@ impl fmt::Debug for Logs {
 }
 
 impl Logs {
-    /// Waits for what is under way, but no longer than this.
+    /// Waits for the calls in progress, up to `patience`.
     pub(crate) async fn finish(&self, patience: Duration) {
         self.is_over.set(true);
         let mut tasks = self.tasks.take();
@@ -381,7 +382,7 @@ impl Logs {
     }
 }
 
-/// What `on_log` is told of a request that is over.
+/// The argument of `on_log`: a completed request.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) status: u16,
@@ -395,7 +396,7 @@ pub(crate) struct Entry {
 }
 
 impl RequestHooks {
-    /// Has `on_log` told that the request is over, in a task of its own.
+    /// Calls `on_log` in a separate task.
     pub(crate) fn end(self, entry: Entry) {
         let ScriptInstance { logs, counters, .. } = &*self.instance;
         if logs.is_over.get() {

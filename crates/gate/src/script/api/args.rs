@@ -1,14 +1,14 @@
-//! What a function of `gate` was given.
+//! The arguments of a function of `gate`.
 
 use std::time::Duration;
 
 use mlua::{AnyUserData, LuaString, MultiValue, UserData, Value};
 
-/// What is wrong with a call, told at the script's line.
+/// An error of a call, reported at the script's line.
 pub(super) enum CallError {
-    /// With what was given.
+    /// An unusable argument.
     Argument(String),
-    /// There is no room for the results.
+    /// There is no memory for the results.
     Lua(mlua::Error),
 }
 
@@ -24,7 +24,7 @@ impl From<mlua::Error> for CallError {
     }
 }
 
-/// Arguments, taken from the first to the last. Each is named in what is said of it.
+/// Arguments, taken one by one. Errors name the argument.
 pub(super) struct Args {
     called: &'static str,
     values: MultiValue,
@@ -39,7 +39,7 @@ impl Args {
         self.values.pop_front().unwrap_or(Value::Nil)
     }
 
-    /// All that are left.
+    /// Returns the remaining arguments.
     pub(super) fn rest(&mut self) -> MultiValue {
         std::mem::take(&mut self.values)
     }
@@ -48,7 +48,7 @@ impl Args {
         CallError::Argument(format!("{name} {what}"))
     }
 
-    /// A text; a number is one too.
+    /// Takes a string or number as text.
     pub(super) fn text(&mut self, lua: &mlua::Lua, name: &str) -> Result<LuaString, CallError> {
         match self.next() {
             Value::String(text) => Ok(text),
@@ -67,7 +67,7 @@ impl Args {
         }
     }
 
-    /// A number, if there is anything.
+    /// Takes a number or nil.
     pub(super) fn optional_number(&mut self, name: &str) -> Result<Option<f64>, CallError> {
         match self.values.front() {
             None | Some(Value::Nil) => {
@@ -78,7 +78,7 @@ impl Args {
         }
     }
 
-    /// A time to live, in seconds; `nil`: for ever.
+    /// Takes a time to live in seconds; `nil`: forever.
     pub(super) fn ttl(&mut self) -> Result<Option<Duration>, CallError> {
         let seconds = match self.next() {
             Value::Nil => return Ok(None),
@@ -90,7 +90,7 @@ impl Args {
         ttl.map(Some).ok_or_else(|| self.wrong("ttl", &format!("is {seconds}: expected more than 0 seconds, or nil")))
     }
 
-    /// Something of ours that the prelude passes on.
+    /// Takes an object of this API, which the prelude passes on.
     pub(super) fn ours<T: UserData + Clone + 'static>(&mut self) -> Result<T, CallError> {
         let ours = match self.next() {
             Value::UserData(data) => AnyUserData::borrow::<T>(&data).ok().map(|data| data.clone()),
@@ -100,7 +100,7 @@ impl Args {
     }
 }
 
-/// A value's kind, as messages name it.
+/// Returns a value's kind for messages.
 pub(super) fn kind(value: &Value) -> String {
     match value {
         Value::Nil => "nil".into(),

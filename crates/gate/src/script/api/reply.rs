@@ -1,4 +1,4 @@
-//! What a script answers with: `gate.answer` and `gate.redirect`.
+//! A script's responses: `gate.answer` and `gate.redirect`.
 
 use mlua::{Lua, LuaString, Table, UserData, Value};
 use oroshi_http1::encode;
@@ -6,7 +6,7 @@ use oroshi_http1::encode;
 use super::args::{Args, CallError, kind};
 use super::{Done, Library, http, now};
 
-/// An answer that a hook has given, instead of the server's. Its fields can be sent; none of them frames the message.
+/// A response from a hook. Its fields are valid, and none frames the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     /// 200 to 599.
@@ -16,14 +16,14 @@ pub(crate) struct Reply {
     pub(crate) body: Vec<u8>,
 }
 
-/// An answer as a script has it. Its parts are beside it, in a table that no script reaches: until a hook has returned it, it takes memory
-/// of the state alone, which is bounded and collected.
+/// A response in a script's state. Its parts are in a hidden table, so that it uses only the state's memory, which is
+/// bounded and collected.
 struct Answer;
 
 impl UserData for Answer {}
 
 impl Reply {
-    /// The answer that a script has made, `None` if it is something else.
+    /// Returns a script's response; `None` if the value is something else.
     pub(crate) fn of(value: &Value) -> mlua::Result<Option<Reply>> {
         let Some(answer) = value.as_userdata().filter(|data| data.is::<Answer>()) else { return Ok(None) };
         let parts: Table = answer.user_value()?;
@@ -38,7 +38,7 @@ impl Reply {
     }
 }
 
-/// What says how the message is sent, which is the gateway's to write.
+/// Fields that frame the message, which the gateway writes.
 const OWN: [&str; 9] = [
     "connection",
     "content-length",
@@ -51,7 +51,7 @@ const OWN: [&str; 9] = [
     "upgrade",
 ];
 
-/// Redirects have one of these.
+/// The statuses of redirects.
 const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
 
 pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {

@@ -1,4 +1,4 @@
-//! `gate.memcached`, `gate.sql`, `gate.lookup`: what is asked goes over the connections that all cores share.
+//! `gate.memcached`, `gate.sql` and `gate.lookup`: queries over the connections that all cores share.
 
 use mlua::{IntoLua, IntoLuaMulti, Lua, MultiValue, Table, UserData, Value};
 use oroshi_lookup::{Answer, MemcachedStore, Rows, SqlStore, StoreError, Targets, key};
@@ -6,7 +6,7 @@ use oroshi_lookup::{Answer, MemcachedStore, Rows, SqlStore, StoreError, Targets,
 use super::args::{Args, CallError, kind};
 use super::{Done, Got, Library, later, now};
 
-/// What the parameters of a query may take, bytes.
+/// The most bytes of a query's parameters.
 const PARAMETERS_BYTES: usize = 16 << 20;
 
 #[derive(Clone)]
@@ -17,7 +17,7 @@ impl UserData for Memcached {}
 struct Sql(SqlStore);
 impl UserData for Sql {}
 
-/// What is made of a query's rows.
+/// The form of a query's result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Shape {
     All,
@@ -77,7 +77,7 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
             declared.ok_or_else(|| CallError::new(format!("there is no lookup `{name}` in the configuration")))?;
         let bytes = given.as_bytes();
         let key = if declared.by_host { key::host(&bytes) } else { key::text(&bytes).map(Into::into) };
-        // What is no key stands nowhere.
+        // No store has an invalid key.
         let Ok(key) = key else { return now(lua, (Value::Nil, "negative")) };
         match declared.lookup.get(&key) {
             oroshi_lookup::Get::Now(found) => now(lua, answer(lua, &found)?),
@@ -114,7 +114,7 @@ fn parameter(number: usize, value: &Value) -> Result<oroshi_lookup::Value, Strin
         Value::Nil => Sql::Null,
         Value::Boolean(value) => Sql::Bool(*value),
         Value::Integer(value) => Sql::Int(*value),
-        // As far as a float is exact.
+        // In the range where floats are exact.
         Value::Number(value) if value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0 => {
             Sql::Int(*value as i64)
         }
@@ -172,7 +172,7 @@ fn column(lua: &Lua, value: &oroshi_lookup::Value) -> mlua::Result<Value> {
     }
 }
 
-/// Targets, and the outcome's name.
+/// Returns the targets and the outcome's name.
 pub(super) fn answer(lua: &Lua, answer: &Answer) -> mlua::Result<MultiValue> {
     let targets = match answer.outcome.targets() {
         None => Value::Nil,

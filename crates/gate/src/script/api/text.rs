@@ -1,4 +1,4 @@
-//! `gate.log`, digests, base64.
+//! `gate.log`, digests and base64.
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
@@ -9,7 +9,7 @@ use sha2::Digest as _;
 use super::args::CallError;
 use super::{Library, now};
 
-/// The longest line of the log that a script writes, bytes.
+/// The longest log line of a script, bytes.
 const LINE_BYTES: usize = 4096;
 
 pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
@@ -70,7 +70,7 @@ fn flag(value: Value) -> bool {
     !matches!(value, Value::Nil | Value::Boolean(false))
 }
 
-/// In lower case.
+/// Encodes in lower-case hexadecimal.
 fn hex(bytes: &[u8]) -> String {
     bytes
         .iter()

@@ -7,7 +7,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use super::*;
 use crate::script::{Cache, Tools, http_client};
 
-/// More than Rust can hold of a state.
+/// More requests than values that Rust can hold of a state.
 const MANY: usize = 9_000;
 
 fn run<T>(test: impl Future<Output = T>) -> T {
@@ -19,7 +19,7 @@ fn instance(source: &str, change: impl FnOnce(&mut ScriptSettings)) -> Rc<Script
     let file = folder.path().join("a.lua");
     std::fs::write(&file, source).unwrap();
     let mut settings = ScriptSettings::read("test", file).unwrap();
-    // However slow the machine and the build.
+    // Enough for slow machines and builds.
     settings.wall = Duration::from_secs(600);
     change(&mut settings);
     let counters = Arc::new(ScriptCounters::default());
@@ -51,7 +51,7 @@ fn requests_that_are_under_way_hold_nothing_that_the_state_has_few_of() {
         for (place, hooks) in open.iter().enumerate() {
             assert_eq!(hooks.on_key().await.unwrap(), Some((place + 1).to_string()));
         }
-        // A number that is free is taken once more, and what stood there is forgotten.
+        // The next request takes a free number, without the old object.
         open.truncate(1);
         let hooks = RequestHooks::begin(&instance, &Request::plain());
         hooks.on_request().await.unwrap();

@@ -1,4 +1,4 @@
-//! What scripts ask of stores and servers, and what they answer with.
+//! Tests of stores, HTTP requests and responses in scripts.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -39,12 +39,13 @@ fn a_database_is_asked() {
     let kinds = "db:query('INSERT INTO kinds VALUES (?, ?, ?, ?)', 7, 1.5, 'text', 'a\\0\\255') local r = db:row('SELECT * FROM kinds')
         return r.n, r.f, r.t, r.b == 'a\\0\\255', db:value('SELECT typeof(n) FROM kinds'), db:value('SELECT ? IS NULL', nil)";
     assert_eq!(asked(kinds), "7 1.5 text true integer 1");
-    // One of them within pcall and a coroutine of the script's own.
+    // One of the queries runs within pcall and a coroutine of the script.
     assert_eq!(asked("return pcall(coroutine.wrap(function() return db:value('SELECT 1 + ?', 2) end))"), "true 3");
-    // Failures are told, with their kind.
+    // Failures come with their kind.
     let refused = asked("return db:value('SELECT nothing')");
     assert!(refused.starts_with("nil store `main`: it refused: ") && refused.ends_with(" refused"), "{refused}");
-    // One statement, with as many places as parameters: SQLite would run what stands behind, and not miss what is too much.
+    // Only one statement with as many placeholders as parameters: SQLite would run further statements and ignore
+    // further parameters.
     let more = asked("return db:query('SELECT 1; DELETE FROM domain')");
     assert_eq!(more, "nil store `main`: it refused: the query is more than one statement: expected one refused");
     let more = asked("return db:query('SELECT ?', 1, 2)");
@@ -78,7 +79,7 @@ fn a_database_is_asked() {
     for (shape, expected) in wrong {
         assert_eq!(body(&bench, shape), expected);
     }
-    // What a script catches is a text.
+    // A caught error is a string.
     assert_eq!(
         body(&bench, "local ok, why = pcall(gate.sql, 'none') return type(why), why"),
         "string gate.sql: there is no SQL store `none` in the configuration"
@@ -101,7 +102,7 @@ function on_key() return m:get('two words') end";
         assert_eq!(shown(script.call(Hook::Request, ()).await), "nil true value true false nil");
         let bad = shown(script.call(Hook::Key, ()).await);
         assert!(bad.starts_with("nil store `cache`: "), "{bad}");
-        // All of this over one connection, and one of the test's own.
+        // One connection for all of this, and one for the test.
         assert_eq!(memcached.stat("total_connections"), before + 2);
         memcached.0.kill();
         let down = shown(script.call(Hook::Route, ()).await);
@@ -110,7 +111,7 @@ function on_key() return m:get('two words') end";
                 && (down.ends_with(" connection-lost") || down.ends_with(" connect")),
             "{down}"
         );
-        // That there is nothing is no failure.
+        // A missing key is no failure.
         memcached.0.restart();
         peers::until("it is up again", async || shown(script.call(Hook::Route, ()).await) == "nil").await;
     });
@@ -147,7 +148,7 @@ fn declared_lookups_are_asked() {
     assert_eq!(body(&bench, list), "hit 2 10.0.0.1:80 10.0.0.2:81 1");
 }
 
-/// Answers each request with what it was, and counts its connections.
+/// Answers each request with its own text, and counts connections.
 fn server() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, connections) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
@@ -187,7 +188,7 @@ fn serve(stream: TcpStream) -> io::Result<()> {
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
         if head[0].contains("/never") {
-            // Until the client has gone.
+            // Until the client closes.
             let _ = reader.read_line(&mut String::new())?;
             return Ok(());
         }
@@ -286,7 +287,7 @@ fn json_and_digests_are_what_they_are_elsewhere() {
         let told = body(&bench, shape);
         assert_eq!(told, expected, "{shape}");
     }
-    // More values than Rust could hold at once.
+    // More values than Rust can hold at once.
     let many = "local list, named = {}, {} for i = 1, 20000 do list[i] = 'v' .. i named['k' .. i] = 'v' .. i end
         local a, b = gate.json_decode(gate.json_encode(list)), gate.json_decode(gate.json_encode(named))
         return #a, a[20000], b.k20000, gate.json_encode(b) == gate.json_encode(named)";

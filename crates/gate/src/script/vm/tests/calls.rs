@@ -1,4 +1,4 @@
-//! Calls: their limits, their errors, many of them at once.
+//! Tests of calls: limits, errors, concurrency.
 
 use std::sync::Mutex;
 
@@ -104,7 +104,7 @@ fn a_call_that_waits_too_long_is_ended_where_it_waits() {
     ];
     for shape in shapes {
         let error = given(&bench, &format!("function on_request()\n{shape}\nend"));
-        // What is short is in time to be counted, if the machine is fast.
+        // A short call is counted only if the machine is fast enough.
         assert!(
             error == "wall a.lua:2: on_request() had not returned after 50ms, and waited here"
                 || error.starts_with("instructions"),
@@ -140,7 +140,7 @@ end";
         assert_eq!(orders, (1..=200).collect::<Vec<_>>());
         let counts = script.counters().counts(Hook::Request);
         assert_eq!((counts.calls, counts.errors, counts.breaches), (200, 0, 0));
-        // Each of them the same, whatever was between.
+        // All calls are equal, whatever happened between.
         assert_eq!(counts.instructions % 200, 0, "{counts:?}");
     });
 }
@@ -222,7 +222,7 @@ fn a_state_that_was_full_serves_the_next_request() {
     let database = peers::Sqlite::start();
     let mut bench = Bench::new().sqlite("main", &database);
     bench.change = |settings| (settings.memory, settings.instructions) = (4 << 20, 100_000_000);
-    // It fills the memory to the last byte, catches that, and waits for what there is no room for.
+    // Fills the memory completely, catches the error, and waits for a result without room.
     let source = "local d = gate.sql('main')
 local function strings(f) while true do f[#f + 1] = ('x'):rep(1000) .. #f end end
 local function tables(f) while true do f[#f + 1] = {} end end
@@ -264,7 +264,7 @@ function on_request() for i = 1, 300 do local s = ('y'):rep(1e5) .. i end gate.s
     });
 }
 
-/// Takes down what is told.
+/// Collects log lines.
 #[derive(Clone, Default)]
 struct Taken(Arc<Mutex<Vec<String>>>);
 
@@ -310,7 +310,7 @@ end";
             let script = bench.load(source).unwrap();
             let loud = "error a.lua:2: gate.log: level is \"loud\": expected error, warn, info or debug";
             assert_eq!(shown(script.call(Hook::Request, ()).await), loud);
-            // A busy machine may have held up other calls as well, and after one that is told nothing is for a second.
+            // A busy machine may delay other calls as well, and the log is silent for a second after each warning.
             let slow = |line: &String| {
                 line.starts_with("WARN message=") && line.contains("a.lua:4: on_key() held its core for ")
             };

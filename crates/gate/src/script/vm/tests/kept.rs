@@ -1,4 +1,4 @@
-//! `gate.cache`.
+//! Tests of `gate.cache`.
 
 use std::sync::Barrier;
 use std::thread;
@@ -27,7 +27,7 @@ fn values_are_kept_as_they_are() {
     // 2^90 copies of one table.
     let many = "local t = { 1 } for i = 1, 90 do t = { t, t } end";
     assert_eq!(body(&bench, &format!("{many} return gate.cache.set('large', t)")), large);
-    // It is not kept, but whoever makes it has it, and so has whoever comes after.
+    // The value is not cached, but its maker has it, and so has every later maker.
     let made = format!("{many} return #gate.cache.fetch('large', 1, function() return t end), gate.cache.get('large')");
     assert_eq!(body(&bench, &made), "2 nil false");
     let wrong = [
@@ -120,16 +120,16 @@ function init() local ok, why = pcall(function() local v = gate.cache.fetch('key
         );
         assert!(told[2..].iter().all(|other| *other == told[1]));
         assert_eq!(calls(), "1");
-        // Who catches it has the script's own lines.
+        // A caught error has the script's own lines.
         let caught = together(Hook::Init).await;
         assert_eq!(caught[1], "false a.lua:5: gate.cache.fetch: its function failed elsewhere: a.lua:5: no way");
         assert_eq!(calls(), "2");
         bench.cache.delete(b"calls");
         bench.cache.incr(b"calls", 1.0, None).unwrap();
-        // It is asked again by whoever comes later.
+        // Later callers ask again.
         assert_eq!(together(Hook::Route).await, ["nil it is down timeout"; 20]);
         assert_eq!(calls(), "2");
-        // That there is nothing is kept.
+        // Absence is cached.
         assert_eq!(together(Hook::Key).await, ["nil"; 20]);
         assert_eq!(calls(), "3");
         assert_eq!(together(Hook::Key).await, ["nil"; 20]);
@@ -158,13 +158,13 @@ function on_route() return gate.cache.fetch('other', 60, function() while true d
         for call in calls {
             assert_eq!(call.await.unwrap(), 2);
         }
-        // Ended by its budget, it is gone too.
+        // A maker that exceeds its limit gives up its ticket, too.
         for _ in 0..2 {
             let error = script.call::<_, ()>(Hook::Route, ()).await.unwrap_err();
             assert_eq!(error.kind, ErrorKind::Instructions);
         }
     });
-    // What cannot be kept, or told, takes nobody's turn.
+    // A value that cannot be cached, or an error without text, blocks nobody.
     let odd = "local function odd() error(setmetatable({}, { __tostring = error })) end
         return pcall(gate.cache.fetch, 'k', -1, function() end), (pcall(gate.cache.fetch, 'k', 1, odd)),
             (gate.cache.fetch('k', 1e-9, function() return 7 end))";
