@@ -400,7 +400,8 @@ mod tests {
         combined(&mut out, &line(), Duration::from_secs(1_000_000_000));
         assert_eq!(
             String::from_utf8(out).unwrap(),
-            "127.0.0.1 - - [09/Sep/2001:01:46:40 +0000] \"GET /a?b=\\x22c\\x22 HTTP/1.1\" 200 12 \"-\" \"curl\\x0A\\xFF\"\n"
+            "127.0.0.1 - - [09/Sep/2001:01:46:40 +0000] \"GET /a?b=\\x22c\\x22 HTTP/1.1\" 200 12 \"-\" \
+             \"curl\\x0A\\xFF\"\n"
         );
     }
 

@@ -300,8 +300,8 @@ impl Draft {
                 (None, None, None, None) if route.script.is_some() => {
                     let script = script.and_then(|place| scripts.planned[place].as_ref());
                     if script.is_some_and(|script| !decides(script.hooks)) {
-                        let why = "its script has neither on_request nor on_route, so that nothing says where requests go: \
-                                   expected one of `to`, `lookup`, `redirect` and `answer` beside it";
+                        let why = "its script has neither on_request nor on_route, so that nothing says where \
+                                   requests go: expected one of `to`, `lookup`, `redirect` and `answer` beside it";
                         wrong.add(format!("{at}.script"), why);
                     }
                     Action::Answer(script.map_or_else(|| self.no_route.clone(), |script| script.unknown.clone()))
@@ -332,7 +332,8 @@ impl Draft {
         if routes.is_empty() {
             wrong.add(
                 "route",
-                "there is no route: expected at least one [[route]] with `to`, `lookup`, `redirect`, `answer` or `script`",
+                "there is no route: expected at least one [[route]] with `to`, `lookup`, `redirect`, `answer` or \
+                 `script`",
             );
         }
         check_answer(&self.no_route, "no-route", &mut wrong);

@@ -315,7 +315,8 @@ impl Template {
                 "scheme" => parts.push(Part::Scheme),
                 _ => {
                     return Err(format!(
-                        "`{{{name}}}` is no part of a request: expected {{host}}, {{path}}, {{query}}, {{target}} or {{scheme}}"
+                        "`{{{name}}}` is no part of a request: expected {{host}}, {{path}}, {{query}}, {{target}} or \
+                         {{scheme}}"
                     ));
                 }
             }

@@ -196,7 +196,8 @@ impl Site {
             let host = String::from_utf8_lossy(exchange.head.host.unwrap_or_default()).escape_default().to_string();
             tracing::warn!(
                 count,
-                "a request for `{host}` has come through {hops} gateways of this kind, and is answered 508: see where its route leads (limits.hops is {})",
+                "a request for `{host}` has come through {hops} gateways of this kind, and is answered 508: see where \
+                 its route leads (limits.hops is {})",
                 self.generation.plan.limits.hops.unwrap_or_default()
             );
         }

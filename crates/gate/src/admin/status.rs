@@ -29,7 +29,8 @@ pub(super) async fn status(site: &Site) -> Value {
                 .map(|class| (format!("{class}xx"), json!(counts.by_status[class])))
                 .collect();
             let value = json!({
-                "requests": counts.by_status.iter().sum::<u64>(), "by_status": by_status, "limited": counts.limited, "bytes": counts.bytes,
+                "requests": counts.by_status.iter().sum::<u64>(), "by_status": by_status, "limited": counts.limited,
+                "bytes": counts.bytes,
             });
             (name, value)
         })
@@ -41,17 +42,22 @@ pub(super) async fn status(site: &Site) -> Value {
             let counts = lookup.counts();
             let tier = |counts: &oroshi_lookup::counts::TierCounts| {
                 json!({
-                    "hits": counts.hits, "negatives": counts.negatives, "misses": counts.misses, "invalid": counts.invalid,
-                    "errors": counts.errors, "timeouts": counts.timeouts, "writes": counts.writes, "write_errors": counts.write_errors,
+                    "hits": counts.hits, "negatives": counts.negatives, "misses": counts.misses,
+                    "invalid": counts.invalid,
+                    "errors": counts.errors, "timeouts": counts.timeouts, "writes": counts.writes,
+                    "write_errors": counts.write_errors,
                 })
             };
             let memory = &counts.memory;
             let value = json!({
-                "asked": counts.asked, "joined": counts.joined, "overloaded": counts.overloaded, "overdue": counts.overdue,
+                "asked": counts.asked, "joined": counts.joined, "overloaded": counts.overloaded,
+                "overdue": counts.overdue,
                 "stale": counts.stale, "keys_in_flight": counts.keys_in_flight,
                 "memory": {
-                    "hits": memory.hits, "negatives": memory.negatives, "expired": memory.expired, "misses": memory.misses,
-                    "refreshes": memory.refreshes, "evictions": memory.evictions, "negative_evictions": memory.negative_evictions,
+                    "hits": memory.hits, "negatives": memory.negatives, "expired": memory.expired,
+                    "misses": memory.misses,
+                    "refreshes": memory.refreshes, "evictions": memory.evictions,
+                    "negative_evictions": memory.negative_evictions,
                     "entries": memory.entries, "bytes": memory.bytes,
                     "negative_entries": memory.negative_entries, "negative_bytes": memory.negative_bytes,
                 },
@@ -120,7 +126,8 @@ pub(super) async fn status(site: &Site) -> Value {
         "routes": routes,
         "scripts": scripts,
         "script_cache": {
-            "entries": cache.entries, "bytes": cache.bytes, "hits": cache.hits, "misses": cache.misses, "evictions": cache.evictions,
+            "entries": cache.entries, "bytes": cache.bytes, "hits": cache.hits, "misses": cache.misses,
+            "evictions": cache.evictions,
         },
         "lookups": lookups,
         "stores": stores,
@@ -159,7 +166,8 @@ fn counted(target: &str, group: &str, weight: Option<u32>, counts: &Counts) -> V
         .map(|failure| (failure.name().to_owned(), json!(counts.failure(failure))))
         .collect();
     let mut value = json!({
-        "target": target, "of": group, "requests": counts.requests, "answers": counts.answers, "server_errors": counts.server_errors,
+        "target": target, "of": group, "requests": counts.requests, "answers": counts.answers,
+        "server_errors": counts.server_errors,
         "connects": counts.connects, "reuses": counts.reuses, "stale": counts.stale, "retries": counts.retries,
         "open": counts.open, "idle": counts.idle, "queued": counts.queued,
         "ejections": counts.ejections, "ejected_on_threads": counts.ejected, "failures": failures,
@@ -172,7 +180,8 @@ fn counted(target: &str, group: &str, weight: Option<u32>, counts: &Counts) -> V
 
 pub(super) fn server(state: &ServerState) -> Value {
     json!({
-        "server": state.server, "breaker": state.breaker.as_str(), "connected": state.connected, "connects": state.connects,
+        "server": state.server, "breaker": state.breaker.as_str(), "connected": state.connected,
+        "connects": state.connects,
         "pending": state.pending,
     })
 }

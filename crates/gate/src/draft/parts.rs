@@ -288,7 +288,8 @@ impl RouteDraft {
                 _ => wrong.add(
                     format!("{at}.path"),
                     format!(
-                        "`{}` is no path in its plain form: expected one such as /api, without escapes, `//`, `..`, `;` or `\\`",
+                        "`{}` is no path in its plain form: expected one such as /api, without escapes, `//`, `..`, \
+                         `;` or `\\`",
                         self.path
                     ),
                 ),

@@ -108,7 +108,8 @@ mod tests {
     #[test]
     fn what_belongs_to_one_connection_stays_there() {
         let (out, seen) = written(
-            "HTTP/1.1 200 OK\r\nServer: a\r\nConnection: keep-alive, X-Hop\r\nKeep-Alive: timeout=5, max=9\r\nX-Hop: 1\r\n\
+            "HTTP/1.1 200 OK\r\nServer: a\r\nConnection: keep-alive, X-Hop\r\nKeep-Alive: timeout=5, max=9\r\n\
+             X-Hop: 1\r\n\
              Upgrade: h2c\r\nTE: x\r\nProxy-Connection: close\r\nProxy-Authenticate: Basic\r\nContent-Length: 0\r\n\
              DATE: today\r\nX-End:  2 \r\n\r\n",
             Settings::default(),

@@ -269,8 +269,8 @@ impl FromLua for OptionalKey {
 
 impl FromLua for Direction {
     fn from_lua(value: Value, _: &Lua) -> mlua::Result<Self> {
-        const EXPECTED: &str = "target such as \"10.0.0.7:8080\", a list of targets, { upstream = \"name\" }, a value of gate.answer or \
-                                gate.redirect, or nil";
+        const EXPECTED: &str = "target such as \"10.0.0.7:8080\", a list of targets, { upstream = \"name\" }, a value \
+                                of gate.answer or gate.redirect, or nil";
         match &value {
             Value::Nil => Ok(Direction::Own),
             Value::Table(table) => match table.raw_get::<Value>("upstream")? {
@@ -285,7 +285,8 @@ impl FromLua for Direction {
 
 /// Converts a list of targets: each a string, or a table with `to` and an optional `weight`.
 fn targets(all: &Value, list: &Table) -> mlua::Result<Vec<(String, u32)>> {
-    const EXPECTED: &str = "list of up to 64 targets, each such as \"10.0.0.7:8080\" or { to = \"10.0.0.7:8080\", weight = 3 }, or { upstream = \"name\" }";
+    const EXPECTED: &str = "list of up to 64 targets, each such as \"10.0.0.7:8080\" or { to = \"10.0.0.7:8080\", \
+        weight = 3 }, or { upstream = \"name\" }";
     let one = |one: Value| match &one {
         Value::Table(table) => {
             let weight = match table.raw_get::<Value>("weight")? {

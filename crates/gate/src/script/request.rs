@@ -135,11 +135,15 @@ impl UserData for RequestView {
             }
             if target.len() > TARGET_BYTES {
                 let length = target.len();
-                return Err(mlua::Error::runtime(format!("the target has {length} bytes: expected at most {TARGET_BYTES}")));
+                return Err(mlua::Error::runtime(format!(
+                    "the target has {length} bytes: expected at most \
+                    {TARGET_BYTES}"
+                )));
             }
             if !target.is_ascii() || !is_path(&target) {
                 return Err(mlua::Error::runtime(format!(
-                    "{target:?} cannot be asked for: expected a path that begins with /, perhaps with a query, without white space and #, in ASCII (with escapes for the rest)"
+                    "{target:?} cannot be asked for: expected a path that begins with /, perhaps with a query, \
+                     without white space and #, in ASCII (with escapes for the rest)"
                 )));
             }
             this.get()?.sent.replace(Some(target.into()));

@@ -64,7 +64,8 @@ impl UserData for ResponseView {
             let number = status.as_u32().and_then(|status| u16::try_from(status).ok());
             match number.filter(|status| (200..600).contains(status)) {
                 Some(204 | 304) if this.get()?.has_body => Err(mlua::Error::runtime(
-                    "an answer of 204 or 304 has no body, and this one may have: expected `return gate.answer{ status = ... }` in its place",
+                    "an answer of 204 or 304 has no body, and this one may have: expected `return gate.answer{ status \
+                     = ... }` in its place",
                 )),
                 Some(status) => {
                     this.get()?.status.set(status);

@@ -378,7 +378,8 @@ impl Pool {
             let target = &self.target;
             tracing::warn!(
                 count,
-                "a row or a script names `{target}` for a server, which is {own}, where this gateway itself listens: answered 502"
+                "a row or a script names `{target}` for a server, which is {own}, where this gateway itself listens: \
+                 answered 502"
             );
         }
         self.engine.own_told.set(told);

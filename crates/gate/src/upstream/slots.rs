@@ -311,7 +311,8 @@ mod tests {
                 prop_assert!(slots.line.iter().take(granted).all(|waiter| waiter.grant.is_some()));
                 prop_assert_eq!(slots.open(), held.len() + slots.idle() + granted);
                 prop_assert!(slots.waiting() == 0 || (slots.open() >= caps.open && slots.idle() == 0), "{:?}", slots);
-                let mut all: Vec<usize> = slots.idle.iter().map(|idle| idle.connection).chain(held.iter().copied()).collect();
+                let idle = slots.idle.iter().map(|idle| idle.connection);
+                let mut all: Vec<usize> = idle.chain(held.iter().copied()).collect();
                 all.extend(slots.line.iter().filter_map(|waiter| match waiter.grant {
                     Some(Grant::Idle(connection)) => Some(connection),
                     _ => None,

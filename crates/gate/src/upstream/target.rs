@@ -69,7 +69,9 @@ pub enum TargetError {
         why: String,
     },
     /// The text is a URL. Write the address alone.
-    #[error("{text:?} is a URL: expected an address alone such as {address:?}{}", if *.secure { "; HTTPS behind the gateway is not here yet" } else { "" })]
+    #[error("{text:?} is a URL: expected an address alone such as {address:?}{}", if *.secure {
+        "; HTTPS behind the gateway is not here yet"
+    } else { "" })]
     Url {
         /// The text as given.
         text: String,

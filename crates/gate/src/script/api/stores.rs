@@ -46,7 +46,8 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         let key = args.text(lua, "key")?.as_bytes().to_vec();
         let value = args.text(lua, "value")?.as_bytes().to_vec();
         let ttl = args.ttl()?;
-        later(async move { store.set(key, value, ttl).await.map_or_else(|error| failure(&error), |()| Got::Boolean(true)) })
+        let set = async move { store.set(key, value, ttl).await };
+        later(async move { set.await.map_or_else(|error| failure(&error), |()| Got::Boolean(true)) })
     })?;
     library.add("memcached:delete", |lua, _, args| {
         let store = args.ours::<Memcached>()?.0;

@@ -36,8 +36,10 @@ fn a_database_is_asked() {
         ),
         "3 a.example nil 10.0.0.3"
     );
-    let kinds = "db:query('INSERT INTO kinds VALUES (?, ?, ?, ?)', 7, 1.5, 'text', 'a\\0\\255') local r = db:row('SELECT * FROM kinds')
-        return r.n, r.f, r.t, r.b == 'a\\0\\255', db:value('SELECT typeof(n) FROM kinds'), db:value('SELECT ? IS NULL', nil)";
+    let kinds = "db:query('INSERT INTO kinds VALUES (?, ?, ?, ?)', 7, 1.5, 'text', 'a\\0\\255') local r = \
+        db:row('SELECT * FROM kinds')
+        return r.n, r.f, r.t, r.b == 'a\\0\\255', db:value('SELECT typeof(n) FROM kinds'), db:value('SELECT ? IS \
+        NULL', nil)";
     assert_eq!(asked(kinds), "7 1.5 text true integer 1");
     // One of the queries runs within pcall and a coroutine of the script.
     assert_eq!(asked("return pcall(coroutine.wrap(function() return db:value('SELECT 1 + ?', 2) end))"), "true 3");
@@ -67,7 +69,8 @@ fn a_database_is_asked() {
             "error a.lua:1: sql:value: parameter 1 is a table: expected a string, a number, a boolean or nil",
         ),
         (
-            "local s, t = ('x'):rep(1e6), {} for i = 1, 1000 do t[i] = s end gate.sql('main'):value('SELECT 1', unpack(t))",
+            "local s, t = ('x'):rep(1e6), {} for i = 1, 1000 do t[i] = s end gate.sql('main'):value('SELECT 1', \
+             unpack(t))",
             "error a.lua:1: sql:value: the parameters are too large: expected at most 16777216 bytes",
         ),
         ("gate.sql('main'):value()", "error a.lua:1: sql:value: query is nil: expected a string"),
@@ -93,7 +96,8 @@ fn memcached_is_asked() {
     let kind = StoreKind::Memcached(MemcachedSettings::new(vec![memcached.address()]));
     bench.stores.push(StoreSettings { name: "cache".to_owned(), kind });
     let source = "local m = gate.memcached('cache')
-function on_request() return m:get('k'), m:set('k', 'value', 60), m:get('k'), m:delete('k'), m:delete('k'), m:get('k') end
+function on_request() return m:get('k'), m:set('k', 'value', 60), m:get('k'), m:delete('k'), m:delete('k'), \
+m:get('k') end
 function on_route() return m:get('k') end
 function on_key() return m:get('two words') end";
     let before = memcached.stat("total_connections");
@@ -120,7 +124,10 @@ function on_key() return m:get('two words') end";
 #[test]
 fn declared_lookups_are_asked() {
     let database = peers::Sqlite::start();
-    run(database.execute("INSERT INTO domain VALUES ('a.example', '10.0.0.1:80'), ('b.example', '[\"10.0.0.1\", \"10.0.0.2:81\"]'), ('c.example', 'https://x')"));
+    run(database.execute(
+        "INSERT INTO domain VALUES ('a.example', '10.0.0.1:80'), ('b.example', '[\"10.0.0.1\", \
+        \"10.0.0.2:81\"]'), ('c.example', 'https://x')",
+    ));
     let mut bench = Bench::new().sqlite("main", &database);
     let stores = Stores::start(bench.stores.clone()).unwrap();
     for (name, by_host) in [("domains", true), ("keys", false)] {
@@ -144,7 +151,8 @@ fn declared_lookups_are_asked() {
     assert_eq!(asked("'domains', '///'"), "nil negative");
     assert_eq!(asked("'domains', 'c.example'"), "nil invalid");
     assert_eq!(asked("'none', 'a'"), "error a.lua:1: gate.lookup: there is no lookup `none` in the configuration");
-    let list = "local list, outcome = gate.lookup('domains', 'b.example') return outcome, #list, list[1].to, list[2].to, list[1].weight";
+    let list = "local list, outcome = gate.lookup('domains', 'b.example') return outcome, #list, list[1].to, \
+        list[2].to, list[1].weight";
     assert_eq!(body(&bench, list), "hit 2 10.0.0.1:80 10.0.0.2:81 1");
 }
 
@@ -209,7 +217,8 @@ fn other_servers_are_asked() {
     let bench = Bench::new();
     let asked = |shape: &str| body(&bench, &shape.replace("URL", &url));
     assert_eq!(asked("local r = gate.http('URL/a?b') return r.status, r.body"), "200 GET /a?b HTTP/1.1  ");
-    let fields = "local h = gate.http('URL').headers return h['x-b'], h['X-B'], h['set-cookie'][1], h['Set-Cookie'][2], h['none'], h[1]";
+    let fields = "local h = gate.http('URL').headers return h['x-b'], h['X-B'], h['set-cookie'][1], \
+        h['Set-Cookie'][2], h['none'], h[1]";
     assert_eq!(asked(fields), "1, 2 1, 2 a=1, b c=2 nil nil");
     let sent =
         "return gate.http{ url = 'URL/p', method = 'post', body = 'hello', headers = { ['X-A'] = { 'one', 2 } } }.body";
@@ -262,7 +271,8 @@ fn json_and_digests_are_what_they_are_elsewhere() {
             r#"null 1000000000000000 {"2":"two"}"#,
         ),
         (
-            "local t = gate.json_decode('{\"a\": [1, null, {\"b\": \"\\\\u00e9\"}], \"c\": []}') return t.a[1], t.a[2], t.a[3].b, gate.json_encode(t.c)",
+            "local t = gate.json_decode('{\"a\": [1, null, {\"b\": \"\\\\u00e9\"}], \"c\": []}') return t.a[1], \
+             t.a[2], t.a[3].b, gate.json_encode(t.c)",
             "1 nil é []",
         ),
         ("return gate.json_decode('7'), gate.json_decode('null'), gate.json_decode('\"x\"')", "7 nil x"),
@@ -275,7 +285,8 @@ fn json_and_digests_are_what_they_are_elsewhere() {
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843",
         ),
         (
-            "return gate.base64_encode('\\255\\254a'), gate.base64_encode('\\255\\254a?', true), gate.base64_decode('//5h') == '\\255\\254a', gate.base64_decode('__5hPw', true) == '\\255\\254a?'",
+            "return gate.base64_encode('\\255\\254a'), gate.base64_encode('\\255\\254a?', true), \
+             gate.base64_decode('//5h') == '\\255\\254a', gate.base64_decode('__5hPw', true) == '\\255\\254a?'",
             "//5h __5hPw true true",
         ),
         (
@@ -382,7 +393,8 @@ fn answers_can_be_sent() {
             "gate.redirect: url is empty or has bytes that a URL cannot have: expected them percent-encoded",
         ),
         (
-            "gate.answer{ headers = { ['X-A'] = (function() local s, t = ('x'):rep(1e6), {} for i = 1, 1000 do t[i] = s end return t end)() } }",
+            "gate.answer{ headers = { ['X-A'] = (function() local s, t = ('x'):rep(1e6), {} for i = 1, 1000 do t[i] = \
+             s end return t end)() } }",
             "gate.answer: headers are too large: expected at most 65536 bytes",
         ),
         ("gate.redirect(('/'):rep(1e6))", "gate.redirect: url is too large: expected at most 65536 bytes"),

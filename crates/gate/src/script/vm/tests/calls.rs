@@ -9,7 +9,8 @@ use super::*;
 #[test]
 fn hooks_are_found_and_called() {
     let bench = Bench::new();
-    let source = "function init() started = gate.core end function on_request(...) return started, ... end function on_log() end";
+    let source = "function init() started = gate.core end function on_request(...) return started, ... end function \
+        on_log() end";
     let hooks = Script::check(&bench.settings(source), None).unwrap();
     let found: Vec<_> = Hook::ALL.into_iter().filter(|&hook| hooks.has(hook)).collect();
     assert_eq!(found, [Hook::Init, Hook::Request, Hook::Log]);
@@ -25,7 +26,8 @@ fn hooks_are_found_and_called() {
         let error = script.call::<_, (u32, u32)>(Hook::Request, "x").await.unwrap_err();
         assert_eq!(
             told(&error),
-            "error a.lua:1: on_request() returned a string: expected a u32 (expected number or string coercible to number)"
+            "error a.lua:1: on_request() returned a string: expected a u32 (expected number or string coercible to \
+             number)"
         );
     });
 }
@@ -46,7 +48,8 @@ fn a_check_tells_what_is_wrong_and_asks_nobody() {
         ),
         (
             "gate.lookup('any', 'key')",
-            "error a.lua:1: gate.lookup: this is a check, in which nothing can be asked: expected it in init() or in a hook",
+            "error a.lua:1: gate.lookup: this is a check, in which nothing can be asked: expected it in init() or in \
+             a hook",
         ),
         ("\nwhile true do end", "instructions a.lua:2: the top level took more than 1000000 instructions"),
         ("local s = ('x'):rep(1e9)", "memory a.lua: not enough memory"),
@@ -148,7 +151,8 @@ end";
 #[test]
 fn one_that_is_ended_does_not_hurt_those_beside_it() {
     let bench = Bench::with(|settings| settings.instructions = 20_000);
-    let source = "function on_request(bad) for i = 1, 10 do gate.sleep(0.002) end if bad then while true do end end return 'fine' end";
+    let source = "function on_request(bad) for i = 1, 10 do gate.sleep(0.002) end if bad then while true do end end \
+        return 'fine' end";
     run(async {
         let script = bench.load(source).unwrap();
         let call = |n: u32| {
@@ -170,7 +174,8 @@ fn one_that_is_ended_does_not_hurt_those_beside_it() {
 #[test]
 fn a_call_that_is_dropped_goes_on_nowhere() {
     let bench = Bench::new();
-    let source = "seen = 0 function on_request(seconds) gate.sleep(seconds) seen = seen + 1 end function on_key() return seen end";
+    let source = "seen = 0 function on_request(seconds) gate.sleep(seconds) seen = seen + 1 end function on_key() \
+        return seen end";
     run(async {
         let script = bench.load(source).unwrap();
         for _ in 0..10 {
@@ -226,7 +231,8 @@ fn a_state_that_was_full_serves_the_next_request() {
     let source = "local d = gate.sql('main')
 local function strings(f) while true do f[#f + 1] = ('x'):rep(1000) .. #f end end
 local function tables(f) while true do f[#f + 1] = {} end end
-function on_request() local f = {} pcall(strings, f) pcall(tables, f) return d:value('SELECT hex(zeroblob(100000))'), #f end
+function on_request() local f = {} pcall(strings, f) pcall(tables, f) return d:value('SELECT hex(zeroblob(100000))'), \
+#f end
 function on_route() local f = {} pcall(strings, f) pcall(tables, f) return 'left' end
 function on_key(request) return request.name .. #tostring({}):rep(1000) end";
     run(async {

@@ -13,12 +13,14 @@ fn values_are_kept_as_they_are() {
         "local c = gate.cache
          c.set('t', { 1, 'two', deep = { true } }) local t = c.get('t') t[1] = 'changed'
          c.set('n', nil) c.set('short', 1, 0.01) local soon = c.get('short') gate.sleep(0.03)
-         return t[2], t.deep[1], c.get('t')[1], select('#', c.get('n')), (select(2, c.get('n'))), (select(2, c.get('none'))), soon, (c.get('short'))",
+         return t[2], t.deep[1], c.get('t')[1], select('#', c.get('n')), (select(2, c.get('n'))), (select(2, \
+         c.get('none'))), soon, (c.get('short'))",
     );
     assert_eq!(told, "two true 1 2 true false 1 nil");
     let told = body(
         &bench,
-        "local c = gate.cache return c.incr('i'), c.incr('i', 2.5), c.incr('i', -1, 60), c.delete('i'), c.delete('i'), c.incr('i')",
+        "local c = gate.cache return c.incr('i'), c.incr('i', 2.5), c.incr('i', -1, 60), c.delete('i'), \
+         c.delete('i'), c.incr('i')",
     );
     assert_eq!(told, "1 3.5 2.5 true false 1");
     assert_eq!(body(&bench, "return gate.cache.incr('t')"), "nil what stands there is not a number not-a-number");
@@ -33,7 +35,8 @@ fn values_are_kept_as_they_are() {
     let wrong = [
         (
             "gate.cache.set('f', print)",
-            "error a.lua:1: gate.cache.set: value: a function cannot be copied from one Lua state to another: only nil, booleans, numbers, strings and tables of them can",
+            "error a.lua:1: gate.cache.set: value: a function cannot be copied from one Lua state to another: only \
+             nil, booleans, numbers, strings and tables of them can",
         ),
         ("gate.cache.get()", "error a.lua:1: gate.cache.get: key is nil: expected a string"),
         ("gate.cache.get(('x'):rep(2000))", "error a.lua:1: gate.cache.get: key has 2000 bytes: expected at most 1024"),
@@ -90,9 +93,11 @@ fn what_fails_is_told_to_all_and_not_kept() {
     let bench = Bench::new();
     let source = "function on_request() return gate.cache.fetch('key', 60, function()
       gate.cache.incr('calls') gate.sleep(0.02) error('no way') end) end
-function on_route() return gate.cache.fetch('key', 60, function() gate.cache.incr('calls') gate.sleep(0.02) return nil, 'it is down', 'timeout' end) end
+function on_route() return gate.cache.fetch('key', 60, function() gate.cache.incr('calls') gate.sleep(0.02) return \
+nil, 'it is down', 'timeout' end) end
 function on_key() return gate.cache.fetch('key', 60, function() gate.cache.incr('calls') return nil end) end
-function init() local ok, why = pcall(function() local v = gate.cache.fetch('key', 60, function() gate.cache.incr('calls') gate.sleep(0.02) error('no way') end) end)
+function init() local ok, why = pcall(function() local v = gate.cache.fetch('key', 60, function() \
+gate.cache.incr('calls') gate.sleep(0.02) error('no way') end) end)
   return ok, (why:gsub('[^ ]*/', '')) end";
     run(async {
         let script = bench.load(source).unwrap();
@@ -173,6 +178,7 @@ function on_route() return gate.cache.fetch('other', 60, function() while true d
     let told = body(&bench, own);
     assert_eq!(
         told,
-        "error a.lua:1: gate.cache.fetch: this is called by its own function for the same key, and would wait for itself"
+        "error a.lua:1: gate.cache.fetch: this is called by its own function for the same key, and would wait for \
+         itself"
     );
 }
