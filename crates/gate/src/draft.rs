@@ -215,55 +215,56 @@ impl Draft {
     /// # Errors
     /// All mistakes.
     pub fn plan(self) -> Result<Plan, Vec<Mistake>> {
-        let mut wrong = Findings::default();
+        let mut findings = Findings::default();
         let threads = self.threads.unwrap_or_else(|| match &self.cpus {
             Some(cpus) => cpus.len(),
             None => available_cpus().map_or(1, |cpus| cpus.len()),
         });
         if threads == 0 || threads > 1024 {
-            wrong.add("threads", format!("{threads} threads cannot serve: expected 1 to 1024"));
+            findings.add("threads", format!("{threads} threads cannot serve: expected 1 to 1024"));
         }
-        self.check_doors(threads, &mut wrong);
-        self.check_limits(threads, &mut wrong);
-        self.check_stores(&mut wrong);
+        self.check_doors(threads, &mut findings);
+        self.check_limits(threads, &mut findings);
+        self.check_stores(&mut findings);
         let mut upstreams = Vec::new();
         let mut classes = Classes::default();
         for upstream in &self.upstreams {
-            upstreams.push(upstream.plan(classes.of("upstream", &upstream.name), &mut wrong));
+            upstreams.push(upstream.plan(classes.of("upstream", &upstream.name), &mut findings));
         }
-        repeated("upstream", upstreams.iter().map(|upstream| &*upstream.name), &mut wrong);
+        repeated("upstream", upstreams.iter().map(|upstream| &*upstream.name), &mut findings);
         let names: Vec<String> = self.scripts.iter().map(|script| script.name.clone()).collect();
-        repeated("script", names.iter().map(String::as_str), &mut wrong);
+        repeated("script", names.iter().map(String::as_str), &mut findings);
         let mut scripts = Vec::new();
         let stores = Names::of(&self.stores);
         for script in self.scripts {
             let class = classes.of("script", &script.name);
-            scripts.push(script.plan(class, &stores, &mut wrong));
+            scripts.push(script.plan(class, &stores, &mut findings));
         }
         let scripts = Scripts { names, planned: scripts };
         let mut lookups = Vec::new();
         for lookup in self.lookups {
             let class = classes.of("lookup", &lookup.settings.name);
-            lookups.push(lookup.plan(&self.stores, &scripts, class, &mut wrong));
+            lookups.push(lookup.plan(&self.stores, &scripts, class, &mut findings));
         }
-        repeated("lookup", lookups.iter().map(|lookup| &*lookup.settings.name), &mut wrong);
+        repeated("lookup", lookups.iter().map(|lookup| &*lookup.settings.name), &mut findings);
 
         let (mut routes, mut matchers) = (Vec::new(), Vec::new());
         let mut direct = HashMap::new();
         for (place, route) in self.routes.into_iter().enumerate() {
             let at = format!("route[{}]", place + 1);
             let name = if route.name.is_empty() { format!("route-{}", place + 1) } else { route.name.clone() };
-            matchers.push(route.matcher(&at, &mut wrong));
-            odd_hosts(&route.hosts, &at, &mut wrong);
+            matchers.push(route.matcher(&at, &mut findings));
+            odd_hosts(&route.hosts, &at, &mut findings);
             let to = route.to.clone();
-            let script = route.script.as_ref().and_then(|name| scripts.find(name, &format!("{at}.script"), &mut wrong));
+            let script =
+                route.script.as_ref().and_then(|name| scripts.find(name, &format!("{at}.script"), &mut findings));
             let action = match (to, &route.lookup, &route.redirect, &route.answer) {
                 (Some(to), None, None, None) => {
                     let known =
                         upstreams.iter().position(|upstream| upstream.name == to).or_else(|| direct.get(&to).copied());
                     Action::Forward(known.unwrap_or_else(|| {
                         let class = classes.of("to", &to);
-                        let upstream = only(&to, class, &format!("{at}.to"), &self.upstreams, &mut wrong);
+                        let upstream = only(&to, class, &format!("{at}.to"), &self.upstreams, &mut findings);
                         upstreams.push(upstream);
                         direct.insert(to, upstreams.len() - 1);
                         upstreams.len() - 1
@@ -273,14 +274,14 @@ impl Draft {
                     let known = lookups.iter().position(|known| known.settings.name == *lookup);
                     if known.is_none() {
                         let names: Vec<&str> = lookups.iter().map(|lookup| &*lookup.settings.name).collect();
-                        wrong
+                        findings
                             .add(format!("{at}.lookup"), format!("there is no look-up `{lookup}`{}", expected(&names)));
                     }
                     Action::Lookup(known.unwrap_or(0))
                 }
                 (None, None, Some((status, to)), None) => {
                     if !matches!(status, 301 | 302 | 303 | 307 | 308) {
-                        wrong.add(
+                        findings.add(
                             format!("{at}.redirect.status"),
                             format!("{status} sends nobody elsewhere: expected 301, 302, 303, 307 or 308"),
                         );
@@ -288,13 +289,13 @@ impl Draft {
                     match Template::parse(to) {
                         Ok(to) => Action::Redirect { status: *status, to },
                         Err(why) => {
-                            wrong.add(format!("{at}.redirect.to"), why);
+                            findings.add(format!("{at}.redirect.to"), why);
                             Action::Answer(self.no_route.clone())
                         }
                     }
                 }
                 (None, None, None, Some(answer)) => {
-                    check_answer(answer, &format!("{at}.answer"), &mut wrong);
+                    check_answer(answer, &format!("{at}.answer"), &mut findings);
                     Action::Answer(answer.clone())
                 }
                 (None, None, None, None) if route.script.is_some() => {
@@ -302,7 +303,7 @@ impl Draft {
                     if script.is_some_and(|script| !decides(script.hooks)) {
                         let why = "its script has neither on_request nor on_route, so that nothing says where \
                                    requests go: expected one of `to`, `lookup`, `redirect` and `answer` beside it";
-                        wrong.add(format!("{at}.script"), why);
+                        findings.add(format!("{at}.script"), why);
                     }
                     Action::Answer(script.map_or_else(|| self.no_route.clone(), |script| script.unknown.clone()))
                 }
@@ -310,7 +311,7 @@ impl Draft {
                     let script = if route.script.is_some() { ", or none beside `script`" } else { ", or `script`" };
                     let problem = format!("expected exactly one of `to`, `lookup`, `redirect` and `answer`{script}");
                     let ways = WAYS.map(|way| format!("{at}.{way}"));
-                    wrong.errors.push(Mistake::new(&*at, problem).looking_at(ways));
+                    findings.errors.push(Mistake::new(&*at, problem).looking_at(ways));
                     Action::Answer(self.no_route.clone())
                 }
             };
@@ -319,7 +320,7 @@ impl Draft {
             (forward.limits.headers, forward.limits.head_bytes) = (self.limits.answer_headers, self.limits.head_bytes);
             let rules = Rules::new(forward).unwrap_or_else(|problems| {
                 for problem in problems {
-                    wrong.add(format!("{at}.{}", problem.key()), problem.to_string());
+                    findings.add(format!("{at}.{}", problem.key()), problem.to_string());
                 }
                 Rules::default()
             });
@@ -328,37 +329,37 @@ impl Draft {
                 script.is_some() || matches!(action, Action::Lookup(place) if lookups.get(place).is_some_and(by_key));
             routes.push(Route { name, script, is_scripted, action, rules });
         }
-        check_names(&routes, &mut wrong);
+        check_names(&routes, &mut findings);
         if routes.is_empty() {
-            wrong.add(
+            findings.add(
                 "route",
                 "there is no route: expected at least one [[route]] with `to`, `lookup`, `redirect`, `answer` or \
                  `script`",
             );
         }
-        check_answer(&self.no_route, "no-route", &mut wrong);
+        check_answer(&self.no_route, "no-route", &mut findings);
         if self.script_cache == 0 {
-            wrong.add("script-cache", "0 bytes leave room for nothing: expected at least 1");
+            findings.add("script-cache", "0 bytes leave room for nothing: expected at least 1");
         }
         if let Some(log) = &self.access_log
             && let Some(file) = &log.file
             && let Err(why) = access::check(file)
         {
-            wrong.add("access-log.file", format!("cannot append to `{}`: {why}", file.display()));
+            findings.add("access-log.file", format!("cannot append to `{}`: {why}", file.display()));
         }
         if let Some(log) = &self.access_log
             && !(0.0..=1.0).contains(&log.sample)
         {
-            wrong.add("access-log.sample", format!("{} is no share: expected 0 to 1", log.sample));
+            findings.add("access-log.sample", format!("{} is no share: expected 0 to 1", log.sample));
         }
-        if !wrong.errors.is_empty() {
-            return Err(wrong.errors);
+        if !findings.errors.is_empty() {
+            return Err(findings.errors);
         }
-        same_routes(&matchers, &routes, &mut wrong);
+        same_routes(&matchers, &routes, &mut findings);
         let named = self.upstreams.len();
         // Scripts with mistakes are missing; the mistakes are already recorded.
         let scripts: Vec<_> = scripts.planned.into_iter().flatten().collect();
-        unused(&routes, &lookups, &upstreams[..named], &scripts, &self.stores, &mut wrong);
+        unused(&routes, &lookups, &upstreams[..named], &scripts, &self.stores, &mut findings);
         Ok(Plan {
             threads,
             cpus: self.cpus,
@@ -375,13 +376,13 @@ impl Draft {
             no_route: self.no_route,
             access_log: self.access_log,
             drain: self.drain,
-            warnings: wrong.warnings,
+            warnings: findings.warnings,
         })
     }
 
-    fn check_doors(&self, threads: usize, wrong: &mut Findings) {
+    fn check_doors(&self, threads: usize, findings: &mut Findings) {
         if !self.inherits && !self.doors.iter().any(|door| door.serves == Serves::Public) {
-            wrong.add(
+            findings.add(
                 "listen.public",
                 "there is nowhere to listen: expected an address such as :8080 or unix:/run/gate.sock",
             );
@@ -396,9 +397,10 @@ impl Draft {
                         .find(|(address, known)| *address == door.address || is_one_socket(known, &socket, threads));
                     match twice {
                         Some((same, _)) if *same == door.address => {
-                            wrong.add("listen", format!("`{same}` stands here twice: expected each address only once"));
+                            findings
+                                .add("listen", format!("`{same}` stands here twice: expected each address only once"));
                         }
-                        Some((other, _)) => wrong.add(
+                        Some((other, _)) => findings.add(
                             "listen",
                             format!(
                                 "`{}` and `{other}` are one place to listen: expected each only once",
@@ -411,11 +413,11 @@ impl Draft {
                 }
                 Err(error) => {
                     let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-                    wrong.add(key, format!("{error}{cause}"));
+                    findings.add(key, format!("{error}{cause}"));
                 }
             }
             if door.serves == Serves::Admin && !is_local(&door.address) {
-                wrong.add(
+                findings.add(
                     "listen.admin",
                     format!(
                         "`{}` would let others purge and look: expected an address of this machine alone, such as \
@@ -427,7 +429,7 @@ impl Draft {
         }
     }
 
-    fn check_limits(&self, threads: usize, wrong: &mut Findings) {
+    fn check_limits(&self, threads: usize, findings: &mut Findings) {
         let limits = &self.limits;
         for (key, count) in [
             ("connections", limits.connections),
@@ -437,11 +439,11 @@ impl Draft {
             ("hops", limits.hops.unwrap_or(1)),
         ] {
             if count == 0 {
-                wrong.add(format!("limits.{key}"), "0 leaves room for nothing: expected at least 1");
+                findings.add(format!("limits.{key}"), "0 leaves room for nothing: expected at least 1");
             }
         }
         if limits.head_bytes < 256 {
-            wrong.add(
+            findings.add(
                 "limits.head-bytes",
                 format!("{} bytes are less than a request needs: expected at least 256", limits.head_bytes),
             );
@@ -449,7 +451,7 @@ impl Draft {
         if let Some(per_host) = limits.per_host
             && per_host < threads
         {
-            wrong.add(
+            findings.add(
                 "limits.per-host",
                 format!("{per_host} cannot be divided among {threads} threads: expected at least {threads}, or off"),
             );
@@ -464,61 +466,63 @@ impl Draft {
             ("drain", self.drain),
         ] {
             if time.is_zero() && key != "drain" {
-                wrong.add(format!("limits.{key}"), "0 leaves no time at all: expected more");
+                findings.add(format!("limits.{key}"), "0 leaves no time at all: expected more");
             }
         }
     }
 
-    fn check_stores(&self, wrong: &mut Findings) {
+    fn check_stores(&self, findings: &mut Findings) {
         for store in &self.stores {
             let kind = match store.kind {
                 StoreKind::Memcached(_) => "memcached",
                 StoreKind::Sql(_) => "sql",
             };
             for error in store.validate() {
-                wrong.add(format!("{kind}.{}.{}", store.name, error.key), error.text);
+                findings.add(format!("{kind}.{}.{}", store.name, error.key), error.text);
             }
         }
-        repeated("store", self.stores.iter().map(|store| &*store.name), wrong);
+        repeated("store", self.stores.iter().map(|store| &*store.name), findings);
     }
 }
 
-fn check_answer(answer: &Answer, at: &str, wrong: &mut Findings) {
+fn check_answer(answer: &Answer, at: &str, findings: &mut Findings) {
     if !(200..600).contains(&answer.status) {
-        wrong.add(format!("{at}.status"), format!("{} is no status of an answer: expected 200 to 599", answer.status));
+        findings
+            .add(format!("{at}.status"), format!("{} is no status of an answer: expected 200 to 599", answer.status));
     }
     if matches!(answer.status, 204 | 304) && !answer.body.is_empty() {
-        wrong.add(format!("{at}.body"), format!("an answer of {} has no body: leave it empty", answer.status));
+        findings.add(format!("{at}.body"), format!("an answer of {} has no body: leave it empty", answer.status));
     }
     if answer.content_type.bytes().any(|byte| !(b' '..=b'~').contains(&byte)) {
-        wrong.add(
+        findings.add(
             format!("{at}.content-type"),
             format!("{:?} is no media type: expected one such as text/html", answer.content_type),
         );
     }
 }
 
-fn repeated<'a>(what: &str, names: impl Iterator<Item = &'a str>, wrong: &mut Findings) {
+fn repeated<'a>(what: &str, names: impl Iterator<Item = &'a str>, findings: &mut Findings) {
     let mut seen = HashSet::new();
     for name in names {
         if !seen.insert(name) {
-            wrong.add(what, format!("the name `{name}` is given twice: expected each only once"));
+            findings.add(what, format!("the name `{name}` is given twice: expected each only once"));
         }
     }
 }
 
 /// Checks the names of routes, which appear in logs and metrics.
-fn check_names(routes: &[Route], wrong: &mut Findings) {
+fn check_names(routes: &[Route], findings: &mut Findings) {
     let mut seen = HashSet::new();
     for (place, Route { name, .. }) in routes.iter().enumerate() {
         let at = format!("route[{}].name", place + 1);
         if name == "-" {
-            wrong.add(&*at, "`-` stands for requests without a route: expected another name");
+            findings.add(&*at, "`-` stands for requests without a route: expected another name");
         } else if name.chars().any(char::is_control) {
-            wrong.add(&*at, format!("{name:?} has characters that no line of a log has: expected a name in one line"));
+            findings
+                .add(&*at, format!("{name:?} has characters that no line of a log has: expected a name in one line"));
         }
         if !seen.insert(name) {
-            wrong.add(at, format!("the name `{name}` is given twice: expected each only once"));
+            findings.add(at, format!("the name `{name}` is given twice: expected each only once"));
         }
     }
 }

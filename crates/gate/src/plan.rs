@@ -55,7 +55,7 @@ pub struct Plan {
 pub struct Door {
     /// `:8080`, `127.0.0.1:8080`, `unix:/run/gate.sock`, ...
     pub address: String,
-    /// What the listener serves.
+    /// The kind of requests that it serves.
     pub serves: Serves,
 }
 

@@ -22,7 +22,7 @@ pub(super) fn is_one_socket(one: &Peer, other: &Peer, threads: usize) -> bool {
 }
 
 /// Warns of routes that no request takes, because earlier routes have the same conditions.
-pub(super) fn same_routes(matchers: &[Matcher], routes: &[Route], wrong: &mut Findings) {
+pub(super) fn same_routes(matchers: &[Matcher], routes: &[Route], findings: &mut Findings) {
     let mut seen: HashMap<_, usize> = HashMap::new();
     for (place, matcher) in matchers.iter().enumerate() {
         let mut methods = matcher.methods.clone();
@@ -43,7 +43,7 @@ pub(super) fn same_routes(matchers: &[Matcher], routes: &[Route], wrong: &mut Fi
         if let Some(&before) = first.first().filter(|&&before| first.len() == hosts.len() && before != place) {
             let name = &routes[before].name;
             let problem = format!("no request takes it: route `{name}` stands before it, and fits all that it fits");
-            wrong.warn(format!("route[{}]", place + 1), problem);
+            findings.warn(format!("route[{}]", place + 1), problem);
         }
     }
 }
@@ -55,13 +55,13 @@ pub(super) fn unused(
     upstreams: &[Upstream],
     scripts: &[Script],
     stores: &[StoreSettings],
-    wrong: &mut Findings,
+    findings: &mut Findings,
 ) {
     for (place, script) in scripts.iter().enumerate() {
         let is_used = routes.iter().any(|route| route.script == Some(place))
             || lookups.iter().any(|lookup| lookup.key == KeyFrom::Script(place));
         if !is_used {
-            wrong.warn(format!("script.{}", script.settings.name), "no route and no look-up uses it");
+            findings.warn(format!("script.{}", script.settings.name), "no route and no look-up uses it");
         }
     }
     if !scripts.is_empty() {
@@ -69,12 +69,12 @@ pub(super) fn unused(
     }
     for (place, upstream) in upstreams.iter().enumerate() {
         if !routes.iter().any(|route| route.action == Action::Forward(place)) {
-            wrong.warn(format!("upstream.{}", upstream.name), "no route uses it");
+            findings.warn(format!("upstream.{}", upstream.name), "no route uses it");
         }
     }
     for (place, lookup) in lookups.iter().enumerate() {
         if !routes.iter().any(|route| route.action == Action::Lookup(place)) {
-            wrong.warn(format!("lookup.{}", lookup.settings.name), "no route uses it");
+            findings.warn(format!("lookup.{}", lookup.settings.name), "no route uses it");
         }
     }
     for store in stores {
@@ -85,7 +85,7 @@ pub(super) fn unused(
         });
         if !is_used {
             let kind = if matches!(store.kind, StoreKind::Sql(_)) { "sql" } else { "memcached" };
-            wrong.warn(format!("{kind}.{}", store.name), "no look-up uses it");
+            findings.warn(format!("{kind}.{}", store.name), "no look-up uses it");
         }
     }
 }

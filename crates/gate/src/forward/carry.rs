@@ -70,13 +70,13 @@ pub(super) async fn carry(exchange: &mut Exchange<'_>, call: &Call<'_>, outcome:
         waited.ok_or_else(overdue)?.map_err(Stop::Client)?;
         outcome.started = monotonic_ns();
     }
-    let mut tried = Attempts::default();
+    let mut attempts = Attempts::default();
     loop {
         outcome.target = Some(Rc::clone(pool));
         pool.counters.requests.add(1);
         // Counts the request if this future is dropped midway.
         let gone = CountIfDropped(pool);
-        let stop = match attempt(exchange, call, outcome, &message, pool, tried.fresh, &waiting).await {
+        let stop = match attempt(exchange, call, outcome, &message, pool, attempts.fresh, &waiting).await {
             Ok(()) => {
                 std::mem::forget(gone);
                 return Ok(());
@@ -98,15 +98,15 @@ pub(super) async fn carry(exchange: &mut Exchange<'_>, call: &Call<'_>, outcome:
             pool.note(true, monotonic_ns());
         }
         let nothing_came = error.failure == Failure::Closed;
-        let may_repeat = call.rules.settings.retry && !tried.again && nothing_came;
+        let may_repeat = call.rules.settings.retry && !attempts.again && nothing_came;
         if may_repeat && was_used && (!error.sent || message.is_repeatable()) {
-            tried.again = true;
-            tried.fresh = true;
+            attempts.again = true;
+            attempts.fresh = true;
         } else if (!error.sent && error.failure != Failure::TotalTimeout) || (may_repeat && message.is_repeatable()) {
-            tried.again |= error.sent;
-            tried.fresh = false;
-            tried.places.push(place);
-            let Some(next) = call.to.pick(call.key, &tried.places, monotonic_ns()) else { return Err(error.into()) };
+            attempts.again |= error.sent;
+            attempts.fresh = false;
+            attempts.places.push(place);
+            let Some(next) = call.to.pick(call.key, &attempts.places, monotonic_ns()) else { return Err(error.into()) };
             (place, pool) = next;
             if call.rules.settings.host == HostPolicy::Target {
                 readdress(exchange, call, &mut message, pool, outcome);
