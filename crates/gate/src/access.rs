@@ -1,7 +1,7 @@
-//! The access log: a line per request, gathered on its core and written by a thread of its own.
+//! The access log: each core buffers lines, and one thread writes them.
 //!
-//! A core formats a line into its buffer, and hands the buffer over when it is large or a moment has passed. So a slow disk
-//! never holds up requests: what the writer cannot take is dropped, and counted.
+//! A core hands its buffer to the writer when it is large or some time has passed. A slow disk therefore never delays
+//! requests: the log drops buffers that the writer cannot take, and counts them.
 
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
@@ -18,30 +18,30 @@ use oroshi_words::Date;
 use oroshi_words::date::{digits, month_name};
 use serde::Serialize;
 
-/// A buffer is handed over once it holds so many bytes.
+/// A core hands over its buffer at this size.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// So many buffers may wait for the writer: 16 MiB.
+/// The most buffers that wait for the writer: 16 MiB.
 const WAITING: usize = 256;
 
-/// How a request is told.
+/// The format of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// One JSON object per line, with everything that is known.
+    /// One JSON object per line, with every known field.
     #[default]
     Json,
-    /// As Apache and nginx have it: address, time, request line, status, bytes, referrer, user agent.
+    /// The format of Apache and nginx: address, time, request line, status, bytes, referrer, user agent.
     Combined,
 }
 
-/// What is told, and where.
+/// Settings of the access log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// A file, which is appended to; `None`: standard output.
+    /// The file to append to; `None`: standard output.
     pub file: Option<PathBuf>,
-    /// How.
+    /// The format of the lines.
     pub format: Format,
-    /// Which share of the requests, 0 to 1. Answers of 500 and more are always told.
+    /// The share of requests to log, 0 to 1. Responses of 500 and above are always logged.
     pub sample: f64,
 }
 
@@ -51,36 +51,36 @@ impl Default for Settings {
     }
 }
 
-/// A request that is over.
+/// A completed request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Line<'a> {
-    /// Who asked; `None` on a unix socket.
+    /// The client's address; `None` on a unix socket.
     pub client: Option<IpAddr>,
     /// The method.
     pub method: &'a str,
-    /// The target, as it came.
+    /// The target, as received.
     pub target: &'a str,
     /// `1.0` or `1.1`.
     pub version: &'a str,
-    /// The host that was asked for, as it came.
+    /// The requested host, as received.
     pub host: &'a [u8],
-    /// What was answered; 0 if nothing was.
+    /// The response's status; 0 if there was none.
     pub status: u16,
-    /// Bytes of the answer's body.
+    /// Bytes of the response's body.
     pub bytes: u64,
-    /// From the request's head to the end of the answer.
+    /// From the request's head to the end of the response.
     pub took: Duration,
     /// The route's name.
     pub route: &'a str,
-    /// Where the answer came from; empty if from nowhere.
+    /// The target that gave the response; empty if none did.
     pub upstream: &'a str,
-    /// From the first byte sent there to the head of its answer.
+    /// From the first byte to the upstream to the end of the response's head.
     pub upstream_took: Option<Duration>,
-    /// How many servers were tried after the first.
+    /// How many further connections the gateway tried after the first.
     pub retries: u32,
-    /// Why it failed, by name; empty if it did not.
+    /// The failure's name; empty if the request succeeded.
     pub failure: &'a str,
-    /// More about that. May be empty.
+    /// Detail of the failure. May be empty.
     pub detail: &'a str,
     /// The request's `X-Request-Id`.
     pub request_id: &'a [u8],
@@ -90,13 +90,13 @@ pub struct Line<'a> {
     pub agent: &'a [u8],
 }
 
-/// The log: hand a [`Sink`] to each core.
+/// The access log. Each core writes to a [`Sink`].
 #[derive(Debug)]
 pub struct Log {
     shared: Arc<Shared>,
     settings: Settings,
     sender: Mutex<Option<SyncSender<Vec<u8>>>>,
-    /// Ends with the writer.
+    /// Disconnects when the writer ends.
     writer: Mutex<Option<Receiver<()>>>,
 }
 
@@ -107,20 +107,20 @@ struct Shared {
     reopen: AtomicBool,
 }
 
-/// What became of lines.
+/// Counts of lost lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Buffers that nobody could take, as the writer did not keep up.
+    /// Buffers dropped because the writer was too slow.
     pub dropped: u64,
-    /// Writes that failed.
+    /// Failed writes.
     pub failed: u64,
 }
 
 impl Log {
-    /// Opens the file, and starts the writer.
+    /// Opens the file and starts the writer.
     ///
     /// # Errors
-    /// When the file cannot be opened for appending, or no thread can be started.
+    /// The file cannot be opened for appending, or no thread can be started.
     pub fn open(settings: Settings) -> io::Result<Self> {
         let file = open(settings.file.as_deref())?;
         let (sender, receiver) = sync_channel(WAITING);
@@ -136,7 +136,7 @@ impl Log {
         Ok(Log { shared, settings, sender: Mutex::new(Some(sender)), writer: Mutex::new(Some(writer)) })
     }
 
-    /// What one core tells its requests to.
+    /// Makes a sink for one core.
     #[must_use]
     pub fn sink(&self) -> Sink {
         let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -144,30 +144,30 @@ impl Log {
         Sink { buffer: RefCell::default(), sender, shared: Arc::clone(&self.shared), format, sample }
     }
 
-    /// Opens the file anew before the next write, as after somebody has moved it away.
+    /// Reopens the file before the next write, for use after log rotation.
     pub fn reopen(&self) {
         self.shared.reopen.store(true, Ordering::Relaxed);
     }
 
-    /// What was lost.
+    /// Returns the counts of lost buffers and failed writes.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let of = |number: &AtomicU64| number.load(Ordering::Relaxed);
         Counts { dropped: of(&self.shared.dropped), failed: of(&self.shared.failed) }
     }
 
-    /// Waits until everything is written, but no longer than this: where nobody reads a pipe, or a disk is stuck, nothing ever is. To be
-    /// called when all sinks are gone. Whether everything was written.
+    /// Waits up to `patience` until everything is written; returns whether it is. Call it after dropping all sinks. A
+    /// stuck disk or an unread pipe uses the whole time.
     pub fn finish(&self, patience: Duration) -> bool {
         self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         let done = writer.map(|done| done.recv_timeout(patience));
-        // The writer says nothing: it drops its end.
+        // The writer sends nothing: it drops its end.
         !matches!(done, Some(Err(RecvTimeoutError::Timeout)))
     }
 }
 
-/// One core's part of the log. What it holds is handed over when it is dropped.
+/// One core's part of the log. Dropping it hands over its buffer.
 #[derive(Debug)]
 pub struct Sink {
     buffer: RefCell<Vec<u8>>,
@@ -178,13 +178,13 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Whether a request with this answer is told. To be asked once per request, before the line is made.
+    /// Returns whether to log a request with this status. Call it once per request, before making the line.
     #[must_use]
     pub fn wants(&self, status: u16) -> bool {
         status >= 500 || self.sample >= 1.0 || fastrand::f64() < self.sample
     }
 
-    /// Tells a request.
+    /// Logs a request.
     pub fn tell(&self, line: &Line<'_>) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut buffer = self.buffer.borrow_mut();
@@ -197,7 +197,7 @@ impl Sink {
         }
     }
 
-    /// Hands over what there is: to be called every second or so.
+    /// Hands over the buffer. Call it about once a second.
     pub fn flush(&self) {
         let buffer = std::mem::take(&mut *self.buffer.borrow_mut());
         if !buffer.is_empty() {
@@ -222,10 +222,10 @@ impl Drop for Sink {
     }
 }
 
-/// Whether a log can be appended to there, as far as that can be told without making a file.
+/// Checks that a log can be appended to at `path`, as far as possible without creating a file.
 ///
 /// # Errors
-/// Why not.
+/// The reason.
 pub(crate) fn check(path: &Path) -> Result<(), String> {
     match OpenOptions::new().append(true).open(path) {
         Ok(_) => Ok(()),
@@ -249,7 +249,7 @@ fn write(mut file: Option<File>, path: Option<&Path>, buffers: &Receiver<Vec<u8>
         if shared.reopen.swap(false, Ordering::Relaxed) {
             match open(path) {
                 Ok(opened) => file = opened,
-                // Better the old one than none.
+                // The old file is better than none.
                 Err(_) => drop(shared.failed.fetch_add(1, Ordering::Relaxed)),
             }
         }
@@ -266,7 +266,7 @@ fn write(mut file: Option<File>, path: Option<&Path>, buffers: &Receiver<Vec<u8>
 /// The JSON form of a line.
 #[derive(Serialize)]
 struct Json<'a> {
-    /// Seconds since 1970, of the end of the answer.
+    /// Seconds since 1970 at the end of the response.
     time: f64,
     client: Option<IpAddr>,
     method: &'a str,
@@ -322,7 +322,7 @@ fn json(out: &mut Vec<u8>, line: &Line<'_>, since: Duration) {
         referrer: &text(line.referrer),
         agent: &text(line.agent),
     };
-    // A structure of texts and numbers, into memory: nothing can fail.
+    // Serializing strings and numbers into memory cannot fail.
     let _ = serde_json::to_writer(&mut *out, &line);
     out.push(b'\n');
 }
@@ -358,7 +358,7 @@ fn combined(out: &mut Vec<u8>, line: &Line<'_>, since: Duration) {
     out.push(b'\n');
 }
 
-/// As nginx does it, so that no client can forge the end of a field or of a line.
+/// Escapes like nginx, so that no client can forge the end of a field or a line.
 fn quoted(out: &mut Vec<u8>, value: &[u8]) {
     for &byte in value {
         match byte {
@@ -400,7 +400,8 @@ mod tests {
         combined(&mut out, &line(), Duration::from_secs(1_000_000_000));
         assert_eq!(
             String::from_utf8(out).unwrap(),
-            "127.0.0.1 - - [09/Sep/2001:01:46:40 +0000] \"GET /a?b=\\x22c\\x22 HTTP/1.1\" 200 12 \"-\" \"curl\\x0A\\xFF\"\n"
+            "127.0.0.1 - - [09/Sep/2001:01:46:40 +0000] \"GET /a?b=\\x22c\\x22 HTTP/1.1\" 200 12 \"-\" \
+             \"curl\\x0A\\xFF\"\n"
         );
     }
 
@@ -432,7 +433,7 @@ mod tests {
             });
         };
         tell(1000);
-        // The writer has taken the file's name away only when this comes, behind all that was told before.
+        // This line proves that the writer has opened the file and written everything before it.
         while std::fs::read_to_string(&path).unwrap().lines().count() < 2000 {
             thread::yield_now();
         }

@@ -1,4 +1,4 @@
-//! What operators ask: how the gateway is, why a host goes where it goes; and having it forget.
+//! The operators' pages: `/status`, `/metrics`, `/explain` and `/purge`.
 
 mod metrics;
 mod status;
@@ -15,19 +15,19 @@ use crate::plan::{Action, KeyFrom};
 use crate::route::{Asked, Repeated, readings};
 use crate::site::{Site, is_key};
 
-/// What is at the admin's doors.
+/// The paths of admin listeners.
 const PATHS: [&str; 4] = ["/status", "/metrics", "/explain", "/purge"];
 
-/// An answer that says what is wrong, with its status.
-struct Problem(u16, String);
+/// A response that names an error, with its status.
+struct ErrorReply(u16, String);
 
-impl From<String> for Problem {
+impl From<String> for ErrorReply {
     fn from(text: String) -> Self {
-        Problem(400, text)
+        ErrorReply(400, text)
     }
 }
 
-/// Answers a request of an operator.
+/// Responds to a request of an operator.
 pub(crate) async fn answer(site: &Site, exchange: &mut Exchange<'_>) -> Result<(), Error> {
     let (path, query) = query::split(exchange.head.target);
     let method = exchange.head.method;
@@ -37,15 +37,15 @@ pub(crate) async fn answer(site: &Site, exchange: &mut Exchange<'_>) -> Result<(
     };
     let is_tcp = exchange.remote().is_some();
     let answered = if !PATHS.contains(&path) {
-        Err(Problem(404, format!("there is nothing at `{path}`: expected one of {}", PATHS.join(", "))))
+        Err(ErrorReply(404, format!("there is nothing at `{path}`: expected one of {}", PATHS.join(", "))))
     } else if method != wanted && !(wanted == "GET" && method == "HEAD") {
-        Err(Problem(405, format!("{method} is not allowed here: expected {wanted}")))
+        Err(ErrorReply(405, format!("{method} is not allowed here: expected {wanted}")))
     } else if exchange.head.headers.get("origin").is_some() || page::is_foreign(&exchange.head) {
-        // A page that a browser on this machine has open is no operator.
-        Err(Problem(403, "pages of browsers are not served here: expected a request without Origin".to_owned()))
+        // A page in a browser on this machine is no operator.
+        Err(ErrorReply(403, "pages of browsers are not served here: expected a request without Origin".to_owned()))
     } else if is_tcp && !page::names_loopback(&exchange.head) {
-        // Nor is one whose name was made to lead here (DNS rebinding); it asks by that name.
-        Err(Problem(403, "this is for operators: expected localhost or a loopback address in Host".to_owned()))
+        // Neither is a page whose host name resolves to this machine (DNS rebinding): its requests carry that name.
+        Err(ErrorReply(403, "this is for operators: expected localhost or a loopback address in Host".to_owned()))
     } else {
         exchange.vouch();
         match path {
@@ -61,7 +61,7 @@ pub(crate) async fn answer(site: &Site, exchange: &mut Exchange<'_>) -> Result<(
     };
     let (status, value) = match answered {
         Ok(value) => (200, value),
-        Err(Problem(status, message)) => (status, json!({ "error": message })),
+        Err(ErrorReply(status, message)) => (status, json!({ "error": message })),
     };
     let mut fields = vec![("Content-Type", &b"application/json; charset=utf-8"[..])];
     if status == 405 {
@@ -72,8 +72,8 @@ pub(crate) async fn answer(site: &Site, exchange: &mut Exchange<'_>) -> Result<(
     exchange.reply.send(status, fields, &body).await
 }
 
-/// The parameters of a query that are among `known`, in their order.
-fn parameters<const N: usize>(query: &str, known: [&str; N]) -> Result<[Option<String>; N], Problem> {
+/// Returns the values of the parameters in `known`, in that order.
+fn parameters<const N: usize>(query: &str, known: [&str; N]) -> Result<[Option<String>; N], ErrorReply> {
     let mut found = [const { None }; N];
     for pair in query::pairs(query) {
         let (name, value) = pair?;
@@ -83,8 +83,8 @@ fn parameters<const N: usize>(query: &str, known: [&str; N]) -> Result<[Option<S
     Ok(found)
 }
 
-/// Which way a request would go, and why.
-async fn explain(site: &Site, query: &str) -> Result<Value, Problem> {
+/// Explains which way a request would go, and why.
+async fn explain(site: &Site, query: &str) -> Result<Value, ErrorReply> {
     let [host, path, method, looked_up] = parameters(query, ["host", "path", "method", "key"])?;
     let (path, method) = (path.unwrap_or_else(|| "/".to_owned()), method.unwrap_or_else(|| "GET".to_owned()));
     let host = host.unwrap_or_default();
@@ -92,12 +92,12 @@ async fn explain(site: &Site, query: &str) -> Result<Value, Problem> {
         "" => String::new(),
         host => key::host(host.as_bytes()).map_err(|error| format!("`{host}` is no host: {error}"))?.into_owned(),
     };
-    // Routes go by the path alone.
+    // Routes ignore the query.
     let path = path.split('?').next().unwrap_or_default();
     let read = readings(path).map_err(|error| format!("`{path}`: {error}"))?;
     let plain = read.plain.clone().into_owned();
-    let plan = &site.works.plan;
-    // Conditions on header fields are taken for unmet: a query has none.
+    let plan = &site.generation.plan;
+    // Conditions on header fields count as unmet, because the query has no header fields.
     let asked =
         Asked { host: &canonical, path: &plain, method: &method, headers: Default::default(), repeated: Repeated::Any };
     let found = plan.table.find(&asked);
@@ -127,7 +127,7 @@ async fn explain(site: &Site, query: &str) -> Result<Value, Problem> {
         Action::Redirect { status, .. } => told["redirect"] = json!(status),
         Action::Answer(answer) => told["answer"] = json!(answer.status),
         Action::Lookup(lookup) => {
-            let (found, lookup) = (&plan.lookups[*lookup], &site.works.lookups[*lookup]);
+            let (found, lookup) = (&plan.lookups[*lookup], &site.generation.lookups[*lookup]);
             let key = looked_up.or_else(|| match &found.key {
                 KeyFrom::Host => Some(canonical.clone()).filter(|host| !host.is_empty()),
                 KeyFrom::Segment(number) => plain.split('/').nth(*number).map(str::to_owned),
@@ -149,7 +149,7 @@ async fn explain(site: &Site, query: &str) -> Result<Value, Problem> {
             }
             told["lookup"] = json!(found.settings.name);
             told["key"] = json!(key);
-            // First as a request would find it, then what each tier has.
+            // Reads the tiers before the look-up fills the memory.
             let explanation = lookup.explain(&key).await;
             let answer = lookup.get(&key).answer().await;
             told["outcome"] = json!(answer.outcome.name());
@@ -177,7 +177,7 @@ async fn explain(site: &Site, query: &str) -> Result<Value, Problem> {
     Ok(told)
 }
 
-/// What each tier has for a key.
+/// Describes the value of a key in each tier.
 fn tiers(explanation: &Explanation) -> Value {
     let held = |held: &Held| match held {
         Held::Targets(targets) => json!({ "has": targets.to_string() }),
@@ -211,23 +211,23 @@ fn tiers(explanation: &Explanation) -> Value {
     told
 }
 
-/// Forgets what is known of a key, of all that begin so, or of all.
-async fn purge(site: &Site, query: &str) -> Result<Value, Problem> {
+/// Removes a key, all keys with a prefix, or all keys from memory.
+async fn purge(site: &Site, query: &str) -> Result<Value, ErrorReply> {
     let [name, key, prefix, all, everywhere] = parameters(query, ["lookup", "key", "prefix", "all", "everywhere"])?;
     for (name, value) in [("all", &all), ("everywhere", &everywhere)] {
         if let Some(value) = value.as_ref().filter(|value| *value != "1") {
             return Err(format!("{name}=`{value}` is not understood: expected {name}=1, or none").into());
         }
     }
-    let works = &site.works;
-    let names: Vec<&str> = works.lookups.iter().map(|lookup| &*lookup.settings().name).collect();
+    let generation = &site.generation;
+    let names: Vec<&str> = generation.lookups.iter().map(|lookup| &*lookup.settings().name).collect();
     let chosen: Vec<_> = match &name {
-        Some(name) => works.lookups.iter().filter(|lookup| lookup.settings().name == *name).collect(),
-        None => works.lookups.iter().collect(),
+        Some(name) => generation.lookups.iter().filter(|lookup| lookup.settings().name == *name).collect(),
+        None => generation.lookups.iter().collect(),
     };
     if chosen.is_empty() {
         let name = name.unwrap_or_default();
-        return Err(Problem(404, format!("there is no look-up `{name}`: expected one of {}", names.join(", "))));
+        return Err(ErrorReply(404, format!("there is no look-up `{name}`: expected one of {}", names.join(", "))));
     }
     if everywhere.is_some() && key.is_none() {
         let why =
@@ -237,18 +237,20 @@ async fn purge(site: &Site, query: &str) -> Result<Value, Problem> {
     let mut forgotten = 0;
     match (key, prefix, all) {
         (Some(key), None, None) => {
-            for (lookup, plan) in works.lookups.iter().zip(&works.plan.lookups) {
+            for (lookup, plan) in generation.lookups.iter().zip(&generation.plan.lookups) {
                 if !chosen.iter().any(|chosen| std::ptr::eq(*chosen, lookup)) {
                     continue;
                 }
-                // As requests would spell it.
+                // In the spelling that requests use.
                 let key = match plan.key {
                     KeyFrom::Host => key::host(key.as_bytes()).map_or_else(|_| key.clone(), Cow::into_owned),
                     _ => key.clone(),
                 };
                 let gone = match everywhere {
                     None => lookup.purge(&key),
-                    Some(_) => lookup.purge_everywhere(&key).await.map_err(|error| Problem(502, error.to_string()))?,
+                    Some(_) => {
+                        lookup.purge_everywhere(&key).await.map_err(|error| ErrorReply(502, error.to_string()))?
+                    }
                 };
                 forgotten += usize::from(gone);
             }

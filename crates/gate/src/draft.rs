@@ -1,5 +1,5 @@
-//! A gateway as somebody described it: typed, not yet checked for sense. [`Draft::plan`] finds all that is wrong with it; `parts` what is in one
-//! of its parts; `odd` what is no mistake, and most likely not meant so.
+//! A gateway's unvalidated configuration. [`Draft::plan`] finds all mistakes; `parts` checks the parts, and `odd` finds
+//! valid but probably unintended settings.
 
 mod odd;
 mod parts;
@@ -22,36 +22,36 @@ use crate::upstream::{Policy, PoolSettings};
 use odd::{is_one_socket, same_routes, unused};
 use parts::{Scripts, decides, odd_hosts, only};
 
-/// A gateway as somebody described it. `Default` is one that listens nowhere and does nothing.
+/// A gateway's unvalidated configuration. `Default` has no listeners and no routes.
 #[derive(Clone, Debug)]
 pub struct Draft {
-    /// How many threads serve; `None`: one for each CPU of `cpus`, or of those available.
+    /// The number of serving threads; `None`: one per CPU of `cpus`, or per available CPU.
     pub threads: Option<usize>,
-    /// The CPUs that the threads are pinned to, if any.
+    /// The CPUs to pin the threads to, if any.
     pub cpus: Option<CpuList>,
-    /// Where it listens, and what for.
+    /// The listeners.
     pub listeners: Vec<Listener>,
-    /// Whether sockets are handed down as well, so that there need not be a listener.
+    /// Whether the process inherits sockets, so that `listeners` may be empty.
     pub inherits: bool,
     /// Limits on clients.
     pub limits: Limits,
     /// The stores.
     pub stores: Vec<StoreSettings>,
-    /// Ways from a key to targets.
+    /// The look-ups.
     pub lookups: Vec<LookupDraft>,
     /// Groups of targets.
     pub upstreams: Vec<UpstreamDraft>,
     /// Scripts.
     pub scripts: Vec<ScriptDraft>,
-    /// What scripts keep in common takes so many bytes at most.
+    /// The limit on the bytes of `gate.cache`.
     pub script_cache: usize,
-    /// The routes, in their order.
+    /// The routes, in order.
     pub routes: Vec<RouteDraft>,
-    /// What a request is answered that takes no route.
+    /// The response to requests without a route.
     pub no_route: Answer,
-    /// Requests that are told, if any.
+    /// The access log, if any.
     pub access_log: Option<access::Settings>,
-    /// How long requests may take to finish after the end was asked for.
+    /// How long requests may take to finish at shutdown.
     pub drain: Duration,
 }
 
@@ -76,29 +76,29 @@ impl Default for Draft {
     }
 }
 
-/// A way from a key to targets.
+/// A look-up, unvalidated.
 #[derive(Clone, Debug)]
 pub struct LookupDraft {
-    /// The tiers, with the name.
+    /// The name, the tiers and their settings.
     pub settings: LookupSettings,
-    /// What is looked up.
+    /// Where the key comes from.
     pub key: KeyDraft,
-    /// How one of several targets is chosen.
+    /// The balancing policy for several targets.
     pub policy: Policy,
-    /// What the consistent hash goes by.
+    /// The input of the consistent hash.
     pub hash: HashBy,
-    /// How connections to targets are kept.
+    /// Connection settings.
     pub pool: PoolSettings,
-    /// What is answered when nothing stands under the key, or what is no key at all.
+    /// The response if no store has the key, or the request has no valid key.
     pub unknown: Answer,
-    /// What is answered when the stores cannot say.
+    /// The response if the stores are down.
     pub down: Answer,
-    /// What is answered when what stands there cannot be used.
+    /// The response if the stored value is invalid.
     pub invalid: Answer,
 }
 
 impl LookupDraft {
-    /// A look-up of this name that has no store yet, all else as by default.
+    /// Makes a look-up with this name, no store, and defaults.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         let down = Answer {
@@ -118,12 +118,12 @@ impl LookupDraft {
     }
 }
 
-/// Where a key comes from.
+/// The source of a look-up's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyDraft {
-    /// From the request; not [`KeyFrom::Script`].
+    /// From the request. Not [`KeyFrom::Script`].
     Request(KeyFrom),
-    /// From the `on_key` of the script of this name.
+    /// From `on_key` of the script with this name.
     Script(String),
 }
 
@@ -133,29 +133,29 @@ impl Default for KeyDraft {
     }
 }
 
-/// A script.
+/// A script, unvalidated.
 #[derive(Clone, Debug)]
 pub struct ScriptDraft {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Its file as it was read, and its limits; `None` if there is none.
+    /// The file's contents and the limits; `None` if there is no file.
     pub settings: Option<ScriptSettings>,
-    /// Where targets may be that it names.
+    /// The targets that the script may name.
     pub allow: Allow,
-    /// How one of several targets is chosen.
+    /// The balancing policy for several targets.
     pub policy: Policy,
-    /// What the consistent hash goes by.
+    /// The input of the consistent hash.
     pub hash: HashBy,
-    /// How connections to targets are kept.
+    /// Connection settings.
     pub pool: PoolSettings,
-    /// What is answered when it names nothing, and the route has no other way.
+    /// The response if the script names no target, and the route has no other action.
     pub unknown: Answer,
-    /// What is answered when what it names is no target, or not allowed.
+    /// The response if the script names an invalid target, or one that is not allowed.
     pub invalid: Answer,
 }
 
 impl ScriptDraft {
-    /// A script of this name, all else as by default.
+    /// Makes a script with this name and defaults.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         let LookupDraft { policy, hash, pool, unknown, invalid, .. } = LookupDraft::new("");
@@ -163,106 +163,108 @@ impl ScriptDraft {
     }
 }
 
-/// A group of targets.
+/// A group of targets, unvalidated.
 #[derive(Clone, Debug, Default)]
 pub struct UpstreamDraft {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Its targets, as text, with their weights.
+    /// The targets as text, with their weights.
     pub targets: Vec<(String, u32)>,
-    /// How one is chosen.
+    /// The balancing policy.
     pub policy: Policy,
-    /// What the consistent hash goes by.
+    /// The input of the consistent hash.
     pub hash: HashBy,
-    /// How connections are kept.
+    /// Connection settings.
     pub pool: PoolSettings,
 }
 
-/// A route.
+/// A route, unvalidated.
 #[derive(Clone, Debug, Default)]
 pub struct RouteDraft {
-    /// What it is called; empty: after its place, `route-1`.
+    /// Its name; empty: from its position, `route-1`.
     pub name: String,
-    /// Hosts, as text: `example.org`, `*.example.org`. None: any.
+    /// Hosts as text: `example.org`, `*.example.org`. None: any.
     pub hosts: Vec<String>,
-    /// The beginning of its path; empty: any.
+    /// The path's prefix; empty: any path.
     pub path: String,
     /// Methods. None: any.
     pub methods: Vec<String>,
-    /// Header fields that must be there.
+    /// Required header fields.
     pub headers: Vec<HeaderPattern>,
-    /// The name of a script that is asked first.
+    /// The name of the script to call first.
     pub script: Option<String>,
-    /// Where requests go: exactly one of these, or none where there is a script.
+    /// The name or address of an upstream. A route has exactly one of `to`, `lookup`, `redirect` and `answer`, or none
+    /// if it has a script.
     pub to: Option<String>,
     /// The name of a look-up.
     pub lookup: Option<String>,
-    /// Where the client is sent, and with which status.
+    /// A redirect's status and location.
     pub redirect: Option<(u16, String)>,
-    /// What is answered.
+    /// A constant response.
     pub answer: Option<Answer>,
-    /// What is changed on the way.
+    /// The rules for forwarding.
     pub forward: forward::Settings,
 }
 
-/// What says where a route's requests go.
+/// The keys that set a route's action.
 const WAYS: [&str; 5] = ["to", "lookup", "redirect", "answer", "script"];
 
 impl Draft {
-    /// Checks it, and fills the defaults in.
+    /// Validates the draft and fills in the defaults.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All mistakes.
     pub fn plan(self) -> Result<Plan, Vec<Mistake>> {
-        let mut wrong = Wrong::default();
+        let mut findings = Findings::default();
         let threads = self.threads.unwrap_or_else(|| match &self.cpus {
             Some(cpus) => cpus.len(),
             None => available_cpus().map_or(1, |cpus| cpus.len()),
         });
         if threads == 0 || threads > 1024 {
-            wrong.add("threads", format!("{threads} threads cannot serve: expected 1 to 1024"));
+            findings.add("threads", format!("{threads} threads cannot serve: expected 1 to 1024"));
         }
-        self.check_listeners(threads, &mut wrong);
-        self.check_limits(threads, &mut wrong);
-        self.check_stores(&mut wrong);
+        self.check_listeners(threads, &mut findings);
+        self.check_limits(threads, &mut findings);
+        self.check_stores(&mut findings);
         let mut upstreams = Vec::new();
         let mut classes = Classes::default();
         for upstream in &self.upstreams {
-            upstreams.push(upstream.plan(classes.of("upstream", &upstream.name), &mut wrong));
+            upstreams.push(upstream.plan(classes.of("upstream", &upstream.name), &mut findings));
         }
-        repeated("upstream", upstreams.iter().map(|upstream| &*upstream.name), &mut wrong);
+        repeated("upstream", upstreams.iter().map(|upstream| &*upstream.name), &mut findings);
         let names: Vec<String> = self.scripts.iter().map(|script| script.name.clone()).collect();
-        repeated("script", names.iter().map(String::as_str), &mut wrong);
+        repeated("script", names.iter().map(String::as_str), &mut findings);
         let mut scripts = Vec::new();
         let stores = Names::of(&self.stores);
         for script in self.scripts {
             let class = classes.of("script", &script.name);
-            scripts.push(script.plan(class, &stores, &mut wrong));
+            scripts.push(script.plan(class, &stores, &mut findings));
         }
         let scripts = Scripts { names, planned: scripts };
         let mut lookups = Vec::new();
         for lookup in self.lookups {
             let class = classes.of("lookup", &lookup.settings.name);
-            lookups.push(lookup.plan(&self.stores, &scripts, class, &mut wrong));
+            lookups.push(lookup.plan(&self.stores, &scripts, class, &mut findings));
         }
-        repeated("lookup", lookups.iter().map(|lookup| &*lookup.settings.name), &mut wrong);
+        repeated("lookup", lookups.iter().map(|lookup| &*lookup.settings.name), &mut findings);
 
         let (mut routes, mut matchers) = (Vec::new(), Vec::new());
         let mut direct = HashMap::new();
         for (place, route) in self.routes.into_iter().enumerate() {
             let at = format!("route[{}]", place + 1);
             let name = if route.name.is_empty() { format!("route-{}", place + 1) } else { route.name.clone() };
-            matchers.push(route.matcher(&at, &mut wrong));
-            odd_hosts(&route.hosts, &at, &mut wrong);
+            matchers.push(route.matcher(&at, &mut findings));
+            odd_hosts(&route.hosts, &at, &mut findings);
             let to = route.to.clone();
-            let script = route.script.as_ref().and_then(|name| scripts.find(name, &format!("{at}.script"), &mut wrong));
+            let script =
+                route.script.as_ref().and_then(|name| scripts.find(name, &format!("{at}.script"), &mut findings));
             let action = match (to, &route.lookup, &route.redirect, &route.answer) {
                 (Some(to), None, None, None) => {
                     let known =
                         upstreams.iter().position(|upstream| upstream.name == to).or_else(|| direct.get(&to).copied());
                     Action::Forward(known.unwrap_or_else(|| {
                         let class = classes.of("to", &to);
-                        let upstream = only(&to, class, &format!("{at}.to"), &self.upstreams, &mut wrong);
+                        let upstream = only(&to, class, &format!("{at}.to"), &self.upstreams, &mut findings);
                         upstreams.push(upstream);
                         direct.insert(to, upstreams.len() - 1);
                         upstreams.len() - 1
@@ -272,14 +274,14 @@ impl Draft {
                     let known = lookups.iter().position(|known| known.settings.name == *lookup);
                     if known.is_none() {
                         let names: Vec<&str> = lookups.iter().map(|lookup| &*lookup.settings.name).collect();
-                        wrong
+                        findings
                             .add(format!("{at}.lookup"), format!("there is no look-up `{lookup}`{}", expected(&names)));
                     }
                     Action::Lookup(known.unwrap_or(0))
                 }
                 (None, None, Some((status, to)), None) => {
                     if !matches!(status, 301 | 302 | 303 | 307 | 308) {
-                        wrong.add(
+                        findings.add(
                             format!("{at}.redirect.status"),
                             format!("{status} sends nobody elsewhere: expected 301, 302, 303, 307 or 308"),
                         );
@@ -287,21 +289,21 @@ impl Draft {
                     match Template::parse(to) {
                         Ok(to) => Action::Redirect { status: *status, to },
                         Err(why) => {
-                            wrong.add(format!("{at}.redirect.to"), why);
+                            findings.add(format!("{at}.redirect.to"), why);
                             Action::Answer(self.no_route.clone())
                         }
                     }
                 }
                 (None, None, None, Some(answer)) => {
-                    check_answer(answer, &format!("{at}.answer"), &mut wrong);
+                    check_answer(answer, &format!("{at}.answer"), &mut findings);
                     Action::Answer(answer.clone())
                 }
                 (None, None, None, None) if route.script.is_some() => {
                     let script = script.and_then(|place| scripts.planned[place].as_ref());
                     if script.is_some_and(|script| !decides(script.hooks)) {
-                        let why = "its script has neither on_request nor on_route, so that nothing says where requests go: \
-                                   expected one of `to`, `lookup`, `redirect` and `answer` beside it";
-                        wrong.add(format!("{at}.script"), why);
+                        let why = "its script has neither on_request nor on_route, so that nothing says where \
+                                   requests go: expected one of `to`, `lookup`, `redirect` and `answer` beside it";
+                        findings.add(format!("{at}.script"), why);
                     }
                     Action::Answer(script.map_or_else(|| self.no_route.clone(), |script| script.unknown.clone()))
                 }
@@ -309,7 +311,7 @@ impl Draft {
                     let script = if route.script.is_some() { ", or none beside `script`" } else { ", or `script`" };
                     let problem = format!("expected exactly one of `to`, `lookup`, `redirect` and `answer`{script}");
                     let ways = WAYS.map(|way| format!("{at}.{way}"));
-                    wrong.errors.push(Mistake::new(&*at, problem).looking_at(ways));
+                    findings.errors.push(Mistake::new(&*at, problem).looking_at(ways));
                     Action::Answer(self.no_route.clone())
                 }
             };
@@ -318,7 +320,7 @@ impl Draft {
             (forward.limits.headers, forward.limits.head_bytes) = (self.limits.answer_headers, self.limits.head_bytes);
             let rules = Rules::new(forward).unwrap_or_else(|problems| {
                 for problem in problems {
-                    wrong.add(format!("{at}.{}", problem.key()), problem.to_string());
+                    findings.add(format!("{at}.{}", problem.key()), problem.to_string());
                 }
                 Rules::default()
             });
@@ -327,36 +329,37 @@ impl Draft {
                 script.is_some() || matches!(action, Action::Lookup(place) if lookups.get(place).is_some_and(by_key));
             routes.push(Route { name, script, is_scripted, action, rules });
         }
-        check_names(&routes, &mut wrong);
+        check_names(&routes, &mut findings);
         if routes.is_empty() {
-            wrong.add(
+            findings.add(
                 "route",
-                "there is no route: expected at least one [[route]] with `to`, `lookup`, `redirect`, `answer` or `script`",
+                "there is no route: expected at least one [[route]] with `to`, `lookup`, `redirect`, `answer` or \
+                 `script`",
             );
         }
-        check_answer(&self.no_route, "no-route", &mut wrong);
+        check_answer(&self.no_route, "no-route", &mut findings);
         if self.script_cache == 0 {
-            wrong.add("script-cache", "0 bytes leave room for nothing: expected at least 1");
+            findings.add("script-cache", "0 bytes leave room for nothing: expected at least 1");
         }
         if let Some(log) = &self.access_log
             && let Some(file) = &log.file
             && let Err(why) = access::check(file)
         {
-            wrong.add("access-log.file", format!("cannot append to `{}`: {why}", file.display()));
+            findings.add("access-log.file", format!("cannot append to `{}`: {why}", file.display()));
         }
         if let Some(log) = &self.access_log
             && !(0.0..=1.0).contains(&log.sample)
         {
-            wrong.add("access-log.sample", format!("{} is no share: expected 0 to 1", log.sample));
+            findings.add("access-log.sample", format!("{} is no share: expected 0 to 1", log.sample));
         }
-        if !wrong.errors.is_empty() {
-            return Err(wrong.errors);
+        if !findings.errors.is_empty() {
+            return Err(findings.errors);
         }
-        same_routes(&matchers, &routes, &mut wrong);
+        same_routes(&matchers, &routes, &mut findings);
         let named = self.upstreams.len();
-        // Without those that something is wrong with, of which it was told.
+        // Scripts with mistakes are missing; the mistakes are already recorded.
         let scripts: Vec<_> = scripts.planned.into_iter().flatten().collect();
-        unused(&routes, &lookups, &upstreams[..named], &scripts, &self.stores, &mut wrong);
+        unused(&routes, &lookups, &upstreams[..named], &scripts, &self.stores, &mut findings);
         Ok(Plan {
             threads,
             cpus: self.cpus,
@@ -373,13 +376,13 @@ impl Draft {
             no_route: self.no_route,
             access_log: self.access_log,
             drain: self.drain,
-            warnings: wrong.warnings,
+            warnings: findings.warnings,
         })
     }
 
-    fn check_listeners(&self, threads: usize, wrong: &mut Wrong) {
+    fn check_listeners(&self, threads: usize, findings: &mut Findings) {
         if !self.inherits && !self.listeners.iter().any(|listener| listener.serves == Serves::Public) {
-            wrong.add(
+            findings.add(
                 "listen.public",
                 "there is nowhere to listen: expected an address such as :8080 or unix:/run/gate.sock",
             );
@@ -394,9 +397,10 @@ impl Draft {
                     });
                     match twice {
                         Some((same, _)) if *same == listener.address => {
-                            wrong.add("listen", format!("`{same}` stands here twice: expected each address only once"));
+                            findings
+                                .add("listen", format!("`{same}` stands here twice: expected each address only once"));
                         }
-                        Some((other, _)) => wrong.add(
+                        Some((other, _)) => findings.add(
                             "listen",
                             format!(
                                 "`{}` and `{other}` are one place to listen: expected each only once",
@@ -409,11 +413,11 @@ impl Draft {
                 }
                 Err(error) => {
                     let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-                    wrong.add(key, format!("{error}{cause}"));
+                    findings.add(key, format!("{error}{cause}"));
                 }
             }
             if listener.serves == Serves::Admin && !is_local(&listener.address) {
-                wrong.add(
+                findings.add(
                     "listen.admin",
                     format!(
                         "`{}` would let others purge and look: expected an address of this machine alone, such as \
@@ -425,7 +429,7 @@ impl Draft {
         }
     }
 
-    fn check_limits(&self, threads: usize, wrong: &mut Wrong) {
+    fn check_limits(&self, threads: usize, findings: &mut Findings) {
         let limits = &self.limits;
         for (key, count) in [
             ("connections", limits.connections),
@@ -435,11 +439,11 @@ impl Draft {
             ("hops", limits.hops.unwrap_or(1)),
         ] {
             if count == 0 {
-                wrong.add(format!("limits.{key}"), "0 leaves room for nothing: expected at least 1");
+                findings.add(format!("limits.{key}"), "0 leaves room for nothing: expected at least 1");
             }
         }
         if limits.head_bytes < 256 {
-            wrong.add(
+            findings.add(
                 "limits.head-bytes",
                 format!("{} bytes are less than a request needs: expected at least 256", limits.head_bytes),
             );
@@ -447,7 +451,7 @@ impl Draft {
         if let Some(per_host) = limits.per_host
             && per_host < threads
         {
-            wrong.add(
+            findings.add(
                 "limits.per-host",
                 format!("{per_host} cannot be divided among {threads} threads: expected at least {threads}, or off"),
             );
@@ -462,61 +466,63 @@ impl Draft {
             ("drain", self.drain),
         ] {
             if time.is_zero() && key != "drain" {
-                wrong.add(format!("limits.{key}"), "0 leaves no time at all: expected more");
+                findings.add(format!("limits.{key}"), "0 leaves no time at all: expected more");
             }
         }
     }
 
-    fn check_stores(&self, wrong: &mut Wrong) {
+    fn check_stores(&self, findings: &mut Findings) {
         for store in &self.stores {
             let kind = match store.kind {
                 StoreKind::Memcached(_) => "memcached",
                 StoreKind::Sql(_) => "sql",
             };
             for error in store.validate() {
-                wrong.add(format!("{kind}.{}.{}", store.name, error.key), error.text);
+                findings.add(format!("{kind}.{}.{}", store.name, error.key), error.text);
             }
         }
-        repeated("store", self.stores.iter().map(|store| &*store.name), wrong);
+        repeated("store", self.stores.iter().map(|store| &*store.name), findings);
     }
 }
 
-fn check_answer(answer: &Answer, at: &str, wrong: &mut Wrong) {
+fn check_answer(answer: &Answer, at: &str, findings: &mut Findings) {
     if !(200..600).contains(&answer.status) {
-        wrong.add(format!("{at}.status"), format!("{} is no status of an answer: expected 200 to 599", answer.status));
+        findings
+            .add(format!("{at}.status"), format!("{} is no status of an answer: expected 200 to 599", answer.status));
     }
     if matches!(answer.status, 204 | 304) && !answer.body.is_empty() {
-        wrong.add(format!("{at}.body"), format!("an answer of {} has no body: leave it empty", answer.status));
+        findings.add(format!("{at}.body"), format!("an answer of {} has no body: leave it empty", answer.status));
     }
     if answer.content_type.bytes().any(|byte| !(b' '..=b'~').contains(&byte)) {
-        wrong.add(
+        findings.add(
             format!("{at}.content-type"),
             format!("{:?} is no media type: expected one such as text/html", answer.content_type),
         );
     }
 }
 
-fn repeated<'a>(what: &str, names: impl Iterator<Item = &'a str>, wrong: &mut Wrong) {
+fn repeated<'a>(what: &str, names: impl Iterator<Item = &'a str>, findings: &mut Findings) {
     let mut seen = HashSet::new();
     for name in names {
         if !seen.insert(name) {
-            wrong.add(what, format!("the name `{name}` is given twice: expected each only once"));
+            findings.add(what, format!("the name `{name}` is given twice: expected each only once"));
         }
     }
 }
 
-/// Names of routes stand in logs and metrics.
-fn check_names(routes: &[Route], wrong: &mut Wrong) {
+/// Checks the names of routes, which appear in logs and metrics.
+fn check_names(routes: &[Route], findings: &mut Findings) {
     let mut seen = HashSet::new();
     for (place, Route { name, .. }) in routes.iter().enumerate() {
         let at = format!("route[{}].name", place + 1);
         if name == "-" {
-            wrong.add(&*at, "`-` stands for requests without a route: expected another name");
+            findings.add(&*at, "`-` stands for requests without a route: expected another name");
         } else if name.chars().any(char::is_control) {
-            wrong.add(&*at, format!("{name:?} has characters that no line of a log has: expected a name in one line"));
+            findings
+                .add(&*at, format!("{name:?} has characters that no line of a log has: expected a name in one line"));
         }
         if !seen.insert(name) {
-            wrong.add(at, format!("the name `{name}` is given twice: expected each only once"));
+            findings.add(at, format!("the name `{name}` is given twice: expected each only once"));
         }
     }
 }
@@ -528,17 +534,17 @@ fn expected(names: &[&str]) -> String {
     }
 }
 
-/// Whether only this machine can connect there.
+/// Returns whether an address admits only this machine and, at a unix socket, only permitted users.
 fn is_local(address: &str) -> bool {
     if address.starts_with("unix:") || address.starts_with(['/', '@']) {
-        // An abstract socket has no owner and no mode: whoever is on this machine may connect.
+        // An abstract socket has no owner and no mode: every local user may connect.
         return !address.trim_start_matches("unix:").starts_with('@');
     }
     names_this_machine(address.rsplit_once(':').map_or(address, |(host, _)| host))
 }
 
-/// Numbers for the pools of upstreams and look-ups, whose settings differ. They are made of the names, so that a reload that puts another one before
-/// leaves each its pools and what was counted.
+/// Assigns pool classes to upstreams, look-ups and scripts. Classes derive from names, so that reloads keep pools and
+/// counters when the order changes.
 #[derive(Default)]
 struct Classes(HashSet<u32>);
 
@@ -552,15 +558,15 @@ impl Classes {
     }
 }
 
-/// Gathers what is wrong.
+/// Collects mistakes and warnings.
 #[derive(Default)]
-struct Wrong {
+struct Findings {
     errors: Vec<Mistake>,
-    /// What is odd, and no mistake.
+    /// Valid but probably unintended settings.
     warnings: Vec<Mistake>,
 }
 
-impl Wrong {
+impl Findings {
     fn add(&mut self, key: impl Into<String>, problem: impl Into<String>) {
         self.errors.push(Mistake::new(key, problem));
     }

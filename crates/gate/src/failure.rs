@@ -1,54 +1,53 @@
-//! Every way in which a request can fail between the gateway and a server behind it: its name, its status, what is told.
+//! How forwarding a request can fail: names, statuses and messages.
 
 use std::fmt;
 
 use oroshi_net::{ConnectError, Peer};
 
-/// Why a request got no whole answer. Each has one stable name, for logs and metrics.
+/// Why a request got no complete response. Each failure has a stable name for logs and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
     /// There is no target.
     NoTarget,
-    /// The target has as many connections as it may have, and as many requests wait for one as may. Raise the limits, or give it
-    /// company.
+    /// The target is at its limit of connections, and its queue is full. Raise the limits, or add targets.
     QueueFull,
-    /// No connection came free within the time that a request waits for one. As above.
+    /// No connection became free within the queue timeout. Raise the limits, or add targets.
     QueueTimeout,
-    /// The target's name could not be looked up.
+    /// The resolver found no address for the target's name.
     Resolve,
-    /// The target's address is not among those that are allowed.
+    /// The target's address is not among the allowed ones.
     NotAllowed,
-    /// The target is where the gateway itself listens. Correct the row, or the script, that names it.
+    /// The target is a listener of the gateway itself. Correct the row or the script that names it.
     OwnAddress,
-    /// The target does not take the connection. Start the server, or correct the address.
+    /// The target refuses connections. Start the server, or correct the address.
     Connect,
-    /// The target did not answer the connect in time.
+    /// The target did not accept the connection in time.
     ConnectTimeout,
-    /// This machine has no port or no descriptor left for one more connection.
+    /// This machine has no port or no descriptor left for another connection.
     Exhausted,
-    /// The target did not take the request's bytes in time.
+    /// The target did not read the request in time.
     SendTimeout,
-    /// The connection was closed or reset before any of the answer had come.
+    /// The target closed or reset the connection before any byte of the response.
     Closed,
-    /// The answer's head did not come in time.
+    /// The response's head did not arrive in time.
     HeadTimeout,
-    /// What came is no HTTP/1.1 answer to this request, or goes over a limit.
+    /// The target sent no valid HTTP/1.1 response to this request, or exceeded a limit.
     Malformed,
-    /// The connection was closed or reset in the middle of the answer.
+    /// The target closed or reset the connection in the middle of the response.
     Cut,
-    /// The answer's body, or what goes through a tunnel, paused for too long.
+    /// The response's body, or a tunnel, paused for too long.
     BodyTimeout,
     /// The whole exchange took too long.
     TotalTimeout,
-    /// The client was gone, or did not read, before it had its answer.
+    /// The client left, or stopped reading, before the end of the response.
     ClientGone,
-    /// The client's own body was malformed, over a limit, cut off or too slow. The server answers with the fitting 4xx.
+    /// The client's body was malformed, over a limit, cut off or too slow. The server responds with the matching 4xx.
     ClientBody,
-    /// The route's script failed when it looked at the answer. Correct the line that the detail names.
+    /// The route's script failed in `on_response`. Correct the line that the detail names.
     Script,
 }
 
-/// What a client is told of a script that failed, whenever that was.
+/// The message to clients when a script failed, in any hook.
 pub(crate) const SCRIPT_FAILED: &str = "a script of this gateway failed";
 
 impl Failure {
@@ -75,7 +74,7 @@ impl Failure {
         Failure::Script,
     ];
 
-    /// A stable kebab-case name.
+    /// Returns the stable kebab-case name.
     pub fn name(self) -> &'static str {
         match self {
             Failure::NoTarget => "no-target",
@@ -100,7 +99,7 @@ impl Failure {
         }
     }
 
-    /// The status that it is answered with, as long as no answer has begun; `None` where the fault is the client's.
+    /// Returns the status of the response, if none has begun; `None` if the client is at fault.
     pub fn status(self) -> Option<u16> {
         match self {
             Failure::NoTarget | Failure::QueueFull | Failure::QueueTimeout | Failure::Exhausted => Some(503),
@@ -113,7 +112,7 @@ impl Failure {
         }
     }
 
-    /// What the client is told: in which phase it failed, and nothing of what is behind the gateway.
+    /// Returns the message to the client. It names the phase that failed and reveals nothing about upstreams.
     pub fn text(self) -> &'static str {
         match self {
             Failure::NoTarget => "no server is left to answer this request",
@@ -137,7 +136,7 @@ impl Failure {
         }
     }
 
-    /// Whether it says something of the target's health.
+    /// Returns whether the failure counts against the target's health.
     pub(crate) fn is_the_targets(self) -> bool {
         match self {
             Failure::Resolve | Failure::Connect | Failure::ConnectTimeout | Failure::SendTimeout => true,
@@ -159,27 +158,27 @@ impl fmt::Display for Failure {
     }
 }
 
-/// A failure on the way, with what the log is told of it.
+/// A failure while forwarding, with a detail for the log.
 #[derive(Debug)]
-pub(crate) struct Trouble {
+pub(crate) struct ForwardError {
     pub(crate) failure: Failure,
-    /// What exactly, perhaps empty. Not for the client.
+    /// For the log only, not for the client. May be empty.
     pub(crate) detail: String,
-    /// Whether the target may have got something of the request.
+    /// Whether the target may have received part of the request.
     pub(crate) sent: bool,
 }
 
-impl Trouble {
-    /// Nothing of the request was sent.
+impl ForwardError {
+    /// A failure before any byte of the request was sent.
     #[cold]
     pub(crate) fn unsent(failure: Failure, detail: impl FnOnce() -> String) -> Self {
-        Trouble { failure, detail: detail(), sent: false }
+        ForwardError { failure, detail: detail(), sent: false }
     }
 
-    /// Some of the request was sent, or all of it.
+    /// A failure after some or all of the request was sent.
     #[cold]
     pub(crate) fn sent(failure: Failure, detail: impl Into<String>) -> Self {
-        Trouble { failure, detail: detail.into(), sent: true }
+        ForwardError { failure, detail: detail.into(), sent: true }
     }
 
     #[cold]
@@ -189,6 +188,6 @@ impl Trouble {
             ConnectError::PortsExhausted | ConnectError::Descriptors(_) => Failure::Exhausted,
             _ => Failure::Connect,
         };
-        Trouble::unsent(failure, || format!("{peer}: {}: {error}", error.name()))
+        ForwardError::unsent(failure, || format!("{peer}: {}: {error}", error.name()))
     }
 }

@@ -1,25 +1,28 @@
-//! An HTTP/1.1 gateway: it finds the server of each request, and carries the request there over connections that are kept.
+//! An HTTP/1.1 gateway: finds the upstream of each request and forwards the request over kept connections.
 //!
-//! **What it knows**: which route a request takes; which fields belong to one connection and which go on; who is trusted to say where a request came from; when a
-//! request may be sent twice; pools of connections for each target and core, choosing among targets, leaving out those that fail;
-//! what to answer when there is no answer.
+//! **What it knows**: which route a request takes; which fields belong to one connection; which peers may say where a
+//! request came from; when a retry is safe; pools of connections per target and core; balancing and ejection of failing
+//! targets; the response where no upstream gives one.
 //!
-//! **What it does not know**: how bytes are read as HTTP (`oroshi-http1`), the life of a client's connection (`oroshi-server`), how
-//! sockets are opened (`oroshi-net`), where a key's targets stand (`oroshi-lookup`), files and flags.
+//! **What it does not know**: HTTP on the wire (`oroshi-http1`), a client connection's life (`oroshi-server`), how to
+//! open sockets (`oroshi-net`), where a key's targets are stored (`oroshi-lookup`), files and flags.
 //!
 //! # Where to read
 //!
-//! 1. [`Draft`] (`draft`) and [`Plan`] (`plan`): a gateway as somebody described it, and as it is carried out. [`Gate`] (`run`): at work.
-//! 2. [`route`]: which route a request takes. `site`: what happens to it on one core, `record`: what is told of it. `works`: what cores share. `admin`: what operators ask.
-//! 3. [`forward`]: one request there and its answer back; what a route may ask for.
-//! 4. [`upstream`]: targets, their pools of connections, the choice among several. `failure`: how either of the two can fail.
-//! 5. [`access`]: the log.
+//! 1. [`Draft`] (`draft`) and [`Plan`] (`plan`): a gateway's configuration before and after validation. [`Gate`]
+//!    (`run`): the running gateway.
+//! 2. [`route`]: which route a request takes. `site`: its handling on one core. `record`: its log entry. `generation`:
+//!    the state that cores share. `admin`: the operators' pages.
+//! 3. [`forward`]: one request to an upstream and its response; a route's settings for that.
+//! 4. [`upstream`]: targets, their pools of connections, balancing. `failure`: how forwarding fails.
+//! 5. [`access`]: the access log.
 
 pub mod access;
 mod admin;
 mod draft;
 mod failure;
 pub mod forward;
+mod generation;
 mod plan;
 mod record;
 pub mod route;
@@ -27,7 +30,6 @@ mod run;
 mod script;
 mod site;
 pub mod upstream;
-mod works;
 
 pub use draft::{Draft, KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft};
 pub use oroshi_script::panics_are_contained;

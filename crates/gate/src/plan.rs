@@ -1,4 +1,4 @@
-//! A gateway as it is carried out: everything checked, every default filled in, names resolved to places in lists.
+//! A validated gateway: everything checked, defaults filled in, names replaced by indexes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,40 +14,40 @@ use crate::route::Table;
 use crate::script::{HookSet, ScriptSettings};
 use crate::upstream::{Policy, PoolSettings, Target};
 
-/// A gateway as it is carried out. [`Draft::plan`](crate::Draft::plan) makes one.
+/// A validated gateway. [`Draft::plan`](crate::Draft::plan) makes one.
 #[derive(Debug)]
 pub struct Plan {
-    /// How many threads serve.
+    /// The number of serving threads.
     pub threads: usize,
-    /// The CPUs that they are pinned to, if any.
+    /// The CPUs to pin the threads to, if any.
     pub cpus: Option<CpuList>,
-    /// Where it listens, and what for.
+    /// The listeners.
     pub listeners: Vec<Listener>,
     /// Limits on clients.
     pub limits: Limits,
-    /// Connections that operators may have at all admin addresses together, of which each has its share; `None`: as many as come.
+    /// The limit on operators' connections, shared equally by all admin listeners; `None`: no limit.
     pub admin_connections: Option<usize>,
-    /// The stores that look-ups and scripts know by their names.
+    /// The stores that look-ups and scripts use by name.
     pub stores: Vec<StoreSettings>,
-    /// Ways from a key to targets.
+    /// The look-ups.
     pub lookups: Vec<Lookup>,
     /// Groups of targets.
     pub upstreams: Vec<Upstream>,
-    /// Scripts that routes and look-ups ask.
+    /// Scripts that routes and look-ups call.
     pub scripts: Vec<Script>,
-    /// What they keep in common (`gate.cache`) takes so many bytes at most, for the whole process.
+    /// The limit on the bytes of `gate.cache`, which all scripts of the process share.
     pub script_cache: usize,
-    /// Which request goes which way; the numbers are places in `routes`.
+    /// Finds a request's route, as an index into `routes`.
     pub table: Table,
-    /// What is done on each way.
+    /// The routes.
     pub routes: Vec<Route>,
-    /// What a request is answered that takes no route.
+    /// The response to requests without a route.
     pub no_route: Answer,
-    /// Requests that are told, if any.
+    /// The access log, if any.
     pub access_log: Option<access::Settings>,
-    /// How long requests may take to finish after the end was asked for.
+    /// How long requests may take to finish at shutdown.
     pub drain: Duration,
-    /// What is most likely not meant so: each a key, and what is odd about it.
+    /// Probable mistakes that are valid: each has a key and a message.
     pub warnings: Vec<Mistake>,
 }
 
@@ -57,7 +57,7 @@ pub type Listener = oroshi_service::Listener<Serves>;
 /// The requests that a listener serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Serves {
-    /// Requests to be forwarded.
+    /// Client requests, which the gateway forwards.
     Public,
     /// `/status`, `/metrics`, `/explain`, `/purge`.
     Admin,
@@ -78,20 +78,20 @@ impl Role for Serves {
     }
 }
 
-/// What clients may do. Each limit is answered with the status that says which.
+/// Limits on clients. The number in brackets is the status of the response beyond a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Client connections at each address; further ones wait to be accepted.
+    /// Client connections per listener; further ones wait to be accepted.
     pub connections: usize,
-    /// Requests under way for one host in all, answered 503 beyond; `None`: as many as come. Each thread has its share of them.
+    /// Requests in progress for one host (503); `None`: no limit. Each thread gets an equal share.
     pub per_host: Option<usize>,
     /// Bytes of a request's head (431), its fields (431), its target (414), its body (413).
     pub head_bytes: usize,
-    /// Fields of a request's head.
+    /// Header fields of a request.
     pub headers: usize,
-    /// Fields of the head of an answer from behind (502).
+    /// Header fields of an upstream's response (502).
     pub answer_headers: usize,
-    /// How many gateways of this kind a request may have come through (508); `None`: as many as there are, and nobody counts.
+    /// Gateways of this kind that a request may have passed through (508); `None`: not checked.
     pub hops: Option<usize>,
     /// Bytes of a request's target.
     pub target_bytes: usize,
@@ -101,15 +101,16 @@ pub struct Limits {
     pub idle: Duration,
     /// How long a request's head may take (408).
     pub head: Duration,
-    /// How long a request's body may take in all, from the head on (408).
+    /// How long a request's body may take in all, from the end of the head (408).
     pub body: Duration,
-    /// How long it may pause (408).
+    /// How long a request's body may pause (408).
     pub body_pause: Duration,
-    /// The fewest bytes a second that it must bring, over each `body_rate_window` in which it is waited for (408); 0 is any.
+    /// The lowest rate of a request's body, bytes per second, over each `body_rate_window` of waiting for it (408); 0:
+    /// any.
     pub body_rate: u64,
-    /// Over how much time its rate is taken.
+    /// The window over which `body_rate` is measured.
     pub body_rate_window: Duration,
-    /// How long a client may not read at all.
+    /// How long a client may read nothing at all.
     pub write: Duration,
 }
 
@@ -135,28 +136,28 @@ impl Default for Limits {
     }
 }
 
-/// A group of targets among which requests are divided.
+/// A group of targets that share requests.
 #[derive(Clone, Debug)]
 pub struct Upstream {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Its targets with their weights, at least one.
+    /// The targets with their weights, at least one.
     pub targets: Vec<(Target, u32)>,
-    /// How one is chosen.
+    /// The balancing policy.
     pub policy: Policy,
-    /// What [`Policy::ConsistentHash`] goes by.
+    /// The input of [`Policy::ConsistentHash`].
     pub hash: HashBy,
-    /// How connections are kept. Its class is the upstream's own.
+    /// Connection settings. Each upstream has a class of its own.
     pub pool: PoolSettings,
 }
 
-/// What requests have in common that go to the same target.
+/// The input of the consistent hash: requests with the same value go to the same target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum HashBy {
-    /// The host that they are for.
+    /// The requested host.
     #[default]
     Host,
-    /// Their path and query.
+    /// The path and query.
     Target,
     /// The client's address.
     Client,
@@ -164,96 +165,96 @@ pub enum HashBy {
     Header(String),
 }
 
-/// A way from a key to targets.
+/// A look-up from a key to targets.
 #[derive(Clone, Debug)]
 pub struct Lookup {
-    /// The tiers.
+    /// The tiers and their settings.
     pub settings: LookupSettings,
-    /// What is looked up.
+    /// Where the key comes from.
     pub key: KeyFrom,
-    /// How one of several targets is chosen.
+    /// The balancing policy for several targets.
     pub policy: Policy,
-    /// What [`Policy::ConsistentHash`] goes by.
+    /// The input of [`Policy::ConsistentHash`].
     pub hash: HashBy,
-    /// How connections to targets are kept. Its class is the look-up's own, and it allows what the look-up does.
+    /// Connection settings. Each look-up has a class of its own; `allow` is the look-up's.
     pub pool: PoolSettings,
-    /// What is answered when nothing stands under the key, or what is no key at all.
+    /// The response if no store has the key, or the request has no valid key.
     pub unknown: Answer,
-    /// What is answered when the stores cannot say.
+    /// The response if the stores are down.
     pub down: Answer,
-    /// What is answered when what stands there cannot be used.
+    /// The response if the stored value is invalid.
     pub invalid: Answer,
 }
 
-/// Where a key comes from.
+/// The source of a look-up's key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum KeyFrom {
-    /// The host that the request is for, in canonical form.
+    /// The requested host, in canonical form.
     #[default]
     Host,
     /// The value of a header field.
     Header(String),
-    /// A segment of the path, from 1.
+    /// A segment of the path, counted from 1.
     Segment(usize),
-    /// What the `on_key` of a script says: a place in [`Plan::scripts`].
+    /// The result of a script's `on_key`: an index into [`Plan::scripts`].
     Script(usize),
 }
 
-/// A script, and what may be done with the targets that it names.
+/// A script, with the settings for targets that it names.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// Its file and its limits.
+    /// Its file and limits.
     pub settings: ScriptSettings,
-    /// The hooks that it has.
+    /// The hooks that the script defines.
     pub hooks: HookSet,
-    /// Where targets may be that `on_route` names.
+    /// The targets that `on_route` may name.
     pub allow: Allow,
-    /// How one of several targets is chosen.
+    /// The balancing policy for several targets.
     pub policy: Policy,
-    /// What [`Policy::ConsistentHash`] goes by.
+    /// The input of [`Policy::ConsistentHash`].
     pub hash: HashBy,
-    /// How connections to these targets are kept. Its class is the script's own, and it allows what the script may name.
+    /// Connection settings. Each script has a class of its own; `allow` is the script's.
     pub pool: PoolSettings,
-    /// What is answered when the script names nothing, and the route has no other way.
+    /// The response if the script names no target, and the route has no other action.
     pub unknown: Answer,
-    /// What is answered when what the script names is no target, or not allowed.
+    /// The response if the script names an invalid target, or one that is not allowed.
     pub invalid: Answer,
 }
 
-/// What is done with the requests of a route.
+/// A route's name, action and rules.
 #[derive(Debug)]
 pub struct Route {
-    /// What it is called in logs and metrics.
+    /// Its name in logs and metrics.
     pub name: String,
-    /// The script that is asked first, if any: a place in [`Plan::scripts`].
+    /// The script to call first, if any: an index into [`Plan::scripts`].
     pub script: Option<usize>,
-    /// Whether a script has to do with it: that one, or one that makes the key of its look-up.
+    /// Whether a script takes part: the route's own, or one that gives its look-up's key.
     pub is_scripted: bool,
-    /// Where they go. Of a route that has nothing but a script: the script's `unknown`.
+    /// The action. A route with only a script has the script's `unknown`.
     pub action: Action,
-    /// What is changed on the way.
+    /// The rules for forwarding.
     pub rules: Rules,
 }
 
-/// Where requests go.
+/// The action for a route's requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// To a group of targets: a place in [`Plan::upstreams`].
+    /// Forward to an upstream: an index into [`Plan::upstreams`].
     Forward(usize),
-    /// To where a look-up says: a place in [`Plan::lookups`].
+    /// Forward to the targets of a look-up: an index into [`Plan::lookups`].
     Lookup(usize),
-    /// Elsewhere, by the client itself.
+    /// Redirect the client.
     Redirect {
         /// 301, 302, 303, 307 or 308.
         status: u16,
-        /// The new place, with the request's parts put in.
+        /// The value of `Location`, as a template.
         to: Template,
     },
-    /// Nowhere.
+    /// Respond directly.
     Answer(Answer),
 }
 
-/// An answer that is always the same.
+/// A constant response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// 200 to 599.
@@ -262,12 +263,12 @@ pub struct Answer {
     pub content_type: String,
     /// The body.
     pub body: Arc<[u8]>,
-    /// The value of `Retry-After`, in seconds, if it is said.
+    /// The value of `Retry-After` in seconds, if sent.
     pub retry_after: Option<u32>,
 }
 
 impl Answer {
-    /// A line of text.
+    /// Makes a response of one line of text.
     #[must_use]
     pub fn text(status: u16, line: &str) -> Self {
         Answer {
@@ -279,7 +280,7 @@ impl Answer {
     }
 }
 
-/// A text with parts of the request in it: `{host}`, `{path}`, `{query}` (with its `?`), `{target}` (both), `{scheme}`.
+/// A text with placeholders: `{host}`, `{path}`, `{query}` (with its `?`), `{target}` (path and query), `{scheme}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template(Vec<Part>);
 
@@ -292,24 +293,24 @@ enum Part {
     Scheme,
 }
 
-/// What a [`Template`] is filled with.
+/// The values of a [`Template`]'s placeholders.
 #[derive(Clone, Copy, Debug)]
 pub struct Filling<'a> {
-    /// The host as it was asked for, with its port.
+    /// The requested host, with its port.
     pub host: &'a str,
-    /// The path as it was asked for.
+    /// The requested path.
     pub path: &'a str,
-    /// The query with its `?`, or nothing.
+    /// The query with its `?`; empty if there is none.
     pub query: &'a str,
     /// `http` or `https`.
     pub scheme: &'a str,
 }
 
 impl Template {
-    /// Reads a template.
+    /// Parses a template.
     ///
     /// # Errors
-    /// What is wrong with it, and what was expected.
+    /// A message with the mistake and the expected form.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut rest = text;
@@ -324,7 +325,8 @@ impl Template {
                 "scheme" => parts.push(Part::Scheme),
                 _ => {
                     return Err(format!(
-                        "`{{{name}}}` is no part of a request: expected {{host}}, {{path}}, {{query}}, {{target}} or {{scheme}}"
+                        "`{{{name}}}` is no part of a request: expected {{host}}, {{path}}, {{query}}, {{target}} or \
+                         {{scheme}}"
                     ));
                 }
             }
@@ -343,18 +345,18 @@ impl Template {
         }
     }
 
-    /// Whether it takes a host of the request.
+    /// Returns whether the template uses the request's host.
     pub fn names_host(&self) -> bool {
         self.0.iter().any(|part| matches!(part, Part::Host))
     }
 
-    /// Puts a request's parts in.
+    /// Fills the placeholders in.
     #[must_use]
     pub fn fill(&self, filling: &Filling<'_>) -> String {
         let text = |(place, part): (usize, &'_ Part)| match part {
             Part::Text(text) => text.clone(),
             Part::Host => filling.host.to_owned(),
-            // `//name` in the place of a URL is another host (RFC 3986, section 4.2), and to browsers so is `/\name`.
+            // In place of a URL, `//name` means another host (RFC 3986, section 4.2); browsers read `/\name` likewise.
             Part::Path if place == 0 => format!("/{}", filling.path.trim_start_matches(['/', '\\'])),
             Part::Path => filling.path.to_owned(),
             Part::Query => filling.query.to_owned(),

@@ -1,5 +1,5 @@
-//! What is known of a request while it is under way. It is counted, and told to the log, when this is dropped: at its end, or when its client
-//! has gone before it.
+//! A request's record for counters and the log. Dropping the record writes both, at the request's end or when its
+//! client has left.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use oroshi_server::{Error, Exchange, Refused};
 
 use crate::access::{Line, Sink};
 use crate::forward::Outcome;
-use crate::script::hooks::{Entry, Visit};
-use crate::works::RouteCounters;
+use crate::generation::RouteCounters;
+use crate::script::hooks::{Entry, RequestHooks};
 
-/// How much is told of what was no request.
+/// How much the log shows of bytes that were no request, and of a refused target.
 const SHOWN_BYTES: usize = 64;
 const SHOWN_TARGET: usize = 256;
 
-/// Tells the log of what never became a request: its first line as far as that is sound, and why it was refused.
+/// Logs bytes that never became a request: the first line if it is valid, and the reason.
 pub(crate) fn tell_refused(sink: &Sink, refused: &Refused<'_>) {
     if !sink.wants(refused.status) {
         return;
@@ -45,7 +45,7 @@ pub(crate) fn tell_refused(sink: &Sink, refused: &Refused<'_>) {
     });
 }
 
-/// Method, target and version of a first line, if it is one; a target that is very long, cut.
+/// Parses a first line into method, target and version. Cuts a long target.
 fn request_line(bytes: &[u8]) -> Option<(&str, &str, &str)> {
     let end = memchr::memchr(b'\n', bytes)?;
     let line = str::from_utf8(&bytes[..end]).ok()?.trim_end_matches('\r');
@@ -57,27 +57,27 @@ fn request_line(bytes: &[u8]) -> Option<(&str, &str, &str)> {
     is_line.then(|| (method, &target[..target.len().min(SHOWN_TARGET)], version))
 }
 
-/// What is known of a request.
+/// A request's record.
 pub(crate) struct Record<'s, 'h> {
     head: RequestHead<'h>,
     sink: Option<&'s Sink>,
     client: Option<SocketAddr>,
     began: u64,
-    /// Its route's name; empty for none.
+    /// The route's name; empty if the request has none.
     pub(crate) route: &'s str,
     pub(crate) counters: &'s RouteCounters,
-    /// What became of it behind the gateway.
+    /// The result of forwarding.
     pub(crate) outcome: Outcome,
-    /// The status and the body's bytes of an answer that is the gateway's own.
+    /// Status and body length of a response of the gateway itself.
     pub(crate) own: Option<(u16, u64)>,
-    /// What kept it from being forwarded, by name.
+    /// Why the gateway did not forward the request, by name.
     pub(crate) why: &'static str,
-    /// The script that is told at the end, if any.
-    pub(crate) visit: Option<Box<Visit>>,
+    /// The script whose `on_log` gets the entry, if any.
+    pub(crate) hooks: Option<Box<RequestHooks>>,
 }
 
 impl<'s, 'h> Record<'s, 'h> {
-    /// Of a request that begins, and takes no route yet.
+    /// A record of a new request, which has no route yet.
     pub(crate) fn new(exchange: &Exchange<'h>, sink: Option<&'s Sink>, counters: &'s RouteCounters) -> Self {
         Record {
             head: exchange.head,
@@ -89,11 +89,11 @@ impl<'s, 'h> Record<'s, 'h> {
             outcome: Outcome::default(),
             own: None,
             why: "",
-            visit: None,
+            hooks: None,
         }
     }
 
-    /// Why it failed, by name; empty if it did not.
+    /// Returns the failure's name; empty if the request succeeded.
     fn failure(&self) -> &'static str {
         let gone = if self.own.is_none() && !self.outcome.is_ended() { "client-gone" } else { "" };
         match self.outcome.failure {
@@ -103,11 +103,11 @@ impl<'s, 'h> Record<'s, 'h> {
         }
     }
 
-    /// Has the script told of it.
+    /// Calls `on_log` of the script.
     #[cold]
-    fn tell_script(&self, visit: Visit, status: u16, bytes: u64) {
+    fn tell_script(&self, hooks: RequestHooks, status: u16, bytes: u64) {
         let outcome = &self.outcome;
-        visit.end(Entry {
+        hooks.end(Entry {
             status,
             bytes,
             took: Duration::from_nanos(monotonic_ns() - self.began),
@@ -124,8 +124,8 @@ impl Drop for Record<'_, '_> {
     fn drop(&mut self) {
         let (status, bytes) = self.own.unwrap_or((self.outcome.status, self.outcome.bytes));
         self.counters.count(status, bytes);
-        if let Some(visit) = self.visit.take() {
-            self.tell_script(*visit, status, bytes);
+        if let Some(hooks) = self.hooks.take() {
+            self.tell_script(*hooks, status, bytes);
         }
         let Some(sink) = self.sink.filter(|sink| sink.wants(status)) else { return };
         let (failure, outcome) = (self.failure(), &self.outcome);

@@ -1,8 +1,9 @@
-//! Which route a request takes: the most specific one that fits.
+//! Chooses a request's route: the most specific one that matches.
 //!
-//! Of all routes that fit a request, the one with the most specific host wins (a name before a wildcard, a long wildcard before a short
-//! one, any host last), then the longest path, then the most conditions on method and header fields, then the one written first.
-//! `spelling`: what paths may be read as.
+//! Among matching routes, the most specific host wins: a name before a wildcard, a long wildcard before a short one,
+//! any host last. Then the longest path wins, then the most conditions on method and header fields, then the first one
+//! in the configuration.
+//! `spelling`: how servers may read a path.
 
 mod spelling;
 
@@ -13,12 +14,12 @@ use oroshi_http1::Headers;
 
 pub use spelling::{PathError, Readings, in_ascii, plain_path, readings};
 
-/// What a request must have to take a route. `Default` fits every request.
+/// The conditions of a route. `Default` matches every request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Matcher {
     /// Any of these hosts; empty: any host.
     pub hosts: Vec<HostPattern>,
-    /// The beginning of its path, at whole segments: `/api` fits `/api` and `/api/x`, not `/apix`. Empty: any path.
+    /// The path's prefix, in whole segments: `/api` matches `/api` and `/api/x`, not `/apix`. Empty: any path.
     pub path: String,
     /// Any of these methods; empty: any method.
     pub methods: Vec<String>,
@@ -26,62 +27,63 @@ pub struct Matcher {
     pub headers: Vec<HeaderPattern>,
 }
 
-/// Hosts, in canonical form: lower case, ASCII, without a port, without a dot at the end.
+/// A host pattern in canonical form: lower case, ASCII, no port, no trailing dot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HostPattern {
-    /// This one.
+    /// This host.
     Exact(String),
-    /// Every name below this one, however deep: `*.example.org` is `Below("example.org")`, which is not among them itself.
+    /// Every name below this one, at any depth: `*.example.org` is `Below("example.org")`, and does not match
+    /// `example.org`.
     Below(String),
 }
 
-/// A header field that must be there.
+/// A header field that the request must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderPattern {
-    /// Its name, in any spelling.
+    /// Its name; case does not matter.
     pub name: String,
-    /// Its value; `None`: any. Where several fields have the name, [`Asked::repeated`] says which of them must have it.
+    /// Its value; `None`: any. If several fields have the name, [`Asked::repeated`] says which must have the value.
     pub value: Option<String>,
 }
 
-/// Which of several fields of one name decide. A server behind may go by the first, by the last, or by all of them.
+/// Which of several fields with the same name must match. Upstreams may use the first, the last, or all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeated {
-    /// One that fits is enough.
+    /// At least one matches.
     Any,
-    /// All must fit.
+    /// All match.
     All,
 }
 
-/// What of a request decides about its route.
+/// The parts of a request that decide its route.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
-    /// The host, in canonical form; empty: the request names none.
+    /// The host in canonical form; empty if the request names none.
     pub host: &'a str,
-    /// The path, in one of its [`readings`].
+    /// One [reading](readings) of the path.
     pub path: &'a str,
     /// The method.
     pub method: &'a str,
     /// All header fields.
     pub headers: Headers<'a>,
-    /// Which fields of one name must have a rule's value.
+    /// Which of several fields with the same name must match.
     pub repeated: Repeated,
 }
 
-/// All routes, by host. A request looks at those alone that its host can take.
+/// All routes, indexed by host, so that a request checks only routes for its host.
 #[derive(Debug, Default)]
 pub struct Table {
     routes: Vec<Matcher>,
-    /// Numbers of routes, the most specific first.
+    /// Indexes of routes, the most specific first.
     exact: HashMap<String, Vec<usize>>,
     below: HashMap<String, Vec<usize>>,
     anywhere: Vec<usize>,
-    /// Names of fields whose values decide, each once.
+    /// Names of fields whose values routes check, without duplicates.
     fields: Vec<String>,
 }
 
 impl Table {
-    /// A table of routes, in the order in which they are written.
+    /// Makes a table of routes, given in the configuration's order.
     #[must_use]
     pub fn new(routes: Vec<Matcher>) -> Self {
         let mut order: Vec<usize> = (0..routes.len()).collect();
@@ -100,7 +102,7 @@ impl Table {
                     HostPattern::Exact(name) => table.exact.entry(name.clone()).or_default(),
                     HostPattern::Below(name) => table.below.entry(name.clone()).or_default(),
                 };
-                // A host may be written twice.
+                // A route may list a host twice.
                 if list.last() != Some(&number) {
                     list.push(number);
                 }
@@ -115,20 +117,20 @@ impl Table {
         table
     }
 
-    /// Whether a field that a rule knows the value of is there more than once, so that requests may take two routes: one by any of its values,
-    /// another one by all of them.
+    /// Returns whether the request repeats a field whose value some route checks. It could then take two routes, one by
+    /// any value and another by all values.
     #[must_use]
     pub fn is_repeated(&self, headers: Headers<'_>) -> bool {
         self.fields.iter().any(|name| headers.get_all(name).nth(1).is_some())
     }
 
-    /// What a request must have to take the route of this number.
+    /// Returns the conditions of the route with this index.
     #[must_use]
     pub fn matcher(&self, number: usize) -> Option<&Matcher> {
         self.routes.get(number)
     }
 
-    /// The number of the route that a request takes. Nothing is allocated.
+    /// Returns the index of the request's route. Does not allocate.
     #[must_use]
     pub fn find(&self, asked: &Asked<'_>) -> Option<usize> {
         let first = |list: &[usize]| list.iter().copied().find(|&number| self.routes[number].fits(asked));
@@ -149,7 +151,7 @@ impl Table {
 }
 
 impl Matcher {
-    /// Whether a request fits in everything but its host.
+    /// Returns whether a request matches in everything but its host.
     fn fits(&self, asked: &Asked<'_>) -> bool {
         is_below(asked.path, &self.path)
             && (self.methods.is_empty() || self.methods.iter().any(|method| method == asked.method))
@@ -171,7 +173,7 @@ impl HeaderPattern {
     }
 }
 
-/// Whether a path lies at or below another, by whole segments.
+/// Returns whether a path is at or below `prefix`, by whole segments.
 #[must_use]
 pub fn is_below(path: &str, prefix: &str) -> bool {
     let prefix = segments(prefix);
@@ -179,7 +181,7 @@ pub fn is_below(path: &str, prefix: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// `/api/` and `/api` mean the same segments.
+/// Drops the trailing slash: `/api/` and `/api` have the same segments.
 fn segments(prefix: &str) -> &str {
     prefix.strip_suffix('/').unwrap_or(prefix)
 }

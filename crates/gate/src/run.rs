@@ -18,12 +18,12 @@ use oroshi_service::{admin_room, thread_options};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::access;
+use crate::generation::{GateCounters, Generation};
 use crate::plan::{Listener, Plan, Serves};
 use crate::script::{Cache, Hook, ScriptError};
 use crate::upstream::{OwnSocket, OwnSockets};
-use crate::works::{Ledger, Works};
 
-use self::core::{Job, Open, work};
+use self::core::{CoreListener, Job, work};
 
 /// The time to write the last lines of the access log, after the threads ended.
 const LAST_LINES: Duration = Duration::from_secs(2);
@@ -120,7 +120,7 @@ pub struct Gate {
 /// The state that a reload changes.
 #[derive(Debug)]
 struct State {
-    works: Arc<Works>,
+    generation: Arc<Generation>,
     listeners: Vec<Listener>,
     /// The socket of each listener.
     sockets: Vec<(Listener, OwnSocket)>,
@@ -137,7 +137,7 @@ impl Gate {
     /// When the stores, the access log or the threads cannot be started.
     pub fn start(plan: Plan, bound: Vec<Bound>, shutdown: &Shutdown) -> Result<Self, RunError> {
         let stores = Stores::start(plan.stores.clone())?;
-        let works = Arc::new(Works {
+        let generation = Arc::new(Generation {
             lookups: plan
                 .lookups
                 .iter()
@@ -146,13 +146,13 @@ impl Gate {
             stores,
             cache: Arc::new(Cache::new(plan.script_cache)),
             log: open_log(plan.access_log.as_ref())?,
-            ledger: Arc::new(Ledger::default()),
+            counters: Arc::new(GateCounters::default()),
             own: OwnSockets::default(),
-            generation: 1,
+            number: 1,
             since: SystemTime::now(),
             plan,
         });
-        let plan = &works.plan;
+        let plan = &generation.plan;
         let threads = plan.threads;
         let mut options = thread_options("gate", threads, plan.cpus.as_ref(), shutdown);
         // Also without scripts, because a reload may add one.
@@ -161,18 +161,18 @@ impl Gate {
         let (mail, boxes): (Vec<_>, Vec<_>) = (0..threads).map(|_| unbounded_channel()).unzip();
         let stay = open.iter().filter(|listener| !plan.listeners.contains(listener)).cloned().collect();
         let sockets = sockets(&bound);
-        works.own.set(sockets.iter().map(|(_, socket)| socket.clone()).collect());
-        let state = Mutex::new(State { listeners: open, sockets, stay, works: Arc::clone(&works) });
+        generation.own.set(sockets.iter().map(|(_, socket)| socket.clone()).collect());
+        let state = Mutex::new(State { listeners: open, sockets, stay, generation: Arc::clone(&generation) });
         let boxes = Mutex::new(boxes.into_iter().map(Some).collect::<Vec<_>>());
-        let ready = prepare(&mail, &works, bound);
+        let ready = prepare(&mail, &generation, bound);
         let shutdown = shutdown.clone();
-        let first = Arc::clone(&works);
+        let first = Arc::clone(&generation);
         let cores = Cores::start(&options, move |core| {
             let mail = boxes.lock().unwrap_or_else(PoisonError::into_inner)[core.index].take();
-            let (shutdown, works, index) = (shutdown.clone(), Arc::clone(&first), core.index);
+            let (shutdown, generation, index) = (shutdown.clone(), Arc::clone(&first), core.index);
             async move {
                 if let Some(mail) = mail {
-                    work(index, works, mail, shutdown).await;
+                    work(index, generation, mail, shutdown).await;
                 }
             }
         });
@@ -186,7 +186,7 @@ impl Gate {
             return Err(error);
         }
         tell(&mail, || Job::Switch { close: Vec::new() });
-        works.lookups.iter().for_each(Lookup::tell_trial);
+        generation.lookups.iter().for_each(Lookup::tell_trial);
         Ok(Gate { cores: Mutex::new(Some(cores)), mail, threads, state })
     }
 
@@ -209,7 +209,7 @@ impl Gate {
             return Err(RunError::Threads { was: self.threads, wanted: plan.threads });
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let was = Arc::clone(&state.works);
+        let was = Arc::clone(&state.generation);
         if plan.cpus != was.plan.cpus {
             return Err(RunError::Cpus { was: was.plan.cpus.clone(), wanted: plan.cpus });
         }
@@ -227,19 +227,19 @@ impl Gate {
                 None => Lookup::start(lookup.settings.clone(), &stores)?,
             });
         }
-        let works = Arc::new(Works {
+        let generation = Arc::new(Generation {
             lookups,
             cache: Arc::clone(&was.cache),
             log,
             stores,
-            ledger: Arc::clone(&was.ledger),
+            counters: Arc::clone(&was.counters),
             own: was.own.clone(),
-            generation: was.generation + 1,
+            number: was.number + 1,
             since: was.since,
             plan,
         });
         let mut sockets: Vec<_> = state.sockets.iter().cloned().chain(sockets(&opened)).collect();
-        if let Err(error) = all_ready(&prepare(&self.mail, &works, opened), &works.plan) {
+        if let Err(error) = all_ready(&prepare(&self.mail, &generation, opened), &generation.plan) {
             // The next reload may want the same addresses.
             let (gone, all_gone) = mpsc::channel();
             tell(&self.mail, || Job::Abandon(gone.clone()));
@@ -247,22 +247,22 @@ impl Gate {
             let _ = all_gone.recv_timeout(READY);
             return Err(error);
         }
-        let listeners: Vec<Listener> = works.plan.listeners.iter().chain(&state.stay).cloned().collect();
+        let listeners: Vec<Listener> = generation.plan.listeners.iter().chain(&state.stay).cloned().collect();
         let close: Vec<Listener> =
             state.listeners.iter().filter(|listener| !listeners.contains(listener)).cloned().collect();
         sockets.retain(|(listener, _)| listeners.contains(listener));
-        works.own.set(sockets.iter().map(|(_, socket)| socket.clone()).collect());
+        generation.own.set(sockets.iter().map(|(_, socket)| socket.clone()).collect());
         tell(&self.mail, || Job::Switch { close: close.clone() });
-        works.cache.set_bytes(works.plan.script_cache);
+        generation.cache.set_bytes(generation.plan.script_cache);
         // Both plans share these look-ups. They asked the stores of the plan before, and keep those answers.
-        kept.iter().for_each(|lookup| lookup.set_stores(&works.stores));
-        if let Some(log) = &works.log {
+        kept.iter().for_each(|lookup| lookup.set_stores(&generation.stores));
+        if let Some(log) = &generation.log {
             log.reopen();
         }
-        works.lookups.iter().for_each(Lookup::tell_trial);
-        let generation = works.generation;
-        *state = State { works, listeners, sockets, stay: std::mem::take(&mut state.stay) };
-        Ok(generation)
+        generation.lookups.iter().for_each(Lookup::tell_trial);
+        let number = generation.number;
+        *state = State { generation, listeners, sockets, stay: std::mem::take(&mut state.stay) };
+        Ok(number)
     }
 
     /// Waits until `shutdown` has ended the threads, and writes the rest of the access log. Call it once.
@@ -272,8 +272,8 @@ impl Gate {
     pub fn join(&self) -> Result<(), RunError> {
         let cores = self.cores.lock().unwrap_or_else(PoisonError::into_inner).take();
         let joined = cores.map_or(Ok(()), |cores| cores.join().map(drop));
-        let works = Arc::clone(&self.state.lock().unwrap_or_else(PoisonError::into_inner).works);
-        if let Some(log) = &works.log
+        let generation = Arc::clone(&self.state.lock().unwrap_or_else(PoisonError::into_inner).generation);
+        if let Some(log) = &generation.log
             && !log.finish(LAST_LINES)
         {
             tracing::warn!("the access log takes nothing: what was told last is lost");
@@ -293,24 +293,24 @@ fn open_log(settings: Option<&access::Settings>) -> Result<Option<Arc<access::Lo
 /// Asks every thread to prepare a plan. Each reports success or its error; a thread that has ended reports nothing.
 fn prepare(
     mail: &[UnboundedSender<Job>],
-    works: &Arc<Works>,
+    generation: &Arc<Generation>,
     opened: Vec<Bound>,
 ) -> mpsc::Receiver<Result<(), RunError>> {
-    let mut by_core: Vec<Vec<Open<BoundListener>>> = mail.iter().map(|_| Vec::new()).collect();
+    let mut by_core: Vec<Vec<CoreListener<BoundListener>>> = mail.iter().map(|_| Vec::new()).collect();
     let is_admin = |listener: &&Listener| listener.serves == Serves::Admin;
     let inherited =
-        opened.iter().map(|bound| &bound.listener).filter(|listener| !works.plan.listeners.contains(listener));
-    let admins = works.plan.listeners.iter().chain(inherited).filter(is_admin).count();
+        opened.iter().map(|bound| &bound.listener).filter(|listener| !generation.plan.listeners.contains(listener));
+    let admins = generation.plan.listeners.iter().chain(inherited).filter(is_admin).count();
     for bound in opened {
-        let most = works.plan.admin_connections.filter(|_| bound.listener.serves == Serves::Admin);
+        let most = generation.plan.admin_connections.filter(|_| bound.listener.serves == Serves::Admin);
         let room = most.map(|all| admin_room(&bound, all / admins.max(1), "request"));
         for (open, socket) in by_core.iter_mut().zip(bound.sockets) {
-            open.push(Open { listener: bound.listener.clone(), socket, room: room.clone() });
+            open.push(CoreListener { listener: bound.listener.clone(), socket, room: room.clone() });
         }
     }
     let (ready, is_ready) = mpsc::channel();
     for (sender, open) in mail.iter().zip(by_core) {
-        let _ = sender.send(Job::Prepare { works: Arc::clone(works), open, ready: ready.clone() });
+        let _ = sender.send(Job::Prepare { generation: Arc::clone(generation), open, ready: ready.clone() });
     }
     is_ready
 }

@@ -1,4 +1,4 @@
-//! One core's part of a plan at work: what happens to a request, from its route to the line in the log. `scripted`: where scripts come in.
+//! A plan on one core: handles a request from its route to its log line. `scripted`: requests on routes with scripts.
 
 mod scripted;
 
@@ -15,90 +15,90 @@ use oroshi_server::{Error, Exchange, Refused, Seldom};
 
 use crate::access::Sink;
 use crate::forward::{Call, Edits, Inspect, To, forward, hops, leads_out};
+use crate::generation::{Generation, RouteCounters};
 use crate::plan::{Action, Answer, Filling, HashBy, KeyFrom, Route};
 use crate::record::{self, Record};
 use crate::route::{Asked, Readings, Repeated, readings};
-use crate::script::hooks::Desk;
+use crate::script::hooks::ScriptInstance;
 use crate::upstream::{Balancer, Policy, Pool, PoolSettings, Pools, Target, hash};
-use crate::works::{RouteCounters, Works};
 
-/// What is said of a path that takes two routes.
+/// The message for a path that takes two routes.
 const TWO_WAYS: &str =
     "the path can be read in two ways (`..`, `//`, `;`, `\\`, escapes), which lead to different places";
 
-/// What is said of a request with several fields of one name, by which it takes two routes.
+/// The message for a request that takes two routes because it repeats a field.
 const TWO_FIELDS: &str =
     "a field that decides where this request goes is there more than once, with values that lead to different places";
 
-/// What is said of a path that leads above the prefix that its route puts in front of it.
+/// The message for a path that leads above the prefix that its route adds.
 const LEADS_OUT: &str = "`..` in the path leads out of where this route goes";
 
-/// So many targets that were looked up have their pool at hand; beyond that all are forgotten, and found again.
-const AT_HAND: usize = 16_384;
+/// The most pools that a finder caches by looked-up target. A full cache is cleared.
+const MOST_CACHED: usize = 16_384;
 
-/// One core's part of a plan at work.
+/// One core's part of a plan in force.
 pub(crate) struct Site {
-    pub(crate) works: Arc<Works>,
+    pub(crate) generation: Arc<Generation>,
     pools: Pools,
-    /// One for each of the plan's upstreams.
+    /// One per upstream of the plan.
     upstreams: Vec<Balancer>,
-    /// One for each of the plan's look-ups.
+    /// One per look-up of the plan.
     lookups: Vec<Finder>,
-    /// One for each of the plan's scripts: itself, and the way to the targets that it names.
-    scripts: Vec<(Rc<Desk>, Finder)>,
-    /// One for each of the plan's routes, and one for requests that take none.
+    /// One per script of the plan: the script, and the pools of targets that it names.
+    scripts: Vec<(Rc<ScriptInstance>, Finder)>,
+    /// One per route of the plan, and one for requests without a route.
     counters: Vec<Arc<RouteCounters>>,
     hosts: Option<Rc<Hosts>>,
-    /// What is answered beyond the limit for a host.
+    /// The response above the limit per host.
     too_many: Answer,
     sink: Option<Rc<Sink>>,
-    /// Requests that went in circles, as far as operators were told.
+    /// Limits how often the log warns of loops.
     loops: Cell<Seldom>,
 }
 
-/// From what a look-up or a script says to pools.
+/// Finds the pools of targets that a look-up or a script names.
 struct Finder {
     settings: Rc<PoolSettings>,
     policy: Policy,
-    /// Pools by target, so that a request neither makes a text of one nor allocates.
+    /// Pools by target, so that a request neither formats a target nor allocates.
     one: RefCell<HashMap<oroshi_lookup::Target, Weak<Pool>>>,
     many: RefCell<HashMap<Targets, Rc<Balancer>>>,
 }
 
-/// Where a request goes that was looked up.
-enum Way {
+/// The destination of a request: one target or several.
+enum Destination {
     One(Rc<Pool>),
     Many(Rc<Balancer>),
 }
 
-/// The parts of a request that decide about its way.
+/// The parts of a request that decide its route and destination.
 #[derive(Clone, Copy)]
 struct Parts<'a> {
-    /// In canonical form; empty: it names none.
+    /// In canonical form; empty if the request names none.
     host: &'a str,
     read: &'a Readings<'a>,
-    /// As it came.
+    /// As received.
     path: &'a str,
-    /// With its `?`, or nothing.
+    /// With its `?`; empty if there is none.
     query: &'a str,
 }
 
-/// What is to be done with a request.
-struct Errand<'a> {
+/// A request with its route and action.
+struct RoutedRequest<'a> {
     route: &'a Route,
-    /// The route's own, or another one.
+    /// The route's action, or the script's.
     action: &'a Action,
     parts: Parts<'a>,
     extras: &'a Extras<'a>,
 }
 
-/// What a script adds to a request's way.
+/// A script's changes to a request.
 #[derive(Clone, Copy)]
 struct Extras<'a> {
     edits: &'a Edits,
     target: Option<&'a str>,
     inspect: Option<&'a dyn Inspect>,
-    /// What is looked up, where a script says so.
+    /// The key of the look-up, if a script gives it.
     key: Option<&'a str>,
 }
 
@@ -108,25 +108,25 @@ impl Extras<'_> {
 }
 
 impl Site {
-    /// `desks`: one for each of the plan's scripts.
+    /// Makes a site from `instances`, one per script of the plan.
     pub(crate) fn new(
-        works: Arc<Works>,
+        generation: Arc<Generation>,
         core: usize,
         pools: Pools,
         hosts: Rc<Hosts>,
         sink: Option<Rc<Sink>>,
-        desks: Vec<Rc<Desk>>,
+        instances: Vec<Rc<ScriptInstance>>,
     ) -> Self {
-        let plan = &works.plan;
+        let plan = &generation.plan;
         let upstreams = plan.upstreams.iter().map(|upstream| {
-            let settings = Rc::new(PoolSettings { version: works.generation, ..upstream.pool.clone() });
+            let settings = Rc::new(PoolSettings { version: generation.number, ..upstream.pool.clone() });
             let members = upstream.targets.iter().map(|(target, weight)| (pools.pool(target, &settings), *weight));
             Balancer::new(members, upstream.policy)
         });
-        // Whoever writes rows and scripts need not know where the gateway listens, and must not send requests there.
-        let own = Some(works.own.clone());
+        // Authors of rows and scripts need not know where the gateway listens, and must not send requests there.
+        let own = Some(generation.own.clone());
         let finder = |pool: &PoolSettings, policy: Policy| Finder {
-            settings: Rc::new(PoolSettings { version: works.generation, own: own.clone(), ..pool.clone() }),
+            settings: Rc::new(PoolSettings { version: generation.number, own: own.clone(), ..pool.clone() }),
             policy,
             one: RefCell::default(),
             many: RefCell::default(),
@@ -134,14 +134,14 @@ impl Site {
         let lookups = plan.lookups.iter().map(|lookup| finder(&lookup.pool, lookup.policy));
         let scripts = plan.scripts.iter().map(|script| finder(&script.pool, script.policy));
         let names = plan.routes.iter().map(|route| &*route.name).chain(["-"]);
-        // The share of each thread, and at least one.
+        // Each thread gets an equal share of the limit, at least 1.
         let limit = plan.limits.per_host.map(|limit| (limit / plan.threads).max(1));
         hosts.limit.set(limit.unwrap_or(usize::MAX));
         Site {
             upstreams: upstreams.collect(),
             lookups: lookups.collect(),
-            scripts: desks.into_iter().zip(scripts).collect(),
-            counters: names.map(|name| works.ledger.route(name, core)).collect(),
+            scripts: instances.into_iter().zip(scripts).collect(),
+            counters: names.map(|name| generation.counters.route(name, core)).collect(),
             hosts: limit.map(|_| hosts),
             too_many: Answer {
                 retry_after: Some(1),
@@ -149,41 +149,41 @@ impl Site {
             },
             sink,
             loops: Cell::default(),
-            works,
+            generation,
             pools,
         }
     }
 
-    /// Hands over what the log has gathered.
+    /// Hands the collected log lines to the log's writer.
     pub(crate) fn flush(&self) {
         if let Some(sink) = &self.sink {
             sink.flush();
         }
     }
 
-    /// Answers a request from outside.
+    /// Handles a client's request.
     pub(crate) async fn answer(&self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
-        let plan = &self.works.plan;
+        let plan = &self.generation.plan;
         let mut record = Record::new(exchange, self.sink.as_deref(), &self.counters[plan.routes.len()]);
         let result = self.take_route(exchange, &mut record).await;
         if let Err(error) = &result
             && let Some(status) = error.status()
             && !exchange.reply.is_begun()
         {
-            // The server gives this answer: a body that is too long, or too slow.
+            // The server sends this response: the body is too long or too slow.
             record.own = Some((status, 0));
         }
         result
     }
 
-    /// Tells the log of what the server has answered, as it never became a request.
+    /// Logs a response of the server to bytes that never became a request.
     pub(crate) fn tell_refused(&self, refused: &Refused<'_>) {
         if let Some(sink) = &self.sink {
             record::tell_refused(sink, refused);
         }
     }
 
-    /// Answers a request that has come through too many gateways of this kind, most likely in a circle.
+    /// Responds 508 to a request that passed through too many gateways, most likely in a loop.
     #[cold]
     async fn end_loop(
         &self,
@@ -196,20 +196,21 @@ impl Site {
             let host = String::from_utf8_lossy(exchange.head.host.unwrap_or_default()).escape_default().to_string();
             tracing::warn!(
                 count,
-                "a request for `{host}` has come through {hops} gateways of this kind, and is answered 508: see where its route leads (limits.hops is {})",
-                self.works.plan.limits.hops.unwrap_or_default()
+                "a request for `{host}` has come through {hops} gateways of this kind, and is answered 508: see where \
+                 its route leads (limits.hops is {})",
+                self.generation.plan.limits.hops.unwrap_or_default()
             );
         }
         self.loops.set(loops);
         record.why = "loop";
         record.outcome.detail = format!("it has come through {hops} gateways of this kind (CDN-Loop)");
-        say(exchange, &Answer::text(508, "this request goes in circles"), record).await
+        send_answer(exchange, &Answer::text(508, "this request goes in circles"), record).await
     }
 
     async fn take_route<'s>(&'s self, exchange: &mut Exchange<'_>, record: &mut Record<'s, '_>) -> Result<(), Error> {
-        let plan = &self.works.plan;
+        let plan = &self.generation.plan;
         if matches!(exchange.head.method, "CONNECT" | "TRACE") {
-            // No proxy for clients to choose; and what TRACE would show is nobody's business.
+            // The gateway is no proxy that clients may choose, and TRACE would expose headers that the gateway adds.
             record.why = "method";
             return Box::pin(not_allowed(exchange, record)).await;
         }
@@ -224,7 +225,7 @@ impl Site {
         let read = readings(path);
         let (host, read) = match (&host, &read) {
             (Ok(host), Ok(read)) => (&**host, read),
-            // An empty Host is what HTTP/1.1 says where there is none (RFC 9112, section 3.2).
+            // HTTP/1.1 clients send an empty Host if the URI has no authority (RFC 9112, section 3.2).
             (Err(_), Ok(read)) if exchange.head.host.is_none_or(<[u8]>::is_empty) => ("", read),
             (Err(error), _) => {
                 let why = format!("the Host cannot be understood: {error}");
@@ -238,60 +239,60 @@ impl Site {
         if read.others().any(|path| plan.table.find(&Asked { path, ..asked }) != found) {
             return Box::pin(refuse(exchange, TWO_WAYS, record)).await;
         }
-        // The server behind may go by another one of them.
+        // The upstream may use another of these fields.
         if plan.table.is_repeated(headers) && plan.table.find(&Asked { repeated: Repeated::All, ..asked }) != found {
             return Box::pin(refuse(exchange, TWO_FIELDS, record)).await;
         }
         let Some(place) = found else {
             record.why = "no-route";
-            return Box::pin(say(exchange, &plan.no_route, record)).await;
+            return Box::pin(send_answer(exchange, &plan.no_route, record)).await;
         };
         let route = &plan.routes[place];
         (record.route, record.counters) = (&route.name, &self.counters[place]);
         if leads_out(&route.rules, path) {
             return Box::pin(refuse(exchange, LEADS_OUT, record)).await;
         }
-        let _seat = match self.hosts.as_ref().map(|hosts| hosts.enter(host)) {
+        let _in_flight = match self.hosts.as_ref().map(|hosts| hosts.enter(host)) {
             None => None,
-            Some(Some(seat)) => Some(seat),
+            Some(Some(guard)) => Some(guard),
             Some(None) => {
                 record.counters.count_limited();
                 record.why = "host-limit";
-                return Box::pin(say(exchange, &self.too_many, record)).await;
+                return Box::pin(send_answer(exchange, &self.too_many, record)).await;
             }
         };
         let parts = Parts { host, read, path, query };
         if route.is_scripted {
-            return Box::pin(self.visit_scripts(exchange, record, route, parts)).await;
+            return Box::pin(self.run_scripts(exchange, record, route, parts)).await;
         }
-        let errand = Errand { route, action: &route.action, parts, extras: Extras::NONE };
-        self.act(exchange, record, &errand).await
+        let routed = RoutedRequest { route, action: &route.action, parts, extras: Extras::NONE };
+        self.act(exchange, record, &routed).await
     }
 
     async fn act(
         &self,
         exchange: &mut Exchange<'_>,
         record: &mut Record<'_, '_>,
-        errand: &Errand<'_>,
+        routed: &RoutedRequest<'_>,
     ) -> Result<(), Error> {
-        let (plan, Errand { route, parts, extras, .. }) = (&self.works.plan, errand);
+        let (plan, RoutedRequest { route, parts, extras, .. }) = (&self.generation.plan, routed);
         let host = parts.host;
-        match errand.action {
+        match routed.action {
             Action::Forward(upstream) => {
                 let to = To::Any(&self.upstreams[*upstream]);
                 let upstream = &plan.upstreams[*upstream];
                 let key = hash_by(&upstream.hash, upstream.policy, exchange, host);
                 forward(exchange, &extras.call(route, to, key), &mut record.outcome).await
             }
-            Action::Lookup(lookup) => match self.look_up(*lookup, exchange, errand).await {
-                Ok(way) => {
+            Action::Lookup(lookup) => match self.look_up(*lookup, exchange, routed).await {
+                Ok(destination) => {
                     let found = &plan.lookups[*lookup];
                     let key = hash_by(&found.hash, found.policy, exchange, host);
-                    forward(exchange, &extras.call(route, way.to(), key), &mut record.outcome).await
+                    forward(exchange, &extras.call(route, destination.to(), key), &mut record.outcome).await
                 }
                 Err((answer, why)) => {
                     record.why = why;
-                    Box::pin(say(exchange, answer, record)).await
+                    Box::pin(send_answer(exchange, answer, record)).await
                 }
             },
             Action::Redirect { status, to } => {
@@ -308,43 +309,43 @@ impl Site {
                 let place = to.fill(&Filling { host: &host, path: parts.path, query: parts.query, scheme });
                 Box::pin(redirect(exchange, *status, &place, record)).await
             }
-            Action::Answer(answer) => Box::pin(say(exchange, answer, record)).await,
+            Action::Answer(answer) => Box::pin(send_answer(exchange, answer, record)).await,
         }
     }
 
-    /// Where a request goes, or what it is answered in place of that, and why by name.
+    /// Looks the request's destination up. On failure, returns the response and the reason's name for the log.
     async fn look_up(
         &self,
         place: usize,
         exchange: &Exchange<'_>,
-        errand: &Errand<'_>,
-    ) -> Result<Way, (&Answer, &'static str)> {
-        let plan = &self.works.plan.lookups[place];
+        routed: &RoutedRequest<'_>,
+    ) -> Result<Destination, (&Answer, &'static str)> {
+        let plan = &self.generation.plan.lookups[place];
         let key = match &plan.key {
-            KeyFrom::Host => Some(errand.parts.host),
-            // Of two nobody knows which one the server behind goes by.
+            KeyFrom::Host => Some(routed.parts.host),
+            // With two fields, the gateway cannot know which one the upstream uses.
             KeyFrom::Header(name) => {
                 let mut values = exchange.head.headers.get_all(name);
                 let one = values.next().filter(|_| values.next().is_none());
                 one.and_then(|value| str::from_utf8(value).ok())
             }
-            // Where the readings have different segments, none is a key.
+            // If the readings of the path differ in this segment, there is no key.
             KeyFrom::Segment(number) => {
-                let path = errand.parts.read;
+                let path = routed.parts.read;
                 let key = path.plain.split('/').nth(*number);
                 key.filter(|key| path.others().all(|other| other.split('/').nth(*number) == Some(key)))
             }
-            KeyFrom::Script(_) => errand.extras.key,
+            KeyFrom::Script(_) => routed.extras.key,
         };
         let Some(key) = key.filter(|key| is_key(key)) else { return Err((&plan.unknown, "no-key")) };
-        let answer = match self.works.lookups[place].get(key) {
+        let answer = match self.generation.lookups[place].get(key) {
             Get::Now(answer) => answer,
-            // Boxed, so that a connection's task has no room for what seldom happens.
+            // Boxed, so that connections' tasks reserve no space for this rare case.
             Get::Later(later) => Box::pin(later).await,
         };
         match &answer.outcome {
             Found::Hit(targets) | Found::Stale(targets, _) => {
-                self.lookups[place].way(&self.pools, targets).ok_or((&plan.invalid, "invalid"))
+                self.lookups[place].destination(&self.pools, targets).ok_or((&plan.invalid, "invalid"))
             }
             Found::Negative => Err((&plan.unknown, "unknown")),
             Found::Invalid(_) => Err((&plan.invalid, "invalid")),
@@ -361,63 +362,63 @@ impl Extras<'_> {
     }
 }
 
-impl Way {
+impl Destination {
     fn to(&self) -> To<'_> {
         match self {
-            Way::One(pool) => To::One(pool),
-            Way::Many(balancer) => To::Any(balancer),
+            Destination::One(pool) => To::One(pool),
+            Destination::Many(balancer) => To::Any(balancer),
         }
     }
 }
 
 impl Finder {
-    /// `None`: a target that no socket can have, which a look-up does not let pass.
-    fn way(&self, pools: &Pools, targets: &Targets) -> Option<Way> {
+    /// Returns the destination for `targets`, or `None` if one has an invalid unix socket path; look-ups reject these.
+    fn destination(&self, pools: &Pools, targets: &Targets) -> Option<Destination> {
         match targets {
             Targets::One(target) => {
                 if let Some(pool) = self.one.borrow().get(target).and_then(Weak::upgrade) {
-                    return Some(Way::One(pool));
+                    return Some(Destination::One(pool));
                 }
-                let pool = pools.pool(&placed(target)?, &self.settings);
+                let pool = pools.pool(&pool_target(target)?, &self.settings);
                 let mut one = self.one.borrow_mut();
-                if one.len() >= AT_HAND {
+                if one.len() >= MOST_CACHED {
                     one.clear();
                 }
                 one.insert(target.clone(), Rc::downgrade(&pool));
-                Some(Way::One(pool))
+                Some(Destination::One(pool))
             }
             Targets::Many(_) => {
                 if let Some(balancer) = self.many.borrow().get(targets) {
-                    return Some(Way::Many(Rc::clone(balancer)));
+                    return Some(Destination::Many(Rc::clone(balancer)));
                 }
-                let member = |(target, weight)| Some((pools.pool(&placed(target)?, &self.settings), weight));
+                let member = |(target, weight)| Some((pools.pool(&pool_target(target)?, &self.settings), weight));
                 let members: Option<Vec<_>> = targets.iter().map(member).collect();
                 let balancer = Rc::new(Balancer::new(members?, self.policy));
                 let mut many = self.many.borrow_mut();
-                if many.len() >= AT_HAND / 64 {
+                if many.len() >= MOST_CACHED / 64 {
                     many.clear();
                 }
                 many.insert(targets.clone(), Rc::clone(&balancer));
-                Some(Way::Many(balancer))
+                Some(Destination::Many(balancer))
             }
         }
     }
 }
 
-/// How many requests are under way for each host, on one core.
+/// Counts the requests in progress for each host, on one core.
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
     limit: Cell<usize>,
-    /// Hosts stay with a count of zero until there are many of them, so that a request seldom allocates.
+    /// Hosts with a count of zero stay until the map is large, so that requests seldom allocate.
     under_way: RefCell<HashMap<Box<str>, Rc<Cell<usize>>>>,
 }
 
-/// From so many hosts on those without a request are forgotten.
+/// Above this size the map drops hosts without requests.
 const KNOWN_HOSTS: usize = 8192;
 
 impl Hosts {
-    /// A seat for a request, unless there are as many as there may be.
-    fn enter(&self, host: &str) -> Option<Seat> {
+    /// Counts a request, or returns `None` if its host is at the limit.
+    fn enter(&self, host: &str) -> Option<InFlight> {
         let mut under_way = self.under_way.borrow_mut();
         let count = match under_way.get(host) {
             Some(count) => Rc::clone(count),
@@ -431,15 +432,15 @@ impl Hosts {
         let free = count.get() < self.limit.get();
         free.then(|| {
             count.set(count.get() + 1);
-            Seat(count)
+            InFlight(count)
         })
     }
 }
 
-/// A request under way.
-struct Seat(Rc<Cell<usize>>);
+/// A counted request. Dropping this ends the count.
+struct InFlight(Rc<Cell<usize>>);
 
-impl Drop for Seat {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
@@ -448,11 +449,11 @@ impl Drop for Seat {
 #[cold]
 async fn refuse(exchange: &mut Exchange<'_>, why: &str, record: &mut Record<'_, '_>) -> Result<(), Error> {
     record.why = "bad-request";
-    say(exchange, &Answer::text(400, why), record).await
+    send_answer(exchange, &Answer::text(400, why), record).await
 }
 
-/// Gives an answer that is the gateway's own.
-async fn say(exchange: &mut Exchange<'_>, answer: &Answer, record: &mut Record<'_, '_>) -> Result<(), Error> {
+/// Sends a response of the gateway itself.
+async fn send_answer(exchange: &mut Exchange<'_>, answer: &Answer, record: &mut Record<'_, '_>) -> Result<(), Error> {
     let after = answer.retry_after.map(|seconds| seconds.to_string());
     let mut fields = Vec::with_capacity(2);
     if !answer.body.is_empty() {
@@ -483,13 +484,13 @@ async fn redirect(
     exchange.reply.send(status, [("Location", place.as_bytes())], b"").await
 }
 
-/// The path and the query (with its `?`) of a target; of one that is no path, nothing but itself.
+/// Splits a request target into its path and its query (with its `?`).
 fn parts(target: &str) -> (&str, &str) {
-    // Absolute form: from the first slash behind the authority on (RFC 9112, section 3.2.2).
+    // Absolute form: the path begins at the first slash after the authority (RFC 9112, section 3.2.2).
     let absolute = if target.starts_with('/') { None } else { target.split_once("://") };
     let target = absolute.map_or(target, |(_, rest)| rest.find(['/', '?']).map_or("/", |at| &rest[at..]));
     match memchr::memchr(b'?', target.as_bytes()) {
-        // `OPTIONS *` is about the server as a whole.
+        // `OPTIONS *` addresses the server as a whole.
         None if target == "*" => ("/", ""),
         Some(0) => ("/", target),
         Some(at) => target.split_at(at),
@@ -497,7 +498,7 @@ fn parts(target: &str) -> (&str, &str) {
     }
 }
 
-/// Whether a text can be looked up: stores get it as it is.
+/// Returns whether a text can be looked up: stores receive it unchanged.
 pub(crate) fn is_key(text: &str) -> bool {
     (1..=1024).contains(&text.len()) && !text.chars().any(char::is_control)
 }
@@ -520,8 +521,8 @@ fn client(exchange: &Exchange<'_>) -> Option<SocketAddr> {
     exchange.remote()
 }
 
-/// A target as pools know it.
-fn placed(target: &oroshi_lookup::Target) -> Option<Target> {
+/// Converts a looked-up target for the pools.
+fn pool_target(target: &oroshi_lookup::Target) -> Option<Target> {
     use oroshi_lookup::Target as Looked;
     Some(match target {
         Looked::V4 { address, port } => Target::Peer(Peer::Tcp(SocketAddr::new((*address).into(), *port))),

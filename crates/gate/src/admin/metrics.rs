@@ -1,4 +1,4 @@
-//! The gateway's numbers for Prometheus.
+//! The gateway's metrics for Prometheus.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,32 +9,32 @@ use oroshi_words::metrics::{Kind, Metrics};
 
 use super::status::group;
 use crate::failure::Failure;
+use crate::generation::{Generation, ScriptCounts};
 use crate::script::{Hook, HookCounts};
 use crate::site::Site;
 use crate::upstream::{Counts, LATENCY_BOUNDS_US, TargetCounts};
-use crate::works::{ScriptCounts, Works};
 
 pub(super) async fn text(site: &Site) -> String {
-    let works = &site.works;
+    let generation = &site.generation;
     let mut metrics = Metrics::new("oroshi_gate");
-    clients(&mut metrics, works);
-    routes(&mut metrics, works);
+    clients(&mut metrics, generation);
+    routes(&mut metrics, generation);
     let counts: Vec<(String, LookupCounts)> =
-        works.lookups.iter().map(|lookup| (lookup.settings().name.clone(), lookup.counts())).collect();
+        generation.lookups.iter().map(|lookup| (lookup.settings().name.clone(), lookup.counts())).collect();
     lookups(&mut metrics, &counts);
-    scripts(&mut metrics, works);
-    stores(&mut metrics, &works.stores.states().await);
-    targets(&mut metrics, site, &works.ledger.targets.counts());
+    scripts(&mut metrics, generation);
+    stores(&mut metrics, &generation.stores.states().await);
+    targets(&mut metrics, site, &generation.counters.targets.counts());
     metrics.into_text()
 }
 
-fn clients(metrics: &mut Metrics, works: &Works) {
-    let clients = works.ledger.clients();
+fn clients(metrics: &mut Metrics, generation: &Generation) {
+    let clients = generation.counters.clients();
     metrics.one(
         "generation",
         Kind::Gauge,
         "Plans that were in force since the start, this one included",
-        works.generation,
+        generation.number,
     );
     metrics.one("client_connections", Kind::Gauge, "Connections of clients", clients.alive);
     metrics.one(
@@ -49,7 +49,7 @@ fn clients(metrics: &mut Metrics, works: &Works) {
     for kind in oroshi_server::ErrorKind::ALL {
         errors.sample(&[("error", kind.name())], clients.error(kind));
     }
-    if let Some(log) = &works.log {
+    if let Some(log) = &generation.log {
         let lost = log.counts();
         metrics.one(
             "access_log_dropped_total",
@@ -61,8 +61,8 @@ fn clients(metrics: &mut Metrics, works: &Works) {
     }
 }
 
-fn routes(metrics: &mut Metrics, works: &Works) {
-    let routes = works.ledger.routes();
+fn routes(metrics: &mut Metrics, generation: &Generation) {
+    let routes = generation.counters.routes();
     let mut requests =
         metrics.family("requests_total", Kind::Counter, "Requests by route (- for none) and status class");
     for (name, counts) in &routes {
@@ -157,8 +157,8 @@ fn lookups(metrics: &mut Metrics, all: &[(String, LookupCounts)]) {
     }
 }
 
-fn scripts(metrics: &mut Metrics, works: &Works) {
-    let all = &works.ledger.scripts();
+fn scripts(metrics: &mut Metrics, generation: &Generation) {
+    let all = &generation.counters.scripts();
     type Read = fn(&HookCounts) -> f64;
     let figures: [(&'static str, &str, Read); 4] = [
         ("script_calls_total", "Calls of scripts' functions that have ended", |counts| counts.calls as f64),
@@ -189,12 +189,12 @@ fn scripts(metrics: &mut Metrics, works: &Works) {
     for (script, counts) in all {
         dropped.sample(&[("script", script)], counts.logs_dropped);
     }
-    script_cache(metrics, works);
+    script_cache(metrics, generation);
 }
 
-/// What scripts keep in common.
-fn script_cache(metrics: &mut Metrics, works: &Works) {
-    let counts = works.cache.counts();
+/// Writes the metrics of `gate.cache`.
+fn script_cache(metrics: &mut Metrics, generation: &Generation) {
+    let counts = generation.cache.counts();
     for (name, kind, help, count) in [
         ("script_cache_entries", Kind::Gauge, "Values in gate.cache", counts.entries),
         ("script_cache_bytes", Kind::Gauge, "What they take", counts.bytes),
@@ -206,7 +206,7 @@ fn script_cache(metrics: &mut Metrics, works: &Works) {
     }
 }
 
-/// The functions of scripts that were called.
+/// Returns the hooks that were called, with their script's name.
 fn called(all: &BTreeMap<String, ScriptCounts>) -> impl Iterator<Item = (&str, Hook, &HookCounts)> {
     all.iter().flat_map(|(name, counts)| {
         let hooks = Hook::ALL.into_iter().map(|hook| (&**name, hook, &counts.hooks[hook as usize]));

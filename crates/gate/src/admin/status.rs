@@ -12,15 +12,15 @@ use crate::site::Site;
 use crate::upstream::Counts;
 
 pub(super) async fn status(site: &Site) -> Value {
-    let works = &site.works;
-    let clients = works.ledger.clients();
+    let generation = &site.generation;
+    let clients = generation.counters.clients();
     let errors: Map<String, Value> = oroshi_server::ErrorKind::ALL
         .into_iter()
         .filter(|&kind| clients.error(kind) > 0)
         .map(|kind| (kind.name().to_owned(), json!(clients.error(kind))))
         .collect();
-    let routes: Map<String, Value> = works
-        .ledger
+    let routes: Map<String, Value> = generation
+        .counters
         .routes()
         .into_iter()
         .map(|(name, counts)| {
@@ -29,29 +29,35 @@ pub(super) async fn status(site: &Site) -> Value {
                 .map(|class| (format!("{class}xx"), json!(counts.by_status[class])))
                 .collect();
             let value = json!({
-                "requests": counts.by_status.iter().sum::<u64>(), "by_status": by_status, "limited": counts.limited, "bytes": counts.bytes,
+                "requests": counts.by_status.iter().sum::<u64>(), "by_status": by_status, "limited": counts.limited,
+                "bytes": counts.bytes,
             });
             (name, value)
         })
         .collect();
-    let lookups: Map<String, Value> = works
+    let lookups: Map<String, Value> = generation
         .lookups
         .iter()
         .map(|lookup| {
             let counts = lookup.counts();
             let tier = |counts: &oroshi_lookup::counts::TierCounts| {
                 json!({
-                    "hits": counts.hits, "negatives": counts.negatives, "misses": counts.misses, "invalid": counts.invalid,
-                    "errors": counts.errors, "timeouts": counts.timeouts, "writes": counts.writes, "write_errors": counts.write_errors,
+                    "hits": counts.hits, "negatives": counts.negatives, "misses": counts.misses,
+                    "invalid": counts.invalid,
+                    "errors": counts.errors, "timeouts": counts.timeouts, "writes": counts.writes,
+                    "write_errors": counts.write_errors,
                 })
             };
             let memory = &counts.memory;
             let value = json!({
-                "asked": counts.asked, "joined": counts.joined, "overloaded": counts.overloaded, "overdue": counts.overdue,
+                "asked": counts.asked, "joined": counts.joined, "overloaded": counts.overloaded,
+                "overdue": counts.overdue,
                 "stale": counts.stale, "keys_in_flight": counts.keys_in_flight,
                 "memory": {
-                    "hits": memory.hits, "negatives": memory.negatives, "expired": memory.expired, "misses": memory.misses,
-                    "refreshes": memory.refreshes, "evictions": memory.evictions, "negative_evictions": memory.negative_evictions,
+                    "hits": memory.hits, "negatives": memory.negatives, "expired": memory.expired,
+                    "misses": memory.misses,
+                    "refreshes": memory.refreshes, "evictions": memory.evictions,
+                    "negative_evictions": memory.negative_evictions,
                     "entries": memory.entries, "bytes": memory.bytes,
                     "negative_entries": memory.negative_entries, "negative_bytes": memory.negative_bytes,
                 },
@@ -61,7 +67,7 @@ pub(super) async fn status(site: &Site) -> Value {
             (lookup.settings().name.clone(), value)
         })
         .collect();
-    let stores: Map<String, Value> = works
+    let stores: Map<String, Value> = generation
         .stores
         .states()
         .await
@@ -76,19 +82,19 @@ pub(super) async fn status(site: &Site) -> Value {
             (name, value)
         })
         .collect();
-    let targets: Vec<Value> = works
-        .ledger
+    let targets: Vec<Value> = generation
+        .counters
         .targets
         .counts()
         .into_iter()
         .map(|found| counted(&found.target, group(site, found.class), None, &found.counts))
         .collect();
-    let scripts: Map<String, Value> = works
-        .ledger
+    let scripts: Map<String, Value> = generation
+        .counters
         .scripts()
         .into_iter()
         .map(|(name, counts)| {
-            let plan = works.plan.scripts.iter().find(|script| script.settings.name == name);
+            let plan = generation.plan.scripts.iter().find(|script| script.settings.name == name);
             let hooks: Map<String, Value> = Hook::ALL
                 .into_iter()
                 .filter(|&hook| plan.is_some_and(|plan| plan.hooks.has(hook)) || counts.hooks[hook as usize].calls > 0)
@@ -106,21 +112,22 @@ pub(super) async fn status(site: &Site) -> Value {
             (name, json!({ "file": file, "hooks": hooks, "logs_dropped": counts.logs_dropped }))
         })
         .collect();
-    let cache = works.cache.counts();
-    let lost = works.log.as_ref().map(|log| log.counts()).unwrap_or_default();
+    let cache = generation.cache.counts();
+    let lost = generation.log.as_ref().map(|log| log.counts()).unwrap_or_default();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
-        "since_unix_s": works.since.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-        "generation": works.generation,
-        "threads": works.plan.threads,
+        "since_unix_s": generation.since.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        "generation": generation.number,
+        "threads": generation.plan.threads,
         "clients": {
             "connections": clients.alive, "accepted": clients.accepted, "requests": clients.requests, "errors": errors,
         },
         "routes": routes,
         "scripts": scripts,
         "script_cache": {
-            "entries": cache.entries, "bytes": cache.bytes, "hits": cache.hits, "misses": cache.misses, "evictions": cache.evictions,
+            "entries": cache.entries, "bytes": cache.bytes, "hits": cache.hits, "misses": cache.misses,
+            "evictions": cache.evictions,
         },
         "lookups": lookups,
         "stores": stores,
@@ -129,24 +136,24 @@ pub(super) async fn status(site: &Site) -> Value {
     })
 }
 
-/// A target's state, over all cores.
+/// Returns a target's state, over all cores.
 pub(super) fn target(site: &Site, target: &str, class: u32, weight: Option<u32>) -> Value {
-    let all = site.works.ledger.targets.counts();
+    let all = site.generation.counters.targets.counts();
     let counts = all.iter().find(|found| &*found.target == target && found.class == class);
     counted(target, group(site, class), weight, &counts.map(|found| found.counts).unwrap_or_default())
 }
 
-/// The upstream or look-up that pools of a class belong to.
+/// Returns the name of the upstream, look-up or script that a pool class belongs to.
 pub(super) fn group(site: &Site, class: u32) -> &str {
-    let plan = &site.works.plan;
+    let plan = &site.generation.plan;
     let upstream = plan.upstreams.iter().find(|upstream| upstream.pool.class == class).map(|upstream| &*upstream.name);
     let lookup = || plan.lookups.iter().find(|lookup| lookup.pool.class == class).map(|lookup| &*lookup.settings.name);
     let script = || plan.scripts.iter().find(|script| script.pool.class == class).map(|script| &*script.settings.name);
-    // One of a plan before this one.
+    // The class belongs to an earlier plan.
     upstream.or_else(lookup).or_else(script).unwrap_or("-")
 }
 
-/// A script, as far as the plan knows it.
+/// Describes a script of the plan.
 pub(super) fn script(script: &Script) -> Value {
     let hooks: Vec<&str> = Hook::ALL.into_iter().filter(|&hook| script.hooks.has(hook)).map(Hook::name).collect();
     json!({ "name": script.settings.name, "file": script.settings.file.display().to_string(), "hooks": hooks })
@@ -159,7 +166,8 @@ fn counted(target: &str, group: &str, weight: Option<u32>, counts: &Counts) -> V
         .map(|failure| (failure.name().to_owned(), json!(counts.failure(failure))))
         .collect();
     let mut value = json!({
-        "target": target, "of": group, "requests": counts.requests, "answers": counts.answers, "server_errors": counts.server_errors,
+        "target": target, "of": group, "requests": counts.requests, "answers": counts.answers,
+        "server_errors": counts.server_errors,
         "connects": counts.connects, "reuses": counts.reuses, "stale": counts.stale, "retries": counts.retries,
         "open": counts.open, "idle": counts.idle, "queued": counts.queued,
         "ejections": counts.ejections, "ejected_on_threads": counts.ejected, "failures": failures,
@@ -172,7 +180,8 @@ fn counted(target: &str, group: &str, weight: Option<u32>, counts: &Counts) -> V
 
 pub(super) fn server(state: &ServerState) -> Value {
     json!({
-        "server": state.server, "breaker": state.breaker.as_str(), "connected": state.connected, "connects": state.connects,
+        "server": state.server, "breaker": state.breaker.as_str(), "connected": state.connected,
+        "connects": state.connects,
         "pending": state.pending,
     })
 }

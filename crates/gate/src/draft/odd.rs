@@ -1,16 +1,16 @@
-//! What of a draft is no mistake, and most likely not meant so; and which addresses are one.
+//! Finds valid but probably unintended settings, and addresses that conflict.
 
 use std::collections::HashMap;
 
 use oroshi_lookup::{StoreKind, StoreSettings};
 use oroshi_net::Peer;
 
-use super::Wrong;
+use super::Findings;
 use crate::plan::{Action, KeyFrom, Lookup, Route, Script, Upstream};
 use crate::route::Matcher;
 
-/// Whether two addresses cannot both be listened on. With several threads, and so with sockets that share a port, one address beside all of
-/// them can: the kernel takes the closer one.
+/// Returns whether two addresses cannot both be bound. Several threads share ports with SO_REUSEPORT, so a specific
+/// address can then stand beside the wildcard address: the kernel chooses the more specific one.
 pub(super) fn is_one_socket(one: &Peer, other: &Peer, threads: usize) -> bool {
     match (one, other) {
         (Peer::Tcp(one), Peer::Tcp(other)) => {
@@ -21,8 +21,8 @@ pub(super) fn is_one_socket(one: &Peer, other: &Peer, threads: usize) -> bool {
     }
 }
 
-/// Routes that no request can take, as another one before them fits whatever they fit.
-pub(super) fn same_routes(matchers: &[Matcher], routes: &[Route], wrong: &mut Wrong) {
+/// Warns of routes that no request takes, because earlier routes have the same conditions.
+pub(super) fn same_routes(matchers: &[Matcher], routes: &[Route], findings: &mut Findings) {
     let mut seen: HashMap<_, usize> = HashMap::new();
     for (place, matcher) in matchers.iter().enumerate() {
         let mut methods = matcher.methods.clone();
@@ -43,25 +43,25 @@ pub(super) fn same_routes(matchers: &[Matcher], routes: &[Route], wrong: &mut Wr
         if let Some(&before) = first.first().filter(|&&before| first.len() == hosts.len() && before != place) {
             let name = &routes[before].name;
             let problem = format!("no request takes it: route `{name}` stands before it, and fits all that it fits");
-            wrong.warn(format!("route[{}]", place + 1), problem);
+            findings.warn(format!("route[{}]", place + 1), problem);
         }
     }
 }
 
-/// What is configured and of no use. A script may name whatever there is.
+/// Warns of unused parts. If there are scripts, every upstream, look-up and store counts as used.
 pub(super) fn unused(
     routes: &[Route],
     lookups: &[Lookup],
     upstreams: &[Upstream],
     scripts: &[Script],
     stores: &[StoreSettings],
-    wrong: &mut Wrong,
+    findings: &mut Findings,
 ) {
     for (place, script) in scripts.iter().enumerate() {
         let is_used = routes.iter().any(|route| route.script == Some(place))
             || lookups.iter().any(|lookup| lookup.key == KeyFrom::Script(place));
         if !is_used {
-            wrong.warn(format!("script.{}", script.settings.name), "no route and no look-up uses it");
+            findings.warn(format!("script.{}", script.settings.name), "no route and no look-up uses it");
         }
     }
     if !scripts.is_empty() {
@@ -69,12 +69,12 @@ pub(super) fn unused(
     }
     for (place, upstream) in upstreams.iter().enumerate() {
         if !routes.iter().any(|route| route.action == Action::Forward(place)) {
-            wrong.warn(format!("upstream.{}", upstream.name), "no route uses it");
+            findings.warn(format!("upstream.{}", upstream.name), "no route uses it");
         }
     }
     for (place, lookup) in lookups.iter().enumerate() {
         if !routes.iter().any(|route| route.action == Action::Lookup(place)) {
-            wrong.warn(format!("lookup.{}", lookup.settings.name), "no route uses it");
+            findings.warn(format!("lookup.{}", lookup.settings.name), "no route uses it");
         }
     }
     for store in stores {
@@ -85,7 +85,7 @@ pub(super) fn unused(
         });
         if !is_used {
             let kind = if matches!(store.kind, StoreKind::Sql(_)) { "sql" } else { "memcached" };
-            wrong.warn(format!("{kind}.{}", store.name), "no look-up uses it");
+            findings.warn(format!("{kind}.{}", store.name), "no look-up uses it");
         }
     }
 }

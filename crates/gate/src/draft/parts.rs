@@ -1,4 +1,4 @@
-//! The parts of a draft, checked one by one.
+//! Validates the parts of a draft one by one.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,67 +7,74 @@ use std::time::Duration;
 
 use oroshi_lookup::{LookupSettings, StoreKind, StoreSettings, key};
 
-use super::{KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft, Wrong, check_answer, expected};
+use super::{Findings, KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft, check_answer, expected};
 use crate::plan::{HashBy, KeyFrom, Lookup, Script, Upstream};
 use crate::route::{HostPattern, Matcher, in_ascii, plain_path};
 use crate::script::{self, Hook, HookSet, Names, ScriptSettings};
 use crate::upstream::{Ejection, Policy, PoolSettings, Target};
 
 impl UpstreamDraft {
-    pub(super) fn plan(&self, class: u32, wrong: &mut Wrong) -> Upstream {
+    pub(super) fn plan(&self, class: u32, findings: &mut Findings) -> Upstream {
         let at = format!("upstream.{}", self.name);
         let mut targets = Vec::new();
         for (text, weight) in &self.targets {
             match text.parse() {
                 Ok(target) => targets.push((target, *weight)),
-                Err(error) => wrong.add(format!("{at}.targets"), format!("{error}")),
+                Err(error) => findings.add(format!("{at}.targets"), format!("{error}")),
             }
             if !(1..=1000).contains(weight) {
-                wrong.add(format!("{at}.targets"), format!("the weight of `{text}` is {weight}: expected 1 to 1000"));
+                findings
+                    .add(format!("{at}.targets"), format!("the weight of `{text}` is {weight}: expected 1 to 1000"));
             }
         }
         if self.targets.is_empty() {
-            wrong.add(
+            findings.add(
                 format!("{at}.targets"),
                 "there is none: expected at least one such as 10.0.0.7:8080 or unix:/run/app.sock",
             );
         }
-        check_pool(&self.pool, &at, wrong);
+        check_pool(&self.pool, &at, findings);
         let pool = PoolSettings { class, ..self.pool.clone() };
         Upstream { name: self.name.clone(), targets, policy: self.policy, hash: self.hash.clone(), pool }
     }
 }
 
-/// An upstream of one target that a route names directly.
-pub(super) fn only(text: &str, class: u32, key: &str, named: &[UpstreamDraft], wrong: &mut Wrong) -> Upstream {
+/// Makes an upstream of the single target that a route names.
+pub(super) fn only(text: &str, class: u32, key: &str, named: &[UpstreamDraft], findings: &mut Findings) -> Upstream {
     let mut targets: Vec<(Target, u32)> = Vec::new();
-    // A name without a port or a dot is more likely that of an upstream which is missing.
+    // A name without a port or a dot is probably that of a missing upstream.
     let is_name = !text.contains(['.', ':', '[']) && text != "localhost";
     match text.parse() {
         Ok(target) if !is_name => targets.push((target, 1)),
         Ok(_) => {
             let names: Vec<&str> = named.iter().map(|upstream| &*upstream.name).collect();
-            wrong.add(
+            findings.add(
                 key,
                 format!("there is no upstream `{text}`{}, or an address such as {text}:80", expected(&names)),
             );
         }
-        Err(error) => wrong.add(key, format!("{error}; nor is there an upstream of that name")),
+        Err(error) => findings.add(key, format!("{error}; nor is there an upstream of that name")),
     }
     let pool = PoolSettings { class, ..PoolSettings::default() };
     Upstream { name: text.to_owned(), targets, policy: Policy::default(), hash: HashBy::default(), pool }
 }
 
 impl LookupDraft {
-    pub(super) fn plan(mut self, stores: &[StoreSettings], scripts: &Scripts, class: u32, wrong: &mut Wrong) -> Lookup {
+    pub(super) fn plan(
+        mut self,
+        stores: &[StoreSettings],
+        scripts: &Scripts,
+        class: u32,
+        findings: &mut Findings,
+    ) -> Lookup {
         let at = format!("lookup.{}", self.settings.name);
         for error in self.settings.validate() {
-            wrong.add(format!("{at}.{}", error.key), error.text);
+            findings.add(format!("{at}.{}", error.key), error.text);
         }
         let mut store = |key: &str, name: &str, is_it: fn(&StoreKind) -> bool| {
             let fit: Vec<&str> = stores.iter().filter(|store| is_it(&store.kind)).map(|store| &*store.name).collect();
             if !fit.contains(&name) {
-                wrong.add(format!("{at}.{key}.store"), format!("there is no such store `{name}`{}", expected(&fit)));
+                findings.add(format!("{at}.{key}.store"), format!("there is no such store `{name}`{}", expected(&fit)));
             }
         };
         if let Some(tier) = &self.settings.memcached {
@@ -79,29 +86,29 @@ impl LookupDraft {
             if let Some(StoreKind::Sql(sql)) = settings
                 && let Some(why) = sql.objection(&tier.query, 1)
             {
-                wrong.add(format!("{at}.sql.query"), why);
+                findings.add(format!("{at}.sql.query"), why);
             }
         }
         let key = match self.key {
             KeyDraft::Request(key) => key,
             KeyDraft::Script(name) => {
                 let key = format!("{at}.key");
-                let place = scripts.find(&name, &key, wrong);
+                let place = scripts.find(&name, &key, findings);
                 let script = place.and_then(|place| scripts.planned[place].as_ref());
                 if script.is_some_and(|script| !script.hooks.has(Hook::Key)) {
-                    wrong.add(key, format!("the script `{name}` has no function on_key, which makes the key"));
+                    findings.add(key, format!("the script `{name}` has no function on_key, which makes the key"));
                 }
                 KeyFrom::Script(place.unwrap_or(0))
             }
         };
         if key == KeyFrom::Segment(0) {
-            wrong.add(format!("{at}.key"), "segments of a path are counted from 1");
+            findings.add(format!("{at}.key"), "segments of a path are counted from 1");
         }
         for (key, answer) in [("unknown", &self.unknown), ("down", &self.down), ("invalid", &self.invalid)] {
-            check_answer(answer, &format!("{at}.{key}"), wrong);
+            check_answer(answer, &format!("{at}.{key}"), findings);
         }
-        check_pool(&self.pool, &at, wrong);
-        // Nobody is told to come back before it can be known that a store is back.
+        check_pool(&self.pool, &at, findings);
+        // `Retry-After` is at least the time in which the gateway notices that a store is back.
         let longest = stores
             .iter()
             .filter(|store| asks(&self.settings, &store.name))
@@ -129,13 +136,13 @@ impl LookupDraft {
     }
 }
 
-/// Whether one of a look-up's tiers is this store.
+/// Returns whether the look-up uses this store.
 fn asks(lookup: &LookupSettings, store: &str) -> bool {
     lookup.memcached.as_ref().is_some_and(|tier| tier.store == store)
         || lookup.sql.as_ref().is_some_and(|tier| tier.store == store)
 }
 
-/// After how long at most it is noticed that a store is back.
+/// Returns the longest delay until the gateway notices that a store is back.
 fn longest_pause(store: &StoreSettings) -> Duration {
     match &store.kind {
         StoreKind::Memcached(memcached) => memcached.breaker.pause_max,
@@ -144,19 +151,19 @@ fn longest_pause(store: &StoreSettings) -> Duration {
 }
 
 impl ScriptDraft {
-    /// `None` if there is nothing that could run.
-    pub(super) fn plan(self, class: u32, stores: &Names, wrong: &mut Wrong) -> Option<Script> {
+    /// Returns `None` if there is no script to run.
+    pub(super) fn plan(self, class: u32, stores: &Names, findings: &mut Findings) -> Option<Script> {
         let at = format!("script.{}", self.name);
         for (key, answer) in [("unknown", &self.unknown), ("invalid", &self.invalid)] {
-            check_answer(answer, &format!("{at}.{key}"), wrong);
+            check_answer(answer, &format!("{at}.{key}"), findings);
         }
-        check_pool(&self.pool, &at, wrong);
+        check_pool(&self.pool, &at, findings);
         let Some(settings) = self.settings else {
-            wrong.add(format!("{at}.file"), "there is none: expected a file of Lua such as route.lua");
+            findings.add(format!("{at}.file"), "there is none: expected a file of Lua such as route.lua");
             return None;
         };
         let mut too_small = |key: &str, value: String, least: &str| {
-            wrong.add(format!("{at}.{key}"), format!("{value} leaves room for nothing: expected at least {least}"));
+            findings.add(format!("{at}.{key}"), format!("{value} leaves room for nothing: expected at least {least}"));
         };
         if settings.instructions < LEAST_INSTRUCTIONS {
             too_small("instructions", settings.instructions.to_string(), &LEAST_INSTRUCTIONS.to_string());
@@ -170,14 +177,14 @@ impl ScriptDraft {
         let hooks = match hooks(&settings, stores) {
             Ok(hooks) => hooks,
             Err(why) => {
-                wrong.add(format!("{at}.file"), why);
+                findings.add(format!("{at}.file"), why);
                 return None;
             }
         };
         if !Hook::ALL.into_iter().any(|hook| hook != Hook::Init && hooks.has(hook)) {
             let known: Vec<&str> = Hook::ALL.into_iter().filter(|&hook| hook != Hook::Init).map(Hook::name).collect();
             let file = settings.file.display();
-            wrong.add(
+            findings.add(
                 format!("{at}.file"),
                 format!("`{file}` has no function that is called: expected one of {}", known.join(", ")),
             );
@@ -201,14 +208,14 @@ impl ScriptDraft {
     }
 }
 
-/// Below these a script could not even begin.
+/// With less, a script could not even start.
 const LEAST_INSTRUCTIONS: u64 = 1000;
 const LEAST_WALL: Duration = Duration::from_millis(10);
 const LEAST_MEMORY: usize = 1 << 20;
 
-/// Runs a script's top level where nothing can be asked, and tells which hooks it has.
+/// Runs a script's top level without stores, and returns the hooks that it defines.
 fn hooks(settings: &ScriptSettings, stores: &Names) -> Result<HookSet, String> {
-    // On a thread with as much stack as those that serve have.
+    // A thread with as much stack as the serving threads.
     thread::scope(|scope| {
         let builder = thread::Builder::new().name("check".to_owned()).stack_size(oroshi_script::STACK_BYTES);
         let checked = builder.spawn_scoped(scope, || script::Script::check(settings, Some(stores)));
@@ -220,12 +227,12 @@ fn hooks(settings: &ScriptSettings, stores: &Names) -> Result<HookSet, String> {
     })
 }
 
-/// Hosts whose ports nobody looks at.
-pub(super) fn odd_hosts(hosts: &[String], at: &str, wrong: &mut Wrong) {
+/// Warns of hosts with a port, which routes ignore.
+pub(super) fn odd_hosts(hosts: &[String], at: &str, findings: &mut Findings) {
     for text in hosts {
         let has_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
         if let Some((name, _)) = text.rsplit_once(':').filter(|(_, port)| has_port(port)) {
-            wrong.warn(
+            findings.warn(
                 format!("{at}.host"),
                 format!(
                     "`{text}` has a port, which is not looked at, as hosts are compared without: expected `{name}`"
@@ -235,31 +242,31 @@ pub(super) fn odd_hosts(hosts: &[String], at: &str, wrong: &mut Wrong) {
     }
 }
 
-/// Whether a script can say what becomes of a request.
+/// Returns whether a script can decide a request's destination.
 pub(super) fn decides(hooks: HookSet) -> bool {
     hooks.has(Hook::Request) || hooks.has(Hook::Route)
 }
 
-/// All scripts by their places.
+/// The scripts, by index.
 pub(super) struct Scripts {
     pub(super) names: Vec<String>,
-    /// `None`: something is wrong with it, of which it was told.
+    /// `None`: the script has mistakes, which are already recorded.
     pub(super) planned: Vec<Option<Script>>,
 }
 
 impl Scripts {
-    pub(super) fn find(&self, name: &str, key: &str, wrong: &mut Wrong) -> Option<usize> {
+    pub(super) fn find(&self, name: &str, key: &str, findings: &mut Findings) -> Option<usize> {
         let place = self.names.iter().position(|known| known == name);
         if place.is_none() {
             let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
-            wrong.add(key, format!("there is no script `{name}`{}", expected(&names)));
+            findings.add(key, format!("there is no script `{name}`{}", expected(&names)));
         }
         place
     }
 }
 
 impl RouteDraft {
-    pub(super) fn matcher(&self, at: &str, wrong: &mut Wrong) -> Matcher {
+    pub(super) fn matcher(&self, at: &str, findings: &mut Findings) -> Matcher {
         let mut hosts = Vec::new();
         for text in &self.hosts {
             let (name, below) = match text.strip_prefix("*.") {
@@ -269,7 +276,7 @@ impl RouteDraft {
             match key::host(name.as_bytes()) {
                 Ok(name) if below => hosts.push(HostPattern::Below(name.into_owned())),
                 Ok(name) => hosts.push(HostPattern::Exact(name.into_owned())),
-                Err(error) => wrong.add(
+                Err(error) => findings.add(
                     format!("{at}.host"),
                     format!("`{text}` is no host: {error}: expected a name such as example.org, or *.example.org"),
                 ),
@@ -279,10 +286,11 @@ impl RouteDraft {
         if !path.is_empty() {
             match plain_path(&path) {
                 Ok(plain) if plain == path && path.starts_with('/') && !path.contains(['?', '#', ' ', ';', '\\']) => {}
-                _ => wrong.add(
+                _ => findings.add(
                     format!("{at}.path"),
                     format!(
-                        "`{}` is no path in its plain form: expected one such as /api, without escapes, `//`, `..`, `;` or `\\`",
+                        "`{}` is no path in its plain form: expected one such as /api, without escapes, `//`, `..`, \
+                         `;` or `\\`",
                         self.path
                     ),
                 ),
@@ -291,7 +299,7 @@ impl RouteDraft {
         for method in &self.methods {
             let is_token = !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
             if !is_token {
-                wrong.add(
+                findings.add(
                     format!("{at}.method"),
                     format!("`{method}` is no method: expected one such as GET, in capitals"),
                 );
@@ -301,19 +309,19 @@ impl RouteDraft {
     }
 }
 
-fn check_pool(pool: &PoolSettings, at: &str, wrong: &mut Wrong) {
+fn check_pool(pool: &PoolSettings, at: &str, findings: &mut Findings) {
     if pool.connections == 0 {
-        wrong.add(format!("{at}.connections"), "0 leaves room for nothing: expected at least 1");
+        findings.add(format!("{at}.connections"), "0 leaves room for nothing: expected at least 1");
     }
     if pool.max_requests == 0 {
-        wrong.add(format!("{at}.max-requests"), "0 leaves room for nothing: expected at least 1, or off");
+        findings.add(format!("{at}.max-requests"), "0 leaves room for nothing: expected at least 1, or off");
     }
     let Ejection { failures, back_off, longest, .. } = pool.ejection;
     if failures > 0 && back_off.is_zero() {
-        wrong.add(format!("{at}.ejection.back-off"), "0 leaves nobody out: expected more, or failures = \"off\"");
+        findings.add(format!("{at}.ejection.back-off"), "0 leaves nobody out: expected more, or failures = \"off\"");
     }
     if back_off > longest {
         let problem = format!("{longest:?} is shorter than the first time, {back_off:?}: expected at least that");
-        wrong.add(format!("{at}.ejection.longest"), problem);
+        findings.add(format!("{at}.ejection.longest"), problem);
     }
 }

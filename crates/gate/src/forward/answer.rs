@@ -1,4 +1,4 @@
-//! The answer on its way from the server behind to the client: read into the core's scratch buffer, passed on from there.
+//! Passes the upstream's response to the client, through the core's scratch buffer.
 
 use std::io;
 use std::pin::Pin;
@@ -17,95 +17,95 @@ use super::held::{Held, Inspect, Inspected, Verdict};
 use super::link::{Phase, Waiting};
 use super::response_head::{self, fields};
 use super::rules::Rules;
-use crate::failure::{Failure, Trouble};
+use crate::failure::{Failure, ForwardError};
 use crate::upstream::Connection;
 
-/// What an answer needs to know.
+/// The settings and changes for passing on a response.
 #[derive(Clone, Copy)]
-pub(crate) struct Course<'c> {
+pub(crate) struct AnswerContext<'c> {
     pub(crate) rules: &'c Rules,
     /// Changes to the request's fields, beside the route's.
     pub(crate) request: &'c Edits,
-    /// Changes to the answer's fields, beside the route's.
+    /// Changes to the response's fields, beside the route's.
     pub(crate) edits: &'c Edits,
-    /// Who looks at the head before it goes on.
+    /// Inspects the response's head before it goes to the client.
     pub(crate) inspect: Option<&'c dyn Inspect>,
     pub(crate) waiting: &'c Waiting<'c>,
 }
 
-/// Why an exchange does not go on.
+/// Why an exchange stops.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// Something is wrong behind the gateway.
-    Trouble(Trouble),
-    /// Something is wrong with the client, or with the gateway itself.
+    /// A failure at the upstream.
+    Upstream(ForwardError),
+    /// A failure at the client or in the gateway itself.
     Client(Error),
 }
 
-impl From<Trouble> for Stop {
-    fn from(trouble: Trouble) -> Self {
-        Stop::Trouble(trouble)
+impl From<ForwardError> for Stop {
+    fn from(error: ForwardError) -> Self {
+        Stop::Upstream(error)
     }
 }
 
-/// How an answer ends.
+/// How a response ends.
 #[derive(Debug)]
 pub(crate) enum Ending {
-    /// It is passed on to its end.
+    /// The client has the whole response.
     Whole,
-    /// The server behind has switched to another protocol.
+    /// The upstream switched to another protocol.
     Switch(Box<Switch>),
 }
 
-/// The head of a 101, and what came behind it.
+/// The head of a 101 and the bytes after it.
 #[derive(Debug)]
 pub(crate) struct Switch {
     pub(crate) fields: Vec<(String, Vec<u8>)>,
     pub(crate) rest: Vec<u8>,
 }
 
-/// An answer that is passed on.
+/// A response in progress.
 pub(crate) struct Answer {
     decoder: ResponseDecoder,
-    /// A head or trailers that are not complete.
+    /// An incomplete head or trailers.
     kept: Incoming,
-    /// The status of the final answer, once its head was passed on.
+    /// The status of the final response, once its head went to the client.
     pub(crate) status: u16,
-    /// The status that the server behind has given, which is the same one unless somebody has looked at it.
+    /// The upstream's status. It differs from `status` only if an inspector changed it.
     pub(crate) given: u16,
-    /// When its head had come.
+    /// When the head arrived.
     pub(crate) head_at: u64,
-    /// Whether the head and all of the body that has come so far were one read.
+    /// Whether one read brought the head and the whole body so far.
     pub(crate) came_at_once: bool,
-    /// Bytes of its body so far.
+    /// Bytes of the body so far.
     pub(crate) bytes: u64,
-    /// Whether the connection can be used for another request.
+    /// Whether the connection can carry another request.
     pub(crate) keep_alive: bool,
-    /// For how long the server says that it keeps it.
+    /// The keep-alive time that the server announced.
     pub(crate) keep: Option<Duration>,
     is_head: bool,
-    /// The client does not keep up.
+    /// Whether the client reads too slowly.
     stalled: bool,
     watch: Watch,
-    /// Of an answer that is inspected, which few are.
+    /// The inspection of this response. Boxed, because few are inspected.
     inspection: Option<Box<Inspection>>,
 }
 
-/// Whether the client is still there, while the server behind is waited for.
+/// The client's state while the upstream prepares a response.
 enum Watch {
-    /// It has said nothing more.
+    /// The client has sent nothing more.
     Quiet,
-    /// It has ended its sending side. It is waited for no longer than this.
+    /// The client has ended its sending side. The gateway gives it this long.
     Ended(Pin<Box<Sleep>>),
-    /// What it has said is no end, and hides one.
+    /// The gateway watches no longer: more bytes hide the client's end, or it waits without limit.
     Over,
 }
 
-/// What an inspection has come to.
+/// The state of an inspection.
 enum Inspection {
-    /// The head is held back, and so is what has come behind it.
+    /// Head and body wait for the verdict.
     Held(Held),
-    /// It went on with these changes.
+    /// The head went on with these changes.
     Over(Edits),
 }
 
@@ -130,123 +130,128 @@ impl Answer {
         }
     }
 
-    /// Whether anything of the answer has come.
+    /// Returns whether any byte of the response has arrived.
     pub(crate) fn has_begun(&self) -> bool {
         self.decoder.has_begun() || !self.kept.is_empty()
     }
 
-    /// Passes on what has come. Ready with the answer's end.
+    /// Passes on the bytes that arrived. Ready at the response's end.
     pub(crate) fn poll(
         &mut self,
         context: &mut Context<'_>,
-        course: &Course<'_>,
+        answering: &AnswerContext<'_>,
         connection: &Connection,
         reply: &mut Reply<'_>,
     ) -> Poll<Result<Ending, Stop>> {
         loop {
             if self.is_held()
-                && let Some(ending) = ready!(self.poll_held(context, course, reply))?
+                && let Some(ending) = ready!(self.poll_held(context, answering, reply))?
             {
                 return Poll::Ready(Ok(ending));
             }
             if self.status != 0 {
-                ready!(self.poll_room(context, course, reply))?;
+                ready!(self.poll_room(context, answering, reply))?;
             }
             let mut scratch = Scratch::take();
             let mut buffer = ReadBuf::new(&mut scratch);
             let read = Pin::new(&mut *connection.stream.borrow_mut()).poll_read(context, &mut buffer);
             match read {
                 Poll::Pending => {
-                    if self.client_has_left(context, course, reply) {
+                    if self.client_has_left(context, answering, reply) {
                         let left = io::Error::new(io::ErrorKind::ConnectionAborted, "the client has left");
                         return Poll::Ready(Err(Stop::Client(Error::Io(left))));
                     }
-                    return match course.waiting.poll_over(context) {
-                        Some(trouble) => Poll::Ready(Err(Stop::Trouble(trouble))),
+                    return match answering.waiting.poll_over(context) {
+                        Some(error) => Poll::Ready(Err(Stop::Upstream(error))),
                         None => Poll::Pending,
                     };
                 }
                 Poll::Ready(Err(error)) => {
-                    return Poll::Ready(Err(Trouble::sent(self.broken(), error.to_string()).into()));
+                    return Poll::Ready(Err(ForwardError::sent(self.broken(), error.to_string()).into()));
                 }
                 Poll::Ready(Ok(())) => {}
             }
             let data = buffer.filled();
-            let step = if data.is_empty() { self.end(reply) } else { self.pass_on(context, course, data, reply) };
+            let step = if data.is_empty() { self.end(reply) } else { self.pass_on(context, answering, data, reply) };
             if let Some(ending) = step? {
                 return Poll::Ready(Ok(ending));
             }
             if self.status != 0 {
                 self.came_at_once = false;
-                if course.waiting.phase() != Phase::Send {
-                    course.waiting.enter(Phase::Body, monotonic_ns());
+                if answering.waiting.phase() != Phase::Send {
+                    answering.waiting.enter(Phase::Body, monotonic_ns());
                 }
             }
         }
     }
 
-    /// Whether nobody waits for the answer any more. Otherwise the task is woken when that may have changed.
-    fn client_has_left(&mut self, context: &mut Context<'_>, course: &Course<'_>, reply: &mut Reply<'_>) -> bool {
-        // Whoever reads the request's body sees its end.
-        if !matches!(course.waiting.phase(), Phase::Head | Phase::Body) {
+    /// Returns whether the client has left. Otherwise wakes the task when that may have changed.
+    fn client_has_left(
+        &mut self,
+        context: &mut Context<'_>,
+        answering: &AnswerContext<'_>,
+        reply: &mut Reply<'_>,
+    ) -> bool {
+        // In other phases, the reader of the request's body sees the client's end.
+        if !matches!(answering.waiting.phase(), Phase::Head | Phase::Body) {
             return false;
         }
         if let Watch::Quiet = self.watch {
-            let patience = course.rules.settings.timeouts.half_close;
+            let half_close = answering.rules.settings.timeouts.half_close;
             self.watch = match reply.poll_peer(context) {
                 Poll::Pending => return false,
                 Poll::Ready(PeerSays::Gone) => return true,
-                Poll::Ready(PeerSays::End) if patience.is_zero() => return true,
-                Poll::Ready(PeerSays::End) if patience < Duration::MAX => {
-                    Watch::Ended(Box::pin(tokio::time::sleep(patience)))
+                Poll::Ready(PeerSays::End) if half_close.is_zero() => return true,
+                Poll::Ready(PeerSays::End) if half_close < Duration::MAX => {
+                    Watch::Ended(Box::pin(tokio::time::sleep(half_close)))
                 }
                 Poll::Ready(PeerSays::End | PeerSays::More) => Watch::Over,
             };
         }
         match &mut self.watch {
-            Watch::Ended(patience) => patience.as_mut().poll(context).is_ready(),
+            Watch::Ended(half_close) => half_close.as_mut().poll(context).is_ready(),
             Watch::Quiet | Watch::Over => false,
         }
     }
 
-    /// Ready when the client keeps up. Its slowness is not counted against the server behind.
+    /// Ready when the client keeps up. The client's slowness does not count against the upstream.
     fn poll_room(
         &mut self,
         context: &mut Context<'_>,
-        course: &Course<'_>,
+        answering: &AnswerContext<'_>,
         reply: &mut Reply<'_>,
     ) -> Poll<Result<(), Stop>> {
         match reply.poll_room(context) {
             Poll::Pending => {
                 if !self.stalled {
                     self.stalled = true;
-                    course.waiting.enter(Phase::Client, 0);
+                    answering.waiting.enter(Phase::Client, 0);
                 }
-                match course.waiting.poll_over(context) {
-                    Some(trouble) => Poll::Ready(Err(trouble.into())),
+                match answering.waiting.poll_over(context) {
+                    Some(error) => Poll::Ready(Err(error.into())),
                     None => Poll::Pending,
                 }
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(Stop::Client(error))),
             Poll::Ready(Ok(())) => {
                 if std::mem::take(&mut self.stalled) {
-                    course.waiting.enter(Phase::Body, monotonic_ns());
+                    answering.waiting.enter(Phase::Body, monotonic_ns());
                 }
                 Poll::Ready(Ok(()))
             }
         }
     }
 
-    /// Decodes what has come and passes it on, up to the answer's end.
+    /// Decodes bytes and passes them on, up to the response's end.
     fn pass_on(
         &mut self,
         context: &mut Context<'_>,
-        course: &Course<'_>,
+        answering: &AnswerContext<'_>,
         data: &[u8],
         reply: &mut Reply<'_>,
     ) -> Result<Option<Ending>, Stop> {
         let mut kept = std::mem::take(&mut self.kept);
-        let passed = kept.decode(data, |input| self.pass_events_on(context, course, input, reply));
+        let passed = kept.decode(data, |input| self.pass_events_on(context, answering, input, reply));
         self.kept = kept;
         passed
     }
@@ -254,11 +259,11 @@ impl Answer {
     fn pass_events_on(
         &mut self,
         context: &mut Context<'_>,
-        course: &Course<'_>,
+        answering: &AnswerContext<'_>,
         input: &mut &[u8],
         reply: &mut Reply<'_>,
     ) -> Result<Option<Ending>, Stop> {
-        let limits = &course.rules.settings.limits;
+        let limits = &answering.rules.settings.limits;
         while let Some(event) = self.decoder.decode(limits, input).map_err(|error| self.malformed(error))? {
             match event {
                 ResponseEvent::Data(piece) => {
@@ -270,15 +275,15 @@ impl Answer {
                     let fields = named.map(|(name, value)| (name.to_owned(), value.to_vec())).collect();
                     return Ok(Some(Ending::Switch(Box::new(Switch { fields, rest: std::mem::take(input).to_vec() }))));
                 }
-                ResponseEvent::Head(head) => match course.inspect {
-                    None => self.pass_head_on(&head, course, reply)?,
+                ResponseEvent::Head(head) => match answering.inspect {
+                    None => self.pass_head_on(&head, answering, reply)?,
                     Some(inspect) => {
-                        self.hold(&head, course, inspect);
+                        self.hold(&head, answering, inspect);
                         break;
                     }
                 },
                 ResponseEvent::Informational(head) => {
-                    // What cannot be passed on need not be: a final answer follows.
+                    // An interim response that cannot be passed on may be lost: a final one follows.
                     let _ = reply.inform(head.status, fields(head.headers, false));
                 }
                 ResponseEvent::Trailers(trailers) => {
@@ -286,12 +291,12 @@ impl Answer {
                         Some(Inspection::Over(changes)) => changes,
                         _ => const { &Edits::none() },
                     };
-                    let drops = |name: &str| course.rules.settings.response.drops(name) || changes.drops(name);
+                    let drops = |name: &str| answering.rules.settings.response.drops(name) || changes.drops(name);
                     let kept = trailers.iter().filter(|field| !drops(field.name));
                     reply.finish_with(kept.map(|field| (field.name, field.value))).map_err(Stop::Client)?;
                 }
                 ResponseEvent::End => {
-                    // What follows answers nothing that was asked.
+                    // Bytes after the response answer no request.
                     self.keep_alive &= std::mem::take(input).is_empty();
                     self.finish(reply)?;
                     return Ok(Some(Ending::Whole));
@@ -304,18 +309,18 @@ impl Answer {
     fn pass_head_on(
         &mut self,
         head: &ResponseHead<'_>,
-        course: &Course<'_>,
+        answering: &AnswerContext<'_>,
         reply: &mut Reply<'_>,
     ) -> Result<(), Stop> {
         self.head_at = monotonic_ns();
         self.keep_alive = head.keep_alive;
         if is_stream(head) {
-            course.waiting.is_stream();
+            answering.waiting.is_stream();
         }
         let length = self.length(head);
         let mut seen = response_head::Seen::default();
         let relayed = reply.relay(head.status, head.reason, length, |out| {
-            seen = response_head::write(out, head, course.rules, course.edits);
+            seen = response_head::write(out, head, answering.rules, answering.edits);
             seen.date
         });
         relayed.map_err(Stop::Client)?;
@@ -324,39 +329,39 @@ impl Answer {
         Ok(())
     }
 
-    /// What `Content-Length` says to the client.
+    /// Returns the `Content-Length` for the client.
     fn length(&self, head: &ResponseHead<'_>) -> Option<u64> {
         match head.framing {
             Framing::Length(length) => Some(length),
-            // The length that an answer to GET would have; checked when the head was read.
+            // The length of the response to a GET. The decoder has checked it.
             Framing::None if self.is_head => head.headers.get("content-length").and_then(decimal),
             Framing::None => Some(0),
             _ => None,
         }
     }
 
-    /// Keeps a head back, for somebody to look at.
+    /// Holds a head back for inspection.
     #[cold]
-    fn hold(&mut self, head: &ResponseHead<'_>, course: &Course<'_>, inspect: &dyn Inspect) {
+    fn hold(&mut self, head: &ResponseHead<'_>, answering: &AnswerContext<'_>, inspect: &dyn Inspect) {
         self.head_at = monotonic_ns();
         self.keep_alive = head.keep_alive;
         self.given = head.status;
         if is_stream(head) {
-            course.waiting.is_stream();
+            answering.waiting.is_stream();
         }
-        // Time passes before it goes on.
+        // Inspection takes time, so `head_at` is no longer the current time.
         self.came_at_once = false;
         let mut lines = Vec::with_capacity(head.headers.as_bytes().len() + 64);
-        self.keep = response_head::write(&mut lines, head, course.rules, course.edits).keep;
+        self.keep = response_head::write(&mut lines, head, answering.rules, answering.edits).keep;
         let (lines, length) = (std::rc::Rc::<[u8]>::from(lines), self.length(head));
-        let looking = inspect.inspect(Inspected {
+        let verdict = inspect.inspect(Inspected {
             status: head.status,
             lines: std::rc::Rc::clone(&lines),
             length,
             has_body: head.framing != Framing::None,
         });
         let reason = head.reason.into();
-        let held = Held { looking, status: head.status, reason, lines, length };
+        let held = Held { verdict, status: head.status, reason, lines, length };
         self.inspection = Some(Box::new(Inspection::Held(held)));
     }
 
@@ -364,34 +369,35 @@ impl Answer {
         matches!(self.inspection.as_deref(), Some(Inspection::Held(_)))
     }
 
-    /// Ready when the head was looked at, and what has come so far is passed on.
+    /// Ready when the inspection is over and the held bytes went on.
     #[cold]
     fn poll_held(
         &mut self,
         context: &mut Context<'_>,
-        course: &Course<'_>,
+        answering: &AnswerContext<'_>,
         reply: &mut Reply<'_>,
     ) -> Poll<Result<Option<Ending>, Stop>> {
-        // It is not the server behind that is waited for, unless it does not take the request.
-        if !matches!(course.waiting.phase(), Phase::Client | Phase::Send) {
-            course.waiting.enter(Phase::Client, 0);
+        // The gateway waits for the client or the inspector now, not for the upstream, unless the upstream still reads
+        // the request.
+        if !matches!(answering.waiting.phase(), Phase::Client | Phase::Send) {
+            answering.waiting.enter(Phase::Client, 0);
         }
         let Some(Inspection::Held(held)) = self.inspection.as_deref_mut() else { return Poll::Ready(Ok(None)) };
-        let Poll::Ready(verdict) = held.looking.as_mut().poll(context) else {
-            return match course.waiting.poll_over(context) {
-                Some(trouble) => Poll::Ready(Err(trouble.into())),
+        let Poll::Ready(verdict) = held.verdict.as_mut().poll(context) else {
+            return match answering.waiting.poll_over(context) {
+                Some(error) => Poll::Ready(Err(error.into())),
                 None => Poll::Pending,
             };
         };
-        if course.waiting.phase() == Phase::Client {
-            course.waiting.enter(Phase::Body, monotonic_ns());
+        if answering.waiting.phase() == Phase::Client {
+            answering.waiting.enter(Phase::Body, monotonic_ns());
         }
         Poll::Ready(match verdict {
             Verdict::Pass { status, changes } => {
                 held.write(reply, status, &changes).map_err(Stop::Client)?;
                 self.status = status;
                 self.inspection = Some(Box::new(Inspection::Over(changes)));
-                self.pass_on(context, course, &[], reply)
+                self.pass_on(context, answering, &[], reply)
             }
             Verdict::Replace { status, fields, body } => {
                 let fields = fields.iter().map(|(name, value)| (&**name, &**value));
@@ -401,16 +407,16 @@ impl Answer {
                 }
                 reply.finish().map_err(Stop::Client)?;
                 (self.status, self.bytes) = (status, body.len() as u64);
-                self.keep_alive &= self.is_over(course);
+                self.keep_alive &= self.is_over(answering);
                 Ok(Some(Ending::Whole))
             }
-            Verdict::Fail(detail) => Err(Trouble::sent(Failure::Script, detail).into()),
+            Verdict::Fail(detail) => Err(ForwardError::sent(Failure::Script, detail).into()),
         })
     }
 
-    /// Whether nothing of an answer that nobody gets is left to come, so that its connection can be used again.
-    fn is_over(&mut self, course: &Course<'_>) -> bool {
-        let (mut kept, limits) = (std::mem::take(&mut self.kept), &course.rules.settings.limits);
+    /// Returns whether an unwanted response is complete, so that its connection can be reused.
+    fn is_over(&mut self, answering: &AnswerContext<'_>) -> bool {
+        let (mut kept, limits) = (std::mem::take(&mut self.kept), &answering.rules.settings.limits);
         kept.decode(&[], |input| {
             while let Ok(Some(event)) = self.decoder.decode(limits, input) {
                 if event == ResponseEvent::End {
@@ -425,7 +431,7 @@ impl Answer {
         if reply.is_complete() { Ok(()) } else { reply.finish().map_err(Stop::Client) }
     }
 
-    /// The server behind has closed the connection.
+    /// Handles the upstream's close of the connection.
     fn end(&mut self, reply: &mut Reply<'_>) -> Result<Option<Ending>, Stop> {
         let failure = self.broken();
         match self.decoder.eof() {
@@ -434,25 +440,25 @@ impl Answer {
                 self.finish(reply)?;
                 Ok(Some(Ending::Whole))
             }
-            _ => Err(Trouble::sent(failure, "the connection was closed").into()),
+            _ => Err(ForwardError::sent(failure, "the connection was closed").into()),
         }
     }
 
-    /// What it is when the connection is gone before the answer was whole.
+    /// Returns the failure of a connection lost before the end of the response.
     fn broken(&self) -> Failure {
         if self.has_begun() { Failure::Cut } else { Failure::Closed }
     }
 
     #[cold]
     fn malformed(&self, error: DecodeError) -> Stop {
-        Trouble::sent(Failure::Malformed, format!("{}: {error}", error.name())).into()
+        ForwardError::sent(Failure::Malformed, format!("{}: {error}", error.name())).into()
     }
 }
 
-/// Whether it is a stream of events, which goes on for as long as somebody listens.
+/// Returns whether the response is a stream of events, which has no natural end.
 fn is_stream(head: &ResponseHead<'_>) -> bool {
     const EVENTS: &[u8] = b"text/event-stream";
-    // One whose length is known has an end.
+    // A response of known length has an end.
     let is_open = matches!(head.framing, Framing::Chunked | Framing::UntilClose);
     let is_events = |kind: &[u8]| kind.get(..EVENTS.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(EVENTS));
     is_open && head.headers.get("content-type").is_some_and(is_events)

@@ -1,4 +1,4 @@
-//! A request's way: choose a target, get a connection, send, pass the answer on; and when all of that may be done again.
+//! The life of a forwarded request: choose a target, get a connection, send, pass the response on; and retries.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -10,49 +10,49 @@ use oroshi_http1::{Expect, Framing};
 use oroshi_net::monotonic_ns;
 use oroshi_server::{Error, Exchange, Wait};
 
-use super::answer::{Answer, Course, Ending, Stop, Switch};
+use super::answer::{Answer, AnswerContext, Ending, Stop, Switch};
 use super::fields::{holds, is_websocket};
 use super::link::{Phase, Waiting};
 use super::outcome::{Outcome, RequestId};
 use super::request_head::{Peer, Request, is_trusted};
 use super::rules::{HostPolicy, Rules};
 use super::{Call, To, tunnel, upload};
-use crate::failure::{Failure, Trouble};
-use crate::upstream::{Account, Engine, Lease, Patience, Pool};
+use crate::failure::{Failure, ForwardError};
+use crate::upstream::{Account, AcquireLimits, Engine, Lease, Pool};
 
-/// What is decided once for a request, however often it is sent.
+/// The request as the gateway sends it, the same for every attempt.
 struct Message {
-    /// The head, and as much of the body as had come with it: all of it if `whole`.
+    /// The head and the buffered body, which is complete if `whole`.
     bytes: Spare,
     head_bytes: usize,
     whole: bool,
     framing: Framing,
     expect: Expect,
-    /// What of the body was waited for is held by the core's account.
+    /// The core's account of the buffered body.
     account: Option<Account>,
-    /// Whether sending it twice does no harm (RFC 9110, section 9.2.2).
+    /// Whether the method is idempotent (RFC 9110, section 9.2.2).
     idempotent: bool,
 }
 
 impl Message {
-    /// Whether its body is waited for before it goes anywhere.
+    /// Returns whether the gateway buffers the body before sending.
     fn is_buffered(&self, rules: &Rules) -> bool {
         rules.settings.buffer > 0 && self.expect != Expect::Upgrade
     }
 
-    /// Whether it may be sent again although a server may have acted upon it.
+    /// Returns whether a retry is safe although a server may have acted on the request.
     fn is_repeatable(&self) -> bool {
         self.idempotent && self.whole
     }
 }
 
-/// What has been tried.
+/// The attempts so far.
 #[derive(Default)]
-struct Tried {
+struct Attempts {
     places: Vec<u16>,
-    /// The request was sent a second time, which is once too often for a third.
+    /// The request was already retried after sending, so it is not retried again.
     again: bool,
-    /// The next connection must be one that nobody has used.
+    /// The next attempt needs a new connection.
     fresh: bool,
 }
 
@@ -63,20 +63,20 @@ pub(super) async fn carry(exchange: &mut Exchange<'_>, call: &Call<'_>, outcome:
     let waiting = Waiting::new(engine.register(), &call.rules.settings.timeouts, now);
     let mut message = compose(exchange, call, pool, outcome).map_err(Stop::Client)?;
     if !message.whole && message.is_buffered(call.rules) {
-        // Boxed, as most requests come whole.
+        // Boxed, because most requests arrive whole.
         waiting.enter(Phase::Client, 0);
         let waited = Box::pin(waiting.registration.bound(wait_for_body(exchange, call, &engine, &mut message))).await;
-        let overdue = || Trouble::unsent(Failure::TotalTimeout, || "the request's body did not come".to_owned());
+        let overdue = || ForwardError::unsent(Failure::TotalTimeout, || "the request's body did not come".to_owned());
         waited.ok_or_else(overdue)?.map_err(Stop::Client)?;
         outcome.started = monotonic_ns();
     }
-    let mut tried = Tried::default();
+    let mut attempts = Attempts::default();
     loop {
         outcome.target = Some(Rc::clone(pool));
         pool.counters.requests.add(1);
-        // Counted when this future is dropped in the middle.
-        let gone = Gone(pool);
-        let stop = match attempt(exchange, call, outcome, &message, pool, tried.fresh, &waiting).await {
+        // Counts the request if this future is dropped midway.
+        let gone = CountIfDropped(pool);
+        let stop = match attempt(exchange, call, outcome, &message, pool, attempts.fresh, &waiting).await {
             Ok(()) => {
                 std::mem::forget(gone);
                 return Ok(());
@@ -84,39 +84,38 @@ pub(super) async fn carry(exchange: &mut Exchange<'_>, call: &Call<'_>, outcome:
             Err(stop) => stop,
         };
         std::mem::forget(gone);
-        let trouble = match stop {
+        let error = match stop {
             Stop::Client(error) => {
                 pool.counters.count_failure(blame(&error));
                 return Err(Stop::Client(error));
             }
-            Stop::Trouble(trouble) => trouble,
+            Stop::Upstream(error) => error,
         };
         let was_used = std::mem::take(&mut outcome.reused);
-        pool.counters.count_failure(trouble.failure);
-        // A kept connection that the server closes is no sign of ill health.
-        if trouble.failure.is_the_targets() && !(was_used && trouble.failure == Failure::Closed) {
+        pool.counters.count_failure(error.failure);
+        // A server that closes a kept connection is not unhealthy.
+        if error.failure.is_the_targets() && !(was_used && error.failure == Failure::Closed) {
             pool.note(true, monotonic_ns());
         }
-        let nothing_came = trouble.failure == Failure::Closed;
-        let may_repeat = call.rules.settings.retry && !tried.again && nothing_came;
-        if may_repeat && was_used && (!trouble.sent || message.is_repeatable()) {
-            tried.again = true;
-            tried.fresh = true;
-        } else if (!trouble.sent && trouble.failure != Failure::TotalTimeout) || (may_repeat && message.is_repeatable())
-        {
-            tried.again |= trouble.sent;
-            tried.fresh = false;
-            tried.places.push(place);
-            let Some(next) = call.to.pick(call.key, &tried.places, monotonic_ns()) else { return Err(trouble.into()) };
+        let nothing_came = error.failure == Failure::Closed;
+        let may_repeat = call.rules.settings.retry && !attempts.again && nothing_came;
+        if may_repeat && was_used && (!error.sent || message.is_repeatable()) {
+            attempts.again = true;
+            attempts.fresh = true;
+        } else if (!error.sent && error.failure != Failure::TotalTimeout) || (may_repeat && message.is_repeatable()) {
+            attempts.again |= error.sent;
+            attempts.fresh = false;
+            attempts.places.push(place);
+            let Some(next) = call.to.pick(call.key, &attempts.places, monotonic_ns()) else { return Err(error.into()) };
             (place, pool) = next;
             if call.rules.settings.host == HostPolicy::Target {
                 readdress(exchange, call, &mut message, pool, outcome);
             }
         } else {
-            return Err(trouble.into());
+            return Err(error.into());
         }
         outcome.retries += 1;
-        if trouble.sent || was_used {
+        if error.sent || was_used {
             pool.counters.retries.add(1);
         }
     }
@@ -131,32 +130,32 @@ impl<'c> To<'c> {
     }
 }
 
-/// Whose fault an error of the client's side is.
+/// Returns the failure that an error of the client's side means.
 pub(super) fn blame(error: &Error) -> Failure {
     match error {
-        // A body that ends before its end is a client that is gone.
+        // The client left in the middle of its body.
         Error::Request(oroshi_http1::DecodeError::UnexpectedEof) => Failure::ClientGone,
         Error::Request(_) | Error::Timeout(Wait::Head | Wait::Body) => Failure::ClientBody,
         Error::Timeout(Wait::Write) | Error::Io(_) => Failure::ClientGone,
-        // What the server behind said cannot be said to the client.
+        // The upstream's response cannot be expressed to the client.
         _ => Failure::Malformed,
     }
 }
 
 fn no_target() -> Stop {
-    Trouble::unsent(Failure::NoTarget, String::new).into()
+    ForwardError::unsent(Failure::NoTarget, String::new).into()
 }
 
-/// Counts a request whose future was dropped.
-struct Gone<'p>(&'p Rc<Pool>);
+/// Counts a request as client-gone when its future is dropped.
+struct CountIfDropped<'p>(&'p Rc<Pool>);
 
-impl Drop for Gone<'_> {
+impl Drop for CountIfDropped<'_> {
     fn drop(&mut self) {
         self.0.counters.count_failure(Failure::ClientGone);
     }
 }
 
-/// Writes the head out, and what of the body has come with it.
+/// Writes the head and the body that arrived with it.
 fn compose(exchange: &mut Exchange<'_>, call: &Call<'_>, pool: &Pool, outcome: &mut Outcome) -> Result<Message, Error> {
     let head = exchange.head;
     let settings = &call.rules.settings;
@@ -171,7 +170,7 @@ fn compose(exchange: &mut Exchange<'_>, call: &Call<'_>, pool: &Pool, outcome: &
         account: None,
         expect: match head.method {
             "HEAD" => Expect::Head,
-            // Any other protocol would go past every rule: h2c, most of all.
+            // Any other protocol would bypass the rules, h2c above all.
             _ if settings.upgrade && is_websocket(head.upgrade) => Expect::Upgrade,
             _ => Expect::Body,
         },
@@ -187,7 +186,7 @@ fn compose(exchange: &mut Exchange<'_>, call: &Call<'_>, pool: &Pool, outcome: &
     Ok(message)
 }
 
-/// Waits for the body, as far as the route says.
+/// Buffers the body, up to the route's limit.
 async fn wait_for_body(
     exchange: &mut Exchange<'_>,
     call: &Call<'_>,
@@ -201,7 +200,7 @@ async fn wait_for_body(
     Ok(())
 }
 
-/// The id that a request goes by, where the route asks for one: a trusted client's, or a new one.
+/// Returns the request's id, if the route asks for one: a trusted client's, or a new one.
 pub(crate) fn request_id(exchange: &Exchange<'_>, rules: &Rules) -> Option<RequestId> {
     let forwarding = &rules.settings.forwarding;
     if !forwarding.request_id {
@@ -233,7 +232,7 @@ fn write_head(exchange: &Exchange<'_>, call: &Call<'_>, message: &mut Message, p
     message.head_bytes = message.bytes.len();
 }
 
-/// Writes the head anew, for a target whose name stands in it.
+/// Writes the head again for another target, whose name is in it.
 fn readdress(exchange: &Exchange<'_>, call: &Call<'_>, message: &mut Message, pool: &Pool, outcome: &Outcome) {
     let body = message.bytes.split_off(message.head_bytes);
     message.bytes.clear();
@@ -241,7 +240,7 @@ fn readdress(exchange: &Exchange<'_>, call: &Call<'_>, message: &mut Message, po
     message.bytes.extend_from_slice(&body);
 }
 
-/// Sends the request on one connection, and passes the answer on.
+/// Sends the request on one connection and passes the response on.
 async fn attempt(
     exchange: &mut Exchange<'_>,
     call: &Call<'_>,
@@ -257,11 +256,11 @@ async fn attempt(
         Some(lease) => (lease, 0),
         None => {
             let timeouts = &call.rules.settings.timeouts;
-            // All targets that are tried share it.
+            // All attempts share the queue timeout.
             let queue = timeouts.queue.saturating_sub(Duration::from_nanos(outcome.queued));
-            let patience = Patience { queue, connect: timeouts.connect, total: waiting.total() };
-            // Boxed: while the answer is waited for, there is no room kept for connecting.
-            let acquired = Box::pin(pool.acquire(fresh, &waiting.registration, patience, &message.bytes)).await?;
+            let limits = AcquireLimits { queue, connect: timeouts.connect, total: waiting.total() };
+            // Boxed, so that no space is reserved for connecting while the response is awaited.
+            let acquired = Box::pin(pool.acquire(fresh, &waiting.registration, limits, &message.bytes)).await?;
             outcome.queued += acquired.queued;
             outcome.connecting += acquired.connecting;
             (acquired.lease, acquired.sent)
@@ -269,38 +268,38 @@ async fn attempt(
     };
     outcome.reused = lease.is_used();
     let Some(connection) = lease.connection() else {
-        return Err(Trouble::unsent(Failure::Connect, || "there is no connection".to_owned()).into());
+        return Err(ForwardError::unsent(Failure::Connect, || "there is no connection".to_owned()).into());
     };
     if sent < message.bytes.len() {
         let step = poll_fn(|context| Poll::Ready(connection.poll_write(context, &message.bytes[sent..]))).await;
         match step {
             Poll::Ready(Ok(count)) => sent += count,
             Poll::Ready(Err(error)) if sent == 0 => {
-                return Err(Trouble::unsent(Failure::Closed, || error.to_string()).into());
+                return Err(ForwardError::unsent(Failure::Closed, || error.to_string()).into());
             }
-            // The server behind may still say why it does not take the rest.
+            // The upstream may still explain why it refuses the rest.
             Poll::Ready(Err(_)) | Poll::Pending => {}
         }
     }
     let Call { rules, request, response: edits, inspect, .. } = *call;
-    let course = Course { rules, request, edits, inspect, waiting };
+    let answering = AnswerContext { rules, request, edits, inspect, waiting };
     let is_at_once = outcome.reused && outcome.retries == 0;
-    let mut noted = Noted { answer: Answer::new(message.expect), pool, outcome };
+    let mut noted = CountedAnswer { answer: Answer::new(message.expect), pool, outcome };
     let answer = &mut noted.answer;
     let Exchange { body, reply, .. } = exchange;
     let ending = if sent == message.bytes.len() && message.whole {
         waiting.enter(Phase::Head, if is_at_once { began } else { monotonic_ns() });
-        poll_fn(|context| answer.poll(context, &course, connection, reply)).await.map(|ending| (ending, true))
+        poll_fn(|context| answer.poll(context, &answering, connection, reply)).await.map(|ending| (ending, true))
     } else {
         let rest = &message.bytes[sent..];
-        Box::pin(upload::send_and_answer(connection, rest, body, message.framing, answer, &course, reply)).await
+        Box::pin(upload::send_and_answer(connection, rest, body, message.framing, answer, &answering, reply)).await
     };
     let (came_at_once, head_at) = (noted.answer.came_at_once, noted.answer.head_at);
     let (keep_alive, keep) = (noted.answer.keep_alive, noted.answer.keep);
     drop(noted);
     match ending? {
         (Ending::Whole, all_sent) => {
-            // The clock is not read again for what came in one read.
+            // Saves a clock read if everything came in one read.
             let now = if came_at_once { head_at } else { monotonic_ns() };
             outcome.total = (now - outcome.began).max(1);
             if keep_alive && all_sent {
@@ -310,26 +309,26 @@ async fn attempt(
         }
         (Ending::Switch(switch), true) => Box::pin(switch_over(exchange, call, outcome, lease, *switch, waiting)).await,
         (Ending::Switch(_), false) => {
-            Err(Trouble::sent(Failure::Malformed, "101 before the request was complete").into())
+            Err(ForwardError::sent(Failure::Malformed, "101 before the request was complete").into())
         }
     }
 }
 
-/// An answer on its way, of which is told what came: also when this is dropped in the middle of it, as the client is gone.
-struct Noted<'a> {
+/// A response in progress. Dropping it counts what arrived, also when the client leaves midway.
+struct CountedAnswer<'a> {
     answer: Answer,
     pool: &'a Pool,
     outcome: &'a mut Outcome,
 }
 
-impl Drop for Noted<'_> {
+impl Drop for CountedAnswer<'_> {
     fn drop(&mut self) {
-        take_note(&self.answer, self.pool, self.outcome);
+        count_answer(&self.answer, self.pool, self.outcome);
     }
 }
 
-/// Counts what came of an answer.
-fn take_note(answer: &Answer, pool: &Pool, outcome: &mut Outcome) {
+/// Counts the part of a response that arrived.
+fn count_answer(answer: &Answer, pool: &Pool, outcome: &mut Outcome) {
     if answer.given == 0 {
         return;
     }
@@ -344,7 +343,7 @@ fn take_note(answer: &Answer, pool: &Pool, outcome: &mut Outcome) {
     pool.note(pool.is_failure(answer.given), answer.head_at);
 }
 
-/// Gives the client the 101, and carries bytes from then on.
+/// Sends the 101 to the client, then runs the tunnel.
 async fn switch_over(
     exchange: &mut Exchange<'_>,
     call: &Call<'_>,
@@ -357,7 +356,7 @@ async fn switch_over(
     outcome.head = now - outcome.started;
     let pool = outcome.target.clone();
     let fields: Vec<(&str, &[u8])> = switch.fields.iter().map(|(name, value)| (&**name, &**value)).collect();
-    // RFC 9110, section 7.8: only to what the client has asked for.
+    // RFC 9110, section 7.8: only to a protocol that the client asked for.
     let asked_for = |value: &[u8]| {
         value
             .split(|&byte| byte == b',')
@@ -368,7 +367,7 @@ async fn switch_over(
         fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case("upgrade")).map(|(_, value)| *value).collect();
     if named.is_empty() || !named.into_iter().all(asked_for) {
         let detail = "101 to a protocol that the client did not ask for";
-        return Err(Trouble::sent(Failure::Malformed, detail).into());
+        return Err(ForwardError::sent(Failure::Malformed, detail).into());
     }
     let (mut client, early) = exchange.upgrade(101, &fields).await.map_err(Stop::Client)?;
     outcome.status = 101;
@@ -386,7 +385,7 @@ async fn switch_over(
     pool.counters.bytes.add(down);
     match ended {
         tunnel::Ended::Properly => Ok(()),
-        tunnel::Ended::Idle => Err(Trouble::sent(Failure::BodyTimeout, "nothing came through the tunnel").into()),
-        tunnel::Ended::Broken(how) => Err(Trouble::sent(Failure::Cut, how).into()),
+        tunnel::Ended::Idle => Err(ForwardError::sent(Failure::BodyTimeout, "nothing came through the tunnel").into()),
+        tunnel::Ended::Broken(how) => Err(ForwardError::sent(Failure::Cut, how).into()),
     }
 }

@@ -1,15 +1,15 @@
-//! Fields that a route adds, sets and removes: compiled once, applied while a head is copied.
+//! Edits of header fields by a route, compiled once and applied while a head is copied.
 
 use oroshi_http1::encode;
 
-/// What is changed in a head's fields. Applied to requests as they go to the server behind, or to answers as they go to the client.
+/// Edits of a head's fields: of requests to the upstream, or of responses to the client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edits {
-    /// The lengths of the names in `drop`, one bit each, so that nearly every field is passed over without a look at its name.
+    /// A bit per length of the names in `drop`, which skips most fields without comparing names.
     lengths: u64,
-    /// What is removed, and what is set.
+    /// Names of removed and set fields.
     drop: Vec<Box<str>>,
-    /// What is set and added, as field lines.
+    /// Set and added fields, as field lines.
     lines: Vec<u8>,
 }
 
@@ -19,24 +19,24 @@ pub enum EditError {
     /// The name is no token.
     #[error("{0:?} is no field name: letters, digits and -_.!#$%&'*+^`|~ only")]
     Name(String),
-    /// The value has a control character.
+    /// The value contains a control character.
     #[error("the value for {0} holds a control character, such as a line break: leave it out")]
     Value(String),
-    /// The field says how a message is framed, or belongs to one connection alone: the gateway writes it itself.
+    /// The gateway writes this field itself: it frames the message or belongs to one connection.
     #[error("{0} is written by the gateway itself: leave it out")]
     Managed(String),
 }
 
 impl Edits {
-    /// No change.
+    /// Returns edits that change nothing.
     pub const fn none() -> Self {
         Edits { lengths: 0, drop: Vec::new(), lines: Vec::new() }
     }
 
-    /// Removes every field of this name. What [`set`](Self::set) and [`add`](Self::add) write stays.
+    /// Removes every field of this name. Fields written by [`set`](Self::set) and [`add`](Self::add) stay.
     ///
     /// # Errors
-    /// [`EditError`]; nothing is changed then.
+    /// [`EditError`]; the edits are unchanged.
     pub fn remove(&mut self, name: &str) -> Result<&mut Self, EditError> {
         checked(name)?;
         self.lengths |= bit(name);
@@ -44,48 +44,48 @@ impl Edits {
         Ok(self)
     }
 
-    /// Gives a field this value, in place of whatever it had.
+    /// Sets a field to this value, replacing all its values.
     ///
     /// # Errors
-    /// As [`remove`](Self::remove).
+    /// The errors of [`remove`](Self::remove).
     pub fn set(&mut self, name: &str, value: &[u8]) -> Result<&mut Self, EditError> {
         self.add(name, value)?.remove(name)
     }
 
-    /// Adds a field, beside those of the same name.
+    /// Adds a field beside those of the same name.
     ///
     /// # Errors
-    /// As [`remove`](Self::remove).
+    /// The errors of [`remove`](Self::remove).
     pub fn add(&mut self, name: &str, value: &[u8]) -> Result<&mut Self, EditError> {
         checked(name)?;
         encode::header(&mut self.lines, name, value).map_err(|_| EditError::Value(name.to_owned()))?;
         Ok(self)
     }
 
-    /// Whether nothing is changed.
+    /// Returns whether there are no edits.
     pub fn is_empty(&self) -> bool {
         self.drop.is_empty() && self.lines.is_empty()
     }
 
-    /// The names of fields that are left out: those that are removed, and those that are set.
+    /// Returns the names of removed and set fields.
     pub fn dropped(&self) -> impl Iterator<Item = &str> {
         self.drop.iter().map(|name| &**name)
     }
 
-    /// Names and values of the fields that are written: those that are set, and those that are added.
+    /// Returns names and values of set and added fields.
     pub fn written(&self) -> impl Iterator<Item = (&str, &str)> {
-        // As `add` has written them; a value that is no text is not shown.
+        // The lines are as `add` wrote them; values that are not UTF-8 are left out.
         let lines = self.lines.split(|&byte| byte == b'\n').filter_map(|line| str::from_utf8(line).ok());
         lines.filter_map(|line| line.trim_end_matches('\r').split_once(": "))
     }
 
-    /// Whether a field of this name is left out.
+    /// Returns whether the edits drop a field of this name.
     #[inline]
     pub(crate) fn drops(&self, name: &str) -> bool {
         self.lengths & bit(name) != 0 && self.drop.iter().any(|dropped| dropped.eq_ignore_ascii_case(name))
     }
 
-    /// What is set and added.
+    /// Returns the lines of set and added fields.
     pub(crate) fn lines(&self) -> &[u8] {
         &self.lines
     }
@@ -97,11 +97,11 @@ const fn bit(name: &str) -> u64 {
 
 fn checked(name: &str) -> Result<(), EditError> {
     const MANAGED: [&str; 11] = [
-        // RFC 8586, section 3: nobody may be able to take it out.
+        // RFC 8586, section 3: this field must not be removable.
         "cdn-loop",
         "connection",
         "content-length",
-        // Whether the client waits for a 100 is known of its connection.
+        // The server knows from the client's connection whether the client waits for a 100.
         "expect",
         "host",
         "keep-alive",
@@ -114,7 +114,7 @@ fn checked(name: &str) -> Result<(), EditError> {
     if MANAGED.iter().any(|managed| managed.eq_ignore_ascii_case(name)) {
         return Err(EditError::Managed(name.to_owned()));
     }
-    // Written where it does not matter, for the one check of names that there is.
+    // Writes to a temporary buffer, to use the only check of names.
     encode::header(&mut Vec::new(), name, b"").map_err(|_| EditError::Name(name.to_owned()))
 }
 

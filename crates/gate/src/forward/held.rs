@@ -1,4 +1,4 @@
-//! The head of an answer that is held back until somebody has looked at it.
+//! Response heads held back for inspection.
 
 use std::fmt;
 use std::future::Future;
@@ -10,56 +10,56 @@ use oroshi_server::{Error, Reply};
 
 use super::edits::Edits;
 
-/// Looks at the heads of answers before they go to the client. Bodies wait meanwhile, where they are, and stream after that. Interim answers
-/// (1xx) and the 101 of an upgrade are not looked at.
+/// Inspects heads of final responses before they go to the client. Bodies wait meanwhile and then stream. Interim
+/// responses (1xx) and the 101 of an upgrade are not inspected.
 pub trait Inspect: fmt::Debug {
-    /// Looks at a final answer's head. To be bounded in time by whoever looks: of the limits on the server behind only that on the whole
-    /// exchange counts meanwhile.
-    fn inspect(&self, head: Inspected) -> Looking;
+    /// Inspects a final response's head. The inspector must bound its own time: of the upstream's timeouts, only the
+    /// total timeout applies meanwhile.
+    fn inspect(&self, head: Inspected) -> InspectFuture;
 }
 
-/// Somebody looking.
-pub type Looking = Pin<Box<dyn Future<Output = Verdict>>>;
+/// The future of an inspection.
+pub type InspectFuture = Pin<Box<dyn Future<Output = Verdict>>>;
 
-/// An answer's head as it would go to the client.
+/// A response's head as it would go to the client.
 #[derive(Clone, Debug)]
 pub struct Inspected {
     /// Its status, 200 to 999.
     pub status: u16,
-    /// Its field lines, each with its CRLF, after what the route changes; without those that say how the body is framed.
+    /// The field lines, each with its CRLF, after the route's edits and without framing fields.
     pub lines: Rc<[u8]>,
-    /// What `Content-Length` says.
+    /// The value of `Content-Length`.
     pub length: Option<u64>,
     /// Whether a body may follow.
     pub has_body: bool,
 }
 
-/// What becomes of an answer.
+/// The result of an inspection.
 #[derive(Debug)]
 pub enum Verdict {
-    /// It goes on.
+    /// Pass the response on.
     Pass {
-        /// With this status: its own, or another one from 200 to 999; not 204 or 304 where a body may follow.
+        /// The status: its own, or another one from 200 to 999. Not 204 or 304 if a body may follow.
         status: u16,
-        /// With these fields changed, in its trailers as well.
+        /// Edits of the fields, in trailers as well.
         changes: Edits,
     },
-    /// The client gets another one in its place. The fields must not say how it is framed; 204 and 304 have no body.
+    /// Send another response instead. Its fields must not frame the message; 204 and 304 have no body.
     Replace {
         /// From 200 to 999.
         status: u16,
         /// Names and values.
         fields: Vec<(String, Vec<u8>)>,
-        /// All of it.
+        /// The whole body.
         body: Vec<u8>,
     },
-    /// The client gets a 500; this is for the log.
+    /// Send a 500 to the client; the text is for the log.
     Fail(String),
 }
 
-/// A head that is held back.
+/// A held head.
 pub(super) struct Held {
-    pub(super) looking: Looking,
+    pub(super) verdict: InspectFuture,
     pub(super) status: u16,
     pub(super) reason: Box<[u8]>,
     pub(super) lines: Rc<[u8]>,
@@ -67,9 +67,9 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Lets it go.
+    /// Sends the head.
     pub(super) fn write(&self, reply: &mut Reply<'_>, status: u16, changes: &Edits) -> Result<(), Error> {
-        // The server's own words for its own status.
+        // The upstream's reason phrase fits only the upstream's status.
         let own = status == self.status;
         let reason = if own { &*self.reason } else { encode::standard_reason(status).as_bytes() };
         reply.relay(status, reason, self.length, |out| {

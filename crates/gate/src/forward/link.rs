@@ -1,4 +1,4 @@
-//! One request's hold on a connection to a server behind: writing to it, and how long may be waited for what.
+//! A request's upstream connection: writes to it, and deadlines for each phase.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -11,24 +11,24 @@ use oroshi_net::monotonic_ns;
 use tokio::io::AsyncWrite;
 
 use super::rules::Timeouts;
-use crate::failure::{Failure, Trouble};
+use crate::failure::{Failure, ForwardError};
 use crate::upstream::{Connection, Engine};
 
-/// What is waited for, and until when.
+/// The current phase and its deadline.
 #[derive(Debug)]
 pub(crate) struct Waiting<'r> {
     pub(crate) registration: Registration<Engine>,
     timeouts: &'r Timeouts,
-    /// When all is over.
+    /// The deadline of the whole exchange.
     total: Cell<u64>,
     phase: Cell<Phase>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// The client's turn: its own limits are looked after elsewhere.
+    /// The gateway waits for the client, whose timeouts the server handles.
     Client,
-    /// The server behind takes the request.
+    /// The upstream reads the request.
     Send,
     Head,
     Body,
@@ -40,17 +40,17 @@ impl<'r> Waiting<'r> {
         Waiting { registration, timeouts, total, phase: Cell::new(Phase::Client) }
     }
 
-    /// When all is over.
+    /// Returns the deadline of the whole exchange.
     pub(crate) fn total(&self) -> u64 {
         self.total.get()
     }
 
-    /// What comes has no end: the limit on the whole exchange does not hold.
+    /// Lifts the total timeout, because the response is an endless stream.
     pub(crate) fn is_stream(&self) {
         self.total.set(u64::MAX);
     }
 
-    /// The time for a phase begins now.
+    /// Starts the timeout of a phase.
     pub(crate) fn enter(&self, phase: Phase, now: u64) {
         self.phase.set(phase);
         let time = match phase {
@@ -65,8 +65,8 @@ impl<'r> Waiting<'r> {
         self.phase.get()
     }
 
-    /// What an overdue wait has failed of; otherwise the task is woken when its time has come.
-    pub(crate) fn poll_over(&self, context: &Context<'_>) -> Option<Trouble> {
+    /// Returns the failure of an overdue phase; otherwise wakes the task at the deadline.
+    pub(crate) fn poll_over(&self, context: &Context<'_>) -> Option<ForwardError> {
         if !self.registration.poll_over(context) {
             return None;
         }
@@ -77,18 +77,18 @@ impl<'r> Waiting<'r> {
             Phase::Head => Failure::HeadTimeout,
             Phase::Body => Failure::BodyTimeout,
         };
-        Some(Trouble::sent(failure, String::new()))
+        Some(ForwardError::sent(failure, String::new()))
     }
 }
 
 impl Connection {
-    /// Writes what goes out at once.
+    /// Writes as much as the socket takes at once.
     #[inline]
     pub(crate) fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         took_something(Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, bytes))
     }
 
-    /// Writes several pieces to their end. While the server does not take them, that is what is waited for.
+    /// Writes all pieces. While the socket takes nothing, the phase is [`Phase::Send`].
     pub(crate) async fn write_all<const N: usize>(&self, pieces: [&[u8]; N], waiting: &Waiting<'_>) -> io::Result<()> {
         let all: usize = pieces.iter().map(|piece| piece.len()).sum();
         let mut done = 0;
@@ -119,7 +119,7 @@ impl Connection {
     }
 }
 
-/// A stream that takes nothing of something will never take it.
+/// Turns a write of zero bytes into an error: the stream will never take more.
 fn took_something(step: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
     match step {
         Poll::Ready(Ok(0)) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),

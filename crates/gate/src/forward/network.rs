@@ -1,13 +1,13 @@
-//! Networks of IP addresses, and who is trusted to say where a request came from.
+//! Networks of IP addresses, for lists of trusted peers.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
-/// A network: `10.0.0.0/8`, `fd00::/8`, or one address. Bits behind the prefix must be zero.
+/// A network: `10.0.0.0/8`, `fd00::/8`, or one address. Bits after the prefix must be zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Network {
-    /// As IPv6; an IPv4 address stands in `::ffff:0:0/96`.
+    /// As IPv6; IPv4 addresses are in `::ffff:0:0/96`.
     bits: u128,
     mask: u128,
     v4: bool,
@@ -21,7 +21,7 @@ pub struct Network {
 pub struct NetworkError(String);
 
 impl Network {
-    /// Whether an address is in the network. An IPv4 address inside an IPv6 one is the IPv4 one.
+    /// Returns whether the network contains an address. IPv4-mapped IPv6 addresses count as IPv4.
     #[inline]
     pub fn contains(&self, address: IpAddr) -> bool {
         bits(address) & self.mask == self.bits
@@ -51,7 +51,7 @@ impl FromStr for Network {
     }
 }
 
-/// The text that reads back as the same network.
+/// Writes the text that parses as the same network.
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = Ipv6Addr::from_bits(self.bits);

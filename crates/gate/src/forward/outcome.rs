@@ -1,4 +1,4 @@
-//! What became of a request, for access logs.
+//! The outcome of a request, for access logs.
 
 use std::fmt;
 use std::rc::Rc;
@@ -8,46 +8,46 @@ use oroshi_net::monotonic_ns;
 use crate::failure::Failure;
 use crate::upstream::Pool;
 
-/// What became of a request. All times are nanoseconds; those that never came are 0.
+/// The outcome of a request. All times are nanoseconds; 0 if never reached.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// The status that the client got; 0 if none.
+    /// The status that the client received; 0 if none.
     pub status: u16,
-    /// The target that the request went to last.
+    /// The last target of the request.
     pub target: Option<Rc<Pool>>,
-    /// Whether that was on a connection that had carried other requests.
+    /// Whether its connection had carried other requests.
     pub reused: bool,
-    /// How many other connections it was tried on before, be it to other targets or to this one.
+    /// How many earlier attempts there were, on this target or on others.
     pub retries: u32,
-    /// Bytes of the answer's body; of a tunnel those to the client.
+    /// Bytes of the response's body; in a tunnel, bytes to the client.
     pub bytes: u64,
-    /// Of a tunnel: bytes to the server behind.
+    /// In a tunnel, bytes to the upstream.
     pub bytes_up: u64,
-    /// Whether the connection was switched to another protocol.
+    /// Whether the connection switched to another protocol.
     pub switched: bool,
-    /// What failed, if anything did.
+    /// The failure, if any.
     pub failure: Option<Failure>,
-    /// More about that: for the log, not for the client. May be empty.
+    /// Detail of the failure, for the log but not for the client. May be empty.
     pub detail: String,
-    /// The id that the request was given, where the route asks for one.
+    /// The request's id, if the route asks for one.
     pub request_id: Option<RequestId>,
-    /// When it began, by [`monotonic_ns`].
+    /// When the request began, by [`monotonic_ns`].
     pub began: u64,
-    /// When it began to go anywhere: later than that only where its body was waited for.
+    /// When forwarding began: later than `began` only if the body was buffered.
     pub started: u64,
-    /// In line for a connection.
+    /// Time in the queue for a connection.
     pub queued: u64,
-    /// Looking the name up and connecting.
+    /// Time for resolving the name and connecting.
     pub connecting: u64,
-    /// From the start to the end of the answer's head.
+    /// From `started` to the end of the response's head.
     pub head: u64,
-    /// From the beginning to the last byte from the server behind, which may still be on its way to the client.
+    /// From `began` to the last byte from the upstream, which may still be on its way to the client.
     pub total: u64,
 }
 
 impl Outcome {
-    /// Whether it came to an end. It did not when its future was dropped, as the client was gone or the server's time to shut down
-    /// was over.
+    /// Returns whether the request ended. It did not if its future was dropped, because the client left or the
+    /// shutdown's time was over.
     pub fn is_ended(&self) -> bool {
         self.total > 0
     }
@@ -57,7 +57,7 @@ impl Outcome {
         self.started = self.began;
     }
 
-    /// It has ended, now or when it is known to have.
+    /// Sets the end, unless it is already set.
     pub(super) fn end(&mut self) {
         if self.total == 0 {
             self.total = (monotonic_ns() - self.began).max(1);
@@ -71,7 +71,7 @@ impl Outcome {
     }
 }
 
-/// The id of a request: 1 to 64 visible ASCII characters. One that the gateway makes up has 32 hexadecimal digits.
+/// A request's id: 1 to 64 visible ASCII characters. The gateway's own ids have 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RequestId {
     bytes: [u8; 64],
@@ -79,7 +79,7 @@ pub struct RequestId {
 }
 
 impl RequestId {
-    /// One that nobody else has, as far as chance allows.
+    /// Makes a random id.
     pub(super) fn new() -> Self {
         let number = fastrand::u128(..);
         let mut bytes = [0; 64];
@@ -89,7 +89,7 @@ impl RequestId {
         RequestId { bytes, length: 32 }
     }
 
-    /// One that somebody else gave, if it is sound.
+    /// Takes over a given id, if it is valid.
     pub(super) fn given(value: &[u8]) -> Option<Self> {
         let sound = (1..=64).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic);
         sound.then(|| {
@@ -99,9 +99,9 @@ impl RequestId {
         })
     }
 
-    /// Its text.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
-        // ASCII, as both ways to make one see to.
+        // Both constructors ensure ASCII.
         str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or_default()
     }
 }

@@ -1,7 +1,7 @@
-//! The head that goes to the server behind: the client's, with what belongs to one connection alone taken out, and with what
-//! the gateway says itself.
+//! The request's head for the upstream: the client's, without fields of its connection, and with the gateway's own
+//! fields.
 //!
-//! The fields are gone through once. Only where `Connection` names fields, which no browser does, they are gone through again.
+//! One pass copies the fields. A second pass is needed only if `Connection` names fields, which browsers never do.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -13,37 +13,37 @@ use super::fields::{LOOP, LOOP_LINE, copy_kept, holds, is_named, is_plain_connec
 use super::rules::{Forwarding, HostPolicy, Rules, Settings};
 use crate::route::readings;
 
-/// What is known of the connection on which a request came.
+/// Facts about the client's connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     /// The client's address; `None` on a unix socket.
     pub(crate) address: Option<IpAddr>,
-    /// The port at which it was accepted; `None` on a unix socket.
+    /// The local port; `None` on a unix socket.
     pub(crate) port: Option<u16>,
     pub(crate) is_tls: bool,
 }
 
-/// What a head is made of.
+/// The parts of a request's head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request<'r> {
     pub(crate) head: &'r RequestHead<'r>,
-    /// The path and query in place of the client's, before prefixes are changed.
+    /// The path and query that replace the client's, before the prefixes change.
     pub(crate) target: Option<&'r str>,
     pub(crate) peer: Peer,
     pub(crate) rules: &'r Rules,
-    /// Further changes, for this request alone.
+    /// Further edits for this request alone.
     pub(crate) edits: &'r Edits,
-    /// How the server behind is called.
+    /// The upstream's name, for `Host`.
     pub(crate) authority: &'r str,
-    /// Whether to ask for the other protocol that the client asks for.
+    /// Whether to ask for the protocol that the client asks for.
     pub(crate) upgrade: bool,
-    /// Whether the server behind is asked for leave to send the body, where the client asks for it; else the gateway gives it.
+    /// Whether to pass the client's `Expect: 100-continue` on; otherwise the gateway sends the 100.
     pub(crate) expect: bool,
-    /// The id, where the gateway writes one.
+    /// The id, if the gateway writes one.
     pub(crate) id: Option<&'r str>,
 }
 
-/// What was seen while the fields were copied.
+/// Facts found while copying the fields.
 #[derive(Default)]
 struct Seen {
     trailers_wanted: bool,
@@ -57,7 +57,7 @@ struct Seen {
     named: bool,
 }
 
-/// Whether what the peer says of where a request came from is believed.
+/// Returns whether the gateway believes the peer about a request's origin.
 pub(crate) fn is_trusted(forwarding: &Forwarding, address: Option<IpAddr>) -> bool {
     match address {
         Some(address) => forwarding.trusted.iter().any(|network| network.contains(address)),
@@ -94,7 +94,7 @@ impl Request<'_> {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// The path and query (RFC 9112, section 3.2.1), `*` for OPTIONS of the server as such (section 3.2.4).
+    /// Writes the path and query (RFC 9112, section 3.2.1), or `*` for OPTIONS of the whole server (section 3.2.4).
     fn write_target(&self, out: &mut Vec<u8>) {
         let settings = &self.rules.settings;
         let target = self.target.unwrap_or_else(|| origin_form(self.head.target));
@@ -110,20 +110,20 @@ impl Request<'_> {
         out.extend_from_slice(rest.as_bytes());
     }
 
-    /// Whether a field goes on as it came.
+    /// Returns whether a field is copied unchanged.
     #[inline]
     fn keeps(&self, field: &Header<'_>, trusted: bool, seen: &mut Seen, named: &[&[u8]]) -> bool {
         let forwarding = &self.rules.settings.forwarding;
         let name = field.name;
         let is = |other: &str| name.eq_ignore_ascii_case(other);
-        // The length first: it rules out nearly every field without a look at its name.
+        // The length first: it excludes most fields without comparing names.
         let kept = match name.len() {
             2 if is("te") => {
                 seen.trailers_wanted |= holds(field.value, b"trailers");
                 return false;
             }
             4 if is("host") => return false,
-            // A CGI program behind would take it for HTTP_PROXY (CVE-2016-5385).
+            // A CGI program would read it as HTTP_PROXY (CVE-2016-5385).
             5 if is("proxy") => return false,
             6 if is("expect") => return self.head.expect_continue && self.expect,
             7 if is("upgrade") => return false,
@@ -160,16 +160,17 @@ impl Request<'_> {
                 seen.proto |= trusted;
                 trusted
             }
-            // Meant for the next proxy that asked for it (RFC 9110, section 11.7.2): nobody behind this gateway did.
+            // Only for the next proxy that asked for it (RFC 9110, section 11.7.2), and no upstream is such a proxy.
             19 if is("proxy-authorization") => return false,
-            // To CGI, WSGI and Rack `X_Forwarded_For` is `X-Forwarded-For`: whoever writes it speaks for the gateway, or for a field that it sets.
+            // CGI, WSGI and Rack read `X_Forwarded_For` as `X-Forwarded-For`, so such a name could forge a field that
+            // the gateway sets.
             _ if memchr::memchr(b'_', name.as_bytes()).is_some() => false,
             _ => named.is_empty() || is_own(name) || !is_named(name, named),
         };
         kept && !self.rules.settings.request.drops(name) && !self.edits.drops(name)
     }
 
-    /// Where the request comes from.
+    /// Writes the fields about the request's origin.
     fn write_origin(&self, out: &mut Vec<u8>, trusted: bool, seen: &Seen) {
         let forwarding = &self.rules.settings.forwarding;
         let headers = &self.head.headers;
@@ -202,7 +203,7 @@ impl Request<'_> {
         if let (true, false, Some(port)) = (forwarding.x_forwarded_port, seen.port, self.peer.port)
             && !drops("x-forwarded-port")
         {
-            // Writing into memory does not fail, here and below.
+            // Writing into memory cannot fail, here and below.
             let _ = write!(out, "X-Forwarded-Port: {port}\r\n");
         }
         if let (true, false, Some(address)) = (forwarding.x_real_ip, seen.real_ip, address)
@@ -226,7 +227,7 @@ impl Request<'_> {
             out.extend_from_slice(b";proto=");
             out.extend_from_slice(scheme);
             if !host.is_empty() {
-                // An authority holds neither a quote nor a backslash.
+                // An authority contains neither quotes nor backslashes.
                 out.extend_from_slice(b";host=\"");
                 out.extend_from_slice(host);
                 out.push(b'"');
@@ -235,7 +236,7 @@ impl Request<'_> {
         }
     }
 
-    /// What this connection and the message's framing need, and what the route adds.
+    /// Writes the fields for this connection, the message's framing and the route's edits.
     fn write_own(&self, out: &mut Vec<u8>, seen: &Seen) {
         if let Some(id) = self.id {
             write_field(out, b"X-Request-Id", id.as_bytes());
@@ -267,7 +268,7 @@ impl Request<'_> {
     }
 }
 
-/// `Via: 1.1 name`, with the version in which the message came.
+/// Writes `Via: 1.1 name`, with the version of the received message.
 pub(super) fn write_via(out: &mut Vec<u8>, version: oroshi_http1::Version, name: &str) {
     let version = if version == oroshi_http1::Version::Http10 { "1.0" } else { "1.1" };
     let _ = write!(out, "Via: {version} {name}\r\n");
@@ -280,7 +281,7 @@ fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// An address in its usual spelling; IPv4 without the machinery of formatting.
+/// Writes an address in its usual spelling; IPv4 without the formatter, for speed.
 fn write_address(out: &mut Vec<u8>, address: IpAddr) {
     let IpAddr::V4(address) = address else {
         let _ = write!(out, "{address}");
@@ -300,7 +301,7 @@ fn write_address(out: &mut Vec<u8>, address: IpAddr) {
     }
 }
 
-/// The path and query of a target in any form: empty where it has none.
+/// Returns the path and query of a target in any form; empty if it has none.
 pub(crate) fn origin_form(target: &str) -> &str {
     if target.starts_with('/') {
         return target;
@@ -314,7 +315,7 @@ pub(crate) fn origin_form(target: &str) -> &str {
     }
 }
 
-/// What follows a prefix that is whole segments, if it is there; otherwise all of it.
+/// Strips a prefix of whole segments, if present.
 #[inline]
 fn without<'t>(target: &'t str, prefix: &str) -> &'t str {
     let rest = target.strip_prefix(prefix).or_else(|| without_escaped(target, prefix));
@@ -322,13 +323,14 @@ fn without<'t>(target: &'t str, prefix: &str) -> &'t str {
     rest.filter(begins_segment).unwrap_or(target)
 }
 
-/// Whether a path leads out of the prefix that is put in front of it, as what is taken off was what `..` in it takes back.
+/// Returns whether a path leads out of the prefix that the route adds, because `..` removes segments of the stripped
+/// prefix.
 pub(crate) fn leads_out(rules: &Rules, path: &str) -> bool {
     let Settings { strip_prefix, add_prefix, .. } = &rules.settings;
     !strip_prefix.is_empty() && !add_prefix.is_empty() && readings(without(path, strip_prefix)).is_err()
 }
 
-/// The same where some of the prefix may be written as escapes: routes take `/%61pi` for `/api`, as servers do.
+/// Strips a prefix that may contain escapes: routes read `/%61pi` as `/api`, as servers do.
 fn without_escaped<'t>(target: &'t str, prefix: &str) -> Option<&'t str> {
     let mut rest = target;
     for byte in prefix.bytes() {
@@ -348,13 +350,15 @@ fn without_escaped<'t>(target: &'t str, prefix: &str) -> Option<&'t str> {
     Some(rest)
 }
 
-/// Fields that are nobody's to take out by naming them in `Connection`: what the gateway says, and what servers decide by.
+/// Returns whether naming a field in `Connection` cannot remove it: the gateway's own fields, and those that servers
+/// decide by.
 fn is_own(name: &str) -> bool {
     const OWN: [&str; 6] = ["authorization", "cookie", "via", "x-request-id", "cache-control", LOOP];
     OWN.iter().any(|own| own.eq_ignore_ascii_case(name))
 }
 
-/// Fields that http1 lets pass in trailers, and that a server behind might take for what the gateway says.
+/// Returns whether a trailer is dropped although http1 allows it, because an upstream might read it as one of the
+/// gateway's fields.
 pub(crate) fn is_left_out_of_trailers(name: &str) -> bool {
     const LEFT_OUT: [&str; 8] = [
         "forwarded",
@@ -366,7 +370,7 @@ pub(crate) fn is_left_out_of_trailers(name: &str) -> bool {
         "x-forwarded-proto",
         "x-real-ip",
     ];
-    // As in a head, `X_Forwarded_For` is `X-Forwarded-For` to many.
+    // As in a head, many servers read `X_Forwarded_For` as `X-Forwarded-For`.
     name.contains('_') || LEFT_OUT.iter().any(|left_out| left_out.eq_ignore_ascii_case(name)) || is_own(name)
 }
 

@@ -1,4 +1,4 @@
-//! The fields that go to the client: those of the server behind, without what belongs to its connection alone.
+//! The response's fields for the client: the upstream's, without fields of its connection.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use super::fields::{copy_kept, is_named, is_plain_connection, named_by_connectio
 use super::request_head::write_via;
 use super::rules::Rules;
 
-/// What was seen while the fields were copied.
+/// Facts found while copying the fields.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
     /// There is a `Date`.
     pub(crate) date: bool,
-    /// For how long the server says that it keeps the connection.
+    /// The keep-alive time that the server announced.
     pub(crate) keep: Option<Duration>,
     /// `Connection` names fields.
     named: bool,
 }
 
-/// Appends the field lines of an answer's head, but for what the connection to the client sets itself.
+/// Appends the field lines of a response's head, except those that the server sets for its own connection.
 pub(crate) fn write(out: &mut Vec<u8>, head: &ResponseHead<'_>, rules: &Rules, edits: &Edits) -> Seen {
     let start = out.len();
     let drops = |name: &str| rules.settings.response.drops(name) || edits.drops(name);
@@ -41,7 +41,7 @@ pub(crate) fn write(out: &mut Vec<u8>, head: &ResponseHead<'_>, rules: &Rules, e
     seen
 }
 
-/// The fields of an interim answer, or those of a switch to another protocol, which keep their `Upgrade`.
+/// Returns the fields of an interim response, or of a protocol switch, which keeps its `Upgrade`.
 pub(crate) fn fields<'h>(headers: Headers<'h>, switch: bool) -> Vec<(&'h str, &'h [u8])> {
     let named = named_by_connection(headers);
     let kept = |field: &Header<'_>| {
@@ -51,11 +51,11 @@ pub(crate) fn fields<'h>(headers: Headers<'h>, switch: bool) -> Vec<(&'h str, &'
     headers.iter().filter(kept).map(|field| (field.name, field.value)).collect()
 }
 
-/// Whether a field is for more than the connection on which it came.
+/// Returns whether a field is valid beyond its connection.
 #[inline]
 fn is_for_all(field: &Header<'_>, seen: &mut Seen) -> bool {
     let is = |other: &str| field.name.eq_ignore_ascii_case(other);
-    // The length first: it rules out nearly every field without a look at its name.
+    // The length first: it excludes most fields without comparing names.
     match field.name.len() {
         2 if is("te") => false,
         4 => {
@@ -79,7 +79,7 @@ fn is_for_all(field: &Header<'_>, seen: &mut Seen) -> bool {
     }
 }
 
-/// `timeout=5`, less a second for the way.
+/// Parses `timeout=5`, and subtracts a second for the transfer.
 fn keep_hint(value: &[u8]) -> Option<Duration> {
     let text = str::from_utf8(value).ok()?;
     let seconds = text.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?.trim().parse().ok()?;
@@ -108,7 +108,8 @@ mod tests {
     #[test]
     fn what_belongs_to_one_connection_stays_there() {
         let (out, seen) = written(
-            "HTTP/1.1 200 OK\r\nServer: a\r\nConnection: keep-alive, X-Hop\r\nKeep-Alive: timeout=5, max=9\r\nX-Hop: 1\r\n\
+            "HTTP/1.1 200 OK\r\nServer: a\r\nConnection: keep-alive, X-Hop\r\nKeep-Alive: timeout=5, max=9\r\n\
+             X-Hop: 1\r\n\
              Upgrade: h2c\r\nTE: x\r\nProxy-Connection: close\r\nProxy-Authenticate: Basic\r\nContent-Length: 0\r\n\
              DATE: today\r\nX-End:  2 \r\n\r\n",
             Settings::default(),

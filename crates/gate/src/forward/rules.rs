@@ -1,4 +1,4 @@
-//! What a route asks of forwarding: settings as they are given, and as they are used.
+//! A route's settings for forwarding, before and after validation.
 
 use std::time::Duration;
 
@@ -7,36 +7,36 @@ use oroshi_http1::Limits;
 use super::edits::Edits;
 use super::network::Network;
 
-/// What a server behind the gateway is told in `Host`.
+/// The value of `Host` for upstreams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum HostPolicy {
-    /// Whom the client asked for. To a client of HTTP/1.0 that does not say, the target's name.
+    /// The client's `Host`. For an HTTP/1.0 request without it, the target's name.
     #[default]
     Preserve,
-    /// The target's name or address, with its port unless it is 80; `localhost` for a unix socket.
+    /// The target's name or address, with its port unless 80; `localhost` for a unix socket.
     Target,
-    /// Always this. Must be an authority: a host, perhaps with a port.
+    /// A fixed value: a host, optionally with a port.
     Fixed(String),
 }
 
-/// How long each phase may take. [`Duration::MAX`] is never. Each fires at its time or a few milliseconds later.
+/// Timeouts per phase. [`Duration::MAX`] disables one. Each fires at its time or a few milliseconds later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Waiting in line for a connection. Default 5 s.
+    /// In the queue for a connection. Default 5 s.
     pub queue: Duration,
-    /// Looking the target's name up, and connecting; several addresses share it. Default 3 s.
+    /// Resolving the target's name and connecting to any of its addresses. Default 3 s.
     pub connect: Duration,
-    /// From the end of the request to the end of the answer's head. Default 60 s.
+    /// From the end of the request to the end of the response's head. Default 60 s.
     pub head: Duration,
-    /// A pause of the server behind: in its answer's body, or while it does not take the request's. Default 60 s.
+    /// A pause of the upstream: in the response's body, or while reading the request's. Default 60 s.
     pub between: Duration,
-    /// The whole exchange, from the request's head to the last byte from the server behind. Neither an upgraded connection nor a stream of
-    /// events (`text/event-stream`) has this limit. Default 6 h.
+    /// The whole exchange, from the request's head to the upstream's last byte. Upgraded connections and streams of
+    /// events (`text/event-stream`) have no such limit. Default 6 h.
     pub total: Duration,
     /// A pause in both directions of an upgraded connection. Default one hour.
     pub tunnel: Duration,
-    /// For how long a client that has ended its sending side is still waited for with an answer: it may read on, and over TCP one that has
-    /// left looks the same. Zero: not at all. Default 1 s.
+    /// How long the gateway waits for the response after the client has ended its sending side. The client may still
+    /// read; over TCP, a client that has left looks the same. Zero: not at all. Default 1 s.
     pub half_close: Duration,
 }
 
@@ -54,21 +54,23 @@ impl Default for Timeouts {
     }
 }
 
-/// What is said of where a request comes from. From a peer that is not trusted, whatever it says itself in `X-Forwarded-For`, `-Proto`,
-/// `-Host`, `-Port`, `X-Real-IP` and `Forwarded` is left out, also where the gateway does not write that field.
+/// Fields about a request's origin. From an untrusted peer, the gateway drops `X-Forwarded-For`, `-Proto`, `-Host`,
+/// `-Port`, `X-Real-IP` and `Forwarded`, even those that it does not write.
 #[derive(Clone, Debug)]
 pub struct Forwarding {
-    /// `X-Forwarded-For`, `-Proto` and `-Host`. What a trusted peer says is kept, its own address is appended to the first. Default on.
+    /// `X-Forwarded-For`, `-Proto` and `-Host`. A trusted peer's are kept, and the gateway appends the peer's address
+    /// to the first. Default on.
     pub x_forwarded: bool,
-    /// `X-Forwarded-Port`: the port at which the gateway was asked. A trusted peer's is kept.
+    /// `X-Forwarded-Port`: the gateway's port. A trusted peer's is kept.
     pub x_forwarded_port: bool,
     /// `X-Real-IP`: the peer's address. A trusted peer's is kept.
     pub x_real_ip: bool,
     /// `Forwarded` (RFC 7239) with `for`, `proto` and `host`, appended to a trusted peer's.
     pub forwarded: bool,
-    /// `X-Request-Id`: a trusted peer's if it is of at most 64 visible characters, otherwise a new one. When off, the field is passed on.
+    /// `X-Request-Id`: a trusted peer's if it has at most 64 visible characters, otherwise a new one. If off, the field
+    /// is passed on.
     pub request_id: bool,
-    /// Who is trusted.
+    /// Trusted peers.
     pub trusted: Vec<Network>,
     /// Whether clients on a unix socket are trusted.
     pub trust_unix: bool,
@@ -88,36 +90,37 @@ impl Default for Forwarding {
     }
 }
 
-/// What a route asks of forwarding, as it is given. [`Rules::new`] checks it.
+/// A route's settings for forwarding. [`Rules::new`] validates them.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What `Host` says.
+    /// The value of `Host`.
     pub host: HostPolicy,
-    /// Who the request is said to come from.
+    /// The fields about the request's origin.
     pub forwarding: Forwarding,
     /// Changes to the request's fields.
     pub request: Edits,
-    /// Changes to the answer's fields.
+    /// Changes to the response's fields.
     pub response: Edits,
-    /// Taken off the front of the path, if it is there as whole segments: `/api` from `/api/x`, not from `/apix`.
+    /// The prefix to strip from the path, in whole segments: `/api` from `/api/x`, not from `/apix`.
     pub strip_prefix: String,
-    /// Put in front of the path after that.
+    /// The prefix to add after stripping.
     pub add_prefix: String,
-    /// The gateway's name in `Via`, in both directions (RFC 9110, section 7.6.3); none is written where this is empty.
+    /// The gateway's name in `Via`, in both directions (RFC 9110, section 7.6.3). Empty: no `Via`.
     pub via: String,
-    /// So many bytes of a request's body are waited for, if it has as many, before anything is sent to the server behind; 0: none. Default 64 KiB.
+    /// Bytes of a request's body to buffer before contacting an upstream; 0: none. Default 64 KiB.
     pub buffer: usize,
-    /// Whether the gateway adds itself to `CDN-Loop` (RFC 8586), by which a loop over several gateways is known. Default no.
+    /// Whether the gateway adds itself to `CDN-Loop` (RFC 8586), which reveals loops through several gateways. Default
+    /// no.
     pub marks: bool,
-    /// Whether a client may switch to another protocol, such as WebSocket. Default yes.
+    /// Whether clients may switch to another protocol, such as WebSocket. Default yes.
     pub upgrade: bool,
-    /// Whether a request is sent again on another connection where that is safe. Default yes.
+    /// Whether the gateway retries on another connection where that is safe. Default yes.
     pub retry: bool,
-    /// Whether the text of a failure's answer says all that the log is told. For development: it names what is behind the gateway.
+    /// Whether a failure's response contains the log's detail. For development: the detail names upstreams.
     pub explain: bool,
-    /// Time limits.
+    /// Timeouts.
     pub timeouts: Timeouts,
-    /// Limits on the answers of the server behind.
+    /// Limits on upstreams' responses.
     pub limits: Limits,
 }
 
@@ -142,7 +145,7 @@ impl Default for Settings {
     }
 }
 
-/// What is wrong with a route's settings.
+/// A mistake in a route's settings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
     /// The fixed `Host` is no authority.
@@ -153,22 +156,22 @@ pub enum RuleError {
     Prefix {
         /// `strip-prefix` or `add-prefix`.
         key: &'static str,
-        /// What was given.
+        /// The given value.
         value: String,
     },
     /// The name in `Via` is no token.
     #[error("{0:?} is not a name for this gateway: use letters, digits, hyphens, dots")]
     Via(String),
-    /// No time at all is left for a phase.
+    /// A timeout is zero.
     #[error("0 leaves no time at all: expected more")]
     Timeout {
-        /// `timeouts.connect` and the like.
+        /// `timeouts.connect`, for example.
         key: &'static str,
     },
 }
 
 impl RuleError {
-    /// The setting's key in a route: `host-header`, `timeouts.connect`.
+    /// Returns the setting's key in a route: `host-header`, `timeouts.connect`.
     pub fn key(&self) -> &'static str {
         match self {
             RuleError::Host(_) => "host-header",
@@ -178,17 +181,17 @@ impl RuleError {
     }
 }
 
-/// What a route asks of forwarding, checked. It belongs to no core and can be shared.
+/// A route's validated settings for forwarding. Cores share them.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     pub(crate) settings: Settings,
 }
 
 impl Rules {
-    /// Checks a route's settings.
+    /// Validates a route's settings.
     ///
     /// # Errors
-    /// Everything that is wrong with them.
+    /// All mistakes.
     pub fn new(mut settings: Settings) -> Result<Self, Vec<RuleError>> {
         let mut wrong = Vec::new();
         if let HostPolicy::Fixed(host) = &settings.host
@@ -224,13 +227,13 @@ impl Rules {
         if wrong.is_empty() { Ok(Rules { settings }) } else { Err(wrong) }
     }
 
-    /// The settings.
+    /// Returns the settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 }
 
-/// Whether http1 would read this as a request's Host.
+/// Returns whether http1 would accept this as a request's Host.
 fn is_authority(host: &str) -> bool {
     use oroshi_http1::{RequestDecoder, RequestEvent};
     let head = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");

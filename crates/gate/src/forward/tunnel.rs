@@ -1,4 +1,4 @@
-//! A connection that is no longer HTTP: bytes both ways, each direction with its own end, until both have ended.
+//! Tunnels: raw bytes in both directions, until both sides have ended.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,28 +15,28 @@ use crate::upstream::Engine;
 /// How a tunnel ended.
 #[derive(Debug)]
 pub(crate) enum Ended {
-    /// Both sides have said all they had to say.
+    /// Both sides ended.
     Properly,
-    /// Nothing came for too long.
+    /// The tunnel was idle for too long.
     Idle,
-    /// One of the two broke; the text says which and how.
+    /// One side broke; the text names the side and the error.
     Broken(String),
 }
 
 /// One direction.
 #[derive(Debug, Default)]
-struct Way {
-    /// What was read, and not yet taken by the other side.
+struct Direction {
+    /// Bytes read, but not yet written to the other side.
     held: Vec<u8>,
     taken: usize,
-    /// The one side has ended, and the other was told.
+    /// This side has ended, and the other side was shut down.
     ended: bool,
     told: bool,
     bytes: u64,
 }
 
-/// Carries bytes both ways until both sides have ended, one has broken, or nothing has come for `idle`. `early` was read from the client,
-/// `late` from the server. Returns the bytes to the server and to the client.
+/// Copies bytes both ways until both sides have ended, one has broken, or nothing came for `idle`. `early` was read
+/// from the client, `late` from the server. Returns the bytes to the server and to the client.
 pub(crate) async fn run(
     client: &mut Stream,
     server: &mut Stream,
@@ -45,8 +45,8 @@ pub(crate) async fn run(
     registration: &Registration<Engine>,
     idle: Duration,
 ) -> (u64, u64, Ended) {
-    let mut up = Way { held: early, ..Way::default() };
-    let mut down = Way { held: late, ..Way::default() };
+    let mut up = Direction { held: early, ..Direction::default() };
+    let mut down = Direction { held: late, ..Direction::default() };
     let mut before = None;
     let ended = poll_fn(|context| {
         let there = up.poll(context, client, server);
@@ -68,15 +68,15 @@ pub(crate) async fn run(
     (up.bytes, down.bytes, ended)
 }
 
-impl Way {
-    /// Ready when the one side has ended and the other has got everything, and knows.
+impl Direction {
+    /// Ready when one side has ended and the other side has all bytes and the end.
     fn poll(&mut self, context: &mut Context<'_>, from: &mut Stream, to: &mut Stream) -> Poll<io::Result<()>> {
         loop {
             while self.taken < self.held.len() {
                 self.taken += ready!(Pin::new(&mut *to).poll_write(context, &self.held[self.taken..]))?;
                 if self.taken == self.held.len() {
                     self.bytes += self.taken as u64;
-                    // A side that is silent holds no buffer.
+                    // A silent side holds no buffer.
                     (self.held, self.taken) = (Vec::new(), 0);
                 }
             }
@@ -84,7 +84,7 @@ impl Way {
             if self.ended {
                 if !self.told {
                     match ready!(Pin::new(&mut *to).poll_shutdown(context)) {
-                        // It is gone already, and so it knows.
+                        // The other side is gone already, so it needs no shutdown.
                         Err(error) if error.kind() != io::ErrorKind::NotConnected => return Poll::Ready(Err(error)),
                         _ => self.told = true,
                     }

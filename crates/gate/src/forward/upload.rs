@@ -1,4 +1,4 @@
-//! The rest of a request on its way to the server behind, while the answer may already come.
+//! Sends the rest of a request to the upstream, while the response may already arrive.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -8,24 +8,24 @@ use oroshi_http1::{Framing, encode};
 use oroshi_net::monotonic_ns;
 use oroshi_server::{Error, Reply, RequestBody};
 
-use super::answer::{Answer, Course, Ending, Stop};
+use super::answer::{Answer, AnswerContext, Ending, Stop};
 use super::edits::Edits;
 use super::link::{Phase, Waiting};
 use super::request_head::is_left_out_of_trailers;
 use crate::upstream::{Account, Connection};
 
-/// Why the rest of a request does not go out.
+/// Why the rest of a request cannot be sent.
 enum Unsent {
-    /// The client does not send it as it should.
+    /// The client sends it too slowly or wrongly.
     Client(Error),
-    /// The server behind does not take it. It may still say why.
+    /// The upstream does not read it. It may still explain why.
     Refused,
 }
 
-/// What the route and the request's script change in the head: the fields that they leave out are left out of trailers too.
+/// The edits of the route and of the request's script. Fields that they drop are dropped from trailers too.
 type Drops<'d> = (&'d Edits, &'d Edits);
 
-/// Appends what of a body has come together with its head. Whether that is all of it.
+/// Appends the part of the body that arrived with the head. Returns whether the body is complete.
 pub(crate) fn gather(
     body: &mut RequestBody<'_>,
     framing: Framing,
@@ -44,8 +44,8 @@ pub(crate) fn gather(
     Ok(body.is_ended())
 }
 
-/// Waits for more of a body, until all of it is there, or `most` bytes in `out` behind the head, or there is no room for more. Whether that
-/// is all of it.
+/// Buffers the body until it is complete, `out` has `most` bytes of it, or there is no room. Returns whether the body
+/// is complete.
 pub(crate) async fn buffer(
     body: &mut RequestBody<'_>,
     framing: Framing,
@@ -69,21 +69,21 @@ pub(crate) async fn buffer(
     Ok(false)
 }
 
-/// Sends what is left of the message, then the body as it comes, and passes the answer on at the same time. True with the ending when
-/// all of the request was sent.
+/// Sends the rest of the message and then the body as it arrives, and passes the response on meanwhile. Returns the
+/// ending, with true if the whole request was sent.
 pub(crate) async fn send_and_answer(
     connection: &Connection,
     message: &[u8],
     body: &mut RequestBody<'_>,
     framing: Framing,
     answer: &mut Answer,
-    course: &Course<'_>,
+    answering: &AnswerContext<'_>,
     reply: &mut Reply<'_>,
 ) -> Result<(Ending, bool), Stop> {
-    let waiting = course.waiting;
-    let drops = (&course.rules.settings.request, course.request);
+    let waiting = answering.waiting;
+    let drops = (&answering.rules.settings.request, answering.request);
     let mut sending = pin!(send(connection, message, body, framing, drops, waiting));
-    // None as long as it is being sent, then whether all of it was.
+    // `None` while sending; then whether the whole request was sent.
     let mut sent = None;
     poll_fn(|context| {
         if sent.is_none()
@@ -96,7 +96,7 @@ pub(crate) async fn send_and_answer(
             });
             waiting.enter(if answer.status == 0 { Phase::Head } else { Phase::Body }, monotonic_ns());
         }
-        let step = answer.poll(context, course, connection, reply);
+        let step = answer.poll(context, answering, connection, reply);
         step.map(|ending| ending.map(|ending| (ending, sent == Some(true))))
     })
     .await
@@ -133,10 +133,10 @@ async fn send(
     Ok(())
 }
 
-/// The last chunk, and those trailers that say nothing that a head's fields may not say.
+/// Writes the last chunk, with the trailers that may pass.
 fn end_chunked(body: &RequestBody<'_>, out: &mut Vec<u8>, (route, request): Drops<'_>) {
     let is_kept = |name: &str| !is_left_out_of_trailers(name) && !route.drops(name) && !request.drops(name);
-    // They were read as valid fields, so that they can be written as such.
+    // The trailers were read as valid fields, so they can be written.
     if encode::last_chunk(out, body.trailers().filter(|(name, _)| is_kept(name))).is_err() {
         out.extend_from_slice(encode::LAST_CHUNK);
     }

@@ -1,44 +1,44 @@
-//! What servers behind make of a path: the ways in which one may be spelled.
+//! The ways in which servers may read a path.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Why a path leads nowhere.
+/// Why a path has no reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// A `%` without two hexadecimal digits behind it.
+    /// A `%` without two hexadecimal digits after it.
     #[error("`%` in the path is not followed by two hexadecimal digits")]
     Escape,
-    /// An escaped NUL, which some servers take for the end.
+    /// An escaped NUL, which some servers read as the end.
     #[error("the path has a NUL in it")]
     Nul,
-    /// More `..` than there are segments before.
+    /// More `..` than segments before them.
     #[error("`..` in the path leads out of the root")]
     Above,
 }
 
-/// The readings of a path: what servers behind make of it. A server may carry `..` and `//` out or take them as they stand, undo all escapes
-/// or those alone that mean nothing, cut the parameters off that `;` begins, take `\` for `/`, and leave out white space and control characters
-/// at the ends of a segment. A route counts only if all readings take it; otherwise a rule could be walked around by spelling.
+/// The readings of a path by upstreams. A server may resolve `..` and `//` or keep them, undo all escapes or only those
+/// of unreserved characters, cut off parameters at `;`, read `\` as `/`, and drop white space and control characters
+/// around segments. A route counts only if all readings take it; otherwise another spelling could bypass a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readings<'a> {
-    /// Escapes of printable ASCII undone, all that is not ASCII escaped, empty segments and `.` left out, `..` carried out.
+    /// Escapes of printable ASCII undone, non-ASCII escaped, empty segments and `.` removed, `..` resolved.
     pub plain: Cow<'a, str>,
-    /// The others, each once, where there are any.
+    /// The other readings, without duplicates.
     others: Vec<String>,
 }
 
 impl Readings<'_> {
-    /// The readings beside the plain one, where they are not the same.
+    /// Returns the readings that differ from the plain one.
     pub fn others(&self) -> impl Iterator<Item = &str> {
         self.others.iter().map(String::as_str)
     }
 }
 
-/// Reads a request target's path (without its query). What goes to the server behind is spelled as it came.
+/// Reads the path of a request target (without its query). The upstream still receives the original spelling.
 ///
 /// # Errors
-/// [`PathError`]: no route is to be looked for, as the server behind might find another resource than the route's rules are about.
+/// [`PathError`]: refuse the request, because the upstream might find another resource than the route's rules describe.
 pub fn readings(path: &str) -> Result<Readings<'_>, PathError> {
     let bytes = path.as_bytes();
     let is_plain = memchr::memchr3(b'%', b';', b'\\', bytes).is_none()
@@ -57,7 +57,7 @@ pub fn readings(path: &str) -> Result<Readings<'_>, PathError> {
         (all, Some(())),
         (decoded(&cut, true)?, Some(())),
     ] {
-        // Once a server has undone all escapes, what they stood for may end the path, or a segment.
+        // After a server has undone all escapes, the characters may end the path or a segment.
         let text = if all_undone.is_some() { vec![without_parameters(&text), text] } else { vec![text] };
         for text in text {
             if text.contains('\\') {
@@ -94,12 +94,13 @@ fn add(texts: &mut Vec<String>, text: String) {
     }
 }
 
-/// Whether carrying `.`, `..` and empty segments out changes a path.
+/// Returns whether resolving `.`, `..` and empty segments changes a path.
 fn has_odd_segments(path: &str) -> bool {
     path.split('/').skip(1).any(|segment| matches!(segment, "" | "." | ".."))
 }
 
-/// Cuts each segment at `;`, where its parameters begin (RFC 3986, section 3.3); and the path at a `?` or `#`, which only an escape can have brought.
+/// Cuts each segment at `;`, where its parameters begin (RFC 3986, section 3.3), and the path at a `?` or `#`, which
+/// can only come from an escape.
 fn without_parameters(path: &str) -> String {
     let path = path.split(['?', '#']).next().unwrap_or_default();
     let mut cut = String::with_capacity(path.len());
@@ -112,8 +113,8 @@ fn without_parameters(path: &str) -> String {
     cut
 }
 
-/// Leaves white space and control characters out at both ends of each segment, where there are any. As [`decoded`] gives them: all but the
-/// space are escapes.
+/// Removes white space and control characters at both ends of each segment, if there are any. Expects the output of
+/// [`decoded`], where all of them but the space are escapes.
 fn without_blanks(path: &str) -> Option<String> {
     let mut trimmed = String::with_capacity(path.len());
     for (number, segment) in path.split('/').enumerate() {
@@ -137,7 +138,7 @@ fn without_blanks(path: &str) -> Option<String> {
     (trimmed.len() < path.len()).then_some(trimmed)
 }
 
-/// How long a white space or a control character may be: a space, an escape.
+/// The lengths of white space and control characters: a space, an escape.
 const BLANKS: [usize; 2] = [1, 3];
 
 fn is_blank(text: &str) -> bool {
@@ -148,7 +149,7 @@ fn is_blank(text: &str) -> bool {
     }
 }
 
-/// Makes one slash of several.
+/// Merges consecutive slashes.
 fn merged(path: &str) -> String {
     let mut merged = String::with_capacity(path.len());
     for character in path.chars() {
@@ -159,15 +160,15 @@ fn merged(path: &str) -> String {
     merged
 }
 
-/// The plain reading alone, for paths that a configuration has.
+/// Returns the plain reading, for paths of a configuration.
 ///
 /// # Errors
-/// As [`readings`].
+/// The errors of [`readings`].
 pub fn plain_path(path: &str) -> Result<Cow<'_, str>, PathError> {
     readings(path).map(|readings| readings.plain)
 }
 
-/// Escapes what is not ASCII: `/é` and `/%C3%A9` are one path.
+/// Escapes non-ASCII characters: `/é` and `/%C3%A9` are one path.
 #[must_use]
 pub fn in_ascii(path: &str) -> Cow<'_, str> {
     if path.is_ascii() {
@@ -177,7 +178,7 @@ pub fn in_ascii(path: &str) -> Cow<'_, str> {
     for byte in path.bytes() {
         match byte.is_ascii() {
             true => text.push(char::from(byte)),
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             false => {
                 let _ = write!(text, "%{byte:02X}");
             }
@@ -186,7 +187,7 @@ pub fn in_ascii(path: &str) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// Undoes escapes of printable ASCII; unless `all`, those of letters, digits and `-._~` alone.
+/// Undoes escapes of printable ASCII; without `all`, only those of letters, digits and `-._~`.
 fn decoded(path: &str, all: bool) -> Result<String, PathError> {
     let mut text = String::with_capacity(path.len());
     let path = in_ascii(path);
@@ -198,7 +199,8 @@ fn decoded(path: &str, all: bool) -> Result<String, PathError> {
         match byte {
             0 => return Err(PathError::Nul),
             _ if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => text.push(char::from(byte)),
-            // `%25` stays: undone, it would make another escape. So does what is no character by itself.
+            // `%25` stays, because undoing it would make another escape. Bytes that are no character by themselves stay
+            // too.
             b' '..=b'~' if all && byte != b'%' => text.push(char::from(byte)),
             _ => {
                 text.push('%');
@@ -211,16 +213,16 @@ fn decoded(path: &str, all: bool) -> Result<String, PathError> {
     Ok(text)
 }
 
-/// What becomes of empty segments.
+/// How to treat empty segments.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Empty {
-    /// `//` is `/`, before anything else is looked at.
+    /// Merge `//` into `/` before anything else.
     LeftOut,
-    /// They are segments like others: `..` takes one back (RFC 3986, section 5.2.4).
+    /// Keep them as segments: `..` removes one (RFC 3986, section 5.2.4).
     Kept,
 }
 
-/// Carries `.` and `..` out.
+/// Resolves `.` and `..`.
 fn fold(path: &str, empty: Empty) -> Result<String, PathError> {
     let mut segments: Vec<&str> = Vec::new();
     let (mut ends_open, mut ends_empty) = (false, false);
@@ -235,7 +237,7 @@ fn fold(path: &str, empty: Empty) -> Result<String, PathError> {
         }
     }
     if ends_empty {
-        // What stands behind the last slash is no segment.
+        // The text after the last slash is no segment.
         segments.pop();
     }
     let mut folded = String::with_capacity(path.len());
@@ -294,12 +296,12 @@ mod tests {
             ("/internal/%2e%2E/x", &["/internal/../x"]),
             ("//api", &["//api"]),
             ("/a%2fb%3b", &["/a%2Fb%3B", "/a/b;"]),
-            // Slashes that are merged, by a server that looks at no dots; dots, by one that counts empty segments.
+            // Merged slashes, by a server that keeps dots; resolved dots, by a server that counts empty segments.
             ("//a/../x", &["/a/../x", "//a/../x"]),
             ("/x/../a//../y", &["/a/y"]),
-            // `..` takes back what a server takes for one segment.
+            // `..` removes one segment as the server counts them.
             ("/x%2fy/../a", &["/a"]),
-            // Parameters, before and after escapes are undone, and with other slashes.
+            // Parameters, before and after undoing escapes, and with other slashes.
             ("/a;x", &["/a"]),
             ("/x/..;/a", &["/a"]),
             ("/;/a", &["/a"]),
@@ -334,13 +336,13 @@ mod tests {
                     assert!(expected.iter().all(|expected| all.contains(expected)), "{path}: {all:?}");
                     assert!(!others.contains(&&*read.plain), "{path}: {others:?}");
                 }
-                // It leads out of the root in one of them, which is as good.
+                // One reading leads above the root, which is refused as well.
                 Err(error) => assert_eq!(error, PathError::Above, "{path}"),
             }
         }
         assert_eq!(readings("/a/b").unwrap().others().count(), 0);
         assert_eq!(readings("/é").unwrap(), readings("/%c3%A9").unwrap());
-        // What has none of these costs nothing, and what has all of them a bounded number of readings.
+        // A plain path needs no other readings, and the worst path has a bounded number.
         for (odd, most) in [("/a%2f;b/..%5c//\\x;%3b/./", 60), ("/a%2f;b%09/..%5c//\\x;%3b/.%20/", 120)] {
             let odd = format!("{}{}", "/y".repeat(400), odd.repeat(100));
             assert!(readings(&odd).is_ok_and(|read| read.others().count() <= most), "{odd:.900}");

@@ -1,4 +1,4 @@
-//! The life of one of a gateway's cores.
+//! One core's loop: prepares plans, switches between them and serves listeners.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,20 +14,24 @@ use tokio::task::JoinSet;
 use super::{LAST_LINES, RunError};
 use crate::access::{Log, Sink};
 use crate::admin;
+use crate::generation::Generation;
 use crate::plan::{KeyFrom, Listener, Serves};
-use crate::script::hooks::{Desk, Logs};
+use crate::script::hooks::{Logs, ScriptInstance};
 use crate::script::{Declared, Hook, Script, ScriptError, Tools, http_client};
 use crate::site::{Hosts, Site};
 use crate::upstream::{Pools, Settings as PoolsSettings};
-use crate::works::Works;
 
-/// How often the log is handed over.
+/// How often a core flushes its log lines.
 const FLUSH: Duration = Duration::from_millis(500);
 
-/// What a core is told.
+/// A message to a core.
 pub(super) enum Job {
-    /// This plan is to be made ready, with these sockets, which are new. Whether it is, is to be said.
-    Prepare { works: Arc<Works>, open: Vec<Open<BoundListener>>, ready: mpsc::Sender<Result<(), RunError>> },
+    /// Prepare this plan, with its new sockets, and report the outcome.
+    Prepare {
+        generation: Arc<Generation>,
+        open: Vec<CoreListener<BoundListener>>,
+        ready: mpsc::Sender<Result<(), RunError>>,
+    },
     /// What was made ready is in force; these addresses are no longer listened on.
     Switch { close: Vec<Listener> },
     /// What was made ready will not be. This is dropped when it is gone, its sockets among it.
@@ -45,39 +49,44 @@ impl std::fmt::Debug for Job {
 }
 
 /// The socket of a listener on one thread.
-pub(super) struct Open<S> {
+pub(super) struct CoreListener<S> {
     pub(super) listener: Listener,
     pub(super) socket: S,
     /// Limits the connections of an admin listener, on all threads together.
     pub(super) room: Option<Arc<Room>>,
 }
 
-/// A plan that is ready.
+/// A prepared plan.
 struct Ready {
-    works: Arc<Works>,
-    desks: Vec<Rc<Desk>>,
-    listeners: Vec<Open<oroshi_net::Listener>>,
+    generation: Arc<Generation>,
+    instances: Vec<Rc<ScriptInstance>>,
+    listeners: Vec<CoreListener<oroshi_net::Listener>>,
 }
 
-/// What stays on a core, whatever plan is in force.
+/// The parts of a core that survive reloads.
 struct Core {
     index: usize,
     pools: Pools,
     hosts: Rc<Hosts>,
     logs: Rc<Logs>,
-    /// Of scripts; its connections serve them all.
+    /// The HTTP client of all scripts on this core.
     http: oroshi_client::local::Client,
-    /// One for as long as the log is the same, so that a request which began before a reload is told no later than others.
+    /// Replaced only with the log, so that requests from before a reload reach the log without delay.
     sink: Option<(Arc<Log>, Rc<Sink>)>,
 }
 
-/// The plan in force on a core.
-type Place = Rc<RefCell<Rc<Site>>>;
+/// The site in force on a core.
+type CurrentSite = Rc<RefCell<Rc<Site>>>;
 
-pub(super) async fn work(index: usize, works: Arc<Works>, mut mail: UnboundedReceiver<Job>, shutdown: Shutdown) {
+pub(super) async fn work(
+    index: usize,
+    generation: Arc<Generation>,
+    mut mail: UnboundedReceiver<Job>,
+    shutdown: Shutdown,
+) {
     let mut core = Core {
         index,
-        pools: Pools::new(PoolsSettings::default(), Arc::clone(&works.ledger.targets)),
+        pools: Pools::new(PoolsSettings::default(), Arc::clone(&generation.counters.targets)),
         hosts: Rc::default(),
         logs: Rc::default(),
         http: http_client(),
@@ -86,7 +95,7 @@ pub(super) async fn work(index: usize, works: Arc<Works>, mut mail: UnboundedRec
     let mut ready = None;
     let mut serving = JoinSet::new();
     let mut open: HashMap<String, Shutdown> = HashMap::new();
-    let mut place: Option<Place> = None;
+    let mut current: Option<CurrentSite> = None;
     let mut flushing = JoinSet::new();
     loop {
         let job = tokio::select! {
@@ -95,10 +104,10 @@ pub(super) async fn work(index: usize, works: Arc<Works>, mut mail: UnboundedRec
         };
         match job {
             None => break,
-            Some(Job::Prepare { works, open, ready: told }) => {
-                // The one before goes on serving meanwhile.
+            Some(Job::Prepare { generation, open, ready: told }) => {
+                // The current plan serves meanwhile.
                 let made = tokio::select! {
-                    made = core.prepare(works, open) => made,
+                    made = core.prepare(generation, open) => made,
                     () = shutdown.reached(1) => break,
                 };
                 let _ = told.send(made.map(|made| ready = Some(made)));
@@ -108,20 +117,20 @@ pub(super) async fn work(index: usize, works: Arc<Works>, mut mail: UnboundedRec
                 drop(gone);
             }
             Some(Job::Switch { close }) => {
-                let Some(Ready { works, desks, listeners }) = ready.take() else { continue };
+                let Some(Ready { generation, instances, listeners }) = ready.take() else { continue };
                 for listener in close {
                     if let Some(ended) = open.remove(&listener.address) {
                         ended.request();
                     }
                 }
-                let site = core.site(&works, desks);
-                let place = match &place {
-                    Some(place) => {
-                        place.replace(site).flush();
-                        place
+                let site = core.site(&generation, instances);
+                let current = match &current {
+                    Some(current) => {
+                        current.replace(site).flush();
+                        current
                     }
                     None => {
-                        let first = place.insert(Rc::new(RefCell::new(site)));
+                        let first = current.insert(Rc::new(RefCell::new(site)));
                         flushing.spawn_local(flush(Rc::clone(first)));
                         first
                     }
@@ -129,7 +138,7 @@ pub(super) async fn work(index: usize, works: Arc<Works>, mut mail: UnboundedRec
                 for opened in listeners {
                     let ended = Shutdown::new();
                     open.insert(opened.listener.address.clone(), ended.clone());
-                    serving.spawn_local(serve(Rc::clone(place), opened, shutdown.clone(), ended));
+                    serving.spawn_local(serve(Rc::clone(current), opened, shutdown.clone(), ended));
                 }
             }
         }
@@ -142,7 +151,8 @@ pub(super) async fn work(index: usize, works: Arc<Works>, mut mail: UnboundedRec
             () = &mut at_once => is_cut = true,
         }
     }
-    // Whatever is still there is told now, and to no script; connections end in the turn after their servers'.
+    // Aborts the remaining requests, which go to the log but to no script; connections end one turn after their
+    // servers.
     serving.shutdown().await;
     tokio::task::yield_now().await;
     if !is_cut {
@@ -151,71 +161,76 @@ pub(super) async fn work(index: usize, works: Arc<Works>, mut mail: UnboundedRec
             () = at_once => {}
         }
     }
-    if let Some(place) = place {
-        place.borrow().flush();
+    if let Some(current) = current {
+        current.borrow().flush();
     }
 }
 
 impl Core {
     /// Makes this core's part of a plan.
-    async fn prepare(&self, works: Arc<Works>, open: Vec<Open<BoundListener>>) -> Result<Ready, RunError> {
-        let register = |Open { listener, socket, room }: Open<BoundListener>| match socket.into_listener() {
-            Ok(socket) => Ok(Open { listener, socket, room }),
-            Err(source) => Err(RunError::Register { address: listener.address, source }),
-        };
+    async fn prepare(
+        &self,
+        generation: Arc<Generation>,
+        open: Vec<CoreListener<BoundListener>>,
+    ) -> Result<Ready, RunError> {
+        let register =
+            |CoreListener { listener, socket, room }: CoreListener<BoundListener>| match socket.into_listener() {
+                Ok(socket) => Ok(CoreListener { listener, socket, room }),
+                Err(source) => Err(RunError::Register { address: listener.address, source }),
+            };
         let listeners = open.into_iter().map(register).collect::<Result<_, _>>()?;
-        let lookups = works.plan.lookups.iter().zip(&works.lookups).map(|(plan, lookup)| {
+        let lookups = generation.plan.lookups.iter().zip(&generation.lookups).map(|(plan, lookup)| {
             let by_host = plan.key == KeyFrom::Host;
             (plan.settings.name.clone(), Declared { lookup: lookup.clone(), by_host })
         });
         let lookups = Rc::new(lookups.collect());
-        let mut desks = Vec::with_capacity(works.plan.scripts.len());
-        for script in &works.plan.scripts {
+        let mut instances = Vec::with_capacity(generation.plan.scripts.len());
+        for script in &generation.plan.scripts {
             let settings = script.settings.clone();
-            let tallies = works.ledger.script(&settings.name, self.index);
+            let counters = generation.counters.script(&settings.name, self.index);
             let tools = Tools {
-                stores: works.stores.clone(),
+                stores: generation.stores.clone(),
                 lookups: Rc::clone(&lookups),
-                cache: Arc::clone(&works.cache),
+                cache: Arc::clone(&generation.cache),
                 http: self.http.clone(),
                 core: self.index,
-                counters: Arc::clone(&tallies.hooks),
+                counters: Arc::clone(&counters.hooks),
             };
             let failed = |hook, error: ScriptError| RunError::Script { script: settings.name.clone(), hook, error };
             let script = Script::load(&settings, tools).map_err(|error| failed(None, error))?;
             if script.has(Hook::Init) {
                 script.call::<_, ()>(Hook::Init, ()).await.map_err(|error| failed(Some(Hook::Init), error))?;
             }
-            let desk = Desk::new(script, settings.clone(), tallies, Rc::clone(&self.logs));
-            desks.push(Rc::new(desk.map_err(|error| failed(None, error))?));
+            let instance = ScriptInstance::new(script, settings.clone(), counters, Rc::clone(&self.logs));
+            instances.push(Rc::new(instance.map_err(|error| failed(None, error))?));
         }
-        Ok(Ready { works, desks, listeners })
+        Ok(Ready { generation, instances, listeners })
     }
 
-    /// Puts it in force.
-    fn site(&mut self, works: &Arc<Works>, desks: Vec<Rc<Desk>>) -> Rc<Site> {
-        let same = matches!((&self.sink, &works.log), (Some((known, _)), Some(log)) if Arc::ptr_eq(known, log));
+    /// Makes the site of a prepared plan.
+    fn site(&mut self, generation: &Arc<Generation>, instances: Vec<Rc<ScriptInstance>>) -> Rc<Site> {
+        let same = matches!((&self.sink, &generation.log), (Some((known, _)), Some(log)) if Arc::ptr_eq(known, log));
         if !same {
-            self.sink = works.log.as_ref().map(|log| (Arc::clone(log), Rc::new(log.sink())));
+            self.sink = generation.log.as_ref().map(|log| (Arc::clone(log), Rc::new(log.sink())));
         }
         let sink = self.sink.as_ref().map(|(_, sink)| Rc::clone(sink));
         let (pools, hosts) = (self.pools.clone(), Rc::clone(&self.hosts));
-        Rc::new(Site::new(Arc::clone(works), self.index, pools, hosts, sink, desks))
+        Rc::new(Site::new(Arc::clone(generation), self.index, pools, hosts, sink, instances))
     }
 }
 
-async fn flush(place: Place) {
+async fn flush(current: CurrentSite) {
     loop {
         tokio::time::sleep(FLUSH).await;
-        place.borrow().flush();
+        current.borrow().flush();
     }
 }
 
 /// Serves an address until it is closed, or all is.
-async fn serve(place: Place, open: Open<oroshi_net::Listener>, shutdown: Shutdown, ended: Shutdown) {
-    let Open { listener, socket, room } = open;
-    let works = Arc::clone(&place.borrow().works);
-    let settings = Settings { room, vouching: listener.serves == Serves::Admin, ..settings(&works) };
+async fn serve(current: CurrentSite, open: CoreListener<oroshi_net::Listener>, shutdown: Shutdown, ended: Shutdown) {
+    let CoreListener { listener, socket, room } = open;
+    let generation = Arc::clone(&current.borrow().generation);
+    let settings = Settings { room, vouching: listener.serves == Serves::Admin, ..settings(&generation) };
     let until = || {
         let (shutdown, ended) = (shutdown.clone(), ended.clone());
         async move {
@@ -226,37 +241,37 @@ async fn serve(place: Place, open: Open<oroshi_net::Listener>, shutdown: Shutdow
         }
     };
     let drained = {
-        let (place, until) = (Rc::clone(&place), until());
+        let (current, until) = (Rc::clone(&current), until());
         async move {
             until.await;
-            // As the plan has it that is in force then.
-            let drain = place.borrow().works.plan.drain;
+            // The drain time of the plan in force at that moment.
+            let drain = current.borrow().generation.plan.drain;
             tokio::time::sleep(drain).await;
         }
     };
     let serving: std::pin::Pin<Box<dyn Future<Output = ()>>> = if listener.serves == Serves::Admin {
         let handler = async move |exchange: &mut Exchange<'_>| {
-            let site = Rc::clone(&place.borrow());
+            let site = Rc::clone(&current.borrow());
             admin::answer(&site, exchange).await
         };
         let server = Server::new(handler, settings);
         let until = until();
         Box::pin(async move { server.serve([socket.into()], until).await })
     } else {
-        let server = Server::new(Public(place), settings);
-        works.ledger.enter(server.counters());
+        let server = Server::new(Public(current), settings);
+        generation.counters.enter(server.counters());
         let until = until();
         Box::pin(async move { server.serve([socket.into()], until).await })
     };
     tokio::select! {
         () = serving => {}
-        // What is left is cut off.
+        // The drain time is over: remaining requests are cut off.
         () = drained => {}
     }
 }
 
-/// What answers clients.
-struct Public(Place);
+/// The handler of client requests.
+struct Public(CurrentSite);
 
 impl Handler for Public {
     async fn handle(&self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
@@ -269,9 +284,9 @@ impl Handler for Public {
     }
 }
 
-/// What a server of clients allows.
-fn settings(works: &Works) -> Settings {
-    let (plan, limits) = (&works.plan, &works.plan.limits);
+/// Returns the server's settings for clients.
+fn settings(generation: &Generation) -> Settings {
+    let (plan, limits) = (&generation.plan, &generation.plan.limits);
     let mut settings = Settings {
         idle_timeout: limits.idle,
         head_timeout: limits.head,
@@ -280,9 +295,9 @@ fn settings(works: &Works) -> Settings {
         body_rate: limits.body_rate,
         body_rate_window: limits.body_rate_window,
         write_timeout: limits.write,
-        // `serve` looks after it, as a reload may change it.
+        // `serve` does this, because a reload may change the drain time.
         drain_timeout: Duration::MAX,
-        // Whoever was told by an earlier answer that the connection stays open may have sent a request already.
+        // A client that was promised keep-alive may have sent a request already.
         last_request_timeout: Duration::from_millis(100).min(plan.drain / 4),
         connections: limits.connections.div_ceil(plan.threads),
         ..Settings::default()

@@ -1,4 +1,4 @@
-//! `gate.cache`: values that all cores share, bounded in bytes. Who is asked for a value that is not there is asked once, however many wait.
+//! `gate.cache`: values that all cores share, bounded in bytes. One caller makes a missing value while the others wait.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -12,17 +12,18 @@ use tokio::sync::watch;
 /// The longest key, bytes.
 pub(crate) const KEY_BYTES: usize = 1024;
 
-/// A shard is worth its lock from so many bytes on.
+/// Each shard has at least this size, bytes, to be worth its lock.
 const SHARD_BYTES: usize = 1 << 20;
 const MOST_SHARDS: usize = 16;
 
-/// What an entry takes beside its key and its value, bytes: its node, its place in the index, and two counters each for key and value.
+/// An entry's overhead beside key and value, bytes: its node, its place in the index, and two counters each for key and
+/// value.
 const ENTRY_BYTES: usize = 128;
 
-/// No place.
+/// No index.
 const NONE: u32 = u32::MAX;
 
-/// The values. They stay over reloads.
+/// A cache of values that all cores share. It survives reloads.
 #[derive(Debug)]
 pub(crate) struct Cache {
     shards: Box<[Mutex<Shard>]>,
@@ -31,30 +32,30 @@ pub(crate) struct Cache {
     bytes: AtomicU64,
 }
 
-/// What a function has given for a key: its results, or why it failed.
+/// A function's outcome for a key: its results, or the error.
 pub(crate) type Outcome = Result<Arc<[Data]>, Arc<str>>;
 
-/// What comes of asking for a value that a function can make.
+/// The result of asking for a value that a function can make.
 #[derive(Debug)]
 pub(crate) enum Asked {
-    /// Here it is.
+    /// The cached value.
     Known(Arc<Data>),
-    /// Somebody makes it: their outcome comes here. If there is none, they have gone, and it is to be asked for again.
+    /// Another caller makes the value; the outcome arrives here. If the channel closes without one, ask again.
     Made(watch::Receiver<Option<Outcome>>),
-    /// It is to be made; by whoever takes this.
+    /// The caller that takes this ticket must make the value.
     Make(Option<Ticket>),
 }
 
-/// The right to make a value, which nobody else has meanwhile. Dropping it gives it to the next who asks.
+/// The exclusive right to make a value. Dropping it passes the right to the next caller.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     cache: Arc<Cache>,
     key: Arc<[u8]>,
-    /// Those who wait.
+    /// Wakes the waiting callers.
     outcome: watch::Sender<Option<Outcome>>,
 }
 
-/// Why a value is not kept.
+/// Why a value cannot be cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CacheError {
     #[error("the value takes more than {limit} bytes, half of one of the cache's parts")]
@@ -63,7 +64,7 @@ pub(crate) enum CacheError {
     NotANumber,
 }
 
-/// What it holds, and what has happened.
+/// The cache's contents and events, as counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CacheCounts {
     pub(crate) entries: u64,
@@ -74,31 +75,31 @@ pub(crate) struct CacheCounts {
 }
 
 impl Cache {
-    /// A cache of at most so many bytes, keys among them.
+    /// Makes a cache of at most this many bytes, including keys.
     pub(crate) fn new(bytes: usize) -> Self {
         let count = (bytes / SHARD_BYTES).clamp(1, MOST_SHARDS);
         let shards = (0..count).map(|_| Mutex::default()).collect();
         Cache { shards, hash: RandomState::new(), since: Instant::now(), bytes: AtomicU64::new(bytes as u64) }
     }
 
-    /// Changes how many bytes it may have. What is too much goes when something comes.
+    /// Sets the limit in bytes. The next insertions evict the excess.
     pub(crate) fn set_bytes(&self, bytes: usize) {
         self.bytes.store(bytes as u64, Ordering::Relaxed);
     }
 
-    /// A key's value.
+    /// Returns a key's value.
     pub(crate) fn get(&self, key: &[u8]) -> Option<Arc<Data>> {
         self.shard(key).get(key, self.now())
     }
 
-    /// Keeps a value, for some time or until there is no room for it.
+    /// Caches a value until `ttl` is over or room is needed.
     pub(crate) fn set(&self, key: &[u8], value: Data, ttl: Option<Duration>) -> Result<(), CacheError> {
         let value = self.sized(key, value)?;
         self.shard(key).insert(key.into(), value, self.until(ttl), self.limit());
         Ok(())
     }
 
-    /// Forgets a key; whether there was anything.
+    /// Removes a key; returns whether it was there.
     pub(crate) fn delete(&self, key: &[u8]) -> bool {
         let mut shard = self.shard(key);
         let is_there = shard.get(key, self.now()).is_some();
@@ -106,7 +107,7 @@ impl Cache {
         is_there
     }
 
-    /// Adds to a number, and gives the sum. One that is not there is 0, and is kept for `ttl`.
+    /// Adds to a number and returns the sum. A missing number counts as 0 and is kept for `ttl`.
     pub(crate) fn incr(&self, key: &[u8], more: f64, ttl: Option<Duration>) -> Result<f64, CacheError> {
         let mut shard = self.shard(key);
         if let Some(place) = shard.find(key, self.now()) {
@@ -116,12 +117,12 @@ impl Cache {
             shard.move_to_front(place);
             return Ok(number + more);
         }
-        let value = Sized { bytes: ENTRY_BYTES + key.len(), value: Data::Number(more) };
+        let value = SizedValue { bytes: ENTRY_BYTES + key.len(), value: Data::Number(more) };
         shard.insert(key.into(), value, self.until(ttl), self.limit());
         Ok(more)
     }
 
-    /// Asks for a value that is made if it is not there.
+    /// Asks for a value that the caller can make if it is missing.
     pub(crate) fn ask(self: &Arc<Self>, key: &[u8]) -> Asked {
         let mut shard = self.shard(key);
         if let Some(value) = shard.get(key, self.now()) {
@@ -136,7 +137,7 @@ impl Cache {
         Asked::Make(Some(Ticket { cache: Arc::clone(self), key, outcome }))
     }
 
-    /// What it holds, and what has happened.
+    /// Returns the counts.
     pub(crate) fn counts(&self) -> CacheCounts {
         let mut sum = CacheCounts::default();
         for shard in &self.shards {
@@ -154,22 +155,22 @@ impl Cache {
         locked(&self.shards[self.hash.hash_one(key) as usize % self.shards.len()])
     }
 
-    /// What a shard may have, bytes.
+    /// Returns the limit of a shard, bytes.
     fn limit(&self) -> usize {
         self.bytes.load(Ordering::Relaxed) as usize / self.shards.len()
     }
 
-    /// What an entry may take, bytes.
+    /// Returns the limit of an entry, bytes.
     pub(crate) fn most(&self) -> usize {
         self.limit() / 2
     }
 
-    fn sized(&self, key: &[u8], value: Data) -> Result<Sized, CacheError> {
+    fn sized(&self, key: &[u8], value: Data) -> Result<SizedValue, CacheError> {
         let (bytes, limit) = (ENTRY_BYTES + key.len() + value.bytes(), self.most());
-        if bytes > limit { Err(CacheError::TooLarge { limit }) } else { Ok(Sized { bytes, value }) }
+        if bytes > limit { Err(CacheError::TooLarge { limit }) } else { Ok(SizedValue { bytes, value }) }
     }
 
-    /// Milliseconds since it was made.
+    /// Returns the milliseconds since the cache was made.
     fn now(&self) -> u64 {
         self.since.elapsed().as_millis() as u64
     }
@@ -180,18 +181,18 @@ impl Cache {
 }
 
 impl Ticket {
-    /// Whether it is for this key.
+    /// Returns whether the ticket is for this key.
     pub(crate) fn is_for(&self, key: &[u8]) -> bool {
         *self.key == *key
     }
 
-    /// The value is made: the function's results, of which the first is kept. `nil` alone is a value too; with anything behind it, it says
-    /// that there is none now.
+    /// Completes the ticket with the function's results, and caches the first. A lone `nil` is cached too; `nil`
+    /// followed by other values means that there is no value now.
     pub(crate) fn made(self, results: Vec<Data>, ttl: Option<Duration>) -> Result<(), CacheError> {
         let is_failure = matches!(results.first(), None | Some(Data::Nil)) && results.len() > 1;
         let mut kept = Ok(());
         {
-            // Those who ask from here on find either the value or that they are to make it.
+            // Later callers find either the value or a new ticket.
             let mut shard = self.cache.shard(&self.key);
             shard.flights.remove(&self.key);
             if !is_failure {
@@ -204,7 +205,7 @@ impl Ticket {
         kept
     }
 
-    /// The function has failed: nothing is kept, and those who wait are told.
+    /// Completes the ticket with an error: nothing is cached, and the waiting callers get the error.
     pub(crate) fn failed(self, why: &str) {
         self.cache.shard(&self.key).flights.remove(&self.key);
         self.outcome.send_replace(Some(Err(why.into())));
@@ -213,31 +214,31 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        // It is another's by now, if it was used.
+        // A completed ticket's key may belong to another ticket by now.
         if self.outcome.borrow().is_none() {
             self.cache.shard(&self.key).flights.remove(&self.key);
         }
     }
 }
 
-/// A value, and what its entry takes.
-struct Sized {
+/// A value with the size of its entry.
+struct SizedValue {
     bytes: usize,
     value: Data,
 }
 
-/// One lock's worth: an index, and its entries in the order of their use.
+/// A shard behind one lock: an index, and entries in order of use.
 #[derive(Debug)]
 struct Shard {
     index: HashMap<Arc<[u8]>, u32>,
     nodes: Vec<Node>,
-    /// Places in `nodes` that hold nothing.
+    /// Free indexes in `nodes`.
     free: Vec<u32>,
-    /// Used last and first.
+    /// The most and the least recently used entry.
     front: u32,
     back: u32,
     bytes: usize,
-    /// What is being made.
+    /// Values that callers are making.
     flights: HashMap<Arc<[u8]>, watch::Receiver<Option<Outcome>>>,
     hits: u64,
     misses: u64,
@@ -249,7 +250,7 @@ struct Node {
     key: Arc<[u8]>,
     value: Arc<Data>,
     bytes: usize,
-    /// Milliseconds of the cache's clock.
+    /// Milliseconds on the cache's clock.
     until: u64,
     before: u32,
     after: u32,
@@ -273,7 +274,7 @@ impl Default for Shard {
 }
 
 impl Shard {
-    /// Where a key stands; what has expired goes.
+    /// Returns a key's index; removes an expired entry.
     fn find(&mut self, key: &[u8], now: u64) -> Option<u32> {
         let place = *self.index.get(key)?;
         if self.nodes[place as usize].until <= now {
@@ -293,7 +294,7 @@ impl Shard {
         Some(Arc::clone(&self.nodes[place as usize].value))
     }
 
-    fn insert(&mut self, key: Arc<[u8]>, Sized { bytes, value }: Sized, until: u64, limit: usize) {
+    fn insert(&mut self, key: Arc<[u8]>, SizedValue { bytes, value }: SizedValue, until: u64, limit: usize) {
         self.remove(&key);
         self.bytes += bytes;
         let node = Node { key: Arc::clone(&key), value: Arc::new(value), bytes, until, before: NONE, after: NONE };
@@ -374,7 +375,7 @@ mod tests {
     #[test]
     fn values_are_kept_until_their_time_is_over() {
         let mut shard = Shard::default();
-        let value = |value| Sized { bytes: 100, value };
+        let value = |value| SizedValue { bytes: 100, value };
         shard.insert((*b"a").into(), value(number(1.0)), 1000, usize::MAX);
         shard.insert((*b"b").into(), value(number(2.0)), u64::MAX, usize::MAX);
         assert_eq!(shard.get(b"a", 999).as_deref(), Some(&number(1.0)));
@@ -387,14 +388,14 @@ mod tests {
     fn what_was_not_used_for_longest_goes_first() {
         let mut shard = Shard::default();
         for n in 0..10u8 {
-            shard.insert([n].into(), Sized { bytes: 100, value: Data::Nil }, u64::MAX, 1000);
+            shard.insert([n].into(), SizedValue { bytes: 100, value: Data::Nil }, u64::MAX, 1000);
         }
         assert!(shard.get(&[0], 0).is_some());
-        shard.insert((*b"new").into(), Sized { bytes: 250, value: Data::Nil }, u64::MAX, 1000);
+        shard.insert((*b"new").into(), SizedValue { bytes: 250, value: Data::Nil }, u64::MAX, 1000);
         let there: Vec<u8> = (0..10).filter(|n| shard.index.contains_key(&[*n][..])).collect();
         assert_eq!((there, shard.bytes, shard.evictions), (vec![0, 4, 5, 6, 7, 8, 9], 950, 3));
-        // In the place of another.
-        shard.insert((*b"new").into(), Sized { bytes: 50, value: Data::Nil }, u64::MAX, 1000);
+        // Replaces another value.
+        shard.insert((*b"new").into(), SizedValue { bytes: 50, value: Data::Nil }, u64::MAX, 1000);
         assert_eq!((shard.bytes, shard.index.len()), (750, 8));
     }
 
@@ -459,10 +460,10 @@ mod tests {
         drop(ticket);
         assert!(waiting.has_changed().is_err() && waiting.borrow().is_none(), "it has gone");
 
-        // A failure that the function tells itself.
+        // A failure that the function returns itself.
         let Asked::Make(Some(ticket)) = cache.ask(b"k") else { panic!() };
         ticket.made(vec![Data::Nil, Data::String(b"down".to_vec())], None).unwrap();
-        // That there is nothing is a value, too.
+        // Absence is cached, too.
         let Asked::Make(Some(ticket)) = cache.ask(b"k") else { panic!("nothing was kept") };
         ticket.made(vec![Data::Nil], None).unwrap();
         assert!(matches!(cache.ask(b"k"), Asked::Known(value) if *value == Data::Nil));

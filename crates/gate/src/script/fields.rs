@@ -1,4 +1,4 @@
-//! The fields of a head as a script sees them: those that came, and its changes to them.
+//! A head's fields for a script, with the script's changes.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -7,23 +7,23 @@ use mlua::{FromLua, Lua, MetaMethod, UserData, UserDataMethods, Value};
 
 use crate::forward::Edits;
 
-/// What a script may change in one head: beyond that it builds a head, it does not change one.
+/// Limits on a script's changes to one head.
 const MOST_NAMES: usize = 100;
 const MOST_BYTES: usize = 64 * 1024;
 
 /// The fields of a head.
 #[derive(Debug)]
 pub(crate) struct Fields {
-    /// Field lines that http1 has read, each with its CRLF.
+    /// Field lines that http1 has validated, each with its CRLF.
     lines: Rc<[u8]>,
-    /// What the script has made of fields, by their names: no value is none at all.
+    /// Changed fields by name. An empty list removes the field.
     changes: RefCell<Vec<(String, Vec<Vec<u8>>)>>,
     bytes: Cell<usize>,
-    /// The head has gone on, so that a change would come too late.
+    /// Whether the head was sent, so that changes would be too late.
     gone: Cell<bool>,
 }
 
-/// A field's values as a script gives them: nil, one, or a list.
+/// A field's values from a script: nil, one value, or a list.
 pub(super) struct Values(Vec<Vec<u8>>);
 
 impl Fields {
@@ -31,7 +31,7 @@ impl Fields {
         Fields { lines, changes: RefCell::default(), bytes: Cell::new(0), gone: Cell::new(false) }
     }
 
-    /// From here on changes are refused.
+    /// Refuses changes from now on.
     pub(crate) fn seal(&self) {
         self.gone.set(true);
     }
@@ -40,11 +40,11 @@ impl Fields {
         self.gone.get()
     }
 
-    /// What is to be changed in the head.
+    /// Returns the script's changes.
     pub(crate) fn edits(&self) -> Edits {
         let mut edits = Edits::none();
         for (name, values) in &*self.changes.borrow() {
-            // Each was tried when it was set.
+            // `set` has validated each change.
             let _ = edits.remove(name);
             for value in values {
                 let _ = edits.add(name, value);
@@ -53,7 +53,7 @@ impl Fields {
         edits
     }
 
-    /// Does something with each value of a field, until told that it is enough.
+    /// Calls `each` with every value of a field, until it returns false.
     fn values(&self, name: &[u8], mut each: impl FnMut(&[u8]) -> bool) {
         let changes = self.changes.borrow();
         if let Some((_, values)) = changes.iter().find(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name)) {
@@ -63,7 +63,7 @@ impl Fields {
         let _ = fields(&self.lines).filter(|(known, _)| known.eq_ignore_ascii_case(name)).all(|(_, value)| each(value));
     }
 
-    /// The first value of a field.
+    /// Returns the first value of a field.
     pub(super) fn first(&self, lua: &Lua, name: &[u8]) -> mlua::Result<Value> {
         let mut first = Ok(Value::Nil);
         self.values(name, |value| {
@@ -73,7 +73,7 @@ impl Fields {
         first
     }
 
-    /// All values of a field, in a list.
+    /// Returns a list of all values of a field.
     pub(super) fn all(&self, lua: &Lua, name: &[u8]) -> mlua::Result<Value> {
         let mut values = Vec::new();
         self.values(name, |value| {
@@ -83,7 +83,7 @@ impl Fields {
         Ok(Value::Table(lua.create_sequence_from(values.into_iter().collect::<mlua::Result<Vec<_>>>()?)?))
     }
 
-    /// The names and values of all, in the order in which they go on.
+    /// Returns names and values of all fields, in the order of sending.
     pub(super) fn listed(&self, lua: &Lua) -> mlua::Result<Value> {
         let list = lua.create_table()?;
         let add = |name: &[u8], value: &[u8]| {
@@ -104,7 +104,7 @@ impl Fields {
         Ok(Value::Table(list))
     }
 
-    /// A cookie's value, from the request's `Cookie` fields (RFC 6265, section 4.2.1).
+    /// Returns a cookie's value from the request's `Cookie` fields (RFC 6265, section 4.2.1).
     pub(super) fn cookie(&self, lua: &Lua, name: &[u8]) -> mlua::Result<Value> {
         let mut found = Ok(Value::Nil);
         self.values(b"cookie", |value| {
@@ -122,7 +122,7 @@ impl Fields {
         found
     }
 
-    /// Gives a field these values in place of those that it has.
+    /// Replaces a field's values.
     fn set(&self, name: &str, values: Vec<Vec<u8>>) -> mlua::Result<()> {
         if self.gone.get() {
             return Err(mlua::Error::runtime(format!("{name} cannot be changed any more: its head has gone on")));
@@ -149,7 +149,7 @@ impl Fields {
     }
 }
 
-/// Names and values of field lines.
+/// Returns names and values of field lines.
 fn fields(lines: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     lines.split(|&byte| byte == b'\n').filter_map(|line| {
         let colon = memchr::memchr(b':', line)?;
@@ -188,7 +188,8 @@ impl FromLua for Values {
     }
 }
 
-/// `request.headers`, `response.headers`. They end with the request: what a state has not collected yet holds no copy of a head.
+/// `request.headers` and `response.headers`. They hold a weak reference, so that uncollected objects keep no head
+/// alive.
 pub(super) struct Headers(pub(super) Weak<Fields>);
 
 impl Headers {
@@ -197,7 +198,7 @@ impl Headers {
     }
 }
 
-/// What a script asks an object for that has no such part.
+/// Makes the error for an unknown part of an object.
 pub(super) fn no_such_part(object: &str, asked: &Value, parts: &[&str]) -> mlua::Error {
     let Some(name) = asked.as_string().map(mlua::LuaString::to_string_lossy) else {
         return mlua::Error::runtime(format!("{object} has named parts alone: expected one of {}", parts.join(", ")));
@@ -210,7 +211,7 @@ pub(super) fn no_such_part(object: &str, asked: &Value, parts: &[&str]) -> mlua:
     mlua::Error::runtime(format!("there is no {object}.{}: {hint}", shown.escape_debug()))
 }
 
-/// What was kept for longer than there is anything behind it.
+/// Makes the error for an object that a script kept beyond its request.
 pub(super) fn over() -> mlua::Error {
     mlua::Error::runtime("the request is over: expected what is needed of it to be copied before")
 }

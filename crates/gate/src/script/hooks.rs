@@ -1,4 +1,4 @@
-//! What the gateway asks of a script, and what it takes for an answer.
+//! Calls of a script's hooks, and the conversion of their results.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -16,119 +16,119 @@ use tokio::task::JoinSet;
 use super::request::Request;
 use super::response::Response;
 use super::{Counters, ErrorKind, Hook, HookCounts, Reply, Script, ScriptError, ScriptSettings};
-use crate::forward::{Inspect, Inspected, Looking, Verdict};
+use crate::forward::{Inspect, InspectFuture, Inspected, Verdict};
 
-/// How many calls of `on_log` may be under way on one core. Beyond that requests are not told.
+/// The most concurrent calls of `on_log` on one core. Beyond it, `on_log` misses requests.
 const MOST_LOGS: usize = 1000;
 
-/// The longest text that says where a request goes, bytes: no host, socket or name is longer.
-const PLACE_BYTES: usize = 4096;
+/// The longest name of a target or upstream, bytes: no host, socket or name is longer.
+const TARGET_BYTES: usize = 4096;
 
-/// A script on one core, at work for a plan.
+/// A script loaded on one core for a plan.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct ScriptInstance {
     pub(crate) script: Rc<Script>,
     pub(crate) settings: ScriptSettings,
-    pub(crate) tallies: Arc<Tallies>,
+    pub(crate) counters: Arc<ScriptCounters>,
     pub(crate) logs: Rc<Logs>,
     /// The requests that the script knows.
-    known: Known,
+    known: KnownRequests,
     refused: Cell<Seldom>,
     invalid: Cell<Seldom>,
 }
 
-/// One request's visit to a script. Clones are the same visit.
+/// One request's calls of a script's hooks. Clones refer to the same request.
 #[derive(Clone, Debug)]
-pub(crate) struct Visit {
-    desk: Rc<Desk>,
+pub(crate) struct RequestHooks {
+    instance: Rc<ScriptInstance>,
     request: Request,
-    place: Rc<Place>,
+    place: Rc<KnownRequest>,
 }
 
-/// The requests of a state, each by its number: the same one in all its hooks. Rust can hold some 8,000 values of a state, and far more requests
-/// than that may be under way; so that it holds this table alone, and a request while a hook is called.
+/// A state's table of requests by number, so that all hooks get the same object. Rust can hold only about 8,000 values
+/// of a state, fewer than there may be requests. So Rust holds this table, and a request only during a call.
 #[derive(Debug)]
-struct Known {
+struct KnownRequests {
     table: Table,
-    /// Numbers that are in use no more, so that the table grows no longer than it must.
+    /// Free numbers, for reuse.
     free: RefCell<Vec<u32>>,
     used: Cell<u32>,
 }
 
-/// A number in a state's table of requests, for as long as the request is known there.
+/// A request's number in the table. Dropping it removes the request.
 #[derive(Debug)]
-struct Place {
-    desk: Rc<Desk>,
+struct KnownRequest {
+    instance: Rc<ScriptInstance>,
     number: u32,
 }
 
-/// Where `on_route` has a request go.
+/// The result of `on_route`.
 #[derive(Debug)]
 pub(crate) enum Direction {
-    /// It does not say.
+    /// No decision.
     Own,
-    /// The client gets this.
+    /// Send this reply to the client.
     Reply(Reply),
-    /// To a group of targets, by its name.
+    /// Forward to the upstream with this name.
     Upstream(String),
-    /// To these places, as text, with their weights; none of them was checked.
+    /// Forward to these unvalidated targets with their weights.
     Targets(Vec<(String, u32)>),
 }
 
-impl Visit {
-    /// Makes the request known to a script, which sees it when a hook is first called.
-    pub(crate) fn begin(desk: &Rc<Desk>, request: &Request) -> Self {
-        let known = &desk.known;
+impl RequestHooks {
+    /// Makes the request known to a script. The script's state gets it at the first call.
+    pub(crate) fn begin(instance: &Rc<ScriptInstance>, request: &Request) -> Self {
+        let known = &instance.known;
         let number = known.free.borrow_mut().pop().unwrap_or_else(|| {
             known.used.set(known.used.get() + 1);
             known.used.get()
         });
-        let place = Rc::new(Place { desk: Rc::clone(desk), number });
-        Visit { desk: Rc::clone(desk), request: request.clone(), place }
+        let place = Rc::new(KnownRequest { instance: Rc::clone(instance), number });
+        RequestHooks { instance: Rc::clone(instance), request: request.clone(), place }
     }
 
     pub(crate) fn has(&self, hook: Hook) -> bool {
-        self.desk.script.has(hook)
+        self.instance.script.has(hook)
     }
 
-    /// Whether it is to this script.
-    pub(crate) fn is_to(&self, desk: &Rc<Desk>) -> bool {
-        Rc::ptr_eq(&self.desk, desk)
+    /// Returns whether these hooks belong to this script.
+    pub(crate) fn is_to(&self, instance: &Rc<ScriptInstance>) -> bool {
+        Rc::ptr_eq(&self.instance, instance)
     }
 
-    pub(crate) fn desk(&self) -> &Desk {
-        &self.desk
+    pub(crate) fn instance(&self) -> &ScriptInstance {
+        &self.instance
     }
 
-    /// What the client gets before anything else happens, if anything.
+    /// Calls `on_request`. Returns the reply that replaces forwarding, if any.
     pub(crate) async fn on_request(&self) -> Result<Option<Reply>, ScriptError> {
-        let Said(reply) = self.call(Hook::Request).await?;
+        let OptionalReply(reply) = self.call(Hook::Request).await?;
         Ok(reply)
     }
 
-    /// Where the request goes.
+    /// Calls `on_route`.
     pub(crate) async fn on_route(&self) -> Result<Direction, ScriptError> {
         self.call(Hook::Route).await
     }
 
-    /// What is looked up.
+    /// Calls `on_key`. Returns the look-up's key.
     pub(crate) async fn on_key(&self) -> Result<Option<String>, ScriptError> {
-        let Key(key) = self.call(Hook::Key).await?;
+        let OptionalKey(key) = self.call(Hook::Key).await?;
         Ok(key)
     }
 
-    /// Looks at the answer, where the script wants to.
+    /// Returns an inspector if the script has `on_response`.
     pub(crate) fn inspector(&self) -> Option<Inspector> {
         self.has(Hook::Response).then(|| Inspector(self.clone()))
     }
 
     async fn call<R: FromLua>(&self, hook: Hook) -> Result<R, ScriptError> {
-        self.desk.script.call(hook, self).await
+        self.instance.script.call(hook, self).await
     }
 
-    /// The request in the script's state.
+    /// Returns the request's object in the state.
     fn object(&self, lua: &Lua) -> mlua::Result<AnyUserData> {
-        let (table, number) = (&self.desk.known.table, self.place.number);
+        let (table, number) = (&self.instance.known.table, self.place.number);
         if let Some(object) = table.raw_get(number)? {
             return Ok(object);
         }
@@ -138,12 +138,12 @@ impl Visit {
     }
 }
 
-/// Made while the call is under way, so that a lack of room is a failure of the call.
-impl IntoLua for &Visit {
+/// Converts during the call, so that a lack of memory fails the call.
+impl IntoLua for &RequestHooks {
     fn into_lua(self, lua: &Lua) -> mlua::Result<Value> {
         let object = match self.object(lua) {
             Err(mlua::Error::MemoryError(_)) => {
-                // LuaJIT does not collect when it runs out.
+                // LuaJIT does not collect garbage when memory runs out.
                 lua.gc_collect()?;
                 self.object(lua)?
             }
@@ -153,25 +153,25 @@ impl IntoLua for &Visit {
     }
 }
 
-impl Drop for Place {
+impl Drop for KnownRequest {
     fn drop(&mut self) {
-        let known = &self.desk.known;
-        // A number that is still taken, as the state has no room for anything, would be another request's.
+        let known = &self.instance.known;
+        // If the state has no room for even this, the entry stays, and the number must not be reused.
         if known.table.raw_set(self.number, Value::Nil).is_ok() {
             known.free.borrow_mut().push(self.number);
         }
     }
 }
 
-impl Desk {
-    /// `logs`: of this core.
+impl ScriptInstance {
+    /// Makes an instance; `logs` belongs to the core.
     ///
     /// # Errors
-    /// The script has taken all its memory.
+    /// The script has used all its memory.
     pub(crate) fn new(
         script: Rc<Script>,
         settings: ScriptSettings,
-        tallies: Arc<Tallies>,
+        counters: Arc<ScriptCounters>,
         logs: Rc<Logs>,
     ) -> Result<Self, ScriptError> {
         let table = script.lua().create_table().map_err(|error| ScriptError {
@@ -179,11 +179,20 @@ impl Desk {
             what: format!("there is no room for requests: {error}"),
             kind: ErrorKind::Memory,
         })?;
-        let known = Known { table, free: RefCell::default(), used: Cell::new(0) };
-        Ok(Desk { script, settings, tallies, logs, known, refused: Cell::default(), invalid: Cell::default() })
+        let known = KnownRequests { table, free: RefCell::default(), used: Cell::new(0) };
+        Ok(ScriptInstance {
+            script,
+            settings,
+            counters,
+            logs,
+            known,
+            refused: Cell::default(),
+            invalid: Cell::default(),
+        })
     }
 
-    /// Tells operators, now and then, that the script names what is no target, or none that is allowed: requests may decide what it names.
+    /// Warns that the script names an invalid or forbidden target. Limited in rate, because clients may decide what it
+    /// names.
     pub(crate) fn tell_invalid(&self, why: &str) {
         let mut invalid = self.invalid.get();
         if let Some(count) = invalid.next(Instant::now()) {
@@ -192,7 +201,7 @@ impl Desk {
         self.invalid.set(invalid);
     }
 
-    /// Tells operators of a call that failed. Those that were refused as too many are under way are told once a second.
+    /// Logs a failed call. Calls refused for overload are logged once a second.
     pub(crate) fn tell(&self, hook: Hook, error: &ScriptError) {
         if error.kind == ErrorKind::Overload {
             let mut refused = self.refused.get();
@@ -208,21 +217,25 @@ impl Desk {
     }
 }
 
-/// Has `on_response` look at an answer.
+/// Calls `on_response` to inspect a response.
 #[derive(Debug)]
-pub(crate) struct Inspector(Visit);
+pub(crate) struct Inspector(RequestHooks);
 
 impl Inspect for Inspector {
-    fn inspect(&self, head: Inspected) -> Looking {
-        let visit = self.0.clone();
+    fn inspect(&self, head: Inspected) -> InspectFuture {
+        let hooks = self.0.clone();
         Box::pin(async move {
             let response = Response::new(head);
-            let called = visit.desk.script.call(Hook::Response, (&visit, response.view())).await;
+            let called = hooks.instance.script.call(Hook::Response, (&hooks, response.view())).await;
             match called {
-                Ok(Said(None)) => Verdict::Pass { status: response.status(), changes: response.fields().edits() },
-                Ok(Said(Some(Reply { status, headers, body }))) => Verdict::Replace { status, fields: headers, body },
+                Ok(OptionalReply(None)) => {
+                    Verdict::Pass { status: response.status(), changes: response.fields().edits() }
+                }
+                Ok(OptionalReply(Some(Reply { status, headers, body }))) => {
+                    Verdict::Replace { status, fields: headers, body }
+                }
                 Err(error) => {
-                    visit.desk.tell(Hook::Response, &error);
+                    hooks.instance.tell(Hook::Response, &error);
                     Verdict::Fail(error.to_string())
                 }
             }
@@ -230,34 +243,34 @@ impl Inspect for Inspector {
     }
 }
 
-/// Nothing, or an answer.
-struct Said(Option<Reply>);
+/// Converts nil or a reply.
+struct OptionalReply(Option<Reply>);
 
-impl FromLua for Said {
+impl FromLua for OptionalReply {
     fn from_lua(value: Value, _: &Lua) -> mlua::Result<Self> {
         if value.is_nil() {
-            return Ok(Said(None));
+            return Ok(OptionalReply(None));
         }
-        reply(&value, "value of gate.answer or gate.redirect, or nil").map(|reply| Said(Some(reply)))
+        reply(&value, "value of gate.answer or gate.redirect, or nil").map(|reply| OptionalReply(Some(reply)))
     }
 }
 
-/// Nothing, or a key.
-struct Key(Option<String>);
+/// Converts nil or a key.
+struct OptionalKey(Option<String>);
 
-impl FromLua for Key {
+impl FromLua for OptionalKey {
     fn from_lua(value: Value, _: &Lua) -> mlua::Result<Self> {
         match &value {
-            Value::Nil => Ok(Key(None)),
-            _ => text(&value, "key as a string, or nil").map(|key| Key(Some(key))),
+            Value::Nil => Ok(OptionalKey(None)),
+            _ => text(&value, "key as a string, or nil").map(|key| OptionalKey(Some(key))),
         }
     }
 }
 
 impl FromLua for Direction {
     fn from_lua(value: Value, _: &Lua) -> mlua::Result<Self> {
-        const EXPECTED: &str = "target such as \"10.0.0.7:8080\", a list of targets, { upstream = \"name\" }, a value of gate.answer or \
-                                gate.redirect, or nil";
+        const EXPECTED: &str = "target such as \"10.0.0.7:8080\", a list of targets, { upstream = \"name\" }, a value \
+                                of gate.answer or gate.redirect, or nil";
         match &value {
             Value::Nil => Ok(Direction::Own),
             Value::Table(table) => match table.raw_get::<Value>("upstream")? {
@@ -270,9 +283,10 @@ impl FromLua for Direction {
     }
 }
 
-/// A list of places: each a text, or a table with `to` and perhaps `weight`.
+/// Converts a list of targets: each a string, or a table with `to` and an optional `weight`.
 fn targets(all: &Value, list: &Table) -> mlua::Result<Vec<(String, u32)>> {
-    const EXPECTED: &str = "list of up to 64 targets, each such as \"10.0.0.7:8080\" or { to = \"10.0.0.7:8080\", weight = 3 }, or { upstream = \"name\" }";
+    const EXPECTED: &str = "list of up to 64 targets, each such as \"10.0.0.7:8080\" or { to = \"10.0.0.7:8080\", \
+        weight = 3 }, or { upstream = \"name\" }";
     let one = |one: Value| match &one {
         Value::Table(table) => {
             let weight = match table.raw_get::<Value>("weight")? {
@@ -305,11 +319,11 @@ fn text(value: &Value, expected: &str) -> mlua::Result<String> {
     text.ok_or_else(|| unexpected(value, expected))
 }
 
-/// A text that says where a request goes.
+/// Converts the name of a target or upstream, and limits its length.
 fn place(value: &Value, expected: &str) -> mlua::Result<String> {
     let length = value.as_string().map_or(0, |text| text.as_bytes().len());
-    if length > PLACE_BYTES {
-        let to = format!("{expected}, each of at most {PLACE_BYTES} bytes");
+    if length > TARGET_BYTES {
+        let to = format!("{expected}, each of at most {TARGET_BYTES} bytes");
         return Err(mlua::Error::FromLuaConversionError {
             from: "string",
             to,
@@ -320,16 +334,16 @@ fn place(value: &Value, expected: &str) -> mlua::Result<String> {
 }
 
 fn unexpected(value: &Value, expected: &str) -> mlua::Error {
-    // Lua has numbers alone; integers are mlua's way to hand over those that are whole.
+    // Lua has only one number type; mlua represents whole numbers as integers.
     let from = if value.is_integer() { "number" } else { value.type_name() };
     mlua::Error::FromLuaConversionError { from, to: expected.to_owned(), message: None }
 }
 
-/// What is counted of a script on one core, over all reloads.
+/// A script's counters on one core, over all reloads.
 #[derive(Debug, Default)]
-pub(crate) struct Tallies {
+pub(crate) struct ScriptCounters {
     pub(crate) hooks: Arc<Counters>,
-    /// Requests that `on_log` was not told of, as too many calls of it were under way.
+    /// Requests that `on_log` missed because too many of its calls were in progress.
     pub(crate) logs_dropped: AtomicU64,
 }
 
@@ -346,11 +360,11 @@ impl Sum for HookCounts {
     }
 }
 
-/// Calls of `on_log` that are under way on one core.
+/// Calls of `on_log` in progress on one core.
 #[derive(Default)]
 pub(crate) struct Logs {
     tasks: RefCell<JoinSet<()>>,
-    /// The core has ended: nothing is begun any more.
+    /// Whether the core has ended and starts no more calls.
     is_over: Cell<bool>,
 }
 
@@ -361,7 +375,7 @@ impl fmt::Debug for Logs {
 }
 
 impl Logs {
-    /// Waits for what is under way, but no longer than this.
+    /// Waits for the calls in progress, up to `patience`.
     pub(crate) async fn finish(&self, patience: Duration) {
         self.is_over.set(true);
         let mut tasks = self.tasks.take();
@@ -369,7 +383,7 @@ impl Logs {
     }
 }
 
-/// What `on_log` is told of a request that is over.
+/// The argument of `on_log`: a completed request.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) status: u16,
@@ -382,25 +396,25 @@ pub(crate) struct Entry {
     pub(crate) detail: String,
 }
 
-impl Visit {
-    /// Has `on_log` told that the request is over, in a task of its own.
+impl RequestHooks {
+    /// Calls `on_log` in a separate task.
     pub(crate) fn end(self, entry: Entry) {
-        let Desk { logs, tallies, .. } = &*self.desk;
+        let ScriptInstance { logs, counters, .. } = &*self.instance;
         if logs.is_over.get() {
             return;
         }
         let mut tasks = logs.tasks.borrow_mut();
         while tasks.try_join_next().is_some() {}
         if tasks.len() >= MOST_LOGS {
-            tallies.logs_dropped.store(tallies.logs_dropped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            counters.logs_dropped.store(counters.logs_dropped.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             return;
         }
-        let visit = self.clone();
+        let hooks = self.clone();
         tasks.spawn_local(async move {
-            visit.request.fields().seal();
-            let called: Result<(), ScriptError> = visit.desk.script.call(Hook::Log, (&visit, entry)).await;
+            hooks.request.fields().seal();
+            let called: Result<(), ScriptError> = hooks.instance.script.call(Hook::Log, (&hooks, entry)).await;
             if let Err(error) = called {
-                visit.desk.tell(Hook::Log, &error);
+                hooks.instance.tell(Hook::Log, &error);
             }
         });
     }

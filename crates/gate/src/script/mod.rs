@@ -1,9 +1,9 @@
-//! Lua files for what is special: one state per core and script, entered where a route asks.
+//! Scripts in Lua: one state per core and script, called where a route asks for it.
 //!
-//! 1. [`ScriptSettings`], [`Hook`], [`ScriptError`] (here): what a script is, when it is called, what can go wrong with it.
-//! 2. `vm`: a state, its calls, their limits.
-//! 3. `hooks`: what the gateway asks, and what it takes for an answer. `request`, `response` and `fields`: what hooks are given.
-//! 4. `api` and `prelude.lua`: the table `gate` of a script. `cache`: its part that all cores share.
+//! 1. [`ScriptSettings`], [`Hook`], [`ScriptError`] (here): a script, its hooks and its errors.
+//! 2. `vm`: a state, its calls and their limits.
+//! 3. `hooks`: calls of hooks and their results. `request`, `response` and `fields`: the hooks' arguments.
+//! 4. `api` and `prelude.lua`: the table `gate` of a script. `cache`: the part of it that all cores share.
 
 mod api;
 mod cache;
@@ -28,29 +28,29 @@ pub(crate) use cache::Cache;
 pub(crate) use request::Request;
 pub(crate) use vm::Script;
 
-/// A script, as every core runs it.
+/// A script's source and limits, the same for every core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptSettings {
-    /// What it is called in the configuration, in messages and metrics.
+    /// Its name in the configuration, messages and metrics.
     pub name: String,
-    /// Its file; what it requires is looked for beside it.
+    /// Its file. `require` looks for modules beside it.
     pub file: PathBuf,
-    /// What stands in the file.
+    /// The file's contents.
     pub source: Arc<[u8]>,
-    /// What stands in the files that it requires, as far as it has.
+    /// The modules that it has required.
     pub modules: Modules,
-    /// How many instructions a call of a hook may take, however often it waits. Counted with the JIT compiler off alone.
+    /// The most instructions of a hook's call, over all its waits. Counted only without the JIT compiler.
     pub instructions: u64,
-    /// How long a call of a hook may take, waiting included.
+    /// The longest time of a hook's call, including waiting.
     pub wall: Duration,
-    /// What each state may use, bytes.
+    /// The memory limit of each state, bytes.
     pub memory: usize,
-    /// Whether LuaJIT compiles. Instructions are not counted then; a call is still ended by its time.
+    /// Whether LuaJIT compiles. Instructions are then not counted; only time ends a call.
     pub jit: bool,
 }
 
 impl ScriptSettings {
-    /// Reads a script's file; its limits are the defaults: 1,000,000 instructions, 5 s, 64 MiB, no JIT.
+    /// Reads a script's file, with default limits: 1,000,000 instructions, 5 s, 64 MiB, no JIT.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -70,12 +70,12 @@ impl ScriptSettings {
     }
 }
 
-/// Files that a script has required, by path: read once, so that every core runs the same bytes. Clones share them.
+/// Required files by path. Each is read once, so that every core runs the same bytes. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Modules(Arc<Mutex<BTreeMap<PathBuf, Arc<[u8]>>>>);
 
 impl Modules {
-    /// What stands in a file; as it stood there when it was first asked for.
+    /// Returns a file's contents as of the first request for it.
     pub(crate) fn read(&self, path: &Path) -> io::Result<Arc<[u8]>> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(source) = known.get(path) {
@@ -106,21 +106,21 @@ pub enum Hook {
     Init,
     /// Before the route's action.
     Request,
-    /// Where a request goes.
+    /// Chooses the request's destination.
     Route,
-    /// Once the server's head is there.
+    /// After the head of the upstream's response.
     Response,
-    /// After the end.
+    /// After the request.
     Log,
-    /// A look-up's key.
+    /// Gives a look-up's key.
     Key,
 }
 
 impl Hook {
-    /// All of them, in the order of their numbers.
+    /// All hooks, in numerical order.
     pub const ALL: [Hook; 6] = [Hook::Init, Hook::Request, Hook::Route, Hook::Response, Hook::Log, Hook::Key];
 
-    /// The function's name in the script: `init`, `on_request`, ...
+    /// Returns the function's name in the script: `init`, `on_request`, ...
     pub fn name(self) -> &'static str {
         match self {
             Hook::Init => "init",
@@ -133,12 +133,12 @@ impl Hook {
     }
 }
 
-/// The hooks that a script has.
+/// The hooks that a script defines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HookSet(u8);
 
 impl HookSet {
-    /// Whether this one is among them.
+    /// Returns whether the set contains this hook.
     pub fn has(self, hook: Hook) -> bool {
         self.0 & (1 << hook as u8) != 0
     }
@@ -148,37 +148,37 @@ impl HookSet {
     }
 }
 
-/// What a script did wrong, and where.
+/// An error of a script, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {what}")]
 pub struct ScriptError {
-    /// File and line, as far as the line is known: `route.lua:12`.
+    /// File, and line if known: `route.lua:12`.
     pub place: String,
-    /// What happened. Further lines, if any, begin with two spaces: the calls that led there, innermost first.
+    /// The message. Further lines, if any, begin with two spaces: the stack trace, innermost call first.
     pub what: String,
-    /// What kind of mistake it is.
+    /// The kind of error.
     pub kind: ErrorKind,
 }
 
-/// Kinds of mistakes. All but the first are breaches of a limit.
+/// The kind of a script's error. All but the first are exceeded limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// It failed, or gave what cannot be used: correct the line.
+    /// The script failed, or returned an unusable value. Correct the line.
     Error,
-    /// It took more instructions than it may: look for a loop at that line, or raise `instructions`.
+    /// The call exceeded its instructions. Look for a loop at that line, or raise `instructions`.
     Instructions,
-    /// It took longer than it may: see what it waits for, or raise `wall`.
+    /// The call exceeded its time. Check what it waits for, or raise `wall`.
     Wall,
-    /// Its state has no more memory: look for what grows, or raise `memory`.
+    /// The state's memory is full. Look for growing data, or raise `memory`.
     Memory,
-    /// It does not come back to Lua, so that nothing can end it.
+    /// The call does not return to Lua, so that nothing can end it.
     Stuck,
-    /// As many calls as may be are under way in this state: see what they wait for.
+    /// Too many calls are in progress in this state. Check what they wait for.
     Overload,
 }
 
 impl ErrorKind {
-    /// Its name in logs and metrics.
+    /// Returns the name in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             ErrorKind::Error => "error",
@@ -191,19 +191,19 @@ impl ErrorKind {
     }
 }
 
-/// What the functions of `gate` work with.
+/// The resources behind the functions of `gate`.
 #[derive(Clone, Debug)]
 pub(crate) struct Tools {
     pub(crate) stores: Stores,
-    /// By their names in the configuration.
+    /// Look-ups by their names in the configuration.
     pub(crate) lookups: Rc<HashMap<String, Declared>>,
     /// Shared by all cores; outlives reloads.
     pub(crate) cache: Arc<Cache>,
-    /// One for each core, so that its connections serve all scripts; outlives reloads.
+    /// The core's HTTP client, which all its scripts share; outlives reloads.
     pub(crate) http: oroshi_client::local::Client,
     /// This core, from 0.
     pub(crate) core: usize,
-    /// What is counted of the script on this core; outlives reloads.
+    /// The script's counters on this core; they outlive reloads.
     pub(crate) counters: Arc<Counters>,
 }
 
@@ -223,7 +223,7 @@ impl Names {
     }
 }
 
-/// A look-up that is declared in the configuration.
+/// A look-up from the configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Declared {
     pub(crate) lookup: Lookup,
@@ -231,7 +231,7 @@ pub(crate) struct Declared {
     pub(crate) by_host: bool,
 }
 
-/// What is counted of a script on one core, which alone writes it.
+/// A script's counters on one core, which is the only writer.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Counters([HookCounters; Hook::ALL.len()]);
@@ -246,25 +246,25 @@ struct HookCounters {
     instructions: AtomicU64,
 }
 
-/// What was counted of one hook.
+/// The counts of one hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HookCounts {
-    /// Calls that have ended, in whatever way.
+    /// Completed calls, with any result.
     pub(crate) calls: u64,
-    /// Those of them that failed by an error of the script.
+    /// Calls that failed by an error of the script.
     pub(crate) errors: u64,
-    /// Those that failed by a limit.
+    /// Calls that exceeded a limit.
     pub(crate) breaches: u64,
-    /// How long Lua ran in them.
+    /// Running time of Lua.
     pub(crate) busy: Duration,
-    /// How long they took, waiting included.
+    /// Total time, including waiting.
     pub(crate) wall: Duration,
-    /// Instructions, as far as they are counted.
+    /// Instructions, if counted.
     pub(crate) instructions: u64,
 }
 
 impl Counters {
-    /// The figures of a hook.
+    /// Returns the counts of a hook.
     pub(crate) fn counts(&self, hook: Hook) -> HookCounts {
         let of = &self.0[hook as usize];
         let read = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
@@ -278,10 +278,10 @@ impl Counters {
         }
     }
 
-    /// Takes note of a call.
+    /// Adds a call.
     fn add(&self, hook: Hook, call: &HookCounts) {
         let of = &self.0[hook as usize];
-        // One writer: a plain load and store.
+        // A plain load and store suffices, because there is one writer.
         let add = |cell: &AtomicU64, more| cell.store(cell.load(Ordering::Relaxed) + more, Ordering::Relaxed);
         add(&of.calls, call.calls);
         add(&of.errors, call.errors);

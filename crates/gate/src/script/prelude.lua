@@ -1,5 +1,6 @@
--- The table `gate`. What is done in Rust stands in `own` (api/mod.rs): it gives `true` and results, `false` and what is wrong with the arguments, or
--- nothing if the call is to wait. What is called here is taken now: a script may put anything in its place later.
+-- The table `gate`. `own` has the functions in Rust (api/mod.rs): each returns `true` and results, `false` and an
+-- argument's error, or nothing if the call must wait. Locals hold every function used here, because a script may
+-- replace the global ones later.
 local own = ...
 
 local error, getmetatable, lower, pcall, rawget, select, setmetatable, tostring, type =
@@ -7,7 +8,7 @@ local error, getmetatable, lower, pcall, rawget, select, setmetatable, tostring,
 local concat = table.concat
 local wait, pay = own.wait, own.pay
 
--- Results, or an error at the line that called.
+-- Returns the results, or raises an error at the calling line.
 local function settled(ok, ...)
   if ok then
     return ...
@@ -24,7 +25,7 @@ local function finished(ok, ...)
   error((...), 2)
 end
 
--- The same for a function of ours that does not end with it: the line that called is one further up.
+-- The same for a function that does more afterwards: the calling line is one level further up.
 local function settled_within(ok, ...)
   if ok then
     return ...
@@ -41,7 +42,7 @@ local function finished_within(ok, ...)
   error((...), 3)
 end
 
--- A function that does no more than to ask.
+-- Makes a function that only calls its Rust part.
 local function asks(name)
   local ask = own[name]
   return function(...)
@@ -49,7 +50,7 @@ local function asks(name)
   end
 end
 
--- The same, where the work grows with the texts that it is given: they are paid for first.
+-- The same for functions whose work grows with their strings: charges for the strings first.
 local function pays(name)
   local ask = own[name]
   return function(...)
@@ -71,7 +72,7 @@ for _, name in ipairs { "base64_decode", "base64_encode", "hmac_sha256", "json_d
   gate[name] = pays("gate_" .. name)
 end
 
--- Stores. What Rust has of one stands behind the object, where no script reaches.
+-- Stores. The Rust part of a store is hidden behind the object, where no script reaches.
 local behind = setmetatable({}, { __mode = "k" })
 
 local function class(kind, methods)
@@ -103,7 +104,7 @@ end
 class("memcached", { "delete", "get", "set" })
 class("sql", { "query", "row", "value" })
 
--- Headers of an answer, by their names in any case.
+-- Headers of a response, by name in any case.
 local Headers = {
   __index = function(headers, name)
     return type(name) == "string" and rawget(headers, lower(name)) or nil

@@ -1,4 +1,4 @@
-//! A request as a script sees it: a copy, made where a route has a script.
+//! A request for a script: a copy, made on routes with scripts.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -12,21 +12,21 @@ use oroshi_words::query;
 use super::fields::{Fields, Headers, no_such_part, over};
 use crate::forward::{RequestId, is_path};
 
-/// The longest target that a script can give, bytes: what `limits.target-bytes` takes of clients, if it is not said.
+/// The longest target that a script can set, bytes: the default of `limits.target-bytes`.
 const TARGET_BYTES: usize = 8192;
 
-/// What a script finds in `request`.
+/// The parts of `request`.
 const PARTS: [&str; 16] = [
     "args", "client", "cookie", "ctx", "fields", "headers", "host", "id", "method", "path", "query", "route", "scheme",
     "target", "values", "version",
 ];
 
-/// What a script may know of a request, and what it makes of it. Clones are the same one, also for another script.
+/// A request's data for scripts, with their changes. Clones share it, also between scripts.
 #[derive(Clone, Debug)]
 pub(crate) struct Request(Rc<Inner>);
 
-/// The request in a state. It ends with the request, whoever has kept it: a state knows nothing of how much stands behind it, and would collect
-/// it late.
+/// A request's object in a state. It holds a weak reference: the state cannot see how much memory is behind it, and
+/// would collect it late.
 #[derive(Debug)]
 pub(crate) struct RequestView(Weak<Inner>);
 
@@ -43,12 +43,12 @@ struct Inner {
     client: Option<IpAddr>,
     id: Option<RequestId>,
     fields: Rc<Fields>,
-    /// What is asked for behind the gateway, in place of the client's target.
+    /// The path and query that replace the client's.
     sent: RefCell<Option<Box<str>>>,
 }
 
 impl Request {
-    /// A copy of what is known of a request. `path`: as routes read it; `query`: without its `?`.
+    /// Copies a request. `path` is the plain reading; `query` has no `?`.
     pub(crate) fn new(
         exchange: &Exchange<'_>,
         (host, path, query): (&str, &str, &str),
@@ -72,7 +72,7 @@ impl Request {
         }))
     }
 
-    /// A GET of `/`.
+    /// Makes a GET of `/`.
     #[cfg(test)]
     pub(super) fn plain() -> Self {
         Request(Rc::new(Inner {
@@ -91,17 +91,17 @@ impl Request {
         }))
     }
 
-    /// As a script sees it.
+    /// Makes the object for a state.
     pub(crate) fn view(&self) -> RequestView {
         RequestView(Rc::downgrade(&self.0))
     }
 
-    /// What the script has made of the request: its fields.
+    /// Returns the fields with the script's changes.
     pub(crate) fn fields(&self) -> &Fields {
         &self.0.fields
     }
 
-    /// What the script has made of it: the path and query that are asked for behind the gateway, if not the client's.
+    /// Returns the path and query that the script has set, if any.
     pub(crate) fn target(&self) -> Option<Box<str>> {
         self.0.sent.borrow().clone()
     }
@@ -135,11 +135,15 @@ impl UserData for RequestView {
             }
             if target.len() > TARGET_BYTES {
                 let length = target.len();
-                return Err(mlua::Error::runtime(format!("the target has {length} bytes: expected at most {TARGET_BYTES}")));
+                return Err(mlua::Error::runtime(format!(
+                    "the target has {length} bytes: expected at most \
+                    {TARGET_BYTES}"
+                )));
             }
             if !target.is_ascii() || !is_path(&target) {
                 return Err(mlua::Error::runtime(format!(
-                    "{target:?} cannot be asked for: expected a path that begins with /, perhaps with a query, without white space and #, in ASCII (with escapes for the rest)"
+                    "{target:?} cannot be asked for: expected a path that begins with /, perhaps with a query, \
+                     without white space and #, in ASCII (with escapes for the rest)"
                 )));
             }
             this.get()?.sent.replace(Some(target.into()));
@@ -163,14 +167,14 @@ impl UserData for RequestView {
         methods.add_method("fields", |lua, this, ()| this.get()?.fields.listed(lua));
         methods
             .add_method("cookie", |lua, this, name: mlua::LuaString| this.get()?.fields.cookie(lua, &name.as_bytes()));
-        // For what is none of these.
+        // Called for unknown parts.
         methods.add_meta_method(MetaMethod::Index, |_, _, asked: Value| {
             Err::<Value, _>(no_such_part("request", &asked, &PARTS))
         });
     }
 }
 
-/// A part that is made when it is first asked for, and is the same one from then on.
+/// Returns a part that is made at first access and then kept.
 pub(super) fn kept<T: 'static>(
     object: &AnyUserData,
     name: &str,
@@ -185,7 +189,7 @@ pub(super) fn kept<T: 'static>(
     Ok(made)
 }
 
-/// A query's parameters by name, decoded: the first of each name. What has broken escapes stands as it came.
+/// Decodes a query's parameters by name, keeping the first of each name. Invalid escapes stay unchanged.
 fn arguments(lua: &Lua, text: &str) -> mlua::Result<Value> {
     let table = lua.create_table()?;
     for pair in text.split('&').filter(|pair| !pair.is_empty()) {

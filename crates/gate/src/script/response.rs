@@ -1,4 +1,4 @@
-//! An answer's head as a script sees it, before it goes to the client.
+//! A response's head for a script, before it goes to the client.
 
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
@@ -9,11 +9,11 @@ use super::fields::{Fields, Headers, no_such_part, over};
 use super::request::kept;
 use crate::forward::Inspected;
 
-/// An answer's head, and what a script makes of it.
+/// A response's head, with the script's changes.
 #[derive(Debug)]
 pub(crate) struct Response(Rc<Inner>);
 
-/// The answer in a state. It ends with the hook.
+/// The response's object in a state. It becomes invalid after the hook.
 #[derive(Debug)]
 pub(crate) struct ResponseView(Weak<Inner>);
 
@@ -35,17 +35,17 @@ impl Response {
         }))
     }
 
-    /// As a script sees it.
+    /// Makes the object for a state.
     pub(crate) fn view(&self) -> ResponseView {
         ResponseView(Rc::downgrade(&self.0))
     }
 
-    /// What the script has made of its status.
+    /// Returns the status with the script's change.
     pub(crate) fn status(&self) -> u16 {
         self.0.status.get()
     }
 
-    /// What the script has made of its fields.
+    /// Returns the fields with the script's changes.
     pub(crate) fn fields(&self) -> &Fields {
         &self.0.fields
     }
@@ -64,7 +64,8 @@ impl UserData for ResponseView {
             let number = status.as_u32().and_then(|status| u16::try_from(status).ok());
             match number.filter(|status| (200..600).contains(status)) {
                 Some(204 | 304) if this.get()?.has_body => Err(mlua::Error::runtime(
-                    "an answer of 204 or 304 has no body, and this one may have: expected `return gate.answer{ status = ... }` in its place",
+                    "an answer of 204 or 304 has no body, and this one may have: expected `return gate.answer{ status \
+                     = ... }` in its place",
                 )),
                 Some(status) => {
                     this.get()?.status.set(status);
@@ -87,7 +88,7 @@ impl UserData for ResponseView {
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
         methods.add_method("values", |lua, this, name: mlua::LuaString| this.get()?.fields.all(lua, &name.as_bytes()));
         methods.add_method("fields", |lua, this, ()| this.get()?.fields.listed(lua));
-        // For what is none of these.
+        // Called for unknown parts.
         methods.add_meta_method(MetaMethod::Index, |_, _, asked: Value| {
             Err::<Value, _>(no_such_part("response", &asked, &["fields", "headers", "length", "status", "values"]))
         });

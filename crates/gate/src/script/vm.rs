@@ -1,4 +1,4 @@
-//! A script's state on one core, and the calls into it.
+//! A script's state on one core, and calls into it.
 
 use std::cell::Cell;
 use std::io;
@@ -14,20 +14,22 @@ use tokio::time::{Instant, timeout_at};
 use super::api::{self, Host};
 use super::{Counters, ErrorKind, Hook, HookCounts, HookSet, Modules, Names, ScriptError, ScriptSettings, Tools};
 
-/// How many calls may be under way in a state at once. Rust can hold some 8,000 values of a state (LUAI_MAXCSTACK), of which each call is one.
+/// The most concurrent calls in a state. Each call is one of the about 8,000 values of a state that Rust can hold
+/// (LUAI_MAXCSTACK).
 const MOST_CALLS: usize = 2_000;
 
-/// From which share of its memory on a state collects what nobody needs more eagerly, so that garbage alone does not fill it.
+/// Above 1/`EAGER_FROM` of its memory limit, a state collects garbage more eagerly, so that garbage alone does not fill
+/// it.
 const EAGER_FROM: usize = 4;
 
-/// A state that has no more than this share of its memory left is collected at once.
+/// A state with less than 1/`FULL_SHARE` of its memory free is collected at once.
 const FULL_SHARE: usize = 8;
 
-/// How much memory may grow until it is collected again, percent of what was needed.
+/// How far memory may grow until the next collection, percent of the memory in use.
 const PAUSE: i32 = 200;
 const EAGER_PAUSE: i32 = 110;
 
-/// A state, and the hooks in it. It belongs to one core.
+/// A state and its hooks, on one core.
 #[derive(Debug)]
 pub(crate) struct Script {
     engine: Engine,
@@ -37,16 +39,16 @@ pub(crate) struct Script {
     instructions: u64,
     wall: Duration,
     memory: usize,
-    /// Calls that are under way.
+    /// Calls in progress.
     calls: Cell<usize>,
     is_eager: Cell<bool>,
-    /// What was in use after it was last collected because it was nearly full; 0 when it was not since.
+    /// Memory in use after the last collection of a nearly full state; 0 if none since.
     full: Cell<usize>,
 }
 
 impl Script {
-    /// Runs a script's top level in a state that is thrown away, and tells which hooks it has. What waits is refused.
-    /// `stores`: those that there will be, by which it may name no others.
+    /// Runs a script's top level in a temporary state and returns the hooks that it defines. Waiting is refused. With
+    /// `stores`, the script may name no others.
     pub(crate) fn check(settings: &ScriptSettings, stores: Option<&Names>) -> Result<HookSet, ScriptError> {
         let script = Self::new(settings, Host::to_check(&settings.name, stores), Arc::default())?;
         let mut hooks = HookSet::default();
@@ -54,7 +56,7 @@ impl Script {
         Ok(hooks)
     }
 
-    /// A state for a core, in which the top level has run. `init` is the caller's to call.
+    /// Makes a core's state and runs the top level. The caller calls `init`.
     pub(crate) fn load(settings: &ScriptSettings, tools: Tools) -> Result<Rc<Self>, ScriptError> {
         let counters = Arc::clone(&tools.counters);
         Self::new(settings, Host::new(&settings.name, Some(tools)), counters).map(Rc::new)
@@ -84,37 +86,37 @@ impl Script {
         Ok(Script { engine, hooks, host, counters, instructions, wall, memory, calls, is_eager, full })
     }
 
-    /// Whether the script has this hook.
+    /// Returns whether the script has this hook.
     pub(crate) fn has(&self, hook: Hook) -> bool {
         self.hooks[hook as usize].is_some()
     }
 
-    /// The state, to make values in it.
+    /// Returns the state, for making values in it.
     pub(crate) fn lua(&self) -> &Lua {
         self.engine.lua()
     }
 
-    /// Makes values in the state: if there is no room for them, once more when what nobody needs was freed.
+    /// Makes values in the state. If memory is full, collects garbage and tries once more.
     ///
     /// # Errors
-    /// Those of `make`.
+    /// The errors of `make`.
     pub(crate) fn make<T>(&self, make: impl FnMut(&Lua) -> mlua::Result<T>) -> mlua::Result<T> {
         self.engine.with_room(make)
     }
 
-    /// What was counted so far, on this core.
+    /// Returns the script's counters on this core.
     #[cfg(test)]
     pub(crate) fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 
-    /// Calls a hook, and waits with it for what it waits for. A hook that there is not gives nothing.
+    /// Calls a hook, and waits as it waits. A missing hook returns nothing.
     ///
     /// # Errors
-    /// It failed, came upon a limit, or gave what is no `R`. The state can be called again.
+    /// The hook failed, exceeded a limit, or returned no `R`. The state can be called again.
     ///
     /// # Cancel safety
-    /// Dropping the future ends the call where it waits: none of its lines runs any more.
+    /// Dropping the future ends the call where it waits: no further line runs.
     pub(crate) async fn call<A: IntoLuaMulti, R: FromLuaMulti>(
         self: &Rc<Self>,
         hook: Hook,
@@ -133,12 +135,12 @@ impl Script {
         };
         self.calls.set(self.calls.get() + 1);
         let result = self.run(&mut call, function, args).await;
-        // What cannot be used is the script's error as well.
+        // An unusable result is an error of the script as well.
         let result = result
             .and_then(|values| R::from_lua_multi(values, self.lua()).map_err(|error| self.unusable(hook, &error)));
         call.failed = result.as_ref().err().map(|error| error.kind);
         if call.failed == Some(ErrorKind::Memory) {
-            // What it holds goes first.
+            // Frees the call's values first.
             call.end();
             self.engine.collect();
         }
@@ -170,7 +172,7 @@ impl Script {
                 let what = "it waits for nothing".to_owned();
                 return Err(ScriptError { place: self.engine.place(function), what, kind: ErrorKind::Error });
             };
-            // What is there at once does not let time pass by.
+            // An immediate result does not count as waiting.
             let got = if Instant::now() < end { timeout_at(end, pending).await.ok() } else { None };
             let Some(got) = got else {
                 let place = coroutine.place().unwrap_or_else(|| self.engine.place(function));
@@ -185,7 +187,7 @@ impl Script {
         }
     }
 
-    /// LuaJIT collects when memory has doubled, which may be more than there is.
+    /// LuaJIT collects when memory has doubled, which may exceed the limit.
     fn look_at_memory(&self) {
         let is_eager = self.lua().used_memory() > self.memory / EAGER_FROM;
         if is_eager != self.is_eager.replace(is_eager) {
@@ -193,8 +195,8 @@ impl Script {
             let parameters = mlua::state::GcIncParams::default().pause(pause);
             self.lua().gc_set_mode(mlua::state::GcMode::Incremental(parameters));
         }
-        // Nor does it when there is no more: the next call is not to fail by what this one has left. What is needed is not looked at again
-        // until it has grown.
+        // LuaJIT does not collect when memory is full either, and this call's garbage must not fail the next call. A
+        // state that needs its memory is not collected again until it grows.
         let used = self.lua().used_memory();
         if used < self.memory - self.memory / FULL_SHARE {
             self.full.set(0);
@@ -224,12 +226,12 @@ impl Script {
     }
 }
 
-/// A call that is under way.
+/// A call in progress.
 struct Call<'a> {
     script: &'a Script,
     hook: Hook,
     coroutine: Option<Coroutine>,
-    /// Of one that has ended: how long Lua ran in it, and its instructions.
+    /// Running time and instructions of an ended call.
     ended: (Duration, u64),
     began: Instant,
     failed: Option<ErrorKind>,
@@ -284,7 +286,7 @@ fn read(modules: &Modules, path: &Path) -> io::Result<Arc<[u8]>> {
 fn tell(script: &str, report: &Report) {
     match report {
         Report::Slow { what, place, held } => {
-            // The top level is no function.
+            // The top level is not a function.
             let brackets = if what.contains(' ') { "" } else { "()" };
             tracing::warn!(
                 script,

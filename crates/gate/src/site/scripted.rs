@@ -1,69 +1,70 @@
-//! A request on a route with a script: what the script is asked, and what comes of its answers.
+//! Requests on routes with scripts: calls the hooks and acts on their results.
 
 use oroshi_lookup::Targets;
 use oroshi_server::{Error, Exchange};
 
-use super::{Errand, Extras, Parts, Site, hash_by, say};
+use super::{Extras, Parts, RoutedRequest, Site, hash_by, send_answer};
 use crate::failure::SCRIPT_FAILED;
 use crate::forward::{Inspect, forward, request_id};
 use crate::plan::{Action, Answer, KeyFrom, Route, Script};
 use crate::record::Record;
-use crate::script::hooks::{Direction, Inspector, Visit};
+use crate::script::hooks::{Direction, Inspector, RequestHooks};
 use crate::script::{ErrorKind, Hook, Reply, Request, ScriptError};
 
-/// A call of a script that failed.
+/// A failed call of a hook.
 struct Failed(Hook, ScriptError);
 
-/// What scripts have said of a request before it goes anywhere.
-struct Said {
+/// What the hooks decided before the request goes anywhere.
+struct Decision {
     direction: Direction,
-    /// What is looked up.
+    /// The key of the look-up.
     key: Option<String>,
 }
 
 impl Site {
-    /// Asks the scripts of a route, and does what they say.
-    pub(super) async fn visit_scripts<'s>(
+    /// Calls the scripts of a route and acts on their decision.
+    pub(super) async fn run_scripts<'s>(
         &'s self,
         exchange: &mut Exchange<'_>,
         record: &mut Record<'s, '_>,
         route: &'s Route,
         parts: Parts<'_>,
     ) -> Result<(), Error> {
-        let plan = &self.works.plan;
+        let plan = &self.generation.plan;
         let id = request_id(exchange, &route.rules);
         record.outcome.request_id = id;
         let query = parts.query.strip_prefix('?').unwrap_or(parts.query);
         let request = Request::new(exchange, (parts.host, &parts.read.plain, query), &route.name, id);
-        let mut visit = None;
-        let said = match self.ask(route, &request, &mut visit, record).await {
-            Ok(said) => said,
+        let mut hooks = None;
+        let decision = match self.call_hooks(route, &request, &mut hooks, record).await {
+            Ok(decision) => decision,
             Err(Failed(hook, error)) => {
-                if let Some(visit) = &visit {
-                    visit.desk().tell(hook, &error);
+                if let Some(hooks) = &hooks {
+                    hooks.instance().tell(hook, &error);
                 }
-                return failed(exchange, route, &error, record).await;
+                return send_failure(exchange, route, &error, record).await;
             }
         };
-        // The request goes on as it is now.
+        // The gateway forwards the request as it is now; later changes would be lost.
         request.fields().seal();
         let (edits, target) = (request.fields().edits(), request.target());
-        let inspector = route.script.and(visit).and_then(|visit| visit.inspector());
+        let inspector = route.script.and(hooks).and_then(|hooks| hooks.inspector());
         let extras = Extras {
             edits: &edits,
             target: target.as_deref(),
             inspect: inspector.as_ref().map(|inspector: &Inspector| -> &dyn Inspect { inspector }),
-            key: said.key.as_deref(),
+            key: decision.key.as_deref(),
         };
-        match said.direction {
-            Direction::Reply(reply) => give(exchange, &reply, record).await,
+        match decision.direction {
+            Direction::Reply(reply) => send_reply(exchange, &reply, record).await,
             Direction::Own => {
-                self.act(exchange, record, &Errand { route, action: &route.action, parts, extras: &extras }).await
+                self.act(exchange, record, &RoutedRequest { route, action: &route.action, parts, extras: &extras })
+                    .await
             }
             Direction::Upstream(name) => match plan.upstreams.iter().position(|upstream| upstream.name == name) {
                 Some(place) => {
                     let action = &Action::Forward(place);
-                    self.act(exchange, record, &Errand { route, action, parts, extras: &extras }).await
+                    self.act(exchange, record, &RoutedRequest { route, action, parts, extras: &extras }).await
                 }
                 None => {
                     let script = route.script.map_or("", |script| &plan.scripts[script].settings.name);
@@ -83,59 +84,59 @@ impl Site {
                         return self.invalid(exchange, route, record).await;
                     }
                 };
-                let Some(way) = finder.way(&self.pools, &targets) else {
+                let Some(destination) = finder.destination(&self.pools, &targets) else {
                     return self.invalid(exchange, route, record).await;
                 };
                 let key = hash_by(&script.hash, script.policy, exchange, parts.host);
-                forward(exchange, &extras.call(route, way.to(), key), &mut record.outcome).await
+                forward(exchange, &extras.call(route, destination.to(), key), &mut record.outcome).await
             }
         }
     }
 
-    /// Calls the hooks that come before a request goes anywhere. `visit` is the one that is under way.
-    async fn ask(
+    /// Calls the hooks that run before forwarding. Leaves the hooks of the current script in `hooks`.
+    async fn call_hooks(
         &self,
         route: &Route,
         request: &Request,
-        visit: &mut Option<Visit>,
+        hooks: &mut Option<RequestHooks>,
         record: &mut Record<'_, '_>,
-    ) -> Result<Said, Failed> {
-        let mut said = Said { direction: Direction::Own, key: None };
+    ) -> Result<Decision, Failed> {
+        let mut decision = Decision { direction: Direction::Own, key: None };
         if let Some(place) = route.script {
-            let begun = Visit::begin(&self.scripts[place].0, request);
-            let asked = visit.insert(begun);
+            let begun = RequestHooks::begin(&self.scripts[place].0, request);
+            let asked = hooks.insert(begun);
             if asked.has(Hook::Log) {
-                record.visit = Some(Box::new(asked.clone()));
+                record.hooks = Some(Box::new(asked.clone()));
             }
             if asked.has(Hook::Request)
                 && let Some(reply) = asked.on_request().await.map_err(|error| Failed(Hook::Request, error))?
             {
-                said.direction = Direction::Reply(reply);
-                return Ok(said);
+                decision.direction = Direction::Reply(reply);
+                return Ok(decision);
             }
             if asked.has(Hook::Route) {
-                said.direction = asked.on_route().await.map_err(|error| Failed(Hook::Route, error))?;
+                decision.direction = asked.on_route().await.map_err(|error| Failed(Hook::Route, error))?;
             }
         }
-        if let (Direction::Own, Action::Lookup(lookup)) = (&said.direction, &route.action)
-            && let KeyFrom::Script(place) = self.works.plan.lookups[*lookup].key
+        if let (Direction::Own, Action::Lookup(lookup)) = (&decision.direction, &route.action)
+            && let KeyFrom::Script(place) = self.generation.plan.lookups[*lookup].key
         {
-            let desk = &self.scripts[place].0;
+            let instance = &self.scripts[place].0;
             let failed = |error| Failed(Hook::Key, error);
-            let asked = match visit.as_ref().filter(|visit| visit.is_to(desk)) {
+            let asked = match hooks.as_ref().filter(|hooks| hooks.is_to(instance)) {
                 Some(same) => same.clone(),
-                None => Visit::begin(desk, request),
+                None => RequestHooks::begin(instance, request),
             };
-            said.key = match asked.on_key().await {
+            decision.key = match asked.on_key().await {
                 Ok(key) => key,
                 Err(error) => {
-                    // It is this one's.
-                    *visit = Some(asked);
+                    // The caller logs the error for this script.
+                    *hooks = Some(asked);
                     return Err(failed(error));
                 }
             };
         }
-        Ok(said)
+        Ok(decision)
     }
 
     async fn invalid(
@@ -148,16 +149,16 @@ impl Site {
         if let Some(place) = route.script {
             self.scripts[place].0.tell_invalid(&record.outcome.detail);
         }
-        let answer = route.script.map(|script| &self.works.plan.scripts[script].invalid);
-        let answer = answer.unwrap_or(&self.works.plan.no_route);
+        let answer = route.script.map(|script| &self.generation.plan.scripts[script].invalid);
+        let answer = answer.unwrap_or(&self.generation.plan.no_route);
         if route.rules.settings().explain {
-            return explained(exchange, answer, record).await;
+            return send_explained(exchange, answer, record).await;
         }
-        say(exchange, answer, record).await
+        send_answer(exchange, answer, record).await
     }
 }
 
-/// Holds what a script names against what it may name.
+/// Checks the targets that a script names against those that it may name.
 fn parse(targets: &[(String, u32)], script: &Script) -> Result<Targets, String> {
     let one = |(text, weight): &(String, u32)| match Targets::parse(text.as_bytes(), &script.allow) {
         Ok(Targets::One(target)) => Ok((target, *weight)),
@@ -171,15 +172,15 @@ fn parse(targets: &[(String, u32)], script: &Script) -> Result<Targets, String> 
     Ok(Targets::Many(targets.into()))
 }
 
-/// Gives an answer that a script has made.
-async fn give(exchange: &mut Exchange<'_>, reply: &Reply, record: &mut Record<'_, '_>) -> Result<(), Error> {
+/// Sends a response that a script made.
+async fn send_reply(exchange: &mut Exchange<'_>, reply: &Reply, record: &mut Record<'_, '_>) -> Result<(), Error> {
     let fields = reply.headers.iter().map(|(name, value)| (&**name, &**value));
     record.own = Some((reply.status, reply.body.len() as u64));
     exchange.reply.send(reply.status, fields, &reply.body).await
 }
 
-/// Says that a script failed, and no more.
-async fn failed(
+/// Responds that a script failed. Details follow only if the route explains failures.
+async fn send_failure(
     exchange: &mut Exchange<'_>,
     route: &Route,
     error: &ScriptError,
@@ -188,20 +189,24 @@ async fn failed(
     record.why = "script";
     record.outcome.detail = error.to_string();
     let answer = match error.kind {
-        // The next one may find room.
+        // The next request may find room.
         ErrorKind::Overload => {
             Answer { retry_after: Some(1), ..Answer::text(503, "too many requests wait for a script of this gateway") }
         }
         _ => Answer::text(500, SCRIPT_FAILED),
     };
     if route.rules.settings().explain {
-        return explained(exchange, &answer, record).await;
+        return send_explained(exchange, &answer, record).await;
     }
-    say(exchange, &answer, record).await
+    send_answer(exchange, &answer, record).await
 }
 
-/// Gives an answer, and says what the log is told.
-async fn explained(exchange: &mut Exchange<'_>, answer: &Answer, record: &mut Record<'_, '_>) -> Result<(), Error> {
+/// Sends a response together with the detail for the log.
+async fn send_explained(
+    exchange: &mut Exchange<'_>,
+    answer: &Answer,
+    record: &mut Record<'_, '_>,
+) -> Result<(), Error> {
     let text = format!("{}{}\n", String::from_utf8_lossy(&answer.body), record.outcome.detail);
-    say(exchange, &Answer { body: text.into_bytes().into(), ..answer.clone() }, record).await
+    send_answer(exchange, &Answer { body: text.into_bytes().into(), ..answer.clone() }, record).await
 }

@@ -1,4 +1,4 @@
-//! Which of several targets a request goes to: what is left out, what is tried next, and four ways to choose.
+//! Chooses among several targets: skips ejected and tried ones, then applies one of four policies.
 
 use std::cell::Cell;
 use std::fmt;
@@ -6,17 +6,17 @@ use std::rc::Rc;
 
 use super::pool::Pool;
 
-/// How one of several targets is chosen. Weights count in all of them.
+/// A balancing policy. All policies respect weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// In turn, evenly mixed by weight.
+    /// Smooth weighted round robin.
     #[default]
     RoundRobin,
-    /// The one with the fewest requests under way for its weight, on this core; among equals in turn.
+    /// The target with the fewest requests in progress for its weight, on this core. Round robin among equals.
     LeastConnections,
-    /// Two at random, of which the one with fewer requests under way for its weight.
+    /// Two targets at random; of these, the one with fewer requests in progress for its weight.
     RandomTwo,
-    /// The same one for the same key, as long as it is there; one that comes or goes moves its own share of the keys only.
+    /// The same target for the same key. Adding or removing a target moves only that target's share of keys.
     ConsistentHash,
 }
 
@@ -25,7 +25,7 @@ impl Policy {
     pub const ALL: [Policy; 4] =
         [Policy::RoundRobin, Policy::LeastConnections, Policy::RandomTwo, Policy::ConsistentHash];
 
-    /// A stable name.
+    /// Returns the stable name.
     pub fn name(self) -> &'static str {
         match self {
             Policy::RoundRobin => "round-robin",
@@ -42,32 +42,33 @@ impl fmt::Display for Policy {
     }
 }
 
-/// How many points a ring has at most: targets and weights may come from a database, and a ring is made while a request waits.
+/// The most points of a ring. Targets and weights may come from a database, and a request waits while the ring is
+/// built.
 const MOST_POINTS: u32 = 16_384;
 
-/// How many points of the ring a weight of 1 is. More spread keys more evenly, and cost memory.
+/// Points on the ring per unit of weight. More points spread keys more evenly and use more memory.
 const POINTS: u32 = 160;
 
 /// One core's choice among targets.
 ///
-/// A target that is left out because it kept failing ([`Ejection`](super::Ejection)) is chosen only if all are: sending a request
-/// to a place that may be down is better than to none.
+/// The balancer chooses ejected targets ([`Ejection`](super::Ejection)) only if all targets are ejected: a target that
+/// may be down is better than none.
 pub struct Balancer {
     members: Vec<Member>,
     policy: Policy,
-    /// For the consistent hash: points in ascending order, each with its member's place.
+    /// For the consistent hash: points in ascending order, each with its member's index.
     ring: Vec<(u64, u16)>,
 }
 
 struct Member {
     pool: Rc<Pool>,
     weight: u32,
-    /// What it has saved up, for the round robin.
+    /// The member's current weight in the smooth round robin.
     credit: Cell<i64>,
 }
 
 impl Balancer {
-    /// A choice among pools with their weights. A weight of 0 counts as 1. More than 65,535 are cut off there.
+    /// Makes a balancer of pools and weights. A weight of 0 counts as 1. Ignores pools beyond 65,535.
     pub fn new(members: impl IntoIterator<Item = (Rc<Pool>, u32)>, policy: Policy) -> Self {
         let members: Vec<Member> = members
             .into_iter()
@@ -83,12 +84,13 @@ impl Balancer {
         Balancer { members, policy, ring }
     }
 
-    /// The pools, in the order in which they were given.
+    /// Returns the pools, in the given order.
     pub fn pools(&self) -> impl Iterator<Item = &Rc<Pool>> {
         self.members.iter().map(|member| &member.pool)
     }
 
-    /// The place of the member for a request whose [`hash`] is `key`, but none of those `tried`. `None` when all were tried.
+    /// Returns the index of the member for a request whose [`hash`] is `key`, except those in `tried`. `None` if all
+    /// were tried.
     pub(crate) fn pick(&self, key: u64, tried: &[u16], now: u64) -> Option<u16> {
         if let ([_], []) = (&*self.members, tried) {
             return Some(0);
@@ -129,7 +131,8 @@ impl Balancer {
         0..self.members.len() as u16
     }
 
-    /// Smooth weighted round robin: each saves up its weight, the richest is chosen and pays what all have saved up.
+    /// Smooth weighted round robin: each member gains its weight; the highest is chosen and loses the sum of all
+    /// weights.
     fn in_turn(&self, able: impl Fn(&u16) -> bool) -> Option<u16> {
         let mut all = 0;
         let mut richest: Option<u16> = None;
@@ -157,7 +160,7 @@ impl Balancer {
         })
     }
 
-    /// Compares the load that two would have with one request more, each for its weight.
+    /// Compares two members' loads for their weights, each with one request more.
     fn compare(&self, one: u16, other: u16) -> std::cmp::Ordering {
         let (one, other) = (self.member(one), self.member(other));
         let scaled = |this: &Member, that: &Member| (this.pool.load() as u64 + 1) * u64::from(that.weight);
@@ -171,8 +174,8 @@ impl fmt::Debug for Balancer {
     }
 }
 
-/// The number of a key for [`Policy::ConsistentHash`]: FNV-1a, mixed so that similar keys lie far apart. It is the same in every
-/// process and release, so gateways beside each other agree.
+/// Hashes a key for [`Policy::ConsistentHash`]: FNV-1a, mixed so that similar keys differ widely. All processes and
+/// releases give the same result, so neighbouring gateways agree.
 pub fn hash(key: &[u8]) -> u64 {
     let mixed = key
         .iter()
@@ -184,7 +187,7 @@ pub fn hash(key: &[u8]) -> u64 {
 
 fn ring(members: impl Iterator<Item = (String, u32)>) -> Vec<(u64, u16)> {
     let members: Vec<(String, u32)> = members.collect();
-    // A weight makes more points; beyond a hundred it makes no finer difference.
+    // Weights above 100 make no finer difference.
     let wanted: u32 = members.iter().map(|(_, weight)| POINTS * (*weight).min(100)).fold(0, u32::saturating_add);
     let share = wanted.div_ceil(MOST_POINTS).max(1);
     let points = |weight: u32| (POINTS * weight.min(100) / share).max(1);
@@ -217,7 +220,7 @@ mod tests {
     }
     use crate::upstream::{Ejection, PoolSettings, Pools, Settings, Target};
 
-    /// A runtime around, as pools have a task that looks after them.
+    /// Runs inside a runtime, because pools spawn a sweeper task.
     fn with_balancer(weights: &[u32], policy: Policy, test: impl FnOnce(&Balancer)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default());
         runtime.unwrap().block_on(async {
@@ -246,7 +249,7 @@ mod tests {
             let turns: Vec<u16> = (0..7).filter_map(|_| balancer.pick(0, &[], 0)).collect();
             assert_eq!(turns, [0, 0, 1, 0, 2, 0, 0]);
         });
-        // With equal loads the least loaded ones take turns too.
+        // With equal loads, the least loaded targets take turns too.
         with_balancer(&[1, 1, 1], Policy::LeastConnections, |balancer| assert_eq!(counted(balancer, 30), [10, 10, 10]));
     }
 
@@ -283,7 +286,7 @@ mod tests {
                     assert!((0..=out).all(|out| balancer.at(out).is_out(now)));
                     assert!((0..50).all(|key| balancer.pick(hash(&[key]), &[], now).unwrap() > out), "{policy}");
                 }
-                // What was tried is not tried again, be it healthy or not; then those that are left out get their chance.
+                // Tried targets are not tried again, healthy or not; then ejected targets get their chance.
                 assert!(balancer.pick(3, &[2], now).unwrap() < 2);
                 balancer.at(2).note(true, now);
                 assert!(balancer.pick(3, &[], now).is_some(), "never all of them");

@@ -1,19 +1,18 @@
-//! What is counted of a target on one core: written by that core alone, readable by any thread.
+//! Counters of a target on one core: one writer, any number of readers.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::failure::Failure;
 
-/// The upper bounds of the buckets into which the time to an answer's head is sorted, in microseconds. There is one more, for
-/// all that took longer.
+/// Upper bounds of the latency buckets, in microseconds. One more bucket holds everything slower.
 pub const LATENCY_BOUNDS_US: [u64; 14] = [
     250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 10_000_000,
 ];
 
 const BUCKETS: usize = LATENCY_BOUNDS_US.len() + 1;
 
-/// One core's counters of one target, on lines of their own in the CPU's cache.
+/// One core's counters of one target, on cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Counters {
@@ -36,7 +35,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// The figures of this moment, read one after the other.
+    /// Reads the current counts, one after the other.
     pub fn counts(&self) -> Counts {
         Counts {
             requests: self.requests.get(),
@@ -70,46 +69,46 @@ impl Counters {
     }
 }
 
-/// The figures of a target, on one core or more. Add them up with `+=`.
+/// Counts of a target, on one core or more. Add them with `+=`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests for which this target was chosen; one that goes to another target afterwards counts at both.
+    /// Requests for which the balancer chose this target. A retry on another target counts at both.
     pub requests: u64,
-    /// Final answers whose head came, whatever their status.
+    /// Final responses whose head arrived, with any status.
     pub answers: u64,
-    /// Of these, those with a status of 500 to 599.
+    /// Responses with a status of 500 to 599.
     pub server_errors: u64,
-    /// Connections made.
+    /// Connections opened.
     pub connects: u64,
-    /// Requests that went out on a connection that had carried others.
+    /// Requests on connections that had carried others.
     pub reuses: u64,
-    /// Idle connections that turned out to be closed when they were to be used again, or when they were looked at.
+    /// Idle connections found closed, at reuse or by the sweeper.
     pub stale: u64,
-    /// Requests that were sent a second time on another connection.
+    /// Requests retried on another connection.
     pub retries: u64,
-    /// How often the target was left out for a while.
+    /// Ejections of the target.
     pub ejections: u64,
-    /// Connections that are open or being made, idle ones included.
+    /// Open connections and connections being made, including idle ones.
     pub open: u64,
-    /// Connections that wait for a request.
+    /// Idle connections.
     pub idle: u64,
     /// Requests that wait for a connection.
     pub queued: u64,
-    /// On how many cores the target is left out, as of its last failure or answer there, or of the last look (each second).
+    /// The number of cores that eject the target, as of the last failure, response or sweep there (each second).
     pub ejected: u64,
-    /// Bytes of answers' bodies.
+    /// Bytes of response bodies.
     pub bytes: u64,
     /// Failures, in the order of [`Failure::ALL`].
     pub failures: [u64; Failure::ALL.len()],
-    /// Answers by the time from the request's first byte to the end of the answer's head: see [`LATENCY_BOUNDS_US`]. Not
-    /// cumulative.
+    /// Responses by the time from the request's first byte to the end of the response's head, per bucket of
+    /// [`LATENCY_BOUNDS_US`]. Not cumulative.
     pub latency: [u64; BUCKETS],
     /// The sum of these times, in microseconds.
     pub latency_us: u64,
 }
 
 impl Counts {
-    /// The failures of one kind.
+    /// Returns the count of one failure.
     pub fn failure(&self, failure: Failure) -> u64 {
         self.failures[failure as usize]
     }
@@ -155,7 +154,7 @@ impl AddAssign for Counts {
     }
 }
 
-/// A number with one writer and any readers: a plain load and store, no locked instruction.
+/// A counter with one writer and any number of readers, updated by a plain load and store.
 #[derive(Debug, Default)]
 pub(crate) struct Cell(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! The state that all requests of one core share: the connector, the deadlines, the names.
+//! The state that all requests of one core share: connector, deadlines, names.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,22 +10,22 @@ use oroshi_core::{Deadline, Deadlines, HasDeadlines, Names, Registration, Ttl, s
 use oroshi_net::{Connector, ConnectorOptions};
 use oroshi_server::Seldom;
 
-/// What all requests of one core share.
+/// The state that all requests of one core share.
 pub(crate) struct Engine {
     pub(crate) connector: Connector,
     pub(super) deadlines: Deadlines,
-    /// A cache of names for each TTL, of which settings have few.
+    /// One cache of names per TTL. Settings have few different TTLs.
     names: RefCell<HashMap<Ttl, Rc<RefCell<Names>>>>,
-    /// Requests for the gateway's own sockets, as far as operators were told.
+    /// Limits how often the log warns of requests to the gateway's own listeners.
     pub(super) own_told: Cell<Seldom>,
-    /// Bytes of requests' bodies that were waited for and are still held.
+    /// Bytes of buffered request bodies.
     buffered: Cell<usize>,
 }
 
-/// So many bytes of requests' bodies are held by a core at most; beyond that they stream.
+/// The limit on a core's buffered request bodies. Beyond it, bodies stream.
 const MOST_BUFFERED: usize = 64 << 20;
 
-/// The most caches of names, beside those in use.
+/// At this number of caches, unused ones are dropped.
 const MOST_NAMES: usize = 16;
 
 impl Engine {
@@ -39,12 +39,12 @@ impl Engine {
         }
     }
 
-    /// An account of bytes that a request holds.
+    /// Returns an account for a request's buffered bytes.
     pub(crate) fn account(self: &Rc<Self>) -> Account {
         Account { bytes: 0, engine: Rc::clone(self) }
     }
 
-    /// Registers a request until the guard is dropped.
+    /// Registers a request's deadline; dropping the guard removes it.
     pub(crate) fn register(self: &Rc<Self>) -> Registration<Self> {
         Deadlines::register(self)
     }
@@ -73,7 +73,7 @@ impl fmt::Debug for Engine {
     }
 }
 
-/// How many bytes of its body a request holds; none any more when this is dropped.
+/// A request's share of the buffered bytes. Dropping it releases them.
 #[derive(Debug)]
 pub(crate) struct Account {
     bytes: usize,
@@ -81,7 +81,7 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// It holds so many; whether there is room for more.
+    /// Sets the request's share; returns whether there is room for more.
     pub(crate) fn holds(&mut self, bytes: usize) -> bool {
         let others = self.engine.buffered.get() - self.bytes;
         self.bytes = bytes;

@@ -1,17 +1,17 @@
-//! Passive health: whether a target is left out for a while because requests to it kept failing. Time is an argument.
+//! Passive health checks: ejects a target whose requests keep failing. Time is an argument.
 
 use std::time::Duration;
 
-/// When a target is left out, and for how long.
+/// When to eject a target, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ejection {
-    /// After so many failures in a row; 0 for never.
+    /// Consecutive failures before ejection; 0: never.
     pub failures: u32,
-    /// For how long the first time. It doubles each time that the target fails again on its return.
+    /// The first ejection's length. It doubles each time that the target fails again on return.
     pub back_off: Duration,
-    /// The longest that it comes to.
+    /// The longest ejection.
     pub longest: Duration,
-    /// Whether an answer of 500 to 599 is a failure too.
+    /// Whether a status of 500 to 599 counts as a failure.
     pub server_errors: bool,
 }
 
@@ -26,12 +26,12 @@ impl Default for Ejection {
     }
 }
 
-/// What is known of a target's health.
+/// The health of a target.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Health {
-    /// Failures in a row.
+    /// Consecutive failures.
     failures: u32,
-    /// How often it was left out since it last answered.
+    /// Ejections since the last success.
     times: u32,
     until: u64,
 }
@@ -42,13 +42,13 @@ impl Health {
     }
 
     pub(crate) fn succeeded(&mut self, now: u64) {
-        // What was under way when it was left out says nothing of how it is now.
+        // Requests from before the ejection say nothing about the target now.
         if !self.is_out(now) {
             (self.failures, self.times) = (0, 0);
         }
     }
 
-    /// Whether this is what it is left out for. On its return the first failure is enough.
+    /// Counts a failure; returns whether it ejects the target. After an ejection, one failure is enough.
     pub(crate) fn failed(&mut self, rule: &Ejection, now: u64) -> bool {
         if rule.failures == 0 || self.is_out(now) {
             return false;
@@ -91,7 +91,7 @@ mod tests {
         let mut health = Health::default();
         health.failed(&RULE, 0);
         assert!(health.failed(&RULE, 0));
-        // What was under way neither counts against it nor for it.
+        // Requests from before the ejection count neither way.
         assert!(!health.failed(&RULE, 5));
         health.succeeded(5);
         let mut now = 10;

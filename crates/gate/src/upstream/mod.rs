@@ -1,8 +1,8 @@
-//! Where requests go: targets, their pools of connections, and the choice among several of them. One core's; nothing is shared
-//! between cores but what is counted.
+//! Targets, their pools of connections, and balancing. Cores share only counters.
 //!
-//! Read `target` (a place), `pool` (its connections; its decisions are `slots` and `health`, without I/O), `pools` (all of a core's,
-//! with one sweep for all deadlines), `balance` (several targets), `own` (the gateway's own sockets, which are no targets), `engine` and `counters`.
+//! Read `target` (an address), `pool` (its connections; `slots` and `health` make its decisions without I/O), `pools`
+//! (all pools of a core, with one sweeper), `balance` (several targets), `own` (the gateway's own listeners, which are
+//! no targets), `engine` and `counters`.
 
 mod balance;
 mod counters;
@@ -20,7 +20,7 @@ pub use counters::{Counters, Counts, LATENCY_BOUNDS_US};
 pub(crate) use engine::{Account, Engine};
 pub use health::Ejection;
 pub use own::{OwnSocket, OwnSockets};
+pub(crate) use pool::{AcquireLimits, Connection, Lease};
 pub use pool::{Allow, Pool, PoolSettings};
-pub(crate) use pool::{Connection, Lease, Patience};
 pub use pools::{Pools, Registry, Settings, TargetCounts};
 pub use target::{Target, TargetError};

@@ -1,5 +1,5 @@
-//! Where the gateway itself listens: no place to which a row of a store, or a script, may send requests. They would come in again, and again; or
-//! reach the door of operators.
+//! The gateway's own listeners. Rows and scripts may not name them as targets, because requests would loop, or reach
+//! the admin listener.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -7,16 +7,16 @@ use std::sync::{Arc, PoisonError, RwLock};
 use oroshi_net::diag::FileId;
 use oroshi_net::{BoundListener, Peer, UnixAddress};
 
-/// The sockets on which this process listens. Clones are the same; a reload changes them for all cores.
+/// The sockets on which this process listens. Clones share them; a reload replaces them for all cores.
 #[derive(Clone, Debug, Default)]
 pub struct OwnSockets(Arc<RwLock<Vec<OwnSocket>>>);
 
 /// A socket on which this process listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnSocket {
-    /// As the kernel calls it.
+    /// The kernel's address of the socket.
     address: Peer,
-    /// Its file, if it has one: the address may be relative to a folder that this process has left, and the file may be moved.
+    /// The socket's file, if any. The address may be relative to a former working directory, and the file may be moved.
     file: Option<FileId>,
 }
 
@@ -32,12 +32,13 @@ impl From<&BoundListener> for OwnSocket {
 }
 
 impl OwnSockets {
-    /// From now on these are the sockets.
+    /// Replaces the sockets.
     pub fn set(&self, sockets: Vec<OwnSocket>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = sockets;
     }
 
-    /// Whether a connection to this place would be taken by this process. To be asked once for each connection: it may look at the file system.
+    /// Returns whether a connection to `place` would reach this process. May read the file system; call it once per
+    /// connection.
     pub fn hold(&self, place: &Peer) -> bool {
         let sockets = self.0.read().unwrap_or_else(PoisonError::into_inner);
         sockets.iter().any(|own| match (&own.address, place) {
@@ -48,13 +49,13 @@ impl OwnSockets {
     }
 }
 
-/// Whether a listener takes what is sent to an address.
+/// Returns whether a listener receives connections to an address.
 fn is_same_port(own: SocketAddr, place: SocketAddr) -> bool {
     if own.port() != place.port() {
         return false;
     }
     let (own, place) = (own.ip().to_canonical(), place.ip().to_canonical());
-    // Linux takes the unspecified address for the loopback one.
+    // Linux treats a connection to the unspecified address as one to loopback.
     let place = match place {
         IpAddr::V4(address) if address.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
         IpAddr::V6(address) if address.is_unspecified() => IpAddr::V6(std::net::Ipv6Addr::LOCALHOST),
@@ -62,17 +63,18 @@ fn is_same_port(own: SocketAddr, place: SocketAddr) -> bool {
     };
     match own.is_unspecified() {
         false => own == place,
-        // One of IPv6 takes IPv4 as well.
+        // An IPv6 listener accepts IPv4 as well.
         true => (own.is_ipv6() || place.is_ipv4()) && is_of_this_machine(place),
     }
 }
 
-/// Whether an address is one of this machine's.
+/// Returns whether an address belongs to this machine.
 fn is_of_this_machine(address: IpAddr) -> bool {
     if address.is_loopback() {
         return true;
     }
-    // What is sent to an address of one's own comes from that address, or from a loopback one. Nothing is sent here: the kernel only chooses.
+    // Connecting a datagram socket sends nothing; the kernel only chooses the source address. For an address of this
+    // machine, the kernel chooses that address or a loopback address.
     let unspecified: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
     let chosen = UdpSocket::bind((unspecified, 0)).and_then(|socket| {
         socket.connect((address, 9))?;
@@ -81,9 +83,9 @@ fn is_of_this_machine(address: IpAddr) -> bool {
     chosen.is_ok_and(|chosen| chosen.ip() == address || chosen.ip().is_loopback())
 }
 
-/// Whether two names lead to one socket, by whatever links and folders.
+/// Returns whether two paths name one socket, through any links and directories.
 fn is_same_file(own: &OwnSocket, address: &UnixAddress, place: &UnixAddress) -> bool {
-    // File systems made of several may not give the kernel's numbers: there the paths lead to one file.
+    // On overlay file systems the kernel's file number may differ: there the two paths lead to one file.
     file(place).is_some_and(|place| own.file == Some(place) || file(address) == Some(place))
 }
 
@@ -143,7 +145,7 @@ mod tests {
             assert_eq!(holds(name), held, "{name}");
         }
         assert!(sockets.hold(&Peer::Unix(UnixAddress::abstract_name(abstracted.as_str()).unwrap())));
-        // Its file is moved, and its path is another server's.
+        // The file is moved, and its path belongs to another server.
         std::fs::rename(at("own"), at("moved")).unwrap();
         assert!(holds("moved") && !holds("none"));
         let _next = bind(unix(at("next")));

@@ -1,4 +1,4 @@
-//! The connections of one core to one target: kept ones, new ones, who waits, how healthy it is, what was counted.
+//! One core's connections to one target: idle and new ones, the queue, health, and counters.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -17,41 +17,41 @@ use super::health::{Ejection, Health};
 use super::own::OwnSockets;
 use super::slots::{Caps, Grant, Slots, Take};
 use super::target::Target;
-use crate::failure::{Failure, Trouble};
+use crate::failure::{Failure, ForwardError};
 
-/// Tells whether an address may be connected to. An IPv4 address inside an IPv6 one comes as the IPv4 one.
+/// Returns whether the gateway may connect to an address. IPv4-mapped IPv6 addresses are passed as IPv4.
 pub type Allow = Arc<dyn Fn(SocketAddr) -> bool + Send + Sync>;
 
-/// How a target's connections are kept, on each core.
+/// Settings of a target's connections, for each core.
 #[derive(Clone)]
 pub struct PoolSettings {
-    /// Targets with the same address but another number here have pools of their own: for routes whose settings differ.
+    /// Separates pools of the same target whose routes have different settings.
     pub class: u32,
-    /// Of two settings for one pool the one with the greater number counts, whichever is given later: a request that goes by an earlier
-    /// configuration does not bring that back.
+    /// For one pool, the settings with the higher version win. A request from before a reload therefore cannot restore
+    /// old settings.
     pub version: u64,
-    /// Connections at most, idle ones and upgraded ones included. Further requests wait in line. Default 1,024.
+    /// The most connections, including idle and upgraded ones. Further requests queue. Default 1,024.
     pub connections: usize,
-    /// Connections that are kept for further requests at most. Default 256.
+    /// The most idle connections. Default 256.
     pub idle_connections: usize,
-    /// Requests that wait in line at most; further ones fail at once. Default 1,024.
+    /// The most queued requests; further ones fail at once. Default 1,024.
     pub queue: usize,
-    /// How long a connection is kept without a request; shorter where the server says so (`Keep-Alive: timeout=`). Default 30 s.
+    /// How long a connection may be idle; shorter if the server says so (`Keep-Alive: timeout=`). Default 30 s.
     pub idle_timeout: Duration,
-    /// How long a connection is used for further requests at most. Default one hour.
+    /// The age after which a connection takes no further requests. Default one hour.
     pub max_age: Duration,
-    /// Requests on one connection at most. Default no limit.
+    /// The most requests on one connection. Default no limit.
     pub max_requests: u64,
-    /// When a target that fails is left out for a while.
+    /// When to eject a failing target.
     pub ejection: Ejection,
-    /// How long the addresses of a name are used without asking again. Default 30 s.
+    /// How long the addresses of a name are cached. Default 30 s.
     pub name_ttl: Duration,
-    /// How long a name that could not be looked up is not asked for again. Default 1 s.
+    /// How long a failed name resolution is cached. Default 1 s.
     pub name_negative_ttl: Duration,
-    /// Which addresses may be connected to; all of them where this is `None`.
+    /// The addresses that the gateway may connect to; `None`: all.
     pub allow: Option<Allow>,
-    /// Sockets of this process that are no targets, whatever `allow` says; `None` where somebody who configures the gateway has named the
-    /// targets.
+    /// This process's own listeners, which are refused as targets whatever `allow` says. `None` if the configuration
+    /// names the targets.
     pub own: Option<OwnSockets>,
 }
 
@@ -77,7 +77,7 @@ impl Default for PoolSettings {
 
 impl PoolSettings {
     fn caps(&self) -> Caps {
-        // No connection at all would be a line that never moves.
+        // With a limit of 0 the queue would never move.
         Caps { open: self.connections.max(1), idle: self.idle_connections, waiting: self.queue }
     }
 }
@@ -88,7 +88,7 @@ impl fmt::Debug for PoolSettings {
     }
 }
 
-/// The connections of one core to one target. Got from [`Pools`](super::Pools).
+/// One core's connections to one target. [`Pools`](super::Pools) makes them.
 pub struct Pool {
     target: Target,
     authority: Box<str>,
@@ -96,11 +96,11 @@ pub struct Pool {
     engine: Rc<Engine>,
     slots: RefCell<Slots<Connection>>,
     health: Cell<Health>,
-    /// Which of a name's addresses answered last.
+    /// The address of the target's name that accepted the last connection.
     address: Cell<Option<IpAddr>>,
-    /// When it was last asked for.
+    /// The time of the last request for this pool.
     pub(super) used: Cell<u64>,
-    /// Where it stands among all pools.
+    /// The index in the list of pools by use.
     pub(super) place: Cell<u32>,
     pub(crate) counters: Arc<Counters>,
 }
@@ -112,34 +112,35 @@ pub(crate) struct Connection {
     pub(crate) stream: RefCell<Stream>,
     born: u64,
     requests: u64,
-    /// Where it leads; `None` for a unix socket.
+    /// The remote address; `None` for a unix socket.
     address: Option<SocketAddr>,
-    /// The version of the settings by which that is allowed.
+    /// The version of the settings that allowed the address.
     version: u64,
 }
 
 impl Connection {
-    /// Whether it is still open and has nothing to say: whatever it says answers no request. `surely` asks the kernel.
+    /// Returns whether the connection is open and silent: any byte would answer no request. With `surely`, asks the
+    /// kernel.
     fn is_alive(&self, surely: bool) -> bool {
         let mut stream = self.stream.borrow_mut();
         stream.seems_quiet() && (!surely || stream.is_quiet())
     }
 }
 
-/// What a request gets to be sent on.
+/// A connection for a request.
 pub(crate) struct Acquired {
     pub(crate) lease: Lease,
-    /// How many of the first bytes went out with the connect.
+    /// How many of the first bytes the connect sent.
     pub(crate) sent: usize,
-    /// Nanoseconds in line.
+    /// Nanoseconds in the queue.
     pub(crate) queued: u64,
-    /// Nanoseconds to look the name up and to connect.
+    /// Nanoseconds for resolving the name and connecting.
     pub(crate) connecting: u64,
 }
 
-/// How long a request may take to get there: the time in line and the time to connect, and the moment at which all is over.
+/// Time limits for getting a connection: timeouts of queue and connect, and the deadline of the whole exchange.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct AcquireLimits {
     pub(crate) queue: Duration,
     pub(crate) connect: Duration,
     pub(crate) total: u64,
@@ -161,23 +162,23 @@ impl Pool {
         }
     }
 
-    /// Where the connections lead.
+    /// The target of these connections.
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// What a `Host` header names the target by.
+    /// The target's name for a `Host` header.
     pub fn authority(&self) -> &str {
         &self.authority
     }
 
-    /// Requests under way and in line: what balancing by load compares.
+    /// Returns the requests in progress and in the queue, which balancing by load compares.
     pub fn load(&self) -> usize {
         let slots = self.slots.borrow();
         slots.open() - slots.idle() + slots.waiting()
     }
 
-    /// Whether the target is left out at the moment, because requests to it kept failing.
+    /// Returns whether the target is ejected because its requests kept failing.
     pub fn is_ejected(&self) -> bool {
         self.health.get().is_out(monotonic_ns())
     }
@@ -190,7 +191,8 @@ impl Pool {
         &self.engine
     }
 
-    /// An idle connection, if there is one that is still alive. `surely`: the kernel is asked, for a request that must not be lost.
+    /// Takes an idle connection that is still alive. With `surely`, asks the kernel, for requests that cannot be
+    /// retried.
     #[inline]
     pub(crate) fn take_idle(self: &Rc<Self>, surely: bool, now: u64) -> Option<Lease> {
         let mut slots = self.slots.borrow_mut();
@@ -209,17 +211,17 @@ impl Pool {
         Some(Lease { pool: Rc::clone(self), connection: Some(connection), held: true })
     }
 
-    /// A connection: an idle one, unless it has to be `fresh`, or a new one; after a wait in line where there are too many. What
-    /// of `first` goes out with the connect is told.
+    /// Gets an idle connection or makes a new one, after waiting in the queue if the limit is reached. With `fresh`,
+    /// ignores idle connections. The connect may send part of `first`.
     pub(crate) async fn acquire(
         self: &Rc<Self>,
         fresh: bool,
         registration: &Registration<Engine>,
-        patience: Patience,
+        limits: AcquireLimits,
         first: &[u8],
-    ) -> Result<Acquired, Trouble> {
+    ) -> Result<Acquired, ForwardError> {
         let began = monotonic_ns();
-        let lease = self.lease(fresh, registration, patience, began).await?;
+        let lease = self.lease(fresh, registration, limits, began).await?;
         let leased = monotonic_ns();
         let queued = leased - began;
         if lease.connection.is_some() {
@@ -227,18 +229,18 @@ impl Pool {
             return Ok(Acquired { lease, sent: 0, queued, connecting: 0 });
         }
         let mut lease = lease;
-        let sent = self.connect(&mut lease, registration, patience, first).await?;
+        let sent = self.connect(&mut lease, registration, limits, first).await?;
         Ok(Acquired { lease, sent, queued, connecting: monotonic_ns() - leased })
     }
 
-    /// The right to a connection, and the connection itself if there is one.
+    /// Takes the right to a connection, with the connection itself if one is idle.
     async fn lease(
         self: &Rc<Self>,
         fresh: bool,
         registration: &Registration<Engine>,
-        patience: Patience,
+        limits: AcquireLimits,
         now: u64,
-    ) -> Result<Lease, Trouble> {
+    ) -> Result<Lease, ForwardError> {
         let lease = |connection| Lease { pool: Rc::clone(self), connection, held: true };
         loop {
             let take = self.slots.borrow_mut().take(fresh, now);
@@ -251,10 +253,10 @@ impl Pool {
                     continue;
                 }
                 Take::Connect => return Ok(lease(None)),
-                Take::Full => return Err(Trouble::unsent(Failure::QueueFull, || self.target.to_string())),
+                Take::Full => return Err(ForwardError::unsent(Failure::QueueFull, || self.target.to_string())),
                 Take::Wait(turn) => turn,
             };
-            let due = after(now, patience.queue).min(patience.total);
+            let due = after(now, limits.queue).min(limits.total);
             registration.set(due);
             let place = InLine { pool: self, turn };
             let granted = poll_fn(|context| self.slots.borrow_mut().poll_wait(place.turn, context));
@@ -262,36 +264,36 @@ impl Pool {
             drop(place);
             self.show(&self.slots.borrow());
             return match grant {
-                None if due == patience.total => Err(Trouble::unsent(Failure::TotalTimeout, String::new)),
-                None => Err(Trouble::unsent(Failure::QueueTimeout, || self.target.to_string())),
+                None if due == limits.total => Err(ForwardError::unsent(Failure::TotalTimeout, String::new)),
+                None => Err(ForwardError::unsent(Failure::QueueTimeout, || self.target.to_string())),
                 Some(Grant::Connect) => Ok(lease(None)),
-                // Whoever has waited does not go back to the end of the line: a new one is made in a dead one's place.
+                // A request that has waited keeps its turn: a new connection replaces a dead one.
                 Some(Grant::Idle(connection)) if connection.is_alive(true) && !fresh => Ok(lease(Some(connection))),
                 Some(Grant::Idle(_)) => Ok(lease(None)),
             };
         }
     }
 
-    /// Makes the connection for a lease that has none.
+    /// Opens the connection for a lease that has none.
     async fn connect(
         &self,
         lease: &mut Lease,
         registration: &Registration<Engine>,
-        patience: Patience,
+        limits: AcquireLimits,
         first: &[u8],
-    ) -> Result<usize, Trouble> {
+    ) -> Result<usize, ForwardError> {
         let mut now = monotonic_ns();
-        let due = after(now, patience.connect).min(patience.total);
-        let overdue = || match due == patience.total {
-            true => Trouble::unsent(Failure::TotalTimeout, String::new),
-            false => Trouble::unsent(Failure::ConnectTimeout, || self.target.to_string()),
+        let due = after(now, limits.connect).min(limits.total);
+        let overdue = || match due == limits.total {
+            true => ForwardError::unsent(Failure::TotalTimeout, String::new),
+            false => ForwardError::unsent(Failure::ConnectTimeout, || self.target.to_string()),
         };
         registration.set(due);
-        // Those of now: by later ones it may not be allowed.
+        // The version before connecting: later settings may not allow the address.
         let version = self.settings.borrow().version;
         let peers = match &self.target {
             Target::Peer(peer) => {
-                let refused = |address: SocketAddr| Trouble::unsent(Failure::NotAllowed, || address.to_string());
+                let refused = |address: SocketAddr| ForwardError::unsent(Failure::NotAllowed, || address.to_string());
                 match peer {
                     Peer::Tcp(address) if !self.allows(*address) => return Err(refused(*address)),
                     peer => vec![peer.clone()],
@@ -306,7 +308,7 @@ impl Pool {
         }
         let mut last = None;
         for (place, peer) in peers.iter().enumerate() {
-            // Each address gets its share of the time that is left.
+            // Each address gets an equal share of the remaining time.
             now = monotonic_ns();
             let share = due.saturating_sub(now) / (peers.len() - place) as u64;
             registration.set(if place + 1 == peers.len() { due } else { now + share });
@@ -323,26 +325,26 @@ impl Pool {
                     lease.connection = Some(Connection { stream, born: connected.at, requests: 0, address, version });
                     return Ok(connected.sent);
                 }
-                // Registering a connection that is in use already may fail too, and has no name of its own.
+                // Registering an already connected socket can fail too, and has no error kind of its own.
                 Some(Err(error @ ConnectError::Io(_))) if !first.is_empty() => {
-                    return Err(Trouble { sent: true, ..Trouble::connect(peer, &error) });
+                    return Err(ForwardError { sent: true, ..ForwardError::connect(peer, &error) });
                 }
-                Some(Err(error)) => last = Some(Trouble::connect(peer, &error)),
+                Some(Err(error)) => last = Some(ForwardError::connect(peer, &error)),
                 None => last = Some(overdue()),
             }
         }
         Err(last.unwrap_or_else(overdue))
     }
 
-    async fn resolve(&self, host: &str, port: u16) -> Result<Vec<Peer>, Trouble> {
+    async fn resolve(&self, host: &str, port: u16) -> Result<Vec<Peer>, ForwardError> {
         let settings = Rc::clone(&self.settings.borrow());
         let names = self.engine.names(Ttl { positive: settings.name_ttl, negative: settings.name_negative_ttl });
         let addresses = Names::resolve(&names, host)
             .await
-            .map_err(|error| Trouble::unsent(Failure::Resolve, || format!("{host}: {error}")))?;
+            .map_err(|error| ForwardError::unsent(Failure::Resolve, || format!("{host}: {error}")))?;
         let mut peers = allowed(&addresses, port, &settings);
         if peers.is_empty() {
-            return Err(Trouble::unsent(Failure::NotAllowed, || format!("{host} is {addresses:?}")));
+            return Err(ForwardError::unsent(Failure::NotAllowed, || format!("{host} is {addresses:?}")));
         }
         let answered_last =
             |peer: &Peer| matches!(peer, Peer::Tcp(address) if Some(address.ip()) == self.address.get());
@@ -356,34 +358,35 @@ impl Pool {
         self.settings.borrow().allow.as_ref().is_none_or(|allow| allow(canonical(address)))
     }
 
-    /// Whether the settings of now allow a connection that was made by earlier ones.
+    /// Returns whether the current settings allow a connection from earlier settings.
     fn may_keep(&self, connection: &mut Connection) -> bool {
         let version = self.settings.borrow().version;
         let before = std::mem::replace(&mut connection.version, version);
         before == version || connection.address.is_none_or(|address| self.allows(address))
     }
 
-    /// Whether a connection there would come in at this gateway.
+    /// Returns whether the peer is a listener of this gateway.
     fn is_own(&self, peer: &Peer) -> bool {
         self.settings.borrow().own.as_ref().is_some_and(|own| own.hold(peer))
     }
 
-    /// Tells operators, now and then.
+    /// Refuses a listener of this gateway as a target, and warns in the log, at a limited rate.
     #[cold]
-    fn refuse_own(&self, own: &Peer) -> Trouble {
+    fn refuse_own(&self, own: &Peer) -> ForwardError {
         let mut told = self.engine.own_told.get();
         if let Some(count) = told.next(std::time::Instant::now()) {
             let target = &self.target;
             tracing::warn!(
                 count,
-                "a row or a script names `{target}` for a server, which is {own}, where this gateway itself listens: answered 502"
+                "a row or a script names `{target}` for a server, which is {own}, where this gateway itself listens: \
+                 answered 502"
             );
         }
         self.engine.own_told.set(told);
-        Trouble::unsent(Failure::OwnAddress, || format!("{own} is where this gateway itself listens"))
+        ForwardError::unsent(Failure::OwnAddress, || format!("{own} is where this gateway itself listens"))
     }
 
-    /// Takes note of what a request came to, for the target's health.
+    /// Records a success or a failure for the target's health.
     pub(crate) fn note(&self, failed: bool, now: u64) {
         let mut health = self.health.get();
         if failed {
@@ -397,12 +400,12 @@ impl Pool {
         self.counters.ejected.set(u64::from(health.is_out(now)));
     }
 
-    /// Whether an answer of this status is a failure of the target's.
+    /// Returns whether a response with this status counts as a failure.
     pub(crate) fn is_failure(&self, status: u16) -> bool {
         status >= 500 && self.settings.borrow().ejection.server_errors
     }
 
-    /// Takes other settings from here on.
+    /// Applies new settings.
     pub(super) fn configure(&self, settings: &Rc<PoolSettings>) {
         let is_newer = {
             let known = self.settings.borrow();
@@ -417,17 +420,17 @@ impl Pool {
         }
     }
 
-    /// Whether all its connections are idle and nobody waits: then nobody misses it.
+    /// Returns whether all connections are idle and the queue is empty.
     pub(super) fn is_at_rest(&self) -> bool {
         self.slots.borrow().is_at_rest()
     }
 
-    /// What its settings are called.
+    /// Returns the class of the settings.
     pub(super) fn class(&self) -> u32 {
         self.settings.borrow().class
     }
 
-    /// Closes what has been idle for too long or was closed by the server. Whether anything is left.
+    /// Closes expired idle connections and those that the server closed. Returns whether any are left.
     pub(super) fn sweep(&self, now: u64) -> bool {
         let mut slots = self.slots.borrow_mut();
         if slots.idle() > 0 {
@@ -444,7 +447,7 @@ impl Pool {
         !slots.is_empty()
     }
 
-    /// Makes the numbers of connections readable.
+    /// Publishes the numbers of connections.
     fn show(&self, slots: &Slots<Connection>) {
         self.counters.open.set(slots.open() as u64);
         self.counters.idle.set(slots.idle() as u64);
@@ -458,18 +461,18 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// The places that a look-up's answer leads to, as far as they are allowed.
+/// Returns the allowed addresses of a name.
 fn allowed(addresses: &[IpAddr], port: u16, settings: &PoolSettings) -> Vec<Peer> {
     let allow = |address: &SocketAddr| settings.allow.as_ref().is_none_or(|allow| allow(canonical(*address)));
     addresses.iter().map(|&address| SocketAddr::new(address, port)).filter(allow).map(Peer::Tcp).collect()
 }
 
-/// The same address, as IPv4 if it is one.
+/// Converts an IPv4-mapped address to IPv4.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// A place in line; left when dropped.
+/// A place in the queue. Dropping it leaves the queue.
 struct InLine<'p> {
     pool: &'p Pool,
     turn: u64,
@@ -484,32 +487,32 @@ impl Drop for InLine<'_> {
     }
 }
 
-/// Holds a connection, or the right to make one. When dropped, the connection is closed and somebody else may make one.
+/// A connection, or the right to make one. Dropping it closes the connection and frees its slot.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pool: Rc<Pool>,
     connection: Option<Connection>,
-    /// Whether the pool still counts on hearing of it.
+    /// Whether the pool still counts this lease.
     held: bool,
 }
 
 impl Lease {
-    /// The connection. There is one in every lease that leaves this module.
+    /// Returns the connection. Every lease outside this module has one.
     pub(crate) fn connection(&self) -> Option<&Connection> {
         self.connection.as_ref()
     }
 
-    /// As [`connection`](Self::connection), for whoever has it alone.
+    /// Returns the connection for exclusive use.
     pub(crate) fn connection_mut(&mut self) -> Option<&mut Connection> {
         self.connection.as_mut()
     }
 
-    /// Whether the connection has carried a request before.
+    /// Returns whether the connection has carried a request before.
     pub(crate) fn is_used(&self) -> bool {
         self.connection.as_ref().is_some_and(|connection| connection.requests > 0)
     }
 
-    /// Gives the connection back for further requests; `hint` is how long the server says that it keeps it.
+    /// Returns the connection to the pool. `hint` is the keep-alive time that the server announced.
     #[inline]
     pub(crate) fn give_back(mut self, hint: Option<Duration>, now: u64) {
         let Some(mut connection) = self.connection.take() else { return };

@@ -1,4 +1,4 @@
-//! All pools of one core, by their targets; and what is counted in them, for any thread to read.
+//! All pools of one core, by target, and their counters for any thread to read.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -16,21 +16,20 @@ use super::pool::{Pool, PoolSettings};
 use super::recent::Recent;
 use super::target::Target;
 
-/// The shortest and the longest pause between two looks at idle connections; an eighth of the shortest idle time otherwise.
-const LOOKS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+/// The shortest and the longest pause between sweeps; in between, an eighth of the shortest idle timeout.
+const SWEEP_PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
-/// How many pools are looked at to find one that makes room.
+/// How many pools `make_room` checks.
 const STEPS: usize = 16;
 
-/// How many pools a core keeps.
+/// Limits on a core's pools.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Pools at most. For a target beyond these the pool goes that was not asked for the longest, with its idle connections and what
-    /// is known of its target's health. Where those are in use that come into question, the target is served all the same, but
-    /// its connections are closed after each request. Default 10,000.
+    /// The most pools. For a further target, the least recently used pool goes, with its idle connections and its
+    /// health. If the pools that come into question are in use, the further target gets a temporary pool, which closes
+    /// its connections after each request. Default 10,000.
     pub pools: usize,
-    /// How long a pool that holds no connection, and that nobody asks for, is kept, with what is known of its target's health.
-    /// Default ten minutes.
+    /// How long an unused pool without connections is kept, with its health. Default ten minutes.
     pub unused: Duration,
 }
 
@@ -40,7 +39,7 @@ impl Default for Settings {
     }
 }
 
-/// All pools of one core. Cheap to clone; dropping the last clone closes what is idle.
+/// All pools of one core. Cheap to clone; dropping the last clone closes idle connections.
 #[derive(Clone)]
 pub struct Pools(Rc<Inner>);
 
@@ -48,19 +47,19 @@ struct Inner {
     settings: Settings,
     engine: Rc<Engine>,
     registry: Arc<Registry>,
-    /// By class and target: nothing has to be put together for a look-up.
+    /// By class, then target, so that a search builds no key.
     map: RefCell<HashMap<u32, HashMap<Target, Rc<Pool>>>>,
-    /// How many there are in it.
+    /// The number of pools in `map`.
     count: Cell<usize>,
-    /// All of them, in the order in which they were last asked for.
+    /// All pools, the least recently used first.
     recent: RefCell<Recent<Weak<Pool>>>,
-    /// The pause between two looks at idle connections, and the time of the next.
+    /// The pause between sweeps; `next_sweep` is the time of the next one.
     pause: Cell<Duration>,
-    look_at: Cell<u64>,
+    next_sweep: Cell<u64>,
 }
 
 impl Pools {
-    /// No pools yet. What they count can be read from the registry, which all cores share.
+    /// Makes an empty set of pools. The registry, which all cores share, publishes the counters.
     pub fn new(settings: Settings, registry: Arc<Registry>) -> Self {
         Pools(Rc::new(Inner {
             settings,
@@ -69,15 +68,15 @@ impl Pools {
             map: RefCell::default(),
             count: Cell::new(0),
             recent: RefCell::new(Recent::new()),
-            pause: Cell::new(LOOKS.1),
-            look_at: Cell::new(u64::MAX),
+            pause: Cell::new(SWEEP_PAUSES.1),
+            next_sweep: Cell::new(u64::MAX),
         }))
     }
 
-    /// The pool of a target, made where there is none. One that is there already takes these settings from now on.
+    /// Returns the target's pool, or makes one. An existing pool takes over the settings.
     ///
     /// # Panics
-    /// The first time, outside a runtime whose tasks stay on their thread.
+    /// The first call panics outside a local runtime.
     pub fn pool(&self, target: &Target, settings: &Rc<PoolSettings>) -> Rc<Pool> {
         let inner = &*self.0;
         let now = monotonic_ns();
@@ -96,21 +95,21 @@ impl Pools {
         inner.map.borrow_mut().entry(settings.class).or_default().insert(target.clone(), Rc::clone(&pool));
         inner.count.set(inner.count.get() + 1);
         inner.registry.enter(target, settings.class, &pool.counters);
-        inner.pause.set(inner.pause.get().min(sweep_pause(settings.idle_timeout, LOOKS)));
+        inner.pause.set(inner.pause.get().min(sweep_pause(settings.idle_timeout, SWEEP_PAUSES)));
         let next = after(now, inner.pause.get());
-        if next < inner.look_at.get() {
-            inner.look_at.set(next);
+        if next < inner.next_sweep.get() {
+            inner.next_sweep.set(next);
             inner.engine.deadlines.sweep_by(next);
         }
         pool
     }
 
-    /// How many pools there are.
+    /// Returns the number of pools.
     pub fn len(&self) -> usize {
         self.0.count.get()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no pools.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -123,7 +122,7 @@ impl fmt::Debug for Pools {
 }
 
 impl Inner {
-    /// Lets those pools go for which `keep` says no.
+    /// Removes the pools for which `keep` returns false.
     fn retain(&self, keep: impl Fn(&Rc<Pool>) -> bool) {
         let (mut map, mut recent) = (self.map.borrow_mut(), self.recent.borrow_mut());
         map.retain(|_, class| {
@@ -139,13 +138,13 @@ impl Inner {
         self.count.set(map.values().map(HashMap::len).sum());
     }
 
-    /// Lets the pool go that was not asked for the longest and that nobody uses. Looks at a few, however many there are; those that
-    /// are in use come last from then on.
+    /// Removes the least recently used pool that nobody uses. Checks a fixed number of pools; those in use become the
+    /// most recently used.
     fn make_room(&self) -> bool {
         let mut recent = self.recent.borrow_mut();
         for _ in 0..STEPS {
             let Some((place, pool)) = recent.oldest() else { return false };
-            // The map's alone.
+            // Only the map holds it.
             if let Some(pool) = pool.upgrade().filter(|pool| Rc::strong_count(pool) == 2 && pool.is_at_rest()) {
                 recent.remove(place);
                 let (mut map, class) = (self.map.borrow_mut(), pool.class());
@@ -171,21 +170,21 @@ impl HasDeadlines for Inner {
         &self.engine.deadlines
     }
 
-    /// Looks at idle connections.
+    /// Sweeps idle connections.
     fn sweep(&self, now: u64) -> u64 {
-        if self.look_at.get() <= now {
+        if self.next_sweep.get() <= now {
             let unused = |pool: &Rc<Pool>| {
                 let alone = Rc::strong_count(pool) == 1;
                 alone && now.saturating_sub(pool.used.get()) > after(0, self.settings.unused)
             };
             self.retain(|pool| pool.sweep(now) || !unused(pool));
-            self.look_at.set(if self.count.get() == 0 { u64::MAX } else { after(now, self.pause.get()) });
+            self.next_sweep.set(if self.count.get() == 0 { u64::MAX } else { after(now, self.pause.get()) });
         }
-        self.look_at.get()
+        self.next_sweep.get()
     }
 }
 
-/// What is counted of every target on every core, readable from any thread.
+/// Counters of all targets on all cores, readable from any thread.
 #[derive(Debug, Default)]
 pub struct Registry(Mutex<Vec<Entry>>);
 
@@ -196,19 +195,19 @@ struct Entry {
     counters: std::sync::Weak<Counters>,
 }
 
-/// One target's figures, over all cores.
+/// One target's counts, over all cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetCounts {
     /// The target, as text.
     pub target: Arc<str>,
     /// [`PoolSettings::class`].
     pub class: u32,
-    /// The figures.
+    /// The counts.
     pub counts: Counts,
 }
 
 impl Registry {
-    /// The figures of all targets that have a pool, each over all cores, in the order of their names.
+    /// Returns the counts of all targets that have a pool, each over all cores, sorted by name.
     pub fn counts(&self) -> Vec<TargetCounts> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found: Vec<TargetCounts> = Vec::new();
@@ -232,10 +231,10 @@ impl Registry {
 
     fn enter(&self, target: &Target, class: u32, counters: &Arc<Counters>) {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those of pools that are gone, when there are as many entries as the list has room for: not each time.
+        // Removes entries of dropped pools, but only when the list is full.
         if entries.len() == entries.capacity() {
             entries.retain(|entry| entry.counters.strong_count() > 0);
-            // As many more have to come before the next time.
+            // The next clean-up is after as many new entries.
             let left = entries.len();
             entries.reserve(left);
         }
@@ -285,7 +284,7 @@ mod tests {
             for (number, pool) in held.iter().enumerate() {
                 assert!(Rc::ptr_eq(pool, &pools.pool(&target(number), &of_class(0))));
             }
-            // With all in use, one more is its user's alone.
+            // With all pools in use, a further pool belongs to its user alone.
             let third = pools.pool(&target(2), &of_class(0));
             let beyond = pools.pool(&target(3), &of_class(0));
             assert!(!Rc::ptr_eq(&beyond, &pools.pool(&target(3), &of_class(0))));
@@ -319,7 +318,7 @@ mod tests {
                 assert!(Rc::ptr_eq(&front(), &held[round * STEPS % 1000]));
             }
             assert_eq!(pools.len(), 1000);
-            // Where nothing is in use, the first one goes.
+            // With no pool in use, the least recently used one goes.
             drop(held);
             for number in 2000..22_000 {
                 pools.pool(&path(number), &of_class(0));
@@ -341,16 +340,16 @@ mod tests {
         runtime.unwrap().block_on(async {
             let pools = Pools::new(Settings::default(), Arc::default());
             let pool = pools.pool(&target, &settings(1, true));
-            let patience = super::super::pool::Patience {
+            let limits = super::super::pool::AcquireLimits {
                 queue: Duration::from_secs(60),
                 connect: Duration::from_secs(60),
                 total: u64::MAX,
             };
             let registration = pool.engine().register();
-            let connect = async || pool.acquire(true, &registration, patience, b"").await.map(|it| it.lease).unwrap();
+            let connect = async || pool.acquire(true, &registration, limits, b"").await.map(|it| it.lease).unwrap();
             let (idle, used, again) = (connect().await, connect().await, connect().await);
             idle.give_back(None, monotonic_ns());
-            // Other settings that allow the address leave it where it is.
+            // New settings that allow the address keep the connection.
             pools.pool(&target, &settings(2, true));
             assert_eq!(pool.counters.counts().idle, 1);
             again.give_back(None, monotonic_ns());
@@ -371,7 +370,7 @@ mod tests {
             pools.0.sweep(later);
             assert_eq!(pools.len(), 1);
             drop(held);
-            // The next look is a second away.
+            // The next sweep is a second away.
             assert_eq!(pools.0.sweep(later + after(0, Duration::from_secs(1))), u64::MAX);
             assert!(pools.is_empty());
         });

@@ -1,6 +1,6 @@
-//! A list in the order of use: whoever is used goes to its end, at the same cost however long it is.
+//! A list in order of use. Every operation takes constant time.
 
-/// Values by their places, which stay.
+/// Values by their indexes, which never change.
 #[derive(Debug)]
 pub(super) struct Recent<T> {
     nodes: Vec<Node<T>>,
@@ -16,7 +16,7 @@ struct Node<T> {
     newer: u32,
 }
 
-/// No place.
+/// No index.
 const NONE: u32 = u32::MAX;
 
 impl<T> Recent<T> {
@@ -24,7 +24,7 @@ impl<T> Recent<T> {
         Recent { nodes: Vec::new(), free: Vec::new(), oldest: NONE, newest: NONE }
     }
 
-    /// Adds a value, as the newest; its place.
+    /// Adds a value as the most recently used; returns its index.
     pub(super) fn push(&mut self, value: T) -> u32 {
         let node = Node { value: Some(value), older: NONE, newer: NONE };
         let place = match self.free.pop() {
@@ -41,7 +41,7 @@ impl<T> Recent<T> {
         place
     }
 
-    /// Makes a value the newest.
+    /// Makes a value the most recently used.
     #[inline]
     pub(super) fn touch(&mut self, place: u32) {
         if place != self.newest {
@@ -50,7 +50,7 @@ impl<T> Recent<T> {
         }
     }
 
-    /// Takes a value out.
+    /// Removes a value.
     pub(super) fn remove(&mut self, place: u32) -> Option<T> {
         let value = self.nodes[place as usize].value.take()?;
         self.unlink(place);
@@ -58,7 +58,7 @@ impl<T> Recent<T> {
         Some(value)
     }
 
-    /// The one that was not used for the longest, and its place.
+    /// Returns the least recently used value and its index.
     pub(super) fn oldest(&self) -> Option<(u32, &T)> {
         Some((self.oldest, self.nodes.get(self.oldest as usize)?.value.as_ref()?))
     }

@@ -1,29 +1,29 @@
-//! Which connections to a target are idle, who may make one, and who waits: a state machine without sockets and without a clock.
+//! The slots of connections to a target: which are idle, who may open one, who waits. A state machine without sockets
+//! or clock.
 //!
-//! - A connection counts from the moment that someone may make it until it is closed, be it idle or not.
-//! - An idle connection is used again last in, first out: the fewest stay warm, the others grow old and are closed.
-//! - Who finds no room waits in line, first in, first out, and is given either a connection or the right to make one; so nobody
-//!   who comes later can be faster.
+//! - A connection counts from the grant to open it until it is closed, idle or not.
+//! - Idle connections are reused last in, first out: few stay warm, and the others expire.
+//! - Waiters queue first in, first out. Each gets a connection or the right to open one, so no later request overtakes.
 //!
-//! Invariant, held after every call: who waits, and was given nothing yet, does so because the cap is reached and nothing is idle.
+//! Invariant after every call: a waiter without a grant exists only if the limit is reached and no connection is idle.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
-/// What somebody who asks for a connection gets.
+/// The result of asking for a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Take<C> {
-    /// One that was idle.
+    /// An idle connection.
     Idle(C),
-    /// The right and the duty to make one, or to say that there will be none ([`Slots::forget`]).
+    /// The right to open a connection. The holder must open it or call [`Slots::forget`].
     Connect,
-    /// A place in line.
+    /// A turn in the queue.
     Wait(u64),
-    /// The line is full.
+    /// The queue is full.
     Full,
 }
 
-/// What somebody who waited is given.
+/// A grant to a waiter.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Grant<C> {
     Idle(C),
@@ -33,18 +33,18 @@ pub(crate) enum Grant<C> {
 /// The connections `C` to one target.
 #[derive(Debug)]
 pub(crate) struct Slots<C> {
-    /// The cap on connections, and on those that wait in line.
+    /// The limits on connections and on the queue.
     caps: Caps,
     open: usize,
-    /// The one that became idle last stands last.
+    /// The most recently used last.
     idle: Vec<Idle<C>>,
-    /// In the order in which they came. Those who were given something, and have not come for it yet, stand in front.
+    /// Waiters in order of arrival. Those with a grant that they have not collected stand in front.
     line: VecDeque<Waiter<C>>,
     granted: usize,
     turn: u64,
 }
 
-/// How much there may be at most.
+/// Limits on open, idle and waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Caps {
     pub(crate) open: usize,
@@ -70,7 +70,7 @@ impl<C> Slots<C> {
         Slots { caps, open: 0, idle: Vec::new(), line: VecDeque::new(), granted: 0, turn: 0 }
     }
 
-    /// Other caps from here on. Who waits stays in line; what is in use stays open until it is given back.
+    /// Applies new limits. Waiters keep their turns; connections in use stay open until they are given back.
     pub(crate) fn set_caps(&mut self, caps: Caps) {
         self.caps = caps;
         while !self.idle.is_empty() && (self.open > caps.open || self.idle.len() > caps.idle) {
@@ -79,7 +79,7 @@ impl<C> Slots<C> {
         self.grant_room();
     }
 
-    /// Connections that are open or being made, idle ones included.
+    /// Returns the number of connections that are open or being opened, including idle ones.
     pub(crate) fn open(&self) -> usize {
         self.open
     }
@@ -88,22 +88,22 @@ impl<C> Slots<C> {
         self.idle.len()
     }
 
-    /// Who waits, and was given nothing yet.
+    /// Returns the number of waiters without a grant.
     pub(crate) fn waiting(&self) -> usize {
         self.line.len() - self.granted
     }
 
-    /// Whether nothing is open and nobody stands in line.
+    /// Returns whether no connection is open and the queue is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.open == 0 && self.line.is_empty()
     }
 
-    /// Whether nobody has a connection, is making one, or stands in line.
+    /// Returns whether all connections are idle and the queue is empty.
     pub(crate) fn is_at_rest(&self) -> bool {
         self.open == self.idle.len() && self.line.is_empty()
     }
 
-    /// The connection that became idle last, if its time is not over.
+    /// Takes the most recently used idle connection that has not expired.
     pub(crate) fn take_idle(&mut self, now: u64) -> Option<C> {
         while let Some(idle) = self.idle.pop() {
             if now < idle.until {
@@ -114,13 +114,13 @@ impl<C> Slots<C> {
         None
     }
 
-    /// Asks for a connection; with `fresh` for none that was used before.
+    /// Asks for a connection; with `fresh`, only for a new one.
     pub(crate) fn take(&mut self, fresh: bool, now: u64) -> Take<C> {
         if !fresh && let Some(connection) = self.take_idle(now) {
             return Take::Idle(connection);
         }
         if self.open >= self.caps.open && !self.idle.is_empty() {
-            // Only where a fresh one is asked for.
+            // Happens only with `fresh`.
             self.close_oldest();
         }
         if self.open < self.caps.open {
@@ -135,7 +135,7 @@ impl<C> Slots<C> {
         Take::Wait(self.turn)
     }
 
-    /// Whether somebody's turn has come; until then the waker is kept.
+    /// Returns the waiter's grant; until then stores the waker.
     pub(crate) fn poll_wait(&mut self, turn: u64, context: &Context<'_>) -> Poll<Grant<C>> {
         let Ok(place) = self.line.binary_search_by_key(&turn, |waiter| waiter.turn) else { return Poll::Pending };
         let waiter = &mut self.line[place];
@@ -153,7 +153,7 @@ impl<C> Slots<C> {
         }
     }
 
-    /// Leaves the line; what was given in the meantime goes to the next, and stays idle until `until` if there is none.
+    /// Leaves the queue. An uncollected grant goes to the next waiter, or its connection becomes idle until `until`.
     pub(crate) fn leave(&mut self, turn: u64, until: u64) {
         let Ok(place) = self.line.binary_search_by_key(&turn, |waiter| waiter.turn) else { return };
         match self.line.remove(place).and_then(|waiter| waiter.grant) {
@@ -169,7 +169,7 @@ impl<C> Slots<C> {
         }
     }
 
-    /// A connection that can be used again comes back. Unless somebody takes it, it is closed at `until`.
+    /// Takes back a reusable connection. If nobody takes it, it expires at `until`.
     pub(crate) fn give_back(&mut self, connection: C, until: u64) {
         if self.open > self.caps.open {
             drop(connection);
@@ -185,13 +185,13 @@ impl<C> Slots<C> {
         }
     }
 
-    /// A connection is closed, or was never made.
+    /// Frees the slot of a connection that was closed or never opened.
     pub(crate) fn forget(&mut self) {
         self.open -= 1;
         self.grant_room();
     }
 
-    /// Closes what has been idle for too long, and what is no longer `alive`.
+    /// Closes expired idle connections and those that are no longer `alive`.
     pub(crate) fn sweep(&mut self, now: u64, mut alive: impl FnMut(&mut C) -> bool) {
         let before = self.idle.len();
         self.idle.retain_mut(|idle| now < idle.until && alive(&mut idle.connection));
@@ -199,7 +199,7 @@ impl<C> Slots<C> {
         self.grant_room();
     }
 
-    /// One must be idle.
+    /// Requires an idle connection.
     fn close_oldest(&mut self) {
         self.idle.remove(0);
         self.open -= 1;
@@ -212,7 +212,7 @@ impl<C> Slots<C> {
         }
     }
 
-    /// Somebody must be waiting.
+    /// Requires a waiter without a grant.
     fn grant(&mut self, grant: Grant<C>) {
         let waiter = &mut self.line[self.granted];
         waiter.grant = Some(grant);
@@ -258,8 +258,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens: the caps hold, nobody waits while there is room, the first in line is served first, and every
-        /// connection is in exactly one place.
+        /// The limits hold, nobody waits while there is room, the queue is first in, first out, and every connection is
+        /// in exactly one place.
         #[test]
         fn nobody_waits_for_what_is_there(steps in steps()) {
             let mut caps = Caps { open: 3, idle: 2, waiting: 4 };
@@ -280,7 +280,7 @@ mod tests {
                     }
                     Step::Collect => {
                         let mut given = true;
-                        // Whoever stands further in front was given something if anybody behind was.
+                        // A waiter in front has a grant if any waiter behind has one.
                         line.retain(|&turn| match slots.poll_wait(turn, context) {
                             Poll::Ready(Grant::Idle(connection)) => { assert!(given); held.push(connection); false }
                             Poll::Ready(Grant::Connect) => { assert!(given); made += 1; held.push(made); false }
@@ -311,7 +311,8 @@ mod tests {
                 prop_assert!(slots.line.iter().take(granted).all(|waiter| waiter.grant.is_some()));
                 prop_assert_eq!(slots.open(), held.len() + slots.idle() + granted);
                 prop_assert!(slots.waiting() == 0 || (slots.open() >= caps.open && slots.idle() == 0), "{:?}", slots);
-                let mut all: Vec<usize> = slots.idle.iter().map(|idle| idle.connection).chain(held.iter().copied()).collect();
+                let idle = slots.idle.iter().map(|idle| idle.connection);
+                let mut all: Vec<usize> = idle.chain(held.iter().copied()).collect();
                 all.extend(slots.line.iter().filter_map(|waiter| match waiter.grant {
                     Some(Grant::Idle(connection)) => Some(connection),
                     _ => None,
@@ -332,7 +333,7 @@ mod tests {
         }
         assert_eq!((slots.open(), slots.idle()), (2, 2));
         assert_eq!(slots.take(false, 9), Take::Idle("c"));
-        // One that is over is closed when it is come across.
+        // An expired connection is closed when it is found.
         assert_eq!(slots.take(false, 10), Take::Connect);
         assert_eq!((slots.open(), slots.idle()), (2, 0));
     }

@@ -1,4 +1,4 @@
-//! Where requests can be sent: an address, a name, a unix socket.
+//! Targets: an address, a name or a unix socket.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -6,18 +6,18 @@ use std::str::FromStr;
 
 use oroshi_net::{Peer, UnixAddress};
 
-/// The longest name of a host, in bytes (RFC 1035, section 2.3.4, without the root's dot).
+/// The longest host name, in bytes (RFC 1035, section 2.3.4, without the root's dot).
 const NAME_BYTES: usize = 253;
 
-/// A place where a server listens for HTTP/1.1 in the clear. Cheap to compare, and the key of its pool.
+/// An address or name of a server for plain HTTP/1.1. Cheap to compare; the key of its pool.
 ///
-/// Read from text: `10.0.0.7:8080`, `[::1]:8080`, `app.internal:8080` (port 80 where there is none), `unix:/run/app.sock`,
-/// `unix:@name`. A URL is none of these: what stands before and behind the address is for whoever reads a configuration.
+/// Parsed from text: `10.0.0.7:8080`, `[::1]:8080`, `app.internal:8080` (default port 80), `unix:/run/app.sock`,
+/// `unix:@name`. URLs are refused: the configuration's reader handles what surrounds the address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// An address that needs no look-up.
+    /// An address that needs no resolution.
     Peer(Peer),
-    /// A name, looked up when a connection is to be made.
+    /// A name, resolved for each new connection.
     Name {
         /// In lower case, without a trailing dot.
         host: Box<str>,
@@ -27,7 +27,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// What a `Host` header names this target by, where a route asks for that: `localhost` for a unix socket.
+    /// Returns the target's name for a `Host` header; `localhost` for a unix socket.
     pub fn authority(&self) -> String {
         match self {
             Target::Peer(Peer::Unix(_)) => "localhost".to_owned(),
@@ -47,7 +47,7 @@ impl From<Peer> for Target {
     }
 }
 
-/// The text that reads back as the same target.
+/// Writes the text that parses as the same target.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -57,37 +57,39 @@ impl fmt::Display for Target {
     }
 }
 
-/// Why a text names no target.
+/// Why a text is no target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// What stands behind `unix:` is no name of a socket; the text says why.
+    /// The text after `unix:` names no socket.
     #[error("{text:?} names no unix socket: {why}")]
     Unix {
-        /// The text as it came.
+        /// The text as given.
         text: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// It is a URL: write the address alone.
-    #[error("{text:?} is a URL: expected an address alone such as {address:?}{}", if *.secure { "; HTTPS behind the gateway is not here yet" } else { "" })]
+    /// The text is a URL. Write the address alone.
+    #[error("{text:?} is a URL: expected an address alone such as {address:?}{}", if *.secure {
+        "; HTTPS behind the gateway is not here yet"
+    } else { "" })]
     Url {
-        /// The text as it came.
+        /// The text as given.
         text: String,
-        /// What may be meant.
+        /// The URL's address.
         address: String,
-        /// Whether it is one of HTTPS.
+        /// Whether the URL is HTTPS.
         secure: bool,
     },
     /// The port is not a number from 1 to 65535.
     #[error("{text:?} has a port that is not a number from 1 to 65535")]
     Port {
-        /// The text as it came.
+        /// The text as given.
         text: String,
     },
-    /// The host is neither an address nor a name; an IPv6 address stands in brackets.
+    /// The host is neither an address nor a name. An IPv6 address needs brackets.
     #[error("{text:?} names no host: give a name, an IPv4 address, an IPv6 address in brackets, or unix:/path")]
     Host {
-        /// The text as it came.
+        /// The text as given.
         text: String,
     },
 }
@@ -135,8 +137,8 @@ impl FromStr for Target {
     }
 }
 
-/// Letters, digits, hyphens and underscores in labels of 1 to 63. One that ends in a number would be an IPv4 address
-/// of a spelling that resolvers read in their own way (`127.1`, `0x7f.1`), and is refused.
+/// Accepts letters, digits, hyphens and underscores in labels of 1 to 63. Refuses a name that ends in a number:
+/// resolvers read it as an IPv4 address in their own ways (`127.1`, `0x7f.1`).
 fn is_name(host: &str) -> bool {
     let label = |label: &str| {
         let sound = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';

@@ -60,8 +60,10 @@ fn first_lines(request: &str, settings: Settings, target: Option<&str>) -> (Stri
 #[test]
 fn what_belongs_to_one_connection_stays_there() {
     let out = written(
-        "GET / HTTP/1.1\r\nAccept: */*\r\nConnection: keep-alive, X-Hop ,x-other\r\nKeep-Alive: 5\r\nX-Hop: 1\r\nX-OTHER: 2\r\n\
-         Proxy-Connection: x\r\nTE: gzip\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\nProxy-Authorization: x\r\nProxy: evil\r\n\
+        "GET / HTTP/1.1\r\nAccept: */*\r\nConnection: keep-alive, X-Hop ,x-other\r\nKeep-Alive: 5\r\nX-Hop: 1\r\n\
+         X-OTHER: 2\r\n\
+         Proxy-Connection: x\r\nTE: gzip\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\nProxy-Authorization: x\r\n\
+         Proxy: evil\r\n\
          Host: a\r\nX-End:  1 \r\n\r\n",
         "1.2.3.4",
         silent(),
@@ -72,7 +74,8 @@ fn what_belongs_to_one_connection_stays_there() {
 #[test]
 fn connection_cannot_take_away_what_the_gateway_or_its_servers_go_by() {
     let out = written(
-        "GET / HTTP/1.1\r\nHost: a\r\nConnection: close, X-Forwarded-For, X-Forwarded-Proto, Host, Cookie, Authorization\r\n\
+        "GET / HTTP/1.1\r\nHost: a\r\nConnection: close, X-Forwarded-For, X-Forwarded-Proto, Host, Cookie, \
+         Authorization\r\n\
          Cookie: c\r\nAuthorization: d\r\nX-Forwarded-For: 9.9.9.9\r\n\r\n",
         "10.0.0.1",
         Settings { forwarding: trusting(), ..Settings::default() },
@@ -127,7 +130,8 @@ fn expectations_go_on_where_they_mean_something() {
 
 #[test]
 fn nobody_untrusted_says_where_a_request_comes_from() {
-    let claims = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 9.9.9.9\r\nx-forwarded-PROTO: https\r\nX-Forwarded-Host: evil\r\n\
+    let claims = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 9.9.9.9\r\nx-forwarded-PROTO: https\r\n\
+        X-Forwarded-Host: evil\r\n\
                   X-Forwarded-Port: 1\r\nX-Real-IP: 9.9.9.9\r\nForwarded: for=9.9.9.9\r\nX-Other: 1\r\n\r\n";
     assert_eq!(written(claims, "1.2.3.4", silent()), "GET / HTTP/1.1\r\nHost: a\r\nX-Other: 1\r\n\r\n");
     let all = Forwarding { x_forwarded_port: true, x_real_ip: true, forwarded: true, ..trusting() };
@@ -152,7 +156,8 @@ fn nobody_untrusted_says_where_a_request_comes_from() {
 
 #[test]
 fn several_lines_of_a_trusted_peer_become_one_list() {
-    let request = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 1.1.1.1, 2.2.2.2\r\nX-Forwarded-For:\r\nX-Forwarded-For: 3.3.3.3\r\n\r\n";
+    let request = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 1.1.1.1, 2.2.2.2\r\nX-Forwarded-For:\r\n\
+        X-Forwarded-For: 3.3.3.3\r\n\r\n";
     let settings = Settings { forwarding: trusting(), ..Settings::default() };
     assert!(
         written(request, "10.0.0.1", settings).contains("\r\nX-Forwarded-For: 1.1.1.1, 2.2.2.2, 3.3.3.3, 10.0.0.1\r\n")
@@ -174,7 +179,8 @@ fn ids_and_edits_and_via() {
     request.set("X-Set", b"new").unwrap().remove("X-Gone").unwrap().add("X-Add", b"2").unwrap();
     request.set("X-Forwarded-For", b"hidden").unwrap();
     let settings = Settings { request, via: "gate".to_owned(), ..Settings::default() };
-    let text = "GET / HTTP/1.0\r\nHost: a\r\nX-Request-Id: theirs\r\nX-Set: old\r\nX-Gone: 1\r\nX-Add: 1\r\nVia: 1.1 x\r\n\r\n";
+    let text = "GET / HTTP/1.0\r\nHost: a\r\nX-Request-Id: theirs\r\nX-Set: old\r\nX-Gone: 1\r\nX-Add: 1\r\n\
+        Via: 1.1 x\r\n\r\n";
     assert_eq!(
         written_with(text, "1.2.3.4", settings, None, Some("ours")),
         "GET / HTTP/1.1\r\nHost: a\r\nX-Add: 1\r\nVia: 1.1 x\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: a\r\n\
@@ -275,8 +281,8 @@ fn name() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Whatever a client sends that is not trusted: what comes out reads as the same request, nothing of its connection is left, and
-    /// nobody but the gateway says where it comes from.
+    /// For any request of an untrusted client, the new head reads as the same request, has no fields of the client's
+    /// connection, and only the gateway's claims about the origin.
     #[test]
     fn whatever_comes_in_only_the_gateway_speaks_for_its_connection(
         fields in proptest::collection::vec((name(), "[ -~]{0,12}"), 0..12),
@@ -297,20 +303,25 @@ proptest! {
         };
         prop_assert_eq!((head.method, head.target, head.host), ("POST", "/x", Some(&b"a"[..])));
         prop_assert_eq!(head.framing, length.map_or(Framing::None, |length| Framing::Length(length.into())));
-        for gone in ["keep-alive", "proxy-connection", "proxy", "proxy-authorization", "http2-settings", "x-real-ip", "forwarded"] {
+        for gone in [
+            "keep-alive", "proxy-connection", "proxy", "proxy-authorization", "http2-settings", "x-real-ip",
+            "forwarded",
+        ] {
             prop_assert!(head.headers.get(gone).is_none(), "{}", out);
         }
         for (own, value) in [("x-forwarded-for", "1.2.3.4"), ("x-forwarded-proto", "http"), ("x-forwarded-host", "a")] {
             prop_assert_eq!(head.headers.get_all(own).collect::<Vec<_>>(), [value.as_bytes()]);
         }
         let connection: Vec<&[u8]> = head.headers.get_all("connection").collect();
-        prop_assert!(connection.iter().all(|value| [&b"upgrade"[..], b"TE", b"upgrade, TE"].contains(value)), "{}", out);
+        let own = [&b"upgrade"[..], b"TE", b"upgrade, TE"];
+        prop_assert!(connection.iter().all(|value| own.contains(value)), "{}", out);
         if named.iter().any(|name| name.eq_ignore_ascii_case("x-hop")) {
             prop_assert!(head.headers.get("x-hop").is_none(), "{}", out);
         }
         // What belongs to nobody's connection is there as often as it came.
         let accepts = |name: &str| name.eq_ignore_ascii_case("cookie");
-        prop_assert_eq!(head.headers.get_all("cookie").count(), fields.iter().filter(|(name, _)| accepts(name)).count());
+        let cookies = fields.iter().filter(|(name, _)| accepts(name)).count();
+        prop_assert_eq!(head.headers.get_all("cookie").count(), cookies);
     }
 }
 

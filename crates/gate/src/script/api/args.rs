@@ -1,30 +1,30 @@
-//! What a function of `gate` was given.
+//! The arguments of a function of `gate`.
 
 use std::time::Duration;
 
 use mlua::{AnyUserData, LuaString, MultiValue, UserData, Value};
 
-/// What is wrong with a call, told at the script's line.
-pub(super) enum Wrong {
-    /// With what was given.
+/// An error of a call, reported at the script's line.
+pub(super) enum CallError {
+    /// An unusable argument.
     Argument(String),
-    /// There is no room for the results.
+    /// There is no memory for the results.
     Lua(mlua::Error),
 }
 
-impl Wrong {
+impl CallError {
     pub(super) fn new(what: impl Into<String>) -> Self {
-        Wrong::Argument(what.into())
+        CallError::Argument(what.into())
     }
 }
 
-impl From<mlua::Error> for Wrong {
+impl From<mlua::Error> for CallError {
     fn from(error: mlua::Error) -> Self {
-        Wrong::Lua(error)
+        CallError::Lua(error)
     }
 }
 
-/// Arguments, taken from the first to the last. Each is named in what is said of it.
+/// Arguments, taken one by one. Errors name the argument.
 pub(super) struct Args {
     called: &'static str,
     values: MultiValue,
@@ -39,17 +39,17 @@ impl Args {
         self.values.pop_front().unwrap_or(Value::Nil)
     }
 
-    /// All that are left.
+    /// Returns the remaining arguments.
     pub(super) fn rest(&mut self) -> MultiValue {
         std::mem::take(&mut self.values)
     }
 
-    pub(super) fn wrong(&self, name: &str, what: &str) -> Wrong {
-        Wrong::Argument(format!("{name} {what}"))
+    pub(super) fn wrong(&self, name: &str, what: &str) -> CallError {
+        CallError::Argument(format!("{name} {what}"))
     }
 
-    /// A text; a number is one too.
-    pub(super) fn text(&mut self, lua: &mlua::Lua, name: &str) -> Result<LuaString, Wrong> {
+    /// Takes a string or number as text.
+    pub(super) fn text(&mut self, lua: &mlua::Lua, name: &str) -> Result<LuaString, CallError> {
         match self.next() {
             Value::String(text) => Ok(text),
             number @ (Value::Integer(_) | Value::Number(_)) => {
@@ -59,7 +59,7 @@ impl Args {
         }
     }
 
-    pub(super) fn number(&mut self, name: &str) -> Result<f64, Wrong> {
+    pub(super) fn number(&mut self, name: &str) -> Result<f64, CallError> {
         match self.next() {
             Value::Integer(number) => Ok(number as f64),
             Value::Number(number) => Ok(number),
@@ -67,8 +67,8 @@ impl Args {
         }
     }
 
-    /// A number, if there is anything.
-    pub(super) fn optional_number(&mut self, name: &str) -> Result<Option<f64>, Wrong> {
+    /// Takes a number or nil.
+    pub(super) fn optional_number(&mut self, name: &str) -> Result<Option<f64>, CallError> {
         match self.values.front() {
             None | Some(Value::Nil) => {
                 self.next();
@@ -78,8 +78,8 @@ impl Args {
         }
     }
 
-    /// A time to live, in seconds; `nil`: for ever.
-    pub(super) fn ttl(&mut self) -> Result<Option<Duration>, Wrong> {
+    /// Takes a time to live in seconds; `nil`: forever.
+    pub(super) fn ttl(&mut self) -> Result<Option<Duration>, CallError> {
         let seconds = match self.next() {
             Value::Nil => return Ok(None),
             Value::Integer(number) => number as f64,
@@ -90,17 +90,17 @@ impl Args {
         ttl.map(Some).ok_or_else(|| self.wrong("ttl", &format!("is {seconds}: expected more than 0 seconds, or nil")))
     }
 
-    /// Something of ours that the prelude passes on.
-    pub(super) fn ours<T: UserData + Clone + 'static>(&mut self) -> Result<T, Wrong> {
+    /// Takes an object of this API, which the prelude passes on.
+    pub(super) fn ours<T: UserData + Clone + 'static>(&mut self) -> Result<T, CallError> {
         let ours = match self.next() {
             Value::UserData(data) => AnyUserData::borrow::<T>(&data).ok().map(|data| data.clone()),
             _ => None,
         };
-        ours.ok_or_else(|| Wrong::new(format!("it is a method: expected {}(...) on what it is of", self.called)))
+        ours.ok_or_else(|| CallError::new(format!("it is a method: expected {}(...) on what it is of", self.called)))
     }
 }
 
-/// A value's kind, as messages name it.
+/// Returns a value's kind for messages.
 pub(super) fn kind(value: &Value) -> String {
     match value {
         Value::Nil => "nil".into(),

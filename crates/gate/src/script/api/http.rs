@@ -1,36 +1,36 @@
-//! `gate.http`: requests of a script's own, by the client of its core, which keeps the connections.
+//! `gate.http`: a script's own requests, through the core's client, which keeps connections.
 
 use std::time::Duration;
 
 use mlua::{IntoLua, Lua, LuaString, Table, Value};
 use oroshi_client::local::Client;
 
-use super::args::{Args, Wrong, kind};
+use super::args::{Args, CallError, kind};
 use super::{Got, Library, later};
 
-/// How long a request may take as a whole, if it is not said.
+/// The default timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The largest body that is taken, unpacked, bytes.
+/// The largest response body after decompression, bytes.
 const BODY_BYTES: u64 = 4 << 20;
 
-/// The fields of a head that a script makes, bytes at most.
+/// The most bytes of fields in a head that a script makes.
 pub(super) const HEADERS_BYTES: usize = 64 << 10;
 
-/// What a field has beside its name and value: a colon, a space, and the end of its line.
+/// A field's bytes beside name and value: a colon, a space, and the line's end.
 const FIELD_BYTES: usize = 4;
 
-/// How many requests of one core are under way to one server at most; others wait.
+/// The most concurrent requests of one core to one server; others wait.
 const CONNECTIONS: usize = 100;
 
-/// A client for the scripts of a core.
+/// Makes the client for a core's scripts.
 pub(crate) fn client() -> Client {
     let builder = oroshi_client::Client::builder().collect_bytes(BODY_BYTES).timeout(TIMEOUT);
-    // The settings are these, which make sense.
+    // These settings are valid.
     builder.connections_per_host(CONNECTIONS).build_local().unwrap_or_default()
 }
 
-/// What was answered.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct Received {
     status: u16,
@@ -38,7 +38,7 @@ pub(crate) struct Received {
     body: Vec<u8>,
 }
 
-/// What is sent.
+/// A request.
 struct Sent {
     method: String,
     url: String,
@@ -79,7 +79,7 @@ async fn exchange(client: &Client, sent: Sent) -> Result<Received, oroshi_client
     Ok(Received { status, headers, body })
 }
 
-fn sent(lua: &Lua, args: &mut Args) -> Result<Sent, Wrong> {
+fn sent(lua: &Lua, args: &mut Args) -> Result<Sent, CallError> {
     let given = args.next();
     let mut sent = Sent {
         method: "GET".to_owned(),
@@ -126,17 +126,17 @@ fn sent(lua: &Lua, args: &mut Args) -> Result<Sent, Wrong> {
     Ok(sent)
 }
 
-fn seconds_of(args: &Args, seconds: f64) -> Result<Duration, Wrong> {
+fn seconds_of(args: &Args, seconds: f64) -> Result<Duration, CallError> {
     let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| !time.is_zero());
     time.ok_or_else(|| args.wrong("timeout", &format!("is {seconds}: expected more than 0 seconds")))
 }
 
-fn text(args: &Args, name: &str, text: &LuaString) -> Result<String, Wrong> {
+fn text(args: &Args, name: &str, text: &LuaString) -> Result<String, CallError> {
     text.to_str().map(|text| text.to_owned()).map_err(|_| args.wrong(name, "is not UTF-8"))
 }
 
-/// Names and values; a value may be a list of them.
-pub(super) fn fields(lua: &Lua, args: &Args, headers: &Table) -> Result<Vec<(String, Vec<u8>)>, Wrong> {
+/// Converts names and values; a value may be a list.
+pub(super) fn fields(lua: &Lua, args: &Args, headers: &Table) -> Result<Vec<(String, Vec<u8>)>, CallError> {
     let (mut fields, mut bytes) = (Vec::new(), 0);
     for pair in headers.pairs::<Value, Value>() {
         let (name, value) = pair?;
@@ -168,7 +168,8 @@ pub(super) fn fields(lua: &Lua, args: &Args, headers: &Table) -> Result<Vec<(Str
 }
 
 impl Received {
-    /// Names are in lower case. Values of one name are joined by commas, but those of Set-Cookie, which are a list.
+    /// Converts to Lua, with names in lower case. Commas join values of the same name, except Set-Cookie, which is a
+    /// list.
     pub(super) fn to_lua(&self, lua: &Lua) -> mlua::Result<Value> {
         let headers = lua.create_table_with_capacity(0, self.headers.len())?;
         for (name, value) in &self.headers {

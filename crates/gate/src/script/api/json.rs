@@ -1,4 +1,5 @@
-//! `gate.json_encode`, `gate.json_decode`: straight between text and the state's own values, which its memory limit bounds.
+//! `gate.json_encode` and `gate.json_decode`: convert directly between text and the state's values, bounded by its
+//! memory.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -7,29 +8,29 @@ use std::fmt;
 use mlua::{Function, IntoLua, Lua, Table, Value};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use super::args::{Wrong, kind};
-use super::{Library, Pay, now};
+use super::args::{CallError, kind};
+use super::{Charge, Library, now};
 
-/// Tables within tables that are written, at most. As many are read.
+/// The deepest nesting of tables, for writing and reading.
 const MOST_LEVELS: usize = 100;
 
-/// The longest text that is written, bytes.
+/// The longest text written, bytes.
 const MOST_BYTES: usize = 8 << 20;
 
 pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
-    // What says that a table is a list, although it may be empty.
+    // Marks a table as a list, even if it is empty.
     let list = library.lua.create_table()?;
     library.own.raw_set("list", &list)?;
-    // In Lua: mlua's own way to a metatable panics where a state can hold no more of Rust's values.
+    // In Lua, because mlua's access to a metatable panics if a state can hold no more of Rust's values.
     let is_list =
         "local list, getmetatable = ..., getmetatable return function(value) return getmetatable(value) == list end";
     let is_list: Function = library.lua.load(is_list).set_name("=[gate]").call(&list)?;
-    let pay = Pay::new(library)?;
+    let charge = Charge::new(library)?;
     library.add("gate.json_encode", move |lua, _, args| {
         let mut writer = Writer { out: Vec::new(), is_list: &is_list, path: Vec::new(), keys: 0 };
         let written = writer.value(&args.next());
-        pay.bytes(writer.out.len() + writer.keys)?;
-        written.map_err(|why| Wrong::new(format!("value: {why}")))?;
+        charge.bytes(writer.out.len() + writer.keys)?;
+        written.map_err(|why| CallError::new(format!("value: {why}")))?;
         now(lua, lua.create_string(writer.out)?)
     })?;
     library.add("gate.json_decode", move |lua, _, args| {
@@ -41,19 +42,19 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         let read = json.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
         match (read, failed.take()) {
             (Ok(value), _) => now(lua, value),
-            (Err(_), Some(failed)) => Err(Wrong::Lua(failed)),
+            (Err(_), Some(failed)) => Err(CallError::Lua(failed)),
             (Err(error), None) => now(lua, (Value::Nil, format!("not JSON as expected: {error}"), "json")),
         }
     })
 }
 
-/// Writes a value. One table may be many times in it, and is written as many times: what counts is what comes out.
+/// Writes a value. A table that occurs several times is written each time; the limit is on the output.
 struct Writer<'a> {
     out: Vec<u8>,
     is_list: &'a Function,
-    /// The tables that the one being written is in.
+    /// The tables that contain the current one.
     path: Vec<*const c_void>,
-    /// What is held of the keys of tables that are being written, bytes.
+    /// Bytes of keys held for the tables in progress.
     keys: usize,
 }
 
@@ -89,10 +90,10 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// How long a list is; `None`: it is none.
+    /// Returns the length of a list; `None` if the table is no list.
     fn length(&self, table: &Table) -> Result<Option<usize>, String> {
         let length = table.raw_len();
-        // A value and a comma each, at least.
+        // At least a value and a comma for each element.
         self.has_room(length.saturating_mul(2))?;
         let mut count = 0;
         for pair in table.pairs::<Value, Value>() {
@@ -119,9 +120,9 @@ impl Writer<'_> {
         self.word("]")
     }
 
-    /// One text for one value, in whatever order its table is.
+    /// Writes an object with sorted keys, so that equal values give equal text.
     fn object(&mut self, table: &Table) -> Result<(), String> {
-        // Keys alone, as bytes: a state has room for some thousands of values that Rust holds.
+        // Holds keys as bytes, because Rust can hold only some thousands of values of a state.
         let (mut keys, before) = (Vec::new(), self.keys);
         for pair in table.pairs::<Value, Value>() {
             let key = Key::of(&pair.map_err(|error| error.to_string())?.0)?;
@@ -169,7 +170,7 @@ impl Writer<'_> {
 /// A key of a table.
 struct Key {
     text: Vec<u8>,
-    /// It is this number, written out.
+    /// The number that this key was.
     number: Option<f64>,
 }
 
@@ -185,12 +186,12 @@ impl Key {
     }
 }
 
-/// Reads a value. `null` is nil, which leaves its place in a list empty.
+/// Reads a value. `null` becomes nil, which leaves an empty place in a list.
 #[derive(Clone, Copy)]
 struct Json<'a> {
     lua: &'a Lua,
     list: &'a Table,
-    /// What went wrong in the state, and not with the text.
+    /// An error of the state, not of the text.
     failed: &'a RefCell<Option<mlua::Error>>,
 }
 

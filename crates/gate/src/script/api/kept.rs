@@ -1,37 +1,37 @@
-//! `gate.cache`.
+//! `gate.cache`: the functions behind it.
 
 use std::sync::Arc;
 
 use mlua::{IntoLuaMulti, Lua, MultiValue, Value};
 use oroshi_script::{Data, DataError};
 
-use super::args::{Args, Wrong, kind};
-use super::{Got, Host, Library, Pay, later, now};
+use super::args::{Args, CallError, kind};
+use super::{Charge, Got, Host, Library, later, now};
 use crate::script::cache::{Asked, Cache, CacheError, KEY_BYTES};
 
 pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
-    let pay = Pay::new(library)?;
+    let charge = Charge::new(library)?;
     library.add("gate.cache.get", move |lua, host, args| {
         let key = key(lua, args)?;
         match cache(host)?.get(&key) {
-            // The second says whether a nil is what is kept.
+            // The second result tells a cached nil from a missing value.
             Some(value) => {
-                pay.bytes(value.bytes())?;
+                charge.bytes(value.bytes())?;
                 now(lua, (value.to_lua(lua)?, true))
             }
             None => now(lua, (Value::Nil, false)),
         }
     })?;
-    let pay = Pay::new(library)?;
+    let charge = Charge::new(library)?;
     library.add("gate.cache.set", move |lua, host, args| {
         let key = key(lua, args)?;
         let cache = cache(host)?;
         let copied = Data::from_lua_within(&args.next(), cache.most());
-        // What is too large was copied up to the limit.
-        pay.bytes(copied.as_ref().map_or_else(|_| cache.most(), Data::bytes))?;
+        // A value that is too large was copied up to the limit.
+        charge.bytes(copied.as_ref().map_or_else(|_| cache.most(), Data::bytes))?;
         let value = match copied {
             Err(DataError::TooLarge(limit)) => Err(CacheError::TooLarge { limit }),
-            value => Ok(value.map_err(|error| Wrong::new(format!("value: {error}")))?),
+            value => Ok(value.map_err(|error| CallError::new(format!("value: {error}")))?),
         };
         let ttl = args.ttl()?;
         match value.and_then(|value| cache.set(&key, value, ttl)) {
@@ -52,19 +52,21 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
             Err(error) => now(lua, (Value::Nil, error.to_string(), "not-a-number")),
         }
     })?;
-    // What `gate.cache.fetch` is made of.
+    // The parts of `gate.cache.fetch`.
     library.add_as("gate.cache.ask", "gate.cache.fetch", |lua, host, args| {
         let key = key(lua, args)?;
-        // Before anything is made that could not be kept.
+        // Validates the time to live before the function makes a value.
         args.ttl()?;
         if host.tickets.borrow().iter().any(|ticket| ticket.is_for(&key)) {
-            return Err(Wrong::new("this is called by its own function for the same key, and would wait for itself"));
+            return Err(CallError::new(
+                "this is called by its own function for the same key, and would wait for itself",
+            ));
         }
         let cache = Arc::clone(cache(host)?);
         match cache.ask(&key) {
             Asked::Made(mut made) => later(async move {
                 loop {
-                    // Whoever made it has gone: it is the turn of whoever asks first.
+                    // The maker has left: the first caller to ask again takes over.
                     let outcome = made.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
                     match outcome {
                         Some(Ok(values)) => return Got::Made(values),
@@ -83,7 +85,7 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     })?;
     library.add_as("gate.cache.made", "gate.cache.fetch", |lua, host, args| {
         let key = key(lua, args)?;
-        // Whatever goes wrong from here on, it is the turn of the next who asks.
+        // From here on, any failure passes the ticket to the next caller.
         let Some(ticket) = ticket(host, &key) else { return now(lua, ()) };
         let ttl = args.ttl()?;
         let results = args.rest();
@@ -96,11 +98,11 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         let results = results.iter().map(copied).collect::<Result<Vec<_>, _>>();
         match results {
             Ok(results) => drop(ticket.made(results, ttl)),
-            // What is too large is not kept; this call has it all the same, and those who wait make it for themselves.
+            // A value that is too large is not cached. This call still returns it; waiting callers make it themselves.
             Err(DataError::TooLarge(_)) => drop(ticket),
             Err(error) => {
                 ticket.failed(&error.to_string());
-                return Err(Wrong::new(error.to_string()));
+                return Err(CallError::new(error.to_string()));
             }
         }
         now(lua, ())
@@ -117,13 +119,13 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     })
 }
 
-/// What comes of asking: `"known", value`, or `"make"`, upon which this call has the ticket.
+/// Returns the result of asking: `"known", value`, or `"make"`, if this call now has the ticket.
 pub(super) fn asked(lua: &Lua, host: &Host, asked: &mut Asked) -> mlua::Result<MultiValue> {
     match asked {
         Asked::Known(value) => ("known", value.to_lua(lua)?).into_lua_multi(lua),
         Asked::Make(ticket) => {
             let make = "make".into_lua_multi(lua)?;
-            // Taken from here on by the call.
+            // The call owns the ticket from now on.
             host.tickets.borrow_mut().extend(ticket.take());
             Ok(make)
         }
@@ -137,11 +139,11 @@ fn ticket(host: &Host, key: &[u8]) -> Option<crate::script::cache::Ticket> {
     Some(tickets.swap_remove(place))
 }
 
-fn cache(host: &Host) -> Result<&Arc<Cache>, Wrong> {
+fn cache(host: &Host) -> Result<&Arc<Cache>, CallError> {
     Ok(&host.tools()?.cache)
 }
 
-fn key(lua: &Lua, args: &mut Args) -> Result<Vec<u8>, Wrong> {
+fn key(lua: &Lua, args: &mut Args) -> Result<Vec<u8>, CallError> {
     let key = args.text(lua, "key")?.as_bytes().to_vec();
     if key.len() > KEY_BYTES {
         return Err(args.wrong("key", &format!("has {} bytes: expected at most {KEY_BYTES}", key.len())));

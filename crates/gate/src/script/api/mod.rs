@@ -1,5 +1,5 @@
-//! The table `gate` of a script. Its Lua part is `prelude.lua`, which is what scripts call; what it calls here gives `true` and results, `false`
-//! and what is wrong with the arguments, or nothing if there is something to wait for.
+//! The table `gate` of a script. Scripts call its Lua part, `prelude.lua`. The prelude calls the functions here, which
+//! return `true` and results, `false` and an argument's error, or nothing if the call must wait.
 
 mod args;
 mod http;
@@ -23,34 +23,34 @@ use oroshi_script::{Data, Engine, Error};
 
 use super::cache::{Asked, Ticket};
 use super::{Names, Tools};
-use args::{Args, Wrong};
+use args::{Args, CallError};
 
 pub(crate) use http::client as http_client;
 pub(crate) use reply::Reply;
 
-/// Its Lua part.
+/// The Lua part.
 const PRELUDE: &str = include_str!("../prelude.lua");
 
-/// The longest that `gate.sleep` sleeps, seconds: the call's own limit is shorter.
+/// The longest `gate.sleep`, seconds. The call's own limit is shorter.
 const MOST_SECONDS: f64 = 366.0 * 24.0 * 3600.0;
 
-/// What stands behind the functions of a state.
+/// The resources behind the functions of a state.
 pub(crate) struct Host {
     script: String,
-    /// None while a script is checked.
+    /// `None` while a script is checked.
     tools: Option<Tools>,
-    /// The stores that there will be, where that is known while a script is checked.
+    /// The configured stores, if known, while a script is checked.
     names: Option<Names>,
-    /// What the call that has just stopped waits for.
+    /// The future that the stopped call waits for.
     pending: RefCell<Option<Pending>>,
-    /// What the call that is running has promised to make.
+    /// Tickets of the running call.
     tickets: RefCell<Vec<Ticket>>,
 }
 
-/// Something that a call waits for.
+/// The future that a call waits for.
 pub(crate) type Pending = Pin<Box<dyn Future<Output = Got>>>;
 
-/// What it has waited for.
+/// The result of waiting.
 #[derive(Debug)]
 pub(crate) enum Got {
     Nothing,
@@ -59,17 +59,17 @@ pub(crate) enum Got {
     Rows(Rows, stores::Shape),
     Answer(Answer),
     Response(http::Received),
-    /// For a key, what comes of asking for its value.
+    /// The result of asking for a cached value.
     Asked(Asked),
-    /// What somebody else has made.
+    /// Results that another caller made.
     Made(Arc<[Data]>),
-    /// `nil`, what went wrong, and its name.
+    /// `nil`, a message, and the failure's name.
     Failure(String, &'static str),
-    /// An error where it was called.
+    /// An error at the calling line.
     Raised(String),
 }
 
-/// What a function has come to at once.
+/// The immediate result of a function.
 pub(crate) enum Done {
     Now(MultiValue),
     Later(Pending),
@@ -80,22 +80,22 @@ impl Host {
         Host { script: script.to_owned(), tools, names: None, pending: RefCell::default(), tickets: RefCell::default() }
     }
 
-    /// For a check, where these are the stores.
+    /// Makes a host for checking a script; `names` are the configured stores.
     pub(crate) fn to_check(script: &str, names: Option<&Names>) -> Self {
         Host { names: names.cloned(), ..Host::new(script, None) }
     }
 
-    /// At a check: whether there will be a store of this name, as far as that is known.
+    /// During a check: returns whether a store of this name is configured, as far as known.
     fn expects(&self, name: &str, kind: impl Fn(&Names) -> &Vec<String>) -> bool {
         self.names.as_ref().is_none_or(|names| kind(names).iter().any(|known| known == name))
     }
 
-    /// Takes what is waited for.
+    /// Takes the future to wait for.
     pub(crate) fn take(&self) -> Option<Pending> {
         self.pending.take()
     }
 
-    /// Does something for a call that has these tickets.
+    /// Runs `work` for a call with these tickets.
     pub(crate) fn during<T>(&self, tickets: &mut Vec<Ticket>, work: impl FnOnce() -> T) -> T {
         drop(self.pending.take());
         std::mem::swap(&mut *self.tickets.borrow_mut(), tickets);
@@ -104,10 +104,10 @@ impl Host {
         result
     }
 
-    /// What the functions work with. At a check there is nothing.
-    fn tools(&self) -> Result<&Tools, Wrong> {
+    /// Returns the tools. A check has none.
+    fn tools(&self) -> Result<&Tools, CallError> {
         self.tools.as_ref().ok_or_else(|| {
-            Wrong::new("this is a check, in which nothing can be asked: expected it in init() or in a hook")
+            CallError::new("this is a check, in which nothing can be asked: expected it in init() or in a hook")
         })
     }
 }
@@ -118,7 +118,7 @@ impl fmt::Debug for Host {
     }
 }
 
-/// Puts `gate` into a state.
+/// Adds `gate` to a state.
 pub(crate) fn install(engine: &Engine, host: &Rc<Host>) -> Result<(), Error> {
     let lua = engine.lua();
     let filled = engine.own().ok_or_else(|| mlua::Error::runtime("the state is not confined"));
@@ -147,7 +147,7 @@ pub(crate) fn install(engine: &Engine, host: &Rc<Host>) -> Result<(), Error> {
     engine.prelude("gate", PRELUDE)
 }
 
-/// Where functions are put.
+/// The table for functions.
 struct Library<'a> {
     lua: &'a Lua,
     own: &'a Table,
@@ -155,21 +155,21 @@ struct Library<'a> {
 }
 
 impl Library<'_> {
-    /// `called`: what scripts call it. Its name here is that without dots and colons.
+    /// Adds a function that scripts call `called`. Its name here lacks dots and colons.
     fn add(
         &self,
         called: &'static str,
-        work: impl Fn(&Lua, &Host, &mut Args) -> Result<Done, Wrong> + 'static,
+        work: impl Fn(&Lua, &Host, &mut Args) -> Result<Done, CallError> + 'static,
     ) -> mlua::Result<()> {
         self.add_as(called, called, work)
     }
 
-    /// A part of what scripts call.
+    /// Adds a part of a function that scripts call.
     fn add_as(
         &self,
         name: &'static str,
         called: &'static str,
-        work: impl Fn(&Lua, &Host, &mut Args) -> Result<Done, Wrong> + 'static,
+        work: impl Fn(&Lua, &Host, &mut Args) -> Result<Done, CallError> + 'static,
     ) -> mlua::Result<()> {
         let host = Rc::clone(self.host);
         let function = self.lua.create_function(move |lua, values: MultiValue| {
@@ -183,35 +183,35 @@ impl Library<'_> {
                     host.pending.replace(Some(pending));
                     Ok(MultiValue::new())
                 }
-                Err(Wrong::Argument(what)) => (false, format!("{called}: {what}")).into_lua_multi(lua),
-                Err(Wrong::Lua(error)) => Err(error),
+                Err(CallError::Argument(what)) => (false, format!("{called}: {what}")).into_lua_multi(lua),
+                Err(CallError::Lua(error)) => Err(error),
             }
         })?;
         self.own.raw_set(name.replace(['.', ':'], "_"), function)
     }
 }
 
-/// Counts work against a call's instructions, once it is known how much it was.
-struct Pay(mlua::Function);
+/// Charges work to a call's instructions, after the amount is known.
+struct Charge(mlua::Function);
 
-impl Pay {
+impl Charge {
     fn new(library: &Library<'_>) -> mlua::Result<Self> {
-        library.own.raw_get("pay").map(Pay)
+        library.own.raw_get("pay").map(Charge)
     }
 
-    /// So many bytes were written or copied.
+    /// Charges for bytes written or copied.
     fn bytes(&self, bytes: usize) -> mlua::Result<()> {
         self.0.call(bytes as f64)
     }
 }
 
-/// Results that are there.
-fn now(lua: &Lua, values: impl IntoLuaMulti) -> Result<Done, Wrong> {
+/// Returns immediate results.
+fn now(lua: &Lua, values: impl IntoLuaMulti) -> Result<Done, CallError> {
     Ok(Done::Now(values.into_lua_multi(lua)?))
 }
 
-/// Results that come.
-fn later(work: impl Future<Output = Got> + 'static) -> Result<Done, Wrong> {
+/// Returns results that need waiting.
+fn later(work: impl Future<Output = Got> + 'static) -> Result<Done, CallError> {
     Ok(Done::Later(Box::pin(work)))
 }
 
@@ -235,14 +235,14 @@ fn time(library: &Library<'_>) -> mlua::Result<()> {
     library.add("gate.monotonic", move |lua, _, _| now_number(lua, start.elapsed()))
 }
 
-fn now_number(lua: &Lua, time: Duration) -> Result<Done, Wrong> {
+fn now_number(lua: &Lua, time: Duration) -> Result<Done, CallError> {
     now(lua, time.as_secs_f64())
 }
 
 impl Got {
-    /// As the results of the function that was called. When there is no room for them, it can be tried again.
+    /// Converts to the called function's results. If memory is full, the caller may try again.
     pub(crate) fn hand_over(&mut self, lua: &Lua, host: &Host) -> mlua::Result<MultiValue> {
-        // What the prelude takes first: whether it is no error.
+        // The prelude expects success or failure first.
         let results: MultiValue = match self {
             Got::Nothing => return true.into_lua_multi(lua),
             Got::Boolean(value) => (*value).into_lua_multi(lua)?,

@@ -1,12 +1,12 @@
-//! What a script answers with: `gate.answer` and `gate.redirect`.
+//! A script's responses: `gate.answer` and `gate.redirect`.
 
 use mlua::{Lua, LuaString, Table, UserData, Value};
 use oroshi_http1::encode;
 
-use super::args::{Args, Wrong, kind};
+use super::args::{Args, CallError, kind};
 use super::{Done, Library, http, now};
 
-/// An answer that a hook has given, instead of the server's. Its fields can be sent; none of them frames the message.
+/// A response from a hook. Its fields are valid, and none frames the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     /// 200 to 599.
@@ -16,14 +16,14 @@ pub(crate) struct Reply {
     pub(crate) body: Vec<u8>,
 }
 
-/// An answer as a script has it. Its parts are beside it, in a table that no script reaches: until a hook has returned it, it takes memory
-/// of the state alone, which is bounded and collected.
+/// A response in a script's state. Its parts are in a hidden table, so that it uses only the state's memory, which is
+/// bounded and collected.
 struct Answer;
 
 impl UserData for Answer {}
 
 impl Reply {
-    /// The answer that a script has made, `None` if it is something else.
+    /// Returns a script's response; `None` if the value is something else.
     pub(crate) fn of(value: &Value) -> mlua::Result<Option<Reply>> {
         let Some(answer) = value.as_userdata().filter(|data| data.is::<Answer>()) else { return Ok(None) };
         let parts: Table = answer.user_value()?;
@@ -38,7 +38,7 @@ impl Reply {
     }
 }
 
-/// What says how the message is sent, which is the gateway's to write.
+/// Fields that frame the message, which the gateway writes.
 const OWN: [&str; 9] = [
     "connection",
     "content-length",
@@ -51,7 +51,7 @@ const OWN: [&str; 9] = [
     "upgrade",
 ];
 
-/// Redirects have one of these.
+/// The statuses of redirects.
 const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
 
 pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
@@ -73,7 +73,7 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
                         .as_string()
                         .is_some_and(|name| ["status", "headers", "body"].iter().any(|known| *name == **known));
                     if !known {
-                        return Err(Wrong::new("expected status, headers and body in the table, and nothing else"));
+                        return Err(CallError::new("expected status, headers and body in the table, and nothing else"));
                     }
                 }
                 (status, headers, body)
@@ -111,7 +111,7 @@ fn finished(
     status: u16,
     headers: &[(String, Vec<u8>)],
     body: Option<LuaString>,
-) -> Result<Done, Wrong> {
+) -> Result<Done, CallError> {
     let parts = lua.create_table_with_capacity(headers.len() * 2, 2)?;
     parts.raw_set("status", status)?;
     parts.raw_set("body", body)?;
@@ -135,7 +135,7 @@ fn finished(
     now(lua, answer)
 }
 
-fn status_of(args: &Args, status: &Value) -> Result<u16, Wrong> {
+fn status_of(args: &Args, status: &Value) -> Result<u16, CallError> {
     let number = status
         .as_integer()
         .or_else(|| status.as_number().filter(|number| number.fract() == 0.0).map(|number| number as i64));
@@ -145,7 +145,7 @@ fn status_of(args: &Args, status: &Value) -> Result<u16, Wrong> {
         .ok_or_else(|| args.wrong("status", &format!("is {}: expected 200 to 599", shown())))
 }
 
-fn body_of(lua: &Lua, args: &Args, body: Value) -> Result<Option<LuaString>, Wrong> {
+fn body_of(lua: &Lua, args: &Args, body: Value) -> Result<Option<LuaString>, CallError> {
     match body {
         Value::Nil => Ok(None),
         Value::String(text) => Ok(Some(text)),

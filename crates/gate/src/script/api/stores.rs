@@ -1,12 +1,12 @@
-//! `gate.memcached`, `gate.sql`, `gate.lookup`: what is asked goes over the connections that all cores share.
+//! `gate.memcached`, `gate.sql` and `gate.lookup`: queries over the connections that all cores share.
 
 use mlua::{IntoLua, IntoLuaMulti, Lua, MultiValue, Table, UserData, Value};
 use oroshi_lookup::{Answer, MemcachedStore, Rows, SqlStore, StoreError, Targets, key};
 
-use super::args::{Args, Wrong, kind};
+use super::args::{Args, CallError, kind};
 use super::{Done, Got, Library, later, now};
 
-/// What the parameters of a query may take, bytes.
+/// The most bytes of a query's parameters.
 const PARAMETERS_BYTES: usize = 16 << 20;
 
 #[derive(Clone)]
@@ -17,7 +17,7 @@ impl UserData for Memcached {}
 struct Sql(SqlStore);
 impl UserData for Sql {}
 
-/// What is made of a query's rows.
+/// The form of a query's result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Shape {
     All,
@@ -29,7 +29,7 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     library.add("gate.memcached", |lua, host, args| {
         let name = args.text(lua, "name")?;
         let name = name.to_string_lossy();
-        let unknown = || Wrong::new(format!("there is no memcached store `{name}` in the configuration"));
+        let unknown = || CallError::new(format!("there is no memcached store `{name}` in the configuration"));
         let Ok(tools) = host.tools() else {
             return if host.expects(&name, |names| &names.memcached) { now(lua, true) } else { Err(unknown()) };
         };
@@ -46,7 +46,8 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         let key = args.text(lua, "key")?.as_bytes().to_vec();
         let value = args.text(lua, "value")?.as_bytes().to_vec();
         let ttl = args.ttl()?;
-        later(async move { store.set(key, value, ttl).await.map_or_else(|error| failure(&error), |()| Got::Boolean(true)) })
+        let set = async move { store.set(key, value, ttl).await };
+        later(async move { set.await.map_or_else(|error| failure(&error), |()| Got::Boolean(true)) })
     })?;
     library.add("memcached:delete", |lua, _, args| {
         let store = args.ours::<Memcached>()?.0;
@@ -57,7 +58,7 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     library.add("gate.sql", |lua, host, args| {
         let name = args.text(lua, "name")?;
         let name = name.to_string_lossy();
-        let unknown = || Wrong::new(format!("there is no SQL store `{name}` in the configuration"));
+        let unknown = || CallError::new(format!("there is no SQL store `{name}` in the configuration"));
         let Ok(tools) = host.tools() else {
             return if host.expects(&name, |names| &names.sql) { now(lua, true) } else { Err(unknown()) };
         };
@@ -74,10 +75,10 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         let given = args.text(lua, "key")?;
         let declared = host.tools()?.lookups.get(&*name);
         let declared =
-            declared.ok_or_else(|| Wrong::new(format!("there is no lookup `{name}` in the configuration")))?;
+            declared.ok_or_else(|| CallError::new(format!("there is no lookup `{name}` in the configuration")))?;
         let bytes = given.as_bytes();
         let key = if declared.by_host { key::host(&bytes) } else { key::text(&bytes).map(Into::into) };
-        // What is no key stands nowhere.
+        // No store has an invalid key.
         let Ok(key) = key else { return now(lua, (Value::Nil, "negative")) };
         match declared.lookup.get(&key) {
             oroshi_lookup::Get::Now(found) => now(lua, answer(lua, &found)?),
@@ -90,7 +91,7 @@ fn failure(error: &StoreError) -> Got {
     Got::Failure(error.to_string(), error.failure.name())
 }
 
-fn query(lua: &Lua, args: &mut Args, shape: Shape) -> Result<Done, Wrong> {
+fn query(lua: &Lua, args: &mut Args, shape: Shape) -> Result<Done, CallError> {
     let store = args.ours::<Sql>()?.0;
     let query = args.text(lua, "query")?.to_str()?.to_owned();
     let values = args.rest();
@@ -102,7 +103,7 @@ fn query(lua: &Lua, args: &mut Args, shape: Shape) -> Result<Done, Wrong> {
         }
         parameter(index + 1, &value)
     });
-    let parameters = parameters.collect::<Result<Vec<_>, _>>().map_err(Wrong::Argument)?;
+    let parameters = parameters.collect::<Result<Vec<_>, _>>().map_err(CallError::Argument)?;
     later(async move {
         store.query(query, parameters).await.map_or_else(|error| failure(&error), |rows| Got::Rows(rows, shape))
     })
@@ -114,7 +115,7 @@ fn parameter(number: usize, value: &Value) -> Result<oroshi_lookup::Value, Strin
         Value::Nil => Sql::Null,
         Value::Boolean(value) => Sql::Bool(*value),
         Value::Integer(value) => Sql::Int(*value),
-        // As far as a float is exact.
+        // In the range where floats are exact.
         Value::Number(value) if value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0 => {
             Sql::Int(*value as i64)
         }
@@ -172,7 +173,7 @@ fn column(lua: &Lua, value: &oroshi_lookup::Value) -> mlua::Result<Value> {
     }
 }
 
-/// Targets, and the outcome's name.
+/// Returns the targets and the outcome's name.
 pub(super) fn answer(lua: &Lua, answer: &Answer) -> mlua::Result<MultiValue> {
     let targets = match answer.outcome.targets() {
         None => Value::Nil,

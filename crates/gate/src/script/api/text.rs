@@ -1,4 +1,4 @@
-//! `gate.log`, digests, base64.
+//! `gate.log`, digests and base64.
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
@@ -6,10 +6,10 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use mlua::Value;
 use sha2::Digest as _;
 
-use super::args::Wrong;
+use super::args::CallError;
 use super::{Library, now};
 
-/// The longest line of the log that a script writes, bytes.
+/// The longest log line of a script, bytes.
 const LINE_BYTES: usize = 4096;
 
 pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
@@ -59,8 +59,8 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     library.add("gate.hmac_sha256", |lua, _, args| {
         let key = args.text(lua, "key")?;
         let text = args.text(lua, "text")?;
-        let mut mac =
-            Hmac::<sha2::Sha256>::new_from_slice(&key.as_bytes()).map_err(|_| Wrong::new("the key cannot be used"))?;
+        let mut mac = Hmac::<sha2::Sha256>::new_from_slice(&key.as_bytes())
+            .map_err(|_| CallError::new("the key cannot be used"))?;
         mac.update(&text.as_bytes());
         now(lua, hex(&mac.finalize().into_bytes()))
     })
@@ -70,7 +70,7 @@ fn flag(value: Value) -> bool {
     !matches!(value, Value::Nil | Value::Boolean(false))
 }
 
-/// In lower case.
+/// Encodes in lower-case hexadecimal.
 fn hex(bytes: &[u8]) -> String {
     bytes
         .iter()

@@ -7,32 +7,32 @@ use tokio::runtime::{Builder, LocalOptions};
 use super::*;
 use crate::script::{Cache, Tools, http_client};
 
-/// More than Rust can hold of a state.
+/// More requests than values that Rust can hold of a state.
 const MANY: usize = 9_000;
 
 fn run<T>(test: impl Future<Output = T>) -> T {
     Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap().block_on(test)
 }
 
-fn desk(source: &str, change: impl FnOnce(&mut ScriptSettings)) -> Rc<Desk> {
+fn instance(source: &str, change: impl FnOnce(&mut ScriptSettings)) -> Rc<ScriptInstance> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.lua");
     std::fs::write(&file, source).unwrap();
     let mut settings = ScriptSettings::read("test", file).unwrap();
-    // However slow the machine and the build.
+    // Enough for slow machines and builds.
     settings.wall = Duration::from_secs(600);
     change(&mut settings);
-    let tallies = Arc::new(Tallies::default());
+    let counters = Arc::new(ScriptCounters::default());
     let tools = Tools {
         stores: Stores::start(Vec::new()).unwrap(),
         lookups: Rc::new(HashMap::new()),
         cache: Arc::new(Cache::new(1 << 20)),
         http: http_client(),
         core: 0,
-        counters: Arc::clone(&tallies.hooks),
+        counters: Arc::clone(&counters.hooks),
     };
     let script = Script::load(&settings, tools).unwrap();
-    Rc::new(Desk::new(script, settings, tallies, Rc::default()).unwrap())
+    Rc::new(ScriptInstance::new(script, settings, counters, Rc::default()).unwrap())
 }
 
 #[test]
@@ -41,26 +41,26 @@ fn requests_that_are_under_way_hold_nothing_that_the_state_has_few_of() {
         function on_request(request) n = n + 1 request.ctx.n = n request.ctx.self = request end
         function on_key(request) return (request.ctx.self == request and '' or 'another of ') .. request.ctx.n end";
     run(async {
-        let desk = desk(source, |_| {});
+        let instance = instance(source, |_| {});
         let mut open = Vec::new();
         for _ in 0..MANY {
-            let visit = Visit::begin(&desk, &Request::plain());
-            visit.on_request().await.unwrap();
-            open.push(visit);
+            let hooks = RequestHooks::begin(&instance, &Request::plain());
+            hooks.on_request().await.unwrap();
+            open.push(hooks);
         }
-        for (place, visit) in open.iter().enumerate() {
-            assert_eq!(visit.on_key().await.unwrap(), Some((place + 1).to_string()));
+        for (place, hooks) in open.iter().enumerate() {
+            assert_eq!(hooks.on_key().await.unwrap(), Some((place + 1).to_string()));
         }
-        // A number that is free is taken once more, and what stood there is forgotten.
+        // The next request takes a free number, without the old object.
         open.truncate(1);
-        let visit = Visit::begin(&desk, &Request::plain());
-        visit.on_request().await.unwrap();
-        assert_eq!(visit.on_key().await.unwrap(), Some((MANY + 1).to_string()));
+        let hooks = RequestHooks::begin(&instance, &Request::plain());
+        hooks.on_request().await.unwrap();
+        assert_eq!(hooks.on_key().await.unwrap(), Some((MANY + 1).to_string()));
         assert_eq!(open[0].on_key().await.unwrap().as_deref(), Some("1"));
-        assert_eq!(desk.known.used.get() as usize, MANY);
-        drop((open, visit));
-        assert_eq!(desk.known.free.borrow().len(), MANY);
-        assert!(desk.known.table.is_empty());
+        assert_eq!(instance.known.used.get() as usize, MANY);
+        drop((open, hooks));
+        assert_eq!(instance.known.free.borrow().len(), MANY);
+        assert!(instance.known.table.is_empty());
     });
 }
 
@@ -70,11 +70,11 @@ fn a_place_to_go_to_is_short() {
             { 'a:80', ('t'):rep(4097) }, { { to = ('t'):rep(4097) } } }
         local n = 0 function on_route() n = n + 1 return places[n] end";
     run(async {
-        let desk = desk(source, |_| {});
-        let visit = Visit::begin(&desk, &Request::plain());
-        assert!(matches!(visit.on_route().await, Ok(Direction::Upstream(name)) if name.len() == 4096));
+        let instance = instance(source, |_| {});
+        let hooks = RequestHooks::begin(&instance, &Request::plain());
+        assert!(matches!(hooks.on_route().await, Ok(Direction::Upstream(name)) if name.len() == 4096));
         for _ in 0..4 {
-            let error = visit.on_route().await.unwrap_err().to_string();
+            let error = hooks.on_route().await.unwrap_err().to_string();
             assert!(error.ends_with("each of at most 4096 bytes (it has 4097)"), "{error}");
         }
     });

@@ -1,4 +1,4 @@
-//! Scripts at work, with the real stores.
+//! Tests of scripts with real stores.
 
 #[path = "../../../../lookup/tests/peers/mod.rs"]
 mod peers;
@@ -18,7 +18,7 @@ use tokio::runtime::{Builder, LocalOptions};
 use super::*;
 use crate::script::{Cache, Declared, http_client};
 
-/// Scripts in a folder of their own, and what they are given.
+/// Scripts in a temporary folder, with their tools.
 pub(super) struct Bench {
     folder: TempDir,
     pub(super) stores: Vec<StoreSettings>,
@@ -48,7 +48,7 @@ impl Bench {
         let file = self.folder.path().join("a.lua");
         std::fs::write(&file, source).unwrap();
         let mut settings = ScriptSettings::read("test", file).unwrap();
-        // However slow the machine and the build: what is about this limit sets it.
+        // Enough for slow machines and builds; tests of this limit set their own.
         settings.wall = Duration::from_secs(600);
         (self.change)(&mut settings);
         settings
@@ -70,18 +70,18 @@ impl Bench {
     }
 }
 
-/// On a runtime like those of the cores.
+/// Runs a test on a runtime like a core's.
 pub(super) fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap();
     runtime.block_on(test)
 }
 
-/// What `on_request` of a script gives, as text.
+/// Returns the result of a script's `on_request` as text.
 pub(super) fn given(bench: &Bench, source: &str) -> String {
     run(async { shown(bench.load(source).unwrap().call(Hook::Request, ()).await) })
 }
 
-/// What the body of an `on_request` gives, which is the script's first line.
+/// Returns the result of an `on_request` with this body, which is the script's first line.
 pub(super) fn body(bench: &Bench, body: &str) -> String {
     given(bench, &format!("function on_request() {body} end"))
 }
@@ -93,7 +93,7 @@ pub(super) fn shown(result: Result<MultiValue, ScriptError>) -> String {
     }
 }
 
-/// An error without its folder.
+/// Returns an error without its folder.
 pub(super) fn told(error: &ScriptError) -> String {
     let (path, line) = error.place.split_once(".lua").unwrap_or((&error.place, ""));
     let name = path.rsplit('/').next().unwrap();

@@ -1,4 +1,4 @@
-//! What scripts ask of stores and servers, and what they answer with.
+//! Tests of stores, HTTP requests and responses in scripts.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -36,15 +36,18 @@ fn a_database_is_asked() {
         ),
         "3 a.example nil 10.0.0.3"
     );
-    let kinds = "db:query('INSERT INTO kinds VALUES (?, ?, ?, ?)', 7, 1.5, 'text', 'a\\0\\255') local r = db:row('SELECT * FROM kinds')
-        return r.n, r.f, r.t, r.b == 'a\\0\\255', db:value('SELECT typeof(n) FROM kinds'), db:value('SELECT ? IS NULL', nil)";
+    let kinds = "db:query('INSERT INTO kinds VALUES (?, ?, ?, ?)', 7, 1.5, 'text', 'a\\0\\255') local r = \
+        db:row('SELECT * FROM kinds')
+        return r.n, r.f, r.t, r.b == 'a\\0\\255', db:value('SELECT typeof(n) FROM kinds'), db:value('SELECT ? IS \
+        NULL', nil)";
     assert_eq!(asked(kinds), "7 1.5 text true integer 1");
-    // One of them within pcall and a coroutine of the script's own.
+    // One of the queries runs within pcall and a coroutine of the script.
     assert_eq!(asked("return pcall(coroutine.wrap(function() return db:value('SELECT 1 + ?', 2) end))"), "true 3");
-    // Failures are told, with their kind.
+    // Failures come with their kind.
     let refused = asked("return db:value('SELECT nothing')");
     assert!(refused.starts_with("nil store `main`: it refused: ") && refused.ends_with(" refused"), "{refused}");
-    // One statement, with as many places as parameters: SQLite would run what stands behind, and not miss what is too much.
+    // Only one statement with as many placeholders as parameters: SQLite would run further statements and ignore
+    // further parameters.
     let more = asked("return db:query('SELECT 1; DELETE FROM domain')");
     assert_eq!(more, "nil store `main`: it refused: the query is more than one statement: expected one refused");
     let more = asked("return db:query('SELECT ?', 1, 2)");
@@ -66,7 +69,8 @@ fn a_database_is_asked() {
             "error a.lua:1: sql:value: parameter 1 is a table: expected a string, a number, a boolean or nil",
         ),
         (
-            "local s, t = ('x'):rep(1e6), {} for i = 1, 1000 do t[i] = s end gate.sql('main'):value('SELECT 1', unpack(t))",
+            "local s, t = ('x'):rep(1e6), {} for i = 1, 1000 do t[i] = s end gate.sql('main'):value('SELECT 1', \
+             unpack(t))",
             "error a.lua:1: sql:value: the parameters are too large: expected at most 16777216 bytes",
         ),
         ("gate.sql('main'):value()", "error a.lua:1: sql:value: query is nil: expected a string"),
@@ -78,7 +82,7 @@ fn a_database_is_asked() {
     for (shape, expected) in wrong {
         assert_eq!(body(&bench, shape), expected);
     }
-    // What a script catches is a text.
+    // A caught error is a string.
     assert_eq!(
         body(&bench, "local ok, why = pcall(gate.sql, 'none') return type(why), why"),
         "string gate.sql: there is no SQL store `none` in the configuration"
@@ -92,7 +96,8 @@ fn memcached_is_asked() {
     let kind = StoreKind::Memcached(MemcachedSettings::new(vec![memcached.address()]));
     bench.stores.push(StoreSettings { name: "cache".to_owned(), kind });
     let source = "local m = gate.memcached('cache')
-function on_request() return m:get('k'), m:set('k', 'value', 60), m:get('k'), m:delete('k'), m:delete('k'), m:get('k') end
+function on_request() return m:get('k'), m:set('k', 'value', 60), m:get('k'), m:delete('k'), m:delete('k'), \
+m:get('k') end
 function on_route() return m:get('k') end
 function on_key() return m:get('two words') end";
     let before = memcached.stat("total_connections");
@@ -101,7 +106,7 @@ function on_key() return m:get('two words') end";
         assert_eq!(shown(script.call(Hook::Request, ()).await), "nil true value true false nil");
         let bad = shown(script.call(Hook::Key, ()).await);
         assert!(bad.starts_with("nil store `cache`: "), "{bad}");
-        // All of this over one connection, and one of the test's own.
+        // One connection for all of this, and one for the test.
         assert_eq!(memcached.stat("total_connections"), before + 2);
         memcached.0.kill();
         let down = shown(script.call(Hook::Route, ()).await);
@@ -110,7 +115,7 @@ function on_key() return m:get('two words') end";
                 && (down.ends_with(" connection-lost") || down.ends_with(" connect")),
             "{down}"
         );
-        // That there is nothing is no failure.
+        // A missing key is no failure.
         memcached.0.restart();
         peers::until("it is up again", async || shown(script.call(Hook::Route, ()).await) == "nil").await;
     });
@@ -119,7 +124,10 @@ function on_key() return m:get('two words') end";
 #[test]
 fn declared_lookups_are_asked() {
     let database = peers::Sqlite::start();
-    run(database.execute("INSERT INTO domain VALUES ('a.example', '10.0.0.1:80'), ('b.example', '[\"10.0.0.1\", \"10.0.0.2:81\"]'), ('c.example', 'https://x')"));
+    run(database.execute(
+        "INSERT INTO domain VALUES ('a.example', '10.0.0.1:80'), ('b.example', '[\"10.0.0.1\", \
+        \"10.0.0.2:81\"]'), ('c.example', 'https://x')",
+    ));
     let mut bench = Bench::new().sqlite("main", &database);
     let stores = Stores::start(bench.stores.clone()).unwrap();
     for (name, by_host) in [("domains", true), ("keys", false)] {
@@ -143,11 +151,12 @@ fn declared_lookups_are_asked() {
     assert_eq!(asked("'domains', '///'"), "nil negative");
     assert_eq!(asked("'domains', 'c.example'"), "nil invalid");
     assert_eq!(asked("'none', 'a'"), "error a.lua:1: gate.lookup: there is no lookup `none` in the configuration");
-    let list = "local list, outcome = gate.lookup('domains', 'b.example') return outcome, #list, list[1].to, list[2].to, list[1].weight";
+    let list = "local list, outcome = gate.lookup('domains', 'b.example') return outcome, #list, list[1].to, \
+        list[2].to, list[1].weight";
     assert_eq!(body(&bench, list), "hit 2 10.0.0.1:80 10.0.0.2:81 1");
 }
 
-/// Answers each request with what it was, and counts its connections.
+/// Answers each request with its own text, and counts connections.
 fn server() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, connections) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
@@ -187,7 +196,7 @@ fn serve(stream: TcpStream) -> io::Result<()> {
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
         if head[0].contains("/never") {
-            // Until the client has gone.
+            // Until the client closes.
             let _ = reader.read_line(&mut String::new())?;
             return Ok(());
         }
@@ -208,7 +217,8 @@ fn other_servers_are_asked() {
     let bench = Bench::new();
     let asked = |shape: &str| body(&bench, &shape.replace("URL", &url));
     assert_eq!(asked("local r = gate.http('URL/a?b') return r.status, r.body"), "200 GET /a?b HTTP/1.1  ");
-    let fields = "local h = gate.http('URL').headers return h['x-b'], h['X-B'], h['set-cookie'][1], h['Set-Cookie'][2], h['none'], h[1]";
+    let fields = "local h = gate.http('URL').headers return h['x-b'], h['X-B'], h['set-cookie'][1], \
+        h['Set-Cookie'][2], h['none'], h[1]";
     assert_eq!(asked(fields), "1, 2 1, 2 a=1, b c=2 nil nil");
     let sent =
         "return gate.http{ url = 'URL/p', method = 'post', body = 'hello', headers = { ['X-A'] = { 'one', 2 } } }.body";
@@ -261,7 +271,8 @@ fn json_and_digests_are_what_they_are_elsewhere() {
             r#"null 1000000000000000 {"2":"two"}"#,
         ),
         (
-            "local t = gate.json_decode('{\"a\": [1, null, {\"b\": \"\\\\u00e9\"}], \"c\": []}') return t.a[1], t.a[2], t.a[3].b, gate.json_encode(t.c)",
+            "local t = gate.json_decode('{\"a\": [1, null, {\"b\": \"\\\\u00e9\"}], \"c\": []}') return t.a[1], \
+             t.a[2], t.a[3].b, gate.json_encode(t.c)",
             "1 nil é []",
         ),
         ("return gate.json_decode('7'), gate.json_decode('null'), gate.json_decode('\"x\"')", "7 nil x"),
@@ -274,7 +285,8 @@ fn json_and_digests_are_what_they_are_elsewhere() {
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843",
         ),
         (
-            "return gate.base64_encode('\\255\\254a'), gate.base64_encode('\\255\\254a?', true), gate.base64_decode('//5h') == '\\255\\254a', gate.base64_decode('__5hPw', true) == '\\255\\254a?'",
+            "return gate.base64_encode('\\255\\254a'), gate.base64_encode('\\255\\254a?', true), \
+             gate.base64_decode('//5h') == '\\255\\254a', gate.base64_decode('__5hPw', true) == '\\255\\254a?'",
             "//5h __5hPw true true",
         ),
         (
@@ -286,7 +298,7 @@ fn json_and_digests_are_what_they_are_elsewhere() {
         let told = body(&bench, shape);
         assert_eq!(told, expected, "{shape}");
     }
-    // More values than Rust could hold at once.
+    // More values than Rust can hold at once.
     let many = "local list, named = {}, {} for i = 1, 20000 do list[i] = 'v' .. i named['k' .. i] = 'v' .. i end
         local a, b = gate.json_decode(gate.json_encode(list)), gate.json_decode(gate.json_encode(named))
         return #a, a[20000], b.k20000, gate.json_encode(b) == gate.json_encode(named)";
@@ -381,7 +393,8 @@ fn answers_can_be_sent() {
             "gate.redirect: url is empty or has bytes that a URL cannot have: expected them percent-encoded",
         ),
         (
-            "gate.answer{ headers = { ['X-A'] = (function() local s, t = ('x'):rep(1e6), {} for i = 1, 1000 do t[i] = s end return t end)() } }",
+            "gate.answer{ headers = { ['X-A'] = (function() local s, t = ('x'):rep(1e6), {} for i = 1, 1000 do t[i] = \
+             s end return t end)() } }",
             "gate.answer: headers are too large: expected at most 65536 bytes",
         ),
         ("gate.redirect(('/'):rep(1e6))", "gate.redirect: url is too large: expected at most 65536 bytes"),

@@ -1,4 +1,4 @@
-//! Calls: their limits, their errors, many of them at once.
+//! Tests of calls: limits, errors, concurrency.
 
 use std::sync::Mutex;
 
@@ -9,7 +9,8 @@ use super::*;
 #[test]
 fn hooks_are_found_and_called() {
     let bench = Bench::new();
-    let source = "function init() started = gate.core end function on_request(...) return started, ... end function on_log() end";
+    let source = "function init() started = gate.core end function on_request(...) return started, ... end function \
+        on_log() end";
     let hooks = Script::check(&bench.settings(source), None).unwrap();
     let found: Vec<_> = Hook::ALL.into_iter().filter(|&hook| hooks.has(hook)).collect();
     assert_eq!(found, [Hook::Init, Hook::Request, Hook::Log]);
@@ -25,7 +26,8 @@ fn hooks_are_found_and_called() {
         let error = script.call::<_, (u32, u32)>(Hook::Request, "x").await.unwrap_err();
         assert_eq!(
             told(&error),
-            "error a.lua:1: on_request() returned a string: expected a u32 (expected number or string coercible to number)"
+            "error a.lua:1: on_request() returned a string: expected a u32 (expected number or string coercible to \
+             number)"
         );
     });
 }
@@ -46,7 +48,8 @@ fn a_check_tells_what_is_wrong_and_asks_nobody() {
         ),
         (
             "gate.lookup('any', 'key')",
-            "error a.lua:1: gate.lookup: this is a check, in which nothing can be asked: expected it in init() or in a hook",
+            "error a.lua:1: gate.lookup: this is a check, in which nothing can be asked: expected it in init() or in \
+             a hook",
         ),
         ("\nwhile true do end", "instructions a.lua:2: the top level took more than 1000000 instructions"),
         ("local s = ('x'):rep(1e9)", "memory a.lua: not enough memory"),
@@ -104,7 +107,7 @@ fn a_call_that_waits_too_long_is_ended_where_it_waits() {
     ];
     for shape in shapes {
         let error = given(&bench, &format!("function on_request()\n{shape}\nend"));
-        // What is short is in time to be counted, if the machine is fast.
+        // A short call is counted only if the machine is fast enough.
         assert!(
             error == "wall a.lua:2: on_request() had not returned after 50ms, and waited here"
                 || error.starts_with("instructions"),
@@ -140,7 +143,7 @@ end";
         assert_eq!(orders, (1..=200).collect::<Vec<_>>());
         let counts = script.counters().counts(Hook::Request);
         assert_eq!((counts.calls, counts.errors, counts.breaches), (200, 0, 0));
-        // Each of them the same, whatever was between.
+        // All calls are equal, whatever happened between.
         assert_eq!(counts.instructions % 200, 0, "{counts:?}");
     });
 }
@@ -148,7 +151,8 @@ end";
 #[test]
 fn one_that_is_ended_does_not_hurt_those_beside_it() {
     let bench = Bench::with(|settings| settings.instructions = 20_000);
-    let source = "function on_request(bad) for i = 1, 10 do gate.sleep(0.002) end if bad then while true do end end return 'fine' end";
+    let source = "function on_request(bad) for i = 1, 10 do gate.sleep(0.002) end if bad then while true do end end \
+        return 'fine' end";
     run(async {
         let script = bench.load(source).unwrap();
         let call = |n: u32| {
@@ -170,7 +174,8 @@ fn one_that_is_ended_does_not_hurt_those_beside_it() {
 #[test]
 fn a_call_that_is_dropped_goes_on_nowhere() {
     let bench = Bench::new();
-    let source = "seen = 0 function on_request(seconds) gate.sleep(seconds) seen = seen + 1 end function on_key() return seen end";
+    let source = "seen = 0 function on_request(seconds) gate.sleep(seconds) seen = seen + 1 end function on_key() \
+        return seen end";
     run(async {
         let script = bench.load(source).unwrap();
         for _ in 0..10 {
@@ -222,11 +227,12 @@ fn a_state_that_was_full_serves_the_next_request() {
     let database = peers::Sqlite::start();
     let mut bench = Bench::new().sqlite("main", &database);
     bench.change = |settings| (settings.memory, settings.instructions) = (4 << 20, 100_000_000);
-    // It fills the memory to the last byte, catches that, and waits for what there is no room for.
+    // Fills the memory completely, catches the error, and waits for a result without room.
     let source = "local d = gate.sql('main')
 local function strings(f) while true do f[#f + 1] = ('x'):rep(1000) .. #f end end
 local function tables(f) while true do f[#f + 1] = {} end end
-function on_request() local f = {} pcall(strings, f) pcall(tables, f) return d:value('SELECT hex(zeroblob(100000))'), #f end
+function on_request() local f = {} pcall(strings, f) pcall(tables, f) return d:value('SELECT hex(zeroblob(100000))'), \
+#f end
 function on_route() local f = {} pcall(strings, f) pcall(tables, f) return 'left' end
 function on_key(request) return request.name .. #tostring({}):rep(1000) end";
     run(async {
@@ -264,7 +270,7 @@ function on_request() for i = 1, 300 do local s = ('y'):rep(1e5) .. i end gate.s
     });
 }
 
-/// Takes down what is told.
+/// Collects log lines.
 #[derive(Clone, Default)]
 struct Taken(Arc<Mutex<Vec<String>>>);
 
@@ -310,7 +316,7 @@ end";
             let script = bench.load(source).unwrap();
             let loud = "error a.lua:2: gate.log: level is \"loud\": expected error, warn, info or debug";
             assert_eq!(shown(script.call(Hook::Request, ()).await), loud);
-            // A busy machine may have held up other calls as well, and after one that is told nothing is for a second.
+            // A busy machine may delay other calls as well, and the log is silent for a second after each warning.
             let slow = |line: &String| {
                 line.starts_with("WARN message=") && line.contains("a.lua:4: on_key() held its core for ")
             };

@@ -1,4 +1,4 @@
-//! `gate.cache`.
+//! Tests of `gate.cache`.
 
 use std::sync::Barrier;
 use std::thread;
@@ -13,12 +13,14 @@ fn values_are_kept_as_they_are() {
         "local c = gate.cache
          c.set('t', { 1, 'two', deep = { true } }) local t = c.get('t') t[1] = 'changed'
          c.set('n', nil) c.set('short', 1, 0.01) local soon = c.get('short') gate.sleep(0.03)
-         return t[2], t.deep[1], c.get('t')[1], select('#', c.get('n')), (select(2, c.get('n'))), (select(2, c.get('none'))), soon, (c.get('short'))",
+         return t[2], t.deep[1], c.get('t')[1], select('#', c.get('n')), (select(2, c.get('n'))), (select(2, \
+         c.get('none'))), soon, (c.get('short'))",
     );
     assert_eq!(told, "two true 1 2 true false 1 nil");
     let told = body(
         &bench,
-        "local c = gate.cache return c.incr('i'), c.incr('i', 2.5), c.incr('i', -1, 60), c.delete('i'), c.delete('i'), c.incr('i')",
+        "local c = gate.cache return c.incr('i'), c.incr('i', 2.5), c.incr('i', -1, 60), c.delete('i'), \
+         c.delete('i'), c.incr('i')",
     );
     assert_eq!(told, "1 3.5 2.5 true false 1");
     assert_eq!(body(&bench, "return gate.cache.incr('t')"), "nil what stands there is not a number not-a-number");
@@ -27,13 +29,14 @@ fn values_are_kept_as_they_are() {
     // 2^90 copies of one table.
     let many = "local t = { 1 } for i = 1, 90 do t = { t, t } end";
     assert_eq!(body(&bench, &format!("{many} return gate.cache.set('large', t)")), large);
-    // It is not kept, but whoever makes it has it, and so has whoever comes after.
+    // The value is not cached, but its maker has it, and so has every later maker.
     let made = format!("{many} return #gate.cache.fetch('large', 1, function() return t end), gate.cache.get('large')");
     assert_eq!(body(&bench, &made), "2 nil false");
     let wrong = [
         (
             "gate.cache.set('f', print)",
-            "error a.lua:1: gate.cache.set: value: a function cannot be copied from one Lua state to another: only nil, booleans, numbers, strings and tables of them can",
+            "error a.lua:1: gate.cache.set: value: a function cannot be copied from one Lua state to another: only \
+             nil, booleans, numbers, strings and tables of them can",
         ),
         ("gate.cache.get()", "error a.lua:1: gate.cache.get: key is nil: expected a string"),
         ("gate.cache.get(('x'):rep(2000))", "error a.lua:1: gate.cache.get: key has 2000 bytes: expected at most 1024"),
@@ -90,9 +93,11 @@ fn what_fails_is_told_to_all_and_not_kept() {
     let bench = Bench::new();
     let source = "function on_request() return gate.cache.fetch('key', 60, function()
       gate.cache.incr('calls') gate.sleep(0.02) error('no way') end) end
-function on_route() return gate.cache.fetch('key', 60, function() gate.cache.incr('calls') gate.sleep(0.02) return nil, 'it is down', 'timeout' end) end
+function on_route() return gate.cache.fetch('key', 60, function() gate.cache.incr('calls') gate.sleep(0.02) return \
+nil, 'it is down', 'timeout' end) end
 function on_key() return gate.cache.fetch('key', 60, function() gate.cache.incr('calls') return nil end) end
-function init() local ok, why = pcall(function() local v = gate.cache.fetch('key', 60, function() gate.cache.incr('calls') gate.sleep(0.02) error('no way') end) end)
+function init() local ok, why = pcall(function() local v = gate.cache.fetch('key', 60, function() \
+gate.cache.incr('calls') gate.sleep(0.02) error('no way') end) end)
   return ok, (why:gsub('[^ ]*/', '')) end";
     run(async {
         let script = bench.load(source).unwrap();
@@ -120,16 +125,16 @@ function init() local ok, why = pcall(function() local v = gate.cache.fetch('key
         );
         assert!(told[2..].iter().all(|other| *other == told[1]));
         assert_eq!(calls(), "1");
-        // Who catches it has the script's own lines.
+        // A caught error has the script's own lines.
         let caught = together(Hook::Init).await;
         assert_eq!(caught[1], "false a.lua:5: gate.cache.fetch: its function failed elsewhere: a.lua:5: no way");
         assert_eq!(calls(), "2");
         bench.cache.delete(b"calls");
         bench.cache.incr(b"calls", 1.0, None).unwrap();
-        // It is asked again by whoever comes later.
+        // Later callers ask again.
         assert_eq!(together(Hook::Route).await, ["nil it is down timeout"; 20]);
         assert_eq!(calls(), "2");
-        // That there is nothing is kept.
+        // Absence is cached.
         assert_eq!(together(Hook::Key).await, ["nil"; 20]);
         assert_eq!(calls(), "3");
         assert_eq!(together(Hook::Key).await, ["nil"; 20]);
@@ -158,13 +163,13 @@ function on_route() return gate.cache.fetch('other', 60, function() while true d
         for call in calls {
             assert_eq!(call.await.unwrap(), 2);
         }
-        // Ended by its budget, it is gone too.
+        // A maker that exceeds its limit gives up its ticket, too.
         for _ in 0..2 {
             let error = script.call::<_, ()>(Hook::Route, ()).await.unwrap_err();
             assert_eq!(error.kind, ErrorKind::Instructions);
         }
     });
-    // What cannot be kept, or told, takes nobody's turn.
+    // A value that cannot be cached, or an error without text, blocks nobody.
     let odd = "local function odd() error(setmetatable({}, { __tostring = error })) end
         return pcall(gate.cache.fetch, 'k', -1, function() end), (pcall(gate.cache.fetch, 'k', 1, odd)),
             (gate.cache.fetch('k', 1e-9, function() return 7 end))";
@@ -173,6 +178,7 @@ function on_route() return gate.cache.fetch('other', 60, function() while true d
     let told = body(&bench, own);
     assert_eq!(
         told,
-        "error a.lua:1: gate.cache.fetch: this is called by its own function for the same key, and would wait for itself"
+        "error a.lua:1: gate.cache.fetch: this is called by its own function for the same key, and would wait for \
+         itself"
     );
 }

@@ -1,4 +1,4 @@
-//! What all cores of a gateway share: the plan in force, look-ups, stores, the log, and where everybody's counters are found.
+//! The state that all cores share: the plan in force, look-ups, stores, the log, and all counters.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,39 +9,40 @@ use oroshi_lookup::{Lookup, Stores};
 
 use crate::access;
 use crate::plan::Plan;
-use crate::script::hooks::Tallies;
+use crate::script::hooks::ScriptCounters;
 use crate::script::{Cache, Hook, HookCounts};
 use crate::upstream::{OwnSockets, Registry};
 
-/// A plan at work. A reload makes another one, which takes over what has not changed.
+/// A plan in force, with its look-ups, stores and log. A reload makes a new generation, which takes over unchanged
+/// parts.
 #[derive(Debug)]
-pub(crate) struct Works {
+pub(crate) struct Generation {
     pub(crate) plan: Plan,
-    /// One for each of the plan's look-ups, in their order.
+    /// One per look-up of the plan, in the plan's order.
     pub(crate) lookups: Vec<Lookup>,
     pub(crate) stores: Stores,
-    /// What scripts keep in common.
+    /// Values that scripts share (`gate.cache`).
     pub(crate) cache: Arc<Cache>,
     pub(crate) log: Option<Arc<access::Log>>,
-    pub(crate) ledger: Arc<Ledger>,
-    /// Where this process listens: the same for all reloads, which change what is in it.
+    pub(crate) counters: Arc<GateCounters>,
+    /// Sockets on which this process listens. All generations share them; a reload replaces their contents.
     pub(crate) own: OwnSockets,
-    /// Counted from 1, by reloads.
-    pub(crate) generation: u64,
+    /// 1 for the first plan; each reload adds 1.
+    pub(crate) number: u64,
     pub(crate) since: SystemTime,
 }
 
-/// Everybody's counters, over all reloads.
+/// The counters of all routes, scripts, targets and servers. They survive reloads.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct GateCounters {
     pub(crate) targets: Arc<Registry>,
     routes: Mutex<BTreeMap<String, Vec<Arc<RouteCounters>>>>,
-    scripts: Mutex<BTreeMap<String, Vec<Arc<Tallies>>>>,
+    scripts: Mutex<BTreeMap<String, Vec<Arc<ScriptCounters>>>>,
     servers: Mutex<Vec<Arc<oroshi_server::Counters>>>,
 }
 
-impl Ledger {
-    /// One core's counters of a route: the same ones for as long as a route of this name is there.
+impl GateCounters {
+    /// Returns one core's counters of a route. Routes with the same name share them, across reloads.
     pub(crate) fn route(&self, name: &str, core: usize) -> Arc<RouteCounters> {
         let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
         let cores = routes.entry(name.to_owned()).or_default();
@@ -51,7 +52,7 @@ impl Ledger {
         Arc::clone(&cores[core])
     }
 
-    /// All routes' figures, each over all cores, by name.
+    /// Sums each route's counters over all cores, by route name.
     pub(crate) fn routes(&self) -> BTreeMap<String, RouteCounts> {
         let routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
         let sum = |cores: &Vec<Arc<RouteCounters>>| {
@@ -62,8 +63,8 @@ impl Ledger {
         routes.iter().map(|(name, cores)| (name.clone(), sum(cores))).collect()
     }
 
-    /// One core's counters of a script: the same ones for as long as a script of this name is there.
-    pub(crate) fn script(&self, name: &str, core: usize) -> Arc<Tallies> {
+    /// Returns one core's counters of a script. Scripts with the same name share them, across reloads.
+    pub(crate) fn script(&self, name: &str, core: usize) -> Arc<ScriptCounters> {
         let mut scripts = self.scripts.lock().unwrap_or_else(PoisonError::into_inner);
         let cores = scripts.entry(name.to_owned()).or_default();
         while cores.len() <= core {
@@ -72,33 +73,33 @@ impl Ledger {
         Arc::clone(&cores[core])
     }
 
-    /// All scripts' figures, each over all cores, by name.
+    /// Sums each script's counters over all cores, by script name.
     pub(crate) fn scripts(&self) -> BTreeMap<String, ScriptCounts> {
         let scripts = self.scripts.lock().unwrap_or_else(PoisonError::into_inner);
-        let sum = |cores: &Vec<Arc<Tallies>>| ScriptCounts {
+        let sum = |cores: &Vec<Arc<ScriptCounters>>| ScriptCounts {
             hooks: Hook::ALL.map(|hook| cores.iter().map(|core| core.hooks.counts(hook)).sum()),
             logs_dropped: cores.iter().map(|core| core.logs_dropped.load(Ordering::Relaxed)).sum(),
         };
         scripts.iter().map(|(name, cores)| (name.clone(), sum(cores))).collect()
     }
 
-    /// Takes note of a server's counters.
+    /// Adds the counters of a server.
     pub(crate) fn enter(&self, server: Arc<oroshi_server::Counters>) {
         self.servers.lock().unwrap_or_else(PoisonError::into_inner).push(server);
     }
 
-    /// What all servers count together: clients' connections.
+    /// Sums the counters of all servers: client connections and requests.
     pub(crate) fn clients(&self) -> oroshi_server::Counts {
         let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         servers.iter().map(|server| server.counts()).sum()
     }
 }
 
-/// One core's counters of a route: written by that core alone.
+/// One core's counters of a route. Only that core writes them.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct RouteCounters {
-    /// Requests that took the route, by the first digit of their answer's status; the first place: without an answer.
+    /// Requests on the route, by the first digit of the response's status. Index 0: without a response.
     by_status: [AtomicU64; 6],
     limited: AtomicU64,
     bytes: AtomicU64,
@@ -124,27 +125,27 @@ impl RouteCounters {
     }
 }
 
-/// A plain load and store: each has one writer.
+/// Adds with a plain load and store: each counter has one writer.
 fn add(cell: &AtomicU64, count: u64) {
     cell.store(cell.load(Ordering::Relaxed) + count, Ordering::Relaxed);
 }
 
-/// A script's figures.
+/// The counts of a script, over all cores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScriptCounts {
     /// In the order of [`Hook::ALL`].
     pub(crate) hooks: [HookCounts; Hook::ALL.len()],
-    /// Requests that `on_log` was not told of.
+    /// Requests that `on_log` missed.
     pub(crate) logs_dropped: u64,
 }
 
-/// A route's figures.
+/// The counts of a route, over all cores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RouteCounts {
-    /// Requests by the first digit of their answer's status; the first place: without an answer, as the client was gone.
+    /// Requests by the first digit of the response's status. Index 0: without a response, because the client was gone.
     pub(crate) by_status: [u64; 6],
-    /// Requests that were refused as too many were under way for their host.
+    /// Requests refused because their host had too many in progress.
     pub(crate) limited: u64,
-    /// Bytes of bodies that were answered.
+    /// Bytes of response bodies.
     pub(crate) bytes: u64,
 }
