@@ -24,7 +24,7 @@ pub(crate) struct Reader {
     thread: JoinHandle<Result<(), ListError>>,
 }
 
-/// Lines that were skipped because an earlier run has done them.
+/// Counts of lines that an earlier run has done, or done with another request.
 #[derive(Debug, Default)]
 pub(crate) struct Skipped {
     pub(crate) ok: AtomicU64,
