@@ -108,7 +108,9 @@ mod tests {
     proptest! {
         /// Few hashes, many of them equal or adjacent, so that runs form and wrap around the end.
         #[test]
-        fn it_finds_what_was_put_in_and_nothing_else(steps in prop::collection::vec((any::<bool>(), 0u32..6, 0u32..40), 0..300)) {
+        fn it_finds_what_was_put_in_and_nothing_else(
+            steps in prop::collection::vec((any::<bool>(), 0u32..6, 0u32..40), 0..300),
+        ) {
             let hashes = [0, 1, 2, 15, u32::MAX, u32::MAX - 1];
             let (mut index, mut model) = (Index::default(), BTreeSet::new());
             for (add, hash, place) in steps {
@@ -123,7 +125,8 @@ mod tests {
                 for hash in hashes {
                     let mut found = BTreeSet::new();
                     index.find(hash, |place| { found.insert((hash, place)); false });
-                    prop_assert_eq!(found, model.iter().copied().filter(|entry| entry.0 == hash).collect::<BTreeSet<_>>());
+                    let expected: BTreeSet<_> = model.iter().copied().filter(|entry| entry.0 == hash).collect();
+                    prop_assert_eq!(found, expected);
                 }
             }
         }

@@ -589,7 +589,8 @@ mod tests {
         fn it_is_a_map_that_forgets(entries in 1usize..60, steps in prop::collection::vec(step(), 0..500)) {
             let (mut cache, mut model) = (cache(entries), BTreeMap::new());
             // Every third key is too long for its slot.
-            let name = |key: u8| if key.is_multiple_of(3) { format!("{key}-{}", "x".repeat(40)) } else { key.to_string() };
+            let long = |key: u8| format!("{key}-{}", "x".repeat(40));
+            let name = |key: u8| if key.is_multiple_of(3) { long(key) } else { key.to_string() };
             for step in steps {
                 match step {
                     Step::Insert(key, value) => {
