@@ -78,7 +78,7 @@ pub(crate) enum Error {
     Output {
         /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Choose another place for the log.

@@ -1,7 +1,7 @@
 //! `oroshi compare`: from flags to an experiment with one cell, to a report and an exit code.
 //!
-//! `args` is what can be typed; `variants` takes apart what is compared, `read` makes an experiment of it all. Running and
-//! analysing is done by `oroshi_lab`, the report for people by `oroshi_report`, the exit code by [`verdicts`].
+//! `args` has the flags; `variants` splits the set-ups, `read` makes the experiment. `oroshi_lab` runs and analyses it,
+//! `oroshi_report` writes the report for people, [`verdicts`] gives the exit code.
 
 mod args;
 mod read;
@@ -35,10 +35,10 @@ pub(crate) enum Error {
     /// Correct the flags: each line names one.
     #[error("{}", .0.join("\n"))]
     Usage(Vec<String>),
-    /// The experiment could not be carried out: see what it says.
+    /// The experiment failed: the source says why.
     #[error(transparent)]
     Results(#[from] ResultsError),
-    /// A report could not be written, or signals could not be taken.
+    /// A report could not be written, or signal handlers could not be installed.
     #[error(transparent)]
     Bench(#[from] bench::Error),
     /// Name a file that `compare`, `lab` or `bench` wrote with `--format json`.
@@ -46,24 +46,24 @@ pub(crate) enum Error {
     Baseline {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         what: String,
     },
-    /// Make room in the folder for temporary files, or set TMPDIR to another.
+    /// Free space in the folder for temporary files, or set TMPDIR to another.
     #[error("cannot make {}, for the output of servers", path.display())]
     Folder {
-        /// What was to be made.
+        /// The path to create.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The program's own file is gone: start it again.
+    /// The program's own file is gone: start oroshi again.
     #[error("cannot find the program that this is")]
     Program(#[source] io::Error),
 }
 
 impl Error {
-    /// 2 when the command line was wrong, 130 when Ctrl-C came before there was a result, 1 when the work failed.
+    /// 2 for invalid flags, 130 when Ctrl-C came before there was a result, 1 when the work failed.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Baseline { .. } => 2,
@@ -73,7 +73,7 @@ impl Error {
         }
     }
 
-    /// What to do about it, where the message does not say so itself.
+    /// Returns the next step, if the message does not name it.
     pub(crate) fn next_step(&self) -> Option<&'static str> {
         match self {
             Self::Usage(_) => Some("`oroshi compare --help` lists all flags, with examples"),
@@ -85,7 +85,7 @@ impl Error {
     }
 }
 
-/// A result in JSON: what `lab` writes, and beside it how it compares with a saved one.
+/// A result in JSON: the format of `lab`, with the comparison with a saved result.
 #[derive(Serialize)]
 struct Report<'r> {
     #[serde(flatten)]
@@ -94,19 +94,19 @@ struct Report<'r> {
     against: Option<&'r Against>,
 }
 
-/// Does what the flags say.
+/// Runs the comparison.
 ///
 /// # Errors
-/// When there is no result.
+/// There is no result.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let oroshi = std::env::current_exe().map_err(Error::Program)?;
-    // Where this program lies is nobody's business, and another place on another machine.
+    // The program's path is private, and differs on other machines.
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     let words = std::iter::once("oroshi".to_owned()).chain(words);
     let flags = <Args as clap::Args>::augment_args(Command::new("compare"));
     let rerun = without_secrets(&flags, words);
     let (experiment, output) = args.read(&oroshi.to_string_lossy(), rerun).map_err(Error::Usage)?;
-    // Whatever cannot be read or written is better known before the runs than after them.
+    // Report unreadable and unwritable files before the runs, not after them.
     let saved = output.baseline.as_deref().map(read_saved).transpose()?;
     if let Some(Saved::Lab(then)) = &saved {
         share_a_name(then, &experiment).map_err(|what| Error::Usage(vec![what]))?;
@@ -149,14 +149,14 @@ fn carry_out(experiment: Experiment, note: Option<&str>) -> Result<LabResult, Er
     let failed = |result: &LabResult| {
         result.cells.iter().flat_map(|cell| &cell.variants).any(|variant| variant.failed.is_some())
     };
-    // What servers wrote is of interest when something went wrong, and is in the way otherwise.
+    // The servers' output matters after a failure, and is clutter otherwise.
     if started && result.as_ref().map_or(true, failed) {
         folder.keep();
     }
     Ok(result?)
 }
 
-/// A folder for what servers write, removed at the end unless it is kept.
+/// A folder for the servers' output, removed at the end unless it is kept.
 struct OutputFolder {
     folder: Temporary,
     output: PathBuf,
@@ -169,7 +169,7 @@ impl OutputFolder {
             let path = std::env::temp_dir().join(format!("oroshi-compare-{}-{attempt}", std::process::id()));
             match DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => break Temporary::new(path),
-                // Left behind by another process that had this number.
+                // Another process with the same number left it behind.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < 100 => attempt += 1,
                 Err(source) => return Err(Error::Folder { path, source }),
             }
@@ -189,7 +189,7 @@ impl OutputFolder {
     }
 }
 
-/// An error when none of today's set-ups has the name of a saved one: nothing would be compared with it.
+/// Rejects a saved result that shares no name with today's set-ups, because nothing would be compared.
 fn share_a_name(then: &LabResult, today: &Experiment) -> Result<(), String> {
     let then: BTreeSet<&str> = then.cells.iter().flat_map(|cell| &cell.variants).map(|v| v.name.as_str()).collect();
     let today: Vec<&str> = today.cells.iter().flat_map(|cell| &cell.variants).map(|v| v.name.as_str()).collect();

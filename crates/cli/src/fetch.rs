@@ -1,7 +1,7 @@
-//! `oroshi fetch`: many URLs at a time, a record for each.
+//! `oroshi fetch`: fetches many URLs concurrently, and writes a record for each.
 //!
-//! `args` is what can be typed, `read` makes a plan of it. `oroshi-fetch` does the work. Meanwhile `live` shows how far
-//! it is; at the end `summary` tells what came of it.
+//! `args` has the flags, `read` makes a plan of them. `oroshi-fetch` does the work. `live` shows its progress;
+//! `summary` reports the result.
 
 mod args;
 mod live;
@@ -21,21 +21,21 @@ use summary::Tally;
 
 use crate::{interrupt, say, terminal};
 
-/// Why the work was not done.
+/// Why the run failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// Correct the flags: each line names one.
     #[error("{}", .0.join("\n"))]
     Usage(Vec<String>),
-    /// It could not be done, or not to its end.
+    /// The run failed, possibly after some records.
     #[error("{}{}", flag_of(.0), .0)]
     Fetch(#[from] oroshi_fetch::Error),
-    /// Signals could not be taken.
+    /// Signal handlers could not be installed.
     #[error("cannot take signals")]
     Signals(#[source] io::Error),
 }
 
-/// The flag that an error is about, as its message begins.
+/// Returns the flag of an error, with which its message begins.
 fn flag_of(error: &oroshi_fetch::Error) -> &'static str {
     match error {
         oroshi_fetch::Error::Exists(_) | oroshi_fetch::Error::InUse(_) => "--output: ",
@@ -45,7 +45,7 @@ fn flag_of(error: &oroshi_fetch::Error) -> &'static str {
 }
 
 impl Error {
-    /// 2 when the command line was wrong, 1 when the work failed.
+    /// 2 for invalid flags, 1 when the work failed.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
@@ -54,7 +54,7 @@ impl Error {
         }
     }
 
-    /// What to do about it, where the message does not say so itself.
+    /// Returns the next step, if the message does not name it.
     pub(crate) fn next_step(&self) -> Option<&'static str> {
         match self {
             Self::Usage(_) => Some("`oroshi fetch --help` lists all flags, with examples"),
@@ -93,17 +93,17 @@ fn next_step(error: &oroshi_fetch::Error) -> Option<&'static str> {
     }
 }
 
-/// The first variable that names a proxy, which curl would use. `HTTP_PROXY` in capitals is left alone, as curl does:
-/// in CGI it is a header of a request.
+/// Returns the first proxy variable that curl would use. Ignores `HTTP_PROXY` in capitals, as curl does: in CGI it is a
+/// header of a request.
 fn proxy_variable(value: impl Fn(&str) -> Option<OsString>) -> Option<&'static str> {
     let names = ["http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
     names.into_iter().find(|name| value(name).is_some_and(|value| !value.is_empty()))
 }
 
-/// Does what the flags say.
+/// Runs the plan of the flags.
 ///
 /// # Errors
-/// The work could not be done. That some requests failed is none.
+/// The run failed. Failed requests alone are no error.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let quiet = args.output.quiet;
     let plan = args.read().map_err(Error::Usage)?;
@@ -131,12 +131,12 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     }))
 }
 
-/// What is shown while the work lasts.
+/// The display during a run.
 struct Shown {
     live: Live,
     tally: Tally,
     quiet: bool,
-    /// There are no records to be read: bodies have standard output. So failures are told here.
+    /// Whether to print failures, because bodies take the place of records on standard output.
     tells: bool,
 }
 

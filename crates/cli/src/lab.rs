@@ -1,7 +1,7 @@
-//! `oroshi lab`: experiments that stand in files.
+//! `oroshi lab`: runs experiments from files.
 //!
-//! `oroshi-experiment` finds and reads them; `flags` lends it the parser of load flags. `results` carries an experiment
-//! out and keeps what came of it. `calibrate` tries the whole on servers whose truth is known.
+//! `oroshi-experiment` finds and reads them; `flags` lends it the parser of load flags. `results` runs an experiment
+//! and keeps its result. `calibrate` checks the intervals on servers whose true ratio is known.
 
 mod calibrate;
 mod flags;
@@ -30,7 +30,7 @@ use crate::problems::Problems;
 use crate::verdicts::{self, Condition};
 use crate::{interrupt, report, say, terminal};
 
-/// What is special about this build, where whoever built it said so; `make demo` does.
+/// A note about this build, set at compile time; `make demo` sets it.
 const BUILD: Option<&str> = option_env!("OROSHI_BUILD");
 
 const EXAMPLES: &str = "\
@@ -160,24 +160,24 @@ pub(crate) enum Error {
     /// Correct the flags: each line names one.
     #[error("{}", .0.join("\n"))]
     Usage(Vec<String>),
-    /// Name an experiment that there is.
+    /// Name an existing experiment.
     #[error(transparent)]
     Find(#[from] FindError),
-    /// Correct the file: each line names a place in it.
+    /// Correct the file: each line names a key.
     #[error("{}", located(.file, .mistakes))]
     File {
         /// The file.
         file: String,
-        /// What is wrong with it.
+        /// The mistakes.
         mistakes: Vec<Mistake>,
     },
-    /// Install what is missing.
+    /// Install the missing programs.
     #[error("nothing is left to run:{}", .0.iter().map(|s| format!("\n  {}: {}", s.name, s.why)).collect::<String>())]
     Nothing(Vec<Skipped>),
-    /// It was run without success.
+    /// The experiment failed.
     #[error(transparent)]
     Results(#[from] ResultsError),
-    /// A kept result could not be read or drawn.
+    /// A kept result could not be read or written as a report.
     #[error(transparent)]
     Report(#[from] report::Error),
     /// Name a result of an experiment.
@@ -186,13 +186,13 @@ pub(crate) enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// Signals could not be taken.
+    /// Signal handlers could not be installed.
     #[error("cannot take signals")]
     Signals(#[source] io::Error),
 }
 
 impl Error {
-    /// 2 when the flags or the file were wrong, 130 when Ctrl-C came before there was a result, 1 when the work failed.
+    /// 2 for invalid flags or an invalid file, 130 when Ctrl-C came before there was a result, 1 when the work failed.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Find(_) | Self::File { .. } | Self::NoExperiment { .. } => 2,
@@ -202,7 +202,7 @@ impl Error {
         }
     }
 
-    /// What to do about it, where the message does not say so itself.
+    /// Returns the next step, if the message does not name it.
     pub(crate) fn next_step(&self) -> Option<&'static str> {
         match self {
             Self::Usage(_) => Some("`oroshi lab run --help` lists all flags, with examples"),
@@ -220,10 +220,10 @@ fn located(file: &str, mistakes: &[Mistake]) -> String {
     mistakes.iter().map(|mistake| format!("{file} {mistake}")).collect::<Vec<_>>().join("\n")
 }
 
-/// Does what the flags say.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// When there is no result.
+/// There is no result.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     match args.command {
         Command::Run(args) => carry_out(args),
@@ -264,7 +264,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     }
 }
 
-/// Reads a kept result: its file, or the folder it is in.
+/// Reads a kept result: its file, or its folder.
 fn kept(path: PathBuf) -> Result<(PathBuf, LabResult), Error> {
     let path = if path.is_dir() { path.join(results::DATA) } else { path };
     match report::read(&path)? {
@@ -293,7 +293,7 @@ fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
     let kept = match place.store(&result) {
         Ok(kept) => kept,
         Err(error) => {
-            // What was measured is not lost.
+            // The measurements must not be lost.
             say("the result could not be kept: it goes to standard output, as JSON");
             let json = serde_json::to_string(&result).map_err(ResultsError::ToJson)?;
             print(&format!("{json}\n"))?;
@@ -319,7 +319,7 @@ fn refused(found: &Found, error: Unreadable) -> Error {
 }
 
 impl CheckArgs {
-    /// What is asked for beside the file. `problems`: what is wrong with other flags.
+    /// Returns the options beside the file. `problems`: mistakes in other flags.
     fn wishes(&self, rerun: Vec<String>, mut problems: Problems) -> Result<Wishes, Error> {
         let max_time = problems.one("--max-time", self.max_time.as_deref(), |text| match units::parse_time(text)? {
             Duration::ZERO => Err("it is 0: expected a time such as 10m".to_owned()),
@@ -333,7 +333,7 @@ impl CheckArgs {
     }
 }
 
-/// The command that runs it again; not into the same folder.
+/// Returns the command that runs it again, without the folder.
 fn again(args: &RunArgs) -> Vec<String> {
     let what = &args.what;
     let mut words = vec!["oroshi".to_owned(), "lab".into(), "run".into(), what.experiment.clone()];
@@ -349,7 +349,7 @@ fn again(args: &RunArgs) -> Vec<String> {
 }
 
 fn print(text: &str) -> Result<ExitCode, Error> {
-    // Whoever reads only the beginning has read what they wanted.
+    // A reader that stops early, such as `head`, is no error.
     let _ = io::stdout().lock().write_all(text.as_bytes());
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,5 @@
-//! An experiment on the terminal while it lasts: one line on standard error that says where it stands, and what stays to be
-//! read of warnings and failures. Where standard error is no terminal, only those.
+//! An experiment's progress on the terminal: a live line on standard error, and lines that stay for warnings and
+//! failures. Without a terminal, only the latter.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,25 +19,25 @@ use crate::terminal;
 pub(crate) struct LabLive {
     bench: Live,
     shutdown: Shutdown,
-    /// What has been said already.
+    /// Lines that were printed.
     said: BTreeSet<String>,
     /// Half-width of the widest primary interval so far.
     precision: Option<f64>,
     left: Option<(Duration, Duration)>,
-    /// The block that is under way, from 0.
+    /// The current block, from 0.
     block: Option<usize>,
 }
 
 impl LabLive {
-    /// A live line on standard error if that is a terminal. `shutdown` ends the experiment early.
+    /// Returns a live line on standard error, if that is a terminal. `shutdown` ends the experiment early.
     pub(crate) fn new(shutdown: Shutdown) -> Self {
         let bench = Live::new(shutdown.clone(), 0, None, None).labelled(" ".into());
         Self { bench, shutdown, said: BTreeSet::new(), precision: None, left: None, block: None }
     }
 
-    /// Takes the line away.
+    /// Removes the line.
     pub(crate) fn finish(self) {
-        // Without a log there is nothing that could fail.
+        // There is no log, so nothing can fail.
         let _ = self.bench.finish(true);
     }
 

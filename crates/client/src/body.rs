@@ -1,4 +1,4 @@
-//! A request's body: bytes, or a reader that is read while it is sent.
+//! A request's body: bytes, or a reader that is read while the body is sent.
 
 use std::fmt;
 use std::io;
@@ -8,28 +8,28 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// A body; `R` is the kind of reader: [`AsyncRead`], or one that may cross threads.
+/// A body; `R` is the type of the reader: [`AsyncRead`], with or without `Send`.
 pub(crate) enum Body<R: ?Sized> {
     Empty,
     Bytes(Bytes),
     Reader(Reader<R>),
-    /// It was a reader, which an attempt has taken.
+    /// The body was a reader, which an attempt has taken.
     Used,
 }
 
-/// A body that comes from a reader.
+/// A body that a reader provides.
 pub(crate) struct Reader<R: ?Sized> {
     pub(crate) reader: Pin<Box<R>>,
-    /// Its length, if that is known beforehand; else it is sent in chunks.
+    /// The length, if known in advance; otherwise the body is sent in chunks.
     pub(crate) length: Option<u64>,
-    /// Bytes that were read.
+    /// Bytes read so far.
     pub(crate) read: u64,
-    /// It was asked for bytes, and will not give the same again.
+    /// Whether the reader was polled, so that it cannot start again.
     pub(crate) touched: bool,
 }
 
 impl<R: ?Sized> Body<R> {
-    /// What the request's framing says: a length, or `None` for chunks.
+    /// Returns the length for the request's framing; `None` for chunks.
     pub(crate) fn length(&self) -> Option<u64> {
         match self {
             Body::Empty | Body::Used => Some(0),
@@ -38,7 +38,7 @@ impl<R: ?Sized> Body<R> {
         }
     }
 
-    /// Hands the body out for one attempt. Bytes are there for the next one too; a reader is not.
+    /// Returns the body for one attempt. Bytes remain for the next attempt; a reader does not.
     pub(crate) fn hand_out(&mut self) -> Body<R> {
         match self {
             Body::Bytes(bytes) => Body::Bytes(bytes.clone()),
@@ -53,7 +53,7 @@ impl<R: ?Sized> Body<R> {
 }
 
 impl Body<dyn AsyncRead + Send> {
-    /// The same for a thread that does not care whether it could cross.
+    /// Drops the requirement that the reader is `Send`.
     pub(crate) fn into_local(self) -> Body<dyn AsyncRead> {
         match self {
             Body::Empty => Body::Empty,
@@ -67,11 +67,12 @@ impl Body<dyn AsyncRead + Send> {
 }
 
 impl Reader<dyn AsyncRead> {
-    /// Reads the next bytes, and tells how many; none at the end. A reader that does not keep to its length is an error.
+    /// Reads the next bytes, and returns how many; none at the end. A reader that breaks its announced length is an
+    /// error.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>, scratch: &mut [u8]) -> Poll<io::Result<usize>> {
         self.touched = true;
         let left = self.length.map_or(u64::MAX, |length| length - self.read);
-        // One byte more than is left, to learn whether the reader has it.
+        // One byte more than is left, to detect a reader that is too long.
         let most = usize::try_from(left.saturating_add(1)).unwrap_or(usize::MAX).min(scratch.len());
         let mut buffer = ReadBuf::new(&mut scratch[..most]);
         match self.reader.as_mut().poll_read(context, &mut buffer) {

@@ -1,4 +1,4 @@
-//! The client for everybody else: a thread of its own with a [`local::Client`](crate::local::Client) on it, reached by messages.
+//! The client for any thread: a thread of its own runs a [`local::Client`](crate::local::Client), reached by messages.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -26,12 +26,12 @@ use crate::response::{self, Answer, sealed};
 use crate::run::run;
 use crate::settings::{BuildError, Builder};
 
-/// A client for any thread and any runtime. Cheap to clone; clones share everything. It ends when the last clone and the last
-/// response are dropped.
+/// A client for any thread and any runtime. Cheap to clone; clones share everything. It ends when the last clone and
+/// the last response are dropped.
 ///
-/// It starts one thread, on which a [`local::Client`] does the work; a request and its answer cross over as messages. So its pool is
-/// one, with caps that are exact, and no lock is held while it works. Who has a thread per core and wants one client on each takes
-/// `local::Client` itself, and saves the way.
+/// It starts one thread, on which a [`local::Client`] does the work; requests and responses travel as messages. It
+/// therefore has one pool with exact caps, and holds no lock while it works. A program with a thread per core can use
+/// one `local::Client` on each, and saves the messages.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -53,35 +53,35 @@ pub struct Client {
     thread: Arc<Thread>,
 }
 
-/// A response to a [`Client`].
+/// A response to a request of a [`Client`].
 pub type Response = response::Response<Body>;
 
-/// A response's body, from the client's thread.
+/// A response's body, received from the client's thread.
 pub struct Body {
     state: State,
-    /// As of the head, or of the body's end once that has come.
+    /// The timings at the head, or at the body's end once it has come.
     timings: Timings,
     trailers: Option<Headers>,
-    /// Keeps the thread until the body has come.
+    /// Keeps the thread alive until the body has come.
     _jobs: mpsc::UnboundedSender<Job>,
 }
 
 enum State {
-    /// All of it came with the head.
+    /// The whole body, which came with the head.
     Here(Vec<u8>),
     Coming(mpsc::Receiver<Message>),
     Ended,
-    /// It failed, or was given up. Whoever asks again is not told that this was its end.
+    /// The body failed or was dropped. Further reads must not report a proper end.
     Broken,
 }
 
-/// The way to the thread, and what it takes to start another if it should end, which it does only by a defect.
+/// The channel to the thread, and what is needed to replace a thread that a defect has ended.
 struct Thread {
     settings: Builder,
     jobs: Mutex<mpsc::UnboundedSender<Job>>,
 }
 
-/// What the thread is asked to do.
+/// A message to the thread.
 enum Job {
     Send(Asked),
     Count(oneshot::Sender<Counts>),
@@ -92,22 +92,23 @@ enum Job {
     Panic,
 }
 
-/// A request on its way to the thread.
+/// A request for the thread.
 struct Asked {
     request: Box<Request<dyn AsyncRead + Send>>,
-    /// When: its time runs from then on, not from when the thread gets to it.
+    /// The time of the call. Deadlines run from here, not from when the thread begins the request.
     called: u64,
     caller: Caller,
 }
 
-/// Boxed, as a request under way keeps room for it. Nothing if the thread has ended before it got to the request.
+/// The result of a request. Boxed to keep requests under way small. `None` if the thread ended before it began the
+/// request.
 type Reply = Option<Result<Box<Response>, Error>>;
 
-/// Whoever waits for the answer to a request that has not been begun. Should it be dropped, it is told so: a request of which
-/// nothing was sent can be sent again.
+/// The sender of a request's result, until the thread begins the request. Dropping it reports that nothing was sent, so
+/// the request can be sent again.
 struct Caller(Option<oneshot::Sender<Reply>>);
 
-/// What the thread says about a body.
+/// A message of the thread about a body.
 enum Message {
     Piece(Vec<u8>),
     End(Timings, Option<Headers>),
@@ -127,7 +128,7 @@ impl fmt::Debug for Body {
 }
 
 impl Caller {
-    /// The request is begun: what becomes of it from now on, the sender tells.
+    /// Marks the request as begun; from now on the sender reports its result.
     fn begin(mut self) -> Option<oneshot::Sender<Reply>> {
         self.0.take()
     }
@@ -136,7 +137,7 @@ impl Caller {
 impl Drop for Caller {
     fn drop(&mut self) {
         if let Some(reply) = self.0.take() {
-            // Whoever does not wait any more need not know.
+            // A caller that no longer waits need not know.
             let _ = reply.send(None);
         }
     }
@@ -147,7 +148,7 @@ impl Handle for Client {
 }
 
 impl Client {
-    /// The settings, each with its default.
+    /// Returns the settings, all at their defaults.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -158,29 +159,29 @@ impl Client {
         Ok(Client { thread: Arc::new(Thread { settings, jobs }) })
     }
 
-    /// A request with any method but CONNECT.
+    /// Starts a request with any method but CONNECT.
     pub fn request(&self, method: impl Into<Cow<'static, str>>, url: impl IntoUrl) -> RequestBuilder<Self> {
         RequestBuilder::new(self.clone(), method.into(), url)
     }
 
     crate::methods!();
 
-    /// What it holds now, and what it has done.
+    /// Returns the client's gauges and counters.
     pub async fn counts(&self) -> Counts {
         let (sender, counts) = oneshot::channel();
-        // Without a thread there is nothing to be counted.
+        // Without a thread, all counts are zero.
         let _ = self.thread.ask(Job::Count(sender));
         counts.await.unwrap_or_default()
     }
 
-    /// Closes the connections that are idle now.
+    /// Closes all idle connections.
     pub fn close_idle(&self) {
         let _ = self.thread.ask(Job::CloseIdle);
     }
 }
 
 impl Thread {
-    /// Asks the thread for something. If it has ended, another is started.
+    /// Sends a job to the thread. Replaces a thread that has ended.
     fn ask(&self, job: Job) -> Result<(), Cause> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let Err(mpsc::error::SendError(job)) = jobs.send(job) else { return Ok(()) };
@@ -189,12 +190,12 @@ impl Thread {
     }
 }
 
-/// Starts a thread. It ends when nobody is left who could ask it for anything.
+/// Starts a thread. It ends with the last sender of jobs.
 fn start(settings: &Builder) -> Result<mpsc::UnboundedSender<Job>, CoresError> {
     let (jobs, work) = mpsc::unbounded_channel();
     let work = Mutex::new(Some(work));
     let settings = settings.clone();
-    // A sender of the thread's own would keep it from ever ending.
+    // A sender that the thread held itself would keep it alive for ever.
     let weak = jobs.downgrade();
     Cores::start(&CoresOptions::new("oroshi-client", 1), move |_| {
         let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -209,25 +210,26 @@ fn start(settings: &Builder) -> Result<mpsc::UnboundedSender<Job>, CoresError> {
 }
 
 impl RequestBuilder<Client> {
-    /// Sends what a reader gives as the body, while it is read: with `Content-Length` if its length is known, else in chunks. It cannot be
-    /// sent again, neither for a redirect nor for a retry. It is read on the client's thread: a reader that needs a runtime of its own (a
-    /// socket, a file of tokio's) is handed over through `tokio::io::simplex` or the like.
+    /// Sends a reader's bytes as the body while it is read: with `Content-Length` if its length is known, otherwise in
+    /// chunks. The body cannot be sent again, neither for a redirect nor for a retry. The client's thread polls the
+    /// reader: pass a reader that needs its own runtime (a socket, a tokio file) through `tokio::io::simplex` or the
+    /// like.
     pub fn reader(self, reader: impl AsyncRead + Send + 'static, length: Option<u64>) -> Self {
         self.reader_body(Box::pin(reader), length)
     }
 
-    /// Sends the request, and waits for the head of what it is answered with.
+    /// Sends the request, and waits for the response's head.
     ///
     /// # Errors
-    /// [`Error`]: in which phase, of what, and whether it may be sent again. A status of 400 or more is no error.
+    /// [`Error`]: the phase, the cause, and whether the request may be sent again. A status of 400 or more is no error.
     ///
     /// # Cancel safety
-    /// Dropping the future ends the request, as soon as the client's thread gets to it: its connection is closed, and its place in
-    /// line is given up. Nothing of it is left. The server may have carried it out.
+    /// Dropping the future ends the request as soon as the client's thread handles it: it closes the request's
+    /// connection, and removes the request from the queue. The server may have processed the request.
     pub async fn send(self) -> Result<Response, Error> {
         let RequestBuilder { client, request } = self;
         let (request, called) = (request?, monotonic_ns());
-        // What the thread cannot tell if it has ended.
+        // Kept here for the error if the thread has ended.
         let (method, endpoint) = (request.method.clone(), request.endpoint.clone());
         let idempotent = request.is_idempotent();
         let lost = |cause, retry_is_safe| {
@@ -292,7 +294,7 @@ impl sealed::Source for Body {
     }
 
     fn give_up(&mut self, cause: Cause) -> Error {
-        // Nobody to receive it: the thread closes the connection.
+        // Dropping the receiver makes the thread close the connection.
         self.state = State::Broken;
         Error::new(Phase::BetweenBytes, cause).after(self.timings)
     }
@@ -306,10 +308,11 @@ impl sealed::Source for Body {
     }
 }
 
-/// After how many jobs the thread looks at the sockets. It would begin all requests of a burst before it saw the first answer.
+/// Jobs that the thread starts before it polls the sockets. Without a limit, it would start all requests of a burst
+/// before it saw the first response.
 const TURN: usize = 32;
 
-/// The thread's work: until nobody is left who could ask for anything.
+/// Runs the thread until the last sender of jobs is gone.
 async fn serve(client: &local::Client, mut work: mpsc::UnboundedReceiver<Job>, jobs: &mpsc::WeakUnboundedSender<Job>) {
     let mut turn = 0;
     while let Some(job) = work.recv().await {
@@ -331,7 +334,7 @@ async fn serve(client: &local::Client, mut work: mpsc::UnboundedReceiver<Job>, j
     }
 }
 
-/// One request, for as long as somebody waits for it.
+/// Runs one request while its caller waits.
 async fn send(core: Rc<Core>, asked: Asked, jobs: mpsc::WeakUnboundedSender<Job>) {
     let Asked { request, called, caller } = asked;
     let Some(mut reply) = caller.begin() else { return };
@@ -351,14 +354,14 @@ async fn send(core: Rc<Core>, asked: Asked, jobs: mpsc::WeakUnboundedSender<Job>
         Some(Ok((answer, incoming))) => {
             let messages = hand_over(&core, answer, incoming, reply, &jobs);
             if let Some((incoming, messages)) = messages {
-                // Boxed: while the answer is waited for, there is no room kept for its body.
+                // Boxed, so that a request that waits for its response reserves no space for the body.
                 Box::pin(pass_on(incoming, messages)).await;
             }
         }
     }
 }
 
-/// Hands a response over, with its body if that is here. Otherwise gives what it comes from, and where it is to go.
+/// Delivers a response, with its body if it has come. Otherwise returns the body's source and its channel.
 fn hand_over(
     core: &Core,
     answer: Box<Answer>,
@@ -366,11 +369,11 @@ fn hand_over(
     reply: oneshot::Sender<Reply>,
     jobs: &mpsc::WeakUnboundedSender<Job>,
 ) -> Option<(IncomingBody, mpsc::Sender<Message>)> {
-    // Whoever waits for the answer has one.
+    // A caller that waits for a response holds one.
     let jobs = jobs.upgrade()?;
     let (state, rest) = if incoming.has_arrived() {
         let mut whole = Vec::new();
-        // Nothing to wait for: one poll takes all of it.
+        // One poll takes all of it without waiting.
         let _ = incoming.poll(&mut Context::from_waker(Waker::noop()), &mut whole);
         (State::Here(whole), None)
     } else {
@@ -383,7 +386,7 @@ fn hand_over(
     rest.map(|sender| (incoming, sender))
 }
 
-/// Passes a body on as it comes.
+/// Forwards a body as it comes.
 async fn pass_on(mut incoming: IncomingBody, sender: mpsc::Sender<Message>) {
     let mut gone = pin!(sender.closed());
     loop {
@@ -402,7 +405,7 @@ async fn pass_on(mut incoming: IncomingBody, sender: mpsc::Sender<Message>) {
             Some(Err(error)) => Message::Failed(error),
         };
         let last = !matches!(message, Message::Piece(_));
-        // Until somebody takes it, no time limit counts but the total.
+        // While the caller takes nothing, only the total deadline counts.
         let mut giving = pin!(sender.send(message));
         let given = poll_fn(|context| match giving.as_mut().poll(context) {
             Poll::Ready(given) => Poll::Ready(Ok(given.is_ok())),
@@ -429,8 +432,7 @@ mod tests {
 
     use super::*;
 
-    /// What the thread keeps for a request while it waits for the answer, beside what a local client keeps; the body's end of it took 800
-    /// bytes more.
+    /// The thread's memory per waiting request, beside a local client's; space for the body once added 800 bytes.
     #[test]
     fn a_request_is_small_on_the_thread_too() {
         let client = Client::builder().build().unwrap();
@@ -441,7 +443,7 @@ mod tests {
         assert!(size_of_val(&sending) <= 560 && size_of::<Reply>() <= 16, "{}", size_of_val(&sending));
     }
 
-    /// It died, and every later request failed with "the client has ended".
+    /// The thread died, and every later request failed with "the client has ended".
     #[test]
     fn a_thread_that_has_ended_by_a_defect_is_followed_by_another() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -457,7 +459,7 @@ mod tests {
                 assert_eq!((error.name(), error.cause().to_string().contains("defect")), ("ended", true), "{error:?}");
                 assert_tells_all(&error, method, &url, safe);
             }
-            // The next one, which was not answered by anybody before.
+            // The next request, which the ended thread did not answer.
             let next = tokio::task::spawn_local(client.get(&url).send());
             while client.counts().await.requests == 0 {}
             assert_eq!(client.counts().await.in_flight, 1);
@@ -465,8 +467,8 @@ mod tests {
         });
     }
 
-    /// Nothing of a POST that the thread never got to was sent. It was told as one that may have been carried out, without a word of what
-    /// it was and how long it had waited.
+    /// The thread never began this POST, so nothing was sent. The error once said that it may have been processed,
+    /// without its URL or its waiting time.
     #[test]
     fn a_request_that_the_thread_never_got_to_can_be_sent_again() {
         let (client, url) = (Client::builder().build().unwrap(), "http://127.0.0.1:1/");

@@ -1,4 +1,4 @@
-//! From an origin to a connection: one from the pool, or a new one: name, address, TLS.
+//! Gets a connection to an origin: from the pool, or a new one by name, address and TLS.
 
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
@@ -18,11 +18,11 @@ use crate::exchange::Exchange;
 use crate::eyeballs::{interleaved, race};
 use crate::pool::{Grant, Take};
 
-/// How long a client that ran out of descriptors makes do with the connections it has before it asks for more.
+/// How long a client that ran out of descriptors keeps its cap lowered.
 const LOWERED: Duration = Duration::from_secs(1);
 
 impl Exchange {
-    /// Gets a connection to send on; with `fresh` one that nobody has used. Some of the request may have been sent with it.
+    /// Acquires a connection; with `fresh` an unused one. A new connection may already have sent a part of the request.
     pub(crate) async fn acquire(&mut self, endpoint: &Endpoint, fresh: bool) -> Result<(), Error> {
         let origin = Origin::of(endpoint);
         self.enter(Phase::Queue);
@@ -32,7 +32,7 @@ impl Exchange {
                 self.stamps.ready = self.stamps.leased;
                 return Ok(());
             }
-            // Boxed: while the answer is waited for, there is no room kept for connecting.
+            // Boxed, so that a request that waits for its response reserves no space for connecting.
             match Box::pin(self.connect(endpoint)).await {
                 Err(error) if self.may_queue(&error) => self.lower_the_cap(),
                 result => return result,
@@ -40,7 +40,7 @@ impl Exchange {
         }
     }
 
-    /// Waits for an idle connection, or for the right to make one.
+    /// Waits for an idle connection, or for a permit to open one.
     async fn lease(&mut self, origin: &Rc<Origin>, fresh: bool) -> Result<(), Error> {
         let core = Rc::clone(self.core());
         loop {
@@ -62,14 +62,14 @@ impl Exchange {
                 }
             };
             let mut lease = Lease::new(&core, host, connection);
-            // One that the server has closed in the meantime is closed here as well; so is a used one where a fresh one is to be made.
+            // Closes a connection that the server has closed meanwhile, and a used one where a fresh one is required.
             if let Some(connection) = lease.connection()
                 && (fresh || !is_alive(&mut connection.stream))
             {
                 if !waited {
                     continue; // There may be another.
                 }
-                // There is no other, as somebody waits; and whoever has waited does not go back to the end of the line.
+                // No other is idle, because a request waits; and a request that has waited keeps its turn.
                 lease.close();
             }
             self.stamps.leased = monotonic_ns();
@@ -78,7 +78,7 @@ impl Exchange {
         }
     }
 
-    /// Asks the pool, the first time for a turn as well.
+    /// Asks the pool; the first call also gets a turn.
     fn take(&mut self, core: &Core, origin: &Rc<Origin>, fresh: bool) -> Take<Connection> {
         let mut pool = core.pool.borrow_mut();
         if self.turn != 0 {
@@ -111,7 +111,7 @@ impl Exchange {
         }
     }
 
-    /// Connects to the one address there is. What of the request can go out with the connect does.
+    /// Connects to a single address. The connect may carry a part of the request.
     async fn reach(&mut self, endpoint: &Endpoint, peer: Peer) -> Result<(), Error> {
         self.enter(Phase::Connect);
         let core = Rc::clone(self.core());
@@ -139,7 +139,7 @@ impl Exchange {
         }
     }
 
-    /// Connects to whichever of several addresses answers first.
+    /// Connects to the first of several addresses that answers.
     async fn reach_any(&mut self, endpoint: &Endpoint, host: &str, port: u16, all: &[IpAddr]) -> Result<(), Error> {
         self.enter(Phase::Connect);
         let core = Rc::clone(self.core());
@@ -171,7 +171,7 @@ impl Exchange {
         count(&self.core().counts.connects);
         let stream = match endpoint.scheme {
             Scheme::Http => stream,
-            // Boxed, so that requests without TLS do not carry the room for its handshake.
+            // Boxed, so that requests without TLS reserve no space for its handshake.
             Scheme::Https => Box::pin(self.secure(endpoint.host(), stream)).await?,
         };
         self.stamps.ready = self.stamps.connected.max(self.stamps.secured);
@@ -191,14 +191,14 @@ impl Exchange {
         Ok(stream)
     }
 
-    /// Whether a failed connect is no failure yet: no descriptor was left for it, and there are connections of this client's whose
-    /// descriptor it can have later.
+    /// Whether to queue after a failed connect: no descriptor was free, and other connections of this client will free
+    /// one.
     fn may_queue(&self, error: &Error) -> bool {
         let no_descriptor = matches!(error.cause(), Cause::Connect(ConnectError::Descriptors(_)));
         no_descriptor && self.core().pool.borrow().open() > 1
     }
 
-    /// Takes the connections that there are for all that there can be for a while, and goes back in line.
+    /// Lowers the cap to the current number of connections for a while, and returns the request to the queue.
     fn lower_the_cap(&mut self) {
         let until = after(monotonic_ns(), LOWERED);
         let mut pool = self.core().pool.borrow_mut();
@@ -211,7 +211,7 @@ impl Exchange {
     }
 }
 
-/// A place in line; left when dropped.
+/// A place in the queue; dropping it leaves the queue.
 struct InLine<'c> {
     core: &'c Rc<Core>,
     turn: u64,
@@ -220,7 +220,7 @@ struct InLine<'c> {
 impl InLine<'_> {
     fn poll(&self, context: &Context<'_>) -> Poll<Grant<Connection>> {
         let polled = self.core.pool.borrow_mut().poll_wait(self.turn, context);
-        // Without a place there would be nobody to wake us; there is one until the grant is taken.
+        // The place keeps the waker registered until the grant is taken.
         match polled {
             Poll::Ready(Some(grant)) => Poll::Ready(grant),
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
@@ -237,13 +237,13 @@ impl Drop for InLine<'_> {
     }
 }
 
-/// Whether some of the request may have been sent by a connect that failed like this: all other failures come before there is a
-/// connection, but registering one that is already in use may fail too, and has no name of its own.
+/// Whether a failed connect may have sent a part of the request. Other failures come before there is a connection, but
+/// registering an open connection may fail too, without an error of its own.
 fn may_have_sent(error: &ConnectError) -> bool {
     matches!(error, ConnectError::Io(_))
 }
 
-/// Whether an idle connection is still open and has nothing to say: whatever it says answers no request.
+/// Whether an idle connection is open and silent: unexpected bytes answer no request.
 fn is_alive(stream: &mut Stream) -> bool {
     if stream.is_quiet() {
         return true;
@@ -251,10 +251,10 @@ fn is_alive(stream: &mut Stream) -> bool {
     if !stream.is_tls() {
         return false;
     }
-    // What came may be a ticket for the next session, and then the connection is as good as before.
+    // The bytes may be a TLS session ticket, and then the connection is still good.
     let mut scratch = Scratch::take();
     let mut buffer = ReadBuf::new(&mut scratch);
-    // The poll that waits for the answer brings its own waker.
+    // The poll that waits for the response brings its own waker.
     let context = &mut Context::from_waker(Waker::noop());
     std::pin::Pin::new(stream).poll_read(context, &mut buffer).is_pending()
 }

@@ -1,4 +1,4 @@
-//! What the requests of one core share: connections, names, deadlines.
+//! State that the requests of one core share: connections, names, deadlines.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -13,20 +13,21 @@ use oroshi_net::{Address, ClientTls, Connector, ConnectorOptions, Endpoint, Sche
 use crate::pool::{HostId, Pool};
 use crate::settings::Builder;
 
-/// The shortest and the longest pause between two looks at the idle connections; an eighth of their time otherwise.
+/// The shortest and the longest pause between two sweeps of idle connections; between them, an eighth of the idle
+/// timeout.
 const IDLE_SWEEP: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
-/// What connections can be shared between: the same server, reached in the same way.
+/// The key of the pool: connections to the same server, by the same scheme, are interchangeable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Origin {
     scheme: Scheme,
     address: Address,
-    /// The name that the certificate must carry, where the address does not say it.
+    /// The name that the certificate must carry, if the address does not contain it.
     name: Option<Box<str>>,
 }
 
 impl Origin {
-    /// Shared, as a request under way is as large as what it holds.
+    /// Shared, to keep requests under way small.
     pub(crate) fn of(endpoint: &Endpoint) -> Rc<Self> {
         let behind_unix = endpoint.scheme == Scheme::Https && matches!(endpoint.address, Address::Unix(_));
         let name = behind_unix.then(|| endpoint.host().into());
@@ -38,9 +39,9 @@ impl Origin {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) stream: Stream,
-    /// When it was made.
+    /// The time when it was opened.
     born: u64,
-    /// Where it leads; `None` for a unix socket.
+    /// The remote address; `None` for a unix socket.
     pub(crate) remote: Option<SocketAddr>,
 }
 
@@ -50,7 +51,7 @@ impl Connection {
     }
 }
 
-/// What the requests of one core share.
+/// State that the requests of one core share.
 pub(crate) struct Core {
     pub(crate) settings: Builder,
     pub(crate) pool: RefCell<Pool<Rc<Origin>, Connection>>,
@@ -59,12 +60,12 @@ pub(crate) struct Core {
     pub(crate) counts: Counters,
     deadlines: Deadlines,
     tls: RefCell<Option<ClientTls>>,
-    /// When the idle connections are next looked at, and before when they are not: all of them are walked over for it.
+    /// The time of the next sweep of idle connections, which visits all of them.
     idle_at: Cell<u64>,
     idle_not_before: Cell<u64>,
 }
 
-/// What a client has done since it was made.
+/// Counters since the client was created.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) requests: Cell<u64>,
@@ -74,31 +75,30 @@ pub(crate) struct Counters {
     pub(crate) failures: Cell<u64>,
 }
 
-/// What a client holds at a moment, and what it has done since it was made. (Should a `Client`'s thread ever end by a defect, the one
-/// that follows counts from zero.)
+/// Gauges and counters of a client. (If a defect ends a `Client`'s thread, the next thread counts from zero.)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
     /// Connections that are open or being made, idle ones included.
     pub open: usize,
-    /// Connections that wait for a request.
+    /// Idle connections.
     pub idle: usize,
     /// Requests that wait for a connection.
     pub waiting: usize,
     /// Requests under way, their bodies included.
     pub in_flight: usize,
-    /// The most connections that may be open: as set, or less where descriptors are few.
+    /// The maximum of open connections: as set, or less if descriptors are few.
     pub connections: usize,
-    /// Requests begun, redirects and retries not counted.
+    /// Requests begun, without redirects and retries.
     pub requests: u64,
-    /// Connections made.
+    /// Connections opened.
     pub connects: u64,
-    /// Requests sent again because a connection broke.
+    /// Requests sent again after a connection broke.
     pub retries: u64,
     /// Redirects followed.
     pub redirects: u64,
-    /// Requests that failed before the head of their response was handed over, redirects that were not followed included; not those that
-    /// failed in their response's body, could not be put together, or were dropped.
+    /// Requests that failed before the caller got the response's head, including redirects that could not be followed.
+    /// Excludes failed bodies, invalid requests and dropped ones.
     pub failures: u64,
 }
 
@@ -108,11 +108,11 @@ pub(crate) fn count(counter: &Cell<u64>) {
 
 impl Core {
     pub(crate) fn new(mut settings: Builder) -> Self {
-        // One descriptor more than connections is for a moment that closes one and opens another.
+        // One extra descriptor covers the moment in which one connection closes and another opens.
         if let Err(few) = oroshi_net::ensure_descriptors(settings.caps.total as u64 + 1) {
             let room = few.hard.saturating_sub(few.open + SPARE_DESCRIPTORS);
             settings.caps.total = settings.caps.total.min(usize::try_from(room).unwrap_or(usize::MAX)).max(1);
-            // It raises the limit as far as it goes; that may fail for reasons of its own, and connects then say so.
+            // Raises the limit as far as possible. If this fails, connects report it.
             let _ = oroshi_net::ensure_descriptors(settings.caps.total as u64);
         }
         Core {
@@ -144,7 +144,7 @@ impl Core {
         }
     }
 
-    /// TLS towards a host. The first call reads the machine's roots.
+    /// Returns TLS settings for a host. The first call reads the machine's root certificates.
     pub(crate) fn tls(&self, host: &str) -> Result<ClientTls, TlsConfigError> {
         let mut tls = self.tls.borrow_mut();
         match &*tls {
@@ -166,7 +166,7 @@ impl Core {
         Deadlines::register(self)
     }
 
-    /// Has the sweeper close a connection that is idle until then, or not much later.
+    /// Makes the sweeper close an idle connection at `until` or a little later.
     pub(crate) fn look_at_idle(&self, until: u64) {
         let at = until.max(self.idle_not_before.get());
         if at < self.idle_at.get() {
@@ -183,7 +183,7 @@ impl HasDeadlines for Core {
         &self.deadlines
     }
 
-    /// Closes connections that were idle for too long, and raises a lowered cap.
+    /// Closes connections that were idle for too long, and restores a lowered cap.
     fn sweep(&self, now: u64) -> u64 {
         if self.idle_at.get() <= now {
             self.idle_not_before.set(after(now, sweep_pause(self.settings.idle, IDLE_SWEEP)));
@@ -195,7 +195,7 @@ impl HasDeadlines for Core {
     }
 }
 
-/// Descriptors that are left for others when there are few: the runtime, look-ups, logs.
+/// Descriptors reserved for other uses when there are few: the runtime, look-ups, logs.
 const SPARE_DESCRIPTORS: u64 = 64;
 
 impl fmt::Debug for Core {
@@ -204,12 +204,12 @@ impl fmt::Debug for Core {
     }
 }
 
-/// Holds a connection, or the right to make one. When dropped, the connection is closed and somebody else may make one.
+/// A connection, or the permit to open one. Dropping it closes the connection and frees its place.
 pub(crate) struct Lease {
     core: Rc<Core>,
     host: HostId,
     connection: Option<Connection>,
-    /// Whether the pool still counts on hearing of it.
+    /// Whether the pool still counts it.
     held: bool,
 }
 
@@ -226,12 +226,12 @@ impl Lease {
         self.connection = Some(connection);
     }
 
-    /// Closes the connection, and keeps the right to make another.
+    /// Closes the connection, and keeps the permit to open another.
     pub(crate) fn close(&mut self) {
         self.connection = None;
     }
 
-    /// Gives a connection back for the next request; `hint` is how long the server keeps it.
+    /// Returns a connection to the pool; `hint` is how long the server keeps it.
     pub(crate) fn give_back(mut self, now: u64, hint: Option<Duration>) {
         let Some(connection) = self.connection.take() else { return };
         let settings = &self.core.settings;

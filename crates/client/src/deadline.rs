@@ -1,20 +1,20 @@
-//! Time: the phases of a request, how long each may take, and how long each took.
+//! Phases of a request, their deadlines and their timings.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What a request was at when it failed. In the order in which a request goes through them.
+/// The phase in which a request failed, in the order of a request's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
-    /// Being put together: its URL, a field, its body.
+    /// Building the request: its URL, a field, its body.
     Request,
-    /// Waiting for a connection, because as many are open as may be.
+    /// Waiting for a connection at the cap.
     Queue,
-    /// Looking the host's name up.
+    /// Resolving the host's name.
     Dns,
     /// Connecting.
     Connect,
-    /// The TLS handshake, and setting TLS up before it.
+    /// The TLS handshake, including its set-up.
     Tls,
     /// Sending the head and the body.
     Write,
@@ -22,16 +22,16 @@ pub enum Phase {
     FirstByte,
     /// Receiving the body.
     BetweenBytes,
-    /// Any of the above, when the time for all of them together was over.
+    /// Any of the above, when the total deadline passed.
     Total,
     /// Following a redirect.
     Redirect,
-    /// Making sense of a body that came whole: text, JSON.
+    /// Interpreting a complete body: text, JSON.
     Content,
 }
 
 impl Phase {
-    /// The phase's stable name.
+    /// Returns the phase's stable name.
     pub const fn name(self) -> &'static str {
         match self {
             Phase::Request => "request",
@@ -55,29 +55,29 @@ impl fmt::Display for Phase {
     }
 }
 
-/// How long each phase of a request may take. [`Duration::MAX`] means for ever.
+/// The deadlines of a request's phases. [`Duration::MAX`] means for ever.
 ///
-/// A deadline fires at its time or some milliseconds later, never earlier; and what has come by then, though nobody has read it
-/// yet, is not late.
+/// A deadline fires at its time or some milliseconds later, never earlier. Bytes that arrive in time are not late, even
+/// if nobody has read them yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
-    /// Waiting for a connection while as many are open as may be. Default 30 s.
+    /// Waiting for a connection at the cap. Default 30 s.
     pub queue: Duration,
-    /// Looking the host's name up. Default 10 s.
+    /// Resolving the host's name. Default 10 s.
     pub dns: Duration,
-    /// Connecting, to whichever of the host's addresses. Default 10 s.
+    /// Connecting to any of the host's addresses. Default 10 s.
     pub connect: Duration,
     /// The TLS handshake. Default 10 s.
     pub tls: Duration,
-    /// The longest time in which the server takes no byte of the request. Default 30 s.
+    /// The longest time without the server taking a byte of the request. Default 30 s.
     pub write: Duration,
-    /// From the last byte of the request to the end of the response's head: a server that drips its head byte by byte gains
-    /// nothing by it. Default 60 s.
+    /// From the last byte of the request to the end of the response's head, so a server that drips its head gains no
+    /// time. Default 60 s.
     pub first_byte: Duration,
-    /// The longest pause within a response's body, while it is being read. Default 30 s.
+    /// The longest pause within a response's body while it is read. Default 30 s.
     pub between_bytes: Duration,
-    /// Everything, redirects and a retry included, from the call to the last byte of the body. Default: for ever, as a
-    /// stream may be meant to last.
+    /// The whole request with its redirects and retry, from the call to the last byte of the body. Default: for ever,
+    /// because a stream may be meant to last.
     pub total: Duration,
 }
 
@@ -97,7 +97,7 @@ impl Default for Deadlines {
 }
 
 impl Deadlines {
-    /// The limit of a phase.
+    /// Returns the limit of a phase.
     pub(crate) fn limit(&self, phase: Phase) -> Duration {
         match phase {
             Phase::Queue => self.queue,
@@ -112,21 +112,21 @@ impl Deadlines {
     }
 }
 
-/// How long the phases of a request took. After a redirect or a retry the phases are those of the last attempt, and `total`
-/// is that of all.
+/// How long the phases of a request took. After a redirect or a retry, the phases are those of the last attempt;
+/// `total` covers all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// Waiting for a connection: next to nothing unless as many were open as may be.
+    /// Waiting for a connection: almost zero below the cap.
     pub queue: Duration,
-    /// Looking the name up; `None` for an address, a unix socket, or a connection that was there already.
+    /// Resolving the name; `None` for an address, a unix socket, or a reused connection.
     pub dns: Option<Duration>,
-    /// Connecting; `None` for a connection that was there already.
+    /// Connecting; `None` for a reused connection.
     pub connect: Option<Duration>,
     /// The TLS handshake; `None` without one.
     pub tls: Option<Duration>,
     /// From having a connection to the last byte of the request.
     pub write: Duration,
-    /// From the last byte of the request to the response's head. Zero if the server answered before.
+    /// From the last byte of the request to the response's head. Zero if the head came earlier.
     pub first_byte: Duration,
     /// From the response's head to its last byte, or until now.
     pub body: Duration,
@@ -134,19 +134,19 @@ pub struct Timings {
     pub total: Duration,
 }
 
-/// Moments of a request, in nanoseconds by the monotonic clock; zero where one was not reached.
+/// Times of a request, in nanoseconds of the monotonic clock; zero for a step that was not reached.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stamps {
     /// The call.
     pub(crate) called: u64,
-    /// This attempt's start.
+    /// The start of this attempt.
     pub(crate) began: u64,
-    /// It was given a connection, or the right to make one.
+    /// The attempt got a connection, or the permit to open one.
     pub(crate) leased: u64,
     pub(crate) resolved: u64,
     pub(crate) connected: u64,
     pub(crate) secured: u64,
-    /// There was a connection to send on.
+    /// The connection was ready.
     pub(crate) ready: u64,
     pub(crate) sent: u64,
     pub(crate) head: u64,
@@ -154,14 +154,14 @@ pub(crate) struct Stamps {
 }
 
 impl Stamps {
-    /// What the moments say at `now`.
+    /// Returns the timings at `now`.
     pub(crate) fn timings(&self, now: u64) -> Timings {
         let between = |from: u64, to: u64| Duration::from_nanos(to.saturating_sub(from));
         let or_now = |at: u64| if at == 0 { now } else { at };
         let since = |from: u64, to: u64| if from == 0 { Duration::ZERO } else { between(from, or_now(to)) };
         let optional = |from: u64, to: u64| (to != 0).then(|| between(from, to));
         let end = or_now(self.ended);
-        // A server may answer before it has the whole request.
+        // A server may respond before it has the whole request.
         let sent = if self.sent == 0 || self.head == 0 { self.sent.max(self.head) } else { self.sent.min(self.head) };
         let named = if self.resolved == 0 { self.leased } else { self.resolved };
         Timings {

@@ -1,7 +1,8 @@
-//! Content codings: gzip, br and zstd, undone piece by piece, never more than a piece ahead of whoever reads.
+//! Content codings: decodes gzip, br and zstd piece by piece, never more than a piece ahead of the reader.
 //!
-//! A small body can stand for a huge one (1 to 1,000 with gzip, 1 to a million with br), so what comes out is bounded at each call, and
-//! the whole by the caller. What a decoder itself needs is bounded too: 32 KiB with gzip, 16 MiB with br, 8 MiB with zstd (RFC 9659).
+//! A small body can expand to a huge one (1 to 1,000 with gzip, 1 to a million with br), so each call limits its
+//! output, and the caller limits the whole. The decoders' own memory is limited too: 32 KiB with gzip, 16 MiB with br,
+//! 8 MiB with zstd (RFC 9659).
 
 mod gzip;
 
@@ -10,13 +11,13 @@ use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer};
 
 use crate::error::Cause;
 
-/// How much one call gives at most, bytes.
+/// The maximum output of one call, in bytes.
 pub(crate) const PIECE: usize = 32 * 1024;
 
-/// What this client says it can read.
+/// The value of `Accept-Encoding`.
 pub(crate) const ACCEPTED: &str = "gzip, br, zstd";
 
-/// How a body was packed.
+/// A content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Coding {
@@ -29,7 +30,7 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// The name in `Content-Encoding`.
+    /// Returns the name in `Content-Encoding`.
     pub const fn name(self) -> &'static str {
         match self {
             Coding::Gzip => "gzip",
@@ -38,7 +39,7 @@ impl Coding {
         }
     }
 
-    /// The coding that all the `Content-Encoding` fields together name, if it is one that can be undone.
+    /// Returns the coding of the `Content-Encoding` fields, if there is exactly one and it is supported.
     pub(crate) fn of<'v>(values: impl IntoIterator<Item = &'v [u8]>) -> Option<Coding> {
         let mut values = values.into_iter();
         let (only, None) = (values.next()?, values.next()) else { return None };
@@ -55,13 +56,13 @@ impl Coding {
     }
 }
 
-/// Undoes the coding of one body.
+/// A decoder of one body.
 pub(crate) struct Decoder {
     coding: Coding,
     state: State,
-    /// A byte has come. A body of none is empty, whatever its coding: so servers answer.
+    /// Whether a byte has come. An empty body is valid in any coding, because servers send it.
     begun: bool,
-    /// What came so far could be all of it.
+    /// Whether the input so far could be the whole body.
     whole: bool,
 }
 
@@ -71,12 +72,12 @@ enum State {
     Zstd(DCtx<'static>),
 }
 
-/// What a call has done.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     /// Bytes of the input that were used.
     pub(crate) used: usize,
-    /// There may be more to come out, even without further input.
+    /// Whether there may be more output, even without further input.
     pub(crate) more: bool,
 }
 
@@ -90,7 +91,7 @@ impl Decoder {
             }
             Coding::Zstd => {
                 let mut context = DCtx::try_create().ok_or(coding.broken("there is no memory for a decoder"))?;
-                // 2 to the 23rd.
+                // 2 to the 23rd: 8 MiB.
                 context
                     .set_parameter(DParameter::WindowLogMax(23))
                     .map_err(|_| coding.broken("the window cannot be set"))?;
@@ -100,8 +101,8 @@ impl Decoder {
         Ok(Decoder { coding, state, begun: false, whole: false })
     }
 
-    /// Decodes what it can, and appends at most [`PIECE`] bytes. While the step says `more`, call again with what is left of the
-    /// input, be it nothing.
+    /// Decodes, and appends at most [`PIECE`] bytes. While the step says `more`, call again with the rest of the input,
+    /// even if it is empty.
     pub(crate) fn decode(&mut self, input: &[u8], output: &mut Vec<u8>) -> Result<Step, Cause> {
         self.begun |= !input.is_empty();
         let before = output.len();
@@ -116,12 +117,12 @@ impl Decoder {
         Ok(Step { used, more: made == PIECE || used < input.len() })
     }
 
-    /// To be called when the body has ended.
+    /// Checks the end of the body.
     pub(crate) fn finish(&self) -> Result<(), Cause> {
         if self.whole || !self.begun { Ok(()) } else { Err(self.coding.broken("it ends too early")) }
     }
 
-    /// One call of the decoder: bytes used, bytes made.
+    /// Calls the decoder once: returns bytes used and bytes written.
     fn step(&mut self, input: &[u8], output: &mut [u8]) -> Result<(usize, usize), Cause> {
         let coding = self.coding;
         match &mut self.state {
@@ -155,7 +156,7 @@ impl Decoder {
             }
             State::Zstd(context) => {
                 let (mut from, mut to) = (InBuffer::around(input), OutBuffer::around(output));
-                // Zero at a frame's end; another may follow (RFC 8878, section 3.1).
+                // Zero at a frame's end; another frame may follow (RFC 8878, section 3.1).
                 let left = context.decompress_stream(&mut to, &mut from);
                 let left = left.map_err(|code| coding.broken(zstd_safe::get_error_name(code)))?;
                 let done = (from.pos(), to.pos());

@@ -1,4 +1,4 @@
-//! Every way a request can fail: in which phase, of what, after how long, and whether it may be sent again.
+//! Errors of requests: the phase, the cause, the timings, and whether the request may be sent again.
 
 use std::fmt;
 use std::io;
@@ -14,13 +14,14 @@ use thiserror::Error as ThisError;
 
 use crate::deadline::{Phase, Timings};
 
-/// Why a request failed.
+/// A failed request.
 ///
-/// It shows the method, the URL without its query (which may hold a secret) and the phase; [`cause`](Error::cause), which is also the
-/// [`source`](std::error::Error::source), says the rest. It never shows header fields.
+/// The message has the method, the URL without its query (which may hold a secret) and the phase;
+/// [`cause`](Error::cause), which is also the [`source`](std::error::Error::source), has the rest. It never shows
+/// header fields.
 pub struct Error(Box<Failure>);
 
-/// What an [`Error`] knows. Behind a pointer, so that results stay small.
+/// The data of an [`Error`]. Boxed, so that results stay small.
 struct Failure {
     phase: Phase,
     what: String,
@@ -35,7 +36,7 @@ impl Error {
         Error(Box::new(Failure {
             phase,
             what: String::new(),
-            // What cannot be put together is not sent.
+            // An invalid request is never sent.
             retry_is_safe: phase == Phase::Request,
             redirects: 0,
             timings: Timings::default(),
@@ -43,7 +44,7 @@ impl Error {
         }))
     }
 
-    /// Says what was asked for. Only the first call counts: it knows best.
+    /// Names the request. Only the first call counts, because it knows best.
     #[must_use]
     pub(crate) fn about(mut self, method: &str, endpoint: &Endpoint) -> Self {
         if self.0.what.is_empty() {
@@ -70,43 +71,45 @@ impl Error {
         self
     }
 
-    /// What the request was at.
+    /// Returns the phase in which the request failed.
     pub fn phase(&self) -> Phase {
         self.0.phase
     }
 
-    /// What went wrong.
+    /// Returns the cause.
     pub fn cause(&self) -> &Cause {
         &self.0.cause
     }
 
-    /// Whether a deadline was over: that of [`phase`](Self::phase), or [`Phase::Total`].
+    /// Whether a deadline passed: the one of [`phase`](Self::phase), or [`Phase::Total`].
     pub fn is_timeout(&self) -> bool {
         matches!(self.0.cause, Cause::Timeout { .. })
     }
 
-    /// Whether the same request can be sent again without being carried out twice: because none of it was sent, or because it
-    /// is idempotent (RFC 9110, section 9.2.2) and nothing was answered. The client has sent it again once already where that was
-    /// worth trying: when a connection broke. Whether it is wise to, for example after a timeout, is the caller's to know: a URL that
-    /// cannot be read was never sent, so it is true of that one too, and it will not be read the next time.
+    /// Whether sending the request again cannot process it twice: none of it was sent, or it is idempotent (RFC 9110,
+    /// section 9.2.2) and got no response. If a connection broke, the client has retried such a request once already.
+    /// Whether a retry is wise, for example after a timeout, is up to the caller. It is also true for an invalid URL,
+    /// which was never sent and will fail again.
     ///
-    /// Of a request that was redirected it speaks as a whole: what was sent and answered with a redirect may have been carried out.
+    /// After a redirect it covers the whole request, because the server may have processed the request that it
+    /// redirected.
     pub fn retry_is_safe(&self) -> bool {
         self.0.retry_is_safe
     }
 
-    /// How many redirects the request followed before it failed. 0 where the response's body failed: the response knows
+    /// Returns the number of redirects followed before the failure. 0 if the response's body failed: the response has
     /// the count.
     pub fn redirects(&self) -> u32 {
         self.0.redirects
     }
 
-    /// How long each phase took until then.
+    /// Returns the timings at the failure.
     pub fn timings(&self) -> Timings {
         self.0.timings
     }
 
-    /// A stable name in kebab case, for counts and metrics: for example `connect-refused`, `first-byte-timeout`, `queue-full`.
+    /// Returns a stable name in kebab case, for counts and metrics: for example `connect-refused`,
+    /// `first-byte-timeout`, `queue-full`.
     pub fn name(&self) -> &'static str {
         match (&self.0.cause, self.0.phase) {
             (Cause::Timeout { .. }, Phase::Queue) => "queue-timeout",
@@ -163,48 +166,49 @@ impl std::error::Error for Error {
     }
 }
 
-/// What went wrong with a request.
+/// The cause of a failed request.
 #[derive(Debug, ThisError)]
 #[non_exhaustive]
 pub enum Cause {
     /// Correct the URL as the message says.
     #[error(transparent)]
     Url(EndpointError),
-    /// Give a method that is a token of 1 to 32 bytes. CONNECT and requests to upgrade are not for this client.
+    /// Use a method that is a token of 1 to 32 bytes. This client supports neither CONNECT nor upgrades.
     #[error("the method must be a token of 1 to 32 bytes, and not CONNECT")]
     Method,
-    /// Correct the field. Content-Length, Transfer-Encoding, Connection, Upgrade, Expect, TE and Trailer are the client's own to write.
+    /// Correct the field. The client itself writes Content-Length, Transfer-Encoding, Connection, Upgrade, Expect, TE
+    /// and Trailer.
     #[error("the field `{name}` cannot be sent: {why}")]
     Field {
         /// Its name, escaped.
         name: String,
-        /// What is wrong with it.
+        /// The mistake.
         why: &'static str,
     },
-    /// The value cannot be written as JSON, or the body is not the JSON that was expected.
+    /// The value cannot be written as JSON, or the body is not the expected JSON.
     #[error("the JSON cannot be used")]
     Json(#[source] serde_json::Error),
-    /// As many requests wait for a connection as may: send less at a time, or raise `Builder::waiting`.
+    /// Too many requests wait for a connection: send fewer at a time, or raise `Builder::waiting`.
     #[error("{waiting} requests wait for a connection, which is as many as may")]
     QueueFull {
-        /// How many wait.
+        /// The number of waiting requests.
         waiting: usize,
     },
-    /// The phase did not end in time: look at what the phase waits for, or raise its deadline.
+    /// The phase took too long: check what the phase waits for, or raise its deadline.
     #[error("the deadline of {limit:?} has passed")]
     Timeout {
         /// The phase's deadline.
         limit: Duration,
     },
-    /// Check the spelling, /etc/hosts and the name server. It stays so for as long as `Builder::dns_negative_ttl` says.
+    /// Check the spelling, /etc/hosts and the name server. The failure is cached for `Builder::dns_negative_ttl`.
     #[error("could not resolve the host name {host}")]
     Resolve {
         /// The name.
         host: String,
-        /// What the resolver said; shared by all who asked at the same time.
+        /// The resolver's error; shared by all requests for the name.
         source: Arc<io::Error>,
     },
-    /// No connection: the error says what to do. Where the host has several addresses, it is that of the last one tried.
+    /// The connect failed: the error says what to do. For several addresses, it is the error of the last one tried.
     #[error(transparent)]
     Connect(ConnectError),
     /// TLS could not be set up: the error says what to do.
@@ -216,52 +220,52 @@ pub enum Cause {
     /// The connection broke.
     #[error("the connection broke")]
     Io(#[source] io::Error),
-    /// The response is not HTTP/1.1 as it should be; with [`DecodeError::UnexpectedEof`] it ended too early.
+    /// The response is not valid HTTP/1.1; with [`DecodeError::UnexpectedEof`] it ended too early.
     #[error("the response cannot be used")]
     Response(#[source] DecodeError),
-    /// The reader of the request's body failed, or gave more or less than was announced.
+    /// The reader of the request's body failed, or broke the announced length.
     #[error("the request's body could not be read")]
     Body(#[source] io::Error),
-    /// The compressed body is broken, ends too early, or asks for more memory than is allowed.
+    /// The compressed body is broken, ends too early, or needs more memory than allowed.
     #[error("the {coding} body cannot be decoded: {why}")]
     Coding {
         /// `gzip`, `br` or `zstd`.
         coding: &'static str,
-        /// What is wrong.
+        /// The mistake.
         why: &'static str,
     },
-    /// The body is larger than allowed, decoded: raise `Builder::collect_bytes` or `Builder::stream_bytes`, or read it piece by
+    /// The decoded body is too large: raise `Builder::collect_bytes` or `Builder::stream_bytes`, or read it piece by
     /// piece with `chunks`.
     #[error("the body is larger than {limit} bytes, which is as many as were allowed")]
     BodyTooLarge {
         /// The limit.
         limit: u64,
     },
-    /// The text is not UTF-8: take the bytes.
+    /// The text is not UTF-8: read the bytes instead.
     #[error("the body is not UTF-8")]
     NotUtf8,
-    /// A loop, most often; or raise `redirects`.
+    /// Usually a loop; otherwise raise `redirects`.
     #[error("redirected {limit} times, which is as often as allowed; the next would have been to {next}")]
     TooManyRedirects {
         /// The limit.
         limit: u32,
-        /// Where it would have gone, without its query.
+        /// The next URL, without its query.
         next: String,
     },
-    /// The server's `Location` is no URL that this client follows.
+    /// The client does not follow the server's `Location`.
     #[error("the Location cannot be followed: {why}")]
     Location {
-        /// What is wrong with it.
+        /// The mistake.
         why: String,
     },
     /// The request's body came from a reader, which is used up: send bytes, or follow the redirect yourself.
     #[error("the redirect wants the body again, and a reader gives it only once")]
     BodyUsed,
-    /// A panic ended the work on the request: that of its body's reader, or a defect of the client's. Standard error has its message.
-    /// The next request is carried out.
+    /// A panic ended the request, in its body's reader or by a defect of the client. Standard error has the message.
+    /// The next request works.
     #[error("by a panic of its body's reader, or by a defect of the client: standard error has the message")]
     Ended,
-    /// The client's thread had ended by a defect, and another could not be started: look at the limits on threads and memory.
+    /// A defect ended the client's thread, and another could not be started: check the limits on threads and memory.
     #[error("the client's thread could not be started again")]
     Thread(#[source] CoresError),
 }
@@ -292,7 +296,7 @@ impl Cause {
     }
 }
 
-/// A field that cannot be sent.
+/// Returns the error for an invalid field.
 pub(crate) fn bad_field(name: &str, error: EncodeError) -> Error {
     let why = match error {
         EncodeError::Name => "its name is not a token",
@@ -301,7 +305,7 @@ pub(crate) fn bad_field(name: &str, error: EncodeError) -> Error {
     Error::new(Phase::Request, Cause::Field { name: name.escape_default().to_string(), why })
 }
 
-/// An endpoint as errors show it.
+/// Returns an endpoint as errors show it.
 pub(crate) fn without_query(endpoint: &Endpoint) -> String {
     let text = endpoint.to_string();
     match text.split_once('?') {

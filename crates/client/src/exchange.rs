@@ -1,7 +1,7 @@
-//! One request on one connection: sending it, receiving what it is answered with, and what time that may take.
+//! One request on one connection: sends it and receives the response within its deadlines.
 //!
-//! Sending and receiving go on at the same time: a server may answer before it has the whole request, and a body may be sent
-//! while the answer's is read. Whoever polls for the answer also sends.
+//! Sending and receiving overlap: a server may respond before it has the whole request, and a body may be sent while
+//! the response's body is read. A poll for the response also sends.
 
 use std::fmt;
 use std::io;
@@ -24,45 +24,45 @@ use crate::headers::Headers;
 use crate::outgoing::Outgoing;
 use crate::retry::Progress;
 
-/// How much of a request's body is read at once, bytes.
+/// The maximum of a request body's bytes per read.
 const COPY_BYTES: usize = 16 * 1024;
 
-/// A request under way. Boxed by its owner: it moves from the call to the response.
+/// A request under way. Boxed by its owner, because it moves from the call to the response.
 pub(crate) struct Exchange {
     registration: Registration<Core>,
-    /// The request's own deadlines, if it has any.
+    /// The request's own deadlines, if it has some.
     deadlines: Option<Box<Deadlines>>,
     total_due: u64,
     phase: Phase,
     pub(crate) stamps: Stamps,
-    /// The attempt's turn among those who want a connection; 0 until it first asks for one.
+    /// The attempt's turn in the queue; 0 before it asks for a connection.
     pub(crate) turn: u64,
     lease: Option<Lease>,
     outgoing: Outgoing,
     decoder: ResponseDecoder,
-    /// Received, and part of an incomplete head, chunk line or trailer section.
+    /// Received bytes of an incomplete head, chunk line or trailer section.
     input: Incoming,
     /// Body bytes that came with the head, or that nobody has taken yet.
     body: Vec<u8>,
     trailers: Option<Headers>,
-    /// What the server said about keeping the connection.
+    /// Whether the server keeps the connection.
     keep_alive: bool,
     keep_hint: Option<Duration>,
-    /// The response is complete.
+    /// Whether the response is complete.
     ended: bool,
     progress: Progress,
 }
 
-/// The head of the response to a request.
+/// The head of a response.
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) version: Version,
     pub(crate) status: u16,
     pub(crate) reason: Box<[u8]>,
     pub(crate) headers: Headers,
-    /// The body's length, where it is announced.
+    /// The body's length, if announced.
     pub(crate) length: Option<u64>,
-    /// Where the connection leads that it came on; `None` for a unix socket.
+    /// The remote address of the connection; `None` for a unix socket.
     pub(crate) remote: Option<SocketAddr>,
 }
 
@@ -94,7 +94,7 @@ impl Exchange {
         })
     }
 
-    /// Begins an attempt: `head` is the request's, encoded.
+    /// Begins an attempt with the request's encoded head.
     pub(crate) fn begin(&mut self, head: Vec<u8>, body: Body<dyn AsyncRead>, expect: Expect) {
         self.drop_lease();
         self.turn = 0;
@@ -113,12 +113,12 @@ impl Exchange {
         self.registration.owner()
     }
 
-    /// What has become of the request so far.
+    /// Returns the request's progress.
     pub(crate) fn progress(&self) -> Progress {
         self.progress
     }
 
-    /// A reader's body that was not asked for anything, for another attempt.
+    /// Returns a reader's body that was not polled, for another attempt.
     pub(crate) fn take_untouched_body(&mut self) -> Option<Body<dyn AsyncRead>> {
         match &self.outgoing.body {
             Body::Reader(reader) if !reader.touched => Some(std::mem::replace(&mut self.outgoing.body, Body::Empty)),
@@ -134,13 +134,13 @@ impl Exchange {
         self.trailers.as_ref()
     }
 
-    /// Wants no more of the response: the connection is closed.
+    /// Ends the response early, and closes the connection.
     pub(crate) fn give_up(&mut self, cause: Cause) -> Error {
         self.drop_lease();
         self.failure(Phase::BetweenBytes, cause)
     }
 
-    /// Whether the whole response has come; the connection is then somebody else's.
+    /// Whether the response is complete; the connection then belongs to the pool.
     pub(crate) fn is_ended(&self) -> bool {
         self.ended
     }
@@ -165,12 +165,12 @@ impl Exchange {
         }
     }
 
-    /// The bytes that can be sent with the connect, while it is made.
+    /// Takes the bytes that can be sent during the connect.
     pub(crate) fn take_first(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.outgoing.bytes)
     }
 
-    /// Puts them back, some of them sent.
+    /// Returns these bytes after the connect has sent some of them.
     pub(crate) fn put_first(&mut self, bytes: Vec<u8>, sent: usize) {
         if !bytes.is_empty() {
             self.outgoing.bytes = bytes;
@@ -179,7 +179,7 @@ impl Exchange {
         }
     }
 
-    /// Whether some of the request was sent is not known, so a retry must not count on the contrary.
+    /// Assumes for retries that a part of the request was sent, if this is not known.
     pub(crate) fn assume_sent(&mut self) {
         self.progress.sent = true;
     }
@@ -190,8 +190,8 @@ impl Exchange {
 
     // Time.
 
-    /// Enters a phase: its deadline counts from now. That of the queue counts from the attempt's beginning, so that whoever is sent back
-    /// in line does not wait anew.
+    /// Enters a phase, and starts its deadline. The queue's deadline runs from the attempt's beginning, so a request
+    /// that returns to the queue gets no extra time.
     pub(crate) fn enter(&mut self, phase: Phase) {
         self.phase = phase;
         let from = if phase == Phase::Queue { self.stamps.began } else { monotonic_ns() };
@@ -203,7 +203,7 @@ impl Exchange {
         self.deadlines.as_deref().unwrap_or(&self.core().settings.deadlines)
     }
 
-    /// What was polled, or the failure of the phase if its time is over.
+    /// Returns the result of a poll, or the phase's failure if its deadline has passed.
     pub(crate) fn bounded<T>(&self, polled: Poll<T>, context: &Context<'_>) -> Poll<Result<T, Error>> {
         match polled {
             Poll::Ready(value) => Poll::Ready(Ok(value)),
@@ -220,7 +220,7 @@ impl Exchange {
         self.fail(Cause::Timeout { limit: self.deadlines().limit(self.phase) })
     }
 
-    /// Fails once the time for everything is over: for a body that is still being unpacked, though all of it may have come.
+    /// Fails after the total deadline: for a body that is still being decoded, though all of it may have come.
     pub(crate) fn check_total(&mut self) -> Result<(), Error> {
         if monotonic_ns() < self.total_due {
             return Ok(());
@@ -230,7 +230,7 @@ impl Exchange {
         Err(self.overdue())
     }
 
-    /// Ready when the time for everything is over: for a body that came and that nobody takes just now.
+    /// Ready at the total deadline: for a received body that nobody takes at present.
     pub(crate) fn poll_total(&mut self, context: &Context<'_>) -> Poll<Error> {
         if self.total_due <= monotonic_ns() {
             return Poll::Ready(self.overdue());
@@ -239,7 +239,7 @@ impl Exchange {
         Poll::Pending
     }
 
-    /// A failure of the phase that the request is in.
+    /// Returns a failure of the current phase.
     pub(crate) fn fail(&self, cause: Cause) -> Error {
         self.failure(self.phase, cause)
     }
@@ -250,7 +250,8 @@ impl Exchange {
 
     // Sending.
 
-    /// Sends what can be sent. Ready when nothing is left to send, or nothing more can be; an error is the request's own.
+    /// Sends as much as possible. Ready when nothing is left, or nothing more can be sent; an error is the request's
+    /// own.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
         loop {
             if self.outgoing.done || self.outgoing.broken.is_some() {
@@ -273,8 +274,8 @@ impl Exchange {
                     continue;
                 }
                 Poll::Pending => {
-                    // Once the server answers, what counts is the pause between its bytes. (Two phases in turn would also begin anew
-                    // each time the task is polled, and none would ever be over.)
+                    // After the response begins, the pause between its bytes counts. (Two alternating phases would also
+                    // restart their deadlines at each poll, and never end.)
                     if self.phase != Phase::Write && self.stamps.head == 0 {
                         self.enter(Phase::Write);
                     }
@@ -285,7 +286,7 @@ impl Exchange {
                 self.sent_all();
                 continue;
             };
-            // A buffer of its own: the reader may be a response of this very client.
+            // A separate buffer: the reader may be a response of this very client.
             let mut buffer = Scratch::take();
             let polled = reader.poll(context, &mut buffer[..COPY_BYTES]).map_ok(|count| {
                 self.outgoing.append(&buffer[..count]);
@@ -308,8 +309,8 @@ impl Exchange {
 
     // Receiving.
 
-    /// The response's head. What of the body came with it is kept, and a response that is complete by then has given its
-    /// connection back.
+    /// Receives the response's head. Keeps body bytes that came with it; a response that is complete already has
+    /// returned its connection.
     pub(crate) fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<Head, Error>> {
         loop {
             let sending = self.poll_send(context)?;
@@ -332,7 +333,7 @@ impl Exchange {
         }
     }
 
-    /// The next bytes of the body, behind what `into` holds; false at its end.
+    /// Appends the next bytes of the body to `into`; returns false at the end.
     pub(crate) fn poll_body(&mut self, context: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Error>> {
         loop {
             if !self.body.is_empty() {
@@ -347,12 +348,12 @@ impl Exchange {
             if self.ended {
                 return Poll::Ready(Ok(false));
             }
-            // A server that sends without a pause is never waited for.
+            // A server that sends without a pause never makes the client wait.
             if self.registration.is_over() && self.total_due <= monotonic_ns() {
                 self.drop_lease();
                 return Poll::Ready(Err(self.overdue()));
             }
-            // Nobody's fault but the caller's if it stops sending: what it gets to read is not held up by it.
+            // A caller that stops sending harms only itself; its reads continue.
             let _ = self.poll_send(context)?;
             match self.poll_receive_into(context, into) {
                 Poll::Ready(Ok((_, got))) => {
@@ -382,7 +383,7 @@ impl Exchange {
         }
     }
 
-    /// No wait is under way: only the total deadline counts.
+    /// Stops the current phase's deadline: only the total deadline counts.
     pub(crate) fn pause(&mut self) {
         self.phase = Phase::Request;
         self.registration.set(self.total_due);
@@ -395,7 +396,7 @@ impl Exchange {
         polled.map_ok(|(head, _)| head)
     }
 
-    /// Reads once, and decodes. Gives the head if it came, and whether there were bytes of the body.
+    /// Reads once, and decodes. Returns the head if it came, and whether there were body bytes.
     fn poll_receive_into(
         &mut self,
         context: &mut Context<'_>,
@@ -414,7 +415,7 @@ impl Exchange {
         let before = body.len();
         let data = match read {
             Ok(()) => buffer.filled(),
-            // An end of TLS without its close_notify cuts a body whose end only the close says.
+            // A missing close_notify of TLS truncates a body that only the close ends.
             Err(error) => return Poll::Ready(Err(self.broke(Cause::Io(error)))),
         };
         self.progress.answered |= !data.is_empty();
@@ -428,11 +429,11 @@ impl Exchange {
         }
     }
 
-    /// The connection is gone before the response was whole.
+    /// Fails because the connection ended before the response was complete.
     fn broke(&mut self, cause: Cause) -> Error {
         self.progress.broke = true;
         match self.outgoing.broken.take() {
-            // That sending failed is what came first.
+            // The failed write came first.
             Some(error) if !self.progress.answered => self.failure(Phase::Write, Cause::Io(error)),
             _ => self.fail(cause),
         }
@@ -453,7 +454,7 @@ impl Exchange {
         decoded
     }
 
-    /// Decodes what has come, as far as it goes. Behind the end of the response nothing is left of it.
+    /// Decodes available bytes. Discards bytes behind the end of the response.
     fn decode_events(&mut self, input: &mut &[u8], body: &mut Vec<u8>) -> Result<Option<Head>, DecodeError> {
         let core = Rc::clone(self.core());
         let mut head = None;
@@ -493,14 +494,14 @@ impl Exchange {
             }
         }
         if self.ended {
-            // What follows answers nothing that was asked.
+            // Further bytes answer no request.
             self.keep_alive &= input.is_empty();
             *input = &[];
         }
         Ok(head)
     }
 
-    /// The response is complete: the connection goes back, if it can be used again.
+    /// Ends the response, and returns the connection to the pool if it is reusable.
     fn finish(&mut self) {
         self.stamps.ended = monotonic_ns();
         self.registration.leave();
@@ -526,7 +527,7 @@ impl fmt::Debug for Exchange {
     }
 }
 
-/// How long the server says that it keeps an idle connection: `timeout=5`, less a second for the way.
+/// Parses how long the server keeps an idle connection: `timeout=5`, less a second for the network.
 fn keep_hint(value: &[u8]) -> Option<Duration> {
     let text = str::from_utf8(value).ok()?;
     let seconds = text.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?.trim().parse().ok()?;

@@ -1,5 +1,5 @@
-//! Several addresses: happy eyeballs (RFC 8305). Families take turns, each attempt gets a short time alone, and the first connection
-//! that is made is used.
+//! Happy eyeballs (RFC 8305) for several addresses. Families alternate, each attempt gets a short head start, and the
+//! first connection wins.
 
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-/// The order in which to try addresses: families by turns, beginning with that of the first (RFC 8305, section 4).
+/// Returns addresses in the order to try: families alternate, beginning with the first address's (RFC 8305, section 4).
 pub(crate) fn interleaved(addresses: &[IpAddr]) -> Vec<IpAddr> {
     let Some(first) = addresses.first() else { return Vec::new() };
     let (same, other): (Vec<IpAddr>, Vec<IpAddr>) =
@@ -24,8 +24,8 @@ pub(crate) fn interleaved(addresses: &[IpAddr]) -> Vec<IpAddr> {
     }
 }
 
-/// Runs attempts until one succeeds; the next begins when the one before has failed, or `delay` after it began. The others are dropped.
-/// With none successful, the last error; `None` without any attempt.
+/// Runs attempts until one succeeds. The next begins when the previous one fails, or `delay` after it began. Drops the
+/// others. Returns the last error if all fail; `None` without any attempt.
 pub(crate) async fn race<'a, A: 'a, T, E>(
     attempts: Vec<A>,
     delay: Duration,
@@ -58,7 +58,7 @@ pub(crate) async fn race<'a, A: 'a, T, E>(
                 }
                 None if running.is_empty() => return Poll::Ready(last.map(Err)),
                 None => {
-                    // Only those that run are left to wait for.
+                    // No attempts are left to start; only running ones remain.
                     pause.as_mut().reset(tokio::time::Instant::now() + Duration::from_secs(3600));
                 }
             }
@@ -82,7 +82,7 @@ mod tests {
         assert!(interleaved(&[]).is_empty());
     }
 
-    /// Attempts by what becomes of them: `ok` at once, `fail` at once, `hang` for ever.
+    /// Attempts by their result: `ok` at once, `fail` at once, `hang` for ever.
     fn run(plan: &[&'static str], delay: Duration) -> (Option<Result<&'static str, &'static str>>, Vec<&'static str>) {
         let begun = RefCell::new(Vec::new());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

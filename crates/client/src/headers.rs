@@ -1,41 +1,41 @@
-//! Header fields that are owned: as text, in the order and the spelling in which they are sent or came.
+//! Owned header fields: as text, in the order and spelling of the wire.
 
 use std::fmt;
 
 use oroshi_http1::encode::{self, EncodeError};
 
-/// Header fields, in one allocation: each a line `Name: value`. Names compare without regard to case.
+/// Header fields in one allocation: each is a line `Name: value`. Names are case-insensitive.
 ///
 /// `Debug` shows the values of fields that hold secrets ([`is_secret`](Self::is_secret)) as `***`.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Headers {
-    /// Lines with their CRLF, without the empty one; each has passed the codec's checks.
+    /// Lines with their CRLF, without the final empty line; the codec has checked each.
     lines: Vec<u8>,
 }
 
 impl Headers {
-    /// No fields.
+    /// Returns an empty set.
     pub const fn new() -> Self {
         Headers { lines: Vec::new() }
     }
 
-    /// What a decoder has checked.
+    /// Copies fields that a decoder has checked.
     pub(crate) fn received(section: oroshi_http1::Headers<'_>) -> Self {
         Headers { lines: section.as_bytes().to_vec() }
     }
 
-    /// Adds a field behind the others.
+    /// Appends a field.
     ///
     /// # Errors
-    /// The name is no token, or the value holds a control character; nothing is added then.
+    /// The name is no token, or the value holds a control character; nothing changes then.
     pub fn append(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), EncodeError> {
         encode::header(&mut self.lines, name, value.as_ref())
     }
 
-    /// Adds a field in the place of all others of its name.
+    /// Adds a field, and removes all others of its name.
     ///
     /// # Errors
-    /// As [`append`](Self::append); nothing has changed then.
+    /// As [`append`](Self::append); nothing changes then.
     pub fn set(&mut self, name: &str, value: impl AsRef<[u8]>) -> Result<(), EncodeError> {
         let before = self.lines.len();
         self.append(name, value)?;
@@ -45,7 +45,7 @@ impl Headers {
         Ok(())
     }
 
-    /// Takes all fields of this name out. Returns whether there was one.
+    /// Removes all fields of this name. Returns whether there was one.
     pub fn remove(&mut self, name: &str) -> bool {
         let before = self.lines.len();
         let mut kept = Vec::with_capacity(before);
@@ -58,17 +58,17 @@ impl Headers {
         self.lines.len() < before
     }
 
-    /// The value of the first field of this name.
+    /// Returns the value of the first field of this name.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.get_all(name).next()
     }
 
-    /// The value of the first field of this name, if it is UTF-8.
+    /// Returns the value of the first field of this name, if it is UTF-8.
     pub fn get_str(&self, name: &str) -> Option<&str> {
         str::from_utf8(self.get(name)?).ok()
     }
 
-    /// The values of all fields of this name, in their order.
+    /// Iterates over the values of all fields of this name, in order.
     pub fn get_all(&self, name: &str) -> impl Iterator<Item = &[u8]> {
         self.iter().filter(move |(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
@@ -78,26 +78,26 @@ impl Headers {
         self.get(name).is_some()
     }
 
-    /// All fields, in their order.
+    /// Iterates over all fields, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.lines.split_inclusive(|&byte| byte == b'\n').map(split)
     }
 
-    /// Whether there is none.
+    /// Whether there are no fields.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 
-    /// Whether the value of a field of this name belongs in no log, and to no other origin. By its name, as everybody has a name of
-    /// their own for a key: all that contain `auth`, `cookie`, `token`, `secret`, `session`, `api-key` or `apikey`, in whatever case.
-    /// Hiding or dropping one too many costs less than giving a secret away.
+    /// Whether the value of a field of this name must reach neither logs nor other origins. It decides by the name,
+    /// because names of keys vary: all that contain `auth`, `cookie`, `token`, `secret`, `session`, `api-key` or
+    /// `apikey`, in any case. Hiding one field too many costs less than leaking a secret.
     pub fn is_secret(name: &str) -> bool {
         const SECRET: [&str; 7] = ["auth", "cookie", "token", "secret", "session", "api-key", "apikey"];
         let name = name.to_ascii_lowercase();
         SECRET.iter().any(|secret| name.contains(secret))
     }
 
-    /// The lines as they stand in a head.
+    /// Returns the lines as in a head.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.lines
     }
@@ -113,7 +113,7 @@ impl fmt::Debug for Headers {
     }
 }
 
-/// A checked line's name, and its value without the white space around it.
+/// Returns a checked line's name, and its value without surrounding white space.
 fn split(line: &[u8]) -> (&str, &[u8]) {
     let colon = line.iter().position(|&byte| byte == b':').unwrap_or(line.len());
     let (name, rest) = line.split_at(colon);

@@ -1,4 +1,4 @@
-//! A response's body on its way in, unpacked if it was packed.
+//! A response's body being received and decoded.
 
 use std::task::{Context, Poll, ready};
 
@@ -8,7 +8,7 @@ use crate::error::{Cause, Error};
 use crate::exchange::Exchange;
 use crate::headers::Headers;
 
-/// The body of one response. Dropped before its end, it closes the connection.
+/// The body of one response. Dropping it before its end closes the connection.
 #[derive(Debug)]
 pub(crate) struct IncomingBody {
     exchange: Box<Exchange>,
@@ -20,7 +20,7 @@ struct Unpacking {
     decoder: Decoder,
     packed: Vec<u8>,
     used: usize,
-    /// The decoder may have more without further input.
+    /// Whether the decoder may have more output without further input.
     more: bool,
 }
 
@@ -31,16 +31,16 @@ impl IncomingBody {
         IncomingBody { exchange, unpacking }
     }
 
-    /// The next bytes, behind what `into` holds: at most a read's worth, or a decoder's piece. False at the end.
+    /// Appends the next bytes to `into`: at most one read, or one piece of the decoder. Returns false at the end.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Error>> {
         let Some(unpacking) = &mut self.unpacking else { return self.exchange.poll_body(context, into) };
         loop {
             if unpacking.more || unpacking.used < unpacking.packed.len() {
-                // The first piece of what has come is not late; that there are a million more of it does not put the end off.
+                // The first piece of received bytes is not late, but a million more pieces do not extend the deadline.
                 if unpacking.more {
                     self.exchange.check_total()?;
                 }
-                // One read can hold gigabytes, with no wait for the socket in between: others of this core get their turn.
+                // One read can expand to gigabytes without waiting for the socket: let other tasks of this core run.
                 let turn = ready!(tokio::task::coop::poll_proceed(context));
                 let before = into.len();
                 let step = match unpacking.decoder.decode(&unpacking.packed[unpacking.used..], into) {
@@ -66,17 +66,17 @@ impl IncomingBody {
         }
     }
 
-    /// Whether nothing more is to come from the server: what is left is here.
+    /// Whether the server has sent everything, so that the rest is here.
     pub(crate) fn has_arrived(&self) -> bool {
         self.exchange.is_ended() && self.unpacking.is_none()
     }
 
-    /// Ready when the time for everything is over, while nobody takes what has come.
+    /// Ready at the total deadline, while nobody takes the received bytes.
     pub(crate) fn poll_total(&mut self, context: &Context<'_>) -> Poll<Error> {
         self.exchange.poll_total(context)
     }
 
-    /// Wants no more: the connection is closed.
+    /// Ends the body early, and closes the connection.
     pub(crate) fn give_up(&mut self, cause: Cause) -> Error {
         self.exchange.give_up(cause)
     }

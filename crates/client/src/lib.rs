@@ -1,10 +1,10 @@
 //! An event-driven HTTP/1.1 client that stays fast at thousands of connections.
 //!
-//! **What it knows**: which connection a request goes out on, and when there may be another; names and addresses; how long each
-//! phase may take and how long it took; what may be sent again; redirects; content codings. TCP, unix and abstract sockets, TLS.
+//! **What it knows**: the choice of a connection for a request, and the caps on connections; names and addresses;
+//! deadlines and timings of each phase; retries; redirects; content codings. TCP, unix and abstract sockets, TLS.
 //!
-//! **What it does not know**: how bytes are read as HTTP (`oroshi-http1`) and how sockets are opened (`oroshi-net`); HTTP/2,
-//! proxies, cookies, multipart; what a body means, beyond text and JSON. It prints nothing and logs nothing.
+//! **What it does not know**: parsing of HTTP (`oroshi-http1`) and opening of sockets (`oroshi-net`); HTTP/2, proxies,
+//! cookies, multipart; the meaning of a body, beyond text and JSON. It prints nothing and logs nothing.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -18,33 +18,33 @@
 //!
 //! # Two clients
 //!
-//! - [`local::Client`] is the thing itself. It belongs to one thread, and whoever polls a request carries it out. A program with a
-//!   thread per core has one on each; they share nothing.
+//! - [`local::Client`] does the work. It belongs to one thread, and the task that polls a request also runs it. A
+//!   program with a thread per core has one on each; they share nothing.
 //! - [`Client`] can be used from any thread and any runtime. It has a thread of its own with a `local::Client` on it.
 //!
 //! Both have the same [`Builder`], the same requests and the same responses.
 //!
 //! # What it promises
 //!
-//! - *Bounded*: connections per origin and in all, requests that wait, names, head, trailers, unpacked bodies. Beyond the caps on connections
-//!   a request waits in line; it does not fail.
-//! - *Every failure has a phase* ([`Error::phase`]), a cause that says what to do, and says whether the request may be sent again
-//!   ([`Error::retry_is_safe`]). A request goes out a second time only if a connection broke and nothing can come of it: it was
-//!   not sent, or it is idempotent and nothing was answered.
-//! - *Cancel safety*: any future may be dropped at any time. The request ends, its connection is closed if it was begun, and its place in
-//!   line or among the connections is free.
-//! - *Secrets do not show*: neither errors nor `Debug` hold `Authorization`, `Cookie`, query strings or bodies. (An error about a URL
-//!   that cannot be read repeats what the caller wrote, but never a password in it.)
+//! - *Bounded*: connections per origin and in total, waiting requests, names, heads, trailers, decoded bodies. At the
+//!   caps on connections a request queues; it does not fail.
+//! - *Every failure has a phase* ([`Error::phase`]), a cause that says what to do, and says whether the request may be
+//!   sent again ([`Error::retry_is_safe`]). The client retries only if a connection broke and the retry is harmless:
+//!   the request was not sent, or it is idempotent and got no response.
+//! - *Cancel safety*: any future may be dropped at any time. This ends the request, closes its connection if the
+//!   request was begun, and frees its place in the queue or the pool.
+//! - *Secrets do not show*: neither errors nor `Debug` hold `Authorization`, `Cookie`, query strings or bodies. (An
+//!   error about an invalid URL repeats the caller's text, but never a password in it.)
 //!
 //! # Where to read
 //!
-//! 1. [`Client`] (`client`) and [`local::Client`] (`local`), [`RequestBuilder`] (`request`), [`Response`] (`response`): what a user sees;
-//!    [`Builder`] (`settings`): what can be set.
-//! 2. [`Phase`], [`Deadlines`], [`Timings`] (`deadline`) and [`Error`] (`error`): time, and what can go wrong.
-//! 3. `run`: a request from the call to the response's head. `retry` and `redirect`: the rules for sending it again.
-//! 4. `connect`: from an origin to a connection. `pool` and `eyeballs`: where it comes from; names are looked up by `oroshi-core`.
-//! 5. `exchange`: one request on one connection. `outgoing` and `body`: what it sends; `incoming` and `decode`: what comes back.
-//! 6. `core`: what the requests of a core share. `headers`, `form`.
+//! 1. [`Client`] (`client`) and [`local::Client`] (`local`), [`RequestBuilder`] (`request`), [`Response`] (`response`):
+//! the interface; [`Builder`] (`settings`): the settings. 2. [`Phase`], [`Deadlines`], [`Timings`] (`deadline`) and
+//! [`Error`] (`error`): time and failures. 3. `run`: a request from the call to the response's head. `retry` and
+//! `redirect`: the rules for sending it again. 4. `connect`: from an origin to a connection. `pool` and `eyeballs`: the
+//! source of connections; `oroshi-core` resolves names. 5. `exchange`: one request on one connection. `outgoing` and
+//! `body`: the request; `incoming` and `decode`: the response. 6. `core`: state that the requests of a core share.
+//! `headers`, `form`.
 
 mod body;
 mod client;
@@ -68,7 +68,7 @@ mod retry;
 mod run;
 mod settings;
 
-/// What docs/client.md shows in Rust, so that it is compiled.
+/// The Rust examples of docs/client.md, so that they are compiled.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/client.md")]
 struct Page;
@@ -86,35 +86,35 @@ pub use response::{Chunks, Response as AnyResponse, Source};
 pub use retry::is_idempotent;
 pub use settings::{BuildError, Builder};
 
-/// The methods that have a name of their own, for both clients.
+/// The methods with functions of their own, for both clients.
 macro_rules! methods {
     () => {
-        /// A GET request.
+        /// Starts a GET request.
         pub fn get(&self, url: impl IntoUrl) -> RequestBuilder<Self> {
             self.request("GET", url)
         }
 
-        /// A HEAD request.
+        /// Starts a HEAD request.
         pub fn head(&self, url: impl IntoUrl) -> RequestBuilder<Self> {
             self.request("HEAD", url)
         }
 
-        /// A POST request.
+        /// Starts a POST request.
         pub fn post(&self, url: impl IntoUrl) -> RequestBuilder<Self> {
             self.request("POST", url)
         }
 
-        /// A PUT request.
+        /// Starts a PUT request.
         pub fn put(&self, url: impl IntoUrl) -> RequestBuilder<Self> {
             self.request("PUT", url)
         }
 
-        /// A PATCH request.
+        /// Starts a PATCH request.
         pub fn patch(&self, url: impl IntoUrl) -> RequestBuilder<Self> {
             self.request("PATCH", url)
         }
 
-        /// A DELETE request.
+        /// Starts a DELETE request.
         pub fn delete(&self, url: impl IntoUrl) -> RequestBuilder<Self> {
             self.request("DELETE", url)
         }

@@ -19,8 +19,8 @@ use crate::settings::{BuildError, Builder};
 
 /// A client that belongs to one thread. Cheap to clone; clones share everything.
 ///
-/// Requests are carried out by whoever polls them, so the answer to one costs no other task a wake-up. Its futures run on a
-/// runtime whose tasks stay on their thread: tokio's `LocalRuntime`, as `oroshi_net::Cores` makes them, or a `LocalSet`.
+/// The task that polls a request also runs it, so a response wakes no other task. Its futures need a runtime whose
+/// tasks stay on their thread: tokio's `LocalRuntime`, as `oroshi_net::Cores` makes them, or a `LocalSet`.
 ///
 /// ```no_run
 /// use oroshi_net::{Cores, CoresOptions};
@@ -43,10 +43,10 @@ pub struct Client {
     core: Rc<Core>,
 }
 
-/// A response to a [`local::Client`](Client).
+/// A response to a request of a [`local::Client`](Client).
 pub type Response = response::Response<Body>;
 
-/// A response's body, from the connection itself.
+/// A response's body, read from the connection.
 #[derive(Debug)]
 pub struct Body(IncomingBody);
 
@@ -55,7 +55,7 @@ impl Handle for Client {
 }
 
 impl Client {
-    /// A client with the default settings.
+    /// Creates a client with the default settings.
     pub fn new() -> Self {
         Client { core: Rc::new(Core::new(Builder::default())) }
     }
@@ -64,19 +64,19 @@ impl Client {
         Ok(Client { core: Rc::new(Core::new(settings.checked()?)) })
     }
 
-    /// A request with any method but CONNECT.
+    /// Starts a request with any method but CONNECT.
     pub fn request(&self, method: impl Into<Cow<'static, str>>, url: impl IntoUrl) -> RequestBuilder<Self> {
         RequestBuilder::new(self.clone(), method.into(), url)
     }
 
     crate::methods!();
 
-    /// What it holds now, and what it has done.
+    /// Returns the client's gauges and counters.
     pub fn counts(&self) -> Counts {
         self.core.counts()
     }
 
-    /// Closes the connections that are idle now.
+    /// Closes all idle connections.
     pub fn close_idle(&self) {
         self.core.pool.borrow_mut().close_idle();
     }
@@ -93,20 +93,20 @@ impl Default for Client {
 }
 
 impl RequestBuilder<Client> {
-    /// Sends what a reader gives as the body, while it is read: with `Content-Length` if its length is known, else in chunks. It cannot be
-    /// sent again, neither for a redirect nor for a retry.
+    /// Sends a reader's bytes as the body while it is read: with `Content-Length` if its length is known, otherwise in
+    /// chunks. The body cannot be sent again, neither for a redirect nor for a retry.
     pub fn reader(self, reader: impl AsyncRead + 'static, length: Option<u64>) -> Self {
         self.reader_body(Box::pin(reader), length)
     }
 
-    /// Sends the request, and waits for the head of what it is answered with.
+    /// Sends the request, and waits for the response's head.
     ///
     /// # Errors
-    /// [`Error`]: in which phase, of what, and whether it may be sent again. A status of 400 or more is no error.
+    /// [`Error`]: the phase, the cause, and whether the request may be sent again. A status of 400 or more is no error.
     ///
     /// # Cancel safety
-    /// Dropping the future ends the request: its connection is closed, and its place in line is given up. Nothing of it is left. The
-    /// server may have carried it out.
+    /// Dropping the future ends the request: it closes the request's connection, and removes the request from the
+    /// queue. The server may have processed the request.
     ///
     /// # Panics
     /// Outside a runtime whose tasks stay on their thread, with I/O and time enabled.
@@ -117,7 +117,7 @@ impl RequestBuilder<Client> {
     }
 }
 
-/// How much of a body may be read.
+/// Returns the limits on a body.
 pub(crate) fn limits(core: &Core) -> Limits {
     Limits { collect: core.settings.collect_bytes, stream: core.settings.stream_bytes }
 }
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use crate::exchange::Exchange;
 
-    /// Requests by the ten thousand are mostly these; `tests/memory.rs` counts all of one.
+    /// With tens of thousands of requests, these futures take most of the memory; `tests/memory.rs` counts everything.
     #[test]
     fn a_request_is_small() {
         let client = Client::new();

@@ -1,4 +1,4 @@
-//! What one attempt still has to send: bytes in front, and a body behind them.
+//! The unsent part of an attempt: bytes, and a body behind them.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,26 +10,27 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::body::{Body, Reader};
 
-/// A body up to this size is copied behind the head, so that both leave in one write; a larger one is written from where it is.
+/// The size up to which a body is copied behind the head, so that both leave in one write; larger bodies are written in
+/// place.
 const COPIED_BYTES: usize = 16 * 1024;
 
-/// What is still to be sent.
+/// The unsent part of an attempt.
 pub(crate) struct Outgoing {
-    /// The head, and what was encoded of the body.
+    /// The head, and encoded parts of the body.
     pub(crate) bytes: Vec<u8>,
     pub(crate) sent: usize,
     pub(crate) body: Body<dyn AsyncRead>,
-    /// How much of a body of bytes is sent.
+    /// Sent bytes of a body that consists of bytes.
     pub(crate) body_sent: usize,
-    /// TLS holds records of its own.
+    /// Whether TLS holds unsent records.
     pub(crate) unflushed: bool,
     pub(crate) done: bool,
-    /// The connection takes no more; what the server has answered before is still read.
+    /// The error that stopped sending; the server's earlier response is still read.
     pub(crate) broken: Option<io::Error>,
 }
 
 impl Outgoing {
-    /// Nothing to send.
+    /// Returns an empty value.
     pub(crate) const fn nothing() -> Self {
         Outgoing {
             bytes: Vec::new(),
@@ -42,7 +43,7 @@ impl Outgoing {
         }
     }
 
-    /// A request's head, and its body.
+    /// Returns a request's head and body.
     pub(crate) fn new(head: Vec<u8>, body: Body<dyn AsyncRead>) -> Self {
         let mut outgoing = Outgoing { bytes: head, body, ..Outgoing::nothing() };
         if let Body::Bytes(bytes) = &outgoing.body
@@ -54,7 +55,7 @@ impl Outgoing {
         outgoing
     }
 
-    /// Writes what there is to write: bytes taken, 0 when nothing waits.
+    /// Writes what it can: returns bytes written, 0 if nothing is left.
     pub(crate) fn poll_write(&mut self, context: &mut Context<'_>, stream: &mut Stream) -> Poll<io::Result<usize>> {
         let body = match &self.body {
             Body::Bytes(bytes) => &bytes[self.body_sent..],
@@ -85,7 +86,7 @@ impl Outgoing {
         Poll::Ready(Ok(count))
     }
 
-    /// Adds a piece from the reader; an empty one is its end.
+    /// Appends a piece from the reader; an empty one is its end.
     pub(crate) fn append(&mut self, piece: &[u8]) {
         self.bytes.clear();
         self.sent = 0;

@@ -1,23 +1,25 @@
-//! Which connections are open, which of them are idle, and who waits: a state machine without sockets and without a clock.
+//! A connection pool: open and idle connections, and the queue of requests. A state machine without sockets and without
+//! a clock.
 //!
-//! - Two caps: on connections of one origin and on those of all. A connection counts from the moment that someone may make it until
-//!   it is closed, be it idle or not.
-//! - An idle connection is used again last in, first out: the fewest stay warm, the others grow old and are closed.
-//! - Who finds nothing waits in line, first in, first out among those who ask for the same origin; a full origin holds up nobody who
-//!   asks for another. With the cap on all reached, the connection that has been idle longest makes room.
-//! - Room goes to the origin with the fewest connections, and among equals to whoever has waited longest. An origin whose requests
-//!   never stop gives connections up for one that has fewer, so it cannot keep others waiting; nor can one that never answers,
-//!   as soon as one of its connections ends.
-//! - Whoever waits is given either a connection or the right to make one, by being woken; so nobody who comes later can be faster.
+//! - Two caps: on connections per origin and in total. A connection counts from the permit to open it until it is
+//!   closed, idle or not.
+//! - Idle connections are reused last in, first out: as few as possible stay warm, the others age and are closed.
+//! - Requests without a connection queue, first in, first out per origin; a full origin does not hold up requests to
+//!   another. At the total cap, the longest idle connection is closed to make room.
+//! - Room goes to the origin with the fewest connections, and among equals to the longest waiting request. A busy
+//!   origin gives connections up for an origin with fewer, so it cannot starve others. An origin that never responds
+//!   cannot either, once one of its connections ends.
+//! - The pool wakes a waiting request with either a connection or a permit to open one, so later requests cannot
+//!   overtake it.
 //!
-//! Invariants, held after every call: an origin with idle connections has nobody waiting; who waits does so because the
-//! origin's cap is reached, or the cap on all with nothing idle anywhere.
+//! Invariants after every call: an origin with idle connections has no waiting requests; a request waits only because
+//! its origin's cap is reached, or the total cap with no idle connection anywhere.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
 use std::task::{Context, Poll, Waker};
 
-/// How much there may be at most.
+/// The limits of a pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caps {
     pub(crate) total: usize,
@@ -26,26 +28,26 @@ pub(crate) struct Caps {
     pub(crate) waiting: usize,
 }
 
-/// An origin's place in the pool; good for as long as one has a connection of it, or the right to make one.
+/// An origin's index in the pool; valid while the caller holds a connection or a permit of the origin.
 pub(crate) type HostId = usize;
 
-/// What somebody who asks for a connection gets.
+/// The answer to a request for a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Take<C> {
-    /// One that was idle.
+    /// An idle connection.
     Idle(HostId, C),
-    /// The right and the duty to make one, or to say that there will be none.
+    /// A permit to open a connection. The caller must open it, or call `forget`.
     Connect(HostId),
-    /// A place in line.
+    /// A turn in the queue.
     Wait(u64),
-    /// The line is full.
+    /// The queue is full.
     Full,
 }
 
-/// What somebody who waited is given.
+/// A grant to a waiting request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Grant<C> {
-    /// One that came back just now; it would otherwise be idle until then.
+    /// A connection that has just come back; without the request it would be idle until this time.
     Idle(HostId, C, u64),
     Connect(HostId),
 }
@@ -54,19 +56,20 @@ pub(crate) enum Grant<C> {
 #[derive(Debug)]
 pub(crate) struct Pool<K, C> {
     caps: Caps,
-    /// The cap on all connections for the time being, and until when it is lower than the settings have it.
+    /// The current total cap, and until when it is below the settings' cap.
     total: usize,
     lowered_until: u64,
     hosts: Vec<Host<K, C>>,
     free: Vec<HostId>,
     index: HashMap<K, HostId>,
     open: usize,
-    /// Every idle connection, by the order in which they became so.
+    /// All idle connections, in the order in which they became idle.
     idle: BTreeMap<u64, HostId>,
     waiters: HashMap<u64, Waiter<C>>,
-    /// Origins for which somebody waits although their own cap is not reached: by their open connections, then by who has waited longest.
+    /// Origins with waiting requests and room below their own cap: ordered by open connections, then by the longest
+    /// wait.
     ready: BTreeSet<(usize, u64, HostId)>,
-    /// How many were given something and have not come for it yet.
+    /// The number of grants that were not fetched yet.
     granted: usize,
     turn: u64,
 }
@@ -75,11 +78,11 @@ pub(crate) struct Pool<K, C> {
 struct Host<K, C> {
     key: Option<K>,
     open: usize,
-    /// The longest idle one first.
+    /// Idle connections, the longest idle first.
     idle: VecDeque<Idle<C>>,
-    /// Who waits; ascending.
+    /// The turns of waiting requests; ascending.
     queue: VecDeque<u64>,
-    /// Its entry among the ready ones: its open connections, and whose turn it is.
+    /// The origin's entry in `ready`: its open connections and its first turn.
     ready: Option<(usize, u64)>,
 }
 
@@ -115,7 +118,7 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
         }
     }
 
-    /// Connections that are open or being made, idle ones included.
+    /// Returns the number of connections that are open or being opened, including idle ones.
     pub(crate) fn open(&self) -> usize {
         self.open
     }
@@ -124,24 +127,24 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
         self.idle.len()
     }
 
-    /// Requests that wait.
+    /// Returns the number of waiting requests.
     pub(crate) fn waiting(&self) -> usize {
         self.waiters.len() - self.granted
     }
 
-    /// The cap on all connections; see [`Pool::lower`].
+    /// Returns the total cap; see [`Pool::lower`].
     pub(crate) fn total(&self) -> usize {
         self.total
     }
 
-    /// Lowers the cap on all connections until [`Pool::raise`] is called at that time or later; to no less than one.
+    /// Lowers the total cap, to no less than one, until [`Pool::raise`] is called at `until` or later.
     pub(crate) fn lower(&mut self, total: usize, until: u64) {
         self.total = self.total.min(total.max(1));
         self.lowered_until = until;
     }
 
-    /// Takes the cap on all connections back up once its time has come: those in line get what room there is. Returns until when it stays
-    /// lowered, if it does.
+    /// Restores the total cap once its time has come, and grants the room to waiting requests. Returns until when the
+    /// cap stays lowered, if it does.
     pub(crate) fn raise(&mut self, now: u64) -> Option<u64> {
         if self.total >= self.caps.total {
             return None;
@@ -154,12 +157,12 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
         None
     }
 
-    /// The turn of whoever has asked last by [`Pool::take`]: the earlier, the lower, and never 0.
+    /// Returns the turn of the last [`Pool::take`]: earlier ones are lower, and none is 0.
     pub(crate) fn turn(&self) -> u64 {
         self.turn
     }
 
-    /// Asks for a connection of an origin; with `fresh` for none that was used before.
+    /// Asks for a connection of an origin; with `fresh` for an unused one.
     pub(crate) fn take(&mut self, key: &K, fresh: bool, now: u64) -> Take<C> {
         self.raise(now);
         self.turn += 1;
@@ -167,14 +170,14 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
         self.ask(key, fresh, now, (!full).then_some(self.turn))
     }
 
-    /// As [`Pool::take`], for somebody who could not make the connection that it was their turn to make: they keep their turn, before all
-    /// who came later, and the line always has a place for them.
+    /// Asks again after a granted connect failed for lack of descriptors. The request keeps its turn, and its place
+    /// does not count for the queue's limit.
     pub(crate) fn take_again(&mut self, key: &K, fresh: bool, now: u64, turn: u64) -> Take<C> {
         self.raise(now);
         self.ask(key, fresh, now, Some(turn))
     }
 
-    /// Without a turn there is no place in line.
+    /// Asks for a connection. Without a turn, the request cannot queue.
     fn ask(&mut self, key: &K, fresh: bool, now: u64, turn: Option<u64>) -> Take<C> {
         let host = self.host(key);
         if fresh {
@@ -205,7 +208,7 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
         Take::Wait(turn)
     }
 
-    /// Whether somebody's turn has come; until then the waker is kept.
+    /// Ready with the grant of a turn; until then it keeps the waker.
     pub(crate) fn poll_wait(&mut self, turn: u64, context: &Context<'_>) -> Poll<Option<Grant<C>>> {
         let Some(waiter) = self.waiters.get_mut(&turn) else { return Poll::Ready(None) };
         if waiter.grant.is_none() {
@@ -219,7 +222,7 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
         Poll::Ready(self.waiters.remove(&turn).and_then(|waiter| waiter.grant))
     }
 
-    /// Leaves the line; what was given in the meantime goes to the next. Returns until when a connection is idle by that.
+    /// Leaves the queue, and passes a grant on to the next. Returns until when a connection is then idle, if so.
     pub(crate) fn leave(&mut self, turn: u64) -> Option<u64> {
         let waiter = self.waiters.remove(&turn)?;
         if waiter.grant.is_some() {
@@ -243,7 +246,7 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
         None
     }
 
-    /// A connection that can be used again comes back. Unless somebody takes it, it is closed at `until`.
+    /// Takes a reusable connection back. Without a request for it, it is closed at `until`.
     pub(crate) fn give_back(&mut self, host: HostId, connection: C, until: u64) {
         if self.gives_way(host) {
             drop(connection);
@@ -267,14 +270,14 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
         self.grant_room();
     }
 
-    /// A connection is closed, or was never made.
+    /// Removes a connection that was closed, or never opened.
     pub(crate) fn forget(&mut self, host: HostId) {
         self.count_closed(host);
         self.grant_room();
         self.reap(host);
     }
 
-    /// Closes what has been idle for too long. Returns when to look again.
+    /// Closes connections that were idle for too long. Returns when to call it again.
     pub(crate) fn sweep(&mut self, now: u64) -> Option<u64> {
         let mut next = None;
         let idle: Vec<(u64, HostId)> = self.idle.iter().map(|(&turn, &host)| (turn, host)).collect();
@@ -293,21 +296,22 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
         next
     }
 
-    /// Closes every idle connection.
+    /// Closes all idle connections.
     pub(crate) fn close_idle(&mut self) {
         self.sweep(u64::MAX);
     }
 
-    /// Whether an origin for which somebody waits is to give up a connection that comes back, although it could use it again: for one that
-    /// would still have fewer, or for one that has none and whose turn came before. Among equals connections stay where they
-    /// are; they would be closed and made without end.
+    /// Whether an origin with waiting requests must give up a reusable connection: for an origin that would still have
+    /// fewer, or that has none and waited longer. Otherwise connections stay, or equal origins would close and open
+    /// them without end.
     fn gives_way(&self, host: HostId) -> bool {
         let Some(&own) = self.hosts[host].queue.front() else { return false };
         let Some(&(open, turn, _)) = self.ready.first() else { return false };
         open + 1 < self.hosts[host].open || (open == 0 && turn < own)
     }
 
-    /// Whether one more connection may be open, if need be in an idle one's place. `asking` stays known, whatever is closed.
+    /// Whether one more connection may be open, if necessary in place of an idle one. `asking` keeps its entry,
+    /// whatever is closed.
     fn has_room(&mut self, asking: HostId) -> bool {
         while self.open >= self.total {
             let Some((_, &host)) = self.idle.first_key_value() else { return false };
@@ -319,7 +323,7 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
         true
     }
 
-    /// Closes the connection of an origin that has been idle longest, if there is one.
+    /// Closes an origin's longest idle connection, if there is one.
     fn close_oldest_of(&mut self, host: HostId) {
         if let Some(idle) = self.hosts[host].idle.pop_front() {
             self.idle.remove(&idle.turn);
@@ -327,7 +331,7 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
         }
     }
 
-    /// Gives the right to connect to those whose turn it is, for as long as there is room.
+    /// Grants permits to connect, in order, while there is room.
     fn grant_room(&mut self) {
         while let Some(&(_, turn, host)) = self.ready.first() {
             if !self.has_room(host) {
@@ -360,7 +364,7 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
         self.refresh(host);
     }
 
-    /// Notes whether an origin is among those that would use a free place, and how much before others.
+    /// Updates an origin's entry in `ready`.
     fn refresh(&mut self, host: HostId) {
         let place = &mut self.hosts[host];
         let open = place.open;
@@ -395,7 +399,7 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
         host
     }
 
-    /// Forgets an origin of which nothing is left.
+    /// Removes an origin without connections and requests.
     fn reap(&mut self, host: HostId) {
         let place = &mut self.hosts[host];
         if place.open == 0

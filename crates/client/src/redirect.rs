@@ -1,32 +1,32 @@
-//! Redirects: where a `Location` leads, what becomes of the method and the body, and who may see the credentials.
+//! Redirects: the target of a `Location`, the new method and body, and the credentials.
 //!
-//! - 301 and 302 turn POST into GET, 303 turns everything but HEAD into GET, and the body is gone; 307 and 308 repeat the request
-//!   as it was (RFC 9110, section 15.4).
-//! - `Authorization`, `Cookie` and their like go only to the origin that they were meant for: the same scheme, host and port.
-//! - A redirect leads to http or https. It never leads to a unix socket, unless by a relative reference from the very same one: a
-//!   server elsewhere must not choose which sockets of this machine are spoken to.
+//! - 301 and 302 turn POST into GET, 303 turns everything but HEAD into GET, and the body is dropped; 307 and 308
+//!   repeat the request unchanged (RFC 9110, section 15.4).
+//! - `Authorization`, `Cookie` and similar fields stay within their origin: the same scheme, host and port.
+//! - A redirect leads to http or https. It never leads to a unix socket, unless by a relative reference from the same
+//!   socket: a remote server must not choose among this machine's sockets.
 
 use oroshi_net::{Address, Endpoint};
 
 use crate::error::without_query;
 use crate::headers::Headers;
 
-/// Where to go next.
+/// The next request of a redirect.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Hop {
     pub(crate) endpoint: Endpoint,
-    /// The request becomes a GET without a body.
+    /// Whether the request becomes a GET without a body.
     pub(crate) becomes_get: bool,
-    /// It stays with the same scheme, host and port.
+    /// Whether scheme, host and port stay the same.
     pub(crate) same_origin: bool,
 }
 
-/// Whether a response with this status and a `Location` asks for another request.
+/// Whether this status with a `Location` is a redirect.
 pub(crate) fn is_redirect(status: u16) -> bool {
     matches!(status, 301 | 302 | 303 | 307 | 308)
 }
 
-/// Where a redirect leads, or why it leads nowhere.
+/// Returns the next request of a redirect, or why it cannot be followed.
 pub(crate) fn follow(from: &Endpoint, method: &str, status: u16, location: &[u8]) -> Result<Hop, String> {
     let endpoint = join(from, location)?;
     let becomes_get = match status {
@@ -39,7 +39,7 @@ pub(crate) fn follow(from: &Endpoint, method: &str, status: u16, location: &[u8]
     Ok(Hop { endpoint, becomes_get: becomes_get && method != "GET", same_origin })
 }
 
-/// Takes out what must not come along.
+/// Removes fields that the next request must not carry.
 pub(crate) fn prune(headers: &mut Headers, hop: &Hop) {
     let drops = |name: &str| {
         let of_body = name.to_ascii_lowercase().starts_with("content-");
@@ -52,8 +52,8 @@ pub(crate) fn prune(headers: &mut Headers, hop: &Hop) {
     }
 }
 
-/// Resolves a reference (RFC 3986, section 5.2). What cannot stand in a URL is percent-encoded, as browsers do: servers send
-/// spaces and text beyond ASCII.
+/// Resolves a reference (RFC 3986, section 5.2). Percent-encodes invalid bytes, as browsers do: servers send spaces and
+/// non-ASCII text.
 fn join(from: &Endpoint, location: &[u8]) -> Result<Endpoint, String> {
     let text = graphic(location);
     let text = text.split('#').next().unwrap_or_default();
@@ -82,7 +82,7 @@ fn join(from: &Endpoint, location: &[u8]) -> Result<Endpoint, String> {
 
 fn absolute(from: &Endpoint, text: &str) -> Result<Endpoint, String> {
     let Ok(endpoint) = text.parse::<Endpoint>() else {
-        // What is wrong stands before the query, which may hold a secret and is not repeated.
+        // The error repeats only the text before the query, which may hold a secret.
         let before = text.split('?').next().unwrap_or_default();
         let why = before.parse::<Endpoint>().err();
         return Err(why.map_or_else(|| "it is no URL".to_owned(), |error| error.to_string()));
@@ -94,7 +94,7 @@ fn absolute(from: &Endpoint, text: &str) -> Result<Endpoint, String> {
         ));
     };
     let endpoint = Endpoint { target: dotless(&endpoint.target), ..endpoint };
-    // A server behind a unix socket names itself by the Host that it was asked with.
+    // A server behind a unix socket names itself by the Host of the request.
     match &from.address {
         Address::Unix(socket) if endpoint.scheme == from.scheme && endpoint.authority == from.authority => {
             Ok(endpoint.with_unix(socket.clone()))
@@ -117,7 +117,7 @@ fn with_query(path: &str, query: Option<&str>) -> String {
     }
 }
 
-/// The scheme that an absolute reference begins with.
+/// Returns the scheme of an absolute reference.
 fn scheme_of(text: &str) -> Option<&str> {
     let (scheme, _) = text.split_once(':')?;
     let mut bytes = scheme.bytes();
@@ -125,7 +125,7 @@ fn scheme_of(text: &str) -> Option<&str> {
     sound.then_some(scheme)
 }
 
-/// RFC 3986, section 5.2.4, for a path that begins with a slash.
+/// Removes dot segments (RFC 3986, section 5.2.4) from a path that begins with a slash.
 fn without_dots(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     let mut segments = path.split('/').skip(1).peekable();
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn references_are_resolved_as_the_rfc_says() {
-        // RFC 3986, section 5.4, as far as it is about http.
+        // RFC 3986, section 5.4, the cases for http.
         const BASE: &str = "http://a/b/c/d;p?q";
         for (location, target) in [
             ("g", "/b/c/g"),

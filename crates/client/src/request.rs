@@ -1,4 +1,4 @@
-//! Putting a request together.
+//! Building a request.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -22,8 +22,8 @@ use crate::headers::Headers;
 use crate::retry::is_idempotent;
 use crate::settings::Builder;
 
-/// What can name the place of a request: text in the grammar of [`Endpoint`], or an endpoint that was read before, which saves
-/// reading it again.
+/// A request's URL: text in the grammar of [`Endpoint`], or an endpoint that was parsed before, which saves parsing it
+/// again.
 pub trait IntoUrl: sealed::IntoUrl {}
 
 impl<T: sealed::IntoUrl> IntoUrl for T {}
@@ -67,7 +67,7 @@ mod sealed {
     }
 }
 
-/// What a client's requests may have for a body's reader: anything on one core, what may cross threads elsewhere.
+/// A client, with the kind of reader that its requests accept: any on one core, only `Send` ones elsewhere.
 pub trait Handle: Clone {
     /// `dyn AsyncRead`, or `dyn AsyncRead + Send`.
     type Reader: ?Sized;
@@ -80,20 +80,20 @@ pub(crate) struct Request<R: ?Sized> {
     pub(crate) headers: Headers,
     pub(crate) body: Body<R>,
     pub(crate) deadlines: Option<Box<Deadlines>>,
-    /// Goes before the total of the deadlines.
+    /// Overrides the total of the deadlines.
     pub(crate) total: Option<Duration>,
     pub(crate) idempotent: Option<bool>,
     pub(crate) redirects: Option<u32>,
     pub(crate) decode: Option<bool>,
-    /// A redirect has led to another origin: the client's own secrets stay behind as well.
+    /// Whether a redirect has led to another origin, so that the client's own secrets are dropped as well.
     pub(crate) strayed: bool,
 }
 
-/// A request that is being put together. A mistake in it is told by `send`.
+/// A builder of a request. `send` reports its first mistake.
 #[must_use = "a request is sent by `send`"]
 pub struct RequestBuilder<C: Handle> {
     pub(crate) client: C,
-    /// Behind a pointer: it is moved from hand to hand, and a request under way is as large as what is moved.
+    /// Boxed, because it moves often, and to keep requests under way small.
     pub(crate) request: Result<Box<Request<C::Reader>>, Error>,
 }
 
@@ -120,13 +120,13 @@ impl<C: Handle> RequestBuilder<C> {
         RequestBuilder { client, request }
     }
 
-    /// Adds a field. Content-Length, Transfer-Encoding, Connection and their like are the client's own to write.
+    /// Adds a field. The client itself writes Content-Length, Transfer-Encoding, Connection and similar fields.
     pub fn header(self, name: &str, value: impl AsRef<[u8]>) -> Self {
         self.change(|request| {
             if let Err(why) = check_field(name) {
                 return Err(Error::new(Phase::Request, Cause::Field { name: name.escape_default().to_string(), why }));
             }
-            // A second Host would be refused by any server.
+            // Any server would refuse a second Host.
             let added = if name.eq_ignore_ascii_case("host") {
                 request.headers.set(name, value)
             } else {
@@ -161,7 +161,7 @@ impl<C: Handle> RequestBuilder<C> {
         self.header("Authorization", format!("Bearer {token}"))
     }
 
-    /// Sends bytes as the body. They are shared, not copied, and sent again where a redirect or a retry wants them.
+    /// Sends bytes as the body. They are shared, not copied, and sent again after a redirect or a retry.
     pub fn body(self, bytes: impl Into<Bytes>) -> Self {
         self.change(|request| {
             request.body = Body::Bytes(bytes.into());
@@ -193,7 +193,7 @@ impl<C: Handle> RequestBuilder<C> {
         })
     }
 
-    /// How long each phase of this request may take.
+    /// Sets the deadlines of this request's phases.
     pub fn deadlines(self, deadlines: Deadlines) -> Self {
         self.change(|request| {
             request.deadlines = Some(Box::new(deadlines));
@@ -202,7 +202,7 @@ impl<C: Handle> RequestBuilder<C> {
         })
     }
 
-    /// How long this request may take as a whole: [`Deadlines::total`].
+    /// Sets this request's total timeout: [`Deadlines::total`].
     pub fn timeout(self, limit: Duration) -> Self {
         self.change(|request| {
             request.total = Some(limit);
@@ -210,7 +210,7 @@ impl<C: Handle> RequestBuilder<C> {
         })
     }
 
-    /// How many redirects are followed; with 0 their responses are given as they are.
+    /// Sets the maximum of redirects to follow; with 0 the caller gets the redirect's response.
     pub fn redirects(self, most: u32) -> Self {
         self.change(|request| {
             request.redirects = Some(most);
@@ -218,7 +218,7 @@ impl<C: Handle> RequestBuilder<C> {
         })
     }
 
-    /// Whether a compressed body is asked for and unpacked.
+    /// Sets whether to request and decode compressed bodies.
     pub fn decode(self, on: bool) -> Self {
         self.change(|request| {
             request.decode = Some(on);
@@ -226,8 +226,8 @@ impl<C: Handle> RequestBuilder<C> {
         })
     }
 
-    /// Whether carrying the request out twice does no harm, where its method does not say so: for a POST with an idempotency key, for
-    /// example. It may then be sent again when a connection breaks before anything was answered.
+    /// Sets whether the request is idempotent if its method does not say so: for example a POST with an idempotency
+    /// key. The client may then retry it if a connection breaks before the response begins.
     pub fn idempotent(self, is: bool) -> Self {
         self.change(|request| {
             request.idempotent = Some(is);
@@ -268,7 +268,7 @@ impl<C: Handle> fmt::Debug for RequestBuilder<C> {
     }
 }
 
-/// Whether a field may be given by the caller.
+/// Checks whether the caller may set a field.
 pub(crate) fn check_field(name: &str) -> Result<(), &'static str> {
     const OWN: [&str; 10] = [
         "content-length",
@@ -302,12 +302,13 @@ impl<R: ?Sized> Request<R> {
         self.idempotent.unwrap_or_else(|| is_idempotent(&self.method))
     }
 
-    /// What the response's framing depends on.
+    /// Returns what the response's framing depends on.
     pub(crate) fn expect(&self) -> Expect {
         if self.method == "HEAD" { Expect::Head } else { Expect::Body }
     }
 
-    /// Whether a packed response is to be unpacked. Whoever asks for a coding or for a part of the bytes wants just these.
+    /// Whether to decode a compressed response. A request with its own `Accept-Encoding` or `Range` gets the bytes as
+    /// sent.
     pub(crate) fn decodes(&self, settings: &Builder) -> bool {
         self.decode.unwrap_or(settings.decode)
             && !self.headers.contains("Accept-Encoding")
@@ -315,15 +316,15 @@ impl<R: ?Sized> Request<R> {
             && !self.headers.contains("Range")
     }
 
-    /// Appends the head as it is sent.
+    /// Appends the encoded head.
     pub(crate) fn encode(&self, settings: &Builder, out: &mut Vec<u8>) -> Result<(), Error> {
         encode::request_line(out, &self.method, &self.endpoint.target, Version::Http11).map_err(|error| {
-            // An endpoint that was not read from text may hold anything; reading its text says what is wrong.
+            // An endpoint that was not parsed from text may hold anything; parsing its text gives the mistake.
             let bad_url = (error == EncodeError::Target).then(|| self.endpoint.to_string().parse::<Endpoint>().err());
             Error::new(Phase::Request, bad_url.flatten().map_or(Cause::Method, Cause::Url))
         })?;
         let mut field = |name: &'static str, value: &[u8]| {
-            // Names are ours, and values were read as a URL or stand above.
+            // The names are ours, and the values were parsed as a URL or checked above.
             encode::header(out, name, value).map_err(|error| bad_field(name, error))
         };
         if !self.headers.contains("Host") {
@@ -350,7 +351,7 @@ impl<R: ?Sized> Request<R> {
         out.extend_from_slice(self.headers.as_bytes());
         match self.body.length() {
             None => encode::chunked(out),
-            // A length of nothing is said only where a body is usual (RFC 9110, section 8.6).
+            // A zero length is sent only where a body is usual (RFC 9110, section 8.6).
             Some(0) if !matches!(&*self.method, "POST" | "PUT" | "PATCH") => {}
             Some(length) => encode::content_length(out, length),
         }

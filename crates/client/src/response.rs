@@ -1,4 +1,4 @@
-//! What a request is answered with.
+//! The response to a request.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -17,36 +17,36 @@ use crate::headers::Headers;
 
 /// A response: its head is here, its body comes as it is read.
 ///
-/// A body that is not read to its end costs its connection: dropping the response closes it. (A small body has mostly come with
-/// the head, and has given its connection back already.) A response has no limit in time while nobody reads it, but for
+/// Dropping a response before its body's end closes the connection. (A small body usually comes with the head, and has
+/// returned its connection already.) A response has no time limit while nobody reads it, except for
 /// [`Deadlines::total`](crate::Deadlines::total).
 pub struct Response<B> {
     answer: Box<Answer>,
     body: B,
     limits: Limits,
-    /// Bytes that `chunks` has given.
+    /// Bytes that `chunks` has returned.
     given: u64,
 }
 
-/// All of a response but its body.
+/// A response without its body.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) method: std::borrow::Cow<'static, str>,
-    /// The last one, after redirects.
+    /// The last URL, after redirects.
     pub(crate) url: Endpoint,
     pub(crate) head: Head,
     pub(crate) redirects: u32,
     pub(crate) coding: Option<Coding>,
 }
 
-/// How much of a body may be read, unpacked.
+/// Limits on a decoded body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) collect: u64,
     pub(crate) stream: u64,
 }
 
-/// Where a body comes from: the connection itself, or the thread that has it. Not for others to implement.
+/// The source of a body: the connection itself, or the client's thread. Sealed.
 pub trait Source: sealed::Source {}
 
 impl<S: sealed::Source> Source for S {}
@@ -57,9 +57,9 @@ pub(crate) mod sealed {
     use super::{Cause, Error, Headers, Timings};
 
     pub trait Source {
-        /// The next bytes, behind what `into` holds; false at the end.
+        /// Appends the next bytes to `into`; false at the end.
         fn poll(&mut self, context: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<bool, Error>>;
-        /// Ends it before its end.
+        /// Ends the body early.
         fn give_up(&mut self, cause: Cause) -> Error;
         fn timings(&self) -> Timings;
         fn trailers(&self) -> Option<&Headers>;
@@ -71,7 +71,7 @@ impl<B: Source> Response<B> {
         Response { answer, body, limits, given: 0 }
     }
 
-    /// The status, 100 to 999. A status of 400 or more is an answer like any other, and no error.
+    /// Returns the status, 100 to 999. A status of 400 or more is no error.
     pub fn status(&self) -> u16 {
         self.answer.head.status
     }
@@ -81,73 +81,73 @@ impl<B: Source> Response<B> {
         (200..300).contains(&self.status())
     }
 
-    /// The reason phrase, perhaps empty.
+    /// Returns the reason phrase, which may be empty.
     pub fn reason(&self) -> &[u8] {
         &self.answer.head.reason
     }
 
-    /// The version that the server speaks.
+    /// Returns the HTTP version of the response.
     pub fn version(&self) -> Version {
         self.answer.head.version
     }
 
-    /// The header fields as they came, `Content-Encoding` and `Content-Length` of a body that is unpacked included.
+    /// Returns the header fields as received, including `Content-Encoding` and `Content-Length` of a decoded body.
     pub fn headers(&self) -> &Headers {
         &self.answer.head.headers
     }
 
-    /// The URL that was answered: the last one after redirects.
+    /// Returns the URL of the response: the last one after redirects.
     pub fn url(&self) -> &Endpoint {
         &self.answer.url
     }
 
-    /// The address that answered; `None` for a unix socket. Where a name has several addresses, it tells which.
+    /// Returns the server's address; `None` for a unix socket. It tells which of a name's addresses responded.
     pub fn remote_address(&self) -> Option<SocketAddr> {
         self.answer.head.remote
     }
 
-    /// How many redirects were followed.
+    /// Returns the number of redirects followed.
     pub fn redirects(&self) -> u32 {
         self.answer.redirects
     }
 
-    /// The body's length on the wire, where the head says it.
+    /// Returns the body's length on the wire, if the head has it.
     pub fn content_length(&self) -> Option<u64> {
         self.answer.head.length
     }
 
-    /// What the body is unpacked from, if it is.
+    /// Returns the content coding that the body is decoded from, if any.
     pub fn coding(&self) -> Option<Coding> {
         self.answer.coding
     }
 
-    /// How long each phase took. `body` and `total` grow until the body has ended.
+    /// Returns how long each phase took. `body` and `total` grow until the body has ended.
     pub fn timings(&self) -> Timings {
         self.body.timings()
     }
 
-    /// The fields after a chunked body, once it has been read to its end and if there are any.
+    /// Returns the trailer fields of a chunked body, after its end and if there are any.
     pub fn trailers(&self) -> Option<&Headers> {
         self.body.trailers()
     }
 
-    /// The body, piece by piece. It can be called again to go on.
+    /// Returns the body's pieces. Can be called again to continue.
     pub fn chunks(&mut self) -> Chunks<'_, B> {
         Chunks { response: self, piece: Vec::new() }
     }
 
-    /// The whole body.
+    /// Returns the whole body.
     ///
     /// # Errors
-    /// The body did not come whole, or is larger than `Builder::collect_bytes`.
+    /// The body is incomplete, or larger than `Builder::collect_bytes`.
     ///
     /// # Cancel safety
-    /// Dropping the future closes the connection, unless the body had come whole.
+    /// Dropping the future closes the connection, unless the body is complete.
     pub async fn bytes(mut self) -> Result<Vec<u8>, Error> {
         self.collect().await
     }
 
-    /// The whole body, which must be UTF-8.
+    /// Returns the whole body, which must be UTF-8.
     ///
     /// # Errors
     /// As [`bytes`](Self::bytes); and the body is not UTF-8.
@@ -159,10 +159,10 @@ impl<B: Source> Response<B> {
         String::from_utf8(bytes).map_err(|_| self.about(Error::new(Phase::Content, Cause::NotUtf8)))
     }
 
-    /// The whole body, read as JSON.
+    /// Returns the whole body, parsed as JSON.
     ///
     /// # Errors
-    /// As [`bytes`](Self::bytes); and the body is not JSON, or not this JSON.
+    /// As [`bytes`](Self::bytes); and the body is not JSON, or not of this type.
     ///
     /// # Cancel safety
     /// As [`bytes`](Self::bytes).
@@ -174,7 +174,7 @@ impl<B: Source> Response<B> {
     async fn collect(&mut self) -> Result<Vec<u8>, Error> {
         let limit = self.limits.collect;
         self.check_announced(limit)?;
-        // What a server announces is believed as far as it costs little.
+        // Allocates at most 64 KiB for a server's announced length.
         let expected = self.content_length().unwrap_or(0).min(limit).min(64 * 1024);
         let mut whole = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
         while poll_fn(|context| self.poll(context, &mut whole)).await? {
@@ -185,8 +185,8 @@ impl<B: Source> Response<B> {
         Ok(whole)
     }
 
-    /// Refuses a body that is announced as larger than it may be: nothing of it is waited for. Of one that is unpacked only its packed
-    /// length is known, which may be the larger one.
+    /// Refuses a body whose announced length exceeds the limit, without waiting for it. Skips decoded bodies: only
+    /// their compressed length is known, which may be larger.
     fn check_announced(&mut self, limit: u64) -> Result<(), Error> {
         let announced = self.content_length().filter(|_| self.coding().is_none());
         if announced.is_some_and(|length| length > limit) { Err(self.too_large(limit)) } else { Ok(()) }
@@ -217,7 +217,7 @@ impl<B> fmt::Debug for Response<B> {
     }
 }
 
-/// A body, piece by piece.
+/// The pieces of a body.
 #[derive(Debug)]
 pub struct Chunks<'r, B> {
     response: &'r mut Response<B>,
@@ -225,13 +225,14 @@ pub struct Chunks<'r, B> {
 }
 
 impl<B: Source> Chunks<'_, B> {
-    /// The next piece, as it came: at most 64 KiB, never empty; `None` at the end.
+    /// Returns the next piece as received: at most 64 KiB, never empty; `None` at the end.
     ///
     /// # Errors
-    /// The body did not come whole, or is larger than `Builder::stream_bytes`; one whose `Content-Length` says so already gives no piece.
+    /// The body is incomplete, or larger than `Builder::stream_bytes`; a body whose `Content-Length` exceeds that limit
+    /// gives no piece.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing: the next call goes on.
+    /// Dropping the future loses nothing: the next call continues.
     pub async fn next(&mut self) -> Result<Option<&[u8]>, Error> {
         self.piece.clear();
         let limit = self.response.limits.stream;

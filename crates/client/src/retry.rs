@@ -1,30 +1,30 @@
-//! Whether a request may be sent again, from what is known about the first time.
+//! Whether a request may be sent again after a failure.
 
-/// What became of a request until it failed.
+/// The progress of a request until it failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// A byte of it was handed to the kernel.
+    /// Whether the kernel got a byte of the request.
     pub(crate) sent: bool,
-    /// A byte of the response has come, be it of an interim one.
+    /// Whether a byte of the response has come, even of an interim one.
     pub(crate) answered: bool,
-    /// The connection ended or broke, as it does when a server closes it just while a request is on its way.
+    /// Whether the connection ended or broke, as it does when a server closes it while a request is on its way.
     pub(crate) broke: bool,
 }
 
 impl Progress {
-    /// Whether sending it again cannot carry it out twice.
+    /// Whether sending it again cannot process it twice.
     pub(crate) fn is_safe(self, idempotent: bool) -> bool {
         !self.sent || (idempotent && !self.answered)
     }
 
-    /// Whether the client does so by itself: once, and only for a connection that broke. A refused connect or a passed
-    /// deadline would only cost the same again.
+    /// Whether the client retries by itself: once, and only after a broken connection. A refused connect or a missed
+    /// deadline would fail again.
     pub(crate) fn retries(self, idempotent: bool, body_is_there: bool, attempts: u32) -> bool {
         self.broke && attempts == 1 && body_is_there && self.is_safe(idempotent)
     }
 }
 
-/// Whether a method's second execution changes nothing (RFC 9110, section 9.2.2). Methods are told apart by case.
+/// Whether a method is idempotent (RFC 9110, section 9.2.2). Methods are case-sensitive.
 pub fn is_idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
 }

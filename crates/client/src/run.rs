@@ -1,4 +1,4 @@
-//! A request from the call to its response's head: attempts, a retry where that is safe, redirects.
+//! Runs a request from the call to its response's head: attempts, safe retries, redirects.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -19,13 +19,13 @@ use crate::redirect;
 use crate::request::Request;
 use crate::response::Answer;
 
-/// How much of a redirect's own body is read, and for how long, so that its connection can be used again; with more to come, or
-/// later, it is closed.
+/// Limits on reading a redirect's body so that its connection can be reused. A longer or later body closes the
+/// connection.
 const REDIRECT_BYTES: usize = 64 * 1024;
 const REDIRECT_PAUSE: Duration = Duration::from_millis(250);
 
-/// Sends a request that was `called` for at that time, and again where that is due. Gives what it is answered with, and where the body
-/// comes from.
+/// Sends a request that was `called` at that time, with retries and redirects. Returns the response and the source of
+/// its body.
 pub(crate) async fn run(
     core: &Rc<Core>,
     mut request: Box<Request<dyn AsyncRead>>,
@@ -47,7 +47,7 @@ pub(crate) async fn run(
         }
         redirects += 1;
         count(&core.counts.redirects);
-        // Boxed, as is the future of whatever happens seldom: a request under way is as large as the largest of its waits.
+        // Boxed, as are the futures of all rare steps: a request under way is as large as its largest wait.
         if let Err(error) = Box::pin(drain(&mut exchange)).await {
             break Err(error);
         }
@@ -55,7 +55,7 @@ pub(crate) async fn run(
     let answered = match result {
         Ok(head) => answer(core, request, head, redirects, exchange),
         Err(error) => {
-            // What was redirected was sent before, and may have been carried out: a POST that was answered with "see other".
+            // The server may have processed the request that it redirected, such as a POST answered with "see other".
             let safe = error.retry_is_safe() && (redirects == 0 || idempotent);
             Err(error.about(&request.method, &request.endpoint).retry_is(safe).redirected(redirects))
         }
@@ -66,7 +66,7 @@ pub(crate) async fn run(
     answered
 }
 
-/// One request, sent once, or twice where that is safe.
+/// Sends one request once, or twice if that is safe.
 async fn attempts(
     core: &Rc<Core>,
     exchange: &mut Box<Exchange>,
@@ -104,7 +104,7 @@ async fn once(
     poll_fn(|context| exchange.poll_head(context)).await
 }
 
-/// Turns the request into the one that a redirect asks for.
+/// Turns the request into the next one of a redirect.
 fn go_on(
     request: &mut Request<dyn AsyncRead>,
     status: u16,
@@ -130,7 +130,7 @@ fn go_on(
     Ok(())
 }
 
-/// Reads what a redirect says besides, if it is little.
+/// Reads a redirect's body, if it is small.
 async fn drain(exchange: &mut Exchange) -> Result<(), Error> {
     let mut body = Spare::take();
     let read = poll_fn(|context| {
@@ -143,7 +143,7 @@ async fn drain(exchange: &mut Exchange) -> Result<(), Error> {
     });
     let read = tokio::time::timeout(REDIRECT_PAUSE, read).await;
     match read {
-        // The redirect is known; that its body broke changes nothing, unless all time is over.
+        // The redirect is known, so a broken body changes nothing, unless the total deadline has passed.
         Ok(Err(error)) if error.phase() == Phase::Total => Err(error),
         _ => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! What can be set: caps, times, limits.
+//! Settings: caps, deadlines, limits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::headers::Headers;
 use crate::local;
 use crate::pool::Caps;
 
-/// How a client behaves; every default is said at its setting. Made into a client by [`build`](Self::build) (one that can be used
-/// from any thread) or [`build_local`](Self::build_local) (one of this core alone).
+/// The settings of a client; each method has its default. [`build`](Self::build) makes a client for any thread,
+/// [`build_local`](Self::build_local) a client for this core alone.
 #[derive(Clone)]
 #[must_use = "a builder does nothing until it builds"]
 pub struct Builder {
@@ -35,7 +35,7 @@ pub struct Builder {
     pub(crate) limits: Limits,
     pub(crate) tls: ClientTlsOptions,
     pub(crate) headers: Headers,
-    /// The first default field that cannot be sent: its name, and why.
+    /// The first default field that cannot be sent: its name, and the reason.
     pub(crate) mistake: Option<(String, String)>,
 }
 
@@ -63,129 +63,132 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// The most connections there may be, idle ones included; requests beyond it wait in line. Default 10,000.
+    /// Sets the maximum of connections, including idle ones; further requests queue. Default 10,000.
     ///
-    /// Building raises the process's limit of file descriptors as far as this takes. Where the hard limit is lower, the cap is lowered to
-    /// what there is room for, and requests wait that would otherwise fail.
+    /// Building raises the process's limit of file descriptors as far as necessary. If the hard limit is lower, it
+    /// lowers the cap, and requests queue that would otherwise fail.
     pub fn connections(mut self, most: usize) -> Self {
         self.caps.total = most;
         self
     }
 
-    /// The most connections to one origin: scheme, host and port, or unix socket. Default 10,000.
+    /// Sets the maximum of connections to one origin: scheme, host and port, or unix socket. Default 10,000.
     pub fn connections_per_host(mut self, most: usize) -> Self {
         self.caps.per_host = most;
         self
     }
 
-    /// The most idle connections of one origin; those that come back beyond it are closed. Default 10,000.
+    /// Sets the maximum of idle connections of one origin; further ones are closed. Default 10,000.
     pub fn idle_per_host(mut self, most: usize) -> Self {
         self.caps.idle_per_host = most;
         self
     }
 
-    /// The most requests that may wait for a connection; one more fails at once. Default 100,000.
+    /// Sets the maximum of requests that wait for a connection; further ones fail at once. Default 100,000.
     pub fn waiting(mut self, most: usize) -> Self {
         self.caps.waiting = most;
         self
     }
 
-    /// How long an idle connection is kept. Default 30 s. A server that says how long it keeps one (`Keep-Alive: timeout=5`) is
-    /// believed, less a second, where that is shorter.
+    /// Sets how long to keep an idle connection. Default 30 s. A server's shorter announcement (`Keep-Alive:
+    /// timeout=5`) has priority, less a second.
     pub fn idle_timeout(mut self, limit: Duration) -> Self {
         self.idle = limit;
         self
     }
 
-    /// How old a connection may get and still be used for another request, so that changes of names and of servers are noticed. Default
-    /// 10 minutes.
+    /// Sets the maximum age of a reusable connection, so that changes of names and servers take effect. Default 10
+    /// minutes.
     pub fn max_age(mut self, limit: Duration) -> Self {
         self.age = limit;
         self
     }
 
-    /// Whether connections are used for more than one request. Default true; false sends `Connection: close`.
+    /// Sets whether connections carry more than one request. Default true; false sends `Connection: close`.
     pub fn keep_alive(mut self, on: bool) -> Self {
         self.keep_alive = on;
         self
     }
 
-    /// How long each phase may take: [`Deadlines`]. A request can have its own.
+    /// Sets the deadlines of all phases: [`Deadlines`]. A request can have its own.
     pub fn deadlines(mut self, deadlines: Deadlines) -> Self {
         self.deadlines = deadlines;
         self
     }
 
-    /// How long a request may take as a whole: [`Deadlines::total`]. Default: for ever.
+    /// Sets the total timeout of a request: [`Deadlines::total`]. Default: for ever.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.deadlines.total = limit;
         self
     }
 
-    /// How long the addresses of a name are kept when the resolver does not say, as the system's does not. Default 30 s.
+    /// Sets how long to keep a name's addresses if the resolver gives no TTL, as the system's gives none. Default 30 s.
     pub fn dns_ttl(mut self, ttl: Duration) -> Self {
         self.dns.positive = ttl;
         self
     }
 
-    /// How long it is remembered that a name could not be resolved. Default 5 s.
+    /// Sets how long to cache a failure to resolve a name. Default 5 s.
     pub fn dns_negative_ttl(mut self, ttl: Duration) -> Self {
         self.dns.negative = ttl;
         self
     }
 
-    /// Looks names up by a function of your own, which may block: it runs on at most 32 threads of the client's. Default:
+    /// Sets a function that resolves names. It may block: at most 32 threads of the client run it. Default:
     /// getaddrinfo(3).
     pub fn resolver(mut self, lookup: impl Fn(&str) -> std::io::Result<Addresses> + Send + Sync + 'static) -> Self {
         self.lookup = Arc::new(lookup);
         self
     }
 
-    /// How long one of several addresses gets before the next is tried beside it (RFC 8305, section 5). Default 250 ms; at least
-    /// 10 ms.
+    /// Sets the head start of one address before the next is tried in parallel (RFC 8305, section 5). Default 250 ms;
+    /// at least 10 ms.
     pub fn attempt_delay(mut self, delay: Duration) -> Self {
         self.attempt_delay = delay.max(Duration::from_millis(10));
         self
     }
 
-    /// How many redirects are followed; with 0 their responses are given as they are. Default 10.
+    /// Sets the maximum of redirects to follow; with 0 the caller gets the redirect's response. Default 10.
     pub fn redirects(mut self, most: u32) -> Self {
         self.redirects = most;
         self
     }
 
-    /// Whether compressed bodies are asked for and unpacked: gzip, br, zstd. Default true.
+    /// Sets whether to request and decode compressed bodies: gzip, br, zstd. Default true.
     pub fn decode(mut self, on: bool) -> Self {
         self.decode = on;
         self
     }
 
-    /// The most bytes that `bytes`, `text` and `json` gather, unpacked. Default 64 MiB.
+    /// Sets the maximum of decoded bytes that `bytes`, `text` and `json` collect. Default 64 MiB.
     pub fn collect_bytes(mut self, most: u64) -> Self {
         self.collect_bytes = most;
         self
     }
 
-    /// The most bytes that `chunks` gives of one body, unpacked. Default: no limit, as whoever reads a piece at a time holds none.
+    /// Sets the maximum of decoded bytes that `chunks` returns per body. Default: no limit, because the pieces are not
+    /// kept.
     pub fn stream_bytes(mut self, most: u64) -> Self {
         self.stream_bytes = most;
         self
     }
 
-    /// What a response's head, chunk lines and trailers may be at most: [`Limits`]. `body_bytes` counts packed bytes.
+    /// Sets the limits on a response's head, chunk lines and trailers: [`Limits`]. `body_bytes` counts compressed
+    /// bytes.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Whom to trust, and what to show: [`ClientTlsOptions`]. ALPN is the client's own: `http/1.1`.
+    /// Sets trusted roots and client certificates: [`ClientTlsOptions`]. The client itself sets ALPN: `http/1.1`.
     pub fn tls(mut self, options: ClientTlsOptions) -> Self {
         self.tls = ClientTlsOptions { alpn: self.tls.alpn, ..options };
         self
     }
 
-    /// A field that every request carries that does not have one of this name itself; for example `User-Agent`. One that holds a secret
-    /// (`Authorization`, `Cookie` and their like) goes to every origin that is asked, but to none that a redirect leads to.
+    /// Adds a default field, for example `User-Agent`. A request's own field of this name replaces it. A default that
+    /// holds a secret (`Authorization`, `Cookie` and similar) goes to every requested origin, but not to redirects'
+    /// other origins.
     pub fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
         let added = match crate::request::check_field(name) {
             Ok(()) if name.eq_ignore_ascii_case("host") => Err("it is another for each URL".to_owned()),
@@ -198,23 +201,23 @@ impl Builder {
         self
     }
 
-    /// A client for any thread and any runtime. Starts its thread.
+    /// Builds a client for any thread and any runtime. Starts its thread.
     ///
     /// # Errors
-    /// [`BuildError`]: a setting that makes no sense, or no thread.
+    /// [`BuildError`]: an invalid setting, or no thread.
     pub fn build(self) -> Result<Client, BuildError> {
         Client::build(self)
     }
 
-    /// A client of this thread alone.
+    /// Builds a client for this thread alone.
     ///
     /// # Errors
-    /// [`BuildError`]: a setting that makes no sense.
+    /// [`BuildError`]: an invalid setting.
     pub fn build_local(self) -> Result<local::Client, BuildError> {
         local::Client::build(self)
     }
 
-    /// The settings, if they make sense.
+    /// Returns the settings if they are valid.
     pub(crate) fn checked(mut self) -> Result<Self, BuildError> {
         if let Some((name, why)) = self.mistake.take() {
             return Err(BuildError::Header { name, why });
@@ -249,10 +252,10 @@ pub enum BuildError {
     Header {
         /// Its name, escaped.
         name: String,
-        /// What is wrong with it.
+        /// The mistake.
         why: String,
     },
-    /// The client's thread could not be started: look at the limits on threads and memory.
+    /// The client's thread could not be started: check the limits on threads and memory.
     #[error("the client's thread could not be started")]
     Thread(#[source] oroshi_net::cores::CoresError),
 }

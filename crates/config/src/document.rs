@@ -1,5 +1,4 @@
-//! A configuration as a tree of keys and values, whatever its language, and a reader that finds every mistake in one
-//! pass.
+//! A configuration as a tree of keys and values, in any language, and a reader that finds every mistake in one pass.
 //!
 //! A [`Table`] remembers the keys that a reader asked for. All other keys are unknown.
 
@@ -16,7 +15,7 @@ use crate::mistakes::{Mistakes, Style};
 pub struct Node {
     /// Its line, from 1.
     pub line: usize,
-    /// Its place in the file's text, in bytes; empty where the language does not tell.
+    /// Its position in the file's text, in bytes; empty if the language does not provide it.
     pub span: Range<usize>,
     /// The value.
     pub value: Value,
@@ -52,13 +51,13 @@ pub struct Entry {
 }
 
 impl Node {
-    /// A value at a line.
+    /// Creates a value at a line.
     #[must_use]
     pub fn new(line: usize, value: Value) -> Self {
         Node { line, span: 0..0, value }
     }
 
-    /// The line of a key, `group[2].pattern`, or of the nearest one around it; 0 if none of them is in the file.
+    /// Returns the line of a key, `group[2].pattern`, or of its nearest parent; 0 if none of them is in the file.
     #[must_use]
     pub fn line_of(&self, path: &str) -> usize {
         let (mut node, mut line) = (self, 0);
@@ -81,32 +80,32 @@ impl Node {
         line
     }
 
-    /// The mistake, at the line of its key.
+    /// Returns the mistake with the line of its key.
     #[must_use]
     pub fn place(&self, mistake: Mistake) -> Mistake {
         let line = self.line_of(&mistake.key);
         mistake.at(line)
     }
 
-    /// The value of a key of this table.
+    /// Returns the value of a key of this table.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Node> {
         self.entries().iter().find(|entry| entry.key == key).map(|entry| &entry.node)
     }
 
-    /// The entries of this table; none if this is no table.
+    /// Returns the entries of this table; none if this is no table.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         if let Value::Table(entries) = &self.value { entries } else { &[] }
     }
 
-    /// The elements of this list, or the value itself.
+    /// Returns the elements of this list, or the value itself.
     #[must_use]
     pub fn elements(&self) -> &[Node] {
         if let Value::List(elements) = &self.value { elements } else { std::slice::from_ref(self) }
     }
 
-    /// The text, if this is one.
+    /// Returns the text, if this is one.
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {
         if let Value::Text(text) = &self.value { Some(text) } else { None }
@@ -141,7 +140,7 @@ pub struct Table<'d> {
 }
 
 impl<'d> Table<'d> {
-    /// The outermost table.
+    /// Reads the outermost table.
     #[must_use]
     pub fn root(node: &'d Node, mistakes: &'d Mistakes) -> Self {
         if !matches!(node.value, Value::Table(_) | Value::Nothing) {
@@ -154,7 +153,7 @@ impl<'d> Table<'d> {
         Table { path, line, entries, asked: RefCell::default(), mistakes }
     }
 
-    /// A key's value, if it is there and is not empty.
+    /// Returns a key's value, if it is there and is not empty.
     pub fn get(&self, key: &'static str) -> Option<Field<'d>> {
         if !self.asked.borrow().contains(&key) {
             self.asked.borrow_mut().push(key);
@@ -163,24 +162,24 @@ impl<'d> Table<'d> {
         (entry.node.value != Value::Nothing).then(|| self.field(entry))
     }
 
-    /// What a function makes of a key's text.
+    /// Reads a key's text with a function.
     pub fn read<T, E: fmt::Display>(&self, key: &'static str, read: impl FnOnce(&str) -> Result<T, E>) -> Option<T> {
         self.get(key)?.read(read)
     }
 
-    /// Puts what a function makes of a key's text into a place. Without the key, the place keeps its value.
+    /// Reads a key's text with a function into `place`. Without the key, `place` keeps its value.
     pub fn set<T>(&self, key: &'static str, place: &mut T, read: impl FnOnce(&str) -> Result<T, String>) {
         if let Some(value) = self.read(key, read) {
             *place = value;
         }
     }
 
-    /// A key's text.
+    /// Returns a key's text.
     pub fn text(&self, key: &'static str) -> Option<String> {
         self.get(key)?.text().map(str::to_owned)
     }
 
-    /// The text of a key that must be there.
+    /// Returns the text of a required key.
     pub fn required(&self, key: &'static str, expected: &str) -> Option<String> {
         match self.get(key) {
             Some(field) => field.text().map(str::to_owned),
@@ -191,22 +190,22 @@ impl<'d> Table<'d> {
         }
     }
 
-    /// A key's texts: one, or several; none without the key.
+    /// Returns a key's texts: one, or several; none without the key.
     pub fn texts(&self, key: &'static str) -> Vec<String> {
         self.get(key).and_then(|field| field.texts()).unwrap_or_default()
     }
 
-    /// A key's table.
+    /// Returns a key's table.
     pub fn table(&self, key: &'static str) -> Option<Table<'d>> {
         self.get(key)?.table()
     }
 
-    /// All keys with their values, in the order of the file. It does not matter which of them a reader asks for.
+    /// Iterates over all keys with their values, in the order of the file, whichever of them a reader asks for.
     pub fn fields(&self) -> impl Iterator<Item = (&'d str, Field<'d>)> {
         self.entries.iter().map(|entry| (entry.key.as_str(), self.field(entry)))
     }
 
-    /// Something is missing in this table.
+    /// Reports that something is missing in this table.
     pub fn wrong(&self, text: impl Into<String>) {
         let mistake = Mistake { kind: Kind::Missing, ..Mistake::new(self.path.clone(), text) };
         self.mistakes.push(mistake.at(self.line));
@@ -233,7 +232,7 @@ impl<'d> Table<'d> {
     }
 }
 
-/// The nearest of the known names, or all of them.
+/// Returns the nearest of the known names, or all of them.
 #[must_use]
 pub fn did_you_mean(name: &str, known: &[&str]) -> String {
     match nearest(name, known.iter().copied()) {
@@ -252,18 +251,18 @@ pub struct Field<'d> {
 }
 
 impl<'d> Field<'d> {
-    /// Something is wrong with the value.
+    /// Reports a mistake in the value.
     pub fn wrong(&self, text: impl Into<String>) {
         self.mistakes.push(Mistake::new(self.path.clone(), text).at(self.line));
     }
 
-    /// There is no such key. `hint` tells which key was meant.
+    /// Reports an unknown key. `hint` tells which key was meant.
     pub fn unknown(&self, hint: &str) {
         let mistake = Mistake::new(self.path.clone(), format!("there is no such key: {hint}"));
         self.mistakes.push(Mistake { kind: Kind::Unknown, ..mistake }.at(self.line));
     }
 
-    /// The text. The text of nothing is empty.
+    /// Returns the text. The text of nothing is empty.
     #[must_use]
     pub fn text(&self) -> Option<&'d str> {
         match &self.node.value {
@@ -275,31 +274,31 @@ impl<'d> Field<'d> {
         }
     }
 
-    /// The text; `None`, without a mistake, if something else stands here.
+    /// Returns the text; `None`, without a mistake, for anything else.
     #[must_use]
     pub fn quiet_text(&self) -> Option<&'d str> {
         self.node.as_text()
     }
 
-    /// true or false; `None`, without a mistake, if something else stands here.
+    /// Returns true or false; `None`, without a mistake, for anything else.
     #[must_use]
     pub fn switch(&self) -> Option<bool> {
         if let Value::Switch(on) = self.node.value { Some(on) } else { None }
     }
 
-    /// Whether a table stands here.
+    /// Whether the value is a table.
     #[must_use]
     pub fn is_table(&self) -> bool {
         matches!(self.node.value, Value::Table(_))
     }
 
-    /// Whether a list stands here.
+    /// Whether the value is a list.
     #[must_use]
     pub fn is_list(&self) -> bool {
         matches!(self.node.value, Value::List(_))
     }
 
-    /// What a function makes of the text.
+    /// Reads the text with a function.
     pub fn read<T, E: fmt::Display>(&self, read: impl FnOnce(&str) -> Result<T, E>) -> Option<T> {
         match read(self.text()?) {
             Ok(value) => Some(value),
@@ -310,26 +309,26 @@ impl<'d> Field<'d> {
         }
     }
 
-    /// One text, or several.
+    /// Returns one text, or several.
     #[must_use]
     pub fn texts(&self) -> Option<Vec<String>> {
         self.each().iter().map(|element| element.text().map(str::to_owned)).collect()
     }
 
-    /// The elements of a list, or the value itself.
+    /// Returns the elements of a list, or the value itself.
     #[must_use]
     pub fn each(&self) -> Vec<Field<'d>> {
         if self.is_list() { self.elements().unwrap_or_default() } else { vec![self.clone()] }
     }
 
-    /// A table.
+    /// Returns a table.
     #[must_use]
     pub fn table(&self) -> Option<Table<'d>> {
         let Value::Table(entries) = &self.node.value else { return self.expected("a table of keys and values") };
         Some(Table::new(self.path.clone(), self.node.line, entries, self.mistakes))
     }
 
-    /// The elements of a list.
+    /// Returns the elements of a list.
     #[must_use]
     pub fn elements(&self) -> Option<Vec<Field<'d>>> {
         let Value::List(elements) = &self.node.value else { return self.expected("an array") };
@@ -343,7 +342,7 @@ impl<'d> Field<'d> {
         Some(elements.iter().enumerate().map(element).collect())
     }
 
-    /// The tables of `[[key]]`.
+    /// Returns the tables of `[[key]]`.
     #[must_use]
     pub fn tables(&self) -> Vec<Table<'d>> {
         if !self.is_list() {

@@ -6,39 +6,39 @@ use std::path::{Path, PathBuf};
 
 use oroshi_words::Mistake;
 
-/// Why a file is no configuration.
+/// Why a file is no valid configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It cannot be read; the cause says why.
+    /// The file cannot be read; the cause says why.
     #[error("cannot read `{}`", .file.display())]
     File {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// It does not make sense: each line names a key, its value, and what was expected. Correct them.
+    /// The file has mistakes: each line names a key, its value, and what was expected. Correct them.
     #[error("{}", lines(.file, .mistakes))]
     Mistakes {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// All that is wrong.
+        /// The mistakes.
         mistakes: Vec<Mistake>,
     },
 }
 
 impl ConfigError {
-    /// With these mistakes in it.
+    /// Creates the error for these mistakes.
     #[must_use]
     pub fn mistakes(file: &Path, mistakes: Vec<Mistake>) -> Self {
         ConfigError::Mistakes { file: file.to_owned(), mistakes }
     }
 }
 
-/// The text of a configuration.
+/// Reads the text of a configuration.
 ///
 /// # Errors
-/// When the file cannot be read, or is no UTF-8.
+/// The file cannot be read, or is not UTF-8.
 pub fn text_of(file: &Path) -> Result<String, ConfigError> {
     fs::read_to_string(file).map_err(|source| ConfigError::File { file: file.to_owned(), source })
 }

@@ -4,8 +4,8 @@
 //! in the environment. What it does not know: what a key means, flags, terminals.
 //!
 //! Read the modules in this order: [`document`] is the tree and its reader, which collects [`mistakes`]. [`mod@toml`]
-//! and [`yaml`] make trees of texts. [`values`] reads numbers and switches, [`mod@secret`] reads secrets. [`file`]
-//! opens a configuration and reports its mistakes. [`written`] writes TOML.
+//! and [`yaml`] make trees of texts. [`values`] reads numbers and switches, [`mod@secret`] reads secrets.
+//! [`mod@file`] opens a configuration and reports its mistakes. [`written`] writes TOML.
 
 pub mod document;
 pub mod file;

@@ -11,36 +11,36 @@ pub struct Mistakes {
     style: Style,
 }
 
-/// How a reader names elements of lists, and which values it takes for texts.
+/// How a reader names elements of lists, and which values count as texts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Style {
     /// Elements have numbers: `route[2].to`. Switches and dates are texts as well.
     #[default]
     Settings,
-    /// Elements go by the key of their list: `variant.url`. Switches and dates are no texts.
+    /// Elements have the name of their list: `variant.url`. Switches and dates are no texts.
     Typed,
 }
 
 impl Mistakes {
-    /// For a reader that tells switches and dates from texts, and names elements of a list by the list's key alone:
-    /// `variant.url`.
+    /// Collects mistakes for a reader that distinguishes switches and dates from texts, and names elements of a list by
+    /// the list's key alone: `variant.url`.
     #[must_use]
     pub fn typed() -> Self {
         Self { style: Style::Typed, ..Self::default() }
     }
 
-    /// Adds one.
+    /// Adds a mistake.
     pub fn push(&self, mistake: Mistake) {
         self.found.borrow_mut().push(mistake);
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.found.borrow().is_empty()
     }
 
-    /// All of them in the order of lines, each once.
+    /// Returns all mistakes in the order of lines, each once.
     #[must_use]
     pub fn into_vec(self) -> Vec<Mistake> {
         let mut found = self.found.into_inner();

@@ -1,4 +1,4 @@
-//! Where secrets are kept, and how they are read.
+//! Reads secrets from their possible places.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use oroshi_words::Secret;
 
 use crate::document::Table;
 
-/// Where a secret is kept.
+/// The place of a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// In the configuration itself.
@@ -17,7 +17,7 @@ pub enum Kept {
     Variable,
 }
 
-/// Reads a secret from the only one of these keys that is given. White space at its end is cut off, as editors end a
+/// Reads a secret from the only one of these keys that is given. Trims white space at its end, because editors end a
 /// file with a line break. Mistakes never repeat it.
 #[must_use]
 pub fn secret(table: &Table<'_>, places: &[(&'static str, Kept)]) -> Option<Secret> {

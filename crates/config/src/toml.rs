@@ -9,10 +9,10 @@ use toml::de::{DeString, DeTable, DeValue};
 use crate::document::{Entry, Node, Value};
 use oroshi_words::{Kind, Mistake};
 
-/// Reads a file. Keys are in alphabetical order: it decides in which order header fields are sent.
+/// Reads a file. Keys are in alphabetical order, which decides the order of header fields.
 ///
 /// # Errors
-/// Every line that is no TOML.
+/// All lines that are no TOML.
 pub fn parse(text: &str) -> Result<Node, Vec<Mistake>> {
     let (mut root, broken) = parse_recoverable(text);
     sort(&mut root);
@@ -31,7 +31,7 @@ fn sort(node: &mut Node) {
     }
 }
 
-/// Reads what can be read of a file, and finds the lines that are no TOML.
+/// Reads the valid parts of a file, and finds the lines that are no TOML.
 #[must_use]
 pub fn parse_recoverable(text: &str) -> (Node, Broken) {
     let (root, errors) = DeTable::parse_recoverable(text);
@@ -43,7 +43,7 @@ pub fn parse_recoverable(text: &str) -> (Node, Broken) {
     if let Some(missing) = errors.iter().find(|error| error.1.starts_with("missing comma"))
         && errors.iter().any(|error| error.1.starts_with("unclosed array"))
     {
-        // The parser takes all the rest of the file for elements of the array.
+        // The parser reads the rest of the file as elements of the array.
         swallowed = Some(array_around(root.get_ref(), missing.0).unwrap_or(missing.0));
     }
     errors.retain(|error| error.0 < swallowed.unwrap_or(usize::MAX));
@@ -64,7 +64,7 @@ pub fn parse_recoverable(text: &str) -> (Node, Broken) {
 pub struct Broken {
     mistakes: Vec<Mistake>,
     lines: BTreeSet<usize>,
-    /// From this line on the parser took everything for elements of an array that nobody closed.
+    /// The line from which the parser read everything as elements of an array that is not closed.
     swallowed: Option<usize>,
 }
 
@@ -75,7 +75,7 @@ impl Broken {
         self.mistakes.is_empty()
     }
 
-    /// These mistakes, and those of a reader that are not about broken lines. In the order of lines.
+    /// Merges these mistakes with those of a reader that are not about broken lines, in the order of lines.
     #[must_use]
     pub fn and(self, read: Vec<Mistake>) -> Vec<Mistake> {
         let Broken { mut mistakes, lines, swallowed } = self;
@@ -89,12 +89,12 @@ impl Broken {
     }
 }
 
-/// Where the last array begins that begins before a place.
+/// Returns the position of the last array that begins before a position.
 fn array_around(table: &DeTable<'_>, place: usize) -> Option<usize> {
     let within = |value: &Spanned<DeValue<'_>>| match value.get_ref() {
         DeValue::Table(table) => array_around(table, place),
         DeValue::Array(array) => {
-            // An array of tables that each have a head has no place of its own.
+            // An array of tables with heads has no position of its own.
             let own = value.span().start;
             let tables = array.iter().filter_map(|element| element.get_ref().as_table());
             let inner = tables.filter_map(|table| array_around(table, place)).max();
@@ -106,7 +106,7 @@ fn array_around(table: &DeTable<'_>, place: usize) -> Option<usize> {
     table.iter().filter_map(|(_, value)| within(value)).max()
 }
 
-/// The places at which lines end.
+/// The positions at which lines end.
 struct Lines(Vec<usize>);
 
 impl Lines {
@@ -114,7 +114,7 @@ impl Lines {
         Lines(text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(place, _)| place).collect())
     }
 
-    /// The line of a place in the text.
+    /// Returns the line of a position.
     fn at(&self, place: usize) -> usize {
         1 + self.0.partition_point(|&end| end < place)
     }
@@ -184,7 +184,7 @@ mod tests {
         };
         assert_eq!(told("a = 1\nb = 2\nc = 3\n"), [(1, false), (2, false), (3, false)]);
         assert_eq!(told("a = 1\nb = \nc = 3\n"), [(1, false), (2, true), (3, false)]);
-        // Everything behind an array that is not closed is part of it, and what seems to be missing may be in it.
+        // Everything after an array that is not closed is part of it, so keys that seem to be missing may be in it.
         assert_eq!(told("a = 1\nb = [1,\nc = 3\nd = 4\n"), [(2, true)]);
     }
 }

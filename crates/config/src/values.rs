@@ -2,18 +2,18 @@
 
 use oroshi_words::units::parse_count;
 
-/// A number without a sign that fits into the type.
+/// Parses a number without a sign that fits into the type.
 ///
 /// # Errors
-/// When it is none, in words.
+/// The mistake, in words.
 pub fn number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     T::try_from(parse_count(text)?).map_err(|_| format!("`{text}` is too large a number: expected a smaller one"))
 }
 
-/// true or false, also in the words of YAML 1.1.
+/// Parses true or false, also in the words of YAML 1.1.
 ///
 /// # Errors
-/// When it is neither, in words.
+/// The mistake, in words.
 pub fn switch(text: &str) -> Result<bool, String> {
     match text.to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" => Ok(true),
@@ -22,10 +22,10 @@ pub fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A value, or the word `off`.
+/// Parses a value, or the word `off`.
 ///
 /// # Errors
-/// When it is neither, in words.
+/// The mistake, in words.
 pub fn off_or<T>(text: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<Option<T>, String> {
     match text {
         "off" => Ok(None),

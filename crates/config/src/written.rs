@@ -1,14 +1,14 @@
-//! Configurations as they are written: what `--check` prints.
+//! Writes configurations in TOML, for `--check`.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// TOML that is being written.
+/// A TOML text being written.
 #[derive(Clone, Debug, Default)]
 pub struct Toml(pub String);
 
 impl Toml {
-    /// A line as it is.
+    /// Writes a line as it is.
     pub fn line(&mut self, line: &str) {
         self.0.push_str(line);
         self.0.push('\n');
@@ -19,28 +19,28 @@ impl Toml {
         self.line(&format!("\n[{name}]"));
     }
 
-    /// A comment.
+    /// Writes a comment.
     pub fn comment(&mut self, text: &str) {
         self.line(&format!("# {text}"));
     }
 
-    /// A key with a number or a switch.
+    /// Writes a key with a number or a switch.
     pub fn bare(&mut self, key: &str, value: impl ToString) {
         self.line(&format!("{} = {}", Self::key(key), value.to_string()));
     }
 
-    /// A key with a text.
+    /// Writes a key with a text.
     pub fn text(&mut self, key: &str, value: &str) {
         self.bare(key, Self::quoted(value));
     }
 
-    /// A key with a list of texts.
+    /// Writes a key with a list of texts.
     pub fn texts<'t>(&mut self, key: &str, values: impl Iterator<Item = &'t str>) {
         let values: Vec<String> = values.map(Self::quoted).collect();
         self.bare(key, format!("[{}]", values.join(", ")));
     }
 
-    /// Exactly, in the largest unit that divides it.
+    /// Writes a key with a time, exactly, in the largest unit that divides it.
     pub fn time(&mut self, key: &str, time: Duration) {
         const UNITS: [(u128, &str); 3] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
         let ns = time.as_nanos();
@@ -48,7 +48,7 @@ impl Toml {
         self.text(key, &format!("{}{unit}", ns / size));
     }
 
-    /// A key with a number; without one, `off`.
+    /// Writes a key with a number; without one, `off`.
     pub fn or_off(&mut self, key: &str, value: Option<impl ToString>) {
         match value {
             Some(value) => self.bare(key, value),
@@ -56,7 +56,7 @@ impl Toml {
         }
     }
 
-    /// A key with a time; if it is [`Duration::MAX`], `off`.
+    /// Writes a key with a time; for [`Duration::MAX`], `off`.
     pub fn time_or_off(&mut self, key: &str, time: Duration) {
         match time {
             Duration::MAX => self.text(key, "off"),
@@ -64,13 +64,13 @@ impl Toml {
         }
     }
 
-    /// A key, in quotes where it needs them.
+    /// Returns a key, quoted if necessary.
     pub fn key(text: &str) -> String {
         let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if !text.is_empty() && text.chars().all(is_bare) { text.to_owned() } else { Self::quoted(text) }
     }
 
-    /// A text in quotes.
+    /// Returns a text in quotes.
     pub fn quoted(text: &str) -> String {
         let mut quoted = String::from('"');
         for character in text.chars() {
@@ -80,7 +80,7 @@ impl Toml {
                     quoted.push(character);
                 }
                 control if control.is_control() => {
-                    // Writing to a text does not fail.
+                    // Writing to a text never fails.
                     let _ = write!(quoted, "\\u{:04X}", control as u32);
                 }
                 plain => quoted.push(plain),

@@ -1,4 +1,4 @@
-//! From a file to an experiment: everything read, every mistake found at once, every default filled in.
+//! Turns a file into an experiment: reads everything, reports every mistake at once, and fills in defaults.
 
 use std::path::Path;
 use std::time::Duration;
@@ -25,53 +25,53 @@ use crate::top::{self, Cpus};
 /// An experiment's file.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'s> {
-    /// Its short name, as in the file's name.
+    /// The short name, as in the file's name.
     pub name: &'s str,
-    /// What is in it.
+    /// The file's text.
     pub text: &'s str,
-    /// The folder it is in; `None`: it is built in.
+    /// The file's folder; `None`: the experiment is built in.
     pub folder: Option<&'s Path>,
 }
 
-/// What was asked for beside the file.
+/// Options from the command line.
 #[derive(Clone, Debug, Default)]
 pub struct Wishes {
-    /// A look in under a minute: short runs, few blocks, servers started once.
+    /// A quick run in under a minute: short runs, few blocks, servers started once.
     pub quick: bool,
-    /// Only these variants: names, groups, or GROUP/NAME. Empty: all.
+    /// The only variants to run: names, groups, or GROUP/NAME. Empty: all.
     pub only: Vec<String>,
-    /// It ends after about this time, whatever the file says.
+    /// The approximate maximum of its duration, which overrides the file.
     pub max_time: Option<Duration>,
-    /// Decides the order of the runs, whatever the file says.
+    /// The seed for the order of the runs, which overrides the file.
     pub seed: Option<u64>,
     /// The command that runs it again.
     pub rerun: Vec<String>,
 }
 
-/// What a file came to.
+/// The result of reading a file.
 #[derive(Clone, Debug)]
 pub struct Reading {
-    /// Without a cell if every variant is skipped.
+    /// The experiment, without a cell if every variant is skipped.
     pub experiment: Experiment,
-    /// How long a block of each cell takes at least.
+    /// The shortest duration of a block, per cell.
     pub blocks: Vec<Duration>,
 }
 
 /// Why there is no experiment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unreadable {
-    /// What is wrong with the file.
+    /// Mistakes in the file.
     File(Vec<Mistake>),
-    /// What is wrong with `--only`.
+    /// The mistake in `--only`.
     Only(String),
 }
 
-/// Blocks of a quick look, at least and at most.
+/// The least and the most blocks of a quick run.
 const QUICK_BLOCKS: (usize, usize) = (5, 10);
-/// A quick look's time, for all of it and for the runs of its least number of blocks.
+/// The duration of a quick run, for all of it and for its least number of blocks.
 const QUICK_TIME: Duration = Duration::from_secs(45);
 const QUICK_RUNS: Duration = Duration::from_secs(30);
-/// The shortest run, and the warm-up and pauses that come with each.
+/// The shortest run, and the warm-up and pauses of each run.
 const QUICK_RUN: Duration = Duration::from_millis(300);
 const QUICK_STEP: Duration = Duration::from_millis(100);
 const QUICK_REST: Duration = Duration::from_millis(150);
@@ -79,7 +79,7 @@ const QUICK_REST: Duration = Duration::from_millis(150);
 /// Reads a file. `keys` is the parser of a load's keys.
 ///
 /// # Errors
-/// All that is wrong with it.
+/// All mistakes.
 pub fn read(
     source: Source<'_>,
     wishes: &Wishes,
@@ -104,14 +104,15 @@ pub fn read(
     let usual = if open { vec![Metric::P99, Metric::Cpu] } else { vec![Metric::Rps, Metric::Cpu] };
     let metrics = metrics.filter(|metrics| !metrics.is_empty()).unwrap_or(usual);
     parts.variants.iter().for_each(|variant| variant.keys.must_tell(metrics[0]));
-    // What is required may be a command: none is run for a file that is not, and none that is not asked for.
+    // A requirement may be a command. An invalid file runs none, and a valid one runs only those of selected variants.
     if is_sound() {
         parts.look(machine);
     }
     if wishes.quick {
         let runs = parts.variants.iter().filter(|v| v.lacks.is_none()).count().max(1) * QUICK_BLOCKS.0;
         let longest = (QUICK_RUNS / runs as u32).saturating_sub(QUICK_REST).max(QUICK_RUN);
-        // A round length: servers whose answers take some tenths of a second are seen for a whole number of them.
+        // A round length, so that servers with latencies of some tenths of a second complete a whole number of
+        // requests.
         let longest = longest - Duration::from_nanos((longest.as_nanos() % QUICK_STEP.as_nanos()) as u64);
         parts = file.parts(&points, Some(longest));
         parts.keep(&wishes.only);
@@ -148,7 +149,7 @@ pub fn read(
     }
 }
 
-/// A file's tree, and what is wrong with the keys that are read once.
+/// A file's tree, and the mistakes of keys that are read once.
 struct Document {
     root: Node,
     broken: Broken,
@@ -165,7 +166,7 @@ impl Document {
         self.broken.is_empty() && self.found.is_empty()
     }
 
-    /// All that is wrong, in the order of lines. Each place is read once for each point, and reported for the first at
+    /// Returns all mistakes in the order of lines. Each key is read once per point, and reported for the first point at
     /// which it is wrong.
     fn mistakes(self, points: Vec<Point>) -> Vec<Mistake> {
         let mut all = self.found.into_vec();
@@ -178,13 +179,13 @@ impl Document {
     }
 }
 
-/// A name fit for a folder.
+/// Returns a name that is valid for a folder.
 fn short(name: &str) -> String {
     let fit = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' };
     name.chars().map(fit).collect()
 }
 
-/// What is read once for all points of the sweep.
+/// The parts of a file that are read once for all points of the sweep.
 struct File<'d> {
     root: Table<'d>,
     machine: &'d Machine,
@@ -198,10 +199,10 @@ struct File<'d> {
 
 /// The tables that are read once for each point of the sweep.
 struct Tables<'d> {
-    /// The place of the point in the sweep.
+    /// The index of the point in the sweep.
     at: Option<usize>,
     load: Option<Table<'d>>,
-    /// What every server finds in its folder.
+    /// The files in every server's folder.
     files: Option<Field<'d>>,
     servers: Vec<Table<'d>>,
     variants: Vec<Table<'d>>,
@@ -245,7 +246,7 @@ impl<'d> File<'d> {
         Self { machine, keys, folder: source.folder, cpus, always, sweep, sweep_name, root }
     }
 
-    /// Servers and variants at every point of the sweep. `longest`: runs are no longer.
+    /// Reads servers and variants at every point of the sweep. `longest`: the maximum duration of a run.
     fn parts<'p>(&self, points: &'p [Point], longest: Option<Duration>) -> Parts<'p> {
         let mut parts = Parts::default();
         for (at, point) in points.iter().enumerate() {
@@ -281,7 +282,7 @@ impl<'d> File<'d> {
             if parts.servers[first..].iter().any(|server| server.server.name == name) {
                 table.wrong(format!("there is another [[server]] named `{name}`: give each its own name"));
             }
-            // One that is not understood is there all the same: its variants are not to blame.
+            // An invalid server still exists, so its variants are not reported.
             let mut described = described.unwrap_or_else(|| server::Described::unknown(&name));
             described.requires = requires;
             parts.servers.push(described);
@@ -291,7 +292,7 @@ impl<'d> File<'d> {
         }
     }
 
-    /// `first`: where this point's servers begin.
+    /// Reads a variant. `first`: the index of this point's first server.
     fn variant<'p>(
         &self,
         table: &Table<'p>,
@@ -330,7 +331,7 @@ impl<'d> File<'d> {
             }
             (None, None) => None,
         };
-        // Of a server that is not understood enough has been said.
+        // An invalid server has been reported already.
         let names = match server {
             Some(index) => parts.servers[index].names.clone(),
             None if shared.is_some() => None,
@@ -364,12 +365,12 @@ impl<'d> File<'d> {
         parts.variants.push(Candidate { point, group, name, full_name, server, urls, load, keys, requires, lacks });
     }
 
-    /// Whether a key may stand in a load.
+    /// Whether a load may have this key.
     fn is_of_load(&self, key: &str) -> bool {
         self.keys.form(key).is_some()
     }
 
-    /// What is wrong with the file as a whole.
+    /// Reports mistakes of the file as a whole.
     fn finish(&self, points: &[Point]) {
         let elsewhere = |key: &str| match key {
             _ if self.is_of_load(key) => Some("it belongs into [load]".to_owned()),
@@ -386,7 +387,7 @@ impl<'d> File<'d> {
     }
 }
 
-/// What may become of cells.
+/// The parts from which cells are made.
 #[derive(Debug, Default)]
 struct Parts<'d> {
     servers: Vec<server::Described>,
@@ -405,12 +406,12 @@ struct Candidate<'d> {
     load: load::Described,
     keys: Keys<'d>,
     requires: Vec<String>,
-    /// Known once somebody has [looked](Parts::look).
+    /// The missing requirement, set by [`look`](Parts::look).
     lacks: Option<String>,
 }
 
 impl Candidate<'_> {
-    /// `nginx / TCP` goes by its name, its group, and both.
+    /// Whether a selection matches: by name, by group, or as `GROUP / NAME`.
     fn is_called(&self, wanted: &str) -> bool {
         let both = wanted.split_once('/').map(|(group, name)| (group.trim(), name.trim()));
         self.name == wanted || self.group == wanted || both == Some((&self.group, &self.name))
@@ -418,14 +419,14 @@ impl Candidate<'_> {
 }
 
 impl Parts<'_> {
-    /// Leaves out what was not asked for.
+    /// Removes variants that were not selected.
     fn keep(&mut self, only: &[String]) {
         if !only.is_empty() {
             self.variants.retain(|variant| only.iter().any(|wanted| variant.is_called(wanted)));
         }
     }
 
-    /// Finds out what this machine lacks.
+    /// Finds missing requirements on this machine.
     fn look(&mut self, machine: &Machine) {
         for variant in &mut self.variants {
             let server = variant.server.map(|index| &self.servers[index]);
@@ -437,7 +438,7 @@ impl Parts<'_> {
         }
     }
 
-    /// Cells, how long a block of each takes, and what is left out.
+    /// Returns the cells, the duration of a block of each, and the skipped variants.
     fn cells(self) -> (Vec<Cell>, Vec<Duration>, Vec<Skipped>) {
         let (mut cells, mut blocks, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
         let mut places: Vec<(&str, Option<usize>)> = Vec::new();
@@ -485,7 +486,7 @@ impl Parts<'_> {
                 load_words: member.load.words.clone(),
             });
         }
-        // Where nothing else is said, a server is ready when all that will be asked of it answers.
+        // By default a server is ready when all URLs of its variants answer.
         for (index, server) in cell.servers.iter_mut().enumerate() {
             if let Ready::Answers(urls) = &mut server.ready
                 && urls.is_empty()
@@ -501,8 +502,8 @@ impl Parts<'_> {
     }
 }
 
-/// The URLs by which a variant's server shows that it is there. Whoever is asked for a subscription need not answer
-/// before there is a message; where messages are posted, something is said at once.
+/// Returns the URLs by which a variant's server proves that it is ready. A URL for subscriptions need not answer before
+/// the first message; a URL for messages answers at once.
 fn asked(variant: &Variant) -> &[String] {
     match &variant.load {
         Load::Subscribe(load) => load.publish.as_ref().map_or(&variant.urls, std::slice::from_ref),
@@ -510,7 +511,7 @@ fn asked(variant: &Variant) -> &[String] {
     }
 }
 
-/// Says which name was not found.
+/// Reports a selected name that matches nothing.
 fn unknown_only(only: &[String], parts: &Parts<'_>) -> Result<(), Unreadable> {
     let unknown = only.iter().find(|wanted| !parts.variants.iter().any(|variant| variant.is_called(wanted)));
     let Some(wanted) = unknown else { return Ok(()) };
@@ -534,7 +535,7 @@ fn name(table: &Table<'_>) -> String {
     name
 }
 
-/// The URLs with something in the place of each name.
+/// Returns the URLs with sample values in place of the names.
 fn endpoints(value: &Field<'_>, urls: &[String], names: &Values) -> Vec<Endpoint> {
     if urls.is_empty() {
         value.wrong("there is no URL here: expected at least one");
@@ -545,6 +546,6 @@ fn endpoints(value: &Field<'_>, urls: &[String], names: &Values) -> Vec<Endpoint
         found.map_err(|error| value.wrong(error.to_string().replace(&filled, url))).ok()
     };
     let found: Vec<Endpoint> = urls.iter().filter_map(endpoint).collect();
-    // With one of them missing, nothing more can be said of all.
+    // If one is missing, nothing can be said about all.
     if found.len() == urls.len() { found } else { Vec::new() }
 }

@@ -1,4 +1,4 @@
-//! Where experiments are: files, the folder `experiments`, and this program itself.
+//! Finds experiments: in files, in the folder `experiments`, and among the built-in ones.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use oroshi_words::nearest;
 
-/// The project's own questions.
+/// The project's own experiments.
 const BUILT_IN: [(&str, &str); 14] = [
     ("concurrency", include_str!("../../../experiments/concurrency.toml")),
     ("gate-bodies", include_str!("../../../experiments/gate-bodies.toml")),
@@ -23,60 +23,60 @@ const BUILT_IN: [(&str, &str); 14] = [
     ("route-reuse", include_str!("../../../experiments/route-reuse.toml")),
     ("unix-or-tcp", include_str!("../../../experiments/unix-or-tcp.toml")),
 ];
-/// Where an experiment is looked for by its name.
+/// The folder in which names are looked up.
 const FOLDER: &str = "experiments";
 
 /// An experiment that was found.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Its short name.
+    /// The short name.
     pub name: String,
-    /// Its file; `None`: it is built in.
+    /// The file; `None`: it is built in.
     pub path: Option<PathBuf>,
-    /// What is in it.
+    /// The text.
     pub text: String,
 }
 
-/// Why there is no such experiment.
+/// Why no experiment was found.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
     /// Correct the name, or write the file.
     #[error("no experiment is called `{name}`: {hint}")]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The existing names.
         hint: String,
     },
     /// Correct the path.
     #[error("{} cannot be read", path.display())]
     File {
-        /// The file, or folder.
+        /// The file or the folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl Found {
-    /// The file as it is called in messages.
+    /// Returns the file's name for messages.
     #[must_use]
     pub fn shown(&self) -> String {
         self.path.as_ref().map_or_else(|| format!("{} (built in)", self.name), |path| path.display().to_string())
     }
 
-    /// What finds it again.
+    /// Returns the argument that finds it again.
     #[must_use]
     pub fn asked(&self) -> String {
         self.path.as_ref().map_or_else(|| self.name.clone(), |path| path.display().to_string())
     }
 
-    /// The folder that relative paths begin at.
+    /// Returns the base folder of relative paths.
     #[must_use]
     pub fn folder(&self) -> Option<PathBuf> {
         let folder = self.path.as_ref()?.parent()?;
         let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-        // A server's working folder is another one than ours.
+        // Absolute, because a server has another working folder.
         Some(folder.canonicalize().unwrap_or_else(|_| folder.to_owned()))
     }
 
@@ -88,10 +88,10 @@ impl Found {
     }
 }
 
-/// The experiment of a file, or of a name.
+/// Finds an experiment by its file or name.
 ///
 /// # Errors
-/// When there is no such experiment, or its file cannot be read.
+/// There is no such experiment, or its file cannot be read.
 pub fn find(asked: &str) -> Result<Found, FindError> {
     if asked.contains('/') || Path::new(asked).extension().is_some_and(|ending| ending == "toml") {
         return Found::at(asked.into());
@@ -111,11 +111,11 @@ pub fn find(asked: &str) -> Result<Found, FindError> {
     Err(FindError::Unknown { name: asked.to_owned(), hint })
 }
 
-/// The experiments of a folder, by name. Without one: those of ./experiments, if there is such a folder, and those
-/// built in.
+/// Returns the experiments of a folder, by name. Without a folder: those of ./experiments, if it exists, and the
+/// built-in ones.
 ///
 /// # Errors
-/// When the folder, or a file in it, cannot be read.
+/// The folder, or a file in it, cannot be read.
 pub fn all(folder: Option<&Path>) -> Result<Vec<Found>, FindError> {
     let mut found = match folder {
         Some(folder) => within(folder)?,

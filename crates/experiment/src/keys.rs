@@ -1,5 +1,5 @@
-//! Keys of a load that are flags of `oroshi bench`. The parser of the command line knows which flags there are, and
-//! what their values mean; it is lent for these keys.
+//! Keys of a load that are flags of `oroshi bench`. The command line's parser knows the flags and their values, and
+//! lends itself for these keys.
 
 use std::fmt;
 
@@ -13,65 +13,65 @@ use oroshi_words::{Mistake, Naming};
 use crate::load::Entry;
 use crate::server::{Surroundings, beside, tried};
 
-/// The long flags of `oroshi bench` that make a load, without their dashes, and their parser.
+/// The parser of the long flags of `oroshi bench` that make a load, without their dashes.
 pub trait LoadKeys: fmt::Debug {
-    /// All keys.
+    /// Returns all keys.
     fn names(&self) -> Vec<String>;
 
-    /// How the value of a key is written; `None`: there is no such key.
+    /// Returns the form of a key's value; `None`: there is no such key.
     fn form(&self, key: &str) -> Option<Form>;
 
-    /// Whether a key takes away the meaning of another one.
+    /// Whether two keys exclude each other.
     fn exclude_each_other(&self, a: &str, b: &str) -> bool;
 
-    /// Makes sense of keys with their values. The value of a switch is `true` or `false`.
+    /// Reads keys with their values. The value of a switch is `true` or `false`.
     ///
     /// # Errors
-    /// All that is wrong, each with the key that is to blame.
+    /// All mistakes, each with its key.
     fn read(&self, given: &[(&str, Vec<String>)]) -> Result<Typed, Vec<Mistake>>;
 }
 
-/// How the value of a key is written.
+/// The form of a key's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// true or false.
     Switch,
     /// A text or a number; several of them if the flag may be repeated.
     Text {
-        /// Whether it may be repeated.
+        /// Whether the key may be repeated.
         several: bool,
     },
-    /// A path, which begins where the file is.
+    /// A path relative to the file.
     Path {
-        /// Whether it may be repeated.
+        /// Whether the key may be repeated.
         several: bool,
     },
 }
 
-/// What keys say.
+/// The values of a load's keys.
 #[derive(Clone, Debug)]
 pub struct Typed {
     /// The load, without URLs.
     pub draft: Draft,
-    /// The rate, if it is a share of what the slowest variant can do.
+    /// The rate, if it is a share of the slowest variant's capacity.
     pub share: Option<f64>,
-    /// Subscriptions instead of requests, if they are asked for.
+    /// Subscriptions instead of requests, if requested.
     pub subscribe: Option<push::Draft>,
 }
 
-/// Flags that say what an experiment says elsewhere.
+/// Flags that correspond to other keys of an experiment.
 const ELSEWHERE: [(&str, &str); 3] = [
     ("cpus", "the CPUs of both sides stand at the top of the file: cpus = { load = \"0\", server = \"1\" }"),
     ("unix", "the URL says it: url = \"unix:{{socket}}:/path\""),
     ("watch", "the servers that are started here are watched; for others it is found out who listens"),
 ];
 
-/// Keys whose value is a URL, in which names may stand.
+/// Keys whose value is a URL, which may hold names.
 const URLS: [&str; 2] = ["publish", "publish-to"];
-/// What stands for such a URL as long as nothing is known of its names.
+/// A substitute for such a URL while its names are unknown.
 const SOMEWHERE: &str = "http://localhost/{n}";
 
-/// Reports that there is no such key, and which was probably meant.
+/// Reports an unknown key, and suggests the most similar one.
 pub(crate) fn unknown(entry: &Entry<'_>, others: &[&str], keys: &dyn LoadKeys) {
     let names = keys.names();
     let meant = nearest(&entry.key, names.iter().map(String::as_str).chain(others.iter().copied()));
@@ -81,8 +81,7 @@ pub(crate) fn unknown(entry: &Entry<'_>, others: &[&str], keys: &dyn LoadKeys) {
     });
 }
 
-/// What the keys say; `None` if something is wrong with them. `names` are those that URLs may hold, where they are
-/// known.
+/// Reads the keys; `None` after a mistake. `names` are the names that URLs may hold, if known.
 pub(crate) fn draft(entries: &[&Entry<'_>], names: Option<&Values>, around: Surroundings<'_>) -> Option<Typed> {
     let keys = around.keys;
     let mut given = Vec::new();
@@ -112,7 +111,7 @@ pub(crate) fn draft(entries: &[&Entry<'_>], names: Option<&Values>, around: Surr
     }
 }
 
-/// Reports what makes no sense about a load with these URLs. `variant` is blamed for what no key is to blame for.
+/// Reports mistakes of a load with these URLs. Mistakes that belong to no key are reported at `variant`.
 pub(crate) fn check(draft: &Draft, urls: &[Endpoint], entries: &[&Entry<'_>], variant: &Table<'_>) {
     let draft = Draft { urls: urls.to_vec(), ..draft.clone() };
     if let Err(problems) = draft.plan() {
@@ -120,7 +119,7 @@ pub(crate) fn check(draft: &Draft, urls: &[Endpoint], entries: &[&Entry<'_>], va
     }
 }
 
-/// The same of a load of subscriptions.
+/// As [`check`], for a load of subscriptions.
 pub(crate) fn check_subscribe(draft: &push::Draft, urls: &[Endpoint], entries: &[&Entry<'_>], variant: &Table<'_>) {
     let base = Draft { urls: urls.to_vec(), ..draft.base.clone() };
     if let Err(problems) = (push::Draft { base, ..draft.clone() }).plan() {
@@ -129,7 +128,7 @@ pub(crate) fn check_subscribe(draft: &push::Draft, urls: &[Endpoint], entries: &
 }
 
 fn blame(urls: &[Endpoint], mistakes: impl Iterator<Item = Mistake>, entries: &[&Entry<'_>], variant: &Table<'_>) {
-    // Without URLs their own mistakes have been reported.
+    // Without URLs, their own mistakes have been reported.
     for mistake in mistakes.filter(|_| !urls.is_empty()) {
         match to_blame(&mistake, entries) {
             Some(entry) => entry.value.wrong(mistake.text),
@@ -138,12 +137,12 @@ fn blame(urls: &[Endpoint], mistakes: impl Iterator<Item = Mistake>, entries: &[
     }
 }
 
-/// The first entry that may be to blame for a mistake.
+/// Returns the first entry that may cause a mistake.
 fn to_blame<'e, 'd>(mistake: &Mistake, entries: &[&'e Entry<'d>]) -> Option<&'e Entry<'d>> {
     entries.iter().find(|entry| mistake.key == entry.key || mistake.looked_at.contains(&entry.key)).copied()
 }
 
-/// The values of a key: those of an array if the key may be repeated. Relative paths begin where the file is.
+/// Returns the values of a key: those of an array if the key may be repeated. Paths are relative to the file.
 fn values(form: Form, entry: &Entry<'_>, names: Option<&Values>, around: Surroundings<'_>) -> Option<Vec<String>> {
     let value = &entry.value;
     if form == Form::Switch {

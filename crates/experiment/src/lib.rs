@@ -1,13 +1,14 @@
-//! Experiments in files: from TOML to an [`Experiment`](oroshi_lab::Experiment), with every mistake at its line.
+//! Reads experiments from files: from TOML to an [`Experiment`](oroshi_lab::Experiment), with every mistake at its
+//! line.
 //!
 //! What it knows: the keys of a file, the programs and CPUs of this machine, the project's own experiments. What it
-//! does not know: flags, terminals, how an experiment is carried out. The keys of a load are the long flags of `oroshi
-//! bench`; the command line lends its parser for them ([`LoadKeys`]).
+//! does not know: flags, terminals, how an experiment runs. The keys of a load are the long flags of `oroshi bench`;
+//! the command line lends its parser for them ([`LoadKeys`]).
 //!
 //! Read the modules in this order: [`find`] finds a file. [`experiment`] reads it, once for each `point` of its sweep:
-//! `top`, `server` and `load` read their keys, `keys` hands a load's keys to the parser of flags, `machine` finds what
-//! is installed. `secrets` hides what a result must not repeat. [`rules`] reads the values that files and the flags of
-//! `oroshi compare` share. [`text`] says what an experiment would do, [`words`] what a load does.
+//! `top`, `server` and `load` read their keys, `keys` passes a load's keys to the parser of flags, `machine` finds
+//! installed programs. `secrets` hides values that a result must not repeat. [`rules`] reads the values that files and
+//! the flags of `oroshi compare` share. [`text`] describes an experiment, [`words`] a load.
 
 pub mod experiment;
 pub mod find;

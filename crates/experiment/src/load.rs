@@ -1,4 +1,4 @@
-//! A load's keys: the long flags of `oroshi bench`, or a program and what to find in its output.
+//! A load's keys: the long flags of `oroshi bench`, or a program and the figures in its output.
 
 use std::time::Duration;
 
@@ -19,29 +19,28 @@ use crate::rules;
 use crate::server::{Surroundings, Texts, find_program, shown, timeout, variables, words};
 use crate::words::{load_words, subscribe_words};
 
-/// Warm-up of a quick look.
+/// The warm-up of a quick run.
 const QUICK_WARMUP: Duration = Duration::from_millis(100);
-/// Keys of a load that is a program, beside those that it shares with our own.
+/// Keys of a load program, beside those that it shares with our own load.
 const COMMAND_KEYS: [&str; 6] = ["command", "figures", "requests", "burst", "timeout", "env"];
-/// Those of them that mean nothing to our own load.
+/// Keys among them without a meaning for our own load.
 const COMMAND_ONLY: [&str; 3] = ["figures", "burst", "env"];
-/// Flags that a program may follow, as `{{connections}}` and `{{duration}}`; they also tell our own load that warms the
-/// server up.
+/// Flags that a program may use as `{{connections}}` and `{{duration}}`; our own load uses them to warm the server up.
 const SHARED_KEYS: [&str; 3] = ["connections", "duration", "warmup"];
 
-/// A load as it was described.
+/// A load as described in the file.
 #[derive(Clone, Debug)]
 pub(crate) struct Described {
     pub(crate) load: Load,
-    /// What it is, for reports.
+    /// A description for reports.
     pub(crate) words: String,
-    /// The rate, as a share of what the slowest variant can do.
+    /// The rate, as a share of the slowest variant's capacity.
     pub(crate) share: Option<f64>,
-    /// Requests are due by a timetable.
+    /// Whether it is an open loop.
     pub(crate) open: bool,
-    /// How long a run takes, warm-up included, as far as that is known.
+    /// The duration of a run with its warm-up, as far as known.
     pub(crate) run: Duration,
-    /// Why it cannot be made here.
+    /// Why it cannot run here.
     pub(crate) lacks: Option<String>,
 }
 
@@ -50,16 +49,17 @@ pub(crate) struct Described {
 pub(crate) struct Entry<'d> {
     pub(crate) key: String,
     pub(crate) value: Field<'d>,
-    /// It stands in the variant, and not in `[load]`.
+    /// Whether the variant has it, rather than `[load]`.
     own: bool,
 }
 
-/// The load of a variant.
+/// The keys of a variant's load.
 #[derive(Debug)]
 pub(crate) struct Keys<'d>(Vec<Entry<'d>>);
 
 impl<'d> Keys<'d> {
-    /// What all share, except where the variant says otherwise, or something that goes not with it.
+    /// Merges shared keys with a variant's own. A variant's own key replaces a shared one, and shared keys that it
+    /// excludes.
     pub(crate) fn merge(shared: Option<&Table<'d>>, own: Option<&Table<'d>>, keys: &dyn LoadKeys) -> Self {
         let entries = |table: Option<&Table<'d>>, own| {
             let fields = table.into_iter().flat_map(Table::fields);
@@ -67,12 +67,12 @@ impl<'d> Keys<'d> {
         };
         let (shared, own) = (entries(shared, false), entries(own, true));
         let has = |entries: &[Entry<'_>], keys: &[&str]| entries.iter().any(|e| keys.contains(&e.key.as_str()));
-        // What all share may be about programs of which each variant has its own.
+        // Shared keys such as `figures` may concern the programs, even if each variant has its own command.
         let other_kind = has(&own, &["command"]) && !has(&shared, &["command"]) && !has(&shared, &COMMAND_ONLY);
         let gives_way = |inherited: &Entry<'_>| {
             let replaced =
                 own.iter().any(|o| o.key == inherited.key || keys.exclude_each_other(&o.key, &inherited.key));
-            // There it is about our own requests, and not about how long a program takes.
+            // The shared timeout is for our own requests, not for a program's duration.
             let other_timeout = inherited.key == "timeout" && other_kind;
             replaced || other_timeout
         };
@@ -83,8 +83,8 @@ impl<'d> Keys<'d> {
         self.0.iter().find(|entry| entry.key == key).map(|entry| &entry.value)
     }
 
-    /// Reads it. `names` are those that a program's words may hold, `urls` where requests go. `longest`: a quick look,
-    /// whose runs take no longer.
+    /// Reads the keys. `names` are the names that a program's words may hold, `urls` the targets. `longest`: the
+    /// maximum duration of a run, for a quick run.
     pub(crate) fn read(
         &self,
         variant: &Table<'d>,
@@ -99,7 +99,7 @@ impl<'d> Keys<'d> {
         }
     }
 
-    /// Our own load.
+    /// Reads our own load.
     fn bench(
         &self,
         variant: &Table<'d>,
@@ -142,7 +142,7 @@ impl<'d> Keys<'d> {
         })
     }
 
-    /// A draft whose length is decided.
+    /// Returns a draft with its duration.
     fn timed(&self, draft: Draft, longest: Option<Duration>) -> Draft {
         let mut draft = rules::timed(draft, self.get("warmup").is_some());
         let asked = draft.duration.unwrap_or_default();
@@ -152,7 +152,7 @@ impl<'d> Keys<'d> {
             if let Rhythm::Open { stages, .. } = &mut draft.load
                 && asked > longest
             {
-                // The whole course in a shorter time.
+                // All stages in a shorter time.
                 let share = longest.as_secs_f64() / asked.as_secs_f64();
                 stages.iter_mut().for_each(|stage| stage.duration = stage.duration.mul_f64(share));
             }
@@ -161,7 +161,7 @@ impl<'d> Keys<'d> {
         draft
     }
 
-    /// A program.
+    /// Reads a load program.
     fn command(
         &self,
         command: &Field<'d>,
@@ -192,7 +192,7 @@ impl<'d> Keys<'d> {
         let seconds = draft.duration.unwrap_or_default().as_secs_f64().ceil();
         let mut numbers = Values::default();
         numbers.set("connections", draft.connections.to_string());
-        // Many programs take whole seconds only.
+        // Many programs accept whole seconds only.
         numbers.set("duration", seconds.to_string());
         let fill = |text: String| template::fill_some(&text, &numbers).unwrap_or(text);
 
@@ -232,7 +232,7 @@ impl<'d> Keys<'d> {
         })
     }
 
-    /// How many requests a program sends at the same moment, if it is one of that kind.
+    /// Returns how many requests a program sends at the same moment, if it works in bursts.
     fn burst(&self) -> Option<u64> {
         let value = self.get("burst")?;
         if self.get("requests").is_none() {
@@ -244,10 +244,10 @@ impl<'d> Keys<'d> {
         })
     }
 
-    /// Says so if a program's output does not tell what is compared first.
+    /// Reports a program whose output lacks the primary metric.
     pub(crate) fn must_tell(&self, metric: Metric) {
         let Some(command) = self.get("command") else { return };
-        // One that is there and wrong has been told of.
+        // Existing but invalid figures have been reported.
         let has = |metric: Metric| {
             let figures = self.get("figures").filter(|value| value.is_table()).and_then(Field::table);
             figures.is_some_and(|table| table.fields().any(|(name, _)| name == metric.name()))
@@ -263,7 +263,8 @@ impl<'d> Keys<'d> {
     }
 }
 
-/// Our own load before a program's. What it finds is thrown away, so it need not know whom to trust.
+/// Returns our own load that warms up before a program. Its responses are discarded, so it does not verify
+/// certificates.
 fn warmup(draft: &Draft) -> Option<Draft> {
     let tls = ClientTlsOptions { roots: Roots::Insecure, ..draft.tls.clone() };
     let warmup = Draft { duration: Some(draft.warmup), warmup: Duration::ZERO, tls, ..draft.clone() };
@@ -300,7 +301,7 @@ fn figures(value: &Field<'_>) -> Vec<Figure> {
     figures
 }
 
-/// A regular expression with a group for the number.
+/// Parses a regular expression with a group for the number.
 fn pattern(value: &Field<'_>) -> Option<Regex> {
     value.read(|text| {
         let pattern = Regex::new(text).map_err(|error| format!("`{text}` is no regular expression: {error}"))?;
@@ -313,7 +314,7 @@ fn pattern(value: &Field<'_>) -> Option<Regex> {
     })
 }
 
-/// What a bare number is taken for: seconds, as everywhere here.
+/// Returns the scale of a number without a unit: seconds, as everywhere here.
 fn usual_scale(unit: Unit) -> f64 {
     if unit == Unit::Nanoseconds { 1e9 } else { 1.0 }
 }

@@ -1,4 +1,4 @@
-//! What this machine has: programs, CPUs.
+//! Finds programs and CPUs of this machine.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,14 +13,14 @@ use oroshi_net::{CpuList, Shutdown, available_cpus, two_cpus};
 use rustix::io::ioctl_fionbio;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// Where servers live on systems whose users do not have these folders in their PATH.
+/// Folders of servers, which users' PATH may lack.
 const SERVERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
-/// A test whether something is installed takes no longer.
+/// The timeout of a requirement's command.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Of what such a test says, so much is kept.
+/// The maximum of its output that is kept.
 const MOST_SAID: usize = 16 * 1024;
 
-/// What an experiment may need.
+/// The machine's resources.
 #[derive(Debug)]
 pub struct Machine {
     path: Vec<PathBuf>,
@@ -28,25 +28,25 @@ pub struct Machine {
     pub cpus: Option<CpuList>,
     /// Two of them on different cores: one for the load, one for the servers.
     pub apart: Option<(usize, usize)>,
-    /// Required commands are run, until this is requested; `None`: nothing is run.
+    /// Required commands run until this is requested; `None`: no command runs.
     tries: Option<Shutdown>,
-    /// Commands that are required, and why they failed if they were tried and did.
+    /// Required commands, each with its failure if it ran and failed.
     commands: RefCell<BTreeMap<String, Option<String>>>,
 }
 
-/// A program that was looked for.
+/// The result of looking for a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// It is found by its name.
+    /// Found by its name.
     Named,
-    /// It is here, where a search by name does not look.
+    /// Found here, outside the search path.
     At(PathBuf),
-    /// It is nowhere.
+    /// Not found.
     Missing,
 }
 
 impl Machine {
-    /// This one, of which is known what can be found without running anything.
+    /// Describes this machine without running commands.
     #[must_use]
     pub fn this() -> Self {
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -59,23 +59,23 @@ impl Machine {
         }
     }
 
-    /// This one, on which commands that are required are run, until `shutdown` is requested.
+    /// Describes this machine, and runs required commands until `shutdown` is requested.
     #[must_use]
     pub fn tried_out(shutdown: Shutdown) -> Self {
         Self { tries: Some(shutdown), ..Self::this() }
     }
 
-    /// Commands that are required and were not run.
+    /// Returns the required commands that were not run.
     #[must_use]
     pub fn untried(&self) -> Vec<String> {
         if self.tries.is_some() { Vec::new() } else { self.commands.borrow().keys().cloned().collect() }
     }
 
-    /// Looks for a program by its name. `path`: the variable PATH that its process is given, if not that of this one.
+    /// Looks for a program by name. `path`: the PATH of its process, if it differs from ours.
     pub(crate) fn program(&self, name: &str, path: Option<&str>) -> Program {
         let own = path.map(|path| std::env::split_paths(path).collect::<Vec<_>>());
         let folders = own.as_ref().unwrap_or(&self.path);
-        // Where folders with placeholders, and relative ones, will be is not known yet.
+        // Folders with placeholders, and relative ones, are unknown before the start.
         let is_open = |folder: &PathBuf| folder.is_relative() || folder.to_string_lossy().contains("{{");
         if folders.iter().any(|folder| is_program(&folder.join(name)) || (own.is_some() && is_open(folder))) {
             return Program::Named;
@@ -84,8 +84,8 @@ impl Machine {
         elsewhere.map_or(Program::Missing, Program::At)
     }
 
-    /// Why something that is required is not there: `nginx is not installed`. Several words are a command that must
-    /// succeed, which is only known where it is tried.
+    /// Returns why a requirement is missing: `nginx is not installed`. A requirement of several words is a command that
+    /// must succeed, if commands run.
     pub(crate) fn lacks(&self, requirement: &str) -> Option<String> {
         let words = shell_words::split(requirement).unwrap_or_default();
         let program = words.first()?;
@@ -108,7 +108,7 @@ fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-/// Why a command does not succeed. Whatever it leaves behind in its process group is ended.
+/// Runs a command, and returns why it failed. Ends its process group afterwards.
 fn failure(command: &str, program: &Path, arguments: &[String], shutdown: &Shutdown) -> Option<String> {
     let mut started = Command::new(program);
     started.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
@@ -118,7 +118,7 @@ fn failure(command: &str, program: &Path, arguments: &[String], shutdown: &Shutd
     };
     let mut said = Said { stderr: child.stderr.take(), text: Vec::new() };
     let ended = wait(&mut child, &mut said, shutdown);
-    // The group is gone already where nothing is left of it.
+    // Without remaining processes, the group no longer exists.
     let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
     let Some(status) = ended else {
         let _ = child.wait();
@@ -132,12 +132,12 @@ fn failure(command: &str, program: &Path, arguments: &[String], shutdown: &Shutd
     }
     let said = String::from_utf8_lossy(&said.text);
     let reason = said.lines().find(|line| !line.trim().is_empty()).unwrap_or("it says nothing").trim();
-    // The end of a long line is what it comes to: where it happened is said before.
+    // The end of a long line has the reason; the beginning says where it happened.
     let reason = if reason.len() > 80 { reason.rsplit(": ").next().unwrap_or(reason) } else { reason };
     Some(format!("`{command}` fails: {reason}"))
 }
 
-/// How it ended; `None`: it has not.
+/// Waits for the end; `None` if the command did not end in time.
 fn wait(child: &mut Child, said: &mut Said, shutdown: &Shutdown) -> Option<ExitStatus> {
     let begin = Instant::now();
     while begin.elapsed() < PATIENCE && shutdown.count() == 0 {
@@ -151,21 +151,21 @@ fn wait(child: &mut Child, said: &mut Said, shutdown: &Shutdown) -> Option<ExitS
     None
 }
 
-/// What a command writes to its standard error. It is not read to its end: others may hold that open for long.
+/// The standard error of a command. It is not read to its end, because other processes may hold it open for long.
 struct Said {
     stderr: Option<ChildStderr>,
     text: Vec<u8>,
 }
 
 impl Said {
-    /// Takes what is there.
+    /// Reads available output.
     fn read(&mut self) {
         let Some(stderr) = &mut self.stderr else { return };
         if ioctl_fionbio(&*stderr, true).is_err() {
             return;
         }
         let mut part = [0; 4096];
-        // A command that never stops writing is left to it for a while: it will not be heard out.
+        // Limits the reads, for a command that never stops writing.
         for _ in 0..64 {
             match stderr.read(&mut part) {
                 Ok(0) | Err(_) => return,
@@ -232,7 +232,7 @@ mod tests {
         let left = std::fs::read_to_string(pid).unwrap();
         let status = || std::fs::read_to_string(format!("/proc/{}/stat", left.trim())).unwrap_or_default();
         let deadline = Instant::now() + Duration::from_secs(60);
-        // It has been told to end; one that nobody asks after stays as a zombie.
+        // The process was told to end; without a waiting parent it remains as a zombie.
         while status().split(") ").nth(1).is_some_and(|rest| !rest.starts_with('Z')) {
             assert!(Instant::now() < deadline, "{}", status());
             std::thread::yield_now();

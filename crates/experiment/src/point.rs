@@ -1,4 +1,4 @@
-//! The points of a sweep: the file as it reads with one value in the place of the sweep's name.
+//! The points of a sweep: the file with one value in place of the sweep's name.
 
 use std::cell::Cell;
 
@@ -6,7 +6,7 @@ use oroshi_config::{Mistakes, Node};
 use oroshi_lab::plan::Sweep;
 use oroshi_lab::template::{self, Values};
 
-/// The keys in whose texts the sweep's name may stand.
+/// The keys whose texts may hold the sweep's name.
 const SWEPT: [&str; 4] = ["load", "files", "server", "variant"];
 
 /// A point of the sweep, or the only one without a sweep.
@@ -14,7 +14,7 @@ const SWEPT: [&str; 4] = ["load", "files", "server", "variant"];
 pub(crate) struct Point {
     /// The file's tree at this point.
     pub(crate) root: Node,
-    /// What is wrong with it.
+    /// The mistakes in it.
     pub(crate) mistakes: Mistakes,
     name: String,
     values: Values,
@@ -22,7 +22,7 @@ pub(crate) struct Point {
 }
 
 impl Point {
-    /// The points of a file.
+    /// Returns the points of a file.
     pub(crate) fn all(root: &Node, sweep: Option<&Sweep>) -> Vec<Self> {
         match sweep {
             None => vec![Self::new(root, "", "")],
@@ -40,7 +40,7 @@ impl Point {
         Self { root, ..point }
     }
 
-    /// A text with the value in the place of the name. A text whose braces hold no name stays: its reader reports that.
+    /// Replaces the sweep's name by the point's value. Invalid braces stay, and the text's reader reports them.
     pub(crate) fn fill(&self, text: &str) -> String {
         match template::names(text) {
             Ok(names) if names.contains(&self.name.as_str()) => {
@@ -51,7 +51,7 @@ impl Point {
         }
     }
 
-    /// Whether the sweep's name was in any text.
+    /// Whether any text held the sweep's name.
     pub(crate) fn is_met(&self) -> bool {
         self.is_met.get()
     }

@@ -1,4 +1,4 @@
-//! What an experiment's rules, runs and commands look like, typed as flags or written into a file.
+//! Parses rules, runs and commands of experiments, from flags or files.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use oroshi_bench::{Draft, Load};
 use oroshi_lab::plan::LEAST_BLOCKS;
 use oroshi_words::units;
 
-/// A run's length when nothing says otherwise: many short runs tell more than few long ones.
+/// The default duration of a run: many short runs tell more than a few long ones.
 const DURATION: Duration = Duration::from_secs(1);
 const WARMUP: Duration = Duration::from_millis(250);
-/// A run that ends after a number of requests ends here in any case.
+/// The timeout of a run that ends after a number of requests.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// A share between nothing and all: `3%`.
+/// Parses a share between 0 and 1, both excluded: `3%`.
 ///
 /// # Errors
-/// When it is none, in words.
+/// The mistake, in words.
 pub fn share(text: &str) -> Result<f64, String> {
     match units::parse_percent(text)? {
         share if share > 0.0 && share < 1.0 => Ok(share),
@@ -23,10 +23,10 @@ pub fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A share of runs, all of them included: `20%`.
+/// Parses a share of runs, up to all of them: `20%`.
 ///
 /// # Errors
-/// When it is none, in words.
+/// The mistake, in words.
 pub fn disturbed(text: &str) -> Result<f64, String> {
     match units::parse_percent(text)? {
         share if (0.0..=1.0).contains(&share) => Ok(share),
@@ -34,10 +34,10 @@ pub fn disturbed(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Blocks at least and at most: `10-50`, or a number for both.
+/// Parses the least and the most blocks: `10-50`, or one number for both.
 ///
 /// # Errors
-/// When it is neither, or so few that nothing could be said, in words.
+/// The mistake, or that so few blocks allow no conclusion, in words.
 pub fn blocks(text: &str) -> Result<(usize, usize), String> {
     let expected =
         || format!("`{text}`: expected a least and a greatest number of blocks, as in 10-50, or one number for both");
@@ -52,10 +52,10 @@ pub fn blocks(text: &str) -> Result<(usize, usize), String> {
     if least > most { Err(expected()) } else { Ok((least, most)) }
 }
 
-/// Blocks until the servers are started anew: a number, or `all` (`None`).
+/// Parses the number of blocks between restarts of the servers: a number, or `all` (`None`).
 ///
 /// # Errors
-/// When it is neither, in words.
+/// The mistake, in words.
 pub fn blocks_per_start(text: &str) -> Result<Option<usize>, String> {
     match text.parse::<usize>() {
         Ok(n) if n > 0 => Ok(Some(n)),
@@ -64,10 +64,10 @@ pub fn blocks_per_start(text: &str) -> Result<Option<usize>, String> {
     }
 }
 
-/// A command's words, split as a shell would. Placeholders stay in one piece, whatever spaces are in them.
+/// Splits a command into words like a shell. Placeholders stay whole, even with spaces in them.
 ///
 /// # Errors
-/// When a quote is not closed, in words.
+/// A quote that is not closed, in words.
 pub fn words(text: &str) -> Result<Vec<String>, String> {
     let mut joined = String::with_capacity(text.len());
     let mut rest = text;
@@ -80,7 +80,7 @@ pub fn words(text: &str) -> Result<Vec<String>, String> {
     shell_words::split(&(joined + rest)).map_err(|error| format!("`{text}` cannot be split into words: {error}"))
 }
 
-/// A draft of an experiment's run, whose length is decided. `warmup`: the draft's warm-up was given.
+/// Returns the draft of an experiment's run, with its duration. `warmup`: whether the draft's warm-up was given.
 #[must_use]
 pub fn timed(mut draft: Draft, warmup: bool) -> Draft {
     let staged: Duration = match &draft.load {
@@ -92,7 +92,7 @@ pub fn timed(mut draft: Draft, warmup: bool) -> Draft {
         Some(_) => LONGEST,
         None => DURATION,
     };
-    // A run of answer after answer that nobody gave a length follows the servers: slow ones get longer runs.
+    // The duration of a closed loop without one follows the servers: slow ones get longer runs.
     let closed = draft.load == Load::Closed && draft.requests.is_none();
     draft.free_duration = closed && draft.duration.is_none();
     draft.duration = Some(draft.duration.unwrap_or(usual));

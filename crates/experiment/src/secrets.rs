@@ -1,8 +1,7 @@
-//! An experiment's file as a result repeats it: without what may be secret in it, as reports of `bench` repeat its
-//! flags.
+//! Hides secrets in an experiment's file, which results repeat, as reports of `bench` hide them in flags.
 //!
-//! Hidden are header values and bodies of loads, headers and bodies in the words of a load program, and the values of
-//! variables. Everything else, comments and the commands that start servers included, stays as it was written.
+//! It hides header values and bodies of loads, headers and bodies in the words of a load program, and the values of
+//! variables. Everything else stays, including comments and the commands that start servers.
 
 use std::ops::Range;
 
@@ -11,7 +10,7 @@ use oroshi_words::hidden::{self, HIDDEN};
 
 use crate::rules;
 
-/// The text of a file that reads well. `root` is its tree.
+/// Returns the text of a valid file without secrets. `root` is its tree.
 pub(crate) fn without_secrets(text: &str, root: &Node) -> String {
     let mut hidden = Vec::new();
     all(root, "load").for_each(|load| of_load(load, &mut hidden));
@@ -29,7 +28,7 @@ pub(crate) fn without_secrets(text: &str, root: &Node) -> String {
     kept + text.get(at..).unwrap_or_default()
 }
 
-/// A place in the file, and what stands there instead.
+/// A range of the file, and its replacement.
 type Hidden = (Range<usize>, String);
 
 fn of_load(load: &Node, hidden: &mut Vec<Hidden>) {
@@ -62,12 +61,12 @@ fn of_variables(table: &Node, hidden: &mut Vec<Hidden>) {
     hidden.extend(variables.map(|variable| (variable.node.span.clone(), quoted(&HIDDEN))));
 }
 
-/// The value of a key, or its elements.
+/// Returns the value of a key, or its elements.
 fn all<'n>(table: &'n Node, key: &str) -> impl Iterator<Item = &'n Node> + use<'n> {
     table.get(key).into_iter().flat_map(Node::elements)
 }
 
-/// Texts are written in TOML as they are in JSON.
+/// Quotes a text: TOML and JSON have the same escapes here.
 fn quoted(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).unwrap_or_else(|_| format!("\"{HIDDEN}\""))
 }

@@ -1,4 +1,4 @@
-//! A server's keys: those of a `[[server]]`, and of a `[[variant]]` that describes its server in place.
+//! A server's keys: those of a `[[server]]`, and of a `[[variant]]` with its own server.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -15,35 +15,35 @@ use crate::machine::{Machine, Program};
 use crate::point::Point;
 use crate::rules;
 
-/// What is known while texts are read.
+/// The context for reading texts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Surroundings<'s> {
     pub(crate) machine: &'s Machine,
-    /// Where relative paths begin: the file's folder. `None`: the experiment is built in.
+    /// The base of relative paths: the file's folder. `None`: the experiment is built in.
     pub(crate) folder: Option<&'s Path>,
-    /// What stands for itself in every text, so that texts can be tried: `oroshi`, CPUs.
+    /// Names with the same value in every text, for checking texts: `oroshi`, CPUs.
     pub(crate) always: &'s Values,
-    /// The point of the sweep that is being read.
+    /// The current point of the sweep.
     pub(crate) point: &'s Point,
     /// The parser of a load's keys.
     pub(crate) keys: &'s dyn LoadKeys,
 }
 
-/// A server as it was described.
+/// A server as described in the file.
 #[derive(Clone, Debug)]
 pub(crate) struct Described {
-    /// With no [`Ready::Answers`] of its own, the variants' URLs are still to be put there.
+    /// The server. Without a [`Ready::Answers`] of its own, the variants' URLs are added later.
     pub(crate) server: Server,
-    /// Why it cannot be started here.
+    /// Why it cannot start here.
     pub(crate) lacks: Option<String>,
-    /// What else must be there.
+    /// Other requirements.
     pub(crate) requires: Vec<String>,
-    /// Names that URLs may use, each with a value to try them with; `None`: what it listens at is not understood.
+    /// Names that URLs may use, each with a sample value; `None`: its listeners are invalid.
     pub(crate) names: Option<Values>,
 }
 
 impl Described {
-    /// One of which nothing is known but its name.
+    /// Returns a server of which only the name is known.
     pub(crate) fn unknown(name: &str) -> Self {
         let server = Server {
             name: name.to_owned(),
@@ -68,7 +68,7 @@ const KEYS: [&str; 10] =
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The server's keys of a table; `None` if it has none of them. `shared`: files that all servers have, unless they have
+/// Reads the server's keys of a table; `None` if it has none. `shared`: files that all servers have, unless they have
 /// their own.
 pub(crate) fn describe<'d>(
     table: &Table<'d>,
@@ -99,7 +99,7 @@ pub(crate) fn describe<'d>(
     let setup = table.get("setup").map(|value| commands(&value, &mut texts)).unwrap_or_default();
     let teardown = table.get("teardown").map(|value| commands(&value, &mut texts)).unwrap_or_default();
     let names = texts.names(around);
-    // A server that only listens where `ready` looks does not listen there.
+    // Collected before `ready`: the server does not listen at a port or socket that only `ready` names.
     let ready = table.get("ready").and_then(|value| ready(&value, &mut texts));
     texts.check(&names);
     let names = (!start.is_empty()).then_some(names);
@@ -120,13 +120,13 @@ pub(crate) fn describe<'d>(
     Some(Described { server, lacks, requires: requires(table), names })
 }
 
-/// What a table says must be there.
+/// Returns the requirements of a table.
 pub(crate) fn requires(table: &Table<'_>) -> Vec<String> {
     table.texts("requires")
 }
 
-/// Why a command's program cannot be found, with these variables set for it. Where it is found but not by its name, the
-/// path takes its place.
+/// Returns why a command's program was not found, with these variables. Replaces the name by the path if the program is
+/// outside the search path.
 pub(crate) fn find_program(words: &mut [String], env: &[(String, String)], machine: &Machine) -> Option<String> {
     let program = words.first_mut().filter(|program| !program.contains('/') && !program.contains("{{"))?;
     let path = env.iter().rev().find(|variable| variable.0 == "PATH").map(|variable| variable.1.as_str());
@@ -140,7 +140,7 @@ pub(crate) fn find_program(words: &mut [String], env: &[(String, String)], machi
     }
 }
 
-/// A command: a text that is split as a shell would, or its words.
+/// Reads a command: a text, split like a shell, or its words.
 pub(crate) fn words(value: &Field<'_>) -> Option<Vec<String>> {
     let words = if value.is_list() { value.texts()? } else { value.read(rules::words)? };
     if words.first().is_none_or(|program| program.trim().is_empty()) {
@@ -150,7 +150,7 @@ pub(crate) fn words(value: &Field<'_>) -> Option<Vec<String>> {
     Some(words)
 }
 
-/// A command for people: quoted where a shell would need it, braces apart.
+/// Returns a command for people: quoted where a shell needs it, except for braces.
 pub(crate) fn shown(words: &[String]) -> String {
     let quoted = |word: &String| match shell_words::quote(&word.replace(['{', '}'], "")) {
         plain if plain.starts_with('\'') => shell_words::quote(word).into_owned(),
@@ -159,7 +159,7 @@ pub(crate) fn shown(words: &[String]) -> String {
     words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// Variables for a process.
+/// Reads the environment variables of a process.
 pub(crate) fn variables<'d>(value: &Field<'d>, texts: &mut Texts<'d>) -> Vec<(String, String)> {
     let mut variables = Vec::new();
     for (name, value) in value.table().iter().flat_map(Table::fields) {
@@ -173,7 +173,7 @@ pub(crate) fn variables<'d>(value: &Field<'d>, texts: &mut Texts<'d>) -> Vec<(St
     variables
 }
 
-/// One or several commands, each of which may stand as a text or as words.
+/// Reads one or several commands, each as a text or as words.
 fn commands<'d>(value: &Field<'d>, texts: &mut Texts<'d>) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for command in value.each() {
@@ -185,7 +185,7 @@ fn commands<'d>(value: &Field<'d>, texts: &mut Texts<'d>) -> Vec<Vec<String>> {
     found
 }
 
-/// Adds the files of a table, but for those that are there already.
+/// Adds the files of a table that are not there yet.
 fn files<'d>(value: &Field<'d>, around: Surroundings<'_>, texts: &mut Texts<'d>, files: &mut Vec<(String, String)>) {
     let own = files.len();
     for (path, value) in value.table().iter().flat_map(Table::fields) {
@@ -226,7 +226,7 @@ fn template_file(table: &Table<'_>, around: Surroundings<'_>) -> Option<String> 
     }
 }
 
-/// A path that begins where the experiment's file is.
+/// Returns a path relative to the experiment's file.
 pub(crate) fn beside(value: &Field<'_>, around: Surroundings<'_>) -> Option<PathBuf> {
     let path = PathBuf::from(value.text()?);
     if path.is_relative() && around.folder.is_none() {
@@ -262,7 +262,7 @@ fn ready<'d>(value: &Field<'d>, texts: &mut Texts<'d>) -> Option<Ready> {
     line?.read(Regex::new).map(Ready::Line)
 }
 
-/// A time that is not zero.
+/// Reads a time that is not zero.
 pub(crate) fn timeout(value: &Field<'_>) -> Option<Duration> {
     value.read(|text| match units::parse_time(text)? {
         Duration::ZERO => Err("it is 0: expected a time such as 10s".to_owned()),
@@ -289,7 +289,7 @@ fn read_stop(text: &str) -> Result<Stop, String> {
     })
 }
 
-/// Texts with placeholders, collected so that each can be tried once all names are known.
+/// Texts with placeholders, collected for a check once all names are known.
 #[derive(Debug, Default)]
 pub(crate) struct Texts<'d>(Vec<(Field<'d>, String)>);
 
@@ -298,7 +298,7 @@ impl<'d> Texts<'d> {
         self.0.extend(texts.into_iter().map(|text| (value.clone(), text.clone())));
     }
 
-    /// What is known to a server that has these texts: each port and socket in them is its own.
+    /// Returns the names that a server with these texts knows: each port and socket in them is its own.
     fn names(&self, around: Surroundings<'_>) -> Values {
         let mut values = around.always.clone();
         values.set("dir", "/dir");
@@ -310,7 +310,7 @@ impl<'d> Texts<'d> {
         values
     }
 
-    /// Tries them.
+    /// Checks the texts.
     pub(crate) fn check(&self, names: &Values) {
         for (value, text) in &self.0 {
             tried(value, text, names);
@@ -318,7 +318,7 @@ impl<'d> Texts<'d> {
     }
 }
 
-/// A text with something in the place of each name; what is wrong with it is said.
+/// Returns a text with sample values in place of the names; reports its mistakes.
 pub(crate) fn tried(value: &Field<'_>, text: &str, names: &Values) -> Option<String> {
     template::fill(text, names).map_err(|error| value.wrong(error.to_string())).ok()
 }

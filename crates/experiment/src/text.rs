@@ -1,4 +1,4 @@
-//! What `oroshi lab check` and `oroshi lab list` print.
+//! The output of `oroshi lab check` and `oroshi lab list`.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::experiment::{Reading, Unreadable};
 use crate::find::Found;
 use crate::server::shown;
 
-/// No line is longer, but for those that cannot be broken.
+/// The maximum of a line's width, except for unbreakable ones.
 const WIDTH: usize = 100;
-/// Width of the names on the left.
+/// The width of the names on the left.
 const NAME: usize = 10;
 
-/// What an experiment would do. `untried`: commands that must succeed for it.
+/// Describes an experiment. `untried`: required commands that were not run.
 #[must_use]
 pub fn check(file: &str, reading: &Reading, untried: &[String], paint: Paint) -> String {
     let experiment = &reading.experiment;
@@ -35,7 +35,7 @@ pub fn check(file: &str, reading: &Reading, untried: &[String], paint: Paint) ->
         text += &row("Requires", &format!("`{command}`, which would be tried: what needs it is skipped if it fails"));
     }
     let sweep = experiment.sweep.as_ref();
-    // The points of a group differ in little: each is named, the first one shown.
+    // The points of a group differ little: list all names, and describe the first point.
     let mut shown: Vec<&str> = Vec::new();
     for cell in &experiment.cells {
         if shown.contains(&cell.group.as_str()) {
@@ -72,7 +72,7 @@ pub fn check(file: &str, reading: &Reading, untried: &[String], paint: Paint) ->
     text
 }
 
-/// Experiments, each with what it is about, or how much is wrong with it.
+/// Lists experiments, each with its title, or the number of its mistakes.
 #[must_use]
 pub fn list(entries: impl Iterator<Item = (Found, Result<Reading, Unreadable>)>, paint: Paint) -> String {
     let mut rows = Vec::new();
@@ -98,7 +98,7 @@ pub fn list(entries: impl Iterator<Item = (Found, Result<Reading, Unreadable>)>,
     aligned(&rows) + "\nRun one:  oroshi lab run NAME --quick\n"
 }
 
-/// Columns of words, two spaces apart.
+/// Aligns columns of words, two spaces apart.
 fn aligned(rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
@@ -168,7 +168,7 @@ fn cpus(experiment: &Experiment) -> String {
     format!("servers {}, load {}", place(&experiment.server_cpus), place(&experiment.load_cpus))
 }
 
-/// The runs alone: what starts and ends of servers take is not known.
+/// Returns the duration of the runs alone: the time for starting and ending servers is unknown.
 fn takes(reading: &Reading) -> String {
     let rules = &reading.experiment.rules;
     let block: Duration = reading.blocks.iter().sum();
@@ -191,7 +191,7 @@ fn takes(reading: &Reading) -> String {
     format!("{range}, and the starts of servers")
 }
 
-/// Variants with their URLs and loads, and the servers behind them.
+/// Describes the variants with their URLs and loads, and the servers behind them.
 fn members(cell: &Cell) -> String {
     let one_load = cell.variants.iter().all(|variant| variant.load_words == cell.variants[0].load_words);
     let rows = cell.variants.iter().map(|variant| {

@@ -1,4 +1,4 @@
-//! Keys at the top of the file, and the sweep: what is compared, how often, over which values, on which CPUs.
+//! Keys at the top of the file, and the sweep: metrics, blocks, values, CPUs.
 
 use std::collections::BTreeSet;
 
@@ -13,14 +13,14 @@ use crate::machine::Machine;
 use crate::rules;
 use crate::server::timeout;
 
-/// CPUs for either side; `None`: wherever the kernel puts it.
+/// CPUs of the load and of the servers; `None`: not pinned.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cpus {
     pub(crate) server: Option<CpuList>,
     pub(crate) load: Option<CpuList>,
 }
 
-/// What is compared.
+/// Reads the metrics to compare.
 pub(crate) fn metrics(value: &Field<'_>) -> Vec<Metric> {
     let mut metrics = Vec::new();
     for element in value.each() {
@@ -32,7 +32,7 @@ pub(crate) fn metrics(value: &Field<'_>) -> Vec<Metric> {
     metrics
 }
 
-/// How often, and when it is enough.
+/// Reads the number of blocks, and the rule for stopping.
 pub(crate) fn rules(root: &Table<'_>) -> Rules {
     let usual = Rules::default();
     let share = |key| root.read(key, rules::share);
@@ -59,7 +59,7 @@ pub(crate) fn rules(root: &Table<'_>) -> Rules {
     }
 }
 
-/// What is swept over.
+/// Reads the sweep.
 pub(crate) fn sweep(table: &Table<'_>) -> Option<Sweep> {
     let name = table.required("name", "the name that stands for the value: name = \"connections\"");
     let values = table.get("values").map(|value| value.texts());
@@ -84,7 +84,7 @@ pub(crate) fn sweep(table: &Table<'_>) -> Option<Sweep> {
     Some(Sweep { label: label.unwrap_or_else(|| name.clone()), name, values })
 }
 
-/// Two CPUs on different cores where there are such, unless the file says otherwise.
+/// Returns the file's CPUs, or by default two CPUs on different cores, if the machine has such.
 pub(crate) fn cpus(root: &Table<'_>, machine: &Machine) -> Cpus {
     let Some(value) = root.get("cpus") else {
         let apart = machine.apart.map(|(load, server)| (CpuList::one(load), CpuList::one(server)));

@@ -1,12 +1,12 @@
-//! Loads in words.
+//! Descriptions of loads.
 
 use oroshi_bench::{Draft, push};
 use oroshi_report::words::push::with_article;
 use oroshi_report::words::rhythm;
 use oroshi_words::units;
 
-/// A load in words: `10 connections, closed loop, 1s after 250ms of warm-up`. `share`: its rate will be that of what
-/// the slowest of several set-ups can do. Header values and bodies are not shown: they may be secret.
+/// Describes a load: `10 connections, closed loop, 1s after 250ms of warm-up`. `share`: the rate is this share of the
+/// slowest set-up's capacity. Header values and bodies are not shown, because they may be secret.
 #[must_use]
 pub fn load_words(draft: &Draft, share: Option<f64>) -> String {
     let mut parts = vec![units::plural(draft.connections as u64, "connection")];
@@ -50,7 +50,7 @@ pub fn load_words(draft: &Draft, share: Option<f64>) -> String {
     parts.join(", ")
 }
 
-/// A load in words: `1,000 subscriptions (ws), 16 publishers in a closed loop, 10s`.
+/// Describes a load of subscriptions: `1,000 subscriptions (ws), 16 publishers in a closed loop, 10s`.
 #[must_use]
 pub fn subscribe_words(draft: &push::Draft) -> String {
     let connections = units::plural(draft.base.connections as u64, "subscription");

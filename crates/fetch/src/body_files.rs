@@ -1,20 +1,20 @@
-//! Bodies as files: named after the line and the URL, complete or not there.
+//! Body files, named after the line and the URL. A file is complete or absent.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// The longest name, bytes: every file system takes 255, and the name of the unfinished one is longer.
+/// The longest name, in bytes: every file system allows 255, and unfinished files have longer names.
 const LONGEST: usize = 150;
 
-/// What is behind the name of a file that is not finished.
+/// The suffix of an unfinished file's name.
 const UNFINISHED: &str = ".part";
 
-/// The folder that bodies go to.
+/// The folder of body files.
 #[derive(Clone, Debug)]
 pub(crate) struct Folder(PathBuf);
 
-/// A body on its way into its file. Dropped before its end, it leaves nothing.
+/// An unfinished body file. Dropping it removes the file.
 #[derive(Debug)]
 pub(crate) struct BodyFile {
     file: File,
@@ -23,23 +23,23 @@ pub(crate) struct BodyFile {
 }
 
 impl Folder {
-    /// Makes the folder if it is not there.
+    /// Opens the folder, and creates it if it is missing.
     ///
     /// # Errors
-    /// It cannot be made, or is no folder.
+    /// It cannot be created, or is no folder.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         fs::create_dir_all(path)?;
         Ok(Folder(path.to_owned()))
     }
 
-    /// Begins a file of this name. One that an earlier run has left unfinished is thrown away.
+    /// Creates a file of this name. Replaces an earlier run's unfinished file.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// It cannot be created.
     pub(crate) fn begin(&self, name: &str) -> io::Result<BodyFile> {
         let path = self.0.join(name);
         let unfinished = self.0.join(format!("{name}{UNFINISHED}"));
-        // A file of its own, whatever stands in its place: a link would lead elsewhere.
+        // A new file, whatever has its name: a link would lead elsewhere.
         let open = || OpenOptions::new().write(true).create_new(true).open(&unfinished);
         let file = match open() {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -57,7 +57,7 @@ impl BodyFile {
         self.file.write_all(piece)
     }
 
-    /// The body is complete: it gets its name, in the place of any file that had it.
+    /// Gives the complete body its name, and replaces any file of that name.
     pub(crate) fn finish(self) -> io::Result<()> {
         fs::rename(&self.unfinished, &self.path)
     }
@@ -65,14 +65,13 @@ impl BodyFile {
 
 impl Drop for BodyFile {
     fn drop(&mut self) {
-        // There is none under this name any more once it is finished.
+        // A finished file no longer has this name.
         let _ = fs::remove_file(&self.unfinished);
     }
 }
 
-/// The name for the body of a line: `00000042-example.org_a_b.html`. The number makes it unlike all others, and puts it
-/// in the list's order; of the URL only letters, digits, `.`, `-` and `_` are taken over, so no URL leads out of the
-/// folder.
+/// Returns the name for the body of a line: `00000042-example.org_a_b.html`. The number makes it unique and gives it
+/// the list's order. Only letters, digits, `.`, `-` and `_` of the URL remain, so no URL leads out of the folder.
 pub(crate) fn name(n: u64, url: &str) -> String {
     let shown = url.split_once("://").map_or(url, |(_, rest)| rest);
     let shown = shown.split('#').next().unwrap_or_default().trim_end_matches('/');

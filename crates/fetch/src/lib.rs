@@ -1,13 +1,13 @@
-//! Many URLs at a time: a list goes in, a record for each of its lines comes out.
+//! Fetches many URLs concurrently: reads a list, and returns a record for each of its lines.
 //!
-//! What it knows: lists, retries, what an earlier run has done, files for bodies. What it does not know: flags,
-//! terminals, how a summary is written. The caller opens a [`Fetch`], runs it, and follows it ([`Follow`]).
+//! What it knows: lists, retries, the results of an earlier run, files for bodies. What it does not know: flags,
+//! terminals, the format of a summary. The caller opens a [`Fetch`], runs it, and follows it ([`Follow`]).
 //!
-//! Read the modules in this order: [`plan`] is what is to be done. [`mod@run`] opens what the plan names, and shares
+//! Read the modules in this order: [`plan`] is the validated configuration. [`mod@run`] opens its files, and divides
 //! the work among three threads: one reads the list (`reader`, `list`), one does the `work` with an event loop and a
-//! client of its own, the caller's writes the [`record`]s. Between them are queues of some hundred entries, so nothing
-//! grows with the list. `retry` decides what is tried again, `resume` what an earlier run has done, `sink` and
-//! `body_files` where bodies go.
+//! client of its own, the caller's writes the [`record`]s. Between them are queues of some hundred entries, so memory
+//! does not grow with the list. `retry` decides about retries, `resume` reads the results of an earlier run, `sink` and
+//! `body_files` write bodies.
 
 mod body_files;
 mod list;

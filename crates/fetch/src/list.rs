@@ -1,8 +1,8 @@
-//! The list of what to fetch: read line by line, however long it is.
+//! The list of requests, read line by line, so that its length does not matter.
 //!
-//! A line is a URL, or a request in JSON when it begins with `{`. Blank lines and those that begin with `#` are
-//! skipped, but counted: the number of an item is that of its line, over all sources one behind the other; a URL on the
-//! command line counts as a line.
+//! A line is a URL, or a request in JSON if it begins with `{`. Blank lines and lines that begin with `#` are skipped,
+//! but counted: an item's number is its line's number, counted across all sources in order; a URL on the command line
+//! counts as a line.
 
 use std::fmt;
 use std::fs::File;
@@ -14,19 +14,19 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-/// The longest line, bytes. A longer one is skipped, and told as a failure.
+/// The longest line, in bytes. A longer one is skipped, and reported as a failure.
 const MOST_BYTES: usize = 1 << 20;
 
-/// What some editors write before the first line.
+/// The mark that some editors write before the first line.
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
-/// How much is read at once, bytes.
+/// The size of one read, in bytes.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// How many items are handed over at once, at most, and of how many bytes together.
+/// The maximum of items in a batch, and of their bytes.
 const BATCH: (usize, usize) = (256, 64 * 1024);
 
-/// Where items come from.
+/// A source of items.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A URL.
@@ -50,13 +50,13 @@ impl fmt::Display for Source {
 /// One line of the list.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Item {
-    /// From 1.
+    /// The number of its line, from 1.
     pub(crate) n: u64,
-    /// What it asks for, or why that cannot be read.
+    /// The request, or why the line cannot be read.
     pub(crate) asked: Result<Asked, String>,
 }
 
-/// What a line asks for; what it does not say, the flags do.
+/// The request of a line; the flags supply the rest.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Asked {
@@ -65,13 +65,13 @@ pub(crate) struct Asked {
     #[serde(default)]
     pub(crate) headers: Fields,
     pub(crate) body: Option<String>,
-    /// Whatever the user knows it by; it comes back in the record.
+    /// The user's identifier, which the record repeats.
     #[serde(default, deserialize_with = "id")]
     pub(crate) id: Option<Value>,
 }
 
-/// Header fields: an object of texts, or a list of pairs, which can hold a name twice. One without a value is not sent,
-/// nor is that of the flags.
+/// Header fields: an object of texts, or a list of pairs, which can hold a name twice. A field without a value removes
+/// the flags' field of that name.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(from = "EitherForm")]
 pub(crate) struct Fields(pub(crate) Vec<(String, Option<String>)>);
@@ -97,8 +97,8 @@ impl From<EitherForm> for Fields {
     }
 }
 
-/// An id, which has to come back as it is: JSON's numbers are read as 64 bits, and what is beyond them would be
-/// rounded.
+/// Reads an id, which the record must repeat exactly. JSON's numbers are read as 64 bits; larger ones would be rounded,
+/// so they are errors.
 fn id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     let id = Option::<Value>::deserialize(deserializer)?;
     match id.as_ref().is_some_and(is_rounded) {
@@ -107,7 +107,7 @@ fn id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Er
     }
 }
 
-/// Whether a number in it was too large for an integer of 64 bits.
+/// Whether the value has a number too large for an integer of 64 bits.
 fn is_rounded(value: &Value) -> bool {
     match value {
         Value::Number(number) => {
@@ -119,7 +119,7 @@ fn is_rounded(value: &Value) -> bool {
     }
 }
 
-/// A list cannot be read on.
+/// A list that cannot be read further.
 #[derive(Debug, thiserror::Error)]
 #[error("the list {name} cannot be read")]
 pub struct ListError {
@@ -127,12 +127,12 @@ pub struct ListError {
     source: io::Error,
 }
 
-/// What has been read so far, for whoever shows it.
+/// The progress of reading, for display.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
-    /// Bytes of the sources.
+    /// Bytes read from the sources.
     pub(crate) bytes: AtomicU64,
-    /// Lines that hold an item.
+    /// Lines read that hold an item.
     pub(crate) items: AtomicU64,
 }
 
@@ -152,11 +152,11 @@ impl Item {
     }
 }
 
-/// Reads all the sources, and hands the items over in their order, some at a time, until nobody takes them any more.
-/// What a pipe has given so far is handed over before more is waited for.
+/// Reads all sources, and sends the items in order and in batches, until the receiver is gone. Items of a pipe are sent
+/// before it waits for more.
 ///
 /// # Errors
-/// A source cannot be opened or read; what came before it has been handed over.
+/// A source cannot be opened or read; earlier items were sent.
 pub(crate) fn read_all(
     sources: &[Source],
     reading: &Reading,
@@ -179,7 +179,7 @@ pub(crate) fn read_all(
     Ok(())
 }
 
-/// A list on its way from lines to items. What returns a bool says whether anybody wants more.
+/// A list on its way from lines to items. Functions that return a bool say whether the receiver is still there.
 struct List<'a> {
     n: u64,
     batch: Vec<Item>,
@@ -192,7 +192,7 @@ impl List<'_> {
     fn lines(&mut self, mut input: BufReader<impl Read>) -> io::Result<bool> {
         let (mut line, mut is_first) = (Vec::new(), true);
         loop {
-            // Before it is waited for more, what there is goes out.
+            // Send the batch before waiting for more.
             if !input.buffer().contains(&b'\n') && !self.hand_over() {
                 return Ok(false);
             }
@@ -238,7 +238,7 @@ impl List<'_> {
     }
 }
 
-/// Reads over the rest of a line, and tells how long it was.
+/// Skips the rest of a line, and returns its length.
 fn skip_line(input: &mut impl BufRead) -> io::Result<u64> {
     let mut skipped = 0;
     loop {

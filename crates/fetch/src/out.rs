@@ -1,4 +1,4 @@
-//! Where records or bodies go that have no file: the caller's standard output.
+//! The caller's standard output, for records or bodies without a file.
 
 use std::fmt;
 use std::io::{self, Write};

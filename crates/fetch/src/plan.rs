@@ -1,4 +1,4 @@
-//! What is to be done, with nothing left to doubt.
+//! The validated configuration of a run.
 
 use std::path::PathBuf;
 
@@ -8,49 +8,49 @@ use oroshi_net::UnixAddress;
 use crate::list::Source;
 use crate::retry::Retries;
 
-/// The largest burst; all of it is in memory.
+/// The largest burst; memory holds all of it.
 pub const LARGEST_BURST: usize = 1_000_000;
 
-/// What is to be done, with nothing left to doubt.
+/// The validated configuration of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where the list comes from.
+    /// The sources of the list.
     pub sources: Vec<Source>,
-    /// How many at a time.
+    /// How many requests run concurrently.
     pub pace: Pace,
-    /// What is tried again.
+    /// The rules for retries.
     pub retries: Retries,
-    /// What is sent, where a line does not say otherwise.
+    /// The request's parts that a line may override.
     pub defaults: Defaults,
-    /// The unix socket to connect to, whatever the URLs say.
+    /// The unix socket to connect to, instead of the URLs' hosts.
     pub unix: Option<UnixAddress>,
-    /// The client's settings but for the number of its connections.
+    /// The client's settings without the number of its connections.
     pub client: Builder,
-    /// The file that records go to; `None`: standard output, unless bodies are printed there.
+    /// The file for records; `None`: standard output, unless bodies are printed there.
     pub output: Option<PathBuf>,
-    /// Whether the output of an earlier run is gone on with.
+    /// Whether to resume the output of an earlier run.
     pub resume: bool,
-    /// What becomes of the bodies.
+    /// The destination of bodies.
     pub bodies: Bodies,
-    /// Whether the records carry the header fields.
+    /// Whether records have the header fields.
     pub headers: bool,
 }
 
-/// How many at a time.
+/// How many requests run concurrently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// As many as this at any time.
+    /// A constant number.
     Steady {
-        /// Requests under way at a time.
+        /// The number of concurrent requests.
         concurrency: usize,
-        /// Of them, to one host and port or unix socket; `None`: no limit of its own.
+        /// Its maximum per host and port or unix socket; `None`: no separate limit.
         per_host: Option<usize>,
     },
-    /// All at once; with a number, so many with the URLs in turn.
+    /// All at once; with a number, that many requests that cycle through the URLs.
     Burst(Option<usize>),
 }
 
-/// What is sent, where a line does not say otherwise.
+/// The request's parts that a line may override.
 #[derive(Clone, Debug, Default)]
 pub struct Defaults {
     /// The method; `None`: GET, or POST with a body.
@@ -61,19 +61,19 @@ pub struct Defaults {
     pub body: Option<Bytes>,
 }
 
-/// What becomes of the bodies.
+/// The destination of bodies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bodies {
-    /// Its bytes are counted.
+    /// Bytes are counted and discarded.
     Counted,
-    /// It goes to standard output.
+    /// Bodies go to standard output.
     Printed,
-    /// It becomes a file in this folder.
+    /// Each body becomes a file in this folder.
     Folder(PathBuf),
 }
 
 impl Defaults {
-    /// The method of a request that names this one, or none, and has a body or not.
+    /// Returns the method of a request: its own, the flags', or by whether it has a body.
     #[must_use]
     pub fn method<'a>(&'a self, named: Option<&'a str>, has_body: bool) -> &'a str {
         named.or(self.method.as_deref()).unwrap_or(if has_body { "POST" } else { "GET" })

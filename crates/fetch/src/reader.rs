@@ -1,4 +1,4 @@
-//! The thread that reads the list, and how far it is.
+//! The thread that reads the list, and its progress.
 
 use std::fs;
 use std::io;
@@ -10,13 +10,13 @@ use tokio::sync::mpsc;
 
 use crate::list::{self, Item, ListError, Reading, Source};
 use crate::plan::{Pace, Plan};
-use crate::resume::{Known, Ledger};
+use crate::resume::{DoneLines, Known};
 
 /// The thread that reads the list.
 pub(crate) struct Reader {
     reading: Arc<Reading>,
     pub(crate) skipped: Arc<Skipped>,
-    /// How many bytes there are to be read, where that is known.
+    /// The total size of the sources in bytes, if known.
     bytes: Option<u64>,
     urls: u64,
     /// The size of a burst that does not depend on the list.
@@ -24,7 +24,7 @@ pub(crate) struct Reader {
     thread: JoinHandle<Result<(), ListError>>,
 }
 
-/// Lines that were left out, or would have been.
+/// Counts of lines that an earlier run has done, or done with another request.
 #[derive(Debug, Default)]
 pub(crate) struct Skipped {
     pub(crate) ok: AtomicU64,
@@ -33,14 +33,18 @@ pub(crate) struct Skipped {
 }
 
 impl Reader {
-    pub(crate) fn start(plan: &Plan, ledger: Option<Ledger>, batches: mpsc::Sender<Vec<Item>>) -> io::Result<Self> {
+    pub(crate) fn start(
+        plan: &Plan,
+        done_lines: Option<DoneLines>,
+        batches: mpsc::Sender<Vec<Item>>,
+    ) -> io::Result<Self> {
         let (reading, skipped) = (Arc::new(Reading::default()), Arc::new(Skipped::default()));
         let thread = {
             let (plan, reading, skipped) = (plan.clone(), Arc::clone(&reading), Arc::clone(&skipped));
             thread::Builder::new().name("list".to_owned()).spawn(move || {
                 list::read_all(&plan.sources, &reading, |mut batch| {
-                    if let Some(ledger) = &ledger {
-                        batch.retain(|item| skipped.wants(item, &plan, ledger));
+                    if let Some(done_lines) = &done_lines {
+                        batch.retain(|item| skipped.wants(item, &plan, done_lines));
                     }
                     batch.is_empty() || batches.blocking_send(batch).is_ok()
                 })
@@ -60,7 +64,7 @@ impl Reader {
         Ok(Self { reading, skipped, bytes, urls, burst, thread })
     }
 
-    /// How much of the list is done, 0 to 1, when so many of its items are.
+    /// Returns the done share of the list, 0 to 1, for this number of done items.
     pub(crate) fn share(&self, done: u64) -> Option<f64> {
         if let Some(all) = self.burst {
             return Some(done as f64 / all as f64);
@@ -68,7 +72,7 @@ impl Reader {
         let (read, of) = (self.reading.bytes.load(Ordering::Relaxed), self.bytes?);
         let items = self.reading.items.load(Ordering::Relaxed);
         let skipped = self.skipped.ok.load(Ordering::Relaxed) + self.skipped.failed.load(Ordering::Relaxed);
-        // The items that there will be: those of the part that is read, as if the rest were like it.
+        // The estimated total: the rest of the list is assumed to be like the part read so far.
         let all = if of == 0 { self.urls as f64 } else { items as f64 * of as f64 / (read.max(1)) as f64 };
         Some(((done + skipped) as f64 / all.max(1.0)).min(1.0))
     }
@@ -80,12 +84,12 @@ impl Reader {
 }
 
 impl Skipped {
-    /// Whether an item is to be fetched, by what the output says of it.
-    fn wants(&self, item: &Item, plan: &Plan, ledger: &Ledger) -> bool {
+    /// Whether to fetch an item, by the output of the earlier run.
+    fn wants(&self, item: &Item, plan: &Plan, done_lines: &DoneLines) -> bool {
         let Ok(asked) = &item.asked else { return true };
         let has_body = asked.body.is_some() || plan.defaults.body.is_some();
         let method = plan.defaults.method(asked.method.as_deref(), has_body);
-        let known = ledger.known(item.n, method, &asked.url, asked.id.as_ref());
+        let known = done_lines.known(item.n, method, &asked.url, asked.id.as_ref());
         match known {
             Known::Nothing => {}
             Known::Changed => _ = self.changed.fetch_add(1, Ordering::Relaxed),

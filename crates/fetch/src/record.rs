@@ -1,4 +1,4 @@
-//! What came of an item: one line of JSON. The page `docs/fetch.md` has all of its fields.
+//! The result of an item: one line of JSON. The page `docs/fetch.md` describes all of its fields.
 
 use std::time::Duration;
 
@@ -7,66 +7,66 @@ use oroshi_words::with_causes;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-/// The line. What is not known, or does not apply, is null.
+/// A record. Unknown and inapplicable values are null.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Record {
     /// The number of its line, from 1.
     pub n: u64,
-    /// What the line is known by, if it says so.
+    /// The line's identifier, if it has one.
     pub id: Option<Value>,
-    /// Answered whole, with a status below 400.
+    /// Whether the answer is complete, with a status below 400.
     pub ok: bool,
-    /// Empty, and null in the line of JSON, where the line of the list cannot be read.
+    /// The method. Empty, and null in JSON, if the line cannot be read.
     #[serde(serialize_with = "text_or_null")]
     pub method: String,
-    /// As it stands in the list; empty as the method is.
+    /// The URL as in the list; empty if the line cannot be read.
     #[serde(serialize_with = "text_or_null")]
     pub url: String,
-    /// Where the answer came from, if that is elsewhere.
+    /// The URL that answered, if another one.
     pub final_url: Option<String>,
-    /// Redirects that were followed.
+    /// The number of redirects followed.
     pub redirects: u32,
-    /// Of the answer.
+    /// The answer's status.
     pub status: Option<u16>,
     /// `1.1`.
     pub http: Option<&'static str>,
     /// The server's address.
     pub remote: Option<String>,
-    /// The answer's header fields, where they are wanted.
+    /// The answer's header fields, if requested.
     pub headers: Option<Vec<(String, String)>>,
-    /// Unpacked.
+    /// The decoded body's length.
     pub body_bytes: u64,
-    /// What it was unpacked from.
+    /// The content coding that the body was decoded from.
     pub coding: Option<&'static str>,
-    /// Within the folder of bodies.
+    /// The body's file within the folder of bodies.
     pub body_file: Option<String>,
-    /// How often it was tried.
+    /// The number of attempts.
     pub attempts: u32,
-    /// When the last attempt began; null, as the times are, if there was none.
+    /// The start of the last attempt; null, as the timings are, without any attempt.
     pub started_unix_s: Option<f64>,
-    /// Of the last attempt.
+    /// The timings of the last attempt.
     pub timings: Option<Times>,
-    /// Why there is no whole answer.
+    /// Why there is no complete answer.
     pub error: Option<Failure>,
-    /// From the beginning of the burst to the end.
+    /// Time from the beginning of the burst to the end of the request.
     #[serde(skip)]
     pub since_burst: Option<Duration>,
 }
 
-/// Why there is no whole answer.
+/// Why there is no complete answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Failure {
     /// The phase of the request: `connect`, `first-byte`.
     pub phase: &'static str,
     /// A stable name: `connect-refused`, `first-byte-timeout`.
     pub kind: &'static str,
-    /// In words.
+    /// The message for people.
     pub message: String,
     /// Whether the same request can be sent again without harm.
     pub retry_safe: bool,
 }
 
-/// How long each phase of the last attempt took; the total includes its redirects.
+/// The timings of the last attempt; the total includes its redirects.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Times(pub Timings);
 
@@ -88,12 +88,12 @@ impl Serialize for Times {
 }
 
 impl Failure {
-    /// A line of the list that asks for nothing.
+    /// Returns the failure of an invalid line.
     pub(crate) fn of_line(message: String) -> Self {
         Failure { phase: Phase::Request.name(), kind: "line", message, retry_safe: true }
     }
 
-    /// A request that failed; one of an idempotent method can be sent again whatever became of it.
+    /// Returns a request's failure; an idempotent request can always be sent again.
     pub(crate) fn of(error: &oroshi_client::Error, idempotent: bool) -> Self {
         Failure {
             phase: error.phase().name(),
@@ -105,7 +105,7 @@ impl Failure {
 }
 
 impl Record {
-    /// Under which name it counts among the failures; `None` if it is none. A status is told by its number.
+    /// Returns the name that counts the failure; `None` for a success. A status gives its number.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         match (&self.error, self.status) {

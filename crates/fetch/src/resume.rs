@@ -1,14 +1,14 @@
-//! Going on with an interrupted list: which of its lines the output knows the end of.
+//! Resuming an interrupted list: reads from the output which lines are done.
 //!
 //! A line is done if the output has a record for its number and its request (method, URL, id), and that record is
-//! final: answered whole, with a status that would be the same again. An error or a passing status (429, 503 ...) is no
-//! end: the line is fetched anew. So is one whose body is wanted as a file that is not there. A line whose request is
-//! another one than it was, because the list was changed, is fetched too, and counted.
+//! final: a complete answer, with a status that would not change. After an error or a temporary status (429, 503 ...)
+//! the line is fetched again, also if its body's file is missing. If the list has changed and a line has another
+//! request, it is fetched too, and counted.
 //!
-//! An output is locked while it is written: a second run would fetch the same lines, and cut off what the first one is
-//! writing. Where the file system has no locks, whoever starts the runs has to see to that.
+//! An output is locked while it is written: a second run would fetch the same lines, and truncate the first run's
+//! output. On file systems without locks, the user must prevent this.
 //!
-//! What is kept of a record is four bytes, so that a list of ten million lines takes 40 MB.
+//! Memory holds four bytes per record, so a list of ten million lines takes 40 MB.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -22,31 +22,31 @@ use serde_json::Value;
 
 use crate::retry::is_passing;
 
-/// Lines per page of the ledger.
+/// Lines per page.
 const PAGE: u64 = 65_536;
 
-/// What the output says of the lines of a list.
+/// The lines that an earlier run has done.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
-    /// By a line's number in its page: 0, or the fingerprint of the request with the state in the lowest two bits.
+pub(crate) struct DoneLines {
+    /// Pages by number. Each line has 0, or the fingerprint of its request with the state in the lowest two bits.
     pages: HashMap<u64, Box<[u32]>>,
 }
 
-/// What is known of a line.
+/// The state of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
     Nothing,
-    /// Its record is of another request.
+    /// The record is of another request.
     Changed,
-    /// Done; whether well, or with a status of 400 or more.
+    /// Done, either ok or with a status of 400 or more.
     Done {
         ok: bool,
     },
 }
 
-/// The fields of a record that matter here.
+/// The fields of a record that matter for resuming.
 #[derive(Deserialize)]
-struct Past {
+struct PastRecord {
     n: u64,
     id: Option<Value>,
     ok: bool,
@@ -58,27 +58,27 @@ struct Past {
     error: Option<Value>,
 }
 
-/// An output cannot be gone on with.
+/// Why an output cannot be resumed.
 #[derive(Debug, thiserror::Error)]
 pub enum ResumeError {
-    /// See what the system said.
+    /// Check the system's error.
     #[error("it cannot be read or written")]
     Io(#[from] io::Error),
-    /// A pipe or a device keeps nothing that could be read.
+    /// A pipe or a device cannot be read back: name a file.
     #[error("it is no regular file")]
     NoFile,
-    /// It is some other file: name another.
+    /// The file is something else: name another.
     #[error("line {line} is no record of oroshi fetch, so this is not the output of an earlier run")]
     NoRecord {
         /// The line, from 1.
         line: u64,
-        /// Why it is none.
+        /// Why the line is no record.
         source: serde_json::Error,
     },
 }
 
-impl Ledger {
-    /// What is known of a line that asks for this.
+impl DoneLines {
+    /// Returns the state of a line with this request.
     pub(crate) fn known(&self, n: u64, method: &str, url: &str, id: Option<&Value>) -> Known {
         let entry = self.pages.get(&(n / PAGE)).map_or(0, |page| page[(n % PAGE) as usize]);
         match entry & 3 {
@@ -88,8 +88,8 @@ impl Ledger {
         }
     }
 
-    /// Notes a record, if its line is done. With a folder for bodies, its body has to be there.
-    fn note(&mut self, past: &Past, bodies: Option<&Path>) {
+    /// Notes a record whose line is done. With a folder for bodies, the body's file must exist.
+    fn note(&mut self, past: &PastRecord, bodies: Option<&Path>) {
         let ended = past.error.is_none() && past.status.is_some_and(|status| !is_passing(status));
         let has_body =
             bodies.is_none_or(|folder| past.body_file.as_ref().is_some_and(|name| folder.join(name).is_file()));
@@ -103,18 +103,18 @@ impl Ledger {
     }
 }
 
-/// Of a request; the lowest two bits are free.
+/// Returns a request's fingerprint; the lowest two bits are free.
 fn fingerprint(method: &str, url: &str, id: Option<&Value>) -> u32 {
     let mut hasher = DefaultHasher::new();
     (method, url, id.map(Value::to_string)).hash(&mut hasher);
     (hasher.finish() as u32) & !3
 }
 
-/// An output, open for writing behind what it holds.
+/// An output, open for appending.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) file: File,
-    /// No other run can write it until it is closed. A pipe or a device is not locked, and may well have several
+    /// The lock keeps other runs out until the file is closed. Pipes and devices are not locked, and may have several
     /// writers.
     pub(crate) lock: Lock,
 }
@@ -122,37 +122,36 @@ pub(crate) struct Opened {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lock {
     Held,
-    /// It is no file.
+    /// Not needed: it is no file.
     Needless,
-    /// The file system has none.
+    /// The file system has no locks.
     Missing,
 }
 
-/// Opens the output of an earlier run, to write behind what it holds, and reads what that is. A last line that was cut
-/// off when the run was ended is taken out. A file that is not there is made. With a folder for bodies, what has no
-/// file there is not done.
+/// Opens the output of an earlier run for appending, and reads its records. Removes a truncated last line. Creates a
+/// missing file. With a folder for bodies, a line whose body file is missing is not done.
 ///
 /// # Errors
-/// [`ResumeError`]: the file cannot be used; it is then as it was. Another run writes it: [`io::ErrorKind::WouldBlock`].
-pub(crate) fn open(path: &Path, bodies: Option<&Path>) -> Result<(Opened, Ledger), ResumeError> {
+/// [`ResumeError`]: the file cannot be used, and is unchanged. [`io::ErrorKind::WouldBlock`]: another run writes it.
+pub(crate) fn open(path: &Path, bodies: Option<&Path>) -> Result<(Opened, DoneLines), ResumeError> {
     let file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(ResumeError::NoFile);
     }
     let lock = locked(file.try_lock())?;
-    let (ledger, whole) = read(BufReader::with_capacity(1 << 20, &file), bodies)?;
+    let (done_lines, whole) = read(BufReader::with_capacity(1 << 20, &file), bodies)?;
     if whole < file.metadata()?.len() {
         file.set_len(whole)?;
     }
-    Ok((Opened { file, lock }, ledger))
+    Ok((Opened { file, lock }, done_lines))
 }
 
-/// What has come of an attempt to lock a file.
+/// Interprets an attempt to lock a file.
 fn locked(attempt: Result<(), TryLockError>) -> io::Result<Lock> {
     match attempt {
         Ok(()) => Ok(Lock::Held),
         Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
-        // Network file systems without a lock service, and those in user space that do without.
+        // Network file systems without a lock service, and FUSE file systems without locks.
         Err(TryLockError::Error(error))
             if Errno::from_io_error(&error)
                 .is_some_and(|errno| [Errno::NOLCK, Errno::OPNOTSUPP, Errno::NOSYS].contains(&errno)) =>
@@ -163,9 +162,9 @@ fn locked(attempt: Result<(), TryLockError>) -> io::Result<Lock> {
     }
 }
 
-/// Reads the records, and tells how many bytes hold whole lines.
-fn read(mut input: impl BufRead, bodies: Option<&Path>) -> Result<(Ledger, u64), ResumeError> {
-    let (mut ledger, mut whole, mut number) = (Ledger::default(), 0, 0);
+/// Reads the records, and returns the length of all complete lines.
+fn read(mut input: impl BufRead, bodies: Option<&Path>) -> Result<(DoneLines, u64), ResumeError> {
+    let (mut done_lines, mut whole, mut number) = (DoneLines::default(), 0, 0);
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -176,26 +175,26 @@ fn read(mut input: impl BufRead, bodies: Option<&Path>) -> Result<(Ledger, u64),
                 let source = serde::de::Error::custom("it has no end, and does not begin like a record");
                 return Err(ResumeError::NoRecord { line: number, source });
             }
-            // What has no end was cut off, also where it looks whole: its line is fetched once more.
-            return Ok((ledger, whole));
+            // A line without an end is truncated, even if it looks complete, so it is fetched again.
+            return Ok((done_lines, whole));
         }
         let past = serde_json::from_slice(&line);
-        ledger.note(&past.map_err(|source| ResumeError::NoRecord { line: number, source })?, bodies);
+        done_lines.note(&past.map_err(|source| ResumeError::NoRecord { line: number, source })?, bodies);
         whole += count as u64;
     }
 }
 
-/// Whether these bytes, of a line without an end, are the beginning of a record. Anything else is somebody's file, and
-/// is not cut off.
+/// Whether these bytes, a line without an end, are the beginning of a record. Other bytes are not ours, and are kept.
 fn may_begin_a_record(line: &[u8]) -> bool {
     const BEGINNING: &[u8] = b"{\"n\":";
     line.starts_with(BEGINNING) || BEGINNING.starts_with(line)
 }
 
-/// Opens an output that holds nothing yet.
+/// Opens an empty or new output.
 ///
 /// # Errors
-/// It cannot be made, holds something ([`io::ErrorKind::AlreadyExists`]), or another run writes it ([`io::ErrorKind::WouldBlock`]).
+/// It cannot be created, holds something ([`io::ErrorKind::AlreadyExists`]), or another run writes it
+/// ([`io::ErrorKind::WouldBlock`]).
 pub(crate) fn open_new(path: &Path) -> io::Result<Opened> {
     let file = OpenOptions::new().append(true).create(true).open(path)?;
     // A pipe or a device has no length.
@@ -228,8 +227,8 @@ mod tests {
         records.iter().map(|record| serde_json::to_string(record).unwrap() + "\n").collect()
     }
 
-    fn known(ledger: &Ledger, n: u64) -> Known {
-        ledger.known(n, "GET", &format!("http://h/{n}"), None)
+    fn known(done_lines: &DoneLines, n: u64) -> Known {
+        done_lines.known(n, "GET", &format!("http://h/{n}"), None)
     }
 
     #[test]
@@ -238,7 +237,7 @@ mod tests {
         let records =
             [record(1, Some(200)), record(2, Some(404)), record(3, Some(503)), record(4, None), record(5, None), last];
         let again = [record(5, Some(301)), record(1, None)];
-        let (ledger, _) = read((lines(&records) + &lines(&again)).as_bytes(), None).unwrap();
+        let (done_lines, _) = read((lines(&records) + &lines(&again)).as_bytes(), None).unwrap();
         for (n, expected) in [
             (1, Known::Done { ok: true }),
             (2, Known::Done { ok: false }),
@@ -248,9 +247,9 @@ mod tests {
             (6, Known::Nothing),
             (10_000_000, Known::Done { ok: true }),
         ] {
-            assert_eq!(known(&ledger, n), expected, "{n}");
+            assert_eq!(known(&done_lines, n), expected, "{n}");
         }
-        assert_eq!(ledger.pages.len(), 2, "pages that nothing is on do not exist");
+        assert_eq!(done_lines.pages.len(), 2, "pages that nothing is on do not exist");
     }
 
     #[test]
@@ -270,18 +269,18 @@ mod tests {
     #[test]
     fn a_changed_line_is_noticed() {
         let of = |id: Option<Value>| Record { id, ..record(1, Some(200)) };
-        let (ledger, _) = read(lines(&[of(Some(7.into()))]).as_bytes(), None).unwrap();
+        let (done_lines, _) = read(lines(&[of(Some(7.into()))]).as_bytes(), None).unwrap();
         let seven = Value::from(7);
-        assert_eq!(ledger.known(1, "GET", "http://h/1", Some(&seven)), Known::Done { ok: true });
+        assert_eq!(done_lines.known(1, "GET", "http://h/1", Some(&seven)), Known::Done { ok: true });
         for (method, url, id) in
             [("PUT", "http://h/1", Some(&seven)), ("GET", "http://h/2", Some(&seven)), ("GET", "http://h/1", None)]
         {
-            assert_eq!(ledger.known(1, method, url, id), Known::Changed, "{method} {url} {id:?}");
+            assert_eq!(done_lines.known(1, method, url, id), Known::Changed, "{method} {url} {id:?}");
         }
     }
 
-    /// What comes of opening a file that was closed just now. Another test may start a process at the same moment:
-    /// until that has become its program, it has a copy of the descriptor, and with it the lock.
+    /// Retries opening a file that was closed just now. Another test may start a process at the same moment; until
+    /// exec, that process has a copy of the descriptor, and with it the lock.
     fn patiently<T>(attempt: impl Fn() -> Result<T, ResumeError>) -> Result<T, ResumeError> {
         let over = Instant::now() + Duration::from_secs(30);
         loop {
@@ -300,8 +299,12 @@ mod tests {
         let (first, second) = (lines(&[record(1, Some(200))]), lines(&[record(2, Some(200))]));
         for cut in 0..second.len() {
             std::fs::write(file.path(), first.clone() + &second[..cut]).unwrap();
-            let (mut opened, ledger) = patiently(|| open(file.path(), None)).unwrap();
-            assert_eq!((known(&ledger, 1), known(&ledger, 2)), (Known::Done { ok: true }, Known::Nothing), "{cut}");
+            let (mut opened, done_lines) = patiently(|| open(file.path(), None)).unwrap();
+            assert_eq!(
+                (known(&done_lines, 1), known(&done_lines, 2)),
+                (Known::Done { ok: true }, Known::Nothing),
+                "{cut}"
+            );
             opened.file.write_all(second.as_bytes()).unwrap();
             assert_eq!(std::fs::read_to_string(file.path()).unwrap(), first.clone() + &second, "{cut}");
         }
@@ -318,8 +321,8 @@ mod tests {
         let Err(ResumeError::Io(error)) = patiently(|| Ok(open_new(file.path())?)) else { panic!("it was opened") };
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         let folder = tempfile::tempdir().unwrap();
-        let (_, ledger) = open(&folder.path().join("new"), None).unwrap();
-        assert_eq!(known(&ledger, 1), Known::Nothing);
+        let (_, done_lines) = open(&folder.path().join("new"), None).unwrap();
+        assert_eq!(known(&done_lines, 1), Known::Nothing);
         patiently(|| Ok(open_new(&folder.path().join("new"))?)).unwrap();
         open_new(Path::new("/dev/null")).unwrap();
         assert!(matches!(open(Path::new("/dev/null"), None), Err(ResumeError::NoFile)));
@@ -339,7 +342,7 @@ mod tests {
         assert!(devices.iter().all(Result::is_ok), "a device takes any number of writers");
     }
 
-    /// It ended with "No locks available".
+    /// The run ended with "No locks available".
     #[test]
     fn a_file_system_without_locks_will_do() {
         let failed = |errno: Errno| locked(Err(TryLockError::Error(errno.into())));
@@ -358,8 +361,8 @@ mod tests {
         let of = |n, file: Option<&str>| Record { body_file: file.map(str::to_owned), ..record(n, Some(200)) };
         let text = lines(&[of(1, Some("there")), of(2, Some("gone")), of(3, None)]);
         let done = |bodies| {
-            let (ledger, _) = read(text.as_bytes(), bodies).unwrap();
-            [1, 2, 3].map(|n| known(&ledger, n) == Known::Done { ok: true })
+            let (done_lines, _) = read(text.as_bytes(), bodies).unwrap();
+            [1, 2, 3].map(|n| known(&done_lines, n) == Known::Done { ok: true })
         };
         assert_eq!((done(Some(folder.path())), done(None)), ([true, false, false], [true; 3]));
     }

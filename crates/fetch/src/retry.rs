@@ -1,34 +1,34 @@
-//! Whether a request is tried again, and after how long.
+//! Whether to retry a request, and after which wait.
 
 use std::time::Duration;
 
-/// The longest wait, also where the server asks for more: what it then asks for is not worth waiting for.
+/// The longest wait; if the server asks for more, there is no retry.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// How often, and how long the first wait is.
+/// The number of retries, and the first wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
-    /// How often at most, beside the first time.
+    /// The maximum of retries.
     pub most: u32,
-    /// The first wait; each is twice the one before.
+    /// The first wait; each later one is twice the previous.
     pub wait: Duration,
 }
 
-/// What an attempt came to, as far as it matters here.
+/// The result of an attempt, as far as retries depend on it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Outcome<'a> {
-    /// Answered, with what `Retry-After` says, if it is there.
+    /// An answer, with the value of `Retry-After`, if any.
     Status(u16, Option<&'a str>),
-    /// Not answered, or not whole.
+    /// No complete answer.
     Failed {
-        /// In a phase in which the next attempt may fare better.
+        /// Whether the cause is temporary.
         passing: bool,
         safe: bool,
     },
 }
 
 impl Retries {
-    /// How long to wait before the next attempt; `None`: there is none.
+    /// Returns the wait before the next attempt; `None`: no retry.
     pub(crate) fn after(self, attempts: u32, outcome: Outcome<'_>, idempotent: bool) -> Option<Duration> {
         if attempts > self.most {
             return None;
@@ -36,7 +36,7 @@ impl Retries {
         let wait = self.wait.saturating_mul(1 << (attempts - 1).min(20)).min(LONGEST);
         match outcome {
             Outcome::Failed { passing, safe } => (passing && safe).then_some(wait),
-            // A server that says "too many" has not carried the request out (RFC 6585, section 4).
+            // A server that answers "too many requests" has not processed the request (RFC 6585, section 4).
             Outcome::Status(status, after) if is_passing(status) && (idempotent || status == 429) => {
                 let asked = after.and_then(|text| text.trim().parse().ok()).map_or(wait, Duration::from_secs);
                 (asked <= LONGEST).then_some(asked.max(wait))
@@ -46,7 +46,7 @@ impl Retries {
     }
 }
 
-/// Whether a status says that it may be another one later.
+/// Whether a status is temporary.
 pub(crate) fn is_passing(status: u16) -> bool {
     matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
 }

@@ -1,4 +1,4 @@
-//! The work as a whole: what the plan names is opened, three threads share the work.
+//! A whole run: opens the plan's files, and divides the work among three threads.
 
 use std::fmt;
 use std::fs::File;
@@ -21,22 +21,22 @@ use crate::out::Out;
 use crate::plan::{Bodies, LARGEST_BURST, Pace, Plan};
 use crate::reader::Reader;
 use crate::record::Record;
-use crate::resume::{self, Ledger, Lock, Opened, ResumeError};
+use crate::resume::{self, DoneLines, Lock, Opened, ResumeError};
 use crate::work::{self, Job, WorkError};
 
-/// Batches of items that wait to be taken, and records that wait to be written.
+/// The capacity of the queues: batches of items, and records.
 const WAITING: (usize, usize) = (4, 1024);
 
-/// Descriptors that are left for others when there are few: files, look-ups, the runtimes.
+/// Descriptors reserved for other uses when there are few: files, look-ups, the runtimes.
 const SPARE_DESCRIPTORS: u64 = 100;
 
-/// How often the follower is asked whether it wants to show how far it is, while no record comes.
+/// How often to ask the follower whether to show progress, while no record comes.
 const TICK: Duration = Duration::from_millis(200);
 
-/// Why the work was not done.
+/// Why the run failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Go on with it, or name another file: the results of an earlier run would be lost.
+    /// Resume it, or name another file: the results of an earlier run would be lost.
     #[error("{} holds something already", .0.display())]
     Exists(PathBuf),
     /// Wait for the other run, or name another file: both would fetch the same lines.
@@ -47,21 +47,21 @@ pub enum Error {
     Resume {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         source: ResumeError,
     },
-    /// Choose another place, or make room.
+    /// Choose another path, or free disk space.
     #[error("{} cannot be written", path.display())]
     Output {
-        /// Where to.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The list could not be read to its end.
     #[error(transparent)]
     List(#[from] ListError),
-    /// The work ended before its end.
+    /// The work failed before its end.
     #[error(transparent)]
     Work(#[from] WorkError),
     /// The system refused a thread.
@@ -70,31 +70,31 @@ pub enum Error {
     /// The thread of the event loop could not be started, or panicked.
     #[error(transparent)]
     Cores(#[from] CoresError),
-    /// A record could not be put into JSON: a defect.
+    /// A record cannot be written as JSON: a defect.
     #[error("a record cannot be written as JSON")]
     Json(#[from] serde_json::Error),
-    /// The work ended before its end, when some records had been written.
+    /// The run failed after some records were written.
     #[error(transparent)]
     Halfway(Box<Error>),
 }
 
-/// What may matter to whoever runs this.
+/// A warning for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Warning {
     /// The file system of this output has no locks.
     NoLocks(PathBuf),
     /// Fewer connections fit within the limit of file descriptors.
     Descriptors {
-        /// Those that fit.
+        /// The number that fits.
         fit: usize,
-        /// Those that are wanted.
+        /// The number that was requested.
         wanted: usize,
     },
     /// There are fewer local ports than connections.
     Ports {
-        /// Ports that there are.
+        /// The number of ports.
         ports: usize,
-        /// Connections that are wanted.
+        /// The number of connections that were requested.
         wanted: usize,
     },
 }
@@ -123,65 +123,65 @@ impl fmt::Display for Warning {
     }
 }
 
-/// Whoever watches the work. Everything is called on the thread that runs it.
+/// An observer of a run. All methods are called on the thread that runs it.
 pub trait Follow {
-    /// Something may matter.
+    /// Receives a warning.
     fn warn(&mut self, warning: &Warning);
 
-    /// A record is about to be written.
+    /// Receives a record before it is written.
     fn record(&mut self, record: &Record);
 
-    /// The work was told to stop, and ends when so many requests are done.
+    /// The run was asked to stop, and ends after this many requests under way.
     fn ending(&mut self, under_way: usize);
 
-    /// Whether it is time to show how far the work is.
+    /// Whether it is time to show progress.
     fn is_due(&self) -> bool;
 
-    /// Shows how far the work is.
+    /// Shows the progress.
     fn show(&mut self, standing: Standing);
 }
 
-/// How far the work is.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Standing {
     /// Records of this run.
     pub done: u64,
-    /// Those of them that tell of a failure.
+    /// Records of failures among them.
     pub failed: u64,
     /// Requests under way.
     pub under_way: usize,
-    /// How much of the list is done, 0 to 1, where its length is known.
+    /// The done share of the list, 0 to 1, if its length is known.
     pub share: Option<f64>,
-    /// It was told to stop.
+    /// Whether the run was asked to stop.
     pub stopping: bool,
 }
 
-/// What came of the work.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub struct Done {
-    /// How long it took.
+    /// The duration.
     pub elapsed: Duration,
-    /// Connections opened, where it is known.
+    /// Connections opened, if known.
     pub connects: Option<u64>,
-    /// It was told to stop.
+    /// Whether the run was asked to stop.
     pub interrupted: bool,
     /// Lines that an earlier run had done.
     pub skipped: u64,
-    /// Those of them that were not ok.
+    /// Lines among them that were not ok.
     pub skipped_failed: u64,
-    /// Lines that ask for something else than they did then.
+    /// Lines with another request than in the earlier run.
     pub changed: u64,
-    /// Records of this run that tell of a failure.
+    /// Records of failures in this run.
     pub failed: u64,
-    /// Why the list was not read to its end, if it was not.
+    /// Why the list was not read to its end, if so.
     pub unread: Option<Error>,
 }
 
-/// The work, with everything open that the plan names.
+/// A run whose files are open.
 pub struct Fetch {
     plan: Plan,
     output: Output,
-    ledger: Option<Ledger>,
+    done_lines: Option<DoneLines>,
     folder: Option<Folder>,
 }
 
@@ -192,33 +192,33 @@ impl fmt::Debug for Fetch {
 }
 
 impl Fetch {
-    /// Opens the output, which may be one of an earlier run, and the folder for bodies.
+    /// Opens the output, possibly an earlier run's, and the folder for bodies.
     ///
     /// # Errors
-    /// What cannot be opened, or must not be written.
+    /// A file that cannot be opened, or must not be written.
     pub fn open(plan: Plan, follow: &mut impl Follow) -> Result<Self, Error> {
-        let (output, ledger) = Output::open(&plan, follow)?;
+        let (output, done_lines) = Output::open(&plan, follow)?;
         let folder = match &plan.bodies {
             Bodies::Folder(path) => {
                 Some(Folder::open(path).map_err(|source| Error::Output { path: path.clone(), source })?)
             }
             _ => None,
         };
-        Ok(Self { plan, output, ledger, folder })
+        Ok(Self { plan, output, done_lines, folder })
     }
 
-    /// Does the work. Records, or bodies that are printed, go to `out` where they have no file. `stop` asked for once
-    /// lets the requests under way end.
+    /// Runs the plan. Records, or printed bodies, go to `out` if they have no file. The first request to `stop` lets
+    /// requests under way end.
     ///
     /// # Errors
-    /// The work could not be done. That some requests failed is none.
+    /// The run failed. Failed requests alone are no error.
     pub fn run(self, out: Out, stop: &Shutdown, follow: &mut impl Follow) -> Result<Done, Error> {
-        let Fetch { plan, output, ledger, folder } = self;
+        let Fetch { plan, output, done_lines, folder } = self;
         let connections = connections(&plan, follow);
         let began = Instant::now();
         let (batches, items) = mpsc::channel(WAITING.0);
         let (record_sender, mut records) = mpsc::channel(WAITING.1);
-        let reader = Reader::start(&plan, ledger, batches).map_err(Error::Threads)?;
+        let reader = Reader::start(&plan, done_lines, batches).map_err(Error::Threads)?;
         let under_way = Arc::new(AtomicUsize::new(0));
         let prints = plan.bodies == Bodies::Printed;
         let job = Job {
@@ -236,12 +236,12 @@ impl Fetch {
         let wrote = written.all(&mut records, &reader, &under_way);
         let (count, failed) = (written.count, written.failed);
         let halfway = |error: Error| if count > 0 { Error::Halfway(Box::new(error)) } else { error };
-        // With nobody to take them, no more records are made.
+        // Closing the channel ends the production of records.
         drop(records);
         let counts = worker.join()?.pop();
         let to_the_end = wrote.map_err(halfway)?;
         let (counts, to_the_end) = match counts.transpose() {
-            // A reader of bodies such as `head` has read what it wanted.
+            // A reader of bodies such as `head` has read enough.
             Err(WorkError::Body { source, .. }) if is_closed(&source) && prints => (None, false),
             counts => (counts.map_err(|error| halfway(error.into()))?, to_the_end),
         };
@@ -258,7 +258,7 @@ impl Fetch {
             failed,
             unread: None,
         };
-        // Otherwise it may wait for ever for a line that nobody wants.
+        // Otherwise it may wait for ever for an unneeded line.
         if to_the_end && !interrupted {
             done.unread = reader.end().err().map(|error| halfway(error.into()));
         }
@@ -266,14 +266,14 @@ impl Fetch {
     }
 }
 
-/// How many connections there may be. What does not fit is told, and waits.
+/// Returns the maximum of connections. Warns if they do not fit; further requests wait.
 fn connections(plan: &Plan, follow: &mut impl Follow) -> usize {
     let wanted = match plan.pace {
         Pace::Steady { concurrency, .. } => concurrency,
-        // As many as the list has, which is not read yet.
+        // One per line of the list, which is not read yet.
         Pace::Burst(most) => most.unwrap_or(LARGEST_BURST),
     };
-    // A body on its way has its file.
+    // A body being received needs its file too.
     let each = if matches!(plan.bodies, Bodies::Folder(_)) { 2 } else { 1 };
     let given = !matches!(plan.pace, Pace::Burst(None));
     let fit = match ensure_descriptors(wanted as u64 * each + 1) {
@@ -281,7 +281,7 @@ fn connections(plan: &Plan, follow: &mut impl Follow) -> usize {
         Err(few) => {
             let room = few.hard.saturating_sub(few.open + SPARE_DESCRIPTORS) / each;
             let fit = usize::try_from(room).unwrap_or(wanted).clamp(1, wanted);
-            // As far as it goes.
+            // Raises the limit as far as possible.
             let _ = ensure_descriptors(fit as u64 * each);
             fit
         }
@@ -296,7 +296,7 @@ fn connections(plan: &Plan, follow: &mut impl Follow) -> usize {
     fit
 }
 
-/// Starts the thread that does the work.
+/// Starts the working thread.
 fn start(job: Job) -> Result<Cores<Result<Counts, WorkError>>, CoresError> {
     let job = Mutex::new(Some(job));
     Cores::start(&CoresOptions::new("fetch", 1), move |_| {
@@ -304,23 +304,23 @@ fn start(job: Job) -> Result<Cores<Result<Counts, WorkError>>, CoresError> {
         async move {
             match job {
                 Some(job) => work::work(job).await,
-                // There is one thread, which has it.
+                // There is one thread, which takes the job.
                 None => Ok(Counts::default()),
             }
         }
     })
 }
 
-/// Where the records go.
+/// The destination of records.
 enum Output {
     Stdout,
     File(File, PathBuf),
-    /// The bodies have standard output.
+    /// No records, because bodies use standard output.
     Nowhere,
 }
 
 impl Output {
-    fn open(plan: &Plan, follow: &mut impl Follow) -> Result<(Self, Option<Ledger>), Error> {
+    fn open(plan: &Plan, follow: &mut impl Follow) -> Result<(Self, Option<DoneLines>), Error> {
         let Some(path) = &plan.output else {
             return Ok((if plan.bodies == Bodies::Printed { Output::Nowhere } else { Output::Stdout }, None));
         };
@@ -329,11 +329,11 @@ impl Output {
                 Bodies::Folder(folder) => Some(folder.as_path()),
                 _ => None,
             };
-            let (opened, ledger) = resume::open(path, bodies).map_err(|error| match error {
+            let (opened, done_lines) = resume::open(path, bodies).map_err(|error| match error {
                 ResumeError::Io(error) if error.kind() == io::ErrorKind::WouldBlock => Error::InUse(path.clone()),
                 source => Error::Resume { path: path.clone(), source },
             })?;
-            return Ok((Output::file(opened, path, follow), Some(ledger)));
+            return Ok((Output::file(opened, path, follow), Some(done_lines)));
         }
         match resume::open_new(path) {
             Ok(opened) => Ok((Output::file(opened, path, follow), None)),
@@ -360,20 +360,20 @@ impl Output {
     }
 }
 
-/// Writes the records while they come.
+/// Writes records as they come.
 struct Writing<'a, F> {
     output: Output,
     out: Out,
     follow: &'a mut F,
     stop: &'a Shutdown,
-    /// Records that have been written.
+    /// Records written.
     count: u64,
-    /// Records that tell of a failure.
+    /// Records of failures.
     failed: u64,
 }
 
 impl<F: Follow> Writing<'_, F> {
-    /// Until there are no more; false if nobody reads them.
+    /// Writes all records; returns false if nobody reads them.
     fn all(
         &mut self,
         records: &mut mpsc::Receiver<Record>,
@@ -399,7 +399,7 @@ impl<F: Follow> Writing<'_, F> {
             let wrote = self.output.write(&lines, &self.out);
             lines.clear();
             match wrote {
-                // A reader such as `head` has read what it wanted.
+                // A reader such as `head` has read enough.
                 Err(Error::Output { source, .. }) if is_closed(&source) && matches!(self.output, Output::Stdout) => {
                     return Ok(false);
                 }

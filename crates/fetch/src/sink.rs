@@ -1,4 +1,4 @@
-//! Where a body goes: nowhere, to standard output, into a file.
+//! The destination of a body: none, standard output, or a file.
 
 use std::io;
 
@@ -6,18 +6,17 @@ use crate::body_files::{BodyFile, Folder};
 use crate::out::Out;
 use crate::plan::Bodies;
 
-/// A body on its way.
+/// A body being received.
 pub(crate) enum Sink<'h> {
     Counted,
     Printed(&'h Out),
-    /// To be printed once it is known that no further attempt brings another one.
+    /// Printed after the last attempt, when no other body can follow.
     Held(&'h mut Vec<u8>),
     Kept(BodyFile, String),
 }
 
 impl<'h> Sink<'h> {
-    /// For one body. One that is to be printed is held in `held`, if that is given; `name` is asked for where it
-    /// becomes a file.
+    /// Creates the sink of one body. With `held`, a body to be printed is kept there; `name` gives the name of a file.
     pub(crate) fn of(
         bodies: &Bodies,
         folder: Option<&Folder>,
@@ -47,7 +46,7 @@ impl<'h> Sink<'h> {
         }
     }
 
-    /// The body is whole. Gives the file's name.
+    /// Ends a complete body. Returns the file's name.
     pub(crate) fn finish(self) -> io::Result<Option<String>> {
         match self {
             Sink::Counted | Sink::Held(_) => Ok(None),
@@ -57,7 +56,7 @@ impl<'h> Sink<'h> {
     }
 }
 
-/// Prints a body that was held.
+/// Prints a held body.
 pub(crate) fn print(out: &Out, body: &[u8]) -> io::Result<()> {
     out.write(body).and_then(|()| out.flush())
 }

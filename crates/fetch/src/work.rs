@@ -1,8 +1,8 @@
-//! The work: items in, records out, so many at a time. It is done by one thread with a client of its own.
+//! The work: items in, records out, with limited concurrency. One thread does it with a client of its own.
 //!
-//! A place is held from the moment that an item is taken until its record is handed over, so nothing here grows with
-//! the list. A slot is held while a request is under way. There are more places than slots where a request may have to
-//! wait (for its host, or before it is tried again): others then go ahead.
+//! An item holds a place until its record is delivered, so memory does not grow with the list. A request under way also
+//! holds a slot. There are more places than slots if requests may wait (for their host, or for a retry), so that others
+//! go ahead.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -30,66 +30,67 @@ use crate::record::{Failure, Record, Times};
 use crate::retry::Outcome;
 use crate::sink::{Sink, print};
 
-/// Places beside the slots, per slot and at least, where requests may wait for other reasons.
+/// Additional places for waiting requests: per slot, and at least.
 const AHEAD: (usize, usize) = (10, 1000);
 
-/// After how many requests of a burst the sockets are looked at. tokio runs tasks in the order in which they became
-/// ready: with all of them ready at first, the first answer would be looked at after the last request had been begun.
+/// Requests of a burst that are begun before the sockets are polled. tokio runs tasks in the order in which they became
+/// ready; with all ready at first, it would read the first answer only after the last request had begun.
 const TURN: usize = 32;
 
-/// What the thread is given.
+/// The input of the working thread.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) plan: Plan,
-    /// The most connections that there may be.
+    /// The maximum of connections.
     pub(crate) connections: usize,
     pub(crate) items: mpsc::Receiver<Vec<Item>>,
     pub(crate) records: mpsc::Sender<Record>,
     pub(crate) folder: Option<Folder>,
-    /// Standard output, for bodies that are printed.
+    /// Standard output, for printed bodies.
     pub(crate) out: Out,
-    /// Begin nothing more when it is asked for.
+    /// Stops new requests.
     pub(crate) stop: Shutdown,
     pub(crate) under_way: Arc<AtomicUsize>,
 }
 
-/// Why the work cannot go on.
+/// Why the work failed.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkError {
-    /// A body could not be kept: no room, no right. What has no record is fetched by the next run with --resume.
+    /// A body could not be written: no space, or no permission. Free space or correct the path; a run with --resume
+    /// fetches the missing records.
     #[error("the body of {url} cannot be written")]
     Body {
-        /// Of the request.
+        /// The request's URL.
         url: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A list is too long for one burst.
     #[error("the list has more than the {most} requests of the burst")]
     Burst {
-        /// How many requests it may have.
+        /// The maximum of requests.
         most: usize,
     },
-    /// A defect: the settings were checked.
+    /// A defect: the settings were checked before.
     #[error(transparent)]
     Client(#[from] BuildError),
 }
 
-/// Does the work. Ends when all items are done, when it is told to stop and nothing is under way any more, or at once
-/// when nobody takes the records.
+/// Does the work. Ends when all items are done, when it was asked to stop and no request is under way, or at once when
+/// nobody takes the records.
 ///
 /// # Errors
-/// [`WorkError`]: it ended before its end.
+/// [`WorkError`]: the work failed before its end.
 pub(crate) async fn work(job: Job) -> Result<Counts, WorkError> {
     let Job { plan, connections, items, records, folder, out, stop, under_way } = job;
     let (slots, per_host) = match plan.pace {
         Pace::Steady { concurrency, per_host } => (concurrency.min(connections), per_host),
         Pace::Burst(_) => (LARGEST_BURST, None),
     };
-    // Bodies are printed in the order of the list: then no item goes ahead of another.
+    // Printed bodies keep the list's order, so no item may go ahead of another.
     let waits = plan.bodies != Bodies::Printed && (per_host.is_some() || plan.retries.most > 0);
     let places = if waits { slots + (slots * AHEAD.0).max(AHEAD.1) } else { slots };
-    // By the client as well: only it knows where redirects lead.
+    // A limit for the client too: only it knows where redirects lead.
     let at_one_host = per_host.map_or(connections, |most| most.min(connections));
     let client = plan.client.clone().connections(connections).connections_per_host(at_one_host);
     let client = client.idle_per_host(connections).waiting(usize::MAX).build_local()?;
@@ -139,7 +140,7 @@ pub(crate) async fn work(job: Job) -> Result<Counts, WorkError> {
     }
 }
 
-/// Held by each task; all are gone when none is.
+/// Each task holds one; when all are dropped, all tasks have ended.
 type Alive = mpsc::Sender<Infallible>;
 
 struct Worker {
@@ -171,7 +172,7 @@ impl Worker {
         }
     }
 
-    /// Reads the whole list, then begins everything.
+    /// Reads the whole list, then begins all requests.
     async fn burst(
         self: &Rc<Self>,
         mut items: mpsc::Receiver<Vec<Item>>,
@@ -205,7 +206,7 @@ impl Worker {
         Ok(())
     }
 
-    /// What a future gives, or `None` when it is time to stop.
+    /// Returns the future's output, or `None` after a request to stop.
     async fn unless_stopped<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let (mut future, mut stopped) = (pin!(future), pin!(self.stop.reached(1)));
         poll_fn(|context| match future.as_mut().poll(context) {
@@ -215,7 +216,7 @@ impl Worker {
         .await
     }
 
-    /// One item, until its record is handed over. One that is not begun before the stop has none.
+    /// Fetches one item, until its record is delivered. Items not begun before the stop have no record.
     async fn fetch(&self, item: Item, burst_began: Option<u64>) {
         let mut record = Record { n: item.n, ..Record::default() };
         let fetched = match item.asked {
@@ -227,7 +228,7 @@ impl Worker {
         };
         if fetched.is_some() {
             record.since_burst = burst_began.map(|began| Duration::from_nanos(monotonic_ns() - began));
-            // Whoever does not want it has ended the work.
+            // The receiver is gone only if the work has ended.
             let _ = self.records.send(record).await;
         }
     }
@@ -254,7 +255,7 @@ impl Worker {
                     Some(hosts) => Some(hosts.enter(&endpoint).await),
                     None => None,
                 };
-                // It is given back while the next attempt is waited for.
+                // Released during the wait for the next attempt.
                 let Ok(_slot) = self.slots.acquire().await else { return (record.attempts > 0).then_some(()) };
                 record.attempts += 1;
                 let _under_way = UnderWay::new(&self.under_way);
@@ -292,8 +293,8 @@ impl Worker {
         }
     }
 
-    /// Sends a request and receives what it is answered with. Tells after how long it is to be tried again, if it is;
-    /// `None` when the work has failed.
+    /// Sends a request and receives its answer. Returns the wait before a retry, if there is one; `None` if the work
+    /// has failed.
     async fn attempt(
         &self,
         request: RequestBuilder<Client>,
@@ -325,7 +326,7 @@ impl Worker {
                 Outcome::Status(status, after.as_deref())
             }
             Err(error) => {
-                // A failure within the body does not know them; the record has them by then.
+                // A failure within the body lacks the count; the record has it by then.
                 record.redirects = record.redirects.max(error.redirects());
                 record.timings = Some(Times(error.timings()));
                 let failure = record.error.insert(Failure::of(error, idempotent));
@@ -337,7 +338,7 @@ impl Worker {
             && error.phase() == Phase::Request
             && error.redirects() == 0
         {
-            // The request cannot be put together: nothing was sent, so that was no attempt.
+            // The request is invalid, and nothing was sent, so this was no attempt.
             (record.attempts, record.started_unix_s, record.timings) = (record.attempts - 1, None, None);
         }
         if again.is_none()
@@ -348,8 +349,8 @@ impl Worker {
         Some(again)
     }
 
-    /// Receives the body; one that is to be printed into `held`, if another attempt may follow. Gives what
-    /// `Retry-After` says, or the request's failure.
+    /// Receives the body, into `held` if it is to be printed and a retry may follow. Returns the value of
+    /// `Retry-After`, or the request's failure.
     ///
     /// # Errors
     /// The body cannot be written.
@@ -392,7 +393,7 @@ impl Worker {
         Ok(Ok(retry_after))
     }
 
-    /// The work has failed as a whole; there is nothing to give.
+    /// Fails the work as a whole.
     fn fail<T>(&self, error: WorkError) -> Option<T> {
         self.failed.borrow_mut().get_or_insert(error);
         self.has_failed.notify_one();
@@ -400,7 +401,7 @@ impl Worker {
     }
 }
 
-/// Whether the next attempt may fare better: not where the request, its answer or the settings are what is wrong.
+/// Whether the cause is temporary, rather than in the request, its answer or the settings.
 fn may_pass(cause: &Cause) -> bool {
     matches!(
         cause,
@@ -412,7 +413,7 @@ fn may_pass(cause: &Cause) -> bool {
     )
 }
 
-/// Counts a request as under way for as long as it lives.
+/// Counts a request as under way while it lives.
 struct UnderWay<'c>(&'c AtomicUsize);
 
 impl<'c> UnderWay<'c> {
@@ -430,13 +431,13 @@ impl Drop for UnderWay<'_> {
 
 type Host = (Scheme, Address);
 
-/// How many requests each host has under way; only those that have any are here.
+/// Requests under way per host; hosts without any are absent.
 struct Hosts {
     most: usize,
     each: RefCell<HashMap<Host, Arc<Semaphore>>>,
 }
 
-/// A request's place at its host; left when dropped.
+/// A request's place at its host; dropping it frees the place.
 struct AtHost<'h> {
     hosts: &'h Hosts,
     host: Host,
@@ -444,13 +445,13 @@ struct AtHost<'h> {
 }
 
 impl Hosts {
-    /// Waits until the host has room; first come, first served.
+    /// Waits until the host has room, first come, first served.
     async fn enter(&self, endpoint: &Endpoint) -> AtHost<'_> {
         let host = (endpoint.scheme, endpoint.address.clone());
         let room = Arc::clone(
             self.each.borrow_mut().entry(host.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.most))),
         );
-        // Nobody closes it.
+        // The semaphore is never closed.
         let permit = room.acquire_owned().await.ok();
         AtHost { hosts: self, host, permit }
     }
@@ -460,7 +461,7 @@ impl Drop for AtHost<'_> {
     fn drop(&mut self) {
         self.permit = None;
         let mut each = self.hosts.each.borrow_mut();
-        // Whoever waits for it holds it as well.
+        // Waiting requests hold a reference as well.
         if each.get(&self.host).is_some_and(|room| Arc::strong_count(room) == 1) {
             each.remove(&self.host);
         }

@@ -1,4 +1,4 @@
-//! Where targets may be: what keeps a value that somebody else has written from pointing at anything else.
+//! Rules for allowed targets: they keep a value that somebody else wrote from pointing at anything else.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,20 +7,21 @@ use std::path::{Component, Path};
 use crate::key;
 use crate::value::Target;
 
-/// Which targets are allowed. Nothing is, unless a rule says so:
+/// Rules for allowed targets. Nothing is allowed without a rule:
 ///
 /// - `10.0.0.0/8`, `fd00::/8`, `192.0.2.7`: addresses. An IPv4 address that is written as IPv6 (`::ffff:10.0.0.1`)
-///   counts as itself.
+///   counts as IPv4.
 /// - `.internal`, `app.example`: names below a suffix, or one name.
-/// - `unix:/run/apps/`: unix sockets below a folder, or one socket. Paths are compared as they are written, so a link
-///   below it leads wherever it leads; `..` is refused.
+/// - `unix:/run/apps/`: unix sockets below a folder, or one socket. Paths are compared as written, so links below the
+///   folder may lead out of it; `..` is refused.
 /// - `any`: everything.
 ///
-/// Addresses, names and `any` hold for every port, unless one or a range stands behind them: `10.0.0.0/8:8080`,
-/// `192.0.2.7:8000-8999`, `[fd00::/8]:8080` (IPv6 in brackets), `.internal:8080`, `any:8080`. `any` with ports allows no unix sockets.
+/// Addresses, names and `any` hold for every port, unless a port or a range follows: `10.0.0.0/8:8080`,
+/// `192.0.2.7:8000-8999`, `[fd00::/8]:8080` (IPv6 in brackets), `.internal:8080`, `any:8080`. `any` with ports allows
+/// no unix sockets.
 ///
-/// A name's addresses are checked as well, once it is resolved ([`Allow::resolved`]). Where there are rules for
-/// addresses and none for names, a name is allowed if what it resolves to is.
+/// [`Allow::resolved`] checks a name's addresses once it is resolved. If there are rules for addresses and none for
+/// names, every name is allowed whose addresses are.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Allow {
     any: Vec<Ports>,
@@ -29,7 +30,7 @@ pub struct Allow {
     unix: Vec<String>,
 }
 
-/// What is wrong with a rule.
+/// An error in a rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllowError {
     /// Write it in one of the forms of [`Allow`].
@@ -39,21 +40,21 @@ pub enum AllowError {
          not all are meant (10.0.0.0/8:8080, [fd00::/8]:8000-8999)"
     )]
     Unknown {
-        /// As it was given.
+        /// The rule as given.
         rule: String,
     },
-    /// Make the prefix longer, or the address that network's first.
+    /// Make the prefix longer, or use the network's first address.
     #[error("`{rule}` has an address behind its prefix: expected `{network}`, or a longer prefix")]
     HostBits {
-        /// As it was given.
+        /// The rule as given.
         rule: String,
-        /// The network that the address is in.
+        /// The network that contains the address.
         network: String,
     },
     /// Name a port from 1 to 65535, or two of them with the lower one first.
     #[error("`{rule}` does not end in ports: expected one from 1 to 65535, or a range such as 8000-8999")]
     Ports {
-        /// As it was given.
+        /// The rule as given.
         rule: String,
     },
     /// Write the path in full, without `.` and `..`.
@@ -62,13 +63,13 @@ pub enum AllowError {
          unix:/run/apps/"
     )]
     Path {
-        /// As it was given.
+        /// The rule as given.
         rule: String,
     },
 }
 
 impl Allow {
-    /// Everything is allowed.
+    /// Allows everything.
     pub fn any() -> Self {
         Allow { any: vec![Ports::ALL], ..Allow::default() }
     }
@@ -76,7 +77,7 @@ impl Allow {
     /// Reads rules.
     ///
     /// # Errors
-    /// What is wrong with each that is none.
+    /// An error for each invalid rule.
     pub fn parse<'a>(rules: impl IntoIterator<Item = &'a str>) -> Result<Self, Vec<AllowError>> {
         let (mut allow, mut errors) = (Allow::default(), Vec::new());
         for rule in rules {
@@ -87,13 +88,12 @@ impl Allow {
         if errors.is_empty() { Ok(allow) } else { Err(errors) }
     }
 
-    /// Whether there is no rule at all, so that no target is allowed.
+    /// Whether there are no rules, so that no target is allowed.
     pub fn is_empty(&self) -> bool {
         *self == Allow::default()
     }
 
-    /// Whether a target may stand in a value. A name that passes is to be checked again when it is resolved:
-    /// [`Allow::resolved`].
+    /// Whether a value may contain this target. Check an allowed name again when it is resolved: [`Allow::resolved`].
     pub fn target(&self, target: &Target) -> bool {
         match target {
             Target::V4 { address, port } => self.address((*address, *port).into()),
@@ -103,28 +103,28 @@ impl Allow {
         }
     }
 
-    /// Whether an address is in one of the networks, with one of its ports.
+    /// Whether a network contains this address and allows its port.
     pub fn address(&self, address: SocketAddr) -> bool {
         let (ip, port) = (address.ip().to_canonical(), address.port());
         self.has_any(port) || self.networks.iter().any(|(network, ports)| ports.hold(port) && network.contains(ip))
     }
 
-    /// Whether a name is allowed with this port, before it is resolved. In lower case, as in a [`Target`].
+    /// Whether a name is allowed with this port, before it is resolved. Expects lower case, as in a [`Target`].
     pub fn name(&self, name: &str, port: u16) -> bool {
         self.has_any(port)
             || self.names.iter().any(|(rule, ports)| ports.hold(port) && rule.matches(name))
             || self.names.is_empty() && !self.networks.is_empty()
     }
 
-    /// Whether an allowed name may lead to this address: one of the networks, if there are rules for any.
+    /// Whether an allowed name may resolve to this address: one in a network, or any address if only names have rules.
     pub fn resolved(&self, address: SocketAddr) -> bool {
         self.address(address) || self.networks.is_empty() && !self.names.is_empty()
     }
 
-    /// Whether a unix socket is at one of the paths, or below one.
+    /// Whether a rule allows this unix socket.
     pub fn unix(&self, path: &Path) -> bool {
         let Some(path) = path.to_str().filter(|path| is_plain(path)) else { return false };
-        // A socket has no port, so that `any` with ports does not mean it.
+        // A socket has no port, so `any` with ports does not include it.
         self.any.contains(&Ports::ALL)
             || self.unix.iter().any(|rule| {
                 path.strip_prefix(rule.as_str())
@@ -168,7 +168,7 @@ impl Allow {
     }
 }
 
-/// A rule's place, and the ports behind it, if there are any. IPv6 has colons of its own, and stands in brackets before ports.
+/// Splits a rule from its ports, if it has some. IPv6 addresses need brackets before ports.
 fn split_ports(rule: &str) -> (&str, Option<&str>) {
     if let Some((place, behind)) = rule.strip_prefix('[').and_then(|rest| rest.split_once(']'))
         && place.contains(':')
@@ -185,7 +185,7 @@ fn split_ports(rule: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The rules, as they can be read again.
+/// The rules in a form that can be read again.
 impl fmt::Display for Allow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let with_ports = |place: String, ports: Ports| match (ports == Ports::ALL, place.contains(':')) {
@@ -210,7 +210,7 @@ impl fmt::Debug for Allow {
     }
 }
 
-/// Ports from one to another, both among them.
+/// A range of ports, inclusive.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Ports {
     first: u16,
@@ -268,7 +268,7 @@ struct Network {
 }
 
 impl Network {
-    /// A network or one address; `Ok(None)` for what looks like a name.
+    /// Parses a network or an address; `Ok(None)` if it looks like a name.
     fn parse(rule: &str) -> Option<Option<Network>> {
         let (address, prefix) = rule.split_once('/').map_or((rule, None), |(address, prefix)| (address, Some(prefix)));
         let Ok(address) = address.parse::<IpAddr>() else { return if prefix.is_some() { None } else { Some(None) } };
@@ -278,7 +278,7 @@ impl Network {
             None => longest,
             Some(digits) => digits?.parse().ok().filter(|&prefix: &u8| prefix <= longest)?,
         };
-        // A network of IPv4 addresses in IPv6's writing is the network of these, as an address of it is one of these.
+        // A network of IPv4 addresses that is written as IPv6 counts as IPv4, as its addresses do.
         Some(Some(match address.to_canonical() {
             IpAddr::V4(mapped) if address.is_ipv6() && prefix >= 96 => {
                 Network { address: mapped.into(), prefix: prefix - 96 }
@@ -314,12 +314,12 @@ impl fmt::Display for Network {
     }
 }
 
-/// Whether a path is absolute and says where it leads: without `.`, `..` and empty parts.
+/// Whether a path is absolute and has no `.`, `..` or empty parts.
 pub(crate) fn is_plain(path: &str) -> bool {
     let parts = Path::new(path).components();
     path.len() > 1
         && path.starts_with('/')
-        // `components` leaves out `.` and empty parts, so a path that has some is not the sum of them.
+        // `components` omits `.` and empty parts, so the lengths differ if a path has some.
         && parts.clone().skip(1).all(|part| matches!(part, Component::Normal(_)))
         && parts.skip(1).map(|part| part.as_os_str().len() + 1).sum::<usize>() == path.len()
 }
@@ -401,7 +401,7 @@ mod tests {
             assert!(!at(outside), "{outside}");
         }
         assert!(rules.name("a.internal", 82) && !rules.name("a.internal", 81));
-        // What a name leads to keeps to the ports of networks as well.
+        // The ports of networks hold for resolved names too.
         let by_network = allow(&["127.0.0.0/8:3000"]);
         assert!(by_network.name("a.example", 3306), "its address decides");
         assert!(!by_network.resolved("127.0.0.1:3306".parse().unwrap()));
@@ -415,7 +415,7 @@ mod tests {
                 && !any.name("a", 82)
                 && !any.resolved("1.1.1.1:82".parse().unwrap())
         );
-        // Several rules for one place add up.
+        // Several rules for one address add up.
         let two = allow(&["10.0.0.1:80", "10.0.0.1:443"]);
         assert!(two.address("10.0.0.1:443".parse().unwrap()) && two.address(ip("10.0.0.1")));
     }

@@ -1,4 +1,4 @@
-//! What a look-up comes to, and what can be wrong with a store.
+//! Answers of look-ups, and failures of stores.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,39 +6,38 @@ use std::time::Duration;
 
 use crate::value::Targets;
 
-/// What stands under a key, and who says so.
+/// An answer to a look-up, and its source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// What came of it.
+    /// The outcome.
     pub outcome: Outcome,
-    /// Who answered.
+    /// The tier that answered.
     pub tier: Tier,
-    /// How long ago the answer was fetched from a store; zero for one that was fetched for this look-up.
+    /// Time since the answer was fetched from a store; zero if it was fetched for this look-up.
     pub age: Duration,
-    /// How long it stays in memory from now on; zero for what is not kept there, and for what has expired.
+    /// Time that the answer stays in memory; zero if it is not kept there, or has expired.
     pub ttl_left: Duration,
 }
 
-/// What came of a look-up. Each has its own name, so that "there is none" is never mistaken for "nobody could say".
+/// The outcome of a look-up. Separate variants keep "no such key" apart from "no store could answer".
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// Where to send requests to.
+    /// The targets for requests.
     Hit(Targets),
-    /// Nothing stands under this key: no row, NULL, or nothing in memcached where there is no SQL behind it.
+    /// The key has no value: no row, NULL, or nothing in memcached without SQL behind it.
     Negative,
-    /// Where to send requests to, as far as was known before it expired: the stores cannot say now.
+    /// Expired targets, used because the stores cannot answer now.
     Stale(Targets, StoreError),
-    /// The stores cannot say, and nothing is known from before.
+    /// The stores cannot answer, and memory has no expired value.
     StoreDown(StoreError),
-    /// Something stands under this key that is no target, or none that is allowed; why, for whoever looks after the
-    /// store. Shows nothing secret.
+    /// The value is no target, or no allowed target. The reason is for the store's operator and shows nothing secret.
     Invalid(Arc<str>),
-    /// Too many keys, or too many who wait for one, are being looked up already.
+    /// Too many keys are being looked up, or too many look-ups wait.
     Overloaded,
 }
 
 impl Outcome {
-    /// Where to send requests to, if that is known.
+    /// Returns the targets, if they are known.
     pub fn targets(&self) -> Option<&Targets> {
         match self {
             Outcome::Hit(targets) | Outcome::Stale(targets, _) => Some(targets),
@@ -46,7 +45,7 @@ impl Outcome {
         }
     }
 
-    /// Its name in logs and metrics: `hit`, `negative`, `stale`, `store-down`, `invalid`, `overloaded`.
+    /// Returns the name for logs and metrics: `hit`, `negative`, `stale`, `store-down`, `invalid`, `overloaded`.
     pub fn name(&self) -> &'static str {
         match self {
             Outcome::Hit(_) => "hit",
@@ -59,7 +58,7 @@ impl Outcome {
     }
 }
 
-/// Who answered.
+/// The source of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tier {
     /// This process's own memory.
@@ -68,12 +67,12 @@ pub enum Tier {
     Memcached,
     /// The database.
     Sql,
-    /// Nobody: too busy, or down.
+    /// No tier: overloaded, or down.
     None,
 }
 
 impl Tier {
-    /// `memory`, `memcached`, `sql`, `none`.
+    /// Returns `memory`, `memcached`, `sql` or `none`.
     pub fn as_str(self) -> &'static str {
         match self {
             Tier::Memory => "memory",
@@ -90,53 +89,53 @@ impl fmt::Display for Tier {
     }
 }
 
-/// Why a store did not do what it was asked. Says which store, and nothing secret.
+/// A failed request to a store. Names the store, and shows nothing secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("store `{store}`: {failure}")]
 pub struct StoreError {
-    /// Its name in the configuration.
+    /// The store's name in the configuration.
     pub store: Arc<str>,
-    /// What happened.
+    /// The failure.
     pub failure: Failure,
 }
 
-/// What can be wrong with a store.
+/// A failure of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Name one that is configured, of the right kind.
+    /// Name a configured store of the right kind.
     #[error("there is no such store")]
     Unknown,
-    /// It has failed several times in a row, and is left alone for a while.
+    /// The breaker is open after several failures in a row.
     #[error("left alone for a while after failures in a row (its breaker is open)")]
     BreakerOpen,
-    /// See whether it is up, and whether this machine may connect.
+    /// Check that the store is up and accepts connections from this machine.
     #[error("cannot connect: {0}")]
     Connect(Box<str>),
     /// It did not answer within its time limit.
     #[error("no answer within its time limit")]
     Timeout,
-    /// The connection broke while it was asked.
+    /// The connection broke during the request.
     #[error("the connection broke: {0}")]
     Lost(Box<str>),
-    /// What it sent is not its protocol. See whether something else listens there.
+    /// The reply violates the protocol. Check whether something else listens there.
     #[error("it sent what is not its protocol: {0}")]
     Garbage(Box<str>),
-    /// It understood, and said no. Mend what is asked.
+    /// The store refused the request. Correct the request.
     #[error("it refused: {0}")]
     Refused(Box<str>),
-    /// More is waiting for it than it has room for.
+    /// Too many requests wait for the store.
     #[error("too much is waiting for it")]
     Busy,
     /// A result, a key or a value is larger than the settings allow.
     #[error("{0}")]
     TooLarge(Box<str>),
-    /// The thread that looks after the stores has ended.
+    /// The stores' thread has ended.
     #[error("stores are closed")]
     Closed,
 }
 
 impl Failure {
-    /// Its name in logs and metrics, in kebab-case.
+    /// Returns the name for logs and metrics, in kebab-case.
     pub fn name(&self) -> &'static str {
         match self {
             Failure::Unknown => "unknown-store",
@@ -152,7 +151,7 @@ impl Failure {
         }
     }
 
-    /// Whether it says something about the store rather than about what was asked, and so counts for its breaker.
+    /// Whether the failure concerns the store, not the request, and so counts for the breaker.
     pub(crate) fn is_its_fault(&self) -> bool {
         matches!(self, Failure::Connect(_) | Failure::Timeout | Failure::Lost(_) | Failure::Garbage(_))
     }

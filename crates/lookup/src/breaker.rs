@@ -1,20 +1,21 @@
-//! When to leave a store alone that does not answer: state machines without a clock.
+//! Circuit breakers of stores: state machines without a clock.
 //!
-//! While a [`Breaker`] is open, requests are refused at once and never find out: the store is asked in the background, at the times that [`Looks`]
-//! gives, and the first answer closes it.
+//! An open [`Breaker`] refuses requests at once. No request has to probe: a background task asks the store at the times
+//! that [`ProbeSchedule`] gives, and the first answer closes the breaker.
 
 use std::time::Duration;
 
-use crate::news::News;
+use crate::health::HealthChange;
 
-/// When a breaker opens, and how often the store is asked then whether it is back.
+/// Settings of a breaker: when it opens, and how often the store is probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Breaking {
-    /// It opens after so many failures in a row. 5 by default.
+    /// Consecutive failures that open the breaker. 5 by default.
     pub failures: u32,
-    /// After so long the store is asked in the background whether it is back; up to a quarter earlier, by chance. 500 ms by default.
+    /// Pause before the first probe, at random up to a quarter shorter. 500 ms by default.
     pub pause: Duration,
-    /// Each time that it is not, the pause is doubled, up to this. 500 ms by default: a store that is back is found within that time.
+    /// The longest pause; it doubles after each failed probe. 500 ms by default: a recovered store is found within that
+    /// time.
     pub pause_max: Duration,
 }
 
@@ -24,19 +25,19 @@ impl Default for Breaking {
     }
 }
 
-/// What a breaker does with requests.
+/// The state of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// They go through.
+    /// Requests go through.
     Closed,
-    /// They are refused at once.
+    /// The breaker refuses requests at once.
     Open,
-    /// They are refused at once; the store is being asked whether it is back.
+    /// The breaker refuses requests at once; a probe is under way.
     Probing,
 }
 
 impl State {
-    /// `closed`, `open` or `probing`.
+    /// Returns `closed`, `open` or `probing`.
     pub fn as_str(self) -> &'static str {
         match self {
             State::Closed => "closed",
@@ -46,13 +47,13 @@ impl State {
     }
 }
 
-/// Counts failures, and says whether requests may go out. Times are milliseconds of any one clock.
+/// Counts failures, and decides whether requests may go out. Times are milliseconds of any one clock.
 #[derive(Debug)]
 pub(crate) struct Breaker {
     settings: Breaking,
     failures: u32,
     is_open: bool,
-    /// When it was last told that it fails, which is told no more often than [`TELL_MS`].
+    /// Time of the last report of a failure. Reports are at least [`TELL_MS`] apart.
     told: Option<u64>,
 }
 
@@ -63,54 +64,55 @@ impl Breaker {
         Breaker { settings, failures: 0, is_open: false, told: None }
     }
 
-    /// Whether requests are refused.
+    /// Whether the breaker refuses requests.
     pub(crate) fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// A request was answered, or the store was found to be back.
-    pub(crate) fn succeeded(&mut self) -> Option<News> {
+    /// Records an answer of the store, to a request or a probe.
+    pub(crate) fn succeeded(&mut self) -> Option<HealthChange> {
         self.failures = 0;
-        std::mem::take(&mut self.is_open).then_some(News::IsBack)
+        std::mem::take(&mut self.is_open).then_some(HealthChange::Recovered)
     }
 
-    /// A request has failed, in a way that says something about the store.
-    pub(crate) fn failed(&mut self, now: u64) -> Option<News> {
-        // Those that were under way when it opened say nothing new.
+    /// Records a failure that concerns the store.
+    pub(crate) fn failed(&mut self, now: u64) -> Option<HealthChange> {
+        // Requests that were under way when the breaker opened say nothing new.
         if self.is_open {
             return None;
         }
         self.failures = self.failures.saturating_add(1);
         if self.failures >= self.settings.failures {
             self.is_open = true;
-            return Some(News::IsLeftAlone(self.settings.pause));
+            return Some(HealthChange::BreakerOpened(self.settings.pause));
         }
         let is_news = self.failures == 1 && self.told.is_none_or(|told| now >= told + TELL_MS);
         if is_news {
             self.told = Some(now);
         }
-        is_news.then_some(News::Fails)
+        is_news.then_some(HealthChange::Failing)
     }
 }
 
-/// When a store that is left alone is asked whether it is back.
+/// The schedule of probes of a failing store.
 #[derive(Debug)]
-pub(crate) struct Looks {
+pub(crate) struct ProbeSchedule {
     settings: Breaking,
-    /// How often it was not.
-    in_vain: u32,
+    /// Failed probes so far.
+    failed: u32,
 }
 
-impl Looks {
+impl ProbeSchedule {
     pub(crate) fn new(settings: Breaking) -> Self {
-        Looks { settings, in_vain: 0 }
+        ProbeSchedule { settings, failed: 0 }
     }
 
-    /// How long to wait for the next look. `chance` is between 0 and 1: many gateways before one store do not all ask at once.
+    /// Returns the pause before the next probe. `chance`, between 0 and 1, keeps many gateways from probing one store
+    /// at the same time.
     pub(crate) fn next(&mut self, chance: f64) -> Duration {
         let Breaking { pause, pause_max, .. } = self.settings;
-        let pause = pause.saturating_mul(1 << self.in_vain.min(16)).min(pause_max);
-        self.in_vain = self.in_vain.saturating_add(1);
+        let pause = pause.saturating_mul(1 << self.failed.min(16)).min(pause_max);
+        self.failed = self.failed.saturating_add(1);
         pause.mul_f64(1.0 - chance / 4.0)
     }
 }
@@ -135,7 +137,7 @@ mod tests {
             assert!(!breaker.is_open());
             let _ = breaker.failed(now);
         }
-        // However long it takes, no request finds out.
+        // No request finds out, however long the store is down.
         assert!(breaker.is_open());
         let _ = breaker.failed(1_000_000);
         assert!(breaker.is_open());
@@ -148,24 +150,24 @@ mod tests {
     #[test]
     fn what_changes_is_news_once() {
         let mut breaker = Breaker::new(settings());
-        assert_eq!(breaker.failed(0), Some(News::Fails));
+        assert_eq!(breaker.failed(0), Some(HealthChange::Failing));
         assert_eq!(breaker.succeeded(), None);
-        // Not each time that it fails once.
+        // A store that fails now and then is not reported each time.
         assert_eq!((breaker.failed(TELL_MS - 1), breaker.succeeded()), (None, None));
-        assert_eq!(breaker.failed(TELL_MS), Some(News::Fails));
+        assert_eq!(breaker.failed(TELL_MS), Some(HealthChange::Failing));
         assert_eq!(breaker.failed(TELL_MS), None);
-        assert_eq!(breaker.failed(TELL_MS), Some(News::IsLeftAlone(Duration::from_millis(100))));
+        assert_eq!(breaker.failed(TELL_MS), Some(HealthChange::BreakerOpened(Duration::from_millis(100))));
         assert_eq!(breaker.failed(TELL_MS), None);
-        assert_eq!((breaker.succeeded(), breaker.succeeded()), (Some(News::IsBack), None));
+        assert_eq!((breaker.succeeded(), breaker.succeeded()), (Some(HealthChange::Recovered), None));
     }
 
     #[test]
     fn pauses_grow_to_their_longest_and_are_never_longer() {
-        let mut looks = Looks::new(settings());
-        assert_eq!([0; 4].map(|_| looks.next(0.0).as_millis()), [100, 200, 350, 350]);
-        assert_eq!(looks.next(1.0), Duration::from_micros(262_500));
-        // By default a store is found again within half a second, however long it was away.
-        let mut looks = Looks::new(Breaking::default());
-        assert!((0..100_000).all(|look| looks.next(f64::from(look % 2)) <= Duration::from_millis(500)));
+        let mut probes = ProbeSchedule::new(settings());
+        assert_eq!([0; 4].map(|_| probes.next(0.0).as_millis()), [100, 200, 350, 350]);
+        assert_eq!(probes.next(1.0), Duration::from_micros(262_500));
+        // By default a recovered store is found within half a second, however long it was down.
+        let mut probes = ProbeSchedule::new(Breaking::default());
+        assert!((0..100_000).all(|n| probes.next(f64::from(n % 2)) <= Duration::from_millis(500)));
     }
 }

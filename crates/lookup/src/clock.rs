@@ -1,9 +1,9 @@
-//! The clock that TTLs and breakers go by.
+//! The clock of TTLs and breakers.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Milliseconds on CLOCK_MONOTONIC_COARSE, which goes on with the kernel's ticks, every 1 to 10 ms: a quarter of the
-/// cost of the exact one, and more than TTLs need.
+/// Returns milliseconds of CLOCK_MONOTONIC_COARSE, which advances with the kernel's ticks, every 1 to 10 ms. It costs a
+/// quarter of the exact clock and suffices for TTLs.
 #[inline]
 pub(crate) fn now() -> u64 {
     let now = clock_gettime(ClockId::MonotonicCoarse);

@@ -1,9 +1,9 @@
-//! What has happened so far, for whoever watches: numbers that only grow, and how much there is right now.
+//! Counters and gauges of look-ups, for monitoring.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The upper ends of a latency histogram's buckets; there is one more, without an end.
+/// Upper bounds of the latency histogram's buckets; one more bucket has no bound.
 pub const LATENCY_BOUNDS: [Duration; 12] = [
     Duration::from_micros(100),
     Duration::from_micros(250),
@@ -19,58 +19,58 @@ pub const LATENCY_BOUNDS: [Duration; 12] = [
     Duration::from_secs(5),
 ];
 
-/// A look-up's numbers.
+/// Counts of a look-up.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LookupCounts {
-    /// Of the memory tier; all zero where there is none.
+    /// Counts of the memory tier; all zero without one.
     pub memory: MemoryCounts,
-    /// Of the memcached tier.
+    /// Counts of the memcached tier.
     pub memcached: TierCounts,
-    /// Of the SQL tier.
+    /// Counts of the SQL tier.
     pub sql: TierCounts,
-    /// Look-ups that had to ask a store, refreshes ahead among them.
+    /// Look-ups that asked a store, including refreshes ahead.
     pub asked: u64,
-    /// Of these, those that found the same key being asked for already.
+    /// Of these, look-ups that joined one under way for the same key.
     pub joined: u64,
-    /// Of these, those that were refused because too much was being asked for.
+    /// Of these, look-ups refused as overload.
     pub overloaded: u64,
-    /// Of these, those whose waiting time ran out before there was an answer.
+    /// Of these, look-ups that timed out.
     pub overdue: u64,
-    /// Of these, those that got what had expired.
+    /// Of these, look-ups answered with an expired value.
     pub stale: u64,
-    /// Keys that are being asked for now.
+    /// Keys being looked up now.
     pub keys_in_flight: u64,
 }
 
-/// The memory tier's numbers.
+/// Counts of the memory tier.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemoryCounts {
-    /// Targets that were there.
+    /// Look-ups that found targets.
     pub hits: u64,
-    /// Keys known to have none, or an invalid value.
+    /// Look-ups of keys known to have no value, or an invalid one.
     pub negatives: u64,
-    /// Targets that had expired, and were something to fall back on.
+    /// Look-ups that found expired targets to fall back on.
     pub expired: u64,
-    /// Keys of which nothing was known.
+    /// Look-ups of unknown keys.
     pub misses: u64,
-    /// Hits that caused a refresh ahead.
+    /// Hits that started a refresh ahead.
     pub refreshes: u64,
-    /// Values that were pushed out for others.
+    /// Evicted values.
     pub evictions: u64,
-    /// Refusals that were pushed out for others.
+    /// Evicted refusals.
     pub negative_evictions: u64,
     /// Values now.
     pub entries: usize,
-    /// What they take.
+    /// Bytes of values.
     pub bytes: usize,
     /// Refusals now.
     pub negative_entries: usize,
-    /// What they take.
+    /// Bytes of refusals.
     pub negative_bytes: usize,
 }
 
 impl MemoryCounts {
-    /// Adds what only grows.
+    /// Adds the counters, but not the gauges.
     pub(crate) fn add(&mut self, other: &MemoryCounts) {
         self.hits += other.hits;
         self.negatives += other.negatives;
@@ -80,39 +80,39 @@ impl MemoryCounts {
     }
 }
 
-/// The numbers of a tier that is a store.
+/// Counts of a tier that is a store.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TierCounts {
-    /// Targets that were there.
+    /// Answers with targets.
     pub hits: u64,
-    /// Keys that it knows to have none (in memcached: that were written down as such).
+    /// Keys that the store knows to have no value (in memcached: written as such).
     pub negatives: u64,
-    /// Keys of which it knows nothing. In SQL that is a negative, so there are none.
+    /// Keys that the store does not know. Always zero for SQL, where a missing key is a negative.
     pub misses: u64,
-    /// Values that are no targets, or none that are allowed.
+    /// Values that are no targets, or no allowed ones.
     pub invalid: u64,
-    /// Requests that came to nothing, those that took too long not among them.
+    /// Failed requests, without timeouts.
     pub errors: u64,
-    /// Requests that took too long.
+    /// Requests that timed out.
     pub timeouts: u64,
-    /// Values and refusals that were written back to it.
+    /// Values and refusals written back.
     pub writes: u64,
-    /// Those that could not be.
+    /// Failed writes.
     pub write_errors: u64,
-    /// How long requests took that were answered.
+    /// Latency of answered requests.
     pub latency: Histogram,
 }
 
-/// Latencies: how many were up to each of [`LATENCY_BOUNDS`], and how many were longer than all; not cumulative.
+/// A latency histogram: counts per bucket of [`LATENCY_BOUNDS`], not cumulative.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Histogram {
-    /// One for each bound, and the rest.
+    /// One count for each bound, and one for everything longer.
     pub buckets: [u64; LATENCY_BOUNDS.len() + 1],
-    /// Their sum.
+    /// The sum of all latencies.
     pub sum: Duration,
 }
 
-/// [`TierCounts`] as they grow.
+/// The atomic counterpart of [`TierCounts`].
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) hits: Counter,
@@ -152,7 +152,7 @@ impl Tally {
     }
 }
 
-/// A number that any thread may add to.
+/// A counter that any thread may increase.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 

@@ -1,4 +1,4 @@
-//! What every tier has to say about a key, for people who want to know why.
+//! Explains a key: the state of every tier, for operators.
 
 use std::sync::Arc;
 
@@ -12,34 +12,34 @@ use crate::lookup::Shared;
 use crate::memcached::{self, ServerState};
 use crate::memory::{Kept, Said};
 use crate::sql::SqlState;
-use crate::stores::World;
+use crate::stores::ThreadState;
 use crate::value::Targets;
 
-/// A key, tier by tier.
+/// The state of a key in every tier.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Explanation {
-    /// What stands in memory, be it still good or not; `None`: nothing, or there is no such tier.
+    /// The entry in memory, valid or expired; `None` without an entry or a memory tier.
     pub memory: Option<Kept>,
-    /// Whether the key is being asked for at this moment.
+    /// Whether the key is being looked up now.
     pub in_flight: bool,
-    /// What memcached said just now, and how its servers are.
+    /// The answer of memcached just now, and the state of its servers.
     pub memcached: Option<(Held, Vec<ServerState>)>,
-    /// What the database said just now, and how it is.
+    /// The answer of the database just now, and its state.
     pub sql: Option<(Held, SqlState)>,
 }
 
-/// What a store has for a key.
+/// A store's answer for a key.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Held {
     /// Targets.
     Targets(Targets),
-    /// It knows that there is none.
+    /// The store knows that the key has no value.
     Negative,
-    /// Something that cannot be used, and why.
+    /// An unusable value, and the reason.
     Invalid(Arc<str>),
-    /// It does not know the key.
+    /// The store does not know the key.
     Missing,
-    /// It could not say.
+    /// The store failed.
     Failed(StoreError),
 }
 
@@ -57,19 +57,19 @@ pub(crate) async fn explain(shared: &Arc<Shared>, key: &str) -> Explanation {
     let memory = shared.memory.as_ref().and_then(|memory| memory.peek(key, clock::now()));
     let (answer, answered) = oneshot::channel();
     let (asked, key) = (Arc::clone(shared), Box::<str>::from(key));
-    shared.stores().job(move |world| {
-        let world = std::rc::Rc::clone(world);
-        spawn_local(async move { drop(answer.send(ask(&world, &asked, &key).await)) });
+    shared.stores().job(move |thread| {
+        let thread = std::rc::Rc::clone(thread);
+        spawn_local(async move { drop(answer.send(ask(&thread, &asked, &key).await)) });
     });
     Explanation { memory, ..answered.await.unwrap_or_default() }
 }
 
-async fn ask(world: &World, shared: &Shared, key: &str) -> Explanation {
+async fn ask(thread: &ThreadState, shared: &Shared, key: &str) -> Explanation {
     let stores = shared.stores();
-    let in_flight = world.flights.borrow().get(&shared.number).is_some_and(|flights| flights.contains(key));
+    let in_flight = thread.flights.borrow().get(&shared.number).is_some_and(|flights| flights.contains(key));
     let mut explanation = Explanation { in_flight, ..Explanation::default() };
     if let (Some(tier), Some(name)) = (&shared.settings.memcached, &shared.memcached_store)
-        && let Ok(store) = world.memcached(stores.number(), name)
+        && let Ok(store) = thread.memcached(stores.number(), name)
     {
         let held = match store.get(&memcached::key_of(&tier.prefix, key)).await {
             Ok(None) => Held::Missing,
@@ -79,7 +79,7 @@ async fn ask(world: &World, shared: &Shared, key: &str) -> Explanation {
         explanation.memcached = Some((held, store.state()));
     }
     if let Some(name) = &shared.sql_store
-        && let Ok(store) = world.sql(stores.number(), name)
+        && let Ok(store) = thread.sql(stores.number(), name)
     {
         let held = match store.look_up(&shared.user, &shared.query, key).await {
             Ok(None) => Held::Negative,

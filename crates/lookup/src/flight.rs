@@ -1,28 +1,28 @@
-//! Who waits for what: each key is asked for once, however many want it. No I/O and no clock.
+//! Single flight: each key is looked up once for all who wait. No I/O and no clock.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// Keys that are being asked for, each with the waiters `W` of its answer.
+/// Keys being looked up, each with the waiters `W` for its answer.
 #[derive(Debug)]
 pub(crate) struct Flights<W> {
     keys: HashMap<Box<str>, Vec<W>>,
     bound: usize,
 }
 
-/// What became of somebody who wants a key.
+/// The result of joining a look-up.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Join<W> {
-    /// Nobody is asking for it yet: whoever called begins.
+    /// No look-up of this key is under way; the caller starts one.
     Begin,
-    /// It is being asked for.
+    /// A look-up is under way, and the waiter has joined it.
     Wait,
-    /// Too many keys are being asked for.
+    /// Too many keys are being looked up.
     Full(W),
 }
 
 impl<W> Flights<W> {
-    /// With at most so many keys at the same time.
+    /// Allows at most `bound` keys at the same time.
     pub(crate) fn new(bound: usize) -> Self {
         Flights { keys: HashMap::new(), bound }
     }
@@ -42,22 +42,22 @@ impl<W> Flights<W> {
         Join::Begin
     }
 
-    /// The answer is there: all who wait for it.
+    /// Ends a key's look-up, and returns its waiters.
     pub(crate) fn finish(&mut self, key: &str) -> Vec<W> {
         let waiters = self.keys.remove(key).unwrap_or_default();
-        // After a burst the table would stay as large as it was.
+        // Without this, the table would keep its size after a burst.
         if self.keys.is_empty() {
             self.keys.shrink_to(64);
         }
         waiters
     }
 
-    /// Whether a key is being asked for.
+    /// Whether a key is being looked up.
     pub(crate) fn contains(&self, key: &str) -> bool {
         self.keys.contains_key(key)
     }
 
-    /// How many keys are being asked for.
+    /// The number of keys being looked up.
     pub(crate) fn len(&self) -> usize {
         self.keys.len()
     }

@@ -1,4 +1,4 @@
-//! How the stores are asked for a key: once for all who want it, tier by tier. Runs on the stores' thread.
+//! Asks the stores for a key: once for all waiters, tier by tier. Runs on the stores' thread.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use crate::flight::{Flights, Join};
 use crate::lookup::{Shared, Waiter};
 use crate::memcached::{self, Memcached};
 use crate::memory::{Memory, Said};
-use crate::stores::World;
+use crate::stores::ThreadState;
 use crate::value::Targets;
 
-/// What stands in memcached for a key that has no value: no target could ever look like it.
+/// The value in memcached for a key without a value: no target can look like it.
 pub(crate) const NONE: &[u8] = b"!none";
 
-/// Somebody wants a key, or, without a waiter, wants it fetched anew.
-pub(crate) fn ask(world: &Rc<World>, shared: &Arc<Shared>, key: Box<str>, waiter: Option<Waiter>) {
-    // It may have come in between the look into memory and this.
+/// Looks a key up for a waiter, or, without a waiter, refreshes it.
+pub(crate) fn ask(thread: &Rc<ThreadState>, shared: &Arc<Shared>, key: Box<str>, waiter: Option<Waiter>) {
+    // The answer may have arrived after the caller looked into memory.
     let kept = shared.memory.as_ref().and_then(|memory| memory.peek(&key, clock::now()));
     let waiter = match (waiter, kept.filter(|kept| !kept.ttl_left.is_zero())) {
         (Some(waiter), Some(kept)) => {
@@ -37,7 +37,7 @@ pub(crate) fn ask(world: &Rc<World>, shared: &Arc<Shared>, key: Box<str>, waiter
         (waiter, _) => waiter,
     };
     let join = {
-        let mut all = world.flights.borrow_mut();
+        let mut all = thread.flights.borrow_mut();
         let flights = all.entry(shared.number).or_insert_with(|| Flights::new(shared.settings.keys_in_flight));
         let join = flights.join(&key, waiter);
         shared.keys_in_flight.store(flights.len() as u64, Relaxed);
@@ -45,7 +45,7 @@ pub(crate) fn ask(world: &Rc<World>, shared: &Arc<Shared>, key: Box<str>, waiter
     };
     match join {
         Join::Wait => shared.joined.more(),
-        Join::Begin => drop(spawn_local(fly(Flight { world: Rc::clone(world), shared: Arc::clone(shared), key }))),
+        Join::Begin => drop(spawn_local(fly(Flight { thread: Rc::clone(thread), shared: Arc::clone(shared), key }))),
         Join::Full(waiter) => {
             shared.overloaded.more();
             if let Some(waiter) = waiter {
@@ -55,16 +55,16 @@ pub(crate) fn ask(world: &Rc<World>, shared: &Arc<Shared>, key: Box<str>, waiter
     }
 }
 
-/// A key that is being asked for. When it ends, however that comes about, nobody waits any longer.
+/// A look-up under way. Dropping it releases all its waiters, however it ends.
 struct Flight {
-    world: Rc<World>,
+    thread: Rc<ThreadState>,
     shared: Arc<Shared>,
     key: Box<str>,
 }
 
 impl Flight {
     fn finish(&self) -> Vec<Option<Waiter>> {
-        let mut all = self.world.flights.borrow_mut();
+        let mut all = self.thread.flights.borrow_mut();
         let Some(flights) = all.get_mut(&self.shared.number) else { return Vec::new() };
         let waiters = flights.finish(&self.key);
         self.shared.keys_in_flight.store(flights.len() as u64, Relaxed);
@@ -74,7 +74,7 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        // In a statement of its own: waiters that are dropped must find nothing borrowed.
+        // In a statement of its own: dropped waiters must find nothing borrowed.
         let left = self.finish();
         drop(left);
     }
@@ -83,7 +83,7 @@ impl Drop for Flight {
 async fn fly(flight: Flight) {
     let shared = &flight.shared;
     let purges = shared.memory.as_ref().map_or(0, Memory::purges);
-    let asking = resolve(&flight.world, shared, &flight.key, purges);
+    let asking = resolve(&flight.thread, shared, &flight.key, purges);
     let found = timeout(shared.settings.wait, asking).await.unwrap_or_else(|_| Err(shared.error(Failure::Timeout)));
     let memory = shared.memory.as_ref();
     let answer = match found {
@@ -102,24 +102,29 @@ async fn fly(flight: Flight) {
             answer(Outcome::StoreDown(error), Tier::None, Duration::ZERO)
         }
     };
-    // Kept first, and all on one thread: whoever comes now finds it in memory.
+    // Kept first, and on the same thread: later look-ups find the answer in memory.
     flight.finish().into_iter().flatten().for_each(|waiter| waiter.answer(answer.clone()));
 }
 
-/// Asks the tiers, in their order.
-async fn resolve(world: &Rc<World>, shared: &Arc<Shared>, key: &str, purges: u64) -> Result<(Said, Tier), StoreError> {
-    // The same ones to the end, also when there are others meanwhile.
+/// Asks the tiers in order.
+async fn resolve(
+    thread: &Rc<ThreadState>,
+    shared: &Arc<Shared>,
+    key: &str,
+    purges: u64,
+) -> Result<(Said, Tier), StoreError> {
+    // A look-up uses the same stores to its end, even if others replace them meanwhile.
     let stores = shared.stores();
     let mut cache = None;
     if let (Some(tier), Some(name)) = (&shared.settings.memcached, &shared.memcached_store) {
-        let store = world.memcached(stores.number(), name)?;
+        let store = thread.memcached(stores.number(), name)?;
         let its_key = memcached::key_of(&tier.prefix, key);
         let asked = timed(&shared.memcached, store.get(&its_key)).await;
         let asked_well = asked.is_ok();
         let last = shared.sql_store.is_none();
         match asked {
             Ok(Some(value)) => match read(shared, &value) {
-                // What cannot be used in a cache is no news about the key: the database knows better.
+                // An invalid value in a cache says nothing about the key: the database decides.
                 Said::Refusal(Some(reason)) => {
                     shared.memcached.invalid.more();
                     if last {
@@ -143,13 +148,13 @@ async fn resolve(world: &Rc<World>, shared: &Arc<Shared>, key: &str, purges: u64
             Err(error) if last => return Err(error),
             Err(_) => {}
         }
-        // A server that has just failed to answer is not told anything either.
+        // A server that has just failed to answer gets no write either.
         if tier.write_back && asked_well {
-            cache = Some(Place { store, key: its_key, ttl: tier.ttl, negative_ttl: tier.negative_ttl });
+            cache = Some(WriteBack { store, key: its_key, ttl: tier.ttl, negative_ttl: tier.negative_ttl });
         }
     }
     let name = shared.sql_store.as_ref().ok_or_else(|| shared.error(Failure::Unknown))?;
-    let store = world.sql(stores.number(), name)?;
+    let store = thread.sql(stores.number(), name)?;
     let value = timed(&shared.sql, store.look_up(&shared.user, &shared.query, key)).await?;
     let said = value.as_deref().map_or(Said::Refusal(None), |value| read_value(shared, value));
     let tally = match said {
@@ -164,19 +169,19 @@ async fn resolve(world: &Rc<World>, shared: &Arc<Shared>, key: &str, purges: u64
     Ok((said, Tier::Sql))
 }
 
-/// A place in memcached to write to.
-struct Place {
+/// The target of a write-back in memcached.
+struct WriteBack {
     store: Rc<Memcached>,
     key: Vec<u8>,
     ttl: Duration,
     negative_ttl: Option<Duration>,
 }
 
-/// Writes down in memcached what the database said, for others and for later; nobody waits for it.
-fn write_back(shared: &Arc<Shared>, place: Place, value: Option<Vec<u8>>, said: &Said, purges: u64) {
+/// Writes the database's answer to memcached; nobody waits for it.
+fn write_back(shared: &Arc<Shared>, target: WriteBack, value: Option<Vec<u8>>, said: &Said, purges: u64) {
     let (value, ttl) = match (said, value) {
-        (Said::Targets(_), Some(value)) => (value, place.ttl),
-        (Said::Refusal(None), _) => match place.negative_ttl {
+        (Said::Targets(_), Some(value)) => (value, target.ttl),
+        (Said::Refusal(None), _) => match target.negative_ttl {
             Some(ttl) => (NONE.to_vec(), ttl),
             None => return,
         },
@@ -184,23 +189,23 @@ fn write_back(shared: &Arc<Shared>, place: Place, value: Option<Vec<u8>>, said: 
     };
     let shared = Arc::clone(shared);
     spawn_local(async move {
-        // What was purged meanwhile may be older than that.
+        // The answer may be older than a purge that came meanwhile.
         if shared.memory.as_ref().is_some_and(|memory| memory.purges() != purges) {
             return;
         }
-        match place.store.set(&place.key, &value, Some(ttl)).await {
+        match target.store.set(&target.key, &value, Some(ttl)).await {
             Ok(()) => shared.memcached.writes.more(),
             Err(_) => shared.memcached.write_errors.more(),
         }
     });
 }
 
-/// What a value in memcached says.
+/// Interprets a value from memcached.
 pub(crate) fn read(shared: &Shared, value: &[u8]) -> Said {
     if value == NONE { Said::Refusal(None) } else { read_value(shared, value) }
 }
 
-/// What a value in the database says.
+/// Interprets a value from the database.
 pub(crate) fn read_value(shared: &Shared, value: &[u8]) -> Said {
     match Targets::parse(value, &shared.settings.allow) {
         Ok(targets) => Said::Targets(targets),
@@ -221,7 +226,7 @@ async fn timed<T>(tally: &Tally, work: impl Future<Output = Result<T, StoreError
     result
 }
 
-/// A store that has not answered yet. Dropped, it has not in all the time that the look-up has for its stores.
+/// A request to a store without an answer yet. Dropping it counts a timeout.
 struct Unanswered<'a>(&'a Tally);
 
 impl Drop for Unanswered<'_> {

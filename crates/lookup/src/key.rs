@@ -1,45 +1,46 @@
-//! What one can look up: the host of a request in its one canonical form, or another short text.
+//! Keys of look-ups: a request's host in its one canonical form, or another short text.
 
 use std::borrow::Cow;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use idna::uts46::{AsciiDenyList, DnsLength, Hyphens, Uts46};
 
-/// The longest host: what fits a DNS name (RFC 1035, section 2.3.4).
+/// The longest host: the longest DNS name (RFC 1035, section 2.3.4).
 pub const HOST_BYTES: usize = 253;
-/// The longest key that is no host.
+/// The longest key that is not a host.
 pub const TEXT_BYTES: usize = 1024;
 /// The longest label of a DNS name (RFC 1035, section 2.3.4).
 const LABEL_BYTES: usize = 63;
 
-/// Why something is not a key. It is then not asked for anywhere.
+/// An error in a key. Invalid keys are never looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// There is nothing to look up.
+    /// The key is empty.
     #[error("the key is empty")]
     Empty,
-    /// Longer than [`HOST_BYTES`] or [`TEXT_BYTES`].
+    /// The key is longer than [`HOST_BYTES`] or [`TEXT_BYTES`].
     #[error("the key has more than {limit} bytes")]
     TooLong {
-        /// The most there may be.
+        /// The maximum.
         limit: usize,
     },
-    /// Not a host as a URL has it: a name, an IPv4 address, an IPv6 address in brackets, perhaps with a port.
+    /// Not a host as in a URL: a name, an IPv4 address or an IPv6 address in brackets, with an optional port.
     #[error("the key is not a host")]
     NotAHost,
-    /// Not UTF-8, or with control characters in it.
+    /// Not UTF-8, or with control characters.
     #[error("the key is not text")]
     NotText,
 }
 
-/// The canonical form of a request's host (RFC 9110, section 7.2): lower case, as A-labels (UTS 46), without port and
-/// trailing dot; IPv6 in brackets and in its shortest form (RFC 5952). Allocates nothing if it has that form already.
+/// Returns the canonical form of a request's host (RFC 9110, section 7.2): lower case, as A-labels (UTS 46), without
+/// port and trailing dot; IPv6 in brackets and in its shortest form (RFC 5952). Allocates nothing for a host in
+/// canonical form.
 ///
 /// A name that ends in a number must be an IPv4 address in four decimal parts, as in URLs: resolvers take `127.1` and
 /// `0x7f000001` for addresses too.
 ///
 /// # Errors
-/// Whatever is not a host.
+/// The text is not a host.
 pub fn host(host: &[u8]) -> Result<Cow<'_, str>, KeyError> {
     match plain(host) {
         Some(length) => std::str::from_utf8(&host[..length]).map(Cow::Borrowed).map_err(|_| KeyError::NotAHost),
@@ -47,12 +48,12 @@ pub fn host(host: &[u8]) -> Result<Cow<'_, str>, KeyError> {
     }
 }
 
-/// The length of a host that stands there in canonical form, perhaps with a port behind it: what nearly all requests have, told in one pass.
-/// `None`: it takes a closer look.
+/// Returns the length of a host in canonical form, with an optional port behind it, in one pass. This covers nearly all
+/// requests. `None`: the host needs the full check.
 fn plain(host: &[u8]) -> Option<usize> {
-    // Of the label so far: its length, its value if it is a number as it stands in an address, and whether it has digits alone.
+    // Of the current label: its length, its value as a part of an address, and whether it has only digits.
     let (mut length, mut number, mut digits) = (0_usize, 0_u32, true);
-    // Labels that ended, and whether all of them are parts of an address.
+    // Finished labels, and whether all of them are parts of an address.
     let (mut labels, mut address) = (0_usize, true);
     let mut end = host.len();
     for (place, &byte) in host.iter().enumerate() {
@@ -61,7 +62,7 @@ fn plain(host: &[u8]) -> Option<usize> {
                 address &= length == 0 || number > 0;
                 number = (number * 10 + u32::from(byte - b'0')).min(1000);
             }
-            // `xn--` and `0x` begin what is no plain name.
+            // `xn--` and `0x` need the full check.
             b'x' if length == 0 && host[place..].starts_with(b"xn--") || length == 1 && host[place - 1] == b'0' => {
                 return None;
             }
@@ -82,7 +83,7 @@ fn plain(host: &[u8]) -> Option<usize> {
     }
     let is_host = (1..=LABEL_BYTES).contains(&length) && (!digits || (address && labels == 3 && number <= 255));
     let port = host.get(end + 1..).unwrap_or_default();
-    // One from 60000 on may be too great.
+    // Ports from 60000 need the full check.
     let is_port = port.iter().all(u8::is_ascii_digit) && (port.len() < 5 || (port.len() == 5 && port[0] < b'6'));
     (is_host && is_port && end <= HOST_BYTES).then_some(end)
 }
@@ -99,11 +100,11 @@ fn any_host(host: &[u8]) -> Result<Cow<'_, str>, KeyError> {
     name_or_ipv4(name.strip_suffix('.').unwrap_or(name))
 }
 
-/// A key that is no host: a header's value, a segment of a path, what a script says. 1 to [`TEXT_BYTES`] bytes of UTF-8
-/// without control characters.
+/// Checks a key that is not a host: a header's value, a path segment, a script's text. 1 to [`TEXT_BYTES`] bytes of
+/// UTF-8 without control characters.
 ///
 /// # Errors
-/// Whatever is not that.
+/// The key is not such a text.
 pub fn text(key: &[u8]) -> Result<&str, KeyError> {
     match key.len() {
         0 => return Err(KeyError::Empty),
@@ -114,12 +115,12 @@ pub fn text(key: &[u8]) -> Result<&str, KeyError> {
     if text.chars().any(char::is_control) { Err(KeyError::NotText) } else { Ok(text) }
 }
 
-/// A name or an IPv4 address, without port, in its canonical form.
+/// Returns the canonical form of a name or an IPv4 address without port.
 pub(crate) fn name_or_ipv4(name: &str) -> Result<Cow<'_, str>, KeyError> {
     if name.is_empty() {
         return Err(KeyError::Empty);
     }
-    // Four bytes of a name as typed make at least one of its A-label form.
+    // Four bytes of a typed name make at least one of its A-label form.
     if name.len() > HOST_BYTES * 4 {
         return Err(KeyError::TooLong { limit: HOST_BYTES });
     }
@@ -131,14 +132,14 @@ pub(crate) fn name_or_ipv4(name: &str) -> Result<Cow<'_, str>, KeyError> {
             let ascii = Uts46::new()
                 .to_ascii(name.as_bytes(), AsciiDenyList::URL, Hyphens::Allow, DnsLength::Ignore)
                 .map_err(|_| KeyError::NotAHost)?;
-            // Full-width digits and dots are digits and dots by now, so the shape is looked at again.
+            // The mapping has replaced full-width digits and dots, so check the shape again.
             let ascii = ascii.strip_suffix('.').unwrap_or(&ascii).to_owned();
             if ascii.len() > HOST_BYTES {
                 return Err(KeyError::TooLong { limit: HOST_BYTES });
             }
             match check_name(&ascii) {
                 Shape::Wrong => Err(KeyError::NotAHost),
-                // What is `Other` now are A-labels, which have just been checked; nothing else is left by `to_ascii`.
+                // `Other` now means A-labels, which `to_ascii` has just checked; it leaves nothing else.
                 Shape::Canonical | Shape::Other => Ok(Cow::Owned(ascii)),
             }
         }
@@ -148,9 +149,9 @@ pub(crate) fn name_or_ipv4(name: &str) -> Result<Cow<'_, str>, KeyError> {
 enum Shape {
     /// Lower-case letters, digits, `-`, `_` in labels of 1 to 63; an IPv4 address if it ends in a number.
     Canonical,
-    /// To be mapped first: upper case, A-labels, what is not ASCII.
+    /// Needs mapping: upper case, A-labels, or non-ASCII.
     Other,
-    /// No host.
+    /// Not a host.
     Wrong,
 }
 
@@ -164,7 +165,7 @@ fn check_name(name: &str) -> Shape {
             Some(byte) if byte.is_ascii_uppercase() || !byte.is_ascii() => other = true,
             Some(_) => return Shape::Wrong,
         }
-        // What is not ASCII can map to a dot, or to nothing: its lengths are known afterwards.
+        // Non-ASCII text can map to a dot, or to nothing, so its lengths are checked later.
         if label.is_ascii() && !(1..=LABEL_BYTES).contains(&label.len()) {
             return Shape::Wrong;
         }
@@ -187,11 +188,12 @@ fn ends_in_number(last: &str) -> bool {
 fn ipv6<'a>(host: &'a str, address: &str) -> Result<Cow<'a, str>, KeyError> {
     let address: Ipv6Addr = address.parse().map_err(|_| KeyError::NotAHost)?;
     let canonical = format!("[{address}]");
-    // Without its port it may be what stands there, but an address is never worth a second path to save its allocation.
+    // Without its port the text may be canonical already, but IPv6 addresses are too rare for a second path that saves
+    // the allocation.
     Ok(if host == canonical { Cow::Borrowed(host) } else { Cow::Owned(canonical) })
 }
 
-/// Nothing, or `:` and perhaps a number (RFC 3986, section 3.2.3).
+/// Accepts nothing, or `:` and an optional number (RFC 3986, section 3.2.3).
 fn check_port(port: &str) -> Result<(), KeyError> {
     let digits = match port.strip_prefix(':') {
         None if port.is_empty() => return Ok(()),

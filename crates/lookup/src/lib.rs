@@ -1,31 +1,28 @@
-//! What stands under a key: from memory, memcached, SQL.
+//! ProbeSchedule keys up in memory, memcached and SQL.
 //!
-//! **What it knows**: keys and their canonical form, targets and where they may be, tiers and how long an answer
-//! counts, stores and what is wrong with them.
+//! **What it knows**: keys and their canonical form, targets and which are allowed, tiers and TTLs, stores and their
+//! failures.
 //!
-//! **What it does not know**: HTTP, who asks, what is sent to a target, and whether it answers. Names among the targets
-//! are not resolved here; whoever does holds their addresses against [`Allow::resolved`].
+//! **What it does not know**: HTTP, who asks, what is sent to a target, and whether it answers. This crate does not
+//! resolve the names of targets; callers that do check the addresses with [`Allow::resolved`].
 //!
 //! # How it works
 //!
-//! - Answers stand in memory that all cores share, in shards. A look-up that finds one there takes one uncontended
-//!   lock, allocates nothing, and of two million entries touches one cache line, in huge pages; a target that is no IPv4
-//!   address stands elsewhere, once for all its keys.
-//! - What is not there goes by message to one thread, which has all connections to the stores. However many ask for a
-//!   key, it is asked for once; who has gone meanwhile costs nothing.
-//! - Every outcome has its own type ([`Outcome`]): that there is no such key is never mistaken for a store that is
-//!   down.
-//! - Everything is bounded: entries, bytes, keys under way, those who wait, what is sent to a store, and every time.
+//! - All cores share one memory tier, in shards. A hit takes one uncontended lock, allocates nothing, and touches one
+//!   cache line of a table in huge pages, even with two million entries. Targets that are no IPv4 addresses are stored
+//!   separately, once for all their keys.
+//! - Misses go by message to one thread that owns all connections to the stores. That thread deduplicates look-ups; a
+//!   waiter that gives up costs nothing.
+//! - Every outcome has its own variant ([`Outcome`]), so a missing key never probes like a failed store.
+//! - Everything is bounded: entries, bytes, keys under way, waiters, requests to a store, and all times.
 //!
 //! # Where to read
 //!
-//! 1. [`Lookup`] (`lookup`) and [`Stores`] (`stores`): what one calls. [`settings`]: how they are set up. [`Answer`]
-//!    (`answer`): what comes of it.
-//! 2. [`key`], [`value`], [`allow`]: what is looked up, what is found, what of it may be used.
-//! 3. `memory` on `cache`, `flight`, `breaker` with `user`: what is kept, who waits, who is left alone. No I/O; time is
-//!    an argument.
-//! 4. `fly`: from tier to tier, on the stores' thread. `memcached` ([`wire`] without I/O), `sql`: the stores.
-//! 5. `explain`, [`counts`]: for those who watch.
+//! 1. [`Lookup`] (`lookup`) and [`Stores`] (`stores`): the interface. [`settings`]: the configuration. [`Answer`]
+//! (`answer`): the result. 2. [`key`], [`value`], [`allow`]: keys, their values, and the allowed targets. 3. `memory`
+//! on `cache`, `flight`, `breaker` with `user`: entries, waiters, breakers. No I/O; time is an argument. 4. `fly`: from
+//! tier to tier, on the stores' thread. `memcached` ([`wire`] without I/O), `sql`: the stores. 5. `explain`,
+//! [`counts`]: for operators and monitoring.
 
 pub mod allow;
 pub mod answer;
@@ -36,11 +33,11 @@ pub mod counts;
 mod explain;
 mod flight;
 mod fly;
+mod health;
 pub mod key;
 mod lookup;
 mod memcached;
 mod memory;
-mod news;
 pub mod settings;
 mod sql;
 mod stores;

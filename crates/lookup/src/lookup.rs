@@ -1,4 +1,4 @@
-//! A look-up: from a key to an answer, through its tiers.
+//! A look-up: from a key to an answer, through the tiers.
 
 use std::fmt;
 use std::future::Future;
@@ -22,29 +22,28 @@ use crate::stores::{StartError, Stores};
 use crate::user::User;
 use crate::value::Targets;
 
-/// A look-up, shared by all cores. Clones are the same one.
+/// A look-up that all cores share. Cloning it is cheap; clones share everything.
 #[derive(Clone, Debug)]
 pub struct Lookup(Arc<Shared>);
 
-/// What [`Lookup::get`] gives.
+/// The result of [`Lookup::get`].
 #[derive(Debug)]
 pub enum Get {
-    /// The answer stood in memory.
+    /// The answer was in memory.
     Now(Answer),
     /// The stores are being asked.
     Later(Later),
 }
 
-/// An answer that is on its way; there is one in any case, after [`LookupSettings::wait`] at the latest. To be polled
-/// on a tokio runtime with its timer. Dropping it costs nothing: the stores are asked all the same, for those who come
-/// later.
+/// A pending answer, which arrives after [`LookupSettings::wait`] at the latest. Poll it on a tokio runtime with its
+/// timer. Dropping it does not stop the request to the stores: later look-ups use its answer.
 pub struct Later(Pin<Box<dyn Future<Output = Answer> + Send>>);
 
 impl Lookup {
-    /// A look-up in these stores.
+    /// Starts a look-up in these stores.
     ///
     /// # Errors
-    /// All that is wrong with the settings, or a store that there is not.
+    /// All mistakes in the settings, or a missing store.
     pub fn start(settings: LookupSettings, stores: &Stores) -> Result<Self, StartError> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let errors = settings.validate();
@@ -88,8 +87,7 @@ impl Lookup {
         })))
     }
 
-    /// Looks a key up; in canonical form, as [`crate::key`] gives it. From any thread. An answer from memory costs no
-    /// allocation.
+    /// Looks up a key in canonical form (see [`crate::key`]), from any thread. A hit in memory allocates nothing.
     #[inline]
     pub fn get(&self, key: &str) -> Get {
         let mut expired = None;
@@ -109,33 +107,35 @@ impl Lookup {
         self.ask(key, expired)
     }
 
-    /// Has the database prepare the query, without running it: `None` where there is no SQL tier. Nothing is told of it, and no breaker counts it.
+    /// Prepares the query in the database without running it: `None` without an SQL tier. Logs nothing, and does not
+    /// affect the breaker.
     ///
     /// # Errors
-    /// Of the result: [`Failure::Refused`] if the database does not take the query; anything else if it could not be asked.
+    /// In the result: [`Failure::Refused`] if the database refuses the query; any other failure if the trial itself
+    /// failed.
     pub async fn try_query(&self) -> Option<Result<(), StoreError>> {
         let name = self.0.sql_store.clone()?;
         let (stores, query) = (self.0.stores(), Arc::clone(&self.0.query));
         let number = stores.number();
-        let asked = stores.run(move |world| {
-            let store = world.sql(number, &name);
+        let asked = stores.run(move |thread| {
+            let store = thread.sql(number, &name);
             async move { store?.try_out(&query).await }
         });
         Some(asked.await.unwrap_or_else(|| Err(self.0.error(Failure::Closed))))
     }
 
-    /// As [`try_query`](Self::try_query), in the background: operators are told of a query that is refused, or could not be tried.
+    /// Runs [`try_query`](Self::try_query) in the background, and logs a refused query or a failed trial.
     pub fn tell_trial(&self) {
         let Some(name) = self.0.sql_store.clone() else { return };
         let (stores, query, lookup) = (self.0.stores(), Arc::clone(&self.0.query), self.0.settings.name.clone());
         let number = stores.number();
-        stores.job(move |world| {
-            let Ok(store) = world.sql(number, &name) else { return };
+        stores.job(move |thread| {
+            let Ok(store) = thread.sql(number, &name) else { return };
             tokio::task::spawn_local(async move {
                 match store.try_out(&query).await {
                     Ok(()) => {}
                     Err(error) if matches!(error.failure, Failure::Refused(_)) => {
-                        // The first request need not tell it again.
+                        // So that the first request does not log it again.
                         store.remember(&query, &error.failure);
                         tracing::warn!("the query of the look-up `{lookup}` is of no use: {error}");
                     }
@@ -145,14 +145,14 @@ impl Lookup {
         });
     }
 
-    /// From now on these stores are asked, which are to have the same names and kinds. What is in memory stays.
+    /// Replaces the stores by others with the same names and kinds. Entries in memory stay.
     pub fn set_stores(&self, stores: &Stores) {
         let before = std::mem::replace(&mut *self.0.locked_stores(), stores.clone());
         drop(before);
     }
 
-    /// Puts targets into memory, as if a store had just named them: for a start that is warm. Does nothing where there
-    /// is no memory tier.
+    /// Stores targets in memory, as if a store had just returned them, for a warm start. Does nothing without a memory
+    /// tier.
     pub fn keep(&self, key: &str, targets: Targets) {
         if let Some(memory) = &self.0.memory {
             let said = Said::Targets(targets);
@@ -160,38 +160,38 @@ impl Lookup {
         }
     }
 
-    /// What every tier has to say about a key right now; the stores are asked. For people who want to know why.
+    /// Explains a key: returns the state of every tier, and asks the stores. For operators.
     pub async fn explain(&self, key: &str) -> Explanation {
         explain::explain(&self.0, key).await
     }
 
-    /// Forgets a key in memory; whether anything was known of it. What is being looked up right now is not kept.
+    /// Removes a key from memory, and returns whether it was there. Answers of look-ups under way are not kept.
     pub fn purge(&self, key: &str) -> bool {
         self.0.memory.as_ref().is_some_and(|memory| memory.purge(key))
     }
 
-    /// Forgets a key in memory and deletes it in memcached; whether it stood in either.
+    /// Removes a key from memory and memcached, and returns whether either had it.
     ///
     /// # Errors
-    /// memcached could not delete it. In memory it is forgotten.
+    /// memcached could not delete the key. Memory has forgotten it.
     pub async fn purge_everywhere(&self, key: &str) -> Result<bool, StoreError> {
         let Some(tier) = &self.0.settings.memcached else { return Ok(self.purge(key)) };
         let deleted = self.0.stores().memcached(&tier.store)?.delete(crate::memcached::key_of(&tier.prefix, key)).await;
-        // Afterwards, so that nobody has fetched it from there meanwhile.
+        // Last, so that no look-up fetches the old value from memcached in between.
         Ok(self.purge(key) | deleted?)
     }
 
-    /// Forgets, in memory, all keys that begin so; with an empty prefix all. How many there were.
+    /// Removes all keys with this prefix from memory, and returns how many. The empty prefix removes all.
     pub fn purge_prefix(&self, prefix: &str) -> usize {
         self.0.memory.as_ref().map_or(0, |memory| memory.purge_prefix(prefix))
     }
 
-    /// The settings it was started with.
+    /// Returns the settings.
     pub fn settings(&self) -> &LookupSettings {
         &self.0.settings
     }
 
-    /// What has happened so far. Looks at every shard of memory, so it is for those who watch, not for every request.
+    /// Returns the counts. Visits every shard of memory, so call it for monitoring, not for every request.
     pub fn counts(&self) -> LookupCounts {
         let shared = &self.0;
         LookupCounts {
@@ -212,10 +212,10 @@ impl Lookup {
     fn refresh(&self, key: &str) {
         let (shared, key): (_, Box<str>) = (Arc::clone(&self.0), key.into());
         shared.asked.more();
-        self.0.stores().job(move |world| fly::ask(world, &shared, key, None));
+        self.0.stores().job(move |thread| fly::ask(thread, &shared, key, None));
     }
 
-    /// Asks the stores, or says why not.
+    /// Asks the stores, or returns the reason why not.
     #[cold]
     fn ask(&self, key: &str, expired: Option<(Targets, Duration)>) -> Get {
         let shared = Arc::clone(&self.0);
@@ -228,7 +228,7 @@ impl Lookup {
         let (answer, answered) = oneshot::channel();
         let waiter = Waiter { answer: Some(answer), shared: Arc::clone(&shared) };
         let (asking, key): (_, Box<str>) = (Arc::clone(&shared), key.into());
-        self.0.stores().job(move |world| fly::ask(world, &asking, key, Some(waiter)));
+        self.0.stores().job(move |thread| fly::ask(thread, &asking, key, Some(waiter)));
         Get::Later(Later(Box::pin(async move {
             let failure = match timeout(shared.settings.wait, answered).await {
                 Ok(Ok(Answer { outcome: outcome @ (Outcome::StoreDown(_) | Outcome::Overloaded), .. })) => outcome,
@@ -245,7 +245,7 @@ impl Lookup {
 }
 
 impl Get {
-    /// The answer, waited for if need be.
+    /// Waits for the answer if necessary.
     pub async fn answer(self) -> Answer {
         match self {
             Get::Now(answer) => answer,
@@ -268,7 +268,7 @@ impl fmt::Debug for Later {
     }
 }
 
-/// What all clones of a look-up, and what is under way for it, have in common.
+/// State that clones of a look-up and its requests under way share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) number: u64,
@@ -278,7 +278,7 @@ pub(crate) struct Shared {
     pub(crate) memcached_store: Option<Arc<str>>,
     pub(crate) sql_store: Option<Arc<str>>,
     pub(crate) query: Arc<str>,
-    /// As whom it asks the stores.
+    /// The user whose breaker counts.
     pub(crate) user: User,
     waiting: AtomicUsize,
     last_failure: Mutex<Option<StoreError>>,
@@ -293,7 +293,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Those that are asked now.
+    /// Returns the current stores.
     pub(crate) fn stores(&self) -> Stores {
         self.locked_stores().clone()
     }
@@ -302,7 +302,7 @@ impl Shared {
         self.stores.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody could say: what has expired, if there is any, or that nobody could.
+    /// Falls back to the expired targets, if there are any; otherwise returns `outcome`.
     fn or_stale(&self, outcome: Outcome, expired: Option<(Targets, Duration)>) -> Answer {
         match (expired, outcome) {
             (Some((targets, age)), Outcome::StoreDown(error)) => {
@@ -324,12 +324,12 @@ impl Shared {
         Answer { outcome: Outcome::Stale(targets, error), tier: Tier::Memory, age, ttl_left: Duration::ZERO }
     }
 
-    /// Remembers why the stores could not say.
+    /// Remembers the last failure of the stores.
     pub(crate) fn failed(&self, error: &StoreError) {
         *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
     }
 
-    /// A failure of the stores as a whole: of the last one, which is the one that knows.
+    /// Returns a failure of the last store, which is authoritative.
     pub(crate) fn error(&self, failure: Failure) -> StoreError {
         let store = self.sql_store.as_ref().or(self.memcached_store.as_ref());
         StoreError { store: store.map_or_else(|| "".into(), Arc::clone), failure }
@@ -339,11 +339,11 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         let number = self.number;
-        self.stores().job(move |world| drop(world.flights.borrow_mut().remove(&number)));
+        self.stores().job(move |thread| drop(thread.flights.borrow_mut().remove(&number)));
     }
 }
 
-/// Somebody who waits for an answer, counted for as long as that takes.
+/// A waiter for an answer, counted while it waits.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     answer: Option<oneshot::Sender<Answer>>,
@@ -353,7 +353,7 @@ pub(crate) struct Waiter {
 impl Waiter {
     pub(crate) fn answer(mut self, answer: Answer) {
         let to = self.answer.take();
-        // Counted no longer, before anybody learns that it is answered.
+        // Ends the count before the waiter gets its answer.
         drop(self);
         if let Some(to) = to {
             let _ = to.send(answer); // it may have gone

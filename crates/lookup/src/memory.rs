@@ -1,8 +1,7 @@
 //! The first tier: answers in this process's memory, shared by all cores. Bounded, without I/O; time is an argument, in
 //! milliseconds of any one clock.
 //!
-//! Values and refusals (no such key, an invalid value) stand in separate caches, so that no number of unknown keys
-//! pushes a value out.
+//! Values and refusals (no such key, an invalid value) have separate caches, so that unknown keys never evict values.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -16,54 +15,54 @@ use crate::counts::MemoryCounts;
 use crate::settings::MemoryTier;
 use crate::value::{Target, Targets};
 
-/// What is kept, and until when.
+/// The memory tier: sharded caches of values and refusals.
 #[derive(Debug)]
 pub(crate) struct Memory {
     settings: MemoryTier,
-    /// From which share of its TTL on a value is asked for again, in parts of 2^32.
+    /// The share of a value's TTL after which it is refreshed, in parts of 2^32.
     ask_from: u64,
     key_hash: KeyHash,
     shards: Box<[Shard]>,
-    /// How often something was purged.
+    /// The number of purges.
     purges: AtomicU64,
 }
 
-/// What is known of a key.
+/// The state of a key in memory.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Found {
-    /// An answer; the key is to be asked for in the background if `refresh`, which is said once in a while.
+    /// A valid answer. `refresh`, set once in a while, asks the caller to refresh it in the background.
     Fresh { answer: Answer, refresh: bool },
-    /// Targets that have expired, to fall back on; not worth asking for again so soon after a failure if not `ask`.
+    /// Expired targets, as a fallback. Without `ask`, a request to the stores failed too recently to ask again.
     Expired { targets: Targets, age: Duration, ask: bool },
-    /// Nothing.
+    /// No entry.
     Missing,
 }
 
-/// What a store has said.
+/// The answer of a store.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Said {
     /// These targets.
     Targets(Targets),
-    /// Nothing stands there, or, with a reason, nothing that can be used.
+    /// No value, or, with a reason, an invalid one.
     Refusal(Option<Arc<str>>),
 }
 
-/// What stands in memory for a key, for those who ask about it.
+/// A key's entry in memory, for operators.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
-    /// Who said so.
+    /// The tier that answered.
     pub from: Tier,
-    /// `None`: nothing stands under the key; a reason: what stands there is invalid.
+    /// The targets; `None`: the key has no value; a reason: its value is invalid.
     pub value: Result<Targets, Option<Arc<str>>>,
-    /// How long ago.
+    /// Time since the answer.
     pub age: Duration,
-    /// How long it counts from now on; zero if it has expired.
+    /// Time until it expires; zero if it has expired.
     pub ttl_left: Duration,
-    /// How long it is still used if the stores are down, from now on.
+    /// Time for which it may still be used while the stores are down.
     pub stale_left: Duration,
 }
 
-/// One lock's worth. By itself on its cache lines, so that cores do not slow each other down.
+/// One lock's caches. They have cache lines of their own, so that cores do not slow each other down.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Shard(Mutex<Caches>);
@@ -75,16 +74,17 @@ struct Caches {
     counts: MemoryCounts,
 }
 
-/// With the reason, where something stands there.
+/// A refusal, with the reason if the value is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Refusal(Option<Arc<str>>);
 
-/// A shard is worth its overhead from so many entries on.
+/// The number of entries that justifies a shard's overhead.
 const ENTRIES_PER_SHARD: usize = 1024;
-/// As many as [`Fingerprint::choice`] tells apart. With more of them each one's table would be too small for huge pages.
+/// The number of shards that [`Fingerprint::choice`] can address. With more, each table would be too small for huge
+/// pages.
 const SHARDS: usize = 16;
 
-/// After a refresh that came to nothing, or an answer that did not come, how long until the next one, in ticks.
+/// Ticks until the next refresh, after one that failed or did not answer.
 const RETRY: u32 = 1000_u32.div_ceil(TICK_MS as u32);
 
 impl Memory {
@@ -104,7 +104,7 @@ impl Memory {
         Memory { settings, ask_from, key_hash, shards, purges: AtomicU64::new(0) }
     }
 
-    /// What is known of a key. The clock is looked at while the entry is still on its way from memory.
+    /// Looks a key up. Reads the clock while the entry is still loading.
     #[inline]
     pub(crate) fn find(&self, key: &str, now: impl Fn() -> u64) -> Found {
         let (key, mut shard) = self.shard(key);
@@ -139,8 +139,8 @@ impl Memory {
         Found::Missing
     }
 
-    /// Keeps what a store has said, unless something was purged since `purges` was read: then it may be older than
-    /// that. `chance`, between 0 and 1, decides on the jitter. How long it is kept.
+    /// Keeps a store's answer, and returns for how long. Skips an answer that may predate a purge, that is, if a purge
+    /// came since `purges` was read. `chance`, between 0 and 1, selects the jitter.
     pub(crate) fn keep(&self, key: &str, said: &Said, from: Tier, now: u64, chance: f64, purges: u64) -> Duration {
         let (fingerprint, mut shard) = self.shard(key);
         if self.purges() != purges {
@@ -166,7 +166,7 @@ impl Memory {
         }
     }
 
-    /// No store could say anything about a key: what has expired is used for a moment without asking again.
+    /// Notes that no store could answer: the expired value is used for a moment without asking again.
     pub(crate) fn could_not_ask(&self, key: &str, now: u64) {
         let (key, mut shard) = self.shard(key);
         if let Some(hit) = shard.values.peek(key) {
@@ -175,7 +175,7 @@ impl Memory {
         }
     }
 
-    /// What stands there for a key, be it still good or not.
+    /// Returns a key's entry, valid or expired.
     pub(crate) fn peek(&self, key: &str, now: u64) -> Option<Kept> {
         let (key, shard) = self.shard(key);
         let kept = |value, meta, note: &Note, stale: Duration| {
@@ -198,7 +198,7 @@ impl Memory {
         Some(kept(Err(shard.refusals.value(hit).0), meta, note, Duration::ZERO))
     }
 
-    /// Forgets a key; whether there was anything.
+    /// Removes a key, and returns whether it was there.
     pub(crate) fn purge(&self, key: &str) -> bool {
         let (key, mut shard) = self.shard(key);
         self.purges.fetch_add(1, Relaxed);
@@ -206,7 +206,7 @@ impl Memory {
         shard.refusals.remove(key).is_some() || value
     }
 
-    /// Forgets all keys that begin so, with an empty prefix all; how many there were.
+    /// Removes all keys with this prefix, and returns how many; the empty prefix removes all.
     pub(crate) fn purge_prefix(&self, prefix: &str) -> usize {
         self.purges.fetch_add(1, Relaxed);
         let wanted = |key: &[u8]| !key.starts_with(prefix.as_bytes());
@@ -217,7 +217,7 @@ impl Memory {
         self.shards.iter().map(shard).sum()
     }
 
-    /// Changes with each purge.
+    /// Returns a number that changes with each purge.
     pub(crate) fn purges(&self) -> u64 {
         self.purges.load(Relaxed)
     }
@@ -243,7 +243,7 @@ impl Memory {
         (fingerprint, lock(&self.shards[fingerprint.choice() & (self.shards.len() - 1)]))
     }
 
-    /// At which age, in ticks, a key is asked for again.
+    /// Returns the age, in ticks, at which to refresh a key.
     #[inline]
     fn ask_at(&self, values: &Cache<Targets, Note>, hit: Hit, times: Times) -> u32 {
         let share = (u64::from(times.ttl) * self.ask_from) >> 32;
@@ -251,7 +251,7 @@ impl Memory {
     }
 }
 
-/// Nothing that is done under the lock panics half-way, so a poisoned one is as good as another.
+/// Locks a shard. No code panics half-way under this lock, so a poisoned lock is safe.
 fn lock(shard: &Shard) -> MutexGuard<'_, Caches> {
     shard.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
@@ -266,7 +266,7 @@ fn ask_again_at(values: &mut Cache<Targets, Note>, hit: Hit, times: Times, age: 
     values.set_meta(hit, Times { asked: true, ..times }.to_word());
 }
 
-/// An IPv4 address is what nearly all targets are, and fits.
+/// An IPv4 address, the most common target, fits into a word.
 impl cache::Value for Targets {
     fn to_word(&self) -> Option<u64> {
         match self {
@@ -285,7 +285,7 @@ impl cache::Value for Targets {
     }
 }
 
-/// That nothing stands there fits.
+/// A refusal without a reason fits into a word.
 impl cache::Value for Refusal {
     fn to_word(&self) -> Option<u64> {
         self.0.is_none().then_some(0)
@@ -300,20 +300,19 @@ impl cache::Value for Refusal {
     }
 }
 
-/// When an entry was fetched and how long it counts: all that a hit has to know, in a word. In ticks of 32 ms, which go
-/// round after four years. An entry that nobody has touched for that long would look young; a process that runs for so
-/// long with a cache that is never full is not worth a wider entry.
+/// The times of an entry in one word: all that a hit needs. Ticks of 32 ms wrap after four years. An entry untouched
+/// for that long would look young; this case does not justify a wider entry.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Times {
     since: u32,
     /// Below [`ASKED`], as a year is.
     ttl: u32,
-    /// Whether it was asked for again, or tried to; when that is due the next time is in the note.
+    /// Whether a refresh was started or tried; the note then has the time of the next.
     asked: bool,
 }
 
-/// What of an entry is not for every hit: who said so, in the lower 2 bits, and above it, if it was asked for again
-/// before, at which age it is due the next time, in two ticks.
+/// Data of an entry that few hits need. The lower 2 bits are the tier that answered; the others, after a refresh, are
+/// the age of the next refresh in units of two ticks.
 #[derive(Clone, Copy)]
 struct Note(u32);
 
@@ -330,7 +329,7 @@ impl Note {
         self.0 >> 2 << 1
     }
 
-    /// Rather later than earlier.
+    /// Rounds up: rather later than earlier.
     fn set_ask_at(&mut self, age: u32) {
         self.0 = self.0 & 3 | age.div_ceil(2).min(u32::MAX >> 2) << 2;
     }
@@ -343,9 +342,9 @@ impl fmt::Debug for Note {
 }
 
 const TICK_MS: u64 = 32;
-/// Entries may be from so far in the future, in ticks: half a minute.
+/// The tolerance for entries from the future, in ticks: half a minute.
 const FUTURE: u32 = 1000;
-/// The bit of a TTL's word that says `asked`.
+/// The bit for `asked` in the word of a TTL.
 const ASKED: u32 = 1 << 31;
 
 impl Times {
@@ -365,12 +364,12 @@ impl Times {
     #[inline]
     fn age(self, now: u64) -> u32 {
         let age = ((now / TICK_MS) as u32).wrapping_sub(self.since);
-        // Whoever asks may have looked at the clock just before the entry was made.
+        // The caller may have read the clock just before the entry was made.
         if age > u32::MAX - FUTURE { 0 } else { age }
     }
 }
 
-/// At least one, so that nothing has expired before it is kept.
+/// Converts a duration to ticks, at least one, so that no entry expires before it is kept.
 fn ticks(duration: Duration) -> u32 {
     u32::try_from(duration.as_millis() / u128::from(TICK_MS)).unwrap_or(u32::MAX).clamp(1, ASKED - 1)
 }

@@ -1,4 +1,4 @@
-//! How look-ups and stores are set up: plain data with defaults, and all that is wrong with it at once.
+//! Settings of look-ups and stores: plain data with defaults, and a check that returns all mistakes at once.
 
 use std::time::Duration;
 
@@ -7,30 +7,30 @@ use oroshi_words::{Mistake, Secret};
 use crate::allow::Allow;
 use crate::breaker::Breaking;
 
-/// A way from keys to targets: tiers, asked in the order memory, memcached, SQL. Each may be left out, but not both
-/// stores.
+/// Settings of a look-up: tiers, asked in the order memory, memcached, SQL. Each tier is optional, but one store is
+/// required.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LookupSettings {
-    /// What it is called, in messages and metrics.
+    /// The name in messages and metrics.
     pub name: String,
-    /// Answers in this process's memory; `None`: the stores are asked each time.
+    /// The memory tier; `None`: every look-up asks the stores.
     pub memory: Option<MemoryTier>,
-    /// Answers in memcached.
+    /// The memcached tier.
     pub memcached: Option<MemcachedTier>,
-    /// Answers in a database.
+    /// The SQL tier.
     pub sql: Option<SqlTier>,
-    /// Where targets may be. Nowhere, by default.
+    /// The allowed targets. None by default.
     pub allow: Allow,
-    /// How long a look-up waits for the stores, in all. 3 s by default.
+    /// How long a look-up waits for the stores in total. 3 s by default.
     pub wait: Duration,
-    /// How many keys are asked for at the same time at most; beyond that look-ups are refused. 1,000 by default.
+    /// The maximum of keys being looked up at the same time; further look-ups are refused. 1,000 by default.
     pub keys_in_flight: usize,
-    /// How many look-ups wait for an answer at the same time at most; beyond that they are refused. 100,000 by default.
+    /// The maximum of look-ups waiting for an answer; further ones are refused. 100,000 by default.
     pub waiting: usize,
 }
 
 impl LookupSettings {
-    /// A look-up of this name: memory as by default, and no store yet.
+    /// Creates settings with this name, default memory and no store yet.
     pub fn new(name: impl Into<String>) -> Self {
         LookupSettings {
             name: name.into(),
@@ -45,28 +45,27 @@ impl LookupSettings {
     }
 }
 
-/// The first tier. Its bounds are for all cores together.
+/// The memory tier. Its limits are for all cores together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryTier {
-    /// How many values it holds at most. 1,000,000 by default.
+    /// The maximum of values. 1,000,000 by default.
     pub entries: usize,
-    /// How many bytes they take at most, keys and index among them. 256 MiB by default.
+    /// The maximum of bytes of values, including keys and index. 256 MiB by default.
     pub bytes: usize,
-    /// How many refusals it holds at most: keys without a value, or with an invalid one. 100,000 by default.
+    /// The maximum of refusals: keys without a value, or with an invalid one. 100,000 by default.
     pub negative_entries: usize,
-    /// How many bytes they take at most. 32 MiB by default.
+    /// The maximum of bytes of refusals. 32 MiB by default.
     pub negative_bytes: usize,
-    /// How long a value counts. 60 s by default.
+    /// The TTL of a value. 60 s by default.
     pub ttl: Duration,
-    /// How long a refusal counts. 5 s by default.
+    /// The TTL of a refusal. 5 s by default.
     pub negative_ttl: Duration,
-    /// By which share each of these is made longer or shorter, by chance, so that what came together does not end
-    /// together; 0 to 0.5. 0.1 by default.
+    /// The share by which TTLs vary at random, so that entries made together do not expire together; 0 to 0.5. 0.1 by
+    /// default.
     pub jitter: f64,
-    /// From which share of its TTL on a value that is asked for is fetched anew in the background; `None`: never. 0.8
-    /// by default.
+    /// The share of its TTL after which a hit refreshes a value in the background; `None`: never. 0.8 by default.
     pub refresh_ahead: Option<f64>,
-    /// For how long after its TTL a value is still used if the stores are down. 1 h by default.
+    /// How long after its TTL a value may be used while the stores are down. 1 h by default.
     pub stale_if_error: Duration,
 }
 
@@ -86,24 +85,24 @@ impl Default for MemoryTier {
     }
 }
 
-/// The memcached tier. What SQL says is written back to it, with a TTL; reading never makes that longer, so what memory
-/// has is at most as old as both TTLs together.
+/// The memcached tier. Answers of SQL are written back to it with a TTL. Reads do not extend that TTL, so an entry in
+/// memory is at most as old as both TTLs together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemcachedTier {
     /// The store's name.
     pub store: String,
-    /// What its keys begin with, before the looked-up key; up to 100 bytes of visible ASCII. Empty by default.
+    /// The prefix of its keys, up to 100 bytes of visible ASCII. Empty by default.
     pub prefix: String,
-    /// How long a value that is written back counts, from 1 s to 30 days. 300 s by default.
+    /// The TTL of a written-back value, from 1 s to 30 days. 300 s by default.
     pub ttl: Duration,
-    /// How long a written-back refusal counts, from 1 s to 30 days; `None`: refusals are not written. 30 s by default.
+    /// The TTL of a written-back refusal, from 1 s to 30 days; `None`: refusals are not written. 30 s by default.
     pub negative_ttl: Option<Duration>,
-    /// Whether what SQL says is written to it. True by default.
+    /// Whether answers of SQL are written back. True by default.
     pub write_back: bool,
 }
 
 impl MemcachedTier {
-    /// The tier on this store, all else as by default.
+    /// Creates a tier on this store with defaults.
     pub fn new(store: impl Into<String>) -> Self {
         MemcachedTier {
             store: store.into(),
@@ -121,48 +120,48 @@ pub struct SqlTier {
     /// The store's name.
     pub store: String,
     /// A query with one parameter, the key as text: `SELECT host FROM domain WHERE domain = ?`, for PostgreSQL `... =
-    /// $1`. The first column of the first row is the value; no row, or NULL, is none.
+    /// $1`. The first column of the first row is the value; no row, or NULL, means no value.
     pub query: String,
 }
 
-/// A store, under the name that look-ups and scripts know it by.
+/// A store with its name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoreSettings {
-    /// Its name.
+    /// The name that look-ups and scripts use.
     pub name: String,
-    /// What it is.
+    /// The kind, with its settings.
     pub kind: StoreKind,
 }
 
-/// What a store is.
+/// The kind of a store.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoreKind {
-    /// Servers of memcached.
+    /// memcached servers.
     Memcached(MemcachedSettings),
     /// A database.
     Sql(SqlSettings),
 }
 
-/// Servers of memcached, among which keys are divided. One connection to each serves all cores and all requests.
+/// memcached servers that share the keys. One connection to each serves all cores and requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemcachedSettings {
-    /// `host:port`, `unix:/path`; without a port it is 11211. A key's server depends on these texts alone, not on their
+    /// `host:port`, `unix:/path`; the default port is 11211. A key's server depends on these texts alone, not on their
     /// order.
     pub servers: Vec<String>,
-    /// How long an answer may take. 250 ms by default.
+    /// The timeout of a reply. 250 ms by default.
     pub timeout: Duration,
-    /// How long a connect may take. 500 ms by default.
+    /// The timeout of a connect. 500 ms by default.
     pub connect_timeout: Duration,
-    /// The largest value that is read or written, up to 1 MiB, memcached's own limit. That by default.
+    /// The largest value to read or write, up to 1 MiB, memcached's own limit. 1 MiB by default.
     pub value_bytes: usize,
-    /// How many requests wait for one server at the same time at most; more are refused. 10,000 by default.
+    /// The maximum of requests that wait for one server; further ones are refused. 10,000 by default.
     pub pending: usize,
-    /// When a server that fails is left alone.
+    /// The breaker of each server.
     pub breaker: Breaking,
 }
 
 impl MemcachedSettings {
-    /// These servers, all else as by default.
+    /// Creates settings for these servers with defaults.
     pub fn new(servers: Vec<String>) -> Self {
         MemcachedSettings {
             servers,
@@ -179,42 +178,43 @@ impl MemcachedSettings {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SqlSettings {
     /// `sqlite:/path/file.db`, `mysql://user@host/database`, `mysql://user@localhost/database?socket=/path`,
-    /// `postgres://user@host/database`, `postgres://user@localhost/database?host=/folder/of/the/socket`. Options behind
+    /// `postgres://user@host/database`, `postgres://user@localhost/database?host=/folder/of/the/socket`. Options after
     /// `?` are sqlx's. Never shown in full.
     pub url: Secret,
-    /// The password, which is better kept out of the URL.
+    /// The password; better here than in the URL.
     pub password: Option<Secret>,
-    /// How many connections there are at most; one more while a store that was left alone is asked whether it is back. 2 by default.
+    /// The maximum of connections, and one more while a store behind an open breaker is probed. 2 by default.
     pub connections: usize,
-    /// How many of them the queries of scripts take at most; the others are for look-ups alone. Half by default, and at least one.
+    /// The maximum of connections for queries of scripts; the others are for look-ups alone. Half by default, and at
+    /// least one.
     pub script_connections: Option<usize>,
-    /// How long a query may take, from the moment that it has a connection. 1 s by default.
+    /// The timeout of a query, from the moment that it has a connection. 1 s by default.
     pub query_timeout: Duration,
-    /// How long a connect may take. 1 s by default.
+    /// The timeout of a connect. 1 s by default.
     pub connect_timeout: Duration,
-    /// How many queries wait for a connection at most; more are refused. 10,000 by default.
+    /// The maximum of queries that wait for a connection; further ones are refused. 10,000 by default.
     pub pending: usize,
-    /// How many rows a script's query may bring. 1,000 by default.
+    /// The maximum of rows of a script's query. 1,000 by default.
     pub rows: usize,
-    /// How many bytes of values a script's query may bring. 1 MiB by default.
+    /// The maximum of bytes of values of a script's query. 1 MiB by default.
     pub row_bytes: usize,
-    /// When it is left alone because it fails.
+    /// The breaker of each user.
     pub breaker: Breaking,
 }
 
 impl SqlSettings {
-    /// Why a query with so many parameters would be refused, as far as that can be told without the database: for SQLite, which
-    /// itself would run it.
+    /// Returns why a query with this many parameters would be refused, as far as known without the database: for
+    /// SQLite, which itself would run it.
     pub fn objection(&self, query: &str, parameters: usize) -> Option<String> {
         crate::sql::objection(self, query, parameters)
     }
 
-    /// How many connections the queries of scripts take at most.
+    /// Returns the maximum of connections for queries of scripts.
     pub fn for_scripts(&self) -> usize {
         self.script_connections.unwrap_or((self.connections / 2).max(1))
     }
 
-    /// The database at this URL, all else as by default.
+    /// Creates settings for the database at this URL with defaults.
     pub fn new(url: impl Into<String>) -> Self {
         SqlSettings {
             url: Secret::new(url),
@@ -233,14 +233,14 @@ impl SqlSettings {
 
 /// The longest TTL that memcached takes for a duration (protocol.txt, "Expiration times").
 const MEMCACHED_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
-/// A TTL in memory: ticks of 32 ms in 32 bits allow for more than four years, of which one is plenty.
+/// The longest TTL in memory: ticks of 32 ms in 32 bits allow more than four years, and one is plenty.
 const MEMORY_TTL: Duration = Duration::from_secs(366 * 24 * 3600);
 const PREFIX_BYTES: usize = 100;
 /// memcached's own limit of a value (its option -I).
 const MEMCACHED_VALUE: usize = 1 << 20;
 
 impl LookupSettings {
-    /// All that is wrong with it. Whether its stores exist is found out when it starts.
+    /// Returns all mistakes. Starting the look-up checks whether its stores exist.
     pub fn validate(&self) -> Vec<Mistake> {
         let mut check = Check::default();
         check.that(self.memcached.is_some() || self.sql.is_some(), "tiers", || {
@@ -317,7 +317,7 @@ impl MemcachedTier {
 }
 
 impl StoreSettings {
-    /// All that is wrong with it.
+    /// Returns all mistakes.
     pub fn validate(&self) -> Vec<Mistake> {
         let mut check = Check::default();
         check.that(!self.name.is_empty(), "name", || "the store has no name".to_owned());
@@ -383,7 +383,7 @@ impl Breaking {
     }
 }
 
-/// Gathers what is wrong.
+/// Collects mistakes.
 #[derive(Default)]
 struct Check(Vec<Mistake>);
 

@@ -1,4 +1,4 @@
-//! The stores that look-ups and scripts share: one thread with all connections to them.
+//! The stores that look-ups and scripts share: one thread owns all connections to them.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -23,31 +23,30 @@ use crate::settings::{StoreKind, StoreSettings};
 use crate::sql::{Rows, Sql, SqlState, Value};
 use crate::user::User;
 
-/// The stores, by name. Clones are the same stores; the thread ends when the last of them, and of what was made with
-/// them, is gone.
+/// The stores, by name. Clones share the same stores; the thread ends with the last clone and the last handle.
 #[derive(Clone)]
-pub struct Stores(Arc<Edition>);
+pub struct Stores(Arc<StoreSet>);
 
-/// The stores of one configuration, beside which others may be at work on the same thread.
-struct Edition {
+/// The stores of one configuration. Other configurations may be in use on the same thread.
+struct StoreSet {
     number: u64,
     jobs: mpsc::UnboundedSender<Job>,
     settings: Mutex<Vec<StoreSettings>>,
 }
 
-/// What the stores' thread is to do.
-type Job = Box<dyn FnOnce(&Rc<World>) + Send>;
+/// A job for the stores' thread.
+type Job = Box<dyn FnOnce(&Rc<ThreadState>) + Send>;
 
-/// Why stores, or a look-up, could not be started.
+/// Why stores or a look-up could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Mend the settings.
+    /// Correct the settings.
     #[error("{}", Settings(.0))]
     Settings(Vec<(String, Mistake)>),
     /// Give each store a name of its own.
     #[error("two stores are called `{0}`: expected a name for each")]
     SameName(String),
-    /// Name a store that there is, of the right kind.
+    /// Name an existing store of the right kind.
     #[error("`{lookup}` asks the {expected} store `{store}`, and there is none of this name and kind")]
     NoStore {
         /// The look-up.
@@ -57,7 +56,7 @@ pub enum StartError {
         /// The store that it names.
         store: String,
     },
-    /// See what the system has run out of.
+    /// Check the system's limits on threads and memory.
     #[error("cannot start the stores' thread: {0}")]
     Thread(#[source] io::Error),
 }
@@ -74,20 +73,20 @@ impl fmt::Display for Settings<'_> {
     }
 }
 
-/// How a store is.
+/// The state of a store.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoreState {
-    /// Of memcached: each server.
+    /// The state of each memcached server.
     Memcached(Vec<ServerState>),
-    /// Of a database.
+    /// The state of a database.
     Sql(SqlState),
 }
 
 impl Stores {
-    /// Starts the thread. Nothing is connected before it is needed.
+    /// Starts the thread. Connections are opened on demand.
     ///
     /// # Errors
-    /// All that is wrong with the settings, or that there can be no thread.
+    /// All mistakes in the settings, or a failure to start the thread.
     pub fn start(stores: Vec<StoreSettings>) -> Result<Self, StartError> {
         validate(&stores)?;
         let (jobs, work) = mpsc::unbounded_channel();
@@ -108,11 +107,11 @@ impl Stores {
         Ok(Stores::new(jobs, stores, None))
     }
 
-    /// Stores with other settings beside these, on the same thread: what is made with the ones knows nothing of the
-    /// others. Those whose settings are as they were are the same, with their connections. Each ends when neither needs it.
+    /// Creates another set of stores beside this one, on the same thread; the two are independent. Stores with
+    /// unchanged settings are shared, with their connections. A store ends when neither set needs it.
     ///
     /// # Errors
-    /// All that is wrong with the settings.
+    /// All mistakes in the settings.
     pub fn beside(&self, stores: Vec<StoreSettings>) -> Result<Self, StartError> {
         validate(&stores)?;
         Ok(Stores::new(self.0.jobs.clone(), stores, Some(self.0.number)))
@@ -121,38 +120,37 @@ impl Stores {
     fn new(jobs: mpsc::UnboundedSender<Job>, settings: Vec<StoreSettings>, before: Option<u64>) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let number = NUMBERS.fetch_add(1, Relaxed);
-        let stores = Stores(Arc::new(Edition { number, jobs, settings: Mutex::new(settings.clone()) }));
-        stores.job(move |world| world.set(number, settings, before));
+        let stores = Stores(Arc::new(StoreSet { number, jobs, settings: Mutex::new(settings.clone()) }));
+        stores.job(move |thread| thread.set(number, settings, before));
         stores
     }
 
-    /// Takes up other settings. Stores whose settings are as they were keep their connections; what is under way with
-    /// another is ended.
+    /// Applies new settings. Stores with unchanged settings keep their connections; requests to other stores are ended.
     ///
     /// # Errors
-    /// All that is wrong with the settings; then nothing changes.
+    /// All mistakes in the settings; then nothing changes.
     pub fn update(&self, stores: Vec<StoreSettings>) -> Result<(), StartError> {
         validate(&stores)?;
         self.locked().clone_from(&stores);
         let number = self.0.number;
-        self.job(move |world| world.set(number, stores, Some(number)));
+        self.job(move |thread| thread.set(number, stores, Some(number)));
         Ok(())
     }
 
-    /// The memcached store of this name, for as long as it is configured.
+    /// Returns the memcached store of this name, usable while it is configured.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such store.
     pub fn memcached(&self, name: &str) -> Result<MemcachedStore, StoreError> {
         let known = self.has(name, |kind| matches!(kind, StoreKind::Memcached(_)));
         let name: Arc<str> = name.into();
         if known { Ok(MemcachedStore { stores: self.clone(), name }) } else { Err(unknown(&name)) }
     }
 
-    /// The SQL store of this name, for as long as it is configured.
+    /// Returns the SQL store of this name, usable while it is configured.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no such store.
     pub fn sql(&self, name: &str) -> Result<SqlStore, StoreError> {
         let known = self.has(name, |kind| matches!(kind, StoreKind::Sql(_)));
         let name: Arc<str> = name.into();
@@ -163,12 +161,12 @@ impl Stores {
         }
     }
 
-    /// How each store is, in the order of the settings.
+    /// Returns the state of each store, in the order of the settings.
     pub async fn states(&self) -> Vec<(String, StoreState)> {
         let names: Vec<String> = self.locked().iter().map(|store| store.name.clone()).collect();
         let number = self.0.number;
-        let state = move |world: Rc<World>| async move {
-            names.into_iter().filter_map(|name| Some((name.clone(), world.store(number, &name)?.state()))).collect()
+        let state = move |thread: Rc<ThreadState>| async move {
+            names.into_iter().filter_map(|name| Some((name.clone(), thread.store(number, &name)?.state()))).collect()
         };
         self.run(state).await.unwrap_or_default()
     }
@@ -177,26 +175,26 @@ impl Stores {
         self.locked().iter().any(|store| store.name == name && wanted(&store.kind))
     }
 
-    /// Has something done on the stores' thread.
-    pub(crate) fn job(&self, job: impl FnOnce(&Rc<World>) + Send + 'static) {
+    /// Runs a job on the stores' thread.
+    pub(crate) fn job(&self, job: impl FnOnce(&Rc<ThreadState>) + Send + 'static) {
         let _ = self.0.jobs.send(Box::new(job)); // the thread lives for as long as this does, unless it has panicked
     }
 
-    /// Has something done there that takes time. It is carried on with when the future is dropped; `None` if the thread
-    /// has ended.
+    /// Runs a future on the stores' thread. It continues if the returned future is dropped; `None` if the thread has
+    /// ended.
     pub(crate) fn run<T: Send + 'static, F: Future<Output = T> + 'static>(
         &self,
-        work: impl FnOnce(Rc<World>) -> F + Send + 'static,
+        work: impl FnOnce(Rc<ThreadState>) -> F + Send + 'static,
     ) -> impl Future<Output = Option<T>> + Send + 'static {
         let (answer, answered) = oneshot::channel();
-        self.job(move |world| {
-            let work = work(Rc::clone(world));
+        self.job(move |thread| {
+            let work = work(Rc::clone(thread));
             spawn_local(async move { drop(answer.send(work.await)) });
         });
         async move { answered.await.ok() }
     }
 
-    /// By which their thread knows them.
+    /// The number by which the thread knows this set.
     pub(crate) fn number(&self) -> u64 {
         self.0.number
     }
@@ -206,10 +204,10 @@ impl Stores {
     }
 }
 
-impl Drop for Edition {
+impl Drop for StoreSet {
     fn drop(&mut self) {
         let number = self.number;
-        let _ = self.jobs.send(Box::new(move |world| world.forget(number))); // as in `job`
+        let _ = self.jobs.send(Box::new(move |thread| thread.forget(number))); // as in `job`
     }
 }
 
@@ -219,7 +217,7 @@ impl fmt::Debug for Stores {
     }
 }
 
-/// A memcached store, to be used from any thread and runtime. Keys are as they are: without a look-up's prefix.
+/// A memcached store, usable from any thread and runtime. Keys are used as they are, without a look-up's prefix.
 #[derive(Clone, Debug)]
 pub struct MemcachedStore {
     stores: Stores,
@@ -227,19 +225,19 @@ pub struct MemcachedStore {
 }
 
 impl MemcachedStore {
-    /// A key's value.
+    /// Returns a key's value.
     ///
     /// # Errors
-    /// What is wrong with the store, or with the key.
+    /// A failure of the store, or an invalid key.
     pub async fn get(&self, key: impl Into<Vec<u8>>) -> Result<Option<Box<[u8]>>, StoreError> {
         let key = key.into();
         self.with(|store| async move { store.get(&key).await }).await
     }
 
-    /// Sets a key's value, for some time or, with `None`, for ever. At least a second.
+    /// Sets a key's value, with a TTL of at least a second, or for ever with `None`.
     ///
     /// # Errors
-    /// What is wrong with the store, with the key, or with the value.
+    /// A failure of the store, or an invalid key or value.
     pub async fn set(
         &self,
         key: impl Into<Vec<u8>>,
@@ -250,10 +248,10 @@ impl MemcachedStore {
         self.with(move |store| async move { store.set(&key, &value, ttl).await }).await
     }
 
-    /// Deletes a key; whether there was anything.
+    /// Deletes a key, and returns whether it existed.
     ///
     /// # Errors
-    /// What is wrong with the store, or with the key.
+    /// A failure of the store, or an invalid key.
     pub async fn delete(&self, key: impl Into<Vec<u8>>) -> Result<bool, StoreError> {
         let key = key.into();
         self.with(|store| async move { store.delete(&key).await }).await
@@ -265,12 +263,12 @@ impl MemcachedStore {
         F: Future<Output = Result<T, StoreError>> + 'static,
     {
         let (name, number) = (Arc::clone(&self.name), self.stores.number());
-        // Found before these stores can be forgotten, so that it is carried out in any case.
-        let work = self.stores.run(move |world| {
-            let store = world.memcached(number, &name);
+        // Resolve the store before the set can be dropped, so that the request runs in any case.
+        let work = self.stores.run(move |thread| {
+            let store = thread.memcached(number, &name);
             async move {
                 let store = store?;
-                let _place = store.enter()?;
+                let _request = store.begin_script_request()?;
                 work(Rc::clone(&store)).await
             }
         });
@@ -278,7 +276,7 @@ impl MemcachedStore {
     }
 }
 
-/// A database, to be used from any thread and runtime.
+/// A database, usable from any thread and runtime.
 #[derive(Clone, Debug)]
 pub struct SqlStore {
     stores: Stores,
@@ -287,37 +285,37 @@ pub struct SqlStore {
 }
 
 impl SqlStore {
-    /// The same one, asked by this script: what its queries come to is held against itself alone.
+    /// Returns this store for a script: the results of its queries affect only that script's breaker.
     #[must_use]
     pub fn used_by(self, script: &str) -> Self {
         SqlStore { user: User::Script(script.into()), ..self }
     }
 
-    /// Sends a query with its parameters (`?`, in PostgreSQL `$1`...), and takes its rows, within the bounds of the
+    /// Sends a query with its parameters (`?`, in PostgreSQL `$1`...), and returns its rows, within the limits of the
     /// settings. A query that begins with `SELECT` may be sent twice, if the connection broke; any other is sent once.
     ///
     /// # Errors
-    /// What is wrong with the store, or with the query.
+    /// A failure of the store, or an invalid query.
     pub async fn query(&self, query: impl Into<Arc<str>>, parameters: Vec<Value>) -> Result<Rows, StoreError> {
         let (name, query, number) = (Arc::clone(&self.name), query.into(), self.stores.number());
         let user = self.user.clone();
-        let work = self.stores.run(move |world| {
-            let store = world.sql(number, &name);
+        let work = self.stores.run(move |thread| {
+            let store = thread.sql(number, &name);
             async move { store?.query(&user, &query, &parameters).await }
         });
         work.await.unwrap_or_else(|| Err(closed(&self.name)))
     }
 }
 
-/// The stores of one edition, by their names.
+/// The stores of one set, by name.
 type ByName = HashMap<Arc<str>, (StoreSettings, Store)>;
 
-/// What the stores' thread has.
+/// The state of the stores' thread.
 #[derive(Default)]
-pub(crate) struct World {
-    /// By the numbers of the editions that are in use.
+pub(crate) struct ThreadState {
+    /// Stores by the number of their set.
     stores: RefCell<HashMap<u64, ByName>>,
-    /// What is being looked up, by the look-ups' numbers.
+    /// Look-ups under way, by the number of their look-up.
     pub(crate) flights: RefCell<HashMap<u64, Flights<Option<Waiter>>>>,
 }
 
@@ -336,28 +334,28 @@ impl Store {
     }
 }
 
-impl World {
-    pub(crate) fn memcached(&self, edition: u64, name: &Arc<str>) -> Result<Rc<Memcached>, StoreError> {
-        match self.store(edition, name) {
+impl ThreadState {
+    pub(crate) fn memcached(&self, set: u64, name: &Arc<str>) -> Result<Rc<Memcached>, StoreError> {
+        match self.store(set, name) {
             Some(Store::Memcached(store)) => Ok(store),
             _ => Err(unknown(name)),
         }
     }
 
-    pub(crate) fn sql(&self, edition: u64, name: &Arc<str>) -> Result<Rc<Sql>, StoreError> {
-        match self.store(edition, name) {
+    pub(crate) fn sql(&self, set: u64, name: &Arc<str>) -> Result<Rc<Sql>, StoreError> {
+        match self.store(set, name) {
             Some(Store::Sql(store)) => Ok(store),
             _ => Err(unknown(name)),
         }
     }
 
-    fn store(&self, edition: u64, name: &str) -> Option<Store> {
-        self.stores.borrow().get(&edition)?.get(name).map(|(_, store)| store.clone())
+    fn store(&self, set: u64, name: &str) -> Option<Store> {
+        self.stores.borrow().get(&set)?.get(name).map(|(_, store)| store.clone())
     }
 
-    /// On the stores' thread, as stores begin their work when they are made. Those that are as in the edition `before` are
-    /// taken over.
-    fn set(&self, edition: u64, settings: Vec<StoreSettings>, before: Option<u64>) {
+    /// Applies settings on the stores' thread, where stores must be created. Takes unchanged stores over from the set
+    /// `before`.
+    fn set(&self, set: u64, settings: Vec<StoreSettings>, before: Option<u64>) {
         let before = before.and_then(|before| self.stores.borrow().get(&before).cloned()).unwrap_or_default();
         let mut after = HashMap::new();
         for settings in settings {
@@ -373,20 +371,20 @@ impl World {
             };
             after.insert(name, (settings, store));
         }
-        let replaced = self.stores.borrow_mut().insert(edition, after);
+        let replaced = self.stores.borrow_mut().insert(set, after);
         drop(replaced);
     }
 
-    fn forget(&self, edition: u64) {
-        let forgotten = self.stores.borrow_mut().remove(&edition);
+    fn forget(&self, set: u64) {
+        let forgotten = self.stores.borrow_mut().remove(&set);
         drop(forgotten);
     }
 }
 
 async fn serve(mut work: mpsc::UnboundedReceiver<Job>) {
-    let world = Rc::new(World::default());
+    let thread = Rc::new(ThreadState::default());
     while let Some(job) = work.recv().await {
-        job(&world);
+        job(&thread);
     }
 }
 

@@ -1,9 +1,9 @@
-//! Who asks a store. Each has a breaker of its own: what one does is not held against the others.
+//! Users of a store. Each has its own breaker, so that one user's failures do not affect the others.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Who asks a store, by name.
+/// A user of a store, by name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum User {
     Lookup(Arc<str>),
@@ -11,7 +11,7 @@ pub(crate) enum User {
 }
 
 impl User {
-    /// Whether its queries are not the configuration's.
+    /// Whether this is a script, whose queries are not the configuration's.
     pub(crate) fn is_script(&self) -> bool {
         matches!(self, User::Script(_))
     }

@@ -1,7 +1,7 @@
-//! What stands under a key: one place to send requests to, or several.
+//! Values of keys: one target or several.
 //!
 //! Forms: `host`, `host:port`, `unix:/path`, `http://host[:port][/]`, `{"targets": [{"to": "...", "weight": 3}, ...]}`,
-//! `["...", ...]`. A host is a name, an IPv4 address, or an IPv6 address in brackets; without a port it is 80.
+//! `["...", ...]`. A host is a name, an IPv4 address, or an IPv6 address in brackets; the default port is 80.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -12,9 +12,9 @@ use serde::Deserialize;
 use crate::allow::{self, Allow};
 use crate::key;
 
-/// The longest value that is looked at.
+/// The longest accepted value.
 pub const VALUE_BYTES: usize = 4096;
-/// The most targets of one value.
+/// The maximum of targets in one value.
 pub const TARGETS: usize = 64;
 /// The greatest weight.
 pub const WEIGHT: u32 = 1000;
@@ -23,19 +23,19 @@ const UNIX_BYTES: usize = 107;
 /// How much of a value a message shows.
 const SHOWN_CHARS: usize = 80;
 
-/// A place to send requests to, before names are resolved. Cloning one allocates nothing.
+/// A target of requests, before names are resolved. Cloning one allocates nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
     /// An IPv4 address.
     V4 {
-        /// Where.
+        /// The address.
         address: Ipv4Addr,
         /// 1 to 65535.
         port: u16,
     },
     /// An IPv6 address.
     V6 {
-        /// Where.
+        /// The address.
         address: Ipv6Addr,
         /// 1 to 65535.
         port: u16,
@@ -63,8 +63,8 @@ impl fmt::Display for Target {
     }
 }
 
-/// The targets of a key, at least one. Cloning them allocates nothing; one alone takes 24 bytes, and what a name or a
-/// path needs.
+/// The targets of a key, at least one. Cloning them allocates nothing; one alone takes 24 bytes, and the text of a name
+/// or a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Targets {
     /// One.
@@ -74,10 +74,10 @@ pub enum Targets {
 }
 
 impl Targets {
-    /// Reads a value, and holds its targets against what is allowed.
+    /// Reads a value, and checks its targets against `allow`.
     ///
     /// # Errors
-    /// Why it is not to be used; shows at most a part of one target, and never what stands before an `@`.
+    /// Why the value is unusable; shows at most a part of one target, and never the text before an `@`.
     pub fn parse(value: &[u8], allow: &Allow) -> Result<Targets, ValueError> {
         if value.len() > VALUE_BYTES {
             return Err(ValueError::TooLong { bytes: value.len() });
@@ -96,7 +96,7 @@ impl Targets {
         parse_allowed(text, allow).map(Targets::One)
     }
 
-    /// Each with its weight.
+    /// Iterates over the targets and their weights.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&Target, u32)> {
         (0..self.len()).map(|index| match self {
             Targets::One(target) => (target, 1),
@@ -104,7 +104,7 @@ impl Targets {
         })
     }
 
-    /// How many there are, at least 1.
+    /// The number of targets, at least 1.
     #[allow(clippy::len_without_is_empty)] // it never is
     pub fn len(&self) -> usize {
         match self {
@@ -113,7 +113,7 @@ impl Targets {
         }
     }
 
-    /// Bytes that this holds elsewhere, with what an allocation costs beside them.
+    /// Bytes that this holds elsewhere, including the overhead of the allocation.
     pub(crate) fn heap_bytes(&self) -> usize {
         let target = |target: &Target| match target {
             Target::V4 { .. } | Target::V6 { .. } => 0,
@@ -128,10 +128,10 @@ impl Targets {
     }
 }
 
-/// What a shared allocation takes beside what is in it: two counters, and the allocator's own word and rounding.
+/// The overhead of a shared allocation: two counters, and the allocator's own word and rounding.
 const ALLOCATION: usize = 32;
 
-/// As one would write it: a target, or targets with their weights.
+/// Shows a target, or targets with their weights, in the form of a value.
 impl fmt::Display for Targets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (target, weight)) in self.iter().enumerate() {
@@ -145,7 +145,7 @@ impl fmt::Display for Targets {
     }
 }
 
-/// Why a value is not to be used. The messages say what to change in the store.
+/// Why a value is unusable. The messages say what to change in the store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
     /// Write a target, or nothing at all (no row, NULL).
@@ -154,7 +154,7 @@ pub enum ValueError {
     /// Name fewer targets.
     #[error("the value has {bytes} bytes: expected at most {VALUE_BYTES}")]
     TooLong {
-        /// As many as there are.
+        /// The number of bytes.
         bytes: usize,
     },
     /// Write it in UTF-8.
@@ -163,34 +163,34 @@ pub enum ValueError {
     /// Write one of the forms.
     #[error("`{target}` is not a target: expected host, host:port, unix:/path or http://host:port")]
     NotATarget {
-        /// As it stands there, cut.
+        /// The target as written, cut.
         target: String,
     },
-    /// Leave it to the target to listen without TLS.
+    /// Configure the target to listen without TLS.
     #[error("`{target}` asks for TLS, which is not supported: expected http://")]
     Tls {
-        /// As it stands there, cut.
+        /// The target as written, cut.
         target: String,
     },
-    /// A target is a place, without a path.
+    /// A target is an address, without a path.
     #[error("`{target}` has a path: expected a host alone, such as http://10.0.0.1:8080")]
     HasPath {
-        /// As it stands there, cut.
+        /// The target as written, cut.
         target: String,
     },
     /// Leave name and password out.
     #[error("the value has a user in it (`...@host`): expected a host alone")]
     HasUser,
-    /// Add it to the allowed targets, if it is meant to be one.
+    /// Add the target to the allowed ones, if it should be allowed.
     #[error("`{target}` is not among the allowed targets")]
     NotAllowed {
-        /// What the value means.
+        /// The target in canonical form.
         target: String,
     },
-    /// Mend the JSON.
+    /// Correct the JSON.
     #[error("the value is not JSON as expected: {reason}")]
     Json {
-        /// What the parser says: a position, and what was expected there.
+        /// The parser's message: a position, and what it expected there.
         reason: String,
     },
     /// Name at least one.
@@ -199,13 +199,13 @@ pub enum ValueError {
     /// Name fewer targets.
     #[error("the value names {count} targets: expected at most {TARGETS}")]
     TooMany {
-        /// As many as there are.
+        /// The number of targets.
         count: usize,
     },
     /// Choose another weight.
     #[error("a weight is {weight}: expected 1 to {WEIGHT}")]
     Weight {
-        /// As it stands there.
+        /// The weight as written.
         weight: u32,
     },
 }
@@ -255,7 +255,7 @@ fn parse_place(place: &str) -> Option<Target> {
     })
 }
 
-/// Nothing, which is 80, or `:` and a number from 1.
+/// Parses nothing, which means 80, or `:` and a number from 1.
 fn parse_port(port: &str) -> Option<u16> {
     match port.strip_prefix(':') {
         None => port.is_empty().then_some(80),
@@ -285,7 +285,7 @@ fn one() -> u32 {
 
 fn parse_json(text: &str, allow: &Allow) -> Result<Targets, ValueError> {
     let wrong = |error: serde_json::Error| {
-        // The parser quotes what it found, which may be anything: only where it was is said.
+        // The parser quotes its input, which may be anything, so the message has only the position.
         let what = match error.classify() {
             serde_json::error::Category::Data => r#"expected {"targets": [{"to": "...", "weight": 1}]} or ["..."]"#,
             _ => "it is not well-formed",
@@ -315,7 +315,7 @@ fn parse_json(text: &str, allow: &Allow) -> Result<Targets, ValueError> {
     }
 }
 
-/// As much of a value as a message may show.
+/// Returns as much of a value as a message may show.
 fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(SHOWN_CHARS).flat_map(char::escape_debug).collect();
     if text.chars().nth(SHOWN_CHARS).is_some() {
@@ -415,7 +415,7 @@ mod tests {
         assert!(Targets::parse(b"[::ffff:10.0.0.1]:22", &allow).is_ok());
     }
 
-    /// Two million of them stand in memory.
+    /// Memory holds two million of them.
     #[test]
     fn they_are_small() {
         assert_eq!((size_of::<Target>(), size_of::<Targets>()), (24, 24));

@@ -11,29 +11,29 @@ use crate::error::{Error, Wait};
 use crate::settings::Settings;
 use crate::wire::{Unread, Wire};
 
-/// How much [`RequestBody::peer_closed`] takes in ahead of what is wanted, in bytes.
+/// How much [`RequestBody::peer_closed`] reads ahead, in bytes.
 const AHEAD_BYTES: usize = 64 * 1024;
 
-/// The body of a request, read as it is wanted. A body that nobody reads is never held in memory.
+/// The body of a request, read on demand. Unread bodies are never held in memory.
 pub struct RequestBody<'a> {
     wire: &'a Wire,
     decoder: &'a mut RequestDecoder,
-    /// What came in one read with the head and is not decoded yet.
+    /// Undecoded bytes that came in one read with the head.
     rest: &'a [u8],
-    /// What was read since. Empty as long as `rest` is not.
+    /// Bytes read since then. Empty while `rest` is not.
     more: Vec<u8>,
-    /// How much of `more` is decoded.
+    /// The decoded part of `more`, in bytes.
     taken: usize,
     ended: bool,
-    /// Whether a peer that waits for `100 Continue` is told to go on when the body is wanted.
+    /// Whether a read sends `100 Continue` to a peer that waits for it.
     tells: bool,
     trailers: Vec<(String, Vec<u8>)>,
-    /// The tick at which the whole request must have come.
+    /// The tick of the whole request's deadline.
     due: u64,
     pace: Pace,
 }
 
-/// How fast a body comes: ticks in which it was waited for, and bytes that came in them, in the window of time that is not over yet.
+/// The rate of a body in the current window: ticks of waiting, and bytes that came in them.
 #[derive(Debug, Default)]
 struct Pace {
     waited: u64,
@@ -41,14 +41,14 @@ struct Pace {
 }
 
 impl Pace {
-    /// The tick at which a wait that begins now makes the body too slow, if nothing comes.
+    /// Returns the tick at which a wait that begins now makes the body too slow, if nothing comes.
     fn due(&self, core: &Core) -> u64 {
         let wanted = Self::wanted(core);
         if wanted == 0 {
             return u64::MAX;
         }
         let window = core.ticks.body_window;
-        // A window that has brought what it must is followed by another one, which must bring as much.
+        // After a window with enough bytes comes another, which needs as many.
         let next = if u128::from(self.bytes) >= wanted { window } else { 0 };
         core.now().saturating_add(window.saturating_sub(self.waited)).saturating_add(next)
     }
@@ -58,7 +58,7 @@ impl Pace {
         self.waited = self.waited.saturating_add(ticks);
         self.bytes += bytes as u64;
         if self.waited >= window {
-            // What came after the end of a window that had enough already belongs to the next one.
+            // Bytes after the end of a window that had enough belong to the next window.
             *self = match was_enough {
                 true => Pace { waited: (self.waited - window) % window, bytes: bytes as u64 },
                 false => Pace::default(),
@@ -66,18 +66,18 @@ impl Pace {
         }
     }
 
-    /// How many bytes each window must bring.
+    /// Returns the bytes that each window needs.
     fn wanted(core: &Core) -> u128 {
         let Settings { body_rate, body_rate_window, .. } = core.settings;
         u128::from(body_rate) * body_rate_window.as_millis() / 1000
     }
 }
 
-/// What follows an exchange on its connection.
+/// The input behind an exchange on its connection.
 pub(crate) enum Leftover {
-    /// The last bytes, this many, of the buffer in which the head was.
+    /// This many last bytes of the buffer that held the head.
     Rest(usize),
-    /// This buffer, from this place on.
+    /// This buffer, from this position on.
     More(Vec<u8>, usize),
 }
 
@@ -112,7 +112,7 @@ impl<'a> RequestBody<'a> {
             Framing::Length(length) => Unread::Bytes(length),
             _ => Unread::Unknown,
         });
-        // Whoever sends its body at once does not wait for leave to.
+        // A peer that sends its body at once needs no `100 Continue`.
         wire.expecting.set(head.expect_continue && rest.is_empty());
         RequestBody {
             wire,
@@ -128,15 +128,15 @@ impl<'a> RequestBody<'a> {
         }
     }
 
-    /// The next piece of the body, as it came: neither joined nor split. `None` at its end, and from then on.
+    /// Returns the next piece of the body as received: neither joined nor split. `None` at its end, and from then on.
     ///
-    /// The first call tells a peer that waits for `100 Continue` to go on, unless an answer has begun. Dropping the
-    /// call loses nothing.
+    /// The first call sends `100 Continue` to a peer that waits for it, unless an answer has begun. Dropping the call
+    /// loses nothing.
     ///
     /// # Errors
     ///
     /// [`Error::Request`] when the body is malformed, over a limit, or cut off; [`Error::Timeout`] when the peer pauses
-    /// for too long, is too slow, or has taken too long in all; [`Error::Io`] when the connection breaks.
+    /// for too long, is too slow, or takes too long in total; [`Error::Io`] when the connection breaks.
     pub async fn chunk(&mut self) -> Result<Option<&[u8]>, Error> {
         loop {
             match self.step()? {
@@ -148,8 +148,8 @@ impl<'a> RequestBody<'a> {
         }
     }
 
-    /// The next piece of the body if it has come with the head, as it came; `None` when none has, or at the end: see
-    /// [`is_ended`](Self::is_ended). Nothing is waited for, and the peer is not told to go on.
+    /// Returns the next piece of the body if it came with the head, as received; `None` otherwise, or at the end: see
+    /// [`is_ended`](Self::is_ended). Does not wait, and does not send `100 Continue`.
     ///
     /// # Errors
     ///
@@ -162,23 +162,22 @@ impl<'a> RequestBody<'a> {
         }
     }
 
-    /// Leaves it to the caller to tell a peer that waits for `100 Continue` to go on ([`Reply::inform`](crate::Reply::inform)), as
-    /// a gateway does that asks another server first. [`chunk`](Self::chunk) then just waits.
+    /// Leaves `100 Continue` to the caller ([`Reply::inform`](crate::Reply::inform)), as a gateway needs that asks
+    /// another server first. [`chunk`](Self::chunk) then only waits.
     pub fn leave_continue(&mut self) {
         self.tells = false;
     }
 
-    /// The fields after a chunked body, once [`chunk`](Self::chunk) has returned `None`.
+    /// Iterates over the fields after a chunked body, once [`chunk`](Self::chunk) has returned `None`.
     pub fn trailers(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.trailers.iter().map(|(name, value)| (name.as_str(), value.as_slice()))
     }
 
-    /// Waits until the peer has closed its sending side or is gone, for handlers that work or stream for long and want
-    /// to stop when nobody listens any more. Dropping the call loses nothing.
+    /// Waits until the peer has closed its sending side or is gone. For handlers that work or stream for long, and want
+    /// to stop when nobody reads. Dropping the call loses nothing.
     ///
-    /// What else comes meanwhile (a body, the next request) is kept, up to 64 KiB; with more than that unread it no
-    /// longer looks, and never resolves. A client that has closed its sending side may still read: whoever answers
-    /// quickly need not ask.
+    /// It keeps other input (a body, the next request), up to 64 KiB; beyond that it stops reading, and never resolves.
+    /// A client that has closed its sending side may still read, so quick handlers need not call this.
     pub async fn peer_closed(&mut self) {
         self.gather();
         loop {
@@ -197,8 +196,7 @@ impl<'a> RequestBody<'a> {
         self.ended
     }
 
-    /// Reads what is left and throws it away: true once the body has ended, false when more than `budget` bytes
-    /// were left.
+    /// Reads and discards the rest: true at the body's end, false if more than `budget` bytes were left.
     pub(crate) async fn drain(&mut self, mut budget: u64) -> Result<bool, Error> {
         loop {
             match self.chunk().await? {
@@ -211,7 +209,7 @@ impl<'a> RequestBody<'a> {
         }
     }
 
-    /// Takes the end of the body if it has come. True if it has.
+    /// Decodes the end of the body if it has come. Returns whether it has.
     pub(crate) fn take_end(&mut self) -> Result<bool, Error> {
         if !self.ended && matches!(self.wire.unread.get(), Unread::Nothing | Unread::Bytes(0)) {
             self.step()?;
@@ -219,7 +217,7 @@ impl<'a> RequestBody<'a> {
         Ok(self.ended)
     }
 
-    /// What came after this request.
+    /// Returns the input behind this request.
     pub(crate) fn leftover(&mut self) -> Leftover {
         let more = std::mem::take(&mut self.more);
         if more.is_empty() {
@@ -229,7 +227,7 @@ impl<'a> RequestBody<'a> {
         Leftover::More(more, self.taken)
     }
 
-    /// What came after this request, on its own. For an upgrade.
+    /// Returns the bytes behind this request, for an upgrade.
     pub(crate) fn take_leftover(&mut self) -> Vec<u8> {
         self.gather();
         self.more.drain(..self.taken);
@@ -237,14 +235,14 @@ impl<'a> RequestBody<'a> {
         std::mem::take(&mut self.more)
     }
 
-    /// Decodes what is at hand, up to the next piece.
+    /// Decodes available bytes, up to the next piece.
     fn step(&mut self) -> Result<Step<'a>, Error> {
         let limits = &self.wire.core().settings.limits;
         while !self.ended {
             let in_rest = !self.rest.is_empty();
             let mut input = if in_rest { self.rest } else { &self.more[self.taken..] };
             let start = input.as_ptr().addr();
-            // The piece is noted by its place, so that `self` is free again to be read into when there is none.
+            // Remember the piece by its position, so that `self` is free for another read if there is none.
             let piece = match self.decoder.decode(limits, &mut input).map_err(Error::Request)? {
                 Some(RequestEvent::Data(piece)) => {
                     let start = piece.as_ptr().addr() - start;
@@ -282,7 +280,7 @@ impl<'a> RequestBody<'a> {
         Ok(Step::End)
     }
 
-    /// Goes on behind what was decoded: `left` bytes remain.
+    /// Advances behind the decoded bytes: `left` bytes remain.
     fn leave(&mut self, in_rest: bool, left: usize) {
         if in_rest {
             self.rest = &self.rest[self.rest.len() - left..];
@@ -291,7 +289,7 @@ impl<'a> RequestBody<'a> {
         }
     }
 
-    /// Keeps account of what is still to come, for whoever decides whether the connection goes on.
+    /// Notes how much is still to come, which decides whether the connection is kept.
     fn note(&self, length: u64) {
         self.wire.expecting.set(false);
         if let Unread::Bytes(left) = self.wire.unread.get() {
@@ -321,7 +319,7 @@ impl<'a> RequestBody<'a> {
         Ok(())
     }
 
-    /// Moves what is left of the first read to where more can be added.
+    /// Moves the rest of the first read to where more can be appended.
     fn gather(&mut self) {
         if !self.rest.is_empty() {
             self.more = spares::take();

@@ -1,4 +1,4 @@
-//! A connection's life: wait for a request, have it answered, and again; then close in a way that fits.
+//! A connection's life: it waits for a request and serves it, repeatedly, and then closes.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -18,14 +18,15 @@ use crate::exchange::{Exchange, Handler, Refused};
 use crate::reply::Reply;
 use crate::wire::Wire;
 
-/// A connection that was accepted. Boxed, as it is gone once the connection is served.
+/// An accepted connection. Boxed, because only the start needs it.
 pub(crate) struct Accepted {
     pub(crate) guard: ConnectionGuard,
     pub(crate) stream: Stream,
     pub(crate) tls: Option<ServerTls>,
 }
 
-/// Serves a connection to its end. While it waits for a request, this is all that there is of it: what a request needs is in a turn.
+/// Serves a connection to its end. A waiting connection consists of this future alone; a turn holds what a request
+/// needs.
 pub(crate) async fn run<F: Future<Output = Result<bool, Error>> + 'static>(
     accepted: Box<Accepted>,
     turns: Rc<dyn Begin<F>>,
@@ -46,13 +47,13 @@ pub(crate) async fn run<F: Future<Output = Result<bool, Error>> + 'static>(
     }
 }
 
-/// `None`: nobody is there any more, which is counted.
+/// Starts a connection. `None`: the peer is gone, which is counted.
 async fn begin(accepted: Box<Accepted>) -> Option<Rc<Wire>> {
     let Accepted { guard, stream, tls } = *accepted;
     let core = Rc::clone(guard.core());
     if core.closing.get() || core.settings.vouching {
-        // Accepted in the last moment, or to be judged by its request: whether that is there already is known after the next look at the
-        // sockets.
+        // The connection was accepted just before the shutdown, or its request decides about it: the next poll of the
+        // sockets shows whether the request is here.
         tokio::task::yield_now().await;
         guard.doubt();
     }
@@ -69,24 +70,24 @@ async fn begin(accepted: Box<Accepted>) -> Option<Rc<Wire>> {
     Some(Rc::new(Wire::new(guard, stream)))
 }
 
-/// Begins turns, and keeps the room of those that have ended: a request allocates nothing.
+/// Begins turns, and keeps the memory of ended ones, so that a request allocates nothing.
 pub(crate) trait Begin<F> {
     fn begin(&self, wire: Rc<Wire>, input: Vec<u8>) -> F;
-    fn rooms(&self) -> &RefCell<Vec<Room<F>>>;
+    fn slots(&self) -> &RefCell<Vec<TurnSlot<F>>>;
 }
 
-/// Where a turn is, if there is one in it.
-type Room<F> = Pin<Box<Option<F>>>;
+/// The memory of a turn, which may be empty.
+type TurnSlot<F> = Pin<Box<Option<F>>>;
 
-/// The turns of connections whose handler is this one.
+/// The turns of connections with the same handler.
 pub(crate) struct Turns<M, F> {
     begin: M,
-    rooms: RefCell<Vec<Room<F>>>,
+    slots: RefCell<Vec<TurnSlot<F>>>,
 }
 
 impl<M: Fn(Rc<Wire>, Vec<u8>) -> F, F> Turns<M, F> {
     pub(crate) fn new(begin: M) -> Self {
-        Turns { begin, rooms: RefCell::default() }
+        Turns { begin, slots: RefCell::default() }
     }
 }
 
@@ -95,32 +96,32 @@ impl<M: Fn(Rc<Wire>, Vec<u8>) -> F, F> Begin<F> for Turns<M, F> {
         (self.begin)(wire, input)
     }
 
-    fn rooms(&self) -> &RefCell<Vec<Room<F>>> {
-        &self.rooms
+    fn slots(&self) -> &RefCell<Vec<TurnSlot<F>>> {
+        &self.slots
     }
 }
 
-/// So many rooms are kept: for as many connections at the same time a request allocates nothing.
-const ROOMS: usize = 256;
+/// The maximum of kept slots: with fewer concurrent turns, a request allocates nothing.
+const KEPT_SLOTS: usize = 256;
 
-/// From the first bytes of a request to the moment when nothing more has come. Its room goes back when it is dropped, wherever it was.
+/// A turn: from the first bytes of a request until no more have come. Dropping it anywhere returns its slot.
 struct Turn<'t, F> {
     turns: &'t Rc<dyn Begin<F>>,
-    room: Option<Room<F>>,
+    slot: Option<TurnSlot<F>>,
 }
 
 impl<'t, F: Future> Turn<'t, F> {
     fn begin(turns: &'t Rc<dyn Begin<F>>, wire: Rc<Wire>, input: Vec<u8>) -> Self {
-        let kept = turns.rooms().borrow_mut().pop();
-        let mut room = kept.unwrap_or_else(|| Box::pin(None));
-        room.set(Some(turns.begin(wire, input)));
-        Turn { turns, room: Some(room) }
+        let kept = turns.slots().borrow_mut().pop();
+        let mut slot = kept.unwrap_or_else(|| Box::pin(None));
+        slot.set(Some(turns.begin(wire, input)));
+        Turn { turns, slot: Some(slot) }
     }
 
     fn end(&mut self) -> impl Future<Output = F::Output> {
-        poll_fn(|context| match self.room.as_mut().and_then(|room| room.as_mut().as_pin_mut()) {
+        poll_fn(|context| match self.slot.as_mut().and_then(|slot| slot.as_mut().as_pin_mut()) {
             Some(turn) => turn.poll(context),
-            // There is one until this is dropped.
+            // The slot has a turn until this is dropped.
             None => Poll::Pending,
         })
     }
@@ -128,11 +129,11 @@ impl<'t, F: Future> Turn<'t, F> {
 
 impl<F> Drop for Turn<'_, F> {
     fn drop(&mut self) {
-        let Some(mut room) = self.room.take() else { return };
-        room.set(None);
-        let mut rooms = self.turns.rooms().borrow_mut();
-        if rooms.len() < ROOMS {
-            rooms.push(room);
+        let Some(mut slot) = self.slot.take() else { return };
+        slot.set(None);
+        let mut slots = self.turns.slots().borrow_mut();
+        if slots.len() < KEPT_SLOTS {
+            slots.push(slot);
         }
     }
 }
@@ -154,8 +155,8 @@ async fn handshake(guard: &ConnectionGuard, tls: &ServerTls, stream: Stream) -> 
     .await
 }
 
-/// Serves requests until nothing more has come, which is true, or the connection is to be closed, which then is done by dropping it. An
-/// error is for counting: whatever could be said about it to the peer has been said.
+/// Serves requests until no more have come, and returns true. Returns false if the connection is to be closed, by
+/// dropping it. An error is for counting: the peer has got its answer, if one was possible.
 pub(crate) async fn take_turn<H: Handler>(wire: Rc<Wire>, handler: Rc<H>, mut input: Vec<u8>) -> Result<bool, Error> {
     let (wire, handler) = (&*wire, &*handler);
     let core = wire.core();
@@ -164,7 +165,7 @@ pub(crate) async fn take_turn<H: Handler>(wire: Rc<Wire>, handler: Rc<H>, mut in
     let mut head_due = None;
     loop {
         let mut rest = &input[at..];
-        // Matched by reference: an exchange that is moved is kept twice in the turn.
+        // Matched by reference: a moved exchange would take its space twice in the turn.
         let mut next = next(wire, &mut decoder, &mut rest);
         let left = rest.len();
         let after = match &mut next {
@@ -181,7 +182,7 @@ pub(crate) async fn take_turn<H: Handler>(wire: Rc<Wire>, handler: Rc<H>, mut in
         };
         drop(next);
         if after.is_some() && left > 0 {
-            // However many requests come in one read, the core's other connections get their turn.
+            // Lets the core's other connections run, however many requests come in one read.
             tokio::task::consume_budget().await;
         }
         match after {
@@ -193,7 +194,7 @@ pub(crate) async fn take_turn<H: Handler>(wire: Rc<Wire>, handler: Rc<H>, mut in
             None => {
                 wire.flush().await?;
                 if left == 0 {
-                    // Empty lines before a request are counted, however slowly they come.
+                    // The decoder counts empty lines before a request, however slowly they come.
                     wire.decoder.set(decoder);
                     spares::give(input);
                     return Ok(true);
@@ -225,26 +226,26 @@ pub(crate) async fn take_turn<H: Handler>(wire: Rc<Wire>, handler: Rc<H>, mut in
     }
 }
 
-/// Waits for the first bytes of a request. False when none will come, or the wait is over.
+/// Waits for the first bytes of a request. False if none come, or the wait times out.
 async fn wait_for_request(wire: &Wire, input: &mut Vec<u8>) -> Result<bool, Error> {
     let core = wire.core();
     wire.connection().waits(core.now());
     match wire.read_idle(input, core.now().saturating_add(core.ticks.idle)).await {
         Ok(Some(count)) => Ok(count > 0),
         Ok(None) => Ok(false),
-        // A peer that resets a connection between two requests has merely closed it.
+        // A reset between two requests counts as a close.
         Err(_) => Ok(false),
     }
 }
 
-/// The exchange that the next request begins, or `None` when its head is not complete.
+/// Begins the exchange of the next request; `None` while its head is incomplete.
 fn next<'a>(
     wire: &'a Wire,
     decoder: &'a mut RequestDecoder,
     input: &mut &'a [u8],
 ) -> Result<Option<Exchange<'a>>, DecodeError> {
     let core = wire.core();
-    // Any other event belongs to a body, and comes within its exchange.
+    // Other events belong to a body, and come within its exchange.
     let Some(RequestEvent::Head(head)) = decoder.decode(&core.settings.limits, input)? else { return Ok(None) };
     wire.connection().works();
     core.counters.count_request();
@@ -252,7 +253,7 @@ fn next<'a>(
     Ok(Some(Exchange::new(wire, decoder, head, input, due)))
 }
 
-/// Has a request answered. What comes after it on the connection, or `None` when nothing does.
+/// Calls the handler. Returns the input behind the request, or `None` if the connection ends.
 async fn answer<H: Handler>(wire: &Wire, handler: &H, exchange: &mut Exchange<'_>) -> Result<Option<Leftover>, Error> {
     let core = wire.core();
     let handled = wire.drive(pin!(handler.handle(exchange))).await?;
@@ -267,7 +268,7 @@ async fn answer<H: Handler>(wire: &Wire, handler: &H, exchange: &mut Exchange<'_
         Ok(()) => Some(Error::Misuse("the handler gave no answer")),
     };
     if wire.with_stream(|_| ()).is_none() {
-        // Handed off, and none of this module's business any more.
+        // The connection was handed off; this module no longer owns it.
         return failure.map_or(Ok(None), Err);
     }
     if let Some(error) = failure {
@@ -288,9 +289,9 @@ async fn answer<H: Handler>(wire: &Wire, handler: &H, exchange: &mut Exchange<'_
     closed.map(|()| None)
 }
 
-/// Ends an exchange that failed: with an error's answer when none was begun, else by cutting it off.
+/// Ends a failed exchange: with an error's answer if none was begun, otherwise by cutting it off.
 async fn fail(wire: &Wire, reply: &mut Reply<'_>, error: &Error) {
-    // Answers to earlier requests that still wait are whole, and are sent. Nobody is left to tell if that fails.
+    // Complete answers to earlier requests are still sent. If that fails, nobody is left to tell.
     if !reply.is_begun() && error.status().is_some() {
         answer_error(reply, error).await;
         let _ = wire.linger().await;
@@ -304,7 +305,7 @@ async fn fail(wire: &Wire, reply: &mut Reply<'_>, error: &Error) {
     }
 }
 
-/// Tells the handler of a request that never became an exchange.
+/// Tells the handler about a request that never became an exchange.
 #[cold]
 fn tell_refused<H: Handler>(wire: &Wire, handler: &H, error: &Error, bytes: &[u8]) {
     let Some(status) = error.status() else { return };
@@ -313,7 +314,7 @@ fn tell_refused<H: Handler>(wire: &Wire, handler: &H, error: &Error, bytes: &[u8
 
 /// Answers a request that never became an exchange.
 async fn refuse(wire: &Wire, error: Error) -> Result<(), Error> {
-    // Boxed, as is every future of what seldom happens: a connection's task is as large as the largest of its waits.
+    // Boxed, as are the futures of all rare steps: a connection's task is as large as its largest wait.
     Box::pin(async {
         answer_error(&mut Reply::to_nobody(wire), &error).await;
         let _ = wire.linger().await;
@@ -325,13 +326,13 @@ async fn refuse(wire: &Wire, error: Error) -> Result<(), Error> {
 async fn answer_error(reply: &mut Reply<'_>, error: &Error) {
     let Some(status) = error.status() else { return };
     let text = match error {
-        // What is wrong with a request is its sender's to know; what is wrong with a handler is not.
+        // The sender may know about defects of its request, but not about failures of a handler.
         Error::Request(defect) => format!("{defect}\n"),
         Error::Timeout(_) => format!("{error}\n"),
         _ => String::from("the server failed to answer this request\n"),
     };
     reply.close();
-    // Written with fields of our own: it fails only when the connection broke, which the caller is about to close.
+    // The fields are our own, so this fails only if the connection broke, and the caller is about to close it.
     let _ = reply.send(status, [("Content-Type", &b"text/plain"[..])], text.as_bytes()).await;
 }
 
@@ -350,7 +351,7 @@ mod tests {
         size_of::<F>()
     }
 
-    /// Tens of thousands of idle connections are mostly this: none grows with what the handler needs.
+    /// Idle connections by the ten thousand consist mostly of this future, so it must not grow with the handler.
     #[test]
     fn a_connection_that_waits_is_small() {
         struct Large;

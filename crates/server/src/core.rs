@@ -1,7 +1,7 @@
-//! What the connections of one core share: time in ticks, their deadlines, the date.
+//! State that the connections of one core share: time in ticks, deadlines, the date.
 //!
-//! Everything here belongs to one thread. Time is counted in ticks of the sweep (see [`Ticks`]): setting a deadline costs
-//! one addition and one store, and no clock is read.
+//! Everything here belongs to one thread. Time is counted in ticks of the sweep (see [`Ticks`]): setting a deadline
+//! costs one addition and one store, and reads no clock.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -18,19 +18,19 @@ use crate::counters::{Counters, ErrorKind};
 use crate::room::{Place, Room};
 use crate::settings::{Settings, Ticks};
 
-/// What the connections of one core share.
+/// State that the connections of one core share.
 pub(crate) struct Core {
     pub(crate) settings: Settings,
     pub(crate) ticks: Ticks,
     pub(crate) counters: Arc<Counters>,
     /// Whether a shutdown has begun.
     pub(crate) closing: Cell<bool>,
-    /// Rung when the shutdown begins.
+    /// Notified when the shutdown begins.
     pub(crate) closing_began: Notify,
-    /// Notified when a connection has ended, or can be ended for others.
+    /// Notified when a connection has ended, or can be ended to make room.
     pub(crate) place_freed: Notify,
     deadlines: Deadlines<Connection>,
-    /// How many connections there have been.
+    /// The number of connections so far.
     registered: Cell<u64>,
     date: Cell<[u8; HTTP_DATE_BYTES]>,
 }
@@ -52,34 +52,34 @@ impl Core {
         core
     }
 
-    /// The current tick.
+    /// Returns the current tick.
     pub(crate) fn now(&self) -> u64 {
         self.deadlines.now()
     }
 
-    /// The current date, as old as a tick at most.
+    /// Returns the current date, at most a tick old.
     pub(crate) fn date(&self) -> [u8; HTTP_DATE_BYTES] {
         self.date.get()
     }
 
-    /// How many connections there are.
+    /// Returns the number of connections.
     pub(crate) fn connections(&self) -> usize {
         self.deadlines.count()
     }
 
-    /// Whether there are as many connections as there may be.
+    /// Whether the cap on connections is reached.
     pub(crate) fn is_full(&self) -> bool {
         self.connections() >= self.settings.connections
             || self.settings.room.as_ref().is_some_and(|room| room.is_full())
     }
 
-    /// Ends connections, as others wait for their places. Where handlers vouch for connections that is the oldest one that nobody has vouched
-    /// for. Elsewhere, and if there is none on any core, it is an eighth of those that have waited without a request for too long, those that
-    /// have waited for longest. Returns how many; their places are free once their tasks have ended.
+    /// Ends connections to make room. With vouching handlers it ends the oldest unproven connection. Otherwise, or
+    /// without such a connection on any core, it ends an eighth of those without a request for too long, the longest
+    /// waiting first. Returns how many; their places are free once their tasks have ended.
     pub(crate) fn make_room(&self) -> usize {
         let room = self.settings.room.as_ref();
         let connections = self.deadlines.entries();
-        let unproven = connections.iter().filter(|connection| connection.standing.get() == Standing::Unproven);
+        let unproven = connections.iter().filter(|connection| connection.vouch_state.get() == VouchState::Unproven);
         let going: Vec<&Rc<Entry<Connection>>> = match unproven.min_by_key(|connection| connection.number.get()) {
             Some(oldest) => vec![oldest],
             None if room.is_some_and(|room| room.has_unproven()) => Vec::new(),
@@ -99,7 +99,7 @@ impl Core {
         going.len()
     }
 
-    /// An eighth of the connections that have waited without a request for too long: those that have waited for longest.
+    /// Returns an eighth of the connections that have waited without a request for too long: the longest waiting ones.
     fn longest_waiting<'c>(&self, connections: &'c [Rc<Entry<Connection>>]) -> Vec<&'c Rc<Entry<Connection>>> {
         let now = self.now();
         let is_long = |one: &&Rc<Entry<Connection>>| one.waits_since.get().saturating_add(self.ticks.crowded) <= now;
@@ -112,7 +112,7 @@ impl Core {
         waiting
     }
 
-    /// Registers a connection until the guard is dropped, unless the room that it shares with other cores is full.
+    /// Registers a connection until the guard is dropped, unless the shared room is full.
     pub(crate) fn try_register(self: &Rc<Self>) -> Option<ConnectionGuard> {
         let place = match &self.settings.room {
             Some(room) => Some(room.try_enter()?),
@@ -121,7 +121,7 @@ impl Core {
         Some(self.register_at(place))
     }
 
-    /// As [`try_register`](Self::try_register), however full the room is.
+    /// As [`try_register`](Self::try_register), even if the room is full.
     pub(crate) fn register(self: &Rc<Self>) -> ConnectionGuard {
         self.register_at(self.settings.room.as_ref().map(Room::enter))
     }
@@ -139,9 +139,9 @@ impl Core {
         ConnectionGuard { registration, place: RefCell::new(place) }
     }
 
-    /// From here on a connection is not ended for being one that nobody has vouched for.
+    /// Protects a connection from being ended as unproven.
     fn settle(&self, connection: &Connection) {
-        let was_settled = connection.standing.replace(Standing::Settled) == Standing::Settled;
+        let was_settled = connection.vouch_state.replace(VouchState::Settled) == VouchState::Settled;
         if let Some(room) = self.settings.room.as_ref().filter(|_| self.settings.vouching && !was_settled) {
             room.remove_unproven();
         }
@@ -154,14 +154,14 @@ impl Core {
         }
     }
 
-    /// Begins the shutdown: no connection waits for another request from here on.
+    /// Begins the shutdown: connections no longer wait for another request.
     pub(crate) fn close(&self) {
         self.closing.set(true);
         self.closing_began.notify_waiters();
         self.place_freed.notify_waiters();
     }
 
-    /// Has the connections that wait already notice that a shutdown has begun.
+    /// Makes waiting connections notice the shutdown.
     pub(crate) fn wake_idle(&self) {
         for connection in self.deadlines.entries().iter() {
             connection.read.wake();
@@ -177,19 +177,19 @@ impl Core {
         connections.len()
     }
 
-    /// Moves time on, tick by tick, and wakes the waits whose limit has come. Never ends.
+    /// Advances time tick by tick, and wakes waits whose deadline has passed. Never ends.
     pub(crate) async fn sweep(&self) {
         let mut since_date = Duration::ZERO;
         loop {
             tokio::time::sleep(self.ticks.length).await;
-            // One tick a round, even after a round that came late: limits may fire late, but never early.
+            // One tick per round, even after a late round: deadlines may fire late, but never early.
             self.deadlines.sweep(self.now() + 1);
             since_date += self.ticks.length;
             if since_date >= Duration::from_millis(500) {
                 since_date = Duration::ZERO;
                 self.read_clock();
             }
-            // It may be another core's listener that waits.
+            // Another core's listener may be waiting.
             if self.settings.room.as_ref().is_some_and(|room| room.is_wanted() && room.is_full()) {
                 self.make_room();
             }
@@ -197,7 +197,7 @@ impl Core {
     }
 
     fn read_clock(&self) {
-        // A clock before 1970 has no date to give; it is a machine that has not set its clock yet.
+        // A clock before 1970 has no valid date: the machine has not set it yet.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.date.set(http_date(now.as_secs()));
     }
@@ -225,38 +225,38 @@ impl HasDeadlines for Core {
 /// The state of a connection that its core uses.
 #[derive(Debug, Default)]
 pub(crate) struct Connection {
-    /// The wait for bytes from the peer.
+    /// The deadline for bytes from the peer.
     pub(crate) read: Deadline,
-    /// The wait for the peer to take bytes.
+    /// The deadline for the peer to take bytes.
     pub(crate) write: Deadline,
-    /// Since which tick it has waited for a request, or for the rest of its head.
+    /// The tick since which it has waited for a request, or for the rest of its head.
     waits_since: Cell<u64>,
-    standing: Cell<Standing>,
+    vouch_state: Cell<VouchState>,
     /// How many connections of this core came before it.
     number: Cell<u64>,
-    /// The connection's task, to cut it off.
+    /// The connection's task, for cutting it off.
     task: RefCell<Option<AbortHandle>>,
 }
 
-/// Whether a connection may be ended because nobody has vouched for it.
+/// Whether a connection may be ended because no handler has vouched for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Standing {
-    /// Not yet: whether its request has come with it was not looked at.
+enum VouchState {
+    /// Not yet: its first bytes were not read.
     #[default]
     Fresh,
-    /// It may.
+    /// It may be ended.
     Unproven,
-    /// It may not: the handler has vouched for it, or it ends already.
+    /// It may not: the handler has vouched for it, or it is ending.
     Settled,
 }
 
 impl Connection {
-    /// From this tick on it waits for a request.
+    /// Notes that it waits for a request from this tick on.
     pub(crate) fn waits(&self, now: u64) {
         self.waits_since.set(now);
     }
 
-    /// It has a request, and is not ended for being without one.
+    /// Notes that it has a request, so it is not ended for waiting.
     pub(crate) fn works(&self) {
         self.waits_since.set(u64::MAX);
     }
@@ -274,12 +274,12 @@ impl Expire for Connection {
     fn reset(&self) {
         self.read.reset();
         self.write.reset();
-        self.standing.take();
+        self.vouch_state.take();
         self.task.take();
     }
 }
 
-/// Holds a connection's place among those of its core; gives it back when dropped, however the connection ended.
+/// A connection's registration at its core; dropping it frees its place, however the connection ended.
 #[derive(Debug)]
 pub(crate) struct ConnectionGuard {
     registration: Registration<Core>,
@@ -295,21 +295,21 @@ impl ConnectionGuard {
         self.registration.entry()
     }
 
-    /// The connection may be ended for others from here on, unless the handler vouches for it: what came with it is at hand.
+    /// Allows ending the connection to make room, unless the handler vouches for it: its first bytes are here.
     pub(crate) fn doubt(&self) {
-        if self.core().settings.vouching && self.connection().standing.get() == Standing::Fresh {
-            self.connection().standing.set(Standing::Unproven);
-            // Whoever waits for a place may take this one.
+        if self.core().settings.vouching && self.connection().vouch_state.get() == VouchState::Fresh {
+            self.connection().vouch_state.set(VouchState::Unproven);
+            // A waiting client may take this place.
             self.core().place_freed.notify_waiters();
         }
     }
 
-    /// The handler vouches for the connection.
+    /// Records that the handler vouches for the connection.
     pub(crate) fn vouch(&self) {
         self.core().settle(self.connection());
     }
 
-    /// The place in the room, for whoever has the connection from here on.
+    /// Takes the place in the room, for the next owner of the connection.
     pub(crate) fn take_place(&self) -> Option<Place> {
         self.place.take()
     }
@@ -369,17 +369,19 @@ mod tests {
         let ended = || -> Vec<usize> {
             core.make_room();
             let is_ended =
-                |one: &Connection| one.standing.get() == Standing::Settled && one.waits_since.get() == u64::MAX;
+                |one: &Connection| one.vouch_state.get() == VouchState::Settled && one.waits_since.get() == u64::MAX;
             (0..5).filter(|&at| is_ended(guards[at].connection())).collect()
         };
-        // Nobody has looked at what came with the first. The second is known. Of the others the oldest goes, though it is busy.
+        // The bytes of the first were not read yet. The handler vouched for the second. Of the others the oldest is
+        // ended, even though it is busy.
         guards[1..].iter().for_each(ConnectionGuard::doubt);
         guards[1].vouch();
         guards[2].connection().works();
         assert_eq!(ended(), [2]);
         assert_eq!(ended(), [2, 3]);
         assert_eq!(ended(), [2, 3, 4]);
-        // As long as there is one, be it too fresh, or on another core, no other goes, however long it has waited.
+        // While there is such a connection, even one too fresh or on another core, no other is ended, however long it
+        // has waited.
         core.deadlines.sweep(1000);
         assert_eq!(ended(), [2, 3, 4]);
         let stranger = other.try_register().unwrap();

@@ -1,13 +1,13 @@
-//! What a core counts: connections, requests, answers, and failures by kind.
+//! A core's counters: connections, requests, answers, and failures by kind.
 
 use std::iter::Sum;
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why a connection ended otherwise than between two requests, or an exchange otherwise than with its answer.
+/// Why a connection ended other than between two requests, or an exchange other than with its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The request broke the rules of HTTP or went over a limit; it was answered with its 4xx or 5xx.
+    /// The request was invalid or over a limit, and got its 4xx or 5xx.
     Refused,
     /// The peer closed or reset the connection inside a request or an answer.
     Disconnected,
@@ -25,12 +25,12 @@ pub enum ErrorKind {
     Shutdown,
     /// Descriptors or memory ran out, and accepting paused; or the listener was closed by someone else.
     Accept,
-    /// The connection waited without a whole request head while others waited for its place, and was ended.
+    /// The connection waited without a whole request head, and was ended to make room for others.
     Crowded,
 }
 
 impl ErrorKind {
-    /// Every kind, in the order of [`Counts::errors`].
+    /// All kinds, in the order of [`Counts::errors`].
     pub const ALL: [ErrorKind; 10] = [
         ErrorKind::Refused,
         ErrorKind::Disconnected,
@@ -44,7 +44,7 @@ impl ErrorKind {
         ErrorKind::Crowded,
     ];
 
-    /// A stable kebab-case name, for metrics and logs.
+    /// Returns a stable kebab-case name, for metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
             ErrorKind::Refused => "refused",
@@ -61,9 +61,9 @@ impl ErrorKind {
     }
 }
 
-/// One core's counters. Only that core writes them, any thread may read them while it runs.
+/// One core's counters. Only that core writes them; any thread may read them.
 ///
-/// On lines of their own in the CPU's cache, so that a reader does not slow its neighbours.
+/// They have cache lines of their own, so that a reader does not slow its neighbours.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Counters {
@@ -75,8 +75,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// The figures of this moment. They are read one after the other: a request that is being counted meanwhile may
-    /// stand in one and not yet in the next.
+    /// Returns the current counts. It reads them one after another, so a concurrent request may be in one count and not
+    /// yet in the next.
     pub fn counts(&self) -> Counts {
         // `closed` first, so that a connection that ends meanwhile cannot make `alive` negative.
         let closed = self.closed.get();
@@ -111,23 +111,23 @@ impl Counters {
     }
 }
 
-/// The figures of one or more cores. Add them up with `+=` or `.sum()`.
+/// The counts of one or more cores. Add them up with `+=` or `.sum()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Connections accepted.
     pub accepted: u64,
     /// Connections open now.
     pub alive: u64,
-    /// Requests whose head was valid, and which were given to the handler.
+    /// Requests with a valid head, which the handler got.
     pub requests: u64,
-    /// Requests that the handler answered whole: the last byte of the answer stands ready to be sent, or was sent.
+    /// Requests that the handler answered completely: the last byte is buffered or sent.
     pub answers: u64,
     /// Failures, in the order of [`ErrorKind::ALL`].
     pub errors: [u64; ErrorKind::ALL.len()],
 }
 
 impl Counts {
-    /// The failures of one kind.
+    /// Returns the failures of one kind.
     pub fn error(&self, kind: ErrorKind) -> u64 {
         self.errors[kind as usize]
     }
@@ -154,7 +154,7 @@ impl Sum for Counts {
     }
 }
 
-/// A number with one writer and any readers: a plain load and store, no locked instruction.
+/// A counter with one writer and any readers: a plain load and store, no locked instruction.
 #[derive(Debug, Default)]
 struct Tally(AtomicU64);
 

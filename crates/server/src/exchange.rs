@@ -13,31 +13,31 @@ use crate::reply::Reply;
 use crate::room::Place;
 use crate::wire::Wire;
 
-/// What answers requests. One value serves all connections of a core, so it keeps what it changes in cells; its
-/// futures need not be `Send`.
+/// A handler of requests. One value serves all connections of a core, so it keeps mutable state in cells; its futures
+/// need not be `Send`.
 ///
-/// A handler may be dropped at any of its waits: when the peer stops reading or resets, or a shutdown's time is over.
-/// When it returns `Ok` without having answered, 500 is answered in its place; for `Err` see [`Error`].
+/// A handler may be dropped at any await: when the peer stops reading or resets, or a shutdown times out. If it returns
+/// `Ok` without an answer, the connection answers 500; for `Err` see [`Error`].
 ///
 /// An `async` closure over `&mut Exchange<'_>` is a handler.
 pub trait Handler: 'static {
     /// Answers one request.
     fn handle(&self, exchange: &mut Exchange<'_>) -> impl Future<Output = Result<(), Error>>;
 
-    /// Is told of what the server answers itself, as it never became a request: a head that is malformed, over a limit, or too slow.
+    /// Observes requests that the server refuses itself: their head is malformed, over a limit, or too slow.
     fn refused(&self, _: &Refused<'_>) {}
 }
 
-/// What never became a request.
+/// A refused request, which never became an exchange.
 #[derive(Clone, Copy, Debug)]
 pub struct Refused<'a> {
-    /// Why.
+    /// The reason.
     pub error: &'a Error,
-    /// What it is answered.
+    /// The status of the answer.
     pub status: u16,
-    /// What has come of it, from its first byte on; anything may stand there.
+    /// The received bytes, from the request's first on; they may be anything.
     pub bytes: &'a [u8],
-    /// Who sent it, over TCP.
+    /// The sender's address, over TCP.
     pub remote: Option<SocketAddr>,
 }
 
@@ -89,19 +89,19 @@ impl<'a> Exchange<'a> {
         Exchange { head, body, reply, wire }
     }
 
-    /// Leaves HTTP: answers, and takes the connection over, with the bytes that the peer sent ahead behind its request.
+    /// Leaves HTTP: answers, and takes the connection over, with the bytes that the peer sent behind its request.
     ///
     /// 101 answers a request with [`upgrade`](RequestHead::upgrade); the fields must name the new protocol in
     /// `Upgrade`, and `Connection: upgrade` is added. A status of 200 to 299 answers CONNECT. The request's body, if
-    /// it has one, must have been read to its end before.
+    /// any, must have been read to its end.
     ///
-    /// The stream may be used within the handler or be moved to a task of its own. This crate's time limits no longer
+    /// The stream may be used within the handler or moved to a task of its own. This crate's time limits no longer
     /// apply to it; within the handler it counts as a connection, and a shutdown waits for it (see
     /// [`closing`](Self::closing)).
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] or [`Error::Header`] when the above does not hold: nothing was written then, and another
+    /// [`Error::Misuse`] or [`Error::Header`] if these conditions do not hold: nothing was written then, and another
     /// answer can be given. Otherwise the connection broke.
     pub async fn upgrade(&mut self, status: u16, fields: &[(&str, &[u8])]) -> Result<(Stream, Vec<u8>), Error> {
         match status {
@@ -125,16 +125,16 @@ impl<'a> Exchange<'a> {
         Ok((stream, self.body.take_leftover()))
     }
 
-    /// Answers with a body without end, which the caller writes to the stream by itself: events, a feed. The connection is the
-    /// caller's from here on, as after [`upgrade`](Self::upgrade), and is said to close behind the answer.
+    /// Answers with a body without end, which the caller writes to the stream: events, a feed. The caller then owns the
+    /// connection, as after [`upgrade`](Self::upgrade); the answer announces its close.
     ///
-    /// Returns whether the body is chunked, which then is the caller's to do: it is not for a client of HTTP/1.0, whose body ends
+    /// Returns whether the caller must write the body as chunks. It need not for a client of HTTP/1.0, whose body ends
     /// with the connection. The request's body must have been read to its end.
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] to a HEAD request, for a status that has no body, or when the above does not hold; [`Error::Header`]. Nothing was
-    /// written then, and another answer can be given. Otherwise the connection broke.
+    /// [`Error::Misuse`] to a HEAD request, for a status without a body, or if the request's body is unread;
+    /// [`Error::Header`]. Nothing was written then, and another answer can be given. Otherwise the connection broke.
     pub async fn detach(&mut self, status: u16, fields: &[(&str, &[u8])]) -> Result<(Stream, Vec<u8>, bool), Error> {
         if !self.body.take_end()? {
             return Err(Error::Misuse("the body must be read to its end before the connection is handed off"));
@@ -146,30 +146,31 @@ impl<'a> Exchange<'a> {
         Ok((stream, self.body.take_leftover(), chunked))
     }
 
-    /// Vouches for the connection: it has shown that it is one that the server is for. Means something with
-    /// [`vouching`](crate::Settings::vouching), and holds for as long as the connection does.
+    /// Vouches for the connection, for as long as it lives: it has proven that it belongs to this server's clients. Has
+    /// an effect with [`vouching`](crate::Settings::vouching).
     pub fn vouch(&self) {
         self.wire.guard().vouch();
     }
 
-    /// The connection's place in the [`Room`](crate::Room) that it counts in, for whoever has the connection after
-    /// [`upgrade`](Self::upgrade) or [`detach`](Self::detach): it counts there until the place is dropped. `None` without a room, and the
-    /// second time. A connection whose place is not taken counts until the handler ends.
+    /// Takes the connection's place in its [`Room`](crate::Room), for the next owner after [`upgrade`](Self::upgrade)
+    /// or [`detach`](Self::detach): the connection counts there until the place is dropped. `None` without a room, and
+    /// the second time. If nobody takes the place, the connection counts until the handler ends.
     pub fn take_place(&self) -> Option<Place> {
         self.wire.guard().take_place()
     }
 
-    /// The peer's address; `None` for most clients on a unix socket, or when the connection is gone. A system call.
+    /// Returns the peer's address; `None` for most clients on a unix socket, or when the connection is gone. Costs a
+    /// system call.
     pub fn peer_address(&self) -> Option<Peer> {
         self.wire.with_stream(|stream| stream.peer_address().ok().flatten()).flatten()
     }
 
-    /// As [`peer_address`](Self::peer_address), for TCP alone, and asked of the system once for a connection.
+    /// As [`peer_address`](Self::peer_address), for TCP alone, with one system call per connection.
     pub fn remote(&self) -> Option<SocketAddr> {
         self.wire.addresses().1
     }
 
-    /// The address at which the connection was accepted, for TCP; asked of the system once for a connection.
+    /// Returns the local address of a TCP connection, with one system call per connection.
     pub fn local(&self) -> Option<SocketAddr> {
         self.wire.addresses().0
     }
@@ -179,18 +180,18 @@ impl<'a> Exchange<'a> {
         self.wire.with_stream(Stream::is_tls).unwrap_or(false)
     }
 
-    /// The value of a `Date` header for this moment, for answers that are written out beforehand.
+    /// Returns the value of a `Date` header for now, for answers that are encoded in advance.
     pub fn date(&self) -> [u8; 29] {
         self.wire.core().date()
     }
 
-    /// What tells of a shutdown, to a handler that would otherwise not end by itself.
+    /// Returns an observer of the shutdown, for handlers that would not end otherwise.
     pub fn closing(&self) -> Closing {
         Closing(Rc::clone(self.wire.core()))
     }
 }
 
-/// Tells of a shutdown. Cheap to clone; independent of the exchange it came from.
+/// An observer of a shutdown. Cheap to clone; independent of its exchange.
 #[derive(Clone, Debug)]
 pub struct Closing(Rc<Core>);
 
@@ -200,7 +201,7 @@ impl Closing {
         self.0.closing.get()
     }
 
-    /// Waits until it begins.
+    /// Waits until the shutdown begins.
     pub async fn begun(&self) {
         self.0.until_closing().await;
     }

@@ -1,11 +1,11 @@
 //! An HTTP/1.1 server for one core: connections in, exchanges out to a handler.
 //!
-//! **What it knows**: the life of a connection. Keep-alive, pipelining, time limits by phase, sizes, refusing with the
-//! right status, `100 Continue`, how an answer is framed, upgrades, closing so that the peer gets its answer, ending in
-//! good order. It counts what happened.
+//! **What it knows**: the life of a connection. Keep-alive, pipelining, time limits by phase, sizes, refusals with the
+//! right status, `100 Continue`, framing of answers, upgrades, closing so that the peer gets its answer, graceful
+//! shutdown. It counts what happened.
 //!
-//! **What it does not know**: what is asked and what is answered, routes, files, content codings, WebSocket, logs. How
-//! bytes are read as HTTP is `oroshi-http1`'s, sockets and threads are `oroshi-net`'s.
+//! **What it does not know**: the meaning of requests and answers, routes, files, content codings, WebSocket, logs.
+//! `oroshi-http1` parses HTTP; `oroshi-net` has sockets and threads.
 //!
 //! ```no_run
 //! use std::sync::Mutex;
@@ -17,7 +17,7 @@
 //! let options = ListenOptions { reuse_port: true, ..ListenOptions::default() };
 //! let bound = Mutex::new(BoundListener::bind_for_cores("127.0.0.1:8080", &options, 2)?);
 //! Cores::run(&CoresOptions::new("hello", 2), move |_| {
-//!     // Taken out, so that nothing listens any more once the server has stopped to.
+//!     // Taken out, so that nothing listens after the server has stopped accepting.
 //!     let bound = bound.lock().unwrap().pop().unwrap();
 //!     let shutdown = shutdown.clone();
 //!     async move {
@@ -32,20 +32,19 @@
 //!
 //! # How it works
 //!
-//! - Everything of a core stays on its thread; handlers need not be `Send`.
-//! - An idle connection holds no buffer. Reads go to the core's one scratch buffer; what is left of a message that is
-//!   not complete is kept in a spare buffer until it is.
-//! - What a handler writes leaves in one write as soon as it waits for anything: `wire`.
-//! - Time limits cost no timer: a sweep looks at all connections of the core now and then: `core`.
+//! - All state of a core stays on its thread; handlers need not be `Send`.
+//! - Idle connections hold no buffer. Reads go to the core's one scratch buffer; a spare buffer keeps the bytes of an
+//!   incomplete message.
+//! - A handler's output leaves in one write as soon as the handler waits for anything: `wire`.
+//! - Time limits need no timers: a sweep checks all connections of the core periodically: `core`.
 //!
 //! # Where to read
 //!
-//! 1. [`Exchange`] (`exchange`), with [`RequestBody`] (`body`) and [`Reply`] (`reply`): what a handler sees.
-//! 2. [`Error`] (`error`) and [`Settings`] (`settings`): what can go wrong, and what can be set.
-//! 3. [`Server`] (`serve`): accepting, shutting down. `connection`: one connection's life.
-//! 4. [`page`]: which requests pages in browsers make, for servers that take orders.
-//! 5. `wire`: reads and writes. `core`: what connections share; [`Room`] (`room`): what cores share. `counters`.
-//! 6. [`Seldom`] (`seldom`): lines of a log that come now and then.
+//! 1. [`Exchange`] (`exchange`), with [`RequestBody`] (`body`) and [`Reply`] (`reply`): the handler's view. 2.
+//! [`Error`] (`error`) and [`Settings`] (`settings`): failures and settings. 3. [`Server`] (`serve`): accepting,
+//! shutting down. `connection`: one connection's life. 4. [`page`]: recognises requests that pages in browsers make,
+//! for servers that act on requests. 5. `wire`: reads and writes. `core`: state that connections share; [`Room`]
+//! (`room`): state that cores share. `counters`. 6. [`Seldom`] (`seldom`): rate-limited log lines.
 
 mod body;
 mod connection;

@@ -1,18 +1,19 @@
-//! The page behind a request, if a browser made it: what a server has to know before it does what a request says.
+//! Recognises requests of pages in browsers, for servers that must not act on every page's requests.
 //!
-//! A browser sends the requests of any page to any server that it can reach, even to one that listens on this machine alone (cross-site
-//! request forgery). And a page can have its own name lead to such a server (DNS rebinding), which makes the two one origin. Scripts in
-//! a page cannot change the fields that are read here: Host, Origin, Referer's origin, and those that begin with `Sec-`.
+//! A browser sends any page's requests to any server that it can reach, even to a server on this machine alone
+//! (cross-site request forgery). And a page can resolve its own name to this server (DNS rebinding), which makes them
+//! one origin. Scripts in a page cannot set the fields that this module reads: Host, Origin, Referer's origin, and
+//! `Sec-` fields.
 
 use std::net::IpAddr;
 
 use oroshi_http1::RequestHead;
 
-/// Whether a page of another origin than the server's own makes the request.
+/// Whether a page of another origin makes the request.
 ///
-/// `Origin` names a page (RFC 6454); it is on every request that is not GET or HEAD. `Sec-Fetch-Site` says how page and server relate
-/// (Fetch Metadata); browsers send it over https, and to this machine. A request with neither of them comes from no page, or from one in
-/// an old browser, which can read or embed, and no more.
+/// `Origin` names a page (RFC 6454); browsers send it on every request that is not GET or HEAD. `Sec-Fetch-Site` gives
+/// the relation of page and server (Fetch Metadata); browsers send it over https, and to this machine. A request with
+/// neither comes from no page, or from a page in an old browser, which can only read or embed.
 pub fn is_foreign(head: &RequestHead<'_>) -> bool {
     let host = head.host.unwrap_or_default();
     let foreign = |origin: &[u8]| !str::from_utf8(origin).is_ok_and(|origin| is_origin_of(origin, host));
@@ -20,33 +21,34 @@ pub fn is_foreign(head: &RequestHead<'_>) -> bool {
     head.headers.get_all("Origin").any(foreign) || head.headers.get_all("Sec-Fetch-Site").any(apart)
 }
 
-/// Whether any page makes the request, as far as it says so.
+/// Whether any page makes the request, as far as its fields say.
 pub fn is_from_page(head: &RequestHead<'_>) -> bool {
     head.headers.get("Origin").is_some() || head.headers.get_all("Sec-Fetch-Site").any(|site| site != b"none")
 }
 
-/// Whether the request names this machine itself: `localhost`, or a loopback address, with or without a port. No page can have its own
-/// name among these. A request without Host (HTTP/1.0) is no browser's.
+/// Whether the request's Host is this machine: `localhost`, or a loopback address, with or without a port. No page can
+/// have such a name. A request without Host (HTTP/1.0) is no browser's.
 pub fn names_loopback(head: &RequestHead<'_>) -> bool {
     head.host.is_none_or(|host| str::from_utf8(host).is_ok_and(|host| names_this_machine(split(host).0)))
 }
 
-/// Whether the request names the server by an address, or as [`names_loopback`]: a page that does so was loaded from that address.
+/// Whether the request's Host is an address, or as in [`names_loopback`]: a page with such a Host was loaded from that
+/// address.
 pub fn names_address(head: &RequestHead<'_>) -> bool {
     let is_address = |host: &str| host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
     names_loopback(head)
         || head.host.is_some_and(|host| str::from_utf8(host).is_ok_and(|host| is_address(split(host).0)))
 }
 
-/// Whether a host without a port is this machine, whoever asks. An IPv6 address may have its brackets.
+/// Whether a host without a port is this machine from everywhere. An IPv6 address may have its brackets.
 pub fn names_this_machine(host: &str) -> bool {
     let host = host.strip_suffix('.').unwrap_or(host).trim_matches(['[', ']']);
     host.eq_ignore_ascii_case("localhost")
         || host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
-/// Whether an origin (`https://example.org`) is that of a server whose Host this is. Behind a proxy that speaks TLS a server does not know
-/// its own scheme, so either one's default port will do.
+/// Whether an origin (`https://example.org`) belongs to a server with this Host. Behind a TLS proxy a server does not
+/// know its own scheme, so the default port of either scheme matches.
 pub fn is_origin_of(origin: &str, host: &[u8]) -> bool {
     let (Some((scheme, theirs)), Ok(own)) = (origin.split_once("://"), str::from_utf8(host)) else { return false };
     let ((name, port), (own_name, own_port)) = (split(theirs), split(own));
@@ -55,19 +57,19 @@ pub fn is_origin_of(origin: &str, host: &[u8]) -> bool {
     } else if scheme.eq_ignore_ascii_case("http") {
         "80"
     } else {
-        // An application's own pages, an extension's.
+        // The pages of an application or an extension.
         return false;
     };
     !name.is_empty() && name.eq_ignore_ascii_case(own_name) && port.unwrap_or(default) == own_port.unwrap_or(default)
 }
 
-/// Whether an origin is of the same host as a server whose Host this is, at any port.
+/// Whether an origin has the same host as a server with this Host, at any port.
 pub fn is_hostname_of(origin: &str, host: &[u8]) -> bool {
     let (Some((_, theirs)), Ok(own)) = (origin.split_once("://"), str::from_utf8(host)) else { return false };
     !split(theirs).0.is_empty() && split(theirs).0.eq_ignore_ascii_case(split(own).0)
 }
 
-/// A host and its port; an IPv6 address keeps its brackets.
+/// Splits a host from its port; an IPv6 address keeps its brackets.
 fn split(authority: &str) -> (&str, Option<&str>) {
     match authority.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, Some(port).filter(|port| !port.is_empty())),

@@ -12,30 +12,30 @@ use crate::wire::{Unread, Wire};
 
 /// The answer to a request.
 ///
-/// How the body is framed follows from what is known: a length gives `Content-Length`; none gives the chunked coding,
-/// or, for an HTTP/1.0 client, a body that ends when the connection closes. `Connection` and `Date` are set here too.
+/// The framing follows from the length: a known length gives `Content-Length`; otherwise the body is chunked, or, for
+/// an HTTP/1.0 client, ends with the connection. `Connection` and `Date` are set here too.
 ///
-/// What is written is sent once the handler waits for anything (or has written much), so that a head and a small body
-/// are one write. [`flush`](Self::flush) sends it before that.
+/// Output is sent once the handler waits for anything (or has written much), so a head and a small body leave in one
+/// write. [`flush`](Self::flush) sends it earlier.
 pub struct Reply<'a> {
     wire: &'a Wire,
     client: Version,
-    /// Whether the method was HEAD: everything is as for GET, without a body.
+    /// Whether the method was HEAD: the answer is as for GET, without a body.
     head_only: bool,
-    /// Whether the method was CONNECT: the client takes what follows a 2xx for the tunnel, whatever the fields say.
+    /// Whether the method was CONNECT: the client takes the bytes behind a 2xx for the tunnel, whatever the fields say.
     connect: bool,
     state: State,
-    /// That of the head that was written last.
+    /// The status of the last head.
     status: Option<u16>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Untouched,
-    /// The head is written, and the body to come is framed like this.
+    /// The head is written, and this is the framing of the body.
     Body(Transfer),
     Complete,
-    /// A write was dropped halfway: what follows would stand in the wrong place.
+    /// A write was dropped halfway, so later bytes would be misplaced.
     Broken,
 }
 
@@ -45,33 +45,34 @@ enum Transfer {
     Length(u64),
     Chunked,
     UntilClose,
-    /// 204 and 304 have none.
+    /// 204 and 304 have no body.
     None,
-    /// HEAD: what is written is thrown away.
+    /// HEAD: the body is discarded.
     Discard,
 }
 
 impl<'a> Reply<'a> {
     pub(crate) fn new(wire: &'a Wire, head: &RequestHead<'_>) -> Self {
         let (head_only, connect) = (head.method == "HEAD", head.method == "CONNECT");
-        // A client that asks for a tunnel may have sent ahead what is for it, which is no request whatever it looks like.
+        // A client that requests a tunnel may already have sent bytes for it, which are no request, whatever they look
+        // like.
         wire.close.set(!head.keep_alive || connect);
         wire.answered.set(false);
         Reply { wire, client: head.version, head_only, connect, state: State::Untouched, status: None }
     }
 
-    /// For an answer to what never became a request.
+    /// Creates an answer to a refused request.
     pub(crate) fn to_nobody(wire: &'a Wire) -> Self {
         wire.answered.set(false);
         Reply { wire, client: Version::Http11, head_only: false, connect: false, state: State::Untouched, status: None }
     }
 
-    /// Answers with a whole message. The fields must not hold `Connection`, `Content-Length` or `Transfer-Encoding`.
-    /// To a HEAD request the body is not sent, but its length is.
+    /// Answers with a complete message. The fields must not hold `Connection`, `Content-Length` or `Transfer-Encoding`.
+    /// A HEAD request gets the body's length, but not the body.
     ///
     /// # Errors
     ///
-    /// [`Error::Header`] and [`Error::Misuse`] when this cannot be sent: nothing was written then, and another answer
+    /// [`Error::Header`] and [`Error::Misuse`] when the answer is invalid: nothing was written then, and another answer
     /// can be given. Otherwise the connection broke.
     pub async fn send<'f>(
         &mut self,
@@ -90,9 +91,9 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    /// Answers with a message that is already written out, head and body, and is sent as it is. Its framing is the
-    /// caller's to get right, for HEAD and HTTP/1.0 clients too (`Connection: keep-alive`), and so is `Date`. After it
-    /// the connection closes if [`closes`](Self::closes) says so, even if the message does not.
+    /// Answers with an encoded message, head and body. The caller is responsible for its framing, also for HEAD and
+    /// HTTP/1.0 clients (`Connection: keep-alive`), and for `Date`. The connection closes afterwards if
+    /// [`closes`](Self::closes) says so, even if the message does not.
     ///
     /// # Errors
     ///
@@ -107,8 +108,8 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    /// Begins an answer whose body is given with [`write`](Self::write) and ended with [`finish`](Self::finish).
-    /// `length` is the body's length in bytes, if it is known. Fields as for [`send`](Self::send).
+    /// Begins an answer; [`write`](Self::write) adds its body and [`finish`](Self::finish) ends it. `length` is the
+    /// body's length in bytes, if known. Fields as for [`send`](Self::send).
     ///
     /// # Errors
     ///
@@ -119,14 +120,15 @@ impl<'a> Reply<'a> {
         fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
         length: Option<u64>,
     ) -> Result<(), Error> {
-        // What is unread yet may well be read while the answer is written.
+        // The handler may still read the rest of the request's body during the answer.
         self.start(status, fields, length, self.must_close())
     }
 
-    /// Begins an answer that is passed on from another server: as [`begin`](Self::begin), with that server's reason, and with field
-    /// lines as http1 has read them, which `lines` writes as they are, each with its CRLF. It tells whether a `Date` is among them, and
-    /// leaves out what [`send`](Self::send) would refuse. A `Date` that is missing is added whatever the settings say (RFC 9110, section
-    /// 6.6.1). To a HEAD request `length` is what `Content-Length` says, if anything.
+    /// Begins an answer that is forwarded from another server: as [`begin`](Self::begin), with that server's reason,
+    /// and with field lines that http1 has parsed. `lines` writes them unchanged, each with its CRLF, omits those that
+    /// [`send`](Self::send) would refuse, and returns whether a `Date` is among them. A missing `Date` is added
+    /// whatever the settings (RFC 9110, section 6.6.1). For a HEAD request `length` is the value of `Content-Length`,
+    /// if any.
     ///
     /// # Errors
     ///
@@ -202,14 +204,13 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    /// Writes a piece of the body of an answer that was begun. To a HEAD request it is not sent. Waits while the peer
-    /// does not keep up.
+    /// Writes a piece of the body. For a HEAD request it is discarded. Waits while the peer does not keep up.
     ///
-    /// Not to be dropped before its end when the piece is larger than 16 KiB: the answer is then cut off.
+    /// If the piece is larger than 16 KiB, dropping the call before its end cuts the answer off.
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] when no answer was begun or the piece goes beyond its length; otherwise the connection broke.
+    /// [`Error::Misuse`] when no answer was begun or the piece exceeds its length; otherwise the connection broke.
     pub async fn write(&mut self, piece: &[u8]) -> Result<(), Error> {
         let Some((transfer, after)) = self.account(piece)? else { return Ok(()) };
         self.state = State::Broken;
@@ -225,7 +226,7 @@ impl<'a> Reply<'a> {
         self.wire.relieve().await
     }
 
-    /// How a piece is framed, and what is to come after it; `None` if it is not sent.
+    /// Returns a piece's framing, and the state after it; `None` if it is not sent.
     fn account(&self, piece: &[u8]) -> Result<Option<(Transfer, Transfer)>, Error> {
         let State::Body(transfer) = self.state else { return Err(NOT_BEGUN) };
         if piece.is_empty() || transfer == Transfer::Discard {
@@ -242,8 +243,8 @@ impl<'a> Reply<'a> {
         Ok(Some((transfer, after)))
     }
 
-    /// Takes a piece of the body at once, as [`write`](Self::write) does, for a caller that cannot keep the piece while it waits: what
-    /// the peer does not take is kept here. [`poll_room`](Self::poll_room) then says when to go on, so that it stays little.
+    /// Writes a piece of the body without waiting, for a caller that cannot keep the piece: buffers what the peer does
+    /// not take. Call [`poll_room`](Self::poll_room) before more, so that the buffer stays small.
     ///
     /// # Errors
     ///
@@ -263,7 +264,7 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    /// Ready when the peer keeps up: at most 64 KiB wait to be sent.
+    /// Ready when the peer keeps up: at most 64 KiB are buffered.
     ///
     /// # Errors
     ///
@@ -272,14 +273,14 @@ impl<'a> Reply<'a> {
         self.wire.poll_relieve(context)
     }
 
-    /// Ready when the peer has ended its sending side or is gone, or has sent more, for handlers that wait for something else and want to stop
-    /// when nobody listens any more. Nothing is read: a next request stays where it is, and behind one the end is not seen. To be asked once
-    /// the request's body was read to its end, and no more once it was ready.
+    /// Ready when the peer has closed its sending side, is gone, or has sent more. For handlers that wait for something
+    /// else, and want to stop when nobody reads. Reads nothing: a next request stays in the socket, and hides a close
+    /// behind it. Call it only after the request's body was read to its end, and not after it was ready.
     pub fn poll_peer(&mut self, context: &mut Context<'_>) -> Poll<PeerSays> {
         self.wire.poll_peer(context)
     }
 
-    /// Waits until everything written so far was handed to the kernel.
+    /// Waits until the kernel has all output so far.
     ///
     /// # Errors
     ///
@@ -297,12 +298,12 @@ impl<'a> Reply<'a> {
         self.finish_with([])
     }
 
-    /// Ends an answer that was begun, with trailer fields. They are sent when the body is chunked, and left out
-    /// otherwise: nothing that matters may stand in them alone.
+    /// Ends an answer with trailer fields. They are sent if the body is chunked, and omitted otherwise, so nothing
+    /// important may be in them alone.
     ///
     /// # Errors
     ///
-    /// As for [`finish`](Self::finish), and [`Error::Header`] for a field that cannot be sent.
+    /// As for [`finish`](Self::finish), and [`Error::Header`] for an invalid field.
     pub fn finish_with<'f>(&mut self, trailers: impl IntoIterator<Item = (&'f str, &'f [u8])>) -> Result<(), Error> {
         let State::Body(transfer) = self.state else { return Err(NOT_BEGUN) };
         match transfer {
@@ -318,12 +319,13 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    /// Sends an interim answer, such as 103 with `Link` fields, before the final one; 100 if the client waits for it. HTTP/1.0 clients
-    /// do not know these, and get none.
+    /// Sends an interim answer before the final one, such as 103 with `Link` fields; 100 only if the client waits for
+    /// it. HTTP/1.0 clients get none, because they do not know these.
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] when the status is not 100 to 199 without 101, or the final answer has begun; [`Error::Header`].
+    /// [`Error::Misuse`] when the status is not 100 to 199 without 101, or the final answer has begun;
+    /// [`Error::Header`].
     pub fn inform<'f>(
         &mut self,
         status: u16,
@@ -339,14 +341,13 @@ impl<'a> Reply<'a> {
         self.write_head(status, None, |out| write_fields(out, fields), |_, _| ())
     }
 
-    /// Has the connection close after this answer, and the answer say so. To be called before the answer begins.
+    /// Closes the connection after this answer, which announces it. Call it before the answer begins.
     pub fn close(&mut self) {
         self.wire.close.set(true);
     }
 
-    /// Whether the connection would close after an answer sent now: because the client asked for it,
-    /// [`close`](Self::close) was called, a shutdown has begun, or more of the request's body is unread than is worth
-    /// reading.
+    /// Whether the connection would close after an answer sent now: the client asked for it, [`close`](Self::close) was
+    /// called, a shutdown has begun, or too much of the request's body is unread.
     pub fn closes(&self) -> bool {
         let core = self.wire.core();
         let too_much = matches!(self.wire.unread.get(), Unread::Bytes(length) if length > core.settings.drain_bytes);
@@ -354,11 +355,12 @@ impl<'a> Reply<'a> {
     }
 
     fn must_close(&self) -> bool {
-        // Whether a client that waits for leave to send its body sends it after an answer is not to be known.
+        // A client that waits for `100 Continue` may or may not send its body after an answer.
         self.wire.close.get() || self.wire.core().closing.get() || self.wire.expecting.get()
     }
 
-    /// The status of the answer that was begun; `None` before that, and after [`send_raw`](Self::send_raw) and an upgrade.
+    /// Returns the status of the begun answer; `None` before that, and after [`send_raw`](Self::send_raw) and an
+    /// upgrade.
     pub fn status(&self) -> Option<u16> {
         self.status
     }
@@ -368,17 +370,17 @@ impl<'a> Reply<'a> {
         self.state != State::Untouched
     }
 
-    /// Whether the answer is whole.
+    /// Whether the answer is complete.
     pub fn is_complete(&self) -> bool {
         self.state == State::Complete
     }
 
-    /// Whether only the end of the connection tells the peer where the body ends.
+    /// Whether only the end of the connection ends the body.
     pub(crate) fn ends_with_connection(&self) -> bool {
         self.state == State::Body(Transfer::UntilClose)
     }
 
-    /// The head of an answer after which the connection is no longer HTTP. Its body, the tunnel, is not this type's.
+    /// Writes the head of an answer after which the connection is no longer HTTP. This type does not handle the tunnel.
     pub(crate) fn begin_tunnel<'f>(
         &mut self,
         status: u16,
@@ -396,7 +398,7 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    /// The head of an answer whose body is somebody else's to write. Whether that body is chunked.
+    /// Writes the head of an answer whose body another owner writes. Returns whether that body is chunked.
     pub(crate) fn begin_detached<'f>(
         &mut self,
         status: u16,
@@ -414,7 +416,7 @@ impl<'a> Reply<'a> {
         Ok(chunked)
     }
 
-    /// The head of what was handed off was sent.
+    /// Notes that the head of a handed-off connection was sent.
     pub(crate) fn tunnel_begun(&mut self) {
         self.state = State::Complete;
     }
@@ -426,7 +428,8 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Writes a head: whole, or not at all. `rest` adds what the connection sets, told whether there was a `Date`.
+    /// Writes a head completely or not at all. `rest` adds the connection's fields, and is told whether there was a
+    /// `Date`.
     fn write_head(
         &self,
         status: u16,
@@ -464,12 +467,12 @@ impl fmt::Debug for Reply<'_> {
 const NO_BODY: Error = Error::Misuse("a 204 or a 304 has no body");
 const NOT_BEGUN: Error = Error::Misuse("no answer is begun and unfinished");
 
-/// RFC 9110 sections 15.3.5 and 15.4.5.
+/// Whether a status has no body (RFC 9110 sections 15.3.5 and 15.4.5).
 fn has_no_body(status: u16) -> bool {
     matches!(status, 204 | 304)
 }
 
-/// Writes fields that a handler has given, and tells whether a `Date` is among them.
+/// Writes a handler's fields, and returns whether a `Date` is among them.
 fn write_fields<'f>(out: &mut Vec<u8>, fields: impl IntoIterator<Item = (&'f str, &'f [u8])>) -> Result<bool, Error> {
     let mut has_date = false;
     for (name, value) in fields {
@@ -482,7 +485,7 @@ fn write_fields<'f>(out: &mut Vec<u8>, fields: impl IntoIterator<Item = (&'f str
     Ok(has_date)
 }
 
-/// The fields that this module alone writes.
+/// Whether only this module may write this field.
 fn is_managed(name: &str) -> bool {
     match name.len() {
         10 => name.eq_ignore_ascii_case("connection"),

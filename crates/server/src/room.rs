@@ -1,4 +1,4 @@
-//! Connections that the servers of several cores may hold together.
+//! A limit of connections that the servers of several cores share.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use crate::seldom::Seldom;
 
-/// The least time between two calls of [`Room::telling`]'s function.
+/// The shortest time between two calls of [`Room::telling`]'s function.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
-/// A bound on connections over all servers that share it, so that clients leave descriptors for whoever does not share it: operators, what is
-/// behind, files.
+/// A limit of connections over all servers that share it. It keeps descriptors free for other uses: operators,
+/// upstreams, files.
 #[derive(Debug)]
 pub struct Room {
     most: usize,
@@ -21,31 +21,32 @@ pub struct Room {
     told: Option<Told>,
 }
 
-/// What [`Room::telling`] tells: the room is full, and somebody waits.
+/// A report of [`Room::telling`]: the room is full, and a client waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crowding {
-    /// How many connections there are.
+    /// The number of connections.
     pub held: usize,
-    /// How many there may be.
+    /// The maximum of connections.
     pub most: usize,
-    /// How many were ended to make room since this was told last.
+    /// Connections ended to make room since the last report.
     pub ended: u64,
 }
 
-/// The function that is told of crowding, and when it was.
+/// The function that gets the reports, and the time of the last one.
 struct Told {
     seldom: Mutex<Seldom>,
     tell: Box<dyn Fn(Crowding) + Send + Sync>,
 }
 
 impl Room {
-    /// Room for `most` connections. Each listener of each core may hold one more, which it has accepted and which waits for its place.
+    /// Creates a room for `most` connections. Each listener of each core may hold one more, which it has accepted and
+    /// which waits for its place.
     #[must_use]
     pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Room::with(most, None))
     }
 
-    /// As [`new`](Self::new). `tell` is called when somebody wants a place and there is none, at most once in ten seconds.
+    /// As [`new`](Self::new). Calls `tell` when a client waits and the room is full, at most once in ten seconds.
     #[must_use]
     pub fn telling(most: usize, tell: impl Fn(Crowding) + Send + Sync + 'static) -> Arc<Self> {
         let told = Told { seldom: Mutex::new(Seldom::every(TELL_EVERY)), tell: Box::new(tell) };
@@ -57,65 +58,66 @@ impl Room {
         Room { most, held: none(), waiting: none(), unproven: none(), told }
     }
 
-    /// Takes a place, if there is one. Dropping it gives it back.
+    /// Takes a place, if one is free. Dropping it frees it.
     pub(crate) fn try_enter(self: &Arc<Self>) -> Option<Place> {
         let more = |held: usize| (held < self.most).then_some(held + 1);
         self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         Some(Place(Arc::clone(self)))
     }
 
-    /// Takes a place, also where there is none: at the end, for clients that believe to be connected.
+    /// Takes a place even if none is free: at the shutdown, for clients that are connected from their point of view.
     pub(crate) fn enter(self: &Arc<Self>) -> Place {
         self.held.fetch_add(1, Ordering::Relaxed);
         Place(Arc::clone(self))
     }
 
-    /// How many connections there may be.
+    /// Returns the maximum of connections.
     #[must_use]
     pub fn most(&self) -> usize {
         self.most
     }
 
-    /// How many there are.
+    /// Returns the number of connections.
     #[must_use]
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Whether there are as many as there may be.
+    /// Whether the maximum is reached.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.held() >= self.most
     }
 
-    /// Whether somebody waits for a place.
+    /// Whether a client waits for a place.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Counts one who waits for a place, for as long as the guard lives.
+    /// Counts a waiting client for as long as the guard lives.
     pub(crate) fn want(&self) -> Wanted<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Wanted(self)
     }
 
-    /// Whether there are connections that nobody has vouched for yet.
+    /// Whether there are unproven connections: no handler has vouched for them yet.
     pub(crate) fn has_unproven(&self) -> bool {
         self.unproven.load(Ordering::Relaxed) > 0
     }
 
-    /// Counts one more connection that nobody has vouched for.
+    /// Counts one more unproven connection.
     pub(crate) fn add_unproven(&self) {
         self.unproven.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts out a connection that has ended, or that somebody has vouched for.
+    /// Removes an unproven connection that has ended, or that a handler has vouched for.
     pub(crate) fn remove_unproven(&self) {
         self.unproven.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Tells, at most every [`TELL_EVERY`], that somebody wants a place while the room is full. `ended`: so many connections were ended for that.
+    /// Reports, at most every [`TELL_EVERY`], that a client waits while the room is full. `ended` is the number of
+    /// connections just ended to make room.
     pub(crate) fn tell_crowding(&self, ended: usize) {
         let Some(Told { seldom, tell }) = self.told.as_ref().filter(|_| self.is_full()) else { return };
         let due = seldom.lock().unwrap_or_else(PoisonError::into_inner).add(ended as u64, Instant::now());
@@ -141,7 +143,7 @@ impl Drop for Place {
     }
 }
 
-/// Somebody waits for a place.
+/// A client that waits for a place.
 #[derive(Debug)]
 pub(crate) struct Wanted<'r>(&'r Room);
 

@@ -1,8 +1,9 @@
-//! Telling operators of what may happen with every request or connection: now and then, with its count.
+//! Rate-limited logging of frequent events, with their count.
 
 use std::time::{Duration, Instant};
 
-/// What has happened and is not told yet. It is told once a second at most, unless [`every`](Seldom::every) says otherwise.
+/// A counter of events not reported yet. It allows one report per second, or per the time given to
+/// [`every`](Seldom::every).
 #[derive(Clone, Copy, Debug)]
 pub struct Seldom {
     every: Duration,
@@ -17,18 +18,18 @@ impl Default for Seldom {
 }
 
 impl Seldom {
-    /// Nothing has happened yet; what happens is told this often at most.
+    /// Creates a counter that allows one report in this time.
     #[must_use]
     pub const fn every(every: Duration) -> Self {
         Seldom { every, count: 0, told: None }
     }
 
-    /// It happens once more. Returns how often it has happened since it was told last, if it is to be told now.
+    /// Counts one event. Returns the number of events since the last report if a report is due.
     pub fn next(&mut self, now: Instant) -> Option<u64> {
         self.add(1, now)
     }
 
-    /// It happens so many times more. Returns how often it has happened since it was told last, if it is to be told now.
+    /// Counts several events. Returns the number of events since the last report if a report is due.
     pub fn add(&mut self, count: u64, now: Instant) -> Option<u64> {
         self.count += count;
         if self.told.is_some_and(|told| now.saturating_duration_since(told) < self.every) {

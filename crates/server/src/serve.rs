@@ -1,4 +1,4 @@
-//! Accepting connections on a core, and ending: the server as its user sees it.
+//! The server of a core: accepts connections, and shuts down.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -28,10 +28,10 @@ pub struct Server<H> {
     handler: Rc<H>,
 }
 
-/// A listener, and the TLS that is spoken behind it, if any.
+/// A listener, with its TLS settings, if any.
 #[derive(Debug)]
 pub struct Door {
-    /// Where connections come from.
+    /// The listener.
     pub listener: Listener,
     /// The certificate and settings of an `https` listener.
     pub tls: Option<ServerTls>,
@@ -44,23 +44,23 @@ impl From<Listener> for Door {
 }
 
 impl<H: Handler> Server<H> {
-    /// A server that answers with this handler.
+    /// Creates a server with this handler.
     pub fn new(handler: H, settings: Settings) -> Self {
         Server { core: Rc::new(Core::new(settings)), handler: Rc::new(handler) }
     }
 
-    /// What this core counts, readable from any thread, during and after the work.
+    /// Returns this core's counters, readable from any thread, during and after the work.
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.core.counters)
     }
 
-    /// Accepts connections and serves them until `shutdown` resolves; then ends in good order: no further connection is
-    /// accepted but those that already wait (at the cap on connections, as others end), idle connections are closed (at once, or
-    /// after [`last_request_timeout`](Settings::last_request_timeout)),
-    /// requests in progress get their answer (with `Connection: close`), all within
-    /// [`drain_timeout`](Settings::drain_timeout). Returns when no connection is left.
+    /// Accepts connections and serves them until `shutdown` resolves; then shuts down gracefully. It still accepts
+    /// connections that already wait in the backlog (at the cap on connections, as others end), and closes idle
+    /// connections (at once, or after [`last_request_timeout`](Settings::last_request_timeout)). Requests in progress
+    /// get their answer (with `Connection: close`), all within [`drain_timeout`](Settings::drain_timeout). Returns when
+    /// no connection is left.
     ///
-    /// To be called once in a server's life. When descriptors run out it pauses and goes on ([`ErrorKind::Accept`] counts
+    /// Call it once in a server's life. When descriptors run out it pauses and retries ([`ErrorKind::Accept`] counts
     /// it). Dropping the future cuts everything off.
     ///
     /// # Panics
@@ -77,11 +77,11 @@ impl<H: Handler> Server<H> {
         sweeping.spawn_local(async move { core.sweep().await });
 
         shutdown.await;
-        // What arrived before this moment counts as arrived: it is noticed at the next look at the sockets.
+        // Bytes that arrived before this moment count: the next poll of the sockets finds them.
         tokio::task::yield_now().await;
         self.core.close();
         let drained = async {
-            // First the listeners, so that a client whose idle connection is closed reaches whoever listens next.
+            // Listeners first, so that a client whose idle connection is closed reaches the next server.
             while accepting.join_next().await.is_some() {}
             self.core.wake_idle();
             while self.core.connections() > 0 {
@@ -121,13 +121,14 @@ async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, door: Door) {
             None => break,
         }
     }
-    // Clients whose connection the kernel has completed believe to be connected; closing the listener would reset them.
+    // The kernel has connected these clients already; closing the listener would reset them.
     for taken in 1..=DRAINED {
         while core.connections() >= core.settings.connections {
             core.wake_idle();
             core.place_freed.notified().await;
         }
-        // Unconstrained, as tokio has a task wait now and then though there is something to take: here, that is the end.
+        // Unconstrained, because tokio's budget sometimes returns pending although a connection is there; here this
+        // would end the loop.
         let waiting = tokio::task::unconstrained(door.listener.accept());
         match until(waiting, std::future::ready(())).await {
             Some(Ok(stream)) => serve(core.register(), stream),
@@ -139,8 +140,8 @@ async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, door: Door) {
     }
 }
 
-/// A place for a connection that was accepted: another core may have taken the last one meanwhile. Once the shutdown has begun whoever was
-/// accepted has one.
+/// Registers an accepted connection: another core may have taken the last place meanwhile. After the shutdown has
+/// begun, every accepted connection gets a place.
 async fn register(core: &Rc<Core>) -> ConnectionGuard {
     while !core.closing.get() {
         if let Some(guard) = core.try_register() {
@@ -151,18 +152,19 @@ async fn register(core: &Rc<Core>) -> ConnectionGuard {
     core.register()
 }
 
-/// Waits until there may be room, or the shutdown has begun. `is_wanted`: a client waits for it, so others make room.
+/// Waits until there may be room, or the shutdown has begun. `is_wanted`: a client waits, so connections are ended to
+/// make room.
 async fn until_room(core: &Core, is_wanted: bool) {
     let freed = core.place_freed.notified();
     let _wanted = core.settings.room.as_ref().filter(|_| is_wanted).map(|room| room.want());
     if is_wanted {
         core.make_room();
     }
-    // Another core's connections ring no bell here, and some become old enough meanwhile.
+    // Another core's connections do not notify this core, and some become old enough meanwhile.
     let _ = tokio::time::timeout(core.ticks.length.min(LOOK_AGAIN), freed).await;
 }
 
-/// How long a listener that has no room waits until it looks again.
+/// How long a listener without room waits before it checks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Serves a connection in a task of its own.
@@ -177,14 +179,15 @@ where
     connection.set_task(tokio::task::spawn_local(task).abort_handle());
 }
 
-/// How many connections a listener's backlog is emptied of at the shutdown, at most: an end for clients who never stop
-/// coming. Backlogs are shorter (`net.core.somaxconn` is 4096 by default).
+/// The maximum of connections accepted from a listener's backlog at the shutdown: an end even if clients never stop.
+/// Backlogs are shorter (`net.core.somaxconn` is 4096 by default).
 const DRAINED: usize = 65_536;
 
-/// After so many of them the core's other tasks have a turn.
+/// Connections accepted before the core's other tasks run.
 const TURN: usize = 64;
 
-/// The future's output, or `None` when `end` resolves first. The future goes first: what is there already is taken.
+/// Returns the future's output, or `None` if `end` resolves first. It polls the future first, so available output is
+/// taken.
 async fn until<T>(future: impl Future<Output = T>, end: impl Future<Output = ()>) -> Option<T> {
     let (mut future, mut end) = (pin!(future), pin!(end));
     poll_fn(|context| {
@@ -196,7 +199,7 @@ async fn until<T>(future: impl Future<Output = T>, end: impl Future<Output = ()>
     .await
 }
 
-/// Leaves no connection behind when `serve` is dropped before its end.
+/// Cuts off all connections when `serve` is dropped before its end.
 struct CutOff<'a>(&'a Core);
 
 impl Drop for CutOff<'_> {

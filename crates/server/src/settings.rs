@@ -1,4 +1,4 @@
-//! What a user of this crate may set: time limits by phase, sizes, and the cap on connections.
+//! Settings: time limits by phase, sizes, and the cap on connections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,59 +8,61 @@ use oroshi_http1::Limits;
 
 use crate::room::Room;
 
-/// The settings of one core's server. `Default` gives values that suit a public service.
+/// The settings of one core's server. `Default` suits a public service.
 ///
 /// Every time limit may be [`Duration::MAX`], which means never. A limit fires at its time or a little later, never
-/// earlier: limits are looked at by a sweep over the core's connections that runs eight times within the shortest of
-/// them (at least every second, at most every 5 ms), so that no request pays for a timer.
+/// earlier: a sweep checks the core's connections eight times within the shortest limit (at least every second, at most
+/// every 5 ms), so that no request needs a timer.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Limits on the bytes of a request: head, header count, target, chunk lines, trailers, body.
-    /// What goes over is answered 431, 414, 400 or 413, and the connection is closed.
+    /// Limits on the bytes of a request: head, header count, target, chunk lines, trailers, body. Beyond a limit, the
+    /// answer is 431, 414, 400 or 413, and the connection closes.
     pub limits: Limits,
-    /// How long a connection may wait for the first byte of its next (or first) request. It is then closed silently.
+    /// How long a connection may wait for the first byte of its next (or first) request. It then closes silently.
     pub idle_timeout: Duration,
-    /// How long the head of a request may take from its first byte to its last, however often bytes come.
-    /// It is then answered 408. A TLS handshake has the same limit.
+    /// How long the head of a request may take from its first byte to its last, however often bytes come. The answer is
+    /// then 408. A TLS handshake has the same limit.
     pub head_timeout: Duration,
     /// How long a body that is being read may pause. The handler's read then fails with
-    /// [`Error::Timeout`](crate::Error::Timeout); a handler that passes the error on has 408 answered for it.
+    /// [`Error::Timeout`](crate::Error::Timeout); if the handler passes the error on, the answer is 408.
     pub body_timeout: Duration,
     /// How long a request may take from its head to the last byte of its body, however often bytes come.
     pub request_timeout: Duration,
-    /// The fewest bytes a second that a body must bring, on average over each [`body_rate_window`](Self::body_rate_window) of time in which it is
-    /// waited for; 0 is any. Time in which the handler does not ask for the body does not count. The handler's read then fails as after
-    /// a pause.
+    /// The lowest rate of a body in bytes per second, on average over each [`body_rate_window`](Self::body_rate_window)
+    /// of waiting; 0 means no limit. Only time in which the handler waits for the body counts. The handler's read then
+    /// fails as after a pause.
     pub body_rate: u64,
-    /// Over how much waiting the rate of a body is taken. It begins with the body, so that none is too slow earlier.
+    /// The waiting time over which a body's rate is measured. It begins with the body, so no body is too slow earlier.
     pub body_rate_window: Duration,
-    /// How long a write may make no progress because the peer does not read. The connection is then dropped. It bounds each
-    /// wait, not the whole answer: a slow reader that takes some bytes each time keeps its seat for as long as it likes.
+    /// How long a write may make no progress because the peer does not read. The connection is then dropped. It limits
+    /// each wait, not the whole answer: a slow reader that takes some bytes each time may continue as long as it likes.
     pub write_timeout: Duration,
-    /// How long a connection that is being closed while the peer still sends is kept to swallow what comes, so that
-    /// the peer gets to read the answer. (Closing a TCP socket with unread bytes resets it, which can destroy the answer.)
+    /// How long to drain a closing connection while the peer still sends, so that the peer can read the answer.
+    /// (Closing a TCP socket with unread bytes resets it, which can destroy the answer.)
     pub linger_timeout: Duration,
-    /// How long requests in progress may take to finish after a shutdown began. They are then cut off.
+    /// How long requests in progress may take after a shutdown began. They are then cut off.
     pub drain_timeout: Duration,
     /// How long a connection that waits for a request when a shutdown begins may still send one, which is answered with
-    /// `Connection: close`. A client cannot know that the server is about to close, and its next request may be on its way: closing
-    /// at once would lose it. Zero closes at once. It counts within `drain_timeout`.
+    /// `Connection: close`. A client cannot know that the server is about to close, so its next request may be on its
+    /// way, and closing at once would lose it. Zero closes at once. This time is part of `drain_timeout`.
     pub last_request_timeout: Duration,
-    /// How much of a body that the handler left unread is read and thrown away to keep the connection, in bytes.
-    /// With more to come, the connection closes instead.
+    /// The maximum of unread body bytes that are read and discarded to keep the connection. With more, the connection
+    /// closes.
     pub drain_bytes: u64,
-    /// How many connections a core holds at most. At the cap it stops accepting; others wait in the listener's backlog. Those that have waited
-    /// for longest, and for `crowded_timeout` at least, without a whole request head are ended to make room, silently.
+    /// The maximum of connections of a core. At the cap it stops accepting; others wait in the listener's backlog. To
+    /// make room, the server silently ends connections that wait longest without a whole request head, for at least
+    /// `crowded_timeout`.
     pub connections: usize,
-    /// A bound on the connections of several cores together, as `connections` is one for each.
+    /// A limit on the connections of several cores together, in addition to `connections` for each.
     pub room: Option<Arc<Room>>,
-    /// Whether handlers vouch for connections ([`Exchange::vouch`](crate::Exchange::vouch)), for servers that are for a few who show who they
-    /// are. At the cap the oldest connection that nobody has vouched for is ended to make room, whatever it does and however young it is, but
-    /// not before its request was taken that came with it. The others are ended for others only where there is no such connection.
+    /// Whether handlers vouch for connections ([`Exchange::vouch`](crate::Exchange::vouch)), for servers whose clients
+    /// prove their identity. At the cap the oldest unproven connection is ended to make room, whatever it does and
+    /// however young it is, but not before the request that came with it was handled. Other connections are ended only
+    /// if there is no unproven one.
     pub vouching: bool,
-    /// For how long a connection may be without a whole request head where others wait for its place.
+    /// How long a connection may be without a whole request head while others wait for its place.
     pub crowded_timeout: Duration,
-    /// Whether answers get a `Date` header (unless the handler gives one), as RFC 9110 section 6.6.1 asks of an origin
+    /// Whether answers get a `Date` header (unless the handler sets one), as RFC 9110 section 6.6.1 asks of an origin
     /// server. A gateway that forwards its upstream's `Date` may switch it off.
     pub date: bool,
 }
@@ -118,7 +120,7 @@ impl Ticks {
         ];
         let shortest = limits.into_iter().min().unwrap_or(Duration::MAX);
         let length = sweep_pause(shortest, (Duration::from_millis(5), Duration::from_secs(1)));
-        // Rounded up, and one more because the tick that is under way has partly gone by: never early.
+        // Rounded up, plus one because a part of the current tick has passed: never early.
         let ticks = |limit: Duration| ticks(limit, length).saturating_add(1);
         Ticks {
             length,
@@ -129,7 +131,7 @@ impl Ticks {
             body_window: ticks(settings.body_rate_window),
             write: ticks(settings.write_timeout),
             linger: ticks(settings.linger_timeout),
-            // Neither of these makes the sweep any faster: one matters where others wait, the other once in a server's life.
+            // These two need no faster sweep: one matters while others wait, the other once in a server's life.
             crowded: ticks(settings.crowded_timeout),
             last_request: if settings.last_request_timeout.is_zero() {
                 0
@@ -149,7 +151,7 @@ mod tests {
         let settings = Settings { head_timeout: Duration::from_millis(100), ..Settings::default() };
         let ticks = Ticks::new(&settings);
         assert_eq!(ticks.length, Duration::from_micros(12_500));
-        // A limit set just before a tick loses that tick whole.
+        // A limit set just before a tick loses nearly a whole tick.
         assert!(ticks.length * u32::try_from(ticks.head - 1).unwrap() >= Duration::from_millis(100));
         assert!(ticks.length * u32::try_from(ticks.idle - 1).unwrap() >= Duration::from_secs(60));
     }

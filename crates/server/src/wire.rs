@@ -1,8 +1,8 @@
-//! A connection's two directions: reads through the core's scratch buffer, and the bytes that wait to be sent.
+//! A connection's two directions: reads through the core's scratch buffer, and buffered output.
 //!
-//! What a handler writes gathers in `output` and leaves in one write as soon as the handler waits for anything, ends
-//! with no further request at hand, or has gathered much: so a message is one write, and so are the answers to
-//! requests that came in one read. A `RefCell` here is borrowed within one poll only.
+//! A handler's output collects in `output`. It leaves in one write when the handler waits for anything, ends without a
+//! further request at hand, or has written much. A message is therefore one write, and so are the answers to requests
+//! that came in one read. A `RefCell` here is borrowed within one poll only.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
@@ -21,13 +21,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::core::{Connection, ConnectionGuard, Core};
 use crate::error::{Error, Wait};
 
-/// A piece of a body up to this size is copied behind the bytes that wait; a larger one is written from where it is.
+/// The size up to which a piece of a body is copied to the output; larger pieces are written in place.
 const COPIED_BYTES: usize = 16 * 1024;
 
-/// With this many bytes waiting, whoever adds more waits until they are sent.
+/// The size of the output at which writers wait until it is sent.
 const OUTPUT_BYTES: usize = 64 * 1024;
 
-/// What of the request's body has not been read yet.
+/// The unread part of the request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unread {
     Nothing,
@@ -35,22 +35,22 @@ pub(crate) enum Unread {
     Unknown,
 }
 
-/// A connection's stream, and what is known of the exchange on it from both directions.
+/// A connection's stream, and the state of its exchange in both directions.
 pub(crate) struct Wire {
     guard: ConnectionGuard,
     stream: RefCell<Option<Stream>>,
     output: RefCell<Output>,
-    /// Whoever waits for `output` to be sent, other than the connection's task as a whole.
+    /// The waker of a flush that does not wait as the connection's task.
     flusher: RefCell<Option<Waker>>,
     addresses: OnceCell<Box<(Option<SocketAddr>, Option<SocketAddr>)>>,
     /// Whether the connection ends after this exchange.
     pub(crate) close: Cell<bool>,
-    /// Whether the final answer's head stands in `output` or was sent.
+    /// Whether the final answer's head is in `output` or was sent.
     pub(crate) answered: Cell<bool>,
-    /// Whether the peer holds its body back until it is told to go on.
+    /// Whether the peer waits for `100 Continue` before it sends its body.
     pub(crate) expecting: Cell<bool>,
     pub(crate) unread: Cell<Unread>,
-    /// Reads the requests; within a turn, that has it.
+    /// The decoder of requests; a turn takes it out.
     pub(crate) decoder: Cell<RequestDecoder>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Wire {
 struct Output {
     bytes: Vec<u8>,
     sent: usize,
-    /// TLS holds records of its own that wait to be sent.
+    /// Whether TLS holds unsent records.
     unflushed: bool,
 }
 
@@ -67,12 +67,12 @@ impl Output {
         &self.bytes[self.sent..]
     }
 
-    /// Takes note of bytes sent: first these, then those of a body behind them. Returns how many were the body's.
+    /// Notes sent bytes: first these, then those of a body behind them. Returns how many were the body's.
     fn advance(&mut self, count: usize) -> usize {
         let mine = count.min(self.bytes.len() - self.sent);
         self.sent += mine;
         if self.sent >= OUTPUT_BYTES {
-            // A peer that reads as fast as the handler writes may never let the rest become empty.
+            // If the peer reads as fast as the handler writes, the rest may never become empty.
             self.bytes.drain(..self.sent);
             self.sent = 0;
         }
@@ -100,12 +100,12 @@ impl Wire {
         self.guard.core()
     }
 
-    /// What the core knows of the connection.
+    /// Returns the core's state of the connection.
     pub(crate) fn connection(&self) -> &Connection {
         self.guard.connection()
     }
 
-    /// Sets the tick at which a wait is over.
+    /// Sets the tick of a deadline.
     fn set(&self, deadline: &Deadline, due: u64) {
         self.core().deadlines().set(deadline, due);
     }
@@ -114,12 +114,12 @@ impl Wire {
         &self.guard
     }
 
-    /// Looks at the stream, if the connection still has it.
+    /// Calls `look` with the stream, if the connection still has it.
     pub(crate) fn with_stream<T>(&self, look: impl FnOnce(&Stream) -> T) -> Option<T> {
         self.stream.borrow().as_ref().map(look)
     }
 
-    /// The address at this end and the one at the other, for TCP; asked for once in the connection's life.
+    /// Returns the local and the remote address, for TCP, with one query per connection.
     pub(crate) fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
         let tcp = |peer| match peer {
             Ok(Some(Peer::Tcp(address))) => Some(address),
@@ -127,17 +127,17 @@ impl Wire {
         };
         let ask =
             || self.with_stream(|stream| (tcp(stream.local_address()), tcp(stream.peer_address()))).unwrap_or_default();
-        // Boxed: most servers never ask.
+        // Boxed, because most servers never ask.
         **self.addresses.get_or_init(|| Box::new(ask()))
     }
 
-    /// Gives the stream away. What waits to be sent must have been sent.
+    /// Takes the stream. All output must have been sent.
     pub(crate) fn take_stream(&self) -> Option<Stream> {
         self.stream.borrow_mut().take()
     }
 
-    /// Reads what has come, at most 64 KiB, behind what `into` holds. Zero means that the peer has closed its side.
-    /// Waits until tick `due`. While it waits, an empty `into` holds no memory.
+    /// Appends received bytes, at most 64 KiB, to `into`. Zero means that the peer has closed its side. Waits until
+    /// tick `due`. During the wait, an empty `into` holds no memory.
     pub(crate) async fn read(&self, into: &mut Vec<u8>, wait: Wait, due: u64) -> Result<usize, Error> {
         let deadline = &self.connection().read;
         let mut waiting = false;
@@ -159,14 +159,15 @@ impl Wire {
         .await
     }
 
-    /// Waits for the first bytes of a request, until tick `due`, or until a shutdown has begun and left them time to come: then `None`.
+    /// Waits for the first bytes of a request, until tick `due`, or until a shutdown's time for a last request is over:
+    /// then `None`.
     pub(crate) async fn read_idle(&self, into: &mut Vec<u8>, due: u64) -> Result<Option<usize>, Error> {
         let core = self.core();
         let deadline = &self.connection().read;
         let mut closing = false;
         self.set(deadline, due);
         poll_fn(|context| {
-            // Bytes that have come are taken before the time is looked at: a busy core must not cost them their answer.
+            // Takes received bytes before it checks the time: a busy core must not lose a request that came in time.
             if let Poll::Ready(result) = self.poll_read(context, into) {
                 deadline.clear();
                 return Poll::Ready(result.map(Some));
@@ -207,7 +208,7 @@ impl Wire {
         }
     }
 
-    /// What the peer says, without reading it. A connection that was handed off says nothing here.
+    /// Returns the peer's state without reading. Pending for a connection that was handed off.
     pub(crate) fn poll_peer(&self, context: &mut Context<'_>) -> Poll<PeerSays> {
         match &mut *self.stream.borrow_mut() {
             Some(stream) => stream.poll_peer(context).map(|says| says.unwrap_or(PeerSays::Gone)),
@@ -215,7 +216,7 @@ impl Wire {
         }
     }
 
-    /// Adds to the bytes that wait to be sent.
+    /// Appends to the output.
     pub(crate) fn append<T>(&self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         let mut output = self.output.borrow_mut();
         if output.bytes.capacity() == 0 {
@@ -224,14 +225,14 @@ impl Wire {
         write(&mut output.bytes)
     }
 
-    /// Adds a piece of a message, and waits if much has gathered. Not to be dropped before its end when the piece is
-    /// large: a part of it would be missing then.
+    /// Appends a piece of a message, and waits if the output is large. Dropping the call with a large piece truncates
+    /// that piece.
     pub(crate) async fn write(&self, piece: &[u8]) -> Result<(), Error> {
         self.add(piece).await?;
         self.relieve().await
     }
 
-    /// Adds a piece: a small one at once, a large one by sending it.
+    /// Appends a small piece at once, or sends a large one.
     pub(crate) async fn add(&self, piece: &[u8]) -> Result<(), Error> {
         if piece.len() > COPIED_BYTES {
             return self.write_through(piece).await;
@@ -240,8 +241,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Adds a piece at once: what of a large one the socket does not take is copied. How much gathers is for the caller to look
-    /// after, by [`poll_relieve`](Self::poll_relieve).
+    /// Appends a piece at once: copies the part of a large piece that the socket does not take. The caller must limit
+    /// the output, by [`poll_relieve`](Self::poll_relieve).
     pub(crate) fn take_in(&self, context: &mut Context<'_>, piece: &[u8]) -> Result<(), Error> {
         let mut left = piece;
         if piece.len() > COPIED_BYTES {
@@ -259,7 +260,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Ready once the bytes that wait are few.
+    /// Ready once the output is small.
     pub(crate) fn poll_relieve(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
         if self.output.borrow().waiting().len() > OUTPUT_BYTES {
             let flushed = self.poll_flush(context);
@@ -268,7 +269,7 @@ impl Wire {
         Poll::Ready(Ok(()))
     }
 
-    /// Waits until the bytes that wait are few.
+    /// Waits until the output is small.
     pub(crate) async fn relieve(&self) -> Result<(), Error> {
         if self.output.borrow().waiting().len() > OUTPUT_BYTES {
             return self.flush().await;
@@ -276,7 +277,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Sends what waits and a large piece behind it, without copying it.
+    /// Sends the output and a large piece behind it, without copying it.
     async fn write_through(&self, piece: &[u8]) -> Result<(), Error> {
         let mut done = 0;
         poll_fn(|context| {
@@ -295,7 +296,7 @@ impl Wire {
         .await
     }
 
-    /// Sends everything that waits.
+    /// Sends all output.
     pub(crate) async fn flush(&self) -> Result<(), Error> {
         poll_fn(|context| {
             let flushed = self.poll_flush(context);
@@ -304,7 +305,7 @@ impl Wire {
         .await
     }
 
-    /// Has whoever waits in `flush` woken when the connection's task made room in its place.
+    /// Keeps the waker of a `flush` for when the connection's task has polled the socket in its place.
     fn wait_to_flush<T>(&self, polled: Poll<T>, context: &Context<'_>) -> Poll<T> {
         if polled.is_pending() {
             *self.flusher.borrow_mut() = Some(context.waker().clone());
@@ -312,8 +313,8 @@ impl Wire {
         polled
     }
 
-    /// Runs a handler to its end. Each time it waits for something, whatever that is, what it wrote is sent.
-    /// Fails, and drops the handler, when that can no longer be done.
+    /// Runs a handler to its end. Each time it waits for anything, its output is sent. Fails, and drops the handler,
+    /// when the output can no longer be sent.
     pub(crate) async fn drive<F: Future>(&self, mut handler: Pin<&mut F>) -> Result<F::Output, Error> {
         poll_fn(|context| {
             if let Poll::Ready(output) = handler.as_mut().poll(context) {
@@ -323,7 +324,7 @@ impl Wire {
                 let before = self.output.borrow().waiting().len();
                 let flushed = self.poll_flush(context);
                 if flushed.is_ready() || self.output.borrow().waiting().len() < before {
-                    // The handler may wait for just this, under a waker of its own, which this poll took the place of.
+                    // The handler may wait for just this, under a waker of its own, which this poll replaced.
                     if let Some(waker) = self.flusher.take() {
                         waker.wake();
                     }
@@ -359,7 +360,7 @@ impl Wire {
         }
     }
 
-    /// One attempt to write, within the write limit. Returns how much of a piece behind the output was taken.
+    /// Tries to write once, within the write limit. Returns how much of a piece behind the output was taken.
     fn poll_write(
         &self,
         context: &mut Context<'_>,
@@ -385,7 +386,7 @@ impl Wire {
         }
     }
 
-    /// What a write that makes no progress comes to: a wait until the write limit.
+    /// Handles a write without progress: waits until the write limit.
     fn poll_stuck<T>(&self, context: &Context<'_>) -> Poll<Result<T, Error>> {
         let (now, deadline) = (self.core().now(), &self.connection().write);
         if !deadline.is_set() {
@@ -397,7 +398,7 @@ impl Wire {
         Poll::Pending
     }
 
-    /// Sends what waits, for a peer from which nothing more is to come. TLS tells it so; otherwise the close does.
+    /// Sends the output for a peer that will send nothing more. TLS signals the end; otherwise the close does.
     pub(crate) async fn finish(&self) -> Result<(), Error> {
         self.flush().await?;
         if self.with_stream(Stream::is_tls) == Some(true) {
@@ -418,8 +419,8 @@ impl Wire {
         .await
     }
 
-    /// Closes in a way that lets the peer read what was sent although it still sends itself: ends the sending side and
-    /// swallows what comes until the peer closes too, or its time is over.
+    /// Closes so that a peer that still sends can read the answer: ends the sending side, and discards input until the
+    /// peer closes too, or a time limit.
     pub(crate) async fn linger(&self) -> Result<(), Error> {
         let due = self.core().now().saturating_add(self.core().ticks.linger);
         // The answer is written, and no request will come.
@@ -429,21 +430,21 @@ impl Wire {
         let mut swallowed = spares::take();
         loop {
             swallowed.clear();
-            // The answer is out: however this ends now, nothing went wrong.
+            // The answer is sent, so no later failure matters.
             if !matches!(self.read(&mut swallowed, Wait::Body, due).await, Ok(1..)) {
                 return Ok(());
             }
         }
     }
 
-    /// Has the peer see an error where a plain close would look like a proper end.
+    /// Makes the close visible as an error where a plain close would look like a proper end.
     pub(crate) fn reset_on_close(&self) {
         // If the option cannot be set, the connection is gone already.
         let _ = self.with_stream(Stream::reset_on_close);
     }
 }
 
-/// A stream that takes nothing of something will never take it.
+/// Turns a write of zero bytes into an error: such a stream will never take them.
 fn wrote(result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
     match result {
         Poll::Ready(Ok(0)) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -481,7 +482,7 @@ mod tests {
         }
         assert!(output.waiting().starts_with(&[(9_998_u32 % 256) as u8; 500]));
         assert!(output.bytes.capacity() <= 4 * OUTPUT_BYTES, "{}", output.bytes.capacity());
-        // What goes beyond is the body's that was written behind it.
+        // The excess is the body's, which was written behind the output.
         assert_eq!(output.advance(1234), 234);
         assert!(output.waiting().is_empty());
     }

@@ -1,5 +1,5 @@
-//! Chromium without a window: [`look`] opens a page at a width, and answers what stands in it; a [`Browser`] is driven
-//! step by step.
+//! Headless Chromium: [`look`] opens a page at a width, and inspects its elements; a [`Browser`] is driven step by
+//! step.
 
 mod driven;
 

@@ -25,7 +25,7 @@ pub struct Case {
     pub why: String,
 }
 
-/// Who sends the bytes of a case.
+/// The sender of the bytes of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A client.

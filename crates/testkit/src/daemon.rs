@@ -63,7 +63,7 @@ impl Daemon {
         let processes = self.processes();
         self.signal(Signal::KILL);
         self.child.wait().unwrap();
-        // Its children belong to init now, which buries them in its own time.
+        // Its children now belong to init, which reaps them later.
         let is_there = |pid: &Pid| Path::new(&format!("/proc/{}/exe", pid.as_raw_pid())).read_link().is_ok();
         wait_until("its children are gone", || !processes.iter().any(is_there));
     }
@@ -109,7 +109,7 @@ impl fmt::Debug for Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // The process number is its own until somebody waits for it. Frozen children would outlive it.
+        // The process number stays valid until it is waited for. Frozen children would outlive it.
         if matches!(self.child.try_wait(), Ok(None)) {
             self.signal(Signal::KILL);
             let _ = self.child.wait();
@@ -131,7 +131,7 @@ pub fn signal(child: &Child, signal: Signal) {
 /// Waits until a process is stopped, or has ended.
 fn until_still(process: Pid) {
     let file = format!("/proc/{}/stat", process.as_raw_pid());
-    // The state stands behind the name, which is in parentheses.
+    // The state follows the name, which is in parentheses.
     let moves = |stat: String| !stat.rsplit(") ").next().unwrap().starts_with(['T', 'Z', 'X']);
     wait_until("the process stands still", || !std::fs::read_to_string(&file).is_ok_and(moves));
 }

@@ -1,4 +1,4 @@
-//! A client that writes the bytes of a test, and reads answers.
+//! An HTTP client that writes a test's bytes, and reads answers.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -41,7 +41,7 @@ impl<B> Message<B> {
 }
 
 impl Answer {
-    /// Takes apart what came. `end` is where the head ends ([`end_of_head`]); everything behind it is the body.
+    /// Splits received bytes. `end` is the end of the head ([`end_of_head`]); everything behind it is the body.
     #[must_use]
     pub fn new(got: &[u8], end: usize) -> Answer {
         Message::begin(&got[..end + 4], got[end + 4..].to_vec())
@@ -55,13 +55,13 @@ impl Answer {
         Answer::new(&got, end)
     }
 
-    /// The body as text.
+    /// Returns the body as text.
     #[must_use]
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body.escape_ascii()))
     }
 
-    /// The body as JSON.
+    /// Returns the body as JSON.
     #[must_use]
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body.escape_ascii()))
@@ -90,13 +90,13 @@ pub fn head(method: &str, target: &str, host: &str, lines: &[&str]) -> Vec<u8> {
     head.into_bytes()
 }
 
-/// Returns where a head ends, without the empty line.
+/// Returns the end of a head, without the empty line.
 #[must_use]
 pub fn end_of_head(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|four| four == b"\r\n\r\n")
 }
 
-/// Reads something more into `into`. Returns false at the end of the connection, also at a reset.
+/// Appends received bytes to `into`. Returns false at the end of the connection, also at a reset.
 pub fn read_more(stream: &mut impl Read, into: &mut Vec<u8>) -> bool {
     let mut buffer = [0; 16 * 1024];
     match stream.read(&mut buffer) {
@@ -167,28 +167,28 @@ impl Write for &Socket {
 pub struct Client {
     /// The connection.
     pub socket: Arc<Socket>,
-    /// Bytes that were read, and not yet asked for.
+    /// Bytes that were read, and not yet requested.
     ahead: Vec<u8>,
-    /// How often something was read.
+    /// The number of reads.
     pub reads: usize,
 }
 
 impl Client {
-    /// A client on a TCP connection.
+    /// Creates a client on a TCP connection.
     #[must_use]
     pub fn new(stream: TcpStream) -> Client {
         set_up(&stream);
         Client { socket: Arc::new(Socket::Tcp(stream)), ahead: Vec::new(), reads: 0 }
     }
 
-    /// A client on a unix socket.
+    /// Creates a client on a unix socket.
     #[must_use]
     pub fn unix(path: &Path) -> Client {
         let stream = connect_unix(path);
         Client { socket: Arc::new(Socket::Unix(stream)), ahead: Vec::new(), reads: 0 }
     }
 
-    /// Sends the same bytes on a thread of its own, again and again, until that fails.
+    /// Sends the same bytes on a thread of its own, repeatedly, until that fails.
     #[must_use]
     pub fn send_until_refused(&self, bytes: &'static [u8]) -> std::thread::JoinHandle<()> {
         let socket = Arc::clone(&self.socket);
@@ -201,13 +201,13 @@ impl Client {
         self
     }
 
-    /// Ends this side. The other side may still send.
+    /// Closes this side. The other side may still send.
     pub fn half_close(&mut self) -> &mut Self {
         self.shut(Shutdown::Write);
         self
     }
 
-    /// Ends both sides, also for a thread that still sends.
+    /// Closes both sides, also for a thread that still sends.
     pub fn give_up(&mut self) {
         self.shut(Shutdown::Both);
     }
@@ -219,7 +219,7 @@ impl Client {
     }
 
     fn shut(&self, how: Shutdown) {
-        // It fails where the server was first, which is as good.
+        // This fails if the server closed first, which is equally good.
         let _ = match &*self.socket {
             Socket::Tcp(stream) => stream.shutdown(how),
             Socket::Unix(stream) => stream.shutdown(how),
@@ -307,7 +307,7 @@ impl Client {
         }
     }
 
-    /// Reads so many bytes.
+    /// Reads exactly this many bytes.
     pub fn exactly(&mut self, length: usize) -> Vec<u8> {
         while self.ahead.len() < length {
             self.more();

@@ -1,10 +1,10 @@
-//! Waiting for an event that nobody announces.
+//! Waits for events without a notification.
 
 use std::time::{Duration, Instant};
 
 use crate::HANG;
 
-/// The pause between two looks. A loop without a pause would take the CPU from the process that it waits for.
+/// The pause between two checks. A loop without a pause would take CPU time from the process that it waits for.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Waits until `happened` returns true. Panics after [`HANG`] with `what`, the event in words.

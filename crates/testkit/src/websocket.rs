@@ -9,7 +9,7 @@ use oroshi_websocket::{CloseCode, Decoder, Event, Kind, Limits, Role, encode};
 
 use crate::http::{Answer, connect, connect_unix, end_of_head, head, read_more};
 
-/// What a client receives.
+/// A received message or frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Got {
     /// A text message.
@@ -132,7 +132,7 @@ impl<S: Read + Write> WebSocket<S> {
 }
 
 impl WebSocket<TcpStream> {
-    /// Opens one with these fields beside those of [`UPGRADE`].
+    /// Opens a WebSocket with these fields beside those of [`UPGRADE`].
     ///
     /// # Errors
     /// The answer that refuses it.
@@ -140,7 +140,7 @@ impl WebSocket<TcpStream> {
         WebSocket::open_on(connect(address), target, fields)
     }
 
-    /// The same on a connection that is there.
+    /// Opens a WebSocket on an existing connection.
     ///
     /// # Errors
     /// The answer that refuses it.
@@ -152,8 +152,7 @@ impl WebSocket<TcpStream> {
 }
 
 impl WebSocket<UnixStream> {
-    /// Opens one on a unix socket. `lines` are whole header lines; an `Origin` among them takes the place of the host's
-    /// own.
+    /// Opens a WebSocket on a unix socket. `lines` are whole header lines; an `Origin` among them replaces the default.
     ///
     /// # Errors
     /// The answer that refuses it.

@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn the_layout_is_abs() {
-        // What ab 2.3 printed, with the numbers of the sample in place of its own.
+        // The output of ab 2.3, with the numbers of the sample in place of its own.
         let expected = "\
 Server Software:        nginx/1.22.1
 Server Hostname:        127.0.0.1

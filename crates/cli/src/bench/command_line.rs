@@ -1,22 +1,22 @@
-//! The command line as a report repeats it: without what may be secret in it.
+//! The command line as a report repeats it, without possible secrets.
 
 use clap::{Arg, Command};
 use oroshi_words::hidden::{self, Flag, Holds};
 
-/// Bodies and header values often are secret, so neither is shown. `words` are the program, the subcommand and flags that
-/// the parser has accepted; they are taken apart by `flags`, the parser's own list.
+/// Hides bodies and header values, which may be secret. `words` are the program, the subcommand and flags that the
+/// parser has accepted; `flags`, the parser's own list, tells which of them take values.
 pub(crate) fn without_secrets(flags: &Command, words: impl IntoIterator<Item = String>) -> Vec<String> {
     hidden::words(&with_values(flags), words)
 }
 
-/// The flag whose value is the word after this one.
+/// Returns the flag whose value is the next word.
 pub(crate) fn awaited<'f>(flags: &'f Command, word: &str) -> Option<&'f Arg> {
     let known = with_values(flags);
     let Flag { long, short, .. } = hidden::awaited(&known, word)?;
     flags.get_arguments().find(|flag| flag.get_long() == long.as_deref() && flag.get_short() == *short)
 }
 
-/// The flags that take a value.
+/// Returns the flags that take a value.
 fn with_values(flags: &Command) -> Vec<Flag> {
     let with_values = flags.get_arguments().filter(|flag| flag.get_action().takes_values());
     let flag = |flag: &Arg| Flag {
@@ -44,7 +44,7 @@ mod tests {
         _args: Args,
     }
 
-    /// What is shown for flags between the program's name and a URL.
+    /// Shows flags between the program's name and a URL.
     fn shown(flags: &[&str]) -> Vec<String> {
         let words = [&["./oroshi"], flags, &["http://o/"]].concat();
         Line::try_parse_from(&words).unwrap_or_else(|e| panic!("{flags:?}: {e}"));

@@ -134,7 +134,7 @@ mod tests {
         Args::augment_args(Command::new("bench"))
     }
 
-    /// What is said of a line.
+    /// Returns the explanation for a line.
     fn said(line: &str) -> String {
         let words: Vec<OsString> = std::iter::once("bench").chain(line.split(' ')).map(OsString::from).collect();
         single_dash(&command(), &words[1..])

@@ -1,4 +1,4 @@
-//! From load flags to a draft: every value read, every mistake found at once.
+//! Turns load flags into a draft; reports every mistake at once.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use super::args::LoadArgs;
 use super::sources;
 use crate::problems::Problems;
 
-/// Makes sense of load flags: the draft, still without a URL; with `--rate 60%` the share (0.6), the draft then being a closed
-/// loop; all that is wrong.
+/// Reads load flags. Returns the draft, without a URL; with `--rate 60%` the share (0.6), and then a closed loop in the
+/// draft; and all mistakes.
 pub(crate) fn read_load(load: LoadArgs, naming: Naming) -> (Draft, Option<f64>, Problems) {
     let mut problems = Problems::new(naming);
     let (rhythm, share) = load.rhythm(&mut problems);
@@ -85,7 +85,7 @@ impl LoadArgs {
         }
     }
 
-    /// Closed or open loop, and its rate if that is a share.
+    /// Reads the kind of loop, and its rate if that is a share.
     fn rhythm(&self, problems: &mut Problems) -> (Load, Option<f64>) {
         let spacing = problems.one("--arrivals", self.arrivals.as_deref(), parse_spacing);
         let seed = problems.one("--seed", self.seed.as_deref(), units::parse_count);
@@ -122,14 +122,14 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     usize::try_from(number).ok().filter(|n| *n <= 10_000_000).ok_or_else(|| format!("`{text}` is more than 10 million"))
 }
 
-/// hey's, oha's and curl's `-d` is a body.
+/// Parses `-d`, which is a body in hey, oha and curl.
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let is_body = text.starts_with(['{', '[', '@']) || text.contains('=');
-    // What may be a body may be a secret.
+    // The text may be a body, and so a secret.
     if is_body { Err("it is a time, such as 30s: a body is -b here".into()) } else { units::parse_time(text) }
 }
 
-/// ab's, hey's and oha's `-T` is a content type.
+/// Parses `-T`, which is a content type in ab, hey and oha.
 fn parse_timeout(text: &str) -> Result<Duration, String> {
     units::parse_time(text).map_err(|error| match text.contains('/') {
         true => format!("{error}; a content type is -H 'Content-Type: {text}' here"),
@@ -137,12 +137,12 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// `None` is unlimited.
+/// Parses a number; `None` is unlimited.
 fn parse_requests_per_connection(text: &str) -> Result<Option<u64>, String> {
     if text == "unlimited" { Ok(None) } else { units::parse_count(text).map(Some) }
 }
 
-/// Requests per second, or a share of what the slowest of several set-ups can do.
+/// Requests per second, or a share of the slowest set-up's capacity.
 enum Rate {
     PerSecond(f64),
     Share(f64),
@@ -159,7 +159,7 @@ fn parse_rate(text: &str) -> Result<Rate, String> {
 }
 
 pub(crate) fn parse_header(text: &str) -> Result<(String, String), String> {
-    // The value is not repeated: it may be a secret.
+    // The message omits the value, which may be a secret.
     let (name, value) = text.split_once(':').ok_or_else(|| match text.split_once(' ') {
         Some((name, _)) => format!("`{name} ...` has no colon: expected `Name: value`"),
         None => format!("`{text}` has no colon: expected `Name: value`"),

@@ -1,4 +1,4 @@
-//! `oroshi bench -s` in a build without the feature `script`: it says so.
+//! Rejects `oroshi bench -s` in a build without the feature `script`.
 
 use oroshi_bench::{Draft, Plan, Record, ScriptError};
 use oroshi_net::Shutdown;
@@ -7,12 +7,12 @@ use super::args::ScriptArgs;
 use crate::absent::{Absent, NEXT};
 use crate::problems::Problems;
 
-/// A script as it was asked for. There is none in this build.
+/// A requested script, which this build never has.
 #[derive(Clone, Debug)]
 pub(crate) enum Scripted {}
 
 impl Scripted {
-    /// Refuses a script.
+    /// Rejects a script.
     pub(super) fn read(
         args: ScriptArgs,
         _draft: &Draft,

@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_layout_is_wrks() {
-        // What wrk 4.1.0 printed, with the numbers of the sample in place of its own.
+        // The output of wrk 4.1.0, with the numbers of the sample in place of its own.
         let expected = "\
 Running 10s test @ http://127.0.0.1:8080/
   2 threads and 100 connections

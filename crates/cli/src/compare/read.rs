@@ -1,4 +1,4 @@
-//! From what was typed to an experiment with one cell: every value read, every mistake found at once.
+//! Turns flags into an experiment with one cell; reports every mistake at once.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -20,12 +20,12 @@ use super::variants::{self, Typed};
 use crate::bench::read_load;
 use crate::verdicts::Condition;
 
-/// The rate at which latency is compared, as a share of what the slowest can do.
+/// The rate for comparing latency, as a share of the slowest set-up's capacity.
 const RATE_SHARE: f64 = 0.6;
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where the report goes, and what else is to be done with the result.
+/// The destination of the report, and the other uses of the result.
 #[derive(Clone, Debug)]
 pub(super) struct Output {
     pub(super) format: Format,
@@ -33,21 +33,21 @@ pub(super) struct Output {
     pub(super) html: Option<PathBuf>,
     pub(super) baseline: Option<PathBuf>,
     pub(super) fail_if: Vec<Condition>,
-    /// Said before it begins.
+    /// A note to print before the start.
     pub(super) note: Option<String>,
 }
 
 impl Args {
-    /// Reads everything that was typed. `oroshi` is this program, for commands that name it.
+    /// Reads all flags. `oroshi` is this program, for commands that name it.
     ///
     /// # Errors
-    /// All that is wrong.
+    /// All mistakes.
     pub(super) fn read(self, oroshi: &str, rerun: Vec<String>) -> Result<(Experiment, Output), Vec<String>> {
         let mut problems = Vec::new();
         let Self { variants, load, rules: flags, output } = self;
         let (typed, wrong) = variants::parse(&variants);
         problems.extend(wrong);
-        // One alone is measured to be compared with later, or with what was measured earlier.
+        // A single set-up is measured for a later comparison, or compared with an earlier one.
         let is_kept = output.output.is_some() && output.format == Format::Json;
         let least = if output.baseline.is_some() || is_kept { 1 } else { 2 };
         if variants.iter().filter(|word| !word.starts_with('@')).count() < least {
@@ -66,7 +66,7 @@ impl Args {
         let draft = rules::timed(draft, warmup);
         let open = share.is_some() || draft.load != Rhythm::Closed;
         let metrics = metrics(&flags, open, &mut problems);
-        // Latency of servers that answer at different rates says nothing.
+        // Latencies at different rates are not comparable.
         let chosen = metrics.first().filter(|metric| metric.is_latency() && !open).map(|_| RATE_SHARE);
         let note = chosen.map(|share| {
             format!(
@@ -140,7 +140,7 @@ fn time_above_zero(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// What is compared, the primary metric first.
+/// Reads the metrics, the primary one first.
 fn metrics(rules: &RuleArgs, open: bool, problems: &mut Vec<String>) -> Vec<Metric> {
     let given: Vec<Metric> =
         rules.metrics.iter().filter_map(|text| one("--metrics", Some(text), str::parse, problems)).collect();
@@ -185,7 +185,7 @@ fn read_rules(typed: &RuleArgs, problems: &mut Vec<String>) -> Rules {
     }
 }
 
-/// What placeholders stand for everywhere.
+/// Returns the placeholders that have the same value everywhere.
 fn known(oroshi: &str, server_cpus: Option<&CpuList>, load_cpus: Option<&CpuList>) -> Values {
     let mut values = Values::default();
     values.set("oroshi", oroshi);
@@ -197,16 +197,16 @@ fn known(oroshi: &str, server_cpus: Option<&CpuList>, load_cpus: Option<&CpuList
     values
 }
 
-/// Whether each variant's texts can be filled in, and whether the load makes sense for it.
+/// Checks that each variant's texts can be filled in, and that the load is valid for it.
 fn check(typed: &[Typed], values: &Values, draft: &Draft, share: Option<f64>, problems: &mut Vec<String>) {
     let mut wrong = |urls: Vec<Endpoint>| {
         let mut draft = Draft { urls, ..draft.clone() };
         if share.is_some() {
-            // It becomes an open loop, of a rate that is not known yet.
+            // It becomes an open loop with a rate that is not known yet.
             draft.load = Rhythm::rate(1.0, Spacing::Constant, 0);
         }
         let found = draft.plan().err().map(|found| found.0).unwrap_or_default();
-        // A URL that does not parse has been told of already.
+        // A URL that does not parse has been reported already.
         let new = found.iter().filter(|problem| !matches!(problem, Problem::NoUrl));
         problems.extend(new.map(|problem| problem.told(Naming::Flags)));
     };
@@ -236,7 +236,7 @@ fn title(typed: &[Typed]) -> String {
 fn cell(typed: Vec<Typed>, draft: &Draft, share: Option<f64>, ready_timeout: Duration) -> Cell {
     let mut servers = Vec::new();
     let mut variants = Vec::new();
-    // Commands are meant where they are typed.
+    // Commands run in the folder where they were typed.
     let folder = std::env::current_dir().ok();
     for Typed { name, start, urls } in typed {
         let server = start.map(|start| {

@@ -1,7 +1,7 @@
-//! What is compared, as it is typed: a URL, a name with a URL, or a name with a command and where it answers.
+//! Set-ups as typed: a URL, a name with a URL, or a name with a command and its URLs.
 //!
-//! `http://h/`, `new=http://h/`, `new='puma -p {{port}}' @http://127.0.0.1:{{port}}/`, and the same in one word. The words of a
-//! command line are taken apart here and nowhere else; what they stand for is checked as far as it can be before a start.
+//! `http://h/`, `new=http://h/`, `new='puma -p {{port}}' @http://127.0.0.1:{{port}}/`, and the same in one word. Only
+//! this module splits the words of a command line; it checks their values as far as possible before a start.
 
 use std::collections::BTreeSet;
 
@@ -9,24 +9,24 @@ use oroshi_experiment::rules;
 use oroshi_lab::template::{self, Values};
 use oroshi_net::{Address, Endpoint};
 
-/// How the texts of URLs begin.
+/// The beginnings of URLs.
 const SCHEMES: [&str; 5] = ["http://", "https://", "unix:", "http+unix://", "https+unix://"];
 
-/// One of the set-ups that are compared.
+/// One of the compared set-ups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Typed {
     /// Its name, given or A, B, C.
     pub(super) name: String,
-    /// The command that starts it, in words, each a template; `None`: it runs already.
+    /// The command that starts it, as words, each a template; `None`: it runs already.
     pub(super) start: Option<Vec<String>>,
-    /// Where it answers: templates.
+    /// Its URLs: templates.
     pub(super) urls: Vec<String>,
 }
 
-/// Takes the words apart. What is wrong with them is told all at once.
+/// Splits the words. Returns all mistakes at once.
 pub(super) fn parse(words: &[String]) -> (Vec<Typed>, Vec<String>) {
     let mut problems = Vec::new();
-    // A word that begins with @ belongs to the one before.
+    // A word that begins with @ belongs to the word before.
     let mut groups: Vec<(&str, Vec<String>)> = Vec::new();
     for word in words {
         match (word.strip_prefix('@'), groups.last_mut()) {
@@ -56,8 +56,8 @@ pub(super) fn parse(words: &[String]) -> (Vec<Typed>, Vec<String>) {
     (typed, problems)
 }
 
-/// Checks a variant's texts with something in the place of each placeholder: its URLs as they might become. `values` are those
-/// that are known everywhere.
+/// Checks a variant's texts with sample values for placeholders, and returns its sample URLs. `values` are the
+/// placeholders that are known everywhere.
 pub(super) fn check(variant: &Typed, values: &Values) -> Result<Vec<Endpoint>, Vec<String>> {
     let name = &variant.name;
     let mut values = values.clone();
@@ -66,7 +66,7 @@ pub(super) fn check(variant: &Typed, values: &Values) -> Result<Vec<Endpoint>, V
     if variant.start.is_some() {
         values.set("dir", "/dir");
         let names = words.clone().flat_map(|word| template::names(word).unwrap_or_default());
-        // Each port and socket is its own, and is known once the command has it.
+        // Ports and sockets are private to the variant, and known once the command has them.
         for place in names.filter(|name| template::is_place(name)) {
             values.set(place, if place.starts_with("port") { "1" } else { "/socket" });
         }
@@ -89,7 +89,7 @@ pub(super) fn check(variant: &Typed, values: &Values) -> Result<Vec<Endpoint>, V
     if problems.is_empty() { Ok(endpoints) } else { Err(problems) }
 }
 
-/// Commands that would listen at the same place, where one of them would fail.
+/// Reports commands that would listen at the same address, so that one of them would fail.
 pub(super) fn collisions(variants: &[Typed]) -> Vec<String> {
     let places = |variant: &Typed| -> Vec<Address> {
         let known = variant.urls.iter().filter_map(|url| url.parse::<Endpoint>().ok());
@@ -111,7 +111,7 @@ pub(super) fn collisions(variants: &[Typed]) -> Vec<String> {
     problems
 }
 
-/// `NAME=WHAT`, where NAME is a plain name: a URL's own `=` comes after characters that no name has.
+/// Splits `NAME=WHAT`, where NAME is a plain name: the `=` of a URL follows characters that no name has.
 fn named(word: &str) -> (Option<&str>, &str) {
     match word.split_once('=') {
         Some((name, what)) if is_name(name) => (Some(name), what),
@@ -134,7 +134,7 @@ fn is_url(text: &str) -> bool {
     SCHEMES.iter().any(|scheme| text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)))
 }
 
-/// One variant. `urls` are the words with @ behind its own.
+/// Reads one variant. `urls` are the words with @ that follow it.
 fn one(name: &str, what: &str, urls: Vec<String>) -> Result<Typed, String> {
     let (what, mut all) = without_urls(what, urls.is_empty());
     all.extend(urls);
@@ -163,14 +163,14 @@ fn one(name: &str, what: &str, urls: Vec<String>) -> Result<Typed, String> {
     Ok(Typed { name: owned, start: Some(words), urls: all })
 }
 
-/// A command without the `@URL`s at its end, and those, in order. Other words of a command may begin with @ too, so it must look
-/// like a URL; only if there is no other is the last one taken for a URL in any case.
+/// Splits a command from the `@URL`s at its end, in order. Other words of a command may begin with @ too, so a URL must
+/// look like one; only if there is no other, the last such word counts in any case.
 fn without_urls(text: &str, alone: bool) -> (&str, Vec<String>) {
     let mut rest = text.trim();
     let mut urls = Vec::new();
     while let Some((before, last)) = rest.rsplit_once(char::is_whitespace) {
         let meant = |url: &&str| is_url(url) || (alone && urls.is_empty());
-        // Within quotes it is the command's own.
+        // A word within quotes belongs to the command.
         let Some(url) = last.strip_prefix('@').filter(meant).filter(|_| rules::words(before).is_ok()) else { break };
         urls.insert(0, url.to_owned());
         rest = before.trim_end();
@@ -244,7 +244,7 @@ mod tests {
     fn quotes_and_placeholders_keep_words_together() {
         let variants = read(&["a=sh -c 'exec a \"b c\"' --port={{ port }} {{ dir }}/x", "@http://h:{{port}}/"]);
         assert_eq!(variants[0].start, Some(words(&["sh", "-c", "exec a \"b c\"", "--port={{port}}", "{{dir}}/x"])));
-        // A name comes before the first `=` only if it is one.
+        // The text before the first `=` counts as a name only if it is a valid one.
         let variants = read(&["env A=b app", "@http://h/"]);
         assert_eq!(variants[0], typed("A", Some(&["env", "A=b", "app"]), &["http://h/"]));
     }
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(variants[0], typed("a", Some(&["app", "@config"]), &["http://h/"]));
         let variants = read(&["a=app @config", "@http://h/"]);
         assert_eq!(variants[0], typed("a", Some(&["app", "@config"]), &["http://h/"]));
-        // What is meant to be a URL is read as one, so that its mistake is told.
+        // Parsed as a URL, so that its mistake is reported.
         assert_eq!(read(&["a=app @localhost:80"])[0].urls, ["localhost:80"]);
         assert_eq!(read(&["a=sh -c 'x @http://h/'", "@http://i/"])[0].urls, ["http://i/"]);
     }

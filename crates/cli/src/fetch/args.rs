@@ -79,7 +79,7 @@ pub(crate) struct Args {
     pub(super) output: OutputArgs,
 }
 
-/// What is sent, where a line does not say otherwise.
+/// The flags of requests, which a line of the list may override.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct RequestArgs {
     /// Set the request method [default: GET, or POST with a body]
@@ -113,7 +113,7 @@ pub(super) struct RequestArgs {
     pub(super) no_compression: bool,
 }
 
-/// How long things may take.
+/// The flags of time limits.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct TimeArgs {
     /// Limit a whole request, with its redirects, until the last byte of the body [default: no limit]
@@ -147,7 +147,7 @@ pub(super) struct TimeArgs {
     pub(super) between_bytes_timeout: Option<String>,
 }
 
-/// How the server is reached.
+/// The flags of connections.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct ConnectionArgs {
     /// Connect to this unix socket (a path, or @name); the URLs then give Host and path
@@ -175,7 +175,7 @@ pub(super) struct ConnectionArgs {
     pub(super) insecure: bool,
 }
 
-/// What is kept.
+/// The flags of the output.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct OutputArgs {
     /// Write the records to a file [default: standard output]

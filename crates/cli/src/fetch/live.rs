@@ -1,4 +1,4 @@
-//! The line on the terminal while the work lasts.
+//! The progress line on the terminal.
 
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use oroshi_fetch::Standing;
 use oroshi_words::units;
 
-/// The shortest time between two looks of the line.
+/// The shortest time between two updates of the line.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// A progress bar on standard error, if that is a terminal and nothing else goes to it as well.
+/// A progress bar on standard error, if that is a terminal without other output.
 #[derive(Debug)]
 pub(super) struct Live {
     bar: ProgressBar,
@@ -27,17 +27,17 @@ impl Live {
         Self { bar, began: Instant::now(), shown: None, rate: 0.0 }
     }
 
-    /// Whether it is time to look again.
+    /// Whether an update is due.
     pub(super) fn is_due(&self) -> bool {
         !self.bar.is_hidden() && self.shown.is_none_or(|(at, _)| at.elapsed() >= EVERY)
     }
 
-    /// Shows it, now.
+    /// Updates the line now.
     pub(super) fn show(&mut self, standing: Standing) {
         let now = Instant::now();
         if let Some((at, done)) = self.shown {
             let rate = (standing.done - done) as f64 / (now - at).as_secs_f64();
-            // Smooth enough to be read.
+            // Smoothed for reading.
             self.rate += (rate - self.rate) * 0.2;
         }
         self.shown = Some((now, standing.done));
@@ -49,7 +49,7 @@ impl Live {
         self.bar.set_message(describe(&standing, self.began.elapsed(), self.rate));
     }
 
-    /// Says something that stays, above the line.
+    /// Prints a line that stays, above the progress line.
     pub(super) fn say(&self, text: &str) {
         if self.bar.is_hidden() {
             crate::say(text);
@@ -58,7 +58,7 @@ impl Live {
         }
     }
 
-    /// Takes the line away.
+    /// Removes the line.
     pub(super) fn finish(&self) {
         self.bar.finish_and_clear();
     }

@@ -1,4 +1,4 @@
-//! From what was typed to a plan: every value read, every mistake found at once.
+//! Turns flags into a plan; reports every mistake at once.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -16,14 +16,14 @@ use super::args::{Args, ConnectionArgs, RequestArgs, TimeArgs};
 use crate::bench::{parse_header, parse_size};
 use crate::problems::Problems;
 
-/// How many requests are under way at a time, if nobody says.
+/// The default of `--concurrency`.
 const CONCURRENCY: usize = 16;
 
 impl Args {
-    /// Makes sense of the flags.
+    /// Reads the flags.
     ///
     /// # Errors
-    /// All that is wrong, each with its flag.
+    /// All mistakes, each with its flag.
     pub(super) fn read(self) -> Result<Plan, Vec<String>> {
         let mut problems = Problems::of_flags();
         let sources = sources(&self.url, &self.input, &mut problems);
@@ -91,7 +91,7 @@ impl Args {
     }
 }
 
-/// URLs first, then files; standard input is read where its `-` stands.
+/// Returns URLs first, then files; standard input keeps the position of its `-`.
 fn sources(urls: &[String], files: &[PathBuf], problems: &mut Problems) -> Vec<Source> {
     let urls = urls.iter().map(|url| if url == "-" { Source::Stdin } else { Source::Url(url.clone()) });
     let files =
@@ -110,7 +110,7 @@ fn sources(urls: &[String], files: &[PathBuf], problems: &mut Problems) -> Vec<S
                     problems.add("URL", error.to_string());
                 }
             }
-            // It is not opened: whoever writes to a pipe would find it closed again.
+            // It is not opened: the writer of a pipe would find it closed again.
             Source::File(path) => {
                 if let Err(error) = access(path, Access::READ_OK) {
                     problems.add("--input", format!("{} cannot be read: {error}", path.display()));
@@ -124,7 +124,7 @@ fn sources(urls: &[String], files: &[PathBuf], problems: &mut Problems) -> Vec<S
     sources
 }
 
-/// Whether a list and the output are one regular file, whatever its names: the run would read its records as requests.
+/// Whether a list and the output are one regular file under any names: the run would read its records as requests.
 fn is_same_file(source: &Source, output: &Path) -> bool {
     let identity = |path: &Path| {
         let there = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
@@ -151,11 +151,11 @@ impl RequestArgs {
         self.body.clone().or_else(|| self.json.clone()).map(Bytes::from)
     }
 
-    /// Fields are sent with each request and are not the client's own: only then it knows which of them stay behind at
-    /// a redirect.
+    /// Returns the headers as fields of each request, not of the client: only then it knows which of them to drop at a
+    /// redirect.
     fn headers(&self, problems: &mut Problems) -> Vec<(String, String)> {
         let mut headers = problems.all("--header", &self.header, parse_header);
-        // Only to hear what it says of them; of Host it knows that it is each URL's own.
+        // Only for its mistakes; each URL has its own Host.
         let others = headers.iter().filter(|(name, _)| !name.eq_ignore_ascii_case("host"));
         let client = others.fold(Client::builder(), |client, (name, value)| client.header(name, value));
         if let Err(error) = client.connections(1).build_local() {
@@ -193,7 +193,7 @@ impl TimeArgs {
                 None => default,
             };
         Deadlines {
-            // For a connection only this tool itself makes a request wait, which is no failure.
+            // Only this tool's own limit makes a request wait for a connection, which is no failure.
             queue: Duration::MAX,
             dns: time("--dns-timeout", &self.dns_timeout, default.dns),
             connect: time("--connect-timeout", &self.connect_timeout, default.connect),
@@ -217,10 +217,10 @@ impl ConnectionArgs {
             identity: self.cert.clone().zip(self.key.clone()),
             ..ClientTlsOptions::default()
         };
-        // Files that cannot be used are better known before the first request than with each.
+        // Report unusable files before the first request, not with each.
         let mut files = self.cacert.iter().chain(&self.cert).chain(&self.key);
         if files.any(|path| path.to_string_lossy().contains("-----BEGIN")) {
-            // It may be the key, and is not repeated.
+            // The text may be the key itself, and is not repeated.
             problems
                 .add("--cacert, --cert, --key", "expected the paths of PEM files, got the content of one".to_owned());
         } else if (!self.cacert.is_empty() || self.cert.is_some())

@@ -1,4 +1,4 @@
-//! All records together: counts and times, as the summary tells them.
+//! Counts and times of all records, for the summary.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,18 +10,18 @@ use oroshi_report::table::{columns, wrap};
 use oroshi_stats::{Latency, Quantile};
 use oroshi_words::units;
 
-/// No line is longer, but for those that cannot be broken.
+/// The maximum of a line's width, except for unbreakable ones.
 const WIDTH: usize = 110;
-/// Width of the names on the left.
+/// The width of the names on the left.
 const NAME: usize = 12;
 
-/// What has come of the list so far.
+/// The counts so far.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) ok: u64,
     pub(super) failures: BTreeMap<String, u64>,
     pub(super) body_bytes: u64,
-    /// Times of requests that were answered whole, whatever the status.
+    /// Times of completely answered requests, whatever the status.
     total: Latency,
     first_byte: Latency,
     connect: Latency,
@@ -55,7 +55,7 @@ impl Tally {
         self.ok + self.failed()
     }
 
-    /// The summary for people.
+    /// Returns the summary for people.
     pub(super) fn text(&self, done: &Done, paint: Paint) -> String {
         let mut text = String::new();
         let mut row = |name: &str, words: &str| {

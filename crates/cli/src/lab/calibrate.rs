@@ -1,4 +1,4 @@
-//! `oroshi lab calibrate`: how often the intervals of `lab` and `compare` hold the truth.
+//! `oroshi lab calibrate`: measures how often the intervals of `lab` and `compare` contain the true ratio.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::interrupt::{self, Temporary};
 use crate::lab_live::LabLive;
 use crate::say;
 
-/// What is calibrated when nothing else is said.
+/// The defaults of a calibration.
 const TRIALS: usize = 1000;
 const SEED: u64 = 1;
 
@@ -67,14 +67,14 @@ struct Calibration {
     elapsed_s: f64,
     simulated: Option<Report>,
     real: Option<RealReport>,
-    /// What is out of bounds.
+    /// Rows beyond their limits.
     failures: Vec<String>,
 }
 
-/// Calibrates, prints the tables, and says what is out of bounds: exit code 3 if anything is.
+/// Calibrates, prints the tables, and reports rows beyond their limits, with exit code 3.
 ///
 /// # Errors
-/// When there is no result.
+/// There is no result.
 pub(super) fn run(args: &CalibrateArgs) -> Result<ExitCode, Error> {
     let earlier = earlier(args.again.as_deref())?;
     let file = match &args.out {

@@ -1,5 +1,5 @@
-//! The keys of an experiment's load are long flags of `oroshi bench`. Which there are, and what their values mean, is
-//! asked of the parser that reads them on the command line.
+//! The keys of an experiment's load, which are long flags of `oroshi bench`. The parser of the command line knows them
+//! and their values.
 
 use clap::builder::ValueHint;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -76,7 +76,7 @@ fn parse(given: &[(&str, Vec<String>)]) -> Result<(LoadArgs, SubscribeArgs), cla
     Ok((LoadArgs::from_arg_matches(&matches)?, SubscribeArgs::from_arg_matches(&matches)?))
 }
 
-/// What the parser refuses. To blame is the first key without which it would not.
+/// Converts an error of the parser. Blames the first key without which there would be no error.
 fn refused(error: &clap::Error, given: &[(&str, Vec<String>)]) -> Mistake {
     let without = |i: usize| [&given[..i], &given[i + 1..]].concat();
     let to_blame = (0..given.len()).find(|&i| parse(&without(i)).is_ok());
@@ -93,10 +93,10 @@ fn refused(error: &clap::Error, given: &[(&str, Vec<String>)]) -> Mistake {
     )
 }
 
-/// The name of a flag that the parser shows with its value: `--key <FILE>`.
+/// Returns the name of a flag that the parser shows with its value: `--key <FILE>`.
 fn name_of(shown: &str) -> String {
     let mut parser = parser();
-    // A flag is shown with its value only once the parser is built.
+    // The parser shows the value only after it is built.
     parser.build();
     let name = parser.get_arguments().find(|flag| flag.to_string() == shown).and_then(Arg::get_long);
     name.unwrap_or(shown).to_owned()

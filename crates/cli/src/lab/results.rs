@@ -1,4 +1,4 @@
-//! An experiment carried out, and what is kept of it: `result.json`, `report.html`, and what the servers wrote.
+//! Runs an experiment and keeps its result: `result.json`, `report.html`, and the servers' output.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use serde::Deserialize;
 use crate::interrupt::{self, Temporary};
 use crate::lab_live::LabLive;
 
-/// Where results go when nothing else is said.
+/// The default folder of results.
 const FOLDER: &str = "oroshi-results";
 pub(super) const DATA: &str = "result.json";
 const PAGE: &str = "report.html";
@@ -26,36 +26,36 @@ pub(crate) enum ResultsError {
     /// Choose another folder or file.
     #[error("{} cannot be written", path.display())]
     Write {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Name another folder with --out, or move what is there away.
+    /// Name another folder with --out, or move the file away.
     #[error(
         "{} is in the way: {} holds no result of `oroshi lab run` that could be replaced; \
          name another folder with --out, or move that away",
         path.display(), folder.display()
     )]
     InTheWay {
-        /// What would be written over.
+        /// The file that would be overwritten.
         path: PathBuf,
         /// The folder for the result.
         folder: PathBuf,
     },
-    /// The result could not be put into JSON: a defect.
+    /// The result cannot be written as JSON: a defect.
     #[error("the result cannot be written as JSON")]
     ToJson(#[source] serde_json::Error),
     /// This program's own file is gone.
     #[error("cannot find this program")]
     Program(#[source] io::Error),
-    /// It could not be run.
+    /// The experiment failed.
     #[error(transparent)]
     Lab(#[from] LabError),
 }
 
 impl ResultsError {
-    /// 130 when Ctrl-C came before there was a result, 2 when the folder for it was wrong, 1 when the work failed.
+    /// 130 when Ctrl-C came before there was a result, 2 for an invalid folder, 1 when the work failed.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Lab(LabError::Cancelled) => interrupt::EXIT_CODE,
@@ -65,10 +65,11 @@ impl ResultsError {
     }
 }
 
-/// Carries it out, with a live line on the terminal. Servers and load programs write into `output`, an existing folder.
+/// Runs the experiment with a live line on the terminal. Servers and load programs write into `output`, an existing
+/// folder.
 ///
 /// # Errors
-/// When there is no result.
+/// There is no result.
 pub(crate) fn measure(experiment: Experiment, output: &Path, shutdown: Shutdown) -> Result<LabResult, ResultsError> {
     let oroshi = std::env::current_exe().map_err(ResultsError::Program)?;
     let keeper = vec![oroshi.clone().into_os_string(), "keep".into()];
@@ -84,31 +85,31 @@ pub(crate) fn measure(experiment: Experiment, output: &Path, shutdown: Shutdown)
     Ok(result)
 }
 
-/// Files that hold a result.
+/// The files of a result.
 #[derive(Clone, Debug)]
 pub(super) struct Kept {
-    /// All of it, as JSON.
+    /// All data, as JSON.
     pub(super) data: PathBuf,
     /// The page.
     pub(super) page: PathBuf,
 }
 
-/// A folder for a result. An earlier result that is in it stays as it is until [`Place::store`]; what was made for the
-/// new one is gone if it does not come to that.
+/// A folder for a result. An earlier result in it stays unchanged until [`Place::store`]; without that call, the new
+/// files are removed.
 #[derive(Debug)]
 pub(super) struct Place {
     folder: PathBuf,
-    /// Within the folder: where everything is put together.
+    /// The folder within, where the new result is prepared.
     part: PathBuf,
-    /// The folder, or only the part if the folder was there before.
+    /// The folder, or only the part if the folder existed before.
     made: Temporary,
 }
 
 impl Place {
-    /// Makes room.
+    /// Creates the folder.
     ///
     /// # Errors
-    /// When something would be written over that is no result, or nothing can be written there.
+    /// A file that is no result would be overwritten, or the folder is not writable.
     pub(super) fn make(folder: PathBuf) -> Result<Self, ResultsError> {
         if let Some(path) = in_the_way(&folder) {
             return Err(ResultsError::InTheWay { path, folder });
@@ -126,15 +127,15 @@ impl Place {
         Ok(Self { folder, part, made })
     }
 
-    /// An empty folder, for what servers write.
+    /// Returns an empty folder for the servers' output.
     pub(super) fn output(&self) -> &Path {
         &self.part
     }
 
-    /// Keeps a result, in the place of the one that was there.
+    /// Keeps a result, and replaces an earlier one.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// The result cannot be written.
     pub(super) fn store(self, result: &LabResult) -> Result<Kept, ResultsError> {
         let json = serde_json::to_string(result).map_err(ResultsError::ToJson)? + "\n";
         let output = self.folder.join(OUTPUT);
@@ -146,12 +147,12 @@ impl Place {
         Ok(kept)
     }
 
-    /// All is written before anything of the earlier result is touched.
+    /// Writes everything before it touches the earlier result.
     fn replace(&self, json: &str, page: &str, output: &Path) -> io::Result<()> {
         for (name, text) in [(DATA, json), (PAGE, page)] {
             let mut file = File::create(self.part.join(name))?;
             file.write_all(text.as_bytes())?;
-            // A machine that stops now has the earlier result or this one.
+            // After a crash, the folder has the earlier result or this one.
             file.sync_all()?;
         }
         fs::create_dir_all(output)?;
@@ -171,7 +172,7 @@ impl Place {
     }
 }
 
-/// What would be written over in a folder without being part of a result.
+/// Returns a file of a folder that would be overwritten and is no part of a result.
 fn in_the_way(folder: &Path) -> Option<PathBuf> {
     if folder.exists() && !folder.is_dir() {
         return Some(folder.to_owned());
@@ -183,7 +184,7 @@ fn in_the_way(folder: &Path) -> Option<PathBuf> {
     [data, folder.join(PAGE), output].into_iter().find(|path| path.symlink_metadata().is_ok())
 }
 
-/// Whether a file holds the result of an experiment, of whichever version.
+/// Whether a file holds the result of an experiment, of any version.
 fn is_result(path: &Path) -> bool {
     #[derive(Deserialize)]
     struct Head {
@@ -199,7 +200,7 @@ fn is_log(name: &str) -> bool {
     number.len() >= 2 && number.bytes().all(|byte| byte.is_ascii_digit()) && rest.ends_with(".log")
 }
 
-/// A folder that is not there yet: `oroshi-results/keepalive-20260521-101500`.
+/// Returns a folder that does not exist yet: `oroshi-results/keepalive-20260521-101500`.
 pub(super) fn fresh_folder(name: &str) -> PathBuf {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let folder = Path::new(FOLDER).join(format!("{name}-{}", stamp(now)));
@@ -248,7 +249,7 @@ mod tests {
         let read: LabResult = serde_json::from_slice(&fs::read(&kept.data).unwrap()).unwrap();
         assert_eq!(serde_json::to_value(&read).unwrap(), serde_json::to_value(sample::two()).unwrap());
         assert!(fs::read_to_string(&kept.page).unwrap().contains(&sample::two().title));
-        // What somebody else has put there is left alone.
+        // Files of others stay.
         for name in ["mine.log", "1-x.log", "02-notes.txt"] {
             fs::write(place.join(OUTPUT).join(name), "mine").unwrap();
         }

@@ -1,4 +1,4 @@
-//! Files as people write them, and what is made of them.
+//! Tests of experiment files as people write them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn mistakes(text: &str) -> Vec<Mistake> {
     }
 }
 
-/// The only mistake, as it is told.
+/// Returns the only mistake, as reported.
 #[track_caller]
 fn mistake(text: &str) -> String {
     let mistakes = mistakes(text);
@@ -53,7 +53,7 @@ name = "one"
 url = "http://127.0.0.1:1/"
 "#;
 
-/// [`SMALL`] with something before its variant, or in it.
+/// Returns [`SMALL`] with text before its variant, or in it.
 fn small(top: &str, variant: &str) -> String {
     SMALL.replace("[[variant]]\n", &format!("{top}\n[[variant]]\n")) + variant
 }
@@ -113,7 +113,7 @@ fn what_is_no_toml_does_not_hide_what_is_wrong_elsewhere() {
     let lines: Vec<usize> = found.iter().map(|mistake| mistake.line).collect();
     assert_eq!(lines, [1, 2, 3, 7], "{found:#?}");
     assert!(found[1].text.contains("`9-5`") && found[3].text.contains("duplicate"), "{found:#?}");
-    // All that follows an array which is not closed is part of it: nothing is said of that.
+    // Everything after an array that is not closed is part of it, and is not reported.
     let found = mistakes("title = 7\nmetrics = [\"rps\", \n[load]\nconnections = 1\n[[variant]]\nname = \"a\"\n");
     assert!(found.len() == 1 && found[0].line == 2 && found[0].text.contains("not closed"), "{found:#?}");
 }
@@ -491,7 +491,7 @@ env = { SECONDS = "{{duration}}" }
 name = "ours"
 url = "http://h/"
 "#;
-    // A load has no socket of its own: what a server does not listen at is a mistake.
+    // A load has no socket of its own: a socket at which its server does not listen is a mistake.
     assert!(mistake(text).contains("{{socket.x}}"));
     let cell = &sound(&text.replace(" {{socket.x}}", "")).experiment.cells[0];
     let load = command(&cell.variants[0].load);
@@ -607,7 +607,7 @@ files."other.conf" = "port {{port.own}}"
     let file = |path: &str, content: &str| (path.to_owned(), content.to_owned());
     assert_eq!(files(0), [file("app.conf", "listen {{socket.app}}"), file("other.conf", "port {{port}}")]);
     assert_eq!(files(1), [file("other.conf", "port {{port.own}}"), file("app.conf", "listen {{socket.app}}")]);
-    // A name that only an overridden file uses is none of that server's.
+    // A name that only an overridden file uses does not belong to that server.
     let wrong = text.replace("{{port.own}}/", "{{port}}/");
     assert!(mistake(&wrong).contains("{{port}}"), "{}", mistake(&wrong));
     assert!(mistake(&text.replace("app.conf\" =", "../app.conf\" =")).contains("leads out of the server's folder"));
@@ -626,7 +626,7 @@ fn the_projects_own_experiments_read_well() {
     }
 }
 
-/// A hub may answer who subscribes with its first message only: it is asked where messages are posted.
+/// A hub may answer a subscriber only with its first message, so the URL for messages is asked instead.
 #[test]
 fn a_hub_is_ready_when_it_takes_messages_and_names_stand_in_its_urls() {
     let text = r#"title = "Hubs"

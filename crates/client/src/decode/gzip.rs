@@ -2,7 +2,7 @@
 
 use flate2::{Crc, Decompress, FlushDecompress, Status};
 
-/// A header's variable part at most, bytes: a name and a comment.
+/// The maximum of a header's variable part, in bytes: a name and a comment.
 const HEADER_BYTES: u32 = 64 * 1024;
 
 #[derive(Debug)]
@@ -11,19 +11,19 @@ pub(super) struct Gzip {
     inflate: Decompress,
     crc: Crc,
     flags: u8,
-    /// What a header's or trailer's number is so far, the lowest byte first.
+    /// The part of a header's or trailer's number that was read, lowest byte first.
     number: u64,
     header: u32,
 }
 
-/// Where in a member the input stands; with the bytes that are still missing, or already there.
+/// The position of the input within a member, with the number of bytes missing or read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
     /// Before the first member.
     Start,
-    /// Behind a member: there may be another.
+    /// Behind a member; another may follow.
     Between,
-    /// Behind the last member: zeros, which fill a block of a tape or a disk. gzip(1) ignores them, too.
+    /// Behind the last member: zeros, which fill a block of a tape or a disk. gzip(1) ignores them too.
     Padding,
     Fixed(u8),
     ExtraLength(u8),
@@ -48,12 +48,12 @@ impl Default for Gzip {
 }
 
 impl Gzip {
-    /// Whether what came so far could be all of it.
+    /// Whether the input so far could be the whole body.
     pub(super) fn is_whole(&self) -> bool {
         matches!(self.at, At::Between | At::Padding)
     }
 
-    /// Bytes used and bytes made.
+    /// Decodes, and returns bytes used and bytes written.
     pub(super) fn decode(&mut self, input: &[u8], output: &mut [u8]) -> Result<(usize, usize), &'static str> {
         let (mut used, mut made) = (0, 0);
         loop {
@@ -61,7 +61,7 @@ impl Gzip {
                 let (taken, given) = self.inflate(&input[used..], &mut output[made..])?;
                 used += taken;
                 made += given;
-                // Still here: it wants more input, or room for more output.
+                // Still in this state: it needs more input, or room for more output.
                 if self.at == At::Deflate {
                     return Ok((used, made));
                 }
@@ -84,7 +84,7 @@ impl Gzip {
         Ok((used, made))
     }
 
-    /// One byte of a header or a trailer.
+    /// Reads one byte of a header or a trailer.
     fn frame(&mut self, byte: u8) -> Result<(), &'static str> {
         self.header += 1;
         if self.header > HEADER_BYTES {
@@ -108,7 +108,7 @@ impl Gzip {
                 self.flags = flags;
                 At::Fixed(4)
             }
-            // When it was made, how well, and on what system.
+            // Time, compression level and operating system.
             (At::Fixed(4..=8), _) => self.next_fixed(),
             (At::Fixed(_), _) => self.after(0),
             (At::ExtraLength(0), low) => {
@@ -142,7 +142,7 @@ impl Gzip {
         }
     }
 
-    /// What follows a part of the header; the parts are in the order of their flags but for the checksum, which is last.
+    /// Returns the state after a part of the header. Parts come in the order of their flags, but the checksum is last.
     fn after(&mut self, part: u8) -> At {
         for (flag, at, not_after) in [
             (EXTRA, At::ExtraLength(0), EXTRA | NAME | COMMENT | HEADER_CRC),

@@ -32,7 +32,7 @@ fn packed(coding: Coding, data: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Decodes what comes in pieces; gives what came out, and how it ended.
+/// Decodes pieces, and returns the output and the result.
 fn unpacked<'p>(coding: Coding, pieces: impl IntoIterator<Item = &'p [u8]>) -> (Vec<u8>, Result<(), Cause>) {
     let mut decoder = Decoder::new(coding).unwrap();
     let mut out = Vec::new();
@@ -56,7 +56,7 @@ fn unpacked<'p>(coding: Coding, pieces: impl IntoIterator<Item = &'p [u8]>) -> (
     (out, ended)
 }
 
-/// Something with repetitions, and larger than a few pieces.
+/// A text with repetitions, larger than a few pieces.
 fn text() -> Vec<u8> {
     (0..30_000u32).flat_map(|n| format!("line {} of {}\n", n * n % 977, n % 13).into_bytes()).collect()
 }
@@ -103,7 +103,7 @@ fn what_is_broken_is_refused() {
         let (_, ended) = unpacked(coding, [&b"<html>this is not packed at all</html>"[..]]);
         assert!(ended.is_err(), "{coding:?}");
     }
-    // A byte of the checksum, and one of the length.
+    // A byte of the checksum, and a byte of the length.
     let good = packed(Coding::Gzip, b"hello");
     for place in [good.len() - 8, good.len() - 1] {
         let mut bad = good.clone();
@@ -127,7 +127,7 @@ fn members_and_frames_may_follow_each_other() {
     }
 }
 
-/// What gzip(1) takes was refused as "it is not gzip".
+/// The decoder refused as "it is not gzip" what gzip(1) accepts.
 #[test]
 fn zeros_may_fill_up_what_is_behind_the_last_member_of_gzip() {
     let member = packed(Coding::Gzip, b"hello");
@@ -170,7 +170,7 @@ fn a_gzip_header_may_hold_all_that_it_can() {
     packed[3] |= 2;
     packed.splice(10..10, [0, 0]);
     assert_eq!(unpacked(Coding::Gzip, [&packed[..]]).0, b"hello");
-    // A name that does not end.
+    // A name without an end.
     packed[3] = 8;
     let endless = [&packed[..10], &vec![b'x'; 100_000]].concat();
     let (_, ended) = unpacked(Coding::Gzip, [&endless[..]]);
@@ -186,7 +186,7 @@ fn a_bomb_comes_out_a_piece_at_a_time() {
         let mut decoder = Decoder::new(coding).unwrap();
         let mut out = Vec::new();
         let (mut rest, mut pieces) = (&bomb[..], 0);
-        // Whoever has had enough stops here; nothing was made ahead.
+        // A reader that has enough stops here; the decoder has not worked ahead.
         while pieces < 10 {
             out.clear();
             let step = decoder.decode(rest, &mut out).unwrap();

@@ -1,4 +1,4 @@
-//! The pool on its own: connections are numbers, time is an argument.
+//! Tests of the pool alone: connections are numbers, time is an argument.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -84,11 +84,11 @@ fn who_waits_is_served_in_order_and_woken() {
     assert_eq!(pool.waiting(), 2);
     pool.give_back(host, 7, 100);
     assert_eq!((bell.0.load(Ordering::Relaxed), pool.waiting(), pool.idle()), (1, 1, 0));
-    // Given to the first: nobody who comes now gets it.
+    // Granted to the first: later requests do not get it.
     assert_eq!(claim(&mut pool, second), Poll::Pending);
     let third = wait(pool.take(&"a", false, 0));
     assert_eq!(claim(&mut pool, first), Poll::Ready(Some(Grant::Idle(host, 7, 100))));
-    // The connection breaks: the next may make one.
+    // The connection breaks: the next may open one.
     pool.forget(host);
     assert_eq!(claim(&mut pool, second), Poll::Ready(Some(Grant::Connect(host))));
     assert_eq!(claim(&mut pool, third), Poll::Pending);
@@ -124,7 +124,7 @@ fn the_longest_idle_one_makes_room_for_another_origin() {
     let c = connect(pool.take(&"c", false, 0));
     assert_eq!((pool.open(), pool.idle()), (2, 1));
     assert_eq!(pool.take(&"a", false, 0), Take::Idle(a, 1));
-    // Nothing is idle any more: b waits, and gets the place of the next that comes back.
+    // No connection is idle any more: b waits, and gets the next that comes back.
     let turn = wait(pool.take(&"b", false, 0));
     pool.give_back(c, 3, 100);
     assert!(matches!(claim(&mut pool, turn), Poll::Ready(Some(Grant::Connect(_)))));
@@ -144,7 +144,7 @@ fn a_full_origin_holds_nobody_else_up() {
     assert!(matches!(claim(&mut pool, d), Poll::Ready(Some(Grant::Connect(_)))), "a came before, and cannot use it");
 }
 
-/// A pool of `total` whose connections are all of `a`, with as many more who want one of `a`.
+/// Returns a pool of `total` with all connections of `a`, and as many requests for `a` waiting.
 fn busy_with_a(total: usize) -> (Pool<&'static str, u32>, HostId, Vec<u64>) {
     let mut pool = pool(total, total);
     let a = connect(pool.take(&"a", false, 0));
@@ -161,7 +161,7 @@ fn an_origin_whose_requests_never_stop_does_not_starve_another() {
     assert!(matches!(claim(&mut pool, b[0]), Poll::Ready(Some(Grant::Connect(_)))), "4 to 0 becomes 3 to 1");
     pool.give_back(a, 2, 100);
     assert!(matches!(claim(&mut pool, b[1]), Poll::Ready(Some(Grant::Connect(_)))), "3 to 1 becomes 2 to 2");
-    // That is fair, and connections are not made anew for nothing.
+    // This is fair, and connections are not opened anew without need.
     pool.give_back(a, 3, 100);
     assert_eq!(claim(&mut pool, b[2]), Poll::Pending);
     assert_eq!(claim(&mut pool, turns[0]), Poll::Ready(Some(Grant::Idle(a, 3, 100))));
@@ -185,7 +185,7 @@ fn with_a_single_connection_origins_take_turns() {
 fn a_stuck_origin_gets_no_more_while_another_has_less() {
     let (mut pool, a, _) = busy_with_a(3);
     let b = wait(pool.take(&"b", false, 0));
-    // One of the stuck ones runs into its deadline. Three have waited for its place longer than b.
+    // One of the stuck requests reaches its deadline. Three have waited for its place longer than b.
     pool.forget(a);
     assert!(matches!(claim(&mut pool, b), Poll::Ready(Some(Grant::Connect(_)))));
 }
@@ -246,7 +246,7 @@ fn a_cap_that_was_lowered_comes_back() {
     assert_eq!(pool.total(), 1);
     let turn = wait(pool.take(&"a", false, 99));
     let second = wait(pool.take(&"b", false, 99));
-    // Later there are more, and those who have waited come first.
+    // Later there are more, and the longest waiting requests come first.
     wait(pool.take(&"c", false, 100));
     assert_eq!((pool.total(), pool.open()), (3, 3));
     assert_eq!(claim(&mut pool, turn), Poll::Ready(Some(Grant::Connect(host))));
@@ -286,7 +286,7 @@ fn who_could_not_connect_keeps_their_turn_and_finds_a_place() {
     }
 }
 
-/// What is held outside of the pool, for the test of its sums.
+/// State outside the pool, for the test of its sums.
 #[derive(Debug, Default)]
 struct Outside {
     held: Vec<HostId>,
@@ -294,7 +294,7 @@ struct Outside {
 }
 
 proptest! {
-    /// Whatever happens in whatever order: the sums are right, the caps hold, and nobody waits without a reason.
+    /// After any calls in any order: the sums are right, the caps hold, and no request waits without a reason.
     #[test]
     fn sums_and_caps_hold(
         caps in (1usize..4, 1usize..4, 0usize..3, 0usize..5),
@@ -343,7 +343,7 @@ proptest! {
         }
         for host in outside.held.drain(..) { pool.forget(host) }
         for turn in outside.waiting.drain(..) {
-            // Each gets its turn now that everything is free, and leaves.
+            // Each gets its turn, because everything is free, and leaves.
             pool.leave(turn);
         }
         pool.close_idle();

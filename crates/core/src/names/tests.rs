@@ -1,4 +1,4 @@
-//! The cache with time as an argument; look-ups with a resolver that the test holds by the hand.
+//! The cache with time as an argument; look-ups with a resolver under the test's control.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -71,7 +71,7 @@ fn what_could_be_connected_to_comes_first() {
     assert_eq!(first(&cache, "a", 0), Some(Ok([127, 0, 0, 3].into())));
 }
 
-/// A resolver that tells what it is asked, and answers when told to.
+/// Returns a resolver that reports its queries, and answers on command.
 fn held() -> (Lookup, mpsc::Receiver<String>, mpsc::Sender<io::Result<Addresses>>) {
     let (asked, questions) = mpsc::channel();
     let (answer, answers) = mpsc::channel();
@@ -97,7 +97,7 @@ fn who_asks_at_the_same_time_shares_one_look_up() {
     let (lookup, questions, answer) = held();
     let names = RefCell::new(Names::new(lookup, TTL));
     let context = Context::from_waker(Waker::noop());
-    // The first to ask goes away again, which is nobody else's loss.
+    // The first task stops waiting, which must not affect the others.
     assert!(names.borrow_mut().poll("a", &mut None, &context).is_pending());
     assert!(names.borrow_mut().poll("a", &mut None, &context).is_pending());
     assert_eq!(questions.recv().unwrap(), "a");

@@ -1,20 +1,20 @@
-//! From hashes to places in a list: open addressing in one flat array, so that a look-up touches one cache line of it.
+//! An index from hashes to slots: open addressing in one flat array. A look-up touches one cache line of it.
 
-/// Where entries are, by 32 bits of their keys' hashes. What a place holds is the caller's to know, and so is whether
-/// two keys that share a hash are the same.
+/// Positions of entries, by 32 bits of their keys' hashes. The caller knows what a position holds, and tells apart two
+/// keys with the same hash.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    /// A power of two of cells; an empty one is 0, any other has the hash in its upper half, and in its lower one the
-    /// place plus 1.
+    /// Cells, a power of two. An empty cell is 0; another has the hash in its upper half and the position plus 1 in its
+    /// lower half.
     cells: Vec<u64>,
     len: usize,
 }
 
-/// The least that is allocated.
+/// The smallest allocation.
 const LEAST: usize = 16;
 
 impl Index {
-    /// The first place with this hash that `is_it` says yes to.
+    /// Returns the first position with this hash that `is_it` accepts.
     #[inline]
     pub(super) fn find(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let mut at = self.home(hash)?;
@@ -31,9 +31,9 @@ impl Index {
         }
     }
 
-    /// Adds a place, which must not be there yet.
+    /// Adds a position that the index does not contain.
     pub(super) fn insert(&mut self, hash: u32, place: u32) {
-        // At most three quarters are full, so that there is always an empty cell close by, where a search ends.
+        // At most three quarters are full, so a search soon meets an empty cell and ends.
         if (self.len + 1) * 4 > self.cells.len() * 3 {
             let larger = vec![0; (self.cells.len() * 2).max(LEAST)];
             for cell in std::mem::replace(&mut self.cells, larger).into_iter().filter(|&cell| cell != 0) {
@@ -44,7 +44,7 @@ impl Index {
         self.len += 1;
     }
 
-    /// Takes a place out, which must be there.
+    /// Removes a position that the index contains.
     pub(super) fn remove(&mut self, hash: u32, place: u32) {
         let Some(mut hole) = self.home(hash) else { return };
         while split(self.cells[hole]) != (hash, place) {
@@ -52,7 +52,7 @@ impl Index {
             hole = self.after(hole);
         }
         self.len -= 1;
-        // Whatever stands behind and would be found sooner moves up, so that no search ends too early.
+        // Later cells of the run move up into the hole, so that no search ends too early.
         let mut at = hole;
         loop {
             at = self.after(at);
@@ -70,7 +70,7 @@ impl Index {
         self.cells[hole] = 0;
     }
 
-    /// Bytes that it takes.
+    /// Bytes that the index takes.
     pub(super) fn bytes(&self) -> usize {
         self.cells.capacity() * size_of::<u64>()
     }
@@ -92,7 +92,7 @@ impl Index {
     }
 }
 
-/// A cell's hash and place.
+/// Returns a cell's hash and position.
 fn split(cell: u64) -> (u32, u32) {
     ((cell >> 32) as u32, (cell as u32).wrapping_sub(1))
 }
@@ -106,9 +106,11 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Few hashes, many of them the same or neighbours, so that runs form and wrap around the end.
+        /// Few hashes, many of them equal or adjacent, so that runs form and wrap around the end.
         #[test]
-        fn it_finds_what_was_put_in_and_nothing_else(steps in prop::collection::vec((any::<bool>(), 0u32..6, 0u32..40), 0..300)) {
+        fn it_finds_what_was_put_in_and_nothing_else(
+            steps in prop::collection::vec((any::<bool>(), 0u32..6, 0u32..40), 0..300),
+        ) {
             let hashes = [0, 1, 2, 15, u32::MAX, u32::MAX - 1];
             let (mut index, mut model) = (Index::default(), BTreeSet::new());
             for (add, hash, place) in steps {
@@ -123,7 +125,8 @@ mod tests {
                 for hash in hashes {
                     let mut found = BTreeSet::new();
                     index.find(hash, |place| { found.insert((hash, place)); false });
-                    prop_assert_eq!(found, model.iter().copied().filter(|entry| entry.0 == hash).collect::<BTreeSet<_>>());
+                    let expected: BTreeSet<_> = model.iter().copied().filter(|entry| entry.0 == hash).collect();
+                    prop_assert_eq!(found, expected);
                 }
             }
         }

@@ -1,5 +1,4 @@
-//! Values that are too large for the table, each once, however many keys it stands under: there are many domains, and
-//! few servers.
+//! Values that are too large for the table, each stored once for all its keys: there are many domains, and few servers.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -9,10 +8,10 @@ use super::slab::Slab;
 
 #[derive(Debug)]
 pub(super) struct Interned<V> {
-    /// Keyed by a secret, as values come from wherever somebody could write to a store.
+    /// Keyed by a secret, because strangers may write values to a store.
     hash: RandomState,
     index: Index,
-    /// With how many keys each stands under.
+    /// Values, each with the number of its keys.
     values: Slab<Option<(V, u32)>>,
     free: Vec<u32>,
     heap_bytes: usize,
@@ -29,7 +28,7 @@ impl<V: Value> Interned<V> {
         }
     }
 
-    /// Keeps a value for one key more; its place.
+    /// Adds a value for one more key, and returns its position.
     pub(super) fn add(&mut self, value: V) -> u32 {
         let hash = self.hash(&value);
         let same = |place| self.values[place].as_ref().is_some_and(|(its, _)| *its == value);
@@ -52,13 +51,13 @@ impl<V: Value> Interned<V> {
         place
     }
 
-    /// What `add` was given.
+    /// Returns the value that `add` stored at this position.
     #[inline]
     pub(super) fn get(&self, place: u32) -> &V {
         &self.values[place].as_ref().expect("a key has it").0
     }
 
-    /// One key has it no longer.
+    /// Releases a value for one of its keys.
     pub(super) fn release(&mut self, place: u32) -> V {
         let (value, keys) = self.values[place].as_mut().expect("a key has it");
         *keys -= 1;
@@ -72,12 +71,12 @@ impl<V: Value> Interned<V> {
         value
     }
 
-    /// Bytes that values take, and finding them again.
+    /// Bytes of the values and of their index.
     pub(super) fn bytes(&self) -> usize {
         self.heap_bytes + self.values.bytes() + self.index.bytes() + self.free.capacity() * size_of::<u32>()
     }
 
-    /// What values hold outside themselves.
+    /// Bytes that values hold outside themselves.
     #[cfg(test)]
     pub(super) fn heap_bytes(&self) -> usize {
         self.heap_bytes
@@ -105,7 +104,7 @@ mod tests {
             assert_eq!(interned.release(place), target(n % 10));
         }
         assert_eq!(interned.heap_bytes, 0);
-        // Places are used again.
+        // Positions are reused.
         (10..20).for_each(|n| _ = interned.add(target(n)));
         assert_eq!((interned.values.len(), interned.free.len()), (10, 0));
     }

@@ -1,12 +1,10 @@
-//! A bounded map that keeps what is asked for again: S3-FIFO (Yang et al., SOSP 2023).
+//! A bounded cache with S3-FIFO eviction (Yang et al., SOSP 2023).
 //!
-//! What is new goes through a small queue, and into the main one only if it was asked for again meanwhile; so a scan of
-//! keys that nobody asks for twice passes through the small queue, and pushes nothing else out. What was pushed out is
-//! remembered by its hash for a while, and goes into the main queue at once when it comes back. A hit changes two bits,
-//! and moves nothing.
+//! New entries go through a small queue. Only entries that are used again meanwhile reach the main queue, so a scan of
+//! keys that nobody uses twice evicts nothing else. The cache remembers the hashes of evicted entries for a while; an
+//! entry that returns goes to the main queue at once. A hit changes two bits and moves nothing.
 //!
-//! All that a hit looks at stands in the [`table`]. The keys themselves stand apart, for those who purge by what keys
-//! begin with.
+//! A hit reads only the [`table`]. The keys are stored apart, for purges by prefix.
 
 mod index;
 mod interned;
@@ -24,7 +22,7 @@ use slab::Slab;
 pub(crate) use table::Fingerprint;
 use table::{Table, USES, Word};
 
-/// How much there may be at most.
+/// The limits of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
     /// Entries.
@@ -33,32 +31,32 @@ pub(crate) struct Bounds {
     pub(crate) bytes: usize,
 }
 
-/// What may stand under a key.
+/// A value of the cache.
 pub(crate) trait Value: Clone + Eq + Hash {
-    /// The value in a word, if it fits into one.
+    /// Returns the value as a word, if it fits into one.
     fn to_word(&self) -> Option<u64>;
 
-    /// What such a word means.
+    /// Returns the value that a word stands for.
     fn from_word(word: u64) -> Self;
 
-    /// Bytes that it holds outside itself.
+    /// Bytes that the value holds outside itself.
     fn heap_bytes(&self) -> usize;
 }
 
-/// How keys are hashed: by a secret, as they come from the network.
+/// Hashes keys with a secret, because they come from the network.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyHash(SipHasher13);
 
 impl Default for KeyHash {
     fn default() -> Self {
-        // std has its secret from the kernel, and gives it away in hashes of two numbers as little as in any others.
+        // std gets its secret from the kernel; hashes of two numbers do not reveal it.
         let secret = RandomState::new();
         KeyHash(SipHasher13::new_with_keys(secret.hash_one(0), secret.hash_one(1)))
     }
 }
 
 impl KeyHash {
-    /// What stands for a key.
+    /// Returns a key's fingerprint.
     #[inline]
     pub(crate) fn of(&self, key: &[u8]) -> Fingerprint {
         let hash = self.0.hash(key);
@@ -67,19 +65,19 @@ impl KeyHash {
 }
 
 impl Fingerprint {
-    /// A number of 4 bits, which is the caller's to choose among caches: nothing here goes by them.
+    /// Returns 4 bits by which the caller may choose among caches; the cache itself does not use them.
     #[inline]
     pub(crate) fn choice(self) -> usize {
         (self.tag & 15) as usize
     }
 
-    /// What is remembered of an entry that was pushed out, and a number that says where.
+    /// Returns the hash that the cache remembers after an eviction, and a number that gives its position.
     fn ghost(self) -> (u32, usize) {
         (self.more as u32, (self.tag >> 4) as u32 as usize)
     }
 }
 
-/// Values `V` by their keys, each with a word that a hit comes across, the meta, and a note for all else.
+/// Values `V` by key, each with a word that hits read (the meta) and a note for everything else.
 #[derive(Debug)]
 pub(crate) struct Cache<V, N> {
     bounds: Bounds,
@@ -87,29 +85,29 @@ pub(crate) struct Cache<V, N> {
     table: Table,
     /// Values that do not fit into the table.
     interned: Interned<V>,
-    /// What of an entry is not in the table. Places here are what all else goes by.
+    /// The parts of entries that are not in the table. Positions in this slab identify entries everywhere else.
     keys: Slab<Slot<N>>,
-    /// Places in `keys` that hold nothing and stand in no queue.
+    /// Positions in `keys` that are empty and in no queue.
     free: Queue,
     small: Queue,
     main: Queue,
-    /// What was pushed out, each at the place that it picks: what comes later takes the place of what was before.
+    /// Hashes of evicted entries, each at the position that it gives; a later one overwrites an earlier one.
     ghosts: Vec<u32>,
-    /// What keys take outside their slots.
+    /// Bytes of keys outside their slots.
     key_bytes: usize,
     evictions: u64,
 }
 
-/// An entry that was found.
+/// A found entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hit(usize);
 
 #[derive(Debug)]
 struct Slot<N> {
-    /// `None`: it was removed, and its place is still in its queue.
+    /// `None`: the entry was removed, and its position is still in its queue.
     key: Option<Key>,
     note: N,
-    /// The place behind it in its queue.
+    /// The next position in the queue.
     next: u32,
 }
 
@@ -119,18 +117,18 @@ impl<N> Link for Slot<N> {
     }
 }
 
-/// Most keys stand where their entries do.
+/// A key. Most are short and stored inline.
 #[derive(Debug)]
 enum Key {
     Short { len: u8, bytes: [u8; Key::SHORT] },
     Long(Box<[u8]>),
 }
 
-/// One in so many is the small queue's.
+/// The small queue's share of all entries: one in this many.
 const SMALL_SHARE: usize = 10;
-/// So many free places are nothing to tidy up for.
+/// The number of free positions below which the cache does not compact.
 const SPARSE: usize = 64;
-/// From so many uses on an entry moves from the small queue to the main one.
+/// The number of uses that moves an entry from the small queue to the main one.
 const USES_TO_STAY: u8 = 2;
 
 impl<V: Value, N: Copy> Cache<V, N> {
@@ -150,24 +148,24 @@ impl<V: Value, N: Copy> Cache<V, N> {
         }
     }
 
-    /// A key's entry, which counts as a use of it. Good until something is inserted or removed.
+    /// Returns a key's entry, and counts a use. Valid until the next insertion or removal.
     #[inline]
     pub(crate) fn get(&mut self, key: Fingerprint) -> Option<Hit> {
         let at = self.table.find(key)?;
         let uses = self.table.uses(at);
-        // Nothing is written when there is nothing new, so that the line stays as it is in other cores' caches.
+        // A hit writes only changes, so that the line stays valid in other cores' caches.
         if uses < USES {
             self.table.set_uses(at, uses + 1);
         }
         Some(Hit(at))
     }
 
-    /// A key's entry, for somebody who only wants to know.
+    /// Returns a key's entry without counting a use.
     pub(crate) fn peek(&self, key: Fingerprint) -> Option<Hit> {
         self.table.find(key).map(Hit)
     }
 
-    /// Its value.
+    /// Returns an entry's value.
     #[inline]
     pub(crate) fn value(&self, hit: Hit) -> V {
         match self.table.value(hit.0) {
@@ -176,7 +174,7 @@ impl<V: Value, N: Copy> Cache<V, N> {
         }
     }
 
-    /// Its meta.
+    /// Returns an entry's meta.
     #[inline]
     pub(crate) fn meta(&self, hit: Hit) -> u64 {
         self.table.meta(hit.0)
@@ -186,7 +184,7 @@ impl<V: Value, N: Copy> Cache<V, N> {
         self.table.set_meta(hit.0, meta);
     }
 
-    /// Its note: one cache line more.
+    /// Returns an entry's note, which costs one more cache line.
     pub(crate) fn note(&self, hit: Hit) -> &N {
         &self.keys[self.table.place(hit.0)].note
     }
@@ -195,7 +193,7 @@ impl<V: Value, N: Copy> Cache<V, N> {
         &mut self.keys[self.table.place(hit.0)].note
     }
 
-    /// Puts a value under a key, in the place of what was there; others are pushed out for it.
+    /// Stores a value under a key, replaces an older one, and evicts others to make room.
     pub(crate) fn insert(&mut self, fingerprint: Fingerprint, key: &[u8], value: V, meta: u64, note: N) {
         if let Some(at) = self.table.find(fingerprint) {
             let (old, new) = (self.table.value(at), self.word(value));
@@ -204,8 +202,8 @@ impl<V: Value, N: Copy> Cache<V, N> {
             *self.note_mut(Hit(at)) = note;
             self.release(old);
         } else {
-            // What has grown does not shrink when an entry goes, so that there must be room before. An entry that goes
-            // leaves its place to the one that comes.
+            // Allocations do not shrink when an entry goes, so the room must exist before. A new entry reuses the
+            // position of an evicted one.
             while self.bytes() + self.growth() > self.bounds.bytes && self.queued() > 0 {
                 self.evict();
             }
@@ -223,12 +221,12 @@ impl<V: Value, N: Copy> Cache<V, N> {
         }
     }
 
-    /// Takes a key's value out.
+    /// Removes a key's value.
     pub(crate) fn remove(&mut self, key: Fingerprint) -> Option<V> {
         self.table.find(key).map(|at| self.clear(at))
     }
 
-    /// Takes out every entry that `wanted` says no to; how many.
+    /// Removes every entry that `wanted` rejects, and returns how many.
     pub(crate) fn retain(&mut self, wanted: impl Fn(&[u8]) -> bool) -> usize {
         let before = self.len();
         for place in 0..self.keys.len() as u32 {
@@ -242,12 +240,12 @@ impl<V: Value, N: Copy> Cache<V, N> {
         before - self.len()
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub(crate) fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// What they take: the table, keys, values that are elsewhere, and what is remembered of others.
+    /// Bytes of the table, keys, separate values and remembered hashes.
     pub(crate) fn bytes(&self) -> usize {
         self.table.bytes()
             + self.interned.bytes()
@@ -256,17 +254,17 @@ impl<V: Value, N: Copy> Cache<V, N> {
             + self.ghosts.len() * size_of::<u32>()
     }
 
-    /// How many were pushed out.
+    /// The number of evictions.
     pub(crate) fn evictions(&self) -> u64 {
         self.evictions
     }
 
-    /// What stands in a queue, be it still wanted or not.
+    /// The number of queued positions, removed entries included.
     fn queued(&self) -> usize {
         self.small.len() + self.main.len()
     }
 
-    /// What the table keeps of a value.
+    /// Returns the word that the table keeps for a value.
     fn word(&mut self, value: V) -> Word {
         value.to_word().map_or_else(|| Word::At(self.interned.add(value)), Word::Inline)
     }
@@ -278,7 +276,7 @@ impl<V: Value, N: Copy> Cache<V, N> {
         }
     }
 
-    /// By how many bytes one more entry would make it larger, but for what the entry holds elsewhere.
+    /// Returns by how many bytes one more entry enlarges the cache, without the entry's separate bytes.
     fn growth(&self) -> usize {
         let slot = if self.free.len() > 0 { 0 } else { size_of::<Slot<N>>() };
         let ghosts = self.ghosts_for(self.keys.len() + usize::from(slot > 0)).saturating_sub(self.ghosts.len());
@@ -298,12 +296,12 @@ impl<V: Value, N: Copy> Cache<V, N> {
         place
     }
 
-    /// As many are remembered as there are entries, roughly.
+    /// Returns how many evicted hashes to remember: roughly as many as there are entries.
     fn ghosts_for(&self, entries: usize) -> usize {
         entries.next_power_of_two()
     }
 
-    /// Makes room for one.
+    /// Evicts one entry.
     fn evict(&mut self) {
         let from_small = self.small.len() * SMALL_SHARE > self.queued() || self.main.len() == 0;
         let queue = if from_small { &mut self.small } else { &mut self.main };
@@ -329,8 +327,7 @@ impl<V: Value, N: Copy> Cache<V, N> {
         self.compact_if_sparse();
     }
 
-    /// Gives back what is not needed any more, when so many entries have gone that most places are free: because larger
-    /// ones came, or after a purge.
+    /// Frees memory if most positions are free, because larger entries came or after a purge.
     fn compact_if_sparse(&mut self) {
         if self.keys.len() < 2 * self.len() + SPARSE {
             return;
@@ -359,7 +356,7 @@ impl<V: Value, N: Copy> Cache<V, N> {
         }
     }
 
-    /// Takes an entry out. Its place stays in its queue, and is free when it gets to the front there.
+    /// Removes an entry. Its position stays queued, and becomes free at the front of the queue.
     fn clear(&mut self, at: usize) -> V {
         let (place, value) = (self.table.place(at), self.table.value(at));
         self.table.remove(at);
@@ -367,14 +364,14 @@ impl<V: Value, N: Copy> Cache<V, N> {
         self.release(value)
     }
 
-    /// An entry that is known by its place; `None`: it was taken out. The fingerprint is not kept as a whole, as it is
-    /// needed only when an entry leaves.
+    /// Returns the entry at a position; `None` if it was removed. Entries keep no whole fingerprint, as only removals
+    /// need it.
     fn entry(&self, place: u32) -> Option<(Fingerprint, usize)> {
         let fingerprint = self.key_hash.of(self.keys[place].key.as_ref()?.bytes());
         Some((fingerprint, self.table.find(fingerprint)?))
     }
 
-    /// The ghost of an entry, and where it would be.
+    /// Returns the ghost of an entry, and its position.
     fn ghost(&self, fingerprint: Fingerprint) -> Option<(u32, usize)> {
         let (ghost, place) = fingerprint.ghost();
         if self.ghosts.is_empty() { None } else { Some((ghost, place & (self.ghosts.len() - 1))) }
@@ -406,7 +403,7 @@ impl Key {
     fn heap_bytes(&self) -> usize {
         match self {
             Key::Short { .. } => 0,
-            // With what the allocator adds.
+            // Includes the allocator's overhead.
             Key::Long(bytes) => bytes.len() + 16,
         }
     }
@@ -443,7 +440,7 @@ mod tests {
         cache.key_hash.of(key.as_bytes())
     }
 
-    /// Meta and note tell what they belong to.
+    /// Meta and note name the entry that they belong to.
     fn insert(cache: &mut Cache<u32, u32>, key: &str, value: u32) {
         cache.insert(hash(cache, key), key.as_bytes(), value, !u64::from(value), value);
     }
@@ -480,7 +477,8 @@ mod tests {
             insert(&mut cache, &format!("{n}"), 0);
         }
         assert_eq!(get(&mut cache, "0"), None);
-        // Most are remembered (a few hashes share a place), so they go into the main queue, where no scan gets at them.
+        // The cache remembers most (a few hashes share a position), so they go into the main queue, where a scan cannot
+        // evict them.
         for n in 0..50 {
             insert(&mut cache, &format!("{n}"), 0);
         }
@@ -495,21 +493,22 @@ mod tests {
     fn bytes_are_a_bound_too() {
         let mut cache = Cache::new(Bounds { entries: usize::MAX, bytes: 1_000_000 }, KeyHash::default());
         for n in 0..2000 {
-            // Each is another one, and holds a thousand bytes to five.
+            // Each value is different, and holds a thousand to five thousand bytes.
             insert(&mut cache, &format!("{n}"), 1001 + n * 2);
             assert!(cache.bytes() <= 1_000_000);
         }
         assert!((150..300).contains(&cache.len()), "{}", cache.len());
         assert!(cache.bytes() > 900_000, "{}", cache.bytes());
-        // A larger value in the place of another counts as well.
+        // A larger value that replaces another counts as well.
         insert(&mut cache, "1999", 900_001);
         assert!(cache.bytes() <= 1_000_000 && cache.len() < 100);
-        // One that is larger than everything is not kept.
+        // The cache does not keep a value that is larger than its limit.
         insert(&mut cache, "x", 2_000_001);
         assert_eq!((get(&mut cache, "x"), cache.len()), (None, 0));
     }
 
-    /// A table that grows by half may be more than what is left; it must not push everything out to make room for itself.
+    /// A table that grows by half may need more than what is left; it must not evict everything to make room for
+    /// itself.
     #[test]
     fn a_table_that_may_not_grow_stays_as_full_as_it_is() {
         for kilobytes in [40, 100, 300, 1000, 3000, 10_000] {
@@ -541,7 +540,7 @@ mod tests {
         assert!(cache.interned.heap_bytes() > 20_000, "{}", cache.interned.heap_bytes());
     }
 
-    /// What small entries have left behind is not in the way of large ones, and a purge gives back what it can.
+    /// Large entries can use the memory of evicted small ones, and a purge frees what it can.
     #[test]
     fn memory_that_entries_leave_is_used_for_others_or_given_back() {
         let mut cache = Cache::new(Bounds { entries: usize::MAX, bytes: 2_000_000 }, KeyHash::default());
@@ -549,14 +548,14 @@ mod tests {
             insert(&mut cache, &format!("{n}"), 0);
         }
         assert!(cache.len() > 10_000 && cache.bytes() > 1_000_000, "{}, {}", cache.len(), cache.bytes());
-        // Each of these takes a hundred times as much, and those that nobody asks for go.
+        // Each of these takes a hundred times as much, and unused ones are evicted.
         for n in 0..5000 {
             get(&mut cache, "49999");
             insert(&mut cache, &format!("large-{n}"), 4001 + n * 2 % 100);
             assert!(cache.bytes() <= 2_000_000);
         }
         assert!(get(&mut cache, "49999").is_some());
-        // Values stand there once each, so there are 50 of these; what is left is for keys.
+        // Each value is stored once, so there are 50 of these; the rest is for keys.
         assert!(cache.interned.heap_bytes() > 200_000);
         for n in 0..5000 {
             insert(&mut cache, &format!("larger-{n}"), 10_001 + n * 2);
@@ -589,8 +588,9 @@ mod tests {
         #[test]
         fn it_is_a_map_that_forgets(entries in 1usize..60, steps in prop::collection::vec(step(), 0..500)) {
             let (mut cache, mut model) = (cache(entries), BTreeMap::new());
-            // Every third key is too long to stand in its slot.
-            let name = |key: u8| if key.is_multiple_of(3) { format!("{key}-{}", "x".repeat(40)) } else { key.to_string() };
+            // Every third key is too long for its slot.
+            let long = |key: u8| format!("{key}-{}", "x".repeat(40));
+            let name = |key: u8| if key.is_multiple_of(3) { long(key) } else { key.to_string() };
             for step in steps {
                 match step {
                     Step::Insert(key, value) => {

@@ -1,23 +1,23 @@
-//! First in, first out, through links in the entries themselves: it needs no memory of its own, and cannot run out of it.
+//! A FIFO queue with links inside the entries: it allocates nothing, and cannot run out of memory.
 
 use super::slab::Slab;
 
-/// Places in a slab, each in one queue at most.
+/// A queue of positions in a slab. Each position is in one queue at most.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// The first and the last, if there is any.
+    /// The first and the last position, if there are any.
     ends: Option<(u32, u32)>,
     len: usize,
 }
 
-/// What can be in a queue.
+/// An element with a link of a queue.
 pub(super) trait Link {
-    /// The place behind its own; means nothing for the last one.
+    /// The next position; meaningless for the last one.
     fn next(&mut self) -> &mut u32;
 }
 
 impl Queue {
-    /// Puts a place at the end, which must be in no queue.
+    /// Appends a position that is in no queue.
     pub(super) fn push<T: Link>(&mut self, slots: &mut Slab<T>, place: u32) {
         let first = match self.ends {
             Some((first, last)) => {
@@ -30,7 +30,7 @@ impl Queue {
         self.len += 1;
     }
 
-    /// Takes the first place out.
+    /// Removes the first position.
     pub(super) fn pop<T: Link>(&mut self, slots: &mut Slab<T>) -> Option<u32> {
         let (first, last) = self.ends?;
         self.ends = if first == last { None } else { Some((*slots[first].next(), last)) };

@@ -1,13 +1,13 @@
-//! A list that grows without moving what is in it: so it costs no copy to grow, and no gap in the heap where the
-//! shorter list was.
+//! A list that grows without moving its elements: growing copies nothing, and leaves no gap of the old size in the
+//! heap.
 
 use std::ops::{Index, IndexMut};
 
 #[derive(Debug)]
 pub(super) struct Slab<T>(Vec<Vec<T>>);
 
-/// Elements that are allocated together: many, so that where the chunks are stays in the CPU's cache. What of a chunk
-/// was never used takes no memory: the kernel gives pages when they are first written to.
+/// Elements per allocation: many, so that the list of chunks stays in the CPU's cache. Unused parts of a chunk take no
+/// memory, because the kernel provides pages at the first write.
 const CHUNK: usize = 4096;
 
 impl<T> Slab<T> {
@@ -15,7 +15,7 @@ impl<T> Slab<T> {
         Slab(Vec::new())
     }
 
-    /// Appends an element; its place.
+    /// Appends an element, and returns its position.
     pub(super) fn push(&mut self, element: T) -> u32 {
         if self.0.last().is_none_or(|chunk| chunk.len() == CHUNK) {
             self.0.push(Vec::with_capacity(CHUNK));
@@ -29,7 +29,7 @@ impl<T> Slab<T> {
         self.0.last().map_or(0, |last| (self.0.len() - 1) * CHUNK + last.len())
     }
 
-    /// Bytes that it takes, but for its few chunks' own.
+    /// Bytes that the list takes, without the few chunks' headers.
     pub(super) fn bytes(&self) -> usize {
         self.len() * size_of::<T>()
     }

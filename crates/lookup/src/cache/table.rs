@@ -1,49 +1,49 @@
-//! From a key's hash to its entry: open addressing in one flat array, of which a look-up touches one cache line.
+//! A hash table of entries: open addressing in one flat array. A look-up touches one cache line of it.
 //!
-//! An entry is half a line, and its home is a line. What does not fit there stands in one of the lines behind, which
-//! the CPU fetches along. Keys are not in it: a hash of 128 bits, keyed by a secret, stands for each.
+//! An entry is half a cache line, and its home is a line. Overflow goes to the next lines, which the CPU prefetches.
+//! The table has no keys: a hash of 128 bits, keyed by a secret, stands for each.
 
 use oroshi_net::pages::{HUGE, Pages};
 
-/// What stands for a key: its hash, of which nobody outside can choose or guess a bit.
+/// The hash that stands for a key. Nobody outside can choose or guess a bit of it.
 ///
-/// An entry has 92 bits of it, and two keys are taken for one if they agree in them. With two million entries that
-/// happens in one of 2^71 look-ups of keys that are not there: a gateway that does a million of them per second waits for
-/// it for seventy million years. Who wants two such keys has to try 2^46 of them, each with an answer from a store,
-/// without learning how close they come.
+/// An entry has 92 of its bits, and the table takes two keys for one if they agree in these. With two million entries
+/// this happens in one of 2^71 look-ups of missing keys: once in seventy million years at a million such look-ups per
+/// second. To find such a pair, an attacker has to try 2^46 keys, each with an answer from a store, without learning
+/// how close they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
-    /// All of it is in the entry. The upper half says where its home is, so that it alone is waited for; what else is
-    /// made of the hash is ready before the entry is.
+    /// The entry has all of these bits. The upper half gives the home, so that a look-up waits for it alone; other uses
+    /// of the hash are computed while the entry loads.
     pub(crate) tag: u64,
-    /// The upper 28 bits are in the entry.
+    /// The entry has the upper 28 bits.
     pub(crate) more: u64,
 }
 
-/// Entries by their fingerprints.
+/// Entries by fingerprint.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    /// An even number of entries, each of four words; an empty one is all zeros.
+    /// Entries of four words, an even number of them; an empty one is all zeros.
     ///
     /// - 0: the tag;
-    /// - 1: from above, 28 bits more of the fingerprint, the place in 32 bits, [`TAKEN`], [`INLINE`], and how often it was
-    ///   asked for in 2 bits;
-    /// - 2: the value, or where it is;
-    /// - 3: the caller's.
+    /// - 1: from above, 28 more bits of the fingerprint, the position in 32 bits, [`TAKEN`], [`INLINE`], and the number
+    ///   of uses in 2 bits;
+    /// - 2: the value, or its position;
+    /// - 3: the caller's word.
     entries: Pages<4>,
     len: usize,
 }
 
-/// What is kept of a value: as much as a word holds.
+/// The table's form of a value, which fits in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
     /// The value itself.
     Inline(u64),
-    /// Its place elsewhere.
+    /// Its position elsewhere.
     At(u32),
 }
 
-/// How often an entry was asked for since that was last looked at, up to this.
+/// The maximum that counts uses of an entry since the last check.
 pub(super) const USES: u8 = 3;
 
 type Entry = [u64; 4];
@@ -52,16 +52,16 @@ const MORE: u64 = !0 << 36;
 const PLACE: u32 = 4;
 /// Set in every entry.
 const TAKEN: u64 = 1 << 3;
-/// Whether the value stands here.
+/// Set if the entry contains the value.
 const INLINE: u64 = 1 << 2;
 
-/// The least that is allocated: a page.
+/// The smallest allocation: a page.
 const LEAST: usize = 4096 / size_of::<Entry>();
-/// The table doubles until it fills half a huge page; then it grows by half, in whole ones.
+/// The size up to which the table doubles: half a huge page. Beyond, it grows by half, in whole huge pages.
 const DOUBLES: usize = HUGE / 2 / size_of::<Entry>();
 
 impl Table {
-    /// An empty one that takes so many entries before it grows.
+    /// Returns an empty table that takes this many entries before it grows.
     pub(super) fn with_room_for(entries: usize) -> Self {
         let mut size = 0;
         while entries * 4 > size * 3 {
@@ -70,15 +70,15 @@ impl Table {
         Table { entries: Pages::zeroed(size), len: 0 }
     }
 
-    /// Where the entry is, until something is inserted or removed.
+    /// Returns the entry's index, valid until the next insertion or removal.
     #[inline]
     pub(super) fn find(&self, fingerprint: Fingerprint) -> Option<usize> {
         let mut at = self.home(fingerprint.tag)?;
         let second = fingerprint.more & MORE | TAKEN;
         let is_it = |entry: &Entry| (entry[0] == fingerprint.tag) & (entry[1] & (MORE | TAKEN) == second);
         loop {
-            // Both entries of the line before anything is decided: which of them it is cannot be predicted, that it is one
-            // of them can.
+            // Compare both entries of the line before the branch: the CPU can predict that one of them matches, but not
+            // which.
             let line = &self.entries[at..at + 2];
             let (first, second) = (is_it(&line[0]), is_it(&line[1]));
             if first | second {
@@ -91,7 +91,7 @@ impl Table {
         }
     }
 
-    /// Adds an entry, which must not be there yet; where it is, until something is inserted or removed.
+    /// Adds an entry that is not in the table. Returns its index, valid until the next insertion or removal.
     pub(super) fn insert(&mut self, fingerprint: Fingerprint, place: u32, value: Word, meta: u64) -> usize {
         if self.is_full() {
             self.grow();
@@ -102,11 +102,11 @@ impl Table {
         self.put([fingerprint.tag, second, word, meta])
     }
 
-    /// Takes the entry out that is there.
+    /// Removes the entry at this index.
     pub(super) fn remove(&mut self, at: usize) {
         debug_assert!(self.entries[at][1] != 0, "nothing is there");
         self.len -= 1;
-        // Whatever stands behind and would be found sooner moves up, so that no search ends too early.
+        // Later entries of the run move up into the hole, so that no search ends too early.
         let (mut hole, mut at) = (at, at);
         loop {
             at = self.after(at);
@@ -123,7 +123,7 @@ impl Table {
         self.entries[hole] = [0; 4];
     }
 
-    /// The place that it was inserted with.
+    /// Returns the position that the entry was inserted with.
     pub(super) fn place(&self, at: usize) -> u32 {
         ((self.entries[at][1] & !MORE) >> PLACE) as u32
     }
@@ -161,22 +161,22 @@ impl Table {
         *second = *second & !u64::from(USES) | u64::from(uses.min(USES));
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes that it takes.
+    /// Bytes that the table takes.
     pub(super) fn bytes(&self) -> usize {
         Pages::<4>::bytes(self.entries.len())
     }
 
-    /// By how many bytes one more entry would make it larger.
+    /// Returns by how many bytes one more entry enlarges the table.
     pub(super) fn growth(&self) -> usize {
         if self.is_full() { Pages::<4>::bytes(larger(self.entries.len())) - self.bytes() } else { 0 }
     }
 
-    /// At most three quarters are taken, so that there is always an empty entry close by, where a search ends.
+    /// Whether one more entry would fill more than three quarters. The empty ones end searches.
     fn is_full(&self) -> bool {
         (self.len + 1) * 4 > self.entries.len() * 3
     }
@@ -196,7 +196,7 @@ impl Table {
         at
     }
 
-    /// Where the line begins that a tag belongs to: a share of the lines, so that there may be any number of them.
+    /// Returns the first index of a tag's home line. It scales the tag, so that any number of lines works.
     #[inline]
     fn home(&self, tag: u64) -> Option<usize> {
         let lines = self.entries.len() as u64 / 2;
@@ -208,13 +208,13 @@ impl Table {
         if at + 1 == self.entries.len() { 0 } else { at + 1 }
     }
 
-    /// How many steps it is from one to the other.
+    /// Returns the number of steps between two indexes.
     fn distance(&self, from: usize, to: usize) -> usize {
         if from <= to { to - from } else { to + self.entries.len() - from }
     }
 }
 
-/// How many entries a table gets that had so many.
+/// Returns the size of the next larger table.
 fn larger(entries: usize) -> usize {
     let huge = HUGE / size_of::<Entry>();
     if entries <= DOUBLES { (entries * 2).max(LEAST) } else { (entries + entries / 2).next_multiple_of(huge) }
@@ -261,10 +261,10 @@ mod tests {
         assert_eq!(table.len(), 400_000);
     }
 
-    /// Few homes, many of them the same or neighbours, so that runs form and wrap around the end.
+    /// Few homes, many of them equal or adjacent, so that runs form and wrap around the end.
     fn fingerprint(n: u8) -> Fingerprint {
         let homes = [0, 1, 2, 3, 63, 62];
-        // The tag alone does not tell them apart, and neither do the bits that an entry leaves out.
+        // Neither the tag alone nor the bits that an entry omits distinguish these.
         Fingerprint { tag: homes[usize::from(n) % 6] << 58, more: u64::from(n / 6) << 36 | u64::from(n) }
     }
 

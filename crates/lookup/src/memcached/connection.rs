@@ -1,8 +1,7 @@
-//! One connection to one server for all requests: what has gathered goes out in one write, and answers are matched in
+//! One connection per memcached server for all requests. Pending requests leave in one write; replies match requests in
 //! order.
 //!
-//! An answer that does not come in time, or that is none, ends the connection: what came after it could be taken for
-//! another's.
+//! A late or malformed reply ends the connection, because later replies could be matched to the wrong requests.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -22,22 +21,22 @@ use tokio::time::{Instant, Sleep, timeout_at};
 
 use super::wire::{self, Reply, Request};
 use crate::answer::Failure;
-use crate::breaker::{Breaker, Looks, State as BreakerState};
+use crate::breaker::{Breaker, ProbeSchedule, State as BreakerState};
 use crate::clock;
 use crate::settings::MemcachedSettings;
 
-/// A server and the connection to it, which is made when it is needed.
+/// A server and its connection, which is opened on demand.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) name: String,
-    place: Place,
+    address: ServerAddress,
     settings: Rc<MemcachedSettings>,
     state: RefCell<State>,
 }
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Place {
+pub(super) enum ServerAddress {
     Peer(Peer),
     Name(String, u16),
 }
@@ -45,16 +44,16 @@ pub(super) enum Place {
 #[derive(Debug)]
 struct State {
     breaker: Breaker,
-    /// What is to be written.
+    /// Bytes to write.
     out: Vec<u8>,
-    /// What was asked, in order, and not yet answered.
+    /// Requests without a reply yet, in order.
     asked: VecDeque<Asked>,
     /// Wakes the task that drives the connection.
     driver: Option<Waker>,
     connected: bool,
     connects: u64,
     closed: bool,
-    /// It is being asked whether it is back.
+    /// Whether a probe is under way.
     probing: bool,
 }
 
@@ -66,7 +65,7 @@ struct Asked {
     answer: oneshot::Sender<Result<Got, Failure>>,
 }
 
-/// An answer.
+/// A reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Got {
     Value(Box<[u8]>),
@@ -74,24 +73,24 @@ pub(super) enum Got {
     Done,
 }
 
-/// What the connection is about, for those who ask.
+/// The state of a server's connection, for operators.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerState {
-    /// As configured.
+    /// The server's address as configured.
     pub server: String,
-    /// What its breaker does.
+    /// The state of its breaker.
     pub breaker: BreakerState,
-    /// Whether there is a connection.
+    /// Whether a connection is open.
     pub connected: bool,
-    /// How often one was made.
+    /// The number of connections opened so far.
     pub connects: u64,
-    /// Requests without an answer yet.
+    /// Requests without a reply yet.
     pub pending: usize,
 }
 
 impl Server {
-    /// A server, and a task on this thread that drives its connection until [`Server::close`].
-    pub(super) fn start(name: String, place: Place, settings: Rc<MemcachedSettings>) -> Rc<Self> {
+    /// Starts a task on this thread that drives the connection until [`Server::close`].
+    pub(super) fn start(name: String, address: ServerAddress, settings: Rc<MemcachedSettings>) -> Rc<Self> {
         let state = State {
             breaker: Breaker::new(settings.breaker),
             out: Vec::new(),
@@ -102,12 +101,13 @@ impl Server {
             closed: false,
             probing: false,
         };
-        let server = Rc::new(Server { name, place, settings, state: RefCell::new(state) });
+        let server = Rc::new(Server { name, address, settings, state: RefCell::new(state) });
         tokio::task::spawn_local(Rc::clone(&server).drive());
         server
     }
 
-    /// Asks, and waits for the answer. Dropping the future leaves the request on its way and its answer unheard.
+    /// Sends a request, and waits for the reply. If the future is dropped, the request is still sent and its reply
+    /// ignored.
     pub(super) async fn ask(
         &self,
         request: Request,
@@ -124,7 +124,7 @@ impl Server {
             }
             let (answer, answered) = oneshot::channel();
             write(&mut state.out);
-            // A new connection takes its time first.
+            // A new connection needs time to connect first.
             let patience = if state.connected { Duration::ZERO } else { self.settings.connect_timeout };
             let deadline = Instant::now() + self.settings.timeout + patience;
             state.asked.push_back(Asked { request, key: key.into(), deadline, answer });
@@ -162,23 +162,24 @@ impl Server {
 
     async fn drive(self: Rc<Self>) {
         let connector = Connector::new(ConnectorOptions::default());
-        let mut looks = None;
+        let mut probes = None;
         loop {
-            let is_left_alone = self.state.borrow().breaker.is_open();
-            if is_left_alone {
-                let pause = looks.get_or_insert_with(|| Looks::new(self.settings.breaker)).next(fastrand::f64());
+            let has_open_breaker = self.state.borrow().breaker.is_open();
+            if has_open_breaker {
+                let pause =
+                    probes.get_or_insert_with(|| ProbeSchedule::new(self.settings.breaker)).next(fastrand::f64());
                 self.pause(pause).await;
             } else {
-                looks = None;
+                probes = None;
                 poll_fn(|cx| self.poll_wanted(cx)).await;
             }
             if self.state.borrow().closed {
                 break;
             }
-            self.state.borrow_mut().probing = is_left_alone;
+            self.state.borrow_mut().probing = has_open_breaker;
             let failure = match self.connect(&connector).await {
                 Ok(stream) => {
-                    if is_left_alone {
+                    if has_open_breaker {
                         self.ask_version();
                     }
                     self.connected(true);
@@ -194,7 +195,7 @@ impl Server {
         self.fail(&Failure::Closed);
     }
 
-    /// Until then, or until it is closed.
+    /// Waits for this long, or until `close`.
     async fn pause(&self, pause: Duration) {
         let mut time = std::pin::pin!(tokio::time::sleep(pause));
         poll_fn(|cx| {
@@ -205,7 +206,7 @@ impl Server {
         .await;
     }
 
-    /// Asks whether it is back: the first thing on a new connection, which requests then go on with. Nobody waits for the answer.
+    /// Sends a probe: the first request on a new connection, which later requests then use. Nobody waits for the reply.
     fn ask_version(&self) {
         let mut state = self.state.borrow_mut();
         let (answer, _) = oneshot::channel();
@@ -214,7 +215,7 @@ impl Server {
         state.asked.push_back(Asked { request: Request::Version, key: Box::default(), deadline, answer });
     }
 
-    /// Until something is asked, or it is closed.
+    /// Ready when there is a request, or after `close`.
     fn poll_wanted(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.state.borrow_mut();
         if state.closed || !state.asked.is_empty() {
@@ -233,9 +234,9 @@ impl Server {
     async fn connect(&self, connector: &Connector) -> Result<Stream, Failure> {
         let deadline = Instant::now() + self.settings.connect_timeout;
         let connecting = async {
-            let peers = match &self.place {
-                Place::Peer(peer) => vec![peer.clone()],
-                Place::Name(name, port) => {
+            let peers = match &self.address {
+                ServerAddress::Peer(peer) => vec![peer.clone()],
+                ServerAddress::Name(name, port) => {
                     let found = tokio::net::lookup_host((name.as_str(), *port)).await;
                     found.map_err(|error| Failure::Connect(error.to_string().into()))?.map(Peer::Tcp).collect()
                 }
@@ -253,7 +254,8 @@ impl Server {
         timeout_at(deadline, connecting).await.unwrap_or_else(|_| Err(overdue()))
     }
 
-    /// Whoever waits is told. The first of them had its time; what the others were asked broke off with it.
+    /// Fails all waiting requests. Only the first is at fault for a timeout or an invalid reply; the others get a lost
+    /// connection.
     fn fail(&self, failure: &Failure) {
         let mut state = self.state.borrow_mut();
         state.out.clear();
@@ -266,15 +268,15 @@ impl Server {
                 failure => failure.clone(),
             };
             if failure.is_its_fault()
-                && let Some(news) = state.breaker.failed(clock::now())
+                && let Some(change) = state.breaker.failed(clock::now())
             {
-                news.tell(&format!("the memcached server `{}`", self.name), Some(&failure));
+                change.tell(&format!("the memcached server `{}`", self.name), Some(&failure));
             }
             let _ = asked.answer.send(Err(failure)); // whoever asked may have gone
         }
     }
 
-    /// Hands out the answers that are whole.
+    /// Delivers the complete replies.
     fn answer(&self, input: &mut &[u8]) -> Result<(), Failure> {
         let mut state = self.state.borrow_mut();
         while !input.is_empty() {
@@ -294,8 +296,8 @@ impl Server {
                 Reply::ServerError(message) => Err(Failure::Refused(String::from_utf8_lossy(message).into())),
             };
             *input = &input[bytes..];
-            if let Some(news) = state.breaker.succeeded() {
-                news.tell(&format!("the memcached server `{}`", self.name), None);
+            if let Some(change) = state.breaker.succeeded() {
+                change.tell(&format!("the memcached server `{}`", self.name), None);
             }
             if let Some(asked) = state.asked.pop_front() {
                 let _ = asked.answer.send(got); // whoever asked may have gone
@@ -305,16 +307,16 @@ impl Server {
     }
 }
 
-/// A connection at work.
+/// An open connection.
 struct Connection<'a> {
     server: &'a Server,
     stream: Stream,
-    /// What is being written, and how much of it is out.
+    /// The bytes being written, and how many of them are written.
     writing: Vec<u8>,
     written: usize,
-    /// The beginning of an answer.
+    /// The beginning of an incomplete reply.
     input: Incoming,
-    /// Fires when the oldest request has had its time, or earlier.
+    /// Fires at the oldest request's deadline, or earlier.
     timer: Pin<Box<Sleep>>,
     armed: bool,
 }
@@ -325,7 +327,7 @@ impl<'a> Connection<'a> {
         Connection { server, stream, writing: Vec::new(), written: 0, input: Incoming::default(), timer, armed: false }
     }
 
-    /// Until it is of no use any more; why.
+    /// Drives the connection until it fails, and returns the failure.
     async fn serve(mut self) -> Failure {
         poll_fn(|cx| self.poll(cx)).await
     }
@@ -344,7 +346,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Writes what there is, as far as the socket takes it.
+    /// Writes as much as the socket takes.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         loop {
             if self.written == self.writing.len() {
@@ -362,7 +364,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Reads what there is, and answers what can be.
+    /// Reads available bytes, and delivers complete replies.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         let mut scratch = Scratch::take();
         loop {
@@ -381,7 +383,8 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// The oldest is due first; one that was asked during the connect at most keeps the next ones a little longer.
+    /// Checks the oldest request's deadline, which is the earliest, except that a request made during the connect may
+    /// delay later ones a little.
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> Result<(), Failure> {
         loop {
             let Some(due) = self.server.state.borrow().asked.front().map(|asked| asked.deadline) else { return Ok(()) };
@@ -404,12 +407,12 @@ fn lost(error: io::Error) -> Failure {
     Failure::Lost(error.to_string().into())
 }
 
-/// `host`, `host:port`, `[::1]:port`, `unix:/path`, `unix:@name`.
-pub(super) fn parse_place(text: &str) -> Option<Place> {
+/// Parses `host`, `host:port`, `[::1]:port`, `unix:/path` or `unix:@name`.
+pub(super) fn parse_address(text: &str) -> Option<ServerAddress> {
     const PORT: u16 = 11211;
     if let Some(name) = text.strip_prefix("unix:") {
         let fine = name.starts_with(['/', '@']);
-        return UnixAddress::parse(name).ok().filter(|_| fine).map(|name| Place::Peer(Peer::Unix(name)));
+        return UnixAddress::parse(name).ok().filter(|_| fine).map(|name| ServerAddress::Peer(Peer::Unix(name)));
     }
     let bracket = text.rfind(']').unwrap_or(0);
     let (host, port) = match text[bracket..].find(':') {
@@ -420,11 +423,11 @@ pub(super) fn parse_place(text: &str) -> Option<Place> {
         }
     };
     if let Some(address) = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-        return Some(Place::Peer(Peer::Tcp(SocketAddr::new(IpAddr::V6(address.parse().ok()?), port))));
+        return Some(ServerAddress::Peer(Peer::Tcp(SocketAddr::new(IpAddr::V6(address.parse().ok()?), port))));
     }
     let name = crate::key::name_or_ipv4(host).ok()?;
     Some(match name.parse::<IpAddr>() {
-        Ok(address) => Place::Peer(Peer::Tcp(SocketAddr::new(address, port))),
-        Err(_) => Place::Name(name.into_owned(), port),
+        Ok(address) => ServerAddress::Peer(Peer::Tcp(SocketAddr::new(address, port))),
+        Err(_) => ServerAddress::Name(name.into_owned(), port),
     })
 }

@@ -1,7 +1,7 @@
 //! memcached: several servers, one connection to each.
 //!
-//! No maintained crate keeps more than one request under way on a connection, so this is our own: `wire` the protocol
-//! without I/O, `ring` which server has a key, `connection` a connection at work.
+//! No maintained crate pipelines requests on one connection, so we have our own: `wire` is the protocol without I/O,
+//! `ring` maps keys to servers, `connection` drives a connection.
 
 mod connection;
 mod ring;
@@ -29,17 +29,17 @@ pub(crate) struct Memcached {
     servers: Vec<Rc<Server>>,
     ring: Ring,
     settings: Rc<MemcachedSettings>,
-    /// Requests of scripts that are under way.
+    /// Requests of scripts under way.
     of_scripts: Cell<usize>,
 }
 
 impl Memcached {
-    /// Nothing is connected yet. To be called on the stores' thread, with settings that are valid.
+    /// Creates the store without connecting. Call it on the stores' thread, with valid settings.
     pub(crate) fn start(name: Arc<str>, settings: MemcachedSettings) -> Self {
         let settings = Rc::new(settings);
         let server = |server: &String| {
-            let place = connection::parse_place(server).expect("the settings are valid");
-            Server::start(server.clone(), place, Rc::clone(&settings))
+            let address = connection::parse_address(server).expect("the settings are valid");
+            Server::start(server.clone(), address, Rc::clone(&settings))
         };
         let servers = settings.servers.iter().map(server).collect();
         let ring = Ring::new(settings.servers.iter().map(String::as_str));
@@ -53,7 +53,7 @@ impl Memcached {
         }
     }
 
-    /// A TTL of less than a second counts as one, as 0 would be for ever; `None` is for ever.
+    /// Sets a value. A TTL of less than a second becomes one second, because 0 means for ever; so does `None`.
     pub(crate) async fn set(&self, key: &[u8], value: &[u8], ttl: Option<Duration>) -> Result<(), StoreError> {
         if value.len() > self.settings.value_bytes {
             let limit = self.settings.value_bytes;
@@ -65,18 +65,18 @@ impl Memcached {
         self.ask(Request::Set, key, |out| wire::set(key, value, 0, seconds, out)).await.map(drop)
     }
 
-    /// Whether there was anything.
+    /// Deletes a key, and returns whether it existed.
     pub(crate) async fn delete(&self, key: &[u8]) -> Result<bool, StoreError> {
         Ok(self.ask(Request::Delete, key, |out| wire::delete(key, out)).await? == Got::Done)
     }
 
-    /// A place for a request of a script: they may take half of those that one server has, so that look-ups find room.
-    pub(crate) fn enter(&self) -> Result<Place<'_>, StoreError> {
+    /// Registers a script's request. Scripts may use half of a server's limit, so that look-ups find room.
+    pub(crate) fn begin_script_request(&self) -> Result<ScriptRequest<'_>, StoreError> {
         if self.of_scripts.get() >= (self.settings.pending / 2).max(1) {
             return Err(self.error(Failure::Busy));
         }
         self.of_scripts.set(self.of_scripts.get() + 1);
-        Ok(Place(&self.of_scripts))
+        Ok(ScriptRequest(&self.of_scripts))
     }
 
     pub(crate) fn state(&self) -> Vec<ServerState> {
@@ -104,31 +104,30 @@ impl Drop for Memcached {
     }
 }
 
-/// A script's request that is under way.
-pub(crate) struct Place<'a>(&'a Cell<usize>);
+/// A script's request under way.
+pub(crate) struct ScriptRequest<'a>(&'a Cell<usize>);
 
-impl Drop for Place<'_> {
+impl Drop for ScriptRequest<'_> {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
 }
 
-/// Whether this is where a server can be.
+/// Checks the address of a server.
 ///
 /// # Errors
-/// What was expected.
+/// A description of the expected form.
 pub(crate) fn parse_server(text: &str) -> Result<(), String> {
-    match connection::parse_place(text) {
+    match connection::parse_address(text) {
         Some(_) => Ok(()),
         None => Err(format!("`{text}` is no server: expected host, host:port, [::1]:port or unix:/path")),
     }
 }
 
-/// What a key of a look-up is called in memcached: with the prefix in front, and by its digest where the protocol could
-/// not carry it.
+/// Returns a key's name in memcached: the prefix and the key, or a digest of the key if the protocol cannot carry it.
 pub(crate) fn key_of(prefix: &str, key: &str) -> Vec<u8> {
     let plain = [prefix.as_bytes(), key.as_bytes()].concat();
-    // What looks like a digest is made one as well, so that no key can stand for another.
+    // A key that looks like a digest becomes a digest as well, so that no two keys collide.
     if wire::is_key(&plain) && !key.starts_with(DIGEST) {
         return plain;
     }
@@ -138,15 +137,15 @@ pub(crate) fn key_of(prefix: &str, key: &str) -> Vec<u8> {
 
 const DIGEST: &str = "sha256:";
 
-/// A TTL as memcached takes it: seconds, at least one, as 0 would be for ever; from more than 30 days on a date, seconds since 1970 (protocol.txt,
-/// "Expiration times").
+/// Converts a TTL for memcached: seconds, at least one, because 0 means for ever. A TTL over 30 days becomes a date, in
+/// seconds since 1970 (protocol.txt, "Expiration times").
 fn expiry(ttl: Duration) -> u32 {
     const MOST: u64 = 30 * 24 * 60 * 60;
     let seconds = match ttl.as_secs() {
         seconds @ ..=MOST => seconds.max(1),
         seconds => SystemTime::UNIX_EPOCH.elapsed().map_or(MOST, |now| now.as_secs().saturating_add(seconds)),
     };
-    // memcached reads it as a signed number.
+    // memcached reads a signed number.
     seconds.min(i32::MAX as u64) as u32
 }
 
@@ -166,7 +165,7 @@ mod tests {
             let key = key_of(&"p".repeat(100), &odd);
             assert!(wire::is_key(&key) && key[100..].starts_with(b"sha256:"), "{odd:?}");
         }
-        // A key that is another's digest does not stand for it.
+        // A key that equals another key's digest must not collide with it.
         assert_ne!(key_of("", "a b"), key_of("", std::str::from_utf8(&key_of("", "a b")).unwrap()));
     }
 

@@ -1,16 +1,15 @@
-//! Which server a key belongs to: consistent hashing, so that one server more or less moves only that server's share of
-//! the keys.
+//! Consistent hashing of keys to servers: adding or removing a server moves only that server's share of the keys.
 
 use sha2::{Digest as _, Sha256};
 
-/// Servers on a ring. Where a key goes depends on the servers' names alone: not on their order, not on who is up.
+/// A ring of servers. A key's server depends only on the servers' names, not on their order or state.
 #[derive(Debug)]
 pub(crate) struct Ring {
-    /// Where servers begin, in order; each has a share up to its point.
+    /// Sorted points, each with its server; a share ends at its point.
     points: Vec<(u64, u32)>,
 }
 
-/// Points of each server. With so many, shares differ by about a tenth.
+/// Points per server. With this many, shares differ by about a tenth.
 const POINTS: u32 = 160;
 
 impl Ring {
@@ -25,7 +24,7 @@ impl Ring {
         Ring { points }
     }
 
-    /// The index of a key's server.
+    /// Returns the index of a key's server.
     pub(crate) fn server(&self, key: &[u8]) -> usize {
         let hash = hash(&[key]);
         let at = self.points.partition_point(|&(point, _)| point < hash);
@@ -33,7 +32,7 @@ impl Ring {
     }
 }
 
-/// 64 bits that are the same in every process and every version.
+/// Returns 64 bits that are the same in every process and every version.
 fn hash(parts: &[&[u8]]) -> u64 {
     let mut digest = Sha256::new();
     parts.iter().for_each(|part| digest.update(part));
@@ -61,7 +60,7 @@ mod tests {
         assert!((1800..3200).contains(&moved), "{moved}");
     }
 
-    /// Other versions share servers with this one.
+    /// Other versions of oroshi use the same servers.
     #[test]
     fn the_same_keys_go_to_the_same_servers_for_ever() {
         let ring = Ring::new(["127.0.0.1:11211", "127.0.0.1:11212", "unix:/run/memcached.sock"].into_iter());

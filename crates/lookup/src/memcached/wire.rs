@@ -1,11 +1,11 @@
-//! memcached's text protocol (its doc/protocol.txt): requests as bytes, and replies from bytes, without I/O.
+//! memcached's text protocol (its doc/protocol.txt), without I/O: encodes requests and decodes replies.
 
 /// The longest key (protocol.txt, "Keys").
 pub const KEY_BYTES: usize = 250;
-/// The longest line of a reply: `VALUE`, a key, two numbers, and room for what an error has to say.
+/// The longest line of a reply: `VALUE`, a key, two numbers, and room for an error message.
 const LINE_BYTES: usize = 1024;
 
-/// What was asked, which says what may be answered.
+/// The kind of a request, which determines the possible replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// `get`.
@@ -14,62 +14,62 @@ pub enum Request {
     Set,
     /// `delete`.
     Delete,
-    /// `version`, which asks whether the server is there.
+    /// `version`, which checks that the server is up.
     Version,
 }
 
-/// A reply, as it stands in the bytes.
+/// A reply, borrowed from the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
     /// To `get`: the key's value.
     Value {
         /// The key, as the server repeats it.
         key: &'a [u8],
-        /// What the writer attached to it.
+        /// The flags that the writer attached.
         flags: u32,
         /// The value.
         data: &'a [u8],
     },
-    /// To `get`: there is none. To `delete`: there was none.
+    /// To `get`: no value. To `delete`: nothing to delete.
     Missing,
-    /// To `set` and `delete`: it is done. To `version`: the server is there.
+    /// To `set` and `delete`: done. To `version`: the server is up.
     Done,
-    /// The server understood, and could not: out of memory, value too large. The connection is fine.
+    /// The server understood the request but failed: out of memory, value too large. The connection stays usable.
     ServerError(&'a [u8]),
 }
 
-/// Bytes that are no reply to what was asked. Nothing after them can be trusted.
+/// Bytes that are no reply to the request. The rest of the stream is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Garbage {
-    /// A line that the protocol does not have there.
+    /// An unexpected line.
     #[error("a line that is no reply to a {0}")]
     Line(&'static str),
-    /// A line without end.
+    /// A line that is too long.
     #[error("a line of more than {LINE_BYTES} bytes")]
     LongLine,
-    /// A value that is larger than the limit.
+    /// A value larger than the limit.
     #[error("a value of {bytes} bytes, of which at most {limit} are allowed")]
     LargeValue {
-        /// As the line says.
+        /// The size that the line announces.
         bytes: usize,
-        /// The most there may be.
+        /// The maximum.
         limit: usize,
     },
-    /// A value that does not end where it should.
+    /// A value without the expected end.
     #[error("a value without its end")]
     ValueEnd,
-    /// Raise memcached's option -c, or let fewer connect.
+    /// Raise memcached's option -c, or open fewer connections.
     #[error("the server has too many open connections")]
     TooManyConnections,
-    /// The server says that it did not understand.
+    /// The server did not understand the request.
     #[error("the server did not understand a {0}")]
     NotUnderstood(&'static str),
 }
 
-/// Reads one reply from the beginning of `bytes`, and how many bytes it takes. `None`: it is not whole yet.
+/// Decodes one reply at the start of `bytes`, and returns its length too. `None`: it is incomplete.
 ///
 /// # Errors
-/// What can never become a reply; the connection is of no use any more.
+/// The bytes cannot become a reply; close the connection.
 pub fn decode(bytes: &[u8], asked: Request, value_limit: usize) -> Result<Option<(Reply<'_>, usize)>, Garbage> {
     let name = match asked {
         Request::Get => "get",
@@ -102,7 +102,7 @@ pub fn decode(bytes: &[u8], asked: Request, value_limit: usize) -> Result<Option
             let whole = seen == AFTER.len();
             return Ok(whole.then_some((Reply::Value { key, flags, data }, taken + length + AFTER.len())));
         }
-        // Said to whoever connects then, whatever is asked (memcached.c, drive_machine).
+        // The server says this at a connect, whatever the request (memcached.c, drive_machine).
         (_, b"ERROR Too many open connections") => return Err(Garbage::TooManyConnections),
         _ if line == b"ERROR" || line.starts_with(b"CLIENT_ERROR") => return Err(Garbage::NotUnderstood(name)),
         _ => return Err(Garbage::Line(name)),
@@ -115,7 +115,7 @@ pub fn get(key: &[u8], out: &mut Vec<u8>) {
     command(b"get ", key, b"\r\n", out);
 }
 
-/// Appends a `set`. With 0 the value never expires; more than 30 days would be taken for a date.
+/// Appends a `set`. 0 means that the value never expires; memcached takes more than 30 days for a date.
 pub fn set(key: &[u8], data: &[u8], flags: u32, ttl_seconds: u32, out: &mut Vec<u8>) {
     command(b"set ", key, format!(" {flags} {ttl_seconds} {}\r\n", data.len()).as_bytes(), out);
     out.extend_from_slice(data);
@@ -132,7 +132,7 @@ pub fn version(out: &mut Vec<u8>) {
     out.extend_from_slice(b"version\r\n");
 }
 
-/// Whether the protocol can carry a key: anything else would be a command of its own.
+/// Whether the protocol can carry a key; other bytes could inject a command.
 pub fn is_key(key: &[u8]) -> bool {
     (1..=KEY_BYTES).contains(&key.len()) && key.iter().all(|&byte| byte > b' ' && byte != 0x7f)
 }
@@ -144,7 +144,7 @@ fn command(name: &[u8], key: &[u8], rest: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The first line without its end, and how many bytes it takes with it.
+/// Returns the first line without its end, and its length including the end.
 fn line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Garbage> {
     let looked_at = &bytes[..bytes.len().min(LINE_BYTES)];
     match looked_at.windows(2).position(|pair| pair == b"\r\n") {
@@ -154,7 +154,7 @@ fn line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Garbage> {
     }
 }
 
-/// `VALUE <key> <flags> <bytes>`.
+/// Parses `VALUE <key> <flags> <bytes>`.
 fn value_line(line: &[u8]) -> Option<(&[u8], u32, usize)> {
     let mut words = line.split(|&byte| byte == b' ');
     words.next().filter(|word| *word == b"VALUE")?;
@@ -193,7 +193,7 @@ mod tests {
         ];
         for (bytes, asked, reply) in cases {
             assert_eq!(decode(bytes, asked, LIMIT), Ok(Some((reply, bytes.len()))));
-            // What comes behind it is the next one's.
+            // Later bytes belong to the next reply.
             let more = [bytes, b"STORED\r\n"].concat();
             assert_eq!(decode(&more, asked, LIMIT), Ok(Some((reply, bytes.len()))));
             for cut in 0..bytes.len() {

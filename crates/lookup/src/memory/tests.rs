@@ -83,7 +83,7 @@ fn refusals_have_their_own_ttl_and_reason() {
     memory.keep("a", &invalid, Tier::Memcached, 0, 0.5, memory.purges());
     let Found::Fresh { answer, .. } = memory.find("a", || 0) else { panic!("it was kept") };
     assert_eq!(answer.outcome, Outcome::Invalid("no target".into()));
-    // One takes the other's place, both ways.
+    // Each replaces the other, both ways.
     keep(&memory, "a", 0);
     assert_eq!(find(&memory, "a", 0), "hit");
     refuse(&memory, "a", 0);
@@ -111,9 +111,9 @@ fn a_refresh_ahead_is_said_once() {
     assert_eq!(find(&memory, "a", 29 * SECOND), "hit");
     assert_eq!(find(&memory, "a", 30 * SECOND), "hit, refresh");
     assert_eq!(find(&memory, "a", 30 * SECOND), "hit");
-    // Nothing came of it, so it is said again later.
+    // The refresh brought no answer, so it is requested again later.
     assert_eq!(find(&memory, "a", 32 * SECOND), "hit, refresh");
-    // Or something did.
+    // This one did.
     keep(&memory, "a", 33 * SECOND);
     assert_eq!(find(&memory, "a", 62 * SECOND), "hit");
 }
@@ -190,7 +190,7 @@ fn notes_are_half_a_word() {
     }
 }
 
-/// What fits into a word comes out again, and all else is somewhere else.
+/// Values that fit into a word survive it, and others are stored elsewhere.
 #[test]
 fn targets_come_out_as_they_went_in() {
     let memory = memory(|_| {});

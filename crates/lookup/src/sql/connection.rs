@@ -1,4 +1,4 @@
-//! A connection to one of the databases that sqlx speaks with, and what comes over it.
+//! A connection to a database, with the drivers of sqlx.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ use sqlx::{
 use crate::answer::Failure;
 use crate::settings::SqlSettings;
 
-/// Where a database is, and how to log in.
+/// The address and credentials of a database.
 #[derive(Clone)]
 pub(crate) enum Database {
     Sqlite(Box<SqliteConnectOptions>),
@@ -26,32 +26,32 @@ pub(crate) enum Database {
     Postgres(Box<PgConnectOptions>),
 }
 
-/// A connection that is logged in. It keeps its statements prepared.
+/// An authenticated connection. It caches its prepared statements.
 pub(super) enum Connection {
     Sqlite(SqliteConnection),
     MySql(MySqlConnection),
     Postgres(PgConnection),
 }
 
-/// How much of a result is taken.
+/// Limits of a result.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) rows: usize,
     pub(super) bytes: usize,
-    /// Whether what is beyond `rows` is left out, instead of being an error.
+    /// Whether rows beyond `rows` are ignored instead of being an error.
     pub(super) first_only: bool,
 }
 
-/// A value in a database, or for one.
+/// A value from a database, or for one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// NULL.
     Null,
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// Another number.
+    /// A floating-point number.
     Float(f64),
     /// Text.
     Text(String),
@@ -60,7 +60,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// As text, without a copy where it is some; `None` for NULL.
+    /// Returns the value as text, without a copy if it is text already; `None` for NULL.
     pub(super) fn into_bytes(self) -> Option<Vec<u8>> {
         match self {
             Value::Null => None,
@@ -81,7 +81,7 @@ impl Value {
     }
 }
 
-/// What a query has brought.
+/// The result of a query.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rows {
     /// The columns' names; empty if there are no rows.
@@ -93,7 +93,7 @@ pub struct Rows {
 /// Reads a database's URL, and adds the password.
 ///
 /// # Errors
-/// What was expected; the URL, which may hold a password, is not shown.
+/// A description of the expected form, without the URL, which may hold a password.
 pub(crate) fn parse_url(settings: &SqlSettings) -> Result<Database, String> {
     let url = settings.url.reveal();
     let password = settings.password.as_ref().map(Secret::reveal);
@@ -102,7 +102,7 @@ pub(crate) fn parse_url(settings: &SqlSettings) -> Result<Database, String> {
     match scheme {
         "sqlite" => {
             let options = SqliteConnectOptions::from_str(url).map_err(|_| wrong("sqlite:/path/file.db"))?;
-            // Who holds a lock for longer than this is as good as frozen.
+            // A client that holds a lock for longer than this is as good as frozen.
             let options = options.busy_timeout(settings.query_timeout).disable_statement_logging();
             Ok(Database::Sqlite(Box::new(options)))
         }
@@ -111,7 +111,7 @@ pub(crate) fn parse_url(settings: &SqlSettings) -> Result<Database, String> {
             let mut options = options
                 .map_err(|_| wrong("mysql://user@host:port/database, with `?socket=/path` for a unix socket"))?;
             options = password.into_iter().fold(options, MySqlConnectOptions::password);
-            // The session is as the server has it: what a query means is not ours to change.
+            // Keep the server's session settings: they determine the meaning of a query.
             let options = options.pipes_as_concat(false).no_engine_substitution(false).timezone(None);
             Ok(Database::MySql(Box::new(options.disable_statement_logging())))
         }
@@ -126,7 +126,7 @@ pub(crate) fn parse_url(settings: &SqlSettings) -> Result<Database, String> {
     }
 }
 
-/// The passwords that a store's settings hold, beside the URL and in it. Never shown.
+/// The passwords in a store's settings, beside the URL and in it. Never shown.
 pub(super) struct Secrets(Vec<Box<str>>);
 
 impl Secrets {
@@ -155,7 +155,7 @@ impl fmt::Debug for Secrets {
     }
 }
 
-/// Undoes the escapes of a part of a URL. What is no text afterwards is replaced.
+/// Decodes percent escapes of a part of a URL. Invalid UTF-8 is replaced.
 fn unescaped(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut parts = text.split('%');
@@ -176,7 +176,7 @@ fn unescaped(text: &str) -> String {
 }
 
 impl Database {
-    /// What a database has said, without the user and the `secrets`, if it names them.
+    /// Removes the user and the `secrets` from a message of the database.
     pub(super) fn hide(&self, words: Box<str>, secrets: &Secrets) -> Box<str> {
         let user = match self {
             Database::Sqlite(_) => return words,
@@ -204,8 +204,8 @@ impl Database {
         hidden.into()
     }
 
-    /// Connects, and asks the server to give up by itself what has taken longer than `limit`: a query that nobody waits
-    /// for any more would go on there otherwise, and take one of its connections.
+    /// Connects, and asks the server to end queries after `limit`. Abandoned queries would otherwise continue there and
+    /// occupy one of its connections.
     pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, Failure> {
         let connected = match self {
             Database::Sqlite(options) => options.connect().await.map(Connection::Sqlite),
@@ -222,7 +222,7 @@ impl Database {
 
 async fn connect_mysql(options: &MySqlConnectOptions, limit: Duration) -> Result<MySqlConnection, sqlx::Error> {
     let mut connection = options.connect().await?;
-    // MariaDB's way, and MySQL's, which each other refuses; older ones have neither.
+    // The commands of MariaDB and of MySQL, which refuse each other's; older versions have neither.
     let limits = [
         format!("max_statement_time = {:.3}", limit.as_secs_f64()),
         format!("max_execution_time = {}", limit.as_millis()),
@@ -243,7 +243,7 @@ async fn connect_postgres(options: &PgConnectOptions, limit: Duration) -> Result
     Ok(connection)
 }
 
-/// Which database, without user and password.
+/// Shows the database without user and password.
 impl fmt::Display for Database {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, socket, host, port, database) = match self {
@@ -272,7 +272,7 @@ impl fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Asks whether the server is still there.
+    /// Checks that the server still answers.
     pub(super) async fn ping(&mut self) -> Result<(), Failure> {
         let answered = match self {
             Connection::Sqlite(connection) => connection.ping().await,
@@ -282,7 +282,7 @@ impl Connection {
         answered.map_err(failure)
     }
 
-    /// Sends a query, prepared once per connection, and takes what it brings.
+    /// Sends a query, prepared once per connection, and reads the result.
     pub(super) async fn query(
         &mut self,
         query: &Arc<str>,
@@ -292,7 +292,7 @@ impl Connection {
         match self {
             Connection::Sqlite(connection) => query_sqlite(connection, query, parameters, bounds).await,
             Connection::MySql(connection) => {
-                // sqlx's own error for this leaves the connection waiting for an answer that does not come.
+                // sqlx's own error for this leaves the connection waiting for a reply that never comes.
                 let prepared = (&mut *connection).prepare(AssertSqlSafe(Arc::clone(query)).into_sql_str()).await;
                 let expected = match prepared.map_err(failure)?.parameters() {
                     Some(Either::Right(count)) => count,
@@ -364,7 +364,7 @@ fn sqlite_value(row: &sqlx::sqlite::SqliteRow, index: usize) -> Result<Value, Fa
     if raw.is_null() {
         return Ok(Value::Null);
     }
-    // What a value is, is its own here, whatever the column was declared as.
+    // In SQLite each value has its own type, whatever the column's declaration.
     let value = match raw.type_info().name() {
         "INTEGER" => row.try_get_unchecked(index).map(Value::Int),
         "REAL" => row.try_get_unchecked(index).map(Value::Float),
@@ -417,7 +417,7 @@ fn postgres_value(row: &sqlx::postgres::PgRow, index: usize) -> Result<Value, Fa
         "TEXT" | "VARCHAR" | "CHAR" | "NAME" | "UNKNOWN" | "JSON" | "citext" => {
             row.try_get_unchecked(index).map(Value::Text)
         }
-        // Text behind one byte that is the format's version (jsonb_recv).
+        // Text after one byte, the version of the format (jsonb_recv).
         "JSONB" => {
             let text = raw.as_bytes().ok().and_then(|bytes| std::str::from_utf8(bytes.get(1..)?).ok());
             text.map(|text| Value::Text(text.to_owned()))
@@ -435,7 +435,7 @@ fn unreadable(column: &str, kind: &str) -> Failure {
     )
 }
 
-/// What an error means for the connection, and for whoever asked.
+/// Converts an error, by its consequence for the connection and the caller.
 pub(super) fn failure(error: sqlx::Error) -> Failure {
     match error {
         sqlx::Error::Database(error) => {
@@ -450,12 +450,12 @@ pub(super) fn failure(error: sqlx::Error) -> Failure {
                 };
             }
             match error.code().as_deref() {
-                // SQLite: SQLITE_BUSY and SQLITE_LOCKED with their extended codes: somebody held a lock for too long.
+                // SQLite: SQLITE_BUSY and SQLITE_LOCKED with their extended codes: another client held a lock for too
+                // long.
                 Some("5" | "6" | "261" | "262" | "517" | "773") => Failure::Timeout,
-                // PostgreSQL (its appendix A): protocol_violation, which a wrong number of parameters is.
+                // PostgreSQL (its appendix A): protocol_violation, for example a wrong number of parameters.
                 Some("08P01") => Failure::Refused(message),
-                // query_canceled, which the server's own limit causes; connection
-                // exceptions; the server ends the session.
+                // query_canceled, by the server's own limit; connection exceptions; the server ends the session.
                 Some("57014") => Failure::Timeout,
                 Some(code) if code.starts_with("08") || code.starts_with("57P") => Failure::Lost(message),
                 _ => Failure::Refused(message),

@@ -1,10 +1,11 @@
-//! A database: a few connections, made when they are needed, each used by one query at a time.
+//! A database: a few connections, opened on demand, each used by one query at a time.
 //!
-//! Each user has a breaker of its own, and scripts have a share of the connections, so that nobody's queries are held against others.
-//! While a breaker is open, and when a script's query took too long, the store is asked in the background whether it is there (`watch`).
+//! Each user has its own breaker, and scripts have a share of the connections, so that one user's queries do not affect
+//! others. While a breaker is open, and after a timeout of a script's query, `watch` probes the store in the
+//! background.
 //!
-//! sqlx speaks the protocols. Its pool is not used: it gives a connection back after a query that took too long by
-//! reading what is left of the answer, however long that takes. Here such a connection is dropped.
+//! sqlx speaks the protocols. We do not use its pool: after a timeout, that pool reads the rest of the answer before it
+//! reuses the connection, however long that takes. We drop such a connection.
 
 mod connection;
 mod contained;
@@ -28,7 +29,7 @@ pub use contained::panics_are_contained;
 use crate::answer::{Failure, StoreError};
 use crate::breaker::{Breaker, State as BreakerState};
 use crate::clock;
-use crate::news::News;
+use crate::health::HealthChange;
 use crate::settings::SqlSettings;
 use crate::user::User;
 use connection::{Bounds, Connection, Database, Secrets};
@@ -40,32 +41,32 @@ pub(crate) struct Sql {
     name: Arc<str>,
     settings: SqlSettings,
     database: Database,
-    /// What no message may show.
+    /// Secrets that no message may show.
     secrets: Secrets,
-    /// As many as there may be connections, and those of them that scripts may take.
+    /// Permits for connections: for all, and for those that scripts may use.
     places: Semaphore,
     for_scripts: Semaphore,
     /// Queries that wait for a connection, of look-ups and of scripts.
     waiting: Cell<usize>,
     scripts_waiting: Cell<usize>,
-    /// Last in, first out, so that the fewest stay warm.
+    /// Last in, first out, so that as few as possible stay warm.
     idle: RefCell<Vec<Idle>>,
     users: RefCell<HashMap<User, Rc<Standing>>>,
-    /// Whether somebody looks after the store, and whether it is being asked at this moment whether it is there.
+    /// Whether a task watches the store, and whether a probe is under way.
     is_watched: Cell<bool>,
     is_asked: Cell<bool>,
     connects: Cell<u64>,
     queries: Cell<u64>,
-    /// What operators were told of queries that the database does not take.
+    /// Refused queries that were logged.
     refusals: trial::Refusals,
 }
 
-/// What is known of one user's queries.
+/// The state of one user's queries.
 #[derive(Debug)]
 struct Standing {
     breaker: RefCell<Breaker>,
-    /// Queries of a script that took too long: it is being found out whether that was the store's fault.
-    unclear: Cell<u32>,
+    /// Timeouts of a script's queries. A probe decides whether the store is at fault.
+    timeouts: Cell<u32>,
 }
 
 #[derive(Debug)]
@@ -74,28 +75,28 @@ struct Idle {
     since: u64,
 }
 
-/// What the connections are about, for those who ask.
+/// The state of a database's connections, for operators.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SqlState {
-    /// Which database, without user and password.
+    /// The database, without user and password.
     pub database: String,
-    /// What its breaker does: of those of its users the one that keeps the most away.
+    /// The breaker's state: the most restrictive of its users' breakers.
     pub breaker: BreakerState,
-    /// Connections that are in use.
+    /// Connections in use.
     pub busy: usize,
-    /// Connections that are not.
+    /// Idle connections.
     pub idle: usize,
-    /// How many connections there may be.
+    /// The maximum of connections.
     pub connections: usize,
     /// Queries that wait for a connection.
     pub waiting: usize,
-    /// How often a connection was made.
+    /// The number of connections opened so far.
     pub connects: u64,
-    /// How many queries were sent.
+    /// The number of queries sent so far.
     pub queries: u64,
 }
 
-/// As [`SqlSettings::objection`].
+/// See [`SqlSettings::objection`].
 pub(crate) fn objection(settings: &SqlSettings, query: &str, parameters: usize) -> Option<String> {
     match parse_url(settings) {
         Ok(Database::Sqlite(_)) => statement::objection(query, parameters),
@@ -103,12 +104,12 @@ pub(crate) fn objection(settings: &SqlSettings, query: &str, parameters: usize) 
     }
 }
 
-/// A connection that was idle for so long may have been closed by the server. What may not be sent twice is sent after
-/// a look.
-const LOOK_AFTER_MS: u64 = 1000;
+/// The idle time after which the server may have closed a connection. A query that must not be sent twice is sent after
+/// a ping.
+const PING_AFTER_MS: u64 = 1000;
 
 impl Sql {
-    /// Nothing is connected yet. With settings that are valid.
+    /// Creates the store without connecting. The settings must be valid.
     pub(crate) fn new(name: Arc<str>, settings: SqlSettings) -> Self {
         let database = parse_url(&settings).expect("the settings are valid");
         Sql {
@@ -130,15 +131,15 @@ impl Sql {
         }
     }
 
-    /// The first column of a query's first row, as bytes; `None`: no row, or NULL. The query only reads, so that it may
-    /// be sent twice.
+    /// Returns the first column of a query's first row, as bytes; `None`: no row, or NULL. The query only reads, so it
+    /// may be sent twice.
     pub(crate) async fn look_up(
         self: &Rc<Self>,
         user: &User,
         query: &Arc<str>,
         key: &str,
     ) -> Result<Option<Vec<u8>>, StoreError> {
-        // One row more than is looked at: what comes after it is left where it is.
+        // Further rows stay unread.
         let bounds = Bounds { rows: 1, bytes: self.settings.row_bytes, first_only: true };
         let parameters = [Value::Text(key.to_owned())];
         let found = self.run(user, query, &parameters, bounds, true).await;
@@ -147,7 +148,7 @@ impl Sql {
         Ok(rows.rows.into_iter().next().and_then(|row| row.into_iter().next()).and_then(Value::into_bytes))
     }
 
-    /// All rows of a query, within the bounds of the settings.
+    /// Returns all rows of a query, within the limits of the settings.
     pub(crate) async fn query(
         self: &Rc<Self>,
         user: &User,
@@ -167,7 +168,7 @@ impl Sql {
     pub(crate) fn state(&self) -> SqlState {
         SqlState {
             database: self.database.to_string(),
-            breaker: match (self.is_left_alone(), self.is_asked.get()) {
+            breaker: match (self.has_open_breaker(), self.is_asked.get()) {
                 (false, _) => BreakerState::Closed,
                 (true, false) => BreakerState::Open,
                 (true, true) => BreakerState::Probing,
@@ -191,7 +192,7 @@ impl Sql {
     ) -> Result<Rows, StoreError> {
         let error = |failure| StoreError { store: Arc::clone(&self.name), failure };
         let standing = self.standing(user);
-        // Who would be refused when its turn comes is refused now.
+        // Refuse now what the breaker would refuse later.
         if standing.breaker.borrow().is_open() {
             return Err(error(Failure::BreakerOpen));
         }
@@ -208,7 +209,7 @@ impl Sql {
         if standing.breaker.borrow().is_open() {
             return Err(error(Failure::BreakerOpen));
         }
-        // Whoever is dropped from here on has waited in vain.
+        // Queries that are dropped from here on count as timeouts.
         let verdict = Verdict { store: self, user, standing: &standing, failure: Some(Failure::Timeout) };
         let result =
             self.on_a_connection(query, parameters, bounds, reads).await.map_err(|failure| self.hidden(failure));
@@ -221,13 +222,13 @@ impl Sql {
             return Rc::clone(known);
         }
         let breaker = RefCell::new(Breaker::new(self.settings.breaker));
-        let standing = Rc::new(Standing { breaker, unclear: Cell::new(0) });
+        let standing = Rc::new(Standing { breaker, timeouts: Cell::new(0) });
         self.users.borrow_mut().insert(user.clone(), Rc::clone(&standing));
         standing
     }
 
-    /// Whether any of its users is kept away.
-    fn is_left_alone(&self) -> bool {
+    /// Whether any user's breaker is open.
+    fn has_open_breaker(&self) -> bool {
         self.users.borrow().values().any(|user| user.breaker.borrow().is_open())
     }
 
@@ -239,11 +240,11 @@ impl Sql {
         reads: bool,
     ) -> Result<Rows, Failure> {
         if let Some(Idle { mut connection, since }) = self.take_idle() {
-            let fresh = clock::now() < since + LOOK_AFTER_MS;
+            let fresh = clock::now() < since + PING_AFTER_MS;
             let alive = reads || fresh || self.in_time(connection.ping()).await.is_ok();
             if alive {
                 match self.send(&mut connection, query, parameters, bounds).await {
-                    // The server has ended it meanwhile, and the others that were idle as well, most likely.
+                    // The server has closed the connection meanwhile, and most likely the other idle ones too.
                     Err(Failure::Lost(_)) if reads => self.idle.borrow_mut().clear(),
                     result => return self.done(connection, result),
                 }
@@ -274,7 +275,7 @@ impl Sql {
         self.in_time(connection.query(query, parameters, bounds)).await
     }
 
-    /// Keeps a connection for the next one, if it is as it was.
+    /// Keeps a reusable connection for the next query.
     fn done(&self, connection: Connection, result: Result<Rows, Failure>) -> Result<Rows, Failure> {
         if matches!(result, Ok(_) | Err(Failure::Refused(_))) {
             self.idle.borrow_mut().push(Idle { connection, since: clock::now() });
@@ -291,7 +292,7 @@ impl Sql {
     }
 }
 
-/// Tells the user's breaker what became of a request, also when the request is dropped.
+/// Reports a request's result to the user's breaker, even if the request is dropped.
 struct Verdict<'a> {
     store: &'a Rc<Sql>,
     user: &'a User,
@@ -309,17 +310,17 @@ impl Drop for Verdict<'_> {
     fn drop(&mut self) {
         let Verdict { store, user, standing, failure } = self;
         match failure {
-            // A script's query may take as long as the script likes: whether that is the store's fault, the store is asked.
+            // A script's query may be slow by itself. A probe decides whether the store is at fault.
             Some(Failure::Timeout) if user.is_script() => {
-                standing.unclear.set(standing.unclear.get().saturating_add(1));
+                standing.timeouts.set(standing.timeouts.get().saturating_add(1));
                 store.watch();
             }
             Some(failure) if failure.is_its_fault() => store.count_failure(user, standing, failure),
-            // That it refuses something shows that it is there.
+            // A refusal shows that the store is up.
             _ => {
-                standing.unclear.set(0);
-                if let Some(news) = standing.breaker.borrow_mut().succeeded() {
-                    store.tell(news, user, None);
+                standing.timeouts.set(0);
+                if let Some(change) = standing.breaker.borrow_mut().succeeded() {
+                    store.tell(change, user, None);
                 }
             }
         }
@@ -328,21 +329,21 @@ impl Drop for Verdict<'_> {
 
 impl Sql {
     fn count_failure(self: &Rc<Self>, user: &User, standing: &Standing, failure: &Failure) {
-        let news = standing.breaker.borrow_mut().failed(clock::now());
-        if let Some(news) = news {
-            self.tell(news, user, Some(failure));
+        let change = standing.breaker.borrow_mut().failed(clock::now());
+        if let Some(change) = change {
+            self.tell(change, user, Some(failure));
         }
         if standing.breaker.borrow().is_open() {
             self.watch();
         }
     }
 
-    fn tell(&self, news: News, user: &User, failure: Option<&Failure>) {
-        news.tell(&format!("the SQL store `{}` ({}), asked by {user},", self.name, self.database), failure);
+    fn tell(&self, change: HealthChange, user: &User, failure: Option<&Failure>) {
+        change.tell(&format!("the SQL store `{}` ({}), asked by {user},", self.name, self.database), failure);
     }
 }
 
-/// One more, for as long as this lives.
+/// A counter's increment, undone on drop.
 struct Counted<'a>(&'a Cell<usize>);
 
 impl<'a> Counted<'a> {

@@ -1,6 +1,6 @@
-//! What SQLite does not look at itself: it runs one statement after the other, and takes parameters that no statement has.
+//! Checks that SQLite itself omits: it runs several statements in turn, and accepts parameters that no statement has.
 
-/// Why a query is not to be run, if so. As MySQL and PostgreSQL see it when they prepare one.
+/// Returns why a query must not run, if so. The rules are those of MySQL and PostgreSQL when they prepare a query.
 pub(super) fn objection(query: &str, parameters: usize) -> Option<String> {
     let Statement { places, is_alone } = read(query.as_bytes());
     if !is_alone {
@@ -12,13 +12,13 @@ pub(super) fn objection(query: &str, parameters: usize) -> Option<String> {
 }
 
 struct Statement {
-    /// How many parameters it has places for.
+    /// The number of its placeholders.
     places: usize,
-    /// Nothing but white space and comments is behind it.
+    /// Only white space and comments follow it.
     is_alone: bool,
 }
 
-/// Reads a query as SQLite's tokenizer does, as far as it takes to know what is no text, name or comment.
+/// Reads a query as SQLite's tokenizer does, as far as necessary to skip texts, names and comments.
 fn read(query: &[u8]) -> Statement {
     let (mut places, mut names, mut is_over, mut at) = (0, Vec::new(), false, 0);
     // A trigger's own statements end with semicolons.
@@ -42,7 +42,7 @@ fn read(query: &[u8]) -> Statement {
                 1
             }
             _ if is_over => return Statement { places, is_alone: false },
-            // A quote within is written twice: that reads as two texts.
+            // A quote within is doubled, which reads as two texts.
             b'\'' | b'"' | b'`' => length(1, &[byte]),
             b'[' => length(1, b"]"),
             b'?' => {

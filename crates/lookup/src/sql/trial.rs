@@ -1,4 +1,5 @@
-//! Trying a query out: whether the database would take it, without running it. And telling operators of those that it does not take.
+//! Trials of queries: asks the database to prepare a query without running it. Also logs queries that the database
+//! refuses.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,25 +14,25 @@ use super::{Sql, statement};
 use crate::answer::{Failure, StoreError};
 use crate::clock;
 
-/// A query that is refused is told again in other words after so long, at the earliest.
+/// How soon at the earliest a refusal in other words is logged again.
 const OTHER_WORDS_MS: u64 = 1000;
 
-/// In words that differ in nothing but what is quoted, such as a key, after so long.
+/// The same for words that differ only in quoted parts, such as a key.
 const OTHER_KEYS_MS: u64 = 60_000;
 
-/// So many queries are remembered; each look-up has one.
+/// The maximum of remembered queries; each look-up has one.
 const MOST_QUERIES: usize = 1000;
 
-/// How much is told of what a database says, and of a query.
+/// The maximum of characters logged of a database's message, and of a query.
 const SHOWN_CHARS: usize = 300;
 
 impl Sql {
-    /// Has the database prepare a look-up's query, over a connection of its own, and looks at what it makes of it. The breaker is not asked, and
-    /// not told.
+    /// Prepares a look-up's query over a connection of its own, and checks the result. Ignores the breaker, and does
+    /// not affect it.
     ///
     /// # Errors
-    /// [`Failure::Refused`] in the database's words, or in ours where the query takes not one parameter or brings nothing. Any other failure: it
-    /// could not be tried.
+    /// [`Failure::Refused`] in the database's words, or in ours if the query takes not one parameter or returns no
+    /// columns. Any other failure: the trial itself failed.
     pub(crate) async fn try_out(&self, query: &Arc<str>) -> Result<(), StoreError> {
         self.prepared(query)
             .await
@@ -45,7 +46,7 @@ impl Sql {
             return Err(Failure::Refused(why.into()));
         }
         let (connect, answer) = (self.settings.connect_timeout, self.settings.query_timeout);
-        // So long one query may have a connection; behind more of them the trial does not wait.
+        // One query may hold a connection for this long; the trial does not wait behind more of them.
         let place = timeout(connect + answer, self.places.acquire()).await.map_err(|_| Failure::Busy)?;
         let _place = place.map_err(|_| Failure::Closed)?;
         let connected = timeout(connect, contained(self.database.connect(answer * 2))).await;
@@ -63,7 +64,7 @@ impl Sql {
         Ok(())
     }
 
-    /// Takes note of what a look-up's query came to, and tells operators if it is refused.
+    /// Records the result of a look-up's query, and logs a refusal.
     pub(super) fn note(&self, query: &Arc<str>, failure: Option<&Failure>, now: u64) {
         let name = &self.name;
         match failure {
@@ -78,19 +79,19 @@ impl Sql {
                     tracing::warn!("the SQL store `{name}` ({database}) refuses the query `{query}`: {words}");
                 }
             }
-            // The breaker looks after these.
+            // The breaker handles these.
             Some(_) => {}
         }
     }
 
-    /// Operators know of a refusal already.
+    /// Marks a refusal as logged.
     pub(crate) fn remember(&self, query: &Arc<str>, failure: &Failure) {
         if let Failure::Refused(words) = failure {
             self.refusals.tell(query, words, clock::now());
         }
     }
 
-    /// The same failure, in which neither the user nor the password is named.
+    /// Returns the same failure without the user and the password.
     pub(super) fn hidden(&self, failure: Failure) -> Failure {
         let hide = |words: Box<str>| self.database.hide(words, &self.secrets);
         match failure {
@@ -103,9 +104,9 @@ impl Sql {
     }
 }
 
-/// What a database makes of a query.
+/// A prepared query.
 pub(super) struct Prepared {
-    /// How many parameters it takes, if the database says so.
+    /// The number of its parameters, if the database says so.
     places: Option<usize>,
     columns: usize,
 }
@@ -130,7 +131,7 @@ impl Connection {
             Connection::Sqlite(connection) => prepared!(connection, query, &[]),
             Connection::MySql(connection) => prepared!(connection, query, &[]),
             Connection::Postgres(connection) => {
-                // As the key comes: what compares it with a number is refused.
+                // The type of keys: the database refuses a query that compares a key with a number.
                 let text = [<str as sqlx::Type<sqlx::Postgres>>::type_info()];
                 prepared!(connection, query, &text)
             }
@@ -138,7 +139,7 @@ impl Connection {
     }
 }
 
-/// Queries of look-ups that were refused, as far as operators were told.
+/// Refused queries of look-ups, as far as they were logged.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(RefCell<HashMap<Arc<str>, Told>>);
 
@@ -146,20 +147,21 @@ pub(super) struct Refusals(RefCell<HashMap<Arc<str>, Told>>);
 struct Told {
     words: String,
     at: u64,
-    /// The database has taken the query since, of which operators were told.
+    /// Whether the database has since accepted the query, and the log says so.
     is_taken: bool,
 }
 
 impl Refusals {
-    /// A query is taken. Whether operators were last told that it is refused.
+    /// Notes that a query is accepted. Returns whether the log last said that it is refused.
     fn taken(&self, query: &Arc<str>) -> bool {
         let mut told = self.0.borrow_mut();
         told.get_mut(query).is_some_and(|told| !std::mem::replace(&mut told.is_taken, true))
     }
 
-    /// A query is refused in these words. Whether that is to be told.
+    /// Whether to log that a query is refused in these words.
     ///
-    /// Which queries are refused may go by their keys, which are anybody's to choose: so that what was told is remembered when the query is taken.
+    /// Strangers choose keys, and the key may decide whether a query is refused. Logged refusals are therefore
+    /// remembered when a query is accepted.
     fn is_news(&self, query: &Arc<str>, words: &str, now: u64) -> bool {
         let told = self.0.borrow();
         if let Some(told) = told.get(query) {
@@ -177,7 +179,7 @@ impl Refusals {
         true
     }
 
-    /// Operators are told that a query is refused in these words.
+    /// Logs that a query is refused in these words.
     fn tell(&self, query: &Arc<str>, words: &str, now: u64) {
         let mut told = self.0.borrow_mut();
         if told.len() >= MOST_QUERIES && !told.contains_key(query) {
@@ -187,12 +189,12 @@ impl Refusals {
     }
 }
 
-/// Without what stands between quotes, which may be a request's key.
+/// Returns the words without quoted parts, which may be a request's key.
 fn without_quoted(words: &str) -> String {
     words.split(['"', '\'', '`']).step_by(2).collect::<Vec<_>>().join("\"")
 }
 
-/// As much of a text as a line of the log may show.
+/// Returns as much of a text as a log line may show.
 fn shown(text: &str) -> String {
     let mut shown: String =
         text.chars().take(SHOWN_CHARS).map(|char| if char.is_control() { ' ' } else { char }).collect();
@@ -216,7 +218,7 @@ mod tests {
         assert!(refusals.is_news(&query, "no such column: b", 100_000));
         assert!(!refusals.is_news(&query, "no such column: c", 100_000 + OTHER_WORDS_MS - 1));
         assert!(refusals.is_news(&query, "no such column: c", 100_000 + OTHER_WORDS_MS));
-        // Back, and refused anew in the same words.
+        // Accepted, then refused again in the same words.
         assert!(refusals.taken(&query) && !refusals.taken(&query));
         assert!(refusals.is_news(&query, "no such column: c", 200_000));
         assert!(refusals.taken(&query));
@@ -258,7 +260,7 @@ mod tests {
         runtime.block_on(async {
             let store = Sql::new("db".into(), settings);
             let _all = store.places.acquire_many(2).await.unwrap();
-            // A test that hangs fails by this.
+            // Makes a hanging test fail.
             let tried = timeout(std::time::Duration::from_secs(60), store.try_out(&"SELECT ?".into())).await;
             assert_eq!(tried.expect("it ends by itself").unwrap_err().failure, Failure::Busy);
         });

@@ -1,4 +1,4 @@
-//! A store that is asked in the background whether it is there, so that no request has to find out.
+//! Probes a store in the background, so that no request has to.
 
 use std::rc::{Rc, Weak};
 
@@ -7,26 +7,26 @@ use tokio::time::{sleep, timeout};
 
 use super::{Idle, Sql};
 use crate::answer::Failure;
-use crate::breaker::Looks;
+use crate::breaker::ProbeSchedule;
 use crate::clock;
 use crate::user::User;
 
 impl Sql {
-    /// Sees to it that somebody looks after the store, for as long as a user is kept away or it is unclear whether it answers.
+    /// Starts the watching task, which runs while a breaker is open or a timeout is unexplained.
     pub(super) fn watch(self: &Rc<Self>) {
         if !self.is_watched.replace(true) {
-            spawn_local(look_after(Rc::downgrade(self), Looks::new(self.settings.breaker)));
+            spawn_local(probe_until_up(Rc::downgrade(self), ProbeSchedule::new(self.settings.breaker)));
         }
     }
 
-    /// Whether queries took too long of which it is unclear why.
-    fn is_unclear(&self) -> bool {
-        self.users.borrow().values().any(|user| user.unclear.get() > 0)
+    /// Whether some timeouts are unexplained.
+    fn has_unexplained_timeouts(&self) -> bool {
+        self.users.borrow().values().any(|user| user.timeouts.get() > 0)
     }
 
-    /// Asks it once. A connection on which it answers is kept for whoever comes next.
-    async fn look(self: &Rc<Self>) -> Result<(), Failure> {
-        // An idle one may be from before; then all are.
+    /// Probes the store once. Keeps the connection that answered for the next query.
+    async fn probe(self: &Rc<Self>) -> Result<(), Failure> {
+        // An idle connection may be stale; if so, all idle ones are.
         if let Some(Idle { mut connection, .. }) = self.take_idle() {
             let limit = self.settings.connect_timeout;
             if let Ok(Ok(())) = timeout(limit, super::contained(connection.ping())).await {
@@ -40,7 +40,7 @@ impl Sql {
         Ok(())
     }
 
-    /// Unless there are as many as there may be.
+    /// Keeps the connection, unless the maximum is reached.
     fn keep(&self, connection: super::Connection) {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < self.places.available_permits() {
@@ -48,20 +48,20 @@ impl Sql {
         }
     }
 
-    /// What was found is what each user is told.
+    /// Reports a probe's result to all users.
     fn found(self: &Rc<Self>, found: &Result<(), Failure>) {
         let users: Vec<_> = self.users.borrow().iter().map(|(user, it)| (user.clone(), Rc::clone(it))).collect();
         for (user, standing) in users {
-            let unclear = standing.unclear.take();
+            let timeouts = standing.timeouts.take();
             match found {
                 Ok(()) => {
                     let is_back = standing.breaker.borrow().is_open();
-                    let news = if is_back { standing.breaker.borrow_mut().succeeded() } else { None };
-                    if let Some(news) = news {
-                        self.tell(news, &user, None);
+                    let change = if is_back { standing.breaker.borrow_mut().succeeded() } else { None };
+                    if let Some(change) = change {
+                        self.tell(change, &user, None);
                     }
                 }
-                Err(failure) => self.blame(&user, &standing, unclear, failure),
+                Err(failure) => self.blame(&user, &standing, timeouts, failure),
             }
         }
     }
@@ -73,11 +73,12 @@ impl Sql {
     }
 }
 
-/// Until nobody is kept away, or the store is not there any more.
-async fn look_after(store: Weak<Sql>, mut looks: Looks) {
+/// Probes until no user needs it, or the store is gone.
+async fn probe_until_up(store: Weak<Sql>, mut probes: ProbeSchedule) {
     loop {
-        // What is unclear is looked at at once; what is left alone, after a pause.
-        let Some(pause) = store.upgrade().map(|store| (!store.is_unclear()).then(|| looks.next(fastrand::f64())))
+        // Unexplained timeouts are probed at once; open breakers after a pause.
+        let Some(pause) =
+            store.upgrade().map(|store| (!store.has_unexplained_timeouts()).then(|| probes.next(fastrand::f64())))
         else {
             return;
         };
@@ -85,13 +86,13 @@ async fn look_after(store: Weak<Sql>, mut looks: Looks) {
             sleep(pause).await;
         }
         let Some(store) = store.upgrade() else { return };
-        if store.is_left_alone() || store.is_unclear() {
+        if store.has_open_breaker() || store.has_unexplained_timeouts() {
             store.is_asked.set(true);
-            let found = store.look().await;
+            let found = store.probe().await;
             store.is_asked.set(false);
             store.found(&found);
         }
-        if !store.is_left_alone() && !store.is_unclear() {
+        if !store.has_open_breaker() && !store.has_unexplained_timeouts() {
             store.is_watched.set(false);
             return;
         }
@@ -112,7 +113,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("mysql.sock");
         let listener = UnixListener::bind(&socket).unwrap();
-        // A server that refuses everybody: MySQL's error packet, its first, in place of a greeting.
+        // A server that refuses everybody: MySQL's error packet, sent first, instead of a greeting.
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
                 let words = b"Access denied for user 'alice'@'localhost' (using password: hunter2)";
@@ -126,7 +127,7 @@ mod tests {
         let url = format!("mysql://alice@localhost/d?socket={}", socket.display());
         let settings = SqlSettings { password: Some(Secret::new("hunter2")), ..SqlSettings::new(url) };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let found = runtime.block_on(Rc::new(Sql::new("db".into(), settings)).look());
+        let found = runtime.block_on(Rc::new(Sql::new("db".into(), settings)).probe());
         let words = "Access denied for user '...'@'localhost' (using password: ...)";
         assert_eq!(found, Err(Failure::Connect(words.into())));
     }

@@ -1,4 +1,4 @@
-//! Chromium as a test drives it: tabs, and what expressions come to in them.
+//! Chromium driven by a test: tabs, and the values of expressions in them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -10,26 +10,26 @@ use serde_json::{Value, json};
 
 use crate::HANG;
 
-/// Chromium, which takes commands of its DevTools protocol over pipes: JSON, with a NUL behind each. Dropping it kills
+/// A Chromium that reads commands of its DevTools protocol from a pipe: JSON, with a NUL behind each. Dropping it kills
 /// it.
 #[derive(Debug)]
 pub struct Browser {
     child: Child,
     input: ChildStdin,
     messages: Receiver<Value>,
-    /// Messages that nobody has waited for yet.
+    /// Messages that no call has waited for yet.
     events: Vec<Value>,
     calls: u64,
     _profile: tempfile::TempDir,
 }
 
 impl Browser {
-    /// Starts it.
+    /// Starts the browser.
     #[must_use]
     pub fn start(program: &str) -> Browser {
         let profile = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
-        // It reads from descriptor 3, and writes to 4.
+        // Chromium reads from descriptor 3, and writes to 4.
         command.args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null 2>&1", program]);
         command.args([
             "--headless",
@@ -56,7 +56,7 @@ impl Browser {
         Browser { child, input, messages, events: Vec::new(), calls: 0, _profile: profile }
     }
 
-    /// Opens a page in a tab of its own, and gives the tab's name.
+    /// Opens a page in a new tab, and returns the tab's name.
     pub fn tab(&mut self, url: &str) -> String {
         let target = self.call("", "Target.createTarget", json!({"url": "about:blank"}));
         let attached = self.call("", "Target.attachToTarget", json!({"targetId": target["targetId"], "flatten": true}));
@@ -71,7 +71,7 @@ impl Browser {
         tab
     }
 
-    /// What an expression comes to in a tab; an element stands there by its id.
+    /// Evaluates an expression in a tab, where elements are available by their ids.
     pub fn evaluate(&mut self, tab: &str, expression: &str) -> Value {
         let params = json!({"expression": expression, "awaitPromise": true, "returnByValue": true});
         let result = self.call(tab, "Runtime.evaluate", params);
@@ -79,7 +79,7 @@ impl Browser {
         result["result"]["value"].clone()
     }
 
-    /// Waits until a condition holds, looking whenever the page changes.
+    /// Waits until a condition holds, and checks it whenever the page changes.
     pub fn wait_for(&mut self, tab: &str, condition: &str) {
         let (at, log) = ("document.getElementById", "document.body.innerText");
         let script = format!(
@@ -95,7 +95,7 @@ impl Browser {
         self.evaluate(tab, &script);
     }
 
-    /// Calls a method of a tab's, or of the browser's own.
+    /// Calls a method of a tab, or of the browser.
     pub fn call(&mut self, tab: &str, method: &str, params: Value) -> Value {
         self.calls += 1;
         let mut call = json!({"id": self.calls, "method": method, "params": params});
@@ -120,7 +120,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Its other processes are of its group.
+        // Its other processes are in its group.
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ = self.child.wait();
     }
