@@ -49,6 +49,7 @@ impl Problems {
     }
 
     /// Puts the value in its place, if there is one and it is right.
+    #[cfg(feature = "start")]
     pub(crate) fn set<T, E: ToString>(&mut self, place: &mut T, flag: &str, read: Option<Result<T, E>>) {
         if let Some(value) = read.and_then(|read| self.take(flag, read)) {
             *place = value;

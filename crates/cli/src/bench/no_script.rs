@@ -46,12 +46,12 @@ mod tests {
 
     #[test]
     fn a_script_is_refused_with_the_name_of_the_feature() {
-        let mut problems = Problems(Vec::new());
+        let mut problems = Problems::of_flags();
         let args = ScriptArgs { file: Some("a.lua".into()), ..ScriptArgs::default() };
         assert!(Scripted::read(args, &Draft::default(), "http://h/", false, &mut problems).is_none());
-        let text = problems.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+        let text = problems.lines().join("\n");
         assert!(text.starts_with("--script: LuaJIT is not in this build") && text.contains("`script`"), "{text}");
         assert!(Scripted::read(ScriptArgs::default(), &Draft::default(), "http://h/", false, &mut problems).is_none());
-        assert_eq!(problems.0.len(), 1);
+        assert_eq!(problems.found.len(), 1);
     }
 }
