@@ -5,7 +5,7 @@
 use oroshi_http1::{Expect, Framing, Limits, Version, encode};
 
 #[path = "../crates/http1/tests/trace/mod.rs"]
-mod trace;
+pub(crate) mod trace;
 
 use trace::{Event, Side, Trace};
 

@@ -38,13 +38,16 @@
 //!
 //! # Where to read
 //!
-//! 1. [`Client`] (`client`) and [`local::Client`] (`local`), [`RequestBuilder`] (`request`), [`Response`] (`response`):
-//! the interface; [`Builder`] (`settings`): the settings. 2. [`Phase`], [`Deadlines`], [`Timings`] (`deadline`) and
-//! [`Error`] (`error`): time and failures. 3. `run`: a request from the call to the response's head. `retry` and
-//! `redirect`: the rules for sending it again. 4. `connect`: from an origin to a connection. `pool` and `eyeballs`: the
-//! source of connections; `oroshi-core` resolves names. 5. `exchange`: one request on one connection. `outgoing` and
-//! `body`: the request; `incoming` and `decode`: the response. 6. `core`: state that the requests of a core share.
-//! `headers`, `form`.
+//! 1. [`Client`] (`client`) and [`local::Client`] (`local`), [`RequestBuilder`] (`request`), [`Response`]
+//!    (`response`): the interface; [`Builder`] (`settings`): the settings.
+//! 2. [`Phase`], [`Deadlines`], [`Timings`] (`deadline`) and [`Error`] (`error`): time and failures.
+//! 3. `run`: a request from the call to the response's head. `retry` and `redirect`: the rules for sending it
+//!    again.
+//! 4. `connect`: from an origin to a connection. `pool` and `eyeballs`: the source of connections; `oroshi-core`
+//!    resolves names.
+//! 5. `exchange`: one request on one connection. `outgoing` and `body`: the request; `incoming` and `decode`: the
+//!    response.
+//! 6. `core`: state that the requests of a core share. `headers`, `form`.
 
 mod body;
 mod client;

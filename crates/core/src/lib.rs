@@ -10,10 +10,10 @@
 //! # Where to read
 //!
 //! 1. [`Deadlines`] (`deadlines`): the waits of a thread, without a timer for each. A [`Deadline`] is one wait, a
-//! [`Registration`] its guard. `sweeper`: the task that sleeps until the earliest deadline. 2. [`Scratch`] and
-//! [`spares`] (`buffers`): the buffer for every read, and reusable buffers. 3. [`Incoming`] (`incoming`): bytes that a
-//! connection keeps while a message is incomplete. 4. [`Names`] (`names`): a cache of addresses, and the threads that
-//! resolve names.
+//!    [`Registration`] its guard. `sweeper`: the task that sleeps until the earliest deadline.
+//! 2. [`Scratch`] and [`spares`] (`buffers`): the buffer for every read, and reusable buffers.
+//! 3. [`Incoming`] (`incoming`): bytes that a connection keeps while a message is incomplete.
+//! 4. [`Names`] (`names`): a cache of addresses, and the threads that resolve names.
 
 mod buffers;
 mod deadlines;

@@ -1,4 +1,4 @@
-//! ProbeSchedule keys up in memory, memcached and SQL.
+//! Looks keys up in memory, memcached and SQL.
 //!
 //! **What it knows**: keys and their canonical form, targets and which are allowed, tiers and TTLs, stores and their
 //! failures.
@@ -13,16 +13,18 @@
 //!   separately, once for all their keys.
 //! - Misses go by message to one thread that owns all connections to the stores. That thread deduplicates look-ups; a
 //!   waiter that gives up costs nothing.
-//! - Every outcome has its own variant ([`Outcome`]), so a missing key never probes like a failed store.
+//! - Every outcome has its own variant ([`Outcome`]), so a missing key never looks like a failed store.
 //! - Everything is bounded: entries, bytes, keys under way, waiters, requests to a store, and all times.
 //!
 //! # Where to read
 //!
 //! 1. [`Lookup`] (`lookup`) and [`Stores`] (`stores`): the interface. [`settings`]: the configuration. [`Answer`]
-//! (`answer`): the result. 2. [`key`], [`value`], [`allow`]: keys, their values, and the allowed targets. 3. `memory`
-//! on `cache`, `flight`, `breaker` with `user`: entries, waiters, breakers. No I/O; time is an argument. 4. `fly`: from
-//! tier to tier, on the stores' thread. `memcached` ([`wire`] without I/O), `sql`: the stores. 5. `explain`,
-//! [`counts`]: for operators and monitoring.
+//!    (`answer`): the result.
+//! 2. [`key`], [`value`], [`allow`]: keys, their values, and the allowed targets.
+//! 3. `memory` on `cache`, `flight`, `breaker` with `user`: entries, waiters, breakers. No I/O; time is an
+//!    argument.
+//! 4. `fly`: from tier to tier, on the stores' thread. `memcached` ([`wire`] without I/O), `sql`: the stores.
+//! 5. `explain`, [`counts`]: for operators and monitoring.
 
 pub mod allow;
 pub mod answer;

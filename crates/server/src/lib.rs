@@ -40,11 +40,13 @@
 //!
 //! # Where to read
 //!
-//! 1. [`Exchange`] (`exchange`), with [`RequestBody`] (`body`) and [`Reply`] (`reply`): the handler's view. 2.
-//! [`Error`] (`error`) and [`Settings`] (`settings`): failures and settings. 3. [`Server`] (`serve`): accepting,
-//! shutting down. `connection`: one connection's life. 4. [`page`]: recognises requests that pages in browsers make,
-//! for servers that act on requests. 5. `wire`: reads and writes. `core`: state that connections share; [`Room`]
-//! (`room`): state that cores share. `counters`. 6. [`Seldom`] (`seldom`): rate-limited log lines.
+//! 1. [`Exchange`] (`exchange`), with [`RequestBody`] (`body`) and [`Reply`] (`reply`): the handler's view.
+//! 2. [`Error`] (`error`) and [`Settings`] (`settings`): failures and settings.
+//! 3. [`Server`] (`serve`): accepting, shutting down. `connection`: one connection's life.
+//! 4. [`page`]: recognises requests that pages in browsers make, for servers that act on requests.
+//! 5. `wire`: reads and writes. `core`: state that connections share; [`Room`] (`room`): state that cores share.
+//!    `counters`.
+//! 6. [`Seldom`] (`seldom`): rate-limited log lines.
 
 mod body;
 mod connection;

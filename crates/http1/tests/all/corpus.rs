@@ -1,7 +1,6 @@
 //! Runs the checks of the fuzz targets over their committed corpora, on stable Rust and within seconds.
 
-#[path = "../../../../fuzz/http1_checks.rs"]
-mod http1_checks;
+use crate::http1_checks;
 
 use oroshi_testkit::corpus::run;
 

@@ -7,6 +7,8 @@
 mod conformance;
 mod corpus;
 mod decoders;
+#[path = "../../../../fuzz/http1_checks.rs"]
+mod http1_checks;
 mod properties;
-#[path = "../trace/mod.rs"]
-mod trace;
+
+use http1_checks::trace;

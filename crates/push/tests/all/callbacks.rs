@@ -253,7 +253,7 @@ fn a_backend_that_hangs_is_given_up_in_time() {
     });
     let hub = hub(&socket, |plan| plan.callbacks.timeout = Duration::from_millis(100));
     let mut client = hub.websocket("/connect?a");
-    let answer = WebSocket::open(hub.address, "/connect?b", &[]).err().expect("no answer, no session");
+    let answer = WebSocket::open(hub.address, "/connect?b", &[]).expect_err("no answer, no session");
     assert!(answer.status == 502 && answer.text().contains("did not answer in time"), "{answer:?}");
     client.send(Kind::Text, b"x");
     for _ in 0..3 {
@@ -403,7 +403,7 @@ fn a_storm_of_clients_costs_the_backend_only_those_that_it_is_asked_about() {
     }
     // They wait for their turn, and are told to come again, while the backend still thinks about the first.
     for _ in ASKED..CLIENTS {
-        let answer = opened.recv_timeout(PATIENCE).unwrap().err().expect("nobody is in yet");
+        let answer = opened.recv_timeout(PATIENCE).unwrap().expect_err("nobody is in yet");
         assert_eq!((answer.status, answer.field("Retry-After")), (503, Some("1")), "{answer:?}");
         assert!(answer.text().contains("asked about as many clients"), "{}", answer.text());
     }
