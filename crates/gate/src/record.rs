@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use oroshi_http1::{RequestHead, Version};
 use oroshi_net::monotonic_ns;
-use oroshi_server::{Error, Exchange, Refused};
+use oroshi_server::{Error, Exchange, RefusedRequest};
 
 use crate::access::{Line, Sink};
 use crate::forward::Outcome;
@@ -18,7 +18,7 @@ const SHOWN_BYTES: usize = 64;
 const SHOWN_TARGET: usize = 256;
 
 /// Logs bytes that never became a request: the first line if it is valid, and the reason.
-pub(crate) fn tell_refused(sink: &Sink, refused: &Refused<'_>) {
+pub(crate) fn tell_refused(sink: &Sink, refused: &RefusedRequest<'_>) {
     if !sink.wants(refused.status) {
         return;
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use oroshi_lookup::{Lookup, Stores};
 use oroshi_net::cores::CoresError;
 use oroshi_net::{BoundListener, Cores, CpuList, Shutdown};
-use oroshi_service::{admin_room, thread_options};
+use oroshi_service::{admin_capacity, thread_options};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::access;
@@ -303,9 +303,9 @@ fn prepare(
     let admins = generation.plan.listeners.iter().chain(inherited).filter(is_admin).count();
     for bound in opened {
         let most = generation.plan.admin_connections.filter(|_| bound.listener.serves == Serves::Admin);
-        let room = most.map(|all| admin_room(&bound, all / admins.max(1), "request"));
+        let capacity = most.map(|all| admin_capacity(&bound, all / admins.max(1), "request"));
         for (open, socket) in by_core.iter_mut().zip(bound.sockets) {
-            open.push(CoreListener { listener: bound.listener.clone(), socket, room: room.clone() });
+            open.push(CoreListener { listener: bound.listener.clone(), socket, capacity: capacity.clone() });
         }
     }
     let (ready, is_ready) = mpsc::channel();

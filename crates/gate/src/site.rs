@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use oroshi_lookup::{Get, Outcome as Found, Targets, key};
 use oroshi_net::{Peer, UnixAddress};
-use oroshi_server::{Error, Exchange, Refused, Seldom};
+use oroshi_server::{Error, Exchange, LogThrottle, RefusedRequest};
 
 use crate::access::Sink;
 use crate::forward::{Call, Edits, Inspect, To, forward, hops, leads_out};
@@ -53,7 +53,7 @@ pub(crate) struct Site {
     too_many: Answer,
     sink: Option<Rc<Sink>>,
     /// Limits how often the log warns of loops.
-    loops: Cell<Seldom>,
+    loops: Cell<LogThrottle>,
 }
 
 /// Finds the pools of targets that a look-up or a script names.
@@ -177,7 +177,7 @@ impl Site {
     }
 
     /// Logs a response of the server to bytes that never became a request.
-    pub(crate) fn tell_refused(&self, refused: &Refused<'_>) {
+    pub(crate) fn tell_refused(&self, refused: &RefusedRequest<'_>) {
         if let Some(sink) = &self.sink {
             record::tell_refused(sink, refused);
         }

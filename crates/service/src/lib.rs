@@ -13,6 +13,6 @@ mod descriptors;
 mod listener;
 mod threads;
 
-pub use descriptors::{admin_connections, admin_room, descriptor_limit, engine_descriptors};
+pub use descriptors::{admin_capacity, admin_connections, descriptor_limit, engine_descriptors};
 pub use listener::{Bound, Listener, Role, SocketError, bind, is_wrong_address, share};
 pub use threads::{notify_ready, thread_options, until_second_request};

@@ -9,7 +9,7 @@ use oroshi_net::limits::ensure_descriptors;
 use oroshi_net::listen::ListenError;
 use oroshi_net::tls::TlsConfigError;
 use oroshi_net::{BoundListener, Cores, Peer, ServerTls, Shutdown};
-use oroshi_server::{Counts, Door, Server};
+use oroshi_server::{Counts, HttpListener, Server};
 use oroshi_service::{bind, is_wrong_address, share, thread_options, until_second_request};
 
 use crate::plan::Plan;
@@ -122,8 +122,10 @@ impl Target {
                 if let Some(timekeeper) = timekeeper {
                     tokio::task::spawn_local(timekeeper);
                 }
-                let listeners: io::Result<Vec<Door>> =
-                    mine.into_iter().map(|(bound, tls)| Ok(Door { listener: bound.into_listener()?, tls })).collect();
+                let listeners: io::Result<Vec<HttpListener>> = mine
+                    .into_iter()
+                    .map(|(bound, tls)| Ok(HttpListener { listener: bound.into_listener()?, tls }))
+                    .collect();
                 let server = Server::new(responder, plan.settings());
                 until_second_request(&shutdown, server.serve(listeners?, shutdown.reached(1))).await;
                 io::Result::Ok(server.counters().counts())

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use oroshi_client::{Builder, Client, Deadlines, Error};
 use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, ServerTls, Shutdown};
-use oroshi_server::{Counts, Door, Handler, Server, Settings};
+use oroshi_server::{Counts, Handler, HttpListener, Server, Settings};
 pub use oroshi_testkit::{HANG, Identity, skipped};
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -220,7 +220,7 @@ impl Running {
             let (bound, tls, ending) = (bound.lock().unwrap().take().unwrap(), tls.clone(), ending.clone());
             async move {
                 let listener = bound.into_listener().unwrap();
-                server.serve([Door { listener, tls }], ending.reached(1)).await;
+                server.serve([HttpListener { listener, tls }], ending.reached(1)).await;
                 server.counters().counts()
             }
         });

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use oroshi_net::{BoundListener, Shutdown};
-use oroshi_server::{Error, Exchange, Handler, Refused, Room, Server, Settings};
+use oroshi_server::{Capacity, Error, Exchange, Handler, RefusedRequest, Server, Settings};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 
@@ -53,7 +53,7 @@ pub(super) struct CoreListener<S> {
     pub(super) listener: Listener,
     pub(super) socket: S,
     /// Limits the connections of an admin listener, on all threads together.
-    pub(super) room: Option<Arc<Room>>,
+    pub(super) capacity: Option<Arc<Capacity>>,
 }
 
 /// A prepared plan.
@@ -174,8 +174,8 @@ impl Core {
         open: Vec<CoreListener<BoundListener>>,
     ) -> Result<Ready, RunError> {
         let register =
-            |CoreListener { listener, socket, room }: CoreListener<BoundListener>| match socket.into_listener() {
-                Ok(socket) => Ok(CoreListener { listener, socket, room }),
+            |CoreListener { listener, socket, capacity }: CoreListener<BoundListener>| match socket.into_listener() {
+                Ok(socket) => Ok(CoreListener { listener, socket, capacity }),
                 Err(source) => Err(RunError::Register { address: listener.address, source }),
             };
         let listeners = open.into_iter().map(register).collect::<Result<_, _>>()?;
@@ -228,9 +228,9 @@ async fn flush(current: CurrentSite) {
 
 /// Serves an address until it is closed, or all is.
 async fn serve(current: CurrentSite, open: CoreListener<oroshi_net::Listener>, shutdown: Shutdown, ended: Shutdown) {
-    let CoreListener { listener, socket, room } = open;
+    let CoreListener { listener, socket, capacity } = open;
     let generation = Arc::clone(&current.borrow().generation);
-    let settings = Settings { room, vouching: listener.serves == Serves::Admin, ..settings(&generation) };
+    let settings = Settings { capacity, vouching: listener.serves == Serves::Admin, ..settings(&generation) };
     let until = || {
         let (shutdown, ended) = (shutdown.clone(), ended.clone());
         async move {
@@ -279,7 +279,7 @@ impl Handler for Public {
         site.answer(exchange).await
     }
 
-    fn refused(&self, refused: &Refused<'_>) {
+    fn refused(&self, refused: &RefusedRequest<'_>) {
         self.0.borrow().tell_refused(refused);
     }
 }

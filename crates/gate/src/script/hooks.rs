@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use mlua::{AnyUserData, FromLua, IntoLua, Lua, Table, Value};
 use oroshi_lookup::value;
-use oroshi_server::Seldom;
+use oroshi_server::LogThrottle;
 use tokio::task::JoinSet;
 
 use super::request::Request;
@@ -33,8 +33,8 @@ pub(crate) struct ScriptInstance {
     pub(crate) logs: Rc<Logs>,
     /// The requests that the script knows.
     known: KnownRequests,
-    refused: Cell<Seldom>,
-    invalid: Cell<Seldom>,
+    refused: Cell<LogThrottle>,
+    invalid: Cell<LogThrottle>,
 }
 
 /// One request's calls of a script's hooks. Clones refer to the same request.

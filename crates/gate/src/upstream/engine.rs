@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use oroshi_core::{Deadline, Deadlines, HasDeadlines, Names, Registration, Ttl, system};
 use oroshi_net::{Connector, ConnectorOptions};
-use oroshi_server::Seldom;
+use oroshi_server::LogThrottle;
 
 /// The state that all requests of one core share.
 pub(crate) struct Engine {
@@ -17,7 +17,7 @@ pub(crate) struct Engine {
     /// One cache of names per TTL. Settings have few different TTLs.
     names: RefCell<HashMap<Ttl, Rc<RefCell<Names>>>>,
     /// Limits how often the log warns of requests to the gateway's own listeners.
-    pub(super) own_told: Cell<Seldom>,
+    pub(super) own_told: Cell<LogThrottle>,
     /// Bytes of buffered request bodies.
     buffered: Cell<usize>,
 }

@@ -71,7 +71,7 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
             let mut fields = vec![("Upgrade", &b"websocket"[..]), ("Sec-WebSocket-Accept", accept.as_bytes())];
             fields.extend(protocol.map(|protocol| ("Sec-WebSocket-Protocol", protocol)));
             let (stream, ahead) = exchange.upgrade(101, &fields).await?;
-            session.serve(Connection { stream, ahead, place: exchange.take_place() });
+            session.serve(Connection { stream, ahead, permit: exchange.take_permit() });
         }
         Framing::Events { .. } | Framing::Lines { .. } => {
             let kind: &[u8] = match framing {
@@ -87,7 +87,7 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
             fields.extend(origin::fields(origins, &head));
             let (stream, _, _) = exchange.detach(200, &fields).await?;
             watch_peer(hub, &stream);
-            session.serve(Connection { stream, ahead: Vec::new(), place: exchange.take_place() });
+            session.serve(Connection { stream, ahead: Vec::new(), permit: exchange.take_permit() });
         }
     }
     Ok(())

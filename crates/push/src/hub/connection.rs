@@ -26,8 +26,8 @@ pub(crate) struct Connection {
     pub(crate) stream: Stream,
     /// The bytes that the client sent behind its request.
     pub(crate) ahead: Vec<u8>,
-    /// Its place among the clients' connections, if those are limited.
-    pub(crate) place: Option<oroshi_server::Place>,
+    /// Its permit to count among the clients' connections, if those are limited.
+    pub(crate) permit: Option<oroshi_server::Permit>,
 }
 
 impl Connection {
@@ -54,12 +54,12 @@ impl Connection {
 impl Hub {
     /// Serves the session's connection from here on, in a task of its own.
     pub(super) fn serve(self: &Rc<Self>, session: &Rc<Session>, connection: Connection) {
-        let Connection { stream, ahead, place } = connection;
+        let Connection { stream, ahead, permit } = connection;
         *session.stream.borrow_mut() = Some(stream);
         self.writer.flush(session);
         let (hub, session) = (Rc::clone(self), Rc::clone(session));
         tokio::task::spawn_local(async move {
-            let _place = place;
+            let _place = permit;
             let reason = Serving::new(Rc::clone(&hub), Rc::clone(&session), ahead).await;
             hub.remove(&session, reason);
         });

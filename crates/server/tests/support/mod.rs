@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Peer, ServerTls, Shutdown};
-use oroshi_server::{Counts, Door, Error, Exchange, Handler, Server, Settings};
+use oroshi_server::{Counts, Error, Exchange, Handler, HttpListener, Server, Settings};
 pub use oroshi_testkit::HANG;
 pub use oroshi_testkit::http::{Answer, Client, Socket};
 
@@ -38,7 +38,7 @@ impl Running {
             let (bound, tls, ending) = (bound.lock().unwrap().take().unwrap(), tls.clone(), ending.clone());
             async move {
                 let listener = bound.into_listener().unwrap();
-                server.serve([Door { listener, tls }], ending.reached(1)).await;
+                server.serve([HttpListener { listener, tls }], ending.reached(1)).await;
                 server.counters().counts()
             }
         });
