@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, SystemTime};
 
-use oroshi_net::{Cores, CoresOptions};
+use oroshi_net::{Threads, ThreadsOptions};
 
 use crate::assemble::{Finished, assemble};
 pub use crate::error::RunError;
 use crate::follow::{Listener, Observer};
 use crate::machine::Machine;
 use crate::plan::{Plan, Watching};
-use crate::prepare::{LOOK, Prepared, cores_options, prepare, usage_of};
+use crate::prepare::{LOOK, Prepared, prepare, thread_options, usage_of};
 use crate::record::Record;
 use crate::shared::{Outcome, Report, Shared, WorkerOutcome};
 use crate::watch::Watch;
@@ -91,7 +91,7 @@ fn several_servers(plan: &Plan) -> Option<String> {
 /// The threads of a run, and what they send.
 struct Workers {
     shared: Arc<Shared>,
-    cores: Cores<()>,
+    threads: Threads<()>,
     reports: Receiver<Report>,
     outcomes: Receiver<WorkerOutcome>,
 }
@@ -102,14 +102,14 @@ impl Workers {
         let (outcome_sender, outcomes) = channel();
         let plan = &shared.plan;
         let stack_bytes = plan.script.is_some().then_some(SCRIPT_STACK);
-        let options = CoresOptions { stack_bytes, ..cores_options(plan, plan.threads) };
-        let cores = {
+        let options = ThreadsOptions { stack_bytes, ..thread_options(plan, plan.threads) };
+        let threads = {
             let shared = Arc::clone(&shared);
-            Cores::start(&options, move |core| {
+            Threads::start(&options, move |core| {
                 work(Arc::clone(&shared), core.index, report_sender.clone(), outcome_sender.clone())
             })?
         };
-        Ok(Self { shared, cores, reports, outcomes })
+        Ok(Self { shared, threads, reports, outcomes })
     }
 
     /// Waits until each worker has opened its connections. False when the run is not to begin.
@@ -170,12 +170,12 @@ impl Workers {
         if let Some(script) = &self.shared.plan.script {
             script.release();
             // A script's code that runs when its state is closed may hang too.
-            while !self.cores.is_finished() {
+            while !self.threads.is_finished() {
                 self.check_script()?;
                 std::thread::sleep(LOOK);
             }
         }
-        self.cores.join()?;
+        self.threads.join()?;
         Ok(self.outcomes)
     }
 }

@@ -18,7 +18,7 @@ use std::thread;
 use oroshi_config::{ConfigError, Mistakes, Node, Table, text_of, toml};
 use oroshi_gate::{Bound, Draft, Gate, Listener, Plan, RunError, Serves};
 use oroshi_lookup::{StoreKind, StoreSettings};
-use oroshi_net::inherit::Inherited;
+use oroshi_net::inherit::InheritedSocket;
 use oroshi_net::limits::{connection_limit, open_descriptors};
 use oroshi_net::{Peer, UnixAddress};
 use oroshi_service::{admin_connections, descriptor_limit, engine_descriptors, notify_ready};
@@ -174,10 +174,10 @@ fn draft(file: &Path) -> Result<(Draft, Node, Vec<Mistake>), Error> {
 }
 
 /// Takes over the inherited sockets. Other users may not connect to those of operators.
-fn adopt(plan: &Plan, inherited: Vec<Inherited>) -> Result<Vec<Bound>, Error> {
+fn adopt(plan: &Plan, inherited: Vec<InheritedSocket>) -> Result<Vec<Bound>, Error> {
     let listens = plan.listeners.iter().any(|listener| listener.serves == Serves::Public);
     let unnamed = (!listens).then_some(Serves::Public);
-    let adopt = |socket: Inherited| {
+    let adopt = |socket: InheritedSocket| {
         let (variable, peer) = (socket.variable, socket.listener.local_address().peer());
         let bound = Bound::adopt(socket, &plan.listeners, unnamed, plan.threads)?;
         match peer {

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use oroshi_config::ConfigError;
 use oroshi_net::Peer;
-use oroshi_net::inherit::Inherited;
+use oroshi_net::inherit::InheritedSocket;
 use oroshi_net::limits::{ConnectionLimit, DescriptorError, connection_limit, open_descriptors};
 use oroshi_push::{Bound, Limits, Plan, RunError, Serves};
 use oroshi_service::{SocketError, admin_connections, descriptor_limit, engine_descriptors, notify_ready};
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 /// Opens the listeners of a plan; inherited sockets replace listeners.
 ///
 /// Without a configured listener (`listens`), an inherited socket with an unknown name serves everything.
-fn open(plan: &Plan, inherited: Vec<Inherited>, listens: bool) -> Result<Vec<Bound>, SocketError> {
+fn open(plan: &Plan, inherited: Vec<InheritedSocket>, listens: bool) -> Result<Vec<Bound>, SocketError> {
     let unnamed = (!listens).then_some(Serves::Everything);
     let mut left = plan.listeners.clone();
     let mut all = Vec::new();

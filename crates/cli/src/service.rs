@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use oroshi_config::ConfigError;
 use oroshi_net::Shutdown;
-use oroshi_net::inherit::{Inherited, inherited};
+use oroshi_net::inherit::{InheritedSocket, inherited};
 use oroshi_service::SocketError;
 
 /// An error of one service, beside those that all services have.
@@ -67,7 +67,7 @@ impl<E: RoleError> ServiceError<E> {
 }
 
 /// Takes the inherited sockets. Call it first, because a descriptor opened earlier could take the number of one.
-pub(crate) fn take_inherited() -> Result<Vec<Inherited>, SocketError> {
+pub(crate) fn take_inherited() -> Result<Vec<InheritedSocket>, SocketError> {
     inherited().map_err(SocketError::Inherit)
 }
 

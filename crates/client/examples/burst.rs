@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use oroshi_client::{Client, Deadlines, local};
 use oroshi_net::clock::process_cpu_ns;
-use oroshi_net::{Cores, CoresOptions, Endpoint};
+use oroshi_net::{Endpoint, Threads, ThreadsOptions};
 
 struct Options {
     url: Endpoint,
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "N", "mean ms", "p50 ms", "p99 ms", "all-mean ms", "failures", "connections", "CPU us/req"
         );
     }
-    Cores::run(&CoresOptions::new("burst", 1), move |_| {
+    Threads::run(&ThreadsOptions::new("burst", 1), move |_| {
         let Options { ref url, ref bursts, rounds, cap, send, warm, at_once, json } = options;
         let (url, bursts) = (url.clone(), bursts.clone());
         async move {

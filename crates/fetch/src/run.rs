@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use oroshi_client::Counts;
-use oroshi_net::cores::CoresError;
 use oroshi_net::ports::LocalPorts;
-use oroshi_net::{Cores, CoresOptions, Shutdown, ensure_descriptors};
+use oroshi_net::threads::ThreadsError;
+use oroshi_net::{Shutdown, Threads, ThreadsOptions, ensure_descriptors};
 use oroshi_words::units;
 use tokio::sync::mpsc;
 
@@ -69,7 +69,7 @@ pub enum Error {
     Threads(#[source] io::Error),
     /// The thread of the event loop could not be started, or panicked.
     #[error(transparent)]
-    Cores(#[from] CoresError),
+    EventLoop(#[from] ThreadsError),
     /// A record cannot be written as JSON: a defect.
     #[error("a record cannot be written as JSON")]
     Json(#[from] serde_json::Error),
@@ -297,9 +297,9 @@ fn connections(plan: &Plan, follow: &mut impl Follow) -> usize {
 }
 
 /// Starts the working thread.
-fn start(job: Job) -> Result<Cores<Result<Counts, WorkError>>, CoresError> {
+fn start(job: Job) -> Result<Threads<Result<Counts, WorkError>>, ThreadsError> {
     let job = Mutex::new(Some(job));
-    Cores::start(&CoresOptions::new("fetch", 1), move |_| {
+    Threads::start(&ThreadsOptions::new("fetch", 1), move |_| {
         let job = job.lock().unwrap_or_else(PoisonError::into_inner).take();
         async move {
             match job {

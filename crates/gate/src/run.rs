@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use oroshi_lookup::{Lookup, Stores};
-use oroshi_net::cores::CoresError;
-use oroshi_net::{BoundListener, Cores, CpuList, Shutdown};
+use oroshi_net::threads::ThreadsError;
+use oroshi_net::{BoundListener, CpuList, Shutdown, Threads};
 use oroshi_service::{admin_capacity, thread_options};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
@@ -50,7 +50,7 @@ pub enum RunError {
     },
     /// The threads could not be started, or one of them panicked.
     #[error("cannot run the threads that serve")]
-    Cores(#[source] CoresError),
+    Serving(#[source] ThreadsError),
     /// Restart the gateway: it binds its sockets once for each thread.
     #[error(
         "the number of threads changes from {was} to {wanted}, which a reload cannot do: restart it (`oroshi start` \
@@ -111,7 +111,7 @@ fn sockets(bound: &[Bound]) -> Vec<(Listener, OwnSocket)> {
 #[derive(Debug)]
 pub struct Gate {
     /// The threads; `join` takes them.
-    cores: Mutex<Option<Cores<()>>>,
+    running: Mutex<Option<Threads<()>>>,
     mail: Vec<UnboundedSender<Job>>,
     threads: usize,
     state: Mutex<State>,
@@ -167,7 +167,7 @@ impl Gate {
         let ready = prepare(&mail, &generation, bound);
         let shutdown = shutdown.clone();
         let first = Arc::clone(&generation);
-        let cores = Cores::start(&options, move |core| {
+        let running = Threads::start(&options, move |core| {
             let mail = boxes.lock().unwrap_or_else(PoisonError::into_inner)[core.index].take();
             let (shutdown, generation, index) = (shutdown.clone(), Arc::clone(&first), core.index);
             async move {
@@ -176,18 +176,18 @@ impl Gate {
                 }
             }
         });
-        let cores = cores.map_err(RunError::Cores)?;
+        let running = running.map_err(RunError::Serving)?;
         if let Err(error) = all_ready(&ready, plan) {
             // A thread ends when its sender is dropped. A thread that is stuck would not.
             drop(mail);
             if !matches!(error, RunError::Unready(_)) {
-                cores.join().map_err(RunError::Cores)?;
+                running.join().map_err(RunError::Serving)?;
             }
             return Err(error);
         }
         tell(&mail, || Job::Switch { close: Vec::new() });
         generation.lookups.iter().for_each(Lookup::tell_trial);
-        Ok(Gate { cores: Mutex::new(Some(cores)), mail, threads, state })
+        Ok(Gate { running: Mutex::new(Some(running)), mail, threads, state })
     }
 
     /// Returns the open listeners. A reload binds only the others.
@@ -270,15 +270,15 @@ impl Gate {
     /// # Errors
     /// When a thread panicked.
     pub fn join(&self) -> Result<(), RunError> {
-        let cores = self.cores.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let joined = cores.map_or(Ok(()), |cores| cores.join().map(drop));
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let joined = running.map_or(Ok(()), |running| running.join().map(drop));
         let generation = Arc::clone(&self.state.lock().unwrap_or_else(PoisonError::into_inner).generation);
         if let Some(log) = &generation.log
             && !log.finish(LAST_LINES)
         {
             tracing::warn!("the access log takes nothing: what was told last is lost");
         }
-        joined.map_err(RunError::Cores)
+        joined.map_err(RunError::Serving)
     }
 }
 

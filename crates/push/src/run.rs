@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use oroshi_net::cores::CoresError;
-use oroshi_net::{BoundListener, Cores, Shutdown};
+use oroshi_net::threads::ThreadsError;
+use oroshi_net::{BoundListener, Shutdown, Threads};
 use oroshi_server::{Capacity, Exchange, Server, Settings};
 use oroshi_service::{admin_capacity, thread_options, until_second_request};
 use rustix::net::sockopt;
@@ -29,7 +29,7 @@ pub type Bound = oroshi_service::Bound<Serves>;
 pub enum RunError {
     /// The threads could not be started, or one of them panicked.
     #[error("cannot run the threads that serve")]
-    Cores(#[source] CoresError),
+    Threads(#[source] ThreadsError),
     /// The thread for the connection to NATS could not be started.
     #[error("cannot run the thread that speaks to NATS")]
     Nats(#[source] io::Error),
@@ -91,7 +91,7 @@ pub fn run(
     let starts = Mutex::new(starts.into_iter().map(Some).collect::<Vec<_>>());
     let ready = Mutex::new((node.threads(), Some(ready)));
     let shutdown = shutdown.clone();
-    let cores = Cores::run(&options, move |core| {
+    let running = Threads::run(&options, move |core| {
         let start = starts.lock().unwrap_or_else(PoisonError::into_inner)[core.index].take();
         let (node, mailboxes, shutdown) = (Arc::clone(&node), Arc::clone(&mailboxes), shutdown.clone());
         {
@@ -113,7 +113,7 @@ pub fn run(
     if let Some(nats) = nats {
         nats.stop();
     }
-    cores.map(drop).map_err(RunError::Cores)
+    running.map(drop).map_err(RunError::Threads)
 }
 
 /// What a thread starts with.

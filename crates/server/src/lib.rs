@@ -10,13 +10,13 @@
 //! ```no_run
 //! use std::sync::Mutex;
 //!
-//! use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Shutdown};
+//! use oroshi_net::{BoundListener, ListenOptions, Shutdown, Threads, ThreadsOptions};
 //! use oroshi_server::{Exchange, Server, Settings};
 //!
 //! let shutdown = Shutdown::on_signals()?;
 //! let options = ListenOptions { reuse_port: true, ..ListenOptions::default() };
 //! let bound = Mutex::new(BoundListener::bind_for_cores("127.0.0.1:8080", &options, 2)?);
-//! Cores::run(&CoresOptions::new("hello", 2), move |_| {
+//! Threads::run(&ThreadsOptions::new("hello", 2), move |_| {
 //!     // Taken out, so that nothing listens after the server has stopped accepting.
 //!     let bound = bound.lock().unwrap().pop().unwrap();
 //!     let shutdown = shutdown.clone();

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use oroshi_http1::encode::{self, EncodeError};
 use oroshi_http1::{RequestHead, Version};
-use oroshi_net::PeerSays;
+use oroshi_net::PeerState;
 
 use crate::error::Error;
 use crate::wire::{Unread, Wire};
@@ -276,7 +276,7 @@ impl<'a> Reply<'a> {
     /// Ready when the peer has closed its sending side, is gone, or has sent more. For handlers that wait for something
     /// else, and want to stop when nobody reads. Reads nothing: a next request stays in the socket, and hides a close
     /// behind it. Call it only after the request's body was read to its end, and not after it was ready.
-    pub fn poll_peer(&mut self, context: &mut Context<'_>) -> Poll<PeerSays> {
+    pub fn poll_peer(&mut self, context: &mut Context<'_>) -> Poll<PeerState> {
         self.wire.poll_peer(context)
     }
 

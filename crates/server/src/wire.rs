@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use oroshi_core::{Deadline, HasDeadlines, Scratch, spares};
 use oroshi_http1::RequestDecoder;
-use oroshi_net::{Peer, PeerSays, Stream};
+use oroshi_net::{Peer, PeerState, Stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::core::{Connection, ConnectionGuard, Core};
@@ -209,9 +209,9 @@ impl Wire {
     }
 
     /// Returns the peer's state without reading. Pending for a connection that was handed off.
-    pub(crate) fn poll_peer(&self, context: &mut Context<'_>) -> Poll<PeerSays> {
+    pub(crate) fn poll_peer(&self, context: &mut Context<'_>) -> Poll<PeerState> {
         match &mut *self.stream.borrow_mut() {
-            Some(stream) => stream.poll_peer(context).map(|says| says.unwrap_or(PeerSays::Gone)),
+            Some(stream) => stream.poll_peer(context).map(|state| state.unwrap_or(PeerState::Gone)),
             None => Poll::Pending,
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use oroshi_net::inherit::{InheritError, Inherited};
+use oroshi_net::inherit::{InheritError, InheritedSocket};
 use oroshi_net::listen::ListenError;
 use oroshi_net::{BoundListener, ListenOptions};
 
@@ -126,7 +126,7 @@ impl<R: Role> Bound<R> {
     /// # Errors
     /// [`SocketError::Unassigned`] if nothing says what to serve, [`SocketError::Share`].
     pub fn adopt(
-        socket: Inherited,
+        socket: InheritedSocket,
         listeners: &[Listener<R>],
         unnamed: Option<R>,
         threads: usize,
@@ -215,9 +215,9 @@ mod tests {
         }
     }
 
-    fn inherited(name: &str) -> Inherited {
+    fn inherited(name: &str) -> InheritedSocket {
         let listener = bind("127.0.0.1:0", 1, None).unwrap().remove(0);
-        Inherited { name: name.to_owned(), variable: "LISTEN_FDS", listener }
+        InheritedSocket { name: name.to_owned(), variable: "LISTEN_FDS", listener }
     }
 
     #[test]

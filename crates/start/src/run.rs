@@ -10,10 +10,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use oroshi_net::inherit::{Inherited, inherited_from_systemd};
+use oroshi_net::inherit::{InheritedSocket, inherited_from_systemd};
 use oroshi_net::listen::ListenError;
 use oroshi_net::monotonic_ns;
-use oroshi_net::notify::Manager;
+use oroshi_net::notify::ServiceManager;
 use oroshi_net::process::{descendants, how_it_ended, signal_to};
 use oroshi_words::with_causes;
 use rustix::io::Errno;
@@ -139,7 +139,7 @@ struct Superdaemon<'a> {
     machine: Machine,
     watchers: Watchers,
     waiting: Waiting,
-    manager: Manager,
+    manager: ServiceManager,
     control: Option<Control>,
     guarded: Option<GuardProcess>,
     log: Option<Log>,
@@ -159,7 +159,7 @@ impl<'a> Superdaemon<'a> {
     /// Makes all resources.
     fn new(
         plan: &'a Plan,
-        inherited: Vec<Inherited>,
+        inherited: Vec<InheritedSocket>,
         say: &'a mut dyn FnMut(&str),
         sender: UnboundedSender<Input>,
         events: UnboundedReceiver<Input>,
@@ -187,7 +187,7 @@ impl<'a> Superdaemon<'a> {
             machine,
             watchers: Watchers::default(),
             waiting: Waiting::default(),
-            manager: Manager::find(),
+            manager: ServiceManager::find(),
             control: None,
             guarded: None,
             log,

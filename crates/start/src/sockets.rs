@@ -5,8 +5,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use oroshi_net::handover::Move;
-use oroshi_net::inherit::{InheritError, Inherited};
+use oroshi_net::handover::DescriptorMove;
+use oroshi_net::inherit::{InheritError, InheritedSocket};
 use oroshi_net::listen::ListenError;
 use oroshi_net::{BoundListener, ListenOptions, Peer, UnixAddress};
 use rustix::io::{FdFlags, fcntl_setfd, ioctl_fionbio};
@@ -109,7 +109,7 @@ pub enum SocketError {
 
 /// Makes all sockets: systemd's first, so that they keep their numbers; then ours, ports first, as in `start_server`.
 pub(crate) fn hold_all(
-    inherited: Vec<Inherited>,
+    inherited: Vec<InheritedSocket>,
     specs: &[SocketSpec],
     listening: &Listening,
 ) -> Result<Vec<Socket>, SocketError> {
@@ -120,7 +120,7 @@ pub(crate) fn hold_all(
     let mut numbers = descriptors(&all).into_iter();
     let mut sockets = Vec::with_capacity(all.len());
     for ((socket, spec), number) in inherited.into_iter().zip(of_systemd).zip(numbers.by_ref().take(of_systemd.len())) {
-        let Inherited { name, listener, .. } = socket;
+        let InheritedSocket { name, listener, .. } = socket;
         make_blocking(&listener, &spec.name)?;
         let held = Held::Listener(listener);
         sockets.push(Socket { spec: spec.clone(), descriptor: number, held, label: Some(name) });
@@ -247,8 +247,8 @@ impl Drop for Inheritable<'_> {
 }
 
 /// Returns the present and future number of each socket.
-pub(crate) fn moves(sockets: &[Socket]) -> Vec<Move> {
-    sockets.iter().map(|socket| Move { from: socket.as_fd().as_raw_fd(), to: socket.descriptor }).collect()
+pub(crate) fn moves(sockets: &[Socket]) -> Vec<DescriptorMove> {
+    sockets.iter().map(|socket| DescriptorMove { from: socket.as_fd().as_raw_fd(), to: socket.descriptor }).collect()
 }
 
 /// Returns the variables that name a command's sockets: Server::Starter's, and systemd's if the descriptors are

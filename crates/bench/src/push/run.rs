@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-use oroshi_net::{Cores, Peer, monotonic_ns};
+use oroshi_net::{Peer, Threads, monotonic_ns};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::mpsc::error::TryRecvError;
@@ -26,7 +26,7 @@ use crate::follow::{Observer, Progress, Stage};
 use crate::grade::{Bottleneck, Grade};
 use crate::machine::{GENERATOR_BOUND, Machine};
 use crate::plan::Watching;
-use crate::prepare::{Prepared, cores_options, find, prepare, usage_of};
+use crate::prepare::{Prepared, find, prepare, thread_options, usage_of};
 use crate::record::{MachineRecord, unix_seconds};
 use crate::watch::{Clocks, ServerUsage, Watch};
 
@@ -54,9 +54,9 @@ pub fn run(plan: Plan, observer: &mut dyn Observer) -> Result<Record, RunError> 
         watch.begin();
     }
     let (sender, published) = mpsc::unbounded_channel();
-    let cores = {
+    let running = {
         let shared = Arc::clone(&shared);
-        Cores::start(&cores_options(&shared.plan.connect, threads), move |core| {
+        Threads::start(&thread_options(&shared.plan.connect, threads), move |core| {
             let (shared, sender) = (Arc::clone(&shared), sender.clone());
             async move {
                 if core.index + 1 < core.count {
@@ -70,7 +70,7 @@ pub fn run(plan: Plan, observer: &mut dyn Observer) -> Result<Record, RunError> 
     let result = Coordinator::new(&shared, published, observer).coordinate(watch.as_mut().ok());
     // The threads end, whether that succeeded or not.
     shared.phase.send_replace(Phase::Over);
-    let outcomes: Vec<Outcome> = cores.join()?.into_iter().flatten().collect();
+    let outcomes: Vec<Outcome> = running.join()?.into_iter().flatten().collect();
     let mut seen = result?;
     warnings.append(&mut seen.warnings);
     let server = usage_of(watch, seen.server.take());

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
-use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Peer, Shutdown};
+use oroshi_net::{BoundListener, ListenOptions, Peer, Shutdown, Threads, ThreadsOptions};
 use oroshi_server::{Error, Exchange, Server, Settings};
 use oroshi_testkit::http::{self, read_more};
 pub use oroshi_testkit::http::{Answer, connect_unix as connect, end_of_head};
@@ -83,7 +83,7 @@ impl Backend {
                     server.serve([bound.into_listener().unwrap().into()], shutdown.reached(1)).await;
                 }
             };
-            Cores::run(&CoresOptions::new("backend", 1), serve).unwrap();
+            Threads::run(&ThreadsOptions::new("backend", 1), serve).unwrap();
         });
         Backend { address, called, kept: Vec::new(), held, shutdown, thread: Some(thread) }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use oroshi_core::{Incoming, Scratch};
 use oroshi_http1::{DecodeError, Expect, Framing, ResponseDecoder, ResponseEvent, ResponseHead};
-use oroshi_net::{PeerSays, monotonic_ns};
+use oroshi_net::{PeerState, monotonic_ns};
 use oroshi_server::{Error, Reply};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Sleep;
@@ -200,12 +200,12 @@ impl Answer {
             let half_close = answering.rules.settings.timeouts.half_close;
             self.watch = match reply.poll_peer(context) {
                 Poll::Pending => return false,
-                Poll::Ready(PeerSays::Gone) => return true,
-                Poll::Ready(PeerSays::End) if half_close.is_zero() => return true,
-                Poll::Ready(PeerSays::End) if half_close < Duration::MAX => {
+                Poll::Ready(PeerState::Gone) => return true,
+                Poll::Ready(PeerState::End) if half_close.is_zero() => return true,
+                Poll::Ready(PeerState::End) if half_close < Duration::MAX => {
                     Watch::Ended(Box::pin(tokio::time::sleep(half_close)))
                 }
-                Poll::Ready(PeerSays::End | PeerSays::More) => Watch::Over,
+                Poll::Ready(PeerState::End | PeerState::More) => Watch::Over,
             };
         }
         match &mut self.watch {

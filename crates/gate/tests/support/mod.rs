@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use oroshi_gate::forward::{self, Call, Edits, Failure, Inspect, Outcome, Rules, To};
 use oroshi_gate::upstream::{self, Balancer, Counts, Policy, PoolSettings, Pools, Registry, Target};
-use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Peer, Shutdown};
+use oroshi_net::{BoundListener, ListenOptions, Peer, Shutdown, Threads, ThreadsOptions};
 use oroshi_server::{Exchange, Server};
 #[allow(unused_imports)] // as above
 pub use oroshi_testkit::skipped;
@@ -87,7 +87,7 @@ pub struct Gate {
     pub registry: Arc<Registry>,
     records: Arc<(Mutex<Vec<Record>>, Condvar)>,
     shutdown: Shutdown,
-    cores: Cores<oroshi_server::Counts>,
+    running: Threads<oroshi_server::Counts>,
 }
 
 /// Notes what became of a request, also when its future is dropped.
@@ -123,7 +123,7 @@ impl Gate {
         let shutdown = Shutdown::new();
         let rules = Arc::new(Rules::new(rules).unwrap());
         let (ending, counting, noting) = (shutdown.clone(), Arc::clone(&registry), Arc::clone(&records));
-        let cores = Cores::start(&CoresOptions::new("gate", 1), move |_| {
+        let running = Threads::start(&ThreadsOptions::new("gate", 1), move |_| {
             let bound = bound.lock().unwrap().take().unwrap();
             let (ending, registry, records) = (ending.clone(), Arc::clone(&counting), Arc::clone(&noting));
             let (targets, pool, rules, server) = (targets.clone(), pool.clone(), Arc::clone(&rules), server.clone());
@@ -150,7 +150,7 @@ impl Gate {
                 server.counters().counts()
             }
         });
-        Gate { address, registry, records, shutdown, cores: cores.unwrap() }
+        Gate { address, registry, records, shutdown, running: running.unwrap() }
     }
 
     pub fn connect(&self) -> Client {
@@ -195,7 +195,7 @@ impl Gate {
     /// Shuts down, waits for the end, and gives what the server has counted.
     pub fn stop(self) -> oroshi_server::Counts {
         self.shutdown.request();
-        self.cores.join().unwrap()[0]
+        self.running.join().unwrap()[0]
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::hub;
 use crate::hub::{Got, Hub, PATIENCE, WebSocket};
-use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Shutdown};
+use oroshi_net::{BoundListener, ListenOptions, Shutdown, Threads, ThreadsOptions};
 use oroshi_push::Plan;
 use oroshi_server::{Error, Exchange, Server, Settings};
 use oroshi_websocket::{Kind, encode};
@@ -103,7 +103,7 @@ impl Backend {
                     *counted.lock().unwrap() += server.counters().counts().accepted;
                 }
             };
-            Cores::run(&CoresOptions::new("backend", 1), serve).unwrap();
+            Threads::run(&ThreadsOptions::new("backend", 1), serve).unwrap();
         });
         Backend { called, accepted, shutdown, thread: Some(thread) }
     }
