@@ -1,6 +1,6 @@
 //! The requests that a script made: their bytes, and where each begins and ends.
 
-use oroshi_http1::{DecodeError, Expect, Limits, RequestDecoder, RequestEvent};
+use oroshi_http1::{DecodeError, ExpectedResponse, Limits, RequestDecoder, RequestEvent};
 
 /// Longest head and target that a script may make: more than servers accept, so that scripts can test their limits.
 const HEAD_LIMIT: usize = 1024 * 1024;
@@ -18,7 +18,7 @@ pub(crate) struct Made {
     pub(crate) start: usize,
     pub(crate) end: usize,
     /// The kind of response that it gets.
-    pub(crate) expect: Expect,
+    pub(crate) expect: ExpectedResponse,
     /// Whether it asks the server to close.
     pub(crate) closes: bool,
     /// Where the empty line after its head begins.
@@ -63,9 +63,9 @@ impl Batch {
                 Some(RequestEvent::Head(head)) => {
                     let expect = match head.method {
                         "CONNECT" => return Err(BatchError::Connect),
-                        "HEAD" => Expect::Head,
-                        _ if head.upgrade.is_some() => Expect::Upgrade,
-                        _ => Expect::Body,
+                        "HEAD" => ExpectedResponse::Head,
+                        _ if head.upgrade.is_some() => ExpectedResponse::Upgrade,
+                        _ => ExpectedResponse::Body,
                     };
                     let head_end = total - input.len() - 2;
                     made = Some(Made { start, end: 0, expect, closes: !head.keep_alive, head_end });
@@ -124,7 +124,7 @@ mod tests {
         let firsts: Vec<&[u8]> = batch.requests.iter().map(|made| &batch.bytes_of(made)[..6]).collect();
         assert_eq!(firsts, [b"HEAD /", b"POST /", b"GET /c", b"POST /"]);
         assert_eq!(
-            batch.requests.iter().map(|made| made.expect == Expect::Head).collect::<Vec<_>>(),
+            batch.requests.iter().map(|made| made.expect == ExpectedResponse::Head).collect::<Vec<_>>(),
             [true, false, false, false]
         );
         assert_eq!(batch.requests.iter().position(|made| made.closes), Some(2));

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use oroshi_core::{Incoming, Registration, Scratch, after, spares};
-use oroshi_http1::{DecodeError, Expect, Framing, ResponseDecoder, ResponseEvent, Version};
+use oroshi_http1::{DecodeError, ExpectedResponse, Framing, ResponseDecoder, ResponseEvent, Version};
 use oroshi_net::{Stream, monotonic_ns};
 use tokio::io::{AsyncRead, ReadBuf};
 
@@ -95,7 +95,7 @@ impl Exchange {
     }
 
     /// Begins an attempt with the request's encoded head.
-    pub(crate) fn begin(&mut self, head: Vec<u8>, body: Body<dyn AsyncRead>, expect: Expect) {
+    pub(crate) fn begin(&mut self, head: Vec<u8>, body: Body<dyn AsyncRead>, expect: ExpectedResponse) {
         self.drop_lease();
         self.turn = 0;
         self.stamps = Stamps { called: self.stamps.called, began: monotonic_ns(), ..Stamps::default() };

@@ -60,5 +60,5 @@ mod target;
 pub use error::DecodeError;
 pub use head::{Framing, Header, Headers, Limits, Version};
 pub use request::{RequestDecoder, RequestEvent, RequestHead};
-pub use response::{Expect, MAX_EXPECTED, ResponseDecoder, ResponseEvent, ResponseHead};
+pub use response::{ExpectedResponse, MAX_EXPECTED, ResponseDecoder, ResponseEvent, ResponseHead};
 pub use syntax::{is_field_value, is_token};

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use oroshi_http1::encode::{content_length, request_head};
-use oroshi_http1::{DecodeError, Expect, Limits, ResponseDecoder, ResponseEvent, Version};
+use oroshi_http1::{DecodeError, ExpectedResponse, Limits, ResponseDecoder, ResponseEvent, Version};
 use oroshi_net::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -68,7 +68,7 @@ pub(crate) async fn write(stream: &mut Stream, mut bytes: &[u8]) -> io::Result<(
 pub(crate) async fn answer(stream: &mut Stream) -> Result<Answer, HttpError> {
     let limits = Limits::default();
     let mut decoder = ResponseDecoder::default();
-    decoder.expect(Expect::Body);
+    decoder.expect(ExpectedResponse::Body);
     let mut answer = Answer { status: 0, body: Vec::new() };
     let mut held: Vec<u8> = Vec::new();
     loop {

@@ -182,7 +182,7 @@ fn lists(list: &[u8], name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use oroshi_http1::{Expect, Limits, RequestDecoder, RequestEvent, ResponseDecoder, ResponseEvent};
+    use oroshi_http1::{ExpectedResponse, Limits, RequestDecoder, RequestEvent, ResponseDecoder, ResponseEvent};
 
     use super::*;
 
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!((fields[3].1.as_str(), key.as_str()), ("dGhlIHNhbXBsZSBub25jZQ==", "dGhlIHNhbXBsZSBub25jZQ=="));
         let checked = |answer: &str| {
             let mut decoder = ResponseDecoder::default();
-            decoder.expect(Expect::Upgrade);
+            decoder.expect(ExpectedResponse::Upgrade);
             let mut input = answer.as_bytes();
             let Ok(Some(ResponseEvent::Head(head))) = decoder.decode(&Limits::default(), &mut input) else {
                 panic!("no head: {answer}")

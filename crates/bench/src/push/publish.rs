@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use oroshi_http1::{Expect, Limits, ResponseDecoder, ResponseEvent, encode};
+use oroshi_http1::{ExpectedResponse, Limits, ResponseDecoder, ResponseEvent, encode};
 use oroshi_net::clock::thread_cpu_ns;
 use oroshi_net::{Peer, Stream, Timer, monotonic_ns};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -287,7 +287,7 @@ impl Publisher {
         stream.write_all(&self.request).await.map_err(|_| Failure::Write)?;
         stream.flush().await.map_err(|_| Failure::Write)?;
         let mut decoder = ResponseDecoder::default();
-        decoder.expect(Expect::Body);
+        decoder.expect(ExpectedResponse::Body);
         let (mut status, mut keep_alive, mut kept) = (0, false, Vec::new());
         loop {
             kept.reserve(BUFFER);

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use oroshi_core::{Incoming, Scratch};
-use oroshi_http1::{Expect, Limits, ResponseDecoder, ResponseEvent, ResponseHead};
+use oroshi_http1::{ExpectedResponse, Limits, ResponseDecoder, ResponseEvent, ResponseHead};
 use oroshi_net::{Connected, Stream, monotonic_ns};
 use oroshi_websocket::handshake::{self, Mismatch};
 use oroshi_websocket::{Decoder, Role};
@@ -76,7 +76,7 @@ async fn subscribe(
     }
     poll_fn(|cx| Pin::new(&mut stream).poll_flush(cx)).await.map_err(|_| Failure::Write)?;
     let mut decoder = ResponseDecoder::default();
-    decoder.expect(if core.shared.plan.mode == Mode::Ws { Expect::Upgrade } else { Expect::Body });
+    decoder.expect(if core.shared.plan.mode == Mode::Ws { ExpectedResponse::Upgrade } else { ExpectedResponse::Body });
     let mut kept = Incoming::default();
     let mut read_some = |cx: &mut Context<'_>| -> Poll<Result<bool, Unopened>> {
         let mut scratch = Scratch::take();

@@ -209,7 +209,7 @@ impl Text {
 
 #[cfg(test)]
 mod tests {
-    use oroshi_http1::Expect;
+    use oroshi_http1::ExpectedResponse;
     use oroshi_websocket::{Kind, Role};
 
     use super::*;
@@ -262,7 +262,7 @@ mod tests {
     fn body_of(mode: Mode) -> impl Fn() -> Wire {
         move || {
             let mut decoder = ResponseDecoder::default();
-            decoder.expect(Expect::Body);
+            decoder.expect(ExpectedResponse::Body);
             Wire::Body(decoder, Text::new(mode))
         }
     }

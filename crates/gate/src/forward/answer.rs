@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use oroshi_core::{Incoming, Scratch};
-use oroshi_http1::{DecodeError, Expect, Framing, ResponseDecoder, ResponseEvent, ResponseHead};
+use oroshi_http1::{DecodeError, ExpectedResponse, Framing, ResponseDecoder, ResponseEvent, ResponseHead};
 use oroshi_net::{PeerState, monotonic_ns};
 use oroshi_server::{Error, Reply};
 use tokio::io::{AsyncRead, ReadBuf};
@@ -110,7 +110,7 @@ enum Inspection {
 }
 
 impl Answer {
-    pub(crate) fn new(expect: Expect) -> Self {
+    pub(crate) fn new(expect: ExpectedResponse) -> Self {
         let mut decoder = ResponseDecoder::default();
         decoder.expect(expect);
         Answer {
@@ -123,7 +123,7 @@ impl Answer {
             bytes: 0,
             keep_alive: false,
             keep: None,
-            is_head: expect == Expect::Head,
+            is_head: expect == ExpectedResponse::Head,
             stalled: false,
             watch: Watch::Quiet,
             inspection: None,

@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use oroshi_core::Spare;
-use oroshi_http1::{Expect, Framing};
+use oroshi_http1::{ExpectedResponse, Framing};
 use oroshi_net::monotonic_ns;
 use oroshi_server::{Error, Exchange, Wait};
 
@@ -27,7 +27,7 @@ struct Message {
     head_bytes: usize,
     whole: bool,
     framing: Framing,
-    expect: Expect,
+    expect: ExpectedResponse,
     /// The core's account of the buffered body.
     account: Option<Account>,
     /// Whether the method is idempotent (RFC 9110, section 9.2.2).
@@ -37,7 +37,7 @@ struct Message {
 impl Message {
     /// Returns whether the gateway buffers the body before sending.
     fn is_buffered(&self, rules: &Rules) -> bool {
-        rules.settings.buffer > 0 && self.expect != Expect::Upgrade
+        rules.settings.buffer > 0 && self.expect != ExpectedResponse::Upgrade
     }
 
     /// Returns whether a retry is safe although a server may have acted on the request.
@@ -169,10 +169,10 @@ fn compose(exchange: &mut Exchange<'_>, call: &Call<'_>, pool: &Pool, outcome: &
         framing: head.framing,
         account: None,
         expect: match head.method {
-            "HEAD" => Expect::Head,
+            "HEAD" => ExpectedResponse::Head,
             // Any other protocol would bypass the rules, h2c above all.
-            _ if settings.upgrade && is_websocket(head.upgrade) => Expect::Upgrade,
-            _ => Expect::Body,
+            _ if settings.upgrade && is_websocket(head.upgrade) => ExpectedResponse::Upgrade,
+            _ => ExpectedResponse::Body,
         },
         idempotent: matches!(head.method, "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS"),
     };
@@ -224,7 +224,7 @@ fn write_head(exchange: &Exchange<'_>, call: &Call<'_>, message: &mut Message, p
         rules: call.rules,
         edits: call.request,
         authority: pool.authority(),
-        upgrade: message.expect == Expect::Upgrade,
+        upgrade: message.expect == ExpectedResponse::Upgrade,
         expect: !message.is_buffered(call.rules),
         id: outcome.request_id.as_ref().map(RequestId::as_str),
     };

@@ -88,14 +88,14 @@ fn keep_hint(value: &[u8]) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use oroshi_http1::{Expect, Limits, ResponseDecoder, ResponseEvent};
+    use oroshi_http1::{ExpectedResponse, Limits, ResponseDecoder, ResponseEvent};
 
     use super::*;
     use crate::forward::Settings;
 
     fn written(head: &str, settings: Settings) -> (String, Seen) {
         let mut decoder = ResponseDecoder::default();
-        decoder.expect(Expect::Body);
+        decoder.expect(ExpectedResponse::Body);
         let mut input = head.as_bytes();
         let Ok(Some(ResponseEvent::Head(head))) = decoder.decode(&Limits::default(), &mut input) else {
             panic!("{head}")
