@@ -5,7 +5,7 @@
 use oroshi_http1::{
     ExpectedResponse, Limits as HttpLimits, RequestDecoder, RequestEvent, ResponseDecoder, ResponseEvent,
 };
-use oroshi_websocket::handshake::{self, Opening};
+use oroshi_websocket::handshake::{self, UpgradeRequest};
 use oroshi_websocket::{CloseCode, Decoder, Event, Kind, Limits, Role, Violation, encode};
 
 /// The largest message: small, so that bytes of the size that fuzzers like pass it.
@@ -40,7 +40,7 @@ fn request(mut bytes: &[u8]) {
     else {
         return;
     };
-    let opening = match Opening::of(&head) {
+    let opening = match UpgradeRequest::of(&head) {
         Ok(opening) => opening,
         Err(refusal) => return assert!([400, 426].contains(&refusal.status()), "{refusal}"),
     };

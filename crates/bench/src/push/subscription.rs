@@ -9,7 +9,7 @@ use std::time::Instant;
 use oroshi_core::{Incoming, Scratch};
 use oroshi_http1::{ExpectedResponse, Limits, ResponseDecoder, ResponseEvent, ResponseHead};
 use oroshi_net::{Connected, Stream, monotonic_ns};
-use oroshi_websocket::handshake::{self, Mismatch};
+use oroshi_websocket::handshake::{self, UpgradeResponseError};
 use oroshi_websocket::{Decoder, Role};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -127,7 +127,7 @@ fn agreed(core: &Core, head: &ResponseHead<'_>, key: &str) -> Result<(), Unopene
     match plan.mode {
         Mode::Ws => match handshake::check(head, key, &plan.request.protocols()) {
             Ok(_) => Ok(()),
-            Err(Mismatch::Status(_)) => Err(refused("101 would open a WebSocket")),
+            Err(UpgradeResponseError::Status(_)) => Err(refused("101 would open a WebSocket")),
             Err(mismatch) => Err(Unopened::answered(Failure::Parse, mismatch.to_string())),
         },
         _ if head.status != 200 => Err(refused("200 would begin the stream")),

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use bytes::{Bytes, BytesMut};
 use oroshi_http1::Framing;
 use oroshi_server::{Error, Exchange, page};
-use oroshi_websocket::handshake::Refusal;
+use oroshi_websocket::handshake::UpgradeRequestError;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -146,7 +146,7 @@ impl Problem {
     }
 
     /// 426 or 400: the request does not open a WebSocket. kuiperbelt always answers 400.
-    pub(crate) fn handshake(refusal: Refusal, as_kuiperbelt: bool) -> Self {
+    pub(crate) fn handshake(refusal: UpgradeRequestError, as_kuiperbelt: bool) -> Self {
         let status = if as_kuiperbelt { 400 } else { refusal.status() };
         let problem = Self::new(status, "bad-handshake", refusal.to_string());
         match status {
