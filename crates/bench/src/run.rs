@@ -9,7 +9,7 @@ use oroshi_net::{Threads, ThreadsOptions};
 
 use crate::assemble::{Finished, assemble};
 pub use crate::error::RunError;
-use crate::follow::{Listener, Observer};
+use crate::follow::{Observer, ReportReceiver};
 use crate::machine::Machine;
 use crate::plan::{Plan, Watching};
 use crate::prepare::{LOOK, Prepared, prepare, thread_options, usage_of};
@@ -49,23 +49,23 @@ pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Rec
     // Begun while the workers wait: in a run without warm-up nothing of it is missed.
     let mut machine = Machine::begin(&shared.peers, watch.as_mut().ok());
     let start = shared.meet();
-    let mut listener = Listener::new(shared.plan.threads, start);
+    let mut receiver = ReportReceiver::new(shared.plan.threads, start);
     let warmup = shared.plan.warmup;
     if !warmup.is_zero() {
-        listener.listen(&workers.reports, &shared, observer, Some(warmup), watch.as_mut().ok())?;
+        receiver.listen(&workers.reports, &shared, observer, Some(warmup), watch.as_mut().ok())?;
         machine = Machine::begin(&shared.peers, watch.as_mut().ok());
     }
-    listener.listen(&workers.reports, &shared, observer, None, watch.as_mut().ok())?;
-    let mut machine = machine.finish(watch.as_mut().ok(), &listener.clocks);
+    receiver.listen(&workers.reports, &shared, observer, None, watch.as_mut().ok())?;
+    let mut machine = machine.finish(watch.as_mut().ok(), &receiver.clocks);
     let outcomes = match workers.collect(observer) {
         Ok(outcomes) => outcomes,
         // A worker without an outcome has panicked, which the join reports.
         Err(error) => return Err(workers.end().err().or(error).unwrap_or(RunError::Cancelled)),
     };
-    listener.listen_late(&workers.reports, observer, &shared.plan);
-    listener.last_second(observer);
+    receiver.listen_late(&workers.reports, observer, &shared.plan);
+    receiver.last_second(observer);
     let server = usage_of(watch, machine.server.take()).and_then(|usage| {
-        let in_time = machine.elapsed >= listener.clocks.length / 2;
+        let in_time = machine.elapsed >= receiver.clocks.length / 2;
         in_time.then_some(usage).ok_or_else(|| "this machine was too busy to look at its processes in time".into())
     });
     if outcomes.iter().all(|outcome| outcome.stopped_early && outcome.elapsed == 0) {
@@ -73,7 +73,7 @@ pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Rec
         return Err(RunError::EndedInWarmUp);
     }
     warnings.append(&mut machine.warnings);
-    let finished = Finished { outcomes, listener, server, machine: machine.state, started, environment, warnings };
+    let finished = Finished { outcomes, receiver, server, machine: machine.state, started, environment, warnings };
     let record = assemble(&shared, finished);
     after(&record);
     workers.end()?;

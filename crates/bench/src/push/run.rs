@@ -16,7 +16,7 @@ use super::plan::{Plan, Publication};
 use super::publish;
 use super::published::Published;
 use super::record::{
-    Deliveries, DeliveriesToOne, Generator, Idle, Parts, PlanRecord, PostedRecord, Record, SCHEMA, Subscriptions,
+    Deliveries, DeliveriesToOne, Generator, Idle, PlanRecord, PublishCounts, Record, RecordParts, SCHEMA, Subscriptions,
 };
 use super::shared::Shared;
 use super::tally::Tally;
@@ -280,7 +280,7 @@ fn assemble(shared: &Shared, outcomes: &[Outcome], seen: Seen, surroundings: Sur
     let elapsed_s = elapsed as f64 / 1e9;
     let thread_cpu = outcomes.iter().map(|outcome| outcome.cpu as f64 / elapsed.max(1) as f64).collect();
     let opened = shared.opened().len() as u64;
-    let parts = Parts { tally, opened, opening_s, elapsed_s, thread_cpu };
+    let parts = RecordParts { tally, opened, opening_s, elapsed_s, thread_cpu };
     let nothing = Published::default();
     let published = shared.published.get().unwrap_or(&nothing);
     let to_all = shared.plan.publish.is_some().then_some(&published.to_all);
@@ -295,9 +295,9 @@ fn assemble(shared: &Shared, outcomes: &[Outcome], seen: Seen, surroundings: Sur
         plan: PlanRecord::of(&shared.plan),
         elapsed_s,
         cut_short,
-        published: to_all.map(|posted| PostedRecord::of(posted, elapsed_s)),
+        published: to_all.map(|posted| PublishCounts::of(posted, elapsed_s)),
         deliveries: Deliveries::of(&parts, to_all),
-        published_to_one: to_one.map(|posted| PostedRecord::of(posted, elapsed_s)),
+        published_to_one: to_one.map(|posted| PublishCounts::of(posted, elapsed_s)),
         deliveries_to_one: to_one.map(|posted| DeliveriesToOne::of(&parts, posted)),
         generator: Generator::of(&parts, publisher_cpu),
         subscriptions: Subscriptions::of(parts),

@@ -235,7 +235,7 @@ fn server_rows(server: &ServerUsage, record: &Record) -> Vec<(&'static str, Stri
 #[cfg(test)]
 mod tests {
     use oroshi_bench::Bottleneck;
-    use oroshi_bench::record::{Gone, ParseRecord};
+    use oroshi_bench::record::{LostServers, ParseRecord};
 
     use super::*;
     use crate::sample::bench as sample;
@@ -275,7 +275,8 @@ mod tests {
     #[test]
     fn a_server_that_has_gone_is_the_first_line() {
         let mut record = sample::closed();
-        record.gone = Some(Gone { silent_s: 4.0, failed_attempts: 7, why: "it left".into(), servers: Vec::new() });
+        record.gone =
+            Some(LostServers { silent_s: 4.0, failed_attempts: 7, why: "it left".into(), servers: Vec::new() });
         let text = bench(&record, false, Paint::PLAIN, WIDTH);
         assert!(text.starts_with("SERVER GONE: ") && text.lines().next().unwrap().contains("it left"), "{text}");
     }

@@ -5,7 +5,7 @@ use crate::common::{Case, case, next};
 
 /// Returns the request of a script that only sets values.
 fn fixed(case: &Case) -> String {
-    String::from_utf8(case.one(|part| part.terms().request.unwrap())).unwrap()
+    String::from_utf8(case.one(|part| part.features().request.unwrap())).unwrap()
 }
 
 fn made(script: &str) -> String {
@@ -50,9 +50,9 @@ fn another_socket_leaves_the_host_as_it_is() {
     let socket = oroshi_net::UnixAddress::parse("/run/app.sock").unwrap();
     case.options.url = case.options.url.clone().with_unix(socket.clone());
     case.peers = vec![socket.clone().into()];
-    let terms = case.one(|part| part.terms());
-    assert_eq!(terms.peer, Some(socket.into()));
-    assert!(terms.request.unwrap().starts_with(b"GET /a HTTP/1.1\r\nHost: example.com:81\r\n"));
+    let features = case.one(|part| part.features());
+    assert_eq!(features.peer, Some(socket.into()));
+    assert!(features.request.unwrap().starts_with(b"GET /a HTTP/1.1\r\nHost: example.com:81\r\n"));
 }
 
 #[test]
