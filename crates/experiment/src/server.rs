@@ -17,7 +17,7 @@ use crate::rules;
 
 /// The context for reading texts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Surroundings<'s> {
+pub(crate) struct TextContext<'s> {
     pub(crate) machine: &'s Machine,
     /// The base of relative paths: the file's folder. `None`: the experiment is built in.
     pub(crate) folder: Option<&'s Path>,
@@ -31,7 +31,7 @@ pub(crate) struct Surroundings<'s> {
 
 /// A server as described in the file.
 #[derive(Clone, Debug)]
-pub(crate) struct Described {
+pub(crate) struct DescribedServer {
     /// The server. Without a [`Ready::Answers`] of its own, the variants' URLs are added later.
     pub(crate) server: Server,
     /// Why it cannot start here.
@@ -42,7 +42,7 @@ pub(crate) struct Described {
     pub(crate) names: Option<Values>,
 }
 
-impl Described {
+impl DescribedServer {
     /// Returns a server of which only the name is known.
     pub(crate) fn unknown(name: &str) -> Self {
         let server = Server {
@@ -74,8 +74,8 @@ pub(crate) fn describe<'d>(
     table: &Table<'d>,
     shared: Option<&Field<'d>>,
     name: &str,
-    around: Surroundings<'_>,
-) -> Option<Described> {
+    around: TextContext<'_>,
+) -> Option<DescribedServer> {
     let given: Vec<_> = KEYS.iter().filter_map(|key| table.get(key)).collect();
     if given.is_empty() {
         return None;
@@ -87,7 +87,7 @@ pub(crate) fn describe<'d>(
             Vec::new()
         }
     };
-    let mut texts = Texts::default();
+    let mut texts = Templates::default();
     if let Some(value) = table.get("start") {
         texts.add(&value, &start);
     }
@@ -117,7 +117,7 @@ pub(crate) fn describe<'d>(
         stop_timeout: table.get("stop-timeout").and_then(|value| timeout(&value)).unwrap_or(STOP_TIMEOUT),
     };
     let lacks = find_program(&mut server.start, &server.env, around.machine);
-    Some(Described { server, lacks, requires: requires(table), names })
+    Some(DescribedServer { server, lacks, requires: requires(table), names })
 }
 
 /// Returns the requirements of a table.
@@ -160,7 +160,7 @@ pub(crate) fn shown(words: &[String]) -> String {
 }
 
 /// Reads the environment variables of a process.
-pub(crate) fn variables<'d>(value: &Field<'d>, texts: &mut Texts<'d>) -> Vec<(String, String)> {
+pub(crate) fn variables<'d>(value: &Field<'d>, texts: &mut Templates<'d>) -> Vec<(String, String)> {
     let mut variables = Vec::new();
     for (name, value) in value.table().iter().flat_map(Table::fields) {
         if name.is_empty() || name.contains(['=', '\0']) {
@@ -174,7 +174,7 @@ pub(crate) fn variables<'d>(value: &Field<'d>, texts: &mut Texts<'d>) -> Vec<(St
 }
 
 /// Reads one or several commands, each as a text or as words.
-fn commands<'d>(value: &Field<'d>, texts: &mut Texts<'d>) -> Vec<Vec<String>> {
+fn commands<'d>(value: &Field<'d>, texts: &mut Templates<'d>) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for command in value.each() {
         if let Some(words) = words(&command) {
@@ -186,7 +186,7 @@ fn commands<'d>(value: &Field<'d>, texts: &mut Texts<'d>) -> Vec<Vec<String>> {
 }
 
 /// Adds the files of a table that are not there yet.
-fn files<'d>(value: &Field<'d>, around: Surroundings<'_>, texts: &mut Texts<'d>, files: &mut Vec<(String, String)>) {
+fn files<'d>(value: &Field<'d>, around: TextContext<'_>, texts: &mut Templates<'d>, files: &mut Vec<(String, String)>) {
     let own = files.len();
     for (path, value) in value.table().iter().flat_map(Table::fields) {
         let inside = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
@@ -209,7 +209,7 @@ fn files<'d>(value: &Field<'d>, around: Surroundings<'_>, texts: &mut Texts<'d>,
     }
 }
 
-fn template_file(table: &Table<'_>, around: Surroundings<'_>) -> Option<String> {
+fn template_file(table: &Table<'_>, around: TextContext<'_>) -> Option<String> {
     let value = table.get("template");
     table.finish();
     let Some(value) = value else {
@@ -227,7 +227,7 @@ fn template_file(table: &Table<'_>, around: Surroundings<'_>) -> Option<String> 
 }
 
 /// Returns a path relative to the experiment's file.
-pub(crate) fn beside(value: &Field<'_>, around: Surroundings<'_>) -> Option<PathBuf> {
+pub(crate) fn beside(value: &Field<'_>, around: TextContext<'_>) -> Option<PathBuf> {
     let path = PathBuf::from(value.text()?);
     if path.is_relative() && around.folder.is_none() {
         value.wrong("a built-in experiment has no folder: expected an absolute path");
@@ -236,7 +236,7 @@ pub(crate) fn beside(value: &Field<'_>, around: Surroundings<'_>) -> Option<Path
     Some(around.folder.map(|folder| folder.join(&path)).unwrap_or(path))
 }
 
-fn folder(value: &Field<'_>, around: Surroundings<'_>) -> Option<PathBuf> {
+fn folder(value: &Field<'_>, around: TextContext<'_>) -> Option<PathBuf> {
     let path = beside(value, around)?;
     match path.canonicalize() {
         Ok(path) if path.is_dir() => Some(path),
@@ -247,7 +247,7 @@ fn folder(value: &Field<'_>, around: Surroundings<'_>) -> Option<PathBuf> {
     }
 }
 
-fn ready<'d>(value: &Field<'d>, texts: &mut Texts<'d>) -> Option<Ready> {
+fn ready<'d>(value: &Field<'d>, texts: &mut Templates<'d>) -> Option<Ready> {
     if !value.is_table() {
         let urls = value.texts()?;
         texts.add(value, &urls);
@@ -291,15 +291,15 @@ fn read_stop(text: &str) -> Result<Stop, String> {
 
 /// Texts with placeholders, collected for a check once all names are known.
 #[derive(Debug, Default)]
-pub(crate) struct Texts<'d>(Vec<(Field<'d>, String)>);
+pub(crate) struct Templates<'d>(Vec<(Field<'d>, String)>);
 
-impl<'d> Texts<'d> {
+impl<'d> Templates<'d> {
     pub(crate) fn add<'a>(&mut self, value: &Field<'d>, texts: impl IntoIterator<Item = &'a String>) {
         self.0.extend(texts.into_iter().map(|text| (value.clone(), text.clone())));
     }
 
     /// Returns the names that a server with these texts knows: each port and socket in them is its own.
-    fn names(&self, around: Surroundings<'_>) -> Values {
+    fn names(&self, around: TextContext<'_>) -> Values {
         let mut values = around.always.clone();
         values.set("dir", "/dir");
         let names: BTreeSet<&str> =

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use oroshi_bench::Load as Rhythm;
-use oroshi_experiment::{Machine, Reading, Source, Unreadable, Wishes, find};
+use oroshi_experiment::{ExperimentError, Machine, ParsedExperiment, RunOptions, Source, find};
 use oroshi_lab::Metric;
 use oroshi_lab::plan::{Command, Load, Ready, Stop};
 use oroshi_net::Shutdown;
@@ -12,8 +12,8 @@ use oroshi_words::Mistake;
 
 use super::flags::Flags;
 
-fn read(source: Source<'_>, wishes: &Wishes, machine: &Machine) -> Result<Reading, Unreadable> {
-    oroshi_experiment::read(source, wishes, machine, &Flags)
+fn read(source: Source<'_>, options: &RunOptions, machine: &Machine) -> Result<ParsedExperiment, ExperimentError> {
+    oroshi_experiment::read(source, options, machine, &Flags)
 }
 
 fn source<'s>(text: &'s str, folder: Option<&'s Path>) -> Source<'s> {
@@ -21,20 +21,20 @@ fn source<'s>(text: &'s str, folder: Option<&'s Path>) -> Source<'s> {
 }
 
 #[track_caller]
-fn sound(text: &str) -> Reading {
-    asked(text, &Wishes::default())
+fn sound(text: &str) -> ParsedExperiment {
+    asked(text, &RunOptions::default())
 }
 
 #[track_caller]
-fn asked(text: &str, wishes: &Wishes) -> Reading {
+fn asked(text: &str, options: &RunOptions) -> ParsedExperiment {
     let machine = Machine::tried_out(Shutdown::new());
-    read(source(text, Some(Path::new("."))), wishes, &machine).unwrap_or_else(|error| panic!("{error:?}"))
+    read(source(text, Some(Path::new("."))), options, &machine).unwrap_or_else(|error| panic!("{error:?}"))
 }
 
 #[track_caller]
 fn mistakes(text: &str) -> Vec<Mistake> {
-    match read(source(text, Some(Path::new("."))), &Wishes::default(), &Machine::this()) {
-        Err(Unreadable::File(mistakes)) => mistakes,
+    match read(source(text, Some(Path::new("."))), &RunOptions::default(), &Machine::this()) {
+        Err(ExperimentError::File(mistakes)) => mistakes,
         other => panic!("{other:?}"),
     }
 }
@@ -224,7 +224,7 @@ fn each_mistake_says_what_was_expected() {
 
 #[test]
 fn what_is_left_out_is_filled_in() {
-    let Reading { experiment, blocks } = sound(SMALL);
+    let ParsedExperiment { experiment, blocks } = sound(SMALL);
     assert_eq!((experiment.name.as_str(), experiment.title.as_str()), ("my-test", "Small"));
     assert_eq!(experiment.metrics, [Metric::Rps, Metric::Cpu]);
     assert_eq!(experiment.rules, oroshi_lab::plan::Rules::default());
@@ -339,8 +339,10 @@ fn each_group_has_a_cell_at_each_point_of_the_sweep() {
 
 #[test]
 fn variants_are_chosen_by_name_by_group_or_both() {
-    let only =
-        |names: &[&str]| Wishes { only: names.iter().map(|&name| name.to_owned()).collect(), ..Wishes::default() };
+    let only = |names: &[&str]| RunOptions {
+        only: names.iter().map(|&name| name.to_owned()).collect(),
+        ..RunOptions::default()
+    };
     let chosen = |names: &[&str]| {
         let cells = asked(SWEPT, &only(names)).experiment.cells;
         cells
@@ -354,7 +356,7 @@ fn variants_are_chosen_by_name_by_group_or_both() {
     assert_eq!(chosen(&["g/unix", "alone"]), ["alone", "unix"], "in the order of the file");
     assert_eq!(chosen(&["h / alone"]), ["alone"]);
     let error = read(source(SWEPT, None), &only(&["unxi"]), &Machine::this()).unwrap_err();
-    assert!(matches!(&error, Unreadable::Only(text) if text.contains("did you mean `unix`?")), "{error:?}");
+    assert!(matches!(&error, ExperimentError::Only(text) if text.contains("did you mean `unix`?")), "{error:?}");
 }
 
 #[test]
@@ -426,14 +428,14 @@ fn commands_are_tried_for_what_is_asked_for_alone_and_not_for_a_file_with_mistak
     };
     let machine = || Machine::tried_out(Shutdown::new());
     let wrong = text.clone() + "urll = 1\n";
-    assert!(read(source(&wrong, None), &Wishes::default(), &machine()).is_err());
+    assert!(read(source(&wrong, None), &RunOptions::default(), &machine()).is_err());
     assert!(ran().is_empty(), "{:?}", ran());
     for quick in [false, true] {
-        let only = Wishes { only: vec!["b".into()], quick, ..Wishes::default() };
+        let only = RunOptions { only: vec!["b".into()], quick, ..RunOptions::default() };
         read(source(&text, None), &only, &machine()).unwrap();
         assert_eq!(ran(), ["of-b", "of-t"]);
     }
-    read(source(&text, None), &Wishes::default(), &machine()).unwrap();
+    read(source(&text, None), &RunOptions::default(), &machine()).unwrap();
     assert_eq!(ran(), ["of-a", "of-b", "of-s", "of-t"]);
 }
 
@@ -546,8 +548,8 @@ load = { command = "sh -c other", timeout = "1m" }
 
 #[test]
 fn a_quick_look_is_short_in_every_way() {
-    let quick = |text: &str, wishes: Wishes| asked(text, &Wishes { quick: true, ..wishes }).experiment;
-    let experiment = quick(SWEPT, Wishes::default());
+    let quick = |text: &str, options: RunOptions| asked(text, &RunOptions { quick: true, ..options }).experiment;
+    let experiment = quick(SWEPT, RunOptions::default());
     let rules = &experiment.rules;
     assert_eq!((rules.min_blocks, rules.max_blocks, rules.blocks_per_start), (5, 10, None));
     assert_eq!((rules.max_time, experiment.quick), (Some(Duration::from_secs(45)), true));
@@ -556,12 +558,12 @@ fn a_quick_look_is_short_in_every_way() {
     assert_eq!((draft.duration, draft.warmup), (Some(Duration::from_millis(800)), Duration::from_millis(100)));
     assert!(experiment.cells[0].variants[0].load_words.contains("800ms after 100ms"));
     let many = (0..60).map(|i| format!("[[variant]]\nname = \"{i}\"\nurl = \"http://h/\"\n")).collect::<String>();
-    let least = quick(&small("[load]\nstages = \"1s:10,2s:20\"", &many), Wishes::default());
+    let least = quick(&small("[load]\nstages = \"1s:10,2s:20\"", &many), RunOptions::default());
     let draft = bench(&least.cells[0].variants[0].load);
     assert_eq!(draft.duration, Some(Duration::from_millis(300)));
     let Rhythm::Open { stages, .. } = &draft.load else { panic!("{draft:?}") };
     assert_eq!(stages.iter().map(|s| s.duration.as_millis()).collect::<Vec<_>>(), [100, 200], "the whole course");
-    let own = Wishes { max_time: Some(Duration::from_secs(90)), seed: Some(9), ..Wishes::default() };
+    let own = RunOptions { max_time: Some(Duration::from_secs(90)), seed: Some(9), ..RunOptions::default() };
     let own = quick(&small("blocks = 4\nseed = 2", ""), own).rules;
     assert_eq!((own.min_blocks, own.max_blocks, own.max_time, own.seed), (4, 4, Some(Duration::from_secs(90)), 9));
 }
@@ -576,12 +578,12 @@ fn files_and_folders_begin_beside_the_experiment() {
         "[load]\nbody-file = \"body\"",
         "start = \"sh\"\nfolder = \"app\"\nfiles.\"app.conf\" = { template = \"app.conf.in\" }",
     );
-    let read_at = |folder| read(source(&text, folder), &Wishes::default(), &Machine::this());
+    let read_at = |folder| read(source(&text, folder), &RunOptions::default(), &Machine::this());
     let cell = &read_at(Some(folder.path())).unwrap().experiment.cells[0];
     assert_eq!(cell.servers[0].folder, Some(folder.path().canonicalize().unwrap().join("app")));
     assert_eq!(cell.servers[0].files[0].1, "port {{port}}\n");
     assert_eq!(&bench(&cell.variants[0].load).body[..], b"hello");
-    let Err(Unreadable::File(mistakes)) = read_at(None) else { panic!("built in, it has no folder") };
+    let Err(ExperimentError::File(mistakes)) = read_at(None) else { panic!("built in, it has no folder") };
     assert_eq!(mistakes.len(), 3, "{mistakes:#?}");
 }
 
@@ -617,10 +619,10 @@ files."other.conf" = "port {{port.own}}"
 fn the_projects_own_experiments_read_well() {
     for found in find::all(None).unwrap() {
         for quick in [false, true] {
-            let wishes = Wishes { quick, ..Wishes::default() };
+            let options = RunOptions { quick, ..RunOptions::default() };
             let source = Source { name: &found.name, text: &found.text, folder: None };
-            let Reading { experiment, .. } =
-                read(source, &wishes, &Machine::this()).unwrap_or_else(|e| panic!("{}: {e:?}", found.name));
+            let ParsedExperiment { experiment, .. } =
+                read(source, &options, &Machine::this()).unwrap_or_else(|e| panic!("{}: {e:?}", found.name));
             assert!(!experiment.question.is_empty(), "{}", found.name);
         }
     }
