@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use oroshi_config::document::did_you_mean;
-use oroshi_config::toml::{self, Broken};
+use oroshi_config::toml::{self, BrokenLines};
 use oroshi_config::{Field, Mistakes, Node, Table};
 use oroshi_lab::Metric;
 use oroshi_lab::plan::{Cell, Experiment, Load, Ready, Sweep, Variant};
@@ -152,7 +152,7 @@ pub fn read(
 /// A file's tree, and the mistakes of keys that are read once.
 struct Document {
     root: Node,
-    broken: Broken,
+    broken: BrokenLines,
     found: Mistakes,
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use oroshi_config::values::{number, off_or, switch};
-use oroshi_config::{Kept, Table, secret};
+use oroshi_config::{SecretSource, Table, secret};
 use oroshi_gate::forward::{Edits, HostPolicy};
 use oroshi_gate::route::HeaderPattern;
 use oroshi_gate::upstream::{Policy, PoolSettings};
@@ -130,10 +130,14 @@ fn memcached(table: Table<'_>) -> MemcachedSettings {
 }
 
 fn sql(table: Table<'_>) -> SqlSettings {
-    let url = secret(&table, &[("url", Kept::Here), ("url-file", Kept::File), ("url-env", Kept::Variable)]);
+    let url = secret(
+        &table,
+        &[("url", SecretSource::Here), ("url-file", SecretSource::File), ("url-env", SecretSource::Variable)],
+    );
     let mut settings = SqlSettings::new("");
     settings.url = url.unwrap_or(settings.url);
-    settings.password = secret(&table, &[("password-file", Kept::File), ("password-env", Kept::Variable)]);
+    settings.password =
+        secret(&table, &[("password-file", SecretSource::File), ("password-env", SecretSource::Variable)]);
     table.set("connections", &mut settings.connections, number);
     table.set("script-connections", &mut settings.script_connections, |text| number(text).map(Some));
     table.set("query-timeout", &mut settings.query_timeout, parse_time);

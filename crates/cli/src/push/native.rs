@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oroshi_config::values::{number, off_or, switch};
-use oroshi_config::{Field, Kept, Table, secret};
+use oroshi_config::{Field, SecretSource, Table, secret};
 use oroshi_net::CpuList;
 use oroshi_push::{Cluster, Draft, GroupRule, Listener, Origins, Serves, Slow, Transports};
 use oroshi_words::units::parse_time;
@@ -112,7 +112,7 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
         }
     }
     if let Some(table) = root.table("auth") {
-        draft.token = secret(&table, &[("token-file", Kept::File), ("token-env", Kept::Variable)]);
+        draft.token = secret(&table, &[("token-file", SecretSource::File), ("token-env", SecretSource::Variable)]);
         table.finish();
     }
     if let Some(table) = root.table("drain") {
@@ -124,7 +124,8 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
     if let Some(field) = root.get("cluster")
         && let Some(table) = field.table()
     {
-        let kept = [("nats", Kept::Here), ("nats-file", Kept::File), ("nats-env", Kept::Variable)];
+        let kept =
+            [("nats", SecretSource::Here), ("nats-file", SecretSource::File), ("nats-env", SecretSource::Variable)];
         let nats = secret(&table, &kept);
         if nats.is_none() && !["nats", "nats-file", "nats-env"].into_iter().any(|key| table.get(key).is_some()) {
             field
