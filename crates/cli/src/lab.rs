@@ -17,7 +17,7 @@ use std::time::Duration;
 use clap::ValueHint;
 use oroshi_experiment::find::{FindError, Found};
 use oroshi_experiment::{ExperimentError, Machine, ParsedExperiment, RunOptions, Source, find, text};
-use oroshi_lab::baseline::Saved;
+use oroshi_lab::baseline::SavedResult;
 use oroshi_lab::result::Skipped;
 use oroshi_lab::{LabError, LabResult};
 use oroshi_words::Mistake;
@@ -268,8 +268,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
 fn kept(path: PathBuf) -> Result<(PathBuf, LabResult), Error> {
     let path = if path.is_dir() { path.join(results::DATA) } else { path };
     match report::read(&path)? {
-        Saved::Lab(result) => Ok((path, result)),
-        Saved::Bench(_) => Err(Error::NoExperiment { path }),
+        SavedResult::Lab(result) => Ok((path, result)),
+        SavedResult::Bench(_) => Err(Error::NoExperiment { path }),
     }
 }
 
