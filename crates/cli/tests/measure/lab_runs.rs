@@ -12,7 +12,7 @@ use oroshi_bench::follow::Stage;
 use oroshi_bench::{Draft, Load as Loop, Observer, Progress, Spacing};
 use oroshi_lab::plan::{Cell, Command, Figure, Load, Ready, Rules, Server, Stop, Variant};
 use oroshi_lab::result::{CellResult, Ended, Run};
-use oroshi_lab::{Event, Experiment, LabError, LabResult, Metric, Observer, Tools};
+use oroshi_lab::{Event, Experiment, ExperimentObserver, LabError, LabResult, Metric, Tools};
 use oroshi_stats::compare::Verdict;
 use regex_lite::Regex;
 use rustix::process::{Pid, Signal, kill_process};
@@ -66,7 +66,7 @@ impl Bench {
         self.server(name, &["sh", "-c", &script])
     }
 
-    fn run(&self, experiment: Experiment, follow: &mut dyn Observer) -> Result<LabResult, LabError> {
+    fn run(&self, experiment: Experiment, follow: &mut dyn ExperimentObserver) -> Result<LabResult, LabError> {
         let tools = Tools {
             keeper: vec![OROSHI.into(), "keep".into()],
             oroshi: OROSHI.into(),
@@ -181,7 +181,7 @@ struct Seen {
     now: (usize, Option<usize>),
 }
 
-impl Observer for Seen {
+impl ExperimentObserver for Seen {
     fn event(&mut self, _: &Experiment, event: Event<'_>) {
         match event {
             Event::Starting { server } => self.starts.push(server.to_owned()),
@@ -216,7 +216,7 @@ impl Observer for Seen {
     }
 
     fn cancelled(&mut self) -> bool {
-        Observer::cancelled(self)
+        ExperimentObserver::cancelled(self)
     }
 }
 

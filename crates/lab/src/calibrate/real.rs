@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::report::COVERAGE;
 use super::simulated::{Noise, cpu_rules};
 use super::{CONNECTIONS, DELAYS_MS, Scenario, Trial, simulate_one, usual_load};
-use crate::follow::Observer;
+use crate::follow::ExperimentObserver;
 use crate::metric::Metric;
 use crate::plan::{Cell, Experiment, Load, Ready, Rules, Server, Stop, Variant};
 use crate::result::{CellResult, LabResult};
@@ -112,7 +112,7 @@ pub fn carry_out(
     earlier: &RealReport,
     seed: u64,
     tools: &Tools,
-    follow: &mut dyn Observer,
+    follow: &mut dyn ExperimentObserver,
     going_on: &mut dyn FnMut(usize, &RealCell),
 ) -> Result<RealReport, LabError> {
     let mut report = RealReport::default();
