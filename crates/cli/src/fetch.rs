@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 
-use oroshi_fetch::{Bodies, Fetch, Follow, Out, Record, ResumeError, Standing, Warning, WorkError};
+use oroshi_fetch::{Bodies, Fetch, Observer, Progress, Record, ResumeError, SharedWriter, Warning, WorkError};
 use oroshi_words::units;
 
 pub(crate) use args::Args;
@@ -115,7 +115,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let mut shown = Shown { live, tally: Tally::default(), quiet, tells: prints && plan.output.is_none() };
     let fetch = Fetch::open(plan, &mut shown)?;
     let stop = interrupt::shutdown().map_err(Error::Signals)?;
-    let done = fetch.run(Out::new(io::stdout()), &stop, &mut shown);
+    let done = fetch.run(SharedWriter::new(io::stdout()), &stop, &mut shown);
     shown.live.finish();
     let done = done?;
     if !quiet && !prints {
@@ -140,7 +140,7 @@ struct Shown {
     tells: bool,
 }
 
-impl Follow for Shown {
+impl Observer for Shown {
     fn warn(&mut self, warning: &Warning) {
         let flag = if matches!(warning, Warning::NoLocks(_)) { "--output: " } else { "" };
         if !self.quiet {
@@ -169,7 +169,7 @@ impl Follow for Shown {
         self.live.is_due()
     }
 
-    fn show(&mut self, standing: Standing) {
-        self.live.show(standing);
+    fn show(&mut self, progress: Progress) {
+        self.live.show(progress);
     }
 }
