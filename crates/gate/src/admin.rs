@@ -6,7 +6,7 @@ mod status;
 use std::borrow::Cow;
 use std::time::Duration;
 
-use oroshi_lookup::{Explanation, Held, key};
+use oroshi_lookup::{Explanation, StoreEntry, key};
 use oroshi_server::{Error, Exchange, page};
 use oroshi_words::query;
 use serde_json::{Value, json};
@@ -179,12 +179,12 @@ async fn explain(site: &Site, query: &str) -> Result<Value, ErrorReply> {
 
 /// Describes the value of a key in each tier.
 fn tiers(explanation: &Explanation) -> Value {
-    let held = |held: &Held| match held {
-        Held::Targets(targets) => json!({ "has": targets.to_string() }),
-        Held::Negative => json!({ "has": "a note that there is none" }),
-        Held::Invalid(why) => json!({ "invalid": &**why }),
-        Held::Missing => json!({ "has": null }),
-        Held::Failed(error) => json!({ "failed": error.to_string() }),
+    let held = |held: &StoreEntry| match held {
+        StoreEntry::Targets(targets) => json!({ "has": targets.to_string() }),
+        StoreEntry::Negative => json!({ "has": "a note that there is none" }),
+        StoreEntry::Invalid(why) => json!({ "invalid": &**why }),
+        StoreEntry::Missing => json!({ "has": null }),
+        StoreEntry::Failed(error) => json!({ "failed": error.to_string() }),
     };
     let mut told = json!({ "in_flight": explanation.in_flight });
     if let Some(kept) = &explanation.memory {

@@ -9,7 +9,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Instant;
 
-use oroshi_lookup::{Get, Outcome as Found, Targets, key};
+use oroshi_lookup::{LookupResult, Outcome as Found, Targets, key};
 use oroshi_net::{Peer, UnixAddress};
 use oroshi_server::{Error, Exchange, LogThrottle, RefusedRequest};
 
@@ -339,9 +339,9 @@ impl Site {
         };
         let Some(key) = key.filter(|key| is_key(key)) else { return Err((&plan.unknown, "no-key")) };
         let answer = match self.generation.lookups[place].get(key) {
-            Get::Now(answer) => answer,
+            LookupResult::Now(answer) => answer,
             // Boxed, so that connections' tasks reserve no space for this rare case.
-            Get::Later(later) => Box::pin(later).await,
+            LookupResult::Later(later) => Box::pin(later).await,
         };
         match &answer.outcome {
             Found::Hit(targets) | Found::Stale(targets, _) => {

@@ -14,7 +14,7 @@ use oroshi_gate::{
 };
 use oroshi_http1::is_token;
 use oroshi_lookup::{
-    Allow, Breaking, MemcachedSettings, MemcachedTier, SqlSettings, SqlTier, StoreKind, StoreSettings,
+    Allow, BreakerSettings, MemcachedSettings, MemcachedTier, SqlSettings, SqlTier, StoreKind, StoreSettings,
 };
 use oroshi_net::CpuList;
 use oroshi_words::units::{parse_number, parse_time};
@@ -150,7 +150,7 @@ fn sql(table: Table<'_>) -> SqlSettings {
     settings
 }
 
-fn breaker(table: &Table<'_>, breaking: &mut Breaking) {
+fn breaker(table: &Table<'_>, breaking: &mut BreakerSettings) {
     if let Some(table) = table.table("breaker") {
         table.set("failures", &mut breaking.failures, number);
         table.set("pause", &mut breaking.pause, parse_time);

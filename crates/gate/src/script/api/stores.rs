@@ -81,8 +81,8 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         // No store has an invalid key.
         let Ok(key) = key else { return now(lua, (Value::Nil, "negative")) };
         match declared.lookup.get(&key) {
-            oroshi_lookup::Get::Now(found) => now(lua, answer(lua, &found)?),
-            oroshi_lookup::Get::Later(coming) => later(async move { Got::Answer(coming.await) }),
+            oroshi_lookup::LookupResult::Now(found) => now(lua, answer(lua, &found)?),
+            oroshi_lookup::LookupResult::Later(coming) => later(async move { Got::Answer(coming.await) }),
         }
     })
 }
