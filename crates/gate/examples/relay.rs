@@ -9,7 +9,7 @@
 use std::rc::Rc;
 use std::sync::Mutex;
 
-use oroshi_gate::forward::{Call, Outcome, Rules, To, forward};
+use oroshi_gate::forward::{Call, CallTargets, Outcome, Rules, forward};
 use oroshi_gate::upstream::{PoolSettings, Pools, Settings, Target};
 use oroshi_net::{BoundListener, ListenOptions, Shutdown, Threads, ThreadsOptions};
 use oroshi_server::{Exchange, Server};
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let rules = Rules::default();
             let handler = async move |exchange: &mut Exchange<'_>| {
                 let mut outcome = Outcome::default();
-                forward(exchange, &Call::new(&rules, To::One(&pool)), &mut outcome).await
+                forward(exchange, &Call::new(&rules, CallTargets::One(&pool)), &mut outcome).await
             };
             let server = Server::new(handler, oroshi_server::Settings::default());
             let listeners = bound.and_then(|bound| bound.into_listener().ok()).map(Into::into);

@@ -12,7 +12,7 @@ use oroshi_words::query;
 use serde_json::{Value, json};
 
 use crate::plan::{Action, KeyFrom};
-use crate::route::{Asked, Repeated, readings};
+use crate::route::{Repeated, RouteQuery, readings};
 use crate::site::{Site, is_key};
 
 /// The paths of admin listeners.
@@ -98,10 +98,15 @@ async fn explain(site: &Site, query: &str) -> Result<Value, ErrorReply> {
     let plain = read.plain.clone().into_owned();
     let plan = &site.generation.plan;
     // Conditions on header fields count as unmet, because the query has no header fields.
-    let asked =
-        Asked { host: &canonical, path: &plain, method: &method, headers: Default::default(), repeated: Repeated::Any };
-    let found = plan.table.find(&asked);
-    if read.others().any(|path| plan.table.find(&Asked { path, ..asked }) != found) {
+    let query = RouteQuery {
+        host: &canonical,
+        path: &plain,
+        method: &method,
+        headers: Default::default(),
+        repeated: Repeated::Any,
+    };
+    let found = plan.table.find(&query);
+    if read.others().any(|path| plan.table.find(&RouteQuery { path, ..query }) != found) {
         return Err(format!("`{path}` can be read in two ways, which take different routes: it is answered 400").into());
     }
     let Some(place) = found else {

@@ -11,7 +11,7 @@ use oroshi_server::{Error, Exchange, RefusedRequest};
 use crate::access::{Line, Sink};
 use crate::forward::Outcome;
 use crate::generation::RouteCounters;
-use crate::script::hooks::{Entry, RequestHooks};
+use crate::script::hooks::{LogEntry, RequestHooks};
 
 /// How much the log shows of bytes that were no request, and of a refused target.
 const SHOWN_BYTES: usize = 64;
@@ -107,7 +107,7 @@ impl<'s, 'h> Record<'s, 'h> {
     #[cold]
     fn tell_script(&self, hooks: RequestHooks, status: u16, bytes: u64) {
         let outcome = &self.outcome;
-        hooks.end(Entry {
+        hooks.end(LogEntry {
             status,
             bytes,
             took: Duration::from_nanos(monotonic_ns() - self.began),

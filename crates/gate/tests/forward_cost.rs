@@ -6,7 +6,7 @@ mod support;
 use std::rc::Rc;
 use std::sync::mpsc;
 
-use oroshi_gate::forward::{Call, Outcome, Rules, To, forward};
+use oroshi_gate::forward::{Call, CallTargets, Outcome, Rules, forward};
 use oroshi_gate::upstream::{PoolSettings, Pools, Settings, Target};
 use oroshi_net::{BoundListener, ListenOptions, Peer};
 use oroshi_server::{Exchange, Server};
@@ -34,7 +34,7 @@ fn allocations(requests: usize, target: &Target) -> u64 {
                 let pool = pools.pool(&target, &Rc::new(PoolSettings::default()));
                 let rules = Rules::default();
                 let handler = async move |exchange: &mut Exchange<'_>| {
-                    forward(exchange, &Call::new(&rules, To::One(&pool)), &mut Outcome::default()).await
+                    forward(exchange, &Call::new(&rules, CallTargets::One(&pool)), &mut Outcome::default()).await
                 };
                 let listener = bound.into_listener().unwrap().into();
                 let ended = async move {

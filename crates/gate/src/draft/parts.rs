@@ -10,7 +10,7 @@ use oroshi_lookup::{LookupSettings, StoreKind, StoreSettings, key};
 use super::{Findings, KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft, check_answer, expected};
 use crate::plan::{HashBy, KeyFrom, Lookup, Script, Upstream};
 use crate::route::{HostPattern, Matcher, in_ascii, plain_path};
-use crate::script::{self, Hook, HookSet, Names, ScriptSettings};
+use crate::script::{self, Hook, HookSet, ScriptSettings, StoreNames};
 use crate::upstream::{Ejection, Policy, PoolSettings, Target};
 
 impl UpstreamDraft {
@@ -152,7 +152,7 @@ fn longest_pause(store: &StoreSettings) -> Duration {
 
 impl ScriptDraft {
     /// Returns `None` if there is no script to run.
-    pub(super) fn plan(self, class: u32, stores: &Names, findings: &mut Findings) -> Option<Script> {
+    pub(super) fn plan(self, class: u32, stores: &StoreNames, findings: &mut Findings) -> Option<Script> {
         let at = format!("script.{}", self.name);
         for (key, answer) in [("unknown", &self.unknown), ("invalid", &self.invalid)] {
             check_answer(answer, &format!("{at}.{key}"), findings);
@@ -214,7 +214,7 @@ const LEAST_WALL: Duration = Duration::from_millis(10);
 const LEAST_MEMORY: usize = 1 << 20;
 
 /// Runs a script's top level without stores, and returns the hooks that it defines.
-fn hooks(settings: &ScriptSettings, stores: &Names) -> Result<HookSet, String> {
+fn hooks(settings: &ScriptSettings, stores: &StoreNames) -> Result<HookSet, String> {
     // A thread with as much stack as the serving threads.
     thread::scope(|scope| {
         let builder = thread::Builder::new().name("check".to_owned()).stack_size(oroshi_script::STACK_BYTES);

@@ -11,7 +11,7 @@ use super::rules::Rules;
 
 /// Facts found while copying the fields.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct ResponseFacts {
     /// There is a `Date`.
     pub(crate) date: bool,
     /// The keep-alive time that the server announced.
@@ -21,10 +21,10 @@ pub(crate) struct Seen {
 }
 
 /// Appends the field lines of a response's head, except those that the server sets for its own connection.
-pub(crate) fn write(out: &mut Vec<u8>, head: &ResponseHead<'_>, rules: &Rules, edits: &Edits) -> Seen {
+pub(crate) fn write(out: &mut Vec<u8>, head: &ResponseHead<'_>, rules: &Rules, edits: &Edits) -> ResponseFacts {
     let start = out.len();
     let drops = |name: &str| rules.settings.response.drops(name) || edits.drops(name);
-    let mut seen = Seen::default();
+    let mut seen = ResponseFacts::default();
     copy_kept(head.headers, out, |field| is_for_all(field, &mut seen) && !drops(field.name));
     if seen.named {
         out.truncate(start);
@@ -46,14 +46,14 @@ pub(crate) fn fields<'h>(headers: Headers<'h>, switch: bool) -> Vec<(&'h str, &'
     let named = named_by_connection(headers);
     let kept = |field: &Header<'_>| {
         let upgrade = switch && field.name.eq_ignore_ascii_case("upgrade");
-        upgrade || (is_for_all(field, &mut Seen::default()) && !is_named(field.name, &named))
+        upgrade || (is_for_all(field, &mut ResponseFacts::default()) && !is_named(field.name, &named))
     };
     headers.iter().filter(kept).map(|field| (field.name, field.value)).collect()
 }
 
 /// Returns whether a field is valid beyond its connection.
 #[inline]
-fn is_for_all(field: &Header<'_>, seen: &mut Seen) -> bool {
+fn is_for_all(field: &Header<'_>, seen: &mut ResponseFacts) -> bool {
     let is = |other: &str| field.name.eq_ignore_ascii_case(other);
     // The length first: it excludes most fields without comparing names.
     match field.name.len() {
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
     use crate::forward::Settings;
 
-    fn written(head: &str, settings: Settings) -> (String, Seen) {
+    fn written(head: &str, settings: Settings) -> (String, ResponseFacts) {
         let mut decoder = ResponseDecoder::default();
         decoder.expect(ExpectedResponse::Body);
         let mut input = head.as_bytes();

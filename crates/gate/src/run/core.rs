@@ -16,8 +16,8 @@ use crate::access::{Log, Sink};
 use crate::admin;
 use crate::generation::Generation;
 use crate::plan::{KeyFrom, Listener, Serves};
-use crate::script::hooks::{Logs, ScriptInstance};
-use crate::script::{Declared, Hook, Script, ScriptError, Tools, http_client};
+use crate::script::hooks::{LogCalls, ScriptInstance};
+use crate::script::{ApiResources, DeclaredLookup, Hook, Script, ScriptError, http_client};
 use crate::site::{Hosts, Site};
 use crate::upstream::{Pools, Settings as PoolsSettings};
 
@@ -68,7 +68,7 @@ struct Core {
     index: usize,
     pools: Pools,
     hosts: Rc<Hosts>,
-    logs: Rc<Logs>,
+    logs: Rc<LogCalls>,
     /// The HTTP client of all scripts on this core.
     http: oroshi_client::local::Client,
     /// Replaced only with the log, so that requests from before a reload reach the log without delay.
@@ -181,14 +181,14 @@ impl Core {
         let listeners = open.into_iter().map(register).collect::<Result<_, _>>()?;
         let lookups = generation.plan.lookups.iter().zip(&generation.lookups).map(|(plan, lookup)| {
             let by_host = plan.key == KeyFrom::Host;
-            (plan.settings.name.clone(), Declared { lookup: lookup.clone(), by_host })
+            (plan.settings.name.clone(), DeclaredLookup { lookup: lookup.clone(), by_host })
         });
         let lookups = Rc::new(lookups.collect());
         let mut instances = Vec::with_capacity(generation.plan.scripts.len());
         for script in &generation.plan.scripts {
             let settings = script.settings.clone();
             let counters = generation.counters.script(&settings.name, self.index);
-            let tools = Tools {
+            let tools = ApiResources {
                 stores: generation.stores.clone(),
                 lookups: Rc::clone(&lookups),
                 cache: Arc::clone(&generation.cache),

@@ -16,22 +16,22 @@ const BUCKETS: usize = LATENCY_BOUNDS_US.len() + 1;
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Counters {
-    pub(crate) requests: Cell,
-    pub(crate) answers: Cell,
-    pub(crate) server_errors: Cell,
-    pub(crate) connects: Cell,
-    pub(crate) reuses: Cell,
-    pub(crate) stale: Cell,
-    pub(crate) retries: Cell,
-    pub(crate) ejections: Cell,
-    pub(crate) open: Cell,
-    pub(crate) idle: Cell,
-    pub(crate) queued: Cell,
-    pub(crate) ejected: Cell,
-    pub(crate) bytes: Cell,
-    failures: [Cell; Failure::ALL.len()],
-    latency: [Cell; BUCKETS],
-    latency_us: Cell,
+    pub(crate) requests: Counter,
+    pub(crate) answers: Counter,
+    pub(crate) server_errors: Counter,
+    pub(crate) connects: Counter,
+    pub(crate) reuses: Counter,
+    pub(crate) stale: Counter,
+    pub(crate) retries: Counter,
+    pub(crate) ejections: Counter,
+    pub(crate) open: Counter,
+    pub(crate) idle: Counter,
+    pub(crate) queued: Counter,
+    pub(crate) ejected: Counter,
+    pub(crate) bytes: Counter,
+    failures: [Counter; Failure::ALL.len()],
+    latency: [Counter; BUCKETS],
+    latency_us: Counter,
 }
 
 impl Counters {
@@ -156,9 +156,9 @@ impl AddAssign for Counts {
 
 /// A counter with one writer and any number of readers, updated by a plain load and store.
 #[derive(Debug, Default)]
-pub(crate) struct Cell(AtomicU64);
+pub(crate) struct Counter(AtomicU64);
 
-impl Cell {
+impl Counter {
     pub(crate) fn add(&self, count: u64) {
         self.set(self.get() + count);
     }

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use crate::support;
 use crate::support::{Answer, Behind, GET, HANG, Setup, Upstream, patient};
-use oroshi_gate::forward::{Edits, Failure, Inspect, InspectFuture, Inspected, Verdict};
+use oroshi_gate::forward::{Edits, Failure, Inspect, InspectFuture, InspectedHead, Verdict};
 
 /// Takes its time, then does what the answer's `X-Do` says.
 #[derive(Debug)]
 struct Looks;
 
 impl Inspect for Looks {
-    fn inspect(&self, head: Inspected) -> InspectFuture {
+    fn inspect(&self, head: InspectedHead) -> InspectFuture {
         Box::pin(async move {
             for _ in 0..3 {
                 tokio::task::yield_now().await;

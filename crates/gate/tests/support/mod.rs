@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use oroshi_gate::forward::{self, Call, Edits, Failure, Inspect, Outcome, Rules, To};
+use oroshi_gate::forward::{self, Call, CallTargets, Edits, Failure, Inspect, Outcome, Rules};
 use oroshi_gate::upstream::{self, Balancer, Counts, Policy, PoolSettings, Pools, Registry, Target};
 use oroshi_net::{BoundListener, ListenOptions, Peer, Shutdown, Threads, ThreadsOptions};
 use oroshi_server::{Exchange, Server};
@@ -136,8 +136,8 @@ impl Gate {
                 let handler = async move |exchange: &mut Exchange<'_>| {
                     let mut noting = Noting(&records, Outcome::default());
                     let to = match balancer.pools().count() {
-                        1 => To::One(balancer.pools().next().unwrap()),
-                        _ => To::Any(&balancer),
+                        1 => CallTargets::One(balancer.pools().next().unwrap()),
+                        _ => CallTargets::Any(&balancer),
                     };
                     let key = upstream::hash(exchange.head.target.as_bytes());
                     let inspect = inspect.map(|inspect| -> &dyn Inspect { inspect });

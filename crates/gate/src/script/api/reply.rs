@@ -4,7 +4,7 @@ use mlua::{Lua, LuaString, Table, UserData, Value};
 use oroshi_http1::encode;
 
 use super::args::{Args, CallError, kind};
-use super::{Done, Library, http, now};
+use super::{FunctionResult, Library, http, now};
 
 /// A response from a hook. Its fields are valid, and none frames the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ fn finished(
     status: u16,
     headers: &[(String, Vec<u8>)],
     body: Option<LuaString>,
-) -> Result<Done, CallError> {
+) -> Result<FunctionResult, CallError> {
     let parts = lua.create_table_with_capacity(headers.len() * 2, 2)?;
     parts.raw_set("status", status)?;
     parts.raw_set("body", body)?;
