@@ -37,5 +37,5 @@ pub use plan::{
     Action, Answer, HashBy, KeyFrom, Limits, Listener, Lookup, Plan, Route, Script, Serves, Template, TemplateValues,
     Upstream,
 };
-pub use run::{Bound, Gate, RunError};
+pub use run::{Gate, OpenListener, RunError};
 pub use script::{ErrorKind as ScriptErrorKind, Hook, HookSet, Modules, ScriptError, ScriptSettings};

@@ -32,7 +32,7 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 const READY: Duration = Duration::from_secs(30);
 
 /// An open listener of a gateway.
-pub type Bound = oroshi_service::Bound<Serves>;
+pub type OpenListener = oroshi_service::OpenListener<Serves>;
 
 /// The reason why a gateway did not start, or refused a plan.
 #[derive(Debug, thiserror::Error)]
@@ -102,8 +102,8 @@ fn shown(cpus: &Option<CpuList>) -> String {
 }
 
 /// Returns listeners with their sockets.
-fn sockets(bound: &[Bound]) -> Vec<(Listener, OwnSocket)> {
-    let socket = |bound: &Bound| Some((bound.listener.clone(), bound.sockets.first()?.into()));
+fn sockets(bound: &[OpenListener]) -> Vec<(Listener, OwnSocket)> {
+    let socket = |bound: &OpenListener| Some((bound.listener.clone(), bound.sockets.first()?.into()));
     bound.iter().filter_map(socket).collect()
 }
 
@@ -135,7 +135,7 @@ impl Gate {
     ///
     /// # Errors
     /// When the stores, the access log or the threads cannot be started.
-    pub fn start(plan: Plan, bound: Vec<Bound>, shutdown: &Shutdown) -> Result<Self, RunError> {
+    pub fn start(plan: Plan, bound: Vec<OpenListener>, shutdown: &Shutdown) -> Result<Self, RunError> {
         let stores = Stores::start(plan.stores.clone())?;
         let generation = Arc::new(Generation {
             lookups: plan
@@ -204,7 +204,7 @@ impl Gate {
     ///
     /// # Errors
     /// When the plan cannot be put in force. The gateway then keeps the plan before.
-    pub fn reload(&self, plan: Plan, opened: Vec<Bound>) -> Result<u64, RunError> {
+    pub fn reload(&self, plan: Plan, opened: Vec<OpenListener>) -> Result<u64, RunError> {
         if plan.threads != self.threads {
             return Err(RunError::Threads { was: self.threads, wanted: plan.threads });
         }
@@ -294,7 +294,7 @@ fn open_log(settings: Option<&access::Settings>) -> Result<Option<Arc<access::Lo
 fn prepare(
     mail: &[UnboundedSender<Job>],
     generation: &Arc<Generation>,
-    opened: Vec<Bound>,
+    opened: Vec<OpenListener>,
 ) -> mpsc::Receiver<Result<(), RunError>> {
     let mut by_core: Vec<Vec<CoreListener<BoundListener>>> = mail.iter().map(|_| Vec::new()).collect();
     let is_admin = |listener: &&Listener| listener.serves == Serves::Admin;

@@ -56,4 +56,4 @@ pub use draft::Draft;
 pub use plan::{
     Callbacks, Cluster, Drain, GroupRule, Limits, Listener, Origins, Paths, Plan, Send, Serves, Slow, Transports,
 };
-pub use run::{Bound, RunError, run};
+pub use run::{OpenListener, RunError, run};

@@ -22,7 +22,7 @@ use crate::node::Node;
 use crate::plan::{Plan, Serves};
 
 /// An open listener of a hub.
-pub type Bound = oroshi_service::Bound<Serves>;
+pub type OpenListener = oroshi_service::OpenListener<Serves>;
 
 /// Why a hub did not run.
 #[derive(Debug, Error)]
@@ -48,7 +48,7 @@ const SEND_BUFFER: usize = 128 * 1024;
 /// When the threads cannot be started, or one of them panicked.
 pub fn run(
     plan: Plan,
-    listeners: Vec<Bound>,
+    listeners: Vec<OpenListener>,
     shutdown: &Shutdown,
     ready: impl FnOnce() + Send + 'static,
 ) -> Result<(), RunError> {
