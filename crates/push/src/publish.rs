@@ -14,14 +14,14 @@ pub(crate) struct Publish {
     pub(crate) to: Targets,
     /// Keys of sessions that do not get it.
     pub(crate) except: Vec<Box<str>>,
-    pub(crate) wait: Wait,
+    pub(crate) wait: ReceiptWait,
     /// How long the publish waits for sessions with full queues, and for what `wait` says.
     pub(crate) deadline: Duration,
 }
 
 /// How long a publisher waits for its receipt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub(crate) enum ReceiptWait {
     /// Until the message is in every queue.
     Queued,
     /// Until one write was tried to every session. Sessions that read have it then.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use oroshi_config::values::{number, off_or, switch};
 use oroshi_config::{Field, SecretSource, Table, secret};
 use oroshi_net::CpuList;
-use oroshi_push::{Cluster, Draft, GroupRule, Listener, Origins, Serves, Slow, Transports};
+use oroshi_push::{Cluster, Draft, GroupRule, Listener, Origins, Serves, SlowPolicy, Transports};
 use oroshi_words::units::parse_time;
 
 /// The default time that a publish waits for the receipts of other nodes.
@@ -98,7 +98,7 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
     }
     for element in root.get("group").and_then(|field| field.elements()).unwrap_or_default() {
         if let Some(table) = element.table() {
-            let mut rule = GroupRule { pattern: String::new(), slow: Slow::default(), client_may_join: false };
+            let mut rule = GroupRule { pattern: String::new(), slow: SlowPolicy::default(), client_may_join: false };
             match table.text("pattern") {
                 Some(pattern) => rule.pattern = pattern,
                 // The group's own name, so that no further mistake is reported.
@@ -159,12 +159,12 @@ fn compat(text: &str) -> Result<bool, String> {
     }
 }
 
-fn slow(text: &str) -> Result<Slow, String> {
+fn slow(text: &str) -> Result<SlowPolicy, String> {
     match text {
-        "disconnect" => Ok(Slow::Disconnect),
-        "drop-oldest" => Ok(Slow::DropOldest),
-        "keep-latest" => Ok(Slow::KeepLatest),
-        "refuse" => Ok(Slow::Refuse),
+        "disconnect" => Ok(SlowPolicy::Disconnect),
+        "drop-oldest" => Ok(SlowPolicy::DropOldest),
+        "keep-latest" => Ok(SlowPolicy::KeepLatest),
+        "refuse" => Ok(SlowPolicy::Refuse),
         _ => Err(format!(
             "`{text}` is no rule for slow sessions: expected disconnect, drop-oldest, keep-latest or refuse"
         )),

@@ -314,7 +314,7 @@ fn twice(key: &str, value: &str) -> Mistake {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Callbacks, Listener, Slow};
+    use crate::plan::{Callbacks, Listener, SlowPolicy};
 
     fn listener(address: &str, serves: Serves) -> Listener {
         Listener { address: address.into(), serves }
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn everything_that_is_wrong_is_said_at_once_with_the_value_and_what_was_expected() {
         let group =
-            |pattern: &str| GroupRule { pattern: pattern.into(), slow: Slow::Disconnect, client_may_join: false };
+            |pattern: &str| GroupRule { pattern: pattern.into(), slow: SlowPolicy::Disconnect, client_may_join: false };
         let draft = Draft {
             threads: Some(0),
             paths: Paths {

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::hub::Hub;
 use crate::message::{Framing, Message};
-use crate::plan::Slow;
+use crate::plan::SlowPolicy;
 use crate::session::tally::Delivery;
 use crate::session::{Reason, Session, State};
 
@@ -70,7 +70,7 @@ impl Hub {
         self.counters.received(data.len());
         if self.plan().echo {
             let delivery = Rc::new(Delivery::new(Arc::new(Message::data(kind, data))));
-            self.writer.enqueue(session, &delivery, Slow::Disconnect);
+            self.writer.enqueue(session, &delivery, SlowPolicy::Disconnect);
             return self.writer.list_urgent(session);
         }
         if self.plan().callbacks.receive.is_none() || !session.push_upstream(kind, data) {
