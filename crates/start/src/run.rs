@@ -30,7 +30,7 @@ use crate::environment::{AUTO_RESTART_INTERVAL, Environment};
 use crate::files::{FileError, PidFile, StatusFile};
 use crate::guard::{GuardProcess, OWN_NAME};
 use crate::machine::{Action, Cause, ENDING, Event, LogMessage, Machine, Verdict};
-use crate::output::{Log, LogError, LogTo, no_input};
+use crate::output::{Log, LogDestination, LogError, no_input};
 use crate::plan::{Plan, Ready};
 use crate::sockets::{Socket, SocketError, hold_all, variables};
 use crate::status::{StartInfo, Status};
@@ -173,7 +173,7 @@ impl<'a> Superdaemon<'a> {
         problems.extend(more);
         let pid_file = draft.pid_file.as_deref().map(PidFile::claim).transpose()?;
         let status_file = draft.status_file.as_deref().map(StatusFile::new).transpose()?;
-        let log = draft.log.as_ref().map(LogTo::open).transpose()?;
+        let log = draft.log.as_ref().map(LogDestination::open).transpose()?;
         let sockets = hold_all(inherited, &draft.sockets, &draft.listening)?;
         let machine = Machine::new(plan.policy(), tunables);
         let mut superdaemon = Self {

@@ -17,7 +17,7 @@ use crate::socket_spec::{Kind, SocketSpec, descriptors};
 
 /// Options of the sockets.
 #[derive(Clone, Debug)]
-pub struct Listening {
+pub struct SocketOptions {
     /// The most connections that wait for accept. The kernel caps it at net.core.somaxconn.
     pub backlog: u32,
     /// The mode of unix sockets' files: write permission allows connecting.
@@ -26,7 +26,7 @@ pub struct Listening {
     pub path_owner: (Option<u32>, Option<u32>),
 }
 
-impl Default for Listening {
+impl Default for SocketOptions {
     /// As in `start_server`: SOMAXCONN, and a socket open to all users.
     fn default() -> Self {
         Self { backlog: 4096, path_mode: 0o777, path_owner: (None, None) }
@@ -111,7 +111,7 @@ pub enum SocketError {
 pub(crate) fn hold_all(
     inherited: Vec<InheritedSocket>,
     specs: &[SocketSpec],
-    listening: &Listening,
+    listening: &SocketOptions,
 ) -> Result<Vec<Socket>, SocketError> {
     let named = inherited.iter().filter_map(|socket| spec_of(socket.listener.address()));
     let all: Vec<SocketSpec> = named.chain(specs.iter().cloned()).collect();
@@ -157,7 +157,7 @@ fn check_numbers(specs: &[SocketSpec]) -> Result<(), SocketError> {
 }
 
 impl Socket {
-    fn bind(spec: SocketSpec, descriptor: RawFd, listening: &Listening) -> Result<Self, SocketError> {
+    fn bind(spec: SocketSpec, descriptor: RawFd, listening: &SocketOptions) -> Result<Self, SocketError> {
         let name = || spec.name.clone();
         let resolve = |host: &crate::socket_spec::Host, port| {
             host.resolve(port).map_err(|source| SocketError::Resolve { name: name(), source })
@@ -282,7 +282,7 @@ mod tests {
 
     fn sockets(ports: &[&str]) -> Vec<Socket> {
         let specs: Vec<SocketSpec> = ports.iter().map(|port| SocketSpec::port(port).unwrap()).collect();
-        hold_all(Vec::new(), &specs, &Listening::default()).unwrap()
+        hold_all(Vec::new(), &specs, &SocketOptions::default()).unwrap()
     }
 
     fn value<'v>(variables: &'v [(&'static str, Option<OsString>)], name: &str) -> Option<&'v str> {
@@ -330,7 +330,7 @@ mod tests {
         let path = folder.path().join("a.sock");
         let specs = [SocketSpec::path(path.to_str().unwrap()).unwrap()];
         for mode in [0o777, 0o600] {
-            let listening = Listening { path_mode: mode, ..Listening::default() };
+            let listening = SocketOptions { path_mode: mode, ..SocketOptions::default() };
             let sockets = hold_all(Vec::new(), &specs, &listening).unwrap();
             assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, mode);
             let error = hold_all(Vec::new(), &specs, &listening).unwrap_err();
