@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use oroshi_core::{Spare, spares};
+use oroshi_core::{SpareBuffer, spares};
 use tokio::io::AsyncRead;
 
 use crate::body::Body;
@@ -132,7 +132,7 @@ fn go_on(
 
 /// Reads a redirect's body, if it is small.
 async fn drain(exchange: &mut Exchange) -> Result<(), Error> {
-    let mut body = Spare::take();
+    let mut body = SpareBuffer::take();
     let read = poll_fn(|context| {
         loop {
             match exchange.poll_body(context, &mut body) {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use oroshi_core::Spare;
+use oroshi_core::SpareBuffer;
 use oroshi_http1::{ExpectedResponse, Framing};
 use oroshi_net::monotonic_ns;
 use oroshi_server::{Error, Exchange, Wait};
@@ -23,7 +23,7 @@ use crate::upstream::{AcquireLimits, BufferShare, Engine, Lease, Pool};
 /// The request as the gateway sends it, the same for every attempt.
 struct Message {
     /// The head and the buffered body, which is complete if `whole`.
-    bytes: Spare,
+    bytes: SpareBuffer,
     head_bytes: usize,
     whole: bool,
     framing: Framing,
@@ -167,7 +167,7 @@ fn compose(exchange: &mut Exchange<'_>, call: &Call<'_>, pool: &Pool, outcome: &
         outcome.request_id = request_id(exchange, call.rules);
     }
     let mut message = Message {
-        bytes: Spare::take(),
+        bytes: SpareBuffer::take(),
         head_bytes: 0,
         whole: true,
         framing: head.framing,
