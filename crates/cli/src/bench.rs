@@ -54,7 +54,7 @@ pub(crate) use subscribe::{SubscribeArgs, meaningless};
 
 use crate::child::TargetError;
 use crate::interrupt;
-use crate::output::Output as Place;
+use crate::output::Output as OutputFile;
 use crate::say;
 use crate::terminal;
 
@@ -233,9 +233,9 @@ const STDOUT: &str = "standard output";
 
 /// The destinations of a run's report.
 struct Reports {
-    file: Option<Place>,
-    page: Option<Place>,
-    percentiles: Option<Place>,
+    file: Option<OutputFile>,
+    page: Option<OutputFile>,
+    percentiles: Option<OutputFile>,
     /// Standard output, if scripts no longer print to it.
     stdout: Option<File>,
 }
@@ -343,8 +343,8 @@ fn reasons(record: &Record) -> String {
 }
 
 /// Checks that a report can be written to a file.
-pub(crate) fn open(path: &Path) -> Result<Place, Error> {
-    Place::open(path).map_err(|source| Error::Output { path: path.to_owned(), source })
+pub(crate) fn open(path: &Path) -> Result<OutputFile, Error> {
+    OutputFile::open(path).map_err(|source| Error::Output { path: path.to_owned(), source })
 }
 
 /// Opens a file for writing and keeps its content, because the run may still fail.
@@ -355,7 +355,7 @@ fn open_kept(path: &Path) -> io::Result<File> {
 /// Writes a report to its file, or to standard output.
 ///
 /// If the file cannot be written, the report goes to standard output too, so that no result is lost.
-pub(crate) fn write(report: &str, file: Option<Place>, path: Option<&Path>) -> Result<(), Error> {
+pub(crate) fn write(report: &str, file: Option<OutputFile>, path: Option<&Path>) -> Result<(), Error> {
     let out = || {
         let mut out = io::stdout().lock();
         out.write_all(report.as_bytes()).and_then(|()| out.flush())
@@ -370,7 +370,7 @@ pub(crate) fn write(report: &str, file: Option<Place>, path: Option<&Path>) -> R
 }
 
 /// Writes a page, or another file beside the report.
-pub(crate) fn write_beside(text: &str, file: Place, path: &Path) -> Result<(), Error> {
+pub(crate) fn write_beside(text: &str, file: OutputFile, path: &Path) -> Result<(), Error> {
     written(file.write(text.as_bytes()), Some(path))
 }
 

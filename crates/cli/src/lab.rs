@@ -24,7 +24,7 @@ use oroshi_words::Mistake;
 use oroshi_words::units;
 
 use self::flags::Flags;
-use self::results::Place;
+use self::results::ResultFolder;
 pub(crate) use self::results::{ResultsError, measure};
 use crate::problems::Problems;
 use crate::verdicts::{self, Condition};
@@ -287,7 +287,7 @@ fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
     if experiment.cells.is_empty() {
         return Err(Error::Nothing(experiment.skipped));
     }
-    let place = Place::make(args.out.unwrap_or_else(|| results::fresh_folder(&experiment.name)))?;
+    let place = ResultFolder::make(args.out.unwrap_or_else(|| results::fresh_folder(&experiment.name)))?;
     let result = measure(experiment, place.output(), shutdown)?;
     print(&oroshi_report::text::lab(&result, terminal::paint(&io::stdout())))?;
     let kept = match place.store(&result) {
