@@ -179,6 +179,15 @@ pub enum PeerState {
     Gone,
 }
 
+/// Turns a write of zero bytes into an error: such a stream will never take them. Not for an empty buffer.
+#[inline]
+pub fn nonzero_write(result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    match result {
+        Poll::Ready(Ok(0)) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+        result => result,
+    }
+}
+
 impl AsFd for Stream {
     #[inline]
     fn as_fd(&self) -> BorrowedFd<'_> {
