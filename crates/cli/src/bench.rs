@@ -142,7 +142,8 @@ fn connect_step(error: &ConnectError) -> Option<&'static str> {
             Some("check the address, firewalls, and whether the server accepts; --timeout waits longer")
         }
         ConnectError::Tls(_) => Some(
-            "check that the server speaks TLS there; --cacert FILE trusts another authority, --insecure any certificate",
+            "check that the server speaks TLS there; --cacert FILE trusts another authority, --insecure any \
+             certificate",
         ),
         ConnectError::Permission(_) => Some("connect as a user who may write to the socket"),
         ConnectError::Unreachable(_) => Some("check the address and the routes (`ip route get ADDRESS`)"),
@@ -300,8 +301,8 @@ fn judge(record: &Record, output: &Output) -> u8 {
     let mut code = tell_conditions(&record.fail_if);
     if output.format == Format::Wrk && output.spectrum && wrk::has_bounds(record) {
         say(
-            "warning: requests without an answer may have been the slowest: latencies of this report are lower bounds, for which \
-             wrk's format has no sign; the other formats have",
+            "warning: requests without an answer may have been the slowest: latencies of this report are lower bounds, \
+             for which wrk's format has no sign; the other formats have",
         );
     }
     if record.requests.completed == 0 {

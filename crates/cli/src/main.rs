@@ -224,7 +224,8 @@ fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Prints a message into the output that the test harness captures: a wanted "FAILED" must not look like the test's own.
+/// Prints a message into the output that the test harness captures: a wanted "FAILED" must not look like the test's
+/// own.
 #[cfg(test)]
 #[expect(clippy::print_stderr, reason = "it is what the test harness keeps to itself")]
 fn say(text: &str) {

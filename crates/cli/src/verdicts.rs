@@ -1,4 +1,5 @@
-//! What `compare` and `lab run` conclude from a result: whether everything could be compared, `--fail-if`, the exit code.
+//! What `compare` and `lab run` conclude from a result: whether everything could be compared, `--fail-if`, the exit
+//! code.
 
 use std::io;
 use std::str::FromStr;
@@ -14,9 +15,9 @@ use crate::{interrupt, say};
 /// A --fail-if condition held.
 const EXIT_CONDITION: u8 = 3;
 
-/// Says which conditions held, and whether something failed or could not be compared, and gives the exit code for it. That
-/// something is missing counts for more than what was found of the rest. It is said on standard error, so that the report is the
-/// same with and without.
+/// Says which conditions held, and whether something failed or could not be compared, and gives the exit code for it.
+/// That something is missing counts for more than what was found of the rest. It is said on standard error, so that the
+/// report is the same with and without.
 pub(crate) fn judge(result: &LabResult, against: Option<&BaselineComparison>, conditions: &[Condition]) -> u8 {
     let paint = terminal::paint(&io::stderr());
     let judged = judged(result, against);
@@ -89,8 +90,8 @@ fn why_not(result: &LabResult, judged: &[(Verdict, String)], several: bool) -> S
     "error: not everything could be compared; the report says why".into()
 }
 
-/// What conditions are about: the primary metric's verdicts on each later one beside the first, with where they came out; or on
-/// today's beside those that were saved.
+/// What conditions are about: the primary metric's verdicts on each later one beside the first, with where they came
+/// out; or on today's beside those that were saved.
 fn judged(result: &LabResult, against: Option<&BaselineComparison>) -> Vec<(Verdict, String)> {
     let Some(primary) = result.metrics.first().map(|m| m.metric) else { return Vec::new() };
     if let Some(against) = against {

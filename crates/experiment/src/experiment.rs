@@ -376,7 +376,10 @@ impl<'d> File<'d> {
             && !points.iter().any(Point::is_met)
         {
             let name_ = &sweep.name;
-            name.wrong(format!("`{{{{{name_}}}}}` stands nowhere: expected it where the value belongs, as in connections = \"{{{{{name_}}}}}\""));
+            name.wrong(format!(
+                "`{{{{{name_}}}}}` stands nowhere: expected it where the value belongs, as in \
+                                connections = \"{{{{{name_}}}}}\""
+            ));
         }
     }
 }

@@ -236,7 +236,10 @@ impl<'d> Keys<'d> {
     fn burst(&self) -> Option<u64> {
         let value = self.get("burst")?;
         if self.get("requests").is_none() {
-            value.wrong("expected a pattern for `requests` as well, the number of requests answered: the others of a burst failed");
+            value.wrong(
+                "expected a pattern for `requests` as well, the number of requests answered: the others of a \
+                         burst failed",
+            );
         }
         value.read(|text| match units::parse_count(text)? {
             0 => Err("it is 0: expected how many requests the program sends at the same moment".to_owned()),

@@ -108,7 +108,8 @@ impl fmt::Display for Warning {
             }
             Warning::Descriptors { fit, wanted } => write!(
                 f,
-                "{} connections fit within the limit of file descriptors (`ulimit -Hn`); of {} requests at a time the others wait",
+                "{} connections fit within the limit of file descriptors (`ulimit -Hn`); of {} requests at a time the \
+                 others wait",
                 count(fit),
                 count(wanted)
             ),

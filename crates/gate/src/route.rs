@@ -42,7 +42,8 @@ pub enum HostPattern {
 pub struct HeaderPattern {
     /// Its name; case does not matter.
     pub name: String,
-    /// Its value; `None`: any. If several fields have the name, [`RouteQuery::repeated`] says which must have the value.
+    /// Its value; `None`: any. If several fields have the name, [`RouteQuery::repeated`] says which must have the
+    /// value.
     pub value: Option<String>,
 }
 

@@ -13,7 +13,8 @@ use oroshi_server::{Exchange, Server};
 use support::{Client, Upstream, patient};
 
 /// A request and an answer as they are in life, with what a gateway has to take out and put in.
-const REQUEST: &str = "GET /a/path?with=query HTTP/1.1\r\nHost: example.org\r\nConnection: keep-alive\r\nAccept: text/html\r\n\
+const REQUEST: &str = "GET /a/path?with=query HTTP/1.1\r\nHost: example.org\r\nConnection: keep-alive\r\n\
+                       Accept: text/html\r\n\
     User-Agent: Mozilla/5.0 (X11; Linux x86_64)\r\nAccept-Encoding: gzip\r\nCookie: session=0123456789abcdef\r\n\
     X-Forwarded-For: 1.2.3.4\r\nTE: trailers\r\n\r\n";
 const ANSWER: &str = "HTTP/1.1 200 OK\r\nServer: test\r\nContent-Type: text/plain\r\nContent-Length: 12\r\n\

@@ -276,8 +276,8 @@ pub struct Limits {
     pub publish_bytes: u64,
     /// The most that may wait for one session, bytes.
     ///
-    /// One message of any length may wait alone. With [`SlowPolicy::DropOldest`] and [`SlowPolicy::KeepLatest`] one may also wait
-    /// behind messages that cannot be dropped.
+    /// One message of any length may wait alone. With [`SlowPolicy::DropOldest`] and [`SlowPolicy::KeepLatest`] one may
+    /// also wait behind messages that cannot be dropped.
     pub session_queue_bytes: usize,
     /// The most messages that may wait for one session.
     pub session_queue_messages: usize,

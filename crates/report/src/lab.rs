@@ -60,7 +60,8 @@ pub(crate) fn page(result: &LabResult) -> String {
         sections,
         footer: html! {
             p {
-                "Drawn by oroshi " (env!("CARGO_PKG_VERSION")) " from a result in " (result.schema) ". It loads nothing \
+                "Drawn by \
+                 oroshi " (env!("CARGO_PKG_VERSION")) " from a result in " (result.schema) ". It loads nothing \
                  and runs no script. " code { "oroshi lab report RESULT.json --html OUT.html" } " draws it again."
             }
         },

@@ -39,8 +39,8 @@ struct Reporter {
 }
 
 impl Capacity {
-    /// Creates a capacity of `most` connections. Each listener of each core may hold one more, which it has accepted and
-    /// which waits for its permit.
+    /// Creates a capacity of `most` connections. Each listener of each core may hold one more, which it has accepted
+    /// and which waits for its permit.
     #[must_use]
     pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Capacity::with(most, None))
@@ -116,8 +116,8 @@ impl Capacity {
         self.unproven.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Reports, at most every [`REPORT_EVERY`], that a client waits while the capacity is full. `ended` is the number of
-    /// connections just ended to make room.
+    /// Reports, at most every [`REPORT_EVERY`], that a client waits while the capacity is full. `ended` is the number
+    /// of connections just ended to make room.
     pub(crate) fn report_full(&self, ended: usize) {
         let Some(Reporter { throttle, report }) = self.reporter.as_ref().filter(|_| self.is_full()) else { return };
         let due = throttle.lock().unwrap_or_else(PoisonError::into_inner).add(ended as u64, Instant::now());

@@ -3,9 +3,9 @@
 //! Knows listeners with their roles, inherited sockets, the descriptors and threads of a service. Does not know flags,
 //! configuration files, or what a role serves.
 //!
-//! `listener` opens sockets: a [`Listener`] of the plan becomes a [`OpenListener`], by binding or from an [`InheritedSocket`]
-//! socket. `descriptors` estimates what a service needs beside its clients, and limits admin connections. `threads`
-//! has the options and the end of a service's threads.
+//! `listener` opens sockets: a [`Listener`] of the plan becomes a [`OpenListener`], by binding or from an
+//! [`InheritedSocket`] socket. `descriptors` estimates what a service needs beside its clients, and limits admin
+//! connections. `threads` has the options and the end of a service's threads.
 //!
 //! [`InheritedSocket`]: oroshi_net::inherit::InheritedSocket
 

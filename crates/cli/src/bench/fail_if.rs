@@ -328,8 +328,9 @@ fn unknown(name: &str) -> String {
     match spelled.as_deref().or_else(|| nearest(name, known)) {
         Some(near) => format!("unknown metric `{name}`: did you mean `{near}`?"),
         None => format!(
-            "unknown metric `{name}`: expected rps, errors, a failure's name such as timeout, a latency such as p99, mean or max \
-             (also service.p99, response.p99, lateness.p99, connect.p99, tls.p99, first_byte.p99), or server.cpu"
+            "unknown metric `{name}`: expected rps, errors, a failure's name such as timeout, a latency such as p99, \
+             mean or max (also service.p99, response.p99, lateness.p99, connect.p99, tls.p99, first_byte.p99), or \
+             server.cpu"
         ),
     }
 }
@@ -499,12 +500,16 @@ mod tests {
             match shown.strip_prefix(">= ") {
                 Some(bound) => prop_assert!(read(bound) <= truth as f64 * (1.0 + 1e-9), "{shown} for {truth}"),
                 // Three digits of a bucket.
-                None => prop_assert!((read(&shown) - truth as f64).abs() <= truth as f64 * 0.0062 + 0.51, "{shown} for {truth}"),
+                None => {
+                    let error = (read(&shown) - truth as f64).abs();
+                    prop_assert!(error <= truth as f64 * 0.0062 + 0.51, "{shown} for {truth}")
+                }
             }
             let json = serde_json::to_string(&record.latency.response).unwrap();
             let back: ClockRecord = serde_json::from_str(&json).unwrap();
             if let Some((_, Some(told))) = back.summary.percentiles().into_iter().find(|(name, _)| *name == q) {
-                prop_assert!(if told.at_least { told.value_ns <= truth } else { same(told.value_ns) }, "{told:?} for {truth}");
+                let holds = if told.at_least { told.value_ns <= truth } else { same(told.value_ns) };
+                prop_assert!(holds, "{told:?} for {truth}");
                 let most = told.at_most_ns;
                 prop_assert!(most.is_none_or(|most| truth <= most || same(most)), "{told:?} for {truth}");
             }

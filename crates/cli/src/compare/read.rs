@@ -327,8 +327,9 @@ mod tests {
     #[test]
     fn rules_are_read() {
         let (experiment, output) = read(
-            "--smallest-effect 5% --precision 1% --blocks 5-9 --max-time 1m --disturbed 50% --any-answers --processes mariadbd,dockerd --order-seed 7 --fail-if slower,undecided \
-             --fail-if faster --cpus 0 -o x.json --format json --report y.html --baseline z.json",
+            "--smallest-effect 5% --precision 1% --blocks 5-9 --max-time 1m --disturbed 50% --any-answers --processes \
+             mariadbd,dockerd --order-seed 7 --fail-if slower,undecided --fail-if faster --cpus 0 -o x.json --format \
+             json --report y.html --baseline z.json",
         );
         let expected = Rules {
             smallest_effect: 0.05,

@@ -94,8 +94,8 @@ pub(super) struct Kept {
     pub(super) page: PathBuf,
 }
 
-/// A folder for a result. An earlier result in it stays unchanged until [`ResultFolder::store`]; without that call, the new
-/// files are removed.
+/// A folder for a result. An earlier result in it stays unchanged until [`ResultFolder::store`]; without that call, the
+/// new files are removed.
 #[derive(Debug)]
 pub(super) struct ResultFolder {
     folder: PathBuf,

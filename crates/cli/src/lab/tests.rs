@@ -108,7 +108,8 @@ url = "http://127.0.0.1:{{port}}/"
 #[test]
 fn what_is_no_toml_does_not_hide_what_is_wrong_elsewhere() {
     let found = mistakes(
-        "title = \"Wrong\nblocks = \"9-5\"\nseed = \n[[variant]]\nname = \"a\"\nurl = \"http://h/\"\nurl = \"http://i/\"\n",
+        "title = \"Wrong\nblocks = \"9-5\"\nseed = \n[[variant]]\nname = \"a\"\nurl = \"http://h/\"\n\
+         url = \"http://i/\"\n",
     );
     let lines: Vec<usize> = found.iter().map(|mistake| mistake.line).collect();
     assert_eq!(lines, [1, 2, 3, 7], "{found:#?}");
@@ -242,7 +243,8 @@ fn what_is_left_out_is_filled_in() {
 
 #[test]
 fn rules_are_read() {
-    let top = "metrics = \"p99\"\nsmallest-effect = \"5%\"\nprecision = \"1.5 %\"\nblocks = \"6-8\"\nmax-time = \"2m\"\n\
+    let top = "metrics = \"p99\"\nsmallest-effect = \"5%\"\nprecision = \"1.5 %\"\nblocks = \"6-8\"\n\
+               max-time = \"2m\"\n\
                blocks-per-start = \"all\"\nseed = 7\ncpus = \"any\"";
     let experiment = sound(&small(top, "")).experiment;
     let rules = &experiment.rules;
@@ -257,8 +259,10 @@ fn rules_are_read() {
 #[test]
 fn a_variants_own_keys_replace_those_of_all() {
     let top = "[load]\nconnections = 7\nrequests-per-connection = 3\nheader = \"A: b\"\nduration = \"2s\"";
-    let variant = "[[variant]]\nname = \"two\"\nurl = \"http://h/\"\nload = { close = true, header = [\"C: d\", \"E: f\"] }\n\
-                   [[variant]]\nname = \"three\"\nurl = \"http://h/\"\nload = { requests-per-connection = \"unlimited\" }";
+    let variant = "[[variant]]\nname = \"two\"\nurl = \"http://h/\"\n\
+                   load = { close = true, header = [\"C: d\", \"E: f\"] }\n\
+                   [[variant]]\nname = \"three\"\nurl = \"http://h/\"\n\
+                   load = { requests-per-connection = \"unlimited\" }";
     let cell = &sound(&small(top, variant)).experiment.cells[0];
     let [one, two, three] = [0, 1, 2].map(|i| bench(&cell.variants[i].load));
     assert_eq!((one.connections, one.requests_per_connection, one.headers.len()), (7, Some(3), 1));

@@ -1,4 +1,5 @@
-//! Servers and load programs of experiments, as real processes: they get ready, and they end, whatever happens to them or to us.
+//! Servers and load programs of experiments, as real processes: they get ready, and they end, whatever happens to them
+//! or to us.
 
 use std::ffi::OsString;
 use std::fs;

@@ -1,4 +1,5 @@
-//! Whole experiments: real servers (`oroshi target`) below real keepers (`oroshi keep`), for a few tenths of a second each.
+//! Whole experiments: real servers (`oroshi target`) below real keepers (`oroshi keep`), for a few tenths of a second
+//! each.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -56,7 +57,8 @@ impl Bench {
         self.server(name, &[&["{{oroshi}}", "target", "--listen", "unix:{{socket}}"], flags].concat())
     }
 
-    /// The same below a shell, which writes the target's process id into a file of this folder, and ends with 7 after it.
+    /// The same below a shell, which writes the target's process id into a file of this folder, and ends with 7 after
+    /// it.
     fn mortal(&self, name: &str) -> Server {
         let pid = self.path(name);
         let script = format!(
@@ -526,7 +528,8 @@ fn a_server_that_ends_before_it_is_ready_gets_a_second_place() {
     let bench = Bench::new();
     let places = bench.path("places").display().to_string();
     let script = format!(
-        "echo {{{{socket}}}} >>{places}; test $(wc -l <{places}) -gt 1 || exit 9; exec {{{{oroshi}}}} target --listen unix:{{{{socket}}}}"
+        "echo {{{{socket}}}} >>{places}; test $(wc -l <{places}) -gt 1 || exit 9; exec {{{{oroshi}}}} target --listen \
+         unix:{{{{socket}}}}"
     );
     let servers = vec![bench.server("shy", &["sh", "-c", &script])];
     let rules = blocks(1, None);

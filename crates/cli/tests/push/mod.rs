@@ -1,4 +1,5 @@
-//! What the tests of `oroshi push` share: the hub as a process, a backend that records its callbacks, clients on a unix socket.
+//! What the tests of `oroshi push` share: the hub as a process, a backend that records its callbacks, clients on a unix
+//! socket.
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "a module of each test file, which uses its part")]
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,5 +1,6 @@
-//! `oroshi gate` under hostile use: paths that are spelled oddly, rows and scripts that name the gateway itself, loops over several gateways,
-//! queries that a database refuses, configurations that could not serve, heads that are too large or none, clients that leave.
+//! `oroshi gate` under hostile use: paths that are spelled oddly, rows and scripts that name the gateway itself, loops
+//! over several gateways, queries that a database refuses, configurations that could not serve, heads that are too
+//! large or none, clients that leave.
 
 mod checks;
 
@@ -149,7 +150,8 @@ fn a_field_that_is_there_twice_cannot_walk_around_a_rule() {
     let _app = server(folder.path(), "app.sock", 11);
     let to = "to = \"unix:{dir}/app.sock\"\n";
     let config = format!(
-        "[[route]]\nheader = {{ X-Role = \"user\" }}\n{to}[[route]]\nheader = {{ X-Debug = \"*\" }}\nanswer = {{ status = 403 }}\n\
+        "[[route]]\nheader = {{ X-Role = \"user\" }}\n{to}[[route]]\nheader = {{ X-Debug = \"*\" }}\n\
+         answer = {{ status = 403 }}\n\
          [[route]]\npath = \"/open\"\n{to}[[route]]\nheader = {{ X-Role = \"admin\" }}\nanswer = {{ status = 401 }}\n\
          [[route]]\nanswer = {{ status = 404 }}\n"
     );
@@ -204,9 +206,11 @@ fn rows_and_scripts_that_name_the_gateway_itself_are_refused() {
     let dir = folder.path().to_owned();
     fs::write(dir.join("route.lua"), "function on_route(request) return request.headers['X-To'] end").unwrap();
     let config = format!(
-        "threads = 2\n[listen]\npublic = [\"127.0.0.1:0\", \":0\", \"unix:{{dir}}/public.sock\"]\nadmin = [\"127.0.0.2:0\", \"unix:{{dir}}/admin.sock\"]\n\
+        "threads = 2\n[listen]\npublic = [\"127.0.0.1:0\", \":0\", \"unix:{{dir}}/public.sock\"]\n\
+         admin = [\"127.0.0.2:0\", \"unix:{{dir}}/admin.sock\"]\n\
          [access-log]\nfile = \"{{dir}}/access.log\"\n[sql.s]\nurl = \"{}\"\n\
-         [lookup.l]\nallow = \"any\"\nmemory = \"off\"\nsql = {{ store = \"s\", query = \"SELECT host FROM domain WHERE domain = ?\" }}\n\
+         [lookup.l]\nallow = \"any\"\nmemory = \"off\"\nsql = {{ store = \"s\", query = \"SELECT host FROM domain \
+         WHERE domain = ?\" }}\n\
          [script.s]\nfile = \"route.lua\"\nallow = \"any\"\n\
          [[route]]\nlookup = \"l\"\n[[route]]\npath = \"/scripted\"\nscript = \"s\"\n",
         database.url()
@@ -412,7 +416,8 @@ fn heads_that_are_refused_stand_in_the_log() {
     let gate = Gate::start(
         folder,
         &format!(
-            "threads = 1\nlisten = {{ public = \"unix:{{dir}}/public.sock\" }}\n{LOG}limits = {{ headers = 3, head = \"50ms\" }}\n[[route]]\nanswer = {{ status = 200 }}\n"
+            "threads = 1\nlisten = {{ public = \"unix:{{dir}}/public.sock\" }}\n\
+             {LOG}limits = {{ headers = 3, head = \"50ms\" }}\n[[route]]\nanswer = {{ status = 200 }}\n"
         ),
     );
     let cases: [(&[u8], u64, &str, &str, &str); 6] = [
@@ -544,7 +549,8 @@ impl<T: Read + Write> ReadWrite for T {}
 fn a_client_that_has_only_ended_its_sending_side_gets_its_answer() {
     let folder = tempfile::tempdir().unwrap();
     let told_of = working(folder.path());
-    let config = "[listen]\npublic = \"127.0.0.1:0\"\n[[route]]\nto = \"unix:{dir}/work.sock\"\ntimeouts = { half-close = \"off\" }\n";
+    let config = "[listen]\npublic = \"127.0.0.1:0\"\n[[route]]\nto = \"unix:{dir}/work.sock\"\n\
+                  timeouts = { half-close = \"off\" }\n";
     let gate = Gate::start(folder, config);
     let ask = |path: &str| {
         let mut client = TcpStream::connect(("127.0.0.1", ports(&gate)[0])).unwrap();

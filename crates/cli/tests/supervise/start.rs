@@ -1,5 +1,5 @@
-//! `oroshi start` where it does more than `start_server`: readiness, restarts that fail, what it tells, socket files, LISTEN_FDS,
-//! and what it says about mistakes.
+//! `oroshi start` where it does more than `start_server`: readiness, restarts that fail, what it tells, socket files,
+//! LISTEN_FDS, and what it says about mistakes.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -285,8 +285,8 @@ fn a_crash_loop_slows_down() {
     let pid = w.path("pid");
     w.start(&["--pid-file", &pid, "--interval", "0", "--ready", "notify"], &["die=all"]);
     let log = w.file("log", "five failures", |text| text.matches("failed: exit code 3").count() >= 5);
-    // The pause is counted from start to start: 0.1 s, and twice as long each time. On a busy machine a start may come later than that,
-    // never sooner.
+    // The pause is counted from start to start: 0.1 s, and twice as long each time. On a busy machine a start may come
+    // later than that, never sooner.
     let told_at = |what| log.lines().filter(move |line| line.contains(what)).map(seconds_of_the_minute);
     let begun = told_at(": starting (pid").next().unwrap();
     let starts: Vec<f64> = told_at(": started").map(|at| (at - begun).rem_euclid(60.0)).collect();
@@ -592,8 +592,8 @@ fn sockets_of_systemd_are_handed_on_before_ours() {
     let (socket, told, pid) = (w.path("systemd.sock"), w.path("told"), w.path("pid"));
     let (unix, tcp) = (UnixListener::bind(&socket).unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
     let port = tcp.local_addr().unwrap().port();
-    // As systemd does it: from descriptor 3 on, for this process alone. A shell does what is between fork and exec; it knows descriptors
-    // of one digit alone.
+    // As systemd does it: from descriptor 3 on, for this process alone. A shell does what is between fork and exec; it
+    // knows descriptors of one digit alone.
     let variables = "LISTEN_FDS=2 LISTEN_FDNAMES=web:api LISTEN_PID=$$";
     let script = format!("exec 3<&0 4<&1 </dev/null >&2; export {variables}; exec \"$0\" \"$@\"");
     let report =

@@ -1,5 +1,6 @@
-//! The conformance table of `oroshi-http1` through the gateway, in front of nginx: what the gateway refuses never reaches the server
-//! behind, and what it passes on both read in the same way. And the other way round: what a server behind may answer, and what not.
+//! The conformance table of `oroshi-http1` through the gateway, in front of nginx: what the gateway refuses never
+//! reaches the server behind, and what it passes on both read in the same way. And the other way round: what a server
+//! behind may answer, and what not.
 
 use crate::support;
 use crate::support::nginx::Nginx;
@@ -7,7 +8,8 @@ use crate::support::{Setup, Upstream};
 use oroshi_http1::{DecodeError, ExpectedResponse, Framing, Limits, ResponseDecoder, ResponseEvent};
 use oroshi_testkit::conformance::{self, Case, Kind, Verdict};
 
-/// nginx takes a whole request in before it passes it on to itself, where it is logged with the length that it has found.
+/// nginx takes a whole request in before it passes it on to itself, where it is logged with the length that it has
+/// found.
 const NGINX: &str = "location / { proxy_pass http://unix:@FOLDER@/inner.sock; proxy_set_header Host inner; } }
     server { listen unix:@FOLDER@/inner.sock; access_log @FOLDER@/access case; location / { return 200 read; }";
 

@@ -53,7 +53,8 @@ const ANSWERS: [(&str, &str, &str, &str); 7] = [
     ("GET", "HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\n\r\n", "HTTP/1.1 304 Not Modified", ""),
     (
         "GET",
-        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\nX-Secret: 2\r\nX-End: 1\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\nX-Secret: 2\r\nX-End: 1\r\n\
+         \r\n",
         "HTTP/1.1 200 OK",
         "hello",
     ),

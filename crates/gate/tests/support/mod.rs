@@ -179,7 +179,8 @@ impl Gate {
         counts.first().map(|target| target.counts).unwrap_or_default()
     }
 
-    /// Waits until the target's figures are as asked for: what they count may happen a moment after the client has its answer.
+    /// Waits until the target's figures are as asked for: what they count may happen a moment after the client has its
+    /// answer.
     pub fn until(&self, what: &str, fits: impl Fn(&Counts) -> bool) -> Counts {
         let began = std::time::Instant::now();
         loop {
@@ -205,7 +206,8 @@ pub const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 /// An answer with a short body.
 pub const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// A server behind the gateway that does what its script says to each of its connections, on a thread of its own for each.
+/// A server behind the gateway that does what its script says to each of its connections, on a thread of its own for
+/// each.
 pub struct Upstream {
     pub target: Target,
     accepted: Arc<AtomicUsize>,

@@ -249,7 +249,8 @@ mod tests {
         fn a_reply_does_not_depend_on_where_it_is_cut(
             bytes in prop_oneof![
                 prop::collection::vec(any::<u8>(), 0..60),
-                "(VALUE a [0-9]{1,3} [0-9]{1,2}\r\n)?[a-z\r\n]{0,20}\r\n(END\r\n|STORED\r\n)?".prop_map(String::into_bytes),
+                "(VALUE a [0-9]{1,3} [0-9]{1,2}\r\n)?[a-z\r\n]{0,20}\r\n(END\r\n|STORED\r\n\
+                 )?".prop_map(String::into_bytes),
             ],
             asked in prop_oneof![Just(Request::Get), Just(Request::Set), Just(Request::Delete)],
         ) {

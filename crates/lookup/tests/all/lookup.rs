@@ -41,7 +41,12 @@ fn every_outcome_has_its_own_type() {
     let (lookup, stores) =
         start(&database, |settings| settings.allow = oroshi_lookup::Allow::parse(["10.0.0.0/8"]).unwrap());
     run(async {
-        database.execute("INSERT INTO domain VALUES ('a.example', '10.0.0.1:81'), ('null.example', NULL), ('bad.example', 'a b')").await;
+        database
+            .execute(
+                "INSERT INTO domain VALUES ('a.example', '10.0.0.1:81'), ('null.example', NULL), \
+                          ('bad.example', 'a b')",
+            )
+            .await;
         database
             .execute(
                 "INSERT INTO domain VALUES ('inside.example', '127.0.0.1:22'), ('blob.example', x'31302E302E302E33')",
@@ -181,7 +186,12 @@ fn what_is_purged_is_asked_for_again() {
     let database = Sqlite::start();
     let (lookup, _stores) = start(&database, |_| {});
     run(async {
-        database.execute("INSERT INTO domain VALUES ('a.example', '10.0.0.1'), ('ab.example', '10.0.0.1'), ('b.example', '10.0.0.1')").await;
+        database
+            .execute(
+                "INSERT INTO domain VALUES ('a.example', '10.0.0.1'), ('ab.example', '10.0.0.1'), \
+                          ('b.example', '10.0.0.1')",
+            )
+            .await;
         let tiers = async || {
             let mut tiers = Vec::new();
             for key in ["a.example", "ab.example", "b.example"] {

@@ -95,8 +95,8 @@ fn listeners(draft: &Draft, problems: &mut Vec<Mistake>) {
         }
         // Messages of other nodes need no listener.
         if draft.cluster.is_none() && listeners.iter().all(|listener| listener.serves == Serves::Sessions) {
-            let text = "there is no way in for publishers: expected an address that only they reach, such as 127.0.0.1:9181 or \
-                        unix:/run/push-admin.sock";
+            let text = "there is no way in for publishers: expected an address that only they reach, such as \
+                        127.0.0.1:9181 or unix:/run/push-admin.sock";
             problems.push(Mistake::new("listen.admin", text).looking_at(["listen"]));
         }
     }
@@ -116,8 +116,8 @@ fn listeners(draft: &Draft, problems: &mut Vec<Mistake>) {
                 "listen.admin",
                 &listener.address,
                 "would let anybody on the network publish",
-                "a token (auth.token-file, auth.token-env), or an address of this machine alone such as 127.0.0.1:9181 or \
-                 unix:/run/push-admin.sock",
+                "a token (auth.token-file, auth.token-env), or an address of this machine alone such as 127.0.0.1:9181 \
+                 or unix:/run/push-admin.sock",
             ));
         }
     }

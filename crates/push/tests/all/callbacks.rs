@@ -503,8 +503,8 @@ fn a_storm_of_messages_keeps_no_client_out() {
     assert_eq!(hub.status()["callbacks"]["connect"]["crowded"], 0);
 }
 
-/// With kuiperbelt's behaviour, the hub serves a session once the backend has agreed. A client that leaves before ends its
-/// session, whatever it has sent.
+/// With kuiperbelt's behaviour, the hub serves a session once the backend has agreed. A client that leaves before ends
+/// its session, whatever it has sent.
 #[test]
 fn a_client_that_leaves_before_the_backend_has_agreed_is_noticed() {
     let (_folder, socket) = folder();

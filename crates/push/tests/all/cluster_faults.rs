@@ -137,8 +137,8 @@ fn nats_is_killed_and_comes_back() {
 
 /// Once NATS is back, a receipt comes as soon as all nodes that can answer have answered.
 ///
-/// It does not wait for nodes that are not back yet, and the first receipt after they are back counts them all. A publish that
-/// waited for the receipt timeout would outlast the test.
+/// It does not wait for nodes that are not back yet, and the first receipt after they are back counts them all. A
+/// publish that waited for the receipt timeout would outlast the test.
 #[test]
 fn no_receipt_waits_for_the_receipt_timeout_once_nats_is_back() {
     let Some(mut nats) = Nats::start("no_receipt_waits_for_the_receipt_timeout_once_nats_is_back", &[]) else { return };

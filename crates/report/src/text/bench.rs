@@ -312,7 +312,8 @@ mod tests {
             first_bytes: r"HTTP/1.1 200 OK\n".into(),
         }];
         let text = bench(&record, false, Paint::PLAIN, WIDTH);
-        let expected = "    bare-lf                3  line feed without carriage return; the first begins with \"HTTP/1.1 200 OK\\n\"\n";
+        let expected = "    bare-lf                3  line feed without carriage return; the first begins with \
+                        \"HTTP/1.1 200 OK\\n\"\n";
         assert!(text.contains(expected), "{text}");
     }
 }

@@ -112,7 +112,13 @@ pub fn closed(seed: u64, median_ns: f64) -> Record {
         errors: 15,
         parse: Vec::new(),
         statuses: BTreeMap::from([(200, answered - 7), (502, 7)]),
-        connections: Connections { opened: 115, closed_by_server: 0, alive_at_end: 100, fewest_alive: 94, held_at_end: 0 },
+        connections: Connections {
+            opened: 115,
+            closed_by_server: 0,
+            alive_at_end: 100,
+            fewest_alive: 94,
+            held_at_end: 0,
+        },
         answers: Answers::default(),
         connection_times: None,
         series: SeriesRecord { width_s, points, heat: Some(heat) },
@@ -129,8 +135,8 @@ pub fn closed(seed: u64, median_ns: f64) -> Record {
         server_unknown: None,
         grade: Grade {
             bottleneck: Bottleneck::ServerBound,
-            because: "the server's busiest thread used 97 % of a core, and 49 % of the CPUs it may use; the generator's busiest \
-                      thread used 41 % of a core"
+            because: "the server's busiest thread used 97 % of a core, and 49 % of the CPUs it may use; the \
+                      generator's busiest thread used 41 % of a core"
                 .into(),
             advice: None,
         },

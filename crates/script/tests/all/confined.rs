@@ -95,7 +95,8 @@ fn every_shape_of_loop_is_ended_by_its_instructions_and_names_its_line() {
         "while true do xpcall(error, function() while true do end end) end",
         "while true do coroutine.wrap(function() while true do coroutine.yield() end end)() end",
         "local co = coroutine.create(function() while true do end end) while true do coroutine.resume(co) end",
-        "local co = coroutine.wrap(function() pcall(coroutine.wrap(function() while true do end end)) while true do end end) co()",
+        "local co = coroutine.wrap(function() pcall(coroutine.wrap(function() while true do end end)) while true do \
+         end end) co()",
         "local t = setmetatable({}, { __index = function() while true do end end }) local x = t.y",
         "table.sort({ 2, 1, 3 }, function() while true do end end)",
         "string.gsub('aaa', 'a', function() while true do end end)",
@@ -224,7 +225,8 @@ fn the_thread_s_own_stack_does_not_overflow() {
     assert!(error.place.contains("a.lua:"), "{error}");
     // A script that catches the error continues, and may meet it again.
     let caught = format!(
-        "function f() local said for i = 1, 3 do local ok, why = pcall(function() {DEEP} end) said = why end return said, pause() end"
+        "function f() local said for i = 1, 3 do local ok, why = pcall(function() {DEEP} end) said = why end return \
+         said, pause() end"
     );
     let said = with(&caught, |engine| text(engine, "f"));
     assert!(said.contains("C stack overflow") && said.ends_with(" 1"), "{said}");
@@ -233,7 +235,8 @@ fn the_thread_s_own_stack_does_not_overflow() {
         let shape = format!(
             "local n, g = 0, 0
             local function down() local function co(k) local d, t = 0 t = setmetatable({{}}, {{ __index = function()
-              d = d + 1 if d < 6000 then return os.time(t) end if k > 0 then coroutine.wrap(co)(k - 1) end return 1 end }})
+              d = d + 1 if d < 6000 then return os.time(t) end if k > 0 then coroutine.wrap(co)(k - 1) end return 1 \
+             end }})
               os.time(t) end coroutine.wrap(co)(5) end
             local function f() return coroutine.wrap(function() local d, t = 0 local function h() g = g + 1 d = d + 1
               if g >= {depth} then down() elseif d < 1500 then string.format('%s', t) else f() end return '' end
@@ -313,16 +316,24 @@ fn waiting_goes_through_whatever_calls_it() {
         ("local ok, err = pcall(function() pause() error('x', 0) end) return ok, err, pause()", "false x 2"),
         ("local co = coroutine.wrap(function() return pause() end) return co(), pause()", "1 2"),
         ("local co = coroutine.create(function(a) local b = coroutine.yield(a, pause()) return b, pause() end)
-          local r = { coroutine.resume(co, 'a') } r[4] = pause() r[5], r[6], r[7] = coroutine.resume(co, 'b') return unpack(r)", "true a 1 2 true b 3"),
-        ("local function each() return coroutine.wrap(function() for i = 1, 3 do coroutine.yield(i * 10 + pause()) end end) end
+          local r = { coroutine.resume(co, 'a') } r[4] = pause() r[5], r[6], r[7] = coroutine.resume(co, 'b') return \
+          unpack(r)", "true a 1 2 true b 3"),
+        ("local function each() return coroutine.wrap(function() for i = 1, 3 do coroutine.yield(i * 10 + pause()) end \
+          end) end
           local sum = 0 for n in each() do sum = sum + n end return sum, pause()", "66 4"),
-        ("local function next() local n = pause() if n < 4 then return n end end local sum = 0 for n in next do sum = sum + n end return sum", "6"),
-        ("local t = setmetatable({}, { __index = function(_, k) return k .. pause() end, __add = function() return pause() end,
-          __call = function() return pause() end, __lt = function() return pause() == 4 end }) return t.x, t + 1, t(), t < t", "x1 2 3 true"),
-        ("local deep = pause for i = 1, 20 do local inner = deep deep = function() return coroutine.wrap(function() return pcall(inner) end)() end end
+        ("local function next() local n = pause() if n < 4 then return n end end local sum = 0 for n in next do sum = \
+          sum + n end return sum", "6"),
+        ("local t = setmetatable({}, { __index = function(_, k) return k .. pause() end, __add = function() return \
+          pause() end,
+          __call = function() return pause() end, __lt = function() return pause() == 4 end }) return t.x, t + 1, t(), \
+          t < t", "x1 2 3 true"),
+        ("local deep = pause for i = 1, 20 do local inner = deep deep = function() return coroutine.wrap(function() \
+          return pcall(inner) end)() end end
           return select('#', deep()), (select(21, deep()))", "21 2"),
-        ("local co = coroutine.wrap(function() error({ 'raised' }) end) local ok, err = pcall(co) return ok, err[1]", "false raised"),
-        ("local co = coroutine.create(pause) coroutine.resume(co) return coroutine.status(co), coroutine.resume(co)", "dead false cannot resume dead coroutine"),
+        ("local co = coroutine.wrap(function() error({ 'raised' }) end) local ok, err = pcall(co) return ok, \
+          err[1]", "false raised"),
+        ("local co = coroutine.create(pause) coroutine.resume(co) return coroutine.status(co), \
+          coroutine.resume(co)", "dead false cannot resume dead coroutine"),
     ];
     for (shape, expected) in shapes {
         assert_eq!(with(&format!("function f() {shape} end"), |engine| text(engine, "f")), expected, "{shape}");
@@ -343,7 +354,8 @@ fn waiting_where_that_cannot_be_is_an_error_that_says_so() {
         assert!(error.place.ends_with("a.lua:3"), "{shape}: {error}");
         assert!(error.what.contains("cannot wait here: "), "{shape}: {error}");
     }
-    let caught = "function f() local ok, why = pcall(os.time, setmetatable({}, { __index = function() pause() end })) return ok, pause(), why end";
+    let caught = "function f() local ok, why = pcall(os.time, setmetatable({}, { __index = function() pause() end })) \
+                  return ok, pause(), why end";
     assert!(with(caught, |engine| text(engine, "f")).starts_with("false 1 "));
 }
 
@@ -352,7 +364,9 @@ fn a_yield_to_nobody_is_an_error_and_who_waits_is_left_alone() {
     let error = failed("\nfunction f()\ncoroutine.yield(1)\nend", 100_000);
     assert_eq!(told(&error), "a.lua:3: f() has yielded: coroutine.yield belongs in a coroutine of the script's own");
 
-    let source = "function f() me = coroutine.running() inner = coroutine.create(function() return pause() end) return coroutine.resume(inner) end
+    let source =
+        "function f() me = coroutine.running() inner = coroutine.create(function() return pause() end) return \
+                  coroutine.resume(inner) end
 function g() return coroutine.status(inner), coroutine.resume(inner) end
 function h() return coroutine.status(me), coroutine.resume(me) end";
     with(source, |engine| {
@@ -461,8 +475,10 @@ fn there_is_no_way_out() {
 #[test]
 fn a_script_that_breaks_its_libraries_breaks_nothing_of_ours() {
     let source = "getmetatable('').__index = nil
-for _, library in ipairs { string, table, coroutine, math, os, debug } do for name in pairs(library) do library[name] = nil end end
-for _, name in ipairs { 'error', 'pcall', 'select', 'type', 'tostring', 'setmetatable', 'getmetatable', 'next', 'pairs', 'unpack' } do _G[name] = nil end
+for _, library in ipairs { string, table, coroutine, math, os, debug } do for name in pairs(library) do library[name] \
+                  = nil end end
+for _, name in ipairs { 'error', 'pcall', 'select', 'type', 'tostring', 'setmetatable', 'getmetatable', 'next', \
+                  'pairs', 'unpack' } do _G[name] = nil end
 function f() return pause() end
 function g() return require('none') end
 function h() while true do end end";
@@ -614,7 +630,8 @@ fn compiled_code_is_ended_by_its_time() {
 #[test]
 fn what_runs_between_two_calls_is_ended_too() {
     let source = "function f() return setmetatable({}, { __index = function()
-      while true do pcall(function() while true do end end) end end, __tostring = function() while true do end end }) end";
+      while true do pcall(function() while true do end end) end end, __tostring = function() while true do end end }) \
+                  end";
     with(source, |engine| {
         for _ in 0..2 {
             let (values, _) = call(engine, "f", 10_000).unwrap();

@@ -136,7 +136,8 @@ fn a_thread_without_an_address_goes_everywhere() {
 fn it_is_too_late_to_choose_once_a_thread_has_begun() {
     let script = "n = 0 function request()
         n = n + 1
-        if n == 2 then local ok, why = pcall(function() wrk.thread.addr = wrk.lookup('127.0.0.1', '81')[1] end) error(why, 0) end
+        if n == 2 then local ok, why = pcall(function() wrk.thread.addr = wrk.lookup('127.0.0.1', '81')[1] end) \
+                  error(why, 0) end
         return wrk.request() end";
     let error = case(script, 1).one(|part| {
         common::next(part);

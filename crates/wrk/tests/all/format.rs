@@ -58,7 +58,8 @@ fn another_socket_leaves_the_host_as_it_is() {
 #[test]
 fn flags_are_in_the_table_before_the_script() {
     let mut case = case(
-        "assert(wrk.method == 'PUT' and wrk.body == 'a\\0b' and wrk.headers['x-a'] == '2' and wrk.headers['X-A'] == nil)",
+        "assert(wrk.method == 'PUT' and wrk.body == 'a\\0b' and wrk.headers['x-a'] == '2' and wrk.headers['X-A'] == \
+         nil)",
         1,
     );
     case.options.method = Some("PUT".into());
@@ -117,7 +118,8 @@ fn values_are_written_as_lua_writes_them() {
     let script = "
         local ip = setmetatable({}, { __tostring = function() return '1.2.3.4' end })
         function request()
-            return wrk.format(nil, '/', { A = 1, B = 1.5, C = true, D = 1e15, E = 2LL, F = ip, G = '', H = wrk.thread.addr })
+            return wrk.format(nil, '/', { A = 1, B = 1.5, C = true, D = 1e15, E = 2LL, F = ip, G = '', H = \
+                  wrk.thread.addr })
         end";
     let text = case(script, 1).one(next);
     for line in ["A: 1", "B: 1.5", "C: true", "D: 1e+15", "E: 2LL", "F: 1.2.3.4", "G: ", "H: 127.0.0.1:8080"] {

@@ -125,7 +125,8 @@ fn headers_are_told_as_received_and_the_last_of_a_name_counts() {
         function response(status, headers, body)
             local n = 0
             for _ in pairs(headers) do n = n + 1 end
-            seen = table.concat({ status, n, headers['Set-Cookie'] or '-', headers['X-a'] or '-', headers['X-A'] or '-', #body, body }, ' ')
+            seen = table.concat({ status, n, headers['Set-Cookie'] or '-', headers['X-a'] or '-', headers['X-A'] or \
+                  '-', #body, body }, ' ')
             headers.mine = true
         end
         function request() return wrk.format(nil, '/', { Seen = seen or 'nothing' }) end";
@@ -163,7 +164,8 @@ fn wrk_s_own_examples_work() {
         token = nil path = '/authenticate'
         request = function() return wrk.format('GET', path) end
         response = function(status, headers, body)
-           if not token and status == 200 then token = headers['X-Token'] path = '/resource' wrk.headers['X-Token'] = token end
+           if not token and status == 200 then token = headers['X-Token'] path = '/resource' wrk.headers['X-Token'] = \
+                token end
         end";
     case(auth, 1).one(|part| {
         assert!(next(part).starts_with("GET /authenticate "));
@@ -172,7 +174,8 @@ fn wrk_s_own_examples_work() {
     });
     let counter = "
         counter = 0
-        request = function() path = '/' .. counter wrk.headers['X-Counter'] = counter counter = counter + 1 return wrk.format(nil, path) end";
+        request = function() path = '/' .. counter wrk.headers['X-Counter'] = counter counter = counter + 1 return \
+                   wrk.format(nil, path) end";
     case(counter, 1).one(|part| {
         for n in 0..3 {
             assert_eq!(next(part), format!("GET /{n} HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nX-Counter: {n}\r\n\r\n"));

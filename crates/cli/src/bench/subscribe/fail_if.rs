@@ -204,8 +204,8 @@ fn unknown(name: &str) -> String {
     match nearest(name, counts.chain(others).chain(FIGURES)) {
         Some(near) => format!("unknown metric `{name}`: did you mean `{near}`?"),
         None => format!(
-            "unknown metric `{name}`: expected lost, duplicated, reordered, ended, errors, deliveries (per second), a delay such as p99, \
-             mean or max (also to-one.p99, publish.p99, subscribe.p99), server.cpu or server.memory"
+            "unknown metric `{name}`: expected lost, duplicated, reordered, ended, errors, deliveries (per second), a \
+             delay such as p99, mean or max (also to-one.p99, publish.p99, subscribe.p99), server.cpu or server.memory"
         ),
     }
 }
