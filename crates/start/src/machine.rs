@@ -4,6 +4,7 @@
 //! one is starting. Serving generations accept from the same sockets. Usually one serves; two while the older waits
 //! to be told to stop (`--kill-old-delay`).
 
+mod event;
 mod generation;
 mod message;
 
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+pub use event::{Action, Event, Verdict};
 pub use generation::{Generation, Stage};
 pub(crate) use message::seconds;
 pub use message::{AfterFailure, Cause, GenerationEnd, GenerationId, LogMessage};
@@ -55,102 +57,6 @@ pub struct Tunables {
     pub kill_old_delay: Duration,
     /// Interval of automatic restarts; `None`: none.
     pub auto_restart: Option<Duration>,
-}
-
-/// An event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// The superdaemon is set up: begin.
-    Begin,
-    /// A request for a new generation.
-    Restart(Cause),
-    /// A request to stop, by this signal. A second INT ends everything at once.
-    Stop(Signal),
-    /// The requested generation has a process.
-    Started {
-        /// Its number.
-        number: u64,
-        /// Its process.
-        pid: u32,
-    },
-    /// The requested generation could not be started.
-    NotStarted {
-        /// Its number.
-        number: u64,
-        /// The reason.
-        why: String,
-    },
-    /// A generation is ready.
-    Ready {
-        /// Its number.
-        number: u64,
-    },
-    /// The latest result of probing a generation.
-    Found {
-        /// Its number.
-        number: u64,
-        /// The result as text.
-        what: String,
-    },
-    /// A process has ended.
-    Exited {
-        /// The process; unknown ones are ignored.
-        pid: u32,
-        /// A description of its end.
-        how: String,
-        /// Its exit code; `None` where a signal ended it.
-        code: Option<i32>,
-    },
-    /// A time from [`Machine::due`] has passed.
-    Due,
-}
-
-/// An action, to be carried out in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Start a generation, and report [`Event::Started`] or [`Event::NotStarted`] before anything else.
-    Start {
-        /// Its number, used up even if the start fails.
-        number: u64,
-    },
-    /// Send a signal to a generation's process.
-    Signal {
-        /// The process.
-        pid: u32,
-        /// The signal.
-        signal: Signal,
-    },
-    /// Kill the process and everything below it.
-    Kill {
-        /// The process.
-        pid: u32,
-    },
-    /// Rewrite the status file.
-    Write,
-    /// Log this.
-    Log(LogMessage),
-    /// The result of a restart, or of the first start.
-    Verdict(Verdict),
-    /// Everything is done: exit.
-    Leave,
-}
-
-/// The result of an attempt to start a generation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is ready, and older ones are told to stop, at once or after the delay.
-    Ready(GenerationId),
-    /// It has failed.
-    Failed {
-        /// Its number.
-        number: u64,
-        /// The reason.
-        why: String,
-        /// The generation that keeps serving, if any.
-        stays: Option<GenerationId>,
-        /// Whether another attempt follows automatically.
-        again: bool,
-    },
 }
 
 /// A generation that did not become ready.
