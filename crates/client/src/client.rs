@@ -22,7 +22,7 @@ use crate::headers::Headers;
 use crate::incoming::IncomingBody;
 use crate::local;
 use crate::request::{Handle, IntoUrl, Request, RequestBuilder};
-use crate::response::{self, Answer, sealed};
+use crate::response::{self, ResponseParts, sealed};
 use crate::run::run;
 use crate::settings::{BuildError, Builder};
 
@@ -364,7 +364,7 @@ async fn send(core: Rc<Core>, asked: Asked, jobs: mpsc::WeakUnboundedSender<Job>
 /// Delivers a response, with its body if it has come. Otherwise returns the body's source and its channel.
 fn hand_over(
     core: &Core,
-    answer: Box<Answer>,
+    answer: Box<ResponseParts>,
     mut incoming: IncomingBody,
     reply: oneshot::Sender<Reply>,
     jobs: &mpsc::WeakUnboundedSender<Job>,

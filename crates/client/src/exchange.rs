@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::body::Body;
 use crate::core::{Connection, Core, Lease};
-use crate::deadline::{Deadlines, Phase, Stamps, Timings};
+use crate::deadline::{Deadlines, Phase, Timestamps, Timings};
 use crate::error::{Cause, Error};
 use crate::headers::Headers;
 use crate::outgoing::Outgoing;
@@ -34,7 +34,7 @@ pub(crate) struct Exchange {
     deadlines: Option<Box<Deadlines>>,
     total_due: u64,
     phase: Phase,
-    pub(crate) stamps: Stamps,
+    pub(crate) stamps: Timestamps,
     /// The attempt's turn in the queue; 0 before it asks for a connection.
     pub(crate) turn: u64,
     lease: Option<Lease>,
@@ -79,7 +79,7 @@ impl Exchange {
             deadlines,
             total_due: after(called, total),
             phase: Phase::Request,
-            stamps: Stamps { called, began: called, ..Stamps::default() },
+            stamps: Timestamps { called, began: called, ..Timestamps::default() },
             turn: 0,
             lease: None,
             outgoing: Outgoing::nothing(),
@@ -98,7 +98,7 @@ impl Exchange {
     pub(crate) fn begin(&mut self, head: Vec<u8>, body: Body<dyn AsyncRead>, expect: ExpectedResponse) {
         self.drop_lease();
         self.turn = 0;
-        self.stamps = Stamps { called: self.stamps.called, began: monotonic_ns(), ..Stamps::default() };
+        self.stamps = Timestamps { called: self.stamps.called, began: monotonic_ns(), ..Timestamps::default() };
         self.outgoing = Outgoing::new(head, body);
         self.decoder = ResponseDecoder::default();
         self.decoder.expect(expect);

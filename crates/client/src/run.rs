@@ -17,7 +17,7 @@ use crate::exchange::{Exchange, Head};
 use crate::incoming::IncomingBody;
 use crate::redirect;
 use crate::request::Request;
-use crate::response::Answer;
+use crate::response::ResponseParts;
 
 /// Limits on reading a redirect's body so that its connection can be reused. A longer or later body closes the
 /// connection.
@@ -30,7 +30,7 @@ pub(crate) async fn run(
     core: &Rc<Core>,
     mut request: Box<Request<dyn AsyncRead>>,
     called: u64,
-) -> Result<(Box<Answer>, IncomingBody), Error> {
+) -> Result<(Box<ResponseParts>, IncomingBody), Error> {
     count(&core.counts.requests);
     let mut exchange = Exchange::new(core, request.deadlines.take(), request.total, called);
     let (mut redirects, idempotent) = (0, request.is_idempotent());
@@ -155,7 +155,7 @@ fn answer(
     head: Head,
     redirects: u32,
     exchange: Box<Exchange>,
-) -> Result<(Box<Answer>, IncomingBody), Error> {
+) -> Result<(Box<ResponseParts>, IncomingBody), Error> {
     let coding = if request.decodes(&core.settings) && head.length != Some(0) {
         Coding::of(head.headers.get_all("Content-Encoding"))
     } else {
@@ -165,6 +165,6 @@ fn answer(
         Ok(decoder) => decoder,
         Err(cause) => return Err(Error::new(Phase::BetweenBytes, cause).about(&request.method, &request.endpoint)),
     };
-    let answer = Answer { method: request.method, url: request.endpoint, head, redirects, coding };
+    let answer = ResponseParts { method: request.method, url: request.endpoint, head, redirects, coding };
     Ok((Box::new(answer), IncomingBody::new(exchange, decoder)))
 }
