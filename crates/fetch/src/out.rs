@@ -25,6 +25,6 @@ impl SharedWriter {
 
 impl fmt::Debug for SharedWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Out")
+        f.write_str("SharedWriter")
     }
 }

@@ -266,7 +266,7 @@ impl Future for PendingAnswer {
 
 impl fmt::Debug for PendingAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Later")
+        f.write_str("PendingAnswer")
     }
 }
 

@@ -370,7 +370,7 @@ pub(crate) struct LogCalls {
 
 impl fmt::Debug for LogCalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Logs").field("under_way", &self.tasks.borrow().len()).finish_non_exhaustive()
+        f.debug_struct("LogCalls").field("under_way", &self.tasks.borrow().len()).finish_non_exhaustive()
     }
 }
 

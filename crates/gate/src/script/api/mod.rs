@@ -120,7 +120,7 @@ impl ApiContext {
 
 impl fmt::Debug for ApiContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Host").field("script", &self.script).field("tools", &self.tools).finish_non_exhaustive()
+        f.debug_struct("ApiContext").field("script", &self.script).field("tools", &self.tools).finish_non_exhaustive()
     }
 }
 
