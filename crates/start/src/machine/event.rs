@@ -48,7 +48,7 @@ pub enum Event {
         /// Its exit code; `None` where a signal ended it.
         code: Option<i32>,
     },
-    /// A time from [`Machine::due`] has passed.
+    /// A time from [`Machine::due`](super::Machine::due) has passed.
     Due,
 }
 
