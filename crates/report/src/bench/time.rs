@@ -56,19 +56,6 @@ fn spans(record: &Record) -> impl Iterator<Item = (f64, f64, &PointRecord)> {
     })
 }
 
-/// Draws a line of one of the times.
-fn line(plot: &mut Plot, series: usize, kind: &str, record: &Record, of: OfPoint) {
-    let points = spans(record).map(|(from, to, point)| ((from + to) / 2.0, of(point).map(|ns| ns as f64)));
-    plot.line(series, kind, points);
-}
-
-/// Shows the figures of each interval under the pointer.
-fn hits(plot: &mut Plot, record: &Record) {
-    for (from, to, point) in spans(record) {
-        plot.hit((from, to), &point_words(from, point));
-    }
-}
-
 /// Returns responses per second. The rest at the very end is too short to count.
 fn rates(record: &Record) -> Vec<(f64, Option<f64>)> {
     let enough = record.series.width_s * 0.2;
@@ -100,9 +87,13 @@ fn heat_maps(runs: &[&Named<'_>]) -> Markup {
 fn heat_map(title: &str, record: &Record, heat: &Heat<'_>, scale: Scale, longest_s: f64, height: u32) -> Markup {
     let mut plot = Plot::new(Axis::time(longest_s), Axis::new("service time", scale, Unit::Nanoseconds), height);
     heat.draw(&mut plot);
-    line(&mut plot, 0, "ink thin", record, |point| point.p50_ns);
-    line(&mut plot, 1, "thin", record, |point| point.p99_ns);
-    hits(&mut plot, record);
+    let line =
+        |of: OfPoint| spans(record).map(move |(from, to, point)| ((from + to) / 2.0, of(point).map(|ns| ns as f64)));
+    plot.line(0, "ink thin", line(|point| point.p50_ns));
+    plot.line(1, "thin", line(|point| point.p99_ns));
+    for (from, to, point) in spans(record) {
+        plot.hit((from, to), &point_words(from, point));
+    }
     let summary = &record.latency.service.summary;
     let label = format!(
         "Service time over {}: median {}, p99 {}, longest {}",
@@ -128,9 +119,11 @@ fn latency(record: &Record) -> Markup {
     let scale = Scale::log(all.map(|ns| ns as f64));
     let mut plot = Plot::new(Axis::time(record.elapsed_s), Axis::new("service time", scale, Unit::Nanoseconds), 240);
     for (series, (_, of)) in percentiles.iter().enumerate() {
-        line(&mut plot, series, "thin", record, *of);
+        plot.line(series, "thin", spans(record).map(|(from, to, p)| ((from + to) / 2.0, of(p).map(|ns| ns as f64))));
     }
-    hits(&mut plot, record);
+    for (from, to, point) in spans(record) {
+        plot.hit((from, to), &point_words(from, point));
+    }
     let key = percentiles.iter().enumerate().map(|(i, (name, _))| (Swatch::Line(i), (*name).to_owned())).collect();
     let chart = plot.draw("Median, 99th percentile and longest service time over time");
     let numbers = Some(points_table(record));
@@ -143,7 +136,8 @@ fn tails(runs: &[&Named<'_>]) -> Markup {
     let scale = Scale::log(all.map(|ns| ns as f64).collect::<Vec<_>>());
     let mut plot = Plot::new(Axis::time(longest(runs)), Axis::new("p99", scale, Unit::Nanoseconds), 220);
     for (series, run) in runs.iter().enumerate() {
-        line(&mut plot, series, "thin", run.record, |point| point.p99_ns);
+        let p99 = spans(run.record).map(|(from, to, point)| ((from + to) / 2.0, point.p99_ns.map(|ns| ns as f64)));
+        plot.line(series, "thin", p99);
     }
     let chart = plot.draw("99th percentile of the service time over time, of each run");
     let note = html! {
