@@ -47,6 +47,7 @@ mod service;
 mod start;
 mod target;
 mod terminal;
+mod tls;
 mod verdicts;
 
 use std::error::Error;
