@@ -218,8 +218,8 @@ fn say(text: &str) {
 
 /// The error of a command.
 trait CommandError: Error {
-    /// Returns the exit code: 2 for a wrong command line or configuration, 130 if Ctrl-C came before there was a result,
-    /// 1 if the work failed.
+    /// Returns the exit code: 2 for a wrong command line or configuration, 130 if Ctrl-C came before there was a
+    /// result, 1 if the work failed.
     fn exit_code(&self) -> u8;
 
     /// Returns the next step, if the message does not name it.

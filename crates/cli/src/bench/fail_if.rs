@@ -336,7 +336,8 @@ fn unknown_request_metric(name: &str) -> String {
     let known = OTHERS.into_iter().chain(FIGURES).chain(Failure::ALL.map(Failure::name));
     let known = known.chain(dotted.iter().map(String::as_str));
     let expected = "rps, errors, a failure's name such as timeout, a latency such as p99, mean or max \
-                    (also service.p99, response.p99, lateness.p99, connect.p99, tls.p99, first_byte.p99), or server.cpu";
+                    (also service.p99, response.p99, lateness.p99, connect.p99, tls.p99, first_byte.p99), \
+                    or server.cpu";
     unknown(name, spelled.as_deref().or_else(|| nearest(name, known)), expected)
 }
 

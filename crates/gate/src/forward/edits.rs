@@ -96,8 +96,8 @@ const fn bit(name: &str) -> u64 {
 }
 
 fn checked(name: &str) -> Result<(), EditError> {
-    // RFC 8586, section 3, does not let anybody remove `CDN-Loop`. The server knows from the client's connection whether
-    // the client waits for a 100.
+    // RFC 8586, section 3, does not let anybody remove `CDN-Loop`. The server knows from the client's connection
+    // whether the client waits for a 100.
     let managed = ["cdn-loop", "expect", "host"].iter().any(|managed| managed.eq_ignore_ascii_case(name));
     if managed || is_connection_field(name) {
         return Err(EditError::Managed(name.to_owned()));
