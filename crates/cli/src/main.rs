@@ -13,7 +13,8 @@
 //! 7. [`child`]: a target as a child process. [`keep`]: the process above an experiment's servers. [`interrupt`]:
 //!    Ctrl-C.
 //! 8. [`problems`]: mistakes in flags. [`negative`]: values that the parser would take for flags. [`terminal`]: the
-//!    width and the colours of the terminal. [`tls`]: flags about TLS. `absent`: messages of a build without all features.
+//!    width and the colours of the terminal. [`tls`]: flags about TLS. `absent`: messages of a build
+//!    without all features.
 //!
 //! Exit codes: 0 done; 1 the work failed; 2 wrong usage; 3 a threshold or comparison failed the user's condition;
 //! 130 ended by Ctrl-C before there was a result, or by a second Ctrl-C.
