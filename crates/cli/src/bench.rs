@@ -52,6 +52,7 @@ use read::Output;
 use script::Scripted;
 pub(crate) use subscribe::{SubscribeArgs, meaningless};
 
+use crate::CommandError;
 use crate::child::TargetError;
 use crate::interrupt;
 use crate::output::Output as OutputFile;
@@ -98,9 +99,8 @@ pub(crate) enum Error {
     Interrupted,
 }
 
-impl Error {
-    /// 2 when the command line was wrong, 130 when Ctrl-C came before there was a result, 1 when the work failed.
-    pub(crate) fn exit_code(&self) -> u8 {
+impl CommandError for Error {
+    fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
             Self::Interrupted | Self::Run(RunError::Cancelled | RunError::EndedInWarmUp) => interrupt::EXIT_CODE,
@@ -108,8 +108,7 @@ impl Error {
         }
     }
 
-    /// Returns the next step, if the message does not name it.
-    pub(crate) fn next_step(&self) -> Option<&'static str> {
+    fn next_step(&self) -> Option<&'static str> {
         match self {
             Self::Usage(_) => Some("`oroshi bench --help` lists all flags, with examples"),
             Self::Run(RunError::Dns(_)) => {

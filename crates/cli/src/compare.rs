@@ -24,6 +24,7 @@ use serde::Serialize;
 pub(crate) use args::Args;
 use args::Format;
 
+use crate::CommandError;
 use crate::bench::without_secrets;
 use crate::interrupt::Temporary;
 use crate::lab::{ResultsError, measure};
@@ -62,9 +63,8 @@ pub(crate) enum Error {
     Program(#[source] io::Error),
 }
 
-impl Error {
-    /// 2 for invalid flags, 130 when Ctrl-C came before there was a result, 1 when the work failed.
-    pub(crate) fn exit_code(&self) -> u8 {
+impl CommandError for Error {
+    fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Baseline { .. } => 2,
             Self::Results(error) => error.exit_code(),
@@ -73,8 +73,7 @@ impl Error {
         }
     }
 
-    /// Returns the next step, if the message does not name it.
-    pub(crate) fn next_step(&self) -> Option<&'static str> {
+    fn next_step(&self) -> Option<&'static str> {
         match self {
             Self::Usage(_) => Some("`oroshi compare --help` lists all flags, with examples"),
             Self::Baseline { .. } => Some("`oroshi compare --format json -o FILE ...` makes one"),

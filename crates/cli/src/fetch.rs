@@ -19,6 +19,7 @@ pub(crate) use args::Args;
 use live::Live;
 use summary::Tally;
 
+use crate::CommandError;
 use crate::{interrupt, say, terminal};
 
 /// Why the run failed.
@@ -44,9 +45,8 @@ fn flag_of(error: &oroshi_fetch::Error) -> &'static str {
     }
 }
 
-impl Error {
-    /// 2 for invalid flags, 1 when the work failed.
-    pub(crate) fn exit_code(&self) -> u8 {
+impl CommandError for Error {
+    fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
             Self::Signals(_) => 1,
@@ -54,8 +54,7 @@ impl Error {
         }
     }
 
-    /// Returns the next step, if the message does not name it.
-    pub(crate) fn next_step(&self) -> Option<&'static str> {
+    fn next_step(&self) -> Option<&'static str> {
         match self {
             Self::Usage(_) => Some("`oroshi fetch --help` lists all flags, with examples"),
             Self::Signals(_) => None,

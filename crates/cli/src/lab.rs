@@ -26,6 +26,7 @@ use oroshi_words::units;
 use self::flags::Flags;
 use self::results::ResultFolder;
 pub(crate) use self::results::{ResultsError, measure};
+use crate::CommandError;
 use crate::problems::Problems;
 use crate::verdicts::{self, Condition};
 use crate::{interrupt, report, say, terminal};
@@ -191,9 +192,8 @@ pub(crate) enum Error {
     Signals(#[source] io::Error),
 }
 
-impl Error {
-    /// 2 for invalid flags or an invalid file, 130 when Ctrl-C came before there was a result, 1 when the work failed.
-    pub(crate) fn exit_code(&self) -> u8 {
+impl CommandError for Error {
+    fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Find(_) | Self::File { .. } | Self::NoExperiment { .. } => 2,
             Self::Results(error) => error.exit_code(),
@@ -202,8 +202,7 @@ impl Error {
         }
     }
 
-    /// Returns the next step, if the message does not name it.
-    pub(crate) fn next_step(&self) -> Option<&'static str> {
+    fn next_step(&self) -> Option<&'static str> {
         match self {
             Self::Usage(_) => Some("`oroshi lab run --help` lists all flags, with examples"),
             Self::File { .. } => {

@@ -9,6 +9,7 @@ use oroshi_bench::Record;
 use oroshi_lab::baseline::SavedResult;
 use oroshi_report::Named;
 
+use crate::CommandError;
 use crate::bench;
 use crate::{saved, say};
 
@@ -80,17 +81,15 @@ pub(crate) enum Error {
     Write(#[from] bench::Error),
 }
 
-impl Error {
-    /// 2 when the files were wrong, 1 when the page could not be written.
-    pub(crate) fn exit_code(&self) -> u8 {
+impl CommandError for Error {
+    fn exit_code(&self) -> u8 {
         match self {
             Self::Write(error) => error.exit_code(),
             _ => 2,
         }
     }
 
-    /// Returns the next step, if the message does not name it.
-    pub(crate) fn next_step(&self) -> Option<&'static str> {
+    fn next_step(&self) -> Option<&'static str> {
         match self {
             Self::Content { .. } => Some("`oroshi bench --format json -o FILE ...` writes a result"),
             Self::Overwrites { .. } | Self::Foreign { .. } => Some("name the page with --html FILE"),

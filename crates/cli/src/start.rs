@@ -31,6 +31,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub(crate) use args::{Args, ChildArgs, GuardArgs};
 use background::Caller;
 
+use crate::CommandError;
 use crate::failed;
 
 /// The reasons why the superdaemon did not start, or did not obey.
@@ -73,17 +74,15 @@ pub(crate) enum Error {
     Asked(String),
 }
 
-impl Error {
-    /// 2 when the command line was wrong, 1 when the work failed.
-    pub(crate) fn exit_code(&self) -> u8 {
+impl CommandError for Error {
+    fn exit_code(&self) -> u8 {
         match self {
             Error::Usage(_) => 2,
             _ => 1,
         }
     }
 
-    /// Returns the next step, if the message does not name it.
-    pub(crate) fn next_step(&self) -> Option<&'static str> {
+    fn next_step(&self) -> Option<&'static str> {
         match self {
             Error::Failed { stays: Some(_), again: false, .. } => {
                 Some("the old generation keeps serving; read the new one's output in the log, and restart again")

@@ -465,7 +465,7 @@ impl Exchange {
                 ResponseEvent::Informational(_) => {}
                 ResponseEvent::Head(received) => {
                     self.keep_alive = received.keep_alive;
-                    self.keep_hint = received.headers.get("Keep-Alive").and_then(keep_hint);
+                    self.keep_hint = received.headers.get("Keep-Alive").and_then(oroshi_http1::keep_alive_timeout);
                     head = Some(Head {
                         version: received.version,
                         status: received.status,
@@ -524,27 +524,5 @@ impl fmt::Debug for Exchange {
             .field("progress", &self.progress)
             .field("ended", &self.ended)
             .finish_non_exhaustive()
-    }
-}
-
-/// Parses how long the server keeps an idle connection: `timeout=5`, less a second for the network.
-fn keep_hint(value: &[u8]) -> Option<Duration> {
-    let text = str::from_utf8(value).ok()?;
-    let seconds = text.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds).saturating_sub(Duration::from_secs(1)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn servers_say_how_long_they_keep_a_connection() {
-        let seconds = |value: &str| keep_hint(value.as_bytes()).map(|hint| hint.as_secs());
-        assert_eq!(seconds("timeout=5, max=100"), Some(4));
-        assert_eq!(seconds("max=100, timeout=1"), Some(0));
-        assert_eq!(seconds("timeout=0"), Some(0));
-        assert_eq!(seconds("max=100"), None);
-        assert_eq!(seconds("timeout=soon"), None);
     }
 }

@@ -45,28 +45,13 @@ pub(crate) struct DescribedServer {
 impl DescribedServer {
     /// Returns a server of which only the name is known.
     pub(crate) fn unknown(name: &str) -> Self {
-        let server = Server {
-            name: name.to_owned(),
-            start: Vec::new(),
-            env: Vec::new(),
-            folder: None,
-            files: Vec::new(),
-            setup: Vec::new(),
-            teardown: Vec::new(),
-            ready: Ready::Answers(Vec::new()),
-            ready_timeout: READY_TIMEOUT,
-            stop: Stop::default(),
-            stop_timeout: STOP_TIMEOUT,
-        };
-        Self { server, lacks: None, requires: Vec::new(), names: None }
+        Self { server: Server::new(name, Vec::new(), Vec::new()), lacks: None, requires: Vec::new(), names: None }
     }
 }
 
 /// The keys that describe a server.
 const KEYS: [&str; 10] =
     ["start", "env", "folder", "files", "setup", "teardown", "ready", "ready-timeout", "stop", "stop-timeout"];
-const READY_TIMEOUT: Duration = Duration::from_secs(10);
-const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reads the server's keys of a table; `None` if it has none. `shared`: files that all servers have, unless they have
 /// their own.
@@ -104,18 +89,18 @@ pub(crate) fn describe<'d>(
     texts.check(&names);
     let names = (!start.is_empty()).then_some(names);
     let mut server = Server {
-        name: name.to_owned(),
-        start,
         env,
         folder: table.get("folder").and_then(|value| folder(&value, around)),
         files: written,
         setup,
         teardown,
-        ready: ready.unwrap_or_else(|| Ready::Answers(Vec::new())),
-        ready_timeout: table.get("ready-timeout").and_then(|value| timeout(&value)).unwrap_or(READY_TIMEOUT),
         stop: table.read("stop", read_stop).unwrap_or_default(),
-        stop_timeout: table.get("stop-timeout").and_then(|value| timeout(&value)).unwrap_or(STOP_TIMEOUT),
+        ..Server::new(name, start, Vec::new())
     };
+    server.ready = ready.unwrap_or(server.ready);
+    let time = |key, usual| table.get(key).and_then(|value| timeout(&value)).unwrap_or(usual);
+    server.ready_timeout = time("ready-timeout", server.ready_timeout);
+    server.stop_timeout = time("stop-timeout", server.stop_timeout);
     let lacks = find_program(&mut server.start, &server.env, around.machine);
     Some(DescribedServer { server, lacks, requires: requires(table), names })
 }

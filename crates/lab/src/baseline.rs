@@ -218,18 +218,12 @@ fn title(result: &LabResult, cell: &CellResult, name: &str) -> String {
 fn as_run((index, record): (usize, &Record)) -> Run {
     let figures = Metric::ALL.into_iter().filter_map(|metric| Some((metric, metric.of(record)?)));
     Run {
-        variant: 0,
         block: index,
         session: index,
-        place: 0,
-        at_s: 0.0,
         figures: figures.collect(),
-        shift: None,
         warnings: record.warnings.clone(),
-        machine: None,
-        grade: None,
         record: Some(Box::new(record.clone())),
-        command: None,
+        ..Run::default()
     }
 }
 

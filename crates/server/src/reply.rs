@@ -212,22 +212,14 @@ impl<'a> Reply<'a> {
     ///
     /// [`Error::Misuse`] when no answer was begun or the piece exceeds its length; otherwise the connection broke.
     pub async fn write(&mut self, piece: &[u8]) -> Result<(), Error> {
-        let Some((transfer, after)) = self.account(piece)? else { return Ok(()) };
-        self.state = State::Broken;
-        if transfer == Transfer::Chunked {
-            let head = encode::ChunkHead::new(piece.len());
-            self.wire.append(|out| out.extend_from_slice(head.as_bytes()));
-        }
+        let Some((transfer, after)) = self.begin_piece(piece)? else { return Ok(()) };
         self.wire.add(piece).await?;
-        if transfer == Transfer::Chunked {
-            self.wire.append(|out| out.extend_from_slice(encode::CHUNK_END));
-        }
-        self.state = State::Body(after);
+        self.end_piece(transfer, after);
         self.wire.relieve().await
     }
 
     /// Returns a piece's framing, and the state after it; `None` if it is not sent.
-    fn account(&self, piece: &[u8]) -> Result<Option<(Transfer, Transfer)>, Error> {
+    fn begin_piece(&mut self, piece: &[u8]) -> Result<Option<(Transfer, Transfer)>, Error> {
         let State::Body(transfer) = self.state else { return Err(NOT_BEGUN) };
         if piece.is_empty() || transfer == Transfer::Discard {
             return Ok(None);
@@ -240,7 +232,19 @@ impl<'a> Reply<'a> {
             },
             other => other,
         };
+        self.state = State::Broken;
+        if transfer == Transfer::Chunked {
+            let head = encode::ChunkHead::new(piece.len());
+            self.wire.append(|out| out.extend_from_slice(head.as_bytes()));
+        }
         Ok(Some((transfer, after)))
+    }
+
+    fn end_piece(&mut self, transfer: Transfer, after: Transfer) {
+        if transfer == Transfer::Chunked {
+            self.wire.append(|out| out.extend_from_slice(encode::CHUNK_END));
+        }
+        self.state = State::Body(after);
     }
 
     /// Writes a piece of the body without waiting, for a caller that cannot keep the piece: buffers what the peer does
@@ -250,17 +254,9 @@ impl<'a> Reply<'a> {
     ///
     /// As for `write`.
     pub fn push(&mut self, context: &mut Context<'_>, piece: &[u8]) -> Result<(), Error> {
-        let Some((transfer, after)) = self.account(piece)? else { return Ok(()) };
-        self.state = State::Broken;
-        if transfer == Transfer::Chunked {
-            let head = encode::ChunkHead::new(piece.len());
-            self.wire.append(|out| out.extend_from_slice(head.as_bytes()));
-        }
+        let Some((transfer, after)) = self.begin_piece(piece)? else { return Ok(()) };
         self.wire.take_in(context, piece)?;
-        if transfer == Transfer::Chunked {
-            self.wire.append(|out| out.extend_from_slice(encode::CHUNK_END));
-        }
-        self.state = State::Body(after);
+        self.end_piece(transfer, after);
         Ok(())
     }
 

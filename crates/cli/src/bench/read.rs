@@ -49,7 +49,7 @@ impl Args {
         let shown_url = first_of(&url, &urls);
         let rate = load.rate.clone().unwrap_or_default();
         let sends_body = load.body.is_some() || load.body_file.is_some();
-        let insecure = load.insecure;
+        let insecure = load.tls.insecure;
         let (draft, share, mut problems) = read_load(load, Naming::Flags);
         if share.is_some() {
             let text =

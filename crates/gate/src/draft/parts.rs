@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use oroshi_lookup::{LookupSettings, StoreKind, StoreSettings, key};
+use oroshi_lookup::{Allow, LookupSettings, StoreKind, StoreSettings, key};
 
 use super::{Findings, KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft, check_answer, expected};
 use crate::plan::{HashBy, KeyFrom, Lookup, Script, Upstream};
@@ -117,12 +117,7 @@ impl LookupDraft {
             .unwrap_or_default();
         let least = u32::try_from(longest.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
         self.down.retry_after = self.down.retry_after.map(|told| told.max(least));
-        let allow = self.settings.allow.clone();
-        let pool = PoolSettings {
-            class,
-            allow: Some(Arc::new(move |address: SocketAddr| allow.resolved(address))),
-            ..self.pool
-        };
+        let pool = restricted(self.pool, class, self.settings.allow.clone());
         Lookup {
             settings: self.settings,
             key,
@@ -134,6 +129,11 @@ impl LookupDraft {
             invalid: self.invalid,
         }
     }
+}
+
+/// Returns the settings of pools that connect only to allowed addresses.
+fn restricted(pool: PoolSettings, class: u32, allow: Allow) -> PoolSettings {
+    PoolSettings { class, allow: Some(Arc::new(move |address: SocketAddr| allow.resolved(address))), ..pool }
 }
 
 /// Returns whether the look-up uses this store.
@@ -189,12 +189,7 @@ impl ScriptDraft {
                 format!("`{file}` has no function that is called: expected one of {}", known.join(", ")),
             );
         }
-        let allow = self.allow.clone();
-        let pool = PoolSettings {
-            class,
-            allow: Some(Arc::new(move |address: SocketAddr| allow.resolved(address))),
-            ..self.pool
-        };
+        let pool = restricted(self.pool, class, self.allow.clone());
         Some(Script {
             settings,
             hooks,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oroshi_http1::{Header, Headers, ResponseHead};
+use oroshi_http1::{Header, Headers, ResponseHead, keep_alive_timeout};
 
 use super::edits::Edits;
 use super::fields::{copy_kept, is_named, is_plain_connection, named_by_connection};
@@ -68,7 +68,7 @@ fn is_for_all(field: &Header<'_>, seen: &mut ResponseFacts) -> bool {
             false
         }
         10 if is("keep-alive") => {
-            seen.keep = keep_hint(field.value);
+            seen.keep = keep_alive_timeout(field.value);
             false
         }
         14 if is("content-length") => false,
@@ -77,13 +77,6 @@ fn is_for_all(field: &Header<'_>, seen: &mut ResponseFacts) -> bool {
         18 if is("proxy-authenticate") => false,
         _ => true,
     }
-}
-
-/// Parses `timeout=5`, and subtracts a second for the transfer.
-fn keep_hint(value: &[u8]) -> Option<Duration> {
-    let text = str::from_utf8(value).ok()?;
-    let seconds = text.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds).saturating_sub(Duration::from_secs(1)))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use super::simulated::{Noise, cpu_rules};
 use super::{CONNECTIONS, DELAYS_MS, Scenario, Trial, simulate_one, usual_load};
 use crate::follow::ExperimentObserver;
 use crate::metric::Metric;
-use crate::plan::{Cell, Experiment, Load, Ready, Rules, Server, Stop, Variant};
+use crate::plan::{Cell, Experiment, Load, Rules, Server, Variant};
 use crate::result::{CellResult, LabResult};
 use crate::run::{LabError, Tools, run};
 
@@ -164,19 +164,8 @@ fn experiment(asked: RealSubject, seed: u64) -> Experiment {
     }
     let server = |name: &str, mut start: Vec<String>| {
         start.extend(["--listen".into(), "127.0.0.1:{{port}}".into()]);
-        Server {
-            name: name.to_owned(),
-            start,
-            env: Vec::new(),
-            folder: None,
-            files: Vec::new(),
-            setup: Vec::new(),
-            teardown: Vec::new(),
-            ready: Ready::Answers(vec!["http://127.0.0.1:{{port}}/".into()]),
-            ready_timeout: Duration::from_secs(10),
-            stop: Stop::Term,
-            stop_timeout: Duration::from_secs(10),
-        }
+        let server = Server::new(name, start, vec!["http://127.0.0.1:{{port}}/".into()]);
+        Server { stop_timeout: Duration::from_secs(10), ..server }
     };
     let variant = |index: usize, name: &str| Variant {
         name: name.to_owned(),
@@ -189,26 +178,17 @@ fn experiment(asked: RealSubject, seed: u64) -> Experiment {
     Experiment {
         name: "calibration".into(),
         title: "Calibration".into(),
-        question: String::new(),
-        source: None,
-        rerun: Vec::new(),
-        quick: false,
         metrics: match asked {
             RealSubject::Rate(_) => vec![Metric::Rps],
             RealSubject::Cpu { .. } => vec![Metric::Cpu],
         },
         rules: rules(asked, seed),
-        server_cpus: None,
-        load_cpus: None,
-        sweep: None,
         cells: vec![Cell {
-            group: String::new(),
-            point: None,
             servers: vec![server("one", one), server("other", other)],
             variants: vec![variant(0, "one"), variant(1, "other")],
-            rate_share: None,
+            ..Cell::default()
         }],
-        skipped: Vec::new(),
+        ..Experiment::default()
     }
 }
 

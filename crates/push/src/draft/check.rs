@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use oroshi_http1::{is_field_value, is_token};
+use oroshi_http1::{is_connection_field, is_field_value, is_token};
 use oroshi_net::Endpoint;
 use oroshi_words::{Mistake, Secret};
 
@@ -16,19 +16,6 @@ const MOST_THREADS: usize = 1024;
 
 /// Where the native API is; no other path may lie on or below these.
 const NATIVE: [&str; 6] = ["/publish", "/sessions", "/groups", "/status", "/metrics", "/openapi.json"];
-
-/// Header fields that say how a message is sent, which is the client's to say.
-const OF_THE_CLIENT: [&str; 9] = [
-    "connection",
-    "content-length",
-    "expect",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
 
 /// Everything that is wrong.
 pub(super) fn all(draft: &Draft) -> Vec<Mistake> {
@@ -205,7 +192,7 @@ fn subprotocols(names: &[String], problems: &mut Vec<Mistake>) {
 fn wrong_header_name(name: &str) -> Option<&'static str> {
     if !is_token(name.as_bytes()) {
         Some("is no header's name")
-    } else if OF_THE_CLIENT.iter().any(|own| name.eq_ignore_ascii_case(own)) {
+    } else if name.eq_ignore_ascii_case("expect") || is_connection_field(name) {
         Some("says how a message is sent, which is not to be set")
     } else {
         None

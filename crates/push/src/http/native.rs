@@ -19,7 +19,7 @@ use crate::http::answer::{HandlerResult, Problem, Reply, body, body_or};
 use crate::http::query;
 use crate::hub::Hub;
 use crate::message::Message;
-use crate::publish::{Publish, Receipt, ReceiptWait, Targets};
+use crate::publish::{Publish, ReceiptWait, Targets};
 use crate::session::info::{Closed, SessionInfo};
 
 /// The longest deadline of a publish.
@@ -245,37 +245,7 @@ impl PublishOptions {
 
 /// Publishes, and returns the receipt.
 async fn receipt(hub: &Rc<Hub>, publish: Publish) -> HandlerResult {
-    Reply::json(200, &ReceiptReply::from(hub.publish(publish).await?))
-}
-
-/// The answer to a publish.
-#[derive(Debug, Serialize)]
-struct ReceiptReply {
-    id: String,
-    matched: u64,
-    written: u64,
-    queued: u64,
-    dropped: u64,
-    closed: u64,
-    unknown: Vec<Box<str>>,
-    refused: Vec<Box<str>>,
-    nodes: Nodes,
-}
-
-#[derive(Debug, Serialize)]
-struct Nodes {
-    known: u32,
-    answered: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    connected: Option<bool>,
-}
-
-impl From<Receipt> for ReceiptReply {
-    fn from(receipt: Receipt) -> Self {
-        let Receipt { id, matched, written, queued, dropped, closed, unknown, refused, nodes } = receipt;
-        let nodes = Nodes { known: nodes.known, answered: nodes.answered, connected: nodes.connected };
-        ReceiptReply { id, matched, written, queued, dropped, closed, unknown, refused, nodes }
-    }
+    Reply::json(200, &hub.publish(publish).await?)
 }
 
 /// The description of a session.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use oroshi_bench::push::Record;
 use oroshi_bench::push::record::{PublishCounts, PublishRecord};
+use oroshi_bench::record::ClockRecord;
 use oroshi_bench::{Bottleneck, Failure};
 use oroshi_words::units;
 
@@ -173,6 +174,17 @@ pub fn faults(record: &Record) -> Vec<(&'static str, u64, String)> {
         faults.push(("ended", record.subscriptions.lost(), text));
     }
     faults
+}
+
+/// Returns the clocks with values, by their names in reports.
+#[must_use]
+pub fn clocks(record: &Record) -> Vec<(&'static str, &ClockRecord)> {
+    let mut clocks = vec![("delivery", &record.deliveries.delay)];
+    clocks.extend(record.deliveries_to_one.as_ref().map(|deliveries| ("to one", &deliveries.delay)));
+    clocks.extend(record.published.as_ref().map(|posted| ("publish", &posted.response)));
+    clocks.push(("subscribe", &record.subscriptions.opening));
+    clocks.retain(|(_, clock)| clock.summary.count > 0);
+    clocks
 }
 
 /// Describes the load generator's cost.
