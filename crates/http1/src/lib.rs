@@ -62,4 +62,4 @@ pub use fields::{is_connection_field, keep_alive_timeout};
 pub use head::{Framing, Header, Headers, Limits, Version};
 pub use request::{RequestDecoder, RequestEvent, RequestHead};
 pub use response::{ExpectedResponse, MAX_EXPECTED, ResponseDecoder, ResponseEvent, ResponseHead};
-pub use syntax::{is_field_value, is_token};
+pub use syntax::{is_field_value, is_token, is_token_byte};

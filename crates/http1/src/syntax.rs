@@ -14,7 +14,8 @@ pub(crate) const METHOD_BYTES: usize = 32;
 const VERSION_BYTES: usize = 32;
 
 /// Whether a byte is allowed in a token (RFC 9110 section 5.6.2).
-pub(crate) const fn is_token_byte(byte: u8) -> bool {
+#[must_use]
+pub const fn is_token_byte(byte: u8) -> bool {
     matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9'
         | b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~')
 }

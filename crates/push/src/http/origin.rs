@@ -3,7 +3,7 @@
 //! WebSocket has no same-origin policy (RFC 6455, section 10.2). With the other transports, a page of another origin
 //! may read a response only if a header permits it.
 
-use oroshi_http1::RequestHead;
+use oroshi_http1::{RequestHead, is_token_byte};
 use oroshi_server::page::{is_hostname_of, is_origin_of};
 use oroshi_server::{Error, Exchange};
 
@@ -148,7 +148,7 @@ fn referer<'b>(head: &RequestHead<'b>) -> Option<&'b str> {
 }
 
 fn is_in_list(byte: &u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~, \t".contains(byte)
+    is_token_byte(*byte) || b", \t".contains(byte)
 }
 
 #[cfg(test)]
