@@ -131,55 +131,74 @@ async fn explain(site: &Site, query: &str) -> Result<Value, ErrorReply> {
         }
         Action::Redirect { status, .. } => told["redirect"] = json!(status),
         Action::Answer(answer) => told["answer"] = json!(answer.status),
-        Action::Lookup(lookup) => {
-            let (found, lookup) = (&plan.lookups[*lookup], &site.generation.lookups[*lookup]);
-            let key = looked_up.or_else(|| match &found.key {
-                KeyFrom::Host => Some(canonical.clone()).filter(|host| !host.is_empty()),
-                KeyFrom::Segment(number) => plain.split('/').nth(*number).map(str::to_owned),
-                KeyFrom::Header(_) | KeyFrom::Script(_) => None,
-            });
-            let key = key.ok_or_else(|| match &found.key {
-                KeyFrom::Header(name) => format!("the look-up goes by the header {name}: expected its value in key="),
-                KeyFrom::Script(place) => {
-                    let name = &plan.scripts[*place].settings.name;
-                    format!("the look-up goes by what the script `{name}` says: expected its key in key=")
-                }
-                _ => "there is no key to look up: expected host= or key=".to_owned(),
-            })?;
-            if !is_key(&key) {
-                return Err(format!(
-                    "{key:?} is no key, and requests with it are not looked up: expected 1 to 1024 bytes of text"
-                )
-                .into());
-            }
-            told["lookup"] = json!(found.settings.name);
-            told["key"] = json!(key);
-            // Reads the tiers before the look-up fills the memory.
-            let explanation = lookup.explain(&key).await;
-            let answer = lookup.get(&key).answer().await;
-            told["outcome"] = json!(answer.outcome.name());
-            told["tier"] = json!(answer.tier.as_str());
-            told["age_s"] = seconds(answer.age);
-            told["ttl_left_s"] = seconds(answer.ttl_left);
-            match &answer.outcome {
-                oroshi_lookup::Outcome::Invalid(why) => told["why"] = json!(&**why),
-                oroshi_lookup::Outcome::StoreDown(error) | oroshi_lookup::Outcome::Stale(_, error) => {
-                    told["why"] = json!(error.to_string());
-                }
-                _ => {}
-            }
-            if let Some(targets) = answer.outcome.targets() {
-                let class = found.pool.class;
-                told["targets"] = targets
-                    .iter()
-                    .map(|(target, weight)| status::target(site, &target.to_string(), class, Some(weight)))
-                    .collect();
-                told["balance"] = json!(found.policy.name());
-            }
-            told["tiers"] = tiers(&explanation);
-        }
+        Action::Lookup(lookup) => explain_lookup(site, *lookup, &canonical, &plain, looked_up, &mut told).await?,
     }
     Ok(told)
+}
+
+/// Looks a key up, and adds the result and the tiers that have the key to `told`. Without a `key`, the look-up's rule
+/// takes the key from the host or the path.
+async fn explain_lookup(
+    site: &Site,
+    place: usize,
+    host: &str,
+    path: &str,
+    key: Option<String>,
+    told: &mut Value,
+) -> Result<(), ErrorReply> {
+    let (found, lookup) = (&site.generation.plan.lookups[place], &site.generation.lookups[place]);
+    let key = key.map_or_else(|| key_of(site, &found.key, host, path), Ok)?;
+    if !is_key(&key) {
+        return Err(format!(
+            "{key:?} is no key, and requests with it are not looked up: expected 1 to 1024 bytes of text"
+        )
+        .into());
+    }
+    told["lookup"] = json!(found.settings.name);
+    told["key"] = json!(key);
+    // Reads the tiers before the look-up fills the memory.
+    let explanation = lookup.explain(&key).await;
+    let answer = lookup.get(&key).answer().await;
+    told["outcome"] = json!(answer.outcome.name());
+    told["tier"] = json!(answer.tier.as_str());
+    told["age_s"] = seconds(answer.age);
+    told["ttl_left_s"] = seconds(answer.ttl_left);
+    match &answer.outcome {
+        oroshi_lookup::Outcome::Invalid(why) => told["why"] = json!(&**why),
+        oroshi_lookup::Outcome::StoreDown(error) | oroshi_lookup::Outcome::Stale(_, error) => {
+            told["why"] = json!(error.to_string());
+        }
+        _ => {}
+    }
+    if let Some(targets) = answer.outcome.targets() {
+        let class = found.pool.class;
+        told["targets"] = targets
+            .iter()
+            .map(|(target, weight)| status::target(site, &target.to_string(), class, Some(weight)))
+            .collect();
+        told["balance"] = json!(found.policy.name());
+    }
+    told["tiers"] = tiers(&explanation);
+    Ok(())
+}
+
+/// Returns the key of a request for this host and path.
+///
+/// # Errors
+/// If the key comes from something else, or the request has none.
+fn key_of(site: &Site, from: &KeyFrom, host: &str, path: &str) -> Result<String, String> {
+    let key = match from {
+        KeyFrom::Host => Some(host.to_owned()).filter(|host| !host.is_empty()),
+        KeyFrom::Segment(number) => path.split('/').nth(*number).map(str::to_owned),
+        KeyFrom::Header(name) => {
+            return Err(format!("the look-up goes by the header {name}: expected its value in key="));
+        }
+        KeyFrom::Script(place) => {
+            let name = &site.generation.plan.scripts[*place].settings.name;
+            return Err(format!("the look-up goes by what the script `{name}` says: expected its key in key="));
+        }
+    };
+    key.ok_or_else(|| "there is no key to look up: expected host= or key=".to_owned())
 }
 
 /// Describes the value of a key in each tier.

@@ -1,10 +1,11 @@
-//! A gateway's unvalidated configuration. [`Draft::plan`] finds all mistakes; `parts` checks the parts, and `odd` finds
-//! valid but probably unintended settings.
+//! A gateway's unvalidated configuration. [`Draft::plan`] finds all mistakes; `parts` checks the parts that have no
+//! others, `routes` checks destinations and the routes to them, and `odd` finds valid but probably unintended settings.
 
 mod odd;
 mod parts;
+mod routes;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::time::Duration;
 
 use oroshi_lookup::{Allow, LookupSettings, StoreKind, StoreSettings};
@@ -13,14 +14,14 @@ use oroshi_server::page::names_this_machine;
 use oroshi_words::Mistake;
 
 use crate::access;
-use crate::forward::{self, Rules};
-use crate::plan::{Action, Answer, HashBy, KeyFrom, Limits, Listener, Lookup, Plan, Route, Serves, Template};
+use crate::forward;
+use crate::plan::{Answer, HashBy, KeyFrom, Limits, Listener, Plan, Serves};
 use crate::route::{HeaderPattern, Table};
-use crate::script::{ScriptSettings, StoreNames};
+use crate::script::ScriptSettings;
 use crate::upstream::{Policy, PoolSettings};
 
 use odd::{is_one_socket, same_routes, unused};
-use parts::{Scripts, decides, odd_hosts, only};
+use routes::Destinations;
 
 /// A gateway's unvalidated configuration. `Default` has no listeners and no routes.
 #[derive(Clone, Debug)]
@@ -206,15 +207,12 @@ pub struct RouteDraft {
     pub forward: forward::Settings,
 }
 
-/// The keys that set a route's action.
-const WAYS: [&str; 5] = ["to", "lookup", "redirect", "answer", "script"];
-
 impl Draft {
     /// Validates the draft and fills in the defaults.
     ///
     /// # Errors
     /// All mistakes.
-    pub fn plan(self) -> Result<Plan, Vec<Mistake>> {
+    pub fn plan(mut self) -> Result<Plan, Vec<Mistake>> {
         let mut findings = Findings::default();
         let threads = self.threads.unwrap_or_else(|| match &self.cpus {
             Some(cpus) => cpus.len(),
@@ -226,136 +224,18 @@ impl Draft {
         self.check_listeners(threads, &mut findings);
         self.check_limits(threads, &mut findings);
         self.check_stores(&mut findings);
-        let mut upstreams = Vec::new();
-        let mut classes = Classes::default();
-        for upstream in &self.upstreams {
-            upstreams.push(upstream.plan(classes.of("upstream", &upstream.name), &mut findings));
-        }
-        repeated("upstream", upstreams.iter().map(|upstream| &*upstream.name), &mut findings);
-        let names: Vec<String> = self.scripts.iter().map(|script| script.name.clone()).collect();
-        repeated("script", names.iter().map(String::as_str), &mut findings);
-        let mut scripts = Vec::new();
-        let stores = StoreNames::of(&self.stores);
-        for script in self.scripts {
-            let class = classes.of("script", &script.name);
-            scripts.push(script.plan(class, &stores, &mut findings));
-        }
-        let scripts = Scripts { names, planned: scripts };
-        let mut lookups = Vec::new();
-        for lookup in self.lookups {
-            let class = classes.of("lookup", &lookup.settings.name);
-            lookups.push(lookup.plan(&self.stores, &scripts, class, &mut findings));
-        }
-        repeated("lookup", lookups.iter().map(|lookup| &*lookup.settings.name), &mut findings);
-
-        let (mut routes, mut matchers) = (Vec::new(), Vec::new());
-        let mut direct = HashMap::new();
-        for (place, route) in self.routes.into_iter().enumerate() {
-            let at = format!("route[{}]", place + 1);
-            let name = if route.name.is_empty() { format!("route-{}", place + 1) } else { route.name.clone() };
-            matchers.push(route.matcher(&at, &mut findings));
-            odd_hosts(&route.hosts, &at, &mut findings);
-            let to = route.to.clone();
-            let script =
-                route.script.as_ref().and_then(|name| scripts.find(name, &format!("{at}.script"), &mut findings));
-            let action = match (to, &route.lookup, &route.redirect, &route.answer) {
-                (Some(to), None, None, None) => {
-                    let known =
-                        upstreams.iter().position(|upstream| upstream.name == to).or_else(|| direct.get(&to).copied());
-                    Action::Forward(known.unwrap_or_else(|| {
-                        let class = classes.of("to", &to);
-                        let upstream = only(&to, class, &format!("{at}.to"), &self.upstreams, &mut findings);
-                        upstreams.push(upstream);
-                        direct.insert(to, upstreams.len() - 1);
-                        upstreams.len() - 1
-                    }))
-                }
-                (None, Some(lookup), None, None) => {
-                    let known = lookups.iter().position(|known| known.settings.name == *lookup);
-                    if known.is_none() {
-                        let names: Vec<&str> = lookups.iter().map(|lookup| &*lookup.settings.name).collect();
-                        findings
-                            .add(format!("{at}.lookup"), format!("there is no look-up `{lookup}`{}", expected(&names)));
-                    }
-                    Action::Lookup(known.unwrap_or(0))
-                }
-                (None, None, Some((status, to)), None) => {
-                    if !matches!(status, 301 | 302 | 303 | 307 | 308) {
-                        findings.add(
-                            format!("{at}.redirect.status"),
-                            format!("{status} sends nobody elsewhere: expected 301, 302, 303, 307 or 308"),
-                        );
-                    }
-                    match Template::parse(to) {
-                        Ok(to) => Action::Redirect { status: *status, to },
-                        Err(why) => {
-                            findings.add(format!("{at}.redirect.to"), why);
-                            Action::Answer(self.no_route.clone())
-                        }
-                    }
-                }
-                (None, None, None, Some(answer)) => {
-                    check_answer(answer, &format!("{at}.answer"), &mut findings);
-                    Action::Answer(answer.clone())
-                }
-                (None, None, None, None) if route.script.is_some() => {
-                    let script = script.and_then(|place| scripts.planned[place].as_ref());
-                    if script.is_some_and(|script| !decides(script.hooks)) {
-                        let why = "its script has neither on_request nor on_route, so that nothing says where \
-                                   requests go: expected one of `to`, `lookup`, `redirect` and `answer` beside it";
-                        findings.add(format!("{at}.script"), why);
-                    }
-                    Action::Answer(script.map_or_else(|| self.no_route.clone(), |script| script.unknown.clone()))
-                }
-                _ => {
-                    let script = if route.script.is_some() { ", or none beside `script`" } else { ", or `script`" };
-                    let problem = format!("expected exactly one of `to`, `lookup`, `redirect` and `answer`{script}");
-                    let ways = WAYS.map(|way| format!("{at}.{way}"));
-                    findings.errors.push(Mistake::new(&*at, problem).looking_at(ways));
-                    Action::Answer(self.no_route.clone())
-                }
-            };
-            let mut forward = route.forward;
-            forward.marks = self.limits.hops.is_some();
-            (forward.limits.headers, forward.limits.head_bytes) = (self.limits.answer_headers, self.limits.head_bytes);
-            let rules = Rules::new(forward).unwrap_or_else(|problems| {
-                for problem in problems {
-                    findings.add(format!("{at}.{}", problem.key()), problem.to_string());
-                }
-                Rules::default()
-            });
-            let by_key = |lookup: &Lookup| matches!(lookup.key, KeyFrom::Script(_));
-            let is_scripted =
-                script.is_some() || matches!(action, Action::Lookup(place) if lookups.get(place).is_some_and(by_key));
-            routes.push(Route { name, script, is_scripted, action, rules });
-        }
-        check_names(&routes, &mut findings);
-        if routes.is_empty() {
-            findings.add(
-                "route",
-                "there is no route: expected at least one [[route]] with `to`, `lookup`, `redirect`, `answer` or \
-                 `script`",
-            );
-        }
+        let mut destinations = self.plan_destinations(&mut findings);
+        let (routes, matchers) = self.plan_routes(&mut destinations, &mut findings);
         check_answer(&self.no_route, "no-route", &mut findings);
         if self.script_cache == 0 {
             findings.add("script-cache", "0 bytes leave room for nothing: expected at least 1");
         }
-        if let Some(log) = &self.access_log
-            && let Some(file) = &log.file
-            && let Err(why) = access::check(file)
-        {
-            findings.add("access-log.file", format!("cannot append to `{}`: {why}", file.display()));
-        }
-        if let Some(log) = &self.access_log
-            && !(0.0..=1.0).contains(&log.sample)
-        {
-            findings.add("access-log.sample", format!("{} is no share: expected 0 to 1", log.sample));
-        }
+        self.check_access_log(&mut findings);
         if !findings.errors.is_empty() {
             return Err(findings.errors);
         }
         same_routes(&matchers, &routes, &mut findings);
+        let Destinations { upstreams, lookups, scripts, .. } = destinations;
         let named = self.upstreams.len();
         // Scripts with mistakes are missing; the mistakes are already recorded.
         let scripts: Vec<_> = scripts.planned.into_iter().flatten().collect();
@@ -483,6 +363,18 @@ impl Draft {
         }
         repeated("store", self.stores.iter().map(|store| &*store.name), findings);
     }
+
+    fn check_access_log(&self, findings: &mut Findings) {
+        let Some(log) = &self.access_log else { return };
+        if let Some(file) = &log.file
+            && let Err(why) = access::check(file)
+        {
+            findings.add("access-log.file", format!("cannot append to `{}`: {why}", file.display()));
+        }
+        if !(0.0..=1.0).contains(&log.sample) {
+            findings.add("access-log.sample", format!("{} is no share: expected 0 to 1", log.sample));
+        }
+    }
 }
 
 fn check_answer(answer: &Answer, at: &str, findings: &mut Findings) {
@@ -506,23 +398,6 @@ fn repeated<'a>(what: &str, names: impl Iterator<Item = &'a str>, findings: &mut
     for name in names {
         if !seen.insert(name) {
             findings.add(what, format!("the name `{name}` is given twice: expected each only once"));
-        }
-    }
-}
-
-/// Checks the names of routes, which appear in logs and metrics.
-fn check_names(routes: &[Route], findings: &mut Findings) {
-    let mut seen = HashSet::new();
-    for (place, Route { name, .. }) in routes.iter().enumerate() {
-        let at = format!("route[{}].name", place + 1);
-        if name == "-" {
-            findings.add(&*at, "`-` stands for requests without a route: expected another name");
-        } else if name.chars().any(char::is_control) {
-            findings
-                .add(&*at, format!("{name:?} has characters that no line of a log has: expected a name in one line"));
-        }
-        if !seen.insert(name) {
-            findings.add(at, format!("the name `{name}` is given twice: expected each only once"));
         }
     }
 }

@@ -141,16 +141,12 @@ fn written(query: &[(&str, &str)]) -> String {
 
 /// Writes an explanation for people.
 fn explained(value: &Value) -> String {
-    let mut lines = Vec::new();
-    let mut line = |name: &str, text: String| lines.push(format!("{name:<10} {text}\n"));
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    line("host", text(&value["host"]));
-    line("path", text(&value["path"]));
+    let mut lines = vec![line("host", text(&value["host"])), line("path", text(&value["path"]))];
     if value["route"].is_null() {
-        line("route", format!("none: answered {}", value["answer"]));
+        lines.push(line("route", format!("none: answered {}", value["answer"])));
         return lines.concat();
     }
-    line("route", text(&value["route"]));
+    lines.push(line("route", text(&value["route"])));
     let script = &value["script"];
     if !script.is_null() {
         let hooks = script["hooks"].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -159,7 +155,7 @@ fn explained(value: &Value) -> String {
             true => String::new(),
             false => format!(": {} may decide otherwise than what follows", deciding.join(", ")),
         };
-        line("script", format!("{} ({}){decides}", text(&script["name"]), text(&script["file"])));
+        lines.push(line("script", format!("{} ({}){decides}", text(&script["name"]), text(&script["file"]))));
     }
     for (key, name) in [
         ("upstream", "upstream"),
@@ -169,69 +165,73 @@ fn explained(value: &Value) -> String {
         ("key", "key"),
     ] {
         if !value[key].is_null() {
-            line(name, text(&value[key]));
+            lines.push(line(name, text(&value[key])));
         }
     }
     if !value["outcome"].is_null() {
-        let why = value["why"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
-        line(
-            "outcome",
-            format!(
-                "{} from {}, {} s old, {} s left{why}",
-                text(&value["outcome"]),
-                text(&value["tier"]),
-                value["age_s"],
-                value["ttl_left_s"]
-            ),
-        );
-        for tier in ["memory", "memcached", "sql"] {
-            let held = &value["tiers"][tier];
-            if held.is_null() {
-                continue;
-            }
-            let has = match (&held["has"], &held["invalid"], &held["failed"]) {
-                (_, _, failed) if !failed.is_null() => format!("failed: {}", text(failed)),
-                (_, invalid, _) if !invalid.is_null() => format!("invalid: {}", text(invalid)),
-                (Value::Null, ..) => "nothing".to_owned(),
-                (has, ..) => text(has),
-            };
-            let state = match (&held["servers"], &held["store"]) {
-                (Value::Array(servers), _) => {
-                    let each = servers
-                        .iter()
-                        .map(|server| format!("{} {}", text(&server["server"]), text(&server["breaker"])));
-                    format!(" (breakers: {})", each.collect::<Vec<_>>().join(", "))
-                }
-                (_, store) if !store.is_null() => format!(
-                    " (breaker {}; {} of {} connections busy, {} wait)",
-                    text(&store["breaker"]),
-                    store["busy"],
-                    store["connections"],
-                    store["waiting"]
-                ),
-                _ => format!(", {} s old, {} s left, from {}", held["age_s"], held["ttl_left_s"], text(&held["from"])),
-            };
-            line(&format!("  {tier}"), format!("{has}{state}"));
-        }
+        lines.push(outcome(value));
+        let tiers = ["memory", "memcached", "sql"].into_iter().filter(|tier| !value["tiers"][tier].is_null());
+        lines.extend(tiers.map(|name| tier(name, &value["tiers"][name])));
     }
-    for target in value["targets"].as_array().into_iter().flatten() {
-        let out = target["ejected_on_threads"].as_u64().unwrap_or(0);
-        let state = if out > 0 { format!(", left out on {out} threads") } else { String::new() };
-        line(
-            "target",
-            format!(
-                "{} (weight {}): {} open, {} idle, {} wait; {} requests, {} connects{state}",
-                text(&target["target"]),
-                target["weight"],
-                target["open"],
-                target["idle"],
-                target["queued"],
-                target["requests"],
-                target["connects"]
-            ),
-        );
-    }
+    lines.extend(value["targets"].as_array().into_iter().flatten().map(target));
     lines.concat()
+}
+
+fn line(name: &str, text: String) -> String {
+    format!("{name:<10} {text}\n")
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn outcome(value: &Value) -> String {
+    let why = value["why"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
+    let (outcome, from) = (text(&value["outcome"]), text(&value["tier"]));
+    line("outcome", format!("{outcome} from {from}, {} s old, {} s left{why}", value["age_s"], value["ttl_left_s"]))
+}
+
+/// Describes what a tier has under the key, and the state of its stores.
+fn tier(name: &str, held: &Value) -> String {
+    let has = match (&held["has"], &held["invalid"], &held["failed"]) {
+        (_, _, failed) if !failed.is_null() => format!("failed: {}", text(failed)),
+        (_, invalid, _) if !invalid.is_null() => format!("invalid: {}", text(invalid)),
+        (Value::Null, ..) => "nothing".to_owned(),
+        (has, ..) => text(has),
+    };
+    let state = match (&held["servers"], &held["store"]) {
+        (Value::Array(servers), _) => {
+            let each = servers.iter().map(|server| format!("{} {}", text(&server["server"]), text(&server["breaker"])));
+            format!(" (breakers: {})", each.collect::<Vec<_>>().join(", "))
+        }
+        (_, store) if !store.is_null() => format!(
+            " (breaker {}; {} of {} connections busy, {} wait)",
+            text(&store["breaker"]),
+            store["busy"],
+            store["connections"],
+            store["waiting"]
+        ),
+        _ => format!(", {} s old, {} s left, from {}", held["age_s"], held["ttl_left_s"], text(&held["from"])),
+    };
+    line(&format!("  {name}"), format!("{has}{state}"))
+}
+
+fn target(target: &Value) -> String {
+    let out = target["ejected_on_threads"].as_u64().unwrap_or(0);
+    let state = if out > 0 { format!(", left out on {out} threads") } else { String::new() };
+    line(
+        "target",
+        format!(
+            "{} (weight {}): {} open, {} idle, {} wait; {} requests, {} connects{state}",
+            text(&target["target"]),
+            target["weight"],
+            target["open"],
+            target["idle"],
+            target["queued"],
+            target["requests"],
+            target["connects"]
+        ),
+    )
 }
 
 #[cfg(test)]

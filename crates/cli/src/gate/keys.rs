@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use oroshi_config::values::{number, off_or, switch, text};
 use oroshi_config::{SecretSource, Table, secret};
-use oroshi_gate::forward::{Edits, HostPolicy};
+use oroshi_gate::forward::{Edits, Forwarding, HostPolicy};
 use oroshi_gate::route::HeaderPattern;
 use oroshi_gate::upstream::{Policy, PoolSettings};
 use oroshi_gate::{
-    Answer, Draft, HashBy, KeyDraft, KeyFrom, Listener, LookupDraft, RouteDraft, ScriptDraft, ScriptSettings, Serves,
-    UpstreamDraft, access, forward,
+    Answer, Draft, HashBy, KeyDraft, KeyFrom, Limits, Listener, LookupDraft, RouteDraft, ScriptDraft, ScriptSettings,
+    Serves, UpstreamDraft, access, forward,
 };
 use oroshi_http1::is_token;
 use oroshi_lookup::{
@@ -30,36 +30,8 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
             draft.listeners.extend(listen.texts(key).into_iter().map(|address| Listener { address, serves }));
         }
     });
-    root.within("limits", |table| {
-        let limits = &mut draft.limits;
-        table.set("connections", &mut limits.connections, number);
-        table.set("per-host", &mut limits.per_host, |text| off_or(text, number));
-        table.set("head-bytes", &mut limits.head_bytes, number);
-        if let Some(headers) = table.read("headers", number) {
-            (limits.headers, limits.answer_headers) = (headers, headers);
-        }
-        table.set("answer-headers", &mut limits.answer_headers, number);
-        table.set("hops", &mut limits.hops, |text| off_or(text, number));
-        table.set("target-bytes", &mut limits.target_bytes, number);
-        table.set("body-bytes", &mut limits.body_bytes, |text| Ok(off_or(text, number)?.unwrap_or(u64::MAX)));
-        table.set("idle", &mut limits.idle, parse_time);
-        table.set("head", &mut limits.head, parse_time);
-        table.set("body", &mut limits.body, |text| Ok(off_or(text, parse_time)?.unwrap_or(Duration::MAX)));
-        table.set("body-pause", &mut limits.body_pause, parse_time);
-        table.set("body-rate", &mut limits.body_rate, |text| Ok(off_or(text, number)?.unwrap_or(0)));
-        table.set("body-rate-window", &mut limits.body_rate_window, parse_time);
-        table.set("write", &mut limits.write, parse_time);
-    });
-    root.within("access-log", |table| {
-        let mut log = access::Settings { file: table.text("file").map(PathBuf::from), ..access::Settings::default() };
-        table.set("format", &mut log.format, |text| match text {
-            "json" => Ok(access::Format::Json),
-            "combined" => Ok(access::Format::Combined),
-            _ => Err(format!("`{text}` is no format: expected json or combined")),
-        });
-        table.set("sample", &mut log.sample, parse_number);
-        draft.access_log = Some(log);
-    });
+    root.within("limits", |table| limits(table, &mut draft.limits));
+    root.within("access-log", |table| draft.access_log = Some(access_log(table)));
     root.within("no-route", |table| answer(table, &mut draft.no_route));
     let stores = &mut draft.stores;
     named(&root, "memcached", |name, table| {
@@ -71,27 +43,8 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
     named(&root, "lookup", |name, table| draft.lookups.push(lookup(name, table)));
     named(&root, "upstream", |name, table| draft.upstreams.push(upstream(name, table)));
     named(&root, "script", |name, table| draft.scripts.push(script(name, table, folder)));
-    let mut forwarding = forward::Forwarding::default();
-    root.within("forwarding", |table| {
-        for (key, place) in [
-            ("x-forwarded", &mut forwarding.x_forwarded),
-            ("x-forwarded-port", &mut forwarding.x_forwarded_port),
-            ("x-real-ip", &mut forwarding.x_real_ip),
-            ("forwarded", &mut forwarding.forwarded),
-            ("request-id", &mut forwarding.request_id),
-            ("trust-unix", &mut forwarding.trust_unix),
-        ] {
-            table.set(key, place, switch);
-        }
-        if let Some(field) = table.get("trusted") {
-            for text in field.texts().unwrap_or_default() {
-                match text.parse() {
-                    Ok(network) => forwarding.trusted.push(network),
-                    Err(error) => field.wrong(format!("{error}")),
-                }
-            }
-        }
-    });
+    let mut forwarding = Forwarding::default();
+    root.within("forwarding", |table| forwarding_keys(table, &mut forwarding));
     for element in root.get("route").and_then(|field| field.elements()).unwrap_or_default() {
         if let Some(table) = element.table() {
             draft.routes.push(route(table, &forwarding));
@@ -99,6 +52,58 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
     }
     root.finish();
     draft
+}
+
+fn limits(table: &Table<'_>, limits: &mut Limits) {
+    table.set("connections", &mut limits.connections, number);
+    table.set("per-host", &mut limits.per_host, |text| off_or(text, number));
+    table.set("head-bytes", &mut limits.head_bytes, number);
+    if let Some(headers) = table.read("headers", number) {
+        (limits.headers, limits.answer_headers) = (headers, headers);
+    }
+    table.set("answer-headers", &mut limits.answer_headers, number);
+    table.set("hops", &mut limits.hops, |text| off_or(text, number));
+    table.set("target-bytes", &mut limits.target_bytes, number);
+    table.set("body-bytes", &mut limits.body_bytes, |text| Ok(off_or(text, number)?.unwrap_or(u64::MAX)));
+    table.set("idle", &mut limits.idle, parse_time);
+    table.set("head", &mut limits.head, parse_time);
+    table.set("body", &mut limits.body, |text| Ok(off_or(text, parse_time)?.unwrap_or(Duration::MAX)));
+    table.set("body-pause", &mut limits.body_pause, parse_time);
+    table.set("body-rate", &mut limits.body_rate, |text| Ok(off_or(text, number)?.unwrap_or(0)));
+    table.set("body-rate-window", &mut limits.body_rate_window, parse_time);
+    table.set("write", &mut limits.write, parse_time);
+}
+
+fn access_log(table: &Table<'_>) -> access::Settings {
+    let mut log = access::Settings { file: table.text("file").map(PathBuf::from), ..access::Settings::default() };
+    table.set("format", &mut log.format, |text| match text {
+        "json" => Ok(access::Format::Json),
+        "combined" => Ok(access::Format::Combined),
+        _ => Err(format!("`{text}` is no format: expected json or combined")),
+    });
+    table.set("sample", &mut log.sample, parse_number);
+    log
+}
+
+fn forwarding_keys(table: &Table<'_>, forwarding: &mut Forwarding) {
+    for (key, place) in [
+        ("x-forwarded", &mut forwarding.x_forwarded),
+        ("x-forwarded-port", &mut forwarding.x_forwarded_port),
+        ("x-real-ip", &mut forwarding.x_real_ip),
+        ("forwarded", &mut forwarding.forwarded),
+        ("request-id", &mut forwarding.request_id),
+        ("trust-unix", &mut forwarding.trust_unix),
+    ] {
+        table.set(key, place, switch);
+    }
+    if let Some(field) = table.get("trusted") {
+        for text in field.texts().unwrap_or_default() {
+            match text.parse() {
+                Ok(network) => forwarding.trusted.push(network),
+                Err(error) => field.wrong(format!("{error}")),
+            }
+        }
+    }
 }
 
 /// Reads the tables of a kind, by their names.
@@ -295,7 +300,7 @@ fn key(text: &str) -> Result<KeyDraft, String> {
     }))
 }
 
-fn route(table: Table<'_>, forwarding: &forward::Forwarding) -> RouteDraft {
+fn route(table: Table<'_>, forwarding: &Forwarding) -> RouteDraft {
     let mut draft = RouteDraft {
         name: table.text("name").unwrap_or_default(),
         hosts: table.get("host").and_then(|field| field.texts()).unwrap_or_default(),

@@ -4,7 +4,7 @@ use oroshi_config::written::Toml;
 use oroshi_gate::forward::{Edits, Forwarding, HostPolicy, Settings};
 use oroshi_gate::route::{HeaderPattern, HostPattern, Matcher};
 use oroshi_gate::upstream::{Policy, PoolSettings};
-use oroshi_gate::{Action, Answer, HashBy, Hook, KeyFrom, Plan, Serves, access};
+use oroshi_gate::{Action, Answer, HashBy, Hook, KeyFrom, Limits, Plan, Serves, access};
 use oroshi_lookup::{BreakerSettings, StoreKind};
 
 /// Returns the configuration of a plan, without its secrets.
@@ -16,6 +16,23 @@ pub(super) fn config(plan: &Plan) -> String {
     }
     out.time("drain", plan.drain);
     out.bare("script-cache", plan.script_cache);
+    listeners(&mut out, plan);
+    limits(&mut out, &plan.limits);
+    access_log(&mut out, plan.access_log.as_ref());
+    answer(&mut out, "no-route", &plan.no_route);
+    // All routes have the same settings.
+    if let Some(route) = plan.routes.first() {
+        forwarding(&mut out, &route.rules.settings().forwarding);
+    }
+    stores(&mut out, plan);
+    scripts(&mut out, plan);
+    lookups(&mut out, plan);
+    upstreams(&mut out, plan);
+    routes(&mut out, plan);
+    out.0
+}
+
+fn listeners(out: &mut Toml, plan: &Plan) {
     out.table("listen");
     for (key, serves) in [("public", Serves::Public), ("admin", Serves::Admin)] {
         let addresses: Vec<&str> = plan
@@ -28,7 +45,9 @@ pub(super) fn config(plan: &Plan) -> String {
             out.texts(key, addresses.into_iter());
         }
     }
-    let limits = &plan.limits;
+}
+
+fn limits(out: &mut Toml, limits: &Limits) {
     out.table("limits");
     out.bare("connections", limits.connections);
     out.or_off("per-host", limits.per_host);
@@ -45,25 +64,19 @@ pub(super) fn config(plan: &Plan) -> String {
     out.or_off("body-rate", (limits.body_rate > 0).then_some(limits.body_rate));
     out.time("body-rate-window", limits.body_rate_window);
     out.time("write", limits.write);
-    match &plan.access_log {
-        None => out.comment("no access log"),
-        Some(log) => {
-            out.table("access-log");
-            if let Some(file) = &log.file {
-                out.text("file", &file.display().to_string());
-            }
-            out.text("format", if log.format == access::Format::Json { "json" } else { "combined" });
-            out.bare("sample", log.sample);
-        }
+}
+
+fn access_log(out: &mut Toml, log: Option<&access::Settings>) {
+    let Some(log) = log else { return out.comment("no access log") };
+    out.table("access-log");
+    if let Some(file) = &log.file {
+        out.text("file", &file.display().to_string());
     }
-    answer(&mut out, "no-route", &plan.no_route);
-    // All routes have the same settings.
-    if let Some(route) = plan.routes.first() {
-        forwarding(&mut out, &route.rules.settings().forwarding);
-    }
-    stores(&mut out, plan);
-    scripts(&mut out, plan);
-    lookups(&mut out, plan);
+    out.text("format", if log.format == access::Format::Json { "json" } else { "combined" });
+    out.bare("sample", log.sample);
+}
+
+fn upstreams(out: &mut Toml, plan: &Plan) {
     for upstream in &plan.upstreams {
         out.table(&format!("upstream.{}", Toml::key(&upstream.name)));
         let targets = upstream
@@ -71,18 +84,15 @@ pub(super) fn config(plan: &Plan) -> String {
             .iter()
             .map(|(target, weight)| format!("{{ to = {}, weight = {weight} }}", Toml::quoted(&target.to_string())));
         out.bare("targets", format!("[{}]", targets.collect::<Vec<_>>().join(", ")));
-        pool(
-            &mut out,
-            upstream.policy,
-            &upstream.hash,
-            &upstream.pool,
-            &format!("upstream.{}", Toml::key(&upstream.name)),
-        );
+        pool(out, upstream.policy, &upstream.hash, &upstream.pool, &format!("upstream.{}", Toml::key(&upstream.name)));
     }
+}
+
+fn routes(out: &mut Toml, plan: &Plan) {
     for (number, route) in plan.routes.iter().enumerate() {
         out.line("\n[[route]]");
         out.text("name", &route.name);
-        let headers = plan.table.matcher(number).map_or(&[][..], |matcher| matches(&mut out, matcher));
+        let headers = plan.table.matcher(number).map_or(&[][..], |matcher| matches(out, matcher));
         if let Some(script) = route.script {
             out.text("script", &plan.scripts[script].settings.name);
         }
@@ -93,7 +103,7 @@ pub(super) fn config(plan: &Plan) -> String {
             Action::Answer(answer) => out.comment(&format!("answers {}", answer.status)),
         }
         if route.script.is_some() || matches!(route.action, Action::Forward(_) | Action::Lookup(_)) {
-            rules(&mut out, route.rules.settings());
+            rules(out, route.rules.settings());
         }
         if !headers.is_empty() {
             out.table("route.header");
@@ -102,7 +112,6 @@ pub(super) fn config(plan: &Plan) -> String {
             }
         }
     }
-    out.0
 }
 
 fn forwarding(out: &mut Toml, forwarding: &Forwarding) {

@@ -2,10 +2,12 @@
 
 use std::time::UNIX_EPOCH;
 
+use oroshi_lookup::counts::{LookupCounts, TierCounts};
 use oroshi_lookup::{ServerState, SqlState, StoreState};
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
+use crate::generation::Generation;
 use crate::plan::Script;
 use crate::script::Hook;
 use crate::site::Site;
@@ -14,104 +16,10 @@ use crate::upstream::Counts;
 pub(super) async fn status(site: &Site) -> Value {
     let generation = &site.generation;
     let clients = generation.counters.clients();
-    let errors: Map<String, Value> = oroshi_server::ErrorKind::ALL
-        .into_iter()
-        .filter(|&kind| clients.error(kind) > 0)
-        .map(|kind| (kind.name().to_owned(), json!(clients.error(kind))))
-        .collect();
-    let routes: Map<String, Value> = generation
-        .counters
-        .routes()
-        .into_iter()
-        .map(|(name, counts)| {
-            let by_status: Map<String, Value> = (1..6)
-                .filter(|&class| counts.by_status[class] > 0)
-                .map(|class| (format!("{class}xx"), json!(counts.by_status[class])))
-                .collect();
-            let value = json!({
-                "requests": counts.by_status.iter().sum::<u64>(), "by_status": by_status, "limited": counts.limited,
-                "bytes": counts.bytes,
-            });
-            (name, value)
-        })
-        .collect();
-    let lookups: Map<String, Value> = generation
-        .lookups
-        .iter()
-        .map(|lookup| {
-            let counts = lookup.counts();
-            let tier = |counts: &oroshi_lookup::counts::TierCounts| {
-                json!({
-                    "hits": counts.hits, "negatives": counts.negatives, "misses": counts.misses,
-                    "invalid": counts.invalid,
-                    "errors": counts.errors, "timeouts": counts.timeouts, "writes": counts.writes,
-                    "write_errors": counts.write_errors,
-                })
-            };
-            let memory = &counts.memory;
-            let value = json!({
-                "asked": counts.asked, "joined": counts.joined, "overloaded": counts.overloaded,
-                "overdue": counts.overdue,
-                "stale": counts.stale, "keys_in_flight": counts.keys_in_flight,
-                "memory": {
-                    "hits": memory.hits, "negatives": memory.negatives, "expired": memory.expired,
-                    "misses": memory.misses,
-                    "refreshes": memory.refreshes, "evictions": memory.evictions,
-                    "negative_evictions": memory.negative_evictions,
-                    "entries": memory.entries, "bytes": memory.bytes,
-                    "negative_entries": memory.negative_entries, "negative_bytes": memory.negative_bytes,
-                },
-                "memcached": tier(&counts.memcached),
-                "sql": tier(&counts.sql),
-            });
-            (lookup.settings().name.clone(), value)
-        })
-        .collect();
-    let stores: Map<String, Value> = generation
-        .stores
-        .states()
-        .await
-        .into_iter()
-        .map(|(name, state)| {
-            let value = match state {
-                StoreState::Memcached(servers) => {
-                    json!({ "memcached": servers.iter().map(server).collect::<Vec<_>>() })
-                }
-                StoreState::Sql(state) => json!({ "sql": database(&state) }),
-            };
-            (name, value)
-        })
-        .collect();
-    let targets: Vec<Value> = generation
-        .counters
-        .targets
-        .counts()
-        .into_iter()
-        .map(|found| counted(&found.target, group(site, found.class), None, &found.counts))
-        .collect();
-    let scripts: Map<String, Value> = generation
-        .counters
-        .scripts()
-        .into_iter()
-        .map(|(name, counts)| {
-            let plan = generation.plan.scripts.iter().find(|script| script.settings.name == name);
-            let hooks: Map<String, Value> = Hook::ALL
-                .into_iter()
-                .filter(|&hook| plan.is_some_and(|plan| plan.hooks.has(hook)) || counts.hooks[hook as usize].calls > 0)
-                .map(|hook| {
-                    let counts = &counts.hooks[hook as usize];
-                    let value = json!({
-                        "calls": counts.calls, "errors": counts.errors, "breaches": counts.breaches,
-                        "busy_s": counts.busy.as_secs_f64(), "seconds": counts.wall.as_secs_f64(),
-                        "instructions": counts.instructions,
-                    });
-                    (hook.name().to_owned(), value)
-                })
-                .collect();
-            let file = plan.map(|plan| plan.settings.file.display().to_string());
-            (name, json!({ "file": file, "hooks": hooks, "logs_dropped": counts.logs_dropped }))
-        })
-        .collect();
+    let errors = named(oroshi_server::ErrorKind::ALL.map(|kind| (kind.name(), clients.error(kind))));
+    let targets = generation.counters.targets.counts().into_iter();
+    let targets: Vec<Value> =
+        targets.map(|found| counted(&found.target, group(site, found.class), None, &found.counts)).collect();
     let cache = generation.cache.counts();
     let lost = generation.log.as_ref().map(|log| log.counts()).unwrap_or_default();
     json!({
@@ -123,17 +31,102 @@ pub(super) async fn status(site: &Site) -> Value {
         "clients": {
             "connections": clients.alive, "accepted": clients.accepted, "requests": clients.requests, "errors": errors,
         },
-        "routes": routes,
-        "scripts": scripts,
+        "routes": routes(generation),
+        "scripts": scripts(generation),
         "script_cache": {
             "entries": cache.entries, "bytes": cache.bytes, "hits": cache.hits, "misses": cache.misses,
             "evictions": cache.evictions,
         },
-        "lookups": lookups,
-        "stores": stores,
+        "lookups": lookups(generation),
+        "stores": stores(generation).await,
         "targets": targets,
         "access_log": { "dropped_buffers": lost.dropped, "failed_writes": lost.failed },
     })
+}
+
+/// Returns the counts above 0 by name.
+fn named<'n>(counts: impl IntoIterator<Item = (&'n str, u64)>) -> Map<String, Value> {
+    let counted = counts.into_iter().filter(|(_, count)| *count > 0);
+    counted.map(|(name, count)| (name.to_owned(), json!(count))).collect()
+}
+
+fn routes(generation: &Generation) -> Map<String, Value> {
+    let routes = generation.counters.routes().into_iter().map(|(name, counts)| {
+        let by_status: Map<String, Value> = (1..6)
+            .filter(|&class| counts.by_status[class] > 0)
+            .map(|class| (format!("{class}xx"), json!(counts.by_status[class])))
+            .collect();
+        let value = json!({
+            "requests": counts.by_status.iter().sum::<u64>(), "by_status": by_status, "limited": counts.limited,
+            "bytes": counts.bytes,
+        });
+        (name, value)
+    });
+    routes.collect()
+}
+
+fn lookups(generation: &Generation) -> Map<String, Value> {
+    let lookups = generation.lookups.iter().map(|lookup| (lookup.settings().name.clone(), asked(&lookup.counts())));
+    lookups.collect()
+}
+
+/// Returns the counts of a look-up.
+fn asked(counts: &LookupCounts) -> Value {
+    let memory = &counts.memory;
+    json!({
+        "asked": counts.asked, "joined": counts.joined, "overloaded": counts.overloaded,
+        "overdue": counts.overdue,
+        "stale": counts.stale, "keys_in_flight": counts.keys_in_flight,
+        "memory": {
+            "hits": memory.hits, "negatives": memory.negatives, "expired": memory.expired,
+            "misses": memory.misses,
+            "refreshes": memory.refreshes, "evictions": memory.evictions,
+            "negative_evictions": memory.negative_evictions,
+            "entries": memory.entries, "bytes": memory.bytes,
+            "negative_entries": memory.negative_entries, "negative_bytes": memory.negative_bytes,
+        },
+        "memcached": tier(&counts.memcached),
+        "sql": tier(&counts.sql),
+    })
+}
+
+fn tier(counts: &TierCounts) -> Value {
+    json!({
+        "hits": counts.hits, "negatives": counts.negatives, "misses": counts.misses, "invalid": counts.invalid,
+        "errors": counts.errors, "timeouts": counts.timeouts, "writes": counts.writes,
+        "write_errors": counts.write_errors,
+    })
+}
+
+async fn stores(generation: &Generation) -> Map<String, Value> {
+    let stores = generation.stores.states().await.into_iter().map(|(name, state)| {
+        let value = match state {
+            StoreState::Memcached(servers) => json!({ "memcached": servers.iter().map(server).collect::<Vec<_>>() }),
+            StoreState::Sql(state) => json!({ "sql": database(&state) }),
+        };
+        (name, value)
+    });
+    stores.collect()
+}
+
+fn scripts(generation: &Generation) -> Map<String, Value> {
+    let scripts = generation.counters.scripts().into_iter().map(|(name, counts)| {
+        let plan = generation.plan.scripts.iter().find(|script| script.settings.name == name);
+        let has = |hook: Hook| plan.is_some_and(|plan| plan.hooks.has(hook)) || counts.hooks[hook as usize].calls > 0;
+        let hooks = Hook::ALL.into_iter().filter(|&hook| has(hook)).map(|hook| {
+            let counts = &counts.hooks[hook as usize];
+            let value = json!({
+                "calls": counts.calls, "errors": counts.errors, "breaches": counts.breaches,
+                "busy_s": counts.busy.as_secs_f64(), "seconds": counts.wall.as_secs_f64(),
+                "instructions": counts.instructions,
+            });
+            (hook.name().to_owned(), value)
+        });
+        let hooks: Map<String, Value> = hooks.collect();
+        let file = plan.map(|plan| plan.settings.file.display().to_string());
+        (name, json!({ "file": file, "hooks": hooks, "logs_dropped": counts.logs_dropped }))
+    });
+    scripts.collect()
 }
 
 /// Returns a target's state, over all cores.
@@ -160,11 +153,7 @@ pub(super) fn script(script: &Script) -> Value {
 }
 
 fn counted(target: &str, group: &str, weight: Option<u32>, counts: &Counts) -> Value {
-    let failures: Map<String, Value> = Failure::ALL
-        .into_iter()
-        .filter(|&failure| counts.failure(failure) > 0)
-        .map(|failure| (failure.name().to_owned(), json!(counts.failure(failure))))
-        .collect();
+    let failures = named(Failure::ALL.map(|failure| (failure.name(), counts.failure(failure))));
     let mut value = json!({
         "target": target, "of": group, "requests": counts.requests, "answers": counts.answers,
         "server_errors": counts.server_errors,

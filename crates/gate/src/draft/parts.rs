@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use oroshi_lookup::{Allow, LookupSettings, StoreKind, StoreSettings, key};
+use oroshi_lookup::{Allow, LookupSettings, StoreKind, StoreSettings};
 
-use super::{Findings, KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft, check_answer, expected};
-use crate::plan::{HashBy, KeyFrom, Lookup, Script, Upstream};
-use crate::route::{HostPattern, Matcher, in_ascii, plain_path};
+use super::{Findings, KeyDraft, LookupDraft, ScriptDraft, UpstreamDraft, check_answer, expected};
+use crate::plan::{KeyFrom, Lookup, Script, Upstream};
 use crate::script::{self, Hook, HookSet, ScriptSettings, StoreNames};
-use crate::upstream::{Ejection, Policy, PoolSettings, Target};
+use crate::upstream::{Ejection, PoolSettings};
 
 impl UpstreamDraft {
     pub(super) fn plan(&self, class: u32, findings: &mut Findings) -> Upstream {
@@ -37,26 +36,6 @@ impl UpstreamDraft {
         let pool = PoolSettings { class, ..self.pool.clone() };
         Upstream { name: self.name.clone(), targets, policy: self.policy, hash: self.hash.clone(), pool }
     }
-}
-
-/// Makes an upstream of the single target that a route names.
-pub(super) fn only(text: &str, class: u32, key: &str, named: &[UpstreamDraft], findings: &mut Findings) -> Upstream {
-    let mut targets: Vec<(Target, u32)> = Vec::new();
-    // A name without a port or a dot is probably that of a missing upstream.
-    let is_name = !text.contains(['.', ':', '[']) && text != "localhost";
-    match text.parse() {
-        Ok(target) if !is_name => targets.push((target, 1)),
-        Ok(_) => {
-            let names: Vec<&str> = named.iter().map(|upstream| &*upstream.name).collect();
-            findings.add(
-                key,
-                format!("there is no upstream `{text}`{}, or an address such as {text}:80", expected(&names)),
-            );
-        }
-        Err(error) => findings.add(key, format!("{error}; nor is there an upstream of that name")),
-    }
-    let pool = PoolSettings { class, ..PoolSettings::default() };
-    Upstream { name: text.to_owned(), targets, policy: Policy::default(), hash: HashBy::default(), pool }
 }
 
 impl LookupDraft {
@@ -222,26 +201,6 @@ fn hooks(settings: &ScriptSettings, stores: &StoreNames) -> Result<HookSet, Stri
     })
 }
 
-/// Warns of hosts with a port, which routes ignore.
-pub(super) fn odd_hosts(hosts: &[String], at: &str, findings: &mut Findings) {
-    for text in hosts {
-        let has_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-        if let Some((name, _)) = text.rsplit_once(':').filter(|(_, port)| has_port(port)) {
-            findings.warn(
-                format!("{at}.host"),
-                format!(
-                    "`{text}` has a port, which is not looked at, as hosts are compared without: expected `{name}`"
-                ),
-            );
-        }
-    }
-}
-
-/// Returns whether a script can decide a request's destination.
-pub(super) fn decides(hooks: HookSet) -> bool {
-    hooks.has(Hook::Request) || hooks.has(Hook::Route)
-}
-
 /// The scripts, by index.
 pub(super) struct Scripts {
     pub(super) names: Vec<String>,
@@ -257,50 +216,6 @@ impl Scripts {
             findings.add(key, format!("there is no script `{name}`{}", expected(&names)));
         }
         place
-    }
-}
-
-impl RouteDraft {
-    pub(super) fn matcher(&self, at: &str, findings: &mut Findings) -> Matcher {
-        let mut hosts = Vec::new();
-        for text in &self.hosts {
-            let (name, below) = match text.strip_prefix("*.") {
-                Some(name) => (name, true),
-                None => (&**text, false),
-            };
-            match key::host(name.as_bytes()) {
-                Ok(name) if below => hosts.push(HostPattern::Below(name.into_owned())),
-                Ok(name) => hosts.push(HostPattern::Exact(name.into_owned())),
-                Err(error) => findings.add(
-                    format!("{at}.host"),
-                    format!("`{text}` is no host: {error}: expected a name such as example.org, or *.example.org"),
-                ),
-            }
-        }
-        let path = in_ascii(&self.path).into_owned();
-        if !path.is_empty() {
-            match plain_path(&path) {
-                Ok(plain) if plain == path && path.starts_with('/') && !path.contains(['?', '#', ' ', ';', '\\']) => {}
-                _ => findings.add(
-                    format!("{at}.path"),
-                    format!(
-                        "`{}` is no path in its plain form: expected one such as /api, without escapes, `//`, `..`, \
-                         `;` or `\\`",
-                        self.path
-                    ),
-                ),
-            }
-        }
-        for method in &self.methods {
-            let is_token = !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
-            if !is_token {
-                findings.add(
-                    format!("{at}.method"),
-                    format!("`{method}` is no method: expected one such as GET, in capitals"),
-                );
-            }
-        }
-        Matcher { hosts, path, methods: self.methods.clone(), headers: self.headers.clone() }
     }
 }
 

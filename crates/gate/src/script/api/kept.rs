@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use mlua::{IntoLuaMulti, Lua, MultiValue, Value};
 use oroshi_script::{Data, DataError};
+use tokio::sync::watch;
 
 use super::args::{Args, CallError, kind};
 use super::{ApiContext, Charge, Library, WaitResult, later, now};
-use crate::script::cache::{Cache, CacheError, CacheLookup, KEY_BYTES};
+use crate::script::cache::{Cache, CacheError, CacheLookup, KEY_BYTES, Outcome};
 
 pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     let charge = Charge::new(library)?;
@@ -52,7 +53,11 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
             Err(error) => now(lua, (Value::Nil, error.to_string(), "not-a-number")),
         }
     })?;
-    // The parts of `gate.cache.fetch`.
+    add_fetch(library)
+}
+
+/// Adds the parts of `gate.cache.fetch`.
+fn add_fetch(library: &Library<'_>) -> mlua::Result<()> {
     library.add_as("gate.cache.ask", "gate.cache.fetch", |lua, host, args| {
         let key = key(lua, args)?;
         // Validates the time to live before the function makes a value.
@@ -64,24 +69,7 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         }
         let cache = Arc::clone(cache(host)?);
         match cache.ask(&key) {
-            CacheLookup::Made(mut made) => later(async move {
-                loop {
-                    // The maker has left: the first caller to ask again takes over.
-                    let outcome = made.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
-                    match outcome {
-                        Some(Ok(values)) => return WaitResult::Made(values),
-                        Some(Err(why)) => {
-                            return WaitResult::Raised(format!(
-                                "gate.cache.fetch: its function failed elsewhere: {why}"
-                            ));
-                        }
-                        None => match cache.ask(&key) {
-                            CacheLookup::Made(other) => made = other,
-                            asked => return WaitResult::Asked(asked),
-                        },
-                    }
-                }
-            }),
+            CacheLookup::Made(made) => later(wait_for(cache, key, made)),
             mut asked => now(lua, self::asked(lua, host, &mut asked)?),
         }
     })?;
@@ -132,6 +120,23 @@ pub(super) fn asked(lua: &Lua, host: &ApiContext, asked: &mut CacheLookup) -> ml
             Ok(make)
         }
         CacheLookup::Made(_) => Err(mlua::Error::runtime("somebody else makes it")),
+    }
+}
+
+/// Waits until another call has made the value. If that call leaves, the first caller to ask again takes over.
+async fn wait_for(cache: Arc<Cache>, key: Vec<u8>, mut made: watch::Receiver<Option<Outcome>>) -> WaitResult {
+    loop {
+        let outcome = made.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
+        match outcome {
+            Some(Ok(values)) => return WaitResult::Made(values),
+            Some(Err(why)) => {
+                return WaitResult::Raised(format!("gate.cache.fetch: its function failed elsewhere: {why}"));
+            }
+            None => match cache.ask(&key) {
+                CacheLookup::Made(other) => made = other,
+                asked => return WaitResult::Asked(asked),
+            },
+        }
     }
 }
 
