@@ -24,4 +24,7 @@ def row(columns, index):
     run["figures"] = {metric: value for metric, value in figures if value is not None}
     run["warnings"] = columns.get("warnings", {}).get(str(index), [])
     run["command"] = columns["command"][index] if "command" in columns else None
+    if "printed" in columns:
+        line = {key: column[index] for key, column in columns["printed"].items() if column[index] is not None}
+        run["command"] = {**run["command"], "output": json.dumps(line)}
     return run

@@ -8,6 +8,7 @@ use std::fmt;
 
 use oroshi_bench::grade::Bottleneck;
 use oroshi_stats::Latency;
+use oroshi_stats::compare::Interval;
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -40,6 +41,9 @@ impl LabResult {
                     variant.response = Some(response.to_base64_v2_with(HISTOGRAM_DIGITS));
                 }
             }
+            let figures = cell.variants.iter_mut().flat_map(|variant| variant.figures.values_mut());
+            figures.chain(cell.comparisons.iter_mut().filter_map(|c| c.ratio.as_mut())).for_each(round_interval);
+            cell.comparisons.iter_mut().for_each(|comparison| comparison.p = comparison.p.map(rounded));
             cell.runs.clear();
         }
         let mut json = serde_json::to_value(&small)?;
@@ -104,12 +108,16 @@ struct Columns {
     warnings: BTreeMap<usize, Vec<String>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     command: Vec<Option<CommandRun>>,
+    /// The outputs of the load programs by key, if each run's is one JSON object. Then `command` is without outputs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    printed: BTreeMap<String, Vec<Option<Value>>>,
 }
 
 impl From<&[Run]> for Columns {
     fn from(runs: &[Run]) -> Self {
         let machine =
             |of: fn(&MachineUse) -> Option<f64>| column(runs, |run| run.machine.as_ref().and_then(of).map(rounded));
+        let printed = printed(runs).unwrap_or_default();
         let of_metric = |metric: Metric| column(runs, |run| run.figures.get(&metric).copied().map(rounded));
         Self {
             variant: runs.iter().map(|run| run.variant).collect(),
@@ -126,8 +134,17 @@ impl From<&[Run]> for Columns {
             warnings: (runs.iter().enumerate().filter(|(_, run)| !run.warnings.is_empty()))
                 .map(|(index, run)| (index, run.warnings.clone()))
                 .collect(),
-            // Commands differ between runs by a port only; the variant has them as they were written.
-            command: column(runs, |run| Some(CommandRun { words: Vec::new(), ..run.command.clone()? })),
+            command: column(runs, |run| {
+                let command = run.command.as_ref()?;
+                Some(CommandRun {
+                    // Commands differ between runs by a port only; the variant has them as they were written.
+                    words: Vec::new(),
+                    elapsed_s: rounded(command.elapsed_s),
+                    output: if printed.is_empty() { command.output.clone() } else { String::new() },
+                    ..*command
+                })
+            }),
+            printed,
         }
     }
 }
@@ -144,7 +161,9 @@ impl Columns {
             ("others", self.others.len()),
             ("stolen", self.stolen.len()),
         ];
-        let optional = optional.into_iter().chain([("command", self.command.len())]).filter(|(_, length)| *length > 0);
+        let optional = optional.into_iter().chain([("command", self.command.len())]);
+        let printed = self.printed.iter().map(|(key, column)| (key.as_str(), column.len()));
+        let optional = optional.chain(printed).filter(|(_, length)| *length > 0);
         if let Some((name, length)) = all.chain(optional).find(|(_, length)| *length != runs) {
             return Err(format!(
                 "the column `{name}` of the runs has {length} values: expected {runs}, as many as `variant`"
@@ -166,10 +185,28 @@ impl Columns {
             }),
             grade: value(&self.grade, index),
             record: None,
-            command: self.command.get_mut(index).and_then(Option::take),
+            command: self.command.get_mut(index).and_then(Option::take).map(|mut command| {
+                let line = |(key, column): (&String, &Vec<Option<Value>>)| Some((key.clone(), column[index].clone()?));
+                if !self.printed.is_empty() {
+                    command.output = Value::Object(self.printed.iter().filter_map(line).collect()).to_string();
+                }
+                command
+            }),
         };
         Ok((0..runs).map(at).collect())
     }
+}
+
+/// Returns the outputs of all runs as columns by key; `None` unless each is one JSON object.
+fn printed(runs: &[Run]) -> Option<BTreeMap<String, Vec<Option<Value>>>> {
+    let mut columns = BTreeMap::new();
+    for (index, run) in runs.iter().enumerate() {
+        let output = &run.command.as_ref()?.output;
+        for (key, value) in serde_json::from_str::<BTreeMap<String, Value>>(output).ok()? {
+            columns.entry(key).or_insert_with(|| vec![None; runs.len()])[index] = Some(value);
+        }
+    }
+    Some(columns)
 }
 
 /// Returns a column of one value per run; empty if no run has one.
@@ -180,6 +217,11 @@ fn column<T>(runs: &[Run], of: impl Fn(&Run) -> Option<T>) -> Vec<Option<T>> {
 
 fn value<T: Copy>(column: &[Option<T>], index: usize) -> Option<T> {
     column.get(index).copied().flatten()
+}
+
+fn round_interval(interval: &mut Interval) {
+    let Interval { estimate, low, high } = interval;
+    [estimate, low, high].into_iter().for_each(|end| *end = rounded(*end));
 }
 
 /// Rounds to [`FIGURE_DIGITS`] significant digits.
@@ -266,6 +308,44 @@ mod tests {
         let again = small.compact().unwrap();
         assert_eq!(again["cells"][0]["runs"], json["cells"][0]["runs"]);
         assert_eq!(again["cells"][0]["variants"], json["cells"][0]["variants"]);
+    }
+
+    #[test]
+    fn lines_of_json_that_programs_printed_become_columns() {
+        let output = |n: usize| match n {
+            0 => r#"{"client":"go", "mean_ms":101.5, "failed":[1,2]}"#.to_owned() + "\n",
+            n => format!(r#"{{"client":"curl","mean_ms":{n}}}"#),
+        };
+        let runs = (0..3).map(|n| Run {
+            command: Some(CommandRun {
+                words: vec!["burst".into()],
+                elapsed_s: 0.123_456_789,
+                cpu_s: 0.5,
+                requests: Some(3.0),
+                burst: Some(3),
+                output: output(n),
+            }),
+            ..run(n, 0, &[(Metric::Mean, 1.0)])
+        });
+        let full = result(runs.collect());
+        let json = full.compact().unwrap();
+        let columns = &json["cells"][0]["runs"];
+        assert_eq!(columns["printed"]["client"], serde_json::json!(["go", "curl", "curl"]));
+        assert_eq!(columns["printed"]["failed"], serde_json::json!([[1, 2], null, null]));
+        assert_eq!(columns["command"][0]["output"], "");
+        let small: LabResult = serde_json::from_value(json.clone()).unwrap();
+        for (n, run) in small.cells[0].runs.iter().enumerate() {
+            let command = run.command.as_ref().unwrap();
+            let [before, after] =
+                [&output(n), &command.output].map(|text| serde_json::from_str::<Value>(text).unwrap());
+            assert_eq!(after, before);
+            assert_eq!(command.elapsed_s, 0.123_456_8);
+        }
+        assert_eq!(small.compact().unwrap(), json);
+        let mut short = json;
+        short["cells"][0]["runs"]["printed"]["client"].as_array_mut().unwrap().pop();
+        let error = serde_json::from_value::<LabResult>(short).unwrap_err().to_string();
+        assert!(error.contains("column `client` of the runs has 2 values: expected 3"), "{error}");
     }
 
     #[test]
