@@ -13,13 +13,9 @@ build: ## the oroshi command, as target/release/oroshi
 	scripts/setup build
 	$(CARGO_RELEASE) -p oroshi
 
-# Only the parts that the question needs, without link-time optimisation, so that the compiler has less to do.
-DEMO_BUILD := without link-time optimisation, and with a few parts only; `make build` makes the whole command
 demo: ## builds a part of it, and shows what it does: is a unix socket faster than TCP?
 	scripts/setup build
-	OROSHI_BUILD='$(DEMO_BUILD)' cargo build --profile demo --locked -p oroshi --no-default-features
-	PATH="$(CURDIR)/ruby/exe:$$PATH" RUBYLIB="$(CURDIR)/ruby/lib$${RUBYLIB:+:$$RUBYLIB}" \
-	    $(TARGET)/demo/oroshi lab run experiments/unix-or-tcp.toml --quick
+	scripts/demo
 
 test: ## every check and test that this machine can run
 	scripts/test
