@@ -10,7 +10,7 @@ use std::task::Poll;
 
 use oroshi_client::{Addresses, Client, Error, local};
 use oroshi_server::Exchange;
-use support::{Full, Identity, Peer, Running, block_on, builder, told};
+use support::{Full, Identity, Peer, Running, block_on, builder, keeping, told};
 
 /// The future's output, or `None` if it is not done after `most` waits: it is then dropped.
 async fn within<F: Future>(most: usize, future: F) -> Option<F::Output> {
@@ -101,7 +101,7 @@ fn a_connect_that_takes_for_ever() {
 fn names_several_addresses_and_tls() {
     let identity = Identity::new();
     let hello = async |exchange: &mut Exchange<'_>| exchange.reply.send(200, [], b"hello").await;
-    let server = Running::start_at("127.0.0.1:0", Some(identity.server()), hello);
+    let server = Running::start_at("127.0.0.1:0", Some(identity.server()), keeping(), hello);
     let oroshi_net::Peer::Tcp(address) = server.address.clone() else { panic!("not TCP") };
     block_on(async {
         let client = builder()
@@ -122,7 +122,7 @@ fn names_several_addresses_and_tls() {
 #[test]
 fn waiting_in_line() {
     let hello = async |exchange: &mut Exchange<'_>| exchange.reply.send(200, [], b"hello").await;
-    let server = Running::start(hello);
+    let server = Running::start(keeping(), hello);
     block_on(async {
         let client = builder().connections(1).build_local().unwrap();
         for most in 0..6 {
@@ -162,7 +162,7 @@ fn sending_a_body_following_a_redirect_and_unpacking() {
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packed.write_all(&vec![b'z'; 200_000]).unwrap();
     let packed: &'static [u8] = packed.finish().unwrap().leak();
-    let server = Running::start(async move |exchange: &mut Exchange<'_>| {
+    let server = Running::start(keeping(), async move |exchange: &mut Exchange<'_>| {
         let mut length = 0;
         while let Some(piece) = exchange.body.chunk().await? {
             length += piece.len();

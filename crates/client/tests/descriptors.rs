@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use oroshi_client::Deadlines;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use support::nginx::Nginx;
+use support::nginx;
 use support::{HANG, block_on, builder, patient, told};
 
 /// The limit is the whole process's: one test at a time.
@@ -27,7 +27,7 @@ fn beyond_the_descriptors_requests_wait() {
     const REQUESTS: usize = 60;
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     // In a process of its own, as the limit is for the client to meet.
-    let Some(nginx) = Nginx::start("beyond_the_descriptors_requests_wait") else { return };
+    let Some(nginx) = nginx::start("beyond_the_descriptors_requests_wait") else { return };
     block_on(async {
         let client = builder().build_local().unwrap();
         let limit = leave_seven();

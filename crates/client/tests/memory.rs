@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use oroshi_client::local;
 use oroshi_server::Exchange;
-use support::{Running, builder};
+use support::{Running, builder, keeping};
 use tokio::runtime::LocalRuntime;
 use tokio::sync::Semaphore;
 
@@ -22,7 +22,7 @@ fn a_request_under_way_costs_less_than_two_kilobytes() {
     const MORE: usize = 1000;
     let (arrived, go) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
     let (counter, gate) = (Arc::clone(&arrived), Arc::clone(&go));
-    let server = Running::start(async move |exchange: &mut Exchange<'_>| {
+    let server = Running::start(keeping(), async move |exchange: &mut Exchange<'_>| {
         counter.fetch_add(1, Ordering::SeqCst);
         let _ = gate.acquire().await;
         exchange.reply.send(200, [], b"hello").await
@@ -85,7 +85,8 @@ fn per_request(client: &local::Client, runtime: &LocalRuntime, url: &oroshi_net:
 
 #[test]
 fn a_request_on_a_kept_connection_allocates_little() {
-    let server = Running::start(async |exchange: &mut Exchange<'_>| exchange.reply.send(200, [], b"hello").await);
+    let server =
+        Running::start(keeping(), async |exchange: &mut Exchange<'_>| exchange.reply.send(200, [], b"hello").await);
     let runtime = runtime();
     let client = runtime.block_on(async { builder().build_local().unwrap() });
     let url = server.url("/").parse().unwrap();
@@ -102,7 +103,7 @@ fn memory_is_flat() {
     let requests: usize =
         std::env::var("OROSHI_SOAK").map_or(100_000, |text| text.parse().expect("OROSHI_SOAK is a number"));
     const AT_ONCE: usize = 64;
-    let server = Running::start(async |exchange: &mut Exchange<'_>| {
+    let server = Running::start(keeping(), async |exchange: &mut Exchange<'_>| {
         // Some in chunks, some to be left, some that cost their connection.
         match exchange.head.target {
             "/chunks" => {

@@ -40,7 +40,7 @@ pub use isolated::{in_a_process, must_pass};
 pub use ports::Port;
 pub use process::Process;
 pub use tls::Identity;
-pub use wait::{wait_for, wait_until};
+pub use wait::{bounded, wait_for, wait_until};
 
 /// How long a test waits for an event before it fails. No test depends on the value: it only ends a test that hangs.
 pub const HANG: Duration = Duration::from_secs(60);

@@ -20,6 +20,10 @@ pub struct Nginx {
     pub tls: SocketAddr,
     /// The unix socket that the configuration calls `@UNIX@`.
     pub unix: PathBuf,
+    /// `http://127.0.0.1:PORT`, the URL of `tcp`.
+    pub http: String,
+    /// `https://localhost:PORT`, the URL of `tls` with the name in the certificate.
+    pub https: String,
     /// Its certificate.
     pub identity: Identity,
     daemon: Daemon,
@@ -70,7 +74,8 @@ impl Setup<'_> {
         let mut command = Command::new(program);
         command.args(["-e", "stderr", "-p"]).arg(folder.path()).arg("-c").arg(folder.path().join("nginx.conf"));
         let daemon = Daemon::start(command, status, folder)?;
-        Some(Nginx { tcp, tls, unix, identity, daemon, asked: 0, _ports: ports })
+        let (http, https) = (format!("http://{tcp}"), format!("https://localhost:{}", tls.port()));
+        Some(Nginx { tcp, tls, unix, http, https, identity, daemon, asked: 0, _ports: ports })
     }
 
     fn configuration(&self) -> String {
@@ -109,6 +114,12 @@ impl Nginx {
         let counted: u64 = numbers.unwrap().split_whitespace().nth(2).unwrap().parse().unwrap();
         self.asked += 1;
         counted - self.asked
+    }
+
+    /// The URL of the unix socket with this path.
+    #[must_use]
+    pub fn unix_url(&self, path: &str) -> String {
+        format!("unix:{}:{path}", self.unix.display())
     }
 
     /// Its master process.

@@ -1,5 +1,7 @@
 //! Waits for events without a notification.
 
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::HANG;
@@ -23,6 +25,21 @@ pub fn wait_for<T>(what: impl Fn() -> String, mut look: impl FnMut() -> Option<T
             return found;
         }
         assert!(begun.elapsed() < HANG, "still not so after {HANG:?}: {}", what());
-        std::thread::sleep(PAUSE);
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Does the work on a thread with this much stack, and returns the result. Panics after [`HANG`], so that work that
+/// hangs fails its test, and passes on a panic of the work.
+pub fn bounded<R: Send + 'static>(stack_bytes: usize, work: impl FnOnce() -> R + Send + 'static) -> R {
+    let (results, result) = mpsc::channel();
+    let worker = thread::Builder::new().stack_size(stack_bytes);
+    let worker = worker.spawn(move || drop(results.send(work()))).unwrap();
+    match result.recv_timeout(HANG) {
+        Ok(result) => result,
+        Err(RecvTimeoutError::Timeout) => panic!("it hangs"),
+        Err(RecvTimeoutError::Disconnected) => {
+            std::panic::resume_unwind(worker.join().expect_err("it ended without a result"))
+        }
     }
 }

@@ -34,6 +34,12 @@ pub const UPGRADE: [&str; 4] = [
     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
 ];
 
+/// [`UPGRADE`] as names and values.
+#[must_use]
+pub fn upgrade_fields() -> [(&'static str, &'static str); 4] {
+    UPGRADE.map(|line| line.split_once(": ").unwrap())
+}
+
 /// A client.
 #[derive(Debug)]
 pub struct WebSocket<S> {

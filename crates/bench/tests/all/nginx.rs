@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::support::load::{all_answered, draft, failed, failures, requests, run};
-use crate::support::nginx::Nginx;
+use crate::support::nginx;
 use oroshi_bench::watch::Precision;
 use oroshi_bench::{Draft, Failure, Load, Spacing, Watching};
 
 #[test]
 fn our_count_is_the_servers() {
-    let Some(mut nginx) = Nginx::start("our_count_is_the_servers", 1) else { return };
+    let Some(mut nginx) = nginx::start("our_count_is_the_servers", 1) else { return };
     let places = [nginx.http.clone(), nginx.https.clone(), nginx.unix_url("/")];
     for url in places {
         let plan = |n| Draft { tls: nginx.identity.trusted(), threads: Some(2), ..requests(&url, n, 8) };
@@ -33,7 +33,7 @@ fn our_count_is_the_servers() {
 /// nginx closes each connection with its thousandth answer (keepalive_requests), and says so.
 #[test]
 fn connections_that_nginx_ends_are_replaced_without_loss() {
-    let Some(mut nginx) = Nginx::start("connections_that_nginx_ends_are_replaced_without_loss", 1) else { return };
+    let Some(mut nginx) = nginx::start("connections_that_nginx_ends_are_replaced_without_loss", 1) else { return };
     for (pipeline, opened) in [(1, 5), (16, 5)] {
         let before = nginx.requests();
         let record = run(Draft { pipeline, ..requests(&nginx.unix_url("/"), 5000, 1) });
@@ -48,7 +48,7 @@ fn connections_that_nginx_ends_are_replaced_without_loss() {
 /// By time: what was on the wire at the end may or may not have been counted there.
 #[test]
 fn a_run_by_time_counts_what_nginx_counts_but_for_what_was_cut_off() {
-    let Some(mut nginx) = Nginx::start("a_run_by_time_counts_what_nginx_counts", 1) else { return };
+    let Some(mut nginx) = nginx::start("a_run_by_time_counts_what_nginx_counts", 1) else { return };
     for load in [Load::Closed, Load::rate(2000.0, Spacing::Constant, 0)] {
         let before = nginx.requests();
         let duration = Some(Duration::from_millis(300));
@@ -63,8 +63,8 @@ fn a_run_by_time_counts_what_nginx_counts_but_for_what_was_cut_off() {
 
 #[test]
 fn statuses_and_bodies_are_those_of_nginx() {
-    let Some(nginx) = Nginx::start("statuses_and_bodies_are_those_of_nginx", 1) else { return };
-    let large = |n| requests(&format!("{}large", nginx.http), n, 2);
+    let Some(nginx) = nginx::start("statuses_and_bodies_are_those_of_nginx", 1) else { return };
+    let large = |n| requests(&format!("{}/large", nginx.http), n, 2);
     let checks = vec![format!("length={}", 1 << 20).parse().unwrap(), "status=200".parse().unwrap()];
     let record = run(Draft { checks, ..large(100) });
     all_answered(&record, 100);
@@ -85,7 +85,7 @@ fn statuses_and_bodies_are_those_of_nginx() {
 
 #[test]
 fn the_servers_cpu_time_is_found_over_every_socket() {
-    let Some(nginx) = Nginx::start("the_servers_cpu_time_is_found_over_every_socket", 2) else { return };
+    let Some(nginx) = nginx::start("the_servers_cpu_time_is_found_over_every_socket", 2) else { return };
     let master = nginx.pid();
     for (url, watch) in [
         (nginx.http.clone(), Watching::Auto),
@@ -103,7 +103,7 @@ fn the_servers_cpu_time_is_found_over_every_socket() {
 /// Short enough for a tick to matter, and its workers are processes of their own.
 #[test]
 fn the_cpu_time_of_a_short_run_is_not_counted_in_ticks() {
-    let Some(nginx) = Nginx::start("the_cpu_time_of_a_short_run_is_not_counted_in_ticks", 2) else { return };
+    let Some(nginx) = nginx::start("the_cpu_time_of_a_short_run_is_not_counted_in_ticks", 2) else { return };
     let short = Duration::from_millis(100);
     let watch = Watching::Pid(nginx.pid());
     let record = run(Draft { watch, connections: 8, duration: Some(short), ..draft(&nginx.http) });

@@ -357,13 +357,11 @@ impl<'s> Run<'s> {
 
     /// A WebSocket where the server knows how, and what is sent too early where it does not.
     fn upgrades(&mut self) {
-        let ask = "GET /socket HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-                   Sec-WebSocket-Version: 13\r\n\
-                   Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+        let ask = oroshi_testkit::http::head("GET", "/socket", "a", &oroshi_testkit::websocket::UPGRADE);
         // What is no request is the new protocol's, or nobody's.
         let early = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
         let mut client = self.client();
-        client.send(ask.to_owned() + early);
+        client.send([&ask, early.as_bytes()].concat());
         let answer = client.answer();
         self.expect("GET", "/socket", 0);
         if self.server.kind.upgrades() {

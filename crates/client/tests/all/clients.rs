@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::support::{Identity, Peer, Running, SHORT, block_on, builder, patient, told};
+use crate::support::{Identity, Peer, Running, SHORT, block_on, builder, keeping, patient, told};
 use oroshi_client::{Addresses, Client, Deadlines, Phase, Timings};
 use oroshi_server::Exchange;
 use tokio::io::ReadBuf;
@@ -24,7 +24,7 @@ async fn echo(exchange: &mut Exchange<'_>) -> Result<(), oroshi_server::Error> {
 fn a_cap_makes_requests_wait_and_connections_serve_many() {
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (counted, highest) = (Arc::clone(&now), Arc::clone(&most));
-    let server = Running::start(async move |exchange: &mut Exchange<'_>| {
+    let server = Running::start(keeping(), async move |exchange: &mut Exchange<'_>| {
         highest.fetch_max(counted.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         tokio::task::yield_now().await;
         counted.fetch_sub(1, Ordering::SeqCst);
@@ -52,7 +52,7 @@ fn a_cap_makes_requests_wait_and_connections_serve_many() {
 fn the_line_has_a_length_and_a_deadline() {
     let gate = Arc::new(Semaphore::new(0));
     let held = Arc::clone(&gate);
-    let server = Running::start(async move |exchange: &mut Exchange<'_>| {
+    let server = Running::start(keeping(), async move |exchange: &mut Exchange<'_>| {
         let _ = held.acquire().await;
         exchange.reply.send(200, [], b"hello").await
     });
@@ -76,7 +76,8 @@ fn the_line_has_a_length_and_a_deadline() {
 
 #[test]
 fn idle_and_old_connections_are_closed() {
-    let server = Running::start(async |exchange: &mut Exchange<'_>| exchange.reply.send(200, [], b"hello").await);
+    let server =
+        Running::start(keeping(), async |exchange: &mut Exchange<'_>| exchange.reply.send(200, [], b"hello").await);
     block_on(async {
         let client = builder().idle_timeout(SHORT).build_local().unwrap();
         client.get(server.url("/")).send().await.unwrap();
@@ -97,7 +98,7 @@ fn idle_and_old_connections_are_closed() {
 
 #[test]
 fn bodies_stream_both_ways_at_once() {
-    let server = Running::start(echo);
+    let server = Running::start(keeping(), echo);
     block_on(async {
         let client = builder().build_local().unwrap();
         let (reader, mut writer) = tokio::io::simplex(1024);
@@ -152,7 +153,8 @@ impl tokio::io::AsyncRead for Piped {
 
 #[test]
 fn several_addresses_are_tried_and_the_good_one_is_remembered() {
-    let server = Running::start(async |exchange: &mut Exchange<'_>| exchange.reply.send(200, [], b"hello").await);
+    let server =
+        Running::start(keeping(), async |exchange: &mut Exchange<'_>| exchange.reply.send(200, [], b"hello").await);
     let oroshi_net::Peer::Tcp(address) = server.address.clone() else { panic!("not TCP") };
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&asked);
@@ -180,7 +182,7 @@ fn several_addresses_are_tried_and_the_good_one_is_remembered() {
 #[test]
 fn an_abstract_socket_is_a_place_like_any_other() {
     let name = format!("unix:@oroshi-client-test-{}", std::process::id());
-    let server = Running::start_at(&name, None, async |exchange: &mut Exchange<'_>| {
+    let server = Running::start_at(&name, None, keeping(), async |exchange: &mut Exchange<'_>| {
         exchange.reply.send(200, [], exchange.head.target.as_bytes()).await
     });
     block_on(async {
@@ -198,7 +200,7 @@ struct Thing {
 
 #[test]
 fn json_text_and_what_is_neither() {
-    let server = Running::start(echo);
+    let server = Running::start(keeping(), echo);
     block_on(async {
         let client = builder().build_local().unwrap();
         let thing = Thing { name: "a".to_owned(), count: 7 };
@@ -219,7 +221,7 @@ fn is_send<T: Send>(value: T) -> T {
 
 #[test]
 fn the_client_for_all_threads_works_from_all_threads() {
-    let server = Running::start(echo);
+    let server = Running::start(keeping(), echo);
     let client = builder().connections(8).build().unwrap();
     let threads: Vec<_> = (0..4)
         .map(|thread| {
@@ -283,7 +285,7 @@ impl tokio::io::AsyncRead for Panics {
 /// It was told as "the client has ended", which it had not.
 #[test]
 fn a_panic_of_a_reader_costs_its_own_request_alone() {
-    let server = Running::start(echo);
+    let server = Running::start(keeping(), echo);
     let client = builder().connections(1).build().unwrap();
     block_on(async {
         let error = client.post(server.url("/")).reader(Panics, None).send().await.unwrap_err();
@@ -302,7 +304,7 @@ fn a_panic_of_a_reader_costs_its_own_request_alone() {
 
 #[test]
 fn a_request_that_waits_for_the_clients_thread_is_under_way() {
-    let server = Running::start(echo);
+    let server = Running::start(keeping(), echo);
     let client = builder().build().unwrap();
     let ((asked, is_asked), (release, go)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
     block_on(async {
@@ -331,7 +333,7 @@ fn a_request_that_waits_for_the_clients_thread_is_under_way() {
 fn who_drops_a_request_of_the_client_for_all_threads_leaves_nothing_behind() {
     let gate = Arc::new(Semaphore::new(0));
     let held = Arc::clone(&gate);
-    let server = Running::start(async move |exchange: &mut Exchange<'_>| {
+    let server = Running::start(keeping(), async move |exchange: &mut Exchange<'_>| {
         if exchange.head.target == "/body" {
             exchange.reply.begin(200, [], None)?;
             exchange.reply.write(b"begun").await?;
@@ -384,7 +386,7 @@ fn a_body_that_has_failed_never_looks_as_if_it_had_ended() {
 fn tls_checks_the_name_or_the_address_of_the_server() {
     let identity = Identity::new();
     let hello = async |exchange: &mut Exchange<'_>| exchange.reply.send(200, [], b"hello").await;
-    let server = Running::start_at("127.0.0.1:0", Some(identity.server()), hello);
+    let server = Running::start_at("127.0.0.1:0", Some(identity.server()), keeping(), hello);
     let oroshi_net::Peer::Tcp(address) = server.address.clone() else { panic!("not TCP") };
     let resolver = |_: &str| Ok(Addresses { addresses: vec![[127, 0, 0, 1].into()], ttl: None });
     block_on(async {
@@ -418,9 +420,9 @@ fn settings_that_make_no_sense_are_refused() {
 #[test]
 fn a_response_says_which_address_answered() {
     let hello = async |exchange: &mut Exchange<'_>| exchange.reply.send(200, [], b"hello").await;
-    let server = Running::start(hello);
+    let server = Running::start(keeping(), hello);
     let name = format!("unix:@oroshi-client-remote-{}", std::process::id());
-    let unix = Running::start_at(&name, None, hello);
+    let unix = Running::start_at(&name, None, keeping(), hello);
     block_on(async {
         let client = builder().build_local().unwrap();
         let address = server.url("").strip_prefix("http://").unwrap().parse().unwrap();

@@ -1,6 +1,6 @@
 //! Against nginx: plain, TLS and a unix socket, with connections that it closes after five requests.
 
-use crate::support::nginx::Nginx;
+use crate::support::nginx;
 use crate::support::{block_on, builder, told};
 use oroshi_client::{Coding, Phase, local};
 
@@ -38,20 +38,20 @@ async fn works(client: &local::Client, base: &str) {
 
 #[test]
 fn nginx_over_tcp() {
-    let Some(nginx) = Nginx::start("nginx_over_tcp") else { return };
+    let Some(nginx) = nginx::start("nginx_over_tcp") else { return };
     block_on(async { works(&builder().build_local().unwrap(), &nginx.http).await });
 }
 
 #[test]
 fn nginx_over_a_unix_socket() {
-    let Some(nginx) = Nginx::start("nginx_over_a_unix_socket") else { return };
+    let Some(nginx) = nginx::start("nginx_over_a_unix_socket") else { return };
     let base = format!("unix:{}:", nginx.unix.display());
     block_on(async { works(&builder().build_local().unwrap(), &base).await });
 }
 
 #[test]
 fn nginx_over_tls() {
-    let Some(nginx) = Nginx::start("nginx_over_tls") else { return };
+    let Some(nginx) = nginx::start("nginx_over_tls") else { return };
     block_on(async {
         let client = builder().tls(nginx.identity.trusted()).build_local().unwrap();
         works(&client, &nginx.https).await;
@@ -72,7 +72,7 @@ fn nginx_over_tls() {
 
 #[test]
 fn nginx_takes_bodies_of_every_kind() {
-    let Some(nginx) = Nginx::start("nginx_takes_bodies_of_every_kind") else { return };
+    let Some(nginx) = nginx::start("nginx_takes_bodies_of_every_kind") else { return };
     block_on(async {
         let client = builder().build_local().unwrap();
         let url = format!("{}/post", nginx.http);

@@ -2,6 +2,8 @@
 #![allow(dead_code, unreachable_pub, unused_imports)] // a module of each test file, which uses its part
 
 pub mod nginx;
+#[path = "../../../server/tests/support/running.rs"]
+mod running;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,9 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use oroshi_client::{Builder, Client, Deadlines, Error};
-use oroshi_net::{BoundListener, ListenOptions, ServerTls, Shutdown, Threads, ThreadsOptions};
-use oroshi_server::{Counts, Handler, HttpListener, Server, Settings};
+use oroshi_server::Settings;
 pub use oroshi_testkit::{HANG, Identity, skipped};
+pub use running::Running;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 /// Short enough to wait for.
@@ -196,47 +198,7 @@ impl Full {
     }
 }
 
-/// A real server, with a handler of the test's.
-pub struct Running {
-    pub address: oroshi_net::Peer,
-    shutdown: Shutdown,
-    threads: Threads<Counts>,
-}
-
-impl Running {
-    pub fn start<H: Handler + Clone + Send + Sync>(handler: H) -> Running {
-        Running::start_at("127.0.0.1:0", None, handler)
-    }
-
-    pub fn start_at<H: Handler + Clone + Send + Sync>(address: &str, tls: Option<ServerTls>, handler: H) -> Running {
-        let bound = BoundListener::bind(address, &ListenOptions::default()).unwrap();
-        let address = bound.address().clone();
-        let shutdown = Shutdown::new();
-        let ending = shutdown.clone();
-        let bound = Mutex::new(Some(bound));
-        let threads = Threads::start(&ThreadsOptions::new("server", 1), move |_| {
-            let settings = Settings { idle_timeout: HANG * 3, drain_timeout: SHORT, ..Settings::default() };
-            let server = Server::new(handler.clone(), settings);
-            let (bound, tls, ending) = (bound.lock().unwrap().take().unwrap(), tls.clone(), ending.clone());
-            async move {
-                let listener = bound.into_listener().unwrap();
-                server.serve([HttpListener { listener, tls }], ending.reached(1)).await;
-                server.counters().counts()
-            }
-        });
-        Running { address, shutdown, threads: threads.unwrap() }
-    }
-
-    pub fn url(&self, target: &str) -> String {
-        match &self.address {
-            oroshi_net::Peer::Tcp(address) => format!("http://{address}{target}"),
-            unix => format!("{unix}:{target}"),
-        }
-    }
-
-    /// Shuts down, waits for the end, and gives what was counted.
-    pub fn stop(self) -> Counts {
-        self.shutdown.request();
-        self.threads.join().unwrap()[0]
-    }
+/// Settings of a [`Running`] server that keeps idle connections.
+pub fn keeping() -> Settings {
+    Settings { idle_timeout: HANG * 3, drain_timeout: SHORT, ..Settings::default() }
 }

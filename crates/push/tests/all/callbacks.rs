@@ -13,6 +13,7 @@ use crate::hub::{Got, Hub, PATIENCE, WebSocket};
 use oroshi_net::{BoundListener, ListenOptions, Shutdown, Threads, ThreadsOptions};
 use oroshi_push::Plan;
 use oroshi_server::{Error, Exchange, Server, Settings};
+use oroshi_testkit::websocket::upgrade_fields;
 use oroshi_websocket::{Kind, encode};
 use serde_json::json;
 
@@ -436,13 +437,7 @@ fn the_backend_is_not_asked_about_clients_that_have_left() {
         plan.echo = true;
     });
     let connecting = |count: u64| drop(hub.until("the queue", |status| status["sessions"]["connecting"] == count));
-    let upgrade = [
-        ("Upgrade", "websocket"),
-        ("Connection", "Upgrade"),
-        ("Sec-WebSocket-Version", "13"),
-        ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
-    ];
-    let handshake = hub::head("GET", "/connect", &upgrade, None, false);
+    let handshake = hub::head("GET", "/connect", &upgrade_fields(), None, false);
     // What it says meanwhile is not lost.
     let mut hello = Vec::new();
     encode::masked_message(&mut hello, Kind::Text, b"hello", [1, 2, 3, 4]);

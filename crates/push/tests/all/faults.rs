@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::hub;
 use crate::hub::{Asked, Backend, Got, Hub, PATIENCE, WebSocket};
 use oroshi_push::Plan;
+use oroshi_testkit::websocket::upgrade_fields;
 use oroshi_websocket::Kind;
 use serde_json::json;
 
@@ -177,13 +178,8 @@ fn a_client_that_leaves_while_the_backend_thinks_leaves_nothing_behind() {
     let url = backend.url("/connect");
     let hub = Hub::start(|plan| plan.callbacks.connect = url);
     let mut stream = hub::connect(hub.address);
-    let upgrade = [
-        ("Upgrade", "websocket"),
-        ("Connection", "Upgrade"),
-        ("Sec-WebSocket-Version", "13"),
-        ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
-    ];
-    std::io::Write::write_all(&mut stream, &hub::head("GET", "/connect?key=k", &upgrade, None, false)).unwrap();
+    std::io::Write::write_all(&mut stream, &hub::head("GET", "/connect?key=k", &upgrade_fields(), None, false))
+        .unwrap();
     hub.until("it is asked about", |status| status["sessions"]["connecting"] == 1);
     // Gone with a reset, as a crashed client's kernel does it.
     socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();

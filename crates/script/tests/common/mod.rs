@@ -1,15 +1,10 @@
 //! Scripts in their own files, and a time limit for tests that might hang.
 
 use std::path::Path;
-use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
 
 use mlua::Function;
 use oroshi_script::{Engine, Error};
-
-/// Longer than any call here may take, however busy the machine is.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs a script's top level in a state with a time limit per call, then `work`, on a separate thread.
 #[allow(dead_code, reason = "not every test file needs it")]
@@ -29,16 +24,7 @@ pub(crate) fn with<R: Send + 'static>(
 
 /// Fails instead of hanging.
 pub(crate) fn bounded<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
-    let (tell, told) = mpsc::channel();
-    let thread = thread::Builder::new().stack_size(oroshi_script::STACK_BYTES);
-    let worker = thread.spawn(move || drop(tell.send(work()))).unwrap();
-    match told.recv_timeout(PATIENCE) {
-        Ok(result) => result,
-        Err(mpsc::RecvTimeoutError::Timeout) => panic!("it hangs"),
-        Err(mpsc::RecvTimeoutError::Disconnected) => {
-            std::panic::resume_unwind(worker.join().expect_err("it ended without a result"))
-        }
-    }
+    oroshi_testkit::bounded(oroshi_script::STACK_BYTES, work)
 }
 
 /// Returns a function of the script.

@@ -1,68 +1,14 @@
 //! A server on a thread of its own, and clients that write raw bytes.
 #![allow(dead_code, unreachable_pub, unused_imports)] // a module of each test file, which uses its part
 
-use std::net::{SocketAddr, TcpStream};
-use std::sync::Mutex;
+mod running;
+
 use std::time::Duration;
 
-use oroshi_net::{BoundListener, ListenOptions, Peer, ServerTls, Shutdown, Threads, ThreadsOptions};
-use oroshi_server::{Counts, Error, Exchange, Handler, HttpListener, Server, Settings};
+use oroshi_server::{Error, Exchange, Settings};
 pub use oroshi_testkit::HANG;
 pub use oroshi_testkit::http::{Answer, Client, Socket};
-
-pub struct Running {
-    pub address: Peer,
-    pub shutdown: Shutdown,
-    threads: Threads<Counts>,
-}
-
-impl Running {
-    pub fn start<H: Handler + Clone + Send + Sync>(settings: Settings, handler: H) -> Running {
-        Running::start_at("127.0.0.1:0", None, settings, handler)
-    }
-
-    pub fn start_at<H: Handler + Clone + Send + Sync>(
-        address: &str,
-        tls: Option<ServerTls>,
-        settings: Settings,
-        handler: H,
-    ) -> Running {
-        let bound = BoundListener::bind(address, &ListenOptions::default()).unwrap();
-        let address = bound.address().clone();
-        let shutdown = Shutdown::new();
-        let ending = shutdown.clone();
-        // Taken out by the thread: a listener that stayed here would keep its socket open after the shutdown.
-        let bound = Mutex::new(Some(bound));
-        let threads = Threads::start(&ThreadsOptions::new("server", 1), move |_| {
-            let server = Server::new(handler.clone(), settings.clone());
-            let (bound, tls, ending) = (bound.lock().unwrap().take().unwrap(), tls.clone(), ending.clone());
-            async move {
-                let listener = bound.into_listener().unwrap();
-                server.serve([HttpListener { listener, tls }], ending.reached(1)).await;
-                server.counters().counts()
-            }
-        });
-        Running { address, shutdown, threads: threads.unwrap() }
-    }
-
-    pub fn tcp(&self) -> SocketAddr {
-        match &self.address {
-            Peer::Tcp(address) => *address,
-            Peer::Unix(_) => panic!("a unix socket"),
-        }
-    }
-
-    pub fn connect(&self) -> Client {
-        Client::new(TcpStream::connect(self.tcp()).unwrap())
-    }
-
-    /// Shuts down, waits for the end, and gives what was counted.
-    pub fn stop(self) -> Counts {
-        self.shutdown.request();
-        let counts = self.threads.join().unwrap();
-        counts[0]
-    }
-}
+pub use running::Running;
 
 /// Answers with what was asked: method, target, and the body's length.
 pub async fn describe(exchange: &mut Exchange<'_>) -> Result<(), Error> {

@@ -166,13 +166,5 @@ pub fn next(part: &mut dyn CoreScript) -> String {
 
 /// Fails instead of hanging.
 pub fn bounded<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
-    let (tell, told) = mpsc::channel();
-    let worker = thread::spawn(move || drop(tell.send(work())));
-    match told.recv_timeout(PATIENCE) {
-        Ok(result) => result,
-        Err(mpsc::RecvTimeoutError::Timeout) => panic!("it hangs"),
-        Err(mpsc::RecvTimeoutError::Disconnected) => {
-            std::panic::resume_unwind(worker.join().expect_err("it ended without a result"))
-        }
-    }
+    oroshi_testkit::bounded(oroshi_script::STACK_BYTES, work)
 }

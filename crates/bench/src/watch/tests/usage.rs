@@ -2,7 +2,6 @@
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 
 use oroshi_net::clock::cpu_ns_of;
 
@@ -270,53 +269,23 @@ fn a_pinned_server_has_fewer_cpus() {
 
 #[test]
 fn nginx_is_watched_with_its_workers() {
-    if Command::new("nginx").arg("-v").stderr(Stdio::null()).status().is_err() {
-        return; // not installed
-    }
-    let folder = Folder::new("nginx");
-    let socket = folder.path("s");
-    let config = format!(
-        "daemon off; worker_processes 2; pid {pid}; error_log {log}; events {{ accept_mutex off; }} http {{ \
-         access_log off; \
-         client_body_temp_path {t}; proxy_temp_path {t}; fastcgi_temp_path {t}; uwsgi_temp_path {t}; scgi_temp_path \
-         {t}; \
-         server {{ listen unix:{socket}; location / {{ return 200 'hello'; }} }} }}",
-        pid = folder.path("pid"),
-        log = folder.path("log"),
-        t = folder.path("tmp"),
-    );
-    fs::write(folder.path("conf"), config).unwrap();
-    let mut nginx =
-        Nginx(Command::new("nginx").args(["-c", &folder.path("conf"), "-e", &folder.path("log")]).spawn().unwrap());
-    let get = || -> std::io::Result<String> {
-        let mut stream = UnixStream::connect(&socket)?;
-        stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+    let http = "server { listen unix:@UNIX@; location / { return 200 hello; } }";
+    let setup = oroshi_testkit::nginx::Setup { workers: 2, http, ..Default::default() };
+    let Some(nginx) = setup.start("nginx_is_watched_with_its_workers") else { return };
+    let get = || {
+        let mut stream = UnixStream::connect(&nginx.unix).unwrap();
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
         let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
+        stream.read_to_string(&mut answer).unwrap();
+        answer
     };
-    while get().is_err() {
-        assert!(nginx.0.try_wait().unwrap().is_none(), "{}", fs::read_to_string(folder.path("log")).unwrap());
-        std::thread::yield_now();
-    }
-    let address = UnixAddress::path(Path::new(&socket)).unwrap();
+    let address = UnixAddress::path(&nginx.unix).unwrap();
     let mut watch = Watch::for_unix(&address, None).unwrap();
     watch.begin();
-    (0..2000).for_each(|_| assert!(get().unwrap().ends_with("hello")));
+    (0..2000).for_each(|_| assert!(get().ends_with("hello")));
     watch.sample(HALF);
     let usage = finish(&mut watch);
     assert_eq!((usage.process_count, usage.precision), (3, Precision::Nanoseconds), "{usage:?}");
     assert!(usage.processes.iter().all(|process| process.name == "nginx"));
     assert!(usage.cpu_seconds > 0.0 && usage.voluntary_switches > 0 && usage.rss_end_bytes > 0, "{usage:?}");
-}
-
-struct Nginx(Child);
-
-/// Asked to end, for a master that is killed leaves its workers behind.
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        let pid = rustix::process::Pid::from_child(&self.0);
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        let _ = self.0.wait();
-    }
 }
