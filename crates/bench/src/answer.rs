@@ -21,7 +21,7 @@ pub(crate) struct Answer {
     pub(crate) wait: u64,
     pub(crate) body_bytes: u64,
     checking: Checking,
-    /// What the script will read of it.
+    /// The parts that the script reads.
     response: Option<Box<ResponseView>>,
 }
 
@@ -73,7 +73,7 @@ impl Answer {
         }
     }
 
-    /// What is wrong with the whole response.
+    /// The defect of the whole response.
     #[inline]
     pub(crate) fn failure(&self, rules: &Rules) -> Option<Failure> {
         // Where the plan says which statuses are right, it decides.
@@ -86,7 +86,7 @@ impl Answer {
         }
     }
 
-    /// What a script reads of the response; `None` if it reads none.
+    /// The parts that a script reads; `None` if it reads none.
     #[inline]
     pub(crate) fn response(&self) -> Option<&ResponseView> {
         self.response.as_deref()

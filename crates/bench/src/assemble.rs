@@ -42,7 +42,7 @@ pub(crate) struct Finished {
     pub(crate) warnings: Vec<String>,
 }
 
-/// What the workers' outcomes add up to.
+/// The sum of the workers' outcomes.
 struct Totals {
     tally: Tally,
     /// Length of the measured part, nanoseconds and seconds.

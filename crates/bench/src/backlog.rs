@@ -16,7 +16,7 @@ pub(crate) struct Backlogs {
 /// Packets that the listeners at an address have dropped, each listener by its inode.
 type Drops = BTreeMap<u64, u32>;
 
-/// What is known of the listeners at a server's address.
+/// The listeners at a server's address, as far as known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     /// There are none here: the server is on another machine, or in another network namespace.

@@ -1,4 +1,4 @@
-//! What the connections of one core share: rules, tickets, counters, the state of the run. Single-threaded: plain
+//! State that the connections of one core share: rules, tickets, counters, the state of the run. Single-threaded: plain
 //! cells.
 
 mod activity;
@@ -47,7 +47,7 @@ pub(crate) struct Core {
     expired_at: Cell<u64>,
 }
 
-/// What a core counts: over the measured part, and since its last report.
+/// Counters of a core: over the measured part, and since its last report.
 #[derive(Debug)]
 pub(crate) struct Counters {
     pub(crate) tally: RefCell<Tally>,

@@ -12,7 +12,7 @@ const TIMES_THE_SLOWEST: u32 = 3;
 const DOUBTFUL_SILENCE: Duration = Duration::from_millis(100);
 const DOUBTFUL_SHARE: u32 = 10;
 
-/// What one core knows of one server at the end of a run. Times are nanoseconds.
+/// One core's facts about one server at the end of a run. Times are nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ServerState {
     /// The core's connections to it, and those that were up at the end, or when nothing was left to send on them.
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(of(silent(900), Duration::from_millis(20)), None);
         // More than half of the run is silence, however long the timeout.
         assert!(of(silent(6000), Duration::from_secs(30)).is_some());
-        // What could not even be sent waits too.
+        // Requests that could not even be sent wait too.
         let unsent = RunFacts { unsent: 5, ..span() };
         assert!(judge(&[&[ServerState { unanswered: 0, ..silent(4000) }]], unsent).is_some());
     }

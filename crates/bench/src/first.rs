@@ -1,4 +1,4 @@
-//! What the first response of a run was like: one copy for all workers, written once.
+//! The first response of a run: one copy for all workers, written once.
 
 use std::sync::OnceLock;
 

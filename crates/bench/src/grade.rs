@@ -1,4 +1,4 @@
-//! What limited a run: the server, the generator, the machine, the ports, or none of them.
+//! The bottleneck of a run: the server, the generator, the machine, the ports, or none of them.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ const SUFFICE: f64 = 2.0;
 /// With more connections than this, the grade does not advise to add more.
 const MANY_CONNECTIONS: usize = 1000;
 
-/// What limited a run.
+/// The bottleneck of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bottleneck {
@@ -65,14 +65,14 @@ impl Bottleneck {
     }
 }
 
-/// What limited a run, with the evidence.
+/// The bottleneck of a run, with the evidence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grade {
-    /// What limited a run.
+    /// The bottleneck of a run.
     pub bottleneck: Bottleneck,
     /// The evidence and its limits, in one sentence.
     pub because: String,
-    /// What to do about it, if anything.
+    /// The advice, if there is any.
     pub advice: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What to do: the user's [`Draft`] becomes a [`Plan`], in which every default is filled in.
+//! The plan of a run: the user's [`Draft`] becomes a [`Plan`], in which every default is filled in.
 
 mod connect_to;
 mod problem;
@@ -119,7 +119,7 @@ impl Default for Draft {
     }
 }
 
-/// What decides when a request is sent.
+/// The rule for when requests are sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "loop")]
 pub enum Load {

@@ -18,7 +18,7 @@ pub(crate) const LOOK: Duration = Duration::from_millis(2);
 /// A thread's runtime and its two timers.
 const DESCRIPTORS_PER_THREAD: usize = 8;
 
-/// What is known before a run.
+/// Facts known before a run.
 pub(crate) struct Prepared {
     pub(crate) environment: Environment,
     pub(crate) warnings: Vec<String>,

@@ -65,9 +65,9 @@ pub struct Record {
     pub server: Option<ServerUsage>,
     /// Why `server` is `None`.
     pub server_unknown: Option<String>,
-    /// What limited the run.
+    /// The bottleneck of the run.
     pub grade: Grade,
-    /// What makes the figures doubtful, as sentences.
+    /// Reasons to doubt the figures, as sentences.
     pub warnings: Vec<String>,
     /// Other activity of the machine in the measured part. `None` in records before 1.3.
     #[serde(default)]
@@ -449,7 +449,7 @@ pub struct PointRecord {
     pub alive: Option<usize>,
 }
 
-/// What the load itself used.
+/// CPU time and memory of the load itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Generator {
     /// CPU time of each thread, as a share of one core over the measured part.

@@ -138,7 +138,7 @@ impl ResponseView {
 pub struct ScriptError {
     /// The file, with the line if known: `counter.lua:12`.
     pub place: String,
-    /// What happened, and what to do if that is not plain. Further lines are the calls that led there.
+    /// The error, and the next step where it is not plain. Further lines are the calls that led there.
     pub what: String,
 }
 

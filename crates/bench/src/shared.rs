@@ -1,4 +1,4 @@
-//! What the workers of a run share, and the messages that they send to the thread that leads it.
+//! State that the workers of a run share, and the messages that they send to the thread that leads it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
@@ -16,7 +16,7 @@ use crate::tally::{Interval, Tally};
 /// How often a worker reports, and the width of the finest time series.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
-/// What all workers of a run share.
+/// State that all workers of a run share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) plan: Plan,
@@ -69,7 +69,7 @@ impl Shared {
     }
 }
 
-/// What a worker reports while it runs.
+/// A worker's report while it runs.
 #[derive(Debug)]
 pub(crate) struct Report {
     /// When the interval ended, nanoseconds of the monotonic clock, and its length.
@@ -89,7 +89,7 @@ pub(crate) struct Report {
     pub(crate) server: Vec<(u32, u64, u64)>,
 }
 
-/// What a worker has at the end.
+/// A worker's results.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) tally: Tally,

@@ -1,4 +1,4 @@
-//! What one core counts while it works. One owner, no sharing; merged when the run is over.
+//! The counters of one core. One owner, no sharing; merged when the run is over.
 
 use oroshi_stats::{Latency, Sketch, WindowCount};
 
@@ -163,7 +163,7 @@ impl Tally {
     }
 }
 
-/// What one core counted since its last report: for the live line and the time series.
+/// Counts of one core since its last report: for the live line and the time series.
 #[derive(Clone, Debug)]
 pub(crate) struct Interval {
     pub(crate) requests: u64,

@@ -413,7 +413,7 @@ impl<'r> Timekeeper<'r> {
         }
     }
 
-    /// What was counted since the last report.
+    /// Counts since the last report.
     fn report_until(&self, until: u64, measured: bool) -> Report {
         let core = self.core;
         Report {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use crate::failed;
 
-/// What to do about it.
+/// The next step.
 pub(crate) const NEXT: &str =
     "`make build` builds target/release/oroshi with all features (`cargo build --release -p oroshi`)";
 
@@ -13,7 +13,7 @@ pub(crate) const NEXT: &str =
 #[derive(Debug, thiserror::Error)]
 #[error("{what} is not in this build, which was made without the feature `{feature}`")]
 pub(crate) struct Absent {
-    /// What needs the feature, as typed.
+    /// The command that needs the feature, as typed.
     pub(crate) what: String,
     /// The feature.
     pub(crate) feature: &'static str,

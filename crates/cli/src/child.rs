@@ -39,7 +39,7 @@ pub(crate) enum TargetError {
     Said {
         /// The line.
         said: String,
-        /// What is wrong with it.
+        /// Its defect.
         source: EndpointError,
     },
 }

@@ -1,4 +1,4 @@
-//! What is wrong with what was typed: all of it, each with its flag.
+//! Mistakes in the arguments: all of them, each with its flag.
 
 use std::fs;
 use std::path::Path;

@@ -47,7 +47,7 @@ pub(crate) enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Name a file that `bench`, `compare` or `lab` wrote.
@@ -55,7 +55,7 @@ pub(crate) enum Error {
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it, and what was expected.
+        /// The defect, and the expected form.
         what: String,
     },
     /// Draw it alone.

@@ -49,9 +49,9 @@ pub(crate) enum Error {
     /// The system refused what every process needs.
     #[error("{what}")]
     System {
-        /// What could not be done.
+        /// The action that failed.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The superdaemon cannot be asked; the cause says why.

@@ -1,4 +1,4 @@
-//! What a terminal shows: colours, and how many characters in a line.
+//! Properties of a terminal: colours, and how many characters in a line.
 
 use std::io::IsTerminal;
 use std::os::fd::AsFd;

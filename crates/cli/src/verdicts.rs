@@ -1,4 +1,4 @@
-//! What `compare` and `lab run` conclude from a result: whether everything could be compared, `--fail-if`, the exit
+//! Conclusions of `compare` and `lab run` from a result: whether everything could be compared, `--fail-if`, the exit
 //! code.
 
 use std::io;
@@ -45,7 +45,7 @@ pub(crate) fn judge(result: &LabResult, against: Option<&BaselineComparison>, co
     }
 }
 
-/// What there should be and is not: an exit code, and words.
+/// A missing part of the result: an exit code, and words.
 fn missing(
     result: &LabResult,
     against: Option<&BaselineComparison>,
@@ -90,7 +90,7 @@ fn why_not(result: &LabResult, judged: &[(Verdict, String)], several: bool) -> S
     "error: not everything could be compared; the report says why".into()
 }
 
-/// What conditions are about: the primary metric's verdicts on each later one beside the first, with where they came
+/// The subjects of conditions: the primary metric's verdicts on each later one beside the first, with where they came
 /// out; or on today's beside those that were saved.
 fn judged(result: &LabResult, against: Option<&BaselineComparison>) -> Vec<(Verdict, String)> {
     let Some(primary) = result.metrics.first().map(|m| m.metric) else { return Vec::new() };

@@ -415,7 +415,7 @@ async fn pass_on(mut incoming: IncomingBody, sender: mpsc::Sender<Message>) {
             Ok(true) if !last => {}
             Ok(_) => return,
             Err(overdue) => {
-                drop(incoming); // closes the connection: whoever does not read learns it later
+                drop(incoming); // closes the connection: a caller that does not read learns it later
                 if giving.await.is_ok() {
                     let _ = sender.send(Message::Failed(overdue)).await;
                 }

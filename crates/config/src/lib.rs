@@ -1,6 +1,6 @@
 //! Configurations: a file becomes a tree, a reader asks the tree for its keys, and every mistake is found in one pass.
 //!
-//! What it knows: TOML and YAML, the line of each key, unknown keys and their nearest known names, secrets in files and
+//! **Knows**: TOML and YAML, the line of each key, unknown keys and their nearest known names, secrets in files and
 //! in the environment. What it does not know: what a key means, flags, terminals.
 //!
 //! Read the modules in this order: [`document`] is the tree and its reader, which collects [`mistakes`]. [`mod@toml`]

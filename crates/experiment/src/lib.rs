@@ -1,7 +1,7 @@
 //! Reads experiments from files: from TOML to an [`Experiment`](oroshi_lab::Experiment), with every mistake at its
 //! line.
 //!
-//! What it knows: the keys of a file, the programs and CPUs of this machine, the project's own experiments. What it
+//! **Knows**: the keys of a file, the programs and CPUs of this machine, the project's own experiments. What it
 //! does not know: flags, terminals, how an experiment runs. The keys of a load are the long flags of `oroshi bench`;
 //! the command line lends its parser for them ([`LoadKeys`]).
 //!

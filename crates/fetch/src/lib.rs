@@ -1,6 +1,6 @@
 //! Fetches many URLs concurrently: reads a list, and returns a record for each of its lines.
 //!
-//! What it knows: lists, retries, the results of an earlier run, files for bodies. What it does not know: flags,
+//! **Knows**: lists, retries, the results of an earlier run, files for bodies. What it does not know: flags,
 //! terminals, the format of a summary. The caller opens a [`Fetch`], runs it, and follows it ([`Observer`]).
 //!
 //! Read the modules in this order: [`plan`] is the validated configuration. [`mod@run`] opens its files, and divides

@@ -41,7 +41,7 @@ pub const CONFIDENCE: f64 = 0.95;
 /// With more variants than this, each is compared with the first only: nobody asks about ten pairs.
 const MOST_FOR_ALL_PAIRS: usize = 4;
 
-/// What to compare in the runs of a cell, and when a difference counts.
+/// The comparisons to make in a cell, and when a difference counts.
 #[derive(Clone, Copy, Debug)]
 pub struct ComparisonOptions<'a> {
     /// The variants' names; runs refer to them by index.

@@ -1,4 +1,4 @@
-//! What waits for the sessions of one thread, and the publishers that wait for room.
+//! Bytes queued for the sessions of one thread, and the publishers that wait for room.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -27,7 +27,7 @@ pub struct Draft {
     /// The address by which backends reach this hub; `None`: this machine's name, with the port of the first TCP
     /// listener that they may use.
     pub endpoint: Option<String>,
-    /// What the backend is asked and told.
+    /// The callbacks to the backend.
     pub callbacks: Callbacks,
     /// Whose pages may connect; `None`: everybody's.
     pub origins: Option<Origins>,
@@ -37,11 +37,11 @@ pub struct Draft {
     pub subprotocols: Vec<String>,
     /// Sizes, counts and times.
     pub limits: Limits,
-    /// What `/send` does about sessions it does not know.
+    /// The action of `/send` for unknown sessions.
     pub send: SendSettings,
     /// Rules for groups, in their order.
     pub groups: Vec<GroupRule>,
-    /// What publishers must show, if anything.
+    /// The token that publishers must send, if any.
     pub token: Option<Secret>,
     /// How the hub ends.
     pub drain: Drain,
@@ -49,7 +49,7 @@ pub struct Draft {
     pub cluster: Option<Cluster>,
     /// Whether kuiperbelt's habits are restored that are mended by default.
     pub compat_ekbo: bool,
-    /// Whether every message is sent back to whoever sent it.
+    /// Whether every message is sent back to its sender.
     pub echo: bool,
     /// Whether every request to the API is told.
     pub access_log: bool,

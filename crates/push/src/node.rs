@@ -1,4 +1,4 @@
-//! What the threads of a process share.
+//! State that the threads of a process share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -342,7 +342,7 @@ impl Default for SendSettings {
 pub struct GroupRule {
     /// A name, or a prefix and `*`.
     pub pattern: String,
-    /// What happens when a session's queue is full.
+    /// The action when a session's queue is full.
     pub slow: SlowPolicy,
     /// Whether a client may join by itself (`?group=` when it connects).
     pub client_may_join: bool,
@@ -359,7 +359,7 @@ impl GroupRule {
     }
 }
 
-/// What happens to a message when a session's queue is full.
+/// The action for a message when a session's queue is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SlowPolicy {
     /// The session ends at once, without a close frame, which it would not read; it may reconnect. For messages to all

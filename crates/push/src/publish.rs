@@ -1,4 +1,4 @@
-//! What is published, to which sessions, and the receipt for it.
+//! A publish: the message, its sessions, and the receipt.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -116,13 +116,13 @@ pub fn run(
     running.map(drop).map_err(RunError::Threads)
 }
 
-/// What a thread starts with.
+/// The parts that a thread starts with.
 struct ThreadStart {
     jobs: UnboundedReceiver<Job<Hub>>,
     servers: Vec<ServerStart>,
 }
 
-/// What one server of a thread starts with.
+/// The parts that one server of a thread starts with.
 struct ServerStart {
     serves: Serves,
     /// The number of an admin listener, which has a server of its own.

@@ -10,31 +10,31 @@ impl Paint {
     /// Colour, wherever it goes.
     pub const COLOURED: Self = Self(true);
 
-    /// What the eye should find first.
+    /// Formats text that the eye should find first.
     #[must_use]
     pub fn bold(self, text: &str) -> String {
         self.with("1", text)
     }
 
-    /// What is beside the point.
+    /// Formats text of minor importance.
     #[must_use]
     pub fn dim(self, text: &str) -> String {
         self.with("2", text)
     }
 
-    /// What is wrong.
+    /// Formats an error.
     #[must_use]
     pub fn red(self, text: &str) -> String {
         self.with("1;31", text)
     }
 
-    /// What may be wrong.
+    /// Formats a warning.
     #[must_use]
     pub fn yellow(self, text: &str) -> String {
         self.with("33", text)
     }
 
-    /// What is right.
+    /// Formats a success.
     #[must_use]
     pub fn green(self, text: &str) -> String {
         self.with("32", text)

@@ -7,7 +7,7 @@ use oroshi_net::inherit::{InheritError, InheritedSocket};
 use oroshi_net::listen::ListenError;
 use oroshi_net::{BoundListener, ListenOptions};
 
-/// What a service serves at a listener.
+/// The role of a listener.
 pub trait Role: Copy + Eq + fmt::Debug + 'static {
     /// The names by which inherited sockets choose a role (systemd's FileDescriptorName), in the order of messages.
     const NAMED: &'static [(&'static str, Self)];
@@ -24,7 +24,7 @@ pub trait Role: Copy + Eq + fmt::Debug + 'static {
 pub struct Listener<R> {
     /// The address, as [`BoundListener::bind`] takes it. For an inherited socket outside the plan: its name.
     pub address: String,
-    /// What is served there.
+    /// Its role.
     pub serves: R,
 }
 

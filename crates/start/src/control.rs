@@ -165,7 +165,7 @@ async fn handle(exchange: &mut Exchange<'_>, asks: &impl Fn(Request), waiting: &
             waiting.set(waiting.get() - 1);
             match outcome {
                 Some(outcome) => exchange.reply.send(200, [JSON], json(&outcome).as_bytes()).await,
-                None => exchange.reply.send(503, [TEXT], b"whoever asked has gone away\n").await,
+                None => exchange.reply.send(503, [TEXT], b"the client has gone away\n").await,
             }
         }
         (_, "/status" | "/metrics") => exchange.reply.send(405, [TEXT, ("Allow", b"GET")], b"GET alone\n").await,

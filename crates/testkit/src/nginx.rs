@@ -20,9 +20,9 @@ pub struct Nginx {
     pub tls: SocketAddr,
     /// The unix socket that the configuration calls `@UNIX@`.
     pub unix: PathBuf,
-    /// `http://127.0.0.1:PORT`, the URL of `tcp`.
+    /// `http://127.0.0.1:PORT/`, the URL of `tcp`.
     pub http: String,
-    /// `https://localhost:PORT`, the URL of `tls` with the name in the certificate.
+    /// `https://localhost:PORT/`, the URL of `tls` with the name in the certificate.
     pub https: String,
     /// Its certificate.
     pub identity: Identity,
@@ -74,7 +74,7 @@ impl Setup<'_> {
         let mut command = Command::new(program);
         command.args(["-e", "stderr", "-p"]).arg(folder.path()).arg("-c").arg(folder.path().join("nginx.conf"));
         let daemon = Daemon::start(command, status, folder)?;
-        let (http, https) = (format!("http://{tcp}"), format!("https://localhost:{}", tls.port()));
+        let (http, https) = (format!("http://{tcp}/"), format!("https://localhost:{}/", tls.port()));
         Some(Nginx { tcp, tls, unix, http, https, identity, daemon, asked: 0, _ports: ports })
     }
 

@@ -22,11 +22,11 @@ pub struct Flag {
     pub long: Option<String>,
     /// Its letter behind one dash.
     pub short: Option<char>,
-    /// What its value is.
+    /// The kind of its value.
     pub holds: Holds,
 }
 
-/// What the value of a flag is.
+/// The kind of a flag's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
     /// Nothing secret.

@@ -1,9 +1,9 @@
-//! What is wrong with a configuration: a field, and what is wrong with it.
+//! A mistake in a configuration: the field, and the problem.
 
 use std::error::Error;
 use std::fmt;
 
-/// What is wrong with one field. Correct the field as the text says.
+/// A mistake in one field. Correct the field as the text says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mistake {
     /// The line in the file, from 1; 0 if the field is in no file.
@@ -11,7 +11,7 @@ pub struct Mistake {
     /// The path of the field's key: `callbacks.connect`, `route[2].to`. Elements of lists are counted from 1. Empty if
     /// the mistake belongs to no key.
     pub key: String,
-    /// What is wrong, and what was expected.
+    /// The problem, and the expected value.
     pub text: String,
     /// Which sort of mistake it is.
     pub kind: Kind,

@@ -12,7 +12,7 @@ impl Secret {
         Secret(text.into())
     }
 
-    /// The text, for whoever sends or compares it. It belongs into no message.
+    /// Returns the text, for sending or comparing. It belongs into no message.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0

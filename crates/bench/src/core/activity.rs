@@ -1,4 +1,4 @@
-//! What a core's slots are doing, and the signal that wakes the core when it changes.
+//! The activity of a core's slots, and the signal that wakes the core when it changes.
 
 use std::cell::Cell;
 

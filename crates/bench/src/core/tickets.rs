@@ -37,7 +37,7 @@ pub(crate) enum Take {
     Over,
 }
 
-/// What makes the tickets.
+/// The source of the tickets.
 #[derive(Debug)]
 pub(crate) enum Source {
     /// Each free connection may send at once.

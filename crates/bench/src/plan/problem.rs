@@ -1,4 +1,4 @@
-//! What can be wrong with a draft: a value for each kind of mistake, and the fields that it is about.
+//! Mistakes in a draft: a value for each kind, and the fields that it is about.
 
 use oroshi_net::tls::TlsConfigError;
 use oroshi_words::{Mistake, Naming, with_causes};

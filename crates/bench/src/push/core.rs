@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The most publishers of somebody else. A greater number in a stamp is not valid.
 const MOST_PUBLISHERS: usize = 1 << 16;
 
-/// What a core has at the end.
+/// The results of a core.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) tally: Tally,
@@ -46,7 +46,7 @@ pub(crate) struct Core {
     opener_ended: Notify,
 }
 
-/// What is kept of one subscription.
+/// The record of one subscription.
 #[derive(Debug, Default)]
 struct Received {
     /// By publisher.

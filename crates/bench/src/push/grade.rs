@@ -1,10 +1,10 @@
-//! Who was the bottleneck of a run: the hub, the generator, the machine, the timetable, or nobody.
+//! The bottleneck of a run: the hub, the generator, the machine, the timetable, or none.
 
 use super::record::Record;
 use crate::grade::{Bottleneck, FAILED_SHARE, Grade, LEAST_SECONDS, ON_SCHEDULE, Utilisation, percent};
 use crate::plan::Load;
 
-/// Who set the pace.
+/// The part that set the pace.
 pub(crate) fn grade(record: &Record) -> Grade {
     let sides = Utilisation::of(record.generator.busiest(), record.server.as_ref(), record.machine.as_ref());
     let ours = sides.generator;

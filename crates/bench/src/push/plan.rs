@@ -1,4 +1,4 @@
-//! What to do: subscriptions to hold, and messages to publish. The user's [`Draft`] becomes a [`Plan`].
+//! The plan: subscriptions to hold, and messages to publish. The user's [`Draft`] becomes a [`Plan`].
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What was published, with the responses of the hub.
+//! Published messages, with the responses of the hub.
 
 use std::collections::BTreeMap;
 

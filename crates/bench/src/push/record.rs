@@ -47,11 +47,11 @@ pub struct Record {
     pub server: Option<ServerUsage>,
     /// Why `server` is `None`.
     pub server_unknown: Option<String>,
-    /// What the subscriptions cost the server while nothing was published.
+    /// The server's cost of the subscriptions while nothing was published.
     pub idle: Option<Idle>,
-    /// What limited the run.
+    /// The bottleneck of the run.
     pub grade: Grade,
-    /// What makes the figures doubtful, as sentences.
+    /// Reasons to doubt the figures, as sentences.
     pub warnings: Vec<String>,
     /// Other activity of the machine in the measured part. `None` in records before 1.1.
     #[serde(default)]
@@ -224,7 +224,7 @@ pub struct DeliveriesToOne {
     pub delay: ClockRecord,
 }
 
-/// What the load itself used.
+/// CPU time and memory of the load itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Generator {
     /// CPU time of each thread that holds subscriptions, as a share of one core over the measured part.
@@ -235,7 +235,7 @@ pub struct Generator {
     pub cpu_us_per_delivery: Option<f64>,
 }
 
-/// What open subscriptions cost the server.
+/// The server's cost of open subscriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Idle {
     /// The server's resident memory before the first was opened, bytes.

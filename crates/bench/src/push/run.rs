@@ -87,7 +87,7 @@ fn peers_of(publication: Option<&Publication>, observer: &mut dyn Observer) -> R
 /// Leads the threads through a run.
 struct Coordinator<'a> {
     shared: &'a Shared,
-    /// What was published in each part of the run.
+    /// Messages published in each part of the run.
     published: UnboundedReceiver<Published>,
     observer: &'a mut dyn Observer,
     /// When the current part began.
@@ -99,7 +99,7 @@ struct Coordinator<'a> {
     sampled: Instant,
 }
 
-/// What the coordinator saw of a run.
+/// The coordinator's observations of a run.
 struct Seen {
     opening_s: f64,
     idle: Option<Idle>,

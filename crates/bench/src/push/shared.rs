@@ -1,4 +1,4 @@
-//! What the threads of a run share.
+//! State that the threads of a run share.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -10,7 +10,7 @@ use super::phase::Phase;
 use super::plan::Plan;
 use super::published::Published;
 
-/// What all threads share.
+/// State that all threads share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) plan: Plan,
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     opening: Mutex<Vec<u32>>,
     /// The same numbers in ascending order, once all connections were tried.
     opened: OnceLock<Vec<u32>>,
-    /// What was published in the measured part, once it has ended.
+    /// Messages published in the measured part, once it has ended.
     pub(crate) published: OnceLock<Published>,
 }
 
@@ -108,7 +108,7 @@ impl Shared {
     }
 }
 
-/// What a core counts for the thread that follows the run. Each number has one writer.
+/// Counters of a core for the thread that follows the run. Each number has one writer.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     /// Attempts to open a subscription that have ended, with or without success.

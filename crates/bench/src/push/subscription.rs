@@ -33,7 +33,7 @@ pub(crate) struct SubscribeError {
     pub(crate) failure: Failure,
     /// Status of the response that refused it.
     pub(crate) status: Option<u16>,
-    /// What the server sent instead, in words.
+    /// The server's unexpected response, in words.
     pub(crate) came: Option<String>,
 }
 

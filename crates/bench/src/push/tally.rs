@@ -1,4 +1,4 @@
-//! What one core counts; merged when the run is over.
+//! The counters of one core; merged when the run is over.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ impl Tally {
     }
 }
 
-/// What came in the measured part.
+/// Messages received in the measured part.
 #[derive(Debug, Default)]
 pub(crate) struct DeliveryTally {
     /// Messages and bytes, stamped or not.

@@ -64,7 +64,7 @@ fn a_run_by_time_counts_what_nginx_counts_but_for_what_was_cut_off() {
 #[test]
 fn statuses_and_bodies_are_those_of_nginx() {
     let Some(nginx) = nginx::start("statuses_and_bodies_are_those_of_nginx", 1) else { return };
-    let large = |n| requests(&format!("{}/large", nginx.http), n, 2);
+    let large = |n| requests(&format!("{}large", nginx.http), n, 2);
     let checks = vec![format!("length={}", 1 << 20).parse().unwrap(), "status=200".parse().unwrap()];
     let record = run(Draft { checks, ..large(100) });
     all_answered(&record, 100);

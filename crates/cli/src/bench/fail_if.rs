@@ -22,7 +22,7 @@ pub(crate) struct Threshold<M = RequestMetric> {
     limit: Limit,
 }
 
-/// What a condition limits, as found in the record of one kind of load.
+/// A metric that a condition limits, as found in the record of one kind of load.
 pub(crate) trait Metric: Copy {
     type Record;
 

@@ -129,7 +129,7 @@ fn top(key: &str) -> &str {
     key.split(['.', '[']).next().unwrap_or(key)
 }
 
-/// What is wrong with a draft, with the keys of the file's language.
+/// The mistakes in a draft, with the keys of the file's language.
 fn in_the_file(mistake: Mistake, language: Language) -> Mistake {
     match language {
         Language::Native => mistake,

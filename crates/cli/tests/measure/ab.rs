@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use crate::common::ab::{Report, SAME, ab, agree, ours};
-use crate::common::support::nginx::Nginx;
+use crate::common::support::nginx;
 use crate::common::support::peer::{Peer, Place};
 use crate::common::support::{OK, OK_CLOSE};
 use crate::common::{Target, bench};
@@ -11,7 +11,7 @@ use crate::common::{Target, bench};
 #[test]
 fn nginx_is_reported_on_alike() {
     let test = "nginx_is_reported_on_alike";
-    let Some(nginx) = Nginx::start(test, 1) else { return };
+    let Some(nginx) = nginx::start(test, 1) else { return };
     for path in ["", "missing?a=b", "large"] {
         for (theirs, flags) in [
             (&["-k"][..], &[][..]),
@@ -35,7 +35,7 @@ fn nginx_is_reported_on_alike() {
 #[test]
 fn nginx_behind_tls_is_reported_on_alike() {
     let test = "nginx_behind_tls_is_reported_on_alike";
-    let Some(nginx) = Nginx::start(test, 1) else { return };
+    let Some(nginx) = nginx::start(test, 1) else { return };
     for host in ["localhost", "127.0.0.1"] {
         let url = nginx.https.replace("localhost", host);
         for (theirs, flags) in [(&["-k"][..], &["--insecure"][..]), (&[], &["--insecure", "--close"])] {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::common::ab::{Report, ab, ours};
-use crate::common::support::nginx::Nginx;
+use crate::common::support::nginx;
 use crate::common::support::peer::{Peer, Place, Port};
 use crate::common::support::{OK, wait_until};
 use crate::common::{OROSHI, Ran, answering, bench, measured};
@@ -60,7 +60,7 @@ impl List {
 #[test]
 fn the_files_are_abs_and_the_list_is_in_time_order() {
     let test = "the_files_are_abs_and_the_list_is_in_time_order";
-    let Some(nginx) = Nginx::start(test, 1) else { return };
+    let Some(nginx) = nginx::start(test, 1) else { return };
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
     for (kept, theirs, flags) in [(true, &["-k"][..], &[][..]), (false, &[], &["--close"])] {

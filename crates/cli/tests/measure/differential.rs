@@ -2,9 +2,10 @@
 
 use std::process::Command;
 
-use crate::common::support::nginx::{Nginx, find};
+use crate::common::support::nginx::{self, find};
 use crate::common::support::skipped;
 use crate::common::{Ran, all_answered, bench, measured, to_the_end};
+use oroshi_testkit::nginx::Nginx;
 
 /// A whole number that stands before or behind these words.
 #[track_caller]
@@ -32,7 +33,7 @@ fn other(test: &str, program: &str, args: &[&str]) -> Option<Ran> {
 #[test]
 fn a_number_of_requests_is_that_number_for_everybody() {
     let test = "a_number_of_requests_is_that_number_for_everybody";
-    let Some(mut nginx) = Nginx::start(test, 1) else { return };
+    let Some(mut nginx) = nginx::start(test, 1) else { return };
     let url = nginx.http.clone();
     let mut counted = nginx.requests();
     let mut since = |nginx: &mut Nginx| {
@@ -61,7 +62,7 @@ fn a_number_of_requests_is_that_number_for_everybody() {
 #[test]
 fn a_time_is_what_the_server_counted_but_for_what_was_on_the_wire() {
     let test = "a_time_is_what_the_server_counted_but_for_what_was_on_the_wire";
-    let Some(mut nginx) = Nginx::start(test, 1) else { return };
+    let Some(mut nginx) = nginx::start(test, 1) else { return };
     let flags = ["-t2", "-c8", "-d1s", &nginx.http.clone()];
 
     let before = nginx.requests();

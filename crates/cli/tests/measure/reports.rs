@@ -142,7 +142,7 @@ fn shape(line: &str) -> String {
 fn the_wrk_format_has_the_lines_of_wrk() {
     let test = "the_wrk_format_has_the_lines_of_wrk";
     let Some(wrk) = nginx::find("wrk") else { return skipped(test, "wrk is not installed") };
-    let Some(nginx) = nginx::Nginx::start(test, 1) else { return };
+    let Some(nginx) = nginx::start(test, 1) else { return };
     for path in ["", "missing"] {
         let url = format!("{}{path}", nginx.http);
         let flags = ["-t2", "-c8", "-d1s", "--latency", &url];

@@ -32,9 +32,9 @@ pub(super) enum Job {
         open: Vec<CoreListener<BoundListener>>,
         ready: mpsc::Sender<Result<(), RunError>>,
     },
-    /// What was made ready is in force; these addresses are no longer listened on.
+    /// The prepared site is in force; these addresses are no longer listened on.
     Switch { close: Vec<Listener> },
-    /// What was made ready will not be. This is dropped when it is gone, its sockets among it.
+    /// The prepared site will not be used. The sender is dropped after the site and its sockets.
     Abandon(mpsc::Sender<()>),
 }
 

@@ -14,7 +14,7 @@ use crate::script::{ErrorKind, Hook, Reply, Request, ScriptError};
 /// A failed call of a hook.
 struct Failed(Hook, ScriptError);
 
-/// What the hooks decided before the request goes anywhere.
+/// The decision of the hooks before the request goes anywhere.
 struct Decision {
     direction: RouteDecision,
     /// The key of the look-up.

@@ -30,7 +30,7 @@ struct Process {
     with_ended: u64,
 }
 
-/// What each CPU had done at one moment, in ticks.
+/// The work of each CPU up to one moment, in ticks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cpus(BTreeMap<usize, Ticks>);
 

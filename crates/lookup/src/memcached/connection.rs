@@ -272,7 +272,7 @@ impl Server {
             {
                 change.tell(&format!("the memcached server `{}`", self.name), Some(&failure));
             }
-            let _ = asked.answer.send(Err(failure)); // whoever asked may have gone
+            let _ = asked.answer.send(Err(failure)); // the caller may have gone
         }
     }
 
@@ -300,7 +300,7 @@ impl Server {
                 change.tell(&format!("the memcached server `{}`", self.name), None);
             }
             if let Some(asked) = state.asked.pop_front() {
-                let _ = asked.answer.send(got); // whoever asked may have gone
+                let _ = asked.answer.send(got); // the caller may have gone
             }
         }
         Ok(())

@@ -134,7 +134,7 @@ pub enum CpuListError {
     /// Name CPUs that this process may use.
     #[error("`{text}` names CPU {cpu}: expected some of those available here, {available}")]
     Unavailable {
-        /// What was given.
+        /// The given text.
         text: String,
         /// The number.
         cpu: usize,

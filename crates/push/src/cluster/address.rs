@@ -3,7 +3,7 @@
 use async_nats::ServerAddr;
 use oroshi_words::{Secret, query};
 
-/// What an address looks like, for error messages.
+/// The form of an address, for error messages.
 pub(crate) const EXPECTED: &str = "nats://host:4222, or tls://host:4222 to insist on TLS, several with commas";
 
 /// Parses a list of servers with commas. An error quotes nothing of the text, as it may contain a password.

@@ -42,7 +42,7 @@ pub(super) struct LinkEnd {
     pub(super) received: UnboundedReceiver<Command>,
 }
 
-/// What the threads and the NATS thread share.
+/// State that the threads and the NATS thread share.
 #[derive(Debug)]
 pub(super) struct Shared {
     /// This node's number in this run.
@@ -61,7 +61,7 @@ pub(super) struct Shared {
     trouble: Mutex<Trouble>,
 }
 
-/// What went wrong, for `/status` and the log.
+/// The last error, for `/status` and the log.
 #[derive(Debug, Default)]
 struct Trouble {
     /// The last trouble since the connection to NATS; empty if there was none.
@@ -146,7 +146,7 @@ pub(super) enum Command {
     Reply { to: u64, frame: Vec<u8> },
 }
 
-/// What another node answers to a request.
+/// Another node's answer to a request.
 #[derive(Debug)]
 pub(super) enum Progress {
     /// The node will reply later.

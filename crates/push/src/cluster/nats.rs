@@ -161,7 +161,7 @@ struct Worker {
     waiting: RefCell<HashMap<u64, Waiting>>,
     /// The number of the last request that the client got.
     number: Cell<u64>,
-    /// What this node has published, including that request.
+    /// The number of this node's publishes, including that request.
     broadcasts: Cell<BroadcastCounts>,
     /// When a heartbeat of this node last came back.
     came_back_ms: Cell<u64>,

@@ -50,7 +50,7 @@ struct Peer {
     unsure: bool,
     /// The number of its last request that was heard.
     number: u64,
-    /// What it has published, as far as this node knows.
+    /// The number of its publishes, as far as this node knows.
     broadcasts: BroadcastCounts,
     /// The least offset of this node's clock from its clock; `None` until it has answered a heartbeat.
     offset_ms: Option<i64>,
@@ -58,7 +58,7 @@ struct Peer {
     is_old: bool,
 }
 
-/// What a heartbeat has changed.
+/// The change after a heartbeat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct HeartbeatChanges {
     /// The node is new, or back after a lost link. It should hear from this one at once.

@@ -39,7 +39,7 @@ pub(super) struct Head {
     pub(super) number: u64,
     /// The sender's clock: milliseconds from an origin of its own.
     pub(super) sent_ms: u64,
-    /// What the sender has published so far, including this request and publishes that it could not send.
+    /// The number of the sender's publishes so far, including this request and those that it could not send.
     pub(super) broadcasts: BroadcastCounts,
 }
 

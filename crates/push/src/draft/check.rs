@@ -1,4 +1,4 @@
-//! What is wrong with a draft: one function for each part of it.
+//! Finds the mistakes in a draft: one function for each part.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -235,7 +235,7 @@ fn limits(limits: &Limits, problems: &mut Vec<Mistake>) {
     ] {
         least_time(key, time, problems);
     }
-    // What can never be queued could never be delivered.
+    // A message that never fits the queue could never be delivered.
     if limits.publish_bytes > limits.session_queue_bytes as u64 {
         let expected = format!("at most limits.session-queue-bytes, {}", limits.session_queue_bytes);
         problems.push(Mistake::value(

@@ -18,7 +18,7 @@ use crate::secrets::is_same;
 /// The Content-Type of every JSON answer.
 pub(crate) const JSON_TYPE: &str = "application/json; charset=utf-8";
 
-/// What a handler returns.
+/// The result of a handler.
 pub(crate) type HandlerResult = Result<Reply, Failure>;
 
 /// A response.
@@ -102,7 +102,7 @@ pub(crate) struct Problem {
     status: u16,
     /// A stable name in kebab-case.
     name: &'static str,
-    /// What is wrong, and what was expected.
+    /// The mistake, and the expected value.
     message: String,
     /// More members, for programs.
     details: Map<String, Value>,

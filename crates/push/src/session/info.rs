@@ -1,4 +1,4 @@
-//! What the API and other nodes may learn about a session.
+//! The description of a session for the API and other nodes.
 
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ const WIDTH: usize = 100;
 /// Width of the names on the left.
 const NAME: usize = 10;
 
-/// What follows the report.
+/// The text after the report.
 #[must_use]
 pub fn against(against: &BaselineComparison, result: &LabResult, file: &Path, paint: Paint) -> String {
     let primary = result.metrics.first().map(|m| m.metric);

@@ -91,7 +91,7 @@ impl Page<'_> {
         }
     }
 
-    /// What was asked, and how it was done.
+    /// Writes the question and the method.
     fn head(&mut self) {
         let result = self.result;
         self.wrapped(&result.title, Paint::bold);
@@ -111,7 +111,7 @@ impl Page<'_> {
         self.line("");
     }
 
-    /// What the variants are.
+    /// Writes the variants.
     fn subjects(&mut self, cell: &CellResult) {
         let same_load = one_load(self.result).is_some();
         let rows: Vec<(&str, String)> =
@@ -183,7 +183,7 @@ impl Page<'_> {
         self.text.push_str(&text);
     }
 
-    /// What failed, with its last words.
+    /// Writes the failures, with their last output.
     fn failures(&mut self) {
         let result = self.result;
         let several = result.cells.len() > 1;
@@ -206,7 +206,7 @@ impl Page<'_> {
         }
     }
 
-    /// What was left out, what is doubtful, and how to run it again.
+    /// Writes what is missing or doubtful, and the command for another run.
     fn notes(&mut self) {
         let result = self.result;
         for skipped in &result.skipped {

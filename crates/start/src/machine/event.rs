@@ -1,4 +1,4 @@
-//! What happens to the machine, and what it wants done.
+//! Events, which the machine takes, and actions, which it returns.
 
 use rustix::process::Signal;
 
