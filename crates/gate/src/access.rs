@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use oroshi_words::Date;
-use oroshi_words::date::{digits, month_name};
+use oroshi_words::access_line::{self, AccessLine, Spaces};
 use serde::Serialize;
 
 /// A core hands over its buffer at this size.
@@ -328,48 +328,21 @@ fn json(out: &mut Vec<u8>, line: &Line<'_>, since: Duration) {
 }
 
 fn combined(out: &mut Vec<u8>, line: &Line<'_>, since: Duration) {
-    let text = |out: &mut Vec<u8>, text: String| out.extend_from_slice(text.as_bytes());
-    match line.client {
-        Some(address) => text(out, address.to_string()),
-        None => out.push(b'-'),
-    }
-    out.extend_from_slice(b" - - [");
-    let date = Date::at(since.as_secs());
-    let mut place = *b"00/Mon/0000:00:00:00 +0000";
-    digits(&mut place[..2], date.day);
-    place[3..6].copy_from_slice(month_name(date.month));
-    digits(&mut place[7..11], date.year);
-    digits(&mut place[12..14], date.hour);
-    digits(&mut place[15..17], date.minute);
-    digits(&mut place[18..20], date.second);
-    out.extend_from_slice(&place);
-    out.extend_from_slice(b"] \"");
-    quoted(out, line.method.as_bytes());
-    out.push(b' ');
-    quoted(out, line.target.as_bytes());
-    text(out, format!(" HTTP/{}\" {:03} {} ", line.version, line.status, line.bytes));
-    for value in [line.referrer, line.agent] {
-        out.push(b'"');
-        quoted(out, if value.is_empty() { b"-" } else { value });
-        out.push(b'"');
-        out.push(b' ');
-    }
-    out.pop();
+    let client = line.client.map(|address| address.to_string()).unwrap_or_default();
+    let common = AccessLine {
+        client: client.as_bytes(),
+        time: access_line::time(Date::at(since.as_secs())),
+        method: line.method.as_bytes(),
+        target: line.target.as_bytes(),
+        version: line.version,
+        status: line.status,
+        // A request without a response has 000, as in nginx's log.
+        status_digits: 3,
+        bytes: line.bytes,
+    };
+    common.write(out, Spaces::Escaped);
+    access_line::quoted(out, [line.referrer, line.agent], Spaces::Escaped);
     out.push(b'\n');
-}
-
-/// Escapes like nginx, so that no client can forge the end of a field or a line.
-fn quoted(out: &mut Vec<u8>, value: &[u8]) {
-    for &byte in value {
-        match byte {
-            b'"' | b'\\' | ..b' ' | 0x7f.. => {
-                const HEX: &[u8; 16] = b"0123456789ABCDEF";
-                let escape = [b'\\', b'x', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]];
-                out.extend_from_slice(&escape);
-            }
-            _ => out.push(byte),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -389,7 +362,7 @@ mod tests {
             route: "shop",
             upstream: "unix:/run/app.sock",
             upstream_took: Some(Duration::from_millis(1)),
-            agent: b"curl\n\xff",
+            agent: b"curl 8\n\xff",
             ..Line::default()
         }
     }
@@ -401,7 +374,7 @@ mod tests {
         assert_eq!(
             String::from_utf8(out).unwrap(),
             "127.0.0.1 - - [09/Sep/2001:01:46:40 +0000] \"GET /a?b=\\x22c\\x22 HTTP/1.1\" 200 12 \"-\" \
-             \"curl\\x0A\\xFF\"\n"
+             \"curl\\x208\\x0A\\xFF\"\n"
         );
     }
 
@@ -415,7 +388,7 @@ mod tests {
         assert_eq!(value["seconds"], 0.0015);
         assert_eq!(value["upstream_seconds"], 0.001);
         assert_eq!(value["target"], "/a?b=\"c\"");
-        assert_eq!(value["agent"], "curl\n\u{fffd}");
+        assert_eq!(value["agent"], "curl 8\n\u{fffd}");
         assert!(value.get("failure").is_none());
     }
 

@@ -7,7 +7,9 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use oroshi_words::date::{digits, month_name};
+use oroshi_words::Date;
+use oroshi_words::access_line::{self, AccessLine, Spaces};
+use oroshi_words::date::digits;
 
 use crate::clock;
 
@@ -128,13 +130,10 @@ impl AccessLog {
             }
             Format::Common | Format::Combined => {
                 self.time.update();
-                clf_line(out, entry, self.time.clf(), status, body_bytes);
+                clf_line(entry, self.time.clf, status, body_bytes).write(out, Spaces::Kept);
                 if self.format == Format::Combined {
-                    for part in [Part::Referer, Part::Agent] {
-                        out.extend_from_slice(b" \"");
-                        escape(out, or_dash(entry.part(part)));
-                        out.push(b'"');
-                    }
+                    let parts = [entry.part(Part::Referer), entry.part(Part::Agent)];
+                    access_line::quoted(out, parts, Spaces::Kept);
                 }
                 out.push(b'\n');
             }
@@ -191,18 +190,17 @@ fn has_room(descriptor: RawFd) -> bool {
     unsafe { libc::poll(&raw mut watch, 1, MOST_WAIT_MS) == 1 }
 }
 
-fn clf_line(out: &mut Vec<u8>, entry: &Entry, time: &[u8], status: u16, body_bytes: u64) {
-    out.extend_from_slice(or_dash(entry.part(Part::Address)));
-    out.extend_from_slice(b" - - [");
-    out.extend_from_slice(time);
-    out.extend_from_slice(b"] \"");
-    escape(out, entry.part(Part::Method));
-    out.push(b' ');
-    escape(out, entry.part(Part::Target));
-    out.extend_from_slice(if entry.http11 { b" HTTP/1.1\" " } else { b" HTTP/1.0\" " });
-    number(out, u64::from(status));
-    out.push(b' ');
-    number(out, body_bytes);
+fn clf_line<'e>(entry: &'e Entry, time: [u8; 26], status: u16, body_bytes: u64) -> AccessLine<'e> {
+    AccessLine {
+        client: entry.part(Part::Address),
+        time,
+        method: entry.part(Part::Method),
+        target: entry.part(Part::Target),
+        version: if entry.http11 { "1.1" } else { "1.0" },
+        status,
+        status_digits: 1,
+        bytes: body_bytes,
+    }
 }
 
 fn json_line(out: &mut Vec<u8>, entry: &Entry, time: &[u8], status: u16, body_bytes: u64, took_us: u64) {
@@ -229,24 +227,6 @@ fn json_line(out: &mut Vec<u8>, entry: &Entry, time: &[u8], status: u16, body_by
     out.extend_from_slice(b",\"seconds\":");
     seconds(out, took_us);
     out.extend_from_slice(b"}\n");
-}
-
-fn or_dash(text: &[u8]) -> &[u8] {
-    if text.is_empty() { b"-" } else { text }
-}
-
-/// Escapes as nginx does: bytes that could end the quotes or the line become `\xHH`.
-fn escape(out: &mut Vec<u8>, text: &[u8]) {
-    for &byte in text {
-        match byte {
-            b'"' | b'\\' | 0..=0x1f | 0x7f..=0xff => {
-                out.extend_from_slice(b"\\x");
-                out.push(b"0123456789ABCDEF"[usize::from(byte >> 4)]);
-                out.push(b"0123456789ABCDEF"[usize::from(byte & 15)]);
-            }
-            _ => out.push(byte),
-        }
-    }
 }
 
 /// Writes JSON text, which is UTF-8: other bytes become U+FFFD.
@@ -278,31 +258,20 @@ fn seconds(out: &mut Vec<u8>, us: u64) {
 }
 
 /// Appends a number in decimal digits.
-pub(crate) fn number(out: &mut Vec<u8>, mut number: u64) {
-    let mut text = [0; 20];
-    let mut start = text.len();
-    while number > 0 || start == text.len() {
-        start -= 1;
-        text[start] = b'0' + (number % 10) as u8;
-        number /= 10;
-    }
-    out.extend_from_slice(&text[start..]);
+pub(crate) fn number(out: &mut Vec<u8>, number: u64) {
+    access_line::number(out, number, 1);
 }
 
 /// The time of day in the log's two formats, rewritten once per second.
 #[derive(Debug, Default)]
 struct LocalTime {
     unix_s: u64,
+    /// `22/Nov/2026:01:31:56 +0000`
     clf: [u8; 26],
     iso: [u8; 25],
 }
 
 impl LocalTime {
-    /// `22/Nov/2026:01:31:56 +0000`
-    fn clf(&self) -> &[u8] {
-        &self.clf
-    }
-
     /// `2026-11-22T01:31:56+00:00`
     fn iso(&self) -> &[u8] {
         &self.iso
@@ -322,16 +291,16 @@ impl LocalTime {
             local
         };
         let zone = zone(local.tm_gmtoff);
-        let (year, month) = (local.tm_year as u64 + 1900, local.tm_mon as u64 + 1);
-        let [day, hour, minute, second] =
-            [local.tm_mday, local.tm_hour, local.tm_min, local.tm_sec].map(|number| number as u64);
-        self.clf = *b"00/Mmm/0000:00:00:00 +0000";
-        digits(&mut self.clf[0..2], day);
-        self.clf[3..6].copy_from_slice(month_name(month));
-        digits(&mut self.clf[7..11], year);
-        digits(&mut self.clf[12..14], hour);
-        digits(&mut self.clf[15..17], minute);
-        digits(&mut self.clf[18..20], second);
+        let [year, month, day, hour, minute, second] = [
+            i64::from(local.tm_year) + 1900,
+            i64::from(local.tm_mon) + 1,
+            i64::from(local.tm_mday),
+            i64::from(local.tm_hour),
+            i64::from(local.tm_min),
+            i64::from(local.tm_sec),
+        ]
+        .map(|number| number as u64);
+        self.clf = access_line::time(Date { year, month, day, hour, minute, second });
         self.clf[21..24].copy_from_slice(&zone[..3]);
         self.clf[24..26].copy_from_slice(&zone[3..]);
         self.iso = *b"0000-00-00T00:00:00+00:00";
@@ -363,11 +332,18 @@ mod tests {
     #[test]
     fn what_clients_send_stays_in_its_quotes() {
         let mut out = Vec::new();
-        escape(&mut out, b"a\"b\\c\r\nd\xe9");
-        assert_eq!(out, br"a\x22b\x5Cc\x0D\x0Ad\xE9");
-        out.clear();
         json_text(&mut out, b"a\"b\\c\r\nd\xe9\xc3\xa9");
         assert_eq!(out, "a\\\"b\\\\c\\u000d\\u000ad\u{fffd}\u{e9}".as_bytes());
+    }
+
+    #[test]
+    fn a_combined_line_keeps_its_spaces() {
+        let mut log = AccessLog::new(Format::Combined, -1);
+        log.begin([b"127.0.0.1", b"GET", b"/a b\"", b"h", b"", b"curl 8\n"], false);
+        log.end(NO_ANSWER, 12);
+        let line = String::from_utf8(log.waiting).unwrap();
+        let (before, after) = (&line[..15], &line[41..]);
+        assert_eq!((before, after), ("127.0.0.1 - - [", "] \"GET /a b\\x22 HTTP/1.0\" 0 12 \"-\" \"curl 8\\x0A\"\n"));
     }
 
     #[test]
