@@ -57,7 +57,8 @@ pub struct ComparisonOptions<'a> {
     /// Judges ratios even if the two sides' answers differ in kind.
     pub any_answers: bool,
     /// The cell ended because the primary intervals reached no further than this share. Then chance makes some of them
-    /// too narrow, so all are widened ([`Stopping`]): other metrics as much as the primary one, as they move together.
+    /// too narrow, so they are widened ([`Stopping`]). Other metrics are widened as far as they move with the primary
+    /// one.
     pub stopped_at: Option<f64>,
 }
 
@@ -85,7 +86,11 @@ pub fn comparisons(asked: &ComparisonOptions<'_>, runs: &[Run]) -> Vec<Compariso
         let found = |(base, variant)| {
             let blocks = blocks(runs, base, variant);
             let options = match widened.get(&(base, variant)) {
-                Some(&widened) if place > 0 => Bootstrap { stopping: Stopping::As(widened), ..own },
+                Some(&widened) if place > 0 => {
+                    let [primary, other] = [asked.metrics[0], metric].map(|metric| figure_pairs(metric, &blocks));
+                    let shared = compare::shared_variance(&primary, &other);
+                    Bootstrap { stopping: Stopping::As(1.0 + (widened - 1.0) * shared), ..own }
+                }
                 _ if place > 0 => bootstrap(),
                 _ => own,
             };
@@ -145,11 +150,15 @@ fn blocks(runs: &[Run], base: usize, variant: usize) -> Vec<(&Run, &Run)> {
 }
 
 fn ratio(metric: Metric, blocks: &[(&Run, &Run)], options: &Bootstrap) -> Option<RatioEstimate> {
-    let pair = |(base, variant): &(&Run, &Run)| {
-        let (base_figure, figure) = (*base.figures.get(&metric)?, *variant.figures.get(&metric)?);
-        Some(Pair { session: base.session, base: base_figure, variant: figure })
-    };
-    compare::ratio(&blocks.iter().filter_map(pair).collect::<Vec<_>>(), options)
+    compare::ratio(&figure_pairs(metric, blocks), options)
+}
+
+/// Returns a metric's figures block by block; a missing one is NaN.
+fn figure_pairs(metric: Metric, blocks: &[(&Run, &Run)]) -> Vec<Pair> {
+    let figure = |run: &Run| run.figures.get(&metric).copied().unwrap_or(f64::NAN);
+    let pair =
+        |(base, variant): &(&Run, &Run)| Pair { session: base.session, base: figure(base), variant: figure(variant) };
+    blocks.iter().map(pair).collect()
 }
 
 /// Returns a variant's figures, run by run.

@@ -44,7 +44,7 @@ enough to compare, or by a second Ctrl-C (the first one ends it early and still 
 const DURATION: &str = "Measure each run for this long [default: 1s]";
 const LONGER_RUNS: &str = "The default grows to ten response times of the slowest set-up if that is longer.";
 const WARMUP: &str = "Send load for this long before the measured part of each run [default: 250ms]";
-const LONGER_WARMUPS: &str = "The default grows to two response times of the slowest set-up if that is longer.";
+const LONGER_WARMUPS: &str = "The default grows to two of the longest response times if the set-ups are slow.";
 const RATE: &str = "Send this many requests per second (open loop), or a share such as 60% of the slowest set-up's \
                     capacity, which is measured first [default: closed loop]";
 

@@ -433,11 +433,11 @@ fn the_figure_that_ended_a_cell_reaches_further_to_make_up_for_it() {
     let runs = runs(5, &[&level]);
     let width = |stopped| figures(&runs, 0, stopped)[&Metric::Rps].half_width_share();
     let plain = width(None);
-    for asked in [plain, 1.2 * plain, 10.0 * plain] {
+    for asked in [plain, 2.3 * plain, 10.0 * plain] {
         let told = precision(Metric::Rps, &runs, &[true], asked);
         assert_eq!(Some(width(Some(asked))), told, "what the cell ended on is what is told");
     }
-    assert!(plain < width(Some(1.2 * plain)) && width(Some(1.2 * plain)) < width(Some(plain)));
+    assert!(plain < width(Some(2.3 * plain)) && width(Some(2.3 * plain)) < width(Some(plain)));
     assert_eq!(width(Some(10.0 * plain)), plain, "it was narrow from the first: nothing was chosen");
 }
 

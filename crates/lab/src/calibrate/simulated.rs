@@ -18,7 +18,7 @@ use crate::decide;
 use crate::metric::Metric;
 use crate::plan::Rules;
 use crate::result::Run;
-use crate::run::lengths;
+use crate::run::lengths::{self, ResponseTimes};
 
 /// Nanoseconds in a millisecond.
 const MS: f64 = 1e6;
@@ -224,7 +224,14 @@ pub fn simulate_one(
 ) -> Vec<(Metric, Trial)> {
     let delays = [0, 1].map(|variant| scenario.delay_ns(variant, noise));
     let overhead = scenario.overhead_ns(noise);
-    let slowest = Duration::from_nanos((delays[0].max(delays[1]) + overhead) as u64);
+    // Two requests per connection of each, as before real runs.
+    let longest = (0..4 * scenario.connections)
+        .map(|request| delays[request % 2] * scenario.shape.draw(rng) + overhead)
+        .fold(0.0, f64::max);
+    let slowest = ResponseTimes {
+        mean: Duration::from_nanos((delays[0].max(delays[1]) + overhead) as u64),
+        longest: Duration::from_nanos(longest as u64),
+    };
     let usual = usual_load();
     let mut draft = usual.clone();
     if let Some(found) = lengths::lengthened(&[&usual], slowest, rules, 2, 1) {
@@ -488,49 +495,4 @@ impl Tables {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::calibrate::simulate;
-
-    const QUIET: Noise =
-        Noise { overhead_ns: 1e5, jitter: 0.0, overhead_spread: 0.0, cpu_spread: 0.0, block_spread: 0.0, cpu_ns: 1e4 };
-
-    fn scenario(shape: Shape, delay_ms: f64, ratio: f64, connections: usize) -> Scenario {
-        Scenario { shape, delay_ms, ratio, cpu_ratio: 1.0, connections, threads: 1, close: false }
-    }
-
-    /// These servers were once called equivalent, or far too slow.
-    #[test]
-    fn the_ratio_of_constant_servers_is_the_true_one_whatever_the_delay() {
-        for (one, other) in [(96.0, 103.0), (103.0, 104.5), (49.0, 50.5), (10.0, 10.5), (490.0, 500.0)] {
-            let ratio = (one + 0.1) / (other + 0.1);
-            let scenario = scenario(Shape::Constant, one, ratio, 10);
-            let found = simulate_one(&scenario, &Rules::default(), &QUIET, usize::MAX, &mut Rng::with_seed(1));
-            let rate = found.iter().find(|(metric, _)| *metric == Metric::Rps).unwrap().1;
-            assert!((rate.estimate / ratio - 1.0).abs() < 1e-6, "{one} beside {other} ms: {rate:?} instead of {ratio}");
-        }
-    }
-
-    /// A hundred comparisons (`make calibrate` runs many thousands), within bounds that chance alone does not break.
-    #[test]
-    fn intervals_hold_the_truth_and_verdicts_are_not_false() {
-        let report = simulate(4, 3, 2, &|_, _| true);
-        let all: Vec<&Row> = report.tables.iter().flat_map(|table| &table.rows).collect();
-        let sum = |of: fn(&Row) -> usize| all.iter().map(|row| of(row)).sum::<usize>();
-        let (intervals, covered) = (sum(|row| row.intervals), sum(|row| row.covered));
-        assert!(intervals > 280, "{intervals}");
-        let share = covered as f64 / intervals as f64;
-        assert!((0.88..0.995).contains(&share), "{covered} of {intervals}: {report:#?}");
-        let (same, alarms) = (sum(|row| row.same), sum(|row| row.false_alarms));
-        assert!(same > 130 && alarms as f64 <= 0.12 * same as f64, "{alarms} of {same}");
-        let (different, equivalent) = (sum(|row| row.beyond), sum(|row| row.false_equivalent));
-        assert!(equivalent as f64 <= 0.15 * different as f64, "{equivalent} of {different}");
-    }
-
-    #[test]
-    fn ending_early_leaves_what_there_is() {
-        let report = simulate(50, 1, 2, &|done, _| done < 20);
-        let made: usize = report.tables[0].rows.iter().map(|row| row.cells).sum();
-        assert!((10..=25).contains(&made), "{made}");
-    }
-}
+mod tests;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use oroshi_net::CpuList;
 
 use super::launcher::{Launcher, Writer};
+use super::lengths::ResponseTimes;
 use super::measure::{Measured, RunSpec, measure};
 use super::reporter::Reporter;
 use super::servers::{Servers, Stopped};
@@ -155,7 +156,7 @@ impl<'a, 'e> CellRun<'a, 'e> {
         if cell.rate_share.is_some() {
             return Ok(());
         }
-        let (mut slowest, mut drafts) = (Duration::ZERO, Vec::new());
+        let (mut slowest, mut drafts) = (ResponseTimes::default(), Vec::new());
         for variant in 0..cell.variants.len() {
             let Load::Bench(draft) = &cell.variants[variant].load else { continue };
             if self.failed[variant].is_some() || !lengths::are_free(draft) {
@@ -164,7 +165,9 @@ impl<'a, 'e> CellRun<'a, 'e> {
             if let Some(measured) = self.measure(variant, None, true)?
                 && let Some(record) = measured.record
             {
-                slowest = slowest.max(Duration::from_nanos(record.latency.response.summary.mean_ns as u64));
+                let summary = &record.latency.response.summary;
+                slowest.mean = slowest.mean.max(Duration::from_nanos(summary.mean_ns as u64));
+                slowest.longest = slowest.longest.max(Duration::from_nanos(summary.max_ns));
                 drafts.push(&**draft);
             }
         }

@@ -10,11 +10,16 @@ const LEAST_BLOCKS: usize = 3;
 const LEAST_RESAMPLES: usize = 100;
 /// Widening of an interval whose width decided when to stop, times the number of units. Measured, see the tables in
 /// [`compare`](super).
-const STOPPING: f64 = 6.0;
+const STOPPING: f64 = 5.0;
 /// Share of the requested width up to which an interval is not widened.
 const NO_CHOICE: f64 = 0.45;
 /// Share of the requested width from which on the whole widening applies.
 const FULL_CHOICE: f64 = 0.85;
+/// Degrees of freedom for which both shares hold. With fewer, chance alone makes much narrower intervals, so the shares
+/// shrink in proportion.
+const ENOUGH_FREEDOM: f64 = 6.0;
+/// Widening of every interval: a margin for figures that no normal distribution describes.
+const MARGIN: f64 = 1.03;
 /// Correction for few units, beyond Student's t: a share, times the number of units; measured.
 const FEW: f64 = 0.4;
 /// The share of a normal distribution that lies more than one standard deviation below its middle.
@@ -110,13 +115,14 @@ impl Sample {
         }
         // Draws from n units spread as if n were n - 1.
         let small = (units as f64 / (units - 1) as f64).sqrt() * (1.0 + FEW / units as f64);
-        let (error, freedom) = (self.deviation(&mut strays) * small, units - 1);
+        let (error, freedom) = (self.deviation(&mut strays) * small * MARGIN, units - 1);
         let widened = match options.stopping {
             Stopping::Fixed => 1.0,
             Stopping::As(widened) => widened,
             Stopping::AtPrecision(share) => {
                 // The wider the interval, the likelier it is that chance made it narrow enough.
-                let reach = error * student::quantile(options.confidence, freedom) / share.ln_1p();
+                let enough = (freedom as f64 / ENOUGH_FREEDOM).min(1.0);
+                let reach = error * student::quantile(options.confidence, freedom) / share.ln_1p() / enough;
                 let choice = ((reach - NO_CHOICE) / (FULL_CHOICE - NO_CHOICE)).clamp(0.0, 1.0);
                 1.0 + STOPPING / units as f64 * choice
             }
