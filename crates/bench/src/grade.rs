@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::MachineRecord;
+use crate::machine::MachineRecord;
 use crate::watch::ServerUsage;
 
 /// A thread of ours this busy adds to what it measures (other tools warn at 80 to 90 %). A server whose busiest thread,

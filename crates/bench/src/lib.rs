@@ -21,6 +21,10 @@
 //! 7. `assemble` puts the [`record`] together; [`grade`] and `hints` judge it.
 //! 8. [`push`]: load on a push hub, with subscriptions and publishers. It uses the plan, preparation, connections,
 //!    timetable, meters and grades of requests, and has its own connections, counters and record.
+//!
+//! **Circles.** `core` with `slots`, `stagger` and `tickets`, and `connection` with `end` and `scripted`: one type
+//! each, its methods split by subject. `push/core` and `push/subscription`: a core opens subscriptions, and they report
+//! to it.
 
 mod answer;
 pub mod arrivals;

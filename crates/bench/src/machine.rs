@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use oroshi_net::Peer;
 use oroshi_net::clock::process_cpu_ns;
+use serde::{Deserialize, Serialize};
 
 use crate::backlog::Backlogs;
 use crate::environment::StealMeter;
-use crate::record::MachineRecord;
 use crate::watch::{Clocks, ServerUsage, Watch};
 
 /// From this share of a CPU that other virtual machines took, or these CPUs that other processes used, a run is
@@ -38,6 +38,23 @@ pub(crate) struct MachineUse {
 pub(crate) const STEAL: &str = "steal";
 pub(crate) const OTHER_PROCESSES: &str = "other-processes";
 pub(crate) const GENERATOR_BOUND: &str = "generator-bound";
+
+/// Other activity of the machine during a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MachineRecord {
+    /// CPUs that are online.
+    pub cpus: usize,
+    /// The share of their time that any process or other virtual machine used. `None`: not known.
+    pub busy_share: Option<f64>,
+    /// The share of time that other virtual machines took from the CPU that lost most. `None`: not known.
+    pub steal_share: Option<f64>,
+    /// CPUs' worth of time that neither the server nor oroshi used. `None`: the server's share is not known.
+    pub others_cpus: Option<f64>,
+    /// Whether something took CPU time that the two sides needed: rates and latencies are not those of an idle machine.
+    pub disturbed: bool,
+    /// The causes: `steal`, `other-processes`, `generator-bound`.
+    pub why: Vec<String>,
+}
 
 impl MachineRecord {
     pub(crate) fn disturb(&mut self, why: &str) {

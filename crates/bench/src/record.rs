@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::grade::Grade;
+pub use crate::machine::MachineRecord;
 use crate::plan::{Load, Plan};
 use crate::tally::Clocks;
+pub use crate::unreadable::ParseRecord;
 use crate::watch::{FoundBy, ServerUsage};
 
 /// Version of the schema. The first number changes when a field goes or changes its meaning, the second when one comes.
@@ -106,36 +108,6 @@ impl LostServers {
         let first = if self.servers.len() > 1 { format!("of {}: ", self.servers[0]) } else { String::new() };
         format!("{who} {were} not there any more when the run ended: {first}{}", self.why)
     }
-}
-
-/// Failures called `parse` that broke the same rule of HTTP/1.1.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ParseRecord {
-    /// Stable name of the rule: `length-and-transfer-encoding`, `head-too-large`, `bare-lf`.
-    pub rule: String,
-    /// The rule in words, and the protocol that the sender seems to speak.
-    pub what: String,
-    /// Number of failures.
-    pub count: u64,
-    /// First bytes of the first one: at most 64, with escapes as in a C string, cut off at a cookie.
-    pub first_bytes: String,
-}
-
-/// Other activity of the machine during a run.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct MachineRecord {
-    /// CPUs that are online.
-    pub cpus: usize,
-    /// The share of their time that any process or other virtual machine used. `None`: not known.
-    pub busy_share: Option<f64>,
-    /// The share of time that other virtual machines took from the CPU that lost most. `None`: not known.
-    pub steal_share: Option<f64>,
-    /// CPUs' worth of time that neither the server nor oroshi used. `None`: the server's share is not known.
-    pub others_cpus: Option<f64>,
-    /// Whether something took CPU time that the two sides needed: rates and latencies are not those of an idle machine.
-    pub disturbed: bool,
-    /// The causes: `steal`, `other-processes`, `generator-bound`.
-    pub why: Vec<String>,
 }
 
 /// A condition of the user's, and its outcome.

@@ -1,11 +1,23 @@
 //! Responses that are no HTTP/1.1: the broken rule, the protocol that the sender seems to speak, and the first bytes.
 
 use oroshi_http1::{DecodeError, Limits};
-
-use crate::record::ParseRecord;
+use serde::{Deserialize, Serialize};
 
 /// Bytes kept of the first response that broke each rule.
 const SHOWN: usize = 64;
+
+/// Failures called `parse` that broke the same rule of HTTP/1.1.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParseRecord {
+    /// Stable name of the rule: `length-and-transfer-encoding`, `head-too-large`, `bare-lf`.
+    pub rule: String,
+    /// The rule in words, and the protocol that the sender seems to speak.
+    pub what: String,
+    /// Number of failures.
+    pub count: u64,
+    /// First bytes of the first one: at most 64, with escapes as in a C string, cut off at a cookie.
+    pub first_bytes: String,
+}
 
 /// Counts of unreadable responses by broken rule. There are some fifty rules.
 #[derive(Clone, Debug, Default)]

@@ -16,6 +16,11 @@
 //!    width and the colours of the terminal. [`tls`]: flags about TLS. `absent`: messages of a build
 //!    without all features.
 //!
+//! Circles: the files of `bench` share its error and the opening of kept files. Its `ab/files` and `observer` call each
+//! other, because a log of requests is an observer; `args` holds the flags of subscriptions, and their reader those of
+//! the load. `push/native` names the habits that `push/kuiperbelt` sets. `start` and `start/background` share the
+//! error.
+//!
 //! Exit codes: 0 done; 1 the work failed; 2 wrong usage; 3 a threshold or comparison failed the user's condition;
 //! 130 ended by Ctrl-C before there was a result, or by a second Ctrl-C.
 

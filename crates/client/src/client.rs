@@ -147,16 +147,22 @@ impl Handle for Client {
     type Reader = dyn AsyncRead + Send;
 }
 
+impl Builder {
+    /// Builds a client for any thread and any runtime. Starts its thread.
+    ///
+    /// # Errors
+    /// [`BuildError`]: an invalid setting, or no thread.
+    pub fn build(self) -> Result<Client, BuildError> {
+        let settings = self.checked()?;
+        let jobs = Mutex::new(start(&settings).map_err(BuildError::Thread)?);
+        Ok(Client { thread: Arc::new(Thread { settings, jobs }) })
+    }
+}
+
 impl Client {
     /// Returns the settings, all at their defaults.
     pub fn builder() -> Builder {
         Builder::default()
-    }
-
-    pub(crate) fn build(settings: Builder) -> Result<Self, BuildError> {
-        let settings = settings.checked()?;
-        let jobs = Mutex::new(start(&settings).map_err(BuildError::Thread)?);
-        Ok(Client { thread: Arc::new(Thread { settings, jobs }) })
     }
 
     /// Starts a request with any method but CONNECT.
@@ -201,7 +207,7 @@ fn start(settings: &Builder) -> Result<mpsc::UnboundedSender<Job>, ThreadsError>
         let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (settings, weak) = (settings.clone(), weak.clone());
         async move {
-            if let (Some(work), Ok(client)) = (work, local::Client::build(settings)) {
+            if let (Some(work), Ok(client)) = (work, settings.build_local()) {
                 serve(&client, work, &weak).await;
             }
         }

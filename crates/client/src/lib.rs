@@ -48,6 +48,8 @@
 //! 5. `exchange`: one request on one connection. `outgoing` and `body`: the request; `incoming` and `decode`: the
 //!    response.
 //! 6. `core`: state that the requests of a core share. `headers`, `form`.
+//!
+//! **Circles.** None: no two files import each other. Each client implements its own `build` of [`Builder`].
 
 mod body;
 mod client;

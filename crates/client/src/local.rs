@@ -54,14 +54,20 @@ impl Handle for Client {
     type Reader = dyn AsyncRead;
 }
 
+impl Builder {
+    /// Builds a client for this thread alone.
+    ///
+    /// # Errors
+    /// [`BuildError`]: an invalid setting.
+    pub fn build_local(self) -> Result<Client, BuildError> {
+        Ok(Client { core: Rc::new(Core::new(self.checked()?)) })
+    }
+}
+
 impl Client {
     /// Creates a client with the default settings.
     pub fn new() -> Self {
         Client { core: Rc::new(Core::new(Builder::default())) }
-    }
-
-    pub(crate) fn build(settings: Builder) -> Result<Self, BuildError> {
-        Ok(Client { core: Rc::new(Core::new(settings.checked()?)) })
     }
 
     /// Starts a request with any method but CONNECT.

@@ -20,7 +20,7 @@ use crate::error::{Cause, Error, bad_field};
 use crate::form;
 use crate::headers::Headers;
 use crate::retry::is_idempotent;
-use crate::settings::Builder;
+use crate::settings::{Builder, check_field};
 
 /// A request's URL: text in the grammar of [`Endpoint`], or an endpoint that was parsed before, which saves parsing it
 /// again.
@@ -266,26 +266,6 @@ impl<C: Handle> fmt::Debug for RequestBuilder<C> {
                 .finish_non_exhaustive(),
         }
     }
-}
-
-/// Checks whether the caller may set a field.
-pub(crate) fn check_field(name: &str) -> Result<(), &'static str> {
-    const OWN: [&str; 10] = [
-        "content-length",
-        "transfer-encoding",
-        "connection",
-        "keep-alive",
-        "proxy-connection",
-        "upgrade",
-        "te",
-        "trailer",
-        "expect",
-        "content_length",
-    ];
-    if OWN.iter().any(|own| name.eq_ignore_ascii_case(own)) {
-        return Err("it says how the message is sent, which is the client's to write");
-    }
-    Ok(())
 }
 
 impl Request<dyn AsyncRead + Send> {

@@ -9,10 +9,8 @@ use oroshi_http1::Limits;
 use oroshi_net::ClientTlsOptions;
 use thiserror::Error;
 
-use crate::client::Client;
 use crate::deadline::Deadlines;
 use crate::headers::Headers;
-use crate::local;
 use crate::pool::Caps;
 
 /// The settings of a client; each method has its default. [`build`](Self::build) makes a client for any thread,
@@ -190,7 +188,7 @@ impl Builder {
     /// holds a secret (`Authorization`, `Cookie` and similar) goes to every requested origin, but not to redirects'
     /// other origins.
     pub fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
-        let added = match crate::request::check_field(name) {
+        let added = match check_field(name) {
             Ok(()) if name.eq_ignore_ascii_case("host") => Err("it is another for each URL".to_owned()),
             Ok(()) => self.headers.append(name, value).map_err(|error| error.to_string()),
             Err(why) => Err(why.to_owned()),
@@ -199,22 +197,6 @@ impl Builder {
             self.mistake.get_or_insert((name.escape_default().to_string(), why));
         }
         self
-    }
-
-    /// Builds a client for any thread and any runtime. Starts its thread.
-    ///
-    /// # Errors
-    /// [`BuildError`]: an invalid setting, or no thread.
-    pub fn build(self) -> Result<Client, BuildError> {
-        Client::build(self)
-    }
-
-    /// Builds a client for this thread alone.
-    ///
-    /// # Errors
-    /// [`BuildError`]: an invalid setting.
-    pub fn build_local(self) -> Result<local::Client, BuildError> {
-        local::Client::build(self)
     }
 
     /// Returns the settings if they are valid.
@@ -228,6 +210,26 @@ impl Builder {
         self.caps.per_host = self.caps.per_host.min(self.caps.total);
         Ok(self)
     }
+}
+
+/// Checks whether the caller may set a field.
+pub(crate) fn check_field(name: &str) -> Result<(), &'static str> {
+    const OWN: [&str; 10] = [
+        "content-length",
+        "transfer-encoding",
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "upgrade",
+        "te",
+        "trailer",
+        "expect",
+        "content_length",
+    ];
+    if OWN.iter().any(|own| name.eq_ignore_ascii_case(own)) {
+        return Err("it says how the message is sent, which is the client's to write");
+    }
+    Ok(())
 }
 
 impl fmt::Debug for Builder {

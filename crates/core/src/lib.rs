@@ -7,6 +7,12 @@
 //!
 //! Everything belongs to one thread and takes no lock, except the threads that resolve names.
 //!
+//! Three places have parts of their own, each for a reason:
+//! - The server keeps received bytes in buffers from [`spares`], without [`Incoming`]: a handler reads the body from
+//!   behind its head, and the next request from behind the body.
+//! - The push hub counts ticks in 32 bits and checks all sessions per tick: a session is small and has several waits.
+//! - The load waits on a `timerfd` (`net::Timer`): its pacing is below a millisecond.
+//!
 //! # Where to read
 //!
 //! 1. [`Deadlines`] (`deadlines`): the waits of a thread, without a timer for each. A [`Deadline`] is one wait, a

@@ -16,6 +16,9 @@
 //! 3. [`forward`]: one request to an upstream and its response; a route's settings for that.
 //! 4. [`upstream`]: targets, their pools of connections, balancing. `failure`: how forwarding fails.
 //! 5. [`access`]: the access log.
+//!
+//! **Circles.** `draft`, `forward`, `run` and `script` have the types that their own parts share: the parent calls its
+//! parts, and they return its types. In `script`, LuaJIT also calls the functions of `api` back.
 
 pub mod access;
 mod admin;

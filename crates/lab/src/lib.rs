@@ -12,6 +12,9 @@
 //! 4. [`order`]: the order of runs. [`analysis`]: from runs to verdicts. [`decide`]: when to stop. [`doubts`]: problems
 //!    of the machine. [`disturbed`]: when these forbid a verdict. [`baseline`]: today against a saved result.
 //! 5. [`run`](mod@run): all of it together. [`calibrate`]: how often intervals contain the true ratio.
+//!
+//! **Circles.** `result` and `compact`: a result reads both of its forms. `run`, `analysis` and `calibrate` have the
+//! types that their own parts share: the parent calls its parts, and they return its types.
 
 pub mod analysis;
 pub mod baseline;

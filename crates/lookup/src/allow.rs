@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Component, Path};
 
 use crate::key;
-use crate::value::Target;
+use crate::target::Target;
 
 /// Rules for allowed targets. Nothing is allowed without a rule:
 ///

@@ -20,11 +20,14 @@
 //!
 //! 1. [`Lookup`] (`lookup`) and [`Stores`] (`stores`): the interface. [`settings`]: the configuration. [`Answer`]
 //!    (`answer`): the result.
-//! 2. [`key`], [`value`], [`allow`]: keys, their values, and the allowed targets.
+//! 2. [`key`], `target`, [`value`], [`allow`]: keys, targets, the values that name them, and the allowed targets.
 //! 3. `memory` on `cache`, `flight`, `breaker` with `user`: entries, waiters, breakers. No I/O; time is an
 //!    argument.
 //! 4. `fly`: from tier to tier, on the stores' thread. `memcached` ([`wire`] without I/O), `sql`: the stores.
 //! 5. `explain`, [`counts`]: for operators and monitoring.
+//!
+//! **Circles.** `lookup`, `stores`, `fly` and `explain` import each other: the interface sends jobs to the stores'
+//! thread, whose jobs answer with the interface's types. `cache/interned` stores the values of `cache`, which uses it.
 
 pub mod allow;
 pub mod answer;
@@ -43,6 +46,7 @@ mod memory;
 pub mod settings;
 mod sql;
 mod stores;
+mod target;
 mod user;
 pub mod value;
 

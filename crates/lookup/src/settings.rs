@@ -203,12 +203,6 @@ pub struct SqlSettings {
 }
 
 impl SqlSettings {
-    /// Returns why a query with this many parameters would be refused, as far as known without the database: for
-    /// SQLite, which itself would run it.
-    pub fn objection(&self, query: &str, parameters: usize) -> Option<String> {
-        crate::sql::objection(self, query, parameters)
-    }
-
     /// Returns the maximum of connections for queries of scripts.
     pub fn for_scripts(&self) -> usize {
         self.script_connections.unwrap_or((self.connections / 2).max(1))
@@ -236,8 +230,6 @@ const MEMCACHED_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The longest TTL in memory: ticks of 32 ms in 32 bits allow more than four years, and one is plenty.
 const MEMORY_TTL: Duration = Duration::from_secs(366 * 24 * 3600);
 const PREFIX_BYTES: usize = 100;
-/// memcached's own limit of a value (its option -I).
-const MEMCACHED_VALUE: usize = 1 << 20;
 
 impl LookupSettings {
     /// Returns all mistakes. Starting the look-up checks whether its stores exist.
@@ -329,52 +321,8 @@ impl StoreSettings {
     }
 }
 
-impl MemcachedSettings {
-    fn check(&self, check: &mut Check) {
-        check.that(!self.servers.is_empty(), "servers", || {
-            "there is no server: expected addresses such as 127.0.0.1:11211".to_owned()
-        });
-        for (index, server) in self.servers.iter().enumerate() {
-            if let Err(problem) = crate::memcached::parse_server(server) {
-                check.0.push(Mistake::new("servers", problem));
-            }
-            check.that(!self.servers[..index].contains(server), "servers", || format!("`{server}` is named twice"));
-        }
-        check.positive("timeout", self.timeout);
-        check.positive("connect-timeout", self.connect_timeout);
-        check.that((1..=MEMCACHED_VALUE).contains(&self.value_bytes), "value-bytes", || {
-            format!("{} is no size of a value: expected 1 to {MEMCACHED_VALUE}", self.value_bytes)
-        });
-        check.count("pending", self.pending);
-        self.breaker.check(check);
-    }
-}
-
-impl SqlSettings {
-    fn check(&self, check: &mut Check) {
-        if let Err(problem) = crate::sql::parse_url(self) {
-            check.0.push(Mistake::new("url", problem));
-        }
-        check.count("connections", self.connections);
-        check.that(self.connections <= 1000, "connections", || {
-            format!("{} are too many: expected at most 1000", self.connections)
-        });
-        if let Some(share) = self.script_connections {
-            check.that((1..=self.connections).contains(&share), "script-connections", || {
-                format!("{share} is no share of {} connections: expected 1 to {0}", self.connections)
-            });
-        }
-        check.positive("query-timeout", self.query_timeout);
-        check.positive("connect-timeout", self.connect_timeout);
-        check.count("pending", self.pending);
-        check.count("rows", self.rows);
-        check.count("row-bytes", self.row_bytes);
-        self.breaker.check(check);
-    }
-}
-
 impl BreakerSettings {
-    fn check(&self, check: &mut Check) {
+    pub(crate) fn check(&self, check: &mut Check) {
         check.count("breaker.failures", self.failures as usize);
         check.positive("breaker.pause", self.pause);
         check.that(self.pause_max >= self.pause, "breaker.pause-max", || {
@@ -383,22 +331,26 @@ impl BreakerSettings {
     }
 }
 
-/// Collects mistakes.
+/// Collects mistakes. Each driver checks its own settings with it.
 #[derive(Default)]
-struct Check(Vec<Mistake>);
+pub(crate) struct Check(Vec<Mistake>);
 
 impl Check {
-    fn that(&mut self, fine: bool, key: &'static str, problem: impl FnOnce() -> String) {
+    pub(crate) fn add(&mut self, key: &'static str, problem: String) {
+        self.0.push(Mistake::new(key, problem));
+    }
+
+    pub(crate) fn that(&mut self, fine: bool, key: &'static str, problem: impl FnOnce() -> String) {
         if !fine {
             self.0.push(Mistake::new(key, problem()));
         }
     }
 
-    fn positive(&mut self, key: &'static str, time: Duration) {
+    pub(crate) fn positive(&mut self, key: &'static str, time: Duration) {
         self.that(!time.is_zero(), key, || "0 leaves no time at all: expected more".to_owned());
     }
 
-    fn count(&mut self, key: &'static str, count: usize) {
+    pub(crate) fn count(&mut self, key: &'static str, count: usize) {
         self.that(count > 0, key, || "0 leaves room for nothing: expected at least 1".to_owned());
     }
 }

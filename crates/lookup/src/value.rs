@@ -4,13 +4,13 @@
 //! `["...", ...]`. A host is a name, an IPv4 address, or an IPv6 address in brackets; the default port is 80.
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use serde::Deserialize;
 
 use crate::allow::{self, Allow};
 use crate::key;
+pub use crate::target::Target;
 
 /// The longest accepted value.
 pub const VALUE_BYTES: usize = 4096;
@@ -22,46 +22,6 @@ pub const WEIGHT: u32 = 1000;
 const UNIX_BYTES: usize = 107;
 /// How much of a value a message shows.
 const SHOWN_CHARS: usize = 80;
-
-/// A target of requests, before names are resolved. Cloning one allocates nothing.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Target {
-    /// An IPv4 address.
-    V4 {
-        /// The address.
-        address: Ipv4Addr,
-        /// 1 to 65535.
-        port: u16,
-    },
-    /// An IPv6 address.
-    V6 {
-        /// The address.
-        address: Ipv6Addr,
-        /// 1 to 65535.
-        port: u16,
-    },
-    /// A name.
-    Name {
-        /// In canonical form: [`key::host`].
-        name: Arc<str>,
-        /// 1 to 65535.
-        port: u16,
-    },
-    /// A unix stream socket, by an absolute path.
-    Unix(Arc<str>),
-}
-
-/// `10.0.0.1:80`, `[::1]:80`, `app.internal:80`, `unix:/run/app.sock`.
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Target::V4 { address, port } => write!(f, "{address}:{port}"),
-            Target::V6 { address, port } => write!(f, "[{address}]:{port}"),
-            Target::Name { name, port } => write!(f, "{name}:{port}"),
-            Target::Unix(path) => write!(f, "unix:{path}"),
-        }
-    }
-}
 
 /// The targets of a key, at least one. Cloning them allocates nothing; one alone takes 24 bytes, and the text of a name
 /// or a path.

@@ -17,6 +17,10 @@
 //! its mistakes, and ensures that none makes the process hang. In a confined state many calls alternate on one
 //! thread, so each has a budget, and nothing in it reaches outside. That protects against mistakes, not against a
 //! malicious author of the script.
+//!
+//! **Circles.** `guard`, its `budget` and `hook`, and `watchdog`: LuaJIT calls the hook back, which reads the budget of
+//! the guard that set it, and the watchdog asks the guard to set it. `engine` and `confined`: an engine owns its
+//! confined state, and its methods for that stand in `confined`.
 
 mod confined;
 mod contained;

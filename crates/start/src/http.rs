@@ -3,8 +3,9 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
+use oroshi_core::{Incoming, Scratch};
 use oroshi_http1::encode::{content_length, request_head};
 use oroshi_http1::{DecodeError, ExpectedResponse, Limits, ResponseDecoder, ResponseEvent, Version};
 use oroshi_net::Stream;
@@ -68,25 +69,28 @@ pub(crate) async fn answer(stream: &mut Stream) -> Result<Answer, HttpError> {
     let mut decoder = ResponseDecoder::default();
     decoder.expect(ExpectedResponse::Body);
     let mut answer = Answer { status: 0, body: Vec::new() };
-    let mut held: Vec<u8> = Vec::new();
-    loop {
-        let mut input = &held[..];
-        while let Some(event) = decoder.decode(&limits, &mut input)? {
-            if take(event, &mut answer)? {
-                return Ok(answer);
-            }
-        }
-        let used = held.len() - input.len();
-        held.drain(..used);
-        let before = held.len();
-        poll_fn(|context| read(stream, &mut held, context)).await?;
-        if held.len() == before {
+    let mut kept = Incoming::default();
+    let mut read = |context: &mut Context<'_>| -> Poll<Result<bool, HttpError>> {
+        let mut scratch = Scratch::take();
+        let mut buffer = ReadBuf::new(&mut scratch);
+        ready!(Pin::new(&mut *stream).poll_read(context, &mut buffer))?;
+        if buffer.filled().is_empty() {
             if let Some(event) = decoder.eof()? {
                 take(event, &mut answer)?;
             }
-            return Ok(answer);
+            return Poll::Ready(Ok(true));
         }
-    }
+        Poll::Ready(kept.decode(buffer.filled(), |input| {
+            while let Some(event) = decoder.decode(&limits, input)? {
+                if take(event, &mut answer)? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        }))
+    };
+    while !poll_fn(&mut read).await? {}
+    Ok(answer)
 }
 
 /// Returns whether the response is complete.
@@ -99,14 +103,4 @@ fn take(event: ResponseEvent<'_>, answer: &mut Answer) -> Result<bool, HttpError
         ResponseEvent::End => return Ok(true),
     }
     Ok(false)
-}
-
-/// Appends the received bytes; nothing at the end.
-fn read(stream: &mut Stream, held: &mut Vec<u8>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-    let mut room = [0; 16 * 1024];
-    let mut buffer = ReadBuf::new(&mut room);
-    match Pin::new(stream).poll_read(context, &mut buffer) {
-        Poll::Ready(result) => Poll::Ready(result.map(|()| held.extend_from_slice(buffer.filled()))),
-        Poll::Pending => Poll::Pending,
-    }
 }

@@ -17,6 +17,9 @@
 //! 7. [`changepoint`]: whether a run stayed at one level, and so counts as one measurement.
 //! 8. [`shape`]: how delays are distributed.
 //! 9. [`compare`]: from the figures of many runs to a ratio, its interval, and a verdict.
+//!
+//! **Circles.** `latency`, `stored` and `summary`: one type, whose methods for storing and summarizing have files of
+//! their own. `compare`, its `bootstrap` and `verdict`: the parts of one computation, with the types in the parent.
 
 pub mod changepoint;
 pub mod compare;

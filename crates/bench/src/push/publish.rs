@@ -1,14 +1,18 @@
 //! Publishers: each has a connection, and one message under way.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use oroshi_core::{Incoming, Scratch};
 use oroshi_http1::{ExpectedResponse, Limits, ResponseDecoder, ResponseEvent, encode};
 use oroshi_net::clock::thread_cpu_ns;
 use oroshi_net::{Peer, Stream, Timer, monotonic_ns};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 
@@ -22,8 +26,6 @@ use crate::dialer::Dialer;
 use crate::failure::Failure;
 use crate::shared::nanos;
 
-/// Bytes of a response to read at a time.
-const BUFFER: usize = 4096;
 /// Pause after a failed connect, so that a hub that has gone is not hammered.
 const PAUSE: Duration = Duration::from_millis(10);
 /// How often a sleeping publisher checks whether the run has ended, nanoseconds.
@@ -288,38 +290,32 @@ impl Publisher {
         stream.flush().await.map_err(|_| Failure::Write)?;
         let mut decoder = ResponseDecoder::default();
         decoder.expect(ExpectedResponse::Body);
-        let (mut status, mut keep_alive, mut kept) = (0, false, Vec::new());
-        loop {
-            kept.reserve(BUFFER);
-            let count = stream.read_buf(&mut kept).await.map_err(|_| Failure::ReadReset)?;
-            let mut input = &kept[..];
-            let mut ended = false;
-            loop {
-                match decoder.decode(&Limits::default(), &mut input) {
-                    Ok(None) => break,
-                    Ok(Some(ResponseEvent::Head(head))) => (status, keep_alive) = (head.status, head.keep_alive),
-                    Ok(Some(ResponseEvent::End)) => {
-                        ended = true;
-                        break;
+        let mut kept = Incoming::default();
+        let (mut status, mut keep_alive) = (0, false);
+        let mut read = |cx: &mut Context<'_>| -> Poll<Result<bool, Failure>> {
+            let mut scratch = Scratch::take();
+            let mut buffer = ReadBuf::new(&mut scratch);
+            ready!(Pin::new(&mut *stream).poll_read(cx, &mut buffer)).map_err(|_| Failure::ReadReset)?;
+            if buffer.filled().is_empty() {
+                let ended = matches!(decoder.eof(), Ok(Some(_)));
+                return Poll::Ready(if ended { Ok(true) } else { Err(Failure::ReadEof) });
+            }
+            Poll::Ready(kept.decode(buffer.filled(), |input| {
+                loop {
+                    match decoder.decode(&Limits::default(), input) {
+                        Ok(None) => return Ok(false),
+                        Ok(Some(ResponseEvent::Head(head))) => (status, keep_alive) = (head.status, head.keep_alive),
+                        Ok(Some(ResponseEvent::End)) => return Ok(true),
+                        Ok(Some(_)) => {}
+                        Err(_) => return Err(Failure::Parse),
                     }
-                    Ok(Some(_)) => {}
-                    Err(_) => return Err(Failure::Parse),
                 }
-            }
-            let left = input.len();
-            kept.drain(..kept.len() - left);
-            if !ended && count == 0 {
-                ended = matches!(decoder.eof(), Ok(Some(_)));
-                if !ended {
-                    return Err(Failure::ReadEof);
-                }
-            }
-            if ended {
-                if !keep_alive || left > 0 {
-                    self.stream = None;
-                }
-                return Ok(status);
-            }
+            }))
+        };
+        while !poll_fn(&mut read).await? {}
+        if !keep_alive || !kept.is_empty() {
+            self.stream = None;
         }
+        Ok(status)
     }
 }

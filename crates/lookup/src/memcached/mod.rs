@@ -17,10 +17,13 @@ use sha2::{Digest as _, Sha256};
 pub use connection::ServerState;
 
 use crate::answer::{Failure, StoreError};
-use crate::settings::MemcachedSettings;
+use crate::settings::{Check, MemcachedSettings};
 use connection::{Got, Server};
 use ring::Ring;
 use wire::Request;
+
+/// memcached's own limit of a value (its option -I).
+const MEMCACHED_VALUE: usize = 1 << 20;
 
 /// A memcached store. It belongs to the stores' thread.
 #[derive(Debug)]
@@ -31,6 +34,27 @@ pub(crate) struct Memcached {
     settings: Rc<MemcachedSettings>,
     /// Requests of scripts under way.
     of_scripts: Cell<usize>,
+}
+
+impl MemcachedSettings {
+    pub(crate) fn check(&self, check: &mut Check) {
+        check.that(!self.servers.is_empty(), "servers", || {
+            "there is no server: expected addresses such as 127.0.0.1:11211".to_owned()
+        });
+        for (index, server) in self.servers.iter().enumerate() {
+            if let Err(problem) = parse_server(server) {
+                check.add("servers", problem);
+            }
+            check.that(!self.servers[..index].contains(server), "servers", || format!("`{server}` is named twice"));
+        }
+        check.positive("timeout", self.timeout);
+        check.positive("connect-timeout", self.connect_timeout);
+        check.that((1..=MEMCACHED_VALUE).contains(&self.value_bytes), "value-bytes", || {
+            format!("{} is no size of a value: expected 1 to {MEMCACHED_VALUE}", self.value_bytes)
+        });
+        check.count("pending", self.pending);
+        self.breaker.check(check);
+    }
 }
 
 impl Memcached {

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-pub(crate) use connection::parse_url;
+use connection::parse_url;
 pub use connection::{Rows, Value};
 pub use contained::panics_are_contained;
 
@@ -30,7 +30,7 @@ use crate::answer::{Failure, StoreError};
 use crate::breaker::{Breaker, State as BreakerState};
 use crate::clock;
 use crate::health::HealthChange;
-use crate::settings::SqlSettings;
+use crate::settings::{Check, SqlSettings};
 use crate::user::StoreUser;
 use connection::{Bounds, Connection, Database, Secrets};
 use contained::contained;
@@ -96,11 +96,35 @@ pub struct SqlState {
     pub queries: u64,
 }
 
-/// See [`SqlSettings::objection`].
-pub(crate) fn objection(settings: &SqlSettings, query: &str, parameters: usize) -> Option<String> {
-    match parse_url(settings) {
-        Ok(Database::Sqlite(_)) => statement::objection(query, parameters),
-        _ => None,
+impl SqlSettings {
+    /// Returns why a query with this many parameters would be refused, as far as known without the database: for
+    /// SQLite, which itself would run it.
+    pub fn objection(&self, query: &str, parameters: usize) -> Option<String> {
+        match parse_url(self) {
+            Ok(Database::Sqlite(_)) => statement::objection(query, parameters),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn check(&self, check: &mut Check) {
+        if let Err(problem) = parse_url(self) {
+            check.add("url", problem);
+        }
+        check.count("connections", self.connections);
+        check.that(self.connections <= 1000, "connections", || {
+            format!("{} are too many: expected at most 1000", self.connections)
+        });
+        if let Some(share) = self.script_connections {
+            check.that((1..=self.connections).contains(&share), "script-connections", || {
+                format!("{share} is no share of {} connections: expected 1 to {0}", self.connections)
+            });
+        }
+        check.positive("query-timeout", self.query_timeout);
+        check.positive("connect-timeout", self.connect_timeout);
+        check.count("pending", self.pending);
+        check.count("rows", self.rows);
+        check.count("row-bytes", self.row_bytes);
+        self.breaker.check(check);
     }
 }
 
