@@ -82,6 +82,7 @@ impl LoadArgs {
             connection_times: false,
             each_request: false,
             script: None,
+            journeys: None,
         }
     }
 

@@ -1,0 +1,1 @@
+//! Journeys of users, written in Lua.
