@@ -1,0 +1,172 @@
+//! What the users of one thread share: the client, counters, the running user. Single-threaded: plain cells.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use oroshi_bench::Meter;
+use oroshi_client::local::Client;
+use oroshi_net::{Endpoint, monotonic_ns};
+
+use crate::page::Pages;
+use crate::random::Think;
+use crate::request::Spec;
+use crate::run::Run;
+use crate::sample::Sample;
+use crate::sleeper::Sleeper;
+use crate::tally::Tally;
+use crate::user::User;
+
+/// Where lines for people go: what a script prints, and what it did.
+pub type Tell = dyn Fn(&str) + Send + Sync;
+
+/// What the users of a thread share.
+pub(crate) struct Thread {
+    pub(crate) run: Arc<Run>,
+    /// The URL to which paths are relative.
+    pub(crate) base: Endpoint,
+    /// Built on the thread's own runtime.
+    pub(crate) client: OnceCell<Client>,
+    /// Where requests are counted. `None` before and after the load.
+    pub(crate) meter: Option<Meter>,
+    pub(crate) tally: RefCell<Tally>,
+    /// Names and weights of the scenarios, in order.
+    pub(crate) scenarios: RefCell<Vec<(String, f64)>>,
+    /// Seconds between two calls of each function of `every`.
+    pub(crate) watchers: RefCell<Vec<f64>>,
+    /// The user whose journey runs.
+    pub(crate) current: RefCell<Option<Rc<User>>>,
+    /// What the running journey waits for.
+    pub(crate) wish: RefCell<Option<Wish>>,
+    pub(crate) sleeper: Sleeper,
+    pub(crate) stage: Cell<Stage>,
+    /// When the load began.
+    pub(crate) start: Cell<u64>,
+    /// Bytes of bodies that scripts hold.
+    pub(crate) held: Rc<Cell<usize>>,
+    pub(crate) pages: Pages,
+    /// Bytes that the client had read and written at the last look.
+    pub(crate) seen: Cell<(u64, u64)>,
+    pub(crate) tell: Arc<Tell>,
+    /// Whether every request and check is told.
+    pub(crate) verbose: bool,
+}
+
+/// What a journey waits for.
+#[derive(Debug)]
+pub(crate) enum Wish {
+    /// A response.
+    Request(Box<Spec>),
+    /// What a page needs.
+    Assets(Box<crate::assets::Wanted>),
+    /// A pause.
+    Think(Think),
+}
+
+/// Where a thread is in the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The script's file runs.
+    Loading,
+    /// Journeys go on.
+    Running,
+    /// No journey goes on; responses on their way are awaited.
+    Closed,
+}
+
+impl fmt::Debug for Thread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Thread").field("base", &self.base).field("stage", &self.stage).finish_non_exhaustive()
+    }
+}
+
+impl Thread {
+    pub(crate) fn new(
+        run: Arc<Run>,
+        base: Endpoint,
+        meter: Option<Meter>,
+        tell: Arc<Tell>,
+        verbose: bool,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            run,
+            base,
+            client: OnceCell::new(),
+            meter,
+            tally: RefCell::default(),
+            scenarios: RefCell::default(),
+            watchers: RefCell::default(),
+            current: RefCell::default(),
+            wish: RefCell::default(),
+            sleeper: Sleeper::default(),
+            stage: Cell::new(Stage::Loading),
+            start: Cell::new(0),
+            held: Rc::default(),
+            pages: Pages::default(),
+            seen: Cell::new((0, 0)),
+            tell,
+            verbose,
+        })
+    }
+
+    /// The running user.
+    ///
+    /// # Errors
+    /// Outside journeys: at the top level, and in functions of `every` and `score`.
+    pub(crate) fn user(&self, called: &str) -> mlua::Result<Rc<User>> {
+        self.current.borrow().clone().ok_or_else(|| {
+            mlua::Error::runtime(format!(
+                "{called}: there is no user here: expected it within a scenario, `initialize` or `final`"
+            ))
+        })
+    }
+
+    /// Seconds since the load began.
+    pub(crate) fn elapsed_s(&self) -> f64 {
+        let start = self.start.get();
+        if start == 0 { 0.0 } else { monotonic_ns().saturating_sub(start) as f64 / 1e9 }
+    }
+
+    /// Counts a check. `sample` is called where it failed.
+    pub(crate) fn check(&self, user: &User, name: &str, holds: bool, sample: impl FnOnce() -> Sample) {
+        let mut tally = self.tally.borrow_mut();
+        let check = tally.checks.get(name);
+        if holds {
+            check.passed += 1;
+        } else {
+            check.failed += 1;
+            check.samples.add(sample);
+            self.run.progress.checks_failed.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.verbose {
+            let word = if holds { "passed" } else { "FAILED" };
+            (self.tell)(&format!("{user}   check {word}: {name}"));
+        }
+    }
+
+    /// Counts a failure of a journey.
+    pub(crate) fn fail(&self, user: &User, reason: &str, sample: impl FnOnce() -> Sample) {
+        let mut tally = self.tally.borrow_mut();
+        let fail = tally.fails.get(reason);
+        fail.count += 1;
+        fail.samples.add(sample);
+        if self.verbose {
+            (self.tell)(&format!("{user}   failed: {reason}"));
+        }
+    }
+
+    /// Awards points, or deducts them.
+    pub(crate) fn award(&self, user: &User, points: f64, label: &str) {
+        let mut tally = self.tally.borrow_mut();
+        let to = tally.points.get(label);
+        to.count += 1;
+        to.sum += points;
+        *tally.users.entry(user.id).or_default() += points;
+        self.run.progress.points.fetch_add((points * 1e3) as i64, Ordering::Relaxed);
+        if self.verbose {
+            (self.tell)(&format!("{user}   {points:+} points: {label}"));
+        }
+    }
+}
