@@ -17,7 +17,7 @@ use oroshi_net::{Stream, monotonic_ns};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::body::Body;
-use crate::core::{Connection, Core, Lease};
+use crate::core::{Connection, Core, Lease, add};
 use crate::deadline::{Deadlines, Phase, Stamps, Timings};
 use crate::error::{Cause, Error};
 use crate::headers::Headers;
@@ -47,7 +47,8 @@ pub(crate) struct Exchange {
     trailers: Option<Headers>,
     /// Whether the server keeps the connection.
     keep_alive: bool,
-    keep_hint: Option<Duration>,
+    /// How long the server keeps the connection, in seconds, which takes less room than a `Duration`.
+    keep_hint: Option<u32>,
     /// Whether the response is complete.
     ended: bool,
     progress: Progress,
@@ -170,13 +171,23 @@ impl Exchange {
         std::mem::take(&mut self.outgoing.bytes)
     }
 
-    /// Returns these bytes after the connect has sent some of them.
-    pub(crate) fn put_first(&mut self, bytes: Vec<u8>, sent: usize) {
+    /// Returns these bytes after the connect has sent some of them, at that time.
+    pub(crate) fn put_first(&mut self, bytes: Vec<u8>, sent: usize, at: u64) {
         if !bytes.is_empty() {
             self.outgoing.bytes = bytes;
             self.outgoing.sent = sent;
-            self.progress.sent |= sent > 0;
+            if sent > 0 {
+                self.sent_some(sent, at);
+            }
         }
+    }
+
+    fn sent_some(&mut self, count: usize, at: u64) {
+        if !self.progress.sent {
+            self.progress.sent = true;
+            self.stamps.first_sent = at;
+        }
+        add(&self.core().counts.bytes_written, count);
     }
 
     /// Assumes for retries that a part of the request was sent, if this is not known.
@@ -261,11 +272,14 @@ impl Exchange {
             let stream = &mut connection.stream;
             match self.outgoing.poll_write(context, stream) {
                 Poll::Ready(Ok(count)) => {
-                    if self.phase == Phase::Write {
+                    let waited = self.phase == Phase::Write;
+                    if waited {
                         self.pause(); // entered again when it has to wait again
                     }
                     if count > 0 {
-                        self.progress.sent = true;
+                        // The first attempt to write follows at once when the connection is ready.
+                        let at = if waited && !self.progress.sent { monotonic_ns() } else { self.stamps.ready };
+                        self.sent_some(count, at);
                         continue;
                     }
                 }
@@ -419,6 +433,7 @@ impl Exchange {
             Err(error) => return Poll::Ready(Err(self.broke(Cause::Io(error)))),
         };
         self.progress.answered |= !data.is_empty();
+        add(&self.core().counts.bytes_read, data.len());
         let decoded = if data.is_empty() { self.end_of_stream() } else { self.decode(data, body) };
         match decoded {
             Ok(head) => Poll::Ready(Ok((head, body.len() > before))),
@@ -511,7 +526,10 @@ impl Exchange {
             && !self.outgoing.unflushed
             && self.outgoing.broken.is_none();
         match self.lease.take() {
-            Some(lease) if reusable => lease.give_back(self.stamps.ended, self.keep_hint),
+            Some(lease) if reusable => {
+                let hint = self.keep_hint.map(|seconds| Duration::from_secs(seconds.into()));
+                lease.give_back(self.stamps.ended, hint);
+            }
             lease => drop(lease),
         }
     }
@@ -528,10 +546,10 @@ impl fmt::Debug for Exchange {
 }
 
 /// Parses how long the server keeps an idle connection: `timeout=5`, less a second for the network.
-fn keep_hint(value: &[u8]) -> Option<Duration> {
+fn keep_hint(value: &[u8]) -> Option<u32> {
     let text = str::from_utf8(value).ok()?;
-    let seconds = text.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds).saturating_sub(Duration::from_secs(1)))
+    let seconds: u32 = text.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?.trim().parse().ok()?;
+    Some(seconds.saturating_sub(1))
 }
 
 #[cfg(test)]
@@ -540,7 +558,7 @@ mod tests {
 
     #[test]
     fn servers_say_how_long_they_keep_a_connection() {
-        let seconds = |value: &str| keep_hint(value.as_bytes()).map(|hint| hint.as_secs());
+        let seconds = |value: &str| keep_hint(value.as_bytes());
         assert_eq!(seconds("timeout=5, max=100"), Some(4));
         assert_eq!(seconds("max=100, timeout=1"), Some(0));
         assert_eq!(seconds("timeout=0"), Some(0));

@@ -84,6 +84,7 @@ pub use decode::Coding;
 pub use error::{Cause, Error};
 pub use headers::Headers;
 pub use oroshi_core::{Addresses, Lookup};
+pub use redirect::Redirect;
 pub use request::{Handle, IntoUrl, RequestBuilder};
 pub use response::{Chunks, Response as AnyResponse, Source};
 pub use retry::is_idempotent;
