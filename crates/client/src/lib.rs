@@ -58,7 +58,7 @@ mod decode;
 mod error;
 mod exchange;
 mod eyeballs;
-mod form;
+pub mod form;
 mod headers;
 mod incoming;
 pub mod local;

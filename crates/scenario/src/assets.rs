@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use mlua::{Lua, Table, Value};
 use oroshi_words::nearest;
-use tokio::task::JoinSet;
 
 use crate::html::Resource;
 use crate::request::{Spec, perform};
@@ -112,7 +113,8 @@ pub(crate) struct Asset {
 pub(crate) async fn fetch(thread: &Rc<Thread>, user: &Rc<User>, wanted: Wanted) -> Vec<Asset> {
     let Wanted { resources, name, digests, parallel, points } = wanted;
     let mut assets: Vec<Option<Asset>> = resources.iter().map(|_| None).collect();
-    let mut under_way = JoinSet::new();
+    // In the user's own task, so that they end with it.
+    let mut under_way = FuturesUnordered::new();
     let mut waiting = resources.into_iter().enumerate();
     loop {
         while under_way.len() < parallel
@@ -120,11 +122,9 @@ pub(crate) async fn fetch(thread: &Rc<Thread>, user: &Rc<User>, wanted: Wanted) 
         {
             let (thread, user) = (Rc::clone(thread), Rc::clone(user));
             let spec = Spec { name: Some(name.clone()), quiet: true, ..Spec::get(resource.url) };
-            under_way.spawn_local(async move { (index, perform(&thread, &user, spec).await) });
+            under_way.push(async move { (index, perform(&thread, &user, spec).await) });
         }
-        let Some(done) = under_way.join_next().await else { break };
-        // A panic has been told already.
-        let Ok((index, response)) = done else { continue };
+        let Some((index, response)) = under_way.next().await else { break };
         if thread.stage.get() != Stage::Running {
             continue;
         }
@@ -132,7 +132,7 @@ pub(crate) async fn fetch(thread: &Rc<Thread>, user: &Rc<User>, wanted: Wanted) 
         let expected = digests.get(path);
         let matches = expected.map(|digest| response.is_ok() && crate::digest::matches(digest, &response.body));
         if let Some(matches) = matches {
-            thread.check(user, &format!("{name} digest"), matches, || Sample::of(thread, user));
+            thread.check(user, &format!("{name} digest"), matches, || Sample::of(thread, user, String::new()));
         }
         if points != 0.0 && response.is_ok() && matches != Some(false) {
             thread.award(user, points, &name);

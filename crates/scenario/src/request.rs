@@ -67,7 +67,7 @@ pub(crate) async fn perform(thread: &Rc<Thread>, user: &Rc<User>, spec: Spec) ->
     user.under_way.set(user.under_way.get() - 1);
     if thread.stage.get() == Stage::Running && !spec.expect.is_empty() && !spec.quiet {
         let name = format!("{} status", thread.tally.borrow().steps.name(step));
-        thread.check(user, &name, spec.expect.contains(&response.status), || Sample::of(thread, user));
+        thread.check(user, &name, spec.expect.contains(&response.status), || Sample::of(thread, user, String::new()));
     }
     response
 }
@@ -206,7 +206,7 @@ impl Chain<'_> {
             let head = monotonic_ns();
             // The timings are complete once the body is.
             let (body, timings) = response.bytes_and_timings().await?;
-            Ok::<_, Error>((status, headers, body, timings, head))
+            Ok::<_, Error>((status, headers, Bytes::from(body), timings, head))
         }
         .await;
         let now = monotonic_ns();

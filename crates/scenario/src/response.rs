@@ -5,9 +5,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mlua::{LuaString, UserData, UserDataFields, UserDataMethods, Value};
+use mlua::{Lua, LuaString, UserData, UserDataFields, UserDataMethods, Value};
 use oroshi_client::Headers;
 use oroshi_net::Endpoint;
+use oroshi_script::json::{DecodeError, Json};
 
 /// A response, or the failure to get one.
 #[derive(Debug)]
@@ -53,6 +54,18 @@ impl Response {
     }
 }
 
+/// Reads JSON: its value, or nil and why there is none.
+///
+/// # Errors
+/// There is no memory for it.
+pub(crate) fn decode(lua: &Lua, text: &[u8]) -> mlua::Result<(Value, Option<String>)> {
+    match Json::of(lua)?.decode(lua, text) {
+        Ok(value) => Ok((value, None)),
+        Err(DecodeError::State(error)) => Err(error),
+        Err(DecodeError::Text(error)) => Ok((Value::Nil, Some(format!("not JSON as expected: {error}")))),
+    }
+}
+
 impl Drop for Response {
     fn drop(&mut self) {
         self.held.set(self.held.get().saturating_sub(self.body.len()));
@@ -87,11 +100,8 @@ impl UserData for Response {
         methods.add_method("header", |lua, it, name: LuaString| {
             it.header(&name.to_string_lossy()).map(|value| lua.create_string(value)).transpose()
         });
-        methods.add_method("json", |lua, it, ()| match oroshi_script::json::decode(lua, &it.body) {
-            Ok(value) => Ok((value, None)),
-            // A server may send anything: the script decides.
-            Err(why) => Ok((Value::Nil, Some(format!("not JSON as expected: {why}")))),
-        });
+        // A server may send anything: the script decides.
+        methods.add_method("json", |lua, it, ()| decode(lua, &it.body));
         methods.add_meta_method("__tostring", |_, it, ()| Ok(format!("response {} {}", it.status, it.url)));
     }
 }

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use oroshi_net::ClientTlsOptions;
+
 use crate::data::Sets;
 use crate::settings::Settings;
 use crate::shared::Shared;
@@ -12,6 +14,7 @@ use crate::tally::Tally;
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) settings: Arc<Settings>,
+    pub(crate) tls: ClientTlsOptions,
     pub(crate) seed: u64,
     pub(crate) threads: usize,
     pub(crate) sets: Arc<Sets>,
@@ -49,15 +52,22 @@ pub(crate) struct Verdict {
 }
 
 impl Run {
-    pub(crate) fn new(settings: &Arc<Settings>, threads: usize, sets: &Arc<Sets>, seed: u64) -> Self {
+    pub(crate) fn new(
+        settings: &Arc<Settings>,
+        threads: usize,
+        sets: &Arc<Sets>,
+        seed: u64,
+        tls: ClientTlsOptions,
+    ) -> Self {
         let journeys = settings.journeys.map_or(i64::MAX, |journeys| i64::try_from(journeys).unwrap_or(i64::MAX));
         sets.reset();
         Run {
             settings: Arc::clone(settings),
+            tls,
             seed,
             threads,
             sets: Arc::clone(sets),
-            shared: Shared::default(),
+            shared: Shared::new(),
             users: AtomicUsize::new(0),
             journeys: AtomicI64::new(journeys),
             progress: Progress::default(),

@@ -119,7 +119,7 @@ impl Settings {
     #[must_use]
     pub fn most_users(&self) -> usize {
         match &self.ramp {
-            Some(ramp) => ramp.most().max(1),
+            Some(ramp) => ramp.most().max(1) as usize,
             None => self.users.unwrap_or(USERS),
         }
     }
@@ -132,7 +132,7 @@ impl Settings {
                 Model::Open { stages: stages.clone(), spacing: self.spacing.unwrap_or(Spacing::Constant) }
             }
             (None, Some(ramp)) => Model::Closed(ramp.clone()),
-            (None, None) => Model::Closed(Ramp::constant(self.users.unwrap_or(USERS))),
+            (None, None) => Model::Closed(Ramp::constant(self.users.unwrap_or(USERS) as u64)),
         }
     }
 
@@ -191,7 +191,10 @@ impl Settings {
         match key {
             "url" => self.url = Some(text(key, value)?),
             "users" => self.users = Some(number(key, value, 1.0, MOST_USERS)? as usize),
-            "ramp" => self.ramp = Some(Ramp::new(pairs(key, value, MOST_USERS)?.into_iter().map(ramp_stage).collect())),
+            "ramp" => {
+                let stages: Vec<ramp::Stage> = pairs(key, value, MOST_USERS)?.into_iter().map(ramp_stage).collect();
+                self.ramp = Some(Ramp::new(0, &stages)?);
+            }
             "rate" => {
                 let rate = number_of(key, value, 0.0, 1e6)?;
                 self.stages = Some(vec![Stage { duration: Duration::ZERO, rate }]);
@@ -236,7 +239,7 @@ impl Settings {
 
 /// Converts a pair of a table to a stage of a ramp.
 fn ramp_stage((duration, users): (Duration, f64)) -> ramp::Stage {
-    ramp::Stage { duration, users: users as usize }
+    ramp::Stage { duration, users: users as u64 }
 }
 
 /// Returns what a value is, for messages.

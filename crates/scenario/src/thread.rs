@@ -5,12 +5,13 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use oroshi_bench::Meter;
 use oroshi_client::local::Client;
-use oroshi_net::{Endpoint, monotonic_ns};
+use oroshi_client::Deadlines;
+use oroshi_net::{ClientTlsOptions, Endpoint, monotonic_ns};
 
-use crate::page::Pages;
 use crate::random::Think;
 use crate::request::Spec;
 use crate::run::Run;
@@ -18,6 +19,9 @@ use crate::sample::Sample;
 use crate::sleeper::Sleeper;
 use crate::tally::Tally;
 use crate::user::User;
+
+/// Connections that a user may have at a time: those of its assets.
+const CONNECTIONS_PER_USER: usize = 8;
 
 /// Where lines for people go: what a script prints, and what it did.
 pub type Tell = dyn Fn(&str) + Send + Sync;
@@ -46,7 +50,6 @@ pub(crate) struct Thread {
     pub(crate) start: Cell<u64>,
     /// Bytes of bodies that scripts hold.
     pub(crate) held: Rc<Cell<usize>>,
-    pub(crate) pages: Pages,
     /// Bytes that the client had read and written at the last look.
     pub(crate) seen: Cell<(u64, u64)>,
     pub(crate) tell: Arc<Tell>,
@@ -104,7 +107,6 @@ impl Thread {
             stage: Cell::new(Stage::Loading),
             start: Cell::new(0),
             held: Rc::default(),
-            pages: Pages::default(),
             seen: Cell::new((0, 0)),
             tell,
             verbose,
@@ -121,6 +123,38 @@ impl Thread {
                 "{called}: there is no user here: expected it within a scenario, `initialize` or `final`"
             ))
         })
+    }
+
+    /// Builds the client, on the thread's own runtime.
+    ///
+    /// # Errors
+    /// Settings that cannot be used, in words.
+    pub(crate) fn build_client(&self, tls: &ClientTlsOptions) -> Result<(), String> {
+        let settings = &self.run.settings;
+        let phases = Deadlines {
+            queue: Duration::MAX,
+            dns: Duration::MAX,
+            connect: Duration::MAX,
+            tls: Duration::MAX,
+            write: Duration::MAX,
+            first_byte: Duration::MAX,
+            between_bytes: Duration::MAX,
+            // Each request has its own.
+            total: Duration::MAX,
+        };
+        let connections = (settings.most_users() * CONNECTIONS_PER_USER).div_ceil(self.run.threads).max(CONNECTIONS_PER_USER);
+        let client = oroshi_client::Client::builder()
+            .connections(connections)
+            .connections_per_host(connections)
+            .idle_per_host(connections)
+            .deadlines(phases)
+            .redirects(0)
+            .collect_bytes(settings.largest_body())
+            .stream_bytes(settings.largest_body())
+            .tls(tls.clone())
+            .build_local();
+        let client = client.map_err(|error| oroshi_words::with_causes(&error))?;
+        self.client.set(client).map_err(|_| "the thread has a client already".to_owned())
     }
 
     /// Seconds since the load began.

@@ -52,7 +52,7 @@ impl Rows {
                 }
                 Value::Table(row)
             }
-            Some(Row::Json(text)) => oroshi_script::json::decode(lua, text.as_bytes()).map_err(wrong)?,
+            Some(Row::Json(text)) => crate::response::decode(lua, text.as_bytes())?.0,
             Some(Row::Listed(place)) => match &self.list {
                 Some(list) => list.raw_get(place + 1)?,
                 None => Value::Nil,

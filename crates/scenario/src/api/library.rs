@@ -3,9 +3,11 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use mlua::{Lua, LuaString, Value};
+use oroshi_script::json::Json;
 
 use super::{Library, wrong};
 use crate::digest;
+use crate::response::decode;
 use crate::settings::{kind, number_of};
 use crate::shared;
 
@@ -21,16 +23,13 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     table.raw_set(
         "encode",
         library.function(|lua, _, value: Value| {
-            let json = oroshi_script::json::encode(lua, &value).map_err(|why| wrong(format!("json.encode: {why}")))?;
+            let json = Json::of(lua)?.encode(&value).text.map_err(|why| wrong(format!("json.encode: {why}")))?;
             lua.create_string(json)
         })?,
     )?;
     table.raw_set(
         "decode",
-        library.function(|lua, _, text: LuaString| match oroshi_script::json::decode(lua, &text.as_bytes()) {
-            Ok(value) => Ok((value, None)),
-            Err(why) => Ok((Value::Nil, Some(format!("not JSON as expected: {why}")))),
-        })?,
+        library.function(|lua, _, text: LuaString| decode(lua, &text.as_bytes()))?,
     )?;
     globals.raw_set("json", table)?;
 

@@ -25,8 +25,8 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     })?;
     library.add("user_cookie", |lua, thread, name: LuaString| {
         let user = thread.user("cookie")?;
-        let value = user.jar.borrow().get(&thread.base, &name.to_string_lossy());
-        value.map(|value| lua.create_string(value)).transpose()
+        let jar = user.jar.borrow();
+        jar.get(&thread.base, &name.to_string_lossy()).map(|value| lua.create_string(value)).transpose()
     })?;
     library.add("user_set_cookie", |_, thread, (name, value): (Value, Value)| {
         let user = thread.user("set_cookie")?;

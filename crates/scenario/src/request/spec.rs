@@ -155,7 +155,10 @@ impl Spec {
                 form::encode(&mut text, fields(key, value)?);
                 Content::Form(text)
             }
-            "json" => Content::Json(oroshi_script::json::encode(lua, value).map_err(|why| format!("json: {why}"))?),
+            "json" => Content::Json({
+                let json = oroshi_script::json::Json::of(lua).map_err(|error| error.to_string())?;
+                json.encode(value).text.map_err(|why| format!("json: {why}"))?
+            }),
             "multipart" => {
                 let (boundary, parts) = multipart(value)?;
                 Content::Multipart(boundary, parts)

@@ -1,0 +1,2 @@
+#[derive(Debug)]
+pub(crate) struct Resource { pub(crate) url: oroshi_net::Endpoint }
