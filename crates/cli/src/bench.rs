@@ -18,6 +18,8 @@ mod script;
 #[cfg(not(feature = "script"))]
 #[path = "bench/no_script.rs"]
 mod script;
+#[cfg(feature = "script")]
+mod scenario;
 mod self_test;
 mod sources;
 mod subscribe;
@@ -27,10 +29,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use indicatif::ProgressBar;
 use oroshi_bench::plan::Problem;
 use oroshi_bench::record::{Condition, ConditionOutcome};
-use oroshi_bench::{Plan, Record, RunError, ScriptError};
+use oroshi_bench::{Draft, Plan, Record, RunError, ScriptError};
 use oroshi_net::ConnectError;
 use oroshi_report::paint::Paint;
 use oroshi_report::{Named, table};
@@ -165,7 +169,22 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     if args.subscribe.is_asked_for() {
         return subscribe::run(args);
     }
-    let (draft, script, output, mut problems) = args.read();
+    #[cfg(feature = "script")]
+    if scenario::is_asked_for(&args) {
+        return scenario::run(args);
+    }
+    let (draft, script, output, problems) = args.read();
+    carry_out_draft(draft, script, &output, problems, None)
+}
+
+/// Carries out a draft without mistakes.
+fn carry_out_draft(
+    draft: Draft,
+    script: Option<Scripted>,
+    output: &Output,
+    mut problems: Vec<String>,
+    teller: Option<&Teller>,
+) -> Result<ExitCode, Error> {
     let plan = match draft.plan() {
         Ok(plan) => Some(plan),
         Err(found) => {
@@ -176,12 +195,36 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
         }
     };
     match plan {
-        Some(plan) if problems.is_empty() => carry_out(plan, script, &output),
+        Some(plan) if problems.is_empty() => carry_out(plan, script, output, teller),
         _ => Err(Error::Usage(problems)),
     }
 }
 
-fn carry_out(mut plan: Plan, script: Option<Scripted>, output: &Output) -> Result<ExitCode, Error> {
+/// Prints lines of a run's script above the live line.
+#[derive(Clone, Debug, Default)]
+struct Teller(Arc<Mutex<Option<ProgressBar>>>);
+
+impl Teller {
+    /// Prints a line.
+    #[cfg(feature = "script")]
+    fn tell(&self, text: &str) {
+        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(line) => line.suspend(|| say(text)),
+            None => say(text),
+        }
+    }
+
+    fn above(&self, line: ProgressBar) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(line);
+    }
+}
+
+fn carry_out(
+    mut plan: Plan,
+    script: Option<Scripted>,
+    output: &Output,
+    teller: Option<&Teller>,
+) -> Result<ExitCode, Error> {
     // A file that cannot be written ends the run before it begins.
     let mut made = Made::of([&output.file, &output.page, &output.hdr, &output.gnuplot, &output.percentiles]);
     let log = output.hdr.as_deref().map(HdrLog::create).transpose()?;
@@ -196,6 +239,9 @@ fn carry_out(mut plan: Plan, script: Option<Scripted>, output: &Output) -> Resul
     let script = script.map_err(|error| if shutdown.count() > 0 { Error::Interrupted } else { Error::from(error) })?;
     let mut live = Live::new(shutdown, plan.connections, plan.requests, log).listing(each);
     let line = live.line();
+    if let Some(teller) = teller {
+        teller.above(line.clone());
+    }
     let mut written = Ok(());
     let mut code = 0;
     // The report comes before the output of a script's `done`, as in wrk.

@@ -10,6 +10,8 @@ use crate::ramp::{self, Ramp};
 
 /// Users, where nobody says how many.
 const USERS: usize = 10;
+/// The most users at a time in the open model, where nobody says how many.
+const ARRIVING_USERS: usize = 1_000;
 /// Length of a run, where nobody says how long.
 const DURATION: Duration = Duration::from_secs(10);
 /// The most users of a run.
@@ -120,7 +122,7 @@ impl Settings {
     pub fn most_users(&self) -> usize {
         match &self.ramp {
             Some(ramp) => ramp.most().max(1) as usize,
-            None => self.users.unwrap_or(USERS),
+            None => self.users.unwrap_or(if self.stages.is_some() { ARRIVING_USERS } else { USERS }),
         }
     }
 

@@ -168,7 +168,7 @@ pub(crate) fn parse_header(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
-fn parse_spacing(text: &str) -> Result<Spacing, String> {
+pub(super) fn parse_spacing(text: &str) -> Result<Spacing, String> {
     match text {
         "constant" => Ok(Spacing::Constant),
         "poisson" => Ok(Spacing::Poisson),
@@ -176,7 +176,7 @@ fn parse_spacing(text: &str) -> Result<Spacing, String> {
     }
 }
 
-fn parse_stages(text: &str) -> Result<Vec<Stage>, String> {
+pub(super) fn parse_stages(text: &str) -> Result<Vec<Stage>, String> {
     let stage = |part: &str| {
         let (duration, rate) = part
             .split_once(':')
