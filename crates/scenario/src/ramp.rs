@@ -84,11 +84,8 @@ impl Ramp {
     /// # Errors
     /// A message for the user.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let stages = text.split(',').map(|stage| {
-            let (time, users) = stage.split_once(':').ok_or_else(|| format!("`{stage}`"))?;
-            Ok(Stage { duration: units::parse_time(time)?, users: units::parse_count(users)? })
-        });
-        let stages: Vec<Stage> = stages.collect::<Result<_, String>>()?;
+        let stages = units::parse_stages(text, "USERS", "30s:100,1m:100", units::parse_count)?;
+        let stages: Vec<Stage> = stages.into_iter().map(|(duration, users)| Stage { duration, users }).collect();
         Self::new(0, &stages)
     }
 

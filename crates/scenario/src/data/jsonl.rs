@@ -34,7 +34,10 @@ pub(super) fn read(mut source: Source, part: Part) -> Result<(Cells, usize), Str
         }
         let text = std::str::from_utf8(text).map_err(|_| wrong("it is not UTF-8, which JSON is"))?;
         // The whole value, so that a row that loads can also be read later: its numbers and its depth, too.
-        serde_json::from_str::<serde_json::Value>(text).map_err(|error| wrong(&not_json(&error)))?;
+        serde_json::from_str::<serde_json::Value>(text).map_err(|error| {
+            let before = line.len() - line.trim_ascii_start().len();
+            wrong(&not_json(&error, before))
+        })?;
         if rows == MAX_ROWS {
             return Err(wrong(&format!("there are too many rows: {}", at_most(MAX_ROWS, "rows"))));
         }
@@ -48,8 +51,10 @@ pub(super) fn read(mut source: Source, part: Part) -> Result<(Cells, usize), Str
 }
 
 /// Returns what is wrong with a line. serde_json counts lines within the text, which is one line.
-fn not_json(error: &serde_json::Error) -> String {
+///
+/// `before`: the blank bytes before the text.
+fn not_json(error: &serde_json::Error, before: usize) -> String {
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or_default();
-    format!("not JSON as expected: {what}, at column {}", error.column())
+    format!("not JSON as expected: {what}, at column {}", before + error.column())
 }

@@ -145,10 +145,10 @@ fn newlines(bytes: &[u8]) -> u64 {
     bytes.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
-fn too_large(name: &str, bytes: u64) -> String {
-    format!("{name} takes {}: {}", units::bytes(bytes as f64), expected())
+fn too_large(name: &str, size: u64) -> String {
+    format!("{name} takes {} bytes: {}", units::count(size), expected())
 }
 
 fn expected() -> String {
-    format!("expected at most {}", units::bytes(MAX_FILE_BYTES as f64))
+    format!("expected at most {} bytes", units::count(MAX_FILE_BYTES))
 }

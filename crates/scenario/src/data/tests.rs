@@ -178,7 +178,7 @@ fn files_that_cannot_be_read_are_named() {
     // Sparse, so that it takes no room.
     let large = fs::File::create(folder.path().join("large")).unwrap();
     large.set_len(MAX_FILE_BYTES + 1).unwrap();
-    assert_eq!(load("large"), Err("large takes 1.00 GiB: expected at most 1.00 GiB".into()));
+    assert_eq!(load("large"), Err("large takes 1,073,741,825 bytes: expected at most 1,073,741,824 bytes".into()));
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn mistakes_in_json_have_file_and_line() {
         (" \n\n", "rows has no rows: expected at least one"),
         ("1\n\n{\"a\": }\n", "rows, line 3: not JSON as expected: expected value, at column 7"),
         ("1\n{\"a\":\n1}\n", "rows, line 2: not JSON as expected: EOF while parsing a value, at column 5"),
-        ("1\n2 3\n", "rows, line 2: not JSON as expected: trailing characters, at column 3"),
+        ("1\n  2 3\n", "rows, line 2: not JSON as expected: trailing characters, at column 5"),
         ("1\n1e999\n", "rows, line 2: not JSON as expected: number out of range, at column 5"),
         (&deep, "rows, line 2: not JSON as expected: recursion limit exceeded, at column 128"),
         (&long(MAX_ROW_BYTES + 1), "rows, line 2: the line takes more than 1.00 MiB"),
