@@ -16,8 +16,7 @@ use oroshi_net::{Endpoint, monotonic_ns};
 use oroshi_script::{Engine, Error, Kind};
 
 use crate::random::Think;
-use crate::request::Spec;
-use crate::sample::Sample;
+use crate::request::{Last, Spec};
 use crate::settings::{Settings, kind, number_of, shown, text, time};
 use crate::thread::{Stage, Thread, Wish};
 
@@ -214,7 +213,7 @@ fn results(library: &Library<'_>) -> mlua::Result<()> {
         let user = thread.user("check")?;
         let name = text("check: the name", &name).map_err(wrong)?;
         let holds = !matches!(condition, Value::Nil | Value::Boolean(false));
-        thread.check(&user, &name, holds, || Sample::of(thread, &user, place(lua)));
+        thread.check(&user, &name, holds, || Last::sample(thread, &user, place(lua)));
         Ok(holds)
     })?;
     let points = |called: &'static str, sign: f64| {
@@ -292,7 +291,7 @@ fn requests(library: &Library<'_>) -> mlua::Result<()> {
         thread.user("assets")?;
         let options = crate::assets::Options::read(table_of("assets", &options)?);
         let options = options.map_err(|why| wrong(format!("assets: {why}")))?;
-        let resources = page::resources(&page, &options)?;
+        let resources = page::resources(thread, &page, &options)?;
         thread.wish.replace(Some(Wish::Assets(Box::new(options.of(resources)))));
         Ok(())
     })?;

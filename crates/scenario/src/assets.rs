@@ -6,12 +6,11 @@ use std::rc::Rc;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use mlua::{Lua, Table, Value};
+use oroshi_net::Endpoint;
 use oroshi_words::nearest;
 
-use crate::html::Resource;
-use crate::request::{Spec, perform};
+use crate::request::{Last, Spec, perform};
 use crate::response::Response;
-use crate::sample::Sample;
 use crate::settings::{kind, number, shown, text, truth};
 use crate::thread::{Stage, Thread};
 use crate::user::User;
@@ -22,6 +21,12 @@ const PARALLEL: usize = 6;
 const LIMIT: usize = 100;
 /// The most resources of a page.
 const MOST: f64 = 10_000.0;
+
+/// A resource of a page.
+#[derive(Debug)]
+pub(crate) struct Resource {
+    pub(crate) url: Endpoint,
+}
 
 /// What of a page is wanted, and how it is checked.
 #[derive(Debug)]
@@ -132,7 +137,7 @@ pub(crate) async fn fetch(thread: &Rc<Thread>, user: &Rc<User>, wanted: Wanted) 
         let expected = digests.get(path);
         let matches = expected.map(|digest| response.is_ok() && crate::digest::matches(digest, &response.body));
         if let Some(matches) = matches {
-            thread.check(user, &format!("{name} digest"), matches, || Sample::of(thread, user, String::new()));
+            thread.check(user, &format!("{name} digest"), matches, || Last::sample(thread, user, String::new()));
         }
         if points != 0.0 && response.is_ok() && matches != Some(false) {
             thread.award(user, points, &name);

@@ -4,7 +4,9 @@
 //! As in browsers, cookies belong to a host, whatever its port. All unix sockets are the host of their `Host` field,
 //! which is `localhost` unless another is set. There is no list of public suffixes: a load knows its servers.
 
+use std::borrow::Cow;
 use std::fmt::Write;
+use std::net::Ipv4Addr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cookie_store::{Cookie, CookieDomain};
@@ -84,11 +86,13 @@ impl Jar {
         cookies.header(url, cookies.now())
     }
 
-    /// Returns a cookie's value: of the cookie that a request to `url` would carry, otherwise of the newest of that name.
+    /// Returns a cookie's value: of the cookie that a request to `url` would carry, otherwise of the newest of that
+    /// name.
     pub(crate) fn get(&self, url: &Endpoint, name: &str) -> Option<&str> {
         let cookies = self.0.as_deref()?;
         let now = cookies.now();
-        let sent = Site::of(url).and_then(|site| cookies.sent_to(&site, now).into_iter().find(|kept| kept.name() == name));
+        let sent =
+            Site::of(url).and_then(|site| cookies.sent_to(&site, now).into_iter().find(|kept| kept.name() == name));
         let newest = || cookies.kept.iter().rev().find(|kept| kept.name() == name && now < kept.expires);
         sent.or_else(newest).map(Kept::value)
     }
@@ -118,7 +122,7 @@ impl Jar {
             None => Kept {
                 pair: format!("{name}={value}").into(),
                 name_bytes: name.len(),
-                domain: site.host.as_str().into(),
+                domain: (*site.host).into(),
                 host_only: true,
                 path: "/".into(),
                 secure: false,
@@ -215,7 +219,8 @@ impl Cookies {
 
     /// Returns the cookies of a request: those of longer paths first, then older ones (RFC 6265, section 5.4).
     fn sent_to(&self, site: &Site<'_>, now: i64) -> Vec<&Kept> {
-        let mut sent: Vec<&Kept> = self.kept.iter().filter(|kept| kept.is_sent_to(site) && now < kept.expires).collect();
+        let mut sent: Vec<&Kept> =
+            self.kept.iter().filter(|kept| kept.is_sent_to(site) && now < kept.expires).collect();
         if self.has_paths {
             sent.sort_by_key(|kept| std::cmp::Reverse(kept.path.len()));
         }
@@ -230,10 +235,18 @@ impl Cookies {
 
     /// Stores a cookie, in the place of the one with the same name, domain and path.
     fn put(&mut self, new: Kept) {
-        self.remembered.clear();
+        let old = self.kept.iter_mut().find(|kept| kept.is_like(&new));
+        // Servers send a session's cookie again and again. A remembered field may end too early, but not too late.
+        let is_the_same = old.as_ref().is_some_and(|old| {
+            let same = (&old.pair, old.host_only, old.secure) == (&new.pair, new.host_only, new.secure);
+            same && old.expires <= new.expires
+        });
+        if !is_the_same {
+            self.remembered.clear();
+        }
         self.has_paths |= *new.path != *"/";
         self.bytes += new.bytes();
-        match self.kept.iter_mut().find(|kept| kept.is_like(&new)) {
+        match old {
             Some(old) => self.bytes -= std::mem::replace(old, new).bytes(),
             None => self.kept.push(new),
         }
@@ -278,7 +291,7 @@ impl Kept {
         }
         let cookie = Cookie::parse(str::from_utf8(field).ok()?, url).ok()?;
         let (name, value) = cookie.name_value();
-        // cookie_store cuts a field at its first `;`, and nothing else; a control character would end the request.
+        // cookie_store keeps control characters; one would end the `Cookie` field, or make the request invalid.
         if name.bytes().chain(value.bytes()).any(|byte| byte.is_ascii_control()) {
             return None;
         }
@@ -332,15 +345,16 @@ impl Kept {
 
     /// Whether a request carries the cookie: section 5.1.3 for the domain, 5.1.4 for the path.
     fn is_sent_to(&self, site: &Site<'_>) -> bool {
-        let host = site.host.as_str();
+        let host = &*site.host;
         let is_subdomain = || {
             !self.host_only
                 && !site.is_address
                 && host.strip_suffix(&*self.domain).is_some_and(|before| before.ends_with('.'))
         };
-        let path_matches = site.path.strip_prefix(&*self.path).is_some_and(|rest| {
-            rest.is_empty() || self.path.ends_with('/') || rest.starts_with('/')
-        });
+        let path_matches = site
+            .path
+            .strip_prefix(&*self.path)
+            .is_some_and(|rest| rest.is_empty() || self.path.ends_with('/') || rest.starts_with('/'));
         (host == &*self.domain || is_subdomain()) && path_matches && (!self.secure || site.is_secure)
     }
 }
@@ -348,7 +362,7 @@ impl Kept {
 /// The part of a URL that cookies depend on.
 struct Site<'u> {
     /// In its one form: lower case, IPv6 in brackets.
-    host: String,
+    host: Cow<'u, str>,
     is_address: bool,
     /// Https, or this machine, which browsers trust as much.
     is_secure: bool,
@@ -362,19 +376,27 @@ impl<'u> Site<'u> {
             Some(bracket) => bracket + 1,
             None => authority.find(':').unwrap_or(authority.len()),
         };
-        let host = Host::parse(&authority[..end]).ok()?;
-        let (is_address, is_here) = match &host {
-            Host::Domain(name) => (false, name == "localhost"),
-            Host::Ipv4(address) => (true, address.is_loopback()),
-            Host::Ipv6(address) => (true, address.is_loopback()),
+        let host = &authority[..end];
+        let (host, is_address, is_here) = match host.parse::<Ipv4Addr>() {
+            Ok(address) => (host.into(), true, address.is_loopback()),
+            Err(_) if is_plain(host) => (host.into(), false, host == "localhost"),
+            Err(_) => match Host::parse(host).ok()? {
+                Host::Domain(name) => (name.into(), false, false),
+                Host::Ipv4(address) => (address.to_string().into(), true, address.is_loopback()),
+                Host::Ipv6(address) => (format!("[{address}]").into(), true, address.is_loopback()),
+            },
         };
         let is_secure = url.scheme == Scheme::Https || is_here;
-        let host = match host {
-            Host::Domain(name) => name,
-            address => address.to_string(),
-        };
         Some(Site { host, is_address, is_secure, path: path_of(&url.target) })
     }
+}
+
+/// Whether a name is in its one form already, which saves a look into Unicode's tables.
+fn is_plain(host: &str) -> bool {
+    let last = host.rsplit('.').next().unwrap_or_default();
+    last.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase())
+        && !host.contains("xn--")
+        && host.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte))
 }
 
 fn path_of(target: &str) -> &str {

@@ -15,8 +15,7 @@ use tokio::task::{AbortHandle, spawn_local};
 use crate::assets;
 use crate::random::{Choices, Weights};
 use crate::ramp::{self, Ramp};
-use crate::request::perform;
-use crate::sample::Sample;
+use crate::request::{Last, perform};
 use crate::settings::Model;
 use crate::state::{Got, State, Step, script_error};
 use crate::tally::{NO_STEP, Tally};
@@ -384,7 +383,7 @@ impl Inner {
     /// Counts a journey that failed, and ends the run where going on makes no sense.
     fn failed(self: &Rc<Self>, user: &Rc<User>, error: Error) {
         let thread = &self.thread;
-        let sample = |place: &str| Sample::of(thread, user, place.to_owned());
+        let sample = |place: &str| Last::sample(thread, user, place.to_owned());
         if let Some(reason) = user.failed.take() {
             thread.fail(user, &reason, || sample(&error.place));
             return;

@@ -8,13 +8,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use oroshi_bench::record::scenario::SampleRecord;
 use oroshi_bench::{Exchange, Failure};
 use oroshi_client::{Cause, Error, Headers, Phase, Redirect, Timings};
 use oroshi_net::{Endpoint, monotonic_ns};
+use oroshi_words::units;
 
-use crate::cache::{Decision, Lookup};
+use crate::cache::{Answered, Asked, Found, Kept};
 use crate::response::Response;
-use crate::sample::Sample;
+use crate::sample::{self, Exchanged};
 use crate::thread::{Stage, Thread};
 use crate::user::User;
 
@@ -26,22 +28,51 @@ const SAMPLE_BYTES: usize = 256;
 /// The last exchange of a user, for samples.
 #[derive(Debug)]
 pub(crate) struct Last {
-    pub(crate) method: Cow<'static, str>,
-    pub(crate) url: Endpoint,
-    pub(crate) fields: Vec<(String, String)>,
-    pub(crate) status: u16,
-    pub(crate) headers: Option<Rc<Headers>>,
+    method: Cow<'static, str>,
+    url: Endpoint,
+    headers: Headers,
+    response: Option<LastAnswer>,
+    error: Option<&'static str>,
+}
+
+#[derive(Debug)]
+struct LastAnswer {
+    status: u16,
+    headers: Rc<Headers>,
     /// The first bytes of the body.
-    pub(crate) body: Box<[u8]>,
-    /// Why there is no response.
-    pub(crate) error: Option<&'static str>,
+    body: Box<[u8]>,
+}
+
+impl Last {
+    /// Makes the texts of a sample of the user's last exchange.
+    pub(crate) fn sample(thread: &Thread, user: &User, place: String) -> SampleRecord {
+        let last = user.last.borrow();
+        let mut sample = last.as_ref().map(|last| last.texts()).unwrap_or_default();
+        (sample.at_s, sample.user, sample.place) = (thread.elapsed_s(), user.id, place);
+        sample
+    }
+
+    fn texts(&self) -> SampleRecord {
+        let response = self.response.as_ref().map(|response| sample::Answer {
+            status: response.status,
+            reason: b"",
+            headers: &response.headers,
+            body: &response.body,
+        });
+        let exchanged = Exchanged { method: &self.method, url: &self.url, headers: &self.headers, response };
+        let mut sample = exchanged.sample();
+        if let Some(error) = self.error {
+            sample.head = format!("no response: {error}");
+        }
+        sample
+    }
 }
 
 /// One request of a chain of redirects.
 struct Attempt {
     method: Cow<'static, str>,
     url: Endpoint,
-    fields: Vec<(String, String)>,
+    headers: Headers,
     body: Option<Bytes>,
 }
 
@@ -50,11 +81,19 @@ struct Answer {
     status: u16,
     headers: Rc<Headers>,
     body: Bytes,
-    timings: Timings,
+    took: Duration,
     /// When its last byte was read.
     done: u64,
     /// The user's cache had it, and the network was not asked.
     cached: bool,
+}
+
+impl Answer {
+    /// The response that the user's cache has, at `now`.
+    fn kept(kept: &Kept, now: u64) -> Self {
+        let (headers, body) = (Rc::new(kept.headers().clone()), kept.body().clone());
+        Answer { status: kept.status(), headers, body, took: Duration::ZERO, done: now, cached: true }
+    }
 }
 
 /// Sends a request and follows its redirects. Counts it under its step, and every exchange of the chain in the load.
@@ -67,7 +106,7 @@ pub(crate) async fn perform(thread: &Rc<Thread>, user: &Rc<User>, spec: Spec) ->
     user.under_way.set(user.under_way.get() - 1);
     if thread.stage.get() == Stage::Running && !spec.expect.is_empty() && !spec.quiet {
         let name = format!("{} status", thread.tally.borrow().steps.name(step));
-        thread.check(user, &name, spec.expect.contains(&response.status), || Sample::of(thread, user, String::new()));
+        thread.check(user, &name, spec.expect.contains(&response.status), || Last::sample(thread, user, String::new()));
     }
     response
 }
@@ -89,112 +128,155 @@ impl Chain<'_> {
     async fn run(mut self, step: u32) -> Response {
         let (thread, spec) = (self.thread, self.spec);
         let most = spec.redirects.or(thread.run.settings.redirects).unwrap_or(10);
-        let mut attempt = self.first();
         let mut error = None;
         let mut answer = None;
         // Guards the counts if the run cuts the request off.
         let mut cut = CutOff { thread, step, due: self.due, is_over: false };
+        let mut url = spec.url.clone();
+        let mut next = self.first();
         loop {
-            let (got, sent) = match self.exchange(&attempt).await {
+            let attempt = match next {
+                Ok(attempt) => attempt,
+                Err((name, failure)) => {
+                    (self.failure, error) = (Some(failure), Some(name));
+                    break;
+                }
+            };
+            url.clone_from(&attempt.url);
+            let got = match self.exchange(&attempt).await {
                 Ok(got) => got,
                 Err((name, failure)) => {
-                    self.failure = Some(failure);
+                    (self.failure, error) = (Some(failure), Some(name));
                     self.note(&attempt, None, Some(name));
-                    error = Some(name);
                     break;
                 }
             };
             self.note(&attempt, Some(&got), None);
-            let location = got.headers.get("Location").filter(|_| Redirect::is_status(got.status));
-            let Some(location) = location.filter(|_| self.redirects < most) else {
-                if location.is_some() && most > 0 {
-                    self.failure = Some(Failure::Check);
-                    error = Some("too-many-redirects");
-                }
+            let location = got.headers.get("Location").filter(|_| most > 0 && Redirect::is_status(got.status));
+            let Some(location) = location else {
                 answer = Some(got);
                 break;
             };
-            match Redirect::follow(&attempt.url, &attempt.method, got.status, location) {
+            let hop = match self.redirects < most {
+                true => Redirect::follow(&attempt.url, &attempt.method, got.status, location).map_err(|_| "location"),
+                false => Err("too-many-redirects"),
+            };
+            match hop {
                 Ok(hop) => {
                     self.redirects += 1;
-                    attempt = Self::next(attempt, hop);
+                    next = Ok(Self::next(attempt, hop));
                 }
-                Err(_) => {
-                    self.failure = Some(Failure::Check);
-                    error = Some("location");
+                Err(name) => {
+                    (self.failure, error) = (Some(Failure::Check), Some(name));
                     answer = Some(got);
                     break;
                 }
             }
-            if thread.verbose {
-                (thread.tell)(&format!("{}   -> {} (sent {sent})", self.user, attempt.url));
-            }
         }
         cut.is_over = true;
-        self.finish(step, attempt, answer, error)
+        self.finish(step, url, answer, error)
     }
 
     /// The first request of the chain.
-    fn first(&self) -> Attempt {
+    ///
+    /// # Errors
+    /// A field that cannot be sent.
+    fn first(&self) -> Result<Attempt, (&'static str, Failure)> {
         let (thread, spec) = (self.thread, self.spec);
-        let mut fields = thread.run.settings.headers.clone();
+        let mut headers = Headers::new();
         let own = self.user.headers.borrow();
-        for (name, value) in own.iter().chain(&spec.headers) {
-            fields.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
-            fields.push((name.clone(), value.clone()));
+        for (name, value) in thread.run.settings.headers.iter().chain(own.iter()).chain(&spec.headers) {
+            headers.set(name, value).map_err(|_| ("request", Failure::Check))?;
         }
-        if let Some(kind) = &spec.content_type
-            && !fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type"))
-        {
-            fields.push(("Content-Type".to_owned(), kind.clone()));
+        if let Some(kind) = spec.content_type.as_ref().filter(|_| !headers.contains("Content-Type")) {
+            headers.set("Content-Type", kind).map_err(|_| ("request", Failure::Check))?;
         }
-        Attempt { method: spec.method.clone(), url: spec.url.clone(), fields, body: spec.body.clone() }
+        let (method, url, body) = (spec.method.clone(), spec.url.clone(), spec.body.clone());
+        Ok(Attempt { method, url, headers, body })
     }
 
     /// The request of a redirect. Fields that were set by hand stay, but secrets for another server.
-    fn next(mut before: Attempt, hop: Redirect) -> Attempt {
-        before.fields.retain(|(name, _)| hop.keeps(name));
+    fn next(before: Attempt, hop: Redirect) -> Attempt {
+        let mut headers = before.headers;
+        let dropped: Vec<String> =
+            headers.iter().map(|(name, _)| name.to_owned()).filter(|name| !hop.keeps(name)).collect();
+        dropped.iter().for_each(|name| drop(headers.remove(name)));
         if hop.becomes_get {
-            Attempt { method: "GET".into(), url: hop.endpoint, fields: before.fields, body: None }
+            Attempt { method: "GET".into(), url: hop.endpoint, headers, body: None }
         } else {
-            Attempt { url: hop.endpoint, ..before }
+            Attempt { url: hop.endpoint, headers, ..before }
+        }
+    }
+
+    /// Makes one request, by the user's cache if it can, and counts it in the load.
+    async fn exchange(&mut self, attempt: &Attempt) -> Result<Answer, (&'static str, Failure)> {
+        let (thread, user) = (self.thread, self.user);
+        let due = if self.redirects == 0 { self.due } else { monotonic_ns() };
+        let caches = self.spec.cache.unwrap_or(true) && thread.meter.is_some();
+        // A script that sets the field itself knows better than the jar.
+        let cookies = match attempt.headers.contains("Cookie") {
+            true => None,
+            false => user.jar.borrow_mut().header(&attempt.url).map(str::to_owned),
+        };
+        let with_cookies = cookies.map(|cookies| {
+            let mut headers = attempt.headers.clone();
+            let _ = headers.set("Cookie", cookies); // the jar keeps only what can be sent
+            headers
+        });
+        let headers = with_cookies.as_ref().unwrap_or(&attempt.headers);
+        let asked = Asked { method: &attempt.method, url: &attempt.url, headers };
+        let found = if caches { user.cache.borrow_mut().look_up(&asked, due) } else { Found::Nothing };
+        let kept = match found {
+            Found::Nothing => None,
+            Found::Stale(kept) => Some(kept),
+            Found::Fresh(kept) => return Ok(Answer::kept(&kept, due)),
+        };
+        let (got, sent) = self.send(attempt, headers, kept.as_ref(), due).await?;
+        if !caches {
+            return Ok(got);
+        }
+        let answered = Answered { status: got.status, headers: &got.headers, sent, done: got.done };
+        let valid = match kept.filter(|_| got.status == 304) {
+            None => {
+                let (mut cache, mut bodies) = (user.cache.borrow_mut(), thread.bodies.borrow_mut());
+                cache.received(&asked, &answered, &got.body, &mut bodies);
+                return Ok(got);
+            }
+            Some(kept) => {
+                let (mut cache, mut bodies) = (user.cache.borrow_mut(), thread.bodies.borrow_mut());
+                cache.validated(&asked, &kept, &answered, &mut bodies)
+            }
+        };
+        match valid {
+            Some(kept) => {
+                let Answer { took, done, .. } = got;
+                Ok(Answer { took, done, cached: false, ..Answer::kept(&kept, done) })
+            }
+            // The answer is about another response than the stored one.
+            None => self.send(attempt, headers, None, monotonic_ns()).await.map(|(got, _)| got),
         }
     }
 
     /// Sends one request, and counts it in the load. Returns the response, and when it was sent.
-    async fn exchange(&mut self, attempt: &Attempt) -> Result<(Answer, u64), (&'static str, Failure)> {
+    async fn send(
+        &mut self,
+        attempt: &Attempt,
+        headers: &Headers,
+        kept: Option<&Kept>,
+        due: u64,
+    ) -> Result<(Answer, u64), (&'static str, Failure)> {
         let (thread, user) = (self.thread, self.user);
-        let due = if self.redirects == 0 { self.due } else { monotonic_ns() };
-        let lookup = self.look_up(attempt, due);
-        if let Some(Lookup { decision: Decision::Fresh(stored), .. }) = &lookup {
-            let answer = Answer {
-                status: stored.status,
-                headers: Rc::clone(&stored.headers),
-                body: stored.body.clone(),
-                timings: Timings::default(),
-                done: due,
-                cached: true,
-            };
-            return Ok((answer, due));
-        }
-        let client = thread.client.get().expect("set before the first journey");
+        let client = thread.client.get().ok_or(("request", Failure::Check))?;
         let mut request = client
             .request(attempt.method.clone(), &attempt.url)
             .redirects(0)
             .timeout(self.spec.timeout.unwrap_or_else(|| thread.run.settings.request_timeout()))
             .partition(user.id);
-        for (name, value) in &attempt.fields {
+        for (name, value) in headers.iter() {
             request = request.header(name, value);
         }
-        if let Some(cookies) = user.jar.borrow_mut().header(&attempt.url)
-            && !attempt.fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("cookie"))
-        {
-            request = request.header("Cookie", cookies);
-        }
-        if let Some(lookup) = &lookup {
-            for (name, value) in lookup.conditions() {
-                request = request.header(name, value);
-            }
+        for (name, value) in kept.iter().flat_map(|kept| kept.conditions()) {
+            request = request.header(name, value);
         }
         if let Some(body) = &attempt.body {
             request = request.body(body.clone());
@@ -202,8 +284,7 @@ impl Chain<'_> {
         let flight = InFlight::begin(thread, due);
         let result = async {
             let response = request.send().await?;
-            let (status, headers) = (response.status(), Rc::new(response.headers().clone()));
-            let head = monotonic_ns();
+            let (status, headers, head) = (response.status(), Rc::new(response.headers().clone()), monotonic_ns());
             // The timings are complete once the body is.
             let (body, timings) = response.bytes_and_timings().await?;
             Ok::<_, Error>((status, headers, Bytes::from(body), timings, head))
@@ -214,23 +295,20 @@ impl Chain<'_> {
             Ok(got) => got,
             Err(error) => {
                 let (name, failure) = told(&error);
-                let timings = error.timings();
-                let sent = matches!(error.phase(), Phase::Write | Phase::FirstByte | Phase::BetweenBytes | Phase::Total)
-                    .then(|| now.saturating_sub((timings.write + timings.first_byte + timings.body).as_nanos() as u64));
+                let sent = sent_at(&error.timings());
                 self.first_sent = self.first_sent.or(sent);
                 flight.failed(failure, sent, now);
                 return Err((name, failure));
             }
         };
-        let sent = now.saturating_sub((timings.write + timings.first_byte + timings.body).as_nanos() as u64);
+        let sent = sent_at(&timings).unwrap_or(due);
         self.first_sent.get_or_insert(sent);
         let unexpected = if self.spec.expect.is_empty() {
             status >= 400
         } else {
             // What the last response must be is known only then.
-            !self.spec.expect.contains(&status) && !Redirect::is_status(status)
+            !self.spec.expect.contains(&status) && !Redirect::is_status(status) && status != 304
         };
-        let failure = unexpected.then_some(Failure::Status);
         flight.completed(&Exchange {
             due,
             sent,
@@ -240,7 +318,7 @@ impl Chain<'_> {
             tls: timings.tls.map(nanos),
             status,
             body_bytes: body.len() as u64,
-            failure,
+            failure: unexpected.then_some(Failure::Status),
         });
         if let Some(meter) = &thread.meter {
             meter.server(|| headers.get_str("Server").map(str::to_owned));
@@ -248,43 +326,29 @@ impl Chain<'_> {
         if headers.contains("Set-Cookie") {
             user.jar.borrow_mut().store(&attempt.url, headers.get_all("Set-Cookie"));
         }
-        let mut answer = Answer { status, headers, body, timings, done: now, cached: false };
-        if let Some(lookup) = lookup {
-            let mut cache = user.cache.borrow_mut();
-            if let Some(stored) = cache.update(lookup, status, &answer.headers, &answer.body, now) {
-                (answer.status, answer.headers, answer.body) =
-                    (stored.status, Rc::clone(&stored.headers), stored.body.clone());
-            }
-        }
-        Ok((answer, sent))
-    }
-
-    /// Looks a request up in the user's cache. `None`: nothing about it is cached, now or later.
-    fn look_up(&self, attempt: &Attempt, now: u64) -> Option<Lookup> {
-        let caches = self.spec.cache.unwrap_or(true) && attempt.method == "GET" && self.thread.meter.is_some();
-        caches.then(|| self.user.cache.borrow_mut().look_up(&attempt.url, &attempt.fields, now))
+        Ok((Answer { status, headers, body, took: timings.total, done: now, cached: false }, sent))
     }
 
     /// Keeps an exchange for samples, and tells it.
     fn note(&self, attempt: &Attempt, answer: Option<&Answer>, error: Option<&'static str>) {
         let (thread, user) = (self.thread, self.user);
-        let start = |body: &Bytes| body[..body.len().min(SAMPLE_BYTES)].into();
-        user.last.replace(Some(Rc::new(Last {
+        user.last.replace(Some(Last {
             method: attempt.method.clone(),
             url: attempt.url.clone(),
-            fields: attempt.fields.clone(),
-            status: answer.map_or(0, |answer| answer.status),
-            headers: answer.map(|answer| Rc::clone(&answer.headers)),
-            body: answer.map(|answer| start(&answer.body)).unwrap_or_default(),
+            headers: attempt.headers.clone(),
+            response: answer.map(|answer| LastAnswer {
+                status: answer.status,
+                headers: Rc::clone(&answer.headers),
+                body: answer.body[..answer.body.len().min(SAMPLE_BYTES)].into(),
+            }),
             error,
-        })));
+        }));
         if thread.verbose {
             let what = match (answer, error) {
                 (Some(answer), _) if answer.cached => "from the cache".to_owned(),
                 (Some(answer), _) => {
-                    let took = oroshi_words::units::time(answer.timings.total.as_nanos() as f64);
-                    let bytes = oroshi_words::units::bytes(answer.body.len() as f64);
-                    format!("{} in {took}, {bytes}", answer.status)
+                    let took = units::time(answer.took.as_nanos() as f64);
+                    format!("{} in {took}, {}", answer.status, units::bytes(answer.body.len() as f64))
                 }
                 (None, error) => format!("failed: {}", error.unwrap_or_default()),
             };
@@ -293,7 +357,7 @@ impl Chain<'_> {
     }
 
     /// Counts the step, and makes the script's response.
-    fn finish(self, step: u32, attempt: Attempt, answer: Option<Answer>, error: Option<&'static str>) -> Response {
+    fn finish(self, step: u32, url: Endpoint, answer: Option<Answer>, error: Option<&'static str>) -> Response {
         let (thread, spec) = (self.thread, self.spec);
         let done = answer.as_ref().map_or_else(monotonic_ns, |answer| answer.done);
         let status = answer.as_ref().map_or(0, |answer| answer.status);
@@ -333,7 +397,7 @@ impl Chain<'_> {
         let took = Duration::from_nanos(done.saturating_sub(self.due));
         let (headers, body) = answer.map_or_else(Default::default, |answer| (Some(answer.headers), answer.body));
         let held = &thread.held;
-        Response::new(status, error, headers, body, attempt.url, took, self.redirects, cached, held)
+        Response::new(status, error, headers, body, url, took, self.redirects, cached, held)
     }
 }
 
@@ -427,6 +491,11 @@ impl Thread {
         meter.bytes(counts.bytes_read - read, counts.bytes_written - written);
         meter.connections(counts.open);
     }
+}
+
+/// When the first byte of a request went to the kernel.
+fn sent_at(timings: &Timings) -> Option<u64> {
+    timings.sent.map(|after| timings.called + nanos(after))
 }
 
 fn nanos(duration: Duration) -> u64 {

@@ -318,7 +318,7 @@ fn result_table(lua: &mlua::Lua, tally: &Tally, record: &Record) -> mlua::Result
     result.raw_set("points", tally.sum())?;
     result.raw_set("requests", record.requests.completed as f64)?;
     result.raw_set("errors", record.errors as f64)?;
-    result.raw_set("fails", tally.fails.iter().map(|(_, fail)| fail.count).sum::<u64>() as f64)?;
+    result.raw_set("fails", tally.fails.iter().map(|(_, count)| *count).sum::<u64>() as f64)?;
     let (passed, failed) = tally.checked();
     result.raw_set("checks_passed", passed as f64)?;
     result.raw_set("checks_failed", failed as f64)?;

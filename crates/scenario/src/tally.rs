@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use oroshi_bench::record::scenario::{
-    CheckRecord, FailRecord, FlowRecord, JourneyRecord, PointsRecord, SampleRecord, StepRecord, TimerRecord,
+    CheckRecord, FailRecord, FlowRecord, JourneyRecord, PointsRecord, StepRecord, TimerRecord,
 };
 use oroshi_bench::{Failure, FailureCounts};
 use oroshi_stats::Latency;
@@ -104,14 +104,6 @@ pub(crate) struct Step {
 pub(crate) struct Check {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
-    pub(crate) samples: Samples,
-}
-
-/// What a script called a failure.
-#[derive(Debug, Default)]
-pub(crate) struct Fail {
-    pub(crate) count: u64,
-    pub(crate) samples: Samples,
 }
 
 /// Points of a label.
@@ -137,7 +129,9 @@ pub(crate) struct Tally {
     pub(crate) steps: Named<Step>,
     pub(crate) timers: Named<Latency>,
     pub(crate) checks: Named<Check>,
-    pub(crate) fails: Named<Fail>,
+    pub(crate) fails: Named<u64>,
+    pub(crate) check_samples: Samples,
+    pub(crate) fail_samples: Samples,
     pub(crate) points: Named<Points>,
     /// By the scenario's number.
     pub(crate) journeys: Vec<Journeys>,
@@ -164,6 +158,7 @@ impl Tally {
         self.timers.clear();
         self.checks.clear();
         self.fails.clear();
+        (self.check_samples, self.fail_samples) = Default::default();
         self.points.clear();
         self.journeys.iter_mut().for_each(|journeys| *journeys = Journeys::default());
         self.flows.clear();
@@ -201,12 +196,11 @@ impl Tally {
         self.checks.merge(other.checks, |to, from| {
             to.passed += from.passed;
             to.failed += from.failed;
-            to.samples.merge(from.samples);
         });
-        self.fails.merge(other.fails, |to, from| {
-            to.count += from.count;
-            to.samples.merge(from.samples);
-        });
+        self.fails.merge(other.fails, |to, from| *to += from);
+        let mut random = fastrand::Rng::with_seed(self.users.len() as u64);
+        self.check_samples.merge(other.check_samples, &mut random);
+        self.fail_samples.merge(other.fail_samples, &mut random);
         self.points.merge(other.points, |to, from| {
             to.count += from.count;
             to.sum += from.sum;
@@ -259,24 +253,25 @@ impl Tally {
         used.map(|(name, time)| TimerRecord { name: name.to_owned(), time: time.clone().into() }).collect()
     }
 
-    /// Checks that were made.
-    pub(crate) fn check_records(&self) -> Vec<CheckRecord> {
+    /// Takes the checks that were made.
+    pub(crate) fn check_records(&mut self) -> Vec<CheckRecord> {
+        let samples = &mut self.check_samples;
         let made = self.checks.iter().filter(|(_, check)| check.passed + check.failed > 0);
         let record = |(name, check): (&str, &Check)| CheckRecord {
             name: name.to_owned(),
             passed: check.passed,
             failed: check.failed,
-            samples: check.samples.records(),
+            samples: samples.take(name),
         };
         made.map(record).collect()
     }
 
-    /// Failures by reason, the most frequent first.
-    pub(crate) fn fail_records(&self) -> Vec<FailRecord> {
-        let seen = self.fails.iter().filter(|(_, fail)| fail.count > 0);
-        let record = |(reason, fail): (&str, &Fail)| {
-            let samples: Vec<SampleRecord> = fail.samples.records();
-            FailRecord { reason: reason.to_owned(), count: fail.count, samples }
+    /// Takes the failures by reason, the most frequent first.
+    pub(crate) fn fail_records(&mut self) -> Vec<FailRecord> {
+        let samples = &mut self.fail_samples;
+        let seen = self.fails.iter().filter(|(_, count)| **count > 0);
+        let record = |(reason, count): (&str, &u64)| {
+            FailRecord { reason: reason.to_owned(), count: *count, samples: samples.take(reason) }
         };
         let mut records: Vec<FailRecord> = seen.map(record).collect();
         records.sort_by_key(|record| std::cmp::Reverse(record.count));

@@ -1,27 +1,33 @@
 //! What the users of one thread share: the client, counters, the running user. Single-threaded: plain cells.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use oroshi_bench::Meter;
+use oroshi_bench::record::scenario::SampleRecord;
 use oroshi_client::local::Client;
 use oroshi_client::Deadlines;
 use oroshi_net::{ClientTlsOptions, Endpoint, monotonic_ns};
 
+use crate::cache::Bodies;
+use crate::html::Learned;
 use crate::random::Think;
 use crate::request::Spec;
 use crate::run::Run;
-use crate::sample::Sample;
 use crate::sleeper::Sleeper;
 use crate::tally::Tally;
 use crate::user::User;
 
 /// Connections that a user may have at a time: those of its assets.
 const CONNECTIONS_PER_USER: usize = 8;
+
+/// The most bytes of bodies that the caches of a thread's users keep.
+const CACHE_BYTES: usize = 256 << 20;
 
 /// Where lines for people go: what a script prints, and what it did.
 pub type Tell = dyn Fn(&str) + Send + Sync;
@@ -50,6 +56,12 @@ pub(crate) struct Thread {
     pub(crate) start: Cell<u64>,
     /// Bytes of bodies that scripts hold.
     pub(crate) held: Rc<Cell<usize>>,
+    /// What users' caches have.
+    pub(crate) bodies: RefCell<Bodies>,
+    /// Steps' selectors.
+    pub(crate) learned: RefCell<HashMap<u32, Rc<RefCell<Learned>>>>,
+    /// Chooses samples.
+    random: RefCell<fastrand::Rng>,
     /// Bytes that the client had read and written at the last look.
     pub(crate) seen: Cell<(u64, u64)>,
     pub(crate) tell: Arc<Tell>,
@@ -93,6 +105,7 @@ impl Thread {
         tell: Arc<Tell>,
         verbose: bool,
     ) -> Rc<Self> {
+        let seed = run.seed;
         Rc::new(Self {
             run,
             base,
@@ -107,6 +120,9 @@ impl Thread {
             stage: Cell::new(Stage::Loading),
             start: Cell::new(0),
             held: Rc::default(),
+            bodies: RefCell::new(Bodies::new(CACHE_BYTES, unix_at_zero())),
+            learned: RefCell::default(),
+            random: RefCell::new(fastrand::Rng::with_seed(seed)),
             seen: Cell::new((0, 0)),
             tell,
             verbose,
@@ -164,14 +180,13 @@ impl Thread {
     }
 
     /// Counts a check. `sample` is called where it failed.
-    pub(crate) fn check(&self, user: &User, name: &str, holds: bool, sample: impl FnOnce() -> Sample) {
+    pub(crate) fn check(&self, user: &User, name: &str, holds: bool, sample: impl FnOnce() -> SampleRecord) {
         let mut tally = self.tally.borrow_mut();
-        let check = tally.checks.get(name);
         if holds {
-            check.passed += 1;
+            tally.checks.get(name).passed += 1;
         } else {
-            check.failed += 1;
-            check.samples.add(sample);
+            tally.checks.get(name).failed += 1;
+            tally.check_samples.offer(name, &mut self.random.borrow_mut(), sample);
             self.run.progress.checks_failed.fetch_add(1, Ordering::Relaxed);
         }
         if self.verbose {
@@ -181,11 +196,10 @@ impl Thread {
     }
 
     /// Counts a failure of a journey.
-    pub(crate) fn fail(&self, user: &User, reason: &str, sample: impl FnOnce() -> Sample) {
+    pub(crate) fn fail(&self, user: &User, reason: &str, sample: impl FnOnce() -> SampleRecord) {
         let mut tally = self.tally.borrow_mut();
-        let fail = tally.fails.get(reason);
-        fail.count += 1;
-        fail.samples.add(sample);
+        *tally.fails.get(reason) += 1;
+        tally.fail_samples.offer(reason, &mut self.random.borrow_mut(), sample);
         if self.verbose {
             (self.tell)(&format!("{user}   failed: {reason}"));
         }
@@ -203,4 +217,10 @@ impl Thread {
             (self.tell)(&format!("{user}   {points:+} points: {label}"));
         }
     }
+}
+
+/// Unix time when the monotonic clock was 0, nanoseconds.
+fn unix_at_zero() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+    now.saturating_sub(monotonic_ns())
 }

@@ -31,7 +31,7 @@ pub(crate) struct User {
     pub(crate) due: Cell<Option<u64>>,
     pub(crate) leases: RefCell<Vec<Lease>>,
     /// The last exchange, for samples.
-    pub(crate) last: RefCell<Option<Rc<Last>>>,
+    pub(crate) last: RefCell<Option<Last>>,
     /// The reason of `fail`, or of `abort`, until the journey has ended.
     pub(crate) failed: RefCell<Option<String>>,
     /// Requests on their way.

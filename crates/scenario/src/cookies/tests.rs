@@ -32,7 +32,7 @@ fn a_jar_without_cookies_is_a_pointer() {
 #[test]
 fn hosts_paths_and_schemes_decide() {
     let mut jar = Jar::default();
-    let fields = ["host=1", "all=2; Domain=example.org", "deep=3; Path=/shop", "safe=4; Secure", "q=\"5\""];
+    let fields = ["host=1", "all=2; Domain=example.org; Path=/", "deep=3; Path=/shop", "safe=4; Secure", "q=\"5\""];
     store(&mut jar, "http://www.example.org:8080/a/b", &fields);
     for (to, expected) in [
         ("http://www.example.org/a/", "host=1; q=\"5\"; all=2"),
@@ -60,6 +60,9 @@ fn addresses_and_sockets_are_hosts_too() {
     for (from, to, is_sent) in [
         ("http://127.0.0.1:1/", "http://127.0.0.1:2/", true),
         ("http://127.0.0.1:1/", "http://127.0.0.2:1/", false),
+        ("http://LocalHost/", "http://localhost:1/", true),
+        ("https://xn--bcher-kva.example/", "https://xn--bcher-kva.example/", true),
+        ("https://a_b.example/", "https://a_b.example/", true),
         ("http://[::1]:1/", "http://[0:0::1]/", true),
         ("unix:/run/a.sock", "unix:/run/b.sock:/c", true),
         ("unix:/run/a.sock", "http://localhost/", true),
@@ -143,7 +146,7 @@ fn limits_hold_and_the_oldest_give_way() {
     let mut jar = Jar::default();
     let now = now_ms();
     let fields: Vec<String> = (0..50).map(|number| format!("c{number}=1; Max-Age={}", 100 - number)).collect();
-    jar.store_at(&url("http://a/"), fields.iter().map(|field| field.as_bytes()), now - 51_500);
+    jar.store_at(&url("http://a/"), fields.iter().map(String::as_bytes), now - 51_500);
     store(&mut jar, "http://a/", &["new=1"]);
     let sent = header(&mut jar, "http://a/");
     assert!(sent.starts_with("c0=1; ") && sent.contains("c48=1; new=1") && !sent.contains("c49"), "{sent}");
@@ -165,6 +168,28 @@ fn limits_hold_and_the_oldest_give_way() {
     assert!(cookies.kept.last().unwrap().name() == "c39");
 }
 
+/// Servers send the session's cookie with each response: only a change costs anything.
+#[test]
+fn the_same_cookie_again_changes_nothing() {
+    let mut jar = Jar::default();
+    let remembered = |jar: &Jar| jar.0.as_ref().unwrap().remembered.len();
+    for now in [1_000, 2_000] {
+        jar.store_at(&url("http://a/"), [&b"a=1; Max-Age=5"[..]], now);
+        let cookies = jar.0.as_mut().unwrap();
+        assert_eq!(cookies.header(&url("http://a/"), now), Some("a=1"));
+        jar.store_at(&url("http://a/"), [&b"a=1; Max-Age=6"[..]], now);
+        assert_eq!(remembered(&jar), 1);
+    }
+    // It lives as long as its last Max-Age says, not as long as its first.
+    assert_eq!(jar.0.as_mut().unwrap().header(&url("http://a/"), 7_999), Some("a=1"));
+    assert_eq!(jar.0.as_mut().unwrap().header(&url("http://a/"), 8_000), None);
+    for other in [&b"a=2; Max-Age=6"[..], b"a=2; Max-Age=5", b"a=2; Max-Age=5; Secure"] {
+        jar.0.as_mut().unwrap().header(&url("http://a/"), 2_000);
+        jar.store_at(&url("http://a/"), [other], 2_000);
+        assert_eq!(remembered(&jar), 0);
+    }
+}
+
 /// The remembered fields are few, however many paths a user visits.
 #[test]
 fn few_fields_are_remembered() {
@@ -177,32 +202,7 @@ fn few_fields_are_remembered() {
     assert_eq!(jar.0.as_ref().unwrap().remembered.len(), REMEMBERED);
 }
 
-/// What the header costs; run with `--release -- --ignored --nocapture`.
-#[test]
-#[ignore = "prints a figure"]
-#[allow(clippy::print_stdout)]
-fn cost() {
-    let url = url("http://127.0.0.1:8080/items/17?x=1");
-    let time = |what: &str, jar: &mut Jar, each: &mut dyn FnMut(&mut Jar)| {
-        let began = std::time::Instant::now();
-        for _ in 0..100_000 {
-            each(jar);
-        }
-        println!("{what}: {} ns", began.elapsed().as_nanos() / 100_000);
-    };
-    let mut jar = Jar::default();
-    time("no cookies", &mut jar, &mut |jar| assert!(std::hint::black_box(jar).header(&url).is_none()));
-    let field = &b"session=0123456789abcdef0123456789abcdef; Path=/; HttpOnly; Max-Age=3600"[..];
-    jar.store(&url, [field, b"theme=dark; Path=/", b"lang=ja; Path=/"]);
-    time("three cookies", &mut jar, &mut |jar| assert!(std::hint::black_box(jar).header(&url).is_some()));
-    time("three cookies, not remembered", &mut jar, &mut |jar| {
-        jar.0.as_mut().unwrap().remembered.clear();
-        assert!(std::hint::black_box(jar).header(&url).is_some());
-    });
-    time("a Set-Cookie", &mut jar, &mut |jar| jar.store(&url, [field]));
-}
-
-/// Sends what cookie_store's own store sends. The store is slower, keeps no order, and has no limits.
+/// Returns what cookie_store's own store would send, sorted: it keeps no order, and has no limits.
 fn reference(store: &CookieStore, to: &str) -> Vec<String> {
     let mut sent: Vec<String> =
         store.get_request_values(&Url::parse(to).unwrap()).map(|(name, value)| format!("{name}={value}")).collect();
@@ -212,7 +212,8 @@ fn reference(store: &CookieStore, to: &str) -> Vec<String> {
 
 const HOSTS: [&str; 5] = ["a.org", "www.a.org", "b.org", "127.0.0.1", "localhost"];
 const PATHS: [&str; 6] = ["/", "/a", "/a/", "/a/b", "/ab", "/a/b/c?q=/a"];
-const DOMAINS: [&str; 6] = ["", "; Domain=a.org", "; Domain=.WWW.a.org", "; Domain=org", "; Domain=", "; domain=127.0.0.1"];
+const DOMAINS: [&str; 6] =
+    ["", "; Domain=a.org", "; Domain=.WWW.a.org", "; Domain=org", "; Domain=", "; domain=127.0.0.1"];
 const AT: [&str; 6] = ["", "; Path=/", "; Path=/a", "; path=/a/", "; Path=a", "; Path=/a/b"];
 const REST: [&str; 5] = ["", "; Secure", "; HttpOnly; SameSite=Lax", "; Max-Age=0", "; Max-Age=1000"];
 
