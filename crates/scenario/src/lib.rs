@@ -1,1 +1,4 @@
 //! Journeys of users, written in Lua.
+
+#[allow(dead_code)] // used by the runtime
+mod cookies;
