@@ -84,7 +84,8 @@ impl Jar {
         cookies.header(url, cookies.now())
     }
 
-    /// Returns a cookie's value: of the cookie that a request to `url` would carry, otherwise of the newest of that name.
+    /// Returns a cookie's value: of the cookie that a request to `url` would carry, otherwise of the newest of that
+    /// name.
     pub(crate) fn get(&self, url: &Endpoint, name: &str) -> Option<&str> {
         let cookies = self.0.as_deref()?;
         let now = cookies.now();
@@ -288,7 +289,7 @@ impl Kept {
         }
         let cookie = Cookie::parse(str::from_utf8(field).ok()?, url).ok()?;
         let (name, value) = cookie.name_value();
-        // cookie_store cuts a field at its first `;`, and nothing else; a control character would end the request.
+        // cookie_store keeps control characters; one would end the `Cookie` field, or make the request invalid.
         if name.bytes().chain(value.bytes()).any(|byte| byte.is_ascii_control()) {
             return None;
         }

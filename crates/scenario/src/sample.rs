@@ -1,7 +1,7 @@
 //! Samples of checks and failures: what was asked and answered when something was wrong, for people to read.
 //!
-//! Secrets do not show: values of secret fields ([`Headers::is_secret`]) and secret parameters of URLs read `...`. Bodies
-//! show as they are, so the record of a run is as confidential as its responses.
+//! Secrets do not show: values of secret fields ([`Headers::is_secret`]) and secret parameters of URLs read `...`.
+//! Bodies show as they are, so the record of a run is as confidential as its responses.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -276,8 +276,8 @@ mod tests {
         let sample = exchanged.sample();
         assert_eq!(
             sample.request,
-            "POST /login?next=/b&access_token=...&q=1&PASSWORD=...&key=...&empty HTTP/1.1\nHost: a.org:81\nCookie: ...\n\
-             X-Api-Key: ...\nAccept: text/html\nReferer: http://a.org/?token=...&x=1\n"
+            "POST /login?next=/b&access_token=...&q=1&PASSWORD=...&key=...&empty HTTP/1.1\nHost: a.org:81\n\
+             Cookie: ...\nX-Api-Key: ...\nAccept: text/html\nReferer: http://a.org/?token=...&x=1\n"
         );
         assert_eq!(
             sample.head,
@@ -389,7 +389,10 @@ mod tests {
     proptest! {
         #[test]
         fn a_sample_is_small_and_steers_no_terminal(
-            fields in proptest::collection::vec(("[A-Za-z-]{1,3000}", proptest::collection::vec(32u8..=255, 0..3000)), 0..20),
+            fields in proptest::collection::vec(
+                ("[A-Za-z-]{1,3000}", proptest::collection::vec(32u8..=255, 0..3000)),
+                0..20,
+            ),
             body in proptest::collection::vec(any::<u8>(), 0..2000),
             target in "/[!-~]{0,3000}",
         ) {

@@ -57,8 +57,8 @@ pub fn http_date(unix_s: u64) -> [u8; HTTP_DATE_BYTES] {
     date
 }
 
-/// Reads an HTTP date in any of its three forms (RFC 9110 section 5.6.7), as Unix time in seconds; dates before 1970 are
-/// 0. Does not check the name of the weekday.
+/// Parses an HTTP date in any of its three forms (RFC 9110 section 5.6.7), and returns Unix time in seconds; 0 for dates
+/// before 1970. Does not check the name of the weekday.
 #[must_use]
 pub fn parse_http_date(text: &[u8]) -> Option<u64> {
     let words: Vec<&str> = str::from_utf8(text).ok()?.split([' ', '-']).filter(|word| !word.is_empty()).collect();

@@ -100,11 +100,13 @@ fn an_empty_cache_is_a_pointer() {
     assert!(user.cache.0.is_none() && user.bodies.bytes() == 0);
 }
 
-/// Each response: until when it is fresh, and what it is then.
+/// A response's fields, until which second it is fresh, and what it is then.
+type Case<'c> = (&'c [(&'c str, &'c str)], u64, &'c str);
+
 #[test]
 fn freshness_is_as_the_server_says() {
     const TAG: (&str, &str) = ("ETag", "\"1\"");
-    let cases: &[(&[(&str, &str)], u64, &str)] = &[
+    let cases: &[Case<'_>] = &[
         (&[("Cache-Control", "max-age=60")], 60, "nothing"),
         (&[("Cache-Control", "max-age=60"), TAG], 60, "stale"),
         (&[("cache-control", "public, MAX-AGE=\"60\""), TAG], 60, "stale"),

@@ -143,7 +143,7 @@ fn limits_hold_and_the_oldest_give_way() {
     let mut jar = Jar::default();
     let now = now_ms();
     let fields: Vec<String> = (0..50).map(|number| format!("c{number}=1; Max-Age={}", 100 - number)).collect();
-    jar.store_at(&url("http://a/"), fields.iter().map(|field| field.as_bytes()), now - 51_500);
+    jar.store_at(&url("http://a/"), fields.iter().map(String::as_bytes), now - 51_500);
     store(&mut jar, "http://a/", &["new=1"]);
     let sent = header(&mut jar, "http://a/");
     assert!(sent.starts_with("c0=1; ") && sent.contains("c48=1; new=1") && !sent.contains("c49"), "{sent}");
