@@ -4,7 +4,9 @@
 //! As in browsers, cookies belong to a host, whatever its port. All unix sockets are the host of their `Host` field,
 //! which is `localhost` unless another is set. There is no list of public suffixes: a load knows its servers.
 
+use std::borrow::Cow;
 use std::fmt::Write;
+use std::net::Ipv4Addr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cookie_store::{Cookie, CookieDomain};
@@ -120,7 +122,7 @@ impl Jar {
             None => Kept {
                 pair: format!("{name}={value}").into(),
                 name_bytes: name.len(),
-                domain: site.host.as_str().into(),
+                domain: (*site.host).into(),
                 host_only: true,
                 path: "/".into(),
                 secure: false,
@@ -343,7 +345,7 @@ impl Kept {
 
     /// Whether a request carries the cookie: section 5.1.3 for the domain, 5.1.4 for the path.
     fn is_sent_to(&self, site: &Site<'_>) -> bool {
-        let host = site.host.as_str();
+        let host = &*site.host;
         let is_subdomain = || {
             !self.host_only
                 && !site.is_address
@@ -360,7 +362,7 @@ impl Kept {
 /// The part of a URL that cookies depend on.
 struct Site<'u> {
     /// In its one form: lower case, IPv6 in brackets.
-    host: String,
+    host: Cow<'u, str>,
     is_address: bool,
     /// Https, or this machine, which browsers trust as much.
     is_secure: bool,
@@ -374,19 +376,27 @@ impl<'u> Site<'u> {
             Some(bracket) => bracket + 1,
             None => authority.find(':').unwrap_or(authority.len()),
         };
-        let host = Host::parse(&authority[..end]).ok()?;
-        let (is_address, is_here) = match &host {
-            Host::Domain(name) => (false, name == "localhost"),
-            Host::Ipv4(address) => (true, address.is_loopback()),
-            Host::Ipv6(address) => (true, address.is_loopback()),
+        let host = &authority[..end];
+        let (host, is_address, is_here) = match host.parse::<Ipv4Addr>() {
+            Ok(address) => (host.into(), true, address.is_loopback()),
+            Err(_) if is_plain(host) => (host.into(), false, host == "localhost"),
+            Err(_) => match Host::parse(host).ok()? {
+                Host::Domain(name) => (name.into(), false, false),
+                Host::Ipv4(address) => (address.to_string().into(), true, address.is_loopback()),
+                Host::Ipv6(address) => (format!("[{address}]").into(), true, address.is_loopback()),
+            },
         };
         let is_secure = url.scheme == Scheme::Https || is_here;
-        let host = match host {
-            Host::Domain(name) => name,
-            address => address.to_string(),
-        };
         Some(Site { host, is_address, is_secure, path: path_of(&url.target) })
     }
+}
+
+/// Whether a name is in its one form already, which saves a look into Unicode's tables.
+fn is_plain(host: &str) -> bool {
+    let last = host.rsplit('.').next().unwrap_or_default();
+    last.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase())
+        && !host.contains("xn--")
+        && host.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte))
 }
 
 fn path_of(target: &str) -> &str {

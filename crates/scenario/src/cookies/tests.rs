@@ -60,6 +60,9 @@ fn addresses_and_sockets_are_hosts_too() {
     for (from, to, is_sent) in [
         ("http://127.0.0.1:1/", "http://127.0.0.1:2/", true),
         ("http://127.0.0.1:1/", "http://127.0.0.2:1/", false),
+        ("http://LocalHost/", "http://localhost:1/", true),
+        ("https://xn--bcher-kva.example/", "https://xn--bcher-kva.example/", true),
+        ("https://a_b.example/", "https://a_b.example/", true),
         ("http://[::1]:1/", "http://[0:0::1]/", true),
         ("unix:/run/a.sock", "unix:/run/b.sock:/c", true),
         ("unix:/run/a.sock", "http://localhost/", true),
