@@ -1,8 +1,9 @@
 //! Partitions of the pool, and what the client tells of its bytes and times to those who count them.
 
 use oroshi_net::monotonic_ns;
+use oroshi_server::Exchange;
 
-use crate::support::{Peer, block_on, builder};
+use crate::support::{Identity, Peer, Running, block_on, builder, told};
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
@@ -146,4 +147,31 @@ fn the_first_byte_is_not_the_last() {
         assert!(sent <= wrote, "{timings:?}");
         assert!(timings.queue + timings.connect.unwrap() + timings.write > timings.sent.unwrap(), "{timings:?}");
     });
+}
+
+#[test]
+fn bytes_are_counted_before_tls_and_after() {
+    let identity = Identity::new();
+    let hello = async |exchange: &mut Exchange<'_>| exchange.reply.send(200, [], b"hello").await;
+    let count = |tls: bool| {
+        let server = Running::start_at("127.0.0.1:0", tls.then(|| identity.server()), hello);
+        let url = server.url("/").replace("http:", if tls { "https:" } else { "http:" });
+        let (counts, timings) = block_on(async {
+            let client = builder().tls(identity.trusted()).build_local().unwrap();
+            let mut timings = Vec::new();
+            for body in ["", "x"] {
+                // A Host of the same length, whatever the port.
+                let response = client.post(&url).header("Host", "a").body(body).send().await;
+                let response = response.map_err(|error| told(&error)).unwrap();
+                timings.push(response.timings());
+                assert_eq!(response.text().await.unwrap(), "hello");
+            }
+            (client.counts(), timings)
+        });
+        let handshake = timings[0].connect.unwrap() + timings[0].tls.unwrap_or_default();
+        assert!(timings[0].sent.unwrap() >= handshake && timings[1].tls.is_none());
+        server.stop();
+        (counts.bytes_read, counts.bytes_written)
+    };
+    assert_eq!(count(true), count(false));
 }
