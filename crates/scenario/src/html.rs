@@ -1,9 +1,9 @@
 //! HTML for scenarios: what CSS selectors find in a page, its forms, and what a browser would fetch for it.
 //!
-//! Knows: bytes, selectors, URLs. Does not know: Lua, sockets, clocks. Read [`page`] first, then [`scan`]: a page asks,
-//! and one pass over its bytes by lol_html answers all questions that scripts asked of earlier pages of the same step.
-//! [`selector`] compiles selectors; [`text`] makes text of markup; [`charset`] turns other charsets into UTF-8;
-//! [`entities`] reads character references; [`form`] and [`resources`] read forms and links.
+//! Knows: bytes, selectors, URLs. Does not know: Lua, sockets, clocks. Read `page` first, then `scan`: a page asks, and
+//! one pass over its bytes by lol_html answers all questions that scripts asked of earlier pages of the same step.
+//! `selector` compiles selectors; `text` makes text of markup; `charset` turns other charsets into UTF-8; `entities`
+//! reads character references; `form` and `resources` read forms and links.
 //!
 //! lol_html builds no tree. That makes it fast and its memory bounded, and it has these consequences:
 //!
@@ -42,11 +42,11 @@ pub struct Limits {
     pub element_names: usize,
     /// Matches that are kept of one selector. Counting has no limit.
     pub matches: usize,
-    /// Attributes that are kept of one element.
+    /// Attributes of one element in an answer with all of them. One attribute is found among any number.
     pub attributes: usize,
     /// Bytes of the text of one element.
     pub text_bytes: usize,
-    /// Bytes of all attributes that are kept of a page, and of text and inner HTML that one answer gives.
+    /// Bytes of the attributes, texts and inner HTML of one answer together; nested elements count again.
     pub total_bytes: usize,
     /// Fields of a form.
     pub fields: usize,

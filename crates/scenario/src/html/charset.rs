@@ -8,6 +8,8 @@ use encoding_rs::{Encoding, UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252, X_USER_DEFI
 
 /// The part of a page in which `<meta charset>` counts, bytes.
 const PRESCAN: usize = 1024;
+/// Bytes that a decoder may leave unused at the end of its output.
+const SPARE: usize = 64;
 
 /// Returns the page in UTF-8, shared with `body` if it is UTF-8 already; `None` if it is longer than `max` bytes.
 ///
@@ -21,12 +23,12 @@ pub(super) fn to_utf8(body: &Bytes, content_type: Option<&str>, max: usize) -> O
     if encoding == UTF_8 {
         return Some(body);
     }
-    // Decoders are given room for the limit alone: a page of half-width bytes may grow to three times its size.
+    // A decoder wants some bytes of room to spare, and a page of half-width bytes may grow to three times its size.
     let mut decoder = encoding.new_decoder_without_bom_handling();
-    let room = decoder.max_utf8_buffer_length(body.len())?.min(max);
+    let room = decoder.max_utf8_buffer_length(body.len())?.min(max.saturating_add(SPARE));
     let mut utf8 = String::with_capacity(room);
     let (result, ..) = decoder.decode_to_string(&body, &mut utf8, true);
-    (result == encoding_rs::CoderResult::InputEmpty).then(|| Bytes::from(utf8))
+    (result == encoding_rs::CoderResult::InputEmpty && utf8.len() <= max).then(|| Bytes::from(utf8))
 }
 
 /// Returns the encoding of a page, and how many bytes its byte order mark has.

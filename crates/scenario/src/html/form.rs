@@ -7,7 +7,7 @@ use url::Url;
 
 use super::page::{ALL, CONTENT};
 use super::scan::{Element, Found};
-use super::{HtmlError, Page, text};
+use super::{HtmlError, Limits, Page, text};
 
 /// All that decides which fields a form has.
 const PARTS: &str =
@@ -61,7 +61,7 @@ impl Page {
         if form.name() != "form" {
             return Err(HtmlError::NoForm { css: css.to_owned(), element: form.name() });
         }
-        Reader::new(css, form, parts, *part, self.limits().fields)?.read(self).map(Some)
+        Reader::new(css, form, parts, *part, self.limits())?.read(self).map(Some)
     }
 }
 
@@ -105,7 +105,9 @@ struct Reader<'a> {
     fields: Vec<Option<(String, String)>>,
     /// The fields of checked radio buttons by name.
     radios: HashMap<String, usize>,
-    max_fields: usize,
+    /// Bytes of content that may still be read for the values of options.
+    budget: usize,
+    limits: &'a Limits,
 }
 
 impl<'a> Reader<'a> {
@@ -114,7 +116,7 @@ impl<'a> Reader<'a> {
         form: Element<'a>,
         found: &'a Found,
         query: usize,
-        max_fields: usize,
+        limits: &'a Limits,
     ) -> Result<Self, HtmlError> {
         let parts: Vec<_> =
             found.all(query)?.map(|element| Part { name: element.name(), at: element.at(), element }).collect();
@@ -141,7 +143,16 @@ impl<'a> Reader<'a> {
             }
             joins
         });
-        Ok(Self { css, form, parts, barred, fields: Vec::new(), radios: HashMap::new(), max_fields })
+        Ok(Self {
+            css,
+            form,
+            parts,
+            barred,
+            fields: Vec::new(),
+            radios: HashMap::new(),
+            budget: limits.total_bytes,
+            limits,
+        })
     }
 
     fn read(mut self, page: &Page) -> Result<Form, HtmlError> {
@@ -302,11 +313,18 @@ impl<'a> Reader<'a> {
         for (option, _) in selected.into_iter().filter(|(_, disabled)| !disabled) {
             let value = match option.element.attribute("value") {
                 Some(value) => value,
-                None => option.element.text()?,
+                None => self.text(&option.element)?,
             };
             self.push(select, || value)?;
         }
         Ok(())
+    }
+
+    /// Returns an option's text. Options nest on hostile pages, so that each has the text of all others.
+    fn text(&mut self, option: &Element<'a>) -> Result<String, HtmlError> {
+        let over = || HtmlError::TotalBytes { css: self.css.to_owned(), max: self.limits.total_bytes };
+        self.budget -= option.inner_within(self.budget).ok_or_else(over)?.len();
+        option.text()
     }
 
     /// Adds the control's field, if it has a name.
@@ -318,8 +336,8 @@ impl<'a> Reader<'a> {
     }
 
     fn field(&mut self, name: String, value: String) -> Result<(), HtmlError> {
-        if self.fields.len() == self.max_fields {
-            return Err(HtmlError::Fields { css: self.css.to_owned(), max: self.max_fields });
+        if self.fields.len() == self.limits.fields {
+            return Err(HtmlError::Fields { css: self.css.to_owned(), max: self.limits.fields });
         }
         self.fields.push(Some((name, value)));
         Ok(())
@@ -338,7 +356,6 @@ fn one_line(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::html::Limits;
     use crate::html::tests::{page, page_with};
 
     fn form(html: &str) -> Form {

@@ -216,7 +216,7 @@ impl Page {
     }
 
     /// Answers one question.
-    fn ask(&self, css: &str, want: Want) -> Result<(Rc<Found>, usize), HtmlError> {
+    pub(super) fn ask(&self, css: &str, want: Want) -> Result<(Rc<Found>, usize), HtmlError> {
         Ok(self.ask_all([(css, want)])?.remove(0))
     }
 

@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use url::Url;
 
 use super::page::ALL;
-use super::scan::{Element, Want};
+use super::scan::Element;
 use super::{HtmlError, Page};
 
-const LINKS: &str = "base, link, script, img";
+const LINKS: &str = "base, link, script, img, template";
 
 /// What a resource is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,12 +51,18 @@ impl Page {
     /// Images that say `loading=lazy` count only if `lazy` is set. Of an image without `src`, the first candidate of
     /// `srcset` counts. Fails if the page has more such elements than [`Limits::matches`](super::Limits::matches).
     pub fn resources(&self, limit: usize, lazy: bool) -> Result<Resources, HtmlError> {
-        let want = Want { content: false, ..ALL };
-        let (found, query) = self.ask_all([(LINKS, want)])?.remove(0);
+        let (found, query) = self.ask(LINKS, ALL)?;
         let mut href = None;
         let mut links = Vec::new();
+        // Templates are not part of the page until a script copies them.
+        let mut template_end = 0;
         for element in found.all(query)? {
+            let at = element.at();
+            if at.start < template_end {
+                continue;
+            }
             match element.name().as_str() {
+                "template" => template_end = at.end,
                 "base" => href = href.or_else(|| element.attribute("href")),
                 "link" => links.extend(link(&element)),
                 "script" => links.extend(script(&element).map(|url| (url, Kind::Script))),
@@ -168,9 +174,9 @@ mod tests {
 
     #[test]
     fn the_favicon_is_fetched_where_no_icon_is_linked() {
-        let icon = ("http://shop.test/favicon.ico".to_owned(), Kind::Icon);
-        assert_eq!(resources("<base href=http://other.test/>"), [icon.clone()]);
-        assert_eq!(resources("<img src=/favicon.ico>"), [(icon.0, Kind::Image)]);
+        let favicon = "http://shop.test/favicon.ico".to_owned();
+        assert_eq!(resources("<base href=http://other.test/>"), [(favicon.clone(), Kind::Icon)]);
+        assert_eq!(resources("<img src=/favicon.ico>"), [(favicon, Kind::Image)]);
         assert_eq!(resources(ICON), [("http://shop.test/i".to_owned(), Kind::Icon)]);
     }
 
@@ -186,6 +192,8 @@ mod tests {
             <script nomodule src=f></script><img src=data:image/png;base64,AA><img src=''><img src=' '><img>\
             <img src=javascript:x><img src=file:///etc/passwd><img src='http://[x'><noscript><img src=g></noscript>";
         assert_eq!(without_icon(html), Vec::<String>::new());
+        let html = "<template><img src=a><template></template><img src=b></template><img src=/c>";
+        assert_eq!(without_icon(html), ["http://shop.test/c"]);
         let html = "<script type=module src=/a></script><script type=text/javascript src=/b></script>";
         assert_eq!(without_icon(html), ["http://shop.test/a", "http://shop.test/b"]);
     }

@@ -12,6 +12,7 @@ const LONGEST: usize = 4096;
 const SUPPORTED: &str = "supported are element, *, .class, #id, [attribute] with =, ~=, ^=, $=, *= and |=, \
      :first-child, :nth-child(), :first-of-type, :nth-of-type(), :not(), descendants (a b), children (a > b), \
      and lists (a, b)";
+const ATTRIBUTE: &str = "what stands in [] is not an attribute; expected [name] or [name=\"value\"]";
 const PSEUDO_CLASSES: [&str; 5] = ["first-child", "nth-child", "first-of-type", "nth-of-type", "not"];
 
 /// A compiled CSS selector, or a list of them; cheap to clone.
@@ -93,11 +94,12 @@ fn why(css: &str, error: lol_html::errors::SelectorError) -> String {
             Some(name) => format!("`{name}` is not supported; {SUPPORTED}"),
             None => format!("such a `:not` or `:nth-child` is not supported; {SUPPORTED}"),
         },
+        E::UnexpectedEnd | E::UnexpectedToken if css.contains("[]") || css.trim_end().ends_with('[') => {
+            ATTRIBUTE.into()
+        }
         E::NamespacedSelector => format!("namespaces (`a|b`) are not supported; {SUPPORTED}"),
         E::DanglingCombinator => "ends or begins with `>` or another combinator; expected an element beside it".into(),
-        E::MissingAttributeName | E::UnexpectedTokenInAttribute => {
-            "what stands in [] is not an attribute; expected [name] or [name=\"value\"]".into()
-        }
+        E::MissingAttributeName | E::UnexpectedTokenInAttribute => ATTRIBUTE.into(),
         _ => format!("is not CSS: {}; {SUPPORTED}", error.to_string().trim_end_matches('.').to_lowercase()),
     }
 }

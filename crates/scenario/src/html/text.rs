@@ -1,7 +1,7 @@
 //! Text of markup: the inner HTML of one element in, its text out.
 //!
-//! This reads tags as a browser's tokenizer does (HTML, section 13.2.5), and skips scripts, styles and comments. It also
-//! finds the end of an element whose end tag was left out (section 13.1.2.4).
+//! This reads tags as a browser's tokenizer does (HTML, section 13.2.5), and skips scripts, styles and comments. It
+//! also finds the end of an element whose end tag was left out (section 13.1.2.4).
 
 use std::borrow::Cow;
 
@@ -509,8 +509,7 @@ mod tests {
         rewriter.write(b"<body>").unwrap();
         rewriter.write(html.as_bytes()).unwrap();
         rewriter.end().unwrap();
-        let text = std::mem::take(&mut out.borrow_mut().text);
-        text
+        Rc::into_inner(out).unwrap().into_inner().text
     }
 
     proptest! {
@@ -528,7 +527,10 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read(html in proptest::collection::vec(any::<u8>(), 0..200), element in "li|p|td|div|script|svg") {
+        fn any_bytes_are_read(
+            html in proptest::collection::vec(any::<u8>(), 0..200),
+            element in "li|p|td|div|script|svg",
+        ) {
             prop_assert!(text(&element, &html, 1 << 20).is_some());
             prop_assert!(content_end(&element, &html) <= html.len());
         }
