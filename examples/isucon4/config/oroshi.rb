@@ -1,0 +1,4 @@
+# oroshi-rack -c config/oroshi.rb config.ru
+listen ENV.fetch("ISUCON4_LISTEN")
+max_workers Integer(ENV.fetch("ISUCON4_WORKERS", 4))
+max_request_per_child 0 # as the others: workers are not replaced
