@@ -27,7 +27,9 @@ module Isucon4
       SQL
       clear_address: "UPDATE addresses SET failures = 0 WHERE address = ? AND failures < #{BANNED_AT}",
       fail_account: "UPDATE users SET failures = failures + 1 WHERE id = ?",
-      fail_address: "INSERT INTO addresses (address, failures) VALUES (?, 1) ON DUPLICATE KEY UPDATE failures = failures + 1",
+      fail_address: <<~SQL,
+        INSERT INTO addresses (address, failures) VALUES (?, 1) ON DUPLICATE KEY UPDATE failures = failures + 1
+      SQL
       last_login: <<~SQL,
         SELECT login, DATE_FORMAT(previous_at, '%Y-%m-%d %H:%i:%s'), previous_address FROM users WHERE id = ?
       SQL
