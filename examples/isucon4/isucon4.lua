@@ -11,10 +11,8 @@ options { url = "http://127.0.0.1:8080", users = 8, duration = "60s", timeout = 
 
 local LOCKED_AT, BANNED_AT = 3, 10
 local NOTICE = {
-  wrong = "Wrong username or password",
-  locked = "This account is locked.",
-  banned = "You're banned.",
-  required = "You must be logged in",
+  wrong = "Wrong username or password", locked = "This account is locked.",
+  banned = "You're banned.", required = "You must be logged in",
 }
 local AGENTS = {
   "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0",
@@ -33,8 +31,8 @@ local function failures(row, name)
   return shared.get("failures " .. name) or tonumber(row.failures)
 end
 
--- A login without a whole response, because it failed or the end cut it off: nobody knows whether it counted. Its account
--- and its address are not used again, nor compared with the report.
+-- A login without a whole response, because it failed or the end cut it off: nobody knows whether it counted. Its
+-- account and its address are not used again, nor compared with the report.
 local function unknown(name)
   return shared.get("unknown " .. name)
 end
@@ -106,11 +104,7 @@ scenario("login", { weight = 9 }, function(user)
   shared.set("unknown " .. login, false)
   shared.set("unknown " .. from, false)
 
-  if refusal then
-    front_page(user, response, NOTICE[refusal])
-  else
-    account_page(user, response, login, before)
-  end
+  if refusal then front_page(user, response, NOTICE[refusal]) else account_page(user, response, login, before) end
   award(100, refusal or "account page")
 end)
 
