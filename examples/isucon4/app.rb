@@ -9,7 +9,7 @@ require_relative "pages"
 require_relative "store"
 
 module Isucon4
-  # The application: logs users in, and shuts out who guesses passwords.
+  # The application: logs users in, locks accounts and bans addresses.
   class App
     # The largest form, bytes.
     FORM_BYTES = 16_384
@@ -23,7 +23,7 @@ module Isucon4
       "/initialize" => { "POST" => :reset }
     }.freeze
 
-    # What a request cannot have: the response is this status and text.
+    # A bad request: its response has this status and text.
     class Refused < StandardError
       attr_reader :status
 
@@ -33,7 +33,7 @@ module Isucon4
       end
     end
 
-    # secret: signs sessions; the same in all workers.
+    # secret: the key of session signatures; all workers need the same one.
     def initialize(store, secret)
       @store = store
       @secret = secret
@@ -131,7 +131,7 @@ module Isucon4
       id.to_i if signed && same?(signed, signature(id))
     end
 
-    # Takes as long for texts that differ. Rack 2's own comparison is written in Ruby, and takes longer than the hash.
+    # Compares in constant time. Rack 2's method does so in Ruby, and takes longer than the hash.
     def same?(a, b) = a.bytesize == b.bytesize && OpenSSL.fixed_length_secure_compare(a, b)
 
     def signature(id) = OpenSSL::HMAC.hexdigest("SHA256", @secret, "session #{id}")
@@ -141,8 +141,7 @@ module Isucon4
       field.split(/; */).to_h { |pair| pair.split("=", 2).then { |name, value| [name, value.to_s] } }
     end
 
-    # The client's address, as the proxy says; the first of several. Without a proxy anybody can say anything here: the
-    # benchmark speaks for many clients.
+    # Returns the first address of X-Forwarded-For. We trust the field, because the benchmark sends it for its many users.
     def address(env)
       address = env["HTTP_X_FORWARDED_FOR"]&.split(",", 2)&.first&.strip || env["REMOTE_ADDR"]
       ADDRESS.match?(address.to_s) ? address : raise(Refused.new(400, "X-Forwarded-For: expected an address."))

@@ -1,12 +1,12 @@
 # frozen_string_literal: true
 
-# ISUCON4_DATABASE: path of MariaDB's socket. ISUCON4_SECRET: signs sessions; unset: a new one at each start, the same
-# in all workers, because every server here loads the application before it forks.
+# ISUCON4_DATABASE: path of MariaDB's socket. ISUCON4_SECRET: the key of session signatures. If it is unset, each start
+# makes a new one. All workers share it, because every server here loads the application before it forks.
 
 require "securerandom"
 require_relative "app"
 
-# Behind nginx (config/nginx.conf) these requests do not come here.
+# Only without nginx: config/nginx.conf serves these files itself.
 use Rack::Static, urls: ["/assets"], root: File.join(__dir__, "public"),
                   header_rules: [[:all, { "cache-control" => "max-age=3600" }]]
 store = Isucon4::Store.new(ENV.fetch("ISUCON4_DATABASE"))

@@ -3,7 +3,7 @@
 require "mysql2"
 
 module Isucon4
-  # The accounts and addresses in MariaDB, by prepared statements over one connection per thread, which is kept.
+  # The accounts and addresses in MariaDB. Each thread keeps one connection with prepared statements.
   class Store
     # An account is locked, and an address banned, after this many failed logins in a row.
     LOCKED_AT = 3
@@ -13,7 +13,7 @@ module Isucon4
     LastLogin = Struct.new(:login, :at, :address)
 
     STATEMENTS = {
-      # One round trip for both counters. There is always a row, because an address may log in as nobody.
+      # One round trip for both counters. There is always one row, also for an unknown login and a new address.
       attempt: <<~SQL,
         SELECT users.id, users.salt, users.password_hash, users.failures, addresses.failures
         FROM (SELECT 1) AS one LEFT JOIN users ON users.login = ? LEFT JOIN addresses ON addresses.address = ?
@@ -61,7 +61,7 @@ module Isucon4
       [id && Account.new(id, salt, password_hash, failures), address_failures || 0]
     end
 
-    # Notes a login; false if the account was locked meanwhile. had_failures: the address has failures to forget.
+    # Records a login. Returns false if the account was locked meanwhile. had_failures: the address has failures.
     def succeed(account, address, had_failures:)
       return false if write(:succeed, address, account.id).zero?
 
@@ -85,7 +85,7 @@ module Isucon4
 
     def locked = read(:locked).flatten
 
-    # Puts everything back to the seed.
+    # Restores the seed.
     def reset
       guarded { |connection| RESET.each { |sql| connection.client.query(sql) } }
     end
