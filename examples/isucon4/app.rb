@@ -99,7 +99,7 @@ module Isucon4
 
     def reset(_env)
       @store.reset
-      text(200, "The data are as in the seed again.")
+      text(200, "The data is as in the seed again.")
     end
 
     def to_account(account)
@@ -141,7 +141,7 @@ module Isucon4
       field.split(/; */).to_h { |pair| pair.split("=", 2).then { |name, value| [name, value.to_s] } }
     end
 
-    # Returns the first address of X-Forwarded-For. We trust the field, because the benchmark sends it for its many users.
+    # Returns the first address of X-Forwarded-For. We trust the field: the benchmark sends it for its many users.
     def address(env)
       address = env["HTTP_X_FORWARDED_FOR"]&.split(",", 2)&.first&.strip || env["REMOTE_ADDR"]
       ADDRESS.match?(address.to_s) ? address : raise(Refused.new(400, "X-Forwarded-For: expected an address."))
