@@ -56,9 +56,10 @@ use read::Output;
 use script::Scripted;
 pub(crate) use subscribe::{SubscribeArgs, meaningless};
 
+use crate::CommandError;
 use crate::child::TargetError;
 use crate::interrupt;
-use crate::output::Output as Place;
+use crate::output::Output as OutputFile;
 use crate::say;
 use crate::terminal;
 
@@ -102,9 +103,8 @@ pub(crate) enum Error {
     Interrupted,
 }
 
-impl Error {
-    /// 2 when the command line was wrong, 130 when Ctrl-C came before there was a result, 1 when the work failed.
-    pub(crate) fn exit_code(&self) -> u8 {
+impl CommandError for Error {
+    fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
             Self::Interrupted | Self::Run(RunError::Cancelled | RunError::EndedInWarmUp) => interrupt::EXIT_CODE,
@@ -112,8 +112,7 @@ impl Error {
         }
     }
 
-    /// Returns the next step, if the message does not name it.
-    pub(crate) fn next_step(&self) -> Option<&'static str> {
+    fn next_step(&self) -> Option<&'static str> {
         match self {
             Self::Usage(_) => Some("`oroshi bench --help` lists all flags, with examples"),
             Self::Run(RunError::Dns(_)) => {
@@ -146,7 +145,8 @@ fn connect_step(error: &ConnectError) -> Option<&'static str> {
             Some("check the address, firewalls, and whether the server accepts; --timeout waits longer")
         }
         ConnectError::Tls(_) => Some(
-            "check that the server speaks TLS there; --cacert FILE trusts another authority, --insecure any certificate",
+            "check that the server speaks TLS there; --cacert FILE trusts another authority, --insecure any \
+             certificate",
         ),
         ConnectError::Permission(_) => Some("connect as a user who may write to the socket"),
         ConnectError::Unreachable(_) => Some("check the address and the routes (`ip route get ADDRESS`)"),
@@ -279,9 +279,9 @@ const STDOUT: &str = "standard output";
 
 /// The destinations of a run's report.
 struct Reports {
-    file: Option<Place>,
-    page: Option<Place>,
-    percentiles: Option<Place>,
+    file: Option<OutputFile>,
+    page: Option<OutputFile>,
+    percentiles: Option<OutputFile>,
     /// Standard output, if scripts no longer print to it.
     stdout: Option<File>,
 }
@@ -346,8 +346,8 @@ fn judge(record: &Record, output: &Output) -> u8 {
     let mut code = tell_conditions(&record.fail_if);
     if output.format == Format::Wrk && output.spectrum && wrk::has_bounds(record) {
         say(
-            "warning: requests without an answer may have been the slowest: latencies of this report are lower bounds, for which \
-             wrk's format has no sign; the other formats have",
+            "warning: requests without an answer may have been the slowest: latencies of this report are lower bounds, \
+             for which wrk's format has no sign; the other formats have",
         );
     }
     if record.requests.completed == 0 {
@@ -389,8 +389,8 @@ fn reasons(record: &Record) -> String {
 }
 
 /// Checks that a report can be written to a file.
-pub(crate) fn open(path: &Path) -> Result<Place, Error> {
-    Place::open(path).map_err(|source| Error::Output { path: path.to_owned(), source })
+pub(crate) fn open(path: &Path) -> Result<OutputFile, Error> {
+    OutputFile::open(path).map_err(|source| Error::Output { path: path.to_owned(), source })
 }
 
 /// Opens a file for writing and keeps its content, because the run may still fail.
@@ -401,7 +401,7 @@ fn open_kept(path: &Path) -> io::Result<File> {
 /// Writes a report to its file, or to standard output.
 ///
 /// If the file cannot be written, the report goes to standard output too, so that no result is lost.
-pub(crate) fn write(report: &str, file: Option<Place>, path: Option<&Path>) -> Result<(), Error> {
+pub(crate) fn write(report: &str, file: Option<OutputFile>, path: Option<&Path>) -> Result<(), Error> {
     let out = || {
         let mut out = io::stdout().lock();
         out.write_all(report.as_bytes()).and_then(|()| out.flush())
@@ -416,7 +416,7 @@ pub(crate) fn write(report: &str, file: Option<Place>, path: Option<&Path>) -> R
 }
 
 /// Writes a page, or another file beside the report.
-pub(crate) fn write_beside(text: &str, file: Place, path: &Path) -> Result<(), Error> {
+pub(crate) fn write_beside(text: &str, file: OutputFile, path: &Path) -> Result<(), Error> {
     written(file.write(text.as_bytes()), Some(path))
 }
 

@@ -140,7 +140,7 @@ pub struct Timings {
 
 /// Times of a request, in nanoseconds of the monotonic clock; zero for a step that was not reached.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Stamps {
+pub(crate) struct Timestamps {
     /// The call.
     pub(crate) called: u64,
     /// The start of this attempt.
@@ -159,7 +159,7 @@ pub(crate) struct Stamps {
     pub(crate) ended: u64,
 }
 
-impl Stamps {
+impl Timestamps {
     /// Returns the timings at `now`.
     pub(crate) fn timings(&self, now: u64) -> Timings {
         let between = |from: u64, to: u64| Duration::from_nanos(to.saturating_sub(from));
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn timings_name_only_what_happened() {
-        let reused = Stamps {
+        let reused = Timestamps {
             called: 5,
             began: 10,
             leased: 30,
@@ -200,7 +200,7 @@ mod tests {
             sent: 40,
             head: 100,
             ended: 110,
-            ..Stamps::default()
+            ..Timestamps::default()
         };
         let timings = reused.timings(1000);
         assert_eq!((timings.dns, timings.connect, timings.tls), (None, None, None));
@@ -209,8 +209,15 @@ mod tests {
         assert_eq!((timings.body, timings.total), (ns(10), ns(105)));
         assert_eq!((timings.called, timings.sent), (5, Some(ns(30))));
 
-        let fresh =
-            Stamps { called: 1, began: 1, leased: 2, resolved: 10, connected: 30, secured: 70, ..Stamps::default() };
+        let fresh = Timestamps {
+            called: 1,
+            began: 1,
+            leased: 2,
+            resolved: 10,
+            connected: 30,
+            secured: 70,
+            ..Timestamps::default()
+        };
         let timings = fresh.timings(100);
         assert_eq!((timings.dns, timings.connect, timings.tls), (Some(ns(8)), Some(ns(20)), Some(ns(40))));
         assert_eq!((timings.write, timings.first_byte, timings.total), (ns(0), ns(0), ns(99)));

@@ -12,13 +12,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use oroshi_core::{Incoming, Registration, Scratch, after, spares};
-use oroshi_http1::{DecodeError, Expect, Framing, ResponseDecoder, ResponseEvent, Version};
+use oroshi_http1::{DecodeError, ExpectedResponse, Framing, ResponseDecoder, ResponseEvent, Version};
 use oroshi_net::{Stream, monotonic_ns};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::body::Body;
 use crate::core::{Connection, Core, Lease, add};
-use crate::deadline::{Deadlines, Phase, Stamps, Timings};
+use crate::deadline::{Deadlines, Phase, Timestamps, Timings};
 use crate::error::{Cause, Error};
 use crate::headers::Headers;
 use crate::outgoing::Outgoing;
@@ -34,7 +34,7 @@ pub(crate) struct Exchange {
     deadlines: Option<Box<Deadlines>>,
     total_due: u64,
     phase: Phase,
-    pub(crate) stamps: Stamps,
+    pub(crate) stamps: Timestamps,
     /// The attempt's turn in the queue; 0 before it asks for a connection.
     pub(crate) turn: u64,
     lease: Option<Lease>,
@@ -80,7 +80,7 @@ impl Exchange {
             deadlines,
             total_due: after(called, total),
             phase: Phase::Request,
-            stamps: Stamps { called, began: called, ..Stamps::default() },
+            stamps: Timestamps { called, began: called, ..Timestamps::default() },
             turn: 0,
             lease: None,
             outgoing: Outgoing::nothing(),
@@ -96,10 +96,10 @@ impl Exchange {
     }
 
     /// Begins an attempt with the request's encoded head.
-    pub(crate) fn begin(&mut self, head: Vec<u8>, body: Body<dyn AsyncRead>, expect: Expect) {
+    pub(crate) fn begin(&mut self, head: Vec<u8>, body: Body<dyn AsyncRead>, expect: ExpectedResponse) {
         self.drop_lease();
         self.turn = 0;
-        self.stamps = Stamps { called: self.stamps.called, began: monotonic_ns(), ..Stamps::default() };
+        self.stamps = Timestamps { called: self.stamps.called, began: monotonic_ns(), ..Timestamps::default() };
         self.outgoing = Outgoing::new(head, body);
         self.decoder = ResponseDecoder::default();
         self.decoder.expect(expect);
@@ -480,7 +480,9 @@ impl Exchange {
                 ResponseEvent::Informational(_) => {}
                 ResponseEvent::Head(received) => {
                     self.keep_alive = received.keep_alive;
-                    self.keep_hint = received.headers.get("Keep-Alive").and_then(keep_hint);
+                    let hint = received.headers.get("Keep-Alive").and_then(oroshi_http1::keep_alive_timeout);
+                    // As seconds, so that a request under way stays small.
+                    self.keep_hint = hint.map(|time| u32::try_from(time.as_secs()).unwrap_or(u32::MAX));
                     head = Some(Head {
                         version: received.version,
                         status: received.status,
@@ -542,27 +544,5 @@ impl fmt::Debug for Exchange {
             .field("progress", &self.progress)
             .field("ended", &self.ended)
             .finish_non_exhaustive()
-    }
-}
-
-/// Parses how long the server keeps an idle connection: `timeout=5`, less a second for the network.
-fn keep_hint(value: &[u8]) -> Option<u32> {
-    let text = str::from_utf8(value).ok()?;
-    let seconds: u32 = text.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?.trim().parse().ok()?;
-    Some(seconds.saturating_sub(1))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn servers_say_how_long_they_keep_a_connection() {
-        let seconds = |value: &str| keep_hint(value.as_bytes());
-        assert_eq!(seconds("timeout=5, max=100"), Some(4));
-        assert_eq!(seconds("max=100, timeout=1"), Some(0));
-        assert_eq!(seconds("timeout=0"), Some(0));
-        assert_eq!(seconds("max=100"), None);
-        assert_eq!(seconds("timeout=soon"), None);
     }
 }

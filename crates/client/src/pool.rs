@@ -181,8 +181,8 @@ impl<K: Key, C> Pool<K, C> {
         self.ask(key, fresh, now, (!full).then_some(self.turn))
     }
 
-    /// Asks again after a granted connect failed for lack of descriptors. The request keeps its turn, and its place
-    /// does not count for the queue's limit.
+    /// Asks again after a granted connect failed for lack of descriptors. The request keeps its turn, and a full queue
+    /// does not refuse it.
     pub(crate) fn take_again(&mut self, key: &K, fresh: bool, now: u64, turn: u64) -> Take<C> {
         self.raise(now);
         self.ask(key, fresh, now, Some(turn))

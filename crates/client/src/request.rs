@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use oroshi_http1::encode::{self, EncodeError};
-use oroshi_http1::{Expect, Version};
+use oroshi_http1::{ExpectedResponse, Version};
 use oroshi_net::Endpoint;
 use serde::Serialize;
 use tokio::io::AsyncRead;
@@ -327,8 +327,8 @@ impl<R: ?Sized> Request<R> {
     }
 
     /// Returns what the response's framing depends on.
-    pub(crate) fn expect(&self) -> Expect {
-        if self.method == "HEAD" { Expect::Head } else { Expect::Body }
+    pub(crate) fn expect(&self) -> ExpectedResponse {
+        if self.method == "HEAD" { ExpectedResponse::Head } else { ExpectedResponse::Body }
     }
 
     /// Whether to decode a compressed response. A request with its own `Accept-Encoding` or `Range` gets the bytes as

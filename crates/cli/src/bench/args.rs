@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 use super::subscribe::SubscribeArgs;
+use crate::tls::TlsArgs;
 
 /// The format of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -186,21 +187,8 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "CHECK", help_heading = "Request")]
     pub(crate) check: Vec<String>,
 
-    /// Trust these certificate authorities (PEM) instead of the system's; repeatable
-    #[arg(long, value_name = "FILE", conflicts_with = "insecure", help_heading = "TLS")]
-    pub(crate) cacert: Vec<PathBuf>,
-
-    /// Present this client certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "key", help_heading = "TLS")]
-    pub(crate) cert: Option<PathBuf>,
-
-    /// Use this private key for --cert (PEM)
-    #[arg(long, value_name = "FILE", requires = "cert", help_heading = "TLS")]
-    pub(crate) key: Option<PathBuf>,
-
-    /// Do not verify the server's certificate
-    #[arg(short = 'k', long, help_heading = "TLS")]
-    pub(crate) insecure: bool,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
 
     /// Measure the CPU time and memory of this process; auto finds the process that listens, if it is on this
     /// machine; none measures no process [default: auto]

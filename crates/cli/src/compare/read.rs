@@ -8,7 +8,7 @@ use oroshi_bench::plan::Problem;
 use oroshi_bench::{Draft, Load as Rhythm, Spacing};
 use oroshi_experiment::rules;
 use oroshi_experiment::words::load_words;
-use oroshi_lab::plan::{Cell, Load, Ready, Rules, Server, Stop, Variant};
+use oroshi_lab::plan::{Cell, Load, Rules, Server, Variant};
 use oroshi_lab::template::Values;
 use oroshi_lab::{Experiment, Metric};
 use oroshi_net::{CpuList, Endpoint};
@@ -22,8 +22,6 @@ use crate::verdicts::Condition;
 
 /// The rate for comparing latency, as a share of the slowest set-up's capacity.
 const RATE_SHARE: f64 = 0.6;
-const READY_TIMEOUT: Duration = Duration::from_secs(10);
-const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The destination of the report, and the other uses of the result.
 #[derive(Clone, Debug)]
@@ -108,17 +106,13 @@ impl Args {
         let experiment = Experiment {
             name: "compare".into(),
             title: title(&typed),
-            question: String::new(),
-            source: None,
             rerun,
-            quick: false,
             metrics,
             rules: read_rules,
             server_cpus,
             load_cpus,
-            sweep: None,
-            cells: vec![cell(typed, &draft, share, ready_timeout.unwrap_or(READY_TIMEOUT))],
-            skipped: Vec::new(),
+            cells: vec![cell(typed, &draft, share, ready_timeout)],
+            ..Experiment::default()
         };
         Ok((experiment, Output { format, file, html, baseline, fail_if, note }))
     }
@@ -233,32 +227,22 @@ fn title(typed: &[Typed]) -> String {
     }
 }
 
-fn cell(typed: Vec<Typed>, draft: &Draft, share: Option<f64>, ready_timeout: Duration) -> Cell {
+fn cell(typed: Vec<Typed>, draft: &Draft, share: Option<f64>, ready_timeout: Option<Duration>) -> Cell {
     let mut servers = Vec::new();
     let mut variants = Vec::new();
     // Commands run in the folder where they were typed.
     let folder = std::env::current_dir().ok();
     for Typed { name, start, urls } in typed {
         let server = start.map(|start| {
-            servers.push(Server {
-                name: name.clone(),
-                start,
-                env: Vec::new(),
-                folder: folder.clone(),
-                files: Vec::new(),
-                setup: Vec::new(),
-                teardown: Vec::new(),
-                ready: Ready::Answers(urls.clone()),
-                ready_timeout,
-                stop: Stop::Term,
-                stop_timeout: STOP_TIMEOUT,
-            });
+            let mut server = Server { folder: folder.clone(), ..Server::new(&name, start, urls.clone()) };
+            server.ready_timeout = ready_timeout.unwrap_or(server.ready_timeout);
+            servers.push(server);
             servers.len() - 1
         });
         let load_words = load_words(draft, share);
         variants.push(Variant { name, server, urls, load: Load::Bench(Box::new(draft.clone())), load_words });
     }
-    Cell { group: String::new(), point: None, servers, variants, rate_share: share }
+    Cell { servers, variants, rate_share: share, ..Cell::default() }
 }
 
 #[cfg(test)]
@@ -327,8 +311,9 @@ mod tests {
     #[test]
     fn rules_are_read() {
         let (experiment, output) = read(
-            "--smallest-effect 5% --precision 1% --blocks 5-9 --max-time 1m --disturbed 50% --any-answers --processes mariadbd,dockerd --order-seed 7 --fail-if slower,undecided \
-             --fail-if faster --cpus 0 -o x.json --format json --report y.html --baseline z.json",
+            "--smallest-effect 5% --precision 1% --blocks 5-9 --max-time 1m --disturbed 50% --any-answers --processes \
+             mariadbd,dockerd --order-seed 7 --fail-if slower,undecided --fail-if faster --cpus 0 -o x.json --format \
+             json --report y.html --baseline z.json",
         );
         let expected = Rules {
             smallest_effect: 0.05,
@@ -369,7 +354,9 @@ mod tests {
         assert_eq!((cell.variants[0].server, cell.variants[1].server), (Some(0), None));
         let server = &cell.servers[0];
         assert_eq!(server.start.last().map(String::as_str), Some("{{port}}"));
-        assert!(matches!(&server.ready, Ready::Answers(urls) if *urls == ["http://127.0.0.1:{{port}}/"]));
+        assert!(
+            matches!(&server.ready, oroshi_lab::plan::Ready::Answers(urls) if *urls == ["http://127.0.0.1:{{port}}/"])
+        );
         assert_eq!((server.ready_timeout, experiment.rules.blocks_per_start), (Duration::from_secs(3), None));
         assert!(server.folder.is_some(), "where the command was typed");
     }

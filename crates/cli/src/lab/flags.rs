@@ -4,7 +4,7 @@
 use clap::builder::ValueHint;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args as _, Command, FromArgMatches};
-use oroshi_experiment::{Form, LoadKeys, Typed};
+use oroshi_experiment::{Form, LoadKeys, LoadValues};
 use oroshi_words::{Mistake, Naming};
 
 use crate::bench::{LoadArgs, SubscribeArgs, meaningless, read_load};
@@ -36,7 +36,7 @@ impl LoadKeys for Flags {
         one_way(a, b) || one_way(b, a)
     }
 
-    fn read(&self, given: &[(&str, Vec<String>)]) -> Result<Typed, Vec<Mistake>> {
+    fn read(&self, given: &[(&str, Vec<String>)]) -> Result<LoadValues, Vec<Mistake>> {
         let (args, subscribe) = parse(given).map_err(|error| vec![refused(&error, given)])?;
         let foreign = if subscribe.is_asked_for() { meaningless(&args) } else { Vec::new() };
         let (draft, share, mut problems) = read_load(args, Naming::Keys);
@@ -47,7 +47,7 @@ impl LoadKeys for Flags {
             problems.add("--rate", "it is a share of what set-ups can do: with `mode`, expected messages per second");
         }
         let subscribe = subscribe.read(draft.clone(), &mut problems).filter(|_| subscribe.is_asked_for());
-        if problems.found.is_empty() { Ok(Typed { draft, share, subscribe }) } else { Err(problems.found) }
+        if problems.found.is_empty() { Ok(LoadValues { draft, share, subscribe }) } else { Err(problems.found) }
     }
 }
 

@@ -19,12 +19,12 @@ pub(crate) enum Outcome {
     Failure(Error),
     Counts(Counts),
     /// The thread panicked, which is a defect.
-    Lost(Lost),
+    Lost(LostRequest),
 }
 
 /// A lost request.
 #[derive(Debug)]
-pub(crate) struct Lost {
+pub(crate) struct LostRequest {
     /// Method and URL, as a message begins.
     pub(crate) what: String,
     pub(crate) retry_is_safe: bool,
@@ -97,7 +97,7 @@ impl Outcome {
                     [tag.into_value_with(ruby), ruby.sym_new("counts").into_value_with(ruby), all(ruby, counts)];
                 ruby.ary_new_from_values(&fields)
             }
-            Outcome::Lost(Lost { what, retry_is_safe, after }) => {
+            Outcome::Lost(LostRequest { what, retry_is_safe, after }) => {
                 let fields = [
                     tag.into_value_with(ruby),
                     ruby.sym_new("lost").into_value_with(ruby),
