@@ -204,7 +204,9 @@ impl Inner {
                 working += usize::from(self.keep(place));
             }
             let change = ramp.next_change(elapsed).map(|after| start + after.as_nanos() as u64);
-            if working == 0 && change.is_none() && self.active() == 0 && run.asked_users().is_none() {
+            // Without a number of journeys the end comes by time alone: the script may ask for more users until then.
+            let counted = run.settings.iterations.is_some() || run.settings.journeys.is_some();
+            if counted && working == 0 && change.is_none() && self.active() == 0 {
                 self.over.set(true);
                 self.tell_if_ended();
                 return;
