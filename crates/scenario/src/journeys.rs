@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, spawn_local};
 
 use crate::assets;
-use crate::random::{Choices, Weights};
+use crate::random::Weights;
 use crate::ramp::{self, Ramp};
 use crate::request::{Last, perform};
 use crate::settings::Model;
@@ -568,9 +568,4 @@ impl Drop for Journey<'_> {
             self.user.leases.borrow_mut().clear();
         }
     }
-}
-
-/// A generator of choices for a phase beside the load.
-pub(crate) fn choices_of_phase(seed: u64) -> Choices {
-    Choices::new(seed, 0, 0)
 }

@@ -21,7 +21,7 @@ mod cookies;
 mod data;
 mod detect;
 mod digest;
-mod html;
+pub mod html;
 mod journeys;
 mod ramp;
 mod random;
