@@ -146,6 +146,8 @@ fn mistakes_in_csv_have_file_and_line() {
     ] {
         assert_eq!(csv(content).unwrap_err(), message, "{content:?}");
     }
+    let long = "n".repeat(10_000);
+    assert!(csv(format!("{long},{long}\n")).unwrap_err().len() < 250);
     let message = without_header("1,2\n3\n").unwrap_err();
     assert_eq!(message, "rows, line 2: the row has 1 column: expected 2, as the first row has");
     assert_eq!(csv(b"\xff\xfea\0").unwrap_err(), "rows is UTF-16: expected UTF-8");
