@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use mlua::{AnyUserData, FromLuaMulti, Function, IntoLuaMulti, Lua, LuaString, Table, Value};
 use oroshi_net::{Endpoint, monotonic_ns};
+use oroshi_script::library::Json;
 use oroshi_script::{Engine, Error, Kind};
 
 use crate::random::Think;
@@ -60,6 +61,7 @@ pub(crate) fn install(
 ) -> Result<(), Error> {
     let added = engine.own().ok_or_else(|| mlua::Error::runtime("the state is not confined"));
     let added = added.and_then(|own| {
+        engine.lua().set_app_data(Json::new(engine.lua(), own)?);
         let library = Library { lua: engine.lua(), own, thread };
         declarations(&library, declared)?;
         results(&library)?;

@@ -7,6 +7,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use mlua::{Lua, Table, Value};
 use oroshi_net::Endpoint;
+use oroshi_script::library::digest;
 use oroshi_words::nearest;
 
 use crate::request::{Last, Spec, perform};
@@ -135,7 +136,7 @@ pub(crate) async fn fetch(thread: &Rc<Thread>, user: &Rc<User>, wanted: Wanted) 
         }
         let path = response.url.target.split('?').next().unwrap_or_default();
         let expected = digests.get(path);
-        let matches = expected.map(|digest| response.is_ok() && crate::digest::matches(digest, &response.body));
+        let matches = expected.map(|digest| response.is_ok() && digest_matches(digest, &response.body));
         if let Some(matches) = matches {
             thread.check(user, &format!("{name} digest"), matches, || Last::sample(thread, user, String::new()));
         }
@@ -155,10 +156,33 @@ impl Asset {
         table.raw_set("path", self.response.url.target.as_str())?;
         table.raw_set("status", self.response.status)?;
         table.raw_set("bytes", self.response.body.len())?;
-        table.raw_set("md5", crate::digest::md5(&self.response.body))?;
+        table.raw_set("md5", digest::md5(&self.response.body))?;
         table.raw_set("cached", self.response.cached)?;
         table.raw_set("ok", self.response.is_ok() && self.matches != Some(false))?;
         table.raw_set("error", self.response.error)?;
         Ok(table)
+    }
+}
+
+/// Whether bytes have a digest in hexadecimal digits; its length tells which one.
+fn digest_matches(digest: &str, bytes: &[u8]) -> bool {
+    let found = match digest.len() {
+        32 => digest::md5(bytes),
+        40 => digest::sha1(bytes),
+        _ => digest::sha256(bytes),
+    };
+    found == digest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_length_of_a_digest_tells_which_one_it_is() {
+        assert!(digest_matches("900150983cd24fb0d6963f7d28e17f72", b"abc"));
+        assert!(digest_matches("a9993e364706816aba3e25717850c26c9cd0d89d", b"abc"));
+        assert!(digest_matches("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", b"abc"));
+        assert!(!digest_matches("900150983cd24fb0d6963f7d28e17f72", b"abd"));
     }
 }

@@ -1,8 +1,8 @@
 //! Sets of rows that a script's users draw on: accounts, items, search words.
 //!
-//! All threads share the rows of a set. Each thread runs the script and so declares the same sets in the same order; the
-//! first thread loads them. Rows of files live here; rows of a script's list live in each Lua state, and a set knows
-//! only their number.
+//! All threads share the rows of a set. Each thread runs the script and so declares the same sets in the same order;
+//! the first thread loads them. Rows of files live here; rows of a script's list live in each Lua state, and a set
+//! knows only their number.
 //!
 //! Read it in this order: this file, [`declaration`](Declaration), [`registry`](Sets), [`csv`] and [`jsonl`] on
 //! [`source`] and [`cells`], [`lease`].
@@ -47,15 +47,25 @@ pub(crate) const MAX_SETS: usize = 1000;
 /// Which rows of each split set belong to this load machine: those whose number modulo `count` is `index`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// The machine's number, from 0.
-    pub(crate) index: usize,
-    /// The number of machines, at least 1.
-    pub(crate) count: usize,
+    index: usize,
+    count: usize,
 }
 
 impl Part {
     /// All rows: there is one machine.
     pub(crate) const WHOLE: Part = Part { index: 0, count: 1 };
+
+    #[cfg(test)]
+    /// The part of machine `index`, from 0, of `count` machines.
+    ///
+    /// # Errors
+    /// A message for the user if there is no such machine.
+    pub(crate) fn new(index: usize, count: usize) -> Result<Self, String> {
+        if index >= count {
+            return Err(format!("there is no machine {index} of {count}: expected numbers from 0, below the count"));
+        }
+        Ok(Self { index, count })
+    }
 
     fn has(self, row: usize) -> bool {
         row % self.count == self.index

@@ -10,7 +10,7 @@
 //! 2. `journeys`: the users of a thread, when they begin, what they wait for, how they end. `user`, `thread`, `run`:
 //!    what a user, the users of a thread, and all threads have.
 //! 3. `state`: a Lua state. `api` and `prelude.lua`: the functions that scripts call.
-//! 4. `request`: a user's request, with `cookies`, `cache` and redirects; `response`; `assets`, on `html`; `digest`.
+//! 4. `request`: a user's request, with `cookies`, `cache` and redirects; `response`; `assets`, on `html`.
 //! 5. `data`, `shared`, `random`, `ramp`, `sleeper`: rows, shared values, choices, numbers of users, pauses.
 //! 6. `tally`, with `sample`: what is counted, and how it becomes the record.
 
@@ -20,7 +20,6 @@ mod cache;
 mod cookies;
 mod data;
 mod detect;
-mod digest;
 pub mod html;
 mod journeys;
 mod ramp;

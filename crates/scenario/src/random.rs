@@ -4,8 +4,6 @@ use std::f64::consts::TAU;
 use std::time::Duration;
 
 use fastrand::Rng;
-use oroshi_words::units;
-
 /// The longest time that a user thinks: a day. Longer draws become this long.
 pub(crate) const MAX_THINK: Duration = Duration::from_secs(24 * 3600);
 

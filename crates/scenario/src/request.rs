@@ -200,7 +200,9 @@ impl Chain<'_> {
         let mut headers = before.headers;
         let dropped: Vec<String> =
             headers.iter().map(|(name, _)| name.to_owned()).filter(|name| !hop.keeps(name)).collect();
-        dropped.iter().for_each(|name| drop(headers.remove(name)));
+        for name in &dropped {
+            headers.remove(name);
+        }
         if hop.becomes_get {
             Attempt { method: "GET".into(), url: hop.endpoint, headers, body: None }
         } else {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use mlua::{Lua, LuaString, UserData, UserDataFields, UserDataMethods, Value};
 use oroshi_client::Headers;
 use oroshi_net::Endpoint;
-use oroshi_script::json::{DecodeError, Json};
+use oroshi_script::library::{Json, JsonError};
 
 /// A response, or the failure to get one.
 #[derive(Debug)]
@@ -59,11 +59,21 @@ impl Response {
 /// # Errors
 /// There is no memory for it.
 pub(crate) fn decode(lua: &Lua, text: &[u8]) -> mlua::Result<(Value, Option<String>)> {
-    match Json::of(lua)?.decode(lua, text) {
+    let json = lua.app_data_ref::<Json>().ok_or_else(|| mlua::Error::runtime("the state reads no JSON: a defect"))?;
+    match json.decode(lua, text) {
         Ok(value) => Ok((value, None)),
-        Err(DecodeError::State(error)) => Err(error),
-        Err(DecodeError::Text(error)) => Ok((Value::Nil, Some(format!("not JSON as expected: {error}")))),
+        Err(JsonError::Lua(error)) => Err(error),
+        Err(JsonError::Wrong(why)) => Ok((Value::Nil, Some(why))),
     }
+}
+
+/// Writes a value as JSON.
+///
+/// # Errors
+/// What is wrong with the value, in words.
+pub(crate) fn encode(lua: &Lua, value: &Value) -> Result<Vec<u8>, String> {
+    let json = lua.app_data_ref::<Json>().ok_or("the state writes no JSON: a defect")?;
+    json.encode(value).map_err(|error| error.to_string())
 }
 
 impl Drop for Response {

@@ -1,13 +1,10 @@
 //! Small libraries: digests, JSON, base64, values that threads share.
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
 use mlua::{Lua, LuaString, Value};
-use oroshi_script::json::Json;
+use oroshi_script::library::digest;
 
 use super::{Library, wrong};
-use crate::digest;
-use crate::response::decode;
+use crate::response::{decode, encode};
 use crate::settings::{kind, number_of};
 use crate::shared;
 
@@ -23,7 +20,7 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     table.raw_set(
         "encode",
         library.function(|lua, _, value: Value| {
-            let json = Json::of(lua)?.encode(&value).text.map_err(|why| wrong(format!("json.encode: {why}")))?;
+            let json = encode(lua, &value).map_err(|why| wrong(format!("json.encode: {why}")))?;
             lua.create_string(json)
         })?,
     )?;
@@ -34,12 +31,12 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     globals.raw_set("json", table)?;
 
     let table = library.lua.create_table()?;
-    table.raw_set("encode", library.function(|_, _, text: LuaString| Ok(BASE64_STANDARD.encode(text.as_bytes())))?)?;
+    table.raw_set("encode", library.function(|_, _, text: LuaString| Ok(digest::base64_encode(&text.as_bytes(), false)))?)?;
     table.raw_set(
         "decode",
-        library.function(|lua, _, text: LuaString| match BASE64_STANDARD.decode(text.as_bytes()) {
+        library.function(|lua, _, text: LuaString| match digest::base64_decode(&text.as_bytes(), false) {
             Ok(bytes) => Ok((Some(lua.create_string(bytes)?), None)),
-            Err(error) => Ok((None, Some(format!("not base64 as expected: {error}")))),
+            Err(why) => Ok((None, Some(why))),
         })?,
     )?;
     globals.raw_set("base64", table)?;

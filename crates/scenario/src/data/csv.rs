@@ -18,6 +18,9 @@ const AFTER_FILE: &[u8] = b"\nx";
 /// Bytes of the file after which a row must have ended. Quotes may double its size, and the reader reads ahead.
 const MAX_UNFINISHED_BYTES: usize = 4 * MAX_ROW_BYTES;
 
+/// The longest part of a name in messages, bytes.
+const MAX_SHOWN_BYTES: usize = 100;
+
 /// The rows of a file.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -93,7 +96,8 @@ pub(super) fn read(source: Source, separator: u8, header: bool, part: Part) -> R
         progress.unfinished.set(0);
         let wrong = |what: &str| place.row(start, what);
         match reader.read_byte_record(&mut record) {
-            Ok(_) => {}
+            Ok(true) => {}
+            Ok(false) => break,
             Err(error) => match error.into_kind() {
                 ErrorKind::Io(error) if error.kind() == io::ErrorKind::FileTooLarge => {
                     return Err(wrong(&format!("{error}")));
@@ -147,7 +151,8 @@ fn named(header: &ByteRecord) -> Result<Vec<Box<[u8]>>, String> {
     let mut known = HashSet::new();
     for name in header {
         if !name.is_empty() && !known.insert(name) {
-            let name = printable(&String::from_utf8_lossy(name)).to_string();
+            let shown = String::from_utf8_lossy(&name[..name.len().min(MAX_SHOWN_BYTES)]);
+            let name = printable(&shown);
             return Err(format!("two columns are called `{name}`: expected different names, or `header = false`"));
         }
     }

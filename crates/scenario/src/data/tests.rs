@@ -40,7 +40,7 @@ fn list(rows: usize) -> Set {
 
 fn split(mut declaration: Declaration, content: &[u8], index: usize, count: usize) -> Result<Set, String> {
     declaration.split = true;
-    Set::load(declaration, folder(content).path(), Part { index, count })
+    Set::load(declaration, folder(content).path(), Part::new(index, count).unwrap())
 }
 
 fn fields(set: &Set) -> Vec<Vec<Vec<u8>>> {
@@ -146,6 +146,8 @@ fn mistakes_in_csv_have_file_and_line() {
     ] {
         assert_eq!(csv(content).unwrap_err(), message, "{content:?}");
     }
+    let long = "n".repeat(10_000);
+    assert!(csv(format!("{long},{long}\n")).unwrap_err().len() < 250);
     let message = without_header("1,2\n3\n").unwrap_err();
     assert_eq!(message, "rows, line 2: the row has 1 column: expected 2, as the first row has");
     assert_eq!(csv(b"\xff\xfea\0").unwrap_err(), "rows is UTF-16: expected UTF-8");
@@ -319,8 +321,9 @@ fn each_machine_has_its_part() {
     assert_eq!(message, "rows has 2 rows, to be split over 3 machines: expected at least one for each");
     // A mistake in another machine's rows is one here, too.
     assert!(split(Declaration::csv("rows"), b"n\n0\n1,2\n", 0, 2).unwrap_err().starts_with("rows, line 3"));
-    let whole = Set::load(Declaration::csv("rows"), folder(content).path(), Part { index: 2, count: 3 }).unwrap();
+    let whole = Set::load(Declaration::csv("rows"), folder(content).path(), Part::new(2, 3).unwrap()).unwrap();
     assert_eq!(whole.len(), 7);
+    assert_eq!((Part::new(0, 1), Part::new(0, 0).is_err(), Part::new(3, 3).is_err()), (Ok(Part::WHOLE), true, true));
 }
 
 #[test]
@@ -367,27 +370,16 @@ fn a_thread_that_declares_other_sets_is_told_both() {
         ..Declaration::csv("rows")
     };
     let options = r#"{ separator = "\t", header = false, wrap = true, split = true }"#;
-    assert_eq!(
-        other.declare(wraps).unwrap_err(),
-        format!(
-            "this thread declares data.csv(\"rows\", {options}) where another one declared data.csv(\"rows\"): {expected}"
-        )
-    );
+    let differs =
+        |here: &str, there: &str| format!("this thread declares {here} where another one declared {there}: {expected}");
+    let (here, there) = (format!("data.csv(\"rows\", {options})"), "data.csv(\"rows\")");
+    assert_eq!(other.declare(wraps).unwrap_err(), differs(&here, there));
     other.declare(Declaration::csv("rows")).unwrap();
-    assert_eq!(
-        other.declare(Declaration::list(4)).unwrap_err(),
-        format!(
-            "this thread declares data.list(a table of 4) where another one declared data.list(a table of 3): {expected}"
-        )
-    );
-    assert_eq!(
-        other.complete().unwrap_err(),
-        format!("this thread declares nothing more where another one declared data.list(a table of 3): {expected}")
-    );
-    assert_eq!(
-        first.declare(Declaration::json_lines("rows")).unwrap_err(),
-        format!("this thread declares data.jsonl(\"rows\") where another one declared nothing more: {expected}")
-    );
+    let (four, three) = ("data.list(a table of 4)", "data.list(a table of 3)");
+    assert_eq!(other.declare(Declaration::list(4)).unwrap_err(), differs(four, three));
+    assert_eq!(other.complete().unwrap_err(), differs("nothing more", three));
+    let json = first.declare(Declaration::json_lines("rows")).unwrap_err();
+    assert_eq!(json, differs("data.jsonl(\"rows\")", "nothing more"));
 }
 
 #[test]

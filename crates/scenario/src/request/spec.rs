@@ -9,6 +9,7 @@ use oroshi_client::form;
 use oroshi_net::Endpoint;
 use oroshi_words::nearest;
 
+use crate::response::encode;
 use crate::settings::{fields, kind, number, shown, text, time, truth};
 
 /// The longest list of expected statuses.
@@ -155,10 +156,7 @@ impl Spec {
                 form::encode(&mut text, fields(key, value)?);
                 Content::Form(text)
             }
-            "json" => Content::Json({
-                let json = oroshi_script::json::Json::of(lua).map_err(|error| error.to_string())?;
-                json.encode(value).text.map_err(|why| format!("json: {why}"))?
-            }),
+            "json" => Content::Json(encode(lua, value).map_err(|why| format!("json: {why}"))?),
             "multipart" => {
                 let (boundary, parts) = multipart(value)?;
                 Content::Multipart(boundary, parts)

@@ -1,30 +1,25 @@
 //! `gate.json_encode` and `gate.json_decode`.
 
 use mlua::Value;
-use oroshi_script::json::{DecodeError, Json};
+use oroshi_script::library::{Json, JsonError};
 
 use super::args::CallError;
-use super::{Charge, Library, now};
+use super::{Library, now};
 
 pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
-    let json = Json::of(library.lua)?;
-    library.own.raw_set("list", json.list())?;
-    let charge = Charge::new(library)?;
-    let encoder = json.clone();
-    library.add("gate.json_encode", move |lua, _, args| {
-        let encoded = encoder.encode(&args.next());
-        charge.bytes(encoded.work)?;
-        let text = encoded.text.map_err(|why| CallError::new(format!("value: {why}")))?;
-        now(lua, lua.create_string(text)?)
+    let writes = Json::new(library.lua, library.own)?;
+    let reads = writes.clone();
+    library.add("gate.json_encode", move |lua, _, args| match writes.encode(&args.next()) {
+        Ok(text) => now(lua, lua.create_string(text)?),
+        Err(JsonError::Wrong(why)) => Err(CallError::new(format!("value: {why}"))),
+        Err(JsonError::Lua(error)) => Err(CallError::Lua(error)),
     })?;
     library.add("gate.json_decode", move |lua, _, args| {
         let text = args.text(lua, "text")?;
-        match json.decode(lua, &text.as_bytes()) {
+        match reads.decode(lua, &text.as_bytes()) {
             Ok(value) => now(lua, value),
-            Err(DecodeError::State(failed)) => Err(CallError::Lua(failed)),
-            Err(DecodeError::Text(error)) => {
-                now(lua, (Value::Nil, format!("not JSON as expected: {error}"), "json"))
-            }
+            Err(JsonError::Wrong(why)) => now(lua, (Value::Nil, why, "json")),
+            Err(JsonError::Lua(error)) => Err(CallError::Lua(error)),
         }
     })
 }

@@ -1,4 +1,4 @@
-//! JSON, converted directly between text and the state's values, bounded by its memory.
+//! JSON as a state's values: converts directly, bounded by the state's memory.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -7,83 +7,83 @@ use std::fmt;
 use mlua::{Function, IntoLua, Lua, Table, Value};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// The deepest nesting of tables, for writing and reading.
+use super::kind;
+
+/// The deepest nesting of tables that is written. serde_json reads about as many.
 const MOST_LEVELS: usize = 100;
 
 /// The longest text written, bytes.
 const MOST_BYTES: usize = 8 << 20;
 
-/// Reads and writes JSON in one state.
+/// Converts between JSON and the values of one confined state.
+///
+/// Lists are tables with the metatable [`list`](Self::list), so that an empty one stays a list. `null` is nil.
 #[derive(Clone, Debug)]
 pub struct Json {
-    /// The metatable that marks a table as a list, even if it is empty.
     list: Table,
     is_list: Function,
+    /// Charges bytes to a call's instructions.
+    pay: Function,
 }
 
-/// JSON that was written, or why it was not.
-#[derive(Debug)]
-pub struct Encoded {
-    /// The text; or what is wrong with the value.
-    pub text: Result<Vec<u8>, String>,
-    /// Bytes that were handled.
-    pub work: usize,
-}
-
-/// Why a text could not be read.
-#[derive(Debug)]
-pub enum DecodeError {
-    /// It is no JSON.
-    Text(serde_json::Error),
-    /// There is no memory for its value.
-    State(mlua::Error),
+/// The reason why a value or a text cannot be converted.
+#[derive(Debug, thiserror::Error)]
+pub enum JsonError {
+    /// Report the value or the text to the script.
+    #[error("{0}")]
+    Wrong(String),
+    /// End the call: the state has no memory for it, or the call has used its instructions.
+    #[error(transparent)]
+    Lua(#[from] mlua::Error),
 }
 
 impl Json {
-    /// Returns the state's own reader and writer.
+    /// Prepares a state. `own`: its [own table](crate::Engine::own), whose `list` becomes the metatable of lists.
     ///
     /// # Errors
-    /// There is no memory for it.
-    pub fn of(lua: &Lua) -> mlua::Result<Self> {
-        if let Some(json) = lua.app_data_ref::<Json>() {
-            return Ok(json.clone());
-        }
+    /// When there is no memory for it.
+    pub fn new(lua: &Lua, own: &Table) -> mlua::Result<Self> {
         let list = lua.create_table()?;
+        own.raw_set("list", &list)?;
         // In Lua, because mlua's access to a metatable panics if a state can hold no more of Rust's values.
-        let is_list =
-            "local list, getmetatable = ..., getmetatable return function(value) return getmetatable(value) == list end";
-        let is_list: Function = lua.load(is_list).set_name("=[json]").call(&list)?;
-        let json = Json { list, is_list };
-        lua.set_app_data(json.clone());
-        Ok(json)
+        let is_list = "local list, getmetatable = ..., getmetatable return function(value) return \
+                       getmetatable(value) == list end";
+        let is_list = lua.load(is_list).set_name("=[json]").call(&list)?;
+        Ok(Self { list, is_list, pay: own.raw_get("pay")? })
     }
 
-    /// Returns the metatable of lists.
+    /// The metatable that marks a table as a list, even if it is empty.
+    #[must_use]
     pub fn list(&self) -> &Table {
         &self.list
     }
 
-    /// Writes a value.
-    pub fn encode(&self, value: &Value) -> Encoded {
-        let mut writer = Writer { out: Vec::new(), is_list: &self.is_list, path: Vec::new(), keys: 0 };
-        let written = writer.value(value);
-        let work = writer.out.len() + writer.keys;
-        Encoded { text: written.map(|()| writer.out), work }
-    }
-
-    /// Reads a value. Lists are marked, and `null` becomes nil.
+    /// Writes a value: objects with sorted keys, at most 100 levels and 8 MiB. Charges the call for the bytes.
     ///
     /// # Errors
-    /// The text is no JSON, or there is no memory for its value.
-    pub fn decode(&self, lua: &Lua, text: &[u8]) -> Result<Value, DecodeError> {
+    /// When the value, or a part of it, has no JSON, or exceeds a limit.
+    pub fn encode(&self, value: &Value) -> Result<Vec<u8>, JsonError> {
+        let mut writer = Writer { out: Vec::new(), is_list: &self.is_list, path: Vec::new(), keys: 0 };
+        let written = writer.value(value);
+        self.pay.call::<()>((writer.out.len() + writer.keys) as f64)?;
+        written.map_err(JsonError::Wrong)?;
+        Ok(writer.out)
+    }
+
+    /// Reads a text. The caller charges the call for it.
+    ///
+    /// # Errors
+    /// When the text is no JSON, or nested too deeply.
+    pub fn decode(&self, lua: &Lua, text: &[u8]) -> Result<Value, JsonError> {
         let mut reader = serde_json::Deserializer::from_slice(text);
         let failed = RefCell::new(None);
-        let json = Reader { lua, list: &self.list, failed: &failed };
-        let read = json.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
-        read.map_err(|error| match failed.take() {
-            Some(failed) => DecodeError::State(failed),
-            None => DecodeError::Text(error),
-        })
+        let seed = Seed { lua, list: &self.list, failed: &failed };
+        let read = seed.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
+        match (read, failed.take()) {
+            (Ok(value), _) => Ok(value),
+            (Err(_), Some(failed)) => Err(JsonError::Lua(failed)),
+            (Err(error), None) => Err(JsonError::Wrong(format!("not JSON as expected: {error}"))),
+        }
     }
 }
 
@@ -227,14 +227,14 @@ impl Key {
 
 /// Reads a value. `null` becomes nil, which leaves an empty place in a list.
 #[derive(Clone, Copy)]
-struct Reader<'a> {
+struct Seed<'a> {
     lua: &'a Lua,
     list: &'a Table,
     /// An error of the state, not of the text.
     failed: &'a RefCell<Option<mlua::Error>>,
 }
 
-impl Reader<'_> {
+impl Seed<'_> {
     fn made<T, E: serde::de::Error>(&self, made: mlua::Result<T>) -> Result<T, E> {
         made.map_err(|error| {
             *self.failed.borrow_mut() = Some(error);
@@ -243,7 +243,7 @@ impl Reader<'_> {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Reader<'_> {
+impl<'de> DeserializeSeed<'de> for Seed<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -251,7 +251,7 @@ impl<'de> DeserializeSeed<'de> for Reader<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Reader<'_> {
+impl<'de> Visitor<'de> for Seed<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -303,10 +303,96 @@ impl<'de> Visitor<'de> for Reader<'_> {
     }
 }
 
-fn kind(value: &Value) -> String {
-    match value {
-        Value::Nil => "nil".into(),
-        Value::Integer(_) | Value::Number(_) => "a number".into(),
-        other => format!("a {}", other.type_name()),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A state with its converter, whose charges add up in `paid`.
+    fn state() -> (Lua, Json) {
+        let lua = Lua::new();
+        let own = lua.create_table().unwrap();
+        own.raw_set("pay", lua.load("function(bytes) paid = (paid or 0) + bytes end").eval::<Function>().unwrap())
+            .unwrap();
+        let json = Json::new(&lua, &own).unwrap();
+        assert_eq!(own.raw_get::<Table>("list").unwrap(), *json.list());
+        (lua, json)
+    }
+
+    fn encoded(code: &str) -> Result<String, String> {
+        let (lua, json) = state();
+        let text = json.encode(&lua.load(code).eval::<Value>().unwrap()).map_err(|error| error.to_string())?;
+        Ok(String::from_utf8(text).unwrap())
+    }
+
+    #[test]
+    fn text_that_is_read_is_written_the_same() {
+        let (lua, json) = state();
+        for text in [
+            "false",
+            "1.5",
+            "-1000000000000000",
+            "\"\\\"\\n\\u0000ä\"",
+            "[]",
+            "{}",
+            "[[],{\"a\":[1,{\"b\":[]}],\"c\":true}]",
+        ] {
+            let value = json.decode(&lua, text.as_bytes()).unwrap();
+            assert_eq!(json.encode(&value).unwrap(), text.as_bytes());
+        }
+        assert_eq!(json.decode(&lua, b" null ").unwrap(), Value::Nil);
+        let holes: Table = lua.unpack(json.decode(&lua, b"[1,null,3]").unwrap()).unwrap();
+        assert_eq!((holes.raw_get::<f64>(3).unwrap(), holes.raw_get::<Value>(2).unwrap()), (3.0, Value::Nil));
+    }
+
+    #[test]
+    fn tables_are_objects_with_sorted_keys_unless_they_are_lists() {
+        assert_eq!(encoded("{ b = 1, a = 'x', [2] = false }").unwrap(), r#"{"2":false,"a":"x","b":1}"#);
+        assert_eq!(encoded("{ 'x', 'y' }").unwrap(), r#"["x","y"]"#);
+        assert_eq!(encoded("{}").unwrap(), "{}");
+    }
+
+    #[test]
+    fn writing_is_charged_for_even_if_it_fails() {
+        let (lua, json) = state();
+        json.encode(&lua.load("{ key = 'value' }").eval().unwrap()).unwrap();
+        assert_eq!(lua.globals().get::<f64>("paid").unwrap(), 15.0);
+        json.encode(&lua.load("{ key = print }").eval().unwrap()).unwrap_err();
+        // What was written of it, and the key that was held meanwhile.
+        let part = 7 + 3 + size_of::<Key>();
+        assert_eq!(lua.globals().get::<f64>("paid").unwrap(), (15 + part) as f64);
+    }
+
+    #[test]
+    fn limits_hold_both_ways() {
+        let nested = |levels| {
+            encoded(&format!("(function() local t = {{}} for i = 2, {levels} do t = {{ t }} end return t end)()"))
+        };
+        nested(MOST_LEVELS).unwrap();
+        assert_eq!(nested(MOST_LEVELS + 1), Err("there are more than 100 tables within tables".into()));
+        let length = |bytes: usize| encoded(&format!("('x'):rep({bytes})")).map(|text| text.len());
+        assert_eq!(length(MOST_BYTES), Ok(MOST_BYTES + 2));
+        assert_eq!(length(MOST_BYTES + 1), Err("it is too large: expected at most 8388608 bytes of JSON".into()));
+        for (code, what) in [
+            ("1/0", "inf cannot be written as JSON"),
+            ("{ print }", "a function cannot be written as JSON"),
+            ("{ [true] = 1 }", "a key is a boolean: expected a string or a number"),
+            ("'\\255'", "a string is not UTF-8, which JSON is"),
+            ("(function() local t = {} t.t = t return t end)()", "a table contains itself"),
+        ] {
+            assert_eq!(encoded(code), Err(what.into()));
+        }
+        let (lua, json) = state();
+        for bad in [&b""[..], b"{", b"1 2", b"'a'", b"\"\xff\"", b"1e999", "[".repeat(200).as_bytes()] {
+            let error = json.decode(&lua, bad).unwrap_err();
+            assert!(matches!(&error, JsonError::Wrong(what) if what.starts_with("not JSON as expected: ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_state_without_memory_ends_the_call() {
+        let (lua, json) = state();
+        lua.set_memory_limit(lua.used_memory() + (64 << 10)).unwrap();
+        let text = format!("[{}1]", "{},".repeat(10_000));
+        assert!(matches!(json.decode(&lua, text.as_bytes()), Err(JsonError::Lua(_))));
     }
 }
