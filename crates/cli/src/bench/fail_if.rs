@@ -4,6 +4,8 @@
 //! requests would have taken. If they decide the outcome, or if nothing was measured, the condition is undecided
 //! and the run has failed: CI must not pass on ignorance.
 
+mod scenario;
+
 use std::str::FromStr;
 
 use oroshi_bench::record::{ClockRecord, Condition, ConditionOutcome};
@@ -22,7 +24,7 @@ pub(crate) struct Threshold {
     limit: Limit,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 enum Metric {
     Rate,
     Errors,
@@ -30,6 +32,7 @@ enum Metric {
     /// `None`: the clock that matters in this kind of loop.
     Latency(Option<Clock>, Figure),
     ServerCpu,
+    Scenario(scenario::Metric),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +63,7 @@ pub(super) enum Op {
 enum Limit {
     /// In the metric's own unit: a count, a rate, nanoseconds.
     Value(f64),
-    /// Of all requests that were started.
+    /// Of all requests that were started, or of the metric's own whole.
     Share(f64),
 }
 
@@ -92,7 +95,7 @@ impl FromStr for Threshold {
 /// If one is missing, in words.
 pub(super) fn split(text: &str) -> Result<(&str, Op, &str), String> {
     let expected = || format!("`{text}`: expected METRIC OP VALUE with >, >=, < or <=, as in 'p99>10ms'");
-    let at = text.find(['<', '>']).ok_or_else(expected)?;
+    let at = scenario::operator(text).ok_or_else(expected)?;
     let (name, rest) = text.split_at(at);
     let (op, value) = match rest.as_bytes() {
         [b'>', b'=', ..] => (Op::AtLeast, &rest[2..]),
@@ -107,14 +110,30 @@ pub(super) fn split(text: &str) -> Result<(&str, Op, &str), String> {
 impl Threshold {
     /// Judges a run by the condition.
     pub(crate) fn judge(&self, record: &Record) -> Condition {
+        if let Some(why) = self.metric.void(record) {
+            let why = oroshi_words::printable(why);
+            return void(&self.text, self.op, &why);
+        }
         let limit = match self.limit {
             Limit::Value(value) => Ok(value),
-            Limit::Share(_) if record.requests.started == 0 => Err("no request was started".to_owned()),
-            Limit::Share(share) => Ok(share * record.requests.started as f64),
+            Limit::Share(share) => self.metric.whole(record).map(|whole| share * whole as f64),
         };
         let measured = limit.and_then(|limit| Ok((limit, self.metric.measure(record)?)));
         judged(&self.text, self.op, measured, |value, way| self.metric.show(value, way, record))
     }
+}
+
+/// Judges a void score: it is less than any limit.
+fn void(condition: &str, op: Op, why: &str) -> Condition {
+    let outcome = if op.upwards() { ConditionOutcome::Undecided } else { ConditionOutcome::Failed };
+    let (condition, metric) = (condition.to_owned(), metric_in(condition));
+    let measured = format!("the score is void: {why}");
+    Condition { condition, metric, outcome, value: None, at_least: false, measured }
+}
+
+/// Returns the text of a condition's metric.
+fn metric_in(condition: &str) -> String {
+    condition[..scenario::operator(condition).unwrap_or(condition.len())].trim().to_owned()
 }
 
 /// Judges a measured value, or the reason why there is none, by a condition. `show` writes a value.
@@ -124,8 +143,7 @@ pub(super) fn judged(
     measured: Result<(f64, Measured), String>,
     show: impl Fn(f64, Rounding) -> String,
 ) -> Condition {
-    let metric = condition.split(['<', '>']).next().unwrap_or_default().trim().to_owned();
-    let condition = condition.to_owned();
+    let (condition, metric) = (condition.to_owned(), metric_in(condition));
     let (limit, Measured { least, most }) = match measured {
         Ok(measured) => measured,
         Err(why) => {
@@ -181,8 +199,9 @@ pub(super) enum Rounding {
 
 impl Metric {
     /// Reads a limit in the metric's unit.
-    fn limit(self, text: &str) -> Result<Limit, String> {
+    fn limit(&self, text: &str) -> Result<Limit, String> {
         match self {
+            Self::Scenario(metric) => metric.limit(text),
             Self::Errors | Self::Failure(_) if text.ends_with('%') => {
                 let number = units::parse_number(text.trim_end_matches('%').trim())?;
                 Ok(Limit::Share(number / 100.0))
@@ -199,15 +218,16 @@ impl Metric {
     }
 
     /// The value, or why there is none.
-    fn measure(self, record: &Record) -> Result<Measured, String> {
+    fn measure(&self, record: &Record) -> Result<Measured, String> {
         let exact = |value| Ok(Measured::exactly(value));
         match self {
+            Self::Scenario(metric) => metric.measure(record),
             Self::Rate => exact(record.rates.requests_per_s),
             Self::Errors => exact(record.errors as f64),
-            Self::Failure(failure) => exact(record.failures.get(&failure).copied().unwrap_or(0) as f64),
+            Self::Failure(failure) => exact(record.failures.get(failure).copied().unwrap_or(0) as f64),
             Self::Latency(clock, figure) => {
                 let default = if record.plan.load == Load::Closed { Clock::Service } else { Clock::Response };
-                latency(clock.unwrap_or(default).of(record), figure)
+                latency(clock.unwrap_or(default).of(record), *figure)
             }
             Self::ServerCpu => match &record.server {
                 Some(_) => match record.server_cpu_us_per_request() {
@@ -222,8 +242,23 @@ impl Metric {
         }
     }
 
-    fn show(self, value: f64, way: Rounding, record: &Record) -> String {
+    /// Returns the number that a limit in per cent is a share of.
+    fn whole(&self, record: &Record) -> Result<u64, String> {
         match self {
+            Self::Scenario(metric) => metric.whole(record),
+            _ if record.requests.started == 0 => Err("no request was started".to_owned()),
+            _ => Ok(record.requests.started),
+        }
+    }
+
+    /// Returns why a score is void.
+    fn void<'r>(&self, record: &'r Record) -> Option<&'r str> {
+        if let Self::Scenario(metric) = self { metric.void(record) } else { None }
+    }
+
+    fn show(&self, value: f64, way: Rounding, record: &Record) -> String {
+        match self {
+            Self::Scenario(metric) => metric.show(value, way, record),
             Self::Latency(..) | Self::ServerCpu => precise_time(value, way),
             Self::Rate => format!("{value:.1}"),
             Self::Errors | Self::Failure(_) => {
@@ -299,7 +334,10 @@ fn metric_of(name: &str) -> Result<Metric, String> {
         let clock = CLOCKS.iter().find(|(known, _)| *known == clock)?.1;
         Some(Metric::Latency(Some(clock), figure_of(figure)?))
     });
-    dotted.ok_or_else(|| unknown(name))
+    if let Some(metric) = dotted {
+        return Ok(metric);
+    }
+    scenario::metric_of(name).map_or_else(|| Err(unknown(name)), |metric| metric.map(Metric::Scenario))
 }
 
 pub(super) fn figure_of(name: &str) -> Option<Figure> {
@@ -322,14 +360,17 @@ fn unknown(name: &str) -> String {
     let dotted: Vec<String> = CLOCKS.iter().flat_map(|(c, _)| FIGURES.map(|f| format!("{c}.{f}"))).collect();
     let known = OTHERS
         .into_iter()
+        .chain(scenario::OTHERS)
         .chain(FIGURES)
         .chain(Failure::ALL.map(Failure::name))
         .chain(dotted.iter().map(String::as_str));
-    match spelled.as_deref().or_else(|| nearest(name, known)) {
+    let meant = scenario::meant(name).filter(|meant| metric_of(meant).is_ok());
+    match spelled.as_deref().or_else(|| nearest(name, known)).or(meant.as_deref()) {
         Some(near) => format!("unknown metric `{name}`: did you mean `{near}`?"),
         None => format!(
             "unknown metric `{name}`: expected rps, errors, a failure's name such as timeout, a latency such as p99, mean or max \
-             (also service.p99, response.p99, lateness.p99, connect.p99, tls.p99, first_byte.p99), or server.cpu"
+             (also service.p99, response.p99, lateness.p99, connect.p99, tls.p99, first_byte.p99), server.cpu, or of a \
+             scenario score, checks, check.NAME, step.NAME.p99, journeys.failed, journey.NAME.p99, timer.NAME.p99"
         ),
     }
 }
