@@ -1,8 +1,8 @@
 //! `oroshi bench`: from flags to a run to a report.
 //!
 //! `args` has the flags, `foreign` those of other tools. `read` turns the flags into a plan; `load`, `sources` and
-//! `fail_if` read parts of them. `observer` shows a run while it lasts. `script` runs wrk's scripts. `subscribe` is
-//! the other kind of load (`--mode`), from its flags to its report. `text`, `wrk` and `ab` write the report, and
+//! `fail_if` read parts of them. `observer` shows a run while it lasts. `script` runs wrk's scripts, `scenario`
+//! loads those with scenarios for `compare` and `lab`. `subscribe` is the other kind of load (`--mode`), from its flags to its report. `text`, `wrk` and `ab` write the report, and
 //! `command_line` the command line in it. `self_test` measures oroshi itself.
 
 mod ab;
@@ -13,6 +13,7 @@ pub(crate) mod foreign;
 mod load;
 mod observer;
 mod read;
+mod scenario;
 #[cfg(feature = "script")]
 mod script;
 #[cfg(not(feature = "script"))]
@@ -35,7 +36,7 @@ use oroshi_net::ConnectError;
 use oroshi_report::paint::Paint;
 use oroshi_report::{Named, table};
 use oroshi_words::Naming;
-use oroshi_words::units;
+use oroshi_words::{printable, units};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::stdio::dup2_stdout;
 
@@ -47,6 +48,9 @@ pub(crate) use load::read_load;
 #[cfg(feature = "fetch")]
 pub(crate) use load::{parse_header, parse_size};
 pub(crate) use observer::Live;
+#[cfg(test)]
+pub(crate) use scenario::fake;
+pub(crate) use scenario::{Loader, ScenarioArgs, load as load_scenarios};
 use observer::{HdrLog, LogError};
 use read::Output;
 use script::Scripted;
@@ -293,7 +297,8 @@ impl Drop for Made<'_> {
     }
 }
 
-/// Judges the thresholds, and whether the server answered and stayed to the end; returns the exit code.
+/// Judges the thresholds, whether the server answered and stayed to the end, and whether the score is valid; returns
+/// the exit code.
 ///
 /// Prints on standard error, so that thresholds do not change the report.
 fn judge(record: &Record, output: &Output) -> u8 {
@@ -303,6 +308,10 @@ fn judge(record: &Record, output: &Output) -> u8 {
             "warning: requests without an answer may have been the slowest: latencies of this report are lower bounds, for which \
              wrk's format has no sign; the other formats have",
         );
+    }
+    if let Some(why) = oroshi_report::words::scenario::void(record) {
+        say(&format!("error: the score is void: {}", printable(why)));
+        code = 1;
     }
     if record.requests.completed == 0 {
         say(&format!("error: not one request was answered{}", reasons(record)));

@@ -308,7 +308,7 @@ fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
 fn read(found: &Found, wishes: &Wishes, machine: &Machine) -> Result<Reading, Unreadable> {
     let folder = found.folder();
     let source = Source { name: &found.name, text: &found.text, folder: folder.as_deref() };
-    oroshi_experiment::read(source, wishes, machine, &Flags)
+    oroshi_experiment::read(source, wishes, machine, &Flags { script: crate::bench::load_scenarios })
 }
 
 fn refused(found: &Found, error: Unreadable) -> Error {

@@ -131,6 +131,7 @@ pub(crate) fn experiment() -> Experiment {
         rerun: vec!["oroshi".into(), "lab".into(), "run".into(), "sample.toml".into()],
         quick: false,
         metrics: vec![Metric::Rps],
+        score_if_any: false,
         rules: Rules::default(),
         server_cpus: None,
         load_cpus: None,

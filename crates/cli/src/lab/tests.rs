@@ -13,7 +13,7 @@ use oroshi_words::Mistake;
 use super::flags::Flags;
 
 fn read(source: Source<'_>, wishes: &Wishes, machine: &Machine) -> Result<Reading, Unreadable> {
-    oroshi_experiment::read(source, wishes, machine, &Flags)
+    oroshi_experiment::read(source, wishes, machine, &Flags { script: crate::bench::fake::load })
 }
 
 fn source<'s>(text: &'s str, folder: Option<&'s Path>) -> Source<'s> {

@@ -1,5 +1,7 @@
 //! Whole experiments: real servers (`oroshi target`) below real keepers (`oroshi keep`), for a few tenths of a second each.
 
+mod journeys;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -146,6 +148,7 @@ fn experiment(metrics: &[Metric], servers: Vec<Server>, variants: Vec<Variant>, 
         rerun: vec!["oroshi".into(), "compare".into()],
         quick: true,
         metrics: metrics.to_vec(),
+        score_if_any: false,
         rules,
         server_cpus: None,
         load_cpus: None,

@@ -197,6 +197,7 @@ fn experiment(asked: Asked, seed: u64) -> Experiment {
             Asked::Rate(_) => vec![Metric::Rps],
             Asked::Cpu { .. } => vec![Metric::Cpu],
         },
+        score_if_any: false,
         rules: rules(asked, seed),
         server_cpus: None,
         load_cpus: None,

@@ -32,11 +32,10 @@ pub(super) fn sections(scenario: &ScenarioRecord) -> Vec<Section> {
 
 /// Renders that the score is void, or that the script ended the run.
 pub(super) fn alarm(record: &Record) -> Markup {
-    let aborted = record.scenario.as_ref().is_some_and(|scenario| scenario.aborted.is_some());
+    let aborted = record.scenario.as_ref().and_then(|scenario| scenario.aborted.as_deref());
+    let (what, why) = if aborted.is_some() { ("ABORTED", aborted) } else { ("SCORE VOID", words::void(record)) };
     html! {
-        @if let Some(why) = words::void(record) {
-            p.grade.bad { strong { @if aborted { "ABORTED" } @else { "SCORE VOID" } } ": " (words::one_line(why, MOST_SAMPLE)) }
-        }
+        @if let Some(why) = why { p.grade.bad { strong { (what) } ": " (words::one_line(why, MOST_SAMPLE)) } }
     }
 }
 
@@ -180,8 +179,8 @@ fn several_lines(text: &str) -> String {
 fn phases(scenario: &ScenarioRecord) -> Markup {
     let each = scenario.phases.iter().map(|phase| {
         let error = phase.error.as_deref().map(|error| words::one_line(error, MOST_SAMPLE));
-        let what = html! { @match error { Some(error) => strong { (error) }, None => "done" } };
-        [name(&phase.name), cell(figure::time(phase.elapsed_s * 1e9)), html! { span.words { (what) } }]
+        let what = html! { @match error { Some(error) => span.words { strong { (error) } }, None => "done" } };
+        [name(&phase.name), cell(figure::time(phase.elapsed_s * 1e9)), what]
     });
     html! {
         h3 { "Users and phases" }
