@@ -48,11 +48,11 @@ pub(crate) use load::read_load;
 #[cfg(feature = "fetch")]
 pub(crate) use load::{parse_header, parse_size};
 pub(crate) use observer::Live;
+use observer::{HdrLog, LogError};
+use read::Output;
 #[cfg(test)]
 pub(crate) use scenario::fake;
 pub(crate) use scenario::{Loader, ScenarioArgs, load as load_scenarios};
-use observer::{HdrLog, LogError};
-use read::Output;
 use script::Scripted;
 pub(crate) use subscribe::{SubscribeArgs, meaningless};
 

@@ -190,7 +190,8 @@ fn side_by_side(runs: &[Named<'_>]) -> Markup {
     let scored = runs.iter().any(|run| score(run.record).is_some());
     let head = ["", "score", "requests/s", "p50", "p99", "max", "server CPU/request", "errors", "bottleneck"];
     let shown = |place: &usize| scored || *place != 1;
-    let head: Vec<&str> = head.into_iter().enumerate().filter(|(place, _)| shown(place)).map(|(_, name)| name).collect();
+    let head: Vec<&str> =
+        head.into_iter().enumerate().filter(|(place, _)| shown(place)).map(|(_, name)| name).collect();
     let rows = runs.iter().map(|run| {
         let record = run.record;
         let of = main_clock(record).1;

@@ -93,7 +93,8 @@ fn every_page_is_sound_on_a_phone_and_on_a_desk() {
 #[test]
 fn the_page_of_scenarios_holds_score_checks_steps_and_flow() {
     let Some(browser) = chromium::need("pages") else { return };
-    let selectors = ["#journeys .stream", "#journeys .stops li", "#steps .range", "#score details", "#score pre", "svg title"];
+    let selectors =
+        ["#journeys .stream", "#journeys .stops li", "#steps .range", "#score details", "#score pre", "svg title"];
     let pages = [named(&[("run", &scenario::shop())]), named(&[("run", &scenario::hostile())])];
     let shown: Vec<(&str, u32)> = pages.iter().map(|page| (page.as_str(), 1280)).collect();
     let seen = look(browser, &shown, false, &selectors);
@@ -103,7 +104,15 @@ fn the_page_of_scenarios_holds_score_checks_steps_and_flow() {
     assert_eq!((count(page, "#steps .range"), count(page, "#score details"), count(page, "#score pre")), (5, 2, 9));
     says(
         page,
-        &["43,933", "by the script’s formula", "99.88 % of 11,666 passed", "shop.lua:31, user 7", "500 Internal Server Error", "late answer", "-2,363"],
+        &[
+            "43,933",
+            "by the script’s formula",
+            "99.88 % of 11,666 passed",
+            "shop.lua:31, user 7",
+            "500 Internal Server Error",
+            "late answer",
+            "-2,363",
+        ],
     );
     assert_eq!(seen.console, Vec::<String>::new());
     // What others wrote is text, and only once in a line.

@@ -284,9 +284,7 @@ fn cell(
         });
         let draft = Box::new(draft.clone());
         let (load_words, load) = match script {
-            Some(script) => {
-                (script_words(&draft, &script.name(), users), Load::Script(draft, Arc::clone(script)))
-            }
+            Some(script) => (script_words(&draft, &script.name(), users), Load::Script(draft, Arc::clone(script))),
             None => (load_words(&draft, share), Load::Bench(draft)),
         };
         variants.push(Variant { name, server, urls, load, load_words });
@@ -363,9 +361,15 @@ mod tests {
         let (experiment, output) = read("-s shop.lua --users 20");
         let variant = &experiment.cells[0].variants[1];
         let Load::Script(draft, script) = &variant.load else { panic!("{variant:?}") };
-        assert_eq!((draft.connections, draft.duration, draft.free_duration, draft.free_warmup), (20, None, false, false));
+        assert_eq!(
+            (draft.connections, draft.duration, draft.free_duration, draft.free_warmup),
+            (20, None, false, false)
+        );
         assert_eq!((script.name(), &*variant.load_words), ("shop.lua users".into(), "shop.lua users, 20 users"));
-        assert_eq!((experiment.metrics[..2].to_vec(), experiment.score_if_any), (vec![Metric::Score, Metric::Rps], true));
+        assert_eq!(
+            (experiment.metrics[..2].to_vec(), experiment.score_if_any),
+            (vec![Metric::Score, Metric::Rps], true)
+        );
         assert!(output.note.is_none() && experiment.cells[0].rate_share.is_none());
         let (experiment, _) = read("--script shop.lua -d 30s -w 1s -R 50 --primary p99");
         assert_eq!((experiment.metrics[0], experiment.score_if_any), (Metric::P99, false));

@@ -12,6 +12,8 @@ use oroshi_words::Mistake;
 
 use super::flags::Flags;
 
+mod scripts;
+
 fn read(source: Source<'_>, wishes: &Wishes, machine: &Machine) -> Result<Reading, Unreadable> {
     oroshi_experiment::read(source, wishes, machine, &Flags { script: crate::bench::fake::load })
 }

@@ -46,7 +46,8 @@ fn chart(scenario: &str, flows: &[&FlowRecord]) -> Markup {
     let graph = Graph::of(flows);
     let title = format!("Flow of {}", words::one_line(scenario, MOST_NAME));
     let height = graph.rows.len() * ROW;
-    let label = format!("{title}: {} and how often they follow each other", units::plural(graph.steps() as u64, "step"));
+    let label =
+        format!("{title}: {} and how often they follow each other", units::plural(graph.steps() as u64, "step"));
     let chart = html! {
         div.flow {
             svg.frame.lines role="img" aria-label=(label) width=(WIDTH) height=(height) viewBox={ "0 0 " (WIDTH) " " (height) } {
@@ -133,7 +134,8 @@ impl Graph {
         let arrived = sums(flows, |flow| &flow.to);
         let left = sums(flows, |flow| &flow.from);
         let order = order(flows);
-        let mut places: BTreeMap<&str, usize> = order.iter().enumerate().map(|(place, name)| (*name, place + 1)).collect();
+        let mut places: BTreeMap<&str, usize> =
+            order.iter().enumerate().map(|(place, name)| (*name, place + 1)).collect();
         let end = order.len() + 1;
         // The beginning is the first row, the end the last: both have an empty name.
         let count = |sums: &BTreeMap<&str, u64>, name: &str| sums.get(name).copied().unwrap_or(0);

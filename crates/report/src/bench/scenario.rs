@@ -211,7 +211,17 @@ fn steps(scenario: &ScenarioRecord) -> Markup {
         return html! { p.none { "No request was sent." } };
     }
     let head = [
-        "step", "requests", "per second", "errors", "cached", "service p50", "p99", "response p50", "p99", "max", "statuses",
+        "step",
+        "requests",
+        "per second",
+        "errors",
+        "cached",
+        "service p50",
+        "p99",
+        "response p50",
+        "p99",
+        "max",
+        "statuses",
     ];
     let each = scenario.steps.iter().map(|step| {
         let errors = html! { @if step.errors > 0 { strong { (units::count(step.errors)) } } @else { "0" } };
@@ -251,9 +261,8 @@ fn outcomes(step: &StepRecord) -> String {
 /// Renders a row per step: the median response time, and a line to the 99th percentile.
 fn percentiles(steps: &[StepRecord]) -> Markup {
     let at = |step: &StepRecord, q| step.response.histogram.quantile(q).map(|quantile| quantile.value() as f64);
-    let spread = |step: &StepRecord| {
-        Some(Interval { estimate: at(step, 0.5)?, low: at(step, 0.01)?, high: at(step, 0.99)? })
-    };
+    let spread =
+        |step: &StepRecord| Some(Interval { estimate: at(step, 0.5)?, low: at(step, 0.01)?, high: at(step, 0.99)? });
     let measured: Vec<(&StepRecord, Interval)> =
         steps.iter().take(MOST_ROWS).filter_map(|step| Some((step, spread(step)?))).collect();
     if measured.is_empty() {

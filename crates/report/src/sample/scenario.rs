@@ -159,10 +159,11 @@ pub fn hostile() -> Record {
     record.plan.script = Some(HOSTILE.into());
     let text = || HOSTILE.to_owned();
     change(&mut record, |scenario| {
-        let samples = vec![
-            SampleRecord { place: text(), request: text(), head: text(), body: text().repeat(500), ..sample() };
-            3
-        ];
+        let samples =
+            vec![
+                SampleRecord { place: text(), request: text(), head: text(), body: text().repeat(500), ..sample() };
+                3
+            ];
         let score = scenario.score.as_mut().expect("the shop has one");
         score.void = Some(text());
         score.breakdown.iter_mut().for_each(|points| points.label = text());
@@ -213,7 +214,10 @@ fn step(name: &str, count: u64, errors: u64, unanswered: u64) -> StepRecord {
         per_s: count as f64 / 10.0,
         errors: errors + unanswered,
         failures: failures.into_iter().filter(|(_, n)| *n > 0).collect(),
-        statuses: [(200, answered - errors), (500, errors)].into_iter().filter(|(_, n)| *n > 0).collect::<BTreeMap<_, _>>(),
+        statuses: [(200, answered - errors), (500, errors)]
+            .into_iter()
+            .filter(|(_, n)| *n > 0)
+            .collect::<BTreeMap<_, _>>(),
         cached: if name == "assets" { 8_000 } else { 0 },
         body_bytes: answered * 2_048,
         service: times(answered, 1_000, unanswered).into(),

@@ -145,7 +145,8 @@ fn steps(page: &mut Page, steps: &[StepRecord]) {
         let names = steps.iter().map(|step| step.name.clone());
         names.zip(figures).map(|(name, figures)| [vec![name], figures].concat()).collect::<Vec<_>>()
     };
-    let both: Vec<Vec<String>> = counts.iter().zip(&times).map(|(one, other)| [&one[..], &other[..]].concat()).collect();
+    let both: Vec<Vec<String>> =
+        counts.iter().zip(&times).map(|(one, other)| [&one[..], &other[..]].concat()).collect();
     let head = [&["Steps"][..], &count_names, &time_names].concat();
     if widths(&head, &both) + MOST_NAME / 2 <= page.width {
         named(page, &head, with_names(both));
@@ -166,7 +167,8 @@ fn timers(page: &mut Page, scenario: &ScenarioRecord) {
 
 /// Adds how often one step followed another.
 fn flows(page: &mut Page, scenario: &ScenarioRecord) {
-    let end = |name: &str, other: &str| if name.is_empty() { other.to_owned() } else { words::one_line(name, MOST_NAME) };
+    let end =
+        |name: &str, other: &str| if name.is_empty() { other.to_owned() } else { words::one_line(name, MOST_NAME) };
     for journey in &scenario.journeys {
         let flows: Vec<_> = scenario.flows.iter().filter(|flow| flow.scenario == journey.name).collect();
         let rows = flows.iter().take(MOST_FLOWS).map(|flow| {
@@ -244,13 +246,14 @@ mod tests {
 
     #[test]
     fn every_sample_fits_and_nothing_in_it_steers_the_terminal() {
-        for record in [sample::shop(), sample::void(), sample::idle(), sample::hostile(), sample::chain(1), sample::chain(60)] {
+        for record in
+            [sample::shop(), sample::void(), sample::idle(), sample::hostile(), sample::chain(1), sample::chain(60)]
+        {
             for width in [40, 60, 80, 110, 200] {
                 let text = text(&record, width);
                 // Long words in wrapped texts may stick out: the hostile text has two.
                 let breaks = |line: &&str| !["alert('x')", "a-name-without"].iter().any(|word| line.contains(word));
-                let long: Vec<_> =
-                    text.lines().filter(|line| line.chars().count() > width).filter(breaks).collect();
+                let long: Vec<_> = text.lines().filter(|line| line.chars().count() > width).filter(breaks).collect();
                 assert!(long.is_empty(), "{width}: {long:#?}");
                 assert!(!text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'), "{text}");
                 assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");

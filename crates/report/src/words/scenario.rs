@@ -14,9 +14,12 @@ pub fn one_line(text: &str, most: usize) -> String {
         '\t' | '\n' => " ".to_owned(),
         '\r' => String::new(),
         // Marks of direction would reorder what stands beside them; others have no width.
-        '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}' => {
-            letter.escape_unicode().to_string()
-        }
+        '\u{ad}'
+        | '\u{61c}'
+        | '\u{200b}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{2069}'
+        | '\u{feff}' => letter.escape_unicode().to_string(),
         letter if letter.is_control() => letter.escape_default().to_string(),
         letter => letter.to_string(),
     };
@@ -204,7 +207,8 @@ mod tests {
 
     #[test]
     fn scores_are_whole_or_have_three_digits() {
-        let cases = [(43_933.0, "43,933"), (-20.0, "-20"), (0.0, "0"), (12.5, "12.5"), (1e18, "1,000,000,000,000,000,000")];
+        let cases =
+            [(43_933.0, "43,933"), (-20.0, "-20"), (0.0, "0"), (12.5, "12.5"), (1e18, "1,000,000,000,000,000,000")];
         for (value, text) in cases {
             assert_eq!(points(value), text);
         }
@@ -215,6 +219,9 @@ mod tests {
     fn names_of_others_stay_in_one_line_and_steer_nothing() {
         assert_eq!(one_line("a\x1b[31m\r\nb\u{202e}c", 80), "a\\u{1b}[31m b\\u{202e}c");
         assert_eq!(one_line("GET /items/1/edit", 9), "GET …edit");
-        assert_eq!((one_line("abc", 3), one_line("abcd", 3), one_line("abcd", 1)), ("abc".into(), "a…d".into(), "…".into()));
+        assert_eq!(
+            (one_line("abc", 3), one_line("abcd", 3), one_line("abcd", 1)),
+            ("abc".into(), "a…d".into(), "…".into())
+        );
     }
 }

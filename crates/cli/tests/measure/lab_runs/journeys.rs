@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use oroshi_bench::journey::{CoreJourneys, Exchange, Journeys, Meter};
 use oroshi_bench::record::scenario::{FlowRecord, ScenarioRecord, ScoreRecord, UsersRecord};
 use oroshi_bench::{Draft, Record, ScriptError};
+use oroshi_lab::Metric;
 use oroshi_lab::plan::{Load, Script, Variant};
 use oroshi_lab::result::Ended;
-use oroshi_lab::Metric;
 use oroshi_stats::compare::Verdict;
 
 use super::{Bench, Seen, blocks, experiment, load, variant};
@@ -147,8 +147,7 @@ fn a_void_score_is_a_failed_run_and_says_why() {
     let bench = Bench::new();
     let void: Score = |run| if run < 2 { Ok(Some(9_000.0)) } else { Err("the report differs") };
     let variants = vec![scripted("good", |_| Ok(Some(1_000.0))).1, scripted("cheat", void).1];
-    let experiment =
-        experiment(&[Metric::Score], vec![bench.target("target", &[])], variants, blocks(5, None));
+    let experiment = experiment(&[Metric::Score], vec![bench.target("target", &[])], variants, blocks(5, None));
     let mut seen = Seen::default();
     let result = bench.run(experiment, &mut seen).unwrap();
     let cell = &result.cells[0];
