@@ -66,6 +66,7 @@ pub(super) fn metric_of(text: &str) -> Option<Result<Metric, String>> {
         "check" => match quoted(rest) {
             Some((name, "")) => Ok(Metric::Checks(Some(name))),
             Some(_) => wrong(""),
+            None if rest.is_empty() => wrong(""),
             None => Ok(Metric::Checks(Some(rest.to_owned()))),
         },
         "step" => named(rest, step_figure).map_or_else(
