@@ -365,7 +365,7 @@ fn unknown(name: &str) -> String {
         .chain(Failure::ALL.map(Failure::name))
         .chain(dotted.iter().map(String::as_str));
     let meant = scenario::meant(name).filter(|meant| metric_of(meant).is_ok());
-    match spelled.as_deref().or_else(|| nearest(name, known)).or(meant.as_deref()) {
+    match spelled.as_deref().or(meant.as_deref()).or_else(|| nearest(name, known)) {
         Some(near) => format!("unknown metric `{name}`: did you mean `{near}`?"),
         None => format!(
             "unknown metric `{name}`: expected rps, errors, a failure's name such as timeout, a latency such as p99, mean or max \
