@@ -1,9 +1,10 @@
 //! `oroshi bench`: from flags to a run to a report.
 //!
 //! `args` has the flags, `foreign` those of other tools. `read` turns the flags into a plan; `load`, `sources` and
-//! `fail_if` read parts of them. `observer` shows a run while it lasts. `script` runs wrk's scripts, `scenario`
-//! loads those with scenarios for `compare` and `lab`. `subscribe` is the other kind of load (`--mode`), from its flags to its report. `text`, `wrk` and `ab` write the report, and
-//! `command_line` the command line in it. `self_test` measures oroshi itself.
+//! `fail_if` read parts of them. `observer` shows a run while it lasts. `script` runs wrk's scripts, `scenario` loads
+//! those with scenarios for `compare` and `lab`. `subscribe` is the other kind of load (`--mode`), from its flags to
+//! its report. `text`, `wrk` and `ab` write the report, and `command_line` the command line in it. `self_test` measures
+//! oroshi itself.
 
 mod ab;
 mod args;

@@ -260,7 +260,12 @@ mod tests {
                 "aborted": aborted, "phases": [], "seed": 0,
             })
         };
-        let score = |value: f64, void: Option<&str>| serde_json::json!({ "value": value, "void": void, "formula": true, "points": value, "breakdown": [] });
+        let score = |value: f64, void: Option<&str>| {
+            let breakdown = serde_json::json!([]);
+            serde_json::json!({
+                "value": value, "void": void, "formula": true, "points": value, "breakdown": breakdown
+            })
+        };
         assert_eq!(of(scenario(score(41_789.0, None), None)), Some(41_789.0));
         for none in [score(0.0, None), score(-5.0, None), score(7.0, Some("cheated")), serde_json::Value::Null] {
             assert_eq!(of(scenario(none, None)), None);

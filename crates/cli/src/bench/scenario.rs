@@ -17,7 +17,14 @@ pub(crate) struct ScenarioArgs {
     ///
     /// Each run calls the script's `initialize` and `final` anew. Its length and warm-up are the script's, or those of
     /// --duration and --warmup. A rate is in journeys per second. A run whose score is void has failed.
-    #[arg(id = "script", short = 's', long = "script", value_name = "FILE", help_heading = "Script", value_hint = clap::ValueHint::AnyPath)]
+    #[arg(
+        id = "script",
+        short = 's',
+        long = "script",
+        value_name = "FILE",
+        value_hint = clap::ValueHint::AnyPath,
+        help_heading = "Script"
+    )]
     pub(crate) file: Option<PathBuf>,
 
     /// Run this many users at a time [default: as the script says]

@@ -105,7 +105,7 @@ impl<'a> Timetable<'a> {
     fn of(records: &[&'a Record]) -> Option<Self> {
         let load = &records.first()?.plan.load;
         let Load::Open { stages, .. } = load else { return None };
-        // Requests under way at the end, at most one per connection, count as on time. With scenarios, journeys are due.
+        // Requests under way at the end, at most one per connection, count as on time. A script has journeys due.
         let on_time = |r: &&Record| match &r.scenario {
             Some(scenario) => scenario.users.due.saturating_sub(scenario.users.unbegun),
             None => r.requests.completed + (r.requests.cut_off + r.requests.unsent).min(r.plan.connections as u64),

@@ -50,9 +50,11 @@ fn chart(scenario: &str, flows: &[&FlowRecord]) -> Markup {
         format!("{title}: {} and how often they follow each other", units::plural(graph.steps() as u64, "step"));
     let chart = html! {
         div.flow {
-            svg.frame.lines role="img" aria-label=(label) width=(WIDTH) height=(height) viewBox={ "0 0 " (WIDTH) " " (height) } {
+            svg.frame.lines role="img" aria-label=(label) width=(WIDTH) height=(height)
+                viewBox={ "0 0 " (WIDTH) " " (height) } {
                 @for line in &graph.lines {
-                    path class={ "stream " (line.class()) } d=(line.path()) stroke-width=(format!("{:.1}", line.width)) {
+                    @let width = format!("{:.1}", line.width);
+                    path class={ "stream " (line.class()) } d=(line.path()) stroke-width=(width) {
                         title { (line.words(&graph)) }
                     }
                 }
@@ -66,7 +68,8 @@ fn chart(scenario: &str, flows: &[&FlowRecord]) -> Markup {
         }
     };
     let note = html! {
-        "Wider lines are more frequent. Lines on the left lead down, those on the right back up; a straight one leads to the next row."
+        "Wider lines are more frequent. Lines on the left lead down, those on the right back up; a straight one leads \
+         to the next row."
         @if graph.left_out > 0 { " " (units::plural(graph.left_out as u64, "rare transition")) " not drawn." }
     };
     Figure { title: &title, note, key: Vec::new(), chart, numbers: Some(numbers(flows)) }.draw()
@@ -89,7 +92,10 @@ fn numbers(flows: &[&FlowRecord]) -> Markup {
     });
     html! {
         (table("Transitions", &["after", "came", "times", "of all after it"], rows))
-        @if flows.len() > MOST_ROWS { p.small { "And " (units::count((flows.len() - MOST_ROWS) as u64)) " more, which the JSON file has." } }
+        @if flows.len() > MOST_ROWS {
+            @let left = units::count((flows.len() - MOST_ROWS) as u64);
+            p.small { "And " (left) " more, which the JSON file has." }
+        }
     }
 }
 

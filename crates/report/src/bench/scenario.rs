@@ -91,7 +91,11 @@ fn outcome(scenario: &ScenarioRecord) -> Markup {
                 p { (words::score(score)) }
                 @if !score.breakdown.is_empty() {
                     @let each = score.breakdown.iter();
-                    @let each = each.map(|part| [name(&part.label), cell(units::count(part.count)), cell(words::points(part.points))]);
+                    @let figures = |count: u64, sum: f64| [units::count(count), words::points(sum)].map(cell);
+                    @let each = each.map(|part| {
+                        let [count, sum] = figures(part.count, part.points);
+                        [name(&part.label), count, sum]
+                    });
                     (rows("Points by label", &["points for", "times", "points"], each))
                 }
             }
@@ -102,7 +106,8 @@ fn outcome(scenario: &ScenarioRecord) -> Markup {
         @if !scenario.fails.is_empty() {
             h3 { "Failed journeys, by reason" }
             @let each = scenario.fails.iter();
-            (rows("Failures by reason", &["reason", "times"], each.map(|fail| [name(&fail.reason), cell(units::count(fail.count))])))
+            @let each = each.map(|fail| [name(&fail.reason), cell(units::count(fail.count))]);
+            (rows("Failures by reason", &["reason", "times"], each))
             @for fail in scenario.fails.iter().take(MOST_ROWS) {
                 (samples(&fail.reason, &units::plural(fail.count, "time"), &fail.samples, false))
             }
@@ -146,7 +151,10 @@ fn samples(name: &str, what: &str, samples: &[SampleRecord], open: bool) -> Mark
     html! {
         @if !samples.is_empty() {
             details.failed open[open] {
-                summary { strong { (words::one_line(name, MOST_NAME)) } " " (what) ": " (units::plural(samples.len() as u64, "sample")) }
+                summary {
+                    strong { (words::one_line(name, MOST_NAME)) } " " (what) ": "
+                    (units::plural(samples.len() as u64, "sample"))
+                }
                 @for sample in samples {
                     div.failure {
                         p { (words::origin(sample)) }
