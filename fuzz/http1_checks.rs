@@ -2,7 +2,7 @@
 //! test of the crate http1 calls them with those in `corpus/`, so that every finding stays found.
 #![allow(dead_code)] // each target uses one of them
 
-use oroshi_http1::{Expect, Framing, Limits, Version, encode};
+use oroshi_http1::{ExpectedResponse, Framing, Limits, Version, encode};
 
 #[path = "../crates/http1/tests/trace/mod.rs"]
 pub(crate) mod trace;
@@ -24,8 +24,10 @@ pub(crate) fn request_head(data: &[u8]) {
 /// Responses. The first byte says what kinds of requests they answer, two bits each.
 pub(crate) fn response_head(data: &[u8]) {
     let Some((&kinds, data)) = data.split_first() else { return };
-    let kind =
-        |n: u8| [Expect::Body, Expect::Head, Expect::Connect, Expect::Upgrade][usize::from(kinds >> (2 * n) & 3)];
+    let kind = |n: u8| {
+        [ExpectedResponse::Body, ExpectedResponse::Head, ExpectedResponse::Connect, ExpectedResponse::Upgrade]
+            [usize::from(kinds >> (2 * n) & 3)]
+    };
     let side = Side::Responses((0..4).map(kind).collect());
     for limits in [Limits::default(), small()] {
         let trace = trace_of(&side, &limits, data);
@@ -96,7 +98,7 @@ fn response_is_read_as_rewritten(head: &trace::Head) {
     let mut bytes = Vec::new();
     encode::response_head(&mut bytes, head.version, status, reason, borrow(&head.fields))
         .expect("what was read can be written");
-    let kinds = [Expect::Body, Expect::Head, Expect::Connect, Expect::Upgrade];
+    let kinds = [ExpectedResponse::Body, ExpectedResponse::Head, ExpectedResponse::Connect, ExpectedResponse::Upgrade];
     let found = kinds.iter().any(|&kind| {
         let again = trace::whole(&Side::Responses(vec![kind]), &unlimited(), &bytes);
         matches!(again.events.first(), Some(Event::Head(same) | Event::Informational(same)) if same == head)

@@ -2,8 +2,10 @@
 //! makes up; a test of the crate websocket calls them with those in `corpus/`.
 #![allow(dead_code)] // each target uses one of them
 
-use oroshi_http1::{Expect, Limits as HttpLimits, RequestDecoder, RequestEvent, ResponseDecoder, ResponseEvent};
-use oroshi_websocket::handshake::{self, Opening};
+use oroshi_http1::{
+    ExpectedResponse, Limits as HttpLimits, RequestDecoder, RequestEvent, ResponseDecoder, ResponseEvent,
+};
+use oroshi_websocket::handshake::{self, UpgradeRequest};
 use oroshi_websocket::{CloseCode, Decoder, Event, Kind, Limits, Role, Violation, encode};
 
 /// The largest message: small, so that bytes of the size that fuzzers like pass it.
@@ -38,7 +40,7 @@ fn request(mut bytes: &[u8]) {
     else {
         return;
     };
-    let opening = match Opening::of(&head) {
+    let opening = match UpgradeRequest::of(&head) {
         Ok(opening) => opening,
         Err(refusal) => return assert!([400, 426].contains(&refusal.status()), "{refusal}"),
     };
@@ -49,7 +51,7 @@ fn request(mut bytes: &[u8]) {
         let mut out = Vec::new();
         opening.agree(&mut out, chosen);
         let mut decoder = ResponseDecoder::default();
-        decoder.expect(Expect::Upgrade);
+        decoder.expect(ExpectedResponse::Upgrade);
         let mut input = &out[..];
         let Ok(Some(ResponseEvent::Head(head))) = decoder.decode(&HttpLimits::default(), &mut input) else {
             panic!("no answer: {}", out.escape_ascii());
@@ -64,7 +66,7 @@ fn answer(mut bytes: &[u8]) {
     const ACCEPT: &[u8] = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
     let (_, key) = handshake::request_fields(*b"the sample nonce");
     let mut decoder = ResponseDecoder::default();
-    decoder.expect(Expect::Upgrade);
+    decoder.expect(ExpectedResponse::Upgrade);
     while let Ok(Some(event)) = decoder.decode(&HttpLimits::default(), &mut bytes) {
         let ResponseEvent::Head(head) = event else { continue };
         if let Ok(protocol) = handshake::check(&head, &key, &[b"chat"]) {

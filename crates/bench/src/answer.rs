@@ -5,7 +5,7 @@ use oroshi_http1::{Headers, ResponseHead};
 use crate::check::Checking;
 use crate::failure::Failure;
 use crate::rules::Rules;
-use crate::script::Heard;
+use crate::script::ResponseView;
 
 /// A body that is kept for a script and longer than this gives its memory back.
 const LARGE_BODY: usize = 64 * 1024;
@@ -22,7 +22,7 @@ pub(crate) struct Answer {
     pub(crate) body_bytes: u64,
     checking: Checking,
     /// What the script will read of it.
-    heard: Option<Box<Heard>>,
+    response: Option<Box<ResponseView>>,
 }
 
 impl Answer {
@@ -40,10 +40,10 @@ impl Answer {
             self.checking.begin(&rules.checks, head.status);
         }
         if let Some(wanted) = rules.wanted {
-            let heard = self.heard.get_or_insert_default();
-            heard.begin(head.status);
+            let response = self.response.get_or_insert_default();
+            response.begin(head.status);
             if wanted.headers {
-                hear(heard, head.headers);
+                hear(response, head.headers);
             }
         }
     }
@@ -55,9 +55,9 @@ impl Answer {
         if !rules.checks.is_empty() {
             self.checking.data(&rules.checks, data);
         }
-        match (&mut self.heard, rules.wanted) {
-            (Some(heard), Some(wanted)) if wanted.body => {
-                heard.body.extend_from_slice(data);
+        match (&mut self.response, rules.wanted) {
+            (Some(response), Some(wanted)) if wanted.body => {
+                response.body.extend_from_slice(data);
                 data.len()
             }
             _ => 0,
@@ -66,10 +66,10 @@ impl Answer {
 
     #[inline]
     pub(crate) fn trailers(&mut self, rules: &Rules, trailers: Headers<'_>) {
-        if let (Some(heard), Some(wanted)) = (&mut self.heard, rules.wanted)
+        if let (Some(response), Some(wanted)) = (&mut self.response, rules.wanted)
             && wanted.headers
         {
-            hear(heard, trailers);
+            hear(response, trailers);
         }
     }
 
@@ -88,26 +88,26 @@ impl Answer {
 
     /// What a script reads of the response; `None` if it reads none.
     #[inline]
-    pub(crate) fn heard(&self) -> Option<&Heard> {
-        self.heard.as_deref()
+    pub(crate) fn response(&self) -> Option<&ResponseView> {
+        self.response.as_deref()
     }
 
     /// Forgets the body that was kept for a script, and returns its length.
     pub(crate) fn forget_body(&mut self) -> usize {
-        let Some(heard) = &mut self.heard else { return 0 };
-        let length = heard.body.len();
+        let Some(response) = &mut self.response else { return 0 };
+        let length = response.body.len();
         // The next body is likely to be as long. Many connections must not keep large ones.
-        if heard.body.capacity() > LARGE_BODY {
-            heard.body = Vec::new();
+        if response.body.capacity() > LARGE_BODY {
+            response.body = Vec::new();
         }
-        heard.body.clear();
+        response.body.clear();
         length
     }
 }
 
 #[cold]
-fn hear(heard: &mut Heard, fields: Headers<'_>) {
+fn hear(response: &mut ResponseView, fields: Headers<'_>) {
     for field in fields.iter() {
-        heard.add_header(field.name.as_bytes(), field.value);
+        response.add_header(field.name.as_bytes(), field.value);
     }
 }

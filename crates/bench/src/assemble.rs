@@ -1,4 +1,4 @@
-//! Puts the record of a run together from what workers, listener and meters have found.
+//! Puts the record of a run together from what workers, receiver and meters have found.
 
 use std::time::SystemTime;
 
@@ -6,17 +6,17 @@ use oroshi_stats::{Throughput, WindowCount};
 use oroshi_words::units;
 
 use crate::arrivals::Spacing;
-use crate::ending::{self, Ending, ServerState, Span};
+use crate::ending::{self, RunFacts, ServerEnding, ServerState};
 use crate::environment::Environment;
 use crate::failure::Failure;
-use crate::follow::Listener;
-use crate::grade::{Bottleneck, Evidence, Sides, grade};
+use crate::follow::ReportReceiver;
+use crate::grade::{Bottleneck, Evidence, Utilisation, grade};
 use crate::hints;
 use crate::machine::GENERATOR_BOUND;
 use crate::plan::{Load, Origin, Plan};
 use crate::record::{
-    Answers, ConnectionTimesRecord, Connections, Generator, Gone, MachineRecord, PlanRecord, Rates, Record, Requests,
-    SCHEMA, per_second, unix_seconds,
+    Answers, ConnectionTimesRecord, Connections, Generator, LostServers, MachineRecord, PlanRecord, Rates, Record,
+    Requests, SCHEMA, per_second, unix_seconds,
 };
 use crate::shared::{Outcome, Shared};
 use crate::tally::{ConnectionTimes, Tally};
@@ -33,7 +33,7 @@ const FEW: f64 = 0.05;
 /// A run that has ended.
 pub(crate) struct Finished {
     pub(crate) outcomes: Vec<Outcome>,
-    pub(crate) listener: Listener,
+    pub(crate) receiver: ReportReceiver,
     /// The server's usage, or why it is not known.
     pub(crate) server: Result<ServerUsage, String>,
     pub(crate) machine: MachineRecord,
@@ -60,7 +60,7 @@ struct Totals {
 
 /// How the servers were when the run ended.
 struct Servers {
-    gone: Option<Gone>,
+    gone: Option<LostServers>,
     /// A server was silent at the end, though requests were waiting.
     stalled: bool,
 }
@@ -68,7 +68,7 @@ struct Servers {
 /// Puts the record together.
 pub(crate) fn assemble(shared: &Shared, finished: Finished) -> Record {
     let plan = &shared.plan;
-    let Finished { outcomes, listener, server, mut machine, started, environment, mut warnings } = finished;
+    let Finished { outcomes, receiver, server, mut machine, started, environment, mut warnings } = finished;
     let totals = Totals::of(plan, &outcomes);
     warnings.extend(in_doubt(&totals.throughput));
     warnings.extend(few_were_due(plan, &totals));
@@ -120,7 +120,7 @@ pub(crate) fn assemble(shared: &Shared, finished: Finished) -> Record {
             opened: tally.opened,
             closed_by_server: tally.closed_by_server,
             alive_at_end,
-            fewest_alive: listener.fewest_alive.unwrap_or(alive_at_end),
+            fewest_alive: receiver.fewest_alive.unwrap_or(alive_at_end),
             held_at_end: outcomes.iter().map(|outcome| outcome.held).sum(),
         },
         answers: Answers {
@@ -135,7 +135,7 @@ pub(crate) fn assemble(shared: &Shared, finished: Finished) -> Record {
             let ConnectionTimes { connect, total } = *times;
             ConnectionTimesRecord { connect: connect.into(), total: total.into() }
         }),
-        series: listener.series(),
+        series: receiver.series(),
         generator: Generator {
             cpu_us_per_request: (throughput.requests > 0.0).then(|| cpu as f64 / 1e3 / throughput.requests),
             thread_cpu,
@@ -186,7 +186,7 @@ impl Servers {
     fn of(plan: &Plan, outcomes: &[Outcome], totals: &Totals, warnings: &mut Vec<String>) -> Self {
         let tally = &totals.tally;
         let states: Vec<&[ServerState]> = outcomes.iter().map(|outcome| outcome.servers.as_slice()).collect();
-        let span = Span {
+        let span = RunFacts {
             from: totals.until.saturating_sub(totals.elapsed),
             until: totals.until,
             timeout: plan.timeout,
@@ -201,7 +201,7 @@ impl Servers {
             warnings.push(ended_early(&endings, plan));
         }
         let refused = tally.failures.get(Failure::ConnectRefused);
-        let since_the_last: u64 = endings.iter().map(Ending::refused_last).sum();
+        let since_the_last: u64 = endings.iter().map(ServerEnding::refused_last).sum();
         match &gone {
             Some(gone) => warnings.push(gone.words()),
             // Refused before a connect that succeeded: it is known only where there is one server.
@@ -234,13 +234,13 @@ fn evidence(
     let of = |failure| tally.failures.get(failure);
     Evidence {
         elapsed_s: *elapsed_s,
-        gone: servers.gone.as_ref().map(Gone::words),
+        gone: servers.gone.as_ref().map(LostServers::words),
         stalled: servers.stalled,
         unsent: tally.unsent,
         needed: needed_connections(tally, *elapsed_s),
         others_cpus: machine.others_cpus.unwrap_or(0.0),
         wrong: of(Failure::Status) + of(Failure::Check),
-        sides: Sides::of(totals.thread_cpu.iter().copied().fold(0.0, f64::max), server, Some(machine)),
+        sides: Utilisation::of(totals.thread_cpu.iter().copied().fold(0.0, f64::max), server, Some(machine)),
         started: tally.started,
         failed: tally.failed,
         completed: tally.completed,
@@ -281,7 +281,7 @@ fn in_doubt(throughput: &Throughput) -> Option<String> {
 }
 
 /// Why a run was given up.
-fn ended_early(servers: &[Ending], plan: &Plan) -> String {
+fn ended_early(servers: &[ServerEnding], plan: &Plan) -> String {
     if servers.iter().any(|server| server.refused_last() > 0) {
         return "ended early: no connection could be made any more".into();
     }

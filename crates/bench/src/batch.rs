@@ -1,6 +1,6 @@
 //! The requests that a script made: their bytes, and where each begins and ends.
 
-use oroshi_http1::{DecodeError, Expect, Limits, RequestDecoder, RequestEvent};
+use oroshi_http1::{DecodeError, ExpectedResponse, Limits, RequestDecoder, RequestEvent};
 
 /// Longest head and target that a script may make: more than servers accept, so that scripts can test their limits.
 const HEAD_LIMIT: usize = 1024 * 1024;
@@ -9,16 +9,16 @@ const HEAD_LIMIT: usize = 1024 * 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) bytes: Vec<u8>,
-    pub(crate) requests: Vec<Made>,
+    pub(crate) requests: Vec<BatchedRequest>,
 }
 
 /// One request among the bytes of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Made {
+pub(crate) struct BatchedRequest {
     pub(crate) start: usize,
     pub(crate) end: usize,
     /// The kind of response that it gets.
-    pub(crate) expect: Expect,
+    pub(crate) expect: ExpectedResponse,
     /// Whether it asks the server to close.
     pub(crate) closes: bool,
     /// Where the empty line after its head begins.
@@ -63,16 +63,16 @@ impl Batch {
                 Some(RequestEvent::Head(head)) => {
                     let expect = match head.method {
                         "CONNECT" => return Err(BatchError::Connect),
-                        "HEAD" => Expect::Head,
-                        _ if head.upgrade.is_some() => Expect::Upgrade,
-                        _ => Expect::Body,
+                        "HEAD" => ExpectedResponse::Head,
+                        _ if head.upgrade.is_some() => ExpectedResponse::Upgrade,
+                        _ => ExpectedResponse::Body,
                     };
                     let head_end = total - input.len() - 2;
-                    made = Some(Made { start, end: 0, expect, closes: !head.keep_alive, head_end });
+                    made = Some(BatchedRequest { start, end: 0, expect, closes: !head.keep_alive, head_end });
                 }
                 Some(RequestEvent::Data(_) | RequestEvent::Trailers(_)) => {}
                 Some(RequestEvent::End) => {
-                    self.requests.extend(made.take().map(|made| Made { end: total - input.len(), ..made }));
+                    self.requests.extend(made.take().map(|made| BatchedRequest { end: total - input.len(), ..made }));
                 }
                 None if made.is_some() => return Err(BatchError::ShortBody),
                 None => return Err(BatchError::NoEnd),
@@ -82,7 +82,7 @@ impl Batch {
     }
 
     /// The bytes of a request.
-    pub(crate) fn bytes_of(&self, made: &Made) -> &[u8] {
+    pub(crate) fn bytes_of(&self, made: &BatchedRequest) -> &[u8] {
         &self.bytes[made.start..made.end]
     }
 
@@ -93,16 +93,21 @@ impl Batch {
         {
             const CLOSE: &[u8] = b"Connection: close\r\n";
             self.bytes.splice(made.head_end..made.head_end, CLOSE.iter().copied());
-            *made = Made { head_end: made.head_end + CLOSE.len(), end: made.end + CLOSE.len(), closes: true, ..*made };
+            *made = BatchedRequest {
+                head_end: made.head_end + CLOSE.len(),
+                end: made.end + CLOSE.len(),
+                closes: true,
+                ..*made
+            };
         }
     }
 
     /// Adds a request that was made before, on another connection.
-    pub(crate) fn adopt(&mut self, bytes: &[u8], made: &Made) -> Made {
+    pub(crate) fn adopt(&mut self, bytes: &[u8], made: &BatchedRequest) -> BatchedRequest {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         let moved = |at: usize| at - made.start + start;
-        Made { start, end: moved(made.end), head_end: moved(made.head_end), ..*made }
+        BatchedRequest { start, end: moved(made.end), head_end: moved(made.head_end), ..*made }
     }
 }
 
@@ -124,7 +129,7 @@ mod tests {
         let firsts: Vec<&[u8]> = batch.requests.iter().map(|made| &batch.bytes_of(made)[..6]).collect();
         assert_eq!(firsts, [b"HEAD /", b"POST /", b"GET /c", b"POST /"]);
         assert_eq!(
-            batch.requests.iter().map(|made| made.expect == Expect::Head).collect::<Vec<_>>(),
+            batch.requests.iter().map(|made| made.expect == ExpectedResponse::Head).collect::<Vec<_>>(),
             [true, false, false, false]
         );
         assert_eq!(batch.requests.iter().position(|made| made.closes), Some(2));

@@ -14,7 +14,7 @@ use oroshi_net::{Stream, monotonic_ns};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::answer::Answer;
-use crate::batch::{Batch, Made};
+use crate::batch::{Batch, BatchedRequest};
 use crate::core::{Core, OriginState, Outgoing, Take, Ticket};
 use crate::failure::Failure;
 use crate::tally::Times;
@@ -42,7 +42,7 @@ enum RequestRef {
     /// Among the origin's requests.
     Planned(usize),
     /// In the connection's batch.
-    Made(Made),
+    Made(BatchedRequest),
 }
 
 /// One connection, from its first request to its end.
@@ -81,7 +81,7 @@ pub(crate) struct Connection<'c> {
 }
 
 /// Requests to send again on another connection: the server announced that it would not respond to them.
-pub(crate) type Carried = VecDeque<(Ticket, Outgoing)>;
+pub(crate) type ToResend = VecDeque<(Ticket, Outgoing)>;
 
 impl<'c> Connection<'c> {
     /// A connection that begins with the `carried` requests. `connect_ns`: its connect time, nanoseconds.
@@ -91,7 +91,7 @@ impl<'c> Connection<'c> {
         origin: &'c OriginState,
         stream: Stream,
         connect_ns: u64,
-        carried: Carried,
+        carried: ToResend,
     ) -> Self {
         let mut connection = Self {
             core,
@@ -151,7 +151,7 @@ impl<'c> Connection<'c> {
     }
 
     /// Sends and receives until the connection has ended.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Carried> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ToResend> {
         self.now = None;
         self.core.slots[self.id].enrol(cx);
         loop {
@@ -167,7 +167,7 @@ impl<'c> Connection<'c> {
             self.fill(cx);
             if self.in_flight.is_empty() && self.closing {
                 self.spare = !self.write_failed;
-                return Poll::Ready(Carried::new());
+                return Poll::Ready(ToResend::new());
             }
             if (self.written < self.in_flight.len() || self.unflushed) && !self.write_failed {
                 self.write(cx);
@@ -280,7 +280,7 @@ impl<'c> Connection<'c> {
     ///
     /// If this core is late itself, the response may be in the socket: it reads once more.
     #[cold]
-    fn overdue(&mut self, cx: &mut Context<'_>) -> Option<Carried> {
+    fn overdue(&mut self, cx: &mut Context<'_>) -> Option<ToResend> {
         let waiting = self.in_flight.len();
         match self.read(cx) {
             Poll::Ready(Some(carried)) => return Some(carried),
@@ -323,7 +323,7 @@ impl<'c> Connection<'c> {
 
     /// Reads once. `Some` when the connection has ended.
     #[inline]
-    fn read(&mut self, cx: &mut Context<'_>) -> Poll<Option<Carried>> {
+    fn read(&mut self, cx: &mut Context<'_>) -> Poll<Option<ToResend>> {
         let core = self.core;
         let mut scratch = Scratch::take();
         let mut buffer = ReadBuf::new(&mut scratch);

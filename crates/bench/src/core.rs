@@ -16,7 +16,7 @@ use std::sync::Arc;
 use oroshi_core::Expire;
 
 use crate::failure::Failure;
-use crate::first::First;
+use crate::first::FirstResponse;
 use crate::rules::Rules;
 use crate::scripting::Scripting;
 use crate::tally::{Interval, Tally};
@@ -36,7 +36,7 @@ pub(crate) struct Core {
     pub(crate) slots: Vec<Slot>,
     pub(crate) script: Option<Scripting>,
     /// Shared by all cores.
-    pub(crate) first: Arc<First>,
+    pub(crate) first: Arc<FirstResponse>,
     pub(crate) counters: Counters,
     pub(crate) timeline: Timeline,
     pub(crate) activity: Activity,
@@ -61,7 +61,7 @@ impl Core {
         slots: usize,
         source: Source,
         script: Option<Scripting>,
-        first: Arc<First>,
+        first: Arc<FirstResponse>,
     ) -> Rc<Self> {
         let interval = Interval::new(rules.interval_histograms);
         // A script may have ended before the run begins.

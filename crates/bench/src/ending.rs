@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::record::Gone;
+use crate::record::LostServers;
 
 /// A shorter silence is no sign that a server has gone.
 const LEAST_SILENCE: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ pub(crate) struct ServerState {
 
 /// The facts of a run by which its servers are judged.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Span {
+pub(crate) struct RunFacts {
     /// When the measured part began and ended, nanoseconds of the monotonic clock.
     pub(crate) from: u64,
     pub(crate) until: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Span {
 
 /// How a server ended the run, over all cores.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ending {
+pub(crate) struct ServerEnding {
     /// Its address.
     pub(crate) name: String,
     connections: usize,
@@ -62,8 +62,8 @@ pub(crate) struct Ending {
     silence: Duration,
 }
 
-impl Ending {
-    pub(crate) fn of<'p>(name: String, states: impl Iterator<Item = &'p ServerState>, span: &Span) -> Self {
+impl ServerEnding {
+    pub(crate) fn of<'p>(name: String, states: impl Iterator<Item = &'p ServerState>, span: &RunFacts) -> Self {
         let mut all = Self { name, refused_everywhere: true, ..Self::default() };
         let (mut last_response, mut slowest) = (span.from, 0);
         for state in states.filter(|state| state.connections > 0) {
@@ -88,7 +88,7 @@ impl Ending {
     }
 
     /// The evidence that the server had gone.
-    fn why_gone(&self, span: &Span) -> Option<String> {
+    fn why_gone(&self, span: &RunFacts) -> Option<String> {
         let last = match self.refused_last {
             1 => "the last attempt to connect failed".to_owned(),
             n => format!("the last {n} attempts to connect failed"),
@@ -115,7 +115,7 @@ impl Ending {
     }
 
     /// The doubt about a server that was silent at the end of a run too short to judge it.
-    fn doubt(&self, whose: &str, span: &Span) -> Option<String> {
+    fn doubt(&self, whose: &str, span: &RunFacts) -> Option<String> {
         if self.unanswered == 0 || self.why_gone(span).is_some() {
             return None;
         }
@@ -149,17 +149,17 @@ impl Ending {
     }
 }
 
-impl Span {
+impl RunFacts {
     fn length(&self) -> Duration {
         Duration::from_nanos(self.until.saturating_sub(self.from))
     }
 }
 
 /// Adds up the states of each server over all cores. `states` has a list per core, in the order of `names`.
-pub(crate) fn endings(names: Vec<String>, states: &[&[ServerState]], span: &Span) -> Vec<Ending> {
+pub(crate) fn endings(names: Vec<String>, states: &[&[ServerState]], span: &RunFacts) -> Vec<ServerEnding> {
     let several = names.len() > 1;
     let ending = |(index, name): (usize, String)| {
-        let mut ending = Ending::of(name, states.iter().filter_map(|states| states.get(index)), span);
+        let mut ending = ServerEnding::of(name, states.iter().filter_map(|states| states.get(index)), span);
         if !several {
             ending.unanswered += span.unsent;
         }
@@ -169,12 +169,12 @@ pub(crate) fn endings(names: Vec<String>, states: &[&[ServerState]], span: &Span
 }
 
 /// Says which servers had gone when the run ended; `None` if all were there, or none ever was.
-pub(crate) fn gone(servers: &[Ending], span: &Span) -> Option<Gone> {
+pub(crate) fn gone(servers: &[ServerEnding], span: &RunFacts) -> Option<LostServers> {
     if servers.iter().all(|server| server.answered == 0) {
         // The report says so by itself: it has no responses.
         return None;
     }
-    let gone: Vec<(&Ending, String)> =
+    let gone: Vec<(&ServerEnding, String)> =
         servers.iter().filter_map(|server| Some((server, server.why_gone(span)?))).collect();
     let (first, how) = gone.first()?;
     let last = match first.answered {
@@ -182,7 +182,7 @@ pub(crate) fn gone(servers: &[Ending], span: &Span) -> Option<Gone> {
         _ => format!("the last answer came {} before the end", seconds(first.silence)),
     };
     let several = servers.len() > 1;
-    Some(Gone {
+    Some(LostServers {
         silent_s: first.silence.as_secs_f64(),
         failed_attempts: first.refused_last,
         why: format!("{how}; {last}"),
@@ -191,9 +191,9 @@ pub(crate) fn gone(servers: &[Ending], span: &Span) -> Option<Gone> {
 }
 
 /// The doubts about servers that were silent at the end of a run too short to judge them.
-pub(crate) fn doubts(servers: &[Ending], span: &Span) -> Vec<String> {
+pub(crate) fn doubts(servers: &[ServerEnding], span: &RunFacts) -> Vec<String> {
     let several = servers.len() > 1;
-    let whose = |server: &Ending| if several { server.name.clone() } else { "the server".to_owned() };
+    let whose = |server: &ServerEnding| if several { server.name.clone() } else { "the server".to_owned() };
     servers.iter().filter_map(|server| server.doubt(&whose(server), span)).collect()
 }
 
@@ -212,8 +212,8 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     /// Ten seconds of kept connections.
-    fn span() -> Span {
-        Span { from: SECOND, until: 11 * SECOND, timeout: Duration::from_secs(2), ..Span::default() }
+    fn span() -> RunFacts {
+        RunFacts { from: SECOND, until: 11 * SECOND, timeout: Duration::from_secs(2), ..RunFacts::default() }
     }
 
     /// Ten connections that are up, each with a request; the last response came at the very end.
@@ -234,7 +234,7 @@ mod tests {
         ServerState { last_response: 11 * SECOND - ms * 1_000_000, ..state() }
     }
 
-    fn judge(servers: &[&[ServerState]], span: Span) -> Option<Gone> {
+    fn judge(servers: &[&[ServerState]], span: RunFacts) -> Option<LostServers> {
         let cores = servers.first().map_or(0, |states| states.len());
         let names = (0..servers.len()).map(|index| format!("server-{index}")).collect();
         let of = |core| servers.iter().map(|states| states[core]).collect::<Vec<_>>();
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn with_a_connection_per_request_the_last_attempts_tell() {
-        let span = Span { connects_per_request: true, ..span() };
+        let span = RunFacts { connects_per_request: true, ..span() };
         let of = |states: &[ServerState]| judge(&[states], span).map(|gone| gone.why);
         let each = |refused_last| ServerState { connections: 5, alive: 0, refused_last, ..state() };
         assert_eq!(of(&[each(4), each(5)]), None);
@@ -283,13 +283,13 @@ mod tests {
         assert!(why(silent(4000)).unwrap().contains("answered nothing any more"));
         assert_eq!(why(ServerState { unanswered: 0, ..silent(4000) }), None);
         assert_eq!(why(ServerState { slowest: 2 * SECOND, ..silent(4000) }), None);
-        let of = |state, timeout| judge(&[&[state]], Span { timeout, ..span() });
+        let of = |state, timeout| judge(&[&[state]], RunFacts { timeout, ..span() });
         assert_eq!(of(silent(4000), Duration::from_secs(30)), None);
         assert_eq!(of(silent(900), Duration::from_millis(20)), None);
         // More than half of the run is silence, however long the timeout.
         assert!(of(silent(6000), Duration::from_secs(30)).is_some());
         // What could not even be sent waits too.
-        let unsent = Span { unsent: 5, ..span() };
+        let unsent = RunFacts { unsent: 5, ..span() };
         assert!(judge(&[&[ServerState { unanswered: 0, ..silent(4000) }]], unsent).is_some());
     }
 
@@ -308,17 +308,17 @@ mod tests {
         assert!(both.words().starts_with("server-0 and server-1 were not there any more"), "{}", both.words());
         assert_eq!((both.servers.len(), both.silent_s), (2, 4.0));
         let slow = ServerState { answered: 0, last_response: 0, ..state() };
-        let patient = Span { timeout: Duration::from_secs(30), ..span() };
+        let patient = RunFacts { timeout: Duration::from_secs(30), ..span() };
         assert_eq!(judge(&[&[state()], &[slow]], patient), None, "its answers may take longer than the run");
     }
 
-    fn doubt(state: ServerState, span: Span) -> Vec<String> {
+    fn doubt(state: ServerState, span: RunFacts) -> Vec<String> {
         doubts(&endings(vec!["server".into()], &[&[state]], &span), &span)
     }
 
     #[test]
     fn a_run_too_short_for_its_timeout_says_what_it_cannot_tell() {
-        let short = Span { until: 2 * SECOND, ..span() };
+        let short = RunFacts { until: 2 * SECOND, ..span() };
         let nothing = ServerState { answered: 0, last_response: 0, ..state() };
         let [said] = &doubt(nothing, short)[..] else { panic!("one doubt") };
         assert!(said.contains("the run ended after 1.0 s, before --timeout (2.0 s) could end a request"), "{said}");

@@ -3,9 +3,9 @@
 use std::io;
 
 use oroshi_net::connect::ConnectError;
-use oroshi_net::cores::CoresError;
 use oroshi_net::endpoint::ResolveError;
 use oroshi_net::limits::DescriptorError;
+use oroshi_net::threads::ThreadsError;
 
 use crate::script::ScriptError;
 
@@ -28,7 +28,7 @@ pub enum RunError {
     Descriptors(#[from] DescriptorError),
     /// Threads could not be started, pinned or joined.
     #[error(transparent)]
-    Cores(#[from] CoresError),
+    Threads(#[from] ThreadsError),
     /// The observer ended the run before it began.
     #[error("ended before the run began")]
     Cancelled,

@@ -1,6 +1,7 @@
 //! Every way in which a request can fail, each with one name.
 
 use oroshi_net::ConnectError;
+use oroshi_words::named::values;
 use serde::{Deserialize, Serialize};
 
 /// Why a request, or an attempt to connect, failed.
@@ -44,43 +45,31 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// All of them, in the order of a request's life.
-    pub const ALL: [Self; 14] = [
-        Self::Dns,
-        Self::ConnectRefused,
-        Self::ConnectTimeout,
-        Self::ConnectBacklog,
-        Self::PortsExhausted,
-        Self::Tls,
-        Self::Write,
-        Self::ReadReset,
-        Self::ReadEof,
-        Self::Parse,
-        Self::Timeout,
-        Self::Status,
-        Self::Check,
-        Self::CutOffAtEnd,
+    /// All of them with their names, in order.
+    const NAMED: [(Self, &'static str); 14] = [
+        (Self::Dns, "dns"),
+        (Self::ConnectRefused, "connect-refused"),
+        (Self::ConnectTimeout, "connect-timeout"),
+        (Self::ConnectBacklog, "connect-backlog"),
+        (Self::PortsExhausted, "ports-exhausted"),
+        (Self::Tls, "tls"),
+        (Self::Write, "write"),
+        (Self::ReadReset, "read-reset"),
+        (Self::ReadEof, "read-eof"),
+        (Self::Parse, "parse"),
+        (Self::Timeout, "timeout"),
+        (Self::Status, "status"),
+        (Self::Check, "check"),
+        (Self::CutOffAtEnd, "cut-off-at-end"),
     ];
+
+    /// All of them, in the order of a request's life.
+    pub const ALL: [Self; 14] = values(&Self::NAMED);
 
     /// Returns the name in reports, JSON and `--fail-if`.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Dns => "dns",
-            Self::ConnectRefused => "connect-refused",
-            Self::ConnectTimeout => "connect-timeout",
-            Self::ConnectBacklog => "connect-backlog",
-            Self::PortsExhausted => "ports-exhausted",
-            Self::Tls => "tls",
-            Self::Write => "write",
-            Self::ReadReset => "read-reset",
-            Self::ReadEof => "read-eof",
-            Self::Parse => "parse",
-            Self::Timeout => "timeout",
-            Self::Status => "status",
-            Self::Check => "check",
-            Self::CutOffAtEnd => "cut-off-at-end",
-        }
+        Self::NAMED[self as usize].1
     }
 
     /// Whether it is an error. `CutOffAtEnd` is none: the server might have responded later.

@@ -11,7 +11,7 @@ const KEPT: usize = 200;
 
 /// The first response of a run, and TLS on its first connection; the first worker to know a value sets it for all.
 #[derive(Debug, Default)]
-pub(crate) struct First {
+pub(crate) struct FirstResponse {
     pub(crate) server: OnceLock<Option<String>>,
     pub(crate) body_bytes: OnceLock<u64>,
     pub(crate) tls: OnceLock<TlsRecord>,
@@ -21,7 +21,7 @@ pub(crate) struct First {
     pub(crate) complaint: OnceLock<Vec<u8>>,
 }
 
-impl First {
+impl FirstResponse {
     /// Notes the `Server` field of the first response, and the `Location` of the first redirect.
     #[inline]
     pub(crate) fn head(&self, head: &ResponseHead<'_>) {

@@ -124,7 +124,7 @@ pub trait Observer {
 impl Observer for () {}
 
 /// Receives the workers' reports, keeps the time series and calls the observer.
-pub(crate) struct Listener {
+pub(crate) struct ReportReceiver {
     begun: Instant,
     /// When, on the monotonic clock, the measured part began.
     measured_from: u64,
@@ -182,7 +182,7 @@ fn fewest(one: Option<usize>, other: Option<usize>) -> Option<usize> {
     one.into_iter().chain(other).min()
 }
 
-impl Listener {
+impl ReportReceiver {
     pub(crate) fn new(threads: usize, start: u64) -> Self {
         Self {
             begun: Instant::now(),
@@ -460,8 +460,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn listener() -> Listener {
-        Listener::new(1, 1000 * MS)
+    fn receiver() -> ReportReceiver {
+        ReportReceiver::new(1, 1000 * MS)
     }
 
     fn report(from_ms: u64, until_ms: u64, requests: u64, full: bool) -> Report {
@@ -499,33 +499,33 @@ mod tests {
 
     #[test]
     fn a_late_report_is_spread_over_the_points_it_covers_and_nothing_is_lost() {
-        let mut listener = listener();
-        listener.receive(report(0, 100, 100, false), &mut ());
-        listener.receive(report(100, 350, 251, false), &mut ());
-        listener.receive(report(350, 400, 50, false), &mut ());
-        let points = listener.series().points;
+        let mut receiver = receiver();
+        receiver.receive(report(0, 100, 100, false), &mut ());
+        receiver.receive(report(100, 350, 251, false), &mut ());
+        receiver.receive(report(350, 400, 50, false), &mut ());
+        let points = receiver.series().points;
         assert_eq!(points.iter().map(|p| p.requests).collect::<Vec<_>>(), [100, 100, 100, 101]);
         // A report of no length, as from a run that is cut short at once, still counts.
-        listener.receive(report(400, 400, 3, false), &mut ());
-        assert_eq!(listener.series().points.iter().map(|p| p.requests).sum::<u64>(), 404);
+        receiver.receive(report(400, 400, 3, false), &mut ());
+        assert_eq!(receiver.series().points.iter().map(|p| p.requests).sum::<u64>(), 404);
     }
 
     #[test]
     fn a_sliver_at_the_end_joins_the_second_before_it() {
-        let (mut listener, mut seconds) = (listener(), Seconds::default());
+        let (mut receiver, mut seconds) = (receiver(), Seconds::default());
         for tick in 0..20 {
-            listener.receive(report(tick * 100, tick * 100 + 100, 1, true), &mut seconds);
+            receiver.receive(report(tick * 100, tick * 100 + 100, 1, true), &mut seconds);
         }
-        listener.receive(report(2000, 2003, 2, true), &mut seconds);
-        listener.last_second(&mut seconds);
+        receiver.receive(report(2000, 2003, 2, true), &mut seconds);
+        receiver.last_second(&mut seconds);
         assert_eq!(seconds.0, [(0, 1000, 10), (1000, 1003, 12)]);
     }
 
     #[test]
     fn a_run_shorter_than_a_second_has_one_interval() {
-        let (mut listener, mut seconds) = (listener(), Seconds::default());
-        listener.receive(report(0, 50, 5, true), &mut seconds);
-        listener.last_second(&mut seconds);
+        let (mut receiver, mut seconds) = (receiver(), Seconds::default());
+        receiver.receive(report(0, 50, 5, true), &mut seconds);
+        receiver.last_second(&mut seconds);
         assert_eq!(seconds.0, [(0, 50, 5)]);
     }
 }

@@ -84,7 +84,7 @@ impl Grade {
 
 /// How busy the two sides and the machine were.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sides {
+pub(crate) struct Utilisation {
     /// CPU share of the busiest of our threads, of one core.
     pub(crate) generator: f64,
     pub(crate) server: Option<ServerEvidence>,
@@ -92,7 +92,7 @@ pub(crate) struct Sides {
     pub(crate) machine: Option<f64>,
 }
 
-impl Sides {
+impl Utilisation {
     pub(crate) fn of(generator: f64, server: Option<&ServerUsage>, machine: Option<&MachineRecord>) -> Self {
         let evidence = |usage: &ServerUsage| ServerEvidence {
             busiest_thread: usage.busiest_thread,
@@ -122,7 +122,7 @@ pub(crate) struct Evidence {
     pub(crate) elapsed_s: f64,
     /// How the server had gone, in words.
     pub(crate) gone: Option<String>,
-    pub(crate) sides: Sides,
+    pub(crate) sides: Utilisation,
     /// CPUs' worth of time that neither the server nor oroshi used.
     pub(crate) others_cpus: f64,
     /// Responses that are errors, by their status or a check.
@@ -167,7 +167,7 @@ struct SidesInWords {
 }
 
 impl SidesInWords {
-    fn of(sides: &Sides) -> Self {
+    fn of(sides: &Utilisation) -> Self {
         let theirs = match sides.server {
             Some(s) => format!(
                 "the server's busiest thread {} of one, and {} of the CPUs it may use",
@@ -325,9 +325,9 @@ mod tests {
         grade(&Evidence { started: 1000, completed: 1000, connections: 10, elapsed_s: 1.0, ..e }).bottleneck
     }
 
-    fn sides(generator: f64, busiest_thread: Option<f64>) -> Sides {
+    fn sides(generator: f64, busiest_thread: Option<f64>) -> Utilisation {
         let server = |busiest_thread| ServerEvidence { busiest_thread, of_allowed: busiest_thread / 2.0 };
-        Sides { generator, server: busiest_thread.map(server), machine: None }
+        Utilisation { generator, server: busiest_thread.map(server), machine: None }
     }
 
     #[test]
@@ -402,7 +402,7 @@ mod tests {
 
     fn advice(e: Evidence) -> (Bottleneck, String) {
         let Grade { bottleneck, advice, .. } = grade(&Evidence {
-            sides: Sides { machine: e.sides.machine, ..sides(0.3, Some(0.3)) },
+            sides: Utilisation { machine: e.sides.machine, ..sides(0.3, Some(0.3)) },
             elapsed_s: 1.0,
             ..e
         });
@@ -417,7 +417,11 @@ mod tests {
         for (e, expected) in [
             // Somebody uses the CPUs.
             (
-                Evidence { sides: Sides { machine: Some(0.97), ..Sides::default() }, others_cpus: 1.2, ..ten.clone() },
+                Evidence {
+                    sides: Utilisation { machine: Some(0.97), ..Utilisation::default() },
+                    others_cpus: 1.2,
+                    ..ten.clone()
+                },
                 Bottleneck::MachineBound,
             ),
             (Evidence { connections: 15_000, ..ten.clone() }, Bottleneck::LatencyBound),

@@ -2,7 +2,7 @@
 
 use oroshi_stats::Sketch;
 
-use crate::record::HeatRecord;
+use crate::record::HeatMapRecord;
 
 /// The most columns: one for each three pixels of a phone.
 const COLUMNS: usize = 120;
@@ -10,7 +10,7 @@ const COLUMNS: usize = 120;
 const FLOOR_BITS: u32 = 8;
 
 /// The heat map of a series of sketches, each `width_ns` of time wide. `None` when all are empty.
-pub(crate) fn heat<'a>(sketches: impl ExactSizeIterator<Item = &'a Sketch>, width_ns: u64) -> Option<HeatRecord> {
+pub(crate) fn heat<'a>(sketches: impl ExactSizeIterator<Item = &'a Sketch>, width_ns: u64) -> Option<HeatMapRecord> {
     let each = sketches.len().div_ceil(COLUMNS).max(1);
     let mut columns = vec![Vec::new(); sketches.len().div_ceil(each)];
     let mut first = usize::MAX;
@@ -24,7 +24,7 @@ pub(crate) fn heat<'a>(sketches: impl ExactSizeIterator<Item = &'a Sketch>, widt
         }
     }
     let rows = columns.iter().map(Vec::len).max().filter(|rows| *rows > 0)?;
-    Some(HeatRecord {
+    Some(HeatMapRecord {
         column_s: width_ns as f64 * each as f64 / 1e9,
         bounds_ns: (first..=rows).map(low_of).collect(),
         counts: columns.into_iter().map(|column| column.into_iter().skip(first).collect()).collect(),

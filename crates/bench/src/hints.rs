@@ -3,17 +3,17 @@
 use oroshi_net::Scheme;
 
 use crate::failure::Failure;
-use crate::first::First;
+use crate::first::FirstResponse;
 use crate::plan::Plan;
 use crate::record::Record;
 
 /// Sentences for the report, each with what to do.
-pub(crate) fn of(record: &Record, plan: &Plan, first: &First) -> Vec<String> {
+pub(crate) fn of(record: &Record, plan: &Plan, first: &FirstResponse) -> Vec<String> {
     redirects(record, first).into_iter().chain(tls(record, plan, first)).collect()
 }
 
 /// Warns if every response was a redirect: the user meant another URL.
-fn redirects(record: &Record, first: &First) -> Option<String> {
+fn redirects(record: &Record, first: &FirstResponse) -> Option<String> {
     let is_redirect = |status: u16| matches!(status, 301 | 302 | 303 | 307 | 308);
     let completed = record.requests.completed;
     let each: Vec<String> = record
@@ -37,7 +37,7 @@ fn redirects(record: &Record, first: &First) -> Option<String> {
 }
 
 /// Warns if the plan seems to send plain HTTP to a port for TLS.
-fn tls(record: &Record, plan: &Plan, first: &First) -> Option<String> {
+fn tls(record: &Record, plan: &Plan, first: &FirstResponse) -> Option<String> {
     if plan.origins.iter().any(|origin| origin.scheme != Scheme::Http) {
         return None;
     }

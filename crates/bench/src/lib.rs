@@ -69,4 +69,4 @@ pub use journey::{CoreJourneys, Exchange, Journeys, Meter};
 pub use plan::{ConnectTo, Draft, Load, Plan, Problems, Watching};
 pub use record::Record;
 pub use run::{RunError, run, run_then};
-pub use script::{CoreScript, Heard, Script, ScriptError, Terms, Wanted};
+pub use script::{CoreScript, ResponseParts, ResponseView, Script, ScriptError, ScriptFeatures};

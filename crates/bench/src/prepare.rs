@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use oroshi_net::limits::ensure_descriptors;
-use oroshi_net::{Connector, CoresOptions, Peer};
+use oroshi_net::{Connector, Peer, ThreadsOptions};
 
 use crate::environment::Environment;
 use crate::error::RunError;
@@ -47,8 +47,8 @@ pub(crate) fn prepare(
 }
 
 /// Options of the threads that carry out `plan`.
-pub(crate) fn cores_options(plan: &Plan, threads: usize) -> CoresOptions {
-    CoresOptions { cpus: plan.cpus.clone(), event_interval: Some(1024), ..CoresOptions::new("load", threads) }
+pub(crate) fn thread_options(plan: &Plan, threads: usize) -> ThreadsOptions {
+    ThreadsOptions { cpus: plan.cpus.clone(), event_interval: Some(1024), ..ThreadsOptions::new("load", threads) }
 }
 
 /// The server's side of a record: its usage, or why there is none.

@@ -34,7 +34,7 @@ pub struct Record {
     /// How the server had gone before the run ended. `None` if it was there or never responded, and in records before
     /// 1.3.
     #[serde(default)]
-    pub gone: Option<Gone>,
+    pub gone: Option<LostServers>,
     /// Requests by how they ended.
     pub requests: Requests,
     /// Rates over the measured part.
@@ -86,7 +86,7 @@ pub struct Record {
 
 /// How one or more servers had gone before the run ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Gone {
+pub struct LostServers {
     /// Time from the last response to the end of the run, seconds. Of several servers, this and the next two fields
     /// describe the first.
     pub silent_s: f64,
@@ -99,7 +99,7 @@ pub struct Gone {
     pub servers: Vec<String>,
 }
 
-impl Gone {
+impl LostServers {
     /// Says which servers had gone, and the evidence.
     #[must_use]
     pub fn words(&self) -> String {
@@ -414,12 +414,12 @@ pub struct SeriesRecord {
     pub points: Vec<PointRecord>,
     /// Service times over time. `None` without answers, and in records before 1.1.
     #[serde(default)]
-    pub heat: Option<HeatRecord>,
+    pub heat: Option<HeatMapRecord>,
 }
 
 /// How many answers took how long, when: a heat map. Rows are ranges of service time, four to each doubling.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct HeatRecord {
+pub struct HeatMapRecord {
     /// Width of a column, seconds: that of some of the series' points together. The last one may be narrower.
     pub column_s: f64,
     /// The rows' edges, nanoseconds, ascending, one more than there are rows: row `i` has times from `bounds_ns[i]` on

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use oroshi_http1::encode::{self, EncodeError};
-use oroshi_http1::{Expect, Version};
+use oroshi_http1::{ExpectedResponse, Version};
 use oroshi_net::Endpoint;
 use oroshi_words::{Naming, with_causes};
 
@@ -22,7 +22,7 @@ pub struct Request {
     /// The body, if it is apart from the head.
     pub body: Arc<[u8]>,
     /// The kind of response that it gets.
-    pub expect: Expect,
+    pub expect: ExpectedResponse,
     /// Whether the user's own headers already ask the server to close.
     pub closes: bool,
 }
@@ -124,11 +124,11 @@ impl Request {
             .iter()
             .any(|(n, v)| n.eq_ignore_ascii_case("Connection") && v.to_ascii_lowercase().contains("close"));
         let expect = if method == "HEAD" {
-            Expect::Head
+            ExpectedResponse::Head
         } else if head.is_given("Upgrade") {
-            Expect::Upgrade
+            ExpectedResponse::Upgrade
         } else {
-            Expect::Body
+            ExpectedResponse::Body
         };
         let body = if joined { Arc::default() } else { Arc::clone(body) };
         Ok(Self { keep, last, body, expect, closes })

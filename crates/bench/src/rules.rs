@@ -6,7 +6,7 @@ use oroshi_http1::Limits;
 
 use crate::check::Check;
 use crate::plan::{Load, Plan};
-use crate::script::Wanted;
+use crate::script::ResponseParts;
 use crate::shared::nanos;
 
 /// Longest response head, bytes. Bodies are not kept.
@@ -32,12 +32,12 @@ pub(crate) struct Rules {
     /// Users send the requests.
     pub(crate) journeys: bool,
     /// Parts of each response that a script reads.
-    pub(crate) wanted: Option<Wanted>,
+    pub(crate) wanted: Option<ResponseParts>,
 }
 
 impl Rules {
     /// The rules of `plan`; `connect_per_request` as the plan or its script asks for.
-    pub(crate) fn new(plan: &Plan, connect_per_request: bool, wanted: Option<Wanted>) -> Self {
+    pub(crate) fn new(plan: &Plan, connect_per_request: bool, wanted: Option<ResponseParts>) -> Self {
         Self {
             timeout: nanos(plan.timeout),
             pipeline: plan.pipeline,

@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, SystemTime};
 
-use oroshi_net::{Cores, CoresOptions};
+use oroshi_net::{Threads, ThreadsOptions};
 
 use crate::assemble::{Finished, assemble};
 pub use crate::error::RunError;
-use crate::follow::{Listener, Observer};
+use crate::follow::{Observer, ReportReceiver};
 use crate::machine::Machine;
 use crate::plan::{Plan, Watching};
-use crate::prepare::{LOOK, Prepared, cores_options, prepare, usage_of};
+use crate::prepare::{LOOK, Prepared, prepare, thread_options, usage_of};
 use crate::record::Record;
 use crate::shared::{Outcome, Report, Shared, WorkerOutcome};
 use crate::watch::Watch;
@@ -52,23 +52,23 @@ pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Rec
     // Begun while the workers wait: in a run without warm-up nothing of it is missed.
     let mut machine = Machine::begin(&shared.peers, watch.as_mut().ok());
     let start = shared.meet();
-    let mut listener = Listener::new(shared.plan.threads, start);
+    let mut receiver = ReportReceiver::new(shared.plan.threads, start);
     let warmup = shared.plan.warmup;
     if !warmup.is_zero() {
-        listener.listen(&workers.reports, &shared, observer, Some(warmup), watch.as_mut().ok())?;
+        receiver.listen(&workers.reports, &shared, observer, Some(warmup), watch.as_mut().ok())?;
         machine = Machine::begin(&shared.peers, watch.as_mut().ok());
     }
-    listener.listen(&workers.reports, &shared, observer, None, watch.as_mut().ok())?;
-    let mut machine = machine.finish(watch.as_mut().ok(), &listener.clocks);
+    receiver.listen(&workers.reports, &shared, observer, None, watch.as_mut().ok())?;
+    let mut machine = machine.finish(watch.as_mut().ok(), &receiver.clocks);
     let outcomes = match workers.collect(observer) {
         Ok(outcomes) => outcomes,
         // A worker without an outcome has panicked, which the join reports.
         Err(error) => return Err(workers.end().err().or(error).unwrap_or(RunError::Cancelled)),
     };
-    listener.listen_late(&workers.reports, observer, &shared.plan);
-    listener.last_second(observer);
+    receiver.listen_late(&workers.reports, observer, &shared.plan);
+    receiver.last_second(observer);
     let server = usage_of(watch, machine.server.take()).and_then(|usage| {
-        let in_time = machine.elapsed >= listener.clocks.length / 2;
+        let in_time = machine.elapsed >= receiver.clocks.length / 2;
         in_time.then_some(usage).ok_or_else(|| "this machine was too busy to look at its processes in time".into())
     });
     if outcomes.iter().all(|outcome| outcome.stopped_early && outcome.elapsed == 0) {
@@ -76,7 +76,7 @@ pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Rec
         return Err(RunError::EndedInWarmUp);
     }
     warnings.append(&mut machine.warnings);
-    let finished = Finished { outcomes, listener, server, machine: machine.state, started, environment, warnings };
+    let finished = Finished { outcomes, receiver, server, machine: machine.state, started, environment, warnings };
     let mut record = assemble(&shared, finished);
     if let Some(journeys) = &shared.plan.journeys {
         record.scenario = Some(Box::new(journeys.conclude(&record)?));
@@ -97,7 +97,7 @@ fn several_servers(plan: &Plan) -> Option<String> {
 /// The threads of a run, and what they send.
 struct Workers {
     shared: Arc<Shared>,
-    cores: Cores<()>,
+    threads: Threads<()>,
     reports: Receiver<Report>,
     outcomes: Receiver<WorkerOutcome>,
 }
@@ -108,14 +108,14 @@ impl Workers {
         let (outcome_sender, outcomes) = channel();
         let plan = &shared.plan;
         let stack_bytes = (plan.script.is_some() || plan.journeys.is_some()).then_some(SCRIPT_STACK);
-        let options = CoresOptions { stack_bytes, ..cores_options(plan, plan.threads) };
-        let cores = {
+        let options = ThreadsOptions { stack_bytes, ..thread_options(plan, plan.threads) };
+        let threads = {
             let shared = Arc::clone(&shared);
-            Cores::start(&options, move |core| {
+            Threads::start(&options, move |core| {
                 work(Arc::clone(&shared), core.index, report_sender.clone(), outcome_sender.clone())
             })?
         };
-        Ok(Self { shared, cores, reports, outcomes })
+        Ok(Self { shared, threads, reports, outcomes })
     }
 
     /// Waits until each worker has opened its connections. False when the run is not to begin.
@@ -176,12 +176,12 @@ impl Workers {
         if let Some(script) = &self.shared.plan.script {
             script.release();
             // A script's code that runs when its state is closed may hang too.
-            while !self.cores.is_finished() {
+            while !self.threads.is_finished() {
                 self.check_script()?;
                 std::thread::sleep(LOOK);
             }
         }
-        self.cores.join()?;
+        self.threads.join()?;
         Ok(self.outcomes)
     }
 }

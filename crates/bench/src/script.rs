@@ -37,30 +37,30 @@ pub trait Script: fmt::Debug + Send + Sync {
 /// One core's part of a script. Every error ends the run.
 pub trait CoreScript: fmt::Debug {
     /// Returns which calls the script has, as decided when the part was created.
-    fn terms(&self) -> Terms;
+    fn features(&self) -> ScriptFeatures;
 
     /// Begins the load. A call that lasts beyond `end` (nanoseconds of the monotonic clock; `None`: no fixed end) is
     /// interrupted soon after.
     fn begin(&mut self, end: Option<u64>);
 
-    /// Returns the pause before the next batch of requests. Called only if `terms().delays`.
+    /// Returns the pause before the next batch of requests. Called only if `features().delays`.
     ///
     /// # Errors
     /// When the script fails.
     fn delay(&mut self) -> Result<Duration, ScriptError>;
 
     /// Appends the bytes of the next batch: one request or several, one after the other. Called only if
-    /// `terms().request` is `None`.
+    /// `features().request` is `None`.
     ///
     /// # Errors
     /// When the script fails.
     fn request(&mut self, bytes: &mut Vec<u8>) -> Result<(), ScriptError>;
 
-    /// Takes a whole response. Called only if `terms().responses` is set.
+    /// Takes a whole response. Called only if `features().responses` is set.
     ///
     /// # Errors
     /// When the script fails.
-    fn response(&mut self, answer: &Heard) -> Result<(), ScriptError>;
+    fn response(&mut self, answer: &ResponseView) -> Result<(), ScriptError>;
 
     /// Whether the script wants its core's part of the run to end now.
     fn stopped(&self) -> bool;
@@ -74,7 +74,7 @@ pub trait CoreScript: fmt::Debug {
 
 /// Which calls a part of a script has, and what it fixes in advance.
 #[derive(Clone, Debug, Default)]
-pub struct Terms {
+pub struct ScriptFeatures {
     /// The address of this core's connections, instead of all addresses in turn.
     pub peer: Option<Peer>,
     /// The request, if it is always the same: then no function is called per request.
@@ -82,12 +82,12 @@ pub struct Terms {
     /// Whether to call [`CoreScript::delay`].
     pub delays: bool,
     /// Whether to call [`CoreScript::response`], and with what.
-    pub responses: Option<Wanted>,
+    pub responses: Option<ResponseParts>,
 }
 
 /// Parts of a response that a script reads. Other parts are not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ResponseParts {
     /// Header fields and trailers.
     pub headers: bool,
     /// The body.
@@ -96,7 +96,7 @@ pub struct Wanted {
 
 /// A response, as a script reads it.
 #[derive(Clone, Debug, Default)]
-pub struct Heard {
+pub struct ResponseView {
     /// Status.
     pub status: u16,
     /// The body, with its chunks put together; empty unless wanted.
@@ -106,7 +106,7 @@ pub struct Heard {
     ends: Vec<usize>,
 }
 
-impl Heard {
+impl ResponseView {
     /// Returns header fields, then trailers, in the order received; none unless wanted.
     pub fn headers(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
@@ -148,14 +148,14 @@ mod tests {
 
     #[test]
     fn headers_come_back_as_they_were_put_in() {
-        let mut heard = Heard::default();
-        heard.begin(200);
-        assert_eq!(heard.headers().count(), 0);
-        heard.add_header(b"A", b"1");
-        heard.add_header(b"B", b"");
-        assert_eq!(heard.headers().collect::<Vec<_>>(), [(&b"A"[..], &b"1"[..]), (b"B", b"")]);
-        heard.begin(404);
-        heard.add_header(b"", b"x");
-        assert_eq!(heard.headers().collect::<Vec<_>>(), [(&b""[..], &b"x"[..])]);
+        let mut response = ResponseView::default();
+        response.begin(200);
+        assert_eq!(response.headers().count(), 0);
+        response.add_header(b"A", b"1");
+        response.add_header(b"B", b"");
+        assert_eq!(response.headers().collect::<Vec<_>>(), [(&b"A"[..], &b"1"[..]), (b"B", b"")]);
+        response.begin(404);
+        response.add_header(b"", b"x");
+        assert_eq!(response.headers().collect::<Vec<_>>(), [(&b""[..], &b"x"[..])]);
     }
 }

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use crate::batch::{Batch, BatchError};
-use crate::script::{CoreScript, Heard, ScriptError, Terms};
+use crate::script::{CoreScript, ResponseView, ScriptError, ScriptFeatures};
 
 /// The most bytes of bodies that one core keeps for a script.
 const BODIES: usize = 256 * 1024 * 1024;
@@ -13,7 +13,7 @@ const BODIES: usize = 256 * 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct Scripting {
     part: RefCell<Box<dyn CoreScript>>,
-    pub(crate) terms: Terms,
+    pub(crate) features: ScriptFeatures,
     /// Bytes of bodies that are kept.
     bodies: Cell<usize>,
     /// The error that ended the core's part of the run.
@@ -23,9 +23,9 @@ pub(crate) struct Scripting {
 }
 
 impl Scripting {
-    pub(crate) fn new(part: Box<dyn CoreScript>, terms: Terms) -> Self {
+    pub(crate) fn new(part: Box<dyn CoreScript>, features: ScriptFeatures) -> Self {
         let (bodies, error, first) = (Cell::new(0), RefCell::default(), RefCell::default());
-        Self { part: RefCell::new(part), terms, bodies, error, first }
+        Self { part: RefCell::new(part), features, bodies, error, first }
     }
 
     pub(crate) fn begin(&self, end: Option<u64>) {
@@ -35,7 +35,7 @@ impl Scripting {
     /// Whether `request` is called for each batch.
     #[inline]
     pub(crate) fn makes_requests(&self) -> bool {
-        self.terms.request.is_none()
+        self.features.request.is_none()
     }
 
     /// Fills `batch` with the next requests, for a connection that carries `per_connection`.
@@ -66,7 +66,7 @@ impl Scripting {
     }
 
     /// Calls `response`.
-    pub(crate) fn response(&self, answer: &Heard) -> Result<(), ScriptError> {
+    pub(crate) fn response(&self, answer: &ResponseView) -> Result<(), ScriptError> {
         self.part.borrow_mut().response(answer)
     }
 

@@ -9,7 +9,7 @@ use oroshi_net::{Peer, monotonic_ns};
 
 use crate::ending::ServerState;
 use crate::error::RunError;
-use crate::first::First;
+use crate::first::FirstResponse;
 use crate::plan::Plan;
 use crate::tally::{Interval, Tally};
 
@@ -33,7 +33,7 @@ pub(crate) struct Shared {
     /// The server's processes, as far as they are known.
     pub(crate) server: Vec<u32>,
     /// Set by the first worker that knows each value.
-    pub(crate) first: Arc<First>,
+    pub(crate) first: Arc<FirstResponse>,
 }
 
 impl Shared {

@@ -11,7 +11,7 @@ use oroshi_net::{ConnectError, Connected, Stream, monotonic_ns};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::batch::Batch;
-use crate::connection::{Carried, Connection, cut_off};
+use crate::connection::{Connection, ToResend, cut_off};
 use crate::core::{Core, OriginState, Outgoing, Phase, Take, Ticket};
 use crate::failure::Failure;
 use crate::record::TlsRecord;
@@ -23,7 +23,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(1), Duration::from_
 pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
     let slot = SlotTask { core: &core, id, origin: &core.origins[origin] };
     let mut backoff = Backoff::default();
-    let mut carried = Carried::new();
+    let mut carried = ToResend::new();
     let mut attempted = core.rules.connect_per_request;
     if attempted {
         core.activity.attempted();
@@ -162,7 +162,7 @@ impl<'c> SlotTask<'c> {
         connected: Connected,
         first: Option<(Ticket, Outgoing)>,
         began: u64,
-        carried: Carried,
+        carried: ToResend,
     ) -> Connection<'c> {
         self.count_connection(&connected);
         if self.origin.connected() {

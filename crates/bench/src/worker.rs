@@ -152,7 +152,7 @@ impl Share {
         let source = arrivals.map_or(Source::Closed, Source::Open);
         let origins = origins(shared, index, script.as_ref(), fixed.as_ref());
         let connect_per_request = plan.connects_per_request() || fixed.is_some_and(|request| request.closes);
-        let wanted = script.as_ref().and_then(|script| script.terms.responses);
+        let wanted = script.as_ref().and_then(|script| script.features.responses);
         let rules = Rules::new(plan, connect_per_request, wanted);
         let slots = if plan.journeys.is_some() { vec![0] } else { slots };
         let core = Core::new(rules, origins, slots.len() + held.len(), source, script, Arc::clone(&shared.first));
@@ -203,7 +203,7 @@ impl Share {
 /// The origins of worker `index`: with the addresses and the fixed request of its script, where it has one.
 fn origins(shared: &Shared, index: usize, script: Option<&Scripting>, fixed: Option<&Request>) -> Vec<OriginState> {
     let plan = &shared.plan;
-    let peer = script.and_then(|script| script.terms.peer.as_ref());
+    let peer = script.and_then(|script| script.features.peer.as_ref());
     let origin = |(origin, peers): (&crate::plan::Origin, &Vec<_>)| {
         let peers = peer.map_or_else(|| peers.clone(), |peer| vec![peer.clone()]);
         let requests = fixed.map_or_else(|| origin.requests.clone(), |request| vec![request.clone()]);
@@ -461,10 +461,10 @@ fn script_of(shared: &Shared, index: usize) -> Result<Option<(Scripting, Option<
     let plan = &shared.plan;
     let Some(script) = &plan.script else { return Ok(None) };
     let part = script.enter(index, &shared.peers[0])?;
-    let terms = part.terms();
-    let script = Scripting::new(part, terms);
+    let features = part.features();
+    let script = Scripting::new(part, features);
     let refuse = |function, what: &str| Err(script.error(function, what.to_owned()));
-    if script.terms.delays && plan.load != Load::Closed {
+    if script.features.delays && plan.load != Load::Closed {
         return refuse(
             "delay",
             "delay() and an open loop (--rate, --stages) both say when a request is due: leave one out",
@@ -477,7 +477,7 @@ fn script_of(shared: &Shared, index: usize) -> Result<Option<(Scripting, Option<
              --pipeline",
         );
     }
-    let Some(bytes) = script.terms.request.clone() else { return Ok(Some((script, None))) };
+    let Some(bytes) = script.features.request.clone() else { return Ok(Some((script, None))) };
     let request = Request::made(bytes, plan.requests_per_connection).map_err(|error| script.unusable(error))?;
     script.note_first(&request.keep);
     Ok(Some((script, Some(request))))

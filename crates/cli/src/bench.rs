@@ -1,10 +1,9 @@
 //! `oroshi bench`: from flags to a run to a report.
 //!
 //! `args` has the flags, `foreign` those of other tools. `read` turns the flags into a plan; `load`, `sources` and
-//! `fail_if` read parts of them. `observer` shows a run while it lasts. `script` runs wrk's scripts, `scenario` loads
-//! those with scenarios for `compare` and `lab`. `subscribe` is the other kind of load (`--mode`), from its flags to
-//! its report. `text`, `wrk` and `ab` write the report, and `command_line` the command line in it. `self_test` measures
-//! oroshi itself.
+//! `fail_if` read parts of them. `observer` shows a run while it lasts. `script` runs wrk's scripts, `scenario` those of
+//! scenarios. `subscribe` is the other kind of load (`--mode`), from its flags to its report. `text`, `wrk` and `ab`
+//! write the report, and `command_line` the command line in it. `self_test` measures oroshi itself.
 
 mod ab;
 mod args;
@@ -14,6 +13,7 @@ pub(crate) mod foreign;
 mod load;
 mod observer;
 mod read;
+#[cfg(feature = "script")]
 mod scenario;
 #[cfg(feature = "script")]
 mod script;
@@ -29,10 +29,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use indicatif::ProgressBar;
 use oroshi_bench::plan::Problem;
 use oroshi_bench::record::{Condition, ConditionOutcome};
-use oroshi_bench::{Plan, Record, RunError, ScriptError};
+use oroshi_bench::{Draft, Plan, Record, RunError, ScriptError};
 use oroshi_net::ConnectError;
 use oroshi_report::paint::Paint;
 use oroshi_report::{Named, table};
@@ -47,19 +49,18 @@ pub(crate) use args::{Args, LoadArgs};
 pub(crate) use command_line::{awaited, without_secrets};
 pub(crate) use load::read_load;
 #[cfg(feature = "fetch")]
-pub(crate) use load::{parse_header, parse_size};
+pub(crate) use load::parse_header;
+pub(crate) use load::parse_size;
 pub(crate) use observer::Live;
 use observer::{HdrLog, LogError};
 use read::Output;
-#[cfg(test)]
-pub(crate) use scenario::fake;
-pub(crate) use scenario::{Loader, ScenarioArgs, load as load_scenarios};
 use script::Scripted;
 pub(crate) use subscribe::{SubscribeArgs, meaningless};
 
+use crate::CommandError;
 use crate::child::TargetError;
 use crate::interrupt;
-use crate::output::Output as Place;
+use crate::output::Output as OutputFile;
 use crate::say;
 use crate::terminal;
 
@@ -103,9 +104,8 @@ pub(crate) enum Error {
     Interrupted,
 }
 
-impl Error {
-    /// 2 when the command line was wrong, 130 when Ctrl-C came before there was a result, 1 when the work failed.
-    pub(crate) fn exit_code(&self) -> u8 {
+impl CommandError for Error {
+    fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
             Self::Interrupted | Self::Run(RunError::Cancelled | RunError::EndedInWarmUp) => interrupt::EXIT_CODE,
@@ -113,8 +113,7 @@ impl Error {
         }
     }
 
-    /// Returns the next step, if the message does not name it.
-    pub(crate) fn next_step(&self) -> Option<&'static str> {
+    fn next_step(&self) -> Option<&'static str> {
         match self {
             Self::Usage(_) => Some("`oroshi bench --help` lists all flags, with examples"),
             Self::Run(RunError::Dns(_)) => {
@@ -147,7 +146,8 @@ fn connect_step(error: &ConnectError) -> Option<&'static str> {
             Some("check the address, firewalls, and whether the server accepts; --timeout waits longer")
         }
         ConnectError::Tls(_) => Some(
-            "check that the server speaks TLS there; --cacert FILE trusts another authority, --insecure any certificate",
+            "check that the server speaks TLS there; --cacert FILE trusts another authority, --insecure any \
+             certificate",
         ),
         ConnectError::Permission(_) => Some("connect as a user who may write to the socket"),
         ConnectError::Unreachable(_) => Some("check the address and the routes (`ip route get ADDRESS`)"),
@@ -170,7 +170,22 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     if args.subscribe.is_asked_for() {
         return subscribe::run(args);
     }
-    let (draft, script, output, mut problems) = args.read();
+    #[cfg(feature = "script")]
+    if scenario::is_asked_for(&args) {
+        return scenario::run(args);
+    }
+    let (draft, script, output, problems) = args.read();
+    carry_out_draft(draft, script, &output, problems, None)
+}
+
+/// Carries out a draft without mistakes.
+fn carry_out_draft(
+    draft: Draft,
+    script: Option<Scripted>,
+    output: &Output,
+    mut problems: Vec<String>,
+    teller: Option<&Teller>,
+) -> Result<ExitCode, Error> {
     let plan = match draft.plan() {
         Ok(plan) => Some(plan),
         Err(found) => {
@@ -181,12 +196,36 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
         }
     };
     match plan {
-        Some(plan) if problems.is_empty() => carry_out(plan, script, &output),
+        Some(plan) if problems.is_empty() => carry_out(plan, script, output, teller),
         _ => Err(Error::Usage(problems)),
     }
 }
 
-fn carry_out(mut plan: Plan, script: Option<Scripted>, output: &Output) -> Result<ExitCode, Error> {
+/// Prints lines of a run's script above the live line.
+#[derive(Clone, Debug, Default)]
+struct Teller(Arc<Mutex<Option<ProgressBar>>>);
+
+impl Teller {
+    /// Prints a line.
+    #[cfg(feature = "script")]
+    fn tell(&self, text: &str) {
+        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(line) => line.suspend(|| say(text)),
+            None => say(text),
+        }
+    }
+
+    fn above(&self, line: ProgressBar) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(line);
+    }
+}
+
+fn carry_out(
+    mut plan: Plan,
+    script: Option<Scripted>,
+    output: &Output,
+    teller: Option<&Teller>,
+) -> Result<ExitCode, Error> {
     // A file that cannot be written ends the run before it begins.
     let mut made = Made::of([&output.file, &output.page, &output.hdr, &output.gnuplot, &output.percentiles]);
     let log = output.hdr.as_deref().map(HdrLog::create).transpose()?;
@@ -201,6 +240,9 @@ fn carry_out(mut plan: Plan, script: Option<Scripted>, output: &Output) -> Resul
     let script = script.map_err(|error| if shutdown.count() > 0 { Error::Interrupted } else { Error::from(error) })?;
     let mut live = Live::new(shutdown, plan.connections, plan.requests, log).listing(each);
     let line = live.line();
+    if let Some(teller) = teller {
+        teller.above(line.clone());
+    }
     let mut written = Ok(());
     let mut code = 0;
     // The report comes before the output of a script's `done`, as in wrk.
@@ -238,9 +280,9 @@ const STDOUT: &str = "standard output";
 
 /// The destinations of a run's report.
 struct Reports {
-    file: Option<Place>,
-    page: Option<Place>,
-    percentiles: Option<Place>,
+    file: Option<OutputFile>,
+    page: Option<OutputFile>,
+    percentiles: Option<OutputFile>,
     /// Standard output, if scripts no longer print to it.
     stdout: Option<File>,
 }
@@ -306,8 +348,8 @@ fn judge(record: &Record, output: &Output) -> u8 {
     let mut code = tell_conditions(&record.fail_if);
     if output.format == Format::Wrk && output.spectrum && wrk::has_bounds(record) {
         say(
-            "warning: requests without an answer may have been the slowest: latencies of this report are lower bounds, for which \
-             wrk's format has no sign; the other formats have",
+            "warning: requests without an answer may have been the slowest: latencies of this report are lower bounds, \
+             for which wrk's format has no sign; the other formats have",
         );
     }
     if let Some(why) = oroshi_report::words::scenario::void(record) {
@@ -353,8 +395,8 @@ fn reasons(record: &Record) -> String {
 }
 
 /// Checks that a report can be written to a file.
-pub(crate) fn open(path: &Path) -> Result<Place, Error> {
-    Place::open(path).map_err(|source| Error::Output { path: path.to_owned(), source })
+pub(crate) fn open(path: &Path) -> Result<OutputFile, Error> {
+    OutputFile::open(path).map_err(|source| Error::Output { path: path.to_owned(), source })
 }
 
 /// Opens a file for writing and keeps its content, because the run may still fail.
@@ -365,7 +407,7 @@ fn open_kept(path: &Path) -> io::Result<File> {
 /// Writes a report to its file, or to standard output.
 ///
 /// If the file cannot be written, the report goes to standard output too, so that no result is lost.
-pub(crate) fn write(report: &str, file: Option<Place>, path: Option<&Path>) -> Result<(), Error> {
+pub(crate) fn write(report: &str, file: Option<OutputFile>, path: Option<&Path>) -> Result<(), Error> {
     let out = || {
         let mut out = io::stdout().lock();
         out.write_all(report.as_bytes()).and_then(|()| out.flush())
@@ -380,7 +422,7 @@ pub(crate) fn write(report: &str, file: Option<Place>, path: Option<&Path>) -> R
 }
 
 /// Writes a page, or another file beside the report.
-pub(crate) fn write_beside(text: &str, file: Place, path: &Path) -> Result<(), Error> {
+pub(crate) fn write_beside(text: &str, file: OutputFile, path: &Path) -> Result<(), Error> {
     written(file.write(text.as_bytes()), Some(path))
 }
 

@@ -1,8 +1,8 @@
 //! `oroshi target` as a child process, which ends whatever becomes of this one.
 //!
-//! Dropping it ends it. Where nothing is dropped any more, as after a crash or SIGKILL, the kernel does (PR_SET_PDEATHSIG,
-//! asked for by the child itself). It is in a process group of its own, so that Ctrl-C reaches only this process, which then
-//! ends it in its own time.
+//! Dropping it ends it. Where nothing is dropped any more, as after a crash or SIGKILL, the kernel does
+//! (PR_SET_PDEATHSIG, asked for by the child itself). It is in a process group of its own, so that Ctrl-C reaches only
+//! this process, which then ends it in its own time.
 
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -116,8 +116,8 @@ pub(crate) fn end_with_parent() {
     }
 }
 
-/// A name for a unix socket that no other process has. It is in the abstract namespace: no file is left behind, whatever
-/// happens.
+/// A name for a unix socket that no other process has. It is in the abstract namespace: no file is left behind,
+/// whatever happens.
 pub(crate) fn unix_name(what: &str) -> String {
     format!("unix:@oroshi-{what}-{}", std::process::id())
 }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Command;
-use oroshi_lab::baseline::{self, Against, Saved};
+use oroshi_lab::baseline::{self, BaselineComparison, SavedResult};
 use oroshi_lab::{Experiment, LabResult};
 use oroshi_report::paint::Paint;
 use oroshi_report::text;
@@ -24,6 +24,7 @@ use serde::Serialize;
 pub(crate) use args::Args;
 use args::Format;
 
+use crate::CommandError;
 use crate::bench::without_secrets;
 use crate::interrupt::Temporary;
 use crate::lab::{ResultsError, measure};
@@ -62,9 +63,8 @@ pub(crate) enum Error {
     Program(#[source] io::Error),
 }
 
-impl Error {
-    /// 2 for invalid flags, 130 when Ctrl-C came before there was a result, 1 when the work failed.
-    pub(crate) fn exit_code(&self) -> u8 {
+impl CommandError for Error {
+    fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Baseline { .. } => 2,
             Self::Results(error) => error.exit_code(),
@@ -73,8 +73,7 @@ impl Error {
         }
     }
 
-    /// Returns the next step, if the message does not name it.
-    pub(crate) fn next_step(&self) -> Option<&'static str> {
+    fn next_step(&self) -> Option<&'static str> {
         match self {
             Self::Usage(_) => Some("`oroshi compare --help` lists all flags, with examples"),
             Self::Baseline { .. } => Some("`oroshi compare --format json -o FILE ...` makes one"),
@@ -91,7 +90,7 @@ struct Report<'r> {
     #[serde(flatten)]
     result: &'r LabResult,
     #[serde(skip_serializing_if = "Option::is_none")]
-    against: Option<&'r Against>,
+    against: Option<&'r BaselineComparison>,
 }
 
 /// Runs the comparison.
@@ -106,10 +105,10 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let flags = <Args as clap::Args>::augment_args(Command::new("compare"));
     let rerun = without_secrets(&flags, words);
     let (experiment, output) =
-        args.read(&oroshi.to_string_lossy(), rerun, bench::load_scenarios).map_err(Error::Usage)?;
+        args.read(&oroshi.to_string_lossy(), rerun, crate::script_load::load).map_err(Error::Usage)?;
     // Report unreadable and unwritable files before the runs, not after them.
     let saved = output.baseline.as_deref().map(read_saved).transpose()?;
-    if let Some(Saved::Lab(then)) = &saved {
+    if let Some(SavedResult::Lab(then)) = &saved {
         share_a_name(then, &experiment).map_err(|what| Error::Usage(vec![what]))?;
     }
     let file = output.file.as_deref().map(bench::open).transpose()?;
@@ -206,7 +205,7 @@ fn share_a_name(then: &LabResult, today: &Experiment) -> Result<(), String> {
 }
 
 /// Reads a saved result.
-fn read_saved(path: &Path) -> Result<Saved, Error> {
+fn read_saved(path: &Path) -> Result<SavedResult, Error> {
     let wrong = |what: String| Error::Baseline { path: path.to_owned(), what };
     let text = saved::read_text(path).map_err(|error| wrong(format!("it cannot be read: {error}")))?;
     saved::parse(&text).map_err(wrong)
@@ -219,10 +218,10 @@ mod tests {
 
     #[test]
     fn what_compare_itself_writes_can_be_read_again() {
-        let against = Against { comparisons: Vec::new(), caveats: Vec::new() };
+        let against = BaselineComparison { comparisons: Vec::new(), caveats: Vec::new() };
         let report = Report { result: &sample::two(), against: Some(&against) };
         let text = serde_json::to_string(&report).unwrap();
-        assert!(text.contains("\"against\"") && matches!(saved::parse(&text), Ok(Saved::Lab(_))));
+        assert!(text.contains("\"against\"") && matches!(saved::parse(&text), Ok(SavedResult::Lab(_))));
         let error = read_saved(Path::new("/nonexistent/x.json")).err().unwrap();
         assert!(error.to_string().contains("/nonexistent/x.json"));
     }

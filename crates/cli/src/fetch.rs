@@ -12,13 +12,14 @@ use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 
-use oroshi_fetch::{Bodies, Fetch, Follow, Out, Record, ResumeError, Standing, Warning, WorkError};
+use oroshi_fetch::{Bodies, Fetch, Observer, Progress, Record, ResumeError, SharedWriter, Warning, WorkError};
 use oroshi_words::units;
 
 pub(crate) use args::Args;
 use live::Live;
 use summary::Tally;
 
+use crate::CommandError;
 use crate::{interrupt, say, terminal};
 
 /// Why the run failed.
@@ -44,9 +45,8 @@ fn flag_of(error: &oroshi_fetch::Error) -> &'static str {
     }
 }
 
-impl Error {
-    /// 2 for invalid flags, 1 when the work failed.
-    pub(crate) fn exit_code(&self) -> u8 {
+impl CommandError for Error {
+    fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
             Self::Signals(_) => 1,
@@ -54,8 +54,7 @@ impl Error {
         }
     }
 
-    /// Returns the next step, if the message does not name it.
-    pub(crate) fn next_step(&self) -> Option<&'static str> {
+    fn next_step(&self) -> Option<&'static str> {
         match self {
             Self::Usage(_) => Some("`oroshi fetch --help` lists all flags, with examples"),
             Self::Signals(_) => None,
@@ -115,7 +114,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let mut shown = Shown { live, tally: Tally::default(), quiet, tells: prints && plan.output.is_none() };
     let fetch = Fetch::open(plan, &mut shown)?;
     let stop = interrupt::shutdown().map_err(Error::Signals)?;
-    let done = fetch.run(Out::new(io::stdout()), &stop, &mut shown);
+    let done = fetch.run(SharedWriter::new(io::stdout()), &stop, &mut shown);
     shown.live.finish();
     let done = done?;
     if !quiet && !prints {
@@ -140,7 +139,7 @@ struct Shown {
     tells: bool,
 }
 
-impl Follow for Shown {
+impl Observer for Shown {
     fn warn(&mut self, warning: &Warning) {
         let flag = if matches!(warning, Warning::NoLocks(_)) { "--output: " } else { "" };
         if !self.quiet {
@@ -169,7 +168,7 @@ impl Follow for Shown {
         self.live.is_due()
     }
 
-    fn show(&mut self, standing: Standing) {
-        self.live.show(standing);
+    fn show(&mut self, progress: Progress) {
+        self.live.show(progress);
     }
 }

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::thread;
 
 use oroshi_config::{ConfigError, Mistakes, Node, Table, text_of, toml};
-use oroshi_gate::{Bound, Draft, Gate, Listener, Plan, RunError, Serves};
+use oroshi_gate::{Draft, Gate, Listener, OpenListener, Plan, RunError, Serves};
 use oroshi_lookup::{StoreKind, StoreSettings};
-use oroshi_net::inherit::Inherited;
+use oroshi_net::inherit::InheritedSocket;
 use oroshi_net::limits::{connection_limit, open_descriptors};
 use oroshi_net::{Peer, UnixAddress};
 use oroshi_service::{admin_connections, descriptor_limit, engine_descriptors, notify_ready};
@@ -174,12 +174,12 @@ fn draft(file: &Path) -> Result<(Draft, Node, Vec<Mistake>), Error> {
 }
 
 /// Takes over the inherited sockets. Other users may not connect to those of operators.
-fn adopt(plan: &Plan, inherited: Vec<Inherited>) -> Result<Vec<Bound>, Error> {
+fn adopt(plan: &Plan, inherited: Vec<InheritedSocket>) -> Result<Vec<OpenListener>, Error> {
     let listens = plan.listeners.iter().any(|listener| listener.serves == Serves::Public);
     let unnamed = (!listens).then_some(Serves::Public);
-    let adopt = |socket: Inherited| {
+    let adopt = |socket: InheritedSocket| {
         let (variable, peer) = (socket.variable, socket.listener.local_address().peer());
-        let bound = Bound::adopt(socket, &plan.listeners, unnamed, plan.threads)?;
+        let bound = OpenListener::adopt(socket, &plan.listeners, unnamed, plan.threads)?;
         match peer {
             _ if bound.listener.serves != Serves::Admin => {}
             Peer::Tcp(address) if address.ip().is_loopback() => {}
@@ -204,8 +204,8 @@ fn adopt(plan: &Plan, inherited: Vec<Inherited>) -> Result<Vec<Bound>, Error> {
 }
 
 /// Binds the listeners of a plan that are not open yet.
-fn bind_others(plan: &Plan, open: &[Listener]) -> Result<Vec<Bound>, Error> {
-    Ok(Bound::bind(plan.listeners.iter().filter(|listener| !open.contains(listener)), plan.threads)?)
+fn bind_others(plan: &Plan, open: &[Listener]) -> Result<Vec<OpenListener>, Error> {
+    Ok(OpenListener::bind(plan.listeners.iter().filter(|listener| !open.contains(listener)), plan.threads)?)
 }
 
 /// Returns the mode of a socket's file if all users may connect. An abstract socket has no mode, and is open to all.

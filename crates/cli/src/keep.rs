@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use oroshi_lab::keeper::{Keep, keep};
+use oroshi_lab::keeper::{KeeperSettings, keep};
 use oroshi_net::CpuList;
 
 /// Keep processes for an experiment, and end them when standard input closes
@@ -30,5 +30,5 @@ pub(crate) struct Args {
 /// Keeps processes until all of them have ended.
 pub(crate) fn run(args: Args) -> ExitCode {
     let Args { output, cpus, descriptors, folder } = args;
-    ExitCode::from(keep(&Keep { cpus, descriptors, folder, output }))
+    ExitCode::from(keep(&KeeperSettings { cpus, descriptors, folder, output }))
 }

@@ -16,16 +16,17 @@ use std::time::Duration;
 
 use clap::ValueHint;
 use oroshi_experiment::find::{FindError, Found};
-use oroshi_experiment::{Machine, Reading, Source, Unreadable, Wishes, find, text};
-use oroshi_lab::baseline::Saved;
+use oroshi_experiment::{ExperimentError, Machine, ParsedExperiment, RunOptions, Source, find, text};
+use oroshi_lab::baseline::SavedResult;
 use oroshi_lab::result::Skipped;
 use oroshi_lab::{LabError, LabResult};
 use oroshi_words::Mistake;
 use oroshi_words::units;
 
 use self::flags::Flags;
-use self::results::Place;
+use self::results::ResultFolder;
 pub(crate) use self::results::{ResultsError, measure};
+use crate::CommandError;
 use crate::problems::Problems;
 use crate::verdicts::{self, Condition};
 use crate::{interrupt, report, say, terminal};
@@ -191,9 +192,8 @@ pub(crate) enum Error {
     Signals(#[source] io::Error),
 }
 
-impl Error {
-    /// 2 for invalid flags or an invalid file, 130 when Ctrl-C came before there was a result, 1 when the work failed.
-    pub(crate) fn exit_code(&self) -> u8 {
+impl CommandError for Error {
+    fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Find(_) | Self::File { .. } | Self::NoExperiment { .. } => 2,
             Self::Results(error) => error.exit_code(),
@@ -202,8 +202,7 @@ impl Error {
         }
     }
 
-    /// Returns the next step, if the message does not name it.
-    pub(crate) fn next_step(&self) -> Option<&'static str> {
+    fn next_step(&self) -> Option<&'static str> {
         match self {
             Self::Usage(_) => Some("`oroshi lab run --help` lists all flags, with examples"),
             Self::File { .. } => {
@@ -231,7 +230,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
         Command::List { dir } => {
             let machine = Machine::this();
             let entries = find::all(dir.as_deref())?.into_iter().map(|found| {
-                let reading = read(&found, &Wishes::default(), &machine);
+                let reading = read(&found, &RunOptions::default(), &machine);
                 (found, reading)
             });
             print(&text::list(entries, terminal::paint(&io::stdout())))
@@ -239,8 +238,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
         Command::Check(args) => {
             let found = find::find(&args.experiment)?;
             let machine = Machine::this();
-            let wishes = args.wishes(Vec::new(), Problems::of_flags())?;
-            let reading = read(&found, &wishes, &machine).map_err(|error| refused(&found, error))?;
+            let options = args.options(Vec::new(), Problems::of_flags())?;
+            let reading = read(&found, &options, &machine).map_err(|error| refused(&found, error))?;
             print(&text::check(&found.shown(), &reading, &machine.untried(), terminal::paint(&io::stdout())))
         }
         Command::Compact { result, out } => {
@@ -268,18 +267,18 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
 fn kept(path: PathBuf) -> Result<(PathBuf, LabResult), Error> {
     let path = if path.is_dir() { path.join(results::DATA) } else { path };
     match report::read(&path)? {
-        Saved::Lab(result) => Ok((path, result)),
-        Saved::Bench(_) => Err(Error::NoExperiment { path }),
+        SavedResult::Lab(result) => Ok((path, result)),
+        SavedResult::Bench(_) => Err(Error::NoExperiment { path }),
     }
 }
 
 fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
     let mut problems = Problems::of_flags();
     let conditions = problems.all("--fail-if", &args.fail_if, str::parse::<Condition>);
-    let wishes = args.what.wishes(again(&args), problems)?;
+    let options = args.what.options(again(&args), problems)?;
     let found = find::find(&args.what.experiment)?;
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
-    let reading = read(&found, &wishes, &Machine::tried_out(shutdown.clone()));
+    let reading = read(&found, &options, &Machine::tried_out(shutdown.clone()));
     let experiment = reading.map_err(|error| refused(&found, error))?.experiment;
     if shutdown.count() > 0 {
         return Err(ResultsError::Lab(LabError::Cancelled).into());
@@ -287,7 +286,7 @@ fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
     if experiment.cells.is_empty() {
         return Err(Error::Nothing(experiment.skipped));
     }
-    let place = Place::make(args.out.unwrap_or_else(|| results::fresh_folder(&experiment.name)))?;
+    let place = ResultFolder::make(args.out.unwrap_or_else(|| results::fresh_folder(&experiment.name)))?;
     let result = measure(experiment, place.output(), shutdown)?;
     print(&oroshi_report::text::lab(&result, terminal::paint(&io::stdout())))?;
     let kept = match place.store(&result) {
@@ -305,22 +304,22 @@ fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
     Ok(ExitCode::from(verdicts::judge(&result, None, &conditions)))
 }
 
-fn read(found: &Found, wishes: &Wishes, machine: &Machine) -> Result<Reading, Unreadable> {
+fn read(found: &Found, options: &RunOptions, machine: &Machine) -> Result<ParsedExperiment, ExperimentError> {
     let folder = found.folder();
     let source = Source { name: &found.name, text: &found.text, folder: folder.as_deref() };
-    oroshi_experiment::read(source, wishes, machine, &Flags { script: crate::bench::load_scenarios })
+    oroshi_experiment::read(source, options, machine, &Flags { script: crate::script_load::load })
 }
 
-fn refused(found: &Found, error: Unreadable) -> Error {
+fn refused(found: &Found, error: ExperimentError) -> Error {
     match error {
-        Unreadable::File(mistakes) => Error::File { file: found.shown(), mistakes },
-        Unreadable::Only(problem) => Error::Usage(vec![problem]),
+        ExperimentError::File(mistakes) => Error::File { file: found.shown(), mistakes },
+        ExperimentError::Only(problem) => Error::Usage(vec![problem]),
     }
 }
 
 impl CheckArgs {
     /// Returns the options beside the file. `problems`: mistakes in other flags.
-    fn wishes(&self, rerun: Vec<String>, mut problems: Problems) -> Result<Wishes, Error> {
+    fn options(&self, rerun: Vec<String>, mut problems: Problems) -> Result<RunOptions, Error> {
         let max_time = problems.one("--max-time", self.max_time.as_deref(), |text| match units::parse_time(text)? {
             Duration::ZERO => Err("it is 0: expected a time such as 10m".to_owned()),
             time => Ok(time),
@@ -329,7 +328,7 @@ impl CheckArgs {
         if !problems.found.is_empty() {
             return Err(Error::Usage(problems.lines()));
         }
-        Ok(Wishes { quick: self.quick, only: self.only.clone(), max_time, seed, rerun })
+        Ok(RunOptions { quick: self.quick, only: self.only.clone(), max_time, seed, rerun })
     }
 }
 

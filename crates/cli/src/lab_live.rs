@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use oroshi_bench::Observer;
 use oroshi_lab::plan::{Experiment, Load};
-use oroshi_lab::{Event, Follow};
+use oroshi_lab::{Event, ExperimentObserver};
 use oroshi_net::Shutdown;
 use oroshi_report::text::asked;
 use oroshi_words::units;
@@ -73,7 +73,7 @@ impl LabLive {
     }
 }
 
-impl Follow for LabLive {
+impl ExperimentObserver for LabLive {
     fn event(&mut self, experiment: &Experiment, event: Event<'_>) {
         let paint = terminal::paint(&std::io::stderr());
         match event {

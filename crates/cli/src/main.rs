@@ -5,7 +5,7 @@
 //! 1. This file: the subcommands, error messages, exit codes.
 //! 2. [`mod@bench`]: `oroshi bench`, from its flags to its reports. [`target`]: the test server.
 //! 3. [`compare`]: `oroshi compare`. [`lab`]: `oroshi lab`, experiments from files. Both use
-//!    [`lab_live`] (the live line) and [`verdicts`] (the exit code).
+//!    [`lab_live`] (the live line), [`verdicts`] (the exit code) and [`script_load`] (users of a script as load).
 //! 4. [`mod@report`]: saved results as a page. [`saved`] reads them.
 //! 5. [`fetch`]: `oroshi fetch`, many URLs concurrently.
 //! 6. [`push`]: `oroshi push`, the push hub. [`gate`]: `oroshi gate`, the gateway. [`start`]: `oroshi start`, the
@@ -13,7 +13,8 @@
 //! 7. [`child`]: a target as a child process. [`keep`]: the process above an experiment's servers. [`interrupt`]:
 //!    Ctrl-C.
 //! 8. [`problems`]: mistakes in flags. [`negative`]: values that the parser would take for flags. [`terminal`]: the
-//!    width and the colours of the terminal. `absent`: messages of a build without all features.
+//!    width and the colours of the terminal. [`tls`]: flags about TLS. `absent`: messages of a build
+//!    without all features.
 //!
 //! Exit codes: 0 done; 1 the work failed; 2 wrong usage; 3 a threshold or comparison failed the user's condition;
 //! 130 ended by Ctrl-C before there was a result, or by a second Ctrl-C.
@@ -42,11 +43,13 @@ mod problems;
 mod push;
 mod report;
 mod saved;
+mod script_load;
 mod service;
 #[cfg(feature = "start")]
 mod start;
 mod target;
 mod terminal;
+mod tls;
 mod verdicts;
 
 use std::error::Error;
@@ -135,45 +138,29 @@ fn main() -> ExitCode {
     }
     let cli = Cli::parse_from(words);
     match cli.command {
-        Command::Bench(args) => {
-            bench::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
-        }
-        Command::Compare(args) => {
-            compare::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
-        }
+        Command::Bench(args) => ended(bench::run(*args)),
+        Command::Compare(args) => ended(compare::run(*args)),
         #[cfg(feature = "fetch")]
-        Command::Fetch(args) => {
-            fetch::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
-        }
+        Command::Fetch(args) => ended(fetch::run(*args)),
         #[cfg(not(feature = "fetch"))]
         Command::Fetch(_) => absent::subcommand("fetch"),
-        Command::Lab(args) => {
-            lab::run(args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
-        }
+        Command::Lab(args) => ended(lab::run(args)),
         #[cfg(feature = "gate")]
-        Command::Gate(args) => {
-            gate::run(&args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
-        }
+        Command::Gate(args) => ended(gate::run(&args)),
         #[cfg(not(feature = "gate"))]
         Command::Gate(_) => absent::subcommand("gate"),
         #[cfg(feature = "push")]
-        Command::Push(args) => {
-            push::run(&args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
-        }
+        Command::Push(args) => ended(push::run(&args)),
         #[cfg(not(feature = "push"))]
         Command::Push(_) => absent::subcommand("push"),
-        Command::Report(args) => {
-            report::run(&args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
-        }
+        Command::Report(args) => ended(report::run(&args)),
         #[cfg(feature = "start")]
-        Command::Start(args) => {
-            start::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
-        }
+        Command::Start(args) => ended(start::run(*args)),
         #[cfg(not(feature = "start"))]
         Command::Start(_) => absent::subcommand("start"),
         Command::Target(args) => {
             child::end_with_parent();
-            target::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
+            ended(target::run(*args))
         }
         Command::Keep(args) => keep::run(args),
         #[cfg(feature = "start")]
@@ -224,11 +211,26 @@ fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Prints a message into the output that the test harness captures: a wanted "FAILED" must not look like the test's own.
+/// Prints a message into the output that the test harness captures: a wanted "FAILED" must not look like the test's
+/// own.
 #[cfg(test)]
 #[expect(clippy::print_stderr, reason = "it is what the test harness keeps to itself")]
 fn say(text: &str) {
     eprintln!("{text}");
+}
+
+/// The error of a command.
+trait CommandError: Error {
+    /// Returns the exit code: 2 for a wrong command line or configuration, 130 if Ctrl-C came before there was a
+    /// result, 1 if the work failed.
+    fn exit_code(&self) -> u8;
+
+    /// Returns the next step, if the message does not name it.
+    fn next_step(&self) -> Option<&'static str>;
+}
+
+fn ended(result: Result<ExitCode, impl CommandError>) -> ExitCode {
+    result.unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
 }
 
 /// Prints the error, its causes and the next step; returns the exit code.

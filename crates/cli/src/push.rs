@@ -15,9 +15,9 @@ use std::process::ExitCode;
 
 use oroshi_config::ConfigError;
 use oroshi_net::Peer;
-use oroshi_net::inherit::Inherited;
+use oroshi_net::inherit::InheritedSocket;
 use oroshi_net::limits::{ConnectionLimit, DescriptorError, connection_limit, open_descriptors};
-use oroshi_push::{Bound, Limits, Plan, RunError, Serves};
+use oroshi_push::{Limits, OpenListener, Plan, RunError, Serves};
 use oroshi_service::{SocketError, admin_connections, descriptor_limit, engine_descriptors, notify_ready};
 
 use crate::log::{Level, Log};
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let shutdown = service::shutdown_on_signals()?;
     let listeners = open(&plan, inherited, listens)?;
     open_to_others(&plan, &listeners).iter().for_each(|text| log.tell(Level::Warn, text));
-    let listening: Vec<String> = listeners.iter().map(Bound::to_string).collect();
+    let listening: Vec<String> = listeners.iter().map(OpenListener::to_string).collect();
     let ready = move || {
         listening.iter().for_each(|line| log.tell(Level::Info, line));
         notify_ready();
@@ -87,25 +87,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
 /// Opens the listeners of a plan; inherited sockets replace listeners.
 ///
 /// Without a configured listener (`listens`), an inherited socket with an unknown name serves everything.
-fn open(plan: &Plan, inherited: Vec<Inherited>, listens: bool) -> Result<Vec<Bound>, SocketError> {
+fn open(plan: &Plan, inherited: Vec<InheritedSocket>, listens: bool) -> Result<Vec<OpenListener>, SocketError> {
     let unnamed = (!listens).then_some(Serves::Everything);
     let mut left = plan.listeners.clone();
     let mut all = Vec::new();
     for socket in inherited {
-        let bound = Bound::adopt(socket, &left, unnamed, plan.threads)?;
+        let bound = OpenListener::adopt(socket, &left, unnamed, plan.threads)?;
         if let Some(at) = left.iter().position(|listener| *listener == bound.listener) {
             left.remove(at);
         }
         all.push(bound);
     }
-    all.extend(Bound::bind(&left, plan.threads)?);
+    all.extend(OpenListener::bind(&left, plan.threads)?);
     Ok(all)
 }
 
 /// Returns warnings about sockets at which any program can publish: by TCP, without a token.
-fn open_to_others(plan: &Plan, all: &[Bound]) -> Vec<String> {
-    let is_tcp = |bound: &&Bound| bound.sockets.first().is_some_and(|socket| matches!(socket.address(), Peer::Tcp(_)));
-    let warning = |bound: &Bound| {
+fn open_to_others(plan: &Plan, all: &[OpenListener]) -> Vec<String> {
+    let is_tcp =
+        |bound: &&OpenListener| bound.sockets.first().is_some_and(|socket| matches!(socket.address(), Peer::Tcp(_)));
+    let warning = |bound: &OpenListener| {
         let address = bound.address();
         match bound.listener.serves {
             Serves::Sessions => None,

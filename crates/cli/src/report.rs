@@ -6,9 +6,10 @@ use std::process::ExitCode;
 
 use clap::ValueHint;
 use oroshi_bench::Record;
-use oroshi_lab::baseline::Saved;
+use oroshi_lab::baseline::SavedResult;
 use oroshi_report::Named;
 
+use crate::CommandError;
 use crate::bench;
 use crate::{saved, say};
 
@@ -80,17 +81,15 @@ pub(crate) enum Error {
     Write(#[from] bench::Error),
 }
 
-impl Error {
-    /// 2 when the files were wrong, 1 when the page could not be written.
-    pub(crate) fn exit_code(&self) -> u8 {
+impl CommandError for Error {
+    fn exit_code(&self) -> u8 {
         match self {
             Self::Write(error) => error.exit_code(),
             _ => 2,
         }
     }
 
-    /// Returns the next step, if the message does not name it.
-    pub(crate) fn next_step(&self) -> Option<&'static str> {
+    fn next_step(&self) -> Option<&'static str> {
         match self {
             Self::Content { .. } => Some("`oroshi bench --format json -o FILE ...` writes a result"),
             Self::Overwrites { .. } | Self::Foreign { .. } => Some("name the page with --html FILE"),
@@ -173,7 +172,7 @@ pub(crate) fn write(page: &str, from: &[PathBuf], path: &Path) -> Result<(), Err
 ///
 /// # Errors
 /// If there is no such file, or it is something else.
-pub(crate) fn read(path: &Path) -> Result<Saved, Error> {
+pub(crate) fn read(path: &Path) -> Result<SavedResult, Error> {
     saved::parse(&text(path)?).map_err(|what| Error::Content { path: path.to_owned(), what })
 }
 
@@ -181,15 +180,15 @@ fn text(path: &Path) -> Result<String, Error> {
     saved::read_text(path).map_err(|source| Error::Read { path: path.to_owned(), source })
 }
 
-fn draw(saved: &[(&PathBuf, Saved)]) -> Result<String, Error> {
-    if let [(_, Saved::Lab(result))] = saved {
+fn draw(saved: &[(&PathBuf, SavedResult)]) -> Result<String, Error> {
+    if let [(_, SavedResult::Lab(result))] = saved {
         return Ok(oroshi_report::lab_page(result));
     }
     let mut runs = Vec::new();
     for (path, saved) in saved {
         match saved {
-            Saved::Bench(records) => runs.extend(records.iter().map(|record| (*path, record))),
-            Saved::Lab(_) => return Err(Error::Experiment { path: (*path).clone() }),
+            SavedResult::Bench(records) => runs.extend(records.iter().map(|record| (*path, record))),
+            SavedResult::Lab(_) => return Err(Error::Experiment { path: (*path).clone() }),
         }
     }
     let named = names(&runs).into_iter().zip(&runs).map(|(name, (_, record))| Named { name, record });
@@ -253,9 +252,9 @@ mod tests {
     #[test]
     fn an_experiment_is_drawn_alone() {
         let path = PathBuf::from("lab.json");
-        let lab = || Saved::Lab(oroshi_report::sample::lab::two());
+        let lab = || SavedResult::Lab(oroshi_report::sample::lab::two());
         assert!(draw(&[(&path, lab())]).unwrap().contains("oroshi lab"));
-        let error = draw(&[(&path, Saved::Bench(vec![sample::closed()])), (&path, lab())]).unwrap_err();
+        let error = draw(&[(&path, SavedResult::Bench(vec![sample::closed()])), (&path, lab())]).unwrap_err();
         assert_eq!((error.exit_code(), error.to_string().contains("lab.json is an experiment")), (2, true));
     }
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use oroshi_lab::baseline::Saved;
+use oroshi_lab::baseline::SavedResult;
 use oroshi_words::printable;
 use serde_json::Value;
 
@@ -40,7 +40,7 @@ pub(crate) fn beginning(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// If it is something else, in words.
-pub(crate) fn parse(text: &str) -> Result<Saved, String> {
+pub(crate) fn parse(text: &str) -> Result<SavedResult, String> {
     const EXPECTED: &str = "expected a result of `oroshi compare`, `oroshi lab` or `oroshi bench` in JSON";
     let (value, text) = value(text).map_err(|error| format!("it is no JSON ({error}): {EXPECTED}"))?;
     let schema = |value: &Value| value["schema"].as_str().unwrap_or_default().to_owned();
@@ -54,9 +54,11 @@ pub(crate) fn parse(text: &str) -> Result<Saved, String> {
         return Err(format!("it is of schema {named}: this version reads {ours}"));
     }
     match named.split('/').next() {
-        Some("oroshi-lab") => serde_json::from_str(&text).map(Saved::Lab).map_err(read),
-        Some("oroshi-bench") if value.is_array() => serde_json::from_str(&text).map(Saved::Bench).map_err(read),
-        Some("oroshi-bench") => serde_json::from_str(&text).map(|record| Saved::Bench(vec![record])).map_err(read),
+        Some("oroshi-lab") => serde_json::from_str(&text).map(SavedResult::Lab).map_err(read),
+        Some("oroshi-bench") if value.is_array() => serde_json::from_str(&text).map(SavedResult::Bench).map_err(read),
+        Some("oroshi-bench") => {
+            serde_json::from_str(&text).map(|record| SavedResult::Bench(vec![record])).map_err(read)
+        }
         _ => Err(format!("it names no schema of ours: {EXPECTED}")),
     }
 }
@@ -112,10 +114,10 @@ mod tests {
     #[test]
     fn saved_results_are_told_apart_by_their_schema() {
         let lab = serde_json::to_string(&sample::lab::two()).unwrap();
-        assert!(matches!(parse(&lab), Ok(Saved::Lab(_))));
+        assert!(matches!(parse(&lab), Ok(SavedResult::Lab(_))));
         let run = serde_json::to_string(&sample::bench::closed()).unwrap();
-        assert!(matches!(parse(&run), Ok(Saved::Bench(runs)) if runs.len() == 1));
-        assert!(matches!(parse(&format!("[{run},{run}]")), Ok(Saved::Bench(runs)) if runs.len() == 2));
+        assert!(matches!(parse(&run), Ok(SavedResult::Bench(runs)) if runs.len() == 1));
+        assert!(matches!(parse(&format!("[{run},{run}]")), Ok(SavedResult::Bench(runs)) if runs.len() == 2));
         for (bad, why) in [
             ("", "no JSON"),
             ("[]", "no schema"),
@@ -132,10 +134,10 @@ mod tests {
     fn what_a_file_says_steers_no_terminal() {
         let mut record = sample::bench::closed();
         record.warnings = vec!["\u{1b}]0;mine\u{7}first\n\tsecond".into()];
-        let Ok(Saved::Bench(runs)) = parse(&serde_json::to_string(&record).unwrap()) else { panic!("a run") };
+        let Ok(SavedResult::Bench(runs)) = parse(&serde_json::to_string(&record).unwrap()) else { panic!("a run") };
         assert_eq!(runs[0].warnings, ["\\u{1b}]0;mine\\u{7}first\n second"]);
         record.warnings = vec!["first\n\tsecond".into()];
-        let Ok(Saved::Bench(runs)) = parse(&serde_json::to_string(&record).unwrap()) else { panic!("a run") };
+        let Ok(SavedResult::Bench(runs)) = parse(&serde_json::to_string(&record).unwrap()) else { panic!("a run") };
         assert_eq!(runs[0].warnings, record.warnings);
     }
 }

@@ -3,9 +3,10 @@
 use std::error::Error;
 use std::io::{self, Write};
 
+use crate::CommandError;
 use oroshi_config::ConfigError;
 use oroshi_net::Shutdown;
-use oroshi_net::inherit::{Inherited, inherited};
+use oroshi_net::inherit::{InheritedSocket, inherited};
 use oroshi_service::SocketError;
 
 /// An error of one service, beside those that all services have.
@@ -44,9 +45,8 @@ pub(crate) enum ServiceError<E: RoleError> {
     },
 }
 
-impl<E: RoleError> ServiceError<E> {
-    /// 2 when the command line or the configuration was wrong, 1 when the work failed.
-    pub(crate) fn exit_code(&self) -> u8 {
+impl<E: RoleError> CommandError for ServiceError<E> {
+    fn exit_code(&self) -> u8 {
         let is_usage = match self {
             ServiceError::Usage(_) | ServiceError::Config(_) => true,
             ServiceError::Sockets(error) => error.is_usage(),
@@ -56,8 +56,7 @@ impl<E: RoleError> ServiceError<E> {
         if is_usage { 2 } else { 1 }
     }
 
-    /// Returns the next step, if the message does not name it.
-    pub(crate) fn next_step(&self) -> Option<&'static str> {
+    fn next_step(&self) -> Option<&'static str> {
         match self {
             ServiceError::Config(error) => E::config_step(error),
             ServiceError::Sockets(error) => error.next_step(),
@@ -67,7 +66,7 @@ impl<E: RoleError> ServiceError<E> {
 }
 
 /// Takes the inherited sockets. Call it first, because a descriptor opened earlier could take the number of one.
-pub(crate) fn take_inherited() -> Result<Vec<Inherited>, SocketError> {
+pub(crate) fn take_inherited() -> Result<Vec<InheritedSocket>, SocketError> {
     inherited().map_err(SocketError::Inherit)
 }
 

@@ -1,8 +1,9 @@
 //! `oroshi start`: runs a command behind sockets that outlive it. `args` has the flags, `read` turns them into a plan,
-//! `owner` looks up users, `background` leaves the terminal, `control` talks to a running superdaemon, and `text` prints its state.
+//! `owner` looks up users, `background` leaves the terminal, `control` talks to a running superdaemon, and `text`
+//! prints its state.
 //!
-//! The crate `oroshi-start` is the superdaemon itself. Two hidden subcommands turn this process into the command of a generation
-//! (`start-child`), or into the process that ends the generations of a dead superdaemon (`start-guard`).
+//! The crate `oroshi-start` is the superdaemon itself. Two hidden subcommands turn this process into the command of a
+//! generation (`start-child`), or into the process that ends the generations of a dead superdaemon (`start-guard`).
 
 mod args;
 mod background;
@@ -30,6 +31,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub(crate) use args::{Args, ChildArgs, GuardArgs};
 use background::Caller;
 
+use crate::CommandError;
 use crate::failed;
 
 /// The reasons why the superdaemon did not start, or did not obey.
@@ -72,17 +74,15 @@ pub(crate) enum Error {
     Asked(String),
 }
 
-impl Error {
-    /// 2 when the command line was wrong, 1 when the work failed.
-    pub(crate) fn exit_code(&self) -> u8 {
+impl CommandError for Error {
+    fn exit_code(&self) -> u8 {
         match self {
             Error::Usage(_) => 2,
             _ => 1,
         }
     }
 
-    /// Returns the next step, if the message does not name it.
-    pub(crate) fn next_step(&self) -> Option<&'static str> {
+    fn next_step(&self) -> Option<&'static str> {
         match self {
             Error::Failed { stays: Some(_), again: false, .. } => {
                 Some("the old generation keeps serving; read the new one's output in the log, and restart again")
@@ -124,8 +124,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let caller = match (plan.is_daemon(), stage) {
         // LISTEN_PID names the calling process, and the process in the background has another number.
         (true, None) if has_sockets_from_systemd() => {
-            let why = "--daemonize: systemd hands down sockets (LISTEN_FDS) to this process alone: expected no --daemonize; \
-                       systemd runs a service in the background by itself";
+            let why = "--daemonize: systemd hands down sockets (LISTEN_FDS) to this process alone: expected no \
+                       --daemonize; systemd runs a service in the background by itself";
             return Err(Error::Usage(vec![why.to_owned()]));
         }
         (true, None) => return background::leave(),

@@ -14,8 +14,9 @@ use crate::service::{self, RoleError, ServiceError};
 /// Serve test responses whose delays, sizes and statuses you choose
 ///
 /// Every request gets the same kind of response, whatever its method and path. Without --listen the target serves
-/// the sockets that Server::Starter (SERVER_STARTER_PORT) or systemd (LISTEN_FDS) hands down. It prints where it listens. On TERM
-/// or INT it prints how many requests it answered on how many connections, and exits; a second signal ends it at once.
+/// the sockets that Server::Starter (SERVER_STARTER_PORT) or systemd (LISTEN_FDS) hands down. It prints where it
+/// listens. On TERM or INT it prints how many requests it answered on how many connections, and exits; a second signal
+/// ends it at once.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Listen here: 127.0.0.1:8080, :8080, http://127.0.0.1:0/ (a free port), https://..., unix:/path, unix:@name;

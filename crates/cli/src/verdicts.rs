@@ -1,10 +1,11 @@
-//! What `compare` and `lab run` conclude from a result: whether everything could be compared, `--fail-if`, the exit code.
+//! What `compare` and `lab run` conclude from a result: whether everything could be compared, `--fail-if`, the exit
+//! code.
 
 use std::io;
 use std::str::FromStr;
 
 use oroshi_lab::LabResult;
-use oroshi_lab::baseline::Against;
+use oroshi_lab::baseline::BaselineComparison;
 use oroshi_stats::compare::Verdict;
 use oroshi_words::nearest;
 
@@ -14,10 +15,10 @@ use crate::{interrupt, say};
 /// A --fail-if condition held.
 const EXIT_CONDITION: u8 = 3;
 
-/// Says which conditions held, and whether something failed or could not be compared, and gives the exit code for it. That
-/// something is missing counts for more than what was found of the rest. It is said on standard error, so that the report is the
-/// same with and without.
-pub(crate) fn judge(result: &LabResult, against: Option<&Against>, conditions: &[Condition]) -> u8 {
+/// Says which conditions held, and whether something failed or could not be compared, and gives the exit code for it.
+/// That something is missing counts for more than what was found of the rest. It is said on standard error, so that the
+/// report is the same with and without.
+pub(crate) fn judge(result: &LabResult, against: Option<&BaselineComparison>, conditions: &[Condition]) -> u8 {
     let paint = terminal::paint(&io::stderr());
     let judged = judged(result, against);
     let missing = missing(result, against, &judged, conditions);
@@ -47,7 +48,7 @@ pub(crate) fn judge(result: &LabResult, against: Option<&Against>, conditions: &
 /// What there should be and is not: an exit code, and words.
 fn missing(
     result: &LabResult,
-    against: Option<&Against>,
+    against: Option<&BaselineComparison>,
     judged: &[(Verdict, String)],
     conditions: &[Condition],
 ) -> Option<(u8, String)> {
@@ -89,9 +90,9 @@ fn why_not(result: &LabResult, judged: &[(Verdict, String)], several: bool) -> S
     "error: not everything could be compared; the report says why".into()
 }
 
-/// What conditions are about: the primary metric's verdicts on each later one beside the first, with where they came out; or on
-/// today's beside those that were saved.
-fn judged(result: &LabResult, against: Option<&Against>) -> Vec<(Verdict, String)> {
+/// What conditions are about: the primary metric's verdicts on each later one beside the first, with where they came
+/// out; or on today's beside those that were saved.
+fn judged(result: &LabResult, against: Option<&BaselineComparison>) -> Vec<(Verdict, String)> {
     let Some(primary) = result.metrics.first().map(|m| m.metric) else { return Vec::new() };
     if let Some(against) = against {
         let rows = against.comparisons.iter().filter(|row| row.metric == primary);
@@ -165,14 +166,14 @@ impl FromStr for Condition {
 #[cfg(test)]
 mod tests {
     use oroshi_lab::Metric;
-    use oroshi_lab::baseline::AgainstRow;
+    use oroshi_lab::baseline::BaselineRow;
     use oroshi_lab::result::{Failure, Skipped};
 
     use super::*;
     use oroshi_report::sample::lab as sample;
 
-    fn against(verdicts: &[Verdict]) -> Against {
-        let row = |verdict: &Verdict| AgainstRow {
+    fn against(verdicts: &[Verdict]) -> BaselineComparison {
+        let row = |verdict: &Verdict| BaselineRow {
             variant: "A".into(),
             metric: Metric::Rps,
             ratio: None,
@@ -180,8 +181,8 @@ mod tests {
             verdict: *verdict,
             words: format!("{verdict:?}"),
         };
-        let other = AgainstRow { metric: Metric::P99, ..row(&Verdict::Slower) };
-        Against { comparisons: verdicts.iter().map(row).chain([other]).collect(), caveats: Vec::new() }
+        let other = BaselineRow { metric: Metric::P99, ..row(&Verdict::Slower) };
+        BaselineComparison { comparisons: verdicts.iter().map(row).chain([other]).collect(), caveats: Vec::new() }
     }
 
     #[test]

@@ -1,20 +1,21 @@
-//! The founding case: N requests at the same moment, each on a connection of its own, to a server that takes its time to answer. How
-//! far is the mean from the server's own delay, and what does a request cost?
+//! The founding case: N requests at the same moment, each on a connection of its own, to a server that takes its time
+//! to answer. How far is the mean from the server's own delay, and what does a request cost?
 //!
 //! ```text
 //! oroshi target --listen 127.0.0.1:8080 --delay 100ms --cpus 1
 //! taskset -c 0 cargo run --release -p oroshi-client --example burst -- http://127.0.0.1:8080/ 10 100 1000 10000
 //! ```
 //!
-//! "mean" and its like count from the moment at which a request was begun; "all-mean" from the moment at which the burst was, as if
-//! all had been begun just then. What else can be asked for:
+//! "mean" and its like count from the moment at which a request was begun; "all-mean" from the moment at which the
+//! burst was, as if all had been begun just then. What else can be asked for:
 //!
 //! - `--at-once` makes all tasks ready before the first of them runs;
 //! - `--warm` sends the burst twice, and reports the second, which finds the connections of the first idle;
 //! - `--cap N` opens at most N connections, so that the rest waits in line and uses them again;
 //! - `--send` uses the client that has a thread of its own instead of the local one;
 //! - `--rounds N` repeats each burst;
-//! - `--json` prints a line of JSON for each instead of the table: what `experiments/http-clients.toml` reads of every client.
+//! - `--json` prints a line of JSON for each instead of the table: what `experiments/http-clients.toml` reads of every
+//!   client.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // it is a program
 
 use std::error::Error;
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use oroshi_client::{Client, Deadlines, local};
 use oroshi_net::clock::process_cpu_ns;
-use oroshi_net::{Cores, CoresOptions, Endpoint};
+use oroshi_net::{Endpoint, Threads, ThreadsOptions};
 
 struct Options {
     url: Endpoint,
@@ -44,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "N", "mean ms", "p50 ms", "p99 ms", "all-mean ms", "failures", "connections", "CPU us/req"
         );
     }
-    Cores::run(&CoresOptions::new("burst", 1), move |_| {
+    Threads::run(&ThreadsOptions::new("burst", 1), move |_| {
         let Options { ref url, ref bursts, rounds, cap, send, warm, at_once, json } = options;
         let (url, bursts) = (url.clone(), bursts.clone());
         async move {
@@ -110,8 +111,8 @@ where
                 }
             }
         }));
-        // tokio runs tasks in the order in which they become ready. With all of them ready at first, the first answer would
-        // be looked at after the last request had been begun; so the sockets are looked at in between.
+        // tokio runs tasks in the order in which they become ready. With all of them ready at first, the first answer
+        // would be looked at after the last request had been begun; so the sockets are looked at in between.
         if !at_once && number % 32 == 31 {
             tokio::task::yield_now().await;
         }
@@ -151,7 +152,10 @@ impl Seen {
     fn as_json(&self) {
         let (own, all) = (self.own(), self.all());
         println!(
-            r#"{{"client":"oroshi-client","n":{},"ok":{},"failed":{},"mean_ms":{:.3},"p99_ms":{:.3},"max_ms":{:.3},"all_mean_ms":{:.3},"cpu_us_per_request":{:.3},"wall_ms":{:.3}}}"#,
+            concat!(
+                r#"{{"client":"oroshi-client","n":{},"ok":{},"failed":{},"mean_ms":{:.3},"p99_ms":{:.3},"#,
+                r#""max_ms":{:.3},"all_mean_ms":{:.3},"cpu_us_per_request":{:.3},"wall_ms":{:.3}}}"#
+            ),
             self.n,
             own.len(),
             self.n - own.len(),

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use oroshi_net::cores::CoresError;
-use oroshi_net::{Cores, CoresOptions, monotonic_ns};
+use oroshi_net::threads::ThreadsError;
+use oroshi_net::{Threads, ThreadsOptions, monotonic_ns};
 use tokio::io::AsyncRead;
 use tokio::sync::{mpsc, oneshot};
 
@@ -22,7 +22,7 @@ use crate::headers::Headers;
 use crate::incoming::IncomingBody;
 use crate::local;
 use crate::request::{Handle, IntoUrl, Request, RequestBuilder};
-use crate::response::{self, Answer, sealed};
+use crate::response::{self, ResponseParts, sealed};
 use crate::run::run;
 use crate::settings::{BuildError, Builder};
 
@@ -86,6 +86,7 @@ enum Job {
     Send(Asked),
     Count(oneshot::Sender<Counts>),
     CloseIdle,
+    ClosePartition(u64),
     #[cfg(test)]
     Hold(Box<dyn FnOnce() + Send>),
     #[cfg(test)]
@@ -178,6 +179,11 @@ impl Client {
     pub fn close_idle(&self) {
         let _ = self.thread.ask(Job::CloseIdle);
     }
+
+    /// Closes the idle connections of a partition; see [`RequestBuilder::partition`]. Requests under way keep theirs.
+    pub fn close_partition(&self, partition: u64) {
+        let _ = self.thread.ask(Job::ClosePartition(partition));
+    }
 }
 
 impl Thread {
@@ -191,13 +197,13 @@ impl Thread {
 }
 
 /// Starts a thread. It ends with the last sender of jobs.
-fn start(settings: &Builder) -> Result<mpsc::UnboundedSender<Job>, CoresError> {
+fn start(settings: &Builder) -> Result<mpsc::UnboundedSender<Job>, ThreadsError> {
     let (jobs, work) = mpsc::unbounded_channel();
     let work = Mutex::new(Some(work));
     let settings = settings.clone();
     // A sender that the thread held itself would keep it alive for ever.
     let weak = jobs.downgrade();
-    Cores::start(&CoresOptions::new("oroshi-client", 1), move |_| {
+    Threads::start(&ThreadsOptions::new("oroshi-client", 1), move |_| {
         let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (settings, weak) = (settings.clone(), weak.clone());
         async move {
@@ -322,6 +328,7 @@ async fn serve(client: &local::Client, mut work: mpsc::UnboundedReceiver<Job>, j
             }
             Job::Count(reply) => drop(reply.send(client.counts())),
             Job::CloseIdle => client.close_idle(),
+            Job::ClosePartition(partition) => client.close_partition(partition),
             #[cfg(test)]
             Job::Hold(hold) => hold(),
             #[cfg(test)]
@@ -364,7 +371,7 @@ async fn send(core: Rc<Core>, asked: Asked, jobs: mpsc::WeakUnboundedSender<Job>
 /// Delivers a response, with its body if it has come. Otherwise returns the body's source and its channel.
 fn hand_over(
     core: &Core,
-    answer: Box<Answer>,
+    answer: Box<ResponseParts>,
     mut incoming: IncomingBody,
     reply: oneshot::Sender<Reply>,
     jobs: &mpsc::WeakUnboundedSender<Job>,

@@ -23,8 +23,8 @@ const LOWERED: Duration = Duration::from_secs(1);
 
 impl Exchange {
     /// Acquires a connection; with `fresh` an unused one. A new connection may already have sent a part of the request.
-    pub(crate) async fn acquire(&mut self, endpoint: &Endpoint, fresh: bool) -> Result<(), Error> {
-        let origin = Origin::of(endpoint);
+    pub(crate) async fn acquire(&mut self, endpoint: &Endpoint, partition: u64, fresh: bool) -> Result<(), Error> {
+        let origin = Origin::of(endpoint, partition);
         self.enter(Phase::Queue);
         loop {
             self.lease(&origin, fresh).await?;
@@ -122,7 +122,7 @@ impl Exchange {
         };
         match connected? {
             Ok(connected) => {
-                self.put_first(first, connected.sent);
+                self.put_first(first, connected.sent, connected.at);
                 let remote = match peer {
                     Peer::Tcp(address) => Some(address),
                     Peer::Unix(_) => None,
@@ -133,7 +133,7 @@ impl Exchange {
                 if may_have_sent(&error) && !first.is_empty() {
                     self.assume_sent();
                 }
-                self.put_first(first, 0);
+                self.put_first(first, 0, 0);
                 Err(self.fail(Cause::Connect(error)))
             }
         }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_http1::{DecodeError, encode::EncodeError};
-use oroshi_net::cores::CoresError;
 use oroshi_net::endpoint::EndpointError;
+use oroshi_net::threads::ThreadsError;
 use oroshi_net::tls::{TlsConfigError, TlsError};
 use oroshi_net::{ConnectError, Endpoint};
 use thiserror::Error as ThisError;
@@ -267,7 +267,7 @@ pub enum Cause {
     Ended,
     /// A defect ended the client's thread, and another could not be started: check the limits on threads and memory.
     #[error("the client's thread could not be started again")]
-    Thread(#[source] CoresError),
+    Thread(#[source] ThreadsError),
 }
 
 impl Cause {

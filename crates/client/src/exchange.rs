@@ -12,13 +12,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use oroshi_core::{Incoming, Registration, Scratch, after, spares};
-use oroshi_http1::{DecodeError, Expect, Framing, ResponseDecoder, ResponseEvent, Version};
+use oroshi_http1::{DecodeError, ExpectedResponse, Framing, ResponseDecoder, ResponseEvent, Version};
 use oroshi_net::{Stream, monotonic_ns};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::body::Body;
-use crate::core::{Connection, Core, Lease};
-use crate::deadline::{Deadlines, Phase, Stamps, Timings};
+use crate::core::{Connection, Core, Lease, add};
+use crate::deadline::{Deadlines, Phase, Timestamps, Timings};
 use crate::error::{Cause, Error};
 use crate::headers::Headers;
 use crate::outgoing::Outgoing;
@@ -34,7 +34,7 @@ pub(crate) struct Exchange {
     deadlines: Option<Box<Deadlines>>,
     total_due: u64,
     phase: Phase,
-    pub(crate) stamps: Stamps,
+    pub(crate) stamps: Timestamps,
     /// The attempt's turn in the queue; 0 before it asks for a connection.
     pub(crate) turn: u64,
     lease: Option<Lease>,
@@ -47,7 +47,8 @@ pub(crate) struct Exchange {
     trailers: Option<Headers>,
     /// Whether the server keeps the connection.
     keep_alive: bool,
-    keep_hint: Option<Duration>,
+    /// How long the server keeps the connection, in seconds, which takes less room than a `Duration`.
+    keep_hint: Option<u32>,
     /// Whether the response is complete.
     ended: bool,
     progress: Progress,
@@ -79,7 +80,7 @@ impl Exchange {
             deadlines,
             total_due: after(called, total),
             phase: Phase::Request,
-            stamps: Stamps { called, began: called, ..Stamps::default() },
+            stamps: Timestamps { called, began: called, ..Timestamps::default() },
             turn: 0,
             lease: None,
             outgoing: Outgoing::nothing(),
@@ -95,10 +96,10 @@ impl Exchange {
     }
 
     /// Begins an attempt with the request's encoded head.
-    pub(crate) fn begin(&mut self, head: Vec<u8>, body: Body<dyn AsyncRead>, expect: Expect) {
+    pub(crate) fn begin(&mut self, head: Vec<u8>, body: Body<dyn AsyncRead>, expect: ExpectedResponse) {
         self.drop_lease();
         self.turn = 0;
-        self.stamps = Stamps { called: self.stamps.called, began: monotonic_ns(), ..Stamps::default() };
+        self.stamps = Timestamps { called: self.stamps.called, began: monotonic_ns(), ..Timestamps::default() };
         self.outgoing = Outgoing::new(head, body);
         self.decoder = ResponseDecoder::default();
         self.decoder.expect(expect);
@@ -170,13 +171,23 @@ impl Exchange {
         std::mem::take(&mut self.outgoing.bytes)
     }
 
-    /// Returns these bytes after the connect has sent some of them.
-    pub(crate) fn put_first(&mut self, bytes: Vec<u8>, sent: usize) {
+    /// Returns these bytes after the connect has sent some of them, at that time.
+    pub(crate) fn put_first(&mut self, bytes: Vec<u8>, sent: usize, at: u64) {
         if !bytes.is_empty() {
             self.outgoing.bytes = bytes;
             self.outgoing.sent = sent;
-            self.progress.sent |= sent > 0;
+            if sent > 0 {
+                self.sent_some(sent, at);
+            }
         }
+    }
+
+    fn sent_some(&mut self, count: usize, at: u64) {
+        if !self.progress.sent {
+            self.progress.sent = true;
+            self.stamps.first_sent = at;
+        }
+        add(&self.core().counts.bytes_written, count);
     }
 
     /// Assumes for retries that a part of the request was sent, if this is not known.
@@ -261,11 +272,14 @@ impl Exchange {
             let stream = &mut connection.stream;
             match self.outgoing.poll_write(context, stream) {
                 Poll::Ready(Ok(count)) => {
-                    if self.phase == Phase::Write {
+                    let waited = self.phase == Phase::Write;
+                    if waited {
                         self.pause(); // entered again when it has to wait again
                     }
                     if count > 0 {
-                        self.progress.sent = true;
+                        // The first attempt to write follows at once when the connection is ready.
+                        let at = if waited && !self.progress.sent { monotonic_ns() } else { self.stamps.ready };
+                        self.sent_some(count, at);
                         continue;
                     }
                 }
@@ -419,6 +433,7 @@ impl Exchange {
             Err(error) => return Poll::Ready(Err(self.broke(Cause::Io(error)))),
         };
         self.progress.answered |= !data.is_empty();
+        add(&self.core().counts.bytes_read, data.len());
         let decoded = if data.is_empty() { self.end_of_stream() } else { self.decode(data, body) };
         match decoded {
             Ok(head) => Poll::Ready(Ok((head, body.len() > before))),
@@ -465,7 +480,9 @@ impl Exchange {
                 ResponseEvent::Informational(_) => {}
                 ResponseEvent::Head(received) => {
                     self.keep_alive = received.keep_alive;
-                    self.keep_hint = received.headers.get("Keep-Alive").and_then(keep_hint);
+                    let hint = received.headers.get("Keep-Alive").and_then(oroshi_http1::keep_alive_timeout);
+                    // As seconds, so that a request under way stays small.
+                    self.keep_hint = hint.map(|time| u32::try_from(time.as_secs()).unwrap_or(u32::MAX));
                     head = Some(Head {
                         version: received.version,
                         status: received.status,
@@ -511,7 +528,10 @@ impl Exchange {
             && !self.outgoing.unflushed
             && self.outgoing.broken.is_none();
         match self.lease.take() {
-            Some(lease) if reusable => lease.give_back(self.stamps.ended, self.keep_hint),
+            Some(lease) if reusable => {
+                let hint = self.keep_hint.map(|seconds| Duration::from_secs(seconds.into()));
+                lease.give_back(self.stamps.ended, hint);
+            }
             lease => drop(lease),
         }
     }
@@ -524,27 +544,5 @@ impl fmt::Debug for Exchange {
             .field("progress", &self.progress)
             .field("ended", &self.ended)
             .finish_non_exhaustive()
-    }
-}
-
-/// Parses how long the server keeps an idle connection: `timeout=5`, less a second for the network.
-fn keep_hint(value: &[u8]) -> Option<Duration> {
-    let text = str::from_utf8(value).ok()?;
-    let seconds = text.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds).saturating_sub(Duration::from_secs(1)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn servers_say_how_long_they_keep_a_connection() {
-        let seconds = |value: &str| keep_hint(value.as_bytes()).map(|hint| hint.as_secs());
-        assert_eq!(seconds("timeout=5, max=100"), Some(4));
-        assert_eq!(seconds("max=100, timeout=1"), Some(0));
-        assert_eq!(seconds("timeout=0"), Some(0));
-        assert_eq!(seconds("max=100"), None);
-        assert_eq!(seconds("timeout=soon"), None);
     }
 }

@@ -20,14 +20,14 @@ use crate::settings::{BuildError, Builder};
 /// A client that belongs to one thread. Cheap to clone; clones share everything.
 ///
 /// The task that polls a request also runs it, so a response wakes no other task. Its futures need a runtime whose
-/// tasks stay on their thread: tokio's `LocalRuntime`, as `oroshi_net::Cores` makes them, or a `LocalSet`.
+/// tasks stay on their thread: tokio's `LocalRuntime`, as `oroshi_net::Threads` makes them, or a `LocalSet`.
 ///
 /// ```no_run
-/// use oroshi_net::{Cores, CoresOptions};
+/// use oroshi_net::{Threads, ThreadsOptions};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// // One client on each of two cores.
-/// let statuses = Cores::run(&CoresOptions::new("fetch", 2), |_| async {
+/// let statuses = Threads::run(&ThreadsOptions::new("fetch", 2), |_| async {
 ///     let client = oroshi_client::Client::builder().build_local().expect("sound settings");
 ///     match client.get("unix:/run/app.sock:/health").send().await {
 ///         Ok(response) => Some(response.status()),
@@ -79,6 +79,11 @@ impl Client {
     /// Closes all idle connections.
     pub fn close_idle(&self) {
         self.core.pool.borrow_mut().close_idle();
+    }
+
+    /// Closes the idle connections of a partition; see [`RequestBuilder::partition`]. Requests under way keep theirs.
+    pub fn close_partition(&self, partition: u64) {
+        self.core.pool.borrow_mut().close_partition(partition);
     }
 
     pub(crate) fn core(&self) -> &Rc<Core> {

@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use oroshi_http1::encode;
 use oroshi_net::Stream;
+use oroshi_net::stream::nonzero_write;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::body::{Body, Reader};
@@ -64,7 +65,7 @@ impl Outgoing {
         let bytes = &self.bytes[self.sent..];
         let is_tls = stream.is_tls();
         let pinned = Pin::new(stream);
-        let count = match (bytes, body) {
+        let written = match (bytes, body) {
             ([], []) => {
                 if self.unflushed {
                     ready!(pinned.poll_flush(context))?;
@@ -72,13 +73,11 @@ impl Outgoing {
                 }
                 return Poll::Ready(Ok(0));
             }
-            (bytes, []) => ready!(pinned.poll_write(context, bytes))?,
-            ([], body) => ready!(pinned.poll_write(context, body))?,
-            (bytes, body) => ready!(pinned.poll_write_vectored(context, &[IoSlice::new(bytes), IoSlice::new(body)]))?,
+            (bytes, []) => pinned.poll_write(context, bytes),
+            ([], body) => pinned.poll_write(context, body),
+            (bytes, body) => pinned.poll_write_vectored(context, &[IoSlice::new(bytes), IoSlice::new(body)]),
         };
-        if count == 0 {
-            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-        }
+        let count = ready!(nonzero_write(written))?;
         self.unflushed = is_tls;
         let of_bytes = count.min(bytes.len());
         self.sent += of_bytes;

@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use oroshi_http1::encode::{self, EncodeError};
-use oroshi_http1::{Expect, Version};
+use oroshi_http1::{ExpectedResponse, Version};
 use oroshi_net::Endpoint;
 use serde::Serialize;
 use tokio::io::AsyncRead;
@@ -85,6 +85,7 @@ pub(crate) struct Request<R: ?Sized> {
     pub(crate) idempotent: Option<bool>,
     pub(crate) redirects: Option<u32>,
     pub(crate) decode: Option<bool>,
+    pub(crate) partition: u64,
     /// Whether a redirect has led to another origin, so that the client's own secrets are dropped as well.
     pub(crate) strayed: bool,
 }
@@ -114,6 +115,7 @@ impl<C: Handle> RequestBuilder<C> {
                 idempotent: None,
                 redirects: None,
                 decode: None,
+                partition: 0,
                 strayed: false,
             })),
         };
@@ -235,6 +237,19 @@ impl<C: Handle> RequestBuilder<C> {
         })
     }
 
+    /// Puts the request, with its redirects, into a partition of the pool; without this call it is in partition 0.
+    ///
+    /// Requests of one partition never use connections of another, as users of different browsers do not. The cap and
+    /// the idle connections per origin count within each partition; the total cap and names are common to all. The
+    /// partitions of one origin share TLS sessions. A partition costs nothing once it has no connections.
+    /// [`close_partition`](crate::local::Client::close_partition) closes its idle connections.
+    pub fn partition(self, partition: u64) -> Self {
+        self.change(|request| {
+            request.partition = partition;
+            Ok(())
+        })
+    }
+
     pub(crate) fn reader_body(self, reader: std::pin::Pin<Box<C::Reader>>, length: Option<u64>) -> Self {
         self.change(|request| {
             request.body = Body::Reader(Reader { reader, length, read: 0, touched: false });
@@ -290,10 +305,19 @@ pub(crate) fn check_field(name: &str) -> Result<(), &'static str> {
 
 impl Request<dyn AsyncRead + Send> {
     pub(crate) fn into_local(self) -> Request<dyn AsyncRead> {
-        let Request { method, endpoint, headers, body, deadlines, total, idempotent, redirects, decode, strayed } =
-            self;
-        let body = body.into_local();
-        Request { method, endpoint, headers, body, deadlines, total, idempotent, redirects, decode, strayed }
+        Request {
+            method: self.method,
+            endpoint: self.endpoint,
+            headers: self.headers,
+            body: self.body.into_local(),
+            deadlines: self.deadlines,
+            total: self.total,
+            idempotent: self.idempotent,
+            redirects: self.redirects,
+            decode: self.decode,
+            partition: self.partition,
+            strayed: self.strayed,
+        }
     }
 }
 
@@ -303,8 +327,8 @@ impl<R: ?Sized> Request<R> {
     }
 
     /// Returns what the response's framing depends on.
-    pub(crate) fn expect(&self) -> Expect {
-        if self.method == "HEAD" { Expect::Head } else { Expect::Body }
+    pub(crate) fn expect(&self) -> ExpectedResponse {
+        if self.method == "HEAD" { ExpectedResponse::Head } else { ExpectedResponse::Body }
     }
 
     /// Whether to decode a compressed response. A request with its own `Accept-Encoding` or `Range` gets the bytes as

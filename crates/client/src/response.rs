@@ -21,7 +21,7 @@ use crate::headers::Headers;
 /// returned its connection already.) A response has no time limit while nobody reads it, except for
 /// [`Deadlines::total`](crate::Deadlines::total).
 pub struct Response<B> {
-    answer: Box<Answer>,
+    answer: Box<ResponseParts>,
     body: B,
     limits: Limits,
     /// Bytes that `chunks` has returned.
@@ -30,7 +30,7 @@ pub struct Response<B> {
 
 /// A response without its body.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ResponseParts {
     pub(crate) method: std::borrow::Cow<'static, str>,
     /// The last URL, after redirects.
     pub(crate) url: Endpoint,
@@ -67,7 +67,7 @@ pub(crate) mod sealed {
 }
 
 impl<B: Source> Response<B> {
-    pub(crate) fn new(answer: Box<Answer>, body: B, limits: Limits) -> Self {
+    pub(crate) fn new(answer: Box<ResponseParts>, body: B, limits: Limits) -> Self {
         Response { answer, body, limits, given: 0 }
     }
 
@@ -145,6 +145,18 @@ impl<B: Source> Response<B> {
     /// Dropping the future closes the connection, unless the body is complete.
     pub async fn bytes(mut self) -> Result<Vec<u8>, Error> {
         self.collect().await
+    }
+
+    /// Returns the whole body, and the timings of the complete request.
+    ///
+    /// # Errors
+    /// As [`bytes`](Self::bytes).
+    ///
+    /// # Cancel safety
+    /// As [`bytes`](Self::bytes).
+    pub async fn bytes_and_timings(mut self) -> Result<(Vec<u8>, Timings), Error> {
+        let bytes = self.collect().await?;
+        Ok((bytes, self.timings()))
     }
 
     /// Returns the whole body, which must be UTF-8.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use oroshi_core::{Spare, spares};
+use oroshi_core::{SpareBuffer, spares};
 use tokio::io::AsyncRead;
 
 use crate::body::Body;
@@ -15,9 +15,9 @@ use crate::decode::{Coding, Decoder};
 use crate::error::{Cause, Error, without_query};
 use crate::exchange::{Exchange, Head};
 use crate::incoming::IncomingBody;
-use crate::redirect;
+use crate::redirect::{self, Redirect};
 use crate::request::Request;
-use crate::response::Answer;
+use crate::response::ResponseParts;
 
 /// Limits on reading a redirect's body so that its connection can be reused. A longer or later body closes the
 /// connection.
@@ -30,7 +30,7 @@ pub(crate) async fn run(
     core: &Rc<Core>,
     mut request: Box<Request<dyn AsyncRead>>,
     called: u64,
-) -> Result<(Box<Answer>, IncomingBody), Error> {
+) -> Result<(Box<ResponseParts>, IncomingBody), Error> {
     count(&core.counts.requests);
     let mut exchange = Exchange::new(core, request.deadlines.take(), request.total, called);
     let (mut redirects, idempotent) = (0, request.is_idempotent());
@@ -40,7 +40,7 @@ pub(crate) async fn run(
             Err(error) => break Err(error),
         };
         let most = request.redirects.unwrap_or(core.settings.redirects);
-        let location = head.headers.get("Location").filter(|_| most > 0 && redirect::is_redirect(head.status));
+        let location = head.headers.get("Location").filter(|_| most > 0 && Redirect::is_status(head.status));
         let Some(location) = location else { break Ok(head) };
         if let Err(cause) = go_on(&mut request, head.status, location, redirects, most) {
             break Err(Error::new(Phase::Redirect, cause).after(exchange.timings()));
@@ -99,7 +99,7 @@ async fn once(
     let mut head = spares::take();
     request.encode(&core.settings, &mut head)?;
     exchange.begin(head, request.body.hand_out(), request.expect());
-    exchange.acquire(&request.endpoint, fresh).await?;
+    exchange.acquire(&request.endpoint, request.partition, fresh).await?;
     exchange.pause();
     poll_fn(|context| exchange.poll_head(context)).await
 }
@@ -112,8 +112,7 @@ fn go_on(
     redirects: u32,
     most: u32,
 ) -> Result<(), Cause> {
-    let hop = redirect::follow(&request.endpoint, &request.method, status, location)
-        .map_err(|why| Cause::Location { why })?;
+    let hop = Redirect::follow(&request.endpoint, &request.method, status, location)?;
     if redirects >= most {
         return Err(Cause::TooManyRedirects { limit: most, next: without_query(&hop.endpoint) });
     }
@@ -132,7 +131,7 @@ fn go_on(
 
 /// Reads a redirect's body, if it is small.
 async fn drain(exchange: &mut Exchange) -> Result<(), Error> {
-    let mut body = Spare::take();
+    let mut body = SpareBuffer::take();
     let read = poll_fn(|context| {
         loop {
             match exchange.poll_body(context, &mut body) {
@@ -155,7 +154,7 @@ fn answer(
     head: Head,
     redirects: u32,
     exchange: Box<Exchange>,
-) -> Result<(Box<Answer>, IncomingBody), Error> {
+) -> Result<(Box<ResponseParts>, IncomingBody), Error> {
     let coding = if request.decodes(&core.settings) && head.length != Some(0) {
         Coding::of(head.headers.get_all("Content-Encoding"))
     } else {
@@ -165,6 +164,6 @@ fn answer(
         Ok(decoder) => decoder,
         Err(cause) => return Err(Error::new(Phase::BetweenBytes, cause).about(&request.method, &request.endpoint)),
     };
-    let answer = Answer { method: request.method, url: request.endpoint, head, redirects, coding };
+    let answer = ResponseParts { method: request.method, url: request.endpoint, head, redirects, coding };
     Ok((Box::new(answer), IncomingBody::new(exchange, decoder)))
 }

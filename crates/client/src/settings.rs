@@ -257,5 +257,5 @@ pub enum BuildError {
     },
     /// The client's thread could not be started: check the limits on threads and memory.
     #[error("the client's thread could not be started")]
-    Thread(#[source] oroshi_net::cores::CoresError),
+    Thread(#[source] oroshi_net::threads::ThreadsError),
 }

@@ -26,7 +26,8 @@ async fn within<F: Future>(most: usize, future: F) -> Option<F::Output> {
     .await
 }
 
-/// Drops the request at its first wait, at its second, and so on until it is done before. Returns at how many it was dropped.
+/// Drops the request at its first wait, at its second, and so on until it is done before. Returns at how many it was
+/// dropped.
 async fn at_every_wait<F>(client: &local::Client, request: impl Fn() -> F) -> usize
 where
     F: Future<Output = Result<Vec<u8>, Error>>,

@@ -200,6 +200,14 @@ impl<'d> Table<'d> {
         self.get(key)?.table()
     }
 
+    /// Reads a table, if the key is there, and reports its unknown keys.
+    pub fn within(&self, key: &'static str, read: impl FnOnce(&Table<'d>)) {
+        if let Some(table) = self.table(key) {
+            read(&table);
+            table.finish();
+        }
+    }
+
     /// Iterates over all keys with their values, in the order of the file, whichever of them a reader asks for.
     pub fn fields(&self) -> impl Iterator<Item = (&'d str, Field<'d>)> {
         self.entries.iter().map(|entry| (entry.key.as_str(), self.field(entry)))

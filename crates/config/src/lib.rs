@@ -19,4 +19,4 @@ pub mod yaml;
 pub use document::{Field, Node, Table};
 pub use file::{ConfigError, text_of};
 pub use mistakes::Mistakes;
-pub use secret::{Kept, secret};
+pub use secret::{SecretSource, secret};

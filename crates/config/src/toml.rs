@@ -33,7 +33,7 @@ fn sort(node: &mut Node) {
 
 /// Reads the valid parts of a file, and finds the lines that are no TOML.
 #[must_use]
-pub fn parse_recoverable(text: &str) -> (Node, Broken) {
+pub fn parse_recoverable(text: &str) -> (Node, BrokenLines) {
     let (root, errors) = DeTable::parse_recoverable(text);
     let lines = Lines::of(text);
     let mut errors: Vec<(usize, &str)> =
@@ -48,7 +48,7 @@ pub fn parse_recoverable(text: &str) -> (Node, Broken) {
     }
     errors.retain(|error| error.0 < swallowed.unwrap_or(usize::MAX));
     errors.extend(swallowed.map(|at| (at, "the array that begins here is not closed: expected `]`")));
-    let mut broken = Broken { swallowed: swallowed.map(|at| lines.at(at)), ..Broken::default() };
+    let mut broken = BrokenLines { swallowed: swallowed.map(|at| lines.at(at)), ..BrokenLines::default() };
     for (at, message) in errors {
         let line = lines.at(at);
         // One mistake often makes several errors.
@@ -61,14 +61,14 @@ pub fn parse_recoverable(text: &str) -> (Node, Broken) {
 
 /// The lines of a file that are no TOML.
 #[derive(Clone, Debug, Default)]
-pub struct Broken {
+pub struct BrokenLines {
     mistakes: Vec<Mistake>,
     lines: BTreeSet<usize>,
     /// The line from which the parser read everything as elements of an array that is not closed.
     swallowed: Option<usize>,
 }
 
-impl Broken {
+impl BrokenLines {
     /// Whether the file is TOML.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -78,7 +78,7 @@ impl Broken {
     /// Merges these mistakes with those of a reader that are not about broken lines, in the order of lines.
     #[must_use]
     pub fn and(self, read: Vec<Mistake>) -> Vec<Mistake> {
-        let Broken { mut mistakes, lines, swallowed } = self;
+        let BrokenLines { mut mistakes, lines, swallowed } = self;
         let is_sure = |mistake: &Mistake| {
             let is_here = swallowed.is_none_or(|end| mistake.line < end && mistake.kind != Kind::Missing);
             is_here && !lines.contains(&mistake.line)

@@ -10,6 +10,14 @@ pub fn number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     T::try_from(parse_count(text)?).map_err(|_| format!("`{text}` is too large a number: expected a smaller one"))
 }
 
+/// Reads any text.
+///
+/// # Errors
+/// None.
+pub fn text(text: &str) -> Result<String, String> {
+    Ok(text.to_owned())
+}
+
 /// Parses true or false, also in the words of YAML 1.1.
 ///
 /// # Errors

@@ -108,18 +108,18 @@ pub mod spares {
 
 /// A spare buffer that goes back when dropped.
 #[derive(Debug, Default)]
-pub struct Spare(Vec<u8>);
+pub struct SpareBuffer(Vec<u8>);
 
-impl Spare {
+impl SpareBuffer {
     /// Takes an empty buffer, without allocating.
     #[inline]
     #[must_use]
     pub fn take() -> Self {
-        Spare(spares::take())
+        SpareBuffer(spares::take())
     }
 }
 
-impl Deref for Spare {
+impl Deref for SpareBuffer {
     type Target = Vec<u8>;
 
     #[inline]
@@ -128,14 +128,14 @@ impl Deref for Spare {
     }
 }
 
-impl DerefMut for Spare {
+impl DerefMut for SpareBuffer {
     #[inline]
     fn deref_mut(&mut self) -> &mut Vec<u8> {
         &mut self.0
     }
 }
 
-impl Drop for Spare {
+impl Drop for SpareBuffer {
     #[inline]
     fn drop(&mut self) {
         spares::give(std::mem::take(&mut self.0));
@@ -177,11 +177,11 @@ mod tests {
             spares::give(Vec::new());
             assert_eq!(spares::take().capacity(), 0);
             spares::give(b"old".to_vec());
-            let spare = Spare::take();
+            let spare = SpareBuffer::take();
             assert!(spare.is_empty() && spare.capacity() >= 3);
             let address = spare.as_ptr();
             drop(spare);
-            assert_eq!(Spare::take().as_ptr(), address);
+            assert_eq!(SpareBuffer::take().as_ptr(), address);
             for _ in 0..spares::KEPT + 1 {
                 spares::give(vec![0]);
             }
@@ -191,11 +191,11 @@ mod tests {
 
     #[test]
     fn buffers_that_outlive_the_threads_own_do_no_harm() {
-        thread_local!(static LAST: Cell<Option<(Scratch, Spare)>> = const { Cell::new(None) });
+        thread_local!(static LAST: Cell<Option<(Scratch, SpareBuffer)>> = const { Cell::new(None) });
         on_a_thread(|| {
             // Registered first, and so dropped last.
             LAST.set(None);
-            let mut spare = Spare::take();
+            let mut spare = SpareBuffer::take();
             spare.push(1);
             LAST.set(Some((Scratch::take(), spare)));
         });

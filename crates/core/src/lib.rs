@@ -21,7 +21,7 @@ mod incoming;
 mod names;
 mod sweeper;
 
-pub use buffers::{Scratch, Spare, spares};
+pub use buffers::{Scratch, SpareBuffer, spares};
 pub use deadlines::{Deadline, Deadlines, Entry, Expire, HasDeadlines, Registration, after, sweep_pause, ticks};
 pub use incoming::Incoming;
 pub use names::{Addresses, Answer, Lookup, Names, Resolving, Ttl, system};

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use oroshi_config::document::did_you_mean;
-use oroshi_config::toml::{self, Broken};
+use oroshi_config::toml::{self, BrokenLines};
 use oroshi_config::{Field, Mistakes, Node, Table};
 use oroshi_lab::Metric;
 use oroshi_lab::plan::{Cell, Experiment, Load, Ready, Sweep, Variant};
@@ -19,7 +19,7 @@ use crate::load::{self, Keys};
 use crate::machine::Machine;
 use crate::point::Point;
 use crate::secrets::without_secrets;
-use crate::server::{self, Surroundings, requires, tried};
+use crate::server::{self, TextContext, requires, tried};
 use crate::top::{self, Cpus};
 
 /// An experiment's file.
@@ -35,7 +35,7 @@ pub struct Source<'s> {
 
 /// Options from the command line.
 #[derive(Clone, Debug, Default)]
-pub struct Wishes {
+pub struct RunOptions {
     /// A quick run in under a minute: short runs, few blocks, servers started once.
     pub quick: bool,
     /// The only variants to run: names, groups, or GROUP/NAME. Empty: all.
@@ -50,7 +50,7 @@ pub struct Wishes {
 
 /// The result of reading a file.
 #[derive(Clone, Debug)]
-pub struct Reading {
+pub struct ParsedExperiment {
     /// The experiment, without a cell if every variant is skipped.
     pub experiment: Experiment,
     /// The shortest duration of a block, per cell.
@@ -59,7 +59,7 @@ pub struct Reading {
 
 /// Why there is no experiment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unreadable {
+pub enum ExperimentError {
     /// Mistakes in the file.
     File(Vec<Mistake>),
     /// The mistake in `--only`.
@@ -82,10 +82,10 @@ const QUICK_REST: Duration = Duration::from_millis(150);
 /// All mistakes.
 pub fn read(
     source: Source<'_>,
-    wishes: &Wishes,
+    options: &RunOptions,
     machine: &Machine,
     keys: &dyn LoadKeys,
-) -> Result<Reading, Unreadable> {
+) -> Result<ParsedExperiment, ExperimentError> {
     let document = Document::parse(source.text);
     let file = File::new(&document, source, machine, keys);
     let title = file.root.required("title", "what it is about, in a line").unwrap_or_default();
@@ -97,9 +97,9 @@ pub fn read(
     file.finish(&points);
     let is_sound = || document.is_sound() && points.iter().all(|point| point.mistakes.is_empty());
     if !parts.variants.is_empty() && is_sound() {
-        unknown_only(&wishes.only, &parts)?;
+        unknown_only(&options.only, &parts)?;
     }
-    parts.keep(&wishes.only);
+    parts.keep(&options.only);
     let open = parts.variants.iter().any(|variant| variant.load.open);
     let mut usual = if open { vec![Metric::P99, Metric::Cpu] } else { vec![Metric::Rps, Metric::Cpu] };
     let metrics = metrics.filter(|metrics| !metrics.is_empty());
@@ -114,14 +114,14 @@ pub fn read(
     if is_sound() {
         parts.look(machine);
     }
-    if wishes.quick {
+    if options.quick {
         let runs = parts.variants.iter().filter(|v| v.lacks.is_none()).count().max(1) * QUICK_BLOCKS.0;
         let longest = (QUICK_RUNS / runs as u32).saturating_sub(QUICK_REST).max(QUICK_RUN);
         // A round length, so that servers with latencies of some tenths of a second complete a whole number of
         // requests.
         let longest = longest - Duration::from_nanos((longest.as_nanos() % QUICK_STEP.as_nanos()) as u64);
         parts = file.parts(&points, Some(longest));
-        parts.keep(&wishes.only);
+        parts.keep(&options.only);
         if is_sound() {
             parts.look(machine);
         }
@@ -130,16 +130,16 @@ pub fn read(
         rules.max_time = Some(rules.max_time.map_or(QUICK_TIME, |time| time.min(QUICK_TIME)));
         rules.blocks_per_start = None;
     }
-    rules.max_time = wishes.max_time.or(rules.max_time);
-    rules.seed = wishes.seed.unwrap_or(rules.seed);
+    rules.max_time = options.max_time.or(rules.max_time);
+    rules.seed = options.seed.unwrap_or(rules.seed);
     let (cells, blocks, skipped) = parts.cells();
     let experiment = Experiment {
         name: short(source.name),
         title,
         question,
         source: Some(without_secrets(source.text, &document.root)),
-        rerun: wishes.rerun.clone(),
-        quick: wishes.quick,
+        rerun: options.rerun.clone(),
+        quick: options.quick,
         metrics,
         score_if_any,
         rules,
@@ -151,15 +151,15 @@ pub fn read(
     };
     drop(file);
     match document.mistakes(points) {
-        mistakes if mistakes.is_empty() => Ok(Reading { experiment, blocks }),
-        mistakes => Err(Unreadable::File(mistakes)),
+        mistakes if mistakes.is_empty() => Ok(ParsedExperiment { experiment, blocks }),
+        mistakes => Err(ExperimentError::File(mistakes)),
     }
 }
 
 /// A file's tree, and the mistakes of keys that are read once.
 struct Document {
     root: Node,
-    broken: Broken,
+    broken: BrokenLines,
     found: Mistakes,
 }
 
@@ -258,7 +258,7 @@ impl<'d> File<'d> {
         let mut parts = Parts::default();
         for (at, point) in points.iter().enumerate() {
             let tables = Tables::of(point, self.sweep.is_some().then_some(at));
-            let around = Surroundings {
+            let around = TextContext {
                 machine: self.machine,
                 folder: self.folder,
                 always: &self.always,
@@ -270,13 +270,7 @@ impl<'d> File<'d> {
         parts
     }
 
-    fn read<'p>(
-        &self,
-        tables: &Tables<'p>,
-        around: Surroundings<'_>,
-        longest: Option<Duration>,
-        parts: &mut Parts<'p>,
-    ) {
+    fn read<'p>(&self, tables: &Tables<'p>, around: TextContext<'_>, longest: Option<Duration>, parts: &mut Parts<'p>) {
         let first = parts.servers.len();
         for table in &tables.servers {
             let name = name(table);
@@ -290,7 +284,7 @@ impl<'d> File<'d> {
                 table.wrong(format!("there is another [[server]] named `{name}`: give each its own name"));
             }
             // An invalid server still exists, so its variants are not reported.
-            let mut described = described.unwrap_or_else(|| server::Described::unknown(&name));
+            let mut described = described.unwrap_or_else(|| server::DescribedServer::unknown(&name));
             described.requires = requires;
             parts.servers.push(described);
         }
@@ -305,7 +299,7 @@ impl<'d> File<'d> {
         table: &Table<'p>,
         Tables { at: point, load: shared_load, files: shared_files, .. }: &Tables<'p>,
         first: usize,
-        around: Surroundings<'_>,
+        around: TextContext<'_>,
         longest: Option<Duration>,
         parts: &mut Parts<'p>,
     ) {
@@ -389,7 +383,10 @@ impl<'d> File<'d> {
             && !points.iter().any(Point::is_met)
         {
             let name_ = &sweep.name;
-            name.wrong(format!("`{{{{{name_}}}}}` stands nowhere: expected it where the value belongs, as in connections = \"{{{{{name_}}}}}\""));
+            name.wrong(format!(
+                "`{{{{{name_}}}}}` stands nowhere: expected it where the value belongs, as in \
+                                connections = \"{{{{{name_}}}}}\""
+            ));
         }
     }
 }
@@ -397,7 +394,7 @@ impl<'d> File<'d> {
 /// The parts from which cells are made.
 #[derive(Debug, Default)]
 struct Parts<'d> {
-    servers: Vec<server::Described>,
+    servers: Vec<server::DescribedServer>,
     variants: Vec<Candidate<'d>>,
 }
 
@@ -410,7 +407,7 @@ struct Candidate<'d> {
     full_name: String,
     server: Option<usize>,
     urls: Vec<String>,
-    load: load::Described,
+    load: load::DescribedLoad,
     keys: Keys<'d>,
     requires: Vec<String>,
     /// The missing requirement, set by [`look`](Parts::look).
@@ -519,7 +516,7 @@ fn asked(variant: &Variant) -> &[String] {
 }
 
 /// Reports a selected name that matches nothing.
-fn unknown_only(only: &[String], parts: &Parts<'_>) -> Result<(), Unreadable> {
+fn unknown_only(only: &[String], parts: &Parts<'_>) -> Result<(), ExperimentError> {
     let unknown = only.iter().find(|wanted| !parts.variants.iter().any(|variant| variant.is_called(wanted)));
     let Some(wanted) = unknown else { return Ok(()) };
     let mut names: Vec<&str> = Vec::new();
@@ -531,7 +528,7 @@ fn unknown_only(only: &[String], parts: &Parts<'_>) -> Result<(), Unreadable> {
         }
     }
     let hint = did_you_mean(wanted, &names);
-    Err(Unreadable::Only(format!("--only: no variant and no group is called `{wanted}`: {hint}")))
+    Err(ExperimentError::Only(format!("--only: no variant and no group is called `{wanted}`: {hint}")))
 }
 
 fn name(table: &Table<'_>) -> String {

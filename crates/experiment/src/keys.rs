@@ -13,7 +13,7 @@ use oroshi_words::nearest;
 use oroshi_words::{Mistake, Naming};
 
 use crate::load::Entry;
-use crate::server::{Surroundings, beside, tried};
+use crate::server::{TextContext, beside, tried};
 
 /// The parser of the long flags of `oroshi bench` that make a load, without their dashes.
 pub trait LoadKeys: fmt::Debug {
@@ -30,7 +30,7 @@ pub trait LoadKeys: fmt::Debug {
     ///
     /// # Errors
     /// All mistakes, each with its key.
-    fn read(&self, given: &[(&str, Vec<String>)]) -> Result<Typed, Vec<Mistake>>;
+    fn read(&self, given: &[(&str, Vec<String>)]) -> Result<LoadValues, Vec<Mistake>>;
 }
 
 /// The form of a key's value.
@@ -52,7 +52,7 @@ pub enum Form {
 
 /// The values of a load's keys.
 #[derive(Clone, Debug)]
-pub struct Typed {
+pub struct LoadValues {
     /// The load, without URLs.
     pub draft: Draft,
     /// The rate, if it is a share of the slowest variant's capacity.
@@ -86,7 +86,7 @@ pub(crate) fn unknown(entry: &Entry<'_>, others: &[&str], keys: &dyn LoadKeys) {
 }
 
 /// Reads the keys; `None` after a mistake. `names` are the names that URLs may hold, if known.
-pub(crate) fn draft(entries: &[&Entry<'_>], names: Option<&Values>, around: Surroundings<'_>) -> Option<Typed> {
+pub(crate) fn draft(entries: &[&Entry<'_>], names: Option<&Values>, around: TextContext<'_>) -> Option<LoadValues> {
     let keys = around.keys;
     let mut given = Vec::new();
     for (i, entry) in entries.iter().enumerate() {
@@ -147,7 +147,7 @@ fn to_blame<'e, 'd>(mistake: &Mistake, entries: &[&'e Entry<'d>]) -> Option<&'e 
 }
 
 /// Returns the values of a key: those of an array if the key may be repeated. Paths are relative to the file.
-fn values(form: Form, entry: &Entry<'_>, names: Option<&Values>, around: Surroundings<'_>) -> Option<Vec<String>> {
+fn values(form: Form, entry: &Entry<'_>, names: Option<&Values>, around: TextContext<'_>) -> Option<Vec<String>> {
     let value = &entry.value;
     if form == Form::Switch {
         if value.switch().is_none() {

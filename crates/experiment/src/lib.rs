@@ -23,6 +23,6 @@ pub mod text;
 mod top;
 pub mod words;
 
-pub use experiment::{Reading, Source, Unreadable, Wishes, read};
-pub use keys::{Form, LoadKeys, Typed};
+pub use experiment::{ExperimentError, ParsedExperiment, RunOptions, Source, read};
+pub use keys::{Form, LoadKeys, LoadValues};
 pub use machine::Machine;

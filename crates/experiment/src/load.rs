@@ -14,9 +14,9 @@ use oroshi_words::hidden;
 use oroshi_words::units;
 use regex_lite::Regex;
 
-use crate::keys::{self, LoadKeys, Typed};
+use crate::keys::{self, LoadKeys, LoadValues};
 use crate::rules;
-use crate::server::{Surroundings, Texts, find_program, shown, timeout, variables, words};
+use crate::server::{Templates, TextContext, find_program, shown, timeout, variables, words};
 use crate::words::{load_words, script_words, subscribe_words};
 
 /// The assumed duration of a script's run, for estimates.
@@ -32,7 +32,7 @@ const SHARED_KEYS: [&str; 3] = ["connections", "duration", "warmup"];
 
 /// A load as described in the file.
 #[derive(Clone, Debug)]
-pub(crate) struct Described {
+pub(crate) struct DescribedLoad {
     pub(crate) load: Load,
     /// A description for reports.
     pub(crate) words: String,
@@ -92,9 +92,9 @@ impl<'d> Keys<'d> {
         variant: &Table<'d>,
         urls: &[Endpoint],
         names: Option<&Values>,
-        around: Surroundings<'_>,
+        around: TextContext<'_>,
         longest: Option<Duration>,
-    ) -> Option<Described> {
+    ) -> Option<DescribedLoad> {
         match self.get("command") {
             Some(command) => self.command(command, variant, urls, names, around, longest),
             None => self.bench(variant, urls, names, around, longest),
@@ -107,18 +107,18 @@ impl<'d> Keys<'d> {
         variant: &Table<'d>,
         urls: &[Endpoint],
         names: Option<&Values>,
-        around: Surroundings<'_>,
+        around: TextContext<'_>,
         longest: Option<Duration>,
-    ) -> Option<Described> {
+    ) -> Option<DescribedLoad> {
         let (foreign, flags): (Vec<_>, Vec<_>) = self.0.iter().partition(|e| COMMAND_ONLY.contains(&e.key.as_str()));
         for entry in foreign {
             entry.value.wrong(format!("`{}` is for a load that is a program: give its `command` as well", entry.key));
         }
-        let Typed { draft, share, subscribe, script } = keys::draft(&flags, names, around)?;
+        let LoadValues { draft, share, subscribe, script } = keys::draft(&flags, names, around)?;
         if let Some(script) = script {
             // Its length is the user's or the script's, in a quick run too.
             keys::check(&draft, urls, &flags, variant);
-            return Some(Described {
+            return Some(DescribedLoad {
                 words: script_words(&draft, &script.name(), self.get("users").is_some()),
                 share: None,
                 open: draft.load != Rhythm::Closed,
@@ -132,7 +132,7 @@ impl<'d> Keys<'d> {
             let draft = push::Draft { base: draft, ..subscribe };
             keys::check_subscribe(&draft, urls, &flags, variant);
             let url = |key| self.get(key).and_then(Field::text).map(str::to_owned);
-            return Some(Described {
+            return Some(DescribedLoad {
                 words: subscribe_words(&draft),
                 share: None,
                 open: draft.base.load != Rhythm::Closed,
@@ -146,7 +146,7 @@ impl<'d> Keys<'d> {
             });
         }
         keys::check(&draft, urls, &flags, variant);
-        Some(Described {
+        Some(DescribedLoad {
             words: load_words(&draft, share),
             share,
             open: share.is_some() || draft.load != Rhythm::Closed,
@@ -182,9 +182,9 @@ impl<'d> Keys<'d> {
         variant: &Table<'d>,
         urls: &[Endpoint],
         names: Option<&Values>,
-        around: Surroundings<'_>,
+        around: TextContext<'_>,
         longest: Option<Duration>,
-    ) -> Option<Described> {
+    ) -> Option<DescribedLoad> {
         for entry in &self.0 {
             let key = entry.key.as_str();
             if COMMAND_KEYS.contains(&key) || SHARED_KEYS.contains(&key) {
@@ -211,7 +211,7 @@ impl<'d> Keys<'d> {
         let fill = |text: String| template::fill_some(&text, &numbers).unwrap_or(text);
 
         let mut words: Vec<String> = words(command)?.into_iter().map(fill).collect();
-        let mut texts = Texts::default();
+        let mut texts = Templates::default();
         texts.add(command, &words);
         let env = self.get("env").map(|value| variables(value, &mut texts)).unwrap_or_default();
         let env: Vec<(String, String)> = env.into_iter().map(|(name, text)| (name, fill(text))).collect();
@@ -228,7 +228,7 @@ impl<'d> Keys<'d> {
         if let Some(time) = warmup.as_ref().and_then(|warmup| warmup.duration) {
             in_words += &format!(", after {} of warm-up", units::length(time.as_secs_f64()));
         }
-        Some(Described {
+        Some(DescribedLoad {
             words: in_words,
             share: None,
             open: false,
@@ -250,7 +250,10 @@ impl<'d> Keys<'d> {
     fn burst(&self) -> Option<u64> {
         let value = self.get("burst")?;
         if self.get("requests").is_none() {
-            value.wrong("expected a pattern for `requests` as well, the number of requests answered: the others of a burst failed");
+            value.wrong(
+                "expected a pattern for `requests` as well, the number of requests answered: the others of a \
+                         burst failed",
+            );
         }
         value.read(|text| match units::parse_count(text)? {
             0 => Err("it is 0: expected how many requests the program sends at the same moment".to_owned()),

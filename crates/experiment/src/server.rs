@@ -17,7 +17,7 @@ use crate::rules;
 
 /// The context for reading texts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Surroundings<'s> {
+pub(crate) struct TextContext<'s> {
     pub(crate) machine: &'s Machine,
     /// The base of relative paths: the file's folder. `None`: the experiment is built in.
     pub(crate) folder: Option<&'s Path>,
@@ -31,7 +31,7 @@ pub(crate) struct Surroundings<'s> {
 
 /// A server as described in the file.
 #[derive(Clone, Debug)]
-pub(crate) struct Described {
+pub(crate) struct DescribedServer {
     /// The server. Without a [`Ready::Answers`] of its own, the variants' URLs are added later.
     pub(crate) server: Server,
     /// Why it cannot start here.
@@ -42,31 +42,16 @@ pub(crate) struct Described {
     pub(crate) names: Option<Values>,
 }
 
-impl Described {
+impl DescribedServer {
     /// Returns a server of which only the name is known.
     pub(crate) fn unknown(name: &str) -> Self {
-        let server = Server {
-            name: name.to_owned(),
-            start: Vec::new(),
-            env: Vec::new(),
-            folder: None,
-            files: Vec::new(),
-            setup: Vec::new(),
-            teardown: Vec::new(),
-            ready: Ready::Answers(Vec::new()),
-            ready_timeout: READY_TIMEOUT,
-            stop: Stop::default(),
-            stop_timeout: STOP_TIMEOUT,
-        };
-        Self { server, lacks: None, requires: Vec::new(), names: None }
+        Self { server: Server::new(name, Vec::new(), Vec::new()), lacks: None, requires: Vec::new(), names: None }
     }
 }
 
 /// The keys that describe a server.
 const KEYS: [&str; 10] =
     ["start", "env", "folder", "files", "setup", "teardown", "ready", "ready-timeout", "stop", "stop-timeout"];
-const READY_TIMEOUT: Duration = Duration::from_secs(10);
-const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reads the server's keys of a table; `None` if it has none. `shared`: files that all servers have, unless they have
 /// their own.
@@ -74,8 +59,8 @@ pub(crate) fn describe<'d>(
     table: &Table<'d>,
     shared: Option<&Field<'d>>,
     name: &str,
-    around: Surroundings<'_>,
-) -> Option<Described> {
+    around: TextContext<'_>,
+) -> Option<DescribedServer> {
     let given: Vec<_> = KEYS.iter().filter_map(|key| table.get(key)).collect();
     if given.is_empty() {
         return None;
@@ -87,7 +72,7 @@ pub(crate) fn describe<'d>(
             Vec::new()
         }
     };
-    let mut texts = Texts::default();
+    let mut texts = Templates::default();
     if let Some(value) = table.get("start") {
         texts.add(&value, &start);
     }
@@ -104,20 +89,20 @@ pub(crate) fn describe<'d>(
     texts.check(&names);
     let names = (!start.is_empty()).then_some(names);
     let mut server = Server {
-        name: name.to_owned(),
-        start,
         env,
         folder: table.get("folder").and_then(|value| folder(&value, around)),
         files: written,
         setup,
         teardown,
-        ready: ready.unwrap_or_else(|| Ready::Answers(Vec::new())),
-        ready_timeout: table.get("ready-timeout").and_then(|value| timeout(&value)).unwrap_or(READY_TIMEOUT),
         stop: table.read("stop", read_stop).unwrap_or_default(),
-        stop_timeout: table.get("stop-timeout").and_then(|value| timeout(&value)).unwrap_or(STOP_TIMEOUT),
+        ..Server::new(name, start, Vec::new())
     };
+    server.ready = ready.unwrap_or(server.ready);
+    let time = |key, usual| table.get(key).and_then(|value| timeout(&value)).unwrap_or(usual);
+    server.ready_timeout = time("ready-timeout", server.ready_timeout);
+    server.stop_timeout = time("stop-timeout", server.stop_timeout);
     let lacks = find_program(&mut server.start, &server.env, around.machine);
-    Some(Described { server, lacks, requires: requires(table), names })
+    Some(DescribedServer { server, lacks, requires: requires(table), names })
 }
 
 /// Returns the requirements of a table.
@@ -160,7 +145,7 @@ pub(crate) fn shown(words: &[String]) -> String {
 }
 
 /// Reads the environment variables of a process.
-pub(crate) fn variables<'d>(value: &Field<'d>, texts: &mut Texts<'d>) -> Vec<(String, String)> {
+pub(crate) fn variables<'d>(value: &Field<'d>, texts: &mut Templates<'d>) -> Vec<(String, String)> {
     let mut variables = Vec::new();
     for (name, value) in value.table().iter().flat_map(Table::fields) {
         if name.is_empty() || name.contains(['=', '\0']) {
@@ -174,7 +159,7 @@ pub(crate) fn variables<'d>(value: &Field<'d>, texts: &mut Texts<'d>) -> Vec<(St
 }
 
 /// Reads one or several commands, each as a text or as words.
-fn commands<'d>(value: &Field<'d>, texts: &mut Texts<'d>) -> Vec<Vec<String>> {
+fn commands<'d>(value: &Field<'d>, texts: &mut Templates<'d>) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for command in value.each() {
         if let Some(words) = words(&command) {
@@ -186,7 +171,7 @@ fn commands<'d>(value: &Field<'d>, texts: &mut Texts<'d>) -> Vec<Vec<String>> {
 }
 
 /// Adds the files of a table that are not there yet.
-fn files<'d>(value: &Field<'d>, around: Surroundings<'_>, texts: &mut Texts<'d>, files: &mut Vec<(String, String)>) {
+fn files<'d>(value: &Field<'d>, around: TextContext<'_>, texts: &mut Templates<'d>, files: &mut Vec<(String, String)>) {
     let own = files.len();
     for (path, value) in value.table().iter().flat_map(Table::fields) {
         let inside = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
@@ -209,7 +194,7 @@ fn files<'d>(value: &Field<'d>, around: Surroundings<'_>, texts: &mut Texts<'d>,
     }
 }
 
-fn template_file(table: &Table<'_>, around: Surroundings<'_>) -> Option<String> {
+fn template_file(table: &Table<'_>, around: TextContext<'_>) -> Option<String> {
     let value = table.get("template");
     table.finish();
     let Some(value) = value else {
@@ -227,7 +212,7 @@ fn template_file(table: &Table<'_>, around: Surroundings<'_>) -> Option<String> 
 }
 
 /// Returns a path relative to the experiment's file.
-pub(crate) fn beside(value: &Field<'_>, around: Surroundings<'_>) -> Option<PathBuf> {
+pub(crate) fn beside(value: &Field<'_>, around: TextContext<'_>) -> Option<PathBuf> {
     let path = PathBuf::from(value.text()?);
     if path.is_relative() && around.folder.is_none() {
         value.wrong("a built-in experiment has no folder: expected an absolute path");
@@ -236,7 +221,7 @@ pub(crate) fn beside(value: &Field<'_>, around: Surroundings<'_>) -> Option<Path
     Some(around.folder.map(|folder| folder.join(&path)).unwrap_or(path))
 }
 
-fn folder(value: &Field<'_>, around: Surroundings<'_>) -> Option<PathBuf> {
+fn folder(value: &Field<'_>, around: TextContext<'_>) -> Option<PathBuf> {
     let path = beside(value, around)?;
     match path.canonicalize() {
         Ok(path) if path.is_dir() => Some(path),
@@ -247,7 +232,7 @@ fn folder(value: &Field<'_>, around: Surroundings<'_>) -> Option<PathBuf> {
     }
 }
 
-fn ready<'d>(value: &Field<'d>, texts: &mut Texts<'d>) -> Option<Ready> {
+fn ready<'d>(value: &Field<'d>, texts: &mut Templates<'d>) -> Option<Ready> {
     if !value.is_table() {
         let urls = value.texts()?;
         texts.add(value, &urls);
@@ -291,15 +276,15 @@ fn read_stop(text: &str) -> Result<Stop, String> {
 
 /// Texts with placeholders, collected for a check once all names are known.
 #[derive(Debug, Default)]
-pub(crate) struct Texts<'d>(Vec<(Field<'d>, String)>);
+pub(crate) struct Templates<'d>(Vec<(Field<'d>, String)>);
 
-impl<'d> Texts<'d> {
+impl<'d> Templates<'d> {
     pub(crate) fn add<'a>(&mut self, value: &Field<'d>, texts: impl IntoIterator<Item = &'a String>) {
         self.0.extend(texts.into_iter().map(|text| (value.clone(), text.clone())));
     }
 
     /// Returns the names that a server with these texts knows: each port and socket in them is its own.
-    fn names(&self, around: Surroundings<'_>) -> Values {
+    fn names(&self, around: TextContext<'_>) -> Values {
         let mut values = around.always.clone();
         values.set("dir", "/dir");
         let names: BTreeSet<&str> =

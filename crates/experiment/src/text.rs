@@ -8,7 +8,7 @@ use oroshi_report::paint::Paint;
 use oroshi_report::table::wrap;
 use oroshi_words::units::{self, plural};
 
-use crate::experiment::{Reading, Unreadable};
+use crate::experiment::{ExperimentError, ParsedExperiment};
 use crate::find::Found;
 use crate::server::shown;
 
@@ -19,7 +19,7 @@ const NAME: usize = 10;
 
 /// Describes an experiment. `untried`: required commands that were not run.
 #[must_use]
-pub fn check(file: &str, reading: &Reading, untried: &[String], paint: Paint) -> String {
+pub fn check(file: &str, reading: &ParsedExperiment, untried: &[String], paint: Paint) -> String {
     let experiment = &reading.experiment;
     let mut text = paint.bold(&experiment.title) + "\n";
     if !experiment.question.is_empty() {
@@ -74,21 +74,21 @@ pub fn check(file: &str, reading: &Reading, untried: &[String], paint: Paint) ->
 
 /// Lists experiments, each with its title, or the number of its mistakes.
 #[must_use]
-pub fn list(entries: impl Iterator<Item = (Found, Result<Reading, Unreadable>)>, paint: Paint) -> String {
+pub fn list(entries: impl Iterator<Item = (Found, Result<ParsedExperiment, ExperimentError>)>, paint: Paint) -> String {
     let mut rows = Vec::new();
     for (found, reading) in entries {
         let place = found.path.as_ref().map_or_else(|| "built in".into(), |path| path.display().to_string());
         let about = match reading {
-            Ok(Reading { experiment, .. }) if experiment.cells.is_empty() => {
+            Ok(ParsedExperiment { experiment, .. }) if experiment.cells.is_empty() => {
                 paint.yellow(&format!("{} (nothing of it is installed)", experiment.title))
             }
-            Ok(Reading { experiment, .. }) => experiment.title,
-            Err(Unreadable::File(mistakes)) => paint.red(&format!(
+            Ok(ParsedExperiment { experiment, .. }) => experiment.title,
+            Err(ExperimentError::File(mistakes)) => paint.red(&format!(
                 "{}: `oroshi lab check {}`",
                 plural(mistakes.len() as u64, "mistake"),
                 found.asked()
             )),
-            Err(Unreadable::Only(problem)) => paint.red(&problem),
+            Err(ExperimentError::Only(problem)) => paint.red(&problem),
         };
         rows.push(vec![found.name, place, about]);
     }
@@ -169,7 +169,7 @@ fn cpus(experiment: &Experiment) -> String {
 }
 
 /// Returns the duration of the runs alone: the time for starting and ending servers is unknown.
-fn takes(reading: &Reading) -> String {
+fn takes(reading: &ParsedExperiment) -> String {
     let rules = &reading.experiment.rules;
     let block: Duration = reading.blocks.iter().sum();
     let time = |blocks: usize| block.as_secs_f64() * blocks as f64 * 1e9;

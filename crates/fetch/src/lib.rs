@@ -1,7 +1,7 @@
 //! Fetches many URLs concurrently: reads a list, and returns a record for each of its lines.
 //!
 //! What it knows: lists, retries, the results of an earlier run, files for bodies. What it does not know: flags,
-//! terminals, the format of a summary. The caller opens a [`Fetch`], runs it, and follows it ([`Follow`]).
+//! terminals, the format of a summary. The caller opens a [`Fetch`], runs it, and follows it ([`Observer`]).
 //!
 //! Read the modules in this order: [`plan`] is the validated configuration. [`mod@run`] opens its files, and divides
 //! the work among three threads: one reads the list (`reader`, `list`), one does the `work` with an event loop and a
@@ -22,10 +22,10 @@ mod sink;
 mod work;
 
 pub use list::{ListError, Source};
-pub use out::Out;
+pub use out::SharedWriter;
 pub use plan::{Bodies, Defaults, LARGEST_BURST, Pace, Plan};
 pub use record::Record;
 pub use resume::ResumeError;
 pub use retry::Retries;
-pub use run::{Done, Error, Fetch, Follow, Standing, Warning};
+pub use run::{Error, Fetch, Observer, Progress, RunSummary, Warning};
 pub use work::WorkError;

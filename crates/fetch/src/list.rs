@@ -53,13 +53,13 @@ pub(crate) struct Item {
     /// The number of its line, from 1.
     pub(crate) n: u64,
     /// The request, or why the line cannot be read.
-    pub(crate) asked: Result<Asked, String>,
+    pub(crate) asked: Result<ItemRequest, String>,
 }
 
 /// The request of a line; the flags supply the rest.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Asked {
+pub(crate) struct ItemRequest {
     pub(crate) url: String,
     pub(crate) method: Option<String>,
     #[serde(default)]
@@ -145,7 +145,7 @@ impl Item {
             Ok(text) if text.starts_with('{') => {
                 serde_json::from_str(text).map_err(|error| format!("the line is no request in JSON: {error}"))
             }
-            Ok(text) => Ok(Asked { url: text.to_owned(), ..Asked::default() }),
+            Ok(text) => Ok(ItemRequest { url: text.to_owned(), ..ItemRequest::default() }),
             Err(_) => Err("the line is not UTF-8".to_owned()),
         };
         Some(Item { n, asked })
@@ -274,7 +274,7 @@ mod tests {
         items
     }
 
-    fn asked(text: &str) -> Result<Asked, String> {
+    fn asked(text: &str) -> Result<ItemRequest, String> {
         Item::read(1, text.as_bytes()).unwrap().asked
     }
 
@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn a_line_may_be_a_request_in_json() {
         let line = r#"{"url":"u","method":"PUT","headers":{"A":"b","C":7,"D":null},"body":"x","id":{"k":[1]}}"#;
-        let Asked { url, method, headers, body, id } = asked(line).unwrap();
+        let ItemRequest { url, method, headers, body, id } = asked(line).unwrap();
         assert_eq!((&*url, method.as_deref(), body.as_deref()), ("u", Some("PUT"), Some("x")));
         let field = |name: &str, value: Option<&str>| (name.to_owned(), value.map(str::to_owned));
         assert_eq!(headers.0, [field("A", Some("b")), field("C", Some("7")), field("D", None)]);

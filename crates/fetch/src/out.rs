@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A writer that threads share.
 #[derive(Clone)]
-pub struct Out(Arc<Mutex<dyn Write + Send>>);
+pub struct SharedWriter(Arc<Mutex<dyn Write + Send>>);
 
-impl Out {
+impl SharedWriter {
     /// Shares a writer.
     pub fn new(writer: impl Write + Send + 'static) -> Self {
         Self(Arc::new(Mutex::new(writer)))
@@ -23,8 +23,8 @@ impl Out {
     }
 }
 
-impl fmt::Debug for Out {
+impl fmt::Debug for SharedWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Out")
+        f.write_str("SharedWriter")
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use crate::list::{self, Item, ListError, Reading, Source};
 use crate::plan::{Pace, Plan};
-use crate::resume::{DoneLines, Known};
+use crate::resume::{DoneLines, LineState};
 
 /// The thread that reads the list.
 pub(crate) struct Reader {
@@ -91,11 +91,11 @@ impl Skipped {
         let method = plan.defaults.method(asked.method.as_deref(), has_body);
         let known = done_lines.known(item.n, method, &asked.url, asked.id.as_ref());
         match known {
-            Known::Nothing => {}
-            Known::Changed => _ = self.changed.fetch_add(1, Ordering::Relaxed),
-            Known::Done { ok: true } => _ = self.ok.fetch_add(1, Ordering::Relaxed),
-            Known::Done { ok: false } => _ = self.failed.fetch_add(1, Ordering::Relaxed),
+            LineState::Nothing => {}
+            LineState::Changed => _ = self.changed.fetch_add(1, Ordering::Relaxed),
+            LineState::Done { ok: true } => _ = self.ok.fetch_add(1, Ordering::Relaxed),
+            LineState::Done { ok: false } => _ = self.failed.fetch_add(1, Ordering::Relaxed),
         }
-        !matches!(known, Known::Done { .. })
+        !matches!(known, LineState::Done { .. })
     }
 }

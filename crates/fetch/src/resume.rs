@@ -34,7 +34,7 @@ pub(crate) struct DoneLines {
 
 /// The state of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
+pub(crate) enum LineState {
     Nothing,
     /// The record is of another request.
     Changed,
@@ -79,12 +79,12 @@ pub enum ResumeError {
 
 impl DoneLines {
     /// Returns the state of a line with this request.
-    pub(crate) fn known(&self, n: u64, method: &str, url: &str, id: Option<&Value>) -> Known {
+    pub(crate) fn known(&self, n: u64, method: &str, url: &str, id: Option<&Value>) -> LineState {
         let entry = self.pages.get(&(n / PAGE)).map_or(0, |page| page[(n % PAGE) as usize]);
         match entry & 3 {
-            0 => Known::Nothing,
-            _ if entry & !3 != fingerprint(method, url, id) => Known::Changed,
-            state => Known::Done { ok: state == 1 },
+            0 => LineState::Nothing,
+            _ if entry & !3 != fingerprint(method, url, id) => LineState::Changed,
+            state => LineState::Done { ok: state == 1 },
         }
     }
 
@@ -227,7 +227,7 @@ mod tests {
         records.iter().map(|record| serde_json::to_string(record).unwrap() + "\n").collect()
     }
 
-    fn known(done_lines: &DoneLines, n: u64) -> Known {
+    fn known(done_lines: &DoneLines, n: u64) -> LineState {
         done_lines.known(n, "GET", &format!("http://h/{n}"), None)
     }
 
@@ -239,13 +239,13 @@ mod tests {
         let again = [record(5, Some(301)), record(1, None)];
         let (done_lines, _) = read((lines(&records) + &lines(&again)).as_bytes(), None).unwrap();
         for (n, expected) in [
-            (1, Known::Done { ok: true }),
-            (2, Known::Done { ok: false }),
-            (3, Known::Nothing),
-            (4, Known::Nothing),
-            (5, Known::Done { ok: true }),
-            (6, Known::Nothing),
-            (10_000_000, Known::Done { ok: true }),
+            (1, LineState::Done { ok: true }),
+            (2, LineState::Done { ok: false }),
+            (3, LineState::Nothing),
+            (4, LineState::Nothing),
+            (5, LineState::Done { ok: true }),
+            (6, LineState::Nothing),
+            (10_000_000, LineState::Done { ok: true }),
         ] {
             assert_eq!(known(&done_lines, n), expected, "{n}");
         }
@@ -271,11 +271,11 @@ mod tests {
         let of = |id: Option<Value>| Record { id, ..record(1, Some(200)) };
         let (done_lines, _) = read(lines(&[of(Some(7.into()))]).as_bytes(), None).unwrap();
         let seven = Value::from(7);
-        assert_eq!(done_lines.known(1, "GET", "http://h/1", Some(&seven)), Known::Done { ok: true });
+        assert_eq!(done_lines.known(1, "GET", "http://h/1", Some(&seven)), LineState::Done { ok: true });
         for (method, url, id) in
             [("PUT", "http://h/1", Some(&seven)), ("GET", "http://h/2", Some(&seven)), ("GET", "http://h/1", None)]
         {
-            assert_eq!(done_lines.known(1, method, url, id), Known::Changed, "{method} {url} {id:?}");
+            assert_eq!(done_lines.known(1, method, url, id), LineState::Changed, "{method} {url} {id:?}");
         }
     }
 
@@ -302,7 +302,7 @@ mod tests {
             let (mut opened, done_lines) = patiently(|| open(file.path(), None)).unwrap();
             assert_eq!(
                 (known(&done_lines, 1), known(&done_lines, 2)),
-                (Known::Done { ok: true }, Known::Nothing),
+                (LineState::Done { ok: true }, LineState::Nothing),
                 "{cut}"
             );
             opened.file.write_all(second.as_bytes()).unwrap();
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         let folder = tempfile::tempdir().unwrap();
         let (_, done_lines) = open(&folder.path().join("new"), None).unwrap();
-        assert_eq!(known(&done_lines, 1), Known::Nothing);
+        assert_eq!(known(&done_lines, 1), LineState::Nothing);
         patiently(|| Ok(open_new(&folder.path().join("new"))?)).unwrap();
         open_new(Path::new("/dev/null")).unwrap();
         assert!(matches!(open(Path::new("/dev/null"), None), Err(ResumeError::NoFile)));
@@ -362,7 +362,7 @@ mod tests {
         let text = lines(&[of(1, Some("there")), of(2, Some("gone")), of(3, None)]);
         let done = |bodies| {
             let (done_lines, _) = read(text.as_bytes(), bodies).unwrap();
-            [1, 2, 3].map(|n| known(&done_lines, n) == Known::Done { ok: true })
+            [1, 2, 3].map(|n| known(&done_lines, n) == LineState::Done { ok: true })
         };
         assert_eq!((done(Some(folder.path())), done(None)), ([true, false, false], [true; 3]));
     }

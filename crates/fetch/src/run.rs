@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use oroshi_client::Counts;
-use oroshi_net::cores::CoresError;
 use oroshi_net::ports::LocalPorts;
-use oroshi_net::{Cores, CoresOptions, Shutdown, ensure_descriptors};
+use oroshi_net::threads::ThreadsError;
+use oroshi_net::{Shutdown, Threads, ThreadsOptions, ensure_descriptors};
 use oroshi_words::units;
 use tokio::sync::mpsc;
 
 use crate::body_files::Folder;
 use crate::list::ListError;
-use crate::out::Out;
+use crate::out::SharedWriter;
 use crate::plan::{Bodies, LARGEST_BURST, Pace, Plan};
 use crate::reader::Reader;
 use crate::record::Record;
@@ -69,7 +69,7 @@ pub enum Error {
     Threads(#[source] io::Error),
     /// The thread of the event loop could not be started, or panicked.
     #[error(transparent)]
-    Cores(#[from] CoresError),
+    EventLoop(#[from] ThreadsError),
     /// A record cannot be written as JSON: a defect.
     #[error("a record cannot be written as JSON")]
     Json(#[from] serde_json::Error),
@@ -108,7 +108,8 @@ impl fmt::Display for Warning {
             }
             Warning::Descriptors { fit, wanted } => write!(
                 f,
-                "{} connections fit within the limit of file descriptors (`ulimit -Hn`); of {} requests at a time the others wait",
+                "{} connections fit within the limit of file descriptors (`ulimit -Hn`); of {} requests at a time the \
+                 others wait",
                 count(fit),
                 count(wanted)
             ),
@@ -124,7 +125,7 @@ impl fmt::Display for Warning {
 }
 
 /// An observer of a run. All methods are called on the thread that runs it.
-pub trait Follow {
+pub trait Observer {
     /// Receives a warning.
     fn warn(&mut self, warning: &Warning);
 
@@ -138,12 +139,12 @@ pub trait Follow {
     fn is_due(&self) -> bool;
 
     /// Shows the progress.
-    fn show(&mut self, standing: Standing);
+    fn show(&mut self, progress: Progress);
 }
 
 /// The progress of a run.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Standing {
+pub struct Progress {
     /// Records of this run.
     pub done: u64,
     /// Records of failures among them.
@@ -158,7 +159,7 @@ pub struct Standing {
 
 /// The result of a run.
 #[derive(Debug, Default)]
-pub struct Done {
+pub struct RunSummary {
     /// The duration.
     pub elapsed: Duration,
     /// Connections opened, if known.
@@ -196,7 +197,7 @@ impl Fetch {
     ///
     /// # Errors
     /// A file that cannot be opened, or must not be written.
-    pub fn open(plan: Plan, follow: &mut impl Follow) -> Result<Self, Error> {
+    pub fn open(plan: Plan, follow: &mut impl Observer) -> Result<Self, Error> {
         let (output, done_lines) = Output::open(&plan, follow)?;
         let folder = match &plan.bodies {
             Bodies::Folder(path) => {
@@ -212,7 +213,7 @@ impl Fetch {
     ///
     /// # Errors
     /// The run failed. Failed requests alone are no error.
-    pub fn run(self, out: Out, stop: &Shutdown, follow: &mut impl Follow) -> Result<Done, Error> {
+    pub fn run(self, out: SharedWriter, stop: &Shutdown, follow: &mut impl Observer) -> Result<RunSummary, Error> {
         let Fetch { plan, output, done_lines, folder } = self;
         let connections = connections(&plan, follow);
         let began = Instant::now();
@@ -248,7 +249,7 @@ impl Fetch {
         let interrupted = stop.count() > 0;
         let skipped = &reader.skipped;
         let skipped_failed = skipped.failed.load(Ordering::Relaxed);
-        let mut done = Done {
+        let mut done = RunSummary {
             elapsed: began.elapsed(),
             connects: counts.map(|counts| counts.connects),
             interrupted,
@@ -267,7 +268,7 @@ impl Fetch {
 }
 
 /// Returns the maximum of connections. Warns if they do not fit; further requests wait.
-fn connections(plan: &Plan, follow: &mut impl Follow) -> usize {
+fn connections(plan: &Plan, follow: &mut impl Observer) -> usize {
     let wanted = match plan.pace {
         Pace::Steady { concurrency, .. } => concurrency,
         // One per line of the list, which is not read yet.
@@ -297,9 +298,9 @@ fn connections(plan: &Plan, follow: &mut impl Follow) -> usize {
 }
 
 /// Starts the working thread.
-fn start(job: Job) -> Result<Cores<Result<Counts, WorkError>>, CoresError> {
+fn start(job: Job) -> Result<Threads<Result<Counts, WorkError>>, ThreadsError> {
     let job = Mutex::new(Some(job));
-    Cores::start(&CoresOptions::new("fetch", 1), move |_| {
+    Threads::start(&ThreadsOptions::new("fetch", 1), move |_| {
         let job = job.lock().unwrap_or_else(PoisonError::into_inner).take();
         async move {
             match job {
@@ -320,7 +321,7 @@ enum Output {
 }
 
 impl Output {
-    fn open(plan: &Plan, follow: &mut impl Follow) -> Result<(Self, Option<DoneLines>), Error> {
+    fn open(plan: &Plan, follow: &mut impl Observer) -> Result<(Self, Option<DoneLines>), Error> {
         let Some(path) = &plan.output else {
             return Ok((if plan.bodies == Bodies::Printed { Output::Nowhere } else { Output::Stdout }, None));
         };
@@ -343,14 +344,14 @@ impl Output {
         }
     }
 
-    fn file(opened: Opened, path: &Path, follow: &mut impl Follow) -> Self {
+    fn file(opened: Opened, path: &Path, follow: &mut impl Observer) -> Self {
         if opened.lock == Lock::Missing {
             follow.warn(&Warning::NoLocks(path.to_owned()));
         }
         Output::File(opened.file, path.to_owned())
     }
 
-    fn write(&mut self, lines: &[u8], out: &Out) -> Result<(), Error> {
+    fn write(&mut self, lines: &[u8], out: &SharedWriter) -> Result<(), Error> {
         let (result, path) = match self {
             Output::Nowhere => return Ok(()),
             Output::Stdout => (out.write(lines).and_then(|()| out.flush()), Path::new("standard output")),
@@ -363,7 +364,7 @@ impl Output {
 /// Writes records as they come.
 struct Writing<'a, F> {
     output: Output,
-    out: Out,
+    out: SharedWriter,
     follow: &'a mut F,
     stop: &'a Shutdown,
     /// Records written.
@@ -372,7 +373,7 @@ struct Writing<'a, F> {
     failed: u64,
 }
 
-impl<F: Follow> Writing<'_, F> {
+impl<F: Observer> Writing<'_, F> {
     /// Writes all records; returns false if nobody reads them.
     fn all(
         &mut self,
@@ -414,7 +415,7 @@ impl<F: Follow> Writing<'_, F> {
             if self.follow.is_due() {
                 let (done, failed) = (self.count, self.failed);
                 let share = reader.share(done);
-                self.follow.show(Standing { done, failed, under_way, share, stopping });
+                self.follow.show(Progress { done, failed, under_way, share, stopping });
             }
         }
     }

@@ -3,13 +3,13 @@
 use std::io;
 
 use crate::body_files::{BodyFile, Folder};
-use crate::out::Out;
+use crate::out::SharedWriter;
 use crate::plan::Bodies;
 
 /// A body being received.
 pub(crate) enum Sink<'h> {
     Counted,
-    Printed(&'h Out),
+    Printed(&'h SharedWriter),
     /// Printed after the last attempt, when no other body can follow.
     Held(&'h mut Vec<u8>),
     Kept(BodyFile, String),
@@ -20,7 +20,7 @@ impl<'h> Sink<'h> {
     pub(crate) fn of(
         bodies: &Bodies,
         folder: Option<&Folder>,
-        out: &'h Out,
+        out: &'h SharedWriter,
         held: Option<&'h mut Vec<u8>>,
         name: impl FnOnce() -> String,
     ) -> io::Result<Self> {
@@ -57,6 +57,6 @@ impl<'h> Sink<'h> {
 }
 
 /// Prints a held body.
-pub(crate) fn print(out: &Out, body: &[u8]) -> io::Result<()> {
+pub(crate) fn print(out: &SharedWriter, body: &[u8]) -> io::Result<()> {
     out.write(body).and_then(|()| out.flush())
 }

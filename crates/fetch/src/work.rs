@@ -23,8 +23,8 @@ use oroshi_net::{Address, Endpoint, Scheme, Shutdown, monotonic_ns};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::body_files::{Folder, name};
-use crate::list::{Asked, Item};
-use crate::out::Out;
+use crate::list::{Item, ItemRequest};
+use crate::out::SharedWriter;
 use crate::plan::{Bodies, LARGEST_BURST, Pace, Plan};
 use crate::record::{Failure, Record, Times};
 use crate::retry::Outcome;
@@ -47,7 +47,7 @@ pub(crate) struct Job {
     pub(crate) records: mpsc::Sender<Record>,
     pub(crate) folder: Option<Folder>,
     /// Standard output, for printed bodies.
-    pub(crate) out: Out,
+    pub(crate) out: SharedWriter,
     /// Stops new requests.
     pub(crate) stop: Shutdown,
     pub(crate) under_way: Arc<AtomicUsize>,
@@ -148,7 +148,7 @@ struct Worker {
     client: Client,
     records: mpsc::Sender<Record>,
     folder: Option<Folder>,
-    out: Out,
+    out: SharedWriter,
     stop: Shutdown,
     under_way: Arc<AtomicUsize>,
     slots: Semaphore,
@@ -233,7 +233,7 @@ impl Worker {
         }
     }
 
-    async fn fetch_asked(&self, asked: Asked, record: &mut Record) -> Option<()> {
+    async fn fetch_asked(&self, asked: ItemRequest, record: &mut Record) -> Option<()> {
         let body = asked.body.map(Bytes::from).or_else(|| self.plan.defaults.body.clone());
         record.method = self.plan.defaults.method(asked.method.as_deref(), body.is_some()).to_owned();
         (record.url, record.id) = (asked.url, asked.id);

@@ -9,9 +9,9 @@
 use std::rc::Rc;
 use std::sync::Mutex;
 
-use oroshi_gate::forward::{Call, Outcome, Rules, To, forward};
+use oroshi_gate::forward::{Call, CallTargets, Outcome, Rules, forward};
 use oroshi_gate::upstream::{PoolSettings, Pools, Settings, Target};
-use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Shutdown};
+use oroshi_net::{BoundListener, ListenOptions, Shutdown, Threads, ThreadsOptions};
 use oroshi_server::{Exchange, Server};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let target: Target = target.parse()?;
     let shutdown = Shutdown::on_signals()?;
     let bound = Mutex::new(Some(BoundListener::bind(listen, &ListenOptions::default())?));
-    Cores::run(&CoresOptions::new("relay", 1), move |_| {
+    Threads::run(&ThreadsOptions::new("relay", 1), move |_| {
         let bound = bound.lock().ok().and_then(|mut bound| bound.take());
         let (shutdown, target) = (shutdown.clone(), target.clone());
         async move {
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let rules = Rules::default();
             let handler = async move |exchange: &mut Exchange<'_>| {
                 let mut outcome = Outcome::default();
-                forward(exchange, &Call::new(&rules, To::One(&pool)), &mut outcome).await
+                forward(exchange, &Call::new(&rules, CallTargets::One(&pool)), &mut outcome).await
             };
             let server = Server::new(handler, oroshi_server::Settings::default());
             let listeners = bound.and_then(|bound| bound.into_listener().ok()).map(Into::into);

@@ -6,13 +6,13 @@ mod status;
 use std::borrow::Cow;
 use std::time::Duration;
 
-use oroshi_lookup::{Explanation, Held, key};
+use oroshi_lookup::{Explanation, StoreEntry, key};
 use oroshi_server::{Error, Exchange, page};
 use oroshi_words::query;
 use serde_json::{Value, json};
 
 use crate::plan::{Action, KeyFrom};
-use crate::route::{Asked, Repeated, readings};
+use crate::route::{Repeated, RouteQuery, readings};
 use crate::site::{Site, is_key};
 
 /// The paths of admin listeners.
@@ -98,10 +98,15 @@ async fn explain(site: &Site, query: &str) -> Result<Value, ErrorReply> {
     let plain = read.plain.clone().into_owned();
     let plan = &site.generation.plan;
     // Conditions on header fields count as unmet, because the query has no header fields.
-    let asked =
-        Asked { host: &canonical, path: &plain, method: &method, headers: Default::default(), repeated: Repeated::Any };
-    let found = plan.table.find(&asked);
-    if read.others().any(|path| plan.table.find(&Asked { path, ..asked }) != found) {
+    let query = RouteQuery {
+        host: &canonical,
+        path: &plain,
+        method: &method,
+        headers: Default::default(),
+        repeated: Repeated::Any,
+    };
+    let found = plan.table.find(&query);
+    if read.others().any(|path| plan.table.find(&RouteQuery { path, ..query }) != found) {
         return Err(format!("`{path}` can be read in two ways, which take different routes: it is answered 400").into());
     }
     let Some(place) = found else {
@@ -179,12 +184,12 @@ async fn explain(site: &Site, query: &str) -> Result<Value, ErrorReply> {
 
 /// Describes the value of a key in each tier.
 fn tiers(explanation: &Explanation) -> Value {
-    let held = |held: &Held| match held {
-        Held::Targets(targets) => json!({ "has": targets.to_string() }),
-        Held::Negative => json!({ "has": "a note that there is none" }),
-        Held::Invalid(why) => json!({ "invalid": &**why }),
-        Held::Missing => json!({ "has": null }),
-        Held::Failed(error) => json!({ "failed": error.to_string() }),
+    let held = |held: &StoreEntry| match held {
+        StoreEntry::Targets(targets) => json!({ "has": targets.to_string() }),
+        StoreEntry::Negative => json!({ "has": "a note that there is none" }),
+        StoreEntry::Invalid(why) => json!({ "invalid": &**why }),
+        StoreEntry::Missing => json!({ "has": null }),
+        StoreEntry::Failed(error) => json!({ "failed": error.to_string() }),
     };
     let mut told = json!({ "in_flight": explanation.in_flight });
     if let Some(kept) = &explanation.memory {

@@ -16,7 +16,7 @@ use crate::access;
 use crate::forward::{self, Rules};
 use crate::plan::{Action, Answer, HashBy, KeyFrom, Limits, Listener, Lookup, Plan, Route, Serves, Template};
 use crate::route::{HeaderPattern, Table};
-use crate::script::{Names, ScriptSettings};
+use crate::script::{ScriptSettings, StoreNames};
 use crate::upstream::{Policy, PoolSettings};
 
 use odd::{is_one_socket, same_routes, unused};
@@ -235,7 +235,7 @@ impl Draft {
         let names: Vec<String> = self.scripts.iter().map(|script| script.name.clone()).collect();
         repeated("script", names.iter().map(String::as_str), &mut findings);
         let mut scripts = Vec::new();
-        let stores = Names::of(&self.stores);
+        let stores = StoreNames::of(&self.stores);
         for script in self.scripts {
             let class = classes.of("script", &script.name);
             scripts.push(script.plan(class, &stores, &mut findings));

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use oroshi_net::{ConnectError, Peer};
+use oroshi_words::named::values;
 
 /// Why a request got no complete response. Each failure has a stable name for logs and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,52 +52,35 @@ pub enum Failure {
 pub(crate) const SCRIPT_FAILED: &str = "a script of this gateway failed";
 
 impl Failure {
-    /// Every failure, in the order of [`Counts::failures`](crate::upstream::Counts::failures).
-    pub const ALL: [Failure; 19] = [
-        Failure::NoTarget,
-        Failure::QueueFull,
-        Failure::QueueTimeout,
-        Failure::Resolve,
-        Failure::NotAllowed,
-        Failure::OwnAddress,
-        Failure::Connect,
-        Failure::ConnectTimeout,
-        Failure::Exhausted,
-        Failure::SendTimeout,
-        Failure::Closed,
-        Failure::HeadTimeout,
-        Failure::Malformed,
-        Failure::Cut,
-        Failure::BodyTimeout,
-        Failure::TotalTimeout,
-        Failure::ClientGone,
-        Failure::ClientBody,
-        Failure::Script,
+    /// All of them with their names, in order.
+    const NAMED: [(Self, &'static str); 19] = [
+        (Failure::NoTarget, "no-target"),
+        (Failure::QueueFull, "queue-full"),
+        (Failure::QueueTimeout, "queue-timeout"),
+        (Failure::Resolve, "resolve"),
+        (Failure::NotAllowed, "not-allowed"),
+        (Failure::OwnAddress, "own-address"),
+        (Failure::Connect, "connect"),
+        (Failure::ConnectTimeout, "connect-timeout"),
+        (Failure::Exhausted, "exhausted"),
+        (Failure::SendTimeout, "send-timeout"),
+        (Failure::Closed, "closed"),
+        (Failure::HeadTimeout, "head-timeout"),
+        (Failure::Malformed, "malformed"),
+        (Failure::Cut, "cut"),
+        (Failure::BodyTimeout, "body-timeout"),
+        (Failure::TotalTimeout, "total-timeout"),
+        (Failure::ClientGone, "client-gone"),
+        (Failure::ClientBody, "client-body"),
+        (Failure::Script, "script"),
     ];
+
+    /// Every failure, in the order of [`Counts::failures`](crate::upstream::Counts::failures).
+    pub const ALL: [Self; 19] = values(&Self::NAMED);
 
     /// Returns the stable kebab-case name.
     pub fn name(self) -> &'static str {
-        match self {
-            Failure::NoTarget => "no-target",
-            Failure::QueueFull => "queue-full",
-            Failure::QueueTimeout => "queue-timeout",
-            Failure::Resolve => "resolve",
-            Failure::NotAllowed => "not-allowed",
-            Failure::OwnAddress => "own-address",
-            Failure::Connect => "connect",
-            Failure::ConnectTimeout => "connect-timeout",
-            Failure::Exhausted => "exhausted",
-            Failure::SendTimeout => "send-timeout",
-            Failure::Closed => "closed",
-            Failure::HeadTimeout => "head-timeout",
-            Failure::Malformed => "malformed",
-            Failure::Cut => "cut",
-            Failure::BodyTimeout => "body-timeout",
-            Failure::TotalTimeout => "total-timeout",
-            Failure::ClientGone => "client-gone",
-            Failure::ClientBody => "client-body",
-            Failure::Script => "script",
-        }
+        Self::NAMED[self as usize].1
     }
 
     /// Returns the status of the response, if none has begun; `None` if the client is at fault.

@@ -44,12 +44,7 @@ pub(crate) struct GateCounters {
 impl GateCounters {
     /// Returns one core's counters of a route. Routes with the same name share them, across reloads.
     pub(crate) fn route(&self, name: &str, core: usize) -> Arc<RouteCounters> {
-        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        let cores = routes.entry(name.to_owned()).or_default();
-        while cores.len() <= core {
-            cores.push(Arc::default());
-        }
-        Arc::clone(&cores[core])
+        of_core(&self.routes, name, core)
     }
 
     /// Sums each route's counters over all cores, by route name.
@@ -65,12 +60,7 @@ impl GateCounters {
 
     /// Returns one core's counters of a script. Scripts with the same name share them, across reloads.
     pub(crate) fn script(&self, name: &str, core: usize) -> Arc<ScriptCounters> {
-        let mut scripts = self.scripts.lock().unwrap_or_else(PoisonError::into_inner);
-        let cores = scripts.entry(name.to_owned()).or_default();
-        while cores.len() <= core {
-            cores.push(Arc::default());
-        }
-        Arc::clone(&cores[core])
+        of_core(&self.scripts, name, core)
     }
 
     /// Sums each script's counters over all cores, by script name.
@@ -93,6 +83,14 @@ impl GateCounters {
         let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         servers.iter().map(|server| server.counts()).sum()
     }
+}
+
+/// Returns one core's counters under a name, which it makes on the first call.
+fn of_core<T: Default>(all: &Mutex<BTreeMap<String, Vec<Arc<T>>>>, name: &str, core: usize) -> Arc<T> {
+    let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+    let cores = all.entry(name.to_owned()).or_default();
+    cores.resize_with(cores.len().max(core + 1), Arc::default);
+    Arc::clone(&cores[core])
 }
 
 /// One core's counters of a route. Only that core writes them.

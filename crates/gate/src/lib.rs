@@ -34,7 +34,8 @@ pub mod upstream;
 pub use draft::{Draft, KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft};
 pub use oroshi_script::panics_are_contained;
 pub use plan::{
-    Action, Answer, Filling, HashBy, KeyFrom, Limits, Listener, Lookup, Plan, Route, Script, Serves, Template, Upstream,
+    Action, Answer, HashBy, KeyFrom, Limits, Listener, Lookup, Plan, Route, Script, Serves, Template, TemplateValues,
+    Upstream,
 };
-pub use run::{Bound, Gate, RunError};
+pub use run::{Gate, OpenListener, RunError};
 pub use script::{ErrorKind as ScriptErrorKind, Hook, HookSet, Modules, ScriptError, ScriptSettings};

@@ -295,7 +295,7 @@ enum Part {
 
 /// The values of a [`Template`]'s placeholders.
 #[derive(Clone, Copy, Debug)]
-pub struct Filling<'a> {
+pub struct TemplateValues<'a> {
     /// The requested host, with its port.
     pub host: &'a str,
     /// The requested path.
@@ -352,7 +352,7 @@ impl Template {
 
     /// Fills the placeholders in.
     #[must_use]
-    pub fn fill(&self, filling: &Filling<'_>) -> String {
+    pub fn fill(&self, filling: &TemplateValues<'_>) -> String {
         let text = |(place, part): (usize, &'_ Part)| match part {
             Part::Text(text) => text.clone(),
             Part::Host => filling.host.to_owned(),
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn templates_take_the_requests_parts() {
-        let filling = Filling { host: "a.example:81", path: "/x", query: "?y=1", scheme: "http" };
+        let filling = TemplateValues { host: "a.example:81", path: "/x", query: "?y=1", scheme: "http" };
         for (text, filled) in [
             ("https://{host}{target}", "https://a.example:81/x?y=1"),
             ("https://b.example{path}", "https://b.example/x"),
@@ -381,9 +381,9 @@ mod tests {
         ] {
             assert_eq!(Template::parse(text).unwrap().fill(&filling), filled);
         }
-        let elsewhere = Filling { path: "//evil.example/", ..filling };
+        let elsewhere = TemplateValues { path: "//evil.example/", ..filling };
         assert_eq!(Template::parse("{target}").unwrap().fill(&elsewhere), "/evil.example/?y=1");
-        let elsewhere = Filling { path: "/\\/evil.example", ..filling };
+        let elsewhere = TemplateValues { path: "/\\/evil.example", ..filling };
         assert_eq!(Template::parse("{path}").unwrap().fill(&elsewhere), "/evil.example");
         for bad in ["", "https://{host", "{port}", "/a b", "/\r\nX: y", "/é"] {
             assert!(Template::parse(bad).is_err(), "{bad}");

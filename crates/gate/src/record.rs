@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use oroshi_http1::{RequestHead, Version};
 use oroshi_net::monotonic_ns;
-use oroshi_server::{Error, Exchange, Refused};
+use oroshi_server::{Error, Exchange, RefusedRequest};
 
 use crate::access::{Line, Sink};
 use crate::forward::Outcome;
 use crate::generation::RouteCounters;
-use crate::script::hooks::{Entry, RequestHooks};
+use crate::script::hooks::{LogEntry, RequestHooks};
 
 /// How much the log shows of bytes that were no request, and of a refused target.
 const SHOWN_BYTES: usize = 64;
 const SHOWN_TARGET: usize = 256;
 
 /// Logs bytes that never became a request: the first line if it is valid, and the reason.
-pub(crate) fn tell_refused(sink: &Sink, refused: &Refused<'_>) {
+pub(crate) fn tell_refused(sink: &Sink, refused: &RefusedRequest<'_>) {
     if !sink.wants(refused.status) {
         return;
     }
@@ -107,7 +107,7 @@ impl<'s, 'h> Record<'s, 'h> {
     #[cold]
     fn tell_script(&self, hooks: RequestHooks, status: u16, bytes: u64) {
         let outcome = &self.outcome;
-        hooks.end(Entry {
+        hooks.end(LogEntry {
             status,
             bytes,
             took: Duration::from_nanos(monotonic_ns() - self.began),

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 use oroshi_http1::Headers;
 
-pub use spelling::{PathError, Readings, in_ascii, plain_path, readings};
+pub use spelling::{PathError, PathReadings, in_ascii, plain_path, readings};
 
 /// The conditions of a route. `Default` matches every request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,7 +42,8 @@ pub enum HostPattern {
 pub struct HeaderPattern {
     /// Its name; case does not matter.
     pub name: String,
-    /// Its value; `None`: any. If several fields have the name, [`Asked::repeated`] says which must have the value.
+    /// Its value; `None`: any. If several fields have the name, [`RouteQuery::repeated`] says which must have the
+    /// value.
     pub value: Option<String>,
 }
 
@@ -57,7 +58,7 @@ pub enum Repeated {
 
 /// The parts of a request that decide its route.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct RouteQuery<'a> {
     /// The host in canonical form; empty if the request names none.
     pub host: &'a str,
     /// One [reading](readings) of the path.
@@ -132,13 +133,13 @@ impl Table {
 
     /// Returns the index of the request's route. Does not allocate.
     #[must_use]
-    pub fn find(&self, asked: &Asked<'_>) -> Option<usize> {
-        let first = |list: &[usize]| list.iter().copied().find(|&number| self.routes[number].fits(asked));
-        if let Some(found) = self.exact.get(asked.host).and_then(|list| first(list)) {
+    pub fn find(&self, query: &RouteQuery<'_>) -> Option<usize> {
+        let first = |list: &[usize]| list.iter().copied().find(|&number| self.routes[number].fits(query));
+        if let Some(found) = self.exact.get(query.host).and_then(|list| first(list)) {
             return Some(found);
         }
         if !self.below.is_empty() {
-            let mut name = asked.host;
+            let mut name = query.host;
             while let Some((_, above)) = name.split_once('.') {
                 if let Some(found) = self.below.get(above).and_then(|list| first(list)) {
                     return Some(found);
@@ -152,17 +153,17 @@ impl Table {
 
 impl Matcher {
     /// Returns whether a request matches in everything but its host.
-    fn fits(&self, asked: &Asked<'_>) -> bool {
-        is_below(asked.path, &self.path)
-            && (self.methods.is_empty() || self.methods.iter().any(|method| method == asked.method))
-            && self.headers.iter().all(|pattern| pattern.fits(asked))
+    fn fits(&self, query: &RouteQuery<'_>) -> bool {
+        is_below(query.path, &self.path)
+            && (self.methods.is_empty() || self.methods.iter().any(|method| method == query.method))
+            && self.headers.iter().all(|pattern| pattern.fits(query))
     }
 }
 
 impl HeaderPattern {
-    fn fits(&self, asked: &Asked<'_>) -> bool {
-        let mut values = asked.headers.get_all(&self.name);
-        match (&self.value, asked.repeated) {
+    fn fits(&self, query: &RouteQuery<'_>) -> bool {
+        let mut values = query.headers.get_all(&self.name);
+        match (&self.value, query.repeated) {
             (None, _) => values.next().is_some(),
             (Some(value), Repeated::Any) => values.any(|found| found == value.as_bytes()),
             (Some(value), Repeated::All) => {
@@ -203,8 +204,8 @@ mod tests {
         Table::new(routes.iter().map(matcher).collect())
     }
 
-    fn asked<'a>(host: &'a str, path: &'a str) -> Asked<'a> {
-        Asked { host, path, method: "GET", headers: Headers::default(), repeated: Repeated::Any }
+    fn query<'a>(host: &'a str, path: &'a str) -> RouteQuery<'a> {
+        RouteQuery { host, path, method: "GET", headers: Headers::default(), repeated: Repeated::Any }
     }
 
     #[test]
@@ -231,7 +232,7 @@ mod tests {
             ("xexample.org", "/", Some(0)),
             ("", "/", Some(0)),
         ] {
-            assert_eq!(table.find(&asked(host, path)), route, "{host}{path}");
+            assert_eq!(table.find(&query(host, path)), route, "{host}{path}");
         }
     }
 
@@ -253,7 +254,7 @@ mod tests {
                 panic!("{text}");
             };
             assert_eq!(table.is_repeated(head.headers), lines.to_lowercase().matches("x-beta").count() > 1, "{lines}");
-            table.find(&Asked { host: "a", path: "/", method: head.method, headers: head.headers, repeated })
+            table.find(&RouteQuery { host: "a", path: "/", method: head.method, headers: head.headers, repeated })
         };
         let find = |method: &str, lines: &str| find_by(Repeated::Any, method, lines);
         assert_eq!(find("GET", ""), Some(0));
@@ -264,6 +265,6 @@ mod tests {
         assert_eq!(find("PUT", "X-Beta: 1\r\nx-BETA: 2\r\nX-Beta: 3\r\n"), Some(2));
         assert_eq!(find_by(Repeated::All, "PUT", "X-Beta: 2\r\nx-BETA: 2\r\n"), Some(2));
         assert_eq!(find_by(Repeated::All, "PUT", ""), Some(0));
-        assert!(Table::new(Vec::new()).find(&asked("a", "/")).is_none());
+        assert!(Table::new(Vec::new()).find(&query("a", "/")).is_none());
     }
 }

@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use oroshi_lookup::{Lookup, Stores};
-use oroshi_net::cores::CoresError;
-use oroshi_net::{BoundListener, Cores, CpuList, Shutdown};
-use oroshi_service::{admin_room, thread_options};
+use oroshi_net::threads::ThreadsError;
+use oroshi_net::{BoundListener, CpuList, Shutdown, Threads};
+use oroshi_service::{admin_capacity, thread_options};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::access;
@@ -32,7 +32,7 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 const READY: Duration = Duration::from_secs(30);
 
 /// An open listener of a gateway.
-pub type Bound = oroshi_service::Bound<Serves>;
+pub type OpenListener = oroshi_service::OpenListener<Serves>;
 
 /// The reason why a gateway did not start, or refused a plan.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ pub enum RunError {
     },
     /// The threads could not be started, or one of them panicked.
     #[error("cannot run the threads that serve")]
-    Cores(#[source] CoresError),
+    Serving(#[source] ThreadsError),
     /// Restart the gateway: it binds its sockets once for each thread.
     #[error(
         "the number of threads changes from {was} to {wanted}, which a reload cannot do: restart it (`oroshi start` \
@@ -102,8 +102,8 @@ fn shown(cpus: &Option<CpuList>) -> String {
 }
 
 /// Returns listeners with their sockets.
-fn sockets(bound: &[Bound]) -> Vec<(Listener, OwnSocket)> {
-    let socket = |bound: &Bound| Some((bound.listener.clone(), bound.sockets.first()?.into()));
+fn sockets(bound: &[OpenListener]) -> Vec<(Listener, OwnSocket)> {
+    let socket = |bound: &OpenListener| Some((bound.listener.clone(), bound.sockets.first()?.into()));
     bound.iter().filter_map(socket).collect()
 }
 
@@ -111,7 +111,7 @@ fn sockets(bound: &[Bound]) -> Vec<(Listener, OwnSocket)> {
 #[derive(Debug)]
 pub struct Gate {
     /// The threads; `join` takes them.
-    cores: Mutex<Option<Cores<()>>>,
+    running: Mutex<Option<Threads<()>>>,
     mail: Vec<UnboundedSender<Job>>,
     threads: usize,
     state: Mutex<State>,
@@ -135,7 +135,7 @@ impl Gate {
     ///
     /// # Errors
     /// When the stores, the access log or the threads cannot be started.
-    pub fn start(plan: Plan, bound: Vec<Bound>, shutdown: &Shutdown) -> Result<Self, RunError> {
+    pub fn start(plan: Plan, bound: Vec<OpenListener>, shutdown: &Shutdown) -> Result<Self, RunError> {
         let stores = Stores::start(plan.stores.clone())?;
         let generation = Arc::new(Generation {
             lookups: plan
@@ -167,7 +167,7 @@ impl Gate {
         let ready = prepare(&mail, &generation, bound);
         let shutdown = shutdown.clone();
         let first = Arc::clone(&generation);
-        let cores = Cores::start(&options, move |core| {
+        let running = Threads::start(&options, move |core| {
             let mail = boxes.lock().unwrap_or_else(PoisonError::into_inner)[core.index].take();
             let (shutdown, generation, index) = (shutdown.clone(), Arc::clone(&first), core.index);
             async move {
@@ -176,18 +176,18 @@ impl Gate {
                 }
             }
         });
-        let cores = cores.map_err(RunError::Cores)?;
+        let running = running.map_err(RunError::Serving)?;
         if let Err(error) = all_ready(&ready, plan) {
             // A thread ends when its sender is dropped. A thread that is stuck would not.
             drop(mail);
             if !matches!(error, RunError::Unready(_)) {
-                cores.join().map_err(RunError::Cores)?;
+                running.join().map_err(RunError::Serving)?;
             }
             return Err(error);
         }
         tell(&mail, || Job::Switch { close: Vec::new() });
         generation.lookups.iter().for_each(Lookup::tell_trial);
-        Ok(Gate { cores: Mutex::new(Some(cores)), mail, threads, state })
+        Ok(Gate { running: Mutex::new(Some(running)), mail, threads, state })
     }
 
     /// Returns the open listeners. A reload binds only the others.
@@ -204,7 +204,7 @@ impl Gate {
     ///
     /// # Errors
     /// When the plan cannot be put in force. The gateway then keeps the plan before.
-    pub fn reload(&self, plan: Plan, opened: Vec<Bound>) -> Result<u64, RunError> {
+    pub fn reload(&self, plan: Plan, opened: Vec<OpenListener>) -> Result<u64, RunError> {
         if plan.threads != self.threads {
             return Err(RunError::Threads { was: self.threads, wanted: plan.threads });
         }
@@ -270,15 +270,15 @@ impl Gate {
     /// # Errors
     /// When a thread panicked.
     pub fn join(&self) -> Result<(), RunError> {
-        let cores = self.cores.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let joined = cores.map_or(Ok(()), |cores| cores.join().map(drop));
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let joined = running.map_or(Ok(()), |running| running.join().map(drop));
         let generation = Arc::clone(&self.state.lock().unwrap_or_else(PoisonError::into_inner).generation);
         if let Some(log) = &generation.log
             && !log.finish(LAST_LINES)
         {
             tracing::warn!("the access log takes nothing: what was told last is lost");
         }
-        joined.map_err(RunError::Cores)
+        joined.map_err(RunError::Serving)
     }
 }
 
@@ -294,7 +294,7 @@ fn open_log(settings: Option<&access::Settings>) -> Result<Option<Arc<access::Lo
 fn prepare(
     mail: &[UnboundedSender<Job>],
     generation: &Arc<Generation>,
-    opened: Vec<Bound>,
+    opened: Vec<OpenListener>,
 ) -> mpsc::Receiver<Result<(), RunError>> {
     let mut by_core: Vec<Vec<CoreListener<BoundListener>>> = mail.iter().map(|_| Vec::new()).collect();
     let is_admin = |listener: &&Listener| listener.serves == Serves::Admin;
@@ -303,9 +303,9 @@ fn prepare(
     let admins = generation.plan.listeners.iter().chain(inherited).filter(is_admin).count();
     for bound in opened {
         let most = generation.plan.admin_connections.filter(|_| bound.listener.serves == Serves::Admin);
-        let room = most.map(|all| admin_room(&bound, all / admins.max(1), "request"));
+        let capacity = most.map(|all| admin_capacity(&bound, all / admins.max(1), "request"));
         for (open, socket) in by_core.iter_mut().zip(bound.sockets) {
-            open.push(CoreListener { listener: bound.listener.clone(), socket, room: room.clone() });
+            open.push(CoreListener { listener: bound.listener.clone(), socket, capacity: capacity.clone() });
         }
     }
     let (ready, is_ready) = mpsc::channel();

@@ -9,16 +9,16 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Instant;
 
-use oroshi_lookup::{Get, Outcome as Found, Targets, key};
+use oroshi_lookup::{LookupResult, Outcome as Found, Targets, key};
 use oroshi_net::{Peer, UnixAddress};
-use oroshi_server::{Error, Exchange, Refused, Seldom};
+use oroshi_server::{Error, Exchange, LogThrottle, RefusedRequest};
 
 use crate::access::Sink;
-use crate::forward::{Call, Edits, Inspect, To, forward, hops, leads_out};
+use crate::forward::{Call, CallTargets, Edits, Inspect, forward, hops, leads_out};
 use crate::generation::{Generation, RouteCounters};
-use crate::plan::{Action, Answer, Filling, HashBy, KeyFrom, Route};
+use crate::plan::{Action, Answer, HashBy, KeyFrom, Route, TemplateValues};
 use crate::record::{self, Record};
-use crate::route::{Asked, Readings, Repeated, readings};
+use crate::route::{PathReadings, Repeated, RouteQuery, readings};
 use crate::script::hooks::ScriptInstance;
 use crate::upstream::{Balancer, Policy, Pool, PoolSettings, Pools, Target, hash};
 
@@ -53,7 +53,7 @@ pub(crate) struct Site {
     too_many: Answer,
     sink: Option<Rc<Sink>>,
     /// Limits how often the log warns of loops.
-    loops: Cell<Seldom>,
+    loops: Cell<LogThrottle>,
 }
 
 /// Finds the pools of targets that a look-up or a script names.
@@ -76,7 +76,7 @@ enum Destination {
 struct Parts<'a> {
     /// In canonical form; empty if the request names none.
     host: &'a str,
-    read: &'a Readings<'a>,
+    read: &'a PathReadings<'a>,
     /// As received.
     path: &'a str,
     /// With its `?`; empty if there is none.
@@ -177,7 +177,7 @@ impl Site {
     }
 
     /// Logs a response of the server to bytes that never became a request.
-    pub(crate) fn tell_refused(&self, refused: &Refused<'_>) {
+    pub(crate) fn tell_refused(&self, refused: &RefusedRequest<'_>) {
         if let Some(sink) = &self.sink {
             record::tell_refused(sink, refused);
         }
@@ -234,13 +234,14 @@ impl Site {
             (_, Err(error)) => return Box::pin(refuse(exchange, &error.to_string(), record)).await,
         };
         let (method, headers) = (exchange.head.method, exchange.head.headers);
-        let asked = Asked { host, path: &read.plain, method, headers, repeated: Repeated::Any };
+        let asked = RouteQuery { host, path: &read.plain, method, headers, repeated: Repeated::Any };
         let found = plan.table.find(&asked);
-        if read.others().any(|path| plan.table.find(&Asked { path, ..asked }) != found) {
+        if read.others().any(|path| plan.table.find(&RouteQuery { path, ..asked }) != found) {
             return Box::pin(refuse(exchange, TWO_WAYS, record)).await;
         }
         // The upstream may use another of these fields.
-        if plan.table.is_repeated(headers) && plan.table.find(&Asked { repeated: Repeated::All, ..asked }) != found {
+        if plan.table.is_repeated(headers) && plan.table.find(&RouteQuery { repeated: Repeated::All, ..asked }) != found
+        {
             return Box::pin(refuse(exchange, TWO_FIELDS, record)).await;
         }
         let Some(place) = found else {
@@ -279,7 +280,7 @@ impl Site {
         let host = parts.host;
         match routed.action {
             Action::Forward(upstream) => {
-                let to = To::Any(&self.upstreams[*upstream]);
+                let to = CallTargets::Any(&self.upstreams[*upstream]);
                 let upstream = &plan.upstreams[*upstream];
                 let key = hash_by(&upstream.hash, upstream.policy, exchange, host);
                 forward(exchange, &extras.call(route, to, key), &mut record.outcome).await
@@ -306,7 +307,7 @@ impl Site {
                     .await;
                 }
                 let scheme = if exchange.is_tls() { "https" } else { "http" };
-                let place = to.fill(&Filling { host: &host, path: parts.path, query: parts.query, scheme });
+                let place = to.fill(&TemplateValues { host: &host, path: parts.path, query: parts.query, scheme });
                 Box::pin(redirect(exchange, *status, &place, record)).await
             }
             Action::Answer(answer) => Box::pin(send_answer(exchange, answer, record)).await,
@@ -339,9 +340,9 @@ impl Site {
         };
         let Some(key) = key.filter(|key| is_key(key)) else { return Err((&plan.unknown, "no-key")) };
         let answer = match self.generation.lookups[place].get(key) {
-            Get::Now(answer) => answer,
+            LookupResult::Now(answer) => answer,
             // Boxed, so that connections' tasks reserve no space for this rare case.
-            Get::Later(later) => Box::pin(later).await,
+            LookupResult::Later(later) => Box::pin(later).await,
         };
         match &answer.outcome {
             Found::Hit(targets) | Found::Stale(targets, _) => {
@@ -356,17 +357,17 @@ impl Site {
 }
 
 impl Extras<'_> {
-    fn call<'c>(&'c self, route: &'c Route, to: To<'c>, key: u64) -> Call<'c> {
+    fn call<'c>(&'c self, route: &'c Route, to: CallTargets<'c>, key: u64) -> Call<'c> {
         let Extras { edits, target, inspect, .. } = *self;
         Call { key, request: edits, target, inspect, ..Call::new(&route.rules, to) }
     }
 }
 
 impl Destination {
-    fn to(&self) -> To<'_> {
+    fn to(&self) -> CallTargets<'_> {
         match self {
-            Destination::One(pool) => To::One(pool),
-            Destination::Many(balancer) => To::Any(balancer),
+            Destination::One(pool) => CallTargets::One(pool),
+            Destination::Many(balancer) => CallTargets::Any(balancer),
         }
     }
 }

@@ -6,14 +6,15 @@ mod support;
 use std::rc::Rc;
 use std::sync::mpsc;
 
-use oroshi_gate::forward::{Call, Outcome, Rules, To, forward};
+use oroshi_gate::forward::{Call, CallTargets, Outcome, Rules, forward};
 use oroshi_gate::upstream::{PoolSettings, Pools, Settings, Target};
 use oroshi_net::{BoundListener, ListenOptions, Peer};
 use oroshi_server::{Exchange, Server};
 use support::{Client, Upstream, patient};
 
 /// A request and an answer as they are in life, with what a gateway has to take out and put in.
-const REQUEST: &str = "GET /a/path?with=query HTTP/1.1\r\nHost: example.org\r\nConnection: keep-alive\r\nAccept: text/html\r\n\
+const REQUEST: &str = "GET /a/path?with=query HTTP/1.1\r\nHost: example.org\r\nConnection: keep-alive\r\n\
+                       Accept: text/html\r\n\
     User-Agent: Mozilla/5.0 (X11; Linux x86_64)\r\nAccept-Encoding: gzip\r\nCookie: session=0123456789abcdef\r\n\
     X-Forwarded-For: 1.2.3.4\r\nTE: trailers\r\n\r\n";
 const ANSWER: &str = "HTTP/1.1 200 OK\r\nServer: test\r\nContent-Type: text/plain\r\nContent-Length: 12\r\n\
@@ -34,7 +35,7 @@ fn allocations(requests: usize, target: &Target) -> u64 {
                 let pool = pools.pool(&target, &Rc::new(PoolSettings::default()));
                 let rules = Rules::default();
                 let handler = async move |exchange: &mut Exchange<'_>| {
-                    forward(exchange, &Call::new(&rules, To::One(&pool)), &mut Outcome::default()).await
+                    forward(exchange, &Call::new(&rules, CallTargets::One(&pool)), &mut Outcome::default()).await
                 };
                 let listener = bound.into_listener().unwrap().into();
                 let ended = async move {

@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use oroshi_gate::forward::{Call, Outcome, Rules, To, forward};
+use oroshi_gate::forward::{Call, CallTargets, Outcome, Rules, forward};
 use oroshi_gate::upstream::{PoolSettings, Pools, Registry, Settings, Target};
 use oroshi_net::{BoundListener, ListenOptions, Peer, ensure_descriptors};
 use oroshi_server::{Exchange, Server};
@@ -69,7 +69,7 @@ fn of_twenty_thousand_targets_the_last_ones_keep_their_connections() {
                 let pool = its_pools.pool(&Target::Peer(Peer::Tcp(address.into())), &settings);
                 seen.set(seen.get().max(its_pools.len()));
                 let mut outcome = Outcome::default();
-                let result = forward(exchange, &Call::new(&rules, To::One(&pool)), &mut outcome).await;
+                let result = forward(exchange, &Call::new(&rules, CallTargets::One(&pool)), &mut outcome).await;
                 told.send((outcome.status, outcome.reused)).unwrap();
                 result
             };

@@ -7,7 +7,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use oroshi_http1::{Expect, Limits, RequestDecoder, RequestEvent, ResponseDecoder, ResponseEvent};
+use oroshi_http1::{ExpectedResponse, Limits, RequestDecoder, RequestEvent, ResponseDecoder, ResponseEvent};
 
 /// nginx's response for a 12-byte file.
 const NGINX: &[u8] = b"HTTP/1.1 200 OK\r\nServer: nginx/1.22.1\r\nDate: Sat, 21 Nov 2026 03:41:12 GMT\r\n\
@@ -57,7 +57,7 @@ fn main() {
 fn responses(bytes: &'static [u8]) -> impl FnMut() -> bool {
     let (limits, mut decoder) = (Limits::default(), ResponseDecoder::default());
     move || {
-        decoder.expect(Expect::Body);
+        decoder.expect(ExpectedResponse::Body);
         let mut input = black_box(bytes);
         while let Ok(Some(event)) = decoder.decode(&limits, &mut input) {
             if let ResponseEvent::End = black_box(event) {

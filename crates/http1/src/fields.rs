@@ -1,5 +1,7 @@
 //! Collects framing, persistence, Host, Expect and Upgrade in one pass over a head's fields.
 
+use std::time::Duration;
+
 use crate::head::trim;
 use crate::syntax::is_token;
 use crate::{DecodeError, Framing, Version};
@@ -151,6 +153,31 @@ fn other_coding(value: &[u8]) -> DecodeError {
     }
 }
 
+/// Returns whether a field frames a message or concerns one connection (RFC 9110, section 7.6.1), so that only the
+/// sender of the message sets it.
+#[must_use]
+pub fn is_connection_field(name: &str) -> bool {
+    const FIELDS: [&str; 8] = [
+        "connection",
+        "content-length",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    ];
+    FIELDS.iter().any(|field| name.eq_ignore_ascii_case(field))
+}
+
+/// Parses how long a server keeps an idle connection (`Keep-Alive: timeout=5`), less a second for the network.
+#[must_use]
+pub fn keep_alive_timeout(value: &[u8]) -> Option<Duration> {
+    let text = str::from_utf8(value).ok()?;
+    let seconds = text.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds).saturating_sub(Duration::from_secs(1)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,5 +217,15 @@ mod tests {
         ] {
             assert_eq!(other_coding(bad.as_bytes()), DecodeError::BadTransferEncoding, "{bad}");
         }
+    }
+
+    #[test]
+    fn servers_say_how_long_they_keep_a_connection() {
+        let seconds = |value: &str| keep_alive_timeout(value.as_bytes()).map(|time| time.as_secs());
+        assert_eq!(seconds("timeout=5, max=100"), Some(4));
+        assert_eq!(seconds("max=100, timeout=1"), Some(0));
+        assert_eq!(seconds("timeout=0"), Some(0));
+        assert_eq!(seconds("max=100"), None);
+        assert_eq!(seconds("timeout=soon"), None);
     }
 }

@@ -58,7 +58,8 @@ mod syntax;
 mod target;
 
 pub use error::DecodeError;
+pub use fields::{is_connection_field, keep_alive_timeout};
 pub use head::{Framing, Header, Headers, Limits, Version};
 pub use request::{RequestDecoder, RequestEvent, RequestHead};
-pub use response::{Expect, MAX_EXPECTED, ResponseDecoder, ResponseEvent, ResponseHead};
+pub use response::{ExpectedResponse, MAX_EXPECTED, ResponseDecoder, ResponseEvent, ResponseHead};
 pub use syntax::{is_field_value, is_token};

@@ -41,9 +41,9 @@ pub enum ResponseEvent<'b> {
     End,
 }
 
-/// The kind of request, as far as it decides the framing of the response.
+/// The response to expect, as far as its request decides its framing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Expect {
+pub enum ExpectedResponse {
     /// An ordinary request: a body may follow the head.
     Body,
     /// HEAD: no body, whatever the fields say.
@@ -84,7 +84,7 @@ impl ResponseDecoder {
     /// At most [`MAX_EXPECTED`] can be outstanding; after one more, the next call of `decode` returns
     /// [`TooManyExpected`](DecodeError::TooManyExpected).
     #[inline]
-    pub fn expect(&mut self, request: Expect) {
+    pub fn expect(&mut self, request: ExpectedResponse) {
         if !self.expected.push(request) && !matches!(self.state, State::Failed(_)) {
             self.state = State::Failed(DecodeError::TooManyExpected);
         }
@@ -200,7 +200,7 @@ impl ResponseDecoder {
 /// `None` if the head is incomplete or invalid; the slow path finds out which, and names the defect.
 fn parse<'b>(
     input: &'b [u8],
-    request: Expect,
+    request: ExpectedResponse,
     limits: &Limits,
 ) -> Result<Option<(ResponseHead<'b>, usize)>, DecodeError> {
     let length = table_length(input, limits);
@@ -214,7 +214,7 @@ fn parse<'b>(
 #[inline]
 fn parse_with<'b>(
     input: &'b [u8],
-    request: Expect,
+    request: ExpectedResponse,
     table: &mut [MaybeUninit<httparse::Header<'b>>],
 ) -> Result<Option<(ResponseHead<'b>, usize)>, DecodeError> {
     let mut response = httparse::Response::new(&mut []);
@@ -231,10 +231,10 @@ fn parse_with<'b>(
     let fields = Fields::collect::<false>(response.headers, version)?;
     let framing = match (request, status) {
         // RFC 9112 section 6.3, items 1 and 2: the fields do not count.
-        (Expect::Connect, 200..300) => Framing::Tunnel,
-        (Expect::Upgrade, 101) => Framing::Tunnel,
+        (ExpectedResponse::Connect, 200..300) => Framing::Tunnel,
+        (ExpectedResponse::Upgrade, 101) => Framing::Tunnel,
         (_, 101) => return Err(DecodeError::UnsolicitedUpgrade),
-        (Expect::Head, _) | (_, 100..200 | 204 | 304) => Framing::None,
+        (ExpectedResponse::Head, _) | (_, 100..200 | 204 | 304) => Framing::None,
         _ => fields.framing(Framing::UntilClose),
     };
     let keep_alive = fields.keep_alive(version) && !matches!(framing, Framing::UntilClose | Framing::Tunnel);
@@ -252,7 +252,7 @@ struct Expected {
 impl Expected {
     /// Returns false if there is no room.
     #[inline]
-    fn push(&mut self, kind: Expect) -> bool {
+    fn push(&mut self, kind: ExpectedResponse) -> bool {
         if usize::from(self.count) == MAX_EXPECTED {
             return false;
         }
@@ -261,8 +261,9 @@ impl Expected {
         true
     }
 
-    fn first(&self) -> Option<Expect> {
-        const KINDS: [Expect; 4] = [Expect::Body, Expect::Head, Expect::Connect, Expect::Upgrade];
+    fn first(&self) -> Option<ExpectedResponse> {
+        const KINDS: [ExpectedResponse; 4] =
+            [ExpectedResponse::Body, ExpectedResponse::Head, ExpectedResponse::Connect, ExpectedResponse::Upgrade];
         if self.count == 0 { None } else { Some(KINDS[(self.kinds[0] & 3) as usize]) }
     }
 
@@ -283,13 +284,19 @@ mod tests {
 
     #[test]
     fn the_queue_of_expectations_keeps_its_order() {
-        let kinds = [Expect::Head, Expect::Body, Expect::Upgrade, Expect::Connect, Expect::Body];
+        let kinds = [
+            ExpectedResponse::Head,
+            ExpectedResponse::Body,
+            ExpectedResponse::Upgrade,
+            ExpectedResponse::Connect,
+            ExpectedResponse::Body,
+        ];
         let mut queue = Expected::default();
         for round in 0..3 {
             for n in 0..MAX_EXPECTED {
                 assert!(queue.push(kinds[(n * 7 + round) % 5]));
             }
-            assert!(!queue.push(Expect::Body));
+            assert!(!queue.push(ExpectedResponse::Body));
             for n in 0..MAX_EXPECTED {
                 assert_eq!(queue.first(), Some(kinds[(n * 7 + round) % 5]), "round {round}, entry {n}");
                 queue.pop();

@@ -1,6 +1,6 @@
 //! Parsing allocates nothing: heads, bodies, chunks and trailers, whole or cut, valid or not.
 
-use oroshi_http1::{Expect, Limits, RequestDecoder, RequestEvent, ResponseDecoder, ResponseEvent};
+use oroshi_http1::{ExpectedResponse, Limits, RequestDecoder, RequestEvent, ResponseDecoder, ResponseEvent};
 
 const REQUESTS: &[u8] = b"GET /a?b HTTP/1.1\r\nHost: example.org\r\nAccept: */*\r\nConnection: keep-alive\r\n\r\n\
     POST /c HTTP/1.1\r\nHost: example.org\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\nhello\
@@ -51,7 +51,7 @@ fn responses_are_decoded_without_allocation() {
         let counted = allocation_counter::measure(|| {
             let mut decoder = ResponseDecoder::default();
             for _ in 0..3 {
-                decoder.expect(Expect::Body);
+                decoder.expect(ExpectedResponse::Body);
             }
             let mut consumed = 0;
             for end in [cut, RESPONSES.len()] {

@@ -42,9 +42,9 @@ pub const CONFIDENCE: f64 = 0.95;
 /// With more variants than this, each is compared with the first only: nobody asks about ten pairs.
 const MOST_FOR_ALL_PAIRS: usize = 4;
 
-/// The questions to a cell's runs.
+/// What to compare in the runs of a cell, and when a difference counts.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct ComparisonOptions<'a> {
     /// The variants' names; runs refer to them by index.
     pub names: &'a [String],
     /// The variants that did not fail.
@@ -63,7 +63,7 @@ pub struct Asked<'a> {
 }
 
 /// Returns a variant's own figures: for every metric of its runs, the median with its interval. Empty with fewer than
-/// three runs. `stopped_at`: the variant is alone in a cell that ended by precision, as in [`Asked`].
+/// three runs. `stopped_at`: the variant is alone in a cell that ended by precision, as in [`ComparisonOptions`].
 #[must_use]
 pub fn figures(runs: &[Run], variant: usize, stopped_at: Option<f64>) -> BTreeMap<Metric, Interval> {
     let options = stopped(stopped_at);
@@ -73,7 +73,7 @@ pub fn figures(runs: &[Run], variant: usize, stopped_at: Option<f64>) -> BTreeMa
 
 /// Compares every pair by every metric: ratio, verdict, and verdict in words.
 #[must_use]
-pub fn comparisons(asked: &Asked<'_>, runs: &[Run]) -> Vec<Comparison> {
+pub fn comparisons(asked: &ComparisonOptions<'_>, runs: &[Run]) -> Vec<Comparison> {
     let facts: Vec<Facts<'_>> =
         asked.names.iter().enumerate().map(|(variant, name)| Facts::of(name, runs, variant)).collect();
     let own = stopped(asked.stopped_at);
@@ -304,7 +304,7 @@ pub(crate) fn given_rate(metric: Metric, base: &Facts<'_>, variant: &Facts<'_>) 
 }
 
 /// Corrects a family's p values and gives the verdicts.
-fn judge(asked: &Asked<'_>, facts: &[Facts<'_>], family: Vec<Found>) -> Vec<Comparison> {
+fn judge(asked: &ComparisonOptions<'_>, facts: &[Facts<'_>], family: Vec<Found>) -> Vec<Comparison> {
     let raw: Vec<f64> = family.iter().filter_map(|found| found.finding.p()).collect();
     let questions = raw.len();
     let mut adjusted = compare::holm(&raw).into_iter();

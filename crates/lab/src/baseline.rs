@@ -20,7 +20,7 @@ use crate::result::{CellResult, Ended, LabResult, RulesRecord, Run};
 /// A saved result.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one of them, and it is read from a file")]
-pub enum Saved {
+pub enum SavedResult {
     /// The result of a comparison or an experiment.
     Lab(LabResult),
     /// Single runs of one set-up.
@@ -29,16 +29,16 @@ pub enum Saved {
 
 /// The comparison of today with the saved result.
 #[derive(Clone, Debug, Serialize)]
-pub struct Against {
+pub struct BaselineComparison {
     /// Every metric of each of today's variants, the primary metric first.
-    pub comparisons: Vec<AgainstRow>,
+    pub comparisons: Vec<BaselineRow>,
     /// The limits of the comparison and the known differences, in words.
     pub caveats: Vec<String>,
 }
 
 /// One figure of a variant, today against the saved one.
 #[derive(Clone, Debug, Serialize)]
-pub struct AgainstRow {
+pub struct BaselineRow {
     /// The variant, with group and sweep value if there are several: `puma / unix / 100`.
     pub variant: String,
     /// The figure.
@@ -57,10 +57,10 @@ pub struct AgainstRow {
 /// Compares each of today's variants with the saved variant of the same name, or with the saved runs if they have no
 /// names.
 #[must_use]
-pub fn against(saved: &Saved, today: &LabResult) -> Against {
+pub fn against(saved: &SavedResult, today: &LabResult) -> BaselineComparison {
     let saved_runs: Vec<Run> = match saved {
-        Saved::Lab(_) => Vec::new(),
-        Saved::Bench(records) => records.iter().enumerate().map(as_run).collect(),
+        SavedResult::Lab(_) => Vec::new(),
+        SavedResult::Bench(records) => records.iter().enumerate().map(as_run).collect(),
     };
     let mut caveats = caveats::of(saved, today);
     let mut sides = Vec::new();
@@ -68,8 +68,8 @@ pub fn against(saved: &Saved, today: &LabResult) -> Against {
         for (variant, now) in cell.variants.iter().enumerate() {
             let name = title(today, cell, &now.name);
             let then = match saved {
-                Saved::Bench(_) => Some(((saved_runs.as_slice(), 0), false)),
-                Saved::Lab(saved) => find(saved, today, cell, &now.name),
+                SavedResult::Bench(_) => Some(((saved_runs.as_slice(), 0), false)),
+                SavedResult::Lab(saved) => find(saved, today, cell, &now.name),
             };
             match then {
                 Some((then, stopped)) => {
@@ -86,7 +86,7 @@ pub fn against(saved: &Saved, today: &LabResult) -> Against {
         let asked = family.iter().flat_map(|&metric| sides.iter().map(move |sides| (metric, sides)));
         judge(&asked.collect::<Vec<_>>(), &today.rules)
     });
-    Against { comparisons: comparisons.collect(), caveats }
+    BaselineComparison { comparisons: comparisons.collect(), caveats }
 }
 
 /// A variant's runs, among those of its cell.
@@ -102,7 +102,7 @@ struct Sides<'a> {
 }
 
 /// Answers a family of questions, with p values corrected for their number.
-fn judge(asked: &[(Metric, &Sides<'_>)], rules: &RulesRecord) -> Vec<AgainstRow> {
+fn judge(asked: &[(Metric, &Sides<'_>)], rules: &RulesRecord) -> Vec<BaselineRow> {
     let found = |(metric, sides): &(Metric, &Sides<'_>)| {
         let saved = saved_name(&sides.name);
         let both = [&facts(&saved, sides.then), &facts(&sides.name, sides.now)];
@@ -121,7 +121,7 @@ fn judge(asked: &[(Metric, &Sides<'_>)], rules: &RulesRecord) -> Vec<AgainstRow>
         let sentence =
             Sentence { metric, base: &saved, variant: &sides.name, smallest_effect, questions, unit: "runs" };
         let words = sentence.say(&finding, p, verdict, both);
-        AgainstRow { variant: sides.name.clone(), metric, ratio, p, verdict, words }
+        BaselineRow { variant: sides.name.clone(), metric, ratio, p, verdict, words }
     };
     asked.iter().zip(findings).map(row).collect()
 }
@@ -219,18 +219,12 @@ fn title(result: &LabResult, cell: &CellResult, name: &str) -> String {
 fn as_run((index, record): (usize, &Record)) -> Run {
     let figures = Metric::ALL.into_iter().filter_map(|metric| Some((metric, metric.of(record)?)));
     Run {
-        variant: 0,
         block: index,
         session: index,
-        place: 0,
-        at_s: 0.0,
         figures: figures.collect(),
-        shift: None,
         warnings: record.warnings.clone(),
-        machine: None,
-        grade: None,
         record: Some(Box::new(record.clone())),
-        command: None,
+        ..Run::default()
     }
 }
 

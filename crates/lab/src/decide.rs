@@ -2,7 +2,7 @@
 //!
 //! Pure: no clock, no process. Experiments and their [calibration](crate::calibrate) both decide here.
 
-use crate::analysis::{self, Asked};
+use crate::analysis::{self, ComparisonOptions};
 use crate::metric::Metric;
 use crate::plan::Rules;
 use crate::result::{Comparison, Ended, Run};
@@ -28,7 +28,7 @@ pub fn comparisons(
     ended: Ended,
     runs: &[Run],
 ) -> Vec<Comparison> {
-    let asked = Asked {
+    let asked = ComparisonOptions {
         names,
         alive,
         metrics,

@@ -57,7 +57,7 @@ pub enum Event<'a> {
 }
 
 /// Follows an experiment.
-pub trait Follow {
+pub trait ExperimentObserver {
     /// Receives a step.
     fn event(&mut self, experiment: &Experiment, event: Event<'_>) {
         let _ = (experiment, event);

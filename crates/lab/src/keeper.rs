@@ -14,7 +14,7 @@ mod message;
 mod process;
 
 pub use client::KeeperError;
-pub use process::{Keep, keep};
+pub use process::{KeeperSettings, keep};
 
 pub(crate) use bounded::HEAD;
 pub(crate) use client::Keeper;

@@ -34,7 +34,7 @@ pub mod serving;
 pub mod template;
 pub mod workspace;
 
-pub use follow::{Event, Follow};
+pub use follow::{Event, ExperimentObserver};
 pub use metric::Metric;
 pub use plan::Experiment;
 pub use result::LabResult;

@@ -16,8 +16,8 @@ use regex_lite::Regex;
 use crate::metric::Metric;
 use crate::result::{Skipped, cell_name};
 
-/// A question, the set-ups that may answer it, and the rules.
-#[derive(Clone, Debug)]
+/// A question, the set-ups that may answer it, and the rules. The default asks nothing.
+#[derive(Clone, Debug, Default)]
 pub struct Experiment {
     /// A short name, fit for a folder: letters, digits, `-`, `_`, `.`.
     pub name: String,
@@ -118,7 +118,7 @@ pub struct Sweep {
 }
 
 /// One comparison: variants that alternate, block by block, under the same conditions.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Cell {
     /// The group of variants; empty if the experiment has only one.
     pub group: String,
@@ -158,6 +158,27 @@ pub struct Server {
     pub stop: Stop,
     /// The time to end before it is killed.
     pub stop_timeout: Duration,
+}
+
+impl Server {
+    /// Returns a server without other steps. It is ready when all `urls` (templates) answer within 10 s, and has 5 s to
+    /// end after SIGTERM.
+    #[must_use]
+    pub fn new(name: impl Into<String>, start: Vec<String>, urls: Vec<String>) -> Self {
+        Self {
+            name: name.into(),
+            start,
+            env: Vec::new(),
+            folder: None,
+            files: Vec::new(),
+            setup: Vec::new(),
+            teardown: Vec::new(),
+            ready: Ready::Answers(urls),
+            ready_timeout: Duration::from_secs(10),
+            stop: Stop::default(),
+            stop_timeout: Duration::from_secs(5),
+        }
+    }
 }
 
 /// Signals that servers understand as "end now".

@@ -203,7 +203,7 @@ pub enum Ended {
 }
 
 /// One variant in one cell.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct VariantResult {
     /// Its name.
     pub name: String,
@@ -249,7 +249,7 @@ pub struct Failure {
 }
 
 /// One run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Run {
     /// An index into [`CellResult::variants`].
     pub variant: usize,

@@ -33,7 +33,7 @@ use oroshi_bench::environment::Environment;
 
 use crate::analysis::CONFIDENCE;
 use crate::doubts::{self, Machine};
-use crate::follow::{Event, Follow};
+use crate::follow::{Event, ExperimentObserver};
 use crate::metric::Metric;
 use crate::plan::{Experiment, Rules};
 use crate::result::{CellResult, Ended, LabResult, MetricRecord, RulesRecord, SCHEMA, SweepRecord};
@@ -76,7 +76,7 @@ pub enum LabError {
 ///
 /// # Errors
 /// [`LabError`], when there is nothing to report. Failed variants are part of the result.
-pub fn run(experiment: Experiment, tools: &Tools, follow: &mut dyn Follow) -> Result<LabResult, LabError> {
+pub fn run(experiment: Experiment, tools: &Tools, follow: &mut dyn ExperimentObserver) -> Result<LabResult, LabError> {
     if experiment.cells.iter().all(|cell| cell.variants.is_empty()) {
         return Err(LabError::Empty);
     }

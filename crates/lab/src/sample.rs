@@ -1,14 +1,13 @@
 //! Hand-made runs and records for this crate's tests.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use oroshi_bench::{Load, Record};
 use oroshi_stats::Latency;
 use serde_json::json;
 
 use crate::metric::Metric;
-use crate::plan::{self, Cell, Experiment, Ready, Rules, Server, Stop, Variant};
+use crate::plan::{self, Cell, Experiment, Server, Variant};
 use crate::result::{CellResult, Ended, Run, VariantResult};
 
 /// A run of one variant in one block; each block is a session.
@@ -20,12 +19,7 @@ pub(crate) fn run(variant: usize, block: usize, figures: &[(Metric, f64)]) -> Ru
         place: variant,
         at_s: block as f64,
         figures: BTreeMap::from_iter(figures.iter().copied()),
-        shift: None,
-        warnings: Vec::new(),
-        machine: None,
-        grade: None,
-        record: None,
-        command: None,
+        ..Run::default()
     }
 }
 
@@ -79,11 +73,7 @@ pub(crate) fn cell(names: &[&str], runs: Vec<Run>) -> CellResult {
         urls: vec!["http://127.0.0.1:{{port}}/".into()],
         start: Some(format!("serve {name}")),
         load: "10 connections, 1s".into(),
-        program: None,
-        load_program: None,
-        figures: BTreeMap::new(),
-        response: None,
-        failed: None,
+        ..VariantResult::default()
     };
     let blocks = runs.iter().map(|run| run.block + 1).max().unwrap_or(0);
     let variants = names.iter().map(variant).collect();
@@ -103,19 +93,8 @@ pub(crate) fn cell(names: &[&str], runs: Vec<Run>) -> CellResult {
 
 /// Two variants of one server, ten connections each.
 pub(crate) fn experiment() -> Experiment {
-    let server = Server {
-        name: "server".into(),
-        start: vec!["serve".into(), "{{port}}".into()],
-        env: Vec::new(),
-        folder: None,
-        files: Vec::new(),
-        setup: Vec::new(),
-        teardown: Vec::new(),
-        ready: Ready::Answers(vec!["http://127.0.0.1:{{port}}/".into()]),
-        ready_timeout: Duration::from_secs(10),
-        stop: Stop::Term,
-        stop_timeout: Duration::from_secs(10),
-    };
+    let start = vec!["serve".into(), "{{port}}".into()];
+    let server = Server::new("server", start, vec!["http://127.0.0.1:{{port}}/".into()]);
     let variant = |name: &str| Variant {
         name: name.to_owned(),
         server: Some(0),
@@ -126,23 +105,9 @@ pub(crate) fn experiment() -> Experiment {
     Experiment {
         name: "sample".into(),
         title: "A sample".into(),
-        question: String::new(),
-        source: None,
         rerun: vec!["oroshi".into(), "lab".into(), "run".into(), "sample.toml".into()],
-        quick: false,
         metrics: vec![Metric::Rps],
-        score_if_any: false,
-        rules: Rules::default(),
-        server_cpus: None,
-        load_cpus: None,
-        sweep: None,
-        cells: vec![Cell {
-            group: String::new(),
-            point: None,
-            servers: vec![server],
-            variants: vec![variant("A"), variant("B")],
-            rate_share: None,
-        }],
-        skipped: Vec::new(),
+        cells: vec![Cell { servers: vec![server], variants: vec![variant("A"), variant("B")], ..Cell::default() }],
+        ..Experiment::default()
     }
 }

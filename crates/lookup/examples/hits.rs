@@ -6,7 +6,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use oroshi_lookup::{
-    Allow, Get, Lookup, LookupSettings, MemoryTier, SqlSettings, SqlTier, StoreKind, StoreSettings, Stores, Targets,
+    Allow, Lookup, LookupResult, LookupSettings, MemoryTier, SqlSettings, SqlTier, StoreKind, StoreSettings, Stores,
+    Targets,
 };
 
 const KEYS: usize = 2_000_000;
@@ -83,8 +84,8 @@ fn measure<'a>(lookup: &Lookup, label: &str, pick: impl Fn() -> &'a String) {
 
 fn hit(lookup: &Lookup, name: &str) {
     match black_box(lookup.get(name)) {
-        Get::Now(answer) => assert!(answer.outcome.targets().is_some()),
-        Get::Later(_) => panic!("{name} is not there"),
+        LookupResult::Now(answer) => assert!(answer.outcome.targets().is_some()),
+        LookupResult::Later(_) => panic!("{name} is not there"),
     }
 }
 

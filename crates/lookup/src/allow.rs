@@ -36,8 +36,8 @@ pub enum AllowError {
     /// Write it in one of the forms of [`Allow`].
     #[error(
         "`{rule}` is not a place: expected a network (10.0.0.0/8), an address, a name (app.example), a suffix of names \
-         (.example), a folder of unix sockets (unix:/run/apps/) or `any`; with a port or a range of ports behind it, if \
-         not all are meant (10.0.0.0/8:8080, [fd00::/8]:8000-8999)"
+         (.example), a folder of unix sockets (unix:/run/apps/) or `any`; with a port or a range of ports behind it, \
+         if not all are meant (10.0.0.0/8:8080, [fd00::/8]:8000-8999)"
     )]
     Unknown {
         /// The rule as given.

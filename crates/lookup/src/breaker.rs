@@ -9,7 +9,7 @@ use crate::health::HealthChange;
 
 /// Settings of a breaker: when it opens, and how often the store is probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Breaking {
+pub struct BreakerSettings {
     /// Consecutive failures that open the breaker. 5 by default.
     pub failures: u32,
     /// Pause before the first probe, at random up to a quarter shorter. 500 ms by default.
@@ -19,9 +19,9 @@ pub struct Breaking {
     pub pause_max: Duration,
 }
 
-impl Default for Breaking {
+impl Default for BreakerSettings {
     fn default() -> Self {
-        Breaking { failures: 5, pause: Duration::from_millis(500), pause_max: Duration::from_millis(500) }
+        BreakerSettings { failures: 5, pause: Duration::from_millis(500), pause_max: Duration::from_millis(500) }
     }
 }
 
@@ -50,7 +50,7 @@ impl State {
 /// Counts failures, and decides whether requests may go out. Times are milliseconds of any one clock.
 #[derive(Debug)]
 pub(crate) struct Breaker {
-    settings: Breaking,
+    settings: BreakerSettings,
     failures: u32,
     is_open: bool,
     /// Time of the last report of a failure. Reports are at least [`TELL_MS`] apart.
@@ -60,7 +60,7 @@ pub(crate) struct Breaker {
 const TELL_MS: u64 = 1000;
 
 impl Breaker {
-    pub(crate) fn new(settings: Breaking) -> Self {
+    pub(crate) fn new(settings: BreakerSettings) -> Self {
         Breaker { settings, failures: 0, is_open: false, told: None }
     }
 
@@ -97,20 +97,20 @@ impl Breaker {
 /// The schedule of probes of a failing store.
 #[derive(Debug)]
 pub(crate) struct ProbeSchedule {
-    settings: Breaking,
+    settings: BreakerSettings,
     /// Failed probes so far.
     failed: u32,
 }
 
 impl ProbeSchedule {
-    pub(crate) fn new(settings: Breaking) -> Self {
+    pub(crate) fn new(settings: BreakerSettings) -> Self {
         ProbeSchedule { settings, failed: 0 }
     }
 
     /// Returns the pause before the next probe. `chance`, between 0 and 1, keeps many gateways from probing one store
     /// at the same time.
     pub(crate) fn next(&mut self, chance: f64) -> Duration {
-        let Breaking { pause, pause_max, .. } = self.settings;
+        let BreakerSettings { pause, pause_max, .. } = self.settings;
         let pause = pause.saturating_mul(1 << self.failed.min(16)).min(pause_max);
         self.failed = self.failed.saturating_add(1);
         pause.mul_f64(1.0 - chance / 4.0)
@@ -121,8 +121,8 @@ impl ProbeSchedule {
 mod tests {
     use super::*;
 
-    fn settings() -> Breaking {
-        Breaking { failures: 3, pause: Duration::from_millis(100), pause_max: Duration::from_millis(350) }
+    fn settings() -> BreakerSettings {
+        BreakerSettings { failures: 3, pause: Duration::from_millis(100), pause_max: Duration::from_millis(350) }
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!([0; 4].map(|_| probes.next(0.0).as_millis()), [100, 200, 350, 350]);
         assert_eq!(probes.next(1.0), Duration::from_micros(262_500));
         // By default a recovered store is found within half a second, however long it was down.
-        let mut probes = ProbeSchedule::new(Breaking::default());
+        let mut probes = ProbeSchedule::new(BreakerSettings::default());
         assert!((0..100_000).all(|n| probes.next(f64::from(n % 2)) <= Duration::from_millis(500)));
     }
 }

@@ -10,7 +10,7 @@ use crate::clock;
 use crate::fly;
 use crate::lookup::Shared;
 use crate::memcached::{self, ServerState};
-use crate::memory::{Kept, Said};
+use crate::memory::{MemoryEntry, StoreAnswer};
 use crate::sql::SqlState;
 use crate::stores::ThreadState;
 use crate::value::Targets;
@@ -19,18 +19,18 @@ use crate::value::Targets;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Explanation {
     /// The entry in memory, valid or expired; `None` without an entry or a memory tier.
-    pub memory: Option<Kept>,
+    pub memory: Option<MemoryEntry>,
     /// Whether the key is being looked up now.
     pub in_flight: bool,
     /// The answer of memcached just now, and the state of its servers.
-    pub memcached: Option<(Held, Vec<ServerState>)>,
+    pub memcached: Option<(StoreEntry, Vec<ServerState>)>,
     /// The answer of the database just now, and its state.
-    pub sql: Option<(Held, SqlState)>,
+    pub sql: Option<(StoreEntry, SqlState)>,
 }
 
 /// A store's answer for a key.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Held {
+pub enum StoreEntry {
     /// Targets.
     Targets(Targets),
     /// The store knows that the key has no value.
@@ -43,12 +43,12 @@ pub enum Held {
     Failed(StoreError),
 }
 
-impl From<Said> for Held {
-    fn from(said: Said) -> Self {
+impl From<StoreAnswer> for StoreEntry {
+    fn from(said: StoreAnswer) -> Self {
         match said {
-            Said::Targets(targets) => Held::Targets(targets),
-            Said::Refusal(None) => Held::Negative,
-            Said::Refusal(Some(reason)) => Held::Invalid(reason),
+            StoreAnswer::Targets(targets) => StoreEntry::Targets(targets),
+            StoreAnswer::Refusal(None) => StoreEntry::Negative,
+            StoreAnswer::Refusal(Some(reason)) => StoreEntry::Invalid(reason),
         }
     }
 }
@@ -72,9 +72,9 @@ async fn ask(thread: &ThreadState, shared: &Shared, key: &str) -> Explanation {
         && let Ok(store) = thread.memcached(stores.number(), name)
     {
         let held = match store.get(&memcached::key_of(&tier.prefix, key)).await {
-            Ok(None) => Held::Missing,
+            Ok(None) => StoreEntry::Missing,
             Ok(Some(value)) => fly::read(shared, &value).into(),
-            Err(error) => Held::Failed(error),
+            Err(error) => StoreEntry::Failed(error),
         };
         explanation.memcached = Some((held, store.state()));
     }
@@ -82,9 +82,9 @@ async fn ask(thread: &ThreadState, shared: &Shared, key: &str) -> Explanation {
         && let Ok(store) = thread.sql(stores.number(), name)
     {
         let held = match store.look_up(&shared.user, &shared.query, key).await {
-            Ok(None) => Held::Negative,
+            Ok(None) => StoreEntry::Negative,
             Ok(Some(value)) => fly::read_value(shared, &value).into(),
-            Err(error) => Held::Failed(error),
+            Err(error) => StoreEntry::Failed(error),
         };
         explanation.sql = Some((held, store.state()));
     }

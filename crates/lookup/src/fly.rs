@@ -14,7 +14,7 @@ use crate::counts::Tally;
 use crate::flight::{Flights, Join};
 use crate::lookup::{Shared, Waiter};
 use crate::memcached::{self, Memcached};
-use crate::memory::{Memory, Said};
+use crate::memory::{Memory, StoreAnswer};
 use crate::stores::ThreadState;
 use crate::value::Targets;
 
@@ -91,8 +91,8 @@ async fn fly(flight: Flight) {
             let keep = |memory: &Memory| memory.keep(&flight.key, &said, tier, clock::now(), fastrand::f64(), purges);
             let ttl = memory.map(keep).unwrap_or_default();
             let outcome = match said {
-                Said::Targets(targets) => Outcome::Hit(targets),
-                Said::Refusal(reason) => reason.map_or(Outcome::Negative, Outcome::Invalid),
+                StoreAnswer::Targets(targets) => Outcome::Hit(targets),
+                StoreAnswer::Refusal(reason) => reason.map_or(Outcome::Negative, Outcome::Invalid),
             };
             answer(outcome, tier, ttl)
         }
@@ -112,7 +112,7 @@ async fn resolve(
     shared: &Arc<Shared>,
     key: &str,
     purges: u64,
-) -> Result<(Said, Tier), StoreError> {
+) -> Result<(StoreAnswer, Tier), StoreError> {
     // A look-up uses the same stores to its end, even if others replace them meanwhile.
     let stores = shared.stores();
     let mut cache = None;
@@ -125,24 +125,24 @@ async fn resolve(
         match asked {
             Ok(Some(value)) => match read(shared, &value) {
                 // An invalid value in a cache says nothing about the key: the database decides.
-                Said::Refusal(Some(reason)) => {
+                StoreAnswer::Refusal(Some(reason)) => {
                     shared.memcached.invalid.more();
                     if last {
-                        return Ok((Said::Refusal(Some(reason)), Tier::Memcached));
+                        return Ok((StoreAnswer::Refusal(Some(reason)), Tier::Memcached));
                     }
                 }
-                Said::Refusal(None) => {
+                StoreAnswer::Refusal(None) => {
                     shared.memcached.negatives.more();
-                    return Ok((Said::Refusal(None), Tier::Memcached));
+                    return Ok((StoreAnswer::Refusal(None), Tier::Memcached));
                 }
-                said @ Said::Targets(_) => {
+                said @ StoreAnswer::Targets(_) => {
                     shared.memcached.hits.more();
                     return Ok((said, Tier::Memcached));
                 }
             },
             Ok(None) if last => {
                 shared.memcached.misses.more();
-                return Ok((Said::Refusal(None), Tier::Memcached));
+                return Ok((StoreAnswer::Refusal(None), Tier::Memcached));
             }
             Ok(None) => shared.memcached.misses.more(),
             Err(error) if last => return Err(error),
@@ -156,11 +156,11 @@ async fn resolve(
     let name = shared.sql_store.as_ref().ok_or_else(|| shared.error(Failure::Unknown))?;
     let store = thread.sql(stores.number(), name)?;
     let value = timed(&shared.sql, store.look_up(&shared.user, &shared.query, key)).await?;
-    let said = value.as_deref().map_or(Said::Refusal(None), |value| read_value(shared, value));
+    let said = value.as_deref().map_or(StoreAnswer::Refusal(None), |value| read_value(shared, value));
     let tally = match said {
-        Said::Targets(_) => &shared.sql.hits,
-        Said::Refusal(None) => &shared.sql.negatives,
-        Said::Refusal(Some(_)) => &shared.sql.invalid,
+        StoreAnswer::Targets(_) => &shared.sql.hits,
+        StoreAnswer::Refusal(None) => &shared.sql.negatives,
+        StoreAnswer::Refusal(Some(_)) => &shared.sql.invalid,
     };
     tally.more();
     if let Some(cache) = cache {
@@ -178,10 +178,10 @@ struct WriteBack {
 }
 
 /// Writes the database's answer to memcached; nobody waits for it.
-fn write_back(shared: &Arc<Shared>, target: WriteBack, value: Option<Vec<u8>>, said: &Said, purges: u64) {
+fn write_back(shared: &Arc<Shared>, target: WriteBack, value: Option<Vec<u8>>, said: &StoreAnswer, purges: u64) {
     let (value, ttl) = match (said, value) {
-        (Said::Targets(_), Some(value)) => (value, target.ttl),
-        (Said::Refusal(None), _) => match target.negative_ttl {
+        (StoreAnswer::Targets(_), Some(value)) => (value, target.ttl),
+        (StoreAnswer::Refusal(None), _) => match target.negative_ttl {
             Some(ttl) => (NONE.to_vec(), ttl),
             None => return,
         },
@@ -201,15 +201,15 @@ fn write_back(shared: &Arc<Shared>, target: WriteBack, value: Option<Vec<u8>>, s
 }
 
 /// Interprets a value from memcached.
-pub(crate) fn read(shared: &Shared, value: &[u8]) -> Said {
-    if value == NONE { Said::Refusal(None) } else { read_value(shared, value) }
+pub(crate) fn read(shared: &Shared, value: &[u8]) -> StoreAnswer {
+    if value == NONE { StoreAnswer::Refusal(None) } else { read_value(shared, value) }
 }
 
 /// Interprets a value from the database.
-pub(crate) fn read_value(shared: &Shared, value: &[u8]) -> Said {
+pub(crate) fn read_value(shared: &Shared, value: &[u8]) -> StoreAnswer {
     match Targets::parse(value, &shared.settings.allow) {
-        Ok(targets) => Said::Targets(targets),
-        Err(error) => Said::Refusal(Some(error.to_string().into())),
+        Ok(targets) => StoreAnswer::Targets(targets),
+        Err(error) => StoreAnswer::Refusal(Some(error.to_string().into())),
     }
 }
 

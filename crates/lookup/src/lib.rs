@@ -48,11 +48,11 @@ pub mod value;
 
 pub use allow::Allow;
 pub use answer::{Answer, Failure, Outcome, StoreError, Tier};
-pub use breaker::{Breaking, State as BreakerState};
-pub use explain::{Explanation, Held};
-pub use lookup::{Get, Later, Lookup};
+pub use breaker::{BreakerSettings, State as BreakerState};
+pub use explain::{Explanation, StoreEntry};
+pub use lookup::{Lookup, LookupResult, PendingAnswer};
 pub use memcached::{ServerState, wire};
-pub use memory::Kept;
+pub use memory::MemoryEntry;
 pub use settings::{
     LookupSettings, MemcachedSettings, MemcachedTier, MemoryTier, SqlSettings, SqlTier, StoreKind, StoreSettings,
 };

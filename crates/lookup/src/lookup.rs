@@ -16,10 +16,10 @@ use crate::clock;
 use crate::counts::{Counter, LookupCounts, Tally};
 use crate::explain::{self, Explanation};
 use crate::fly;
-use crate::memory::{Found, Memory, Said};
+use crate::memory::{Memory, MemoryResult, StoreAnswer};
 use crate::settings::{LookupSettings, StoreKind};
 use crate::stores::{StartError, Stores};
-use crate::user::User;
+use crate::user::StoreUser;
 use crate::value::Targets;
 
 /// A look-up that all cores share. Cloning it is cheap; clones share everything.
@@ -28,16 +28,16 @@ pub struct Lookup(Arc<Shared>);
 
 /// The result of [`Lookup::get`].
 #[derive(Debug)]
-pub enum Get {
+pub enum LookupResult {
     /// The answer was in memory.
     Now(Answer),
     /// The stores are being asked.
-    Later(Later),
+    Later(PendingAnswer),
 }
 
 /// A pending answer, which arrives after [`LookupSettings::wait`] at the latest. Poll it on a tokio runtime with its
 /// timer. Dropping it does not stop the request to the stores: later look-ups use its answer.
-pub struct Later(Pin<Box<dyn Future<Output = Answer> + Send>>);
+pub struct PendingAnswer(Pin<Box<dyn Future<Output = Answer> + Send>>);
 
 impl Lookup {
     /// Starts a look-up in these stores.
@@ -71,7 +71,7 @@ impl Lookup {
             memcached_store: memcached.map(Into::into),
             sql_store: sql.map(Into::into),
             query: settings.sql.as_ref().map_or("", |tier| &tier.query).into(),
-            user: User::Lookup(settings.name.as_str().into()),
+            user: StoreUser::Lookup(settings.name.as_str().into()),
             stores: Mutex::new(stores.clone()),
             settings,
             waiting: AtomicUsize::new(0),
@@ -89,19 +89,21 @@ impl Lookup {
 
     /// Looks up a key in canonical form (see [`crate::key`]), from any thread. A hit in memory allocates nothing.
     #[inline]
-    pub fn get(&self, key: &str) -> Get {
+    pub fn get(&self, key: &str) -> LookupResult {
         let mut expired = None;
         if let Some(memory) = &self.0.memory {
             match memory.find(key, clock::now) {
-                Found::Fresh { answer, refresh } => {
+                MemoryResult::Fresh { answer, refresh } => {
                     if refresh {
                         self.refresh(key);
                     }
-                    return Get::Now(answer);
+                    return LookupResult::Now(answer);
                 }
-                Found::Expired { targets, age, ask: false } => return Get::Now(self.0.stale(targets, age)),
-                Found::Expired { targets, age, ask: true } => expired = Some((targets, age)),
-                Found::Missing => {}
+                MemoryResult::Expired { targets, age, ask: false } => {
+                    return LookupResult::Now(self.0.stale(targets, age));
+                }
+                MemoryResult::Expired { targets, age, ask: true } => expired = Some((targets, age)),
+                MemoryResult::Missing => {}
             }
         }
         self.ask(key, expired)
@@ -155,7 +157,7 @@ impl Lookup {
     /// tier.
     pub fn keep(&self, key: &str, targets: Targets) {
         if let Some(memory) = &self.0.memory {
-            let said = Said::Targets(targets);
+            let said = StoreAnswer::Targets(targets);
             memory.keep(key, &said, Tier::Memory, clock::now(), fastrand::f64(), memory.purges());
         }
     }
@@ -217,19 +219,19 @@ impl Lookup {
 
     /// Asks the stores, or returns the reason why not.
     #[cold]
-    fn ask(&self, key: &str, expired: Option<(Targets, Duration)>) -> Get {
+    fn ask(&self, key: &str, expired: Option<(Targets, Duration)>) -> LookupResult {
         let shared = Arc::clone(&self.0);
         shared.asked.more();
         if shared.waiting.fetch_add(1, Relaxed) >= shared.settings.waiting {
             shared.waiting.fetch_sub(1, Relaxed);
             shared.overloaded.more();
-            return Get::Now(shared.or_stale(Outcome::Overloaded, expired));
+            return LookupResult::Now(shared.or_stale(Outcome::Overloaded, expired));
         }
         let (answer, answered) = oneshot::channel();
         let waiter = Waiter { answer: Some(answer), shared: Arc::clone(&shared) };
         let (asking, key): (_, Box<str>) = (Arc::clone(&shared), key.into());
         self.0.stores().job(move |thread| fly::ask(thread, &asking, key, Some(waiter)));
-        Get::Later(Later(Box::pin(async move {
+        LookupResult::Later(PendingAnswer(Box::pin(async move {
             let failure = match timeout(shared.settings.wait, answered).await {
                 Ok(Ok(Answer { outcome: outcome @ (Outcome::StoreDown(_) | Outcome::Overloaded), .. })) => outcome,
                 Ok(Ok(answer)) => return answer,
@@ -244,17 +246,17 @@ impl Lookup {
     }
 }
 
-impl Get {
+impl LookupResult {
     /// Waits for the answer if necessary.
     pub async fn answer(self) -> Answer {
         match self {
-            Get::Now(answer) => answer,
-            Get::Later(later) => later.await,
+            LookupResult::Now(answer) => answer,
+            LookupResult::Later(later) => later.await,
         }
     }
 }
 
-impl Future for Later {
+impl Future for PendingAnswer {
     type Output = Answer;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
@@ -262,9 +264,9 @@ impl Future for Later {
     }
 }
 
-impl fmt::Debug for Later {
+impl fmt::Debug for PendingAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Later")
+        f.write_str("PendingAnswer")
     }
 }
 
@@ -279,7 +281,7 @@ pub(crate) struct Shared {
     pub(crate) sql_store: Option<Arc<str>>,
     pub(crate) query: Arc<str>,
     /// The user whose breaker counts.
-    pub(crate) user: User,
+    pub(crate) user: StoreUser,
     waiting: AtomicUsize,
     last_failure: Mutex<Option<StoreError>>,
     pub(crate) memcached: Tally,

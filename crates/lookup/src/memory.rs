@@ -29,7 +29,7 @@ pub(crate) struct Memory {
 
 /// The state of a key in memory.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Found {
+pub(crate) enum MemoryResult {
     /// A valid answer. `refresh`, set once in a while, asks the caller to refresh it in the background.
     Fresh { answer: Answer, refresh: bool },
     /// Expired targets, as a fallback. Without `ask`, a request to the stores failed too recently to ask again.
@@ -40,7 +40,7 @@ pub(crate) enum Found {
 
 /// The answer of a store.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Said {
+pub(crate) enum StoreAnswer {
     /// These targets.
     Targets(Targets),
     /// No value, or, with a reason, an invalid one.
@@ -49,7 +49,7 @@ pub(crate) enum Said {
 
 /// A key's entry in memory, for operators.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Kept {
+pub struct MemoryEntry {
     /// The tier that answered.
     pub from: Tier,
     /// The targets; `None`: the key has no value; a reason: its value is invalid.
@@ -106,7 +106,7 @@ impl Memory {
 
     /// Looks a key up. Reads the clock while the entry is still loading.
     #[inline]
-    pub(crate) fn find(&self, key: &str, now: impl Fn() -> u64) -> Found {
+    pub(crate) fn find(&self, key: &str, now: impl Fn() -> u64) -> MemoryResult {
         let (key, mut shard) = self.shard(key);
         let shard = &mut *shard;
         if let Some(hit) = shard.values.get(key) {
@@ -119,12 +119,15 @@ impl Memory {
                     ask_again_at(&mut shard.values, hit, times, age.saturating_add(RETRY));
                     shard.counts.refreshes += 1;
                 }
-                return Found::Fresh { answer: fresh(Outcome::Hit(shard.values.value(hit)), age, times), refresh };
+                return MemoryResult::Fresh {
+                    answer: fresh(Outcome::Hit(shard.values.value(hit)), age, times),
+                    refresh,
+                };
             }
             if duration(age) < duration(times.ttl) + self.settings.stale_if_error {
                 shard.counts.expired += 1;
                 let ask = age >= self.ask_at(&shard.values, hit, times);
-                return Found::Expired { targets: shard.values.value(hit), age: duration(age), ask };
+                return MemoryResult::Expired { targets: shard.values.value(hit), age: duration(age), ask };
             }
         } else if let Some(hit) = shard.refusals.get(key) {
             let times = Times::from_word(shard.refusals.meta(hit));
@@ -132,16 +135,24 @@ impl Memory {
             if age < times.ttl {
                 shard.counts.negatives += 1;
                 let outcome = shard.refusals.value(hit).0.map_or(Outcome::Negative, Outcome::Invalid);
-                return Found::Fresh { answer: fresh(outcome, age, times), refresh: false };
+                return MemoryResult::Fresh { answer: fresh(outcome, age, times), refresh: false };
             }
         }
         shard.counts.misses += 1;
-        Found::Missing
+        MemoryResult::Missing
     }
 
     /// Keeps a store's answer, and returns for how long. Skips an answer that may predate a purge, that is, if a purge
     /// came since `purges` was read. `chance`, between 0 and 1, selects the jitter.
-    pub(crate) fn keep(&self, key: &str, said: &Said, from: Tier, now: u64, chance: f64, purges: u64) -> Duration {
+    pub(crate) fn keep(
+        &self,
+        key: &str,
+        said: &StoreAnswer,
+        from: Tier,
+        now: u64,
+        chance: f64,
+        purges: u64,
+    ) -> Duration {
         let (fingerprint, mut shard) = self.shard(key);
         if self.purges() != purges {
             return Duration::ZERO;
@@ -149,14 +160,14 @@ impl Memory {
         let jitter = 1.0 + self.settings.jitter * (2.0 * chance - 1.0);
         let note = Note::new(from);
         match said {
-            Said::Targets(targets) => {
+            StoreAnswer::Targets(targets) => {
                 let ttl = self.settings.ttl.mul_f64(jitter);
                 let meta = Times::new(now, ttl).to_word();
                 shard.refusals.remove(fingerprint);
                 shard.values.insert(fingerprint, key.as_bytes(), targets.clone(), meta, note);
                 ttl
             }
-            Said::Refusal(reason) => {
+            StoreAnswer::Refusal(reason) => {
                 let ttl = self.settings.negative_ttl.mul_f64(jitter);
                 let meta = Times::new(now, ttl).to_word();
                 shard.values.remove(fingerprint);
@@ -176,12 +187,12 @@ impl Memory {
     }
 
     /// Returns a key's entry, valid or expired.
-    pub(crate) fn peek(&self, key: &str, now: u64) -> Option<Kept> {
+    pub(crate) fn peek(&self, key: &str, now: u64) -> Option<MemoryEntry> {
         let (key, shard) = self.shard(key);
         let kept = |value, meta, note: &Note, stale: Duration| {
             let times = Times::from_word(meta);
             let (age, ttl) = (duration(times.age(now)), duration(times.ttl));
-            Kept {
+            MemoryEntry {
                 from: note.from(),
                 value,
                 age,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use oroshi_words::{Mistake, Secret};
 
 use crate::allow::Allow;
-use crate::breaker::Breaking;
+use crate::breaker::BreakerSettings;
 
 /// Settings of a look-up: tiers, asked in the order memory, memcached, SQL. Each tier is optional, but one store is
 /// required.
@@ -157,7 +157,7 @@ pub struct MemcachedSettings {
     /// The maximum of requests that wait for one server; further ones are refused. 10,000 by default.
     pub pending: usize,
     /// The breaker of each server.
-    pub breaker: Breaking,
+    pub breaker: BreakerSettings,
 }
 
 impl MemcachedSettings {
@@ -169,7 +169,7 @@ impl MemcachedSettings {
             connect_timeout: Duration::from_millis(500),
             value_bytes: 1 << 20,
             pending: 10_000,
-            breaker: Breaking::default(),
+            breaker: BreakerSettings::default(),
         }
     }
 }
@@ -199,7 +199,7 @@ pub struct SqlSettings {
     /// The maximum of bytes of values of a script's query. 1 MiB by default.
     pub row_bytes: usize,
     /// The breaker of each user.
-    pub breaker: Breaking,
+    pub breaker: BreakerSettings,
 }
 
 impl SqlSettings {
@@ -226,7 +226,7 @@ impl SqlSettings {
             pending: 10_000,
             rows: 1000,
             row_bytes: 1 << 20,
-            breaker: Breaking::default(),
+            breaker: BreakerSettings::default(),
         }
     }
 }
@@ -373,7 +373,7 @@ impl SqlSettings {
     }
 }
 
-impl Breaking {
+impl BreakerSettings {
     fn check(&self, check: &mut Check) {
         check.count("breaker.failures", self.failures as usize);
         check.positive("breaker.pause", self.pause);

@@ -21,7 +21,7 @@ use crate::lookup::Waiter;
 use crate::memcached::{Memcached, ServerState};
 use crate::settings::{StoreKind, StoreSettings};
 use crate::sql::{Rows, Sql, SqlState, Value};
-use crate::user::User;
+use crate::user::StoreUser;
 
 /// The stores, by name. Clones share the same stores; the thread ends with the last clone and the last handle.
 #[derive(Clone)]
@@ -155,7 +155,7 @@ impl Stores {
         let known = self.has(name, |kind| matches!(kind, StoreKind::Sql(_)));
         let name: Arc<str> = name.into();
         if known {
-            Ok(SqlStore { stores: self.clone(), name, user: User::Script("".into()) })
+            Ok(SqlStore { stores: self.clone(), name, user: StoreUser::Script("".into()) })
         } else {
             Err(unknown(&name))
         }
@@ -281,14 +281,14 @@ impl MemcachedStore {
 pub struct SqlStore {
     stores: Stores,
     name: Arc<str>,
-    user: User,
+    user: StoreUser,
 }
 
 impl SqlStore {
     /// Returns this store for a script: the results of its queries affect only that script's breaker.
     #[must_use]
     pub fn used_by(self, script: &str) -> Self {
-        SqlStore { user: User::Script(script.into()), ..self }
+        SqlStore { user: StoreUser::Script(script.into()), ..self }
     }
 
     /// Sends a query with its parameters (`?`, in PostgreSQL `$1`...), and returns its rows, within the limits of the

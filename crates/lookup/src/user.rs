@@ -5,23 +5,23 @@ use std::sync::Arc;
 
 /// A user of a store, by name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum User {
+pub(crate) enum StoreUser {
     Lookup(Arc<str>),
     Script(Arc<str>),
 }
 
-impl User {
+impl StoreUser {
     /// Whether this is a script, whose queries are not the configuration's.
     pub(crate) fn is_script(&self) -> bool {
-        matches!(self, User::Script(_))
+        matches!(self, StoreUser::Script(_))
     }
 }
 
-impl fmt::Display for User {
+impl fmt::Display for StoreUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            User::Lookup(name) => write!(f, "look-up `{name}`"),
-            User::Script(name) => write!(f, "script `{name}`"),
+            StoreUser::Lookup(name) => write!(f, "look-up `{name}`"),
+            StoreUser::Script(name) => write!(f, "script `{name}`"),
         }
     }
 }

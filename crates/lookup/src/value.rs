@@ -428,7 +428,9 @@ mod tests {
         }
 
         #[test]
-        fn what_was_read_can_be_read_again(value in r#"(http://)?(\[[0-9a-f:]{2,8}\]|[a-zA-Z0-9.-]{1,12})(:[0-9]{1,5})?/?"#) {
+        fn what_was_read_can_be_read_again(
+            value in r#"(http://)?(\[[0-9a-f:]{2,8}\]|[a-zA-Z0-9.-]{1,12})(:[0-9]{1,5})?/?"#,
+        ) {
             if let Ok(targets) = Targets::parse(value.as_bytes(), &Allow::any()) {
                 let again = Targets::parse(targets.to_string().as_bytes(), &Allow::any());
                 prop_assert_eq!(again, Ok(targets));

@@ -3,7 +3,7 @@
 
 mod peers;
 
-use oroshi_lookup::{Allow, Get, Lookup, Outcome, SqlTier, Stores, Targets, key};
+use oroshi_lookup::{Allow, Lookup, LookupResult, Outcome, SqlTier, Stores, Targets, key};
 
 #[test]
 fn an_answer_from_memory_costs_no_allocation() {
@@ -30,7 +30,7 @@ fn an_answer_from_memory_costs_no_allocation() {
         let counted = allocation_counter::measure(|| {
             answer = Some(lookup.get(&key::host(header.as_bytes()).unwrap()));
         });
-        assert!(matches!(answer, Some(Get::Now(_))), "{key}");
+        assert!(matches!(answer, Some(LookupResult::Now(_))), "{key}");
         assert_eq!(counted.count_total, 0, "{key}");
     }
 }

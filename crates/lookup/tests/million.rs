@@ -3,7 +3,7 @@
 
 mod peers;
 
-use oroshi_lookup::{Allow, Get, Lookup, LookupSettings, MemoryTier, SqlTier, Stores, Targets};
+use oroshi_lookup::{Allow, Lookup, LookupResult, LookupSettings, MemoryTier, SqlTier, Stores, Targets};
 use procfs::process::Process;
 
 const KEYS: usize = 2_000_000;
@@ -49,7 +49,7 @@ fn two_million_keys_take_less_than_400_mb() {
         counts.bytes
     );
     for n in (0..KEYS).step_by(1009) {
-        let Get::Now(answer) = lookup.get(&host(n)) else { panic!("{n} is not there") };
+        let LookupResult::Now(answer) = lookup.get(&host(n)) else { panic!("{n} is not there") };
         assert_eq!(answer.outcome.targets(), Some(&target(n).unwrap()));
     }
     drop(lookup);

@@ -22,7 +22,7 @@ use crate::sys::{SOL_SOCKET, socket_numbers};
 
 /// A listening socket's queue of established connections that wait for accept(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Queue {
+pub struct AcceptQueue {
     /// Number of waiting connections.
     pub waiting: u32,
     /// The most that may wait, after the kernel's limit (net.core.somaxconn).
@@ -30,7 +30,7 @@ pub struct Queue {
 }
 
 /// Returns the queue of a listening TCP or unix socket; `None` for a unix socket if the kernel has no `unix_diag`.
-pub fn queue(listener: impl AsFd) -> Option<Queue> {
+pub fn queue(listener: impl AsFd) -> Option<AcceptQueue> {
     match getsockname(listener.as_fd()).ok()?.address_family() {
         AddressFamily::UNIX => unix_queue(listener),
         // An unbound unix socket would not be a listener; the other families are TCP's two.
@@ -64,7 +64,7 @@ pub struct Listener {
     /// Identifies the socket: the inode that `/proc/PID/fd` shows.
     pub inode: u64,
     /// Its queue.
-    pub queue: Queue,
+    pub queue: AcceptQueue,
     /// Packets dropped since the socket was made, as in [`dropped`]; `None` if the kernel does not report it.
     pub dropped: Option<u32>,
 }
@@ -150,7 +150,7 @@ impl FileId {
 
 /// Reads TCP_INFO, which for a listening socket has the queue in two of its fields (`tcp_get_info` in the kernel's
 /// net/ipv4/tcp.c).
-fn tcp_queue(listener: impl AsFd) -> Option<Queue> {
+fn tcp_queue(listener: impl AsFd) -> Option<AcceptQueue> {
     // linux/tcp.h.
     const TCP_INFO: c_int = 11;
     // tcpi_state is the first byte; tcpi_unacked and tcpi_sacked come after eight bytes and four numbers.
@@ -159,7 +159,7 @@ fn tcp_queue(listener: impl AsFd) -> Option<Queue> {
     let mut numbers = [0; 8];
     let read = socket_numbers(listener, IPPROTO_TCP, TCP_INFO, &mut numbers).ok()?;
     let listens = numbers[0].to_ne_bytes()[0] == LISTEN;
-    (read > SACKED && listens).then(|| Queue { waiting: numbers[UNACKED], limit: numbers[SACKED] })
+    (read > SACKED && listens).then(|| AcceptQueue { waiting: numbers[UNACKED], limit: numbers[SACKED] })
 }
 
 /// linux/in.h.
@@ -181,9 +181,9 @@ const QUEUE: u16 = 4;
 /// Offset of the attributes after struct unix_diag_msg.
 const UNIX_ATTRIBUTES: usize = 16;
 
-fn unix_queue(listener: impl AsFd) -> Option<Queue> {
+fn unix_queue(listener: impl AsFd) -> Option<AcceptQueue> {
     let attribute = ask_unix(listener, SHOW_QUEUE, QUEUE).ok()?;
-    Some(Queue { waiting: number(&attribute, 0)?, limit: number(&attribute, 4)? })
+    Some(AcceptQueue { waiting: number(&attribute, 0)?, limit: number(&attribute, 4)? })
 }
 
 fn unix_other_end(connection: impl AsFd) -> io::Result<u64> {
@@ -276,7 +276,7 @@ fn listening(family: u8, port: u16) -> io::Result<Vec<(IpAddr, Listener)>> {
         let address: [u8; 16] = message.get(ADDRESS..ADDRESS + 16)?.try_into().ok()?;
         let [a, b, c, d, ..] = address;
         let bound = if family == AF_INET { [a, b, c, d].into() } else { IpAddr::from(address).to_canonical() };
-        let queue = Queue { waiting: number(message, WAITING)?, limit: number(message, LIMIT)? };
+        let queue = AcceptQueue { waiting: number(message, WAITING)?, limit: number(message, LIMIT)? };
         let memory = attribute(message.get(ATTRIBUTES..)?, MEMORY);
         let dropped = memory.and_then(|memory| number(memory, DROPS * size_of::<u32>()));
         Some((bound, Listener { inode: number(message, INODE)?.into(), queue, dropped }))
@@ -397,7 +397,7 @@ mod tests {
     fn fills(listener: &impl AsFd, connect: impl Fn() -> OwnedFd, accept: impl Fn() -> OwnedFd) {
         assert_eq!(queue(listener).unwrap().waiting, 0);
         let clients = [connect(), connect()];
-        let Queue { waiting, limit } = queue(listener).unwrap();
+        let AcceptQueue { waiting, limit } = queue(listener).unwrap();
         assert!(waiting == 2 && limit >= 2, "{waiting} of {limit}");
         assert_eq!(other_end(&clients[0]).unwrap(), None, "nobody has accepted it");
         let accepted = accept();

@@ -17,7 +17,7 @@ use thiserror::Error;
 
 /// A socket inherited through exec, and the descriptor number that the program expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Move {
+pub struct DescriptorMove {
     /// Its present number.
     pub from: RawFd,
     /// Its number in the program.
@@ -36,7 +36,7 @@ pub fn become_program(
     program: &OsStr,
     args: &[OsString],
     variables: &[(OsString, OsString)],
-    moves: &[Move],
+    moves: &[DescriptorMove],
 ) -> Result<Infallible, HandoverError> {
     let argv = std::iter::once(program).chain(args.iter().map(OsString::as_os_str));
     let argv = argv.map(|word| CString::new(word.as_bytes())).collect::<Result<Vec<_>, _>>();
@@ -93,10 +93,10 @@ pub enum HandoverError {
 }
 
 /// Moves every socket to its number. First copies all of them, because one may occupy the number of another.
-fn move_sockets(moves: &[Move]) -> Result<(), HandoverError> {
+fn move_sockets(moves: &[DescriptorMove]) -> Result<(), HandoverError> {
     let is_wanted = |number: RawFd| moves.iter().any(|socket| socket.to == number);
     let mut copies: Vec<OwnedFd> = Vec::with_capacity(moves.len());
-    for &Move { from, to } in moves {
+    for &DescriptorMove { from, to } in moves {
         let socket = inherited(from).ok_or(HandoverError::NotInherited { descriptor: from })?;
         let failed = |errno: Errno| HandoverError::Copy { descriptor: to, source: errno.into() };
         let mut copy = fcntl_dupfd_cloexec(socket, 3).map_err(failed)?;
@@ -105,14 +105,14 @@ fn move_sockets(moves: &[Move]) -> Result<(), HandoverError> {
         }
         copies.push(copy);
     }
-    for &Move { from, to } in moves {
+    for &DescriptorMove { from, to } in moves {
         // Closes the old number on exec, unless a copy replaces it below.
         if let Some(socket) = inherited(from) {
             let failed = |errno: Errno| HandoverError::Copy { descriptor: to, source: errno.into() };
             fcntl_setfd(socket, FdFlags::CLOEXEC).map_err(failed)?;
         }
     }
-    for (copy, &Move { to, .. }) in copies.iter().zip(moves) {
+    for (copy, &DescriptorMove { to, .. }) in copies.iter().zip(moves) {
         let taken = to > 2 && !moves.iter().any(|socket| socket.from == to) && is_own(to);
         if taken || to < 0 {
             return Err(HandoverError::InUse { descriptor: to });

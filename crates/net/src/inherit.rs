@@ -22,7 +22,7 @@ use crate::listen::BoundListener;
 
 /// A listening socket from the process's parent.
 #[derive(Debug)]
-pub struct Inherited {
+pub struct InheritedSocket {
     /// The supervisor's name for it: the address as the user wrote it (`127.0.0.1:80`, `8080`, `/run/app.sock`), or
     /// systemd's FileDescriptorName, `unknown` without one.
     pub name: String,
@@ -32,7 +32,7 @@ pub struct Inherited {
     pub listener: BoundListener,
 }
 
-impl Inherited {
+impl InheritedSocket {
     /// Whether this is the socket for an address from a configuration. `:80` equals `80`, and `unix:/run/x` equals
     /// `/run/x`, because supervisors omit these parts.
     #[must_use]
@@ -56,7 +56,7 @@ fn is_same(address: &str, name: &str) -> bool {
 ///
 /// # Errors
 /// [`InheritError`] names the variable and its defect. Then no socket was taken, and a server should not start.
-pub fn inherited() -> Result<Vec<Inherited>, InheritError> {
+pub fn inherited() -> Result<Vec<InheritedSocket>, InheritError> {
     take_all(named(variable, std::process::id())?)
 }
 
@@ -65,7 +65,7 @@ pub fn inherited() -> Result<Vec<Inherited>, InheritError> {
 ///
 /// # Errors
 /// As [`inherited`].
-pub fn inherited_from_systemd() -> Result<Vec<Inherited>, InheritError> {
+pub fn inherited_from_systemd() -> Result<Vec<InheritedSocket>, InheritError> {
     take_all(named(without_server_starter(variable), std::process::id())?)
 }
 
@@ -86,7 +86,7 @@ fn without_server_starter(variable: impl Fn(&str) -> Option<String>) -> impl Fn(
     move |name| variable(name).filter(|_| name != SERVER_STARTER)
 }
 
-fn take_all(named: Vec<Named>) -> Result<Vec<Inherited>, InheritError> {
+fn take_all(named: Vec<Named>) -> Result<Vec<InheritedSocket>, InheritError> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     for named in &named {
         check(named)?;
@@ -255,7 +255,7 @@ fn may_be_open(descriptor: RawFd) -> bool {
 }
 
 /// Takes ownership of the descriptor, which [`check`] has accepted.
-fn take(named: Named) -> Result<Inherited, InheritError> {
+fn take(named: Named) -> Result<InheritedSocket, InheritError> {
     let Named { variable, name, descriptor } = named;
     // SAFETY: it is open and inherited through exec, so nothing in this process owns it except another reader of the
     // same variable. This function runs once for each descriptor: `inherited` succeeds once, and refuses duplicates.
@@ -267,7 +267,9 @@ fn take(named: Named) -> Result<Inherited, InheritError> {
     };
     let address = prepare().map_err(|errno| InheritError::Prepare { descriptor, source: errno.into() })?;
     match address {
-        Some(address) => Ok(Inherited { name, variable, listener: BoundListener::from_listening(socket, address) }),
+        Some(address) => {
+            Ok(InheritedSocket { name, variable, listener: BoundListener::from_listening(socket, address) })
+        }
         None => Err(InheritError::Descriptor { variable, descriptor, name, what: "has lost its address" }),
     }
 }

@@ -11,7 +11,7 @@
 //! - [`address`]: socket addresses; [`endpoint`]: URLs and their grammar;
 //! - [`stream`]: a connection; [`connect`]: opening one; [`tls`]: TLS at either end;
 //! - [`listen`]: accepting connections; [`inherit`]: sockets from a supervisor; [`handover`]: passing sockets on;
-//! - [`cores`]: a runtime per thread, pinned or not; [`signal`]: shutdown; [`notify`]: sd_notify; [`process`]: other
+//! - [`threads`]: a runtime per thread, pinned or not; [`signal`]: shutdown; [`notify`]: sd_notify; [`process`]: other
 //!   processes, and signals by name; [`diag`]: kernel information about sockets;
 //! - [`clock`] and [`timer`]: time in nanoseconds; [`limits`] and [`ports`]: limits of the machine; [`pages`]: memory
 //!   in huge pages.
@@ -19,7 +19,6 @@
 pub mod address;
 pub mod clock;
 pub mod connect;
-pub mod cores;
 pub mod diag;
 pub mod endpoint;
 pub mod handover;
@@ -33,6 +32,7 @@ pub mod process;
 pub mod signal;
 pub mod stream;
 mod sys;
+pub mod threads;
 pub mod timer;
 pub mod tls;
 mod unix;
@@ -40,12 +40,12 @@ mod unix;
 pub use address::{Peer, UnixAddress};
 pub use clock::monotonic_ns;
 pub use connect::{ConnectError, Connected, Connector, ConnectorOptions};
-pub use cores::{Core, Cores, CoresOptions, CpuList, available_cpus, two_cpus};
 pub use endpoint::{Address, Endpoint, Scheme};
 pub use limits::ensure_descriptors;
 pub use listen::{BoundListener, ListenOptions, Listener};
 pub use ports::LocalPorts;
 pub use signal::Shutdown;
-pub use stream::{PeerSays, Stream};
+pub use stream::{PeerState, Stream};
+pub use threads::{CpuList, ThreadPosition, Threads, ThreadsOptions, available_cpus, two_cpus};
 pub use timer::Timer;
 pub use tls::{ClientTls, ClientTlsOptions, ServerTls};

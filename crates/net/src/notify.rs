@@ -10,9 +10,9 @@ pub const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
 /// The service manager, if there is one.
 #[derive(Debug, Default)]
-pub struct Manager(Option<(UnixDatagram, SocketAddr)>);
+pub struct ServiceManager(Option<(UnixDatagram, SocketAddr)>);
 
-impl Manager {
+impl ServiceManager {
     /// Finds the manager that [`NOTIFY_SOCKET`] names.
     pub fn find() -> Self {
         let Some(name) = std::env::var_os(NOTIFY_SOCKET).filter(|name| !name.is_empty()) else { return Self(None) };

@@ -108,7 +108,7 @@ impl Stream {
     ///
     /// # Errors
     /// When the runtime no longer manages the socket.
-    pub fn poll_peer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<PeerSays>> {
+    pub fn poll_peer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<PeerState>> {
         let peeked = match self {
             Stream::Tcp(stream) => {
                 let mut byte = [0; 1];
@@ -118,10 +118,10 @@ impl Stream {
             Stream::Tls(stream) => return stream.socket_mut().poll_peer(cx),
         };
         match std::task::ready!(peeked) {
-            Ok(0) if self.is_hung_up() => Poll::Ready(Ok(PeerSays::Gone)),
-            Ok(0) => Poll::Ready(Ok(PeerSays::End)),
-            Ok(_) => Poll::Ready(Ok(PeerSays::More)),
-            Err(_) => Poll::Ready(Ok(PeerSays::Gone)),
+            Ok(0) if self.is_hung_up() => Poll::Ready(Ok(PeerState::Gone)),
+            Ok(0) => Poll::Ready(Ok(PeerState::End)),
+            Ok(_) => Poll::Ready(Ok(PeerState::More)),
+            Err(_) => Poll::Ready(Ok(PeerState::Gone)),
         }
     }
 
@@ -170,13 +170,22 @@ impl Stream {
 
 /// The result of [`Stream::poll_peer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerSays {
+pub enum PeerState {
     /// Bytes are available.
     More,
     /// The peer ended its stream. It may still read.
     End,
     /// The peer neither sends nor reads any more.
     Gone,
+}
+
+/// Turns a write of zero bytes into an error: such a stream will never take them. Not for an empty buffer.
+#[inline]
+pub fn nonzero_write(result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    match result {
+        Poll::Ready(Ok(0)) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+        result => result,
+    }
 }
 
 impl AsFd for Stream {

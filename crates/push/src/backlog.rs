@@ -113,25 +113,25 @@ impl Backlog {
     /// Takes a turn to publish a message of `length` bytes to sessions that are behind.
     ///
     /// All publishers of the thread together fill half of a queue in [`HALF_A_QUEUE`].
-    pub(crate) fn take_turn(&self, length: usize) -> Turn {
+    pub(crate) fn take_turn(&self, length: usize) -> PublishTurn {
         let Limits { session_queue_bytes: bytes, session_queue_messages: messages, .. } = self.node.plan.limits;
         let part = (length as f64 * 2.0 / bytes as f64).max(2.0 / messages as f64);
         let cost = HALF_A_QUEUE.mul_f64(part.min(1.0));
         let now = Instant::now();
         let from = self.pace.get().map_or(now, |pace| pace.max(now.checked_sub(CATCH_UP).unwrap_or(now)));
         self.pace.set(Some(from + cost));
-        Turn { until: from + cost, cost }
+        PublishTurn { until: from + cost, cost }
     }
 
     /// Gives a turn back that was not needed.
-    pub(crate) fn return_turn(&self, turn: Turn) {
+    pub(crate) fn return_turn(&self, turn: PublishTurn) {
         self.pace.set(self.pace.get().and_then(|pace| pace.checked_sub(turn.cost)));
     }
 }
 
 /// The time of a publisher that is held back.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct PublishTurn {
     /// When the publish may be answered, whatever its readers do.
     pub(crate) until: Instant,
     cost: Duration,

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_util::future::{Either, select};
 use oroshi_client::local::{Client, Response};
 use oroshi_client::{Deadlines, Error, Headers, RequestBuilder};
-use oroshi_http1::RequestHead;
+use oroshi_http1::{RequestHead, is_connection_field};
 use oroshi_net::Endpoint;
 use oroshi_websocket::Kind;
 use tokio::sync::Semaphore;
@@ -449,23 +449,9 @@ fn count(counts: &mut CallbackCount, agreed: Option<bool>, retried: u64) -> bool
 /// It does not pass on fields of the handshake and of the connection, nor Host. Accept-Encoding is the callback's own,
 /// as the hub may not decode what a browser can. Only the hub sets [`ENDPOINT`].
 fn is_passed_on(name: &str) -> bool {
-    const KEPT_BACK: [&str; 13] = [
-        "accept-encoding",
-        "connection",
-        "content-length",
-        "expect",
-        "host",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "x-kuiperbelt-endpoint",
-        "content_length",
-    ];
+    const KEPT_BACK: [&str; 5] = ["accept-encoding", "expect", "host", "x-kuiperbelt-endpoint", "content_length"];
     let handshake = name.get(..14).is_some_and(|start| start.eq_ignore_ascii_case("sec-websocket-"));
-    !handshake && !KEPT_BACK.iter().any(|kept| name.eq_ignore_ascii_case(kept))
+    !handshake && !is_connection_field(name) && !KEPT_BACK.iter().any(|kept| name.eq_ignore_ascii_case(kept))
 }
 
 /// Returns how many turns callbacks other than connect may have: a quarter is kept for connect.

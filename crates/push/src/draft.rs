@@ -6,7 +6,7 @@ use oroshi_net::{CpuList, available_cpus};
 use oroshi_words::{Mistake, Secret};
 
 use crate::plan::{
-    Callbacks, Cluster, Drain, GroupRule, Limits, Listener, Origins, Paths, Plan, Send, Serves, Transports,
+    Callbacks, Cluster, Drain, GroupRule, Limits, Listener, Origins, Paths, Plan, SendSettings, Serves, Transports,
 };
 
 /// A hub as somebody described it. `Default` is a hub that listens nowhere.
@@ -38,7 +38,7 @@ pub struct Draft {
     /// Sizes, counts and times.
     pub limits: Limits,
     /// What `/send` does about sessions it does not know.
-    pub send: Send,
+    pub send: SendSettings,
     /// Rules for groups, in their order.
     pub groups: Vec<GroupRule>,
     /// What publishers must show, if anything.

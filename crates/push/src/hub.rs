@@ -32,7 +32,7 @@ use crate::hub::admission::Admission;
 use crate::mailboxes::Mailboxes;
 use crate::message::{Framing, Message};
 use crate::node::Node;
-use crate::plan::{Plan, Slow};
+use crate::plan::{Plan, SlowPolicy};
 use crate::session::directory::Location;
 use crate::session::group::Groups;
 use crate::session::{Reason, Session, State};
@@ -239,12 +239,12 @@ impl Hub {
     }
 
     /// Returns the rule for slow sessions of a group.
-    fn rule_of(&self, group: &str) -> Slow {
-        self.plan().group_rule(group).map_or(Slow::default(), |rule| rule.slow)
+    fn rule_of(&self, group: &str) -> SlowPolicy {
+        self.plan().group_rule(group).map_or(SlowPolicy::default(), |rule| rule.slow)
     }
 
     /// Returns the rule for messages to all sessions.
-    fn rule_of_all(&self) -> Slow {
+    fn rule_of_all(&self) -> SlowPolicy {
         self.rule_of("")
     }
 

@@ -54,6 +54,7 @@ mod writer;
 
 pub use draft::Draft;
 pub use plan::{
-    Callbacks, Cluster, Drain, GroupRule, Limits, Listener, Origins, Paths, Plan, Send, Serves, Slow, Transports,
+    Callbacks, Cluster, Drain, GroupRule, Limits, Listener, Origins, Paths, Plan, SendSettings, Serves, SlowPolicy,
+    Transports,
 };
-pub use run::{Bound, RunError, run};
+pub use run::{OpenListener, RunError, run};

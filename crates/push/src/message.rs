@@ -81,7 +81,7 @@ impl Message {
         Self::new(Body::Data { kind, data })
     }
 
-    /// Sets the key under which a newer message replaces it ([`Slow::KeepLatest`](crate::Slow)).
+    /// Sets the key under which a newer message replaces it ([`SlowPolicy::KeepLatest`](crate::SlowPolicy)).
     pub(crate) fn with_key(mut self, key: Option<Box<str>>) -> Self {
         self.key = key;
         self

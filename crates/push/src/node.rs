@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use oroshi_server::Room;
+use oroshi_server::Capacity;
 use tokio::sync::Barrier;
 
 use crate::cluster::link::Link;
@@ -18,7 +18,7 @@ pub(crate) struct Node {
     /// The link to the other nodes, if there is a cluster.
     pub(crate) link: Option<Link>,
     /// Limits the connections of clients, if they are limited.
-    pub(crate) room: Option<Arc<Room>>,
+    pub(crate) capacity: Option<Arc<Capacity>>,
     /// Clients that were rejected because there are too many sessions.
     rejected: AtomicUsize,
     /// Identifies this run of this process.
@@ -44,7 +44,7 @@ impl Node {
     pub(crate) fn new(plan: Plan, link: Option<Link>) -> Self {
         Node {
             all_answered: Barrier::new(plan.threads),
-            room: plan.connections.map(Room::new),
+            capacity: plan.connections.map(Capacity::new),
             rejected: AtomicUsize::new(0),
             loads: (0..plan.threads).map(|_| Load::default()).collect(),
             plan,

@@ -39,7 +39,7 @@ pub struct Plan {
     /// Sizes, counts and times.
     pub limits: Limits,
     /// How `/send` treats unknown and slow sessions.
-    pub send: Send,
+    pub send: SendSettings,
     /// Rules for groups. The first rule whose pattern fits a group applies.
     pub groups: Vec<GroupRule>,
     /// The token that `Authorization: Bearer` must have on all requests but connecting, polling and `/ping`. Never
@@ -81,7 +81,7 @@ impl Default for Plan {
             transports: Transports::ALL,
             subprotocols: Vec::new(),
             limits: Limits::default(),
-            send: Send::default(),
+            send: SendSettings::default(),
             groups: Vec::new(),
             token: None,
             drain: Drain::default(),
@@ -276,8 +276,8 @@ pub struct Limits {
     pub publish_bytes: u64,
     /// The most that may wait for one session, bytes.
     ///
-    /// One message of any length may wait alone. With [`Slow::DropOldest`] and [`Slow::KeepLatest`] one may also wait
-    /// behind messages that cannot be dropped.
+    /// One message of any length may wait alone. With [`SlowPolicy::DropOldest`] and [`SlowPolicy::KeepLatest`] one may
+    /// also wait behind messages that cannot be dropped.
     pub session_queue_bytes: usize,
     /// The most messages that may wait for one session.
     pub session_queue_messages: usize,
@@ -324,16 +324,16 @@ impl Default for Limits {
 
 /// How `/send` behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Send {
+pub struct SendSettings {
     /// Whether one unknown session makes `/send` send nothing at all (kuiperbelt's `strict_broadcast`).
     pub strict: bool,
     /// How long `/send` waits for a session with a full queue.
     pub timeout: Duration,
 }
 
-impl Default for Send {
+impl Default for SendSettings {
     fn default() -> Self {
-        Send { strict: false, timeout: Duration::from_secs(5) }
+        SendSettings { strict: false, timeout: Duration::from_secs(5) }
     }
 }
 
@@ -343,7 +343,7 @@ pub struct GroupRule {
     /// A name, or a prefix and `*`.
     pub pattern: String,
     /// What happens when a session's queue is full.
-    pub slow: Slow,
+    pub slow: SlowPolicy,
     /// Whether a client may join by itself (`?group=` when it connects).
     pub client_may_join: bool,
 }
@@ -361,7 +361,7 @@ impl GroupRule {
 
 /// What happens to a message when a session's queue is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Slow {
+pub enum SlowPolicy {
     /// The session ends at once, without a close frame, which it would not read; it may reconnect. For messages to all
     /// and for groups without a rule.
     #[default]

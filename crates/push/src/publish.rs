@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
 use thiserror::Error;
 
 use crate::message::Message;
@@ -14,14 +15,14 @@ pub(crate) struct Publish {
     pub(crate) to: Targets,
     /// Keys of sessions that do not get it.
     pub(crate) except: Vec<Box<str>>,
-    pub(crate) wait: Wait,
+    pub(crate) wait: ReceiptWait,
     /// How long the publish waits for sessions with full queues, and for what `wait` says.
     pub(crate) deadline: Duration,
 }
 
 /// How long a publisher waits for its receipt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub(crate) enum ReceiptWait {
     /// Until the message is in every queue.
     Queued,
     /// Until one write was tried to every session. Sessions that read have it then.
@@ -40,8 +41,8 @@ pub(crate) struct Targets {
     pub(crate) sessions: Vec<Box<str>>,
 }
 
-/// The outcome of a publish, in sessions.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The outcome of a publish, in sessions, as in the API's JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Receipt {
     /// Names the publish in the logs of every node.
     pub(crate) id: String,
@@ -63,13 +64,14 @@ pub(crate) struct Receipt {
 }
 
 /// The nodes that a publish was for. If all its sessions are on this node, it is for no other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Nodes {
     /// This node, and the others that it knows.
     pub(crate) known: u32,
     /// This node, and the others whose receipts are in this one.
     pub(crate) answered: u32,
     /// Whether this node was connected to NATS; `None` without a cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) connected: Option<bool>,
 }
 

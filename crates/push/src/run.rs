@@ -5,10 +5,10 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use oroshi_net::cores::CoresError;
-use oroshi_net::{BoundListener, Cores, Shutdown};
-use oroshi_server::{Exchange, Room, Server, Settings};
-use oroshi_service::{admin_room, thread_options, until_second_request};
+use oroshi_net::threads::ThreadsError;
+use oroshi_net::{BoundListener, Shutdown, Threads};
+use oroshi_server::{Capacity, Exchange, Server, Settings};
+use oroshi_service::{admin_capacity, thread_options, until_second_request};
 use rustix::net::sockopt;
 use thiserror::Error;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -22,14 +22,14 @@ use crate::node::Node;
 use crate::plan::{Plan, Serves};
 
 /// An open listener of a hub.
-pub type Bound = oroshi_service::Bound<Serves>;
+pub type OpenListener = oroshi_service::OpenListener<Serves>;
 
 /// Why a hub did not run.
 #[derive(Debug, Error)]
 pub enum RunError {
     /// The threads could not be started, or one of them panicked.
     #[error("cannot run the threads that serve")]
-    Cores(#[source] CoresError),
+    Threads(#[source] ThreadsError),
     /// The thread for the connection to NATS could not be started.
     #[error("cannot run the thread that speaks to NATS")]
     Nats(#[source] io::Error),
@@ -48,7 +48,7 @@ const SEND_BUFFER: usize = 128 * 1024;
 /// When the threads cannot be started, or one of them panicked.
 pub fn run(
     plan: Plan,
-    listeners: Vec<Bound>,
+    listeners: Vec<OpenListener>,
     shutdown: &Shutdown,
     ready: impl FnOnce() + Send + 'static,
 ) -> Result<(), RunError> {
@@ -65,10 +65,10 @@ pub fn run(
     let proof = if node.plan.token.is_some() { "token" } else { "request" };
     for (number, bound) in listeners.into_iter().enumerate() {
         let serves = bound.listener.serves;
-        let room = match serves {
-            Serves::Admin => node.plan.admin_connections.map(|all| admin_room(&bound, all / admins, proof)),
+        let capacity = match serves {
+            Serves::Admin => node.plan.admin_connections.map(|all| admin_capacity(&bound, all / admins, proof)),
             // The rest of the descriptors is for operators.
-            Serves::Sessions | Serves::Everything => node.room.clone(),
+            Serves::Sessions | Serves::Everything => node.capacity.clone(),
         };
         // Listeners with the same purpose and room share a server.
         let admin = (serves == Serves::Admin).then_some(number);
@@ -78,7 +78,12 @@ pub fn run(
             match start.servers.iter_mut().find(same) {
                 Some(server) => server.sockets.push(socket),
                 None => {
-                    start.servers.push(ServerStart { serves, admin, room: room.clone(), sockets: vec![socket] });
+                    start.servers.push(ServerStart {
+                        serves,
+                        admin,
+                        capacity: capacity.clone(),
+                        sockets: vec![socket],
+                    });
                 }
             }
         }
@@ -86,7 +91,7 @@ pub fn run(
     let starts = Mutex::new(starts.into_iter().map(Some).collect::<Vec<_>>());
     let ready = Mutex::new((node.threads(), Some(ready)));
     let shutdown = shutdown.clone();
-    let cores = Cores::run(&options, move |core| {
+    let running = Threads::run(&options, move |core| {
         let start = starts.lock().unwrap_or_else(PoisonError::into_inner)[core.index].take();
         let (node, mailboxes, shutdown) = (Arc::clone(&node), Arc::clone(&mailboxes), shutdown.clone());
         {
@@ -108,7 +113,7 @@ pub fn run(
     if let Some(nats) = nats {
         nats.stop();
     }
-    cores.map(drop).map_err(RunError::Cores)
+    running.map(drop).map_err(RunError::Threads)
 }
 
 /// What a thread starts with.
@@ -123,7 +128,7 @@ struct ServerStart {
     /// The number of an admin listener, which has a server of its own.
     admin: Option<usize>,
     /// Limits its connections, on all threads together.
-    room: Option<Arc<Room>>,
+    capacity: Option<Arc<Capacity>>,
     sockets: Vec<BoundListener>,
 }
 
@@ -143,10 +148,10 @@ async fn serve(hub: Rc<Hub>, start: ThreadStart, shutdown: Shutdown) {
     tasks.spawn_local(async move { mine.sweep().await });
 
     let mut serving = tokio::task::JoinSet::new();
-    for ServerStart { serves, room, sockets, .. } in servers {
+    for ServerStart { serves, capacity, sockets, .. } in servers {
         let (mine, shutdown) = (Rc::clone(&hub), shutdown.clone());
         serving.spawn_local(async move {
-            let settings = settings(&mine.node, serves, room);
+            let settings = settings(&mine.node, serves, capacity);
             let handler = async move |exchange: &mut Exchange<'_>| http::answer(&mine, serves, exchange).await;
             let listeners = sockets.into_iter().filter_map(|socket| socket.into_listener().ok()).map(Into::into);
             Server::new(handler, settings).serve(listeners, shutdown.reached(1)).await;
@@ -166,12 +171,12 @@ async fn serve(hub: Rc<Hub>, start: ThreadStart, shutdown: Shutdown) {
 }
 
 /// Returns the settings of a server.
-fn settings(node: &Node, serves: Serves, room: Option<Arc<Room>>) -> Settings {
+fn settings(node: &Node, serves: Serves, capacity: Option<Arc<Capacity>>) -> Settings {
     let plan = &node.plan;
     let mut settings = Settings { drain_timeout: plan.drain.timeout, ..Settings::default() };
     // The API limits bodies itself, to answer a large one in its own form.
     settings.limits.body_bytes = u64::MAX;
-    settings.room = room;
+    settings.capacity = capacity;
     // A client with the token keeps its connection when others need room.
     settings.vouching = serves == Serves::Admin;
     if serves != Serves::Sessions {

@@ -50,7 +50,7 @@ pub(crate) struct Session {
     pub(crate) stamp: Cell<u32>,
     pub(crate) groups: RefCell<Vec<Membership>>,
     /// State that few sessions need: messages for the backend, polling.
-    pub(crate) rare: RefCell<Option<Box<Rare>>>,
+    pub(crate) rare: RefCell<Option<Box<RareState>>>,
 }
 
 /// The phases of a session's life.
@@ -117,7 +117,7 @@ pub(crate) struct Times {
 
 /// State that few sessions need.
 #[derive(Debug, Default)]
-pub(crate) struct Rare {
+pub(crate) struct RareState {
     /// Messages for the backend, oldest first.
     upstream: VecDeque<(Kind, Bytes)>,
     /// Whether a task sends `upstream` to the backend.
@@ -178,7 +178,7 @@ impl Session {
     }
 
     /// Changes its rare state, which is created on first use.
-    pub(crate) fn rare<T>(&self, change: impl FnOnce(&mut Rare) -> T) -> T {
+    pub(crate) fn rare<T>(&self, change: impl FnOnce(&mut RareState) -> T) -> T {
         change(self.rare.borrow_mut().get_or_insert_default())
     }
 

@@ -18,7 +18,7 @@ use crate::backlog::Backlog;
 use crate::clock::Clock;
 use crate::message::{Framing, Message};
 use crate::node::Node;
-use crate::plan::Slow;
+use crate::plan::SlowPolicy;
 use crate::session::outbox::{Bounds, Flushed, Pushed};
 use crate::session::tally::{Delivery, Outcome};
 use crate::session::{Reason, Session, State};
@@ -57,11 +57,11 @@ impl Writer {
     pub(crate) fn send_last(&self, session: &Rc<Session>, message: Arc<Message>) {
         let delivery = Rc::new(Delivery::new(message));
         delivery.matched();
-        self.push(session, &delivery, Slow::Refuse, true);
+        self.push(session, &delivery, SlowPolicy::Refuse, true);
     }
 
     /// Queues a message unless this publish reached the session before. Returns false if the queue is full for now.
-    pub(crate) fn offer(&self, session: &Rc<Session>, delivery: &Rc<Delivery>, slow: Slow, stamp: u32) -> bool {
+    pub(crate) fn offer(&self, session: &Rc<Session>, delivery: &Rc<Delivery>, slow: SlowPolicy, stamp: u32) -> bool {
         if session.stamp.replace(stamp) == stamp {
             return true;
         }
@@ -70,7 +70,7 @@ impl Writer {
     }
 
     /// Queues a message that is counted as matched for this session. Returns false if the queue is full for now.
-    pub(crate) fn enqueue(&self, session: &Rc<Session>, delivery: &Rc<Delivery>, slow: Slow) -> bool {
+    pub(crate) fn enqueue(&self, session: &Rc<Session>, delivery: &Rc<Delivery>, slow: SlowPolicy) -> bool {
         if !session.is_open() {
             delivery.settle(Outcome::Closed);
             return true;
@@ -86,7 +86,7 @@ impl Writer {
         true
     }
 
-    fn push(&self, session: &Rc<Session>, delivery: &Rc<Delivery>, slow: Slow, is_unbounded: bool) -> Pushed {
+    fn push(&self, session: &Rc<Session>, delivery: &Rc<Delivery>, slow: SlowPolicy, is_unbounded: bool) -> Pushed {
         let mut outbox = session.outbox.borrow_mut();
         let before = outbox.bytes();
         let bounds = if is_unbounded {

@@ -45,7 +45,7 @@ pub(crate) fn one(run: &Named<'_>) -> String {
         Section { id: "phases", title: "Phases", body: latency::phases(record) },
         Section { id: "server", title: "Server and generator", body: sides::one(record) },
         Section { id: "outcome", title: "Requests", body: outcome::one(record) },
-        Section { id: "environment", title: "Environment", body: origin(run) },
+        Section { id: "environment", title: "Environment", body: machine::origin(&run.record.environment) },
     ]);
     Page {
         title: format!("{} – {to}", main_figure(record)),
@@ -102,7 +102,7 @@ pub(crate) fn several(runs: &[Named<'_>]) -> String {
             Section {
                 id: "environment",
                 title: "Environment",
-                body: html! { @for run in runs { h3 { (run.name) } (origin(run)) } },
+                body: html! { @for run in runs { h3 { (run.name) } (machine::origin(&run.record.environment)) } },
             },
         ],
         footer: footer(),
@@ -134,11 +134,6 @@ fn tiles(record: &Record) -> Markup {
         0 => "no request failed".to_owned(),
         n => format!("{} of all requests", figure::share(n, due)),
     };
-    let tile = |name: &str, value: String, what: String| {
-        html! {
-            div { dt { (name) } dd { (big(&value)) } dd.what { (what) } }
-        }
-    };
     let read = Unit::Bytes.text(record.rates.read_bytes_per_s);
     let error = words::rate_error(record).map(|error| format!("{error}, ")).unwrap_or_default();
     html! {
@@ -153,6 +148,12 @@ fn tiles(record: &Record) -> Markup {
                 record.server.as_ref().map_or("not known", |_| "per request").to_owned()))
             (tile("errors", units::count(record.errors), errors))
         }
+    }
+}
+
+pub(crate) fn tile(name: &str, value: String, what: String) -> Markup {
+    html! {
+        div { dt { (name) } dd { (big(&value)) } dd.what { (what) } }
     }
 }
 
@@ -211,18 +212,6 @@ fn side_by_side(runs: &[Named<'_>]) -> Markup {
     html! {
         (table("The runs side by side", &head, rows))
         p.small { "Latency is response time in an open loop, service time in a closed one." }
-    }
-}
-
-/// Renders the origin of a run: command and environment.
-fn origin(run: &Named<'_>) -> Markup {
-    let record = run.record;
-    html! {
-        @if !record.environment.command.is_empty() {
-            p { "The command, as it was typed (what may be secret is " code { "***" } "):" }
-            (page::command(&record.environment.command))
-        }
-        (machine::environment(&record.environment))
     }
 }
 

@@ -20,6 +20,7 @@ use crate::chart::Swatch;
 use crate::figure;
 use crate::machine;
 use crate::page::{self, Page, Section};
+use crate::table::distinct;
 
 /// Renders the page.
 pub(crate) fn page(result: &LabResult) -> String {
@@ -60,7 +61,8 @@ pub(crate) fn page(result: &LabResult) -> String {
         sections,
         footer: html! {
             p {
-                "Drawn by oroshi " (env!("CARGO_PKG_VERSION")) " from a result in " (result.schema) ". It loads nothing \
+                "Drawn by \
+                 oroshi " (env!("CARGO_PKG_VERSION")) " from a result in " (result.schema) ". It loads nothing \
                  and runs no script. " code { "oroshi lab report RESULT.json --html OUT.html" } " draws it again."
             }
         },
@@ -79,11 +81,9 @@ struct View<'a> {
 
 impl<'a> View<'a> {
     fn of(result: &'a LabResult) -> Self {
-        let (mut names, mut groups) = (Vec::new(), Vec::new());
-        for cell in &result.cells {
-            add(&mut groups, cell.group.as_str());
-            cell.variants.iter().for_each(|variant| add(&mut names, variant.name.as_str()));
-        }
+        let variants = result.cells.iter().flat_map(|cell| &cell.variants);
+        let names = distinct(variants.map(|variant| variant.name.as_str()));
+        let groups = distinct(result.cells.iter().map(|cell| cell.group.as_str()));
         Self { result, names, groups }
     }
 
@@ -113,11 +113,5 @@ impl<'a> View<'a> {
         let there: BTreeSet<&str> = cells.iter().flat_map(|cell| &cell.variants).map(|v| v.name.as_str()).collect();
         let known = self.names.iter().enumerate().filter(|(_, name)| there.contains(*name));
         known.map(|(series, name)| (Swatch::Mark(series), (*name).to_owned())).collect()
-    }
-}
-
-fn add<'a>(list: &mut Vec<&'a str>, name: &'a str) {
-    if !list.contains(&name) {
-        list.push(name);
     }
 }

@@ -1,12 +1,23 @@
 //! The environment of a measurement.
 
-use maud::Markup;
+use maud::{Markup, html};
 use oroshi_bench::environment::Environment;
 use oroshi_words::units;
 
 use crate::figure::Unit;
-use crate::page::facts;
+use crate::page::{self, facts};
 use crate::words;
+
+/// Draws the command of a run and its machine.
+pub(crate) fn origin(environment: &Environment) -> Markup {
+    html! {
+        @if !environment.command.is_empty() {
+            p { "The command, as it was typed (what may be secret is " code { "***" } "):" }
+            (page::command(&environment.command))
+        }
+        (self::environment(environment))
+    }
+}
 
 /// Renders the machine, as far as known.
 pub(crate) fn environment(e: &Environment) -> Markup {

@@ -2,14 +2,13 @@
 
 use maud::{Markup, html};
 use oroshi_bench::push::Record;
-use oroshi_bench::record::ClockRecord;
 use oroshi_bench::watch::ServerUsage;
 use oroshi_words::units;
 
-use crate::bench::{conditions, footer, grade, latency, sides};
+use crate::bench::{conditions, footer, grade, latency, sides, tile};
 use crate::figure::{self, Unit};
 use crate::machine;
-use crate::page::{self, Page, Section, big, cell, facts, table};
+use crate::page::{self, Page, Section, cell, facts, table};
 use crate::words::{self, push};
 
 /// Renders the page.
@@ -32,7 +31,7 @@ pub(crate) fn page(record: &Record) -> String {
             Section { id: "latency", title: "Delay", body: delays(record) },
             Section { id: "outcome", title: "Messages", body: messages(record) },
             Section { id: "server", title: "Server and generator", body: both_sides(record) },
-            Section { id: "environment", title: "Environment", body: origin(record) },
+            Section { id: "environment", title: "Environment", body: machine::origin(&record.environment) },
         ],
         footer: footer(),
     }
@@ -47,11 +46,6 @@ fn tiles(record: &Record) -> Markup {
         (_, None) => "of those that were due".to_owned(),
     };
     let cpu = record.server_cpu_us_per_delivery().map_or_else(|| "–".into(), |us| figure::time(us * 1e3));
-    let tile = |name: &str, value: String, what: String| {
-        html! {
-            div { dt { (name) } dd { (big(&value)) } dd.what { (what) } }
-        }
-    };
     html! {
         dl.tiles {
             (tile("deliveries/s", units::number(deliveries.per_s), push::subscribed(record)))
@@ -63,28 +57,16 @@ fn tiles(record: &Record) -> Markup {
     }
 }
 
-/// Returns all clocks with at least one value.
-fn clocks(record: &Record) -> Vec<(String, &ClockRecord)> {
-    let mut clocks = vec![("delivery", &record.deliveries.delay)];
-    clocks.extend(record.deliveries_to_one.as_ref().map(|deliveries| ("to one", &deliveries.delay)));
-    clocks.extend(record.published.as_ref().map(|posted| ("publish", &posted.response)));
-    clocks.push(("subscribe", &record.subscriptions.opening));
-    clocks
-        .into_iter()
-        .filter(|(_, clock)| clock.summary.count > 0)
-        .map(|(name, clock)| (name.to_owned(), clock))
-        .collect()
-}
-
 fn delays(record: &Record) -> Markup {
-    let clocks = clocks(record);
+    let clocks = push::clocks(record);
+    let curves: Vec<_> = clocks.iter().map(|(name, clock)| ((*name).to_owned(), *clock)).collect();
     let note = html! {
         "Of a hundred messages 99 came at most as late as the curve shows at 99. Delivery begins when a message is \
          published and ends when a subscriber has read it; publish is how long the hub took to answer; subscribe how \
          long it took to open a subscription."
     };
     html! {
-        (latency::percentiles("Percentiles", &note, &clocks))
+        (latency::percentiles("Percentiles", &note, &curves))
         @if !clocks.is_empty() { (latency::clocks_table(&clocks)) }
     }
 }
@@ -131,14 +113,4 @@ fn server_side(server: &ServerUsage, record: &Record) -> Markup {
         ("Each subscription added", each),
         ("Processes", Some(words::processes(server))),
     ])
-}
-
-fn origin(record: &Record) -> Markup {
-    html! {
-        @if !record.environment.command.is_empty() {
-            p { "The command, as it was typed (what may be secret is " code { "***" } "):" }
-            (page::command(&record.environment.command))
-        }
-        (machine::environment(&record.environment))
-    }
 }

@@ -279,8 +279,10 @@ fn what_others_wrote_loads_nothing_and_runs_nothing() {
     listener.set_nonblocking(true).unwrap();
     let at = format!("http://{}", listener.local_addr().unwrap());
     let text = format!(
-        "\"'><script>console.error('ran')</script><img src={at}/i.png onerror=console.error(1)><svg/onload=console.error(2)>\
-         <style>@import url({at}/s.css);*{{background:url({at}/b.png)}}</style></title></style></textarea>--><link rel=stylesheet href={at}/l.css>"
+        "\"'><script>console.error('ran')</script><img src={at}/i.png \
+         onerror=console.error(1)><svg/onload=console.error(2)>\
+         <style>@import url({at}/s.css);*{{background:url({at}/b.png)}}</style></title></style></textarea>--><link \
+         rel=stylesheet href={at}/l.css>"
     );
     let (record, result) = hostile(&text);
     let pages = [named(&[(&text, &record)]), named(&[(&text, &record), ("b", &record)]), lab_page(&result)];

@@ -261,7 +261,8 @@ mod tests {
         let told = explain(
             &[],
             &runtime(
-                "counter.lua:7: bad: 3: things\nstack traceback:\n\t[C]: in function 'error'\n\tcounter.lua:7: in function <counter.lua:5>",
+                "counter.lua:7: bad: 3: things\nstack traceback:\n\t[C]: in function 'error'\n\
+                 \tcounter.lua:7: in function <counter.lua:5>",
             ),
         );
         assert_eq!(told, ("counter.lua:7".into(), "bad: 3: things".into()));
@@ -274,7 +275,8 @@ mod tests {
 
     #[test]
     fn a_text_without_a_place_has_that_of_the_innermost_line() {
-        let calls = "bad\nstack traceback:\n\t[C]: in function 'error'\n\tcounter.lua:3: in function 'inner'\n\t[wrk]:40: in function 'outer'\n\tcounter.lua:9: in function <counter.lua:8>";
+        let calls = "bad\nstack traceback:\n\t[C]: in function 'error'\n\tcounter.lua:3: in function 'inner'\n\
+                     \t[wrk]:40: in function 'outer'\n\tcounter.lua:9: in function <counter.lua:8>";
         let (place, what) = explain(&["[wrk]"], &runtime(calls));
         assert_eq!(place, "counter.lua:3");
         assert_eq!(what, "bad\n  counter.lua:3: in function 'inner'\n  counter.lua:9: in function <counter.lua:8>");
@@ -283,14 +285,17 @@ mod tests {
 
     #[test]
     fn what_went_wrong_in_our_lines_is_told_at_the_script_s() {
-        let text = "[wrk]:40: a number is wanted\nstack traceback:\n\t[wrk]:40: in function 'format'\n\tcounter.lua:9: in function <counter.lua:8>";
+        let text = "[wrk]:40: a number is wanted\nstack traceback:\n\t[wrk]:40: in function 'format'\n\
+                    \tcounter.lua:9: in function <counter.lua:8>";
         assert_eq!(explain(&["[wrk]"], &runtime(text)), ("counter.lua:9".into(), "a number is wanted".into()));
     }
 
     #[test]
     fn an_error_of_ours_is_told_at_the_line_that_called() {
         let inner = LuaError::CallbackError {
-            traceback: "stack traceback:\n\t[C]: in function 'get'\n\tcounter.lua:4: in function 'deep'\n\tcounter.lua:9: in function <counter.lua:8>".into(),
+            traceback: "stack traceback:\n\t[C]: in function 'get'\n\tcounter.lua:4: in function 'deep'\n\
+                        \tcounter.lua:9: in function <counter.lua:8>"
+                .into(),
             cause: runtime("no such thread").into(),
         };
         let outer = LuaError::CallbackError { traceback: String::new(), cause: inner.into() };

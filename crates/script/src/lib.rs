@@ -11,7 +11,7 @@
 //! 3. [`guard`](Handle): ends calls that do not return, and counts instructions; all `unsafe` of this crate is there.
 //!    `watchdog`: the thread that checks.
 //! 4. [`error`](Error): errors of scripts, with their positions.
-//! 5. [`data`](Data): values copied from one state to another.
+//! 5. [`data`](Data): values copied from one state to another. [`json`]: values as text.
 //!
 //! A script is a program that its user trusts: it has all of LuaJIT's libraries, including `ffi`. This crate reports
 //! its mistakes, and ensures that none makes the process hang. In a confined state many calls alternate on one
@@ -25,6 +25,7 @@ mod data;
 mod engine;
 mod error;
 mod guard;
+pub mod json;
 mod pattern;
 mod strings;
 mod watchdog;

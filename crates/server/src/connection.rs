@@ -14,7 +14,7 @@ use crate::body::Leftover;
 use crate::core::ConnectionGuard;
 use crate::counters::ErrorKind;
 use crate::error::{Error, Wait};
-use crate::exchange::{Exchange, Handler, Refused};
+use crate::exchange::{Exchange, Handler, RefusedRequest};
 use crate::reply::Reply;
 use crate::wire::Wire;
 
@@ -309,7 +309,7 @@ async fn fail(wire: &Wire, reply: &mut Reply<'_>, error: &Error) {
 #[cold]
 fn tell_refused<H: Handler>(wire: &Wire, handler: &H, error: &Error, bytes: &[u8]) {
     let Some(status) = error.status() else { return };
-    handler.refused(&Refused { error, status, bytes, remote: wire.addresses().1 });
+    handler.refused(&RefusedRequest { error, status, bytes, remote: wire.addresses().1 });
 }
 
 /// Answers a request that never became an exchange.

@@ -14,8 +14,8 @@ use oroshi_words::date::{HTTP_DATE_BYTES, http_date};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use crate::capacity::{Capacity, Permit};
 use crate::counters::{Counters, ErrorKind};
-use crate::room::{Place, Room};
 use crate::settings::{Settings, Ticks};
 
 /// State that the connections of one core share.
@@ -28,7 +28,7 @@ pub(crate) struct Core {
     /// Notified when the shutdown begins.
     pub(crate) closing_began: Notify,
     /// Notified when a connection has ended, or can be ended to make room.
-    pub(crate) place_freed: Notify,
+    pub(crate) permit_freed: Notify,
     deadlines: Deadlines<Connection>,
     /// The number of connections so far.
     registered: Cell<u64>,
@@ -43,7 +43,7 @@ impl Core {
             counters: Arc::default(),
             closing: Cell::new(false),
             closing_began: Notify::new(),
-            place_freed: Notify::new(),
+            permit_freed: Notify::new(),
             deadlines: Deadlines::default(),
             registered: Cell::new(0),
             date: Cell::new([0; HTTP_DATE_BYTES]),
@@ -70,19 +70,19 @@ impl Core {
     /// Whether the cap on connections is reached.
     pub(crate) fn is_full(&self) -> bool {
         self.connections() >= self.settings.connections
-            || self.settings.room.as_ref().is_some_and(|room| room.is_full())
+            || self.settings.capacity.as_ref().is_some_and(|capacity| capacity.is_full())
     }
 
     /// Ends connections to make room. With vouching handlers it ends the oldest unproven connection. Otherwise, or
     /// without such a connection on any core, it ends an eighth of those without a request for too long, the longest
     /// waiting first. Returns how many; their places are free once their tasks have ended.
     pub(crate) fn make_room(&self) -> usize {
-        let room = self.settings.room.as_ref();
+        let capacity = self.settings.capacity.as_ref();
         let connections = self.deadlines.entries();
         let unproven = connections.iter().filter(|connection| connection.vouch_state.get() == VouchState::Unproven);
         let going: Vec<&Rc<Entry<Connection>>> = match unproven.min_by_key(|connection| connection.number.get()) {
             Some(oldest) => vec![oldest],
-            None if room.is_some_and(|room| room.has_unproven()) => Vec::new(),
+            None if capacity.is_some_and(|capacity| capacity.has_unproven()) => Vec::new(),
             None => self.longest_waiting(&connections),
         };
         for connection in &going {
@@ -93,8 +93,8 @@ impl Core {
             }
             self.counters.count_error(ErrorKind::Crowded);
         }
-        if let Some(room) = room {
-            room.tell_crowding(going.len());
+        if let Some(capacity) = capacity {
+            capacity.report_full(going.len());
         }
         going.len()
     }
@@ -112,38 +112,38 @@ impl Core {
         waiting
     }
 
-    /// Registers a connection until the guard is dropped, unless the shared room is full.
+    /// Registers a connection until the guard is dropped, unless the shared capacity is full.
     pub(crate) fn try_register(self: &Rc<Self>) -> Option<ConnectionGuard> {
-        let place = match &self.settings.room {
-            Some(room) => Some(room.try_enter()?),
+        let permit = match &self.settings.capacity {
+            Some(capacity) => Some(capacity.try_acquire()?),
             None => None,
         };
-        Some(self.register_at(place))
+        Some(self.register_at(permit))
     }
 
-    /// As [`try_register`](Self::try_register), even if the room is full.
+    /// As [`try_register`](Self::try_register), even if the capacity is full.
     pub(crate) fn register(self: &Rc<Self>) -> ConnectionGuard {
-        self.register_at(self.settings.room.as_ref().map(Room::enter))
+        self.register_at(self.settings.capacity.as_ref().map(Capacity::acquire_beyond))
     }
 
-    fn register_at(self: &Rc<Self>, place: Option<Place>) -> ConnectionGuard {
+    fn register_at(self: &Rc<Self>, permit: Option<Permit>) -> ConnectionGuard {
         let number = self.registered.get();
         self.registered.set(number + 1);
         let registration = Deadlines::register(self);
         registration.entry().number.set(number);
         registration.entry().waits(self.now());
         self.counters.count_accepted();
-        if let Some(room) = self.settings.room.as_ref().filter(|_| self.settings.vouching) {
-            room.add_unproven();
+        if let Some(capacity) = self.settings.capacity.as_ref().filter(|_| self.settings.vouching) {
+            capacity.add_unproven();
         }
-        ConnectionGuard { registration, place: RefCell::new(place) }
+        ConnectionGuard { registration, permit: RefCell::new(permit) }
     }
 
     /// Protects a connection from being ended as unproven.
     fn settle(&self, connection: &Connection) {
         let was_settled = connection.vouch_state.replace(VouchState::Settled) == VouchState::Settled;
-        if let Some(room) = self.settings.room.as_ref().filter(|_| self.settings.vouching && !was_settled) {
-            room.remove_unproven();
+        if let Some(capacity) = self.settings.capacity.as_ref().filter(|_| self.settings.vouching && !was_settled) {
+            capacity.remove_unproven();
         }
     }
 
@@ -158,7 +158,7 @@ impl Core {
     pub(crate) fn close(&self) {
         self.closing.set(true);
         self.closing_began.notify_waiters();
-        self.place_freed.notify_waiters();
+        self.permit_freed.notify_waiters();
     }
 
     /// Makes waiting connections notice the shutdown.
@@ -190,7 +190,7 @@ impl Core {
                 self.read_clock();
             }
             // Another core's listener may be waiting.
-            if self.settings.room.as_ref().is_some_and(|room| room.is_wanted() && room.is_full()) {
+            if self.settings.capacity.as_ref().is_some_and(|capacity| capacity.has_waiting() && capacity.is_full()) {
                 self.make_room();
             }
         }
@@ -279,11 +279,11 @@ impl Expire for Connection {
     }
 }
 
-/// A connection's registration at its core; dropping it frees its place, however the connection ended.
+/// A connection's registration at its core; dropping it frees its permit, however the connection ended.
 #[derive(Debug)]
 pub(crate) struct ConnectionGuard {
     registration: Registration<Core>,
-    place: RefCell<Option<Place>>,
+    permit: RefCell<Option<Permit>>,
 }
 
 impl ConnectionGuard {
@@ -299,8 +299,8 @@ impl ConnectionGuard {
     pub(crate) fn doubt(&self) {
         if self.core().settings.vouching && self.connection().vouch_state.get() == VouchState::Fresh {
             self.connection().vouch_state.set(VouchState::Unproven);
-            // A waiting client may take this place.
-            self.core().place_freed.notify_waiters();
+            // A waiting client may take this permit.
+            self.core().permit_freed.notify_waiters();
         }
     }
 
@@ -309,9 +309,9 @@ impl ConnectionGuard {
         self.core().settle(self.connection());
     }
 
-    /// Takes the place in the room, for the next owner of the connection.
-    pub(crate) fn take_place(&self) -> Option<Place> {
-        self.place.take()
+    /// Takes the permit from the capacity, for the next owner of the connection.
+    pub(crate) fn take_permit(&self) -> Option<Permit> {
+        self.permit.take()
     }
 }
 
@@ -320,7 +320,7 @@ impl Drop for ConnectionGuard {
         self.core().settle(self.connection());
         self.registration.leave();
         self.core().counters.count_closed();
-        self.core().place_freed.notify_waiters();
+        self.core().permit_freed.notify_waiters();
     }
 }
 
@@ -362,8 +362,8 @@ mod tests {
 
     #[test]
     fn the_oldest_that_nobody_has_vouched_for_makes_room_first() {
-        let room = Room::new(10);
-        let vouching = || Settings { room: Some(Arc::clone(&room)), vouching: true, ..Settings::default() };
+        let capacity = Capacity::new(10);
+        let vouching = || Settings { capacity: Some(Arc::clone(&capacity)), vouching: true, ..Settings::default() };
         let (core, other) = (Rc::new(Core::new(vouching())), Rc::new(Core::new(vouching())));
         let guards: Vec<ConnectionGuard> = (0..5).map(|_| core.try_register().unwrap()).collect();
         let ended = || -> Vec<usize> {
@@ -390,10 +390,10 @@ mod tests {
         guards[0].connection().waits(999);
         assert_eq!(ended(), [2, 3, 4]);
         drop(stranger);
-        assert!(!room.has_unproven());
+        assert!(!capacity.has_unproven());
         assert_eq!(ended(), [1, 2, 3, 4], "it has waited since the start");
         assert_eq!(core.counters.counts().error(ErrorKind::Crowded), 4);
         drop(guards);
-        assert_eq!((room.held(), room.has_unproven()), (0, false));
+        assert_eq!((capacity.held(), capacity.has_unproven()), (0, false));
     }
 }

@@ -4,6 +4,8 @@ use std::iter::Sum;
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use oroshi_words::named::values;
+
 /// Why a connection ended other than between two requests, or an exchange other than with its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
@@ -30,34 +32,26 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// All kinds, in the order of [`Counts::errors`].
-    pub const ALL: [ErrorKind; 10] = [
-        ErrorKind::Refused,
-        ErrorKind::Disconnected,
-        ErrorKind::HeadTimeout,
-        ErrorKind::BodyTimeout,
-        ErrorKind::WriteTimeout,
-        ErrorKind::Tls,
-        ErrorKind::Handler,
-        ErrorKind::Shutdown,
-        ErrorKind::Accept,
-        ErrorKind::Crowded,
+    /// All of them with their names, in order.
+    const NAMED: [(Self, &'static str); 10] = [
+        (ErrorKind::Refused, "refused"),
+        (ErrorKind::Disconnected, "disconnected"),
+        (ErrorKind::HeadTimeout, "head-timeout"),
+        (ErrorKind::BodyTimeout, "body-timeout"),
+        (ErrorKind::WriteTimeout, "write-timeout"),
+        (ErrorKind::Tls, "tls"),
+        (ErrorKind::Handler, "handler"),
+        (ErrorKind::Shutdown, "shutdown"),
+        (ErrorKind::Accept, "accept"),
+        (ErrorKind::Crowded, "crowded"),
     ];
+
+    /// All kinds, in the order of [`Counts::errors`].
+    pub const ALL: [Self; 10] = values(&Self::NAMED);
 
     /// Returns a stable kebab-case name, for metrics and logs.
     pub fn name(self) -> &'static str {
-        match self {
-            ErrorKind::Refused => "refused",
-            ErrorKind::Disconnected => "disconnected",
-            ErrorKind::HeadTimeout => "head-timeout",
-            ErrorKind::BodyTimeout => "body-timeout",
-            ErrorKind::WriteTimeout => "write-timeout",
-            ErrorKind::Tls => "tls",
-            ErrorKind::Handler => "handler",
-            ErrorKind::Shutdown => "shutdown",
-            ErrorKind::Accept => "accept",
-            ErrorKind::Crowded => "crowded",
-        }
+        Self::NAMED[self as usize].1
     }
 }
 

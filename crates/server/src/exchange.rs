@@ -7,10 +7,10 @@ use oroshi_http1::{RequestDecoder, RequestHead};
 use oroshi_net::{Peer, Stream};
 
 use crate::body::RequestBody;
+use crate::capacity::Permit;
 use crate::core::Core;
 use crate::error::Error;
 use crate::reply::Reply;
-use crate::room::Place;
 use crate::wire::Wire;
 
 /// A handler of requests. One value serves all connections of a core, so it keeps mutable state in cells; its futures
@@ -25,12 +25,12 @@ pub trait Handler: 'static {
     fn handle(&self, exchange: &mut Exchange<'_>) -> impl Future<Output = Result<(), Error>>;
 
     /// Observes requests that the server refuses itself: their head is malformed, over a limit, or too slow.
-    fn refused(&self, _: &Refused<'_>) {}
+    fn refused(&self, _: &RefusedRequest<'_>) {}
 }
 
 /// A refused request, which never became an exchange.
 #[derive(Clone, Copy, Debug)]
-pub struct Refused<'a> {
+pub struct RefusedRequest<'a> {
     /// The reason.
     pub error: &'a Error,
     /// The status of the answer.
@@ -152,11 +152,12 @@ impl<'a> Exchange<'a> {
         self.wire.guard().vouch();
     }
 
-    /// Takes the connection's place in its [`Room`](crate::Room), for the next owner after [`upgrade`](Self::upgrade)
-    /// or [`detach`](Self::detach): the connection counts there until the place is dropped. `None` without a room, and
-    /// the second time. If nobody takes the place, the connection counts until the handler ends.
-    pub fn take_place(&self) -> Option<Place> {
-        self.wire.guard().take_place()
+    /// Takes the connection's permit from its [`Capacity`](crate::Capacity), for the next owner after
+    /// [`upgrade`](Self::upgrade) or [`detach`](Self::detach): the connection counts there until the permit is dropped.
+    /// `None` without a capacity, and the second time. If nobody takes the permit, the connection counts until the
+    /// handler ends.
+    pub fn take_permit(&self) -> Option<Permit> {
+        self.wire.guard().take_permit()
     }
 
     /// Returns the peer's address; `None` for most clients on a unix socket, or when the connection is gone. Costs a
@@ -186,16 +187,16 @@ impl<'a> Exchange<'a> {
     }
 
     /// Returns an observer of the shutdown, for handlers that would not end otherwise.
-    pub fn closing(&self) -> Closing {
-        Closing(Rc::clone(self.wire.core()))
+    pub fn closing(&self) -> ShutdownObserver {
+        ShutdownObserver(Rc::clone(self.wire.core()))
     }
 }
 
 /// An observer of a shutdown. Cheap to clone; independent of its exchange.
 #[derive(Clone, Debug)]
-pub struct Closing(Rc<Core>);
+pub struct ShutdownObserver(Rc<Core>);
 
-impl Closing {
+impl ShutdownObserver {
     /// Whether the shutdown has begun.
     pub fn has_begun(&self) -> bool {
         self.0.closing.get()

@@ -10,13 +10,13 @@
 //! ```no_run
 //! use std::sync::Mutex;
 //!
-//! use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Shutdown};
+//! use oroshi_net::{BoundListener, ListenOptions, Shutdown, Threads, ThreadsOptions};
 //! use oroshi_server::{Exchange, Server, Settings};
 //!
 //! let shutdown = Shutdown::on_signals()?;
 //! let options = ListenOptions { reuse_port: true, ..ListenOptions::default() };
 //! let bound = Mutex::new(BoundListener::bind_for_cores("127.0.0.1:8080", &options, 2)?);
-//! Cores::run(&CoresOptions::new("hello", 2), move |_| {
+//! Threads::run(&ThreadsOptions::new("hello", 2), move |_| {
 //!     // Taken out, so that nothing listens after the server has stopped accepting.
 //!     let bound = bound.lock().unwrap().pop().unwrap();
 //!     let shutdown = shutdown.clone();
@@ -44,30 +44,30 @@
 //! 2. [`Error`] (`error`) and [`Settings`] (`settings`): failures and settings.
 //! 3. [`Server`] (`serve`): accepting, shutting down. `connection`: one connection's life.
 //! 4. [`page`]: recognises requests that pages in browsers make, for servers that act on requests.
-//! 5. `wire`: reads and writes. `core`: state that connections share; [`Room`] (`room`): state that cores share.
-//!    `counters`.
-//! 6. [`Seldom`] (`seldom`): rate-limited log lines.
+//! 5. `wire`: reads and writes. `core`: state that connections share; [`Capacity`] (`capacity`): state that cores
+//!    share; `counters`.
+//! 6. [`LogThrottle`] (`log_throttle`): rate-limited log lines.
 
 mod body;
+mod capacity;
 mod connection;
 mod core;
 mod counters;
 mod error;
 mod exchange;
+mod log_throttle;
 pub mod page;
 mod reply;
-mod room;
-mod seldom;
 mod serve;
 mod settings;
 mod wire;
 
 pub use body::RequestBody;
+pub use capacity::{Capacity, CapacityReport, Permit};
 pub use counters::{Counters, Counts, ErrorKind};
 pub use error::{Error, Wait};
-pub use exchange::{Closing, Exchange, Handler, Refused};
+pub use exchange::{Exchange, Handler, RefusedRequest, ShutdownObserver};
+pub use log_throttle::LogThrottle;
 pub use reply::Reply;
-pub use room::{Crowding, Place, Room};
-pub use seldom::Seldom;
-pub use serve::{Door, Server};
+pub use serve::{HttpListener, Server};
 pub use settings::Settings;

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use oroshi_http1::encode::{self, EncodeError};
 use oroshi_http1::{RequestHead, Version};
-use oroshi_net::PeerSays;
+use oroshi_net::PeerState;
 
 use crate::error::Error;
 use crate::wire::{Unread, Wire};
@@ -212,22 +212,14 @@ impl<'a> Reply<'a> {
     ///
     /// [`Error::Misuse`] when no answer was begun or the piece exceeds its length; otherwise the connection broke.
     pub async fn write(&mut self, piece: &[u8]) -> Result<(), Error> {
-        let Some((transfer, after)) = self.account(piece)? else { return Ok(()) };
-        self.state = State::Broken;
-        if transfer == Transfer::Chunked {
-            let head = encode::ChunkHead::new(piece.len());
-            self.wire.append(|out| out.extend_from_slice(head.as_bytes()));
-        }
+        let Some((transfer, after)) = self.begin_piece(piece)? else { return Ok(()) };
         self.wire.add(piece).await?;
-        if transfer == Transfer::Chunked {
-            self.wire.append(|out| out.extend_from_slice(encode::CHUNK_END));
-        }
-        self.state = State::Body(after);
+        self.end_piece(transfer, after);
         self.wire.relieve().await
     }
 
     /// Returns a piece's framing, and the state after it; `None` if it is not sent.
-    fn account(&self, piece: &[u8]) -> Result<Option<(Transfer, Transfer)>, Error> {
+    fn begin_piece(&mut self, piece: &[u8]) -> Result<Option<(Transfer, Transfer)>, Error> {
         let State::Body(transfer) = self.state else { return Err(NOT_BEGUN) };
         if piece.is_empty() || transfer == Transfer::Discard {
             return Ok(None);
@@ -240,7 +232,19 @@ impl<'a> Reply<'a> {
             },
             other => other,
         };
+        self.state = State::Broken;
+        if transfer == Transfer::Chunked {
+            let head = encode::ChunkHead::new(piece.len());
+            self.wire.append(|out| out.extend_from_slice(head.as_bytes()));
+        }
         Ok(Some((transfer, after)))
+    }
+
+    fn end_piece(&mut self, transfer: Transfer, after: Transfer) {
+        if transfer == Transfer::Chunked {
+            self.wire.append(|out| out.extend_from_slice(encode::CHUNK_END));
+        }
+        self.state = State::Body(after);
     }
 
     /// Writes a piece of the body without waiting, for a caller that cannot keep the piece: buffers what the peer does
@@ -250,17 +254,9 @@ impl<'a> Reply<'a> {
     ///
     /// As for `write`.
     pub fn push(&mut self, context: &mut Context<'_>, piece: &[u8]) -> Result<(), Error> {
-        let Some((transfer, after)) = self.account(piece)? else { return Ok(()) };
-        self.state = State::Broken;
-        if transfer == Transfer::Chunked {
-            let head = encode::ChunkHead::new(piece.len());
-            self.wire.append(|out| out.extend_from_slice(head.as_bytes()));
-        }
+        let Some((transfer, after)) = self.begin_piece(piece)? else { return Ok(()) };
         self.wire.take_in(context, piece)?;
-        if transfer == Transfer::Chunked {
-            self.wire.append(|out| out.extend_from_slice(encode::CHUNK_END));
-        }
-        self.state = State::Body(after);
+        self.end_piece(transfer, after);
         Ok(())
     }
 
@@ -276,7 +272,7 @@ impl<'a> Reply<'a> {
     /// Ready when the peer has closed its sending side, is gone, or has sent more. For handlers that wait for something
     /// else, and want to stop when nobody reads. Reads nothing: a next request stays in the socket, and hides a close
     /// behind it. Call it only after the request's body was read to its end, and not after it was ready.
-    pub fn poll_peer(&mut self, context: &mut Context<'_>) -> Poll<PeerSays> {
+    pub fn poll_peer(&mut self, context: &mut Context<'_>) -> Poll<PeerState> {
         self.wire.poll_peer(context)
     }
 

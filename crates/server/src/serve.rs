@@ -30,16 +30,16 @@ pub struct Server<H> {
 
 /// A listener, with its TLS settings, if any.
 #[derive(Debug)]
-pub struct Door {
+pub struct HttpListener {
     /// The listener.
     pub listener: Listener,
     /// The certificate and settings of an `https` listener.
     pub tls: Option<ServerTls>,
 }
 
-impl From<Listener> for Door {
+impl From<Listener> for HttpListener {
     fn from(listener: Listener) -> Self {
-        Door { listener, tls: None }
+        HttpListener { listener, tls: None }
     }
 }
 
@@ -66,11 +66,11 @@ impl<H: Handler> Server<H> {
     /// # Panics
     ///
     /// Outside a `LocalRuntime` with I/O and time.
-    pub async fn serve(&self, doors: impl IntoIterator<Item = Door>, shutdown: impl Future<Output = ()>) {
+    pub async fn serve(&self, listeners: impl IntoIterator<Item = HttpListener>, shutdown: impl Future<Output = ()>) {
         let _cut = CutOff(&self.core);
         let mut accepting = JoinSet::new();
-        for door in doors {
-            accepting.spawn_local(accept(Rc::clone(&self.core), Rc::clone(&self.handler), door));
+        for listener in listeners {
+            accepting.spawn_local(accept(Rc::clone(&self.core), Rc::clone(&self.handler), listener));
         }
         let core = Rc::clone(&self.core);
         let mut sweeping = JoinSet::new();
@@ -85,7 +85,7 @@ impl<H: Handler> Server<H> {
             while accepting.join_next().await.is_some() {}
             self.core.wake_idle();
             while self.core.connections() > 0 {
-                self.core.place_freed.notified().await;
+                self.core.permit_freed.notified().await;
             }
         };
         if tokio::time::timeout(self.core.settings.drain_timeout, drained).await.is_err() {
@@ -94,23 +94,22 @@ impl<H: Handler> Server<H> {
                 self.core.counters.count_error(ErrorKind::Shutdown);
             }
             while self.core.connections() > 0 {
-                self.core.place_freed.notified().await;
+                self.core.permit_freed.notified().await;
             }
         }
     }
 }
 
 /// Accepts from one listener until the shutdown.
-async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, door: Door) {
+async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, HttpListener { listener, tls }: HttpListener) {
     let turns = Rc::new(Turns::new(move |wire, input| connection::take_turn(wire, Rc::clone(&handler), input)));
-    let serve =
-        |guard: ConnectionGuard, stream: Stream| spawn(Accepted { guard, stream, tls: door.tls.clone() }, &turns);
+    let serve = |guard: ConnectionGuard, stream: Stream| spawn(Accepted { guard, stream, tls: tls.clone() }, &turns);
     while !core.closing.get() {
         if core.is_full() {
-            until_room(&core, door.listener.has_waiting()).await;
+            until_room(&core, listener.has_waiting()).await;
             continue;
         }
-        match until(door.listener.accept(), core.until_closing()).await {
+        match until(listener.accept(), core.until_closing()).await {
             Some(Ok(stream)) => serve(register(&core).await, stream),
             Some(Err(error)) => {
                 core.counters.count_error(ErrorKind::Accept);
@@ -125,11 +124,11 @@ async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, door: Door) {
     for taken in 1..=DRAINED {
         while core.connections() >= core.settings.connections {
             core.wake_idle();
-            core.place_freed.notified().await;
+            core.permit_freed.notified().await;
         }
         // Unconstrained, because tokio's budget sometimes returns pending although a connection is there; here this
         // would end the loop.
-        let waiting = tokio::task::unconstrained(door.listener.accept());
+        let waiting = tokio::task::unconstrained(listener.accept());
         match until(waiting, std::future::ready(())).await {
             Some(Ok(stream)) => serve(core.register(), stream),
             _ => return,
@@ -140,8 +139,8 @@ async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, door: Door) {
     }
 }
 
-/// Registers an accepted connection: another core may have taken the last place meanwhile. After the shutdown has
-/// begun, every accepted connection gets a place.
+/// Registers an accepted connection: another core may have taken the last permit meanwhile. After the shutdown has
+/// begun, every accepted connection gets a permit.
 async fn register(core: &Rc<Core>) -> ConnectionGuard {
     while !core.closing.get() {
         if let Some(guard) = core.try_register() {
@@ -152,12 +151,12 @@ async fn register(core: &Rc<Core>) -> ConnectionGuard {
     core.register()
 }
 
-/// Waits until there may be room, or the shutdown has begun. `is_wanted`: a client waits, so connections are ended to
+/// Waits until there may be room, or the shutdown has begun. `has_waiting`: a client waits, so connections are ended to
 /// make room.
-async fn until_room(core: &Core, is_wanted: bool) {
-    let freed = core.place_freed.notified();
-    let _wanted = core.settings.room.as_ref().filter(|_| is_wanted).map(|room| room.want());
-    if is_wanted {
+async fn until_room(core: &Core, has_waiting: bool) {
+    let freed = core.permit_freed.notified();
+    let _waiting = core.settings.capacity.as_ref().filter(|_| has_waiting).map(|capacity| capacity.wait_for_permit());
+    if has_waiting {
         core.make_room();
     }
     // Another core's connections do not notify this core, and some become old enough meanwhile.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use oroshi_core::{sweep_pause, ticks};
 use oroshi_http1::Limits;
 
-use crate::room::Room;
+use crate::capacity::Capacity;
 
 /// The settings of one core's server. `Default` suits a public service.
 ///
@@ -54,7 +54,7 @@ pub struct Settings {
     /// `crowded_timeout`.
     pub connections: usize,
     /// A limit on the connections of several cores together, in addition to `connections` for each.
-    pub room: Option<Arc<Room>>,
+    pub capacity: Option<Arc<Capacity>>,
     /// Whether handlers vouch for connections ([`Exchange::vouch`](crate::Exchange::vouch)), for servers whose clients
     /// prove their identity. At the cap the oldest unproven connection is ended to make room, whatever it does and
     /// however young it is, but not before the request that came with it was handled. Other connections are ended only
@@ -83,7 +83,7 @@ impl Default for Settings {
             last_request_timeout: Duration::ZERO,
             drain_bytes: 64 * 1024,
             connections: 100_000,
-            room: None,
+            capacity: None,
             vouching: false,
             crowded_timeout: Duration::from_secs(1),
             date: true,

@@ -15,7 +15,8 @@ use std::task::{Context, Poll, Waker, ready};
 
 use oroshi_core::{Deadline, HasDeadlines, Scratch, spares};
 use oroshi_http1::RequestDecoder;
-use oroshi_net::{Peer, PeerSays, Stream};
+use oroshi_net::stream::nonzero_write;
+use oroshi_net::{Peer, PeerState, Stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::core::{Connection, ConnectionGuard, Core};
@@ -209,9 +210,9 @@ impl Wire {
     }
 
     /// Returns the peer's state without reading. Pending for a connection that was handed off.
-    pub(crate) fn poll_peer(&self, context: &mut Context<'_>) -> Poll<PeerSays> {
+    pub(crate) fn poll_peer(&self, context: &mut Context<'_>) -> Poll<PeerState> {
         match &mut *self.stream.borrow_mut() {
-            Some(stream) => stream.poll_peer(context).map(|says| says.unwrap_or(PeerSays::Gone)),
+            Some(stream) => stream.poll_peer(context).map(|state| state.unwrap_or(PeerState::Gone)),
             None => Poll::Pending,
         }
     }
@@ -247,8 +248,8 @@ impl Wire {
         let mut left = piece;
         if piece.len() > COPIED_BYTES {
             let step = self.poll_write(context, |output, stream, context| match output.waiting() {
-                [] => wrote(stream.poll_write(context, left)),
-                head => wrote(stream.poll_write_vectored(context, &[IoSlice::new(head), IoSlice::new(left)])),
+                [] => nonzero_write(stream.poll_write(context, left)),
+                head => nonzero_write(stream.poll_write_vectored(context, &[IoSlice::new(head), IoSlice::new(left)])),
             });
             if let Poll::Ready(taken) = step {
                 left = &left[taken?..];
@@ -285,8 +286,10 @@ impl Wire {
                 let step = self.poll_write(context, |output, stream, context| {
                     let left = &piece[done..];
                     match output.waiting() {
-                        [] => wrote(stream.poll_write(context, left)),
-                        head => wrote(stream.poll_write_vectored(context, &[IoSlice::new(head), IoSlice::new(left)])),
+                        [] => nonzero_write(stream.poll_write(context, left)),
+                        head => nonzero_write(
+                            stream.poll_write_vectored(context, &[IoSlice::new(head), IoSlice::new(left)]),
+                        ),
                     }
                 });
                 done += ready!(self.wait_to_flush(step, context))?;
@@ -354,7 +357,7 @@ impl Wire {
                     output.unflushed = false;
                     Poll::Ready(Ok(0))
                 }
-                bytes => wrote(stream.poll_write(context, bytes)),
+                bytes => nonzero_write(stream.poll_write(context, bytes)),
             });
             ready!(step)?;
         }
@@ -441,14 +444,6 @@ impl Wire {
     pub(crate) fn reset_on_close(&self) {
         // If the option cannot be set, the connection is gone already.
         let _ = self.with_stream(Stream::reset_on_close);
-    }
-}
-
-/// Turns a write of zero bytes into an error: such a stream will never take them.
-fn wrote(result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-    match result {
-        Poll::Ready(Ok(0)) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-        result => result,
     }
 }
 

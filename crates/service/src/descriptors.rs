@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use oroshi_server::{Crowding, Room};
+use oroshi_server::{Capacity, CapacityReport};
 use rustix::process::{Resource, getrlimit};
 
-use crate::listener::{Bound, Role};
+use crate::listener::{OpenListener, Role};
 
 /// The least connections of an admin listener: one can come while another goes.
 const LEAST_ADMINS: usize = 2;
@@ -33,9 +33,9 @@ pub fn admin_connections(most: u64) -> u64 {
 /// Limits the connections of an admin listener, on all threads together; logs when there is no room.
 ///
 /// `proof` is what protects a connection from being closed for another one: a valid `token` or `request`.
-pub fn admin_room<R: Role>(bound: &Bound<R>, share: usize, proof: &'static str) -> Arc<Room> {
+pub fn admin_capacity<R: Role>(bound: &OpenListener<R>, share: usize, proof: &'static str) -> Arc<Capacity> {
     let address = bound.address();
-    Room::telling(share.max(LEAST_ADMINS), move |Crowding { held, most, ended }| {
+    Capacity::with_report(share.max(LEAST_ADMINS), move |CapacityReport { held, most, ended }| {
         tracing::warn!(
             "no room at the admin listener {address}: {held} of {most} connections, and others wait. {ended} were \
              closed to make room, first those without a valid {proof}: see who connects there, or raise the limit on \

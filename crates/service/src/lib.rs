@@ -3,16 +3,16 @@
 //! Knows listeners with their roles, inherited sockets, the descriptors and threads of a service. Does not know flags,
 //! configuration files, or what a role serves.
 //!
-//! `listener` opens sockets: a [`Listener`] of the plan becomes a [`Bound`], by binding or from an [`Inherited`]
-//! socket. `descriptors` estimates what a service needs beside its clients, and limits admin connections. `threads`
-//! has the options and the end of a service's threads.
+//! `listener` opens sockets: a [`Listener`] of the plan becomes a [`OpenListener`], by binding or from an
+//! [`InheritedSocket`] socket. `descriptors` estimates what a service needs beside its clients, and limits admin
+//! connections. `threads` has the options and the end of a service's threads.
 //!
-//! [`Inherited`]: oroshi_net::inherit::Inherited
+//! [`InheritedSocket`]: oroshi_net::inherit::InheritedSocket
 
 mod descriptors;
 mod listener;
 mod threads;
 
-pub use descriptors::{admin_connections, admin_room, descriptor_limit, engine_descriptors};
-pub use listener::{Bound, Listener, Role, SocketError, bind, is_wrong_address, share};
+pub use descriptors::{admin_capacity, admin_connections, descriptor_limit, engine_descriptors};
+pub use listener::{Listener, OpenListener, Role, SocketError, bind, is_wrong_address, share};
 pub use threads::{notify_ready, thread_options, until_second_request};

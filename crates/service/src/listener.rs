@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use oroshi_net::inherit::{InheritError, Inherited};
+use oroshi_net::inherit::{InheritError, InheritedSocket};
 use oroshi_net::listen::ListenError;
 use oroshi_net::{BoundListener, ListenOptions};
 
@@ -30,7 +30,7 @@ pub struct Listener<R> {
 
 /// An open listener, with a socket for each thread.
 #[derive(Debug)]
-pub struct Bound<R> {
+pub struct OpenListener<R> {
     /// The listener of the plan, or of an inherited socket.
     pub listener: Listener<R>,
     /// As many as the plan has threads.
@@ -98,7 +98,7 @@ pub fn is_wrong_address(error: &ListenError) -> bool {
     matches!(error, ListenError::Address { .. } | ListenError::Unix { .. })
 }
 
-impl<R: Role> Bound<R> {
+impl<R: Role> OpenListener<R> {
     /// Binds listeners, each with a socket for each thread.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ impl<R: Role> Bound<R> {
             threads,
             listener.serves.is_admin().then_some(0o600),
         ) {
-            Ok(sockets) => Ok(Bound { listener: listener.clone(), sockets }),
+            Ok(sockets) => Ok(OpenListener { listener: listener.clone(), sockets }),
             Err(source) => Err(SocketError::Listen { address: listener.address.clone(), source }),
         };
         listeners.into_iter().map(bind).collect()
@@ -126,7 +126,7 @@ impl<R: Role> Bound<R> {
     /// # Errors
     /// [`SocketError::Unassigned`] if nothing says what to serve, [`SocketError::Share`].
     pub fn adopt(
-        socket: Inherited,
+        socket: InheritedSocket,
         listeners: &[Listener<R>],
         unnamed: Option<R>,
         threads: usize,
@@ -143,7 +143,7 @@ impl<R: Role> Bound<R> {
             }
         };
         let sockets = share(socket.listener, threads).map_err(SocketError::Share)?;
-        Ok(Bound { listener, sockets })
+        Ok(OpenListener { listener, sockets })
     }
 
     /// Returns the address as text: `http://127.0.0.1:8080/`, `unix:/run/app.sock`.
@@ -154,7 +154,7 @@ impl<R: Role> Bound<R> {
 }
 
 /// Writes where the service listens, and what it serves there.
-impl<R: Role> fmt::Display for Bound<R> {
+impl<R: Role> fmt::Display for OpenListener<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "listening on {} ({})", self.address(), self.listener.serves.description())
     }
@@ -215,15 +215,15 @@ mod tests {
         }
     }
 
-    fn inherited(name: &str) -> Inherited {
+    fn inherited(name: &str) -> InheritedSocket {
         let listener = bind("127.0.0.1:0", 1, None).unwrap().remove(0);
-        Inherited { name: name.to_owned(), variable: "LISTEN_FDS", listener }
+        InheritedSocket { name: name.to_owned(), variable: "LISTEN_FDS", listener }
     }
 
     #[test]
     fn an_inherited_socket_serves_what_its_address_its_name_or_nothing_else_says() {
         let listeners = [Listener { address: ":8080".to_owned(), serves: Serves::Admin }];
-        let adopt = |name: &str, unnamed| Bound::adopt(inherited(name), &listeners, unnamed, 3);
+        let adopt = |name: &str, unnamed| OpenListener::adopt(inherited(name), &listeners, unnamed, 3);
         let of = |name: &str, unnamed| adopt(name, unnamed).map(|bound| bound.listener).unwrap();
         assert_eq!(of("8080", None), listeners[0]);
         assert_eq!(of("public", None), Listener { address: "public".to_owned(), serves: Serves::Public });
@@ -248,8 +248,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str, serves| Listener { address: folder.path().join(name).display().to_string(), serves };
         let listeners = [at("public", Serves::Public), at("admin", Serves::Admin)];
-        let bound = Bound::bind(&listeners, 2).unwrap();
-        let mode = |bound: &Bound<Serves>| std::fs::metadata(&bound.listener.address).unwrap().mode() & 0o777;
+        let bound = OpenListener::bind(&listeners, 2).unwrap();
+        let mode = |bound: &OpenListener<Serves>| std::fs::metadata(&bound.listener.address).unwrap().mode() & 0o777;
         assert_eq!(mode(&bound[1]), 0o600);
         assert_ne!(mode(&bound[0]), 0o600);
         assert_eq!(bound.iter().map(|bound| bound.sockets.len()).collect::<Vec<_>>(), [2, 2]);
@@ -258,7 +258,9 @@ mod tests {
     #[test]
     fn a_wrong_address_is_the_users_mistake_and_one_in_use_is_not() {
         let bind = |address: &str| {
-            Bound::bind(&[Listener { address: address.to_owned(), serves: Serves::All }], 1).map(drop).unwrap_err()
+            OpenListener::bind(&[Listener { address: address.to_owned(), serves: Serves::All }], 1)
+                .map(drop)
+                .unwrap_err()
         };
         let wrong = bind("nonsense:-1");
         assert!(wrong.is_usage() && wrong.next_step().is_none(), "{wrong:?}");

@@ -4,12 +4,12 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 
-use oroshi_net::notify::Manager;
-use oroshi_net::{CoresOptions, CpuList, Shutdown};
+use oroshi_net::notify::ServiceManager;
+use oroshi_net::{CpuList, Shutdown, ThreadsOptions};
 
 /// Returns the options of threads named `name-0`..., which end together if one panics.
-pub fn thread_options(name: &str, threads: usize, cpus: Option<&CpuList>, shutdown: &Shutdown) -> CoresOptions {
-    let mut options = CoresOptions::new(name, threads);
+pub fn thread_options(name: &str, threads: usize, cpus: Option<&CpuList>, shutdown: &Shutdown) -> ThreadsOptions {
+    let mut options = ThreadsOptions::new(name, threads);
     options.cpus = cpus.cloned();
     options.stop = Some(shutdown.clone());
     options
@@ -17,7 +17,7 @@ pub fn thread_options(name: &str, threads: usize, cpus: Option<&CpuList>, shutdo
 
 /// Tells the service manager, if there is one, that the service is ready (sd_notify(3)).
 pub fn notify_ready() {
-    Manager::find().tell("READY=1\n");
+    ServiceManager::find().tell("READY=1\n");
 }
 
 /// Runs `work` to its end, or drops it at the second shutdown request.

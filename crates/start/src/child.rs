@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use oroshi_net::handover::{HandoverError, Move, become_program};
+use oroshi_net::handover::{DescriptorMove, HandoverError, become_program};
 
 use crate::guard::OWN_NAME;
 use crate::sockets::{Inheritable, Socket, moves};
@@ -36,7 +36,7 @@ impl Launch<'_> {
         let (program, words) = self.helper.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
         command.arg0(OWN_NAME).args(words);
-        for Move { from, to } in moves(self.sockets) {
+        for DescriptorMove { from, to } in moves(self.sockets) {
             command.arg("--socket").arg(format!("{from}={to}"));
         }
         if let Some(folder) = self.folder {
@@ -59,7 +59,7 @@ impl Launch<'_> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Child {
     /// The sockets: present numbers, and numbers in the command.
-    pub sockets: Vec<Move>,
+    pub sockets: Vec<DescriptorMove>,
     /// The folder to run in.
     pub folder: Option<PathBuf>,
     /// The command with its arguments.
@@ -110,9 +110,10 @@ impl Child {
     ///
     /// # Errors
     /// A message for the user.
-    pub fn socket(text: &str) -> Result<Move, String> {
+    pub fn socket(text: &str) -> Result<DescriptorMove, String> {
         let number = |text: &str| text.parse::<RawFd>().ok().filter(|number| *number >= 0);
-        let read = text.split_once('=').and_then(|(from, to)| Some(Move { from: number(from)?, to: number(to)? }));
+        let read =
+            text.split_once('=').and_then(|(from, to)| Some(DescriptorMove { from: number(from)?, to: number(to)? }));
         read.ok_or_else(|| format!("`{text}`: expected two descriptors such as 7=3"))
     }
 }
@@ -152,7 +153,7 @@ mod tests {
 
     #[test]
     fn the_words_between_the_two_sides_are_read_back() {
-        assert_eq!(Child::socket("7=3"), Ok(Move { from: 7, to: 3 }));
+        assert_eq!(Child::socket("7=3"), Ok(DescriptorMove { from: 7, to: 3 }));
         for bad in ["", "7", "7=", "=3", "-1=3", "7=-3", "7=x"] {
             assert!(Child::socket(bad).unwrap_err().contains(bad));
         }

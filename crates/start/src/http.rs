@@ -6,8 +6,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use oroshi_http1::encode::{content_length, request_head};
-use oroshi_http1::{DecodeError, Expect, Limits, ResponseDecoder, ResponseEvent, Version};
+use oroshi_http1::{DecodeError, ExpectedResponse, Limits, ResponseDecoder, ResponseEvent, Version};
 use oroshi_net::Stream;
+use oroshi_net::stream::nonzero_write;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The longest response, bytes; none of ours is longer.
@@ -55,10 +56,7 @@ pub(crate) fn request(method: &str, authority: &str, target: &str) -> Result<Vec
 
 pub(crate) async fn write(stream: &mut Stream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
-        let written = poll_fn(|context| Pin::new(&mut *stream).poll_write(context, bytes)).await?;
-        if written == 0 {
-            return Err(io::ErrorKind::WriteZero.into());
-        }
+        let written = poll_fn(|context| nonzero_write(Pin::new(&mut *stream).poll_write(context, bytes))).await?;
         bytes = &bytes[written..];
     }
     Ok(())
@@ -68,7 +66,7 @@ pub(crate) async fn write(stream: &mut Stream, mut bytes: &[u8]) -> io::Result<(
 pub(crate) async fn answer(stream: &mut Stream) -> Result<Answer, HttpError> {
     let limits = Limits::default();
     let mut decoder = ResponseDecoder::default();
-    decoder.expect(Expect::Body);
+    decoder.expect(ExpectedResponse::Body);
     let mut answer = Answer { status: 0, body: Vec::new() };
     let mut held: Vec<u8> = Vec::new();
     loop {

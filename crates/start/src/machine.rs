@@ -4,6 +4,7 @@
 //! one is starting. Serving generations accept from the same sockets. Usually one serves; two while the older waits
 //! to be told to stop (`--kill-old-delay`).
 
+mod event;
 mod generation;
 mod message;
 
@@ -11,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+pub use event::{Action, Event, Verdict};
 pub use generation::{Generation, Stage};
 pub(crate) use message::seconds;
-pub use message::{Cause, Ended, GenerationId, LogMessage, Next};
+pub use message::{AfterFailure, Cause, GenerationEnd, GenerationId, LogMessage};
 
 use generation::later;
 
@@ -55,102 +57,6 @@ pub struct Tunables {
     pub kill_old_delay: Duration,
     /// Interval of automatic restarts; `None`: none.
     pub auto_restart: Option<Duration>,
-}
-
-/// An event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// The superdaemon is set up: begin.
-    Begin,
-    /// A request for a new generation.
-    Restart(Cause),
-    /// A request to stop, by this signal. A second INT ends everything at once.
-    Stop(Signal),
-    /// The requested generation has a process.
-    Started {
-        /// Its number.
-        number: u64,
-        /// Its process.
-        pid: u32,
-    },
-    /// The requested generation could not be started.
-    NotStarted {
-        /// Its number.
-        number: u64,
-        /// The reason.
-        why: String,
-    },
-    /// A generation is ready.
-    Ready {
-        /// Its number.
-        number: u64,
-    },
-    /// The latest result of probing a generation.
-    Found {
-        /// Its number.
-        number: u64,
-        /// The result as text.
-        what: String,
-    },
-    /// A process has ended.
-    Exited {
-        /// The process; unknown ones are ignored.
-        pid: u32,
-        /// A description of its end.
-        how: String,
-        /// Its exit code; `None` where a signal ended it.
-        code: Option<i32>,
-    },
-    /// A time from [`Machine::due`] has passed.
-    Due,
-}
-
-/// An action, to be carried out in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Start a generation, and report [`Event::Started`] or [`Event::NotStarted`] before anything else.
-    Start {
-        /// Its number, used up even if the start fails.
-        number: u64,
-    },
-    /// Send a signal to a generation's process.
-    Signal {
-        /// The process.
-        pid: u32,
-        /// The signal.
-        signal: Signal,
-    },
-    /// Kill the process and everything below it.
-    Kill {
-        /// The process.
-        pid: u32,
-    },
-    /// Rewrite the status file.
-    Write,
-    /// Log this.
-    Log(LogMessage),
-    /// The result of a restart, or of the first start.
-    Verdict(Verdict),
-    /// Everything is done: exit.
-    Leave,
-}
-
-/// The result of an attempt to start a generation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is ready, and older ones are told to stop, at once or after the delay.
-    Ready(GenerationId),
-    /// It has failed.
-    Failed {
-        /// Its number.
-        number: u64,
-        /// The reason.
-        why: String,
-        /// The generation that keeps serving, if any.
-        stays: Option<GenerationId>,
-        /// Whether another attempt follows automatically.
-        again: bool,
-    },
 }
 
 /// A generation that did not become ready.
@@ -258,7 +164,7 @@ impl Machine {
             Event::Started { number, pid } => self.started(now, number, pid),
             Event::NotStarted { number, why } => {
                 self.launching = false;
-                self.failed(now, GenerationId { number, pid: None }, Ended::NotStarted(why));
+                self.failed(now, GenerationId { number, pid: None }, GenerationEnd::NotStarted(why));
             }
             Event::Ready { number } => self.told_ready(now, number),
             Event::Found { number, what } => {
@@ -440,9 +346,9 @@ impl Machine {
         let (who, age) = (generation.who(), now.saturating_duration_since(generation.started));
         match generation.stage {
             Stage::Starting { .. } if self.never_ready() && code.is_some_and(|code| CANNOT_RUN.contains(&code)) => {
-                self.give_up(now, who, Ended::Died { how, after: age });
+                self.give_up(now, who, GenerationEnd::Died { how, after: age });
             }
-            Stage::Starting { .. } => self.failed(now, who, Ended::Died { how, after: age }),
+            Stage::Starting { .. } => self.failed(now, who, GenerationEnd::Died { how, after: age }),
             Stage::Stopping { since, signal, .. } => {
                 if generation.was_ready() {
                     self.actions.push(Action::Write);
@@ -471,13 +377,13 @@ impl Machine {
             // The previous generation was not told to stop yet: it continues.
             stays.hand_over_at = None;
             let stays = stays.who();
-            let why = Ended::Died { how, after: served };
+            let why = GenerationEnd::Died { how, after: served };
             self.tell(LogMessage::Relapse { who: who.clone(), stays });
             return self.failed(now, who, why);
         }
         self.count_failure(now, served >= STABLE);
         let next = match self.starting().map(Generation::who) {
-            Some(after) => Next::Starting(after),
+            Some(after) => AfterFailure::Starting(after),
             None => self.start_later(now),
         };
         self.tell(LogMessage::Died { who, how, served, next });
@@ -489,17 +395,17 @@ impl Machine {
     }
 
     /// Stops trying: the command cannot run, and never could, so another attempt would fail too.
-    fn give_up(&mut self, now: Instant, who: GenerationId, ended: Ended) {
+    fn give_up(&mut self, now: Instant, who: GenerationId, ended: GenerationEnd) {
         self.counts.failed += 1;
         let why = ended.to_string();
         self.last_failure = Some(Failure { number: who.number, why: why.clone(), at: now });
         let verdict = Verdict::Failed { number: who.number, why, stays: None, again: false };
-        self.tell(LogMessage::Failed { who, ended, stays: None, next: Next::Nothing });
+        self.tell(LogMessage::Failed { who, ended, stays: None, next: AfterFailure::Nothing });
         self.actions.extend([Action::Verdict(verdict), Action::Leave]);
     }
 
     /// Handles a generation that will not become ready.
-    fn failed(&mut self, now: Instant, who: GenerationId, ended: Ended) {
+    fn failed(&mut self, now: Instant, who: GenerationId, ended: GenerationEnd) {
         self.counts.failed += 1;
         let proven = |one: &Generation| {
             let ready = one.ready.filter(|ready| self.failed_at.is_none_or(|failed| failed < *ready))?;
@@ -513,9 +419,9 @@ impl Machine {
         let next = if stays.is_none() || self.policy.keep_trying || self.again {
             self.start_later(now)
         } else {
-            Next::Nothing
+            AfterFailure::Nothing
         };
-        let again = next != Next::Nothing;
+        let again = next != AfterFailure::Nothing;
         let why = ended.to_string();
         self.last_failure = Some(Failure { number: who.number, why: why.clone(), at: now });
         let verdict = Verdict::Failed { number: who.number, why, stays: stays.clone(), again };
@@ -530,11 +436,11 @@ impl Machine {
     }
 
     /// Schedules the next start: at once, or later after failures.
-    fn start_later(&mut self, now: Instant) -> Next {
+    fn start_later(&mut self, now: Instant) -> AfterFailure {
         let pause = pause(self.failures).max(self.policy.interval);
         let at = self.last_start.map_or(now, |start| later(start, pause)).max(now);
         self.start_at = Some(at);
-        Next::Start { after: at - now }
+        AfterFailure::Start { after: at - now }
     }
 
     fn stop(&mut self, now: Instant, signal: Signal) {
@@ -609,7 +515,7 @@ impl Machine {
         let generation = &mut self.generations[index];
         let (who, pid, found) = (generation.who(), generation.pid, generation.found.take());
         generation.stop(now, signal, Some(self.policy.stop_timeout.unwrap_or(ENDING)));
-        self.failed(now, who, Ended::NotReady { timeout, found });
+        self.failed(now, who, GenerationEnd::NotReady { timeout, found });
         self.actions.push(Action::Signal { pid, signal });
     }
 

@@ -13,13 +13,13 @@ pub(crate) const WATCHDOG: [&str; 2] = ["WATCHDOG_USEC", "WATCHDOG_PID"];
 
 /// A socket for one generation, which identifies the sender. Dropping it removes its file.
 #[derive(Debug)]
-pub(crate) struct Notify {
+pub(crate) struct NotifySocket {
     socket: UnixDatagram,
     folder: PathBuf,
     path: PathBuf,
 }
 
-impl Notify {
+impl NotifySocket {
     /// Makes the socket in the folder for temporary files.
     ///
     /// A command may run as another user, who must be able to send; no one else may. Therefore the name is a secret,
@@ -61,7 +61,7 @@ impl Notify {
     }
 }
 
-impl Drop for Notify {
+impl Drop for NotifySocket {
     fn drop(&mut self) {
         // If this fails, an empty folder remains.
         let _ = fs::remove_dir_all(&self.folder);
@@ -117,7 +117,7 @@ mod tests {
     fn a_message_comes_through_and_the_name_is_a_secret() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let notify = Notify::new().unwrap();
+            let notify = NotifySocket::new().unwrap();
             let path = notify.path().to_owned();
             Datagram::unbound().unwrap().send_to(b"READY=1", &path).unwrap();
             assert!(notify.next().await.unwrap().ready);

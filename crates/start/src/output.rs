@@ -24,7 +24,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The destination of standard output and error.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LogTo {
+pub enum LogDestination {
     /// The end of a file.
     File(PathBuf),
     /// A command, run by a shell.
@@ -66,26 +66,26 @@ pub enum LogError {
     Redirect(#[source] io::Error),
 }
 
-impl LogTo {
+impl LogDestination {
     /// Parses the value of `--log-file`: `| command`, or a path.
     pub fn parse(text: &str) -> Self {
         match text.trim_start().strip_prefix('|') {
-            Some(command) => LogTo::Command(command.trim_start().to_owned()),
-            None => LogTo::File(PathBuf::from(text)),
+            Some(command) => LogDestination::Command(command.trim_start().to_owned()),
+            None => LogDestination::File(PathBuf::from(text)),
         }
     }
 
     /// Opens the log; starts any command.
     pub(crate) fn open(&self) -> Result<Log, LogError> {
         match self {
-            LogTo::File(path) => {
+            LogDestination::File(path) => {
                 let failed = |source| LogError::File { path: path.clone(), source };
                 // An absolute path still works when the file is reopened from another folder.
                 let path = std::path::absolute(path).map_err(failed)?;
                 let end = append(&path).map_err(failed)?.into();
                 Ok(Log { end, to: Destination::File(path) })
             }
-            LogTo::Command(command) => {
+            LogDestination::Command(command) => {
                 let failed = |source| LogError::Command { command: command.clone(), source };
                 let (input, end) = io::pipe().map_err(failed)?;
                 let reader = Reader::start(command, input.into()).map_err(failed)?;
@@ -269,9 +269,9 @@ mod tests {
 
     #[test]
     fn a_bar_makes_it_a_command() {
-        assert_eq!(LogTo::parse("a.log"), LogTo::File("a.log".into()));
+        assert_eq!(LogDestination::parse("a.log"), LogDestination::File("a.log".into()));
         for text in ["|cat > a", "| cat > a", " |  cat > a"] {
-            assert_eq!(LogTo::parse(text), LogTo::Command("cat > a".into()), "{text}");
+            assert_eq!(LogDestination::parse(text), LogDestination::Command("cat > a".into()), "{text}");
         }
     }
 

@@ -11,9 +11,9 @@ use oroshi_words::Mistake;
 use rustix::process::Signal;
 
 use crate::machine::{Policy, Readiness};
-use crate::output::LogTo;
+use crate::output::LogDestination;
 use crate::socket_spec::{Kind, SocketSpec};
-use crate::sockets::Listening;
+use crate::sockets::SocketOptions;
 
 /// A superdaemon as the user configured it, unchecked. `Default` has `start_server`'s defaults, without a command.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct Draft {
     /// The sockets, ports first.
     pub sockets: Vec<SocketSpec>,
     /// Options of the sockets.
-    pub listening: Listening,
+    pub listening: SocketOptions,
     /// The folder to run the command in.
     pub folder: Option<PathBuf>,
     /// How long a generation must live to be ready without another condition; also the minimum time from a failed
@@ -49,9 +49,9 @@ pub struct Draft {
     /// The file for the generations.
     pub status_file: Option<PathBuf>,
     /// The destination of standard output and error.
-    pub log: Option<LogTo>,
+    pub log: Option<LogDestination>,
     /// The control socket.
-    pub control: Option<ControlAt>,
+    pub control: Option<ControlAddress>,
     /// Options that the command gets as variables (see [`environment`](crate::environment)).
     pub variables: Vec<(&'static str, OsString)>,
     /// Whether it runs in the background.
@@ -67,7 +67,7 @@ impl Default for Draft {
             helper: Vec::new(),
             guard: Vec::new(),
             sockets: Vec::new(),
-            listening: Listening::default(),
+            listening: SocketOptions::default(),
             folder: None,
             interval: Duration::from_secs(1),
             ready: None,
@@ -88,7 +88,7 @@ impl Default for Draft {
 
 /// The location of the control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ControlAt {
+pub struct ControlAddress {
     /// Its path.
     pub path: PathBuf,
     /// Whether the user configured it. Otherwise the superdaemon works without it if it cannot be made.
@@ -163,7 +163,7 @@ impl Draft {
             problems.push(Mistake::value("ready", url, "cannot be asked", expected));
         }
         let (mut control, mut without_control) = (None, None);
-        if let Some(ControlAt { path, asked_for }) = &self.control {
+        if let Some(ControlAddress { path, asked_for }) = &self.control {
             match UnixAddress::path(path) {
                 Ok(address) => control = Some(address),
                 Err(why) if *asked_for => {
@@ -216,7 +216,7 @@ mod tests {
             sockets: vec![place("80=5"), place("81=5"), place("81"), SocketSpec::path("/run/a;b").unwrap()],
             daemonize: true,
             ready: Some(Ready::Answers(Box::new("https://localhost/".parse().unwrap()))),
-            control: Some(ControlAt { path: "/x".repeat(60).into(), asked_for: true }),
+            control: Some(ControlAddress { path: "/x".repeat(60).into(), asked_for: true }),
             ..Draft::default()
         };
         let problems: Vec<String> = draft.plan().unwrap_err().iter().map(ToString::to_string).collect();
@@ -226,7 +226,7 @@ mod tests {
             assert!(problem.contains(words), "{problem}");
         }
         assert_eq!(problems.len(), 7, "{problems:?}");
-        let control = Some(ControlAt { path: "/x".repeat(60).into(), asked_for: false });
+        let control = Some(ControlAddress { path: "/x".repeat(60).into(), asked_for: false });
         let sockets = vec![place("80=5"), place("81")];
         let plan = Draft { command: vec!["x".into()], sockets, control, ..Draft::default() }.plan().unwrap();
         assert!(plan.policy().keep_trying);

@@ -10,10 +10,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use oroshi_net::inherit::{Inherited, inherited_from_systemd};
+use oroshi_net::inherit::{InheritedSocket, inherited_from_systemd};
 use oroshi_net::listen::ListenError;
 use oroshi_net::monotonic_ns;
-use oroshi_net::notify::Manager;
+use oroshi_net::notify::ServiceManager;
 use oroshi_net::process::{descendants, how_it_ended, signal_to};
 use oroshi_words::with_causes;
 use rustix::io::Errno;
@@ -30,7 +30,7 @@ use crate::environment::{AUTO_RESTART_INTERVAL, Environment};
 use crate::files::{FileError, PidFile, StatusFile};
 use crate::guard::{GuardProcess, OWN_NAME};
 use crate::machine::{Action, Cause, ENDING, Event, LogMessage, Machine, Verdict};
-use crate::output::{Log, LogError, LogTo, no_input};
+use crate::output::{Log, LogDestination, LogError, no_input};
 use crate::plan::{Plan, Ready};
 use crate::sockets::{Socket, SocketError, hold_all, variables};
 use crate::status::{StartInfo, Status};
@@ -139,7 +139,7 @@ struct Superdaemon<'a> {
     machine: Machine,
     watchers: Watchers,
     waiting: Waiting,
-    manager: Manager,
+    manager: ServiceManager,
     control: Option<Control>,
     guarded: Option<GuardProcess>,
     log: Option<Log>,
@@ -159,7 +159,7 @@ impl<'a> Superdaemon<'a> {
     /// Makes all resources.
     fn new(
         plan: &'a Plan,
-        inherited: Vec<Inherited>,
+        inherited: Vec<InheritedSocket>,
         say: &'a mut dyn FnMut(&str),
         sender: UnboundedSender<Input>,
         events: UnboundedReceiver<Input>,
@@ -173,7 +173,7 @@ impl<'a> Superdaemon<'a> {
         problems.extend(more);
         let pid_file = draft.pid_file.as_deref().map(PidFile::claim).transpose()?;
         let status_file = draft.status_file.as_deref().map(StatusFile::new).transpose()?;
-        let log = draft.log.as_ref().map(LogTo::open).transpose()?;
+        let log = draft.log.as_ref().map(LogDestination::open).transpose()?;
         let sockets = hold_all(inherited, &draft.sockets, &draft.listening)?;
         let machine = Machine::new(plan.policy(), tunables);
         let mut superdaemon = Self {
@@ -187,7 +187,7 @@ impl<'a> Superdaemon<'a> {
             machine,
             watchers: Watchers::default(),
             waiting: Waiting::default(),
-            manager: Manager::find(),
+            manager: ServiceManager::find(),
             control: None,
             guarded: None,
             log,

@@ -5,8 +5,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use oroshi_net::handover::Move;
-use oroshi_net::inherit::{InheritError, Inherited};
+use oroshi_net::handover::DescriptorMove;
+use oroshi_net::inherit::{InheritError, InheritedSocket};
 use oroshi_net::listen::ListenError;
 use oroshi_net::{BoundListener, ListenOptions, Peer, UnixAddress};
 use rustix::io::{FdFlags, fcntl_setfd, ioctl_fionbio};
@@ -17,7 +17,7 @@ use crate::socket_spec::{Kind, SocketSpec, descriptors};
 
 /// Options of the sockets.
 #[derive(Clone, Debug)]
-pub struct Listening {
+pub struct SocketOptions {
     /// The most connections that wait for accept. The kernel caps it at net.core.somaxconn.
     pub backlog: u32,
     /// The mode of unix sockets' files: write permission allows connecting.
@@ -26,7 +26,7 @@ pub struct Listening {
     pub path_owner: (Option<u32>, Option<u32>),
 }
 
-impl Default for Listening {
+impl Default for SocketOptions {
     /// As in `start_server`: SOMAXCONN, and a socket open to all users.
     fn default() -> Self {
         Self { backlog: 4096, path_mode: 0o777, path_owner: (None, None) }
@@ -109,9 +109,9 @@ pub enum SocketError {
 
 /// Makes all sockets: systemd's first, so that they keep their numbers; then ours, ports first, as in `start_server`.
 pub(crate) fn hold_all(
-    inherited: Vec<Inherited>,
+    inherited: Vec<InheritedSocket>,
     specs: &[SocketSpec],
-    listening: &Listening,
+    listening: &SocketOptions,
 ) -> Result<Vec<Socket>, SocketError> {
     let named = inherited.iter().filter_map(|socket| spec_of(socket.listener.address()));
     let all: Vec<SocketSpec> = named.chain(specs.iter().cloned()).collect();
@@ -120,7 +120,7 @@ pub(crate) fn hold_all(
     let mut numbers = descriptors(&all).into_iter();
     let mut sockets = Vec::with_capacity(all.len());
     for ((socket, spec), number) in inherited.into_iter().zip(of_systemd).zip(numbers.by_ref().take(of_systemd.len())) {
-        let Inherited { name, listener, .. } = socket;
+        let InheritedSocket { name, listener, .. } = socket;
         make_blocking(&listener, &spec.name)?;
         let held = Held::Listener(listener);
         sockets.push(Socket { spec: spec.clone(), descriptor: number, held, label: Some(name) });
@@ -157,7 +157,7 @@ fn check_numbers(specs: &[SocketSpec]) -> Result<(), SocketError> {
 }
 
 impl Socket {
-    fn bind(spec: SocketSpec, descriptor: RawFd, listening: &Listening) -> Result<Self, SocketError> {
+    fn bind(spec: SocketSpec, descriptor: RawFd, listening: &SocketOptions) -> Result<Self, SocketError> {
         let name = || spec.name.clone();
         let resolve = |host: &crate::socket_spec::Host, port| {
             host.resolve(port).map_err(|source| SocketError::Resolve { name: name(), source })
@@ -247,8 +247,8 @@ impl Drop for Inheritable<'_> {
 }
 
 /// Returns the present and future number of each socket.
-pub(crate) fn moves(sockets: &[Socket]) -> Vec<Move> {
-    sockets.iter().map(|socket| Move { from: socket.as_fd().as_raw_fd(), to: socket.descriptor }).collect()
+pub(crate) fn moves(sockets: &[Socket]) -> Vec<DescriptorMove> {
+    sockets.iter().map(|socket| DescriptorMove { from: socket.as_fd().as_raw_fd(), to: socket.descriptor }).collect()
 }
 
 /// Returns the variables that name a command's sockets: Server::Starter's, and systemd's if the descriptors are
@@ -282,7 +282,7 @@ mod tests {
 
     fn sockets(ports: &[&str]) -> Vec<Socket> {
         let specs: Vec<SocketSpec> = ports.iter().map(|port| SocketSpec::port(port).unwrap()).collect();
-        hold_all(Vec::new(), &specs, &Listening::default()).unwrap()
+        hold_all(Vec::new(), &specs, &SocketOptions::default()).unwrap()
     }
 
     fn value<'v>(variables: &'v [(&'static str, Option<OsString>)], name: &str) -> Option<&'v str> {
@@ -330,7 +330,7 @@ mod tests {
         let path = folder.path().join("a.sock");
         let specs = [SocketSpec::path(path.to_str().unwrap()).unwrap()];
         for mode in [0o777, 0o600] {
-            let listening = Listening { path_mode: mode, ..Listening::default() };
+            let listening = SocketOptions { path_mode: mode, ..SocketOptions::default() };
             let sockets = hold_all(Vec::new(), &specs, &listening).unwrap();
             assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, mode);
             let error = hold_all(Vec::new(), &specs, &listening).unwrap_err();

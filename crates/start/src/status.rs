@@ -342,7 +342,7 @@ fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::socket_spec::SocketSpec;
-    use crate::sockets::{Listening, hold_all};
+    use crate::sockets::{SocketOptions, hold_all};
 
     #[test]
     fn sockets_tell_their_queues() {
@@ -354,7 +354,7 @@ mod tests {
             SocketSpec::port("127.0.0.1:u0").unwrap(),
             SocketSpec::path(path).unwrap(),
         ];
-        let sockets = hold_all(Vec::new(), &specs, &Listening { backlog: 8, ..Listening::default() }).unwrap();
+        let sockets = hold_all(Vec::new(), &specs, &SocketOptions { backlog: 8, ..SocketOptions::default() }).unwrap();
         let _waiting = std::net::TcpStream::connect(sockets[0].address()).unwrap();
         let all: Vec<SocketStatus> = sockets.iter().map(SocketStatus::now).collect();
         assert_eq!((all[0].waiting, all[0].backlog, all[0].dropped_packets), (Some(1), Some(8), Some(0)));

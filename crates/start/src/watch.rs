@@ -10,7 +10,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
 use crate::machine::Event;
-use crate::notify::{Notify, WATCHDOG};
+use crate::notify::{NotifySocket, WATCHDOG};
 use crate::plan::Ready;
 use crate::probe::until_answered;
 
@@ -20,7 +20,7 @@ pub(crate) struct Watchers(HashMap<u64, AbortHandle>);
 
 /// Resources for watching a generation, made before its start.
 #[derive(Debug)]
-pub(crate) struct Watch(Option<Notify>);
+pub(crate) struct Watch(Option<NotifySocket>);
 
 impl Watch {
     /// Makes the resources for a readiness condition.
@@ -29,7 +29,7 @@ impl Watch {
     /// When the notify socket cannot be made.
     pub(crate) fn new(ready: Option<&Ready>) -> io::Result<Self> {
         match ready {
-            Some(Ready::Notify) => Notify::new().map(|notify| Watch(Some(notify))),
+            Some(Ready::Notify) => NotifySocket::new().map(|notify| Watch(Some(notify))),
             _ => Ok(Watch(None)),
         }
     }
@@ -85,7 +85,7 @@ impl Drop for Watchers {
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Receives a generation's messages until it is ready.
-async fn listen(notify: Notify, number: u64, tell: impl Fn(Event)) {
+async fn listen(notify: NotifySocket, number: u64, tell: impl Fn(Event)) {
     let mut found = Some("it has said nothing to NOTIFY_SOCKET, where READY=1 is expected".to_owned());
     let mut next_tell = Instant::now();
     loop {

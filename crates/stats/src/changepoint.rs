@@ -10,7 +10,7 @@
 //! change (`least_change` is 0), and drops of 10 %. Noise is normal, 3 %; each cell has 4,000 series (1,000 from 100
 //! points on).
 //!
-//! | points | no change: independent | autocorrelation 0.5 | autocorrelation 0.7 | drop after a half | a third | a sixth |
+//! | points | no change: independent | autocorrelation 0.5 | autocorrelation 0.7 | drop at 1/2 | at 1/3 | at 1/6 |
 //! | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 //! | 8 | 0.2 | 1.2 | 2.1 | 20 | 0 | 0 |
 //! | 15 | 0.2 | 1.8 | 2.8 | 57 | 54 | 2 |

@@ -3,13 +3,13 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use oroshi_net::cores::CoresError;
-use oroshi_net::inherit::Inherited;
+use oroshi_net::inherit::InheritedSocket;
 use oroshi_net::limits::ensure_descriptors;
 use oroshi_net::listen::ListenError;
+use oroshi_net::threads::ThreadsError;
 use oroshi_net::tls::TlsConfigError;
-use oroshi_net::{BoundListener, Cores, Peer, ServerTls, Shutdown};
-use oroshi_server::{Counts, Door, Server};
+use oroshi_net::{BoundListener, Peer, ServerTls, Shutdown, Threads};
+use oroshi_server::{Counts, HttpListener, Server};
 use oroshi_service::{bind, is_wrong_address, share, thread_options, until_second_request};
 
 use crate::plan::Plan;
@@ -31,7 +31,7 @@ pub enum TargetError {
     Tls(#[source] TlsConfigError),
     /// The threads could not be started, or one of them panicked.
     #[error("cannot run the threads that serve")]
-    Cores(#[source] CoresError),
+    Threads(#[source] ThreadsError),
     /// The system refused a descriptor or a thread.
     #[error("{what}")]
     System {
@@ -49,7 +49,7 @@ impl TargetError {
         match self {
             Self::Tls(_) => true,
             Self::Listen { source, .. } => is_wrong_address(source),
-            Self::Cores(_) | Self::System { .. } => false,
+            Self::Threads(_) | Self::System { .. } => false,
         }
     }
 }
@@ -69,7 +69,7 @@ impl Target {
     ///
     /// # Errors
     /// [`TargetError`]; then nothing listens.
-    pub fn bind(plan: Plan, inherited: Vec<Inherited>) -> Result<Self, TargetError> {
+    pub fn bind(plan: Plan, inherited: Vec<InheritedSocket>) -> Result<Self, TargetError> {
         let tls = plan.tls.as_ref().map(|files| ServerTls::from_files(&files.cert, &files.key, &Default::default()));
         let tls = tls.transpose().map_err(TargetError::Tls)?;
         // As far as the limit allows; if it is too low for the load, connections wait in the backlog.
@@ -107,14 +107,14 @@ impl Target {
     /// Serves until the first shutdown, then finishes requests in progress; a second shutdown ends it at once.
     ///
     /// # Errors
-    /// [`TargetError::Cores`] and [`TargetError::System`].
+    /// [`TargetError::Threads`] and [`TargetError::System`].
     pub fn serve(self, shutdown: &Shutdown) -> Result<Counts, TargetError> {
         let Self { plan, listeners, .. } = self;
         let options = thread_options("target", plan.threads, plan.cpus.as_ref(), shutdown);
         let (shutdown, shared) = (shutdown.clone(), Arc::new(Shared::default()));
         // The threads take them out: a listener left here would keep its socket open during the shutdown.
         let listeners = Mutex::new(listeners);
-        let counts = Cores::run(&options, move |_| {
+        let counts = Threads::run(&options, move |_| {
             let mine = listeners.lock().map(|mut listeners| listeners.pop()).ok().flatten().unwrap_or_default();
             let (plan, shutdown, shared) = (Arc::clone(&plan), shutdown.clone(), Arc::clone(&shared));
             async move {
@@ -122,14 +122,16 @@ impl Target {
                 if let Some(timekeeper) = timekeeper {
                     tokio::task::spawn_local(timekeeper);
                 }
-                let listeners: io::Result<Vec<Door>> =
-                    mine.into_iter().map(|(bound, tls)| Ok(Door { listener: bound.into_listener()?, tls })).collect();
+                let listeners: io::Result<Vec<HttpListener>> = mine
+                    .into_iter()
+                    .map(|(bound, tls)| Ok(HttpListener { listener: bound.into_listener()?, tls }))
+                    .collect();
                 let server = Server::new(responder, plan.settings());
                 until_second_request(&shutdown, server.serve(listeners?, shutdown.reached(1))).await;
                 io::Result::Ok(server.counters().counts())
             }
         });
-        let counts: io::Result<Vec<Counts>> = counts.map_err(TargetError::Cores)?.into_iter().collect();
+        let counts: io::Result<Vec<Counts>> = counts.map_err(TargetError::Threads)?.into_iter().collect();
         let counts = counts
             .map_err(|source| TargetError::System { what: "cannot make what a thread needs to serve", source })?;
         Ok(counts.into_iter().sum())

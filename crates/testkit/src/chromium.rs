@@ -25,10 +25,12 @@ const asks = (frame) => {
   const box = e => e.getBoundingClientRect();
   const outside = all('body *').filter(e => shown(e) && !e.closest('.scroll') && box(e).right > wide + 0.5);
   const labels = all('.labels text').filter(shown);
-  const apart = (r, s) => r.left >= s.right - 1 || s.left >= r.right - 1 || r.top >= s.bottom - 1 || s.top >= r.bottom - 1;
+  const apart = (r, s) =>
+    r.left >= s.right - 1 || s.left >= r.right - 1 || r.top >= s.bottom - 1 || s.top >= r.bottom - 1;
   const overlapping = [...new Set(labels.map(e => e.closest('.frame')))].flatMap(chart => {
     const texts = [...chart.querySelectorAll('.labels text')];
-    return texts.flatMap((a, i) => texts.slice(i + 1).filter(b => !apart(box(a), box(b))).map(b => a.textContent + ' | ' + b.textContent));
+    return texts.flatMap((a, i) =>
+      texts.slice(i + 1).filter(b => !apart(box(a), box(b))).map(b => a.textContent + ' | ' + b.textContent));
   });
   const texts = all('body *').filter(e => shown(e) && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()));
   return {
@@ -37,7 +39,8 @@ const asks = (frame) => {
     left: labels.filter(e => box(e).left < 0).map(name),
     overlapping,
     smallest: Math.min(...texts.map(e => parseFloat(style(e).fontSize))),
-    unlabelled: all('svg.frame').filter(e => !e.getAttribute('aria-label') && e.getAttribute('aria-hidden') !== 'true').length,
+    unlabelled: all('svg.frame')
+      .filter(e => !e.getAttribute('aria-label') && e.getAttribute('aria-hidden') !== 'true').length,
     background: style(page.body).backgroundColor,
     loaded: all('script, iframe, img, link[rel=stylesheet], object, embed').length,
     counts: Object.fromEntries(SELECTORS.map(s => [s, all(s).length])),
@@ -52,7 +55,8 @@ const views = VIEWS.map(([page, width]) => new Promise(seen => {
   frame.srcdoc = page;
 }));
 Promise.all(views).then(found => {
-  const escaped = JSON.stringify(found).replace(/[<>&\u0080-\uffff]/g, c => '\\u' + c.charCodeAt(0).toString(16).padStart(4, '0'));
+  const escaped = JSON.stringify(found)
+    .replace(/[<>&\u0080-\uffff]/g, c => '\\u' + c.charCodeAt(0).toString(16).padStart(4, '0'));
   document.getElementById('found').textContent = escaped;
 });
 "##;

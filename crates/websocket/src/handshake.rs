@@ -11,14 +11,14 @@ pub const VERSION: &str = "13";
 
 /// A valid request for WebSocket.
 #[derive(Clone, Copy, Debug)]
-pub struct Opening<'b> {
+pub struct UpgradeRequest<'b> {
     key: &'b [u8],
     headers: Headers<'b>,
 }
 
 /// The reason why a request does not open a WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Refusal {
+pub enum UpgradeRequestError {
     /// It is not an upgrade to WebSocket: answer it like any other request, or with 426.
     #[error("the request has no `Upgrade: websocket` with `Connection: Upgrade`, or is not GET")]
     NotAsked,
@@ -33,40 +33,40 @@ pub enum Refusal {
     Body,
 }
 
-impl Refusal {
+impl UpgradeRequestError {
     /// Returns the status of the response.
     #[must_use]
     pub fn status(self) -> u16 {
         match self {
-            Refusal::NotAsked | Refusal::Version => 426,
-            Refusal::Key | Refusal::Body => 400,
+            UpgradeRequestError::NotAsked | UpgradeRequestError::Version => 426,
+            UpgradeRequestError::Key | UpgradeRequestError::Body => 400,
         }
     }
 }
 
-impl<'b> Opening<'b> {
+impl<'b> UpgradeRequest<'b> {
     /// Reads a request (section 4.2.1). The caller checks its Origin and its user.
     ///
     /// # Errors
     ///
-    /// [`Refusal`], with the status of the response.
-    pub fn of(head: &RequestHead<'b>) -> Result<Self, Refusal> {
+    /// [`UpgradeRequestError`], with the status of the response.
+    pub fn of(head: &RequestHead<'b>) -> Result<Self, UpgradeRequestError> {
         let asked = head.method == "GET" && head.upgrade.is_some_and(|upgrade| lists(upgrade, "websocket"));
         if !asked {
-            return Err(Refusal::NotAsked);
+            return Err(UpgradeRequestError::NotAsked);
         }
         if single(head.headers, "Sec-WebSocket-Version") != Some(VERSION.as_bytes()) {
-            return Err(Refusal::Version);
+            return Err(UpgradeRequestError::Version);
         }
-        let key = single(head.headers, "Sec-WebSocket-Key").ok_or(Refusal::Key)?;
+        let key = single(head.headers, "Sec-WebSocket-Key").ok_or(UpgradeRequestError::Key)?;
         if STANDARD.decode(key).ok().is_none_or(|bytes| bytes.len() != 16) {
-            return Err(Refusal::Key);
+            return Err(UpgradeRequestError::Key);
         }
         match head.framing {
             oroshi_http1::Framing::None | oroshi_http1::Framing::Length(0) => {
-                Ok(Opening { key, headers: head.headers })
+                Ok(UpgradeRequest { key, headers: head.headers })
             }
-            _ => Err(Refusal::Body),
+            _ => Err(UpgradeRequestError::Body),
         }
     }
 
@@ -115,7 +115,7 @@ pub fn request_fields(nonce: [u8; 16]) -> ([(&'static str, String); 4], String) 
 
 /// The reason why a server's response does not open a WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Mismatch {
+pub enum UpgradeResponseError {
     /// Another status: read it as an ordinary response.
     #[error("the server answered {0}; 101 opens a WebSocket")]
     Status(u16),
@@ -138,27 +138,31 @@ pub enum Mismatch {
 ///
 /// # Errors
 ///
-/// [`Mismatch`]: the connection is not a WebSocket; close it.
-pub fn check<'b>(head: &ResponseHead<'b>, key: &str, protocols: &[&[u8]]) -> Result<Option<&'b [u8]>, Mismatch> {
+/// [`UpgradeResponseError`]: the connection is not a WebSocket; close it.
+pub fn check<'b>(
+    head: &ResponseHead<'b>,
+    key: &str,
+    protocols: &[&[u8]],
+) -> Result<Option<&'b [u8]>, UpgradeResponseError> {
     if head.status != 101 {
-        return Err(Mismatch::Status(head.status));
+        return Err(UpgradeResponseError::Status(head.status));
     }
     let field = |name| single(head.headers, name);
     let upgrade = field("Upgrade").is_some_and(|upgrade| upgrade.eq_ignore_ascii_case(b"websocket"));
     if !upgrade || !head.headers.get_all("Connection").any(|options| lists(options, "upgrade")) {
-        return Err(Mismatch::Upgrade);
+        return Err(UpgradeResponseError::Upgrade);
     }
     if field("Sec-WebSocket-Accept") != Some(accepted(key.as_bytes()).as_bytes()) {
-        return Err(Mismatch::Accept);
+        return Err(UpgradeResponseError::Accept);
     }
     if head.headers.get_all("Sec-WebSocket-Extensions").any(|extensions| !extensions.is_empty()) {
-        return Err(Mismatch::Extension);
+        return Err(UpgradeResponseError::Extension);
     }
     let mut chosen = head.headers.get_all("Sec-WebSocket-Protocol");
     match (chosen.next(), chosen.next()) {
         (None, _) => Ok(None),
         (Some(protocol), None) if protocols.contains(&protocol) => Ok(Some(protocol)),
-        _ => Err(Mismatch::Protocol),
+        _ => Err(UpgradeResponseError::Protocol),
     }
 }
 
@@ -182,7 +186,7 @@ fn lists(list: &[u8], name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use oroshi_http1::{Expect, Limits, RequestDecoder, RequestEvent, ResponseDecoder, ResponseEvent};
+    use oroshi_http1::{ExpectedResponse, Limits, RequestDecoder, RequestEvent, ResponseDecoder, ResponseEvent};
 
     use super::*;
 
@@ -190,13 +194,13 @@ mod tests {
                           Sec-WebSocket-Version: 13\r\n\
                           Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 
-    fn opened(text: &str) -> Result<(Vec<String>, String), Refusal> {
+    fn opened(text: &str) -> Result<(Vec<String>, String), UpgradeRequestError> {
         let mut input = text.as_bytes();
         let Ok(Some(RequestEvent::Head(head))) = RequestDecoder::default().decode(&Limits::default(), &mut input)
         else {
             panic!("no head: {text}")
         };
-        Opening::of(&head).map(|opening| {
+        UpgradeRequest::of(&head).map(|opening| {
             let mut out = Vec::new();
             let protocols: Vec<_> = opening.protocols().collect();
             opening.agree(&mut out, protocols.first().copied());
@@ -218,12 +222,19 @@ mod tests {
     #[test]
     fn what_opens_nothing_is_refused_with_a_status() {
         let refused = |request: &str| opened(request).unwrap_err();
-        assert_eq!(refused("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), Refusal::NotAsked);
-        assert_eq!(refused(&format!("POST / HTTP/1.1\r\n{FIELDS}\r\n")), Refusal::NotAsked);
-        assert_eq!(refused(&format!("GET / HTTP/1.1\r\n{}\r\n", FIELDS.replace("13", "8"))), Refusal::Version);
-        assert_eq!(refused(&format!("GET / HTTP/1.1\r\n{}\r\n", FIELDS.replace("dGhl", ""))), Refusal::Key);
-        assert_eq!(refused(&format!("GET / HTTP/1.1\r\n{FIELDS}Content-Length: 1\r\n\r\n")), Refusal::Body);
-        assert_eq!([Refusal::NotAsked, Refusal::Version, Refusal::Key].map(Refusal::status), [426, 426, 400]);
+        assert_eq!(refused("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), UpgradeRequestError::NotAsked);
+        assert_eq!(refused(&format!("POST / HTTP/1.1\r\n{FIELDS}\r\n")), UpgradeRequestError::NotAsked);
+        assert_eq!(
+            refused(&format!("GET / HTTP/1.1\r\n{}\r\n", FIELDS.replace("13", "8"))),
+            UpgradeRequestError::Version
+        );
+        assert_eq!(refused(&format!("GET / HTTP/1.1\r\n{}\r\n", FIELDS.replace("dGhl", ""))), UpgradeRequestError::Key);
+        assert_eq!(refused(&format!("GET / HTTP/1.1\r\n{FIELDS}Content-Length: 1\r\n\r\n")), UpgradeRequestError::Body);
+        assert_eq!(
+            [UpgradeRequestError::NotAsked, UpgradeRequestError::Version, UpgradeRequestError::Key]
+                .map(UpgradeRequestError::status),
+            [426, 426, 400]
+        );
     }
 
     #[test]
@@ -232,7 +243,7 @@ mod tests {
         assert_eq!((fields[3].1.as_str(), key.as_str()), ("dGhlIHNhbXBsZSBub25jZQ==", "dGhlIHNhbXBsZSBub25jZQ=="));
         let checked = |answer: &str| {
             let mut decoder = ResponseDecoder::default();
-            decoder.expect(Expect::Upgrade);
+            decoder.expect(ExpectedResponse::Upgrade);
             let mut input = answer.as_bytes();
             let Ok(Some(ResponseEvent::Head(head))) = decoder.decode(&Limits::default(), &mut input) else {
                 panic!("no head: {answer}")
@@ -245,20 +256,23 @@ mod tests {
         let with = |field: &str| good.replace("Sec-WebSocket-A", &format!("{field}\r\nSec-WebSocket-A"));
         assert_eq!(checked(good), Ok(None));
         assert_eq!(checked(&with("Sec-WebSocket-Protocol: chat")), Ok(Some("chat".to_owned())));
-        assert_eq!(checked(&with("Sec-WebSocket-Protocol: other")), Err(Mismatch::Protocol));
+        assert_eq!(checked(&with("Sec-WebSocket-Protocol: other")), Err(UpgradeResponseError::Protocol));
         assert_eq!(
             checked(&with("Sec-WebSocket-Protocol: chat\r\nSec-WebSocket-Protocol: chat")),
-            Err(Mismatch::Protocol)
+            Err(UpgradeResponseError::Protocol)
         );
-        assert_eq!(checked(&good.replace("s3p", "t3p")), Err(Mismatch::Accept));
-        assert_eq!(checked(&good.replace("WebSocket\r", "h2c\r")), Err(Mismatch::Upgrade));
-        assert_eq!(checked(&good.replace(": upgrade", ": close")), Err(Mismatch::Upgrade));
-        assert_eq!(checked(&with("Sec-WebSocket-Extensions: permessage-deflate")), Err(Mismatch::Extension));
+        assert_eq!(checked(&good.replace("s3p", "t3p")), Err(UpgradeResponseError::Accept));
+        assert_eq!(checked(&good.replace("WebSocket\r", "h2c\r")), Err(UpgradeResponseError::Upgrade));
+        assert_eq!(checked(&good.replace(": upgrade", ": close")), Err(UpgradeResponseError::Upgrade));
+        assert_eq!(
+            checked(&with("Sec-WebSocket-Extensions: permessage-deflate")),
+            Err(UpgradeResponseError::Extension)
+        );
         assert_eq!(
             checked(&with("Sec-WebSocket-Extensions: permessage-deflate\r\nSec-WebSocket-Extensions: x")),
-            Err(Mismatch::Extension),
+            Err(UpgradeResponseError::Extension),
             "told twice it is told as well"
         );
-        assert_eq!(checked("HTTP/1.1 403 x\r\nContent-Length: 0\r\n\r\n"), Err(Mismatch::Status(403)));
+        assert_eq!(checked("HTTP/1.1 403 x\r\nContent-Length: 0\r\n\r\n"), Err(UpgradeResponseError::Status(403)));
     }
 }

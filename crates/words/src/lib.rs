@@ -2,13 +2,15 @@
 //!
 //! Knows: text. Does not know: its source and its subject. [`units`] reads and writes times, counts and sizes;
 //! [`date`] the calendar; [`query`] paths and queries; [`metrics`] Prometheus' format. [`nearest`](mod@nearest) finds
-//! the known name for a mistyped one, and [`printable`](mod@printable) escapes terminal control characters.
+//! the known name for a mistyped one, [`named`] reads tables of names, and [`printable`](mod@printable) escapes
+//! terminal control characters.
 
 pub mod causes;
 pub mod date;
 pub mod hidden;
 pub mod metrics;
 pub mod mistake;
+pub mod named;
 pub mod nearest;
 pub mod printable;
 pub mod query;

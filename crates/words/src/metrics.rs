@@ -132,7 +132,8 @@ mod tests {
             # HELP oroshi_x_seen_total What was seen.\n# TYPE oroshi_x_seen_total counter\n\
             oroshi_x_seen_total{of=\"a\\\"b\\\\c\\nd\",by=\"me\"} 2\n\
             # HELP oroshi_x_took_seconds How long.\n# TYPE oroshi_x_took_seconds histogram\n\
-            oroshi_x_took_seconds_bucket{of=\"a\",le=\"0.001\"} 2\noroshi_x_took_seconds_bucket{of=\"a\",le=\"0.5\"} 5\n\
+            oroshi_x_took_seconds_bucket{of=\"a\",le=\"0.001\"} 2\n\
+            oroshi_x_took_seconds_bucket{of=\"a\",le=\"0.5\"} 5\n\
             oroshi_x_took_seconds_bucket{of=\"a\",le=\"+Inf\"} 6\noroshi_x_took_seconds_sum{of=\"a\"} 1.25\n\
             oroshi_x_took_seconds_count{of=\"a\"} 6\n";
         assert_eq!(metrics.into_text(), expected);

@@ -6,7 +6,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use mlua::{Function, LuaString, Value};
-use oroshi_bench::{CoreScript, Heard, ScriptError, Terms, Wanted};
+use oroshi_bench::{CoreScript, ResponseParts, ResponseView, ScriptError, ScriptFeatures};
 use oroshi_script::Data;
 
 use crate::main_state::{MainState, Task};
@@ -22,7 +22,7 @@ pub(crate) struct ThreadScript {
     source: Arc<Source>,
     messages: Receiver<Message>,
     state: State,
-    terms: Terms,
+    features: ScriptFeatures,
     calls: Calls,
     /// The result of `request` before the run.
     first: Option<Vec<u8>>,
@@ -59,10 +59,10 @@ impl ThreadScript {
         listen(source, &messages, Some(&state))?;
         state.call_wrk("init", arguments(&state, source)?)?;
 
-        let (terms, calls) = terms(&state, source)?;
+        let (features, calls) = features(&state, source)?;
         let source = Arc::clone(source);
-        let mut part = Self { core, source, messages, state, terms, calls, first: None, headers: Vec::new() };
-        if core == 0 && part.terms.request.is_none() {
+        let mut part = Self { core, source, messages, state, features, calls, first: None, headers: Vec::new() };
+        if core == 0 && part.features.request.is_none() {
             let mut first = Vec::new();
             part.append(&mut first)?;
             part.state.engine.flush();
@@ -70,7 +70,7 @@ impl ThreadScript {
         }
         threads.pass_turn(core);
         listen(&part.source, &part.messages, Some(&part.state))?;
-        part.terms.peer = threads.final_peer(core);
+        part.features.peer = threads.final_peer(core);
         Ok(part)
     }
 
@@ -83,8 +83,8 @@ impl ThreadScript {
 }
 
 impl CoreScript for ThreadScript {
-    fn terms(&self) -> Terms {
-        self.terms.clone()
+    fn features(&self) -> ScriptFeatures {
+        self.features.clone()
     }
 
     fn begin(&mut self, end: Option<u64>) {
@@ -118,8 +118,8 @@ impl CoreScript for ThreadScript {
         }
     }
 
-    fn response(&mut self, answer: &Heard) -> Result<(), ScriptError> {
-        let Some(wanted) = self.terms.responses else { return Ok(()) };
+    fn response(&mut self, answer: &ResponseView) -> Result<(), ScriptError> {
+        let Some(wanted) = self.features.responses else { return Ok(()) };
         let string = |bytes: &[u8]| -> Result<LuaString, ScriptError> {
             self.state.engine.lua().create_string(bytes).map_err(|error| self.state.ours(&error))
         };
@@ -158,7 +158,7 @@ impl CoreScript for ThreadScript {
 
 impl fmt::Debug for ThreadScript {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ThreadScript").field("core", &self.core).field("terms", &self.terms).finish_non_exhaustive()
+        f.debug_struct("ThreadScript").field("core", &self.core).field("terms", &self.features).finish_non_exhaustive()
     }
 }
 
@@ -195,23 +195,23 @@ fn arguments(state: &State, source: &Source) -> Result<mlua::Table, ScriptError>
     made.map_err(|error| state.ours(&error))
 }
 
-/// Determines the script's terms from the functions that it defines.
-fn terms(state: &State, source: &Source) -> Result<(Terms, Calls), ScriptError> {
+/// Determines the script's features from the functions that it defines.
+fn features(state: &State, source: &Source) -> Result<(ScriptFeatures, Calls), ScriptError> {
     let calls = Calls { request: state.own("request")?, response: state.own("response")?, delay: state.own("delay")? };
     let (responds, arguments): (bool, usize) = state.call_own("response", &state.own("responds")?, ())?;
-    let mut terms = Terms {
+    let mut features = ScriptFeatures {
         peer: None,
         request: None,
         delays: state.global("delay").is_some(),
-        responses: responds.then_some(Wanted { headers: arguments >= 2, body: arguments >= 3 }),
+        responses: responds.then_some(ResponseParts { headers: arguments >= 2, body: arguments >= 3 }),
     };
     if state.global("request").is_none() {
         let mut request = Vec::new();
         let returned: Value = state.call_own("wrk.request", &calls.request, ())?;
         take(&returned, &mut request).map_err(|what| source.threads.error(format!("wrk.request() {what}")))?;
-        terms.request = Some(request);
+        features.request = Some(request);
     }
-    Ok((terms, calls))
+    Ok((features, calls))
 }
 
 /// Appends a script's result as its request.

@@ -3,13 +3,13 @@
 use oroshi_http1::DecodeError;
 use oroshi_net::monotonic_ns;
 
-use super::{Carried, Connection, InFlight, RequestRef};
+use super::{Connection, InFlight, RequestRef, ToResend};
 use crate::core::{Core, OriginState, Outgoing};
 use crate::failure::Failure;
 
 impl Connection<'_> {
     /// Ends the connection that the server closed.
-    pub(super) fn end_of_stream(&mut self, now: u64) -> Carried {
+    pub(super) fn end_of_stream(&mut self, now: u64) -> ToResend {
         match self.decoder.eof() {
             Ok(Some(_)) => {
                 self.complete(now);
@@ -20,10 +20,10 @@ impl Connection<'_> {
     }
 
     /// Ends the connection, with `failure` for requests in flight or an incomplete response.
-    pub(super) fn ended(&mut self, failure: Failure) -> Carried {
+    pub(super) fn ended(&mut self, failure: Failure) -> ToResend {
         if self.in_flight.is_empty() && self.kept.is_empty() {
             self.core.counters.tally.borrow_mut().closed_by_server += 1;
-            return Carried::new();
+            return ToResend::new();
         }
         self.core.activity.last_contact.set(monotonic_ns());
         self.fail(if self.write_failed { Failure::Write } else { failure })
@@ -33,7 +33,7 @@ impl Connection<'_> {
     ///
     /// These are requests to which the server announced no response, and those behind a request that got its response
     /// before it was sent whole.
-    pub(super) fn carry(&mut self) -> Carried {
+    pub(super) fn carry(&mut self) -> ToResend {
         let announced = !self.answer.reusable;
         if announced && !self.closing {
             self.core.counters.tally.borrow_mut().closed_by_server += 1;
@@ -61,7 +61,7 @@ impl Connection<'_> {
     }
 
     /// Fails all requests in flight by one name.
-    pub(super) fn fail(&mut self, failure: Failure) -> Carried {
+    pub(super) fn fail(&mut self, failure: Failure) -> ToResend {
         let now = monotonic_ns();
         let mut tally = self.core.counters.tally.borrow_mut();
         let mut interval = self.core.counters.interval.borrow_mut();
@@ -93,10 +93,10 @@ impl Connection<'_> {
                 }
             }
         }
-        Carried::new()
+        ToResend::new()
     }
 
-    pub(super) fn end_of_run(&mut self) -> Carried {
+    pub(super) fn end_of_run(&mut self) -> ToResend {
         let now = self.core.timeline.over_since();
         let mut begun = self.answer.begun;
         for flight in self.in_flight.drain(..) {
@@ -108,7 +108,7 @@ impl Connection<'_> {
                 self.core.counters.tally.borrow_mut().clocks.first_byte.record_censored(now.saturating_sub(sent));
             }
         }
-        Carried::new()
+        ToResend::new()
     }
 }
 

@@ -65,8 +65,8 @@ impl Connection<'_> {
     /// Hands a whole response to the script, if it reads them. False when that ended the core's part of the run.
     #[inline]
     pub(super) fn tell_script(&mut self) -> bool {
-        let Some(heard) = self.answer.heard() else { return true };
-        let goes_on = self.core.tell_script(heard);
+        let Some(response) = self.answer.response() else { return true };
+        let goes_on = self.core.tell_script(response);
         self.forget_body();
         goes_on
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Core;
 use crate::batch::Batch;
-use crate::script::{Heard, ScriptError};
+use crate::script::{ResponseView, ScriptError};
 use crate::scripting::Scripting;
 
 impl Core {
@@ -17,7 +17,7 @@ impl Core {
     /// Whether a script wants pauses.
     #[inline]
     pub(crate) fn delays(&self) -> bool {
-        self.script.as_ref().is_some_and(|script| script.terms.delays)
+        self.script.as_ref().is_some_and(|script| script.features.delays)
     }
 
     /// Makes the next batch of requests. False when that ended the core's part of the run.
@@ -32,7 +32,7 @@ impl Core {
 
     /// Hands a response to the script. False when that ended the core's part of the run.
     #[cold]
-    pub(crate) fn tell_script(&self, response: &Heard) -> bool {
+    pub(crate) fn tell_script(&self, response: &ResponseView) -> bool {
         self.call_script(|script| script.response(response)).is_some()
     }
 

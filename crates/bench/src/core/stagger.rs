@@ -84,7 +84,7 @@ mod tests {
 
     use super::super::{Source, Take};
     use super::*;
-    use crate::first::First;
+    use crate::first::FirstResponse;
     use crate::plan::Draft;
     use crate::rules::Rules;
 
@@ -93,7 +93,7 @@ mod tests {
     fn core(slots: usize) -> std::rc::Rc<Core> {
         let plan = Draft { urls: vec!["http://h/".parse().unwrap()], ..Draft::default() }.plan().unwrap();
         let rules = Rules::new(&plan, false, None);
-        Core::new(rules, Vec::new(), slots, Source::Closed, None, Arc::new(First::default()))
+        Core::new(rules, Vec::new(), slots, Source::Closed, None, Arc::new(FirstResponse::default()))
     }
 
     /// On a virtual clock: every slot sends as soon as it may, and each response takes `delay`. Returns when each sends

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::{Core, Phase};
 use crate::arrivals::Arrivals;
-use crate::batch::Made;
+use crate::batch::BatchedRequest;
 
 /// The right, and the duty, to send one request.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Ticket {
 pub(crate) enum Outgoing {
     Planned(usize),
     /// Its position in the bytes, and the bytes.
-    Made(Made, Box<[u8]>),
+    Made(BatchedRequest, Box<[u8]>),
 }
 
 /// The result of a request for a ticket.

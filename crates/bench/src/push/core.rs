@@ -14,8 +14,8 @@ use super::phase::{Phase, follow_phases};
 use super::sequences::{Arrival, Sequences};
 use super::shared::{Live, Shared, add};
 use super::stamp::{Stamp, TO_ONE, target};
-use super::subscription::{Unopened, open, serve};
-use super::tally::{Flow, Tally};
+use super::subscription::{SubscribeError, open, serve};
+use super::tally::{DeliveryTally, Tally};
 use super::wire::{End, MessageSink};
 use crate::dialer::Dialer;
 
@@ -139,7 +139,7 @@ impl Core {
                     self.shared.note_opened(number as u32);
                     add(&self.live().opened, 1);
                 }
-                Err(Unopened { failure, status, came }) => {
+                Err(SubscribeError { failure, status, came }) => {
                     let mut tally = self.tally.borrow_mut();
                     tally.failures.add(failure);
                     if let Some(came) = came {
@@ -156,7 +156,7 @@ impl Core {
 
     /// Resets the counters.
     fn begin_to_count(&self) {
-        self.tally.borrow_mut().flow = Flow::default();
+        self.tally.borrow_mut().flow = DeliveryTally::default();
         for subscription in self.subscriptions.borrow_mut().iter_mut() {
             subscription.sequences.clear();
             subscription.delivered = 0;

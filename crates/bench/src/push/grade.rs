@@ -1,12 +1,12 @@
 //! Who was the bottleneck of a run: the hub, the generator, the machine, the timetable, or nobody.
 
 use super::record::Record;
-use crate::grade::{Bottleneck, FAILED_SHARE, Grade, LEAST_SECONDS, ON_SCHEDULE, Sides, percent};
+use crate::grade::{Bottleneck, FAILED_SHARE, Grade, LEAST_SECONDS, ON_SCHEDULE, Utilisation, percent};
 use crate::plan::Load;
 
 /// Who set the pace.
 pub(crate) fn grade(record: &Record) -> Grade {
-    let sides = Sides::of(record.generator.busiest(), record.server.as_ref(), record.machine.as_ref());
+    let sides = Utilisation::of(record.generator.busiest(), record.server.as_ref(), record.machine.as_ref());
     let ours = sides.generator;
     let theirs = sides.server.map(|server| server.busiest_thread);
     let because = match theirs {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use oroshi_http1::{Expect, Limits, ResponseDecoder, ResponseEvent, encode};
+use oroshi_http1::{ExpectedResponse, Limits, ResponseDecoder, ResponseEvent, encode};
 use oroshi_net::clock::thread_cpu_ns;
 use oroshi_net::{Peer, Stream, Timer, monotonic_ns};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::phase::{Phase, follow_phases};
 use super::plan::Publication;
-use super::published::{Posted, Published};
+use super::published::{PublishTally, Published};
 use super::shared::Shared;
 use super::stamp::{Stamp, TO_ONE, target};
 use crate::arrivals::Arrivals;
@@ -67,7 +67,7 @@ async fn publish(shared: &Arc<Shared>, run: u32, length: Option<Duration>, count
     // When the last of a number of messages for all is sent, messages for one end too.
     let ends = Rc::new(Cell::new(end));
     let all = async {
-        let Some(task) = to_all else { return Posted::default() };
+        let Some(task) = to_all else { return PublishTally::default() };
         let posted = task.carry_out(&ends).await;
         ends.set(0);
         posted
@@ -75,7 +75,7 @@ async fn publish(shared: &Arc<Shared>, run: u32, length: Option<Duration>, count
     let one = async {
         match to_one {
             Some(task) => task.carry_out(&ends).await,
-            None => Posted::default(),
+            None => PublishTally::default(),
         }
     };
     let (to_all, to_one) = tokio::join!(all, one);
@@ -98,7 +98,7 @@ struct PublishTask {
     timetable: Option<Mutex<(Arrivals, Timer)>>,
     /// The number of the next message for one.
     next: Cell<u64>,
-    posted: RefCell<Posted>,
+    posted: RefCell<PublishTally>,
 }
 
 impl PublishTask {
@@ -126,7 +126,7 @@ impl PublishTask {
                 Some(Mutex::new((arrivals, Timer::new().ok()?)))
             }
         };
-        let posted = Posted::of(if to_one { 1 } else { plan.connections });
+        let posted = PublishTally::of(if to_one { 1 } else { plan.connections });
         Some(Rc::new(Self {
             shared: Arc::clone(shared),
             head: publication.head(opened).unwrap_or_default(),
@@ -142,7 +142,7 @@ impl PublishTask {
     }
 
     /// Publishes until `ends`, which may move forward, or until the budget is spent.
-    async fn carry_out(self: Rc<Self>, ends: &Rc<Cell<u64>>) -> Posted {
+    async fn carry_out(self: Rc<Self>, ends: &Rc<Cell<u64>>) -> PublishTally {
         let mut publishers = JoinSet::new();
         for number in 0..self.publication.plan.connections as u32 {
             let (task, ends) = (Rc::clone(&self), Rc::clone(ends));
@@ -287,7 +287,7 @@ impl Publisher {
         stream.write_all(&self.request).await.map_err(|_| Failure::Write)?;
         stream.flush().await.map_err(|_| Failure::Write)?;
         let mut decoder = ResponseDecoder::default();
-        decoder.expect(Expect::Body);
+        decoder.expect(ExpectedResponse::Body);
         let (mut status, mut keep_alive, mut kept) = (0, false, Vec::new());
         loop {
             kept.reserve(BUFFER);

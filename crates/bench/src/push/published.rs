@@ -9,7 +9,7 @@ use crate::failure::FailureCounts;
 
 /// The messages of one kind, by how they ended.
 #[derive(Debug, Default)]
-pub(crate) struct Posted {
+pub(crate) struct PublishTally {
     /// Messages that were due, and those of them never sent, because every publisher was busy.
     pub(crate) due: u64,
     pub(crate) unsent: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Posted {
     pub(super) unconfirmed: Vec<Vec<u64>>,
 }
 
-impl Posted {
+impl PublishTally {
     pub(super) fn of(publishers: usize) -> Self {
         Self { sent: vec![0; publishers], unconfirmed: vec![Vec::new(); publishers], ..Self::default() }
     }
@@ -35,8 +35,8 @@ impl Posted {
 /// All that was published in one part of the run.
 #[derive(Debug, Default)]
 pub(crate) struct Published {
-    pub(crate) to_all: Posted,
-    pub(crate) to_one: Posted,
+    pub(crate) to_all: PublishTally,
+    pub(crate) to_one: PublishTally,
     /// CPU time of the publishers, nanoseconds; and when the last one ended.
     pub(crate) cpu: u64,
     pub(crate) ended: u64,

@@ -6,7 +6,7 @@ use oroshi_stats::Latency;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Mode, Plan, Publication};
-use super::published::Posted;
+use super::published::PublishTally;
 use super::tally::Tally;
 use crate::environment::Environment;
 use crate::failure::Failure;
@@ -34,11 +34,11 @@ pub struct Record {
     /// The subscriptions.
     pub subscriptions: Subscriptions,
     /// Messages for all, as they were published.
-    pub published: Option<PostedRecord>,
+    pub published: Option<PublishCounts>,
     /// Deliveries of messages for all.
     pub deliveries: Deliveries,
     /// Messages for one connection each, as they were published.
-    pub published_to_one: Option<PostedRecord>,
+    pub published_to_one: Option<PublishCounts>,
     /// Deliveries of messages for one.
     pub deliveries_to_one: Option<DeliveriesToOne>,
     /// The load's own side.
@@ -131,7 +131,7 @@ pub struct Subscriptions {
 }
 
 impl Subscriptions {
-    pub(crate) fn of(parts: Parts) -> Self {
+    pub(crate) fn of(parts: RecordParts) -> Self {
         let Tally { failures, statuses, came, opening, ended, .. } = parts.tally;
         Self {
             opened: parts.opened,
@@ -159,7 +159,7 @@ impl Subscriptions {
 
 /// Messages as they were published: `due = confirmed + failed + unsent`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct PostedRecord {
+pub struct PublishCounts {
     /// Due in the measured part.
     pub due: u64,
     /// With a response of status 200 to 299.
@@ -250,7 +250,7 @@ pub struct Idle {
 }
 
 /// The parts of a record.
-pub(crate) struct Parts {
+pub(crate) struct RecordParts {
     pub(crate) tally: Tally,
     pub(crate) opened: u64,
     pub(crate) opening_s: f64,
@@ -291,8 +291,8 @@ impl PublishRecord {
     }
 }
 
-impl PostedRecord {
-    pub(crate) fn of(posted: &Posted, elapsed_s: f64) -> Self {
+impl PublishCounts {
+    pub(crate) fn of(posted: &PublishTally, elapsed_s: f64) -> Self {
         Self {
             due: posted.due,
             confirmed: posted.confirmed,
@@ -308,7 +308,7 @@ impl PostedRecord {
 }
 
 impl Deliveries {
-    pub(crate) fn of(parts: &Parts, published: Option<&Posted>) -> Self {
+    pub(crate) fn of(parts: &RecordParts, published: Option<&PublishTally>) -> Self {
         let Tally { flow, lost, lost_on_ended, delivered, .. } = &parts.tally;
         Self {
             expected: published.map(|posted| posted.confirmed * parts.opened),
@@ -328,7 +328,7 @@ impl Deliveries {
 }
 
 impl DeliveriesToOne {
-    pub(crate) fn of(parts: &Parts, posted: &Posted) -> Self {
+    pub(crate) fn of(parts: &RecordParts, posted: &PublishTally) -> Self {
         let to_one = &parts.tally.flow.to_one;
         Self {
             delivered: to_one.delivered,
@@ -341,7 +341,7 @@ impl DeliveriesToOne {
 }
 
 impl Generator {
-    pub(crate) fn of(parts: &Parts, publisher_cpu: u64) -> Self {
+    pub(crate) fn of(parts: &RecordParts, publisher_cpu: u64) -> Self {
         let busy: f64 = parts.thread_cpu.iter().sum::<f64>() * parts.elapsed_s;
         Self {
             thread_cpu: parts.thread_cpu.clone(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-use oroshi_net::{Cores, Peer, monotonic_ns};
+use oroshi_net::{Peer, Threads, monotonic_ns};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::mpsc::error::TryRecvError;
@@ -16,7 +16,7 @@ use super::plan::{Plan, Publication};
 use super::publish;
 use super::published::Published;
 use super::record::{
-    Deliveries, DeliveriesToOne, Generator, Idle, Parts, PlanRecord, PostedRecord, Record, SCHEMA, Subscriptions,
+    Deliveries, DeliveriesToOne, Generator, Idle, PlanRecord, PublishCounts, Record, RecordParts, SCHEMA, Subscriptions,
 };
 use super::shared::Shared;
 use super::tally::Tally;
@@ -26,7 +26,7 @@ use crate::follow::{Observer, Progress, Stage};
 use crate::grade::{Bottleneck, Grade};
 use crate::machine::{GENERATOR_BOUND, Machine};
 use crate::plan::Watching;
-use crate::prepare::{Prepared, cores_options, find, prepare, usage_of};
+use crate::prepare::{Prepared, find, prepare, thread_options, usage_of};
 use crate::record::{MachineRecord, unix_seconds};
 use crate::watch::{Clocks, ServerUsage, Watch};
 
@@ -54,9 +54,9 @@ pub fn run(plan: Plan, observer: &mut dyn Observer) -> Result<Record, RunError> 
         watch.begin();
     }
     let (sender, published) = mpsc::unbounded_channel();
-    let cores = {
+    let running = {
         let shared = Arc::clone(&shared);
-        Cores::start(&cores_options(&shared.plan.connect, threads), move |core| {
+        Threads::start(&thread_options(&shared.plan.connect, threads), move |core| {
             let (shared, sender) = (Arc::clone(&shared), sender.clone());
             async move {
                 if core.index + 1 < core.count {
@@ -70,7 +70,7 @@ pub fn run(plan: Plan, observer: &mut dyn Observer) -> Result<Record, RunError> 
     let result = Coordinator::new(&shared, published, observer).coordinate(watch.as_mut().ok());
     // The threads end, whether that succeeded or not.
     shared.phase.send_replace(Phase::Over);
-    let outcomes: Vec<Outcome> = cores.join()?.into_iter().flatten().collect();
+    let outcomes: Vec<Outcome> = running.join()?.into_iter().flatten().collect();
     let mut seen = result?;
     warnings.append(&mut seen.warnings);
     let server = usage_of(watch, seen.server.take());
@@ -280,7 +280,7 @@ fn assemble(shared: &Shared, outcomes: &[Outcome], seen: Seen, surroundings: Sur
     let elapsed_s = elapsed as f64 / 1e9;
     let thread_cpu = outcomes.iter().map(|outcome| outcome.cpu as f64 / elapsed.max(1) as f64).collect();
     let opened = shared.opened().len() as u64;
-    let parts = Parts { tally, opened, opening_s, elapsed_s, thread_cpu };
+    let parts = RecordParts { tally, opened, opening_s, elapsed_s, thread_cpu };
     let nothing = Published::default();
     let published = shared.published.get().unwrap_or(&nothing);
     let to_all = shared.plan.publish.is_some().then_some(&published.to_all);
@@ -295,9 +295,9 @@ fn assemble(shared: &Shared, outcomes: &[Outcome], seen: Seen, surroundings: Sur
         plan: PlanRecord::of(&shared.plan),
         elapsed_s,
         cut_short,
-        published: to_all.map(|posted| PostedRecord::of(posted, elapsed_s)),
+        published: to_all.map(|posted| PublishCounts::of(posted, elapsed_s)),
         deliveries: Deliveries::of(&parts, to_all),
-        published_to_one: to_one.map(|posted| PostedRecord::of(posted, elapsed_s)),
+        published_to_one: to_one.map(|posted| PublishCounts::of(posted, elapsed_s)),
         deliveries_to_one: to_one.map(|posted| DeliveriesToOne::of(&parts, posted)),
         generator: Generator::of(&parts, publisher_cpu),
         subscriptions: Subscriptions::of(parts),

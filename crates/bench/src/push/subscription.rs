@@ -7,15 +7,15 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use oroshi_core::{Incoming, Scratch};
-use oroshi_http1::{Expect, Limits, ResponseDecoder, ResponseEvent, ResponseHead};
+use oroshi_http1::{ExpectedResponse, Limits, ResponseDecoder, ResponseEvent, ResponseHead};
 use oroshi_net::{Connected, Stream, monotonic_ns};
-use oroshi_websocket::handshake::{self, Mismatch};
+use oroshi_websocket::handshake::{self, UpgradeResponseError};
 use oroshi_websocket::{Decoder, Role};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::core::{Core, Receiver};
 use super::plan::Mode;
-use super::wire::{End, Text, Wire};
+use super::wire::{End, TextScanner, Wire};
 use crate::failure::Failure;
 use crate::unreadable::{explained, shown};
 
@@ -29,7 +29,7 @@ pub(crate) struct Opened {
 }
 
 /// Why a subscription was not opened.
-pub(crate) struct Unopened {
+pub(crate) struct SubscribeError {
     pub(crate) failure: Failure,
     /// Status of the response that refused it.
     pub(crate) status: Option<u16>,
@@ -37,13 +37,13 @@ pub(crate) struct Unopened {
     pub(crate) came: Option<String>,
 }
 
-impl From<Failure> for Unopened {
+impl From<Failure> for SubscribeError {
     fn from(failure: Failure) -> Self {
         Self { failure, status: None, came: None }
     }
 }
 
-impl Unopened {
+impl SubscribeError {
     /// A response that does not fit this request.
     fn answered(failure: Failure, came: String) -> Self {
         Self { failure, status: None, came: Some(came) }
@@ -51,7 +51,7 @@ impl Unopened {
 }
 
 /// Opens the subscription of connection `number`, and returns it with the time that took, nanoseconds.
-pub(crate) async fn open(core: &Core, number: u32) -> Result<(Opened, u64), Unopened> {
+pub(crate) async fn open(core: &Core, number: u32) -> Result<(Opened, u64), SubscribeError> {
     let began = monotonic_ns();
     let timeout = core.shared.plan.connect.timeout;
     let deadline = Instant::now() + timeout;
@@ -69,16 +69,16 @@ async fn subscribe(
     mut stream: Stream,
     mut request: &[u8],
     key: &str,
-) -> Result<(Stream, Wire, Incoming), Unopened> {
+) -> Result<(Stream, Wire, Incoming), SubscribeError> {
     while !request.is_empty() {
         let written = poll_fn(|cx| Pin::new(&mut stream).poll_write(cx, request)).await;
         request = &request[written.map_err(|_| Failure::Write)?..];
     }
     poll_fn(|cx| Pin::new(&mut stream).poll_flush(cx)).await.map_err(|_| Failure::Write)?;
     let mut decoder = ResponseDecoder::default();
-    decoder.expect(if core.shared.plan.mode == Mode::Ws { Expect::Upgrade } else { Expect::Body });
+    decoder.expect(if core.shared.plan.mode == Mode::Ws { ExpectedResponse::Upgrade } else { ExpectedResponse::Body });
     let mut kept = Incoming::default();
-    let mut read_some = |cx: &mut Context<'_>| -> Poll<Result<bool, Unopened>> {
+    let mut read_some = |cx: &mut Context<'_>| -> Poll<Result<bool, SubscribeError>> {
         let mut scratch = Scratch::take();
         let mut buffer = ReadBuf::new(&mut scratch);
         ready!(Pin::new(&mut stream).poll_read(cx, &mut buffer)).map_err(|_| Failure::ReadReset)?;
@@ -91,13 +91,18 @@ async fn subscribe(
     let mode = core.shared.plan.mode;
     let wire = match mode {
         Mode::Ws => Wire::WebSocket(Decoder::new(Role::Client)),
-        Mode::Sse | Mode::Stream => Wire::Body(decoder, Text::new(mode)),
+        Mode::Sse | Mode::Stream => Wire::Body(decoder, TextScanner::new(mode)),
     };
     Ok((stream, wire, kept))
 }
 
 /// Reads the received part of the response's head. True once the head is complete and accepts the subscription.
-fn has_agreed(core: &Core, decoder: &mut ResponseDecoder, input: &mut &[u8], key: &str) -> Result<bool, Unopened> {
+fn has_agreed(
+    core: &Core,
+    decoder: &mut ResponseDecoder,
+    input: &mut &[u8],
+    key: &str,
+) -> Result<bool, SubscribeError> {
     loop {
         match decoder.decode(&Limits::default(), input) {
             Ok(Some(ResponseEvent::Head(head))) => return agreed(core, &head, key).map(|()| true),
@@ -106,20 +111,20 @@ fn has_agreed(core: &Core, decoder: &mut ResponseDecoder, input: &mut &[u8], key
             Err(error) => {
                 let (rule, bytes) = (explained(error, &Limits::default(), input), shown(input));
                 let came = format!("what came is no HTTP/1.1 ({rule}); it begins with \"{bytes}\"");
-                return Err(Unopened::answered(Failure::Parse, came));
+                return Err(SubscribeError::answered(Failure::Parse, came));
             }
         }
     }
 }
 
 /// Checks that a response accepts the subscription.
-fn agreed(core: &Core, head: &ResponseHead<'_>, key: &str) -> Result<(), Unopened> {
+fn agreed(core: &Core, head: &ResponseHead<'_>, key: &str) -> Result<(), SubscribeError> {
     let plan = &core.shared.plan;
     let kind = match head.headers.get("Content-Type") {
         Some(kind) => format!("of type {}", kind[..kind.len().min(64)].escape_ascii()),
         None => "without a Content-Type".to_owned(),
     };
-    let refused = |expected: &str| Unopened {
+    let refused = |expected: &str| SubscribeError {
         failure: Failure::Status,
         status: Some(head.status),
         came: Some(format!("the answer is {} {kind}, where {expected}", head.status)),
@@ -127,8 +132,8 @@ fn agreed(core: &Core, head: &ResponseHead<'_>, key: &str) -> Result<(), Unopene
     match plan.mode {
         Mode::Ws => match handshake::check(head, key, &plan.request.protocols()) {
             Ok(_) => Ok(()),
-            Err(Mismatch::Status(_)) => Err(refused("101 would open a WebSocket")),
-            Err(mismatch) => Err(Unopened::answered(Failure::Parse, mismatch.to_string())),
+            Err(UpgradeResponseError::Status(_)) => Err(refused("101 would open a WebSocket")),
+            Err(mismatch) => Err(SubscribeError::answered(Failure::Parse, mismatch.to_string())),
         },
         _ if head.status != 200 => Err(refused("200 would begin the stream")),
         Mode::Sse => {
@@ -138,7 +143,7 @@ fn agreed(core: &Core, head: &ResponseHead<'_>, key: &str) -> Result<(), Unopene
                 Ok(())
             } else {
                 let came = format!("the answer is 200 {kind}, where text/event-stream would begin the events");
-                Err(Unopened::answered(Failure::Check, came))
+                Err(SubscribeError::answered(Failure::Check, came))
             }
         }
         Mode::Stream => Ok(()),

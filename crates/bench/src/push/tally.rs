@@ -17,7 +17,7 @@ pub(crate) struct Tally {
     /// From the beginning of an attempt to the response that accepts it.
     pub(crate) opening: Latency,
     pub(crate) ended: BTreeMap<String, u64>,
-    pub(crate) flow: Flow,
+    pub(crate) flow: DeliveryTally,
     /// Messages for all that did not come, and those of them on subscriptions that had ended.
     pub(crate) lost: u64,
     pub(crate) lost_on_ended: u64,
@@ -44,7 +44,7 @@ impl Tally {
 
 /// What came in the measured part.
 #[derive(Debug, Default)]
-pub(crate) struct Flow {
+pub(crate) struct DeliveryTally {
     /// Messages and bytes, stamped or not.
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Flow {
     pub(crate) to_one: ToOne,
 }
 
-impl Flow {
+impl DeliveryTally {
     fn merge(&mut self, other: &Self) {
         self.messages += other.messages;
         self.bytes += other.bytes;

@@ -19,7 +19,7 @@ const MESSAGE: oroshi_websocket::Limits = oroshi_websocket::Limits { message_byt
 pub(crate) enum Wire {
     WebSocket(Decoder),
     /// The body of an endless response.
-    Body(ResponseDecoder, Text),
+    Body(ResponseDecoder, TextScanner),
 }
 
 /// How a subscription ended, before the run did.
@@ -126,7 +126,7 @@ fn frames(
 
 fn body(
     decoder: &mut ResponseDecoder,
-    text: &mut Text,
+    text: &mut TextScanner,
     input: &mut &[u8],
     sink: &mut impl MessageSink,
 ) -> Result<(), End> {
@@ -144,7 +144,7 @@ fn body(
 
 /// Counts events or lines in a body's text and finds stamps, wherever the text is cut.
 #[derive(Debug)]
-pub(crate) struct Text {
+pub(crate) struct TextScanner {
     events: bool,
     /// Bytes that may begin a stamp.
     kept: Incoming,
@@ -156,7 +156,7 @@ pub(crate) struct Text {
     stamps: u32,
 }
 
-impl Text {
+impl TextScanner {
     pub(crate) fn new(mode: Mode) -> Self {
         Self { events: mode == Mode::Sse, kept: Incoming::default(), first: None, data: false, stamps: 0 }
     }
@@ -209,18 +209,18 @@ impl Text {
 
 #[cfg(test)]
 mod tests {
-    use oroshi_http1::Expect;
+    use oroshi_http1::ExpectedResponse;
     use oroshi_websocket::{Kind, Role};
 
     use super::*;
 
     #[derive(Debug, Default, PartialEq)]
-    struct Heard {
+    struct ResponseView {
         messages: Vec<usize>,
         sequences: Vec<u64>,
     }
 
-    impl MessageSink for Heard {
+    impl MessageSink for ResponseView {
         fn message(&mut self, stamps: usize) {
             self.messages.push(stamps);
         }
@@ -238,23 +238,23 @@ mod tests {
 
     /// What is heard of `bytes` in pieces of every size, how it ends, and what is answered.
     #[track_caller]
-    fn heard(wire: impl Fn() -> Wire, bytes: &[u8]) -> (Heard, Option<End>, Vec<u8>) {
+    fn response(wire: impl Fn() -> Wire, bytes: &[u8]) -> (ResponseView, Option<End>, Vec<u8>) {
         let in_pieces = |size: usize| {
-            let (mut wire, mut heard, mut out, mut kept) = (wire(), Heard::default(), Vec::new(), Vec::new());
+            let (mut wire, mut response, mut out, mut kept) = (wire(), ResponseView::default(), Vec::new(), Vec::new());
             for piece in bytes.chunks(size) {
                 kept.extend_from_slice(piece);
                 let mut input = &mut kept[..];
-                if let Err(end) = wire.read(&mut input, &mut out, &mut heard) {
-                    return (heard, Some(end), out);
+                if let Err(end) = wire.read(&mut input, &mut out, &mut response) {
+                    return (response, Some(end), out);
                 }
                 kept = input.to_vec();
             }
-            (heard, None, out)
+            (response, None, out)
         };
         let whole = in_pieces(bytes.len());
         for size in 1..bytes.len() {
-            let (heard, end, _) = in_pieces(size);
-            assert_eq!((&heard, end), (&whole.0, whole.1), "in pieces of {size}");
+            let (response, end, _) = in_pieces(size);
+            assert_eq!((&response, end), (&whole.0, whole.1), "in pieces of {size}");
         }
         whole
     }
@@ -262,8 +262,8 @@ mod tests {
     fn body_of(mode: Mode) -> impl Fn() -> Wire {
         move || {
             let mut decoder = ResponseDecoder::default();
-            decoder.expect(Expect::Body);
-            Wire::Body(decoder, Text::new(mode))
+            decoder.expect(ExpectedResponse::Body);
+            Wire::Body(decoder, TextScanner::new(mode))
         }
     }
 
@@ -275,8 +275,8 @@ mod tests {
             stamp(1),
             stamp(2)
         );
-        let (heard, end, out) = heard(body_of(Mode::Sse), body.as_bytes());
-        assert_eq!(heard, Heard { messages: vec![1, 1], sequences: vec![1, 2] });
+        let (response, end, out) = response(body_of(Mode::Sse), body.as_bytes());
+        assert_eq!(response, ResponseView { messages: vec![1, 1], sequences: vec![1, 2] });
         assert_eq!((end, out), (None, Vec::new()));
     }
 
@@ -288,8 +288,8 @@ mod tests {
             oroshi_http1::encode::chunk(&mut body, chunk);
         }
         body.extend_from_slice(b"0\r\n\r\n");
-        let (heard, end, _) = heard(body_of(Mode::Stream), &body);
-        assert_eq!(heard, Heard { messages: vec![0, 2], sequences: vec![1, 2, 3] });
+        let (response, end, _) = response(body_of(Mode::Stream), &body);
+        assert_eq!(response, ResponseView { messages: vec![0, 2], sequences: vec![1, 2, 3] });
         assert_eq!(end, Some(End::Complete));
     }
 
@@ -300,8 +300,8 @@ mod tests {
         encode::message(&mut bytes, Kind::Binary, format!("{{{}}}", stamp(9)).as_bytes());
         encode::ping(&mut bytes, b"now?", None);
         encode::close(&mut bytes, CloseCode::RESTART, "bye");
-        let (heard, end, out) = heard(|| Wire::WebSocket(Decoder::new(Role::Client)), &bytes);
-        assert_eq!(heard, Heard { messages: vec![0, 1], sequences: vec![9] });
+        let (response, end, out) = response(|| Wire::WebSocket(Decoder::new(Role::Client)), &bytes);
+        assert_eq!(response, ResponseView { messages: vec![0, 1], sequences: vec![9] });
         assert_eq!(end, Some(End::Closed(1012)));
         let mut answers = Vec::new();
         let (mut server, mut out) = (Decoder::new(Role::Server), out);
@@ -313,6 +313,6 @@ mod tests {
         assert!(answers[1].contains("1012"), "{answers:?}");
         let mut broken = [0xc1, 0];
         let mut wire = Wire::WebSocket(Decoder::new(Role::Client));
-        assert_eq!(wire.read(&mut &mut broken[..], &mut Vec::new(), &mut Heard::default()), Err(End::Protocol));
+        assert_eq!(wire.read(&mut &mut broken[..], &mut Vec::new(), &mut ResponseView::default()), Err(End::Protocol));
     }
 }

@@ -11,8 +11,8 @@ use crate::support::load::{all_answered, draft, failed, requests, run, run_seen}
 use crate::support::peer::{Peer, Place, answers};
 use crate::support::{HANG, OK};
 use oroshi_bench::{
-    CoreScript, Draft, Failure, Heard, Load, Observer, RequestTimes, RunError, Script, ScriptError, Spacing, Terms,
-    Wanted, run_then,
+    CoreScript, Draft, Failure, Load, Observer, RequestTimes, ResponseParts, ResponseView, RunError, Script,
+    ScriptError, ScriptFeatures, Spacing, run_then,
 };
 use oroshi_net::Peer as Address;
 
@@ -20,7 +20,7 @@ use oroshi_net::Peer as Address;
 #[derive(Default)]
 struct Turns {
     batches: Vec<String>,
-    terms: Terms,
+    features: ScriptFeatures,
     pause: Duration,
     /// The first pause is none, and the others last a day.
     one_pause: bool,
@@ -98,8 +98,8 @@ impl Script for Shared {
 }
 
 impl CoreScript for Part {
-    fn terms(&self) -> Terms {
-        self.script.terms.clone()
+    fn features(&self) -> ScriptFeatures {
+        self.script.features.clone()
     }
 
     fn begin(&mut self, end: Option<u64>) {
@@ -128,7 +128,7 @@ impl CoreScript for Part {
         Ok(())
     }
 
-    fn response(&mut self, answer: &Heard) -> Result<(), ScriptError> {
+    fn response(&mut self, answer: &ResponseView) -> Result<(), ScriptError> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let headers: Vec<String> = answer.headers().map(|(n, v)| format!("{}={}", text(n), text(v))).collect();
         self.script.called(format!("response {} {} {}", answer.status, headers.join(","), text(&answer.body)));
@@ -179,8 +179,8 @@ fn each_request_is_asked_for_and_sent_once() {
 fn what_a_script_always_sends_is_never_asked_for() {
     let peer = Peer::answering(|_| OK.to_vec());
     let fixed = "POST /fixed HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nhi";
-    let terms = Terms { request: Some(fixed.into()), ..Terms::default() };
-    let (script, draft) = scripted(requests(&peer.url, 4, 2), Turns { terms, ..Turns::default() });
+    let features = ScriptFeatures { request: Some(fixed.into()), ..ScriptFeatures::default() };
+    let (script, draft) = scripted(requests(&peer.url, 4, 2), Turns { features, ..Turns::default() });
     all_answered(&run(draft), 4);
     assert_eq!(peer.seen().targets["/fixed"], 4);
     assert_eq!(script.calls(), ["enter 0", "begin false", "begin false", "left"]);
@@ -210,9 +210,13 @@ fn the_calls_come_in_the_order_of_a_requests_life() {
     const ANSWER: &[u8] = b"HTTP/1.1 201 Created\r\nX-A: 1\r\nTransfer-Encoding: chunked\r\n\r\n\
           2\r\nhe\r\n3\r\nllo\r\n0\r\nX-T: 2\r\n\r\n";
     let peer = Peer::answering(|_| ANSWER.to_vec());
-    let terms = Terms { delays: true, responses: Some(Wanted { headers: true, body: true }), ..Terms::default() };
+    let features = ScriptFeatures {
+        delays: true,
+        responses: Some(ResponseParts { headers: true, body: true }),
+        ..ScriptFeatures::default()
+    };
     let pause = Duration::from_millis(2);
-    let (script, draft) = scripted(requests(&peer.url, 2, 1), Turns { terms, pause, ..turns(&[&get("/")]) });
+    let (script, draft) = scripted(requests(&peer.url, 2, 1), Turns { features, pause, ..turns(&[&get("/")]) });
     let record = run(draft);
     assert_eq!(record.requests.completed, 2);
     let response = "response 201 X-A=1,Transfer-Encoding=chunked,X-T=2 hello";
@@ -226,8 +230,9 @@ fn the_calls_come_in_the_order_of_a_requests_life() {
 #[test]
 fn only_what_is_wanted_is_kept() {
     let peer = Peer::answering(|_| OK.to_vec());
-    let terms = Terms { responses: Some(Wanted { headers: false, body: false }), ..Terms::default() };
-    let (script, draft) = scripted(requests(&peer.url, 1, 1), Turns { terms, ..turns(&[&get("/")]) });
+    let features =
+        ScriptFeatures { responses: Some(ResponseParts { headers: false, body: false }), ..ScriptFeatures::default() };
+    let (script, draft) = scripted(requests(&peer.url, 1, 1), Turns { features, ..turns(&[&get("/")]) });
     all_answered(&run(draft), 1);
     assert!(script.calls().contains(&"response 200  ".to_owned()), "{:?}", script.calls());
 }
@@ -236,9 +241,9 @@ fn only_what_is_wanted_is_kept() {
 fn pauses_hold_for_requests_that_are_always_the_same_too_and_for_a_connection_per_request() {
     let peer = Peer::answering(|_| OK.to_vec());
     for per_connection in [None, Some(1)] {
-        let terms = Terms { request: Some(get("/").into()), delays: true, ..Terms::default() };
+        let features = ScriptFeatures { request: Some(get("/").into()), delays: true, ..ScriptFeatures::default() };
         let draft = Draft { requests_per_connection: per_connection, ..requests(&peer.url, 4, 2) };
-        let (script, draft) = scripted(draft, Turns { terms, pause: Duration::from_millis(1), ..Turns::default() });
+        let (script, draft) = scripted(draft, Turns { features, pause: Duration::from_millis(1), ..Turns::default() });
         all_answered(&run(draft), 4);
         assert!(script.calls().iter().filter(|call| *call == "delay").count() >= 4);
     }
@@ -249,9 +254,9 @@ fn no_run_waits_for_a_pause_that_nothing_would_follow() {
     let peer = Peer::answering(|_| OK.to_vec());
     for per_connection in [None, Some(1)] {
         // The first pause is none, all others last a day: one of two connections sends what there is to send.
-        let terms = Terms { request: Some(get("/").into()), delays: true, ..Terms::default() };
+        let features = ScriptFeatures { request: Some(get("/").into()), delays: true, ..ScriptFeatures::default() };
         let draft = Draft { requests_per_connection: per_connection, ..requests(&peer.url, 1, 2) };
-        let (_, draft) = scripted(draft, Turns { terms, one_pause: true, ..Turns::default() });
+        let (_, draft) = scripted(draft, Turns { features, one_pause: true, ..Turns::default() });
         all_answered(&run(draft), 1);
     }
 }
@@ -312,8 +317,8 @@ fn what_a_server_will_not_answer_is_sent_again_as_it_was() {
 fn connections_go_where_the_script_says() {
     let (asked, other) = (Peer::answering(|_| OK.to_vec()), Peer::answering(|_| OK.to_vec()));
     let address = other.url.trim_start_matches("http://").trim_end_matches('/').parse().unwrap();
-    let terms = Terms { peer: Some(Address::Tcp(address)), ..Terms::default() };
-    let (_, draft) = scripted(requests(&asked.url, 3, 1), Turns { terms, ..turns(&[&get("/")]) });
+    let features = ScriptFeatures { peer: Some(Address::Tcp(address)), ..ScriptFeatures::default() };
+    let (_, draft) = scripted(requests(&asked.url, 3, 1), Turns { features, ..turns(&[&get("/")]) });
     all_answered(&run(draft), 3);
     assert_eq!((asked.seen().requests, other.seen().requests), (0, 3));
 }
@@ -354,10 +359,10 @@ fn what_is_wrong_with_a_script_ends_the_run() {
     fails(Draft { pipeline: 2, ..few() }, turns(&[&get("/")]), "leave out --pipeline");
     let open = || Draft { load: Load::rate(100.0, Spacing::Constant, 0), ..few() };
     fails(open(), turns(&[&(get("/") + &get("/"))]), "--rate");
-    let delays = Terms { delays: true, ..Terms::default() };
-    fails(open(), Turns { terms: delays, ..turns(&[&get("/")]) }, "turns:delay: delay() and an open loop");
-    let twice = Terms { request: Some((get("/") + &get("/")).into()), ..Terms::default() };
-    fails(few(), Turns { terms: twice, ..Turns::default() }, "several requests at once");
+    let delays = ScriptFeatures { delays: true, ..ScriptFeatures::default() };
+    fails(open(), Turns { features: delays, ..turns(&[&get("/")]) }, "turns:delay: delay() and an open loop");
+    let twice = ScriptFeatures { request: Some((get("/") + &get("/")).into()), ..ScriptFeatures::default() };
+    fails(few(), Turns { features: twice, ..Turns::default() }, "several requests at once");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use oroshi_http1::{RequestDecoder, RequestEvent, encode};
-use oroshi_websocket::handshake::Opening;
+use oroshi_websocket::handshake::UpgradeRequest;
 use oroshi_websocket::{CloseCode, Decoder, Event, Kind, Limits, Role, encode as frame};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -140,7 +140,7 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
                     path = head.target.to_owned();
                     body.clear();
                     opening.clear();
-                    if let Ok(asked) = Opening::of(&head) {
+                    if let Ok(asked) = UpgradeRequest::of(&head) {
                         asked.agree(&mut opening, None);
                     }
                 }

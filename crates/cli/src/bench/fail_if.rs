@@ -12,47 +12,77 @@ use oroshi_bench::record::{ClockRecord, Condition, ConditionOutcome};
 use oroshi_bench::{Failure, Load, Record};
 use oroshi_stats::Quantile;
 
-use oroshi_words::nearest;
-use oroshi_words::units;
+use oroshi_words::{nearest, printable, units};
 
-/// One condition.
+use scenario::ScenarioMetric;
+
+/// One condition on a metric.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Threshold {
+pub(crate) struct Threshold<M = RequestMetric> {
     text: String,
-    metric: Metric,
+    pub(super) metric: M,
     op: Op,
     limit: Limit,
 }
 
+/// What a condition limits, as found in the record of one kind of load.
+pub(crate) trait Metric: Clone {
+    type Record;
+
+    /// Finds a metric by its name.
+    fn named(name: &str) -> Result<Self, String>;
+
+    fn unit(&self) -> Unit;
+
+    /// Returns the whole that a share refers to, or why there is none.
+    fn whole(&self, record: &Self::Record) -> Result<u64, String>;
+
+    fn measure(&self, record: &Self::Record) -> Result<Measured, String>;
+
+    /// Returns why the metric counts as less than any limit.
+    fn void<'r>(&self, _: &'r Self::Record) -> Option<&'r str> {
+        None
+    }
+
+    fn show(&self, value: f64, way: Rounding, record: &Self::Record) -> String;
+}
+
+/// The unit of a metric's limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// A number.
+    Number,
+    /// A number that may be negative.
+    Points,
+    /// A number, or a share of the whole.
+    Count,
+    /// A share of 1, in per cent.
+    Share,
+    /// A time.
+    Time,
+    /// A time; a plain number is microseconds.
+    CpuTime,
+}
+
 #[derive(Clone, Debug, PartialEq)]
-enum Metric {
+pub(crate) enum RequestMetric {
     Rate,
     Errors,
     Failure(Failure),
-    /// `None`: the clock that matters in this kind of loop.
-    Latency(Option<Clock>, Figure),
+    /// An index into `CLOCKS`; `None`: the clock that matters in this kind of loop.
+    Latency(Option<usize>, Figure),
     ServerCpu,
-    Scenario(scenario::Metric),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Clock {
-    Service,
-    Response,
-    Lateness,
-    Connect,
-    Tls,
-    FirstByte,
+    Scenario(ScenarioMetric),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Figure {
+pub(crate) enum Figure {
     Quantile(f64),
     Mean,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Op {
+enum Op {
     More,
     AtLeast,
     Less,
@@ -61,30 +91,24 @@ pub(super) enum Op {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Limit {
-    /// In the metric's own unit: a count, a rate, nanoseconds.
+    /// In the metric's own unit: a count, a rate, nanoseconds, bytes.
     Value(f64),
-    /// Of all requests that were started, or of the metric's own whole.
+    /// Of the metric's whole.
     Share(f64),
 }
 
-const CLOCKS: [(&str, Clock); 6] = [
-    ("service", Clock::Service),
-    ("response", Clock::Response),
-    ("lateness", Clock::Lateness),
-    ("connect", Clock::Connect),
-    ("tls", Clock::Tls),
-    ("first_byte", Clock::FirstByte),
-];
+/// The clocks of a record, in its order.
+const CLOCKS: [&str; 6] = ["service", "response", "lateness", "connect", "tls", "first_byte"];
 pub(super) const FIGURES: [&str; 10] = ["p50", "p75", "p90", "p95", "p99", "p99.9", "p99.99", "min", "mean", "max"];
 const OTHERS: [&str; 3] = ["rps", "errors", "server.cpu"];
 
-impl FromStr for Threshold {
+impl<M: Metric> FromStr for Threshold<M> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, op, value) = split(text)?;
-        let metric = metric_of(name)?;
-        let limit = metric.limit(value).map_err(|why| format!("`{text}`: {why}"))?;
+        let metric = M::named(name)?;
+        let limit = metric.unit().limit(value).map_err(|why| format!("`{text}`: {why}"))?;
         Ok(Self { text: text.trim().to_owned(), metric, op, limit })
     }
 }
@@ -93,7 +117,7 @@ impl FromStr for Threshold {
 ///
 /// # Errors
 /// If one is missing, in words.
-pub(super) fn split(text: &str) -> Result<(&str, Op, &str), String> {
+fn split(text: &str) -> Result<(&str, Op, &str), String> {
     let expected = || format!("`{text}`: expected METRIC OP VALUE with >, >=, < or <=, as in 'p99>10ms'");
     let at = scenario::operator(text).ok_or_else(expected)?;
     let (name, rest) = text.split_at(at);
@@ -107,75 +131,55 @@ pub(super) fn split(text: &str) -> Result<(&str, Op, &str), String> {
     if name.is_empty() || value.is_empty() { Err(expected()) } else { Ok((name, op, value)) }
 }
 
-impl Threshold {
+impl<M: Metric> Threshold<M> {
     /// Judges a run by the condition.
-    pub(crate) fn judge(&self, record: &Record) -> Condition {
-        if let Some(why) = self.metric.void(record) {
-            let why = oroshi_words::printable(why);
-            return void(&self.text, self.op, &why);
-        }
+    pub(crate) fn judge(&self, record: &M::Record) -> Condition {
         let limit = match self.limit {
             Limit::Value(value) => Ok(value),
             Limit::Share(share) => self.metric.whole(record).map(|whole| share * whole as f64),
         };
         let measured = limit.and_then(|limit| Ok((limit, self.metric.measure(record)?)));
-        judged(&self.text, self.op, measured, |value, way| self.metric.show(value, way, record))
-    }
-}
-
-/// Judges a void score: it is less than any limit.
-fn void(condition: &str, op: Op, why: &str) -> Condition {
-    let outcome = if op.upwards() { ConditionOutcome::Undecided } else { ConditionOutcome::Failed };
-    let (condition, metric) = (condition.to_owned(), metric_in(condition));
-    let measured = format!("the score is void: {why}");
-    Condition { condition, metric, outcome, value: None, at_least: false, measured }
-}
-
-/// Returns the text of a condition's metric.
-fn metric_in(condition: &str) -> String {
-    condition[..scenario::operator(condition).unwrap_or(condition.len())].trim().to_owned()
-}
-
-/// Judges a measured value, or the reason why there is none, by a condition. `show` writes a value.
-pub(super) fn judged(
-    condition: &str,
-    op: Op,
-    measured: Result<(f64, Measured), String>,
-    show: impl Fn(f64, Rounding) -> String,
-) -> Condition {
-    let (condition, metric) = (condition.to_owned(), metric_in(condition));
-    let (limit, Measured { least, most }) = match measured {
-        Ok(measured) => measured,
-        Err(why) => {
-            let (outcome, measured) = (ConditionOutcome::Undecided, format!("not measured: {why}"));
+        let show = |value, way| self.metric.show(value, way, record);
+        let (condition, op) = (self.text.clone(), self.op);
+        let metric = condition[..scenario::operator(&condition).unwrap_or(condition.len())].trim().to_owned();
+        if let Some(why) = self.metric.void(record) {
+            let outcome = if op.upwards() { ConditionOutcome::Undecided } else { ConditionOutcome::Failed };
+            let measured = format!("the score is void: {}", printable(why));
             return Condition { condition, metric, outcome, value: None, at_least: false, measured };
         }
-    };
-    // If both bounds have the same outcome, every value between them has it too.
-    let [easier, harder] = if op.upwards() { [Some(least), most] } else { [most, Some(least)] };
-    let outcome = match (easier, harder) {
-        (Some(value), _) if op.holds(value, limit) => ConditionOutcome::Failed,
-        (_, Some(value)) if !op.holds(value, limit) => ConditionOutcome::Passed,
-        _ => ConditionOutcome::Undecided,
-    };
-    let exact = most == Some(least);
-    let value = if exact {
-        show(least, Rounding::Nearest)
-    } else {
-        let most = most.map(|most| format!(", at most {}", show(most, Rounding::Up))).unwrap_or_default();
-        format!(">= {}{most}", show(least, Rounding::Down))
-    };
-    let measured = if outcome == ConditionOutcome::Undecided {
-        format!("cannot be decided: measured {value}, as requests were left unanswered")
-    } else {
-        format!("measured {value}")
-    };
-    Condition { condition, metric, outcome, value: Some(least), at_least: !exact, measured }
+        let (limit, Measured { least, most }) = match measured {
+            Ok(measured) => measured,
+            Err(why) => {
+                let (outcome, measured) = (ConditionOutcome::Undecided, format!("not measured: {why}"));
+                return Condition { condition, metric, outcome, value: None, at_least: false, measured };
+            }
+        };
+        // If both bounds have the same outcome, every value between them has it too.
+        let [easier, harder] = if op.upwards() { [Some(least), most] } else { [most, Some(least)] };
+        let outcome = match (easier, harder) {
+            (Some(value), _) if op.holds(value, limit) => ConditionOutcome::Failed,
+            (_, Some(value)) if !op.holds(value, limit) => ConditionOutcome::Passed,
+            _ => ConditionOutcome::Undecided,
+        };
+        let exact = most == Some(least);
+        let value = if exact {
+            show(least, Rounding::Nearest)
+        } else {
+            let most = most.map(|most| format!(", at most {}", show(most, Rounding::Up))).unwrap_or_default();
+            format!(">= {}{most}", show(least, Rounding::Down))
+        };
+        let measured = if outcome == ConditionOutcome::Undecided {
+            format!("cannot be decided: measured {value}, as requests were left unanswered")
+        } else {
+            format!("measured {value}")
+        };
+        Condition { condition, metric, outcome, value: Some(least), at_least: !exact, measured }
+    }
 }
 
 /// The bounds of a measured value.
 #[derive(Clone, Copy)]
-pub(super) struct Measured {
+pub(crate) struct Measured {
     /// The lower bound.
     pub(super) least: f64,
     /// The upper bound: equal to `least` for a known value; `None`: unbounded.
@@ -191,33 +195,83 @@ impl Measured {
 
 /// The direction of rounding: a rounded bound must still be a bound.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rounding {
+pub(crate) enum Rounding {
     Down,
     Nearest,
     Up,
 }
 
-impl Metric {
-    /// Reads a limit in the metric's unit.
-    fn limit(&self, text: &str) -> Result<Limit, String> {
+impl Unit {
+    /// Reads a limit in this unit.
+    fn limit(self, text: &str) -> Result<Limit, String> {
+        let has_unit = text.ends_with(|c: char| c.is_ascii_alphabetic());
         match self {
-            Self::Scenario(metric) => metric.limit(text),
-            Self::Errors | Self::Failure(_) if text.ends_with('%') => {
+            Self::Count if text.ends_with('%') => {
                 let number = units::parse_number(text.trim_end_matches('%').trim())?;
                 Ok(Limit::Share(number / 100.0))
             }
-            Self::Rate | Self::Errors | Self::Failure(_) => units::parse_number(text).map(Limit::Value),
-            Self::ServerCpu if !has_unit(text) => units::parse_number(text).map(|us| Limit::Value(us * 1e3)),
-            Self::Latency(..) if !has_unit(text) && text != "0" => {
+            Self::Share if !text.ends_with('%') => {
+                Err(format!("`{text}` has no unit: expected the share that passes, such as 99%"))
+            }
+            Self::Share => units::parse_percent(text).map(Limit::Value),
+            Self::Points if text.starts_with('-') => units::parse_number(&text[1..]).map(|value| Limit::Value(-value)),
+            Self::Number | Self::Points | Self::Count => units::parse_number(text).map(Limit::Value),
+            Self::CpuTime if !has_unit => units::parse_number(text).map(|us| Limit::Value(us * 1e3)),
+            Self::Time if !has_unit && text != "0" => {
                 Err(format!("`{text}` has no unit: expected one such as {text}ms"))
             }
-            Self::Latency(..) | Self::ServerCpu => {
-                units::parse_time(text).map(|time| Limit::Value(time.as_nanos() as f64))
-            }
+            Self::Time | Self::CpuTime => units::parse_time(text).map(|time| Limit::Value(time.as_nanos() as f64)),
+        }
+    }
+}
+
+impl Metric for RequestMetric {
+    type Record = Record;
+
+    fn named(name: &str) -> Result<Self, String> {
+        match name {
+            "rps" => return Ok(Self::Rate),
+            "errors" => return Ok(Self::Errors),
+            "server.cpu" => return Ok(Self::ServerCpu),
+            _ => {}
+        }
+        if let Some(failure) = Failure::ALL.into_iter().find(|f| f.name() == name) {
+            return Ok(Self::Failure(failure));
+        }
+        if let Some(figure) = figure_of(name) {
+            return Ok(Self::Latency(None, figure));
+        }
+        let clock = clock_and_figure(name, &CLOCKS).map(|(clock, figure)| Self::Latency(Some(clock), figure));
+        if let Some(metric) = clock {
+            return Ok(metric);
+        }
+        let metric = scenario::metric_of(name).ok_or_else(|| unknown_request_metric(name))?;
+        metric.map(Self::Scenario)
+    }
+
+    fn unit(&self) -> Unit {
+        match self {
+            Self::Scenario(metric) => metric.unit(),
+            Self::Rate => Unit::Number,
+            Self::Errors | Self::Failure(_) => Unit::Count,
+            Self::Latency(..) => Unit::Time,
+            Self::ServerCpu => Unit::CpuTime,
         }
     }
 
-    /// The value, or why there is none.
+    /// All requests that were started, or a scenario's own whole.
+    fn whole(&self, record: &Record) -> Result<u64, String> {
+        match (self, record.requests.started) {
+            (Self::Scenario(metric), _) => metric.whole(record),
+            (_, 0) => Err("no request was started".to_owned()),
+            (_, started) => Ok(started),
+        }
+    }
+
+    fn void<'r>(&self, record: &'r Record) -> Option<&'r str> {
+        if let Self::Scenario(metric) = self { metric.void(record) } else { None }
+    }
+
     fn measure(&self, record: &Record) -> Result<Measured, String> {
         let exact = |value| Ok(Measured::exactly(value));
         match self {
@@ -226,8 +280,9 @@ impl Metric {
             Self::Errors => exact(record.errors as f64),
             Self::Failure(failure) => exact(record.failures.get(failure).copied().unwrap_or(0) as f64),
             Self::Latency(clock, figure) => {
-                let default = if record.plan.load == Load::Closed { Clock::Service } else { Clock::Response };
-                latency(clock.unwrap_or(default).of(record), *figure)
+                // Service time or response time.
+                let default = usize::from(record.plan.load != Load::Closed);
+                latency(record.latency.each()[clock.unwrap_or(default)].1, *figure)
             }
             Self::ServerCpu => match &record.server {
                 Some(_) => match record.server_cpu_us_per_request() {
@@ -242,20 +297,6 @@ impl Metric {
         }
     }
 
-    /// Returns the number that a limit in per cent is a share of.
-    fn whole(&self, record: &Record) -> Result<u64, String> {
-        match self {
-            Self::Scenario(metric) => metric.whole(record),
-            _ if record.requests.started == 0 => Err("no request was started".to_owned()),
-            _ => Ok(record.requests.started),
-        }
-    }
-
-    /// Returns why a score is void.
-    fn void<'r>(&self, record: &'r Record) -> Option<&'r str> {
-        if let Self::Scenario(metric) = self { metric.void(record) } else { None }
-    }
-
     fn show(&self, value: f64, way: Rounding, record: &Record) -> String {
         match self {
             Self::Scenario(metric) => metric.show(value, way, record),
@@ -265,20 +306,6 @@ impl Metric {
                 let share = value / record.requests.started.max(1) as f64;
                 format!("{value:.0} ({:.3} % of {} requests)", share * 100.0, units::count(record.requests.started))
             }
-        }
-    }
-}
-
-impl Clock {
-    fn of(self, record: &Record) -> &ClockRecord {
-        let clocks = &record.latency;
-        match self {
-            Self::Service => &clocks.service,
-            Self::Response => &clocks.response,
-            Self::Lateness => &clocks.lateness,
-            Self::Connect => &clocks.connect,
-            Self::Tls => &clocks.tls,
-            Self::FirstByte => &clocks.first_byte,
         }
     }
 }
@@ -317,29 +344,6 @@ pub(super) fn latency(clock: &ClockRecord, figure: Figure) -> Result<Measured, S
     }
 }
 
-fn metric_of(name: &str) -> Result<Metric, String> {
-    match name {
-        "rps" => return Ok(Metric::Rate),
-        "errors" => return Ok(Metric::Errors),
-        "server.cpu" => return Ok(Metric::ServerCpu),
-        _ => {}
-    }
-    if let Some(failure) = Failure::ALL.into_iter().find(|f| f.name() == name) {
-        return Ok(Metric::Failure(failure));
-    }
-    if let Some(figure) = figure_of(name) {
-        return Ok(Metric::Latency(None, figure));
-    }
-    let dotted = name.split_once('.').and_then(|(clock, figure)| {
-        let clock = CLOCKS.iter().find(|(known, _)| *known == clock)?.1;
-        Some(Metric::Latency(Some(clock), figure_of(figure)?))
-    });
-    if let Some(metric) = dotted {
-        return Ok(metric);
-    }
-    scenario::metric_of(name).map_or_else(|| Err(unknown(name)), |metric| metric.map(Metric::Scenario))
-}
-
 pub(super) fn figure_of(name: &str) -> Option<Figure> {
     match name {
         "mean" => Some(Figure::Mean),
@@ -353,30 +357,33 @@ pub(super) fn figure_of(name: &str) -> Option<Figure> {
     }
 }
 
-fn unknown(name: &str) -> String {
+/// Splits `service.p99` into an index into `clocks`, and the figure.
+pub(super) fn clock_and_figure(name: &str, clocks: &[&str]) -> Option<(usize, Figure)> {
+    let (clock, figure) = name.split_once('.')?;
+    Some((clocks.iter().position(|known| *known == clock)?, figure_of(figure)?))
+}
+
+fn unknown_request_metric(name: &str) -> String {
     // Some tools write p99.9 as p999.
     let spelled =
         name.strip_prefix("p99").filter(|d| !d.is_empty() && d.chars().all(|c| c == '9')).map(|d| format!("p99.{d}"));
-    let dotted: Vec<String> = CLOCKS.iter().flat_map(|(c, _)| FIGURES.map(|f| format!("{c}.{f}"))).collect();
-    let known = OTHERS
-        .into_iter()
-        .chain(scenario::OTHERS)
-        .chain(FIGURES)
-        .chain(Failure::ALL.map(Failure::name))
-        .chain(dotted.iter().map(String::as_str));
-    let meant = scenario::meant(name).filter(|meant| metric_of(meant).is_ok());
-    match spelled.as_deref().or(meant.as_deref()).or_else(|| nearest(name, known)) {
-        Some(near) => format!("unknown metric `{name}`: did you mean `{near}`?"),
-        None => format!(
-            "unknown metric `{name}`: expected rps, errors, a failure's name such as timeout, a latency such as p99, mean or max \
-             (also service.p99, response.p99, lateness.p99, connect.p99, tls.p99, first_byte.p99), server.cpu, or of a \
-             scenario score, checks, check.NAME, step.NAME.p99, journeys.failed, journey.NAME.p99, timer.NAME.p99"
-        ),
-    }
+    let dotted: Vec<String> = CLOCKS.iter().flat_map(|c| FIGURES.map(|f| format!("{c}.{f}"))).collect();
+    let known = OTHERS.into_iter().chain(scenario::OTHERS).chain(FIGURES).chain(Failure::ALL.map(Failure::name));
+    let known = known.chain(dotted.iter().map(String::as_str));
+    let expected = "rps, errors, a failure's name such as timeout, a latency such as p99, mean or max \
+                    (also service.p99, response.p99, lateness.p99, connect.p99, tls.p99, first_byte.p99), server.cpu, \
+                    or of a scenario score, checks, check.NAME, step.NAME.p99, journeys.failed, journey.NAME.p99, \
+                    timer.NAME.p99";
+    let meant = scenario::meant(name).filter(|meant| RequestMetric::named(meant).is_ok());
+    unknown(name, spelled.as_deref().or(meant.as_deref()).or_else(|| nearest(name, known)), expected)
 }
 
-pub(super) fn has_unit(text: &str) -> bool {
-    text.ends_with(|c: char| c.is_ascii_alphabetic())
+/// Says that there is no such metric.
+pub(super) fn unknown(name: &str, near: Option<&str>, expected: &str) -> String {
+    match near {
+        Some(near) => format!("unknown metric `{name}`: did you mean `{near}`?"),
+        None => format!("unknown metric `{name}`: expected {expected}"),
+    }
 }
 
 /// Writes a time with enough digits to see on which side of the limit it lies.
@@ -540,12 +547,16 @@ mod tests {
             match shown.strip_prefix(">= ") {
                 Some(bound) => prop_assert!(read(bound) <= truth as f64 * (1.0 + 1e-9), "{shown} for {truth}"),
                 // Three digits of a bucket.
-                None => prop_assert!((read(&shown) - truth as f64).abs() <= truth as f64 * 0.0062 + 0.51, "{shown} for {truth}"),
+                None => {
+                    let error = (read(&shown) - truth as f64).abs();
+                    prop_assert!(error <= truth as f64 * 0.0062 + 0.51, "{shown} for {truth}")
+                }
             }
             let json = serde_json::to_string(&record.latency.response).unwrap();
             let back: ClockRecord = serde_json::from_str(&json).unwrap();
             if let Some((_, Some(told))) = back.summary.percentiles().into_iter().find(|(name, _)| *name == q) {
-                prop_assert!(if told.at_least { told.value_ns <= truth } else { same(told.value_ns) }, "{told:?} for {truth}");
+                let holds = if told.at_least { told.value_ns <= truth } else { same(told.value_ns) };
+                prop_assert!(holds, "{told:?} for {truth}");
                 let most = told.at_most_ns;
                 prop_assert!(most.is_none_or(|most| truth <= most || same(most)), "{told:?} for {truth}");
             }

@@ -111,7 +111,8 @@ pub(crate) fn unknown(command: &Command, error: &clap::Error) -> Option<String> 
 
 fn told(flag: &str, meanings: &[String]) -> String {
     format!(
-        "error: {flag} is no flag of oroshi bench\n  {}\n  next: `oroshi bench --help` lists all flags; docs/bench.md lists those of other tools",
+        "error: {flag} is no flag of oroshi bench\n  {}\n  next: `oroshi bench --help` lists all flags; docs/bench.md \
+         lists those of other tools",
         meanings.join("\n  ")
     )
 }

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use oroshi_bench::{ConnectTo, Draft, Load, Spacing, Stage, Watching};
-use oroshi_net::tls::Roots;
 use oroshi_net::{ClientTlsOptions, UnixAddress};
 use oroshi_words::Naming;
 use oroshi_words::units;
@@ -26,7 +25,6 @@ impl LoadArgs {
     fn draft(&self, load: Load, problems: &mut Problems) -> Draft {
         let default = Draft::default();
         let has_body = self.body.is_some() || self.body_file.is_some();
-        let identity = self.cert.clone().zip(self.key.clone());
         if let Some(file) = self.body.as_deref().and_then(|body| body.strip_prefix('@')) {
             // The text may be a secret, unless it is a file's name.
             let name = if Path::new(file).exists() { file } else { "FILE" };
@@ -36,9 +34,6 @@ impl LoadArgs {
             problems.add("--body", text);
         }
         Draft {
-            free_duration: false,
-            free_warmup: false,
-            urls: Vec::new(),
             unix: problems.one("--unix", self.unix.as_deref(), UnixAddress::parse),
             connect_to: problems.all("--connect-to", &self.connect_to, str::parse::<ConnectTo>),
             method: self.method.clone().unwrap_or_else(|| if has_body { "POST" } else { "GET" }.into()),
@@ -66,23 +61,10 @@ impl LoadArgs {
             pipeline: problems.one("--pipeline", self.pipeline.as_deref(), parse_size).unwrap_or(1),
             sources: problems.one("--source", self.source.as_deref(), sources::parse).unwrap_or_default(),
             cpus: problems.one("--cpus", self.cpus.as_deref(), str::parse),
-            tls: ClientTlsOptions {
-                roots: match (self.insecure, self.cacert.is_empty()) {
-                    (true, _) => Roots::Insecure,
-                    (false, true) => Roots::System,
-                    (false, false) => Roots::Only(self.cacert.clone()),
-                },
-                identity,
-                alpn: vec![b"http/1.1".to_vec()],
-                ..ClientTlsOptions::default()
-            },
+            tls: ClientTlsOptions { alpn: vec![b"http/1.1".to_vec()], ..self.tls.options() },
             checks: problems.all("--check", &self.check, str::parse::<oroshi_bench::Check>),
             watch: problems.one("--watch", self.watch.as_deref(), parse_watch).unwrap_or(Watching::Auto),
-            interval_histograms: false,
-            connection_times: false,
-            each_request: false,
-            script: None,
-            journeys: None,
+            ..default
         }
     }
 
@@ -168,7 +150,7 @@ pub(crate) fn parse_header(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
-fn parse_spacing(text: &str) -> Result<Spacing, String> {
+pub(super) fn parse_spacing(text: &str) -> Result<Spacing, String> {
     match text {
         "constant" => Ok(Spacing::Constant),
         "poisson" => Ok(Spacing::Poisson),
@@ -176,14 +158,9 @@ fn parse_spacing(text: &str) -> Result<Spacing, String> {
     }
 }
 
-fn parse_stages(text: &str) -> Result<Vec<Stage>, String> {
-    let stage = |part: &str| {
-        let (duration, rate) = part
-            .split_once(':')
-            .ok_or_else(|| format!("`{part}` is no stage: expected TIME:RATE, as in 10s:1000,30s:5000"))?;
-        Ok(Stage { duration: units::parse_time(duration)?, rate: units::parse_number(rate)? })
-    };
-    text.split(',').map(stage).collect()
+pub(super) fn parse_stages(text: &str) -> Result<Vec<Stage>, String> {
+    let stages = units::parse_stages(text, "RATE", "10s:1000,30s:5000", units::parse_number)?;
+    Ok(stages.into_iter().map(|(duration, rate)| Stage { duration, rate }).collect())
 }
 
 fn parse_watch(text: &str) -> Result<Watching, String> {

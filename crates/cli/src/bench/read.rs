@@ -49,7 +49,7 @@ impl Args {
         let shown_url = first_of(&url, &urls);
         let rate = load.rate.clone().unwrap_or_default();
         let sends_body = load.body.is_some() || load.body_file.is_some();
-        let insecure = load.insecure;
+        let insecure = load.tls.insecure;
         let (draft, share, mut problems) = read_load(load, Naming::Flags);
         if share.is_some() {
             let text =
@@ -73,7 +73,8 @@ impl Args {
         urls.iter().for_each(|file| read_urls(file, &mut endpoints, &mut problems));
         let secure = endpoints.iter().any(|url| url.scheme == Scheme::Https);
         if insecure && !secure && !endpoints.is_empty() {
-            let text = "it is about certificates, and no URL is https: leave it out (ab's -k, kept connections, is the default here)";
+            let text = "it is about certificates, and no URL is https: leave it out (ab's -k, kept connections, is the \
+                        default here)";
             problems.add("--insecure", text);
         }
         let unverified = "the server's certificate was not verified (-k, --insecure)";

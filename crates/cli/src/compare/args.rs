@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-use crate::bench::{LoadArgs, ScenarioArgs};
+use crate::bench::LoadArgs;
+use crate::script_load::ScriptLoadArgs;
 
 /// The format of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -65,7 +66,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(super) load: LoadArgs,
     #[command(flatten)]
-    pub(super) scenario: ScenarioArgs,
+    pub(super) scenario: ScriptLoadArgs,
     #[command(flatten)]
     pub(super) rules: RuleArgs,
     #[command(flatten)]

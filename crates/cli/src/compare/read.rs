@@ -9,7 +9,7 @@ use oroshi_bench::plan::Problem;
 use oroshi_bench::{Draft, Load as Rhythm, Spacing};
 use oroshi_experiment::rules;
 use oroshi_experiment::words::{load_words, script_words};
-use oroshi_lab::plan::{Cell, Load, Ready, Rules, Script, Server, Stop, Variant};
+use oroshi_lab::plan::{Cell, Load, Rules, Script, Server, Variant};
 use oroshi_lab::template::Values;
 use oroshi_lab::{Experiment, Metric};
 use oroshi_net::{CpuList, Endpoint};
@@ -18,13 +18,11 @@ use oroshi_words::units;
 
 use super::args::{Args, Format, OutputArgs, RuleArgs};
 use super::variants::{self, Typed};
-use crate::bench::{Loader, read_load};
+use crate::script_load::{Loader, ReadLoad};
 use crate::verdicts::Condition;
 
 /// The rate for comparing latency, as a share of the slowest set-up's capacity.
 const RATE_SHARE: f64 = 0.6;
-const READY_TIMEOUT: Duration = Duration::from_secs(10);
-const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The destination of the report, and the other uses of the result.
 #[derive(Clone, Debug)]
@@ -67,8 +65,7 @@ impl Args {
         problems.extend(variants::collisions(&typed));
 
         let warmup = load.warmup.is_some();
-        let (mut draft, share, mut wrong) = read_load(load.clone(), Naming::Flags);
-        let script = scenario.read(&load, share.is_some(), &mut draft, loader, &mut wrong);
+        let ReadLoad { draft, share, script, problems: wrong } = scenario.read(load, Naming::Flags, loader);
         problems.extend(wrong.lines());
         // The length of a script's run is the script's or the user's.
         let draft = if script.is_some() { draft } else { rules::timed(draft, warmup) };
@@ -118,24 +115,14 @@ impl Args {
         let experiment = Experiment {
             name: "compare".into(),
             title: title(&typed),
-            question: String::new(),
-            source: None,
             rerun,
-            quick: false,
             metrics,
             score_if_any,
             rules: read_rules,
             server_cpus,
             load_cpus,
-            sweep: None,
-            cells: vec![cell(
-                typed,
-                (&draft, scenario.users.is_some()),
-                script.as_ref(),
-                share,
-                ready_timeout.unwrap_or(READY_TIMEOUT),
-            )],
-            skipped: Vec::new(),
+            cells: vec![cell(typed, (&draft, scenario.users.is_some()), script.as_ref(), share, ready_timeout)],
+            ..Experiment::default()
         };
         Ok((experiment, Output { format, file, html, baseline, fail_if, note }))
     }
@@ -259,7 +246,7 @@ fn cell(
     (draft, users): (&Draft, bool),
     script: Option<&Arc<dyn Script>>,
     share: Option<f64>,
-    ready_timeout: Duration,
+    ready_timeout: Option<Duration>,
 ) -> Cell {
     let mut servers = Vec::new();
     let mut variants = Vec::new();
@@ -267,19 +254,9 @@ fn cell(
     let folder = std::env::current_dir().ok();
     for Typed { name, start, urls } in typed {
         let server = start.map(|start| {
-            servers.push(Server {
-                name: name.clone(),
-                start,
-                env: Vec::new(),
-                folder: folder.clone(),
-                files: Vec::new(),
-                setup: Vec::new(),
-                teardown: Vec::new(),
-                ready: Ready::Answers(urls.clone()),
-                ready_timeout,
-                stop: Stop::Term,
-                stop_timeout: STOP_TIMEOUT,
-            });
+            let mut server = Server { folder: folder.clone(), ..Server::new(&name, start, urls.clone()) };
+            server.ready_timeout = ready_timeout.unwrap_or(server.ready_timeout);
+            servers.push(server);
             servers.len() - 1
         });
         let draft = Box::new(draft.clone());
@@ -289,7 +266,7 @@ fn cell(
         };
         variants.push(Variant { name, server, urls, load, load_words });
     }
-    Cell { group: String::new(), point: None, servers, variants, rate_share: share }
+    Cell { servers, variants, rate_share: share, ..Cell::default() }
 }
 
 #[cfg(test)]
@@ -297,7 +274,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::bench::fake;
+    use crate::script_load::fake;
 
     #[derive(Parser)]
     struct Line {
@@ -389,8 +366,9 @@ mod tests {
     #[test]
     fn rules_are_read() {
         let (experiment, output) = read(
-            "--smallest-effect 5% --precision 1% --blocks 5-9 --max-time 1m --disturbed 50% --any-answers --processes mariadbd,dockerd --order-seed 7 --fail-if slower,undecided \
-             --fail-if faster --cpus 0 -o x.json --format json --report y.html --baseline z.json",
+            "--smallest-effect 5% --precision 1% --blocks 5-9 --max-time 1m --disturbed 50% --any-answers --processes \
+             mariadbd,dockerd --order-seed 7 --fail-if slower,undecided --fail-if faster --cpus 0 -o x.json --format \
+             json --report y.html --baseline z.json",
         );
         let expected = Rules {
             smallest_effect: 0.05,
@@ -431,7 +409,9 @@ mod tests {
         assert_eq!((cell.variants[0].server, cell.variants[1].server), (Some(0), None));
         let server = &cell.servers[0];
         assert_eq!(server.start.last().map(String::as_str), Some("{{port}}"));
-        assert!(matches!(&server.ready, Ready::Answers(urls) if *urls == ["http://127.0.0.1:{{port}}/"]));
+        assert!(
+            matches!(&server.ready, oroshi_lab::plan::Ready::Answers(urls) if *urls == ["http://127.0.0.1:{{port}}/"])
+        );
         assert_eq!((server.ready_timeout, experiment.rules.blocks_per_start), (Duration::from_secs(3), None));
         assert!(server.folder.is_some(), "where the command was typed");
     }

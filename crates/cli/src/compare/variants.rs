@@ -101,8 +101,8 @@ pub(super) fn collisions(variants: &[Typed]) -> Vec<String> {
             let others = places(other);
             if places(one).iter().any(|place| others.contains(place)) {
                 problems.push(format!(
-                    "{} and {} answer at the same place, and both are up at the same time: give one of them another port, \
-                     or write {{{{port}}}} into its command and its URL",
+                    "{} and {} answer at the same place, and both are up at the same time: give one of them another \
+                     port, or write {{{{port}}}} into its command and its URL",
                     one.name, other.name
                 ));
             }

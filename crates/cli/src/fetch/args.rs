@@ -4,6 +4,8 @@
 
 use std::path::PathBuf;
 
+use crate::tls::TlsArgs;
+
 const EXAMPLES: &str = "\
 Examples:
   oroshi fetch -c 100 -i urls.txt -o results.ndjson --bodies pages/
@@ -158,21 +160,8 @@ pub(super) struct ConnectionArgs {
     #[arg(long, help_heading = "Connections")]
     pub(super) close: bool,
 
-    /// Trust these certificate authorities (PEM) instead of the system's; repeatable
-    #[arg(long, value_name = "FILE", conflicts_with = "insecure", help_heading = "TLS")]
-    pub(super) cacert: Vec<PathBuf>,
-
-    /// Present this client certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "key", help_heading = "TLS")]
-    pub(super) cert: Option<PathBuf>,
-
-    /// Use this private key for --cert (PEM)
-    #[arg(long, value_name = "FILE", requires = "cert", help_heading = "TLS")]
-    pub(super) key: Option<PathBuf>,
-
-    /// Do not verify the server's certificate
-    #[arg(short = 'k', long, help_heading = "TLS")]
-    pub(super) insecure: bool,
+    #[command(flatten)]
+    pub(super) tls: TlsArgs,
 }
 
 /// The flags of the output.

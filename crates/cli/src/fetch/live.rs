@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use oroshi_fetch::Standing;
+use oroshi_fetch::Progress;
 use oroshi_words::units;
 
 /// The shortest time between two updates of the line.
@@ -33,20 +33,20 @@ impl Live {
     }
 
     /// Updates the line now.
-    pub(super) fn show(&mut self, standing: Standing) {
+    pub(super) fn show(&mut self, progress: Progress) {
         let now = Instant::now();
         if let Some((at, done)) = self.shown {
-            let rate = (standing.done - done) as f64 / (now - at).as_secs_f64();
+            let rate = (progress.done - done) as f64 / (now - at).as_secs_f64();
             // Smoothed for reading.
             self.rate += (rate - self.rate) * 0.2;
         }
-        self.shown = Some((now, standing.done));
-        let template = if standing.share.is_some() { "{bar:20} {percent:>3} %  {wide_msg}" } else { "{wide_msg}" };
+        self.shown = Some((now, progress.done));
+        let template = if progress.share.is_some() { "{bar:20} {percent:>3} %  {wide_msg}" } else { "{wide_msg}" };
         if let Ok(style) = ProgressStyle::with_template(template) {
             self.bar.set_style(style.progress_chars("=> "));
         }
-        self.bar.set_position((standing.share.unwrap_or(0.0) * 1000.0) as u64);
-        self.bar.set_message(describe(&standing, self.began.elapsed(), self.rate));
+        self.bar.set_position((progress.share.unwrap_or(0.0) * 1000.0) as u64);
+        self.bar.set_message(describe(&progress, self.began.elapsed(), self.rate));
     }
 
     /// Prints a line that stays, above the progress line.
@@ -65,25 +65,25 @@ impl Live {
 }
 
 /// `12s  1,234 done, 3 failed, 450/s, 16 under way`.
-fn describe(standing: &Standing, elapsed: Duration, rate: f64) -> String {
-    let failed = match standing.failed {
+fn describe(progress: &Progress, elapsed: Duration, rate: f64) -> String {
+    let failed = match progress.failed {
         0 => String::new(),
         n => format!(", {} failed", units::count(n)),
     };
-    let left = match standing.share {
-        Some(share) if share > 0.02 && share < 1.0 && !standing.stopping => {
+    let left = match progress.share {
+        Some(share) if share > 0.02 && share < 1.0 && !progress.stopping => {
             let left = elapsed.as_secs_f64() * (1.0 - share) / share;
             format!(", {} left", units::length(left.ceil()))
         }
         _ => String::new(),
     };
-    let stopping = if standing.stopping { "ending; " } else { "" };
+    let stopping = if progress.stopping { "ending; " } else { "" };
     format!(
         "{stopping}{}  {} done{failed}, {}/s, {} under way{left}",
         units::length(elapsed.as_secs_f64().floor()),
-        units::count(standing.done),
+        units::count(progress.done),
         units::number(rate.round()),
-        units::count(standing.under_way as u64),
+        units::count(progress.under_way as u64),
     )
 }
 
@@ -93,12 +93,12 @@ mod tests {
 
     #[test]
     fn the_line_says_what_happens_and_how_long_it_will() {
-        let standing = Standing { done: 1234, failed: 3, under_way: 16, share: None, stopping: false };
-        let told = |standing| describe(&standing, Duration::from_millis(10_900), 450.4);
-        assert_eq!(told(standing), "10s  1,234 done, 3 failed, 450/s, 16 under way");
-        let half = Standing { share: Some(0.5), failed: 0, ..standing };
+        let progress = Progress { done: 1234, failed: 3, under_way: 16, share: None, stopping: false };
+        let told = |progress| describe(&progress, Duration::from_millis(10_900), 450.4);
+        assert_eq!(told(progress), "10s  1,234 done, 3 failed, 450/s, 16 under way");
+        let half = Progress { share: Some(0.5), failed: 0, ..progress };
         assert_eq!(told(half), "10s  1,234 done, 450/s, 16 under way, 11s left");
-        assert_eq!(told(Standing { stopping: true, ..half }), "ending; 10s  1,234 done, 450/s, 16 under way");
+        assert_eq!(told(Progress { stopping: true, ..half }), "ending; 10s  1,234 done, 450/s, 16 under way");
     }
 
     #[test]

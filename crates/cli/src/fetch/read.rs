@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use oroshi_client::{Builder, Bytes, Client, Deadlines};
 use oroshi_fetch::{Bodies, Defaults, LARGEST_BURST, Pace, Plan, Retries, Source};
-use oroshi_net::tls::Roots;
 use oroshi_net::{ClientTls, ClientTlsOptions, UnixAddress};
 use oroshi_words::{units, with_causes};
 use rustix::fs::{Access, access};
@@ -15,6 +14,7 @@ use rustix::fs::{Access, access};
 use super::args::{Args, ConnectionArgs, RequestArgs, TimeArgs};
 use crate::bench::{parse_header, parse_size};
 use crate::problems::Problems;
+use crate::tls::TlsArgs;
 
 /// The default of `--concurrency`.
 const CONCURRENCY: usize = 16;
@@ -208,22 +208,15 @@ impl TimeArgs {
 
 impl ConnectionArgs {
     fn tls(&self, problems: &mut Problems) -> ClientTlsOptions {
-        let options = ClientTlsOptions {
-            roots: match (self.insecure, self.cacert.is_empty()) {
-                (true, _) => Roots::Insecure,
-                (false, true) => Roots::System,
-                (false, false) => Roots::Only(self.cacert.clone()),
-            },
-            identity: self.cert.clone().zip(self.key.clone()),
-            ..ClientTlsOptions::default()
-        };
+        let TlsArgs { cacert, cert, key, .. } = &self.tls;
+        let options = self.tls.options();
         // Report unusable files before the first request, not with each.
-        let mut files = self.cacert.iter().chain(&self.cert).chain(&self.key);
+        let mut files = cacert.iter().chain(cert).chain(key);
         if files.any(|path| path.to_string_lossy().contains("-----BEGIN")) {
             // The text may be the key itself, and is not repeated.
             problems
                 .add("--cacert, --cert, --key", "expected the paths of PEM files, got the content of one".to_owned());
-        } else if (!self.cacert.is_empty() || self.cert.is_some())
+        } else if (!cacert.is_empty() || cert.is_some())
             && let Err(error) = ClientTls::new(&options, "localhost")
         {
             problems.add("--cacert, --cert, --key", with_causes(&error));

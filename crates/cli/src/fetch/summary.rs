@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use oroshi_fetch::record::Times;
-use oroshi_fetch::{Done, Record};
+use oroshi_fetch::{Record, RunSummary};
 use oroshi_report::paint::Paint;
 use oroshi_report::table::{columns, wrap};
 use oroshi_stats::{Latency, Quantile};
@@ -56,7 +56,7 @@ impl Tally {
     }
 
     /// Returns the summary for people.
-    pub(super) fn text(&self, done: &Done, paint: Paint) -> String {
+    pub(super) fn text(&self, done: &RunSummary, paint: Paint) -> String {
         let mut text = String::new();
         let mut row = |name: &str, words: &str| {
             for (i, line) in wrap(words, WIDTH - NAME).iter().enumerate() {
@@ -150,12 +150,12 @@ mod tests {
         let failure = Failure { kind: "connect-refused", phase: "connect", message: String::new(), retry_safe: true };
         tally.note(&Record { error: Some(failure), ..answered(200, 9000) });
         assert_eq!((tally.done(), tally.ok, tally.failed()), (6, 2, 4));
-        let done = Done {
+        let done = RunSummary {
             elapsed: Duration::from_secs(2),
             connects: Some(3),
             skipped: 1000,
             skipped_failed: 2,
-            ..Done::default()
+            ..RunSummary::default()
         };
         assert_eq!(
             tally.text(&done, Paint::PLAIN),
@@ -173,7 +173,8 @@ mod tests {
 
     #[test]
     fn nothing_is_told_of_what_did_not_happen() {
-        let done = Done { elapsed: Duration::from_secs(1), interrupted: true, changed: 1, ..Done::default() };
+        let done =
+            RunSummary { elapsed: Duration::from_secs(1), interrupted: true, changed: 1, ..RunSummary::default() };
         let text = Tally::default().text(&done, Paint::PLAIN);
         assert_eq!(
             text,

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use oroshi_config::values::{number, off_or, switch};
-use oroshi_config::{Kept, Table, secret};
+use oroshi_config::values::{number, off_or, switch, text};
+use oroshi_config::{SecretSource, Table, secret};
 use oroshi_gate::forward::{Edits, HostPolicy};
 use oroshi_gate::route::HeaderPattern;
 use oroshi_gate::upstream::{Policy, PoolSettings};
@@ -14,7 +14,7 @@ use oroshi_gate::{
 };
 use oroshi_http1::is_token;
 use oroshi_lookup::{
-    Allow, Breaking, MemcachedSettings, MemcachedTier, SqlSettings, SqlTier, StoreKind, StoreSettings,
+    Allow, BreakerSettings, MemcachedSettings, MemcachedTier, SqlSettings, SqlTier, StoreKind, StoreSettings,
 };
 use oroshi_net::CpuList;
 use oroshi_words::units::{parse_number, parse_time};
@@ -25,13 +25,12 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
     let mut draft = Draft { threads, cpus, ..Draft::default() };
     root.set("drain", &mut draft.drain, parse_time);
     root.set("script-cache", &mut draft.script_cache, number);
-    if let Some(listen) = root.table("listen") {
+    root.within("listen", |listen| {
         for (key, serves) in [("public", Serves::Public), ("admin", Serves::Admin)] {
             draft.listeners.extend(listen.texts(key).into_iter().map(|address| Listener { address, serves }));
         }
-        listen.finish();
-    }
-    if let Some(table) = root.table("limits") {
+    });
+    root.within("limits", |table| {
         let limits = &mut draft.limits;
         table.set("connections", &mut limits.connections, number);
         table.set("per-host", &mut limits.per_host, |text| off_or(text, number));
@@ -50,9 +49,8 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
         table.set("body-rate", &mut limits.body_rate, |text| Ok(off_or(text, number)?.unwrap_or(0)));
         table.set("body-rate-window", &mut limits.body_rate_window, parse_time);
         table.set("write", &mut limits.write, parse_time);
-        table.finish();
-    }
-    if let Some(table) = root.table("access-log") {
+    });
+    root.within("access-log", |table| {
         let mut log = access::Settings { file: table.text("file").map(PathBuf::from), ..access::Settings::default() };
         table.set("format", &mut log.format, |text| match text {
             "json" => Ok(access::Format::Json),
@@ -60,29 +58,21 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
             _ => Err(format!("`{text}` is no format: expected json or combined")),
         });
         table.set("sample", &mut log.sample, parse_number);
-        table.finish();
         draft.access_log = Some(log);
-    }
-    if let Some(table) = root.table("no-route") {
-        answer(table, &mut draft.no_route);
-    }
-    for (name, table) in named(&root, "memcached") {
-        draft.stores.push(StoreSettings { name: name.to_owned(), kind: StoreKind::Memcached(memcached(table)) });
-    }
-    for (name, table) in named(&root, "sql") {
-        draft.stores.push(StoreSettings { name: name.to_owned(), kind: StoreKind::Sql(sql(table)) });
-    }
-    for (name, table) in named(&root, "lookup") {
-        draft.lookups.push(lookup(name, table));
-    }
-    for (name, table) in named(&root, "upstream") {
-        draft.upstreams.push(upstream(name, table));
-    }
-    for (name, table) in named(&root, "script") {
-        draft.scripts.push(script(name, table, folder));
-    }
+    });
+    root.within("no-route", |table| answer(table, &mut draft.no_route));
+    let stores = &mut draft.stores;
+    named(&root, "memcached", |name, table| {
+        stores.push(StoreSettings { name: name.to_owned(), kind: StoreKind::Memcached(memcached(table)) });
+    });
+    named(&root, "sql", |name, table| {
+        stores.push(StoreSettings { name: name.to_owned(), kind: StoreKind::Sql(sql(table)) });
+    });
+    named(&root, "lookup", |name, table| draft.lookups.push(lookup(name, table)));
+    named(&root, "upstream", |name, table| draft.upstreams.push(upstream(name, table)));
+    named(&root, "script", |name, table| draft.scripts.push(script(name, table, folder)));
     let mut forwarding = forward::Forwarding::default();
-    if let Some(table) = root.table("forwarding") {
+    root.within("forwarding", |table| {
         for (key, place) in [
             ("x-forwarded", &mut forwarding.x_forwarded),
             ("x-forwarded-port", &mut forwarding.x_forwarded_port),
@@ -101,8 +91,7 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
                 }
             }
         }
-        table.finish();
-    }
+    });
     for element in root.get("route").and_then(|field| field.elements()).unwrap_or_default() {
         if let Some(table) = element.table() {
             draft.routes.push(route(table, &forwarding));
@@ -113,27 +102,34 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
 }
 
 /// Reads the tables of a kind, by their names.
-fn named<'d>(root: &Table<'d>, kind: &'static str) -> Vec<(&'d str, Table<'d>)> {
-    let Some(table) = root.table(kind) else { return Vec::new() };
-    table.fields().filter_map(|(name, field)| Some((name, field.table()?))).collect()
+fn named(root: &Table<'_>, kind: &'static str, mut read: impl FnMut(&str, &Table<'_>)) {
+    for (name, field) in root.table(kind).iter().flat_map(Table::fields) {
+        if let Some(table) = field.table() {
+            read(name, &table);
+            table.finish();
+        }
+    }
 }
 
-fn memcached(table: Table<'_>) -> MemcachedSettings {
+fn memcached(table: &Table<'_>) -> MemcachedSettings {
     let mut settings = MemcachedSettings::new(table.texts("servers"));
     table.set("timeout", &mut settings.timeout, parse_time);
     table.set("connect-timeout", &mut settings.connect_timeout, parse_time);
     table.set("value-bytes", &mut settings.value_bytes, number);
     table.set("pending", &mut settings.pending, number);
-    breaker(&table, &mut settings.breaker);
-    table.finish();
+    breaker(table, &mut settings.breaker);
     settings
 }
 
-fn sql(table: Table<'_>) -> SqlSettings {
-    let url = secret(&table, &[("url", Kept::Here), ("url-file", Kept::File), ("url-env", Kept::Variable)]);
+fn sql(table: &Table<'_>) -> SqlSettings {
+    let url = secret(
+        table,
+        &[("url", SecretSource::Here), ("url-file", SecretSource::File), ("url-env", SecretSource::Variable)],
+    );
     let mut settings = SqlSettings::new("");
     settings.url = url.unwrap_or(settings.url);
-    settings.password = secret(&table, &[("password-file", Kept::File), ("password-env", Kept::Variable)]);
+    settings.password =
+        secret(table, &[("password-file", SecretSource::File), ("password-env", SecretSource::Variable)]);
     table.set("connections", &mut settings.connections, number);
     table.set("script-connections", &mut settings.script_connections, |text| number(text).map(Some));
     table.set("query-timeout", &mut settings.query_timeout, parse_time);
@@ -141,28 +137,26 @@ fn sql(table: Table<'_>) -> SqlSettings {
     table.set("pending", &mut settings.pending, number);
     table.set("rows", &mut settings.rows, number);
     table.set("row-bytes", &mut settings.row_bytes, number);
-    breaker(&table, &mut settings.breaker);
-    table.finish();
+    breaker(table, &mut settings.breaker);
     settings
 }
 
-fn breaker(table: &Table<'_>, breaking: &mut Breaking) {
-    if let Some(table) = table.table("breaker") {
+fn breaker(table: &Table<'_>, breaking: &mut BreakerSettings) {
+    table.within("breaker", |table| {
         table.set("failures", &mut breaking.failures, number);
         table.set("pause", &mut breaking.pause, parse_time);
         table.set("pause-max", &mut breaking.pause_max, parse_time);
-        table.finish();
-    }
+    });
 }
 
-fn lookup(name: &str, table: Table<'_>) -> LookupDraft {
+fn lookup(name: &str, table: &Table<'_>) -> LookupDraft {
     let mut draft = LookupDraft::new(name);
     let settings = &mut draft.settings;
     table.set("key", &mut draft.key, key);
     table.set("wait", &mut settings.wait, parse_time);
     table.set("keys-in-flight", &mut settings.keys_in_flight, number);
     table.set("waiting", &mut settings.waiting, number);
-    allow(&table, &mut settings.allow);
+    allow(table, &mut settings.allow);
     match table.get("memory") {
         Some(field) if matches!(field.quiet_text(), Some("off")) => settings.memory = None,
         Some(field) => {
@@ -181,32 +175,27 @@ fn lookup(name: &str, table: Table<'_>) -> LookupDraft {
         }
         None => {}
     }
-    if let Some(table) = table.table("memcached") {
+    table.within("memcached", |table| {
         let mut tier = MemcachedTier::new(table.text("store").unwrap_or_default());
-        table.set("prefix", &mut tier.prefix, |text| Ok(text.to_owned()));
+        table.set("prefix", &mut tier.prefix, text);
         table.set("ttl", &mut tier.ttl, parse_time);
         table.set("negative-ttl", &mut tier.negative_ttl, |text| off_or(text, parse_time));
         table.set("write-back", &mut tier.write_back, switch);
-        table.finish();
         settings.memcached = Some(tier);
-    }
-    if let Some(table) = table.table("sql") {
+    });
+    table.within("sql", |table| {
         let (store, query) = (table.text("store").unwrap_or_default(), table.text("query").unwrap_or_default());
-        table.finish();
         settings.sql = Some(SqlTier { store, query });
-    }
+    });
     for (key, place) in [("unknown", &mut draft.unknown), ("down", &mut draft.down), ("invalid", &mut draft.invalid)] {
-        if let Some(table) = table.table(key) {
-            answer(table, place);
-        }
+        table.within(key, |table| answer(table, place));
     }
-    balance(&table, &mut draft.policy, &mut draft.hash);
-    pool(&table, &mut draft.pool);
-    table.finish();
+    balance(table, &mut draft.policy, &mut draft.hash);
+    pool(table, &mut draft.pool);
     draft
 }
 
-fn script(name: &str, table: Table<'_>, folder: &Path) -> ScriptDraft {
+fn script(name: &str, table: &Table<'_>, folder: &Path) -> ScriptDraft {
     let mut draft = ScriptDraft::new(name);
     draft.settings = table.read("file", |text| {
         let file = folder.join(text);
@@ -220,15 +209,12 @@ fn script(name: &str, table: Table<'_>, folder: &Path) -> ScriptDraft {
         settings.memory = memory.unwrap_or(settings.memory);
         settings.jit = jit.unwrap_or(settings.jit);
     }
-    allow(&table, &mut draft.allow);
+    allow(table, &mut draft.allow);
     for (key, place) in [("unknown", &mut draft.unknown), ("invalid", &mut draft.invalid)] {
-        if let Some(table) = table.table(key) {
-            answer(table, place);
-        }
+        table.within(key, |table| answer(table, place));
     }
-    balance(&table, &mut draft.policy, &mut draft.hash);
-    pool(&table, &mut draft.pool);
-    table.finish();
+    balance(table, &mut draft.policy, &mut draft.hash);
+    pool(table, &mut draft.pool);
     draft
 }
 
@@ -242,7 +228,7 @@ fn allow(table: &Table<'_>, place: &mut Allow) {
     }
 }
 
-fn upstream(name: &str, table: Table<'_>) -> UpstreamDraft {
+fn upstream(name: &str, table: &Table<'_>) -> UpstreamDraft {
     let mut draft = UpstreamDraft { name: name.to_owned(), ..UpstreamDraft::default() };
     if let Some(field) = table.get("targets") {
         for element in field.elements().unwrap_or_default() {
@@ -255,9 +241,8 @@ fn upstream(name: &str, table: Table<'_>) -> UpstreamDraft {
             }
         }
     }
-    balance(&table, &mut draft.policy, &mut draft.hash);
-    pool(&table, &mut draft.pool);
-    table.finish();
+    balance(table, &mut draft.policy, &mut draft.hash);
+    pool(table, &mut draft.pool);
     draft
 }
 
@@ -287,14 +272,13 @@ fn pool(table: &Table<'_>, pool: &mut PoolSettings) {
     table.set("max-requests", &mut pool.max_requests, |text| Ok(off_or(text, number)?.unwrap_or(u64::MAX)));
     table.set("name-ttl", &mut pool.name_ttl, parse_time);
     table.set("name-negative-ttl", &mut pool.name_negative_ttl, parse_time);
-    if let Some(table) = table.table("ejection") {
+    table.within("ejection", |table| {
         let ejection = &mut pool.ejection;
         table.set("failures", &mut ejection.failures, |text| Ok(off_or(text, number)?.unwrap_or(0)));
         table.set("back-off", &mut ejection.back_off, parse_time);
         table.set("longest", &mut ejection.longest, parse_time);
         table.set("server-errors", &mut ejection.server_errors, switch);
-        table.finish();
-    }
+    });
 }
 
 fn key(text: &str) -> Result<KeyDraft, String> {
@@ -333,17 +317,16 @@ fn route(table: Table<'_>, forwarding: &forward::Forwarding) -> RouteDraft {
             draft.headers.push(HeaderPattern { name: name.to_owned(), value });
         }
     }
-    if let Some(table) = table.table("redirect") {
+    table.within("redirect", |table| {
         let status = table.read("status", number).unwrap_or(302);
         draft.redirect = Some((status, table.text("to").unwrap_or_default()));
-        table.finish();
-    }
-    if let Some(table) = table.table("answer") {
+    });
+    table.within("answer", |table| {
         let mut own = Answer::text(200, "");
         own.body = Vec::new().into();
         answer(table, &mut own);
         draft.answer = Some(own);
-    }
+    });
     let settings = &mut draft.forward;
     table.set("host-header", &mut settings.host, |text| {
         Ok(match text {
@@ -352,14 +335,14 @@ fn route(table: Table<'_>, forwarding: &forward::Forwarding) -> RouteDraft {
             fixed => HostPolicy::Fixed(fixed.to_owned()),
         })
     });
-    table.set("strip-prefix", &mut settings.strip_prefix, own);
-    table.set("add-prefix", &mut settings.add_prefix, own);
-    table.set("via", &mut settings.via, own);
+    table.set("strip-prefix", &mut settings.strip_prefix, text);
+    table.set("add-prefix", &mut settings.add_prefix, text);
+    table.set("via", &mut settings.via, text);
     table.set("buffer", &mut settings.buffer, |text| Ok(off_or(text, number)?.unwrap_or(0)));
     table.set("upgrade", &mut settings.upgrade, switch);
     table.set("retry", &mut settings.retry, switch);
     table.set("explain", &mut settings.explain, switch);
-    if let Some(table) = table.table("timeouts") {
+    table.within("timeouts", |table| {
         let timeouts = &mut settings.timeouts;
         let or_never = |text: &str| Ok(off_or(text, parse_time)?.unwrap_or(Duration::MAX));
         table.set("queue", &mut timeouts.queue, parse_time);
@@ -369,19 +352,16 @@ fn route(table: Table<'_>, forwarding: &forward::Forwarding) -> RouteDraft {
         table.set("total", &mut timeouts.total, or_never);
         table.set("tunnel", &mut timeouts.tunnel, or_never);
         table.set("half-close", &mut timeouts.half_close, or_never);
-        table.finish();
-    }
+    });
     for (key, edits) in [("request", &mut settings.request), ("response", &mut settings.response)] {
-        if let Some(table) = table.table(key) {
-            *edits = self::edits(table);
-        }
+        table.within(key, |table| *edits = self::edits(table));
     }
     table.finish();
     draft
 }
 
 /// Reads the edits of a head: `set` and `add` are tables of fields, `remove` is a list of names.
-fn edits(table: Table<'_>) -> Edits {
+fn edits(table: &Table<'_>) -> Edits {
     let mut edits = Edits::none();
     if let Some(field) = table.get("remove") {
         for name in field.texts().unwrap_or_default() {
@@ -400,13 +380,12 @@ fn edits(table: Table<'_>) -> Edits {
             }
         }
     }
-    table.finish();
     edits
 }
 
-fn answer(table: Table<'_>, place: &mut Answer) {
+fn answer(table: &Table<'_>, place: &mut Answer) {
     table.set("status", &mut place.status, number);
-    table.set("content-type", &mut place.content_type, own);
+    table.set("content-type", &mut place.content_type, text);
     table.set("body", &mut place.body, |text| Ok(text.as_bytes().into()));
     let file = table.get("body-file");
     let read = |name: &str| std::fs::read(name).map_err(|error| format!("cannot read `{name}`: {error}"));
@@ -417,9 +396,4 @@ fn answer(table: Table<'_>, place: &mut Answer) {
         let time = off_or(text, parse_time)?;
         time.map(|time| u32::try_from(time.as_secs()).map_err(|_| format!("`{text}` is too long"))).transpose()
     });
-    table.finish();
-}
-
-fn own(text: &str) -> Result<String, String> {
-    Ok(text.to_owned())
 }

@@ -5,7 +5,7 @@ use oroshi_gate::forward::{Edits, Forwarding, HostPolicy, Settings};
 use oroshi_gate::route::{HeaderPattern, HostPattern, Matcher};
 use oroshi_gate::upstream::{Policy, PoolSettings};
 use oroshi_gate::{Action, Answer, HashBy, Hook, KeyFrom, Plan, Serves, access};
-use oroshi_lookup::{Breaking, StoreKind};
+use oroshi_lookup::{BreakerSettings, StoreKind};
 
 /// Returns the configuration of a plan, without its secrets.
 pub(super) fn config(plan: &Plan) -> String {
@@ -170,7 +170,7 @@ fn stores(out: &mut Toml, plan: &Plan) {
     }
 }
 
-fn breaker(out: &mut Toml, store: &str, breaking: &Breaking) {
+fn breaker(out: &mut Toml, store: &str, breaking: &BreakerSettings) {
     out.table(&format!("{store}.breaker"));
     out.bare("failures", breaking.failures);
     out.time("pause", breaking.pause);

@@ -155,7 +155,7 @@ fn carry_out(args: &CalibrateArgs, earlier: &RealReport, seed: u64, shutdown: Sh
     let keeper = vec![oroshi.clone().into_os_string(), "keep".into()];
     let tools = Tools { keeper, oroshi, output: path };
     let asked = real::plan(args.cells.unwrap_or(usize::MAX));
-    let left: Vec<real::Asked> = asked
+    let left: Vec<real::RealSubject> = asked
         .iter()
         .enumerate()
         .filter(|(number, asked)| earlier.result(*number, **asked).is_none())

@@ -4,10 +4,11 @@
 use clap::builder::ValueHint;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args as _, Command, FromArgMatches};
-use oroshi_experiment::{Form, LoadKeys, Typed};
+use oroshi_experiment::{Form, LoadKeys, LoadValues};
 use oroshi_words::{Mistake, Naming};
 
-use crate::bench::{LoadArgs, Loader, ScenarioArgs, SubscribeArgs, meaningless, read_load};
+use crate::bench::{LoadArgs, SubscribeArgs, meaningless};
+use crate::script_load::{Loader, ReadLoad, ScriptLoadArgs};
 
 /// The parser of the command line.
 #[derive(Debug)]
@@ -39,14 +40,13 @@ impl LoadKeys for Flags {
         one_way(a, b) || one_way(b, a)
     }
 
-    fn read(&self, given: &[(&str, Vec<String>)]) -> Result<Typed, Vec<Mistake>> {
+    fn read(&self, given: &[(&str, Vec<String>)]) -> Result<LoadValues, Vec<Mistake>> {
         let (args, subscribe, scenario) = parse(given).map_err(|error| vec![refused(&error, given)])?;
         let foreign = if subscribe.is_asked_for() { meaningless(&args) } else { Vec::new() };
-        let (mut draft, share, mut problems) = read_load(args.clone(), Naming::Keys);
+        let ReadLoad { draft, share, script, mut problems } = scenario.read(args, Naming::Keys, self.script);
         if scenario.file.is_some() && subscribe.is_asked_for() {
             problems.add("--script", "its users send requests: leave it out, or leave out `mode`");
         }
-        let script = scenario.read(&args, share.is_some(), &mut draft, self.script, &mut problems);
         for flag in foreign {
             problems.add(flag, "it is about requests and their answers: leave it out, or leave out `mode`");
         }
@@ -54,13 +54,13 @@ impl LoadKeys for Flags {
             problems.add("--rate", "it is a share of what set-ups can do: with `mode`, expected messages per second");
         }
         let subscribe = subscribe.read(draft.clone(), &mut problems).filter(|_| subscribe.is_asked_for());
-        if problems.found.is_empty() { Ok(Typed { draft, share, subscribe, script }) } else { Err(problems.found) }
+        if problems.found.is_empty() { Ok(LoadValues { draft, share, subscribe, script }) } else { Err(problems.found) }
     }
 }
 
 fn parser() -> Command {
     let parser = Command::new("load").no_binary_name(true).disable_help_flag(true);
-    ScenarioArgs::augment_args(SubscribeArgs::augment_args(LoadArgs::augment_args(parser)))
+    ScriptLoadArgs::augment_args(SubscribeArgs::augment_args(LoadArgs::augment_args(parser)))
 }
 
 fn flag<'p>(parser: &'p Command, key: &str) -> Option<&'p Arg> {
@@ -68,7 +68,7 @@ fn flag<'p>(parser: &'p Command, key: &str) -> Option<&'p Arg> {
 }
 
 /// Parses keys as if they were typed: `--header=A: b`.
-fn parse(given: &[(&str, Vec<String>)]) -> Result<(LoadArgs, SubscribeArgs, ScenarioArgs), clap::Error> {
+fn parse(given: &[(&str, Vec<String>)]) -> Result<(LoadArgs, SubscribeArgs, ScriptLoadArgs), clap::Error> {
     let parser = parser();
     let mut words = Vec::new();
     for (key, values) in given {
@@ -83,7 +83,7 @@ fn parse(given: &[(&str, Vec<String>)]) -> Result<(LoadArgs, SubscribeArgs, Scen
     Ok((
         LoadArgs::from_arg_matches(&matches)?,
         SubscribeArgs::from_arg_matches(&matches)?,
-        ScenarioArgs::from_arg_matches(&matches)?,
+        ScriptLoadArgs::from_arg_matches(&matches)?,
     ))
 }
 
@@ -116,7 +116,7 @@ fn name_of(shown: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::fake;
+    use crate::script_load::fake;
 
     const FLAGS: Flags = Flags { script: fake::load };
 

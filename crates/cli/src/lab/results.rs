@@ -94,10 +94,10 @@ pub(super) struct Kept {
     pub(super) page: PathBuf,
 }
 
-/// A folder for a result. An earlier result in it stays unchanged until [`Place::store`]; without that call, the new
-/// files are removed.
+/// A folder for a result. An earlier result in it stays unchanged until [`ResultFolder::store`]; without that call, the
+/// new files are removed.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ResultFolder {
     folder: PathBuf,
     /// The folder within, where the new result is prepared.
     part: PathBuf,
@@ -105,7 +105,7 @@ pub(super) struct Place {
     made: Temporary,
 }
 
-impl Place {
+impl ResultFolder {
     /// Creates the folder.
     ///
     /// # Errors
@@ -240,7 +240,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("a/b");
         let store = |log: &str| {
-            let made = Place::make(place.clone()).unwrap();
+            let made = ResultFolder::make(place.clone()).unwrap();
             fs::write(made.output().join(log), "a line").unwrap();
             made.store(&sample::two()).unwrap()
         };
@@ -263,15 +263,15 @@ mod tests {
     fn without_a_new_result_the_earlier_one_stays_and_nothing_is_left_behind() {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("x");
-        let made = Place::make(place.clone()).unwrap();
+        let made = ResultFolder::make(place.clone()).unwrap();
         fs::write(made.output().join("01-one.log"), "a line").unwrap();
         drop(made);
         assert!(!place.exists());
-        let made = Place::make(place.clone()).unwrap();
+        let made = ResultFolder::make(place.clone()).unwrap();
         fs::write(made.output().join("01-one.log"), "a line").unwrap();
         let kept = made.store(&sample::two()).unwrap();
         let before = fs::read(&kept.data).unwrap();
-        let cancelled = Place::make(place.clone()).unwrap();
+        let cancelled = ResultFolder::make(place.clone()).unwrap();
         fs::write(cancelled.output().join("01-two.log"), "a line").unwrap();
         drop(cancelled);
         assert_eq!(files(&place), [OUTPUT, PAGE, DATA]);
@@ -292,13 +292,13 @@ mod tests {
             let file = folder.path().join(name);
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(&file, text).unwrap();
-            let error = Place::make(folder.path().to_owned()).unwrap_err();
+            let error = ResultFolder::make(folder.path().to_owned()).unwrap_err();
             let words = error.to_string();
             assert!(error.exit_code() == 2 && words.contains("is in the way") && words.contains("--out"), "{words}");
             assert_eq!(fs::read_to_string(&file).unwrap(), text);
             assert_eq!(files(folder.path()).len(), 1);
         }
         let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(matches!(Place::make(file.path().to_owned()), Err(ResultsError::InTheWay { .. })));
+        assert!(matches!(ResultFolder::make(file.path().to_owned()), Err(ResultsError::InTheWay { .. })));
     }
 }

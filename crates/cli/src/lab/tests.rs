@@ -1,10 +1,12 @@
 //! Tests of experiment files as people write them.
 
+mod mistakes;
+
 use std::path::Path;
 use std::time::Duration;
 
 use oroshi_bench::Load as Rhythm;
-use oroshi_experiment::{Machine, Reading, Source, Unreadable, Wishes, find};
+use oroshi_experiment::{ExperimentError, Machine, ParsedExperiment, RunOptions, Source, find};
 use oroshi_lab::Metric;
 use oroshi_lab::plan::{Command, Load, Ready, Stop};
 use oroshi_net::Shutdown;
@@ -14,8 +16,8 @@ use super::flags::Flags;
 
 mod scripts;
 
-fn read(source: Source<'_>, wishes: &Wishes, machine: &Machine) -> Result<Reading, Unreadable> {
-    oroshi_experiment::read(source, wishes, machine, &Flags { script: crate::bench::fake::load })
+fn read(source: Source<'_>, options: &RunOptions, machine: &Machine) -> Result<ParsedExperiment, ExperimentError> {
+    oroshi_experiment::read(source, options, machine, &Flags { script: crate::script_load::fake::load })
 }
 
 fn source<'s>(text: &'s str, folder: Option<&'s Path>) -> Source<'s> {
@@ -23,20 +25,20 @@ fn source<'s>(text: &'s str, folder: Option<&'s Path>) -> Source<'s> {
 }
 
 #[track_caller]
-fn sound(text: &str) -> Reading {
-    asked(text, &Wishes::default())
+fn sound(text: &str) -> ParsedExperiment {
+    asked(text, &RunOptions::default())
 }
 
 #[track_caller]
-fn asked(text: &str, wishes: &Wishes) -> Reading {
+fn asked(text: &str, options: &RunOptions) -> ParsedExperiment {
     let machine = Machine::tried_out(Shutdown::new());
-    read(source(text, Some(Path::new("."))), wishes, &machine).unwrap_or_else(|error| panic!("{error:?}"))
+    read(source(text, Some(Path::new("."))), options, &machine).unwrap_or_else(|error| panic!("{error:?}"))
 }
 
 #[track_caller]
 fn mistakes(text: &str) -> Vec<Mistake> {
-    match read(source(text, Some(Path::new("."))), &Wishes::default(), &Machine::this()) {
-        Err(Unreadable::File(mistakes)) => mistakes,
+    match read(source(text, Some(Path::new("."))), &RunOptions::default(), &Machine::this()) {
+        Err(ExperimentError::File(mistakes)) => mistakes,
         other => panic!("{other:?}"),
     }
 }
@@ -75,158 +77,8 @@ fn command(load: &Load) -> &Command {
 }
 
 #[test]
-fn five_mistakes_of_five_kinds_are_told_at_once_each_with_its_line() {
-    let text = r#"title = "Wrong"
-metrics = ["rps", "p95"]
-
-[load]
-conections = 10
-duration = "soon"
-
-[[server]]
-name = "app"
-start = "app --port {{prot}}"
-
-[[variant]]
-name = "one"
-server = "apq"
-url = "http://127.0.0.1:{{port}}/"
-"#;
-    let found = mistakes(text);
-    let expected = [
-        (2, "metrics", "`p95`"),
-        (5, "load.conections", "did you mean `connections`?"),
-        (6, "load.duration", "`soon`"),
-        (10, "server.start", "did you mean {{port}}?"),
-        (14, "variant.server", "did you mean `app`?"),
-    ];
-    assert_eq!(found.len(), expected.len(), "{found:#?}");
-    for (mistake, (line, key, text)) in found.iter().zip(expected) {
-        assert_eq!((mistake.line, mistake.key.as_str()), (line, key), "{mistake}");
-        assert!(mistake.text.contains(text), "{mistake}");
-    }
-}
-
-#[test]
-fn what_is_no_toml_does_not_hide_what_is_wrong_elsewhere() {
-    let found = mistakes(
-        "title = \"Wrong\nblocks = \"9-5\"\nseed = \n[[variant]]\nname = \"a\"\nurl = \"http://h/\"\nurl = \"http://i/\"\n",
-    );
-    let lines: Vec<usize> = found.iter().map(|mistake| mistake.line).collect();
-    assert_eq!(lines, [1, 2, 3, 7], "{found:#?}");
-    assert!(found[1].text.contains("`9-5`") && found[3].text.contains("duplicate"), "{found:#?}");
-    // Everything after an array that is not closed is part of it, and is not reported.
-    let found = mistakes("title = 7\nmetrics = [\"rps\", \n[load]\nconnections = 1\n[[variant]]\nname = \"a\"\n");
-    assert!(found.len() == 1 && found[0].line == 2 && found[0].text.contains("not closed"), "{found:#?}");
-}
-
-#[test]
-fn each_mistake_says_what_was_expected() {
-    let server = "[[server]]\nname = \"s\"\nstart = \"s {{port}}\"\n";
-    for (top, variant, words) in [
-        ("smallest-effect = 3", "", &["line 2: smallest-effect: `3`", "such as 3%"][..]),
-        ("precision = \"0%\"", "", &["more than 0 %"]),
-        ("blocks = 2", "", &["fewer than 3 blocks"]),
-        ("blocks-per-start = 0", "", &["blocks-per-start", "all"]),
-        ("max-time = \"0\"", "", &["max-time", "10s"]),
-        ("seed = true", "", &["seed", "true or false stands here", "a text"]),
-        ("question = 2026-01-01", "", &["a date or time stands here"]),
-        ("cpus = { server = \"1000\" }", "", &["cpus.server: CPU 1000 is not available here"]),
-        ("cpus = \"all\"", "", &["cpus", "\"any\""]),
-        ("cpus = { sever = \"0\" }", "", &["cpus.sever", "did you mean `server`?"]),
-        ("conections = 3", "", &["there is no such key"]),
-        ("connections = 3", "", &["line 2: connections", "it belongs into [load]"]),
-        ("start = \"x\"", "", &["[[server]] or a [[variant]]"]),
-        ("metrics = [\"rps\", \"rps\"]", "", &["twice"]),
-        (
-            "[sweep]\nname = \"n\"\nvalues = [1]",
-            "",
-            &["line 3: sweep.name: `{{n}}` stands nowhere", "connections = \"{{n}}\""],
-        ),
-        ("[sweep]\nname = \"port\"\nvalues = [1]", "", &["stands for something else"]),
-        ("[sweep]\nvalues = [1]", "", &["line 2: sweep: `name` is missing"]),
-        ("[load]\nclose = 1", "", &["load.close: expected true or false"]),
-        ("[load]\nclose = true\nrequests-per-connection = 2", "", &["exclude each other"]),
-        ("[load]\nconnections = 0", "", &["line 3: load.connections: the number of connections is 0"]),
-        ("[load]\nthreads = 20", "", &["load.threads: 10 connections on 20 threads"]),
-        ("[load]\ncpus = \"0\"", "", &["load.cpus", "cpus = { load"]),
-        ("[load]\nunix = \"/x\"", "", &["load.unix", "unix:{{socket}}"]),
-        ("[load]\nheader = [\"A: b\", \"C\"]", "", &["load.header", "no colon"]),
-        ("[load]\nrate = \"200%\"", "", &["load.rate", "below 100 %"]),
-        ("[load]\narrivals = \"poisson\"", "", &["load.arrivals", "`rate`"]),
-        ("[load]\ncert = \"c.pem\"", "", &["load.cert", "`key`"]),
-        ("[load]\nbody-file = \"not-here\"", "", &["load.body-file", "not-here", "cannot be read"]),
-        ("[load]\nconnections = [1, 2]", "", &["an array stands here"]),
-        ("[load]\nfigures.rps = '(x)'", "", &["`command`"]),
-        ("", "url = \"x\"", &["duplicate key"]),
-        ("", "urls = \"x\"", &["did you mean `url`?"]),
-        ("", "rate = 5", &["it belongs into the load: load.rate"]),
-        ("", "server = \"s\"", &["there is no [[server]] named `s`"]),
-        ("", "stop = \"QUITE\"\nstart = \"x\"", &["did you mean QUIT?"]),
-        ("", "stop = \"QUIT\"", &["line 3: variant: `start` is missing"]),
-        ("", "start = \"x 'y\"", &["cannot be split into words"]),
-        ("", "start = []", &["the command is empty"]),
-        ("", "start = \"x\"\nenv = { A = 1, B = true }", &["variant.env.B"]),
-        ("", "start = \"x\"\nfiles.\"../x\" = \"\"", &["leads out of the server's folder"]),
-        ("", "start = \"x\"\nfiles.\"x\" = { template = \"not-here.in\" }", &["not-here.in cannot be read"]),
-        ("", "start = \"x\"\nfolder = \"not-here\"", &["not-here is no folder"]),
-        ("", "start = \"x\"\nready = { line = \"(\" }", &["variant.ready.line"]),
-        ("", "start = \"x\"\nready-timeout = \"0s\"", &["it is 0"]),
-        ("", "load.command = \"x {{urll}}\"\nload.figures.rps = '(x)'", &["did you mean {{url}}?"]),
-        ("", "load.command = \"x\"\nload.figures.rps = 'x'", &["has no group"]),
-        ("", "load.command = \"x\"", &["rps is compared first", "`figures.rps`"]),
-        ("metrics = [\"cpu\"]", "load.command = \"x\"", &["`requests`, the number"]),
-        ("", "load = { command = \"x\", figures.rps = '(x)', close = true }", &["load.close", "does not follow it"]),
-        ("", "load.burst = 5", &["line 6: variant.load.burst", "give its `command` as well"]),
-        ("", "load = { command = \"x\", figures.rps = '(x)', burst = 5 }", &["load.burst", "a pattern for `requests`"]),
-        (
-            "",
-            "load = { command = \"x\", figures.rps = '(x)', requests = '(x)', burst = \"0\" }",
-            &["load.burst", "it is 0", "at the same moment"],
-        ),
-        (
-            "[load]\nclose = true",
-            "load = { command = \"x\", figures.rps = '(x)' }",
-            &["line 3: load.close", "of the other variants"],
-        ),
-        (
-            "",
-            "load = { command = \"x\", figures = { rps = '(x)', p99 = { pattern = '(x)', unit = \"m\" } } }",
-            &["ns, us, ms, s"],
-        ),
-        (
-            "",
-            "[[variant]]\nname = \"one\"\nurl = \"http://h/\"",
-            &["line 6: variant: there is another variant named `one`"],
-        ),
-        ("", "[[variant]]\nname = \"two\"\nurl = \"ftp://h/\"", &["line 8: variant.url", "`ftp://h/`"]),
-        ("", "[[variant]]\nname = \"two\"\nurl = \"http://h:{{port}}/\"", &["line 8: variant.url", "{{port}}"]),
-        ("", "[[variant]]\nurl = \"http://h/\"", &["line 6: variant: `name` is missing"]),
-        ("", "[[variant]]\nname = \"two\"", &["line 6: variant: `url` is missing"]),
-        ("", "[[variant]]\nname = \"two\"\nurl = []", &["no URL here"]),
-        ("", "[[variant]]\nname = \"two\"\nurl = \"http://h/\"\nload.rate = \"50%\"", &["the same rate"]),
-        ("", "[variant.load]\nrate = 0", &["variant.load.rate: a rate of 0"]),
-        ("[[server]]\nname = \"s\"", "", &["line 2: server: `start` is missing"]),
-        (&format!("{server}{server}"), "", &["there is another [[server]] named `s`"]),
-        (server, "start = \"x\"\nserver = \"s\"", &["leave one out"]),
-        (&server.replace("{{port}}", "{{socket"), "", &["server.start", "closing braces"]),
-    ] {
-        let text = small(top, variant);
-        let told = mistake(&text);
-        for word in words {
-            assert!(told.contains(word), "`{word}` is not in `{told}` for\n{text}");
-        }
-    }
-    assert_eq!(
-        mistake("[[variant]]\nname = \"one\"\nurl = \"http://h/\"\n"),
-        "line 1: `title` is missing: expected what it is about, in a line"
-    );
-    assert!(mistake("title = \"x\"\n").contains("no [[variant]]"));
-}
-
-#[test]
 fn what_is_left_out_is_filled_in() {
-    let Reading { experiment, blocks } = sound(SMALL);
+    let ParsedExperiment { experiment, blocks } = sound(SMALL);
     assert_eq!((experiment.name.as_str(), experiment.title.as_str()), ("my-test", "Small"));
     assert_eq!(experiment.metrics, [Metric::Rps, Metric::Cpu]);
     assert_eq!(experiment.rules, oroshi_lab::plan::Rules::default());
@@ -244,7 +96,8 @@ fn what_is_left_out_is_filled_in() {
 
 #[test]
 fn rules_are_read() {
-    let top = "metrics = \"p99\"\nsmallest-effect = \"5%\"\nprecision = \"1.5 %\"\nblocks = \"6-8\"\nmax-time = \"2m\"\n\
+    let top = "metrics = \"p99\"\nsmallest-effect = \"5%\"\nprecision = \"1.5 %\"\nblocks = \"6-8\"\n\
+               max-time = \"2m\"\n\
                blocks-per-start = \"all\"\nseed = 7\ncpus = \"any\"";
     let experiment = sound(&small(top, "")).experiment;
     let rules = &experiment.rules;
@@ -259,8 +112,10 @@ fn rules_are_read() {
 #[test]
 fn a_variants_own_keys_replace_those_of_all() {
     let top = "[load]\nconnections = 7\nrequests-per-connection = 3\nheader = \"A: b\"\nduration = \"2s\"";
-    let variant = "[[variant]]\nname = \"two\"\nurl = \"http://h/\"\nload = { close = true, header = [\"C: d\", \"E: f\"] }\n\
-                   [[variant]]\nname = \"three\"\nurl = \"http://h/\"\nload = { requests-per-connection = \"unlimited\" }";
+    let variant = "[[variant]]\nname = \"two\"\nurl = \"http://h/\"\n\
+                   load = { close = true, header = [\"C: d\", \"E: f\"] }\n\
+                   [[variant]]\nname = \"three\"\nurl = \"http://h/\"\n\
+                   load = { requests-per-connection = \"unlimited\" }";
     let cell = &sound(&small(top, variant)).experiment.cells[0];
     let [one, two, three] = [0, 1, 2].map(|i| bench(&cell.variants[i].load));
     assert_eq!((one.connections, one.requests_per_connection, one.headers.len()), (7, Some(3), 1));
@@ -341,8 +196,10 @@ fn each_group_has_a_cell_at_each_point_of_the_sweep() {
 
 #[test]
 fn variants_are_chosen_by_name_by_group_or_both() {
-    let only =
-        |names: &[&str]| Wishes { only: names.iter().map(|&name| name.to_owned()).collect(), ..Wishes::default() };
+    let only = |names: &[&str]| RunOptions {
+        only: names.iter().map(|&name| name.to_owned()).collect(),
+        ..RunOptions::default()
+    };
     let chosen = |names: &[&str]| {
         let cells = asked(SWEPT, &only(names)).experiment.cells;
         cells
@@ -356,7 +213,7 @@ fn variants_are_chosen_by_name_by_group_or_both() {
     assert_eq!(chosen(&["g/unix", "alone"]), ["alone", "unix"], "in the order of the file");
     assert_eq!(chosen(&["h / alone"]), ["alone"]);
     let error = read(source(SWEPT, None), &only(&["unxi"]), &Machine::this()).unwrap_err();
-    assert!(matches!(&error, Unreadable::Only(text) if text.contains("did you mean `unix`?")), "{error:?}");
+    assert!(matches!(&error, ExperimentError::Only(text) if text.contains("did you mean `unix`?")), "{error:?}");
 }
 
 #[test]
@@ -428,14 +285,14 @@ fn commands_are_tried_for_what_is_asked_for_alone_and_not_for_a_file_with_mistak
     };
     let machine = || Machine::tried_out(Shutdown::new());
     let wrong = text.clone() + "urll = 1\n";
-    assert!(read(source(&wrong, None), &Wishes::default(), &machine()).is_err());
+    assert!(read(source(&wrong, None), &RunOptions::default(), &machine()).is_err());
     assert!(ran().is_empty(), "{:?}", ran());
     for quick in [false, true] {
-        let only = Wishes { only: vec!["b".into()], quick, ..Wishes::default() };
+        let only = RunOptions { only: vec!["b".into()], quick, ..RunOptions::default() };
         read(source(&text, None), &only, &machine()).unwrap();
         assert_eq!(ran(), ["of-b", "of-t"]);
     }
-    read(source(&text, None), &Wishes::default(), &machine()).unwrap();
+    read(source(&text, None), &RunOptions::default(), &machine()).unwrap();
     assert_eq!(ran(), ["of-a", "of-b", "of-s", "of-t"]);
 }
 
@@ -548,8 +405,8 @@ load = { command = "sh -c other", timeout = "1m" }
 
 #[test]
 fn a_quick_look_is_short_in_every_way() {
-    let quick = |text: &str, wishes: Wishes| asked(text, &Wishes { quick: true, ..wishes }).experiment;
-    let experiment = quick(SWEPT, Wishes::default());
+    let quick = |text: &str, options: RunOptions| asked(text, &RunOptions { quick: true, ..options }).experiment;
+    let experiment = quick(SWEPT, RunOptions::default());
     let rules = &experiment.rules;
     assert_eq!((rules.min_blocks, rules.max_blocks, rules.blocks_per_start), (5, 10, None));
     assert_eq!((rules.max_time, experiment.quick), (Some(Duration::from_secs(45)), true));
@@ -558,12 +415,12 @@ fn a_quick_look_is_short_in_every_way() {
     assert_eq!((draft.duration, draft.warmup), (Some(Duration::from_millis(800)), Duration::from_millis(100)));
     assert!(experiment.cells[0].variants[0].load_words.contains("800ms after 100ms"));
     let many = (0..60).map(|i| format!("[[variant]]\nname = \"{i}\"\nurl = \"http://h/\"\n")).collect::<String>();
-    let least = quick(&small("[load]\nstages = \"1s:10,2s:20\"", &many), Wishes::default());
+    let least = quick(&small("[load]\nstages = \"1s:10,2s:20\"", &many), RunOptions::default());
     let draft = bench(&least.cells[0].variants[0].load);
     assert_eq!(draft.duration, Some(Duration::from_millis(300)));
     let Rhythm::Open { stages, .. } = &draft.load else { panic!("{draft:?}") };
     assert_eq!(stages.iter().map(|s| s.duration.as_millis()).collect::<Vec<_>>(), [100, 200], "the whole course");
-    let own = Wishes { max_time: Some(Duration::from_secs(90)), seed: Some(9), ..Wishes::default() };
+    let own = RunOptions { max_time: Some(Duration::from_secs(90)), seed: Some(9), ..RunOptions::default() };
     let own = quick(&small("blocks = 4\nseed = 2", ""), own).rules;
     assert_eq!((own.min_blocks, own.max_blocks, own.max_time, own.seed), (4, 4, Some(Duration::from_secs(90)), 9));
 }
@@ -578,12 +435,12 @@ fn files_and_folders_begin_beside_the_experiment() {
         "[load]\nbody-file = \"body\"",
         "start = \"sh\"\nfolder = \"app\"\nfiles.\"app.conf\" = { template = \"app.conf.in\" }",
     );
-    let read_at = |folder| read(source(&text, folder), &Wishes::default(), &Machine::this());
+    let read_at = |folder| read(source(&text, folder), &RunOptions::default(), &Machine::this());
     let cell = &read_at(Some(folder.path())).unwrap().experiment.cells[0];
     assert_eq!(cell.servers[0].folder, Some(folder.path().canonicalize().unwrap().join("app")));
     assert_eq!(cell.servers[0].files[0].1, "port {{port}}\n");
     assert_eq!(&bench(&cell.variants[0].load).body[..], b"hello");
-    let Err(Unreadable::File(mistakes)) = read_at(None) else { panic!("built in, it has no folder") };
+    let Err(ExperimentError::File(mistakes)) = read_at(None) else { panic!("built in, it has no folder") };
     assert_eq!(mistakes.len(), 3, "{mistakes:#?}");
 }
 
@@ -619,10 +476,10 @@ files."other.conf" = "port {{port.own}}"
 fn the_projects_own_experiments_read_well() {
     for found in find::all(None).unwrap() {
         for quick in [false, true] {
-            let wishes = Wishes { quick, ..Wishes::default() };
+            let options = RunOptions { quick, ..RunOptions::default() };
             let source = Source { name: &found.name, text: &found.text, folder: None };
-            let Reading { experiment, .. } =
-                read(source, &wishes, &Machine::this()).unwrap_or_else(|e| panic!("{}: {e:?}", found.name));
+            let ParsedExperiment { experiment, .. } =
+                read(source, &options, &Machine::this()).unwrap_or_else(|e| panic!("{}: {e:?}", found.name));
             assert!(!experiment.question.is_empty(), "{}", found.name);
         }
     }

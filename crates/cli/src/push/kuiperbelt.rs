@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oroshi_config::Table;
-use oroshi_config::values::{number, switch};
+use oroshi_config::values::{number, switch, text};
 use oroshi_push::{Draft, Listener, Origins, Serves, Transports};
 use oroshi_words::units::parse_time;
 
@@ -68,7 +68,7 @@ pub(super) fn read(root: Table<'_>) -> Draft {
     draft.listeners.push(Listener { address, serves: Serves::Everything });
     draft.session_header = root.text("session_header");
     draft.endpoint = root.text("endpoint");
-    if let Some(table) = root.table("path") {
+    root.within("path", |table| {
         let paths = &mut draft.paths;
         for (key, place) in [
             ("connect", &mut paths.connect),
@@ -79,11 +79,10 @@ pub(super) fn read(root: Table<'_>) -> Draft {
             ("poll", &mut paths.poll),
             ("broadcast", &mut paths.broadcast),
         ] {
-            table.set(key, place, |text| Ok(text.to_owned()));
+            table.set(key, place, text);
         }
-        table.finish();
-    }
-    if let Some(table) = root.table("callback") {
+    });
+    root.within("callback", |table| {
         let callbacks = &mut draft.callbacks;
         callbacks.connect = table.text("connect");
         callbacks.establish = table.text("establish");
@@ -92,8 +91,7 @@ pub(super) fn read(root: Table<'_>) -> Draft {
         limit(table.read("timeout", duration), &mut callbacks.timeout);
         limit(table.read("queue", duration), &mut callbacks.queue);
         table.set("retries", &mut callbacks.retries, number);
-        table.finish();
-    }
+    });
     if let Some(table) = root.table("proxy_set_header") {
         draft.callbacks.headers = native::headers(&table);
     }

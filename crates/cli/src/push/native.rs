@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use oroshi_config::values::{number, off_or, switch};
-use oroshi_config::{Field, Kept, Table, secret};
+use oroshi_config::values::{number, off_or, switch, text};
+use oroshi_config::{Field, SecretSource, Table, secret};
 use oroshi_net::CpuList;
-use oroshi_push::{Cluster, Draft, GroupRule, Listener, Origins, Serves, Slow, Transports};
+use oroshi_push::{Cluster, Draft, GroupRule, Listener, Origins, Serves, SlowPolicy, Transports};
 use oroshi_words::units::parse_time;
 
 /// The default time that a publish waits for the receipts of other nodes.
@@ -18,15 +18,14 @@ pub(super) fn read(root: Table<'_>) -> Draft {
     draft.session_header = root.text("session-header");
     draft.endpoint = root.text("endpoint");
     draft.origins = root.get("origins").and_then(|field| origins(&field));
-    if let Some(listen) = root.table("listen") {
+    root.within("listen", |listen| {
         for (key, serves) in
             [("public", Serves::Sessions), ("admin", Serves::Admin), ("everything", Serves::Everything)]
         {
             draft.listeners.extend(listen.texts(key).into_iter().map(|address| Listener { address, serves }));
         }
-        listen.finish();
-    }
-    if let Some(table) = root.table("paths") {
+    });
+    root.within("paths", |table| {
         let paths = &mut draft.paths;
         for (key, place) in [
             ("connect", &mut paths.connect),
@@ -37,11 +36,10 @@ pub(super) fn read(root: Table<'_>) -> Draft {
             ("ping", &mut paths.ping),
             ("stats", &mut paths.stats),
         ] {
-            table.set(key, place, own);
+            table.set(key, place, text);
         }
-        table.finish();
-    }
-    if let Some(table) = root.table("callbacks") {
+    });
+    root.within("callbacks", |table| {
         let callbacks = &mut draft.callbacks;
         callbacks.connect = table.text("connect");
         callbacks.establish = table.text("establish");
@@ -55,13 +53,11 @@ pub(super) fn read(root: Table<'_>) -> Draft {
         if let Some(headers) = table.table("headers") {
             callbacks.headers = self::headers(&headers);
         }
-        table.finish();
-    }
-    if let Some(table) = root.table("send") {
+    });
+    root.within("send", |table| {
         table.set("strict", &mut draft.send.strict, switch);
         table.set("timeout", &mut draft.send.timeout, parse_time);
-        table.finish();
-    }
+    });
     root.set("access-log", &mut draft.access_log, switch);
     root.finish();
     draft
@@ -78,7 +74,7 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
     draft.transports = root.get("transports").and_then(|field| transports(&field));
     draft.subprotocols = root.texts("subprotocols");
     root.set("echo", &mut draft.echo, switch);
-    if let Some(table) = root.table("limits") {
+    root.within("limits", |table| {
         let limits = &mut draft.limits;
         table.set("sessions", &mut limits.sessions, number);
         table.set("connects-per-second", &mut limits.connects_per_second, |text| off_or(text, number));
@@ -94,11 +90,10 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
         table.set("poll-absence", &mut limits.poll_absence, parse_time);
         table.set("poll-wait", &mut limits.poll_wait, parse_time);
         table.set("close", &mut limits.close, parse_time);
-        table.finish();
-    }
+    });
     for element in root.get("group").and_then(|field| field.elements()).unwrap_or_default() {
         if let Some(table) = element.table() {
-            let mut rule = GroupRule { pattern: String::new(), slow: Slow::default(), client_may_join: false };
+            let mut rule = GroupRule { pattern: String::new(), slow: SlowPolicy::default(), client_may_join: false };
             match table.text("pattern") {
                 Some(pattern) => rule.pattern = pattern,
                 // The group's own name, so that no further mistake is reported.
@@ -111,20 +106,19 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
             draft.groups.push(rule);
         }
     }
-    if let Some(table) = root.table("auth") {
-        draft.token = secret(&table, &[("token-file", Kept::File), ("token-env", Kept::Variable)]);
-        table.finish();
-    }
-    if let Some(table) = root.table("drain") {
+    root.within("auth", |table| {
+        draft.token = secret(&table, &[("token-file", SecretSource::File), ("token-env", SecretSource::Variable)]);
+    });
+    root.within("drain", |table| {
         table.set("timeout", &mut draft.drain.timeout, parse_time);
         table.set("retry-after", &mut draft.drain.retry_after, parse_time);
         table.set("polls", &mut draft.drain.polls, parse_time);
-        table.finish();
-    }
+    });
     if let Some(field) = root.get("cluster")
         && let Some(table) = field.table()
     {
-        let kept = [("nats", Kept::Here), ("nats-file", Kept::File), ("nats-env", Kept::Variable)];
+        let kept =
+            [("nats", SecretSource::Here), ("nats-file", SecretSource::File), ("nats-env", SecretSource::Variable)];
         let nats = secret(&table, &kept);
         if nats.is_none() && !["nats", "nats-file", "nats-env"].into_iter().any(|key| table.get(key).is_some()) {
             field
@@ -146,10 +140,6 @@ pub(super) fn headers(table: &Table<'_>) -> Vec<(String, Option<String>)> {
     table.fields().filter_map(field).collect()
 }
 
-fn own(text: &str) -> Result<String, String> {
-    Ok(text.to_owned())
-}
-
 fn compat(text: &str) -> Result<bool, String> {
     match text {
         "ekbo" => Ok(true),
@@ -158,12 +148,12 @@ fn compat(text: &str) -> Result<bool, String> {
     }
 }
 
-fn slow(text: &str) -> Result<Slow, String> {
+fn slow(text: &str) -> Result<SlowPolicy, String> {
     match text {
-        "disconnect" => Ok(Slow::Disconnect),
-        "drop-oldest" => Ok(Slow::DropOldest),
-        "keep-latest" => Ok(Slow::KeepLatest),
-        "refuse" => Ok(Slow::Refuse),
+        "disconnect" => Ok(SlowPolicy::Disconnect),
+        "drop-oldest" => Ok(SlowPolicy::DropOldest),
+        "keep-latest" => Ok(SlowPolicy::KeepLatest),
+        "refuse" => Ok(SlowPolicy::Refuse),
         _ => Err(format!(
             "`{text}` is no rule for slow sessions: expected disconnect, drop-oldest, keep-latest or refuse"
         )),

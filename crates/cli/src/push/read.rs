@@ -81,8 +81,8 @@ pub(super) fn read(args: &Args, inherits: bool) -> Result<Reading, Error> {
         }
         Some(address) => {
             return Err(Error::Usage(vec![format!(
-                "--gops-addr {address}: oroshi push has no such agent, but /metrics and /status: leave it out, or set `compat: ekbo` in \
-                 kuiperbelt's configuration, which overlooks it"
+                "--gops-addr {address}: oroshi push has no such agent, but /metrics and /status: leave it out, or set \
+                 `compat: ekbo` in kuiperbelt's configuration, which overlooks it"
             )]));
         }
     }

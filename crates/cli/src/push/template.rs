@@ -83,7 +83,8 @@ fn action(text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Strin
 
 fn unknown(text: &str) -> String {
     format!(
-        "`{{{{ {text} }}}}` is not understood: expected {{{{ env \"NAME\" \"default\" }}}} or {{{{ must_env \"NAME\" }}}}"
+        "`{{{{ {text} }}}}` is not understood: expected {{{{ env \"NAME\" \"default\" }}}} or {{{{ must_env \"NAME\" \
+         }}}}"
     )
 }
 

@@ -1,7 +1,7 @@
 //! Writes a plan as TOML, with every default and without secrets: the output of `--check`.
 
 use oroshi_config::written::Toml;
-use oroshi_push::{Listener, Origins, Plan, Serves, Slow};
+use oroshi_push::{Listener, Origins, Plan, Serves, SlowPolicy};
 
 /// Returns the configuration of a plan, without its secrets.
 pub(super) fn config(plan: &Plan) -> String {
@@ -67,10 +67,10 @@ pub(super) fn config(plan: &Plan) -> String {
         out.line("\n[[group]]");
         out.text("pattern", &rule.pattern);
         let slow = match rule.slow {
-            Slow::Disconnect => "disconnect",
-            Slow::DropOldest => "drop-oldest",
-            Slow::KeepLatest => "keep-latest",
-            Slow::Refuse => "refuse",
+            SlowPolicy::Disconnect => "disconnect",
+            SlowPolicy::DropOldest => "drop-oldest",
+            SlowPolicy::KeepLatest => "keep-latest",
+            SlowPolicy::Refuse => "refuse",
         };
         out.text("slow", slow);
         out.bare("client-may-join", rule.client_may_join);

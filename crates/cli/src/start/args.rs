@@ -32,8 +32,8 @@ Times take ms, s, m, h; a plain number is seconds.
 
 Exit codes: 0 done; 1 the work failed, or the new generation did; 2 wrong usage.";
 
-const PORT: &str = "Listen at a TCP port: 8080 (all IPv4 addresses), 127.0.0.1:8080, name:8080, [::1]:8080 (IPv6 only); \
-                    u5353 is UDP; 8080=5 makes it descriptor 5; repeatable";
+const PORT: &str = "Listen at a TCP port: 8080 (all IPv4 addresses), 127.0.0.1:8080, name:8080, [::1]:8080 (IPv6 \
+                    only); u5353 is UDP; 8080=5 makes it descriptor 5; repeatable";
 
 /// Run a command behind sockets that outlive it, and replace it without losing a connection
 ///

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use oroshi_net::Endpoint;
 use oroshi_net::process::{signal_named, signal_names};
 use oroshi_start::environment::{AUTO_RESTART_INTERVAL, ENABLE_AUTO_RESTART, ENVDIR, KILL_OLD_DELAY};
-use oroshi_start::{Child, ControlAt, Draft, LogTo, Plan, Ready, SocketSpec};
+use oroshi_start::{Child, ControlAddress, Draft, LogDestination, Plan, Ready, SocketSpec};
 use oroshi_words::Mistake;
 use oroshi_words::nearest;
 use oroshi_words::units::{parse_count, parse_time};
@@ -65,8 +65,8 @@ pub(super) fn plan(args: Args) -> Result<Plan, Vec<String>> {
     draft.die_together = args.die_together;
     draft.pid_file = args.pid_file;
     draft.status_file = args.status_file;
-    draft.log = args.log_file.filter(|text| !text.is_empty()).map(|text| LogTo::parse(&text));
-    draft.control = control.map(|path| ControlAt { path, asked_for: args.control.is_some() });
+    draft.log = args.log_file.filter(|text| !text.is_empty()).map(|text| LogDestination::parse(&text));
+    draft.control = control.map(|path| ControlAddress { path, asked_for: args.control.is_some() });
     draft.daemonize = args.daemonize;
     match draft.plan() {
         Ok(plan) if problems.found.is_empty() => Ok(plan),

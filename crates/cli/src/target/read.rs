@@ -161,8 +161,8 @@ mod tests {
     fn every_option_is_taken() {
         let cpu = available_cpus().unwrap().iter().next().unwrap();
         let plan = plan(&format!(
-            "--delay 100ms --delay-shape uniform --work 5k --size 10k --chunked --close --status 200=9,500 --stall-one-in 7 --threads 3 --cpus {cpu} \
-             --listen 127.0.0.1:0 --listen unix:@x",
+            "--delay 100ms --delay-shape uniform --work 5k --size 10k --chunked --close --status 200=9,500 \
+             --stall-one-in 7 --threads 3 --cpus {cpu} --listen 127.0.0.1:0 --listen unix:@x",
         ));
         let plan = plan.unwrap();
         assert_eq!((plan.delay, plan.size, plan.threads), (Duration::from_millis(100), 10_000, 3));
@@ -192,7 +192,8 @@ mod tests {
     #[test]
     fn a_certificate_makes_bare_tcp_addresses_https() {
         let plan = plan(
-            "--cert c.pem --key k.pem --listen :1 --listen http://:2/ --listen https://:3/ --listen unix:@x --listen /y",
+            "--cert c.pem --key k.pem --listen :1 --listen http://:2/ --listen https://:3/ --listen unix:@x --listen \
+             /y",
         );
         let https: Vec<bool> = plan.unwrap().listen.iter().map(|address| address.https).collect();
         assert_eq!(https, [true, false, true, false, false]);
@@ -201,8 +202,8 @@ mod tests {
     #[test]
     fn all_problems_are_said_at_once_each_with_flag_value_and_what_was_expected() {
         let problems = plan(
-            "--delay soon --delay-shape round --work x --size big --status 99 --stall-one-in 0 --threads 5000 --cpus x --cert c.pem \
-             --listen https://:1/ --listen http://a/b --listen http:///",
+            "--delay soon --delay-shape round --work x --size big --status 99 --stall-one-in 0 --threads 5000 --cpus x \
+             --cert c.pem --listen https://:1/ --listen http://a/b --listen http:///",
         );
         let problems = problems.unwrap_err();
         let expected = [

@@ -16,7 +16,8 @@ use super::support::HANG;
 pub struct Sent {
     /// The first line.
     pub line: String,
-    /// The header lines. LuaJIT orders tables anew in each state, so their order means nothing: here it is the alphabet's.
+    /// The header lines. LuaJIT orders tables anew in each state, so their order means nothing: here it is the
+    /// alphabet's.
     pub headers: Vec<String>,
     pub body: Vec<u8>,
 }
@@ -57,8 +58,9 @@ impl Recorder {
         Self { url, shared }
     }
 
-    /// Runs a load generator until so many connections have sent all that is noted of each, then ends it as Ctrl-C does. What was
-    /// noted of connections that sent anything comes back, in the order of their first requests, and is forgotten.
+    /// Runs a load generator until so many connections have sent all that is noted of each, then ends it as Ctrl-C
+    /// does. What was noted of connections that sent anything comes back, in the order of their first requests, and is
+    /// forgotten.
     #[track_caller]
     pub fn record(&self, connections: usize, mut command: Command) -> Vec<Sequence> {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());

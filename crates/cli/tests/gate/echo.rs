@@ -34,7 +34,8 @@ fn serve(mut stream: UnixStream, name: &str) {
             "/204" => format!("HTTP/1.1 204 No Content\r\n{own}\r\n"),
             "/304" => format!("HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\n{own}\r\n"),
             "/chunked" => format!(
-                "HTTP/1.1 200 OK\r\n{own}Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6\r\n world\r\n0\r\nX-End: 1\r\nX-Secret: 2\r\n\r\n"
+                "HTTP/1.1 200 OK\r\n{own}Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6\r\n world\r\n0\r\n\
+                 X-End: 1\r\nX-Secret: 2\r\n\r\n"
             ),
             "/early" => format!(
                 "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n{own}Content-Length: 2\r\n\r\nok"

@@ -24,7 +24,8 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Starts one that listens at `public.sock` and, for operators, at `admin.sock`. `{dir}` in the configuration is the folder.
+    /// Starts one that listens at `public.sock` and, for operators, at `admin.sock`. `{dir}` in the configuration is
+    /// the folder.
     pub fn start(folder: tempfile::TempDir, config: &str) -> Gate {
         Gate::start_by(oroshi(), folder, config)
     }

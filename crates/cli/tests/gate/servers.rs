@@ -1,4 +1,5 @@
-//! Servers that others wrote, behind the gateway: all with the application that `apps/app.go` describes, at a port and at a unix socket.
+//! Servers that others wrote, behind the gateway: all with the application that `apps/app.go` describes, at a port and
+//! at a unix socket.
 #![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
 
 use std::fs;
@@ -50,13 +51,16 @@ impl Kind {
     }
 }
 
-/// nginx answers before it has read the body, unless it has to pass it on: so it does, to itself, where the request is logged with the
-/// length that was found. The body comes back as a variable of the one that has read it.
-const NGINX: &str = r#"client_max_body_size 0; client_body_buffer_size 4m; client_body_in_single_buffer on; large_client_header_buffers 4 256k;
+/// nginx answers before it has read the body, unless it has to pass it on: so it does, to itself, where the request is
+/// logged with the length that was found. The body comes back as a variable of the one that has read it.
+const NGINX: &str = r#"client_max_body_size 0; client_body_buffer_size 4m; client_body_in_single_buffer on;
+    large_client_header_buffers 4 256k;
     ssi on; ssi_types *; ssi_value_length 4096; keepalive_requests 100000; keepalive_timeout 1h;
-    location / { proxy_pass http://unix:@FOLDER@/inner.sock; proxy_set_header Host inner; proxy_headers_hash_max_size 1024; } }
+    location / { proxy_pass http://unix:@FOLDER@/inner.sock; proxy_set_header Host inner;
+        proxy_headers_hash_max_size 1024; } }
     log_format read escape=none '$request_method $request_uri $content_length';
-    server { listen unix:@FOLDER@/inner.sock; access_log @FOLDER@/read read; large_client_header_buffers 4 256k; client_max_body_size 0;
+    server { listen unix:@FOLDER@/inner.sock; access_log @FOLDER@/read read;
+        large_client_header_buffers 4 256k; client_max_body_size 0;
         add_header X-Read "$request_method $request_uri $content_length"; default_type application/octet-stream;
         location / { return 200 '<!--# echo var="request_body" default="" encoding="none" -->'; }"#;
 

@@ -1,8 +1,8 @@
-//! What has been slipped past proxies before: each message holds a second one, for a reader who sees the first end somewhere else. It is
-//! refused, or everybody takes the second for a body.
+//! What has been slipped past proxies before: each message holds a second one, for a reader who sees the first end
+//! somewhere else. It is refused, or everybody takes the second for a body.
 //!
-//! The classes are those of published advisories and of HTTP Garden's list. `crates/http1/conformance/cases.txt` has each
-//! defect alone.
+//! The classes are those of published advisories and of HTTP Garden's list. `crates/http1/conformance/cases.txt` has
+//! each defect alone.
 
 use super::{Sent, Then};
 
@@ -30,7 +30,8 @@ fn passes(cases: &mut Vec<Sent>, name: &str, message: String, through: &[(&str, 
     cases.push(Sent { name: name.to_owned(), bytes: message.into_bytes(), through, then: Then::KeepAlive });
 }
 
-/// A length and something that some take for chunked: for the one the message inside is a body, for the other what follows one.
+/// A length and something that some take for chunked: for the one the message inside is a body, for the other what
+/// follows one.
 fn two_framings(cases: &mut Vec<Sent>) {
     // RFC 9112, section 6.1: a coding that is unknown is 501; but the first defect decides.
     for (coding, status) in [
@@ -98,7 +99,8 @@ fn two_framings(cases: &mut Vec<Sent>) {
     let message = format!("POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{INNER}");
     refused(cases, "chunked in HTTP/1.0".to_owned(), message, 400);
     let message = format!(
-        "POST / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\nContent-Length: {}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{INNER}",
+        "POST / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\nContent-Length: {}\r\nTransfer-Encoding: chunked\r\n\
+         \r\n0\r\n\r\n{INNER}",
         5 + INNER.len()
     );
     refused(cases, "both in HTTP/1.0".to_owned(), message, 400);
@@ -263,7 +265,8 @@ fn bodies(cases: &mut Vec<Sent>) {
         let message = format!("{method} /body HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n{INNER}");
         passes(cases, &format!("{method} with a length"), message, &[through]);
         let message = format!(
-            "{method} /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{size:X};a=\"b\"\r\n{INNER}\r\n000\r\nX: y\r\n\r\n"
+            "{method} /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{size:X};a=\"b\"\r\n{INNER}\r\n\
+             000\r\nX: y\r\n\r\n"
         );
         passes(cases, &format!("{method} with chunks"), message, &[through]);
     }
@@ -293,7 +296,8 @@ fn hops(cases: &mut Vec<Sent>) {
             format!("POST /body HTTP/1.1\r\nHost: a\r\nConnection: {named}\r\nContent-Length: {size}\r\n\r\n{INNER}");
         passes(cases, &format!("Connection: {named}, length"), length, &[("POST", "/body", INNER)]);
         let chunks = format!(
-            "POST /body HTTP/1.1\r\nHost: a\r\nConnection: {named}\r\nTransfer-Encoding: chunked\r\n\r\n{size:x}\r\n{INNER}\r\n0\r\n\r\n"
+            "POST /body HTTP/1.1\r\nHost: a\r\nConnection: {named}\r\nTransfer-Encoding: chunked\r\n\r\n{size:x}\r\n\
+             {INNER}\r\n0\r\n\r\n"
         );
         passes(cases, &format!("Connection: {named}, chunks"), chunks, &[("POST", "/body", INNER)]);
     }

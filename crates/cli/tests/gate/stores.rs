@@ -94,7 +94,8 @@ impl Store {
         };
         match &self.real {
             Real::Memcached(_) => format!(
-                "[memcached.{name}]\nservers = [\"127.0.0.1:{port}\"]\ntimeout = \"{limit}\"\nconnect-timeout = \"{limit}\"\n{breaker}\n"
+                "[memcached.{name}]\nservers = [\"127.0.0.1:{port}\"]\ntimeout = \"{limit}\"\n\
+                 connect-timeout = \"{limit}\"\n{breaker}\n"
             ),
             Real::MariaDb(_) => of_sql(format!("mysql://gate@127.0.0.1:{port}/gate")),
             Real::Postgres(_) => of_sql(format!("postgres://gate@127.0.0.1:{port}/postgres")),

@@ -1,4 +1,5 @@
-//! What `oroshi bench` says of runs that went wrong: nothing that is false, the gravest first, and the same in each of its outputs.
+//! What `oroshi bench` says of runs that went wrong: nothing that is false, the gravest first, and the same in each of
+//! its outputs.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;

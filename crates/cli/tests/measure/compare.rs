@@ -68,7 +68,8 @@ fn a_slower_server_is_found_and_fails_the_condition() {
     assert!(result.cells[0].variants[1].start.as_ref().is_some_and(|start| start.contains("--delay 5ms")));
 }
 
-/// Ten connections that got in step: whole rounds of answers in a second were 5 or 6 of them, where there was time for 5.6.
+/// Ten connections that got in step: whole rounds of answers in a second were 5 or 6 of them, where there was time for
+/// 5.6.
 #[test]
 fn a_rate_does_not_depend_on_where_the_edges_of_the_run_fall() {
     let target = Target::start(&["--delay", "180ms"]);

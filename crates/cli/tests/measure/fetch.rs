@@ -46,8 +46,9 @@ fn every_url_gets_a_record() {
     let address = server.url().trim_start_matches("http://").trim_end_matches('/');
     for record in &records {
         let expected = json!({
-            "ok": true, "method": "GET", "status": 200, "http": "1.1", "remote": address, "body_bytes": 7, "attempts": 1,
-            "redirects": 0, "final_url": null, "headers": null, "coding": null, "body_file": null, "error": null,
+            "ok": true, "method": "GET", "status": 200, "http": "1.1", "remote": address, "body_bytes": 7,
+            "attempts": 1, "redirects": 0, "final_url": null, "headers": null, "coding": null, "body_file": null,
+            "error": null,
         });
         for (field, value) in expected.as_object().unwrap() {
             assert_eq!(&record[field], value, "{field}");

@@ -1,4 +1,5 @@
-//! The tables of other tools' flags in `docs/bench.md`, against the help of those tools that are here and against our own.
+//! The tables of other tools' flags in `docs/bench.md`, against the help of those tools that are here and against our
+//! own.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -13,7 +14,8 @@ const PAGE: &str = include_str!("../../../../docs/bench.md");
 const TOOLS: [(&str, &str); 6] =
     [("wrk", "--help"), ("wrk2", "--help"), ("ab", "-h"), ("hey", "-h"), ("oha", "--help"), ("h2load", "--help")];
 
-/// The tools whose help is not asked for, as they have commands below commands, or far more flags than can mean anything here.
+/// The tools whose help is not asked for, as they have commands below commands, or far more flags than can mean
+/// anything here.
 const OTHERS: [&str; 3] = ["k6", "vegeta", "curl"];
 
 /// Words in a row that say that not every version of the tool has the flag.

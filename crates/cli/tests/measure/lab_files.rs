@@ -184,9 +184,11 @@ const RUN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/tests/records/o
 
 #[test]
 fn what_cannot_be_done_has_its_exit_code() {
-    let failing = "title = \"x\"\ncpus = \"any\"\n[[variant]]\nname = \"a\"\nstart = \"sh -c 'echo no such database; exit 3' {{port}}\"\n\
+    let failing = "title = \"x\"\ncpus = \"any\"\n[[variant]]\nname = \"a\"\n\
+                   start = \"sh -c 'echo no such database; exit 3' {{port}}\"\n\
                    url = \"http://127.0.0.1:{{port}}/\"\n";
-    let missing = "title = \"x\"\n[[variant]]\nname = \"a\"\nrequires = [\"surely-not-installed\"]\nurl = \"http://127.0.0.1:1/\"\n";
+    let missing = "title = \"x\"\n[[variant]]\nname = \"a\"\nrequires = [\"surely-not-installed\"]\n\
+                   url = \"http://127.0.0.1:1/\"\n";
     let folder = folder(&[
         ("failing.toml", failing),
         ("missing.toml", missing),
@@ -219,8 +221,10 @@ fn what_cannot_be_done_has_its_exit_code() {
 
 #[test]
 fn only_an_earlier_result_is_replaced() {
-    let alone = "title = \"x\"\ncpus = \"any\"\nblocks = 3\nblocks-per-start = \"all\"\n[load]\nrequests = 20\nwarmup = \"0s\"\n\
-                 [[variant]]\nname = \"a\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\nurl = \"unix:{{socket}}\"\n";
+    let alone = "title = \"x\"\ncpus = \"any\"\nblocks = 3\nblocks-per-start = \"all\"\n[load]\nrequests = 20\n\
+                 warmup = \"0s\"\n\
+                 [[variant]]\nname = \"a\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\n\
+                 url = \"unix:{{socket}}\"\n";
     let folder = folder(&[("alone.toml", alone), ("mine/output/01-a.log", "mine"), ("mine/report.html", "mine")]);
     let at = |path: &str| folder.path().join(path);
     lab(folder.path(), &["run", "alone.toml", "--out", "mine"]).said(2, &["is in the way: mine holds no result"]);
@@ -252,9 +256,11 @@ fn only_an_earlier_result_is_replaced() {
 #[test]
 fn a_set_up_that_crashes_does_not_pass() {
     let crashes = "title = \"x\"\ncpus = \"any\"\nblocks = 3\n[load]\nrequests = 20\nwarmup = \"0s\"\n\
-                   [[variant]]\nname = \"a\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\nurl = \"unix:{{socket}}\"\n\
+                   [[variant]]\nname = \"a\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\n\
+                   url = \"unix:{{socket}}\"\n\
                    [[variant]]\nname = \"b\"\nserver = \"b\"\nurl = \"unix:{{socket}}\"\n\
-                   [[variant]]\nname = \"c\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\nurl = \"unix:{{socket}}\"\n\
+                   [[variant]]\nname = \"c\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\n\
+                   url = \"unix:{{socket}}\"\n\
                    [[server]]\nname = \"b\"\nstart = \"sh -c 'exit 3' {{socket}}\"\n";
     let folder = folder(&[("crashes.toml", crashes)]);
     let ran = lab(folder.path(), &["run", "crashes.toml", "--out", "kept", "--fail-if", "slower"]);
@@ -264,8 +270,10 @@ fn a_set_up_that_crashes_does_not_pass() {
 
 #[test]
 fn with_one_left_of_two_nothing_was_compared() {
-    let text = "title = \"x\"\ncpus = \"any\"\nblocks = 3\nblocks-per-start = \"all\"\n[load]\nrequests = 20\nwarmup = \"0s\"\n\
-                [[variant]]\nname = \"a\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\nurl = \"unix:{{socket}}\"\n\
+    let text = "title = \"x\"\ncpus = \"any\"\nblocks = 3\nblocks-per-start = \"all\"\n[load]\nrequests = 20\n\
+                warmup = \"0s\"\n\
+                [[variant]]\nname = \"a\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\n\
+                url = \"unix:{{socket}}\"\n\
                 [[variant]]\nname = \"b\"\nrequires = [\"surely-not-installed\"]\nurl = \"http://127.0.0.1:1/\"\n";
     let folder = folder(&[("x.toml", text)]);
     let words = ["error: nothing was compared", "b (surely-not-installed is not installed)"];
@@ -285,8 +293,10 @@ fn an_unknown_key_at_the_beginning_is_told_beside_what_is_missing() {
 
 #[test]
 fn a_result_that_cannot_be_kept_goes_to_standard_output() {
-    let text = "title = \"x\"\ncpus = \"any\"\nblocks = 3\nblocks-per-start = \"all\"\n[load]\nrequests = 20\nwarmup = \"0s\"\n\
-                [[variant]]\nname = \"a\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\nurl = \"unix:{{socket}}\"\n";
+    let text = "title = \"x\"\ncpus = \"any\"\nblocks = 3\nblocks-per-start = \"all\"\n[load]\nrequests = 20\n\
+                warmup = \"0s\"\n\
+                [[variant]]\nname = \"a\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\n\
+                url = \"unix:{{socket}}\"\n";
     let folder = folder(&[("x.toml", text)]);
     assert_eq!(lab(folder.path(), &["run", "x.toml", "--out", "kept"]).code, Some(0));
     let kept = folder.path().join("kept/result.json");
@@ -320,12 +330,15 @@ fn list_and_check_run_nothing() {
 
 #[test]
 fn secrets_are_not_kept() {
-    let text = "title = \"x\"\ncpus = \"any\"\nblocks = 3\nblocks-per-start = \"all\"\n[load]\nduration = \"300ms\"\nwarmup = \"0s\"\n\
-                [[server]]\nname = \"s\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\nenv.TOKEN = \"s3cret\"\n\
+    let text = "title = \"x\"\ncpus = \"any\"\nblocks = 3\nblocks-per-start = \"all\"\n[load]\nduration = \"300ms\"\n\
+                warmup = \"0s\"\n\
+                [[server]]\nname = \"s\"\nstart = \"{{oroshi}} target --threads 1 --listen unix:{{socket}}\"\n\
+                env.TOKEN = \"s3cret\"\n\
                 [[variant]]\nname = \"ours\"\nserver = \"s\"\nurl = \"unix:{{socket}}\"\n\
                 load = { header = \"Authorization: Bearer s3cret\", body = \"s3cret\" }\n\
                 [[variant]]\nname = \"theirs\"\nserver = \"s\"\nurl = \"unix:{{socket}}\"\n\
-                load = { command = [\"sh\", \"-c\", \"echo 100 $#\", \"sh\", \"-H\", \"Cookie: s3cret\"], figures.rps = '(\\d+) 2' }\n";
+                load = { command = [\"sh\", \"-c\", \"echo 100 $#\", \"sh\", \"-H\", \"Cookie: s3cret\"], figures.rps \
+                = '(\\d+) 2' }\n";
     let folder = folder(&[("x.toml", text)]);
     let ran = lab(folder.path(), &["run", "x.toml", "--out", "kept"]);
     let json = fs::read_to_string(folder.path().join("kept/result.json")).unwrap();

@@ -1,4 +1,7 @@
-//! Whole experiments: real servers (`oroshi target`) below real keepers (`oroshi keep`), for a few tenths of a second each.
+//! Whole experiments: real servers (`oroshi target`) below real keepers (`oroshi keep`), for a few tenths of a second
+//! each.
+
+mod rules;
 
 mod journeys;
 
@@ -14,7 +17,7 @@ use oroshi_bench::follow::Stage;
 use oroshi_bench::{Draft, Load as Loop, Observer, Progress, Spacing};
 use oroshi_lab::plan::{Cell, Command, Figure, Load, Ready, Rules, Server, Stop, Variant};
 use oroshi_lab::result::{CellResult, Ended, Run};
-use oroshi_lab::{Event, Experiment, Follow, LabError, LabResult, Metric, Tools};
+use oroshi_lab::{Event, Experiment, ExperimentObserver, LabError, LabResult, Metric, Tools};
 use oroshi_stats::compare::Verdict;
 use regex_lite::Regex;
 use rustix::process::{Pid, Signal, kill_process};
@@ -58,7 +61,8 @@ impl Bench {
         self.server(name, &[&["{{oroshi}}", "target", "--listen", "unix:{{socket}}"], flags].concat())
     }
 
-    /// The same below a shell, which writes the target's process id into a file of this folder, and ends with 7 after it.
+    /// The same below a shell, which writes the target's process id into a file of this folder, and ends with 7 after
+    /// it.
     fn mortal(&self, name: &str) -> Server {
         let pid = self.path(name);
         let script = format!(
@@ -68,7 +72,7 @@ impl Bench {
         self.server(name, &["sh", "-c", &script])
     }
 
-    fn run(&self, experiment: Experiment, follow: &mut dyn Follow) -> Result<LabResult, LabError> {
+    fn run(&self, experiment: Experiment, follow: &mut dyn ExperimentObserver) -> Result<LabResult, LabError> {
         let tools = Tools {
             keeper: vec![OROSHI.into(), "keep".into()],
             oroshi: OROSHI.into(),
@@ -184,7 +188,7 @@ struct Seen {
     now: (usize, Option<usize>),
 }
 
-impl Follow for Seen {
+impl ExperimentObserver for Seen {
     fn event(&mut self, _: &Experiment, event: Event<'_>) {
         match event {
             Event::Starting { server } => self.starts.push(server.to_owned()),
@@ -219,7 +223,7 @@ impl Observer for Seen {
     }
 
     fn cancelled(&mut self) -> bool {
-        Follow::cancelled(self)
+        ExperimentObserver::cancelled(self)
     }
 }
 
@@ -529,7 +533,8 @@ fn a_server_that_ends_before_it_is_ready_gets_a_second_place() {
     let bench = Bench::new();
     let places = bench.path("places").display().to_string();
     let script = format!(
-        "echo {{{{socket}}}} >>{places}; test $(wc -l <{places}) -gt 1 || exit 9; exec {{{{oroshi}}}} target --listen unix:{{{{socket}}}}"
+        "echo {{{{socket}}}} >>{places}; test $(wc -l <{places}) -gt 1 || exit 9; exec {{{{oroshi}}}} target --listen \
+         unix:{{{{socket}}}}"
     );
     let servers = vec![bench.server("shy", &["sh", "-c", &script])];
     let rules = blocks(1, None);
@@ -586,56 +591,4 @@ fn a_server_is_warm_before_a_load_program_asks_it() {
     assert!(cell(&result).variants[0].failed.is_none(), "{:?}", cell(&result).variants[0].failed);
     let told = |text: &String| text.contains("the server was not warm when its load began: ");
     assert!(result.warnings.iter().any(told), "{:?}", result.warnings);
-}
-
-#[test]
-fn variants_without_the_figure_that_is_compared_first_are_given_up() {
-    let bench = Bench::new();
-    let rps = [(Metric::Rps, r"rps (\d+)")];
-    let unseen = |name: &str| Variant {
-        server: None,
-        urls: vec!["http://192.0.2.1/".into()],
-        ..program(name, 0, "echo rps 5", &rps, None)
-    };
-    let metrics = [Metric::Cpu, Metric::Rps];
-    let experiment = experiment(&metrics, vec![], vec![unseen("A"), unseen("B")], blocks(50, None));
-    let result = bench.run(experiment, &mut Seen::default()).unwrap();
-    let cell = cell(&result);
-    assert_eq!((cell.ended, cell.blocks, cell.runs.len()), (Ended::Failed, 3, 6));
-    for variant in &cell.variants {
-        let why = &variant.failed.as_ref().unwrap().why;
-        assert!(why.starts_with("server CPU/request is compared first, and after 3 blocks no run of "), "{why}");
-    }
-    let rps = cell.comparisons.iter().find(|c| c.metric == Metric::Rps).unwrap();
-    assert_eq!(rps.verdict, Verdict::Equivalent, "what there is stands");
-}
-
-#[test]
-fn the_rate_is_a_share_of_what_the_slowest_can() {
-    let bench = Bench::new();
-    let servers = vec![bench.target("quick", &["--delay", "2ms"]), bench.target("slow", &["--delay", "5ms"])];
-    let variants = vec![variant("quick", 0, load()), variant("slow", 1, load())];
-    let mut experiment = experiment(&[Metric::P50], servers, variants, blocks(3, None));
-    experiment.cells[0].rate_share = Some(0.5);
-    let result = bench.run(experiment, &mut Seen::default()).unwrap();
-    let cell = cell(&result);
-    // Four connections that wait 5 ms for each answer: 800/s at the very most.
-    let rate = cell.rate.unwrap();
-    assert!(rate > 0.0 && rate <= 400.0 * 1.2, "{rate}");
-    assert_eq!(cell.runs.len(), 6, "the runs that found it are not among them");
-    for run in &cell.runs {
-        let load = &run.record.as_ref().unwrap().plan.load;
-        assert_eq!(*load, Loop::rate(rate, Spacing::Constant, 0));
-    }
-}
-
-#[test]
-fn what_makes_the_whole_impossible_is_an_error() {
-    let bench = Bench::new();
-    let nothing = bench.run(experiment(&[Metric::Rps], vec![], vec![], blocks(3, None)), &mut Seen::default());
-    assert!(matches!(nothing, Err(LabError::Empty)), "{nothing:?}");
-    let tools = Tools { keeper: Vec::new(), oroshi: OROSHI.into(), output: bench.path("no such folder") };
-    let one = experiment(&[Metric::Rps], vec![bench.target("A", &[])], vec![variant("A", 0, load())], blocks(3, None));
-    let error = oroshi_lab::run(one, &tools, &mut Seen::default()).unwrap_err().to_string();
-    assert!(error.contains("no such folder"), "{error}");
 }

@@ -400,7 +400,8 @@ mod wrong {
             &[
                 (
                     source,
-                    "a.lua:2: attempt to index field 'x' (a nil value)\n  a.lua:2: in upvalue 'inner'\n  a.lua:5: in function 'request'\n",
+                    "a.lua:2: attempt to index field 'x' (a nil value)\n  a.lua:2: in upvalue 'inner'\n  a.lua:5: in \
+                     function 'request'\n",
                 ),
                 ("function response(status)\n  error('status ' .. status)\nend", "a.lua:2: status 200"),
                 ("function setup(thread)\n  thread:set('f', print)\nend", "a.lua:2: "),

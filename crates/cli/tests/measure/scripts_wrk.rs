@@ -1,7 +1,9 @@
-//! The scripts of `examples/lua/` with wrk and with `oroshi bench`: both send the same bytes, in the same order per connection.
+//! The scripts of `examples/lua/` with wrk and with `oroshi bench`: both send the same bytes, in the same order per
+//! connection.
 //!
-//! One thing differs, and it is meant to: wrk calls `request()` of its first thread once before the run, to see whether it returns several
-//! requests, and throws away what it returned. Here that is the first request that is sent (docs/bench-lua.md).
+//! One thing differs, and it is meant to: wrk calls `request()` of its first thread once before the run, to see whether
+//! it returns several requests, and throws away what it returned. Here that is the first request that is sent
+//! (docs/bench-lua.md).
 
 use std::process::Command;
 
@@ -15,8 +17,8 @@ const REQUESTS: usize = 24;
 
 const TOKEN: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nx-tOKEN: t-1\r\n\r\nhello";
 
-/// Runs an example with both, on one thread and on two, each with a connection, and compares. `thrown` is how many requests of the
-/// first thread wrk does not send, where that can be seen.
+/// Runs an example with both, on one thread and on two, each with a connection, and compares. `thrown` is how many
+/// requests of the first thread wrk does not send, where that can be seen.
 fn same(test: &str, script: &str, path: &str, args: &[&str], thrown: usize) -> Vec<Vec<Sent>> {
     let Some(wrk) = find("wrk") else {
         skipped(test, "wrk is not installed");

@@ -126,7 +126,8 @@ fn bodies_of_requests_are_taken() {
     assert!(record.plan.origins[0].requests[0].starts_with("POST "));
 }
 
-/// `oroshi target` with a listening socket as descriptor 3, where supervisors put the first one, and a word of shell before it.
+/// `oroshi target` with a listening socket as descriptor 3, where supervisors put the first one, and a word of shell
+/// before it.
 fn supervised(port: &Port, words: &str) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("exec 3<&0 0</dev/null; {words} exec \"$0\" target"), OROSHI]);

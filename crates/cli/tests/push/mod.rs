@@ -1,4 +1,5 @@
-//! What the tests of `oroshi push` share: the hub as a process, a backend that records its callbacks, clients on a unix socket.
+//! What the tests of `oroshi push` share: the hub as a process, a backend that records its callbacks, clients on a unix
+//! socket.
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "a module of each test file, which uses its part")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
-use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Peer, Shutdown};
+use oroshi_net::{BoundListener, ListenOptions, Peer, Shutdown, Threads, ThreadsOptions};
 use oroshi_server::{Error, Exchange, Server, Settings};
 use oroshi_testkit::http::{self, read_more};
 pub use oroshi_testkit::http::{Answer, connect_unix as connect, end_of_head};
@@ -83,7 +84,7 @@ impl Backend {
                     server.serve([bound.into_listener().unwrap().into()], shutdown.reached(1)).await;
                 }
             };
-            Cores::run(&CoresOptions::new("backend", 1), serve).unwrap();
+            Threads::run(&ThreadsOptions::new("backend", 1), serve).unwrap();
         });
         Backend { address, called, kept: Vec::new(), held, shutdown, thread: Some(thread) }
     }

@@ -1,4 +1,5 @@
-//! The configuration of `oroshi gate`: every key, every kind of mistake, what `--check` shows; and docs/gate.md against both.
+//! The configuration of `oroshi gate`: every key, every kind of mistake, what `--check` shows; and docs/gate.md against
+//! both.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -38,7 +39,9 @@ fn what_is_shown_can_be_read_again() {
         method = "GET"
         header = { X-Beta = "1", X-Any = "*" }
         to = "app"
-        request = { set = { X-From = "a: b", X-Empty = "" }, add = { x-from = "c", X-More = "1" }, remove = ["Cookie", "X-more"] }
+        request.set = { X-From = "a: b", X-Empty = "" }
+        request.add = { x-from = "c", X-More = "1" }
+        request.remove = ["Cookie", "X-more"]
         [[route]]
         name = "two"
         to = "app"
@@ -282,7 +285,8 @@ fn every_mistake_is_told_with_its_line() {
         ("[[route]]\nscript = 'x'\n", "line 2: route[1].script: there is no script `x`: none is configured"),
         (
             "[script.a]\nfile = 'x.lua'\n[[route]]\nscript = 'a'\nto = '1.1.1.1'\nlookup = 'b'\n",
-            "line 3: route[1]: expected exactly one of `to`, `lookup`, `redirect` and `answer`, or none beside `script`",
+            "line 3: route[1]: expected exactly one of `to`, `lookup`, `redirect` and `answer`, or none beside \
+             `script`",
         ),
         (
             "[script.a]\nfile = 'log.lua'\n[[route]]\nscript = 'a'\n",

@@ -1,5 +1,6 @@
-//! `oroshi gate` between servers that lie, break off or fall silent and clients that dawdle: what each comes to, that no answer goes astray,
-//! and that everybody else is served meanwhile. Each phase and rule alone is tested in `oroshi-gate` itself.
+//! `oroshi gate` between servers that lie, break off or fall silent and clients that dawdle: what each comes to, that
+//! no answer goes astray, and that everybody else is served meanwhile. Each phase and rule alone is tested in
+//! `oroshi-gate` itself.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -185,7 +186,8 @@ fn liar() -> Upstream {
 /// On one thread, so that all clients share the connections to the server.
 fn gate_to(target: &impl ToString, limits: &str, route: &str) -> Gate {
     let config = format!(
-        "threads = 1\nlisten = {{ public = \"unix:{{dir}}/public.sock\", admin = \"unix:{{dir}}/admin.sock\" }}\n{limits}\n\
+        "threads = 1\nlisten = {{ public = \"unix:{{dir}}/public.sock\", admin = \"unix:{{dir}}/admin.sock\" }}\n\
+         {limits}\n\
          [[route]]\nto = \"{}\"\n{route}\n",
         target.to_string()
     );
@@ -396,7 +398,8 @@ fn a_server_that_never_answers_is_given_up_in_each_phase() {
     upstream.end();
 }
 
-/// As many dawdlers as there may be connections: each has its time. Who comes after them waits for that, and not until they go by themselves.
+/// As many dawdlers as there may be connections: each has its time. Who comes after them waits for that, and not until
+/// they go by themselves.
 #[test]
 fn slow_clients_have_their_time_and_no_more() {
     const SLOW: usize = 50;
@@ -441,7 +444,8 @@ fn slow_clients_have_their_time_and_no_more() {
     dripping.join().unwrap();
 }
 
-/// With few descriptors: whoever says nothing, at the admin address or the public one, keeps out neither operators nor clients.
+/// With few descriptors: whoever says nothing, at the admin address or the public one, keeps out neither operators nor
+/// clients.
 #[test]
 fn silent_connections_leave_descriptors_for_operators_and_clients() {
     const DESCRIPTORS: u32 = 100;
@@ -486,7 +490,8 @@ fn clients_that_do_not_read_are_cut_off_and_hold_little() {
     let config = |write: &str| {
         format!(
             "threads = 1\nlimits.write = \"{write}\"\n[listen]\npublic = \"unix:{{dir}}/public.sock\"\n\
-             admin = \"unix:{{dir}}/admin.sock\"\n[[route]]\nto = \"{listen}\"\n[[route]]\npath = \"/own\"\nanswer = {{ status = 204 }}\n"
+             admin = \"unix:{{dir}}/admin.sock\"\n[[route]]\nto = \"{listen}\"\n[[route]]\npath = \"/own\"\n\
+             answer = {{ status = 204 }}\n"
         )
     };
     let gate = Gate::start(tempfile::tempdir().unwrap(), &config("500ms"));

@@ -1,8 +1,9 @@
-//! `oroshi gate` in front of nginx, Puma, gunicorn, Node and Go: where a message ends, the client, the gateway and the server behind read
-//! in one and the same way, and what a client tries to slip past one of them reaches nobody.
+//! `oroshi gate` in front of nginx, Puma, gunicorn, Node and Go: where a message ends, the client, the gateway and the
+//! server behind read in one and the same way, and what a client tries to slip past one of them reaches nobody.
 //!
-//! Each server has the same application (`gate/apps/app.go`), which tells what it has read: in its answer, and in a list of all that it
-//! has ever read. Behind each case comes a marker, on the same connection and on another client's: each must get its own answer.
+//! Each server has the same application (`gate/apps/app.go`), which tells what it has read: in its answer, and in a
+//! list of all that it has ever read. Behind each case comes a marker, on the same connection and on another client's:
+//! each must get its own answer.
 
 #[path = "../gate/smuggling.rs"]
 mod smuggling;
@@ -14,8 +15,8 @@ use crate::servers::{Kind, Server};
 use crate::support::{Answer, Client, HANG};
 use oroshi_testkit::conformance::{self, Case, Kind as CaseKind, Verdict};
 
-/// What a server does not take by a taste of its own, which is none of the gateway's business: it answers 4xx or 5xx, or, as `OPTIONS *` in
-/// Go, without asking the application.
+/// What a server does not take by a taste of its own, which is none of the gateway's business: it answers 4xx or 5xx,
+/// or, as `OPTIONS *` in Go, without asking the application.
 fn own_answers(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::Nginx => {
@@ -27,7 +28,8 @@ fn own_answers(kind: Kind) -> &'static [&'static str] {
     }
 }
 
-/// What is not sent to a server: Puma does not take these either, but on a kept connection it says so by closing after twenty seconds.
+/// What is not sent to a server: Puma does not take these either, but on a kept connection it says so by closing after
+/// twenty seconds.
 fn left_out(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::Puma => &["get-with-odd-but-harmless-target", "custom-method", "lower-case-method", "method-of-32-bytes"],
@@ -197,8 +199,8 @@ impl<'s> Run<'s> {
         let mut client = self.client();
         let mut bytes = case.bytes.clone();
         let marker = self.marker();
-        // Behind what is refused in any case. Behind what is not, at once or after the answer: who is still sending when the other side closes
-        // gets a reset, which may come before an answer of HTTP/1.0 is read to its end.
+        // Behind what is refused in any case. Behind what is not, at once or after the answer: who is still sending
+        // when the other side closes gets a reset, which may come before an answer of HTTP/1.0 is read to its end.
         let pipelined = match case.then {
             Then::Incomplete => false,
             Then::Refused(_) => true,
@@ -355,7 +357,8 @@ impl<'s> Run<'s> {
 
     /// A WebSocket where the server knows how, and what is sent too early where it does not.
     fn upgrades(&mut self) {
-        let ask = "GET /socket HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+        let ask = "GET /socket HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                   Sec-WebSocket-Version: 13\r\n\
                    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
         // What is no request is the new protocol's, or nobody's.
         let early = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -416,7 +419,8 @@ fn read_of(answer: &Answer) -> String {
     read.as_bytes().escape_ascii().to_string()
 }
 
-/// The connection ends, after the gateway's own answer if there is one, without another byte; with a reset where the client still sends.
+/// The connection ends, after the gateway's own answer if there is one, without another byte; with a reset where the
+/// client still sends.
 fn is_over(client: &mut Client, then: Then, name: &str) {
     match then {
         Then::KeepAlive | Then::Close => {}

@@ -155,10 +155,12 @@ fn a_script_answers_and_changes_requests() {
     assert_eq!((answer.status, &*answer.body, answer.field("X-Why")), (403, "no\n", Some("because")));
     let answer = gate.get("a", "/old?x=y");
     assert_eq!((answer.status, answer.field("Location")), (308, Some("/new?x=y")));
-    let facts = "GET /x/../%66acts?a=1%202&b=%zz&a=3 HTTP/1.1\r\nHost: EXAMPLE.org:80\r\nX-One: 1\r\nx-one: 2\r\nCookie: a=b; session=c=d\r\n";
+    let facts = "GET /x/../%66acts?a=1%202&b=%zz&a=3 HTTP/1.1\r\nHost: EXAMPLE.org:80\r\nX-One: 1\r\nx-one: 2\r\n\
+                 Cookie: a=b; session=c=d\r\n";
     assert_eq!(
         ask(&gate, facts).body,
-        "GET|/x/../%66acts?a=1%202&b=%zz&a=3|/facts|a=1%202&b=%zz&a=3|example.org|http|1.1|nil|true|scripted|1 2|%zz|-|c=d|1|2|none"
+        "GET|/x/../%66acts?a=1%202&b=%zz&a=3|/facts|a=1%202&b=%zz&a=3|example.org|http|1.1|nil|true|scripted|1 \
+         2|%zz|-|c=d|1|2|none"
     );
     // What goes on: the fields and the target as the script has made them.
     let request = "GET /x?to=/other%3fq HTTP/1.1\r\nHost: a\r\nX-One: 1\r\nx-script: forged\r\nX-Two: 2\r\n";
@@ -381,7 +383,8 @@ fn what_goes_wrong_in_a_script_costs_that_request_alone() {
     echo(&dir, "own");
     fs::write(dir.join("route.lua"), FAILING).unwrap();
     let config = configured(
-        "threads = 1\nlisten = { public = \"unix:{dir}/public.sock\", admin = \"unix:{dir}/admin.sock\" }\n[script.s]\nwall = \"300ms\"\n\
+        "threads = 1\nlisten = { public = \"unix:{dir}/public.sock\", admin = \"unix:{dir}/admin.sock\" }\n[script.s]\n\
+         wall = \"300ms\"\n\
          instructions = 2000000\nmemory = 8000000\n[[route]]\nscript = \"s\"\nto = \"unix:{dir}/own.sock\"\n\
          [[route]]\nhost = \"explained\"\nscript = \"s\"\nexplain = true\nto = \"unix:{dir}/own.sock\"\n",
     );

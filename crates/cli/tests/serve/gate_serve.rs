@@ -1,4 +1,5 @@
-//! `oroshi gate` as a process: routes, look-ups in SQLite, what operators ask, reloads under load, limits, the log, how it ends.
+//! `oroshi gate` as a process: routes, look-ups in SQLite, what operators ask, reloads under load, limits, the log, how
+//! it ends.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -27,8 +28,9 @@ fn each_host_goes_where_the_database_says() {
     let dir = folder.path().to_owned();
     let (one, two) = (dir.join("one.sock"), dir.join("two.sock"));
     let rows = format!(
-        "INSERT INTO domain VALUES ('one.example', 'unix:{0}'), ('two.example', 'unix:{1}'), ('xn--bcher-kva.example', '[\"unix:{0}\"]'), \
-         ('inside.example', '169.254.169.254'), ('odd.example', 'what?'), ('null.example', NULL), ('down.example', 'unix:{0}.none')",
+        "INSERT INTO domain VALUES ('one.example', 'unix:{0}'), ('two.example', 'unix:{1}'), ('xn--bcher-kva.example', \
+         '[\"unix:{0}\"]'), ('inside.example', '169.254.169.254'), ('odd.example', 'what?'), ('null.example', NULL), \
+         ('down.example', 'unix:{0}.none')",
         one.display(),
         two.display()
     );
@@ -275,7 +277,8 @@ fn one_host_cannot_take_all() {
     let _fast = server(&dir, "fast.sock", 11);
     let gate = Gate::start(
         folder,
-        "threads = 1\nlisten = { public = \"unix:{dir}/public.sock\", admin = \"unix:{dir}/admin.sock\" }\nlimits.per-host = 3\n\
+        "threads = 1\nlisten = { public = \"unix:{dir}/public.sock\", admin = \"unix:{dir}/admin.sock\" }\n\
+         limits.per-host = 3\n\
          [[route]]\nhost = \"slow.example\"\nto = \"unix:{dir}/slow.sock\"\n[[route]]\nto = \"unix:{dir}/fast.sock\"\n",
     );
     let stuck: Vec<UnixStream> = (0..3)
@@ -337,7 +340,8 @@ fn the_log_tells_every_request_and_is_opened_anew() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().to_owned();
     let _server = server(&dir, "one.sock", 11);
-    let config = "access-log = { file = \"{dir}/access.log\" }\n[[route]]\nname = \"app\"\nto = \"unix:{dir}/one.sock\"\n\
+    let config = "access-log = { file = \"{dir}/access.log\" }\n[[route]]\nname = \"app\"\n\
+                  to = \"unix:{dir}/one.sock\"\n\
                   [[route]]\npath = \"/none\"\nto = \"unix:{dir}/none.sock\"\n";
     let mut gate = Gate::start(folder, config);
     for _ in 0..3 {
@@ -454,7 +458,8 @@ fn a_restart_takes_both_addresses_over() {
     let dir = folder.path();
     fs::write(
         dir.join("gate.toml"),
-        "[listen]\npublic = \"unix:public.sock\"\nadmin = \"unix:admin.sock\"\n[[route]]\nanswer = { status = 200, body = \"x\" }\n",
+        "[listen]\npublic = \"unix:public.sock\"\nadmin = \"unix:admin.sock\"\n[[route]]\n\
+         answer = { status = 200, body = \"x\" }\n",
     )
     .unwrap();
     let start = |mode: &str| {

@@ -1,5 +1,5 @@
-//! `oroshi gate` with real stores that are down, frozen, slow, full, rude, wrong, or come back: what clients see, for how long they wait, what
-//! is served on, and that all is well again afterwards. And how often a store is asked at all.
+//! `oroshi gate` with real stores that are down, frozen, slow, full, rude, wrong, or come back: what clients see, for
+//! how long they wait, what is served on, and that all is well again afterwards. And how often a store is asked at all.
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -104,7 +104,8 @@ fn check(admin: &str, statements: &[&str], query: &str, urls: &[(String, Option<
     }
     for (url, works, fails) in urls {
         let config = format!(
-            "[sql.db]\nurl = \"{url}\"\nquery-timeout = \"30s\"\nconnect-timeout = \"30s\"\n[lookup.db]\nallow = [\"{app}\"]\nwait = \"30s\"\n\
+            "[sql.db]\nurl = \"{url}\"\nquery-timeout = \"30s\"\nconnect-timeout = \"30s\"\n[lookup.db]\n\
+             allow = [\"{app}\"]\nwait = \"30s\"\n\
              sql = {{ store = \"db\", query = \"{query}\" }}\n[[route]]\nlookup = \"db\"\n"
         );
         let gate = Gate::start(tempfile::tempdir().unwrap(), &config);

@@ -1,5 +1,5 @@
-//! `oroshi gate` with memcached in front of MariaDB: one of them may fail, a thousand clients ask for one key once, and ten thousand hosts
-//! that nobody knows push none out that somebody does. The stores count for themselves.
+//! `oroshi gate` with memcached in front of MariaDB: one of them may fail, a thousand clients ask for one key once, and
+//! ten thousand hosts that nobody knows push none out that somebody does. The stores count for themselves.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -27,7 +27,8 @@ fn memcached_in_front_of_mariadb() {
 /// A gateway with one look-up in both.
 fn start(cache: &Store, database: &Store, app: &Path, limits: [&str; 2], memory: &str) -> Gate {
     let config = format!(
-        "{}{}[lookup.domains]\nallow = [\"unix:{}/\"]\nwait = \"30s\"\nmemory = {{ {memory} }}\n{}{}[[route]]\nlookup = \"domains\"\n",
+        "{}{}[lookup.domains]\nallow = [\"unix:{}/\"]\nwait = \"30s\"\nmemory = {{ {memory} }}\n{}{}[[route]]\n\
+         lookup = \"domains\"\n",
         cache.section("cache", limits[0]),
         database.section("database", limits[1]),
         app.display(),

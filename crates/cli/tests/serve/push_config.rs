@@ -53,7 +53,11 @@ impl Ran {
         let here = format!("\"{name}");
         // How many descriptors it may have is this machine's too.
         let lines = self.out.lines().filter(|line| !line.starts_with("# the limit on descriptors here "));
-        lines.map(|line| if line.starts_with("endpoint") { line.replace(&here, "\"HERE") } else { line.to_owned() } + "\n").collect()
+        let shown = |line: &str| match line.starts_with("endpoint") {
+            true => line.replace(&here, "\"HERE") + "\n",
+            false => line.to_owned() + "\n",
+        };
+        lines.map(shown).collect()
     }
 
     /// Ended as wrong usage, with these lines.
@@ -201,7 +205,8 @@ name = \"a b\"
         "line 18: callbacks.headers.Connection: `Connection` says how a message is sent",
         "line 20: limits.sessions: `0` is too little: expected at least 1",
         "line 21: limits.idle: `0` leaves no time at all: expected",
-        "line 22: limits.ping: `never` is no time: expected a number with ns, us, ms, s, m or h, such as 30s or 1.5m, or off",
+        "line 22: limits.ping: `never` is no time: expected a number with ns, us, ms, s, m or h, such as 30s or 1.5m, \
+         or off",
         "line 23: limits.pong: expected a text, a table stands here",
         "line 25: send.strict: `maybe` is no switch",
         "line 26: group[1]: `pattern` is missing",
@@ -255,7 +260,8 @@ send_timout: 1s
 
 #[test]
 fn what_kuiperbelt_overlooks_is_told_and_overlooked_with_compat_ekbo() {
-    let text = "port: 1\nport: 2\nunknown: x\n? [a, b]\n: c\ncallback:\n  conect: http://app/\ncallback:\n  close: http://app/\n";
+    let text = "port: 1\nport: 2\nunknown: x\n? [a, b]\n: c\ncallback:\n  conect: http://app/\n\
+                callback:\n  close: http://app/\n";
     let folder = Folder::with(&[("none.yml", text), ("ekbo.yml", &format!("{text}compat: ekbo\n"))]);
     let wrong = [
         "line 2: port: the key is here twice",
@@ -294,11 +300,13 @@ fn what_the_file_says_goes_before_kuiperbelts_habits() {
     for (name, text) in [
         (
             "a.yml",
-            "compat: ekbo\nlimits: {ping: 7s, message-bytes: 5, publish-bytes: 6}\ncallback: {retries: 2, timeout: 9s}\n",
+            "compat: ekbo\nlimits: {ping: 7s, message-bytes: 5, publish-bytes: 6}\n\
+             callback: {retries: 2, timeout: 9s}\n",
         ),
         (
             "a.toml",
-            "compat = \"ekbo\"\nlisten = { everything = \":1\" }\nlimits = { ping = \"7s\", message-bytes = 5, publish-bytes = 6 }\n\
+            "compat = \"ekbo\"\nlisten = { everything = \":1\" }\n\
+             limits = { ping = \"7s\", message-bytes = 5, publish-bytes = 6 }\n\
              callbacks = { retries = 2, timeout = \"9s\" }\n",
         ),
     ] {

@@ -1,5 +1,5 @@
-//! kuiperbelt's clients and backends, step by step (`push/cases.txt`): against ours always, and against kuiperbelt itself where its
-//! `ekbo` is on the PATH.
+//! kuiperbelt's clients and backends, step by step (`push/cases.txt`): against ours always, and against kuiperbelt
+//! itself where its `ekbo` is on the PATH.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;

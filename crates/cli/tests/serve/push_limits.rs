@@ -51,8 +51,8 @@ fn all_of(mut stream: impl Read) -> Option<push::Answer> {
     push::end_of_head(&got).map(|end| push::Answer::new(&got, end))
 }
 
-/// With few descriptors: clients fill the hub by sessions, by half a head and by saying nothing. Operators come in all the time, clients
-/// that are too many are told so, and those that ask for nothing do not keep others out.
+/// With few descriptors: clients fill the hub by sessions, by half a head and by saying nothing. Operators come in all
+/// the time, clients that are too many are told so, and those that ask for nothing do not keep others out.
 #[test]
 fn clients_leave_descriptors_for_operators() {
     const DESCRIPTORS: u32 = 200;
@@ -121,7 +121,8 @@ fn clients_leave_descriptors_for_operators() {
     assert!(held.parse::<u32>().unwrap() <= most.parse().unwrap(), "{line}");
 }
 
-/// Whoever cannot show the token, or says nothing, keeps out neither operators nor clients, by whichever admin listener; and the log says so.
+/// Whoever cannot show the token, or says nothing, keeps out neither operators nor clients, by whichever admin
+/// listener; and the log says so.
 #[test]
 fn connections_that_show_no_token_keep_nobody_out() {
     const DESCRIPTORS: u32 = 200;
@@ -131,7 +132,8 @@ fn connections_that_show_no_token_keep_nobody_out() {
     let (admin, token) = (folder.path().join("admin.sock"), folder.path().join("token"));
     fs::write(&token, "s3cret").unwrap();
     let text = format!(
-        "threads = 2\n[listen]\npublic = \"127.0.0.1:0\"\nadmin = [\"127.0.0.2:0\", \"unix:{}\"]\n[auth]\ntoken-file = \"{}\"\n",
+        "threads = 2\n[listen]\npublic = \"127.0.0.1:0\"\nadmin = [\"127.0.0.2:0\", \"unix:{}\"]\n[auth]\n\
+         token-file = \"{}\"\n",
         admin.display(),
         token.display()
     );
@@ -176,7 +178,8 @@ fn connections_that_show_no_token_keep_nobody_out() {
     );
 }
 
-/// With kuiperbelt's habits a session is served once the backend has agreed to it. Until then its connection is one of the clients' as well.
+/// With kuiperbelt's habits a session is served once the backend has agreed to it. Until then its connection is one of
+/// the clients' as well.
 #[test]
 fn sessions_that_wait_for_the_backend_leave_descriptors_for_operators() {
     const DESCRIPTORS: u32 = 200;
@@ -186,7 +189,8 @@ fn sessions_that_wait_for_the_backend_leave_descriptors_for_operators() {
     // It never answers.
     let backend = TcpListener::bind("127.0.0.1:0").unwrap();
     let text = format!(
-        "compat = \"ekbo\"\n[callbacks]\nestablish = \"http://{}/\"\n[listen]\npublic = \"127.0.0.1:0\"\nadmin = \"unix:{}\"\n",
+        "compat = \"ekbo\"\n[callbacks]\nestablish = \"http://{}/\"\n[listen]\npublic = \"127.0.0.1:0\"\n\
+         admin = \"unix:{}\"\n",
         backend.local_addr().unwrap(),
         admin.display()
     );
@@ -317,7 +321,8 @@ const OPENERS: usize = 4;
 /// So many rounds it takes until each core has once had most of them, and room for as many.
 const WARM_UP: usize = 10;
 
-/// A hundred thousand sessions, or `OROSHI_SESSIONS`: streams and WebSockets, whose clients leave in every way there is.
+/// A hundred thousand sessions, or `OROSHI_SESSIONS`: streams and WebSockets, whose clients leave in every way there
+/// is.
 #[test]
 fn memory_returns_once_the_sessions_have_gone() {
     let sessions: usize = std::env::var("OROSHI_SESSIONS").map_or(100_000, |count| count.parse().unwrap());

@@ -161,7 +161,8 @@ fn metrics_with_their_labels() {
 fn close_codes() {
     let backend = Backend::start();
     let mut hub = Hub::start(&format!(
-        "[callbacks]\nconnect = \"http://{0}/connect\"\nestablish = \"http://{0}/establish\"\n[limits]\nmessage-bytes = 100\n",
+        "[callbacks]\nconnect = \"http://{0}/connect\"\nestablish = \"http://{0}/establish\"\n[limits]\n\
+         message-bytes = 100\n",
         backend.address
     ));
     let mut seen = vec![code(hub.client("/connect?key=unwanted"))];

@@ -1,4 +1,5 @@
-//! Pages in a browser against `oroshi push`: what those of other origins may not do, and what those that may connect can.
+//! Pages in a browser against `oroshi push`: what those of other origins may not do, and what those that may connect
+//! can.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write};
@@ -20,7 +21,8 @@ struct Hub {
 }
 
 impl Hub {
-    /// On these listeners of 127.0.0.1, in the order in which it tells of them (public, admin, everything), with these lines of TOML in front of `[listen]` and these behind.
+    /// On these listeners of 127.0.0.1, in the order in which it tells of them (public, admin, everything), with these
+    /// lines of TOML in front of `[listen]` and these behind.
     fn start(before: &str, listen: &[&str], behind: &str) -> Hub {
         let folder = tempfile::tempdir().unwrap();
         let mut text = format!("threads = 1\n{before}\n[listen]\n");
@@ -423,7 +425,8 @@ fn user(port: u16) -> String {
          window.socket = new WebSocket('ws://127.0.0.1:{port}/connect')
          socket.onmessage = event => got.push(event.data)
          socket.onclose = event => ended.push(event.code)
-         new Promise((done, failed) => {{ socket.onopen = () => done('open'); socket.onerror = () => failed('refused') }})"
+         new Promise((done, failed) => {{ socket.onopen = () => done('open'); socket.onerror = () => failed('refused') \
+         }})"
     )
 }
 
@@ -449,7 +452,8 @@ fn a_page_of_another_site_neither_publishes_nor_takes_a_session() {
             [("/publish/raw?all=1", "x"), ("/broadcast", "x"), ("/send", r#"{"UUID":"me","text":"x"}"#)]
         {
             let script = format!(
-                "fetch('http://127.0.0.1:{admin}{target}', {{method: 'POST', mode: 'no-cors', credentials: 'include', body: '{body}'}})
+                "fetch('http://127.0.0.1:{admin}{target}', {{method: 'POST', mode: 'no-cors', credentials: 'include', \
+                 body: '{body}'}})
                    .then(answer => answer.type)"
             );
             assert_eq!(browser.evaluate(&attacker, &script), "opaque", "the request was made");
@@ -460,7 +464,10 @@ fn a_page_of_another_site_neither_publishes_nor_takes_a_session() {
         for (at, attack) in [
             format!("document.body.append(Object.assign(new Image(), {{src: '{connect}'}}))"),
             format!("document.body.append(Object.assign(document.createElement('iframe'), {{src: '{connect}'}}))"),
-            format!("fetch('{connect}', {{mode: 'no-cors', credentials: 'include', headers: {{Accept: 'text/event-stream'}}}}).catch(() => 0)"),
+            format!(
+                "fetch('{connect}', {{mode: 'no-cors', credentials: 'include', headers: {{Accept: \
+                     'text/event-stream'}}}}).catch(() => 0)"
+            ),
             format!("fetch('{connect}?transport=poll', {{credentials: 'include'}}).catch(() => 0)"),
             format!("setTimeout(() => location.href = '{connect}')"),
         ]
@@ -480,7 +487,8 @@ fn a_page_of_another_site_neither_publishes_nor_takes_a_session() {
     }
     assert_eq!(hub.status()["published"]["messages"], 0);
     assert_eq!(hub.publish("me", "for me"), 1);
-    let first = "new Promise(done => { if (got[0]) done(got[0]); socket.addEventListener('message', event => done(event.data)) })";
+    let first = "new Promise(done => { if (got[0]) done(got[0]); socket.addEventListener('message', event => \
+                 done(event.data)) })";
     assert_eq!(browser.evaluate(&victim, first), "for me");
     assert_eq!(browser.evaluate(&victim, "ended.length"), 0);
 }
@@ -501,7 +509,8 @@ fn a_page_that_may_connect_has_every_transport_with_its_cookies() {
     let events = format!(
         "window.events = new EventSource('{connect}', {{withCredentials: true}})
          window.event = new Promise(done => events.onmessage = event => done(event.data))
-         new Promise((done, failed) => {{ events.onopen = () => done('open'); events.onerror = () => failed('refused') }})"
+         new Promise((done, failed) => {{ events.onopen = () => done('open'); events.onerror = () => failed('refused') \
+         }})"
     );
     assert_eq!(browser.evaluate(&tab, &events), "open");
     assert_eq!(hub.publish("me", "an event"), 1);

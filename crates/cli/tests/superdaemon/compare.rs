@@ -18,8 +18,8 @@ pub type Difference = (Option<&'static str>, Option<&'static str>);
 /// As many situations at once. They wait most of the time.
 const LANES: usize = 16;
 
-/// `start_server` knows by time alone whether a child is well: on a busy machine one may take longer to begin, or to die, than it is
-/// given. Two accounts that differ are therefore taken again with more time, and must differ each time.
+/// `start_server` knows by time alone whether a child is well: on a busy machine one may take longer to begin, or to
+/// die, than it is given. Two accounts that differ are therefore taken again with more time, and must differ each time.
 const INTERVALS: [u32; 3] = [1, 3, 9];
 
 /// Runs the table, and fails with all that differs.

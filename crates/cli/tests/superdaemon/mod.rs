@@ -1,5 +1,5 @@
-//! What the tests of `oroshi start` share: a superdaemon, ours or Debian's, with a [probe](probe.pl) behind it that writes down what
-//! it was given and which signals it gets.
+//! What the tests of `oroshi start` share: a superdaemon, ours or Debian's, with a [probe](probe.pl) behind it that
+//! writes down what it was given and which signals it gets.
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "a module of each test file, which uses its part")]
 
 pub mod compare;
@@ -47,8 +47,8 @@ impl Kind {
     }
 }
 
-/// Whether what a test needs is there; if not, it is noted that the test is left out. A program is named alone, or with flags by
-/// which it shows that it is whole.
+/// Whether what a test needs is there; if not, it is noted that the test is left out. A program is named alone, or with
+/// flags by which it shows that it is whole.
 pub fn have(test: &str, programs: &[&str]) -> bool {
     let is_there = |program: &str| {
         let mut words = program.split(' ');
@@ -69,7 +69,8 @@ pub fn now() -> f64 {
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
-/// One superdaemon in a folder of its own, with all that a test knows about it. With the value goes every process of it.
+/// One superdaemon in a folder of its own, with all that a test knows about it. With the value goes every process of
+/// it.
 pub struct World {
     pub kind: Kind,
     /// Seconds of `--interval`, where a test does not say its own.
@@ -253,7 +254,8 @@ impl World {
         whole.lines().map(|line| event(line).unwrap_or_else(|| panic!("not an event: `{line}`"))).collect()
     }
 
-    /// Waits for the n-th event of this kind of a generation, counted from one. `what` may go on with its details: `signal TERM`.
+    /// Waits for the n-th event of this kind of a generation, counted from one. `what` may go on with its details:
+    /// `signal TERM`.
     #[track_caller]
     pub fn nth(&self, n: usize, generation: u32, what: &str) -> Event {
         let generation = generation.to_string();
@@ -329,8 +331,8 @@ impl World {
         text
     }
 
-    /// What happened, in words that are the same each time: the notes, then by generation what the probe was given and got.
-    /// Beside a signal stands which generations had started by then.
+    /// What happened, in words that are the same each time: the notes, then by generation what the probe was given and
+    /// got. Beside a signal stands which generations had started by then.
     pub fn account(&self) -> Vec<String> {
         let journal = self.journal();
         let mut lines = self.notes.clone();
@@ -385,7 +387,8 @@ static INHERITED: LazyLock<Inherited> = LazyLock::new(|| {
         Some(fs::read_link(path).ok()?.to_str()?.to_owned())
     });
     let ignored = status(std::process::id(), "SigIgn").map_or(0, |ignored| mask(&ignored));
-    // Rust ignores PIPE for itself alone; Perl ignores FPE; the C library's posix_spawn leaves its own two signals ignored.
+    // Rust ignores PIPE for itself alone; Perl ignores FPE; the C library's posix_spawn leaves its own two signals
+    // ignored.
     let ignored = ignored & !bit(Signal::PIPE) | bit(Signal::FPE) | 0b11 << 31;
     Inherited { descriptors: descriptors.collect(), ignored }
 });

@@ -1,8 +1,8 @@
 //! Debian's `start_server` and `oroshi start` through the same situations: what the program behind them is
 //! given, and which signals it gets and when.
 //!
-//! A situation is a function that does something to a superdaemon. The probe behind it writes everything down; both accounts must
-//! agree, up to the differences that stand here by name.
+//! A situation is a function that does something to a superdaemon. The probe behind it writes everything down; both
+//! accounts must agree, up to the differences that stand here by name.
 //!
 //! The files beside it, and its settings, are in `start_differential_settings.rs`.
 

@@ -1,8 +1,8 @@
 //! Debian's `start_server` and `oroshi start` through the same situations: what stands in the files beside
 //! them, what their own clients do, and what their flags and variables mean.
 //!
-//! A situation is a function that does something to a superdaemon. The probe behind it writes everything down; both accounts must
-//! agree, up to the differences that stand here by name.
+//! A situation is a function that does something to a superdaemon. The probe behind it writes everything down; both
+//! accounts must agree, up to the differences that stand here by name.
 
 use std::process::Stdio;
 

@@ -1,11 +1,12 @@
-//! Restarts under load: no request is refused, reset or left without an answer, in front of servers that end in good order.
+//! Restarts under load: no request is refused, reset or left without an answer, in front of servers that end in good
+//! order.
 //!
-//! The load is that of `oroshi bench`. It does not send anything a second time: a request that a server took and did not answer is an
-//! error. A kept connection that is closed between two requests is none (RFC 9112, section 9.3), and is counted as
-//! `closed_by_server`.
+//! The load is that of `oroshi bench`. It does not send anything a second time: a request that a server took and did
+//! not answer is an error. A kept connection that is closed between two requests is none (RFC 9112, section 9.3), and
+//! is counted as `closed_by_server`.
 //!
-//! `cargo test -p oroshi --test supervise start_lossless:: -- --ignored --nocapture` makes 20 restarts of every server, those
-//! included that do lose requests, and prints the table that stands in docs/start.md.
+//! `cargo test -p oroshi --test supervise start_lossless:: -- --ignored --nocapture` makes 20 restarts of every server,
+//! those included that do lose requests, and prints the table that stands in docs/start.md.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -82,9 +83,9 @@ const UNICORN: Server = Server {
     loses: |_| false,
 };
 
-/// Its reactor, when it is shut down, closes every connection from which nothing of a request has been read: kept ones in between two
-/// requests, and, once in tens of thousands, one that has only just been accepted. Now and then, with kept connections in use, it does
-/// not end.
+/// Its reactor, when it is shut down, closes every connection from which nothing of a request has been read: kept ones
+/// in between two requests, and, once in tens of thousands, one that has only just been accepted. Now and then, with
+/// kept connections in use, it does not end.
 const PUMA: Server = Server {
     name: "puma",
     programs: &["puma"],
@@ -121,8 +122,9 @@ const STARLET: Server = Server {
     loses: |_| false,
 };
 
-/// A worker that is told to end does not know whether it has just accepted a connection. It takes every socket for one of TCP, and
-/// dies of the others; and it does not end as long as a kept connection is in use, so that one never lets go of the other.
+/// A worker that is told to end does not know whether it has just accepted a connection. It takes every socket for one
+/// of TCP, and dies of the others; and it does not end as long as a kept connection is in use, so that one never lets
+/// go of the other.
 const STARMAN: Server = Server {
     name: "starman",
     programs: &["starman", "perl -MNet::Server::SS::PreFork -e0"],
@@ -326,7 +328,8 @@ fn twenty_restarts_of_everything() {
         }
     });
     println!(
-        "| server | socket | connections | answered | refused | reset | ended without an answer | other errors | closed between requests |"
+        "| server | socket | connections | answered | refused | reset | ended without an answer | other errors | \
+         closed between requests |"
     );
     println!("|---|---|---|---:|---:|---:|---:|---:|---:|");
     for row in rows.into_inner().unwrap().values() {

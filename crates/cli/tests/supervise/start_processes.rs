@@ -1,5 +1,5 @@
-//! What becomes of processes behind `oroshi start`: those that are killed, those that will not end, orphans, and a thousand
-//! generations one after the other.
+//! What becomes of processes behind `oroshi start`: those that are killed, those that will not end, orphans, and a
+//! thousand generations one after the other.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -180,7 +180,8 @@ fn one_that_has_ended_is_not_ready_however_late_that_is_noticed() {
     assert_eq!(w.end(), Some(0));
 }
 
-/// In a container there is nobody above it: what becomes an orphan anywhere is its child, and a signal that it does not handle is lost.
+/// In a container there is nobody above it: what becomes an orphan anywhere is its child, and a signal that it does not
+/// handle is lost.
 #[test]
 fn as_process_1_it_waits_for_orphans_and_obeys_signals() {
     let test = "as_process_1_it_waits_for_orphans_and_obeys_signals";

@@ -309,7 +309,8 @@ fn a_request_that_waits_for_the_clients_thread_is_under_way() {
         let first = tokio::task::spawn_local(client.post(server.url("/")).reader(Blocks { asked, go }, None).send());
         tokio::task::yield_now().await;
         is_asked.recv().unwrap();
-        // The thread is held. The second request waits for it; so does a third, whose time is over before the thread gets to it.
+        // The thread is held. The second request waits for it; so does a third, whose time is over before the thread
+        // gets to it.
         let second = tokio::task::spawn_local(client.get(server.url("/")).send());
         let third = tokio::task::spawn_local(client.get(server.url("/")).timeout(SHORT / 2).send());
         tokio::task::yield_now().await;

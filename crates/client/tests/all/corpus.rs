@@ -1,4 +1,5 @@
-//! Runs the checks of the client's fuzz targets over their committed corpora: the fuzzer's knowledge, on stable and in a moment.
+//! Runs the checks of the client's fuzz targets over their committed corpora: the fuzzer's knowledge, on stable and in
+//! a moment.
 
 #[path = "../../../../fuzz/client_checks.rs"]
 mod client_checks;

@@ -100,7 +100,8 @@ fn an_answer_byte_by_byte_is_an_answer() {
     let peer = Peer::start(|mut peer, _| {
         while peer.request().is_some() {
             for byte in b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n\
-                          Transfer-Encoding: chunked\r\nX-A: b\r\n\r\n5\r\nhello\r\n6;x=y\r\n, you!\r\n0\r\nX-Sum: 1\r\n\r\n"
+                          Transfer-Encoding: chunked\r\nX-A: b\r\n\r\n5\r\nhello\r\n6;x=y\r\n, you!\r\n0\r\n\
+                          X-Sum: 1\r\n\r\n"
             {
                 peer.send([*byte]);
             }

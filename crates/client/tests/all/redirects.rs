@@ -116,7 +116,8 @@ fn a_redirect_whose_body_does_not_come_is_followed_all_the_same() {
     });
 }
 
-/// The GET that a POST becomes was not sent, so it was told that the POST could be sent again, though it had been carried out.
+/// The GET that a POST becomes was not sent, so it was told that the POST could be sent again, though it had been
+/// carried out.
 #[test]
 fn a_post_that_was_answered_with_a_redirect_is_not_safe_to_send_again() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -1,4 +1,5 @@
-//! Connections that are used again, or must not be: closed ones, poisoned ones, those of answers without a body; and who gets them.
+//! Connections that are used again, or must not be: closed ones, poisoned ones, those of answers without a body; and
+//! who gets them.
 
 use std::sync::mpsc;
 
@@ -183,7 +184,8 @@ fn more_than_the_answer_costs_the_connection_and_nothing_else() {
 fn an_answer_without_a_body_leaves_the_connection_for_the_next() {
     let peer = Peer::start(|mut peer, _| {
         while let Some(head) = peer.request() {
-            // A length that is announced for what another request would have been answered with (RFC 9112, section 6.3).
+            // A length that is announced for what another request would have been answered with (RFC 9112, section
+            // 6.3).
             let status = match head.split(' ').nth(1) {
                 Some("/304") => "304 Not Modified\r\nContent-Length: 5\r\nContent-Encoding: gzip",
                 Some("/204") => "204 No Content",

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use oroshi_client::{Builder, Client, Deadlines, Error};
-use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, ServerTls, Shutdown};
-use oroshi_server::{Counts, Door, Handler, Server, Settings};
+use oroshi_net::{BoundListener, ListenOptions, ServerTls, Shutdown, Threads, ThreadsOptions};
+use oroshi_server::{Counts, Handler, HttpListener, Server, Settings};
 pub use oroshi_testkit::{HANG, Identity, skipped};
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -200,7 +200,7 @@ impl Full {
 pub struct Running {
     pub address: oroshi_net::Peer,
     shutdown: Shutdown,
-    cores: Cores<Counts>,
+    threads: Threads<Counts>,
 }
 
 impl Running {
@@ -214,17 +214,17 @@ impl Running {
         let shutdown = Shutdown::new();
         let ending = shutdown.clone();
         let bound = Mutex::new(Some(bound));
-        let cores = Cores::start(&CoresOptions::new("server", 1), move |_| {
+        let threads = Threads::start(&ThreadsOptions::new("server", 1), move |_| {
             let settings = Settings { idle_timeout: HANG * 3, drain_timeout: SHORT, ..Settings::default() };
             let server = Server::new(handler.clone(), settings);
             let (bound, tls, ending) = (bound.lock().unwrap().take().unwrap(), tls.clone(), ending.clone());
             async move {
                 let listener = bound.into_listener().unwrap();
-                server.serve([Door { listener, tls }], ending.reached(1)).await;
+                server.serve([HttpListener { listener, tls }], ending.reached(1)).await;
                 server.counters().counts()
             }
         });
-        Running { address, shutdown, cores: cores.unwrap() }
+        Running { address, shutdown, threads: threads.unwrap() }
     }
 
     pub fn url(&self, target: &str) -> String {
@@ -237,6 +237,6 @@ impl Running {
     /// Shuts down, waits for the end, and gives what was counted.
     pub fn stop(self) -> Counts {
         self.shutdown.request();
-        self.cores.join().unwrap()[0]
+        self.threads.join().unwrap()[0]
     }
 }

@@ -226,36 +226,28 @@ fn said(counts: &TierCounts) -> [(&'static str, u64); 6] {
 }
 
 fn stores(metrics: &mut Metrics, stores: &[(String, StoreState)]) {
-    let mut breakers =
-        metrics.family("store_breaker_open", Kind::Gauge, "1 while a store is left alone after failures");
+    // By store and server: the breaker, and the requests that wait.
+    let mut servers = Vec::new();
     for (name, state) in stores {
         match state {
-            StoreState::Memcached(servers) => {
-                for server in servers {
-                    let open = u8::from(server.breaker != BreakerState::Closed);
-                    breakers.sample(&[("store", name), ("server", &server.server)], open);
-                }
+            StoreState::Memcached(all) => {
+                servers.extend(all.iter().map(|server| (name, &*server.server, server.breaker, server.pending)));
             }
-            StoreState::Sql(state) => {
-                let open = u8::from(state.breaker != BreakerState::Closed);
-                breakers.sample(&[("store", name), ("server", &state.database)], open);
-            }
+            StoreState::Sql(state) => servers.push((name, &*state.database, state.breaker, state.waiting)),
         }
+    }
+    let mut breakers =
+        metrics.family("store_breaker_open", Kind::Gauge, "1 while a store is left alone after failures");
+    for (store, server, breaker, _) in &servers {
+        breakers.sample(&[("store", store), ("server", server)], u8::from(*breaker != BreakerState::Closed));
     }
     let mut waiting = metrics.family(
         "store_waiting",
         Kind::Gauge,
         "Requests that wait for a store's answer or for a connection to it",
     );
-    for (name, state) in stores {
-        match state {
-            StoreState::Memcached(servers) => {
-                for server in servers {
-                    waiting.sample(&[("store", name), ("server", &server.server)], server.pending);
-                }
-            }
-            StoreState::Sql(state) => waiting.sample(&[("store", name), ("server", &state.database)], state.waiting),
-        }
+    for (store, server, _, count) in &servers {
+        waiting.sample(&[("store", store), ("server", server)], *count);
     }
 }
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use oroshi_lookup::{LookupSettings, StoreKind, StoreSettings, key};
+use oroshi_lookup::{Allow, LookupSettings, StoreKind, StoreSettings, key};
 
 use super::{Findings, KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft, check_answer, expected};
 use crate::plan::{HashBy, KeyFrom, Lookup, Script, Upstream};
 use crate::route::{HostPattern, Matcher, in_ascii, plain_path};
-use crate::script::{self, Hook, HookSet, Names, ScriptSettings};
+use crate::script::{self, Hook, HookSet, ScriptSettings, StoreNames};
 use crate::upstream::{Ejection, Policy, PoolSettings, Target};
 
 impl UpstreamDraft {
@@ -117,12 +117,7 @@ impl LookupDraft {
             .unwrap_or_default();
         let least = u32::try_from(longest.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
         self.down.retry_after = self.down.retry_after.map(|told| told.max(least));
-        let allow = self.settings.allow.clone();
-        let pool = PoolSettings {
-            class,
-            allow: Some(Arc::new(move |address: SocketAddr| allow.resolved(address))),
-            ..self.pool
-        };
+        let pool = restricted(self.pool, class, self.settings.allow.clone());
         Lookup {
             settings: self.settings,
             key,
@@ -134,6 +129,11 @@ impl LookupDraft {
             invalid: self.invalid,
         }
     }
+}
+
+/// Returns the settings of pools that connect only to allowed addresses.
+fn restricted(pool: PoolSettings, class: u32, allow: Allow) -> PoolSettings {
+    PoolSettings { class, allow: Some(Arc::new(move |address: SocketAddr| allow.resolved(address))), ..pool }
 }
 
 /// Returns whether the look-up uses this store.
@@ -152,7 +152,7 @@ fn longest_pause(store: &StoreSettings) -> Duration {
 
 impl ScriptDraft {
     /// Returns `None` if there is no script to run.
-    pub(super) fn plan(self, class: u32, stores: &Names, findings: &mut Findings) -> Option<Script> {
+    pub(super) fn plan(self, class: u32, stores: &StoreNames, findings: &mut Findings) -> Option<Script> {
         let at = format!("script.{}", self.name);
         for (key, answer) in [("unknown", &self.unknown), ("invalid", &self.invalid)] {
             check_answer(answer, &format!("{at}.{key}"), findings);
@@ -189,12 +189,7 @@ impl ScriptDraft {
                 format!("`{file}` has no function that is called: expected one of {}", known.join(", ")),
             );
         }
-        let allow = self.allow.clone();
-        let pool = PoolSettings {
-            class,
-            allow: Some(Arc::new(move |address: SocketAddr| allow.resolved(address))),
-            ..self.pool
-        };
+        let pool = restricted(self.pool, class, self.allow.clone());
         Some(Script {
             settings,
             hooks,
@@ -214,7 +209,7 @@ const LEAST_WALL: Duration = Duration::from_millis(10);
 const LEAST_MEMORY: usize = 1 << 20;
 
 /// Runs a script's top level without stores, and returns the hooks that it defines.
-fn hooks(settings: &ScriptSettings, stores: &Names) -> Result<HookSet, String> {
+fn hooks(settings: &ScriptSettings, stores: &StoreNames) -> Result<HookSet, String> {
     // A thread with as much stack as the serving threads.
     thread::scope(|scope| {
         let builder = thread::Builder::new().name("check".to_owned()).stack_size(oroshi_script::STACK_BYTES);

@@ -6,14 +6,14 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use oroshi_core::{Incoming, Scratch};
-use oroshi_http1::{DecodeError, Expect, Framing, ResponseDecoder, ResponseEvent, ResponseHead};
-use oroshi_net::{PeerSays, monotonic_ns};
+use oroshi_http1::{DecodeError, ExpectedResponse, Framing, ResponseDecoder, ResponseEvent, ResponseHead};
+use oroshi_net::{PeerState, monotonic_ns};
 use oroshi_server::{Error, Reply};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Sleep;
 
 use super::edits::Edits;
-use super::held::{Held, Inspect, Inspected, Verdict};
+use super::held::{Held, Inspect, InspectedHead, Verdict};
 use super::link::{Phase, Waiting};
 use super::response_head::{self, fields};
 use super::rules::Rules;
@@ -35,31 +35,31 @@ pub(crate) struct AnswerContext<'c> {
 
 /// Why an exchange stops.
 #[derive(Debug)]
-pub(crate) enum Stop {
+pub(crate) enum ExchangeError {
     /// A failure at the upstream.
     Upstream(ForwardError),
     /// A failure at the client or in the gateway itself.
     Client(Error),
 }
 
-impl From<ForwardError> for Stop {
+impl From<ForwardError> for ExchangeError {
     fn from(error: ForwardError) -> Self {
-        Stop::Upstream(error)
+        ExchangeError::Upstream(error)
     }
 }
 
 /// How a response ends.
 #[derive(Debug)]
-pub(crate) enum Ending {
+pub(crate) enum ResponseEnd {
     /// The client has the whole response.
     Whole,
     /// The upstream switched to another protocol.
-    Switch(Box<Switch>),
+    Switch(Box<ProtocolSwitch>),
 }
 
 /// The head of a 101 and the bytes after it.
 #[derive(Debug)]
-pub(crate) struct Switch {
+pub(crate) struct ProtocolSwitch {
     pub(crate) fields: Vec<(String, Vec<u8>)>,
     pub(crate) rest: Vec<u8>,
 }
@@ -110,7 +110,7 @@ enum Inspection {
 }
 
 impl Answer {
-    pub(crate) fn new(expect: Expect) -> Self {
+    pub(crate) fn new(expect: ExpectedResponse) -> Self {
         let mut decoder = ResponseDecoder::default();
         decoder.expect(expect);
         Answer {
@@ -123,7 +123,7 @@ impl Answer {
             bytes: 0,
             keep_alive: false,
             keep: None,
-            is_head: expect == Expect::Head,
+            is_head: expect == ExpectedResponse::Head,
             stalled: false,
             watch: Watch::Quiet,
             inspection: None,
@@ -142,7 +142,7 @@ impl Answer {
         answering: &AnswerContext<'_>,
         connection: &Connection,
         reply: &mut Reply<'_>,
-    ) -> Poll<Result<Ending, Stop>> {
+    ) -> Poll<Result<ResponseEnd, ExchangeError>> {
         loop {
             if self.is_held()
                 && let Some(ending) = ready!(self.poll_held(context, answering, reply))?
@@ -159,10 +159,10 @@ impl Answer {
                 Poll::Pending => {
                     if self.client_has_left(context, answering, reply) {
                         let left = io::Error::new(io::ErrorKind::ConnectionAborted, "the client has left");
-                        return Poll::Ready(Err(Stop::Client(Error::Io(left))));
+                        return Poll::Ready(Err(ExchangeError::Client(Error::Io(left))));
                     }
                     return match answering.waiting.poll_over(context) {
-                        Some(error) => Poll::Ready(Err(Stop::Upstream(error))),
+                        Some(error) => Poll::Ready(Err(ExchangeError::Upstream(error))),
                         None => Poll::Pending,
                     };
                 }
@@ -200,12 +200,12 @@ impl Answer {
             let half_close = answering.rules.settings.timeouts.half_close;
             self.watch = match reply.poll_peer(context) {
                 Poll::Pending => return false,
-                Poll::Ready(PeerSays::Gone) => return true,
-                Poll::Ready(PeerSays::End) if half_close.is_zero() => return true,
-                Poll::Ready(PeerSays::End) if half_close < Duration::MAX => {
+                Poll::Ready(PeerState::Gone) => return true,
+                Poll::Ready(PeerState::End) if half_close.is_zero() => return true,
+                Poll::Ready(PeerState::End) if half_close < Duration::MAX => {
                     Watch::Ended(Box::pin(tokio::time::sleep(half_close)))
                 }
-                Poll::Ready(PeerSays::End | PeerSays::More) => Watch::Over,
+                Poll::Ready(PeerState::End | PeerState::More) => Watch::Over,
             };
         }
         match &mut self.watch {
@@ -220,7 +220,7 @@ impl Answer {
         context: &mut Context<'_>,
         answering: &AnswerContext<'_>,
         reply: &mut Reply<'_>,
-    ) -> Poll<Result<(), Stop>> {
+    ) -> Poll<Result<(), ExchangeError>> {
         match reply.poll_room(context) {
             Poll::Pending => {
                 if !self.stalled {
@@ -232,7 +232,7 @@ impl Answer {
                     None => Poll::Pending,
                 }
             }
-            Poll::Ready(Err(error)) => Poll::Ready(Err(Stop::Client(error))),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(ExchangeError::Client(error))),
             Poll::Ready(Ok(())) => {
                 if std::mem::take(&mut self.stalled) {
                     answering.waiting.enter(Phase::Body, monotonic_ns());
@@ -249,7 +249,7 @@ impl Answer {
         answering: &AnswerContext<'_>,
         data: &[u8],
         reply: &mut Reply<'_>,
-    ) -> Result<Option<Ending>, Stop> {
+    ) -> Result<Option<ResponseEnd>, ExchangeError> {
         let mut kept = std::mem::take(&mut self.kept);
         let passed = kept.decode(data, |input| self.pass_events_on(context, answering, input, reply));
         self.kept = kept;
@@ -262,18 +262,21 @@ impl Answer {
         answering: &AnswerContext<'_>,
         input: &mut &[u8],
         reply: &mut Reply<'_>,
-    ) -> Result<Option<Ending>, Stop> {
+    ) -> Result<Option<ResponseEnd>, ExchangeError> {
         let limits = &answering.rules.settings.limits;
         while let Some(event) = self.decoder.decode(limits, input).map_err(|error| self.malformed(error))? {
             match event {
                 ResponseEvent::Data(piece) => {
                     self.bytes += piece.len() as u64;
-                    reply.push(context, piece).map_err(Stop::Client)?;
+                    reply.push(context, piece).map_err(ExchangeError::Client)?;
                 }
                 ResponseEvent::Head(head) if head.framing == Framing::Tunnel => {
                     let named = fields(head.headers, true).into_iter();
                     let fields = named.map(|(name, value)| (name.to_owned(), value.to_vec())).collect();
-                    return Ok(Some(Ending::Switch(Box::new(Switch { fields, rest: std::mem::take(input).to_vec() }))));
+                    return Ok(Some(ResponseEnd::Switch(Box::new(ProtocolSwitch {
+                        fields,
+                        rest: std::mem::take(input).to_vec(),
+                    }))));
                 }
                 ResponseEvent::Head(head) => match answering.inspect {
                     None => self.pass_head_on(&head, answering, reply)?,
@@ -293,13 +296,13 @@ impl Answer {
                     };
                     let drops = |name: &str| answering.rules.settings.response.drops(name) || changes.drops(name);
                     let kept = trailers.iter().filter(|field| !drops(field.name));
-                    reply.finish_with(kept.map(|field| (field.name, field.value))).map_err(Stop::Client)?;
+                    reply.finish_with(kept.map(|field| (field.name, field.value))).map_err(ExchangeError::Client)?;
                 }
                 ResponseEvent::End => {
                     // Bytes after the response answer no request.
                     self.keep_alive &= std::mem::take(input).is_empty();
                     self.finish(reply)?;
-                    return Ok(Some(Ending::Whole));
+                    return Ok(Some(ResponseEnd::Whole));
                 }
             }
         }
@@ -311,19 +314,19 @@ impl Answer {
         head: &ResponseHead<'_>,
         answering: &AnswerContext<'_>,
         reply: &mut Reply<'_>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), ExchangeError> {
         self.head_at = monotonic_ns();
         self.keep_alive = head.keep_alive;
         if is_stream(head) {
             answering.waiting.is_stream();
         }
         let length = self.length(head);
-        let mut seen = response_head::Seen::default();
+        let mut seen = response_head::ResponseFacts::default();
         let relayed = reply.relay(head.status, head.reason, length, |out| {
             seen = response_head::write(out, head, answering.rules, answering.edits);
             seen.date
         });
-        relayed.map_err(Stop::Client)?;
+        relayed.map_err(ExchangeError::Client)?;
         self.keep = seen.keep;
         (self.status, self.given) = (head.status, head.status);
         Ok(())
@@ -354,7 +357,7 @@ impl Answer {
         let mut lines = Vec::with_capacity(head.headers.as_bytes().len() + 64);
         self.keep = response_head::write(&mut lines, head, answering.rules, answering.edits).keep;
         let (lines, length) = (std::rc::Rc::<[u8]>::from(lines), self.length(head));
-        let verdict = inspect.inspect(Inspected {
+        let verdict = inspect.inspect(InspectedHead {
             status: head.status,
             lines: std::rc::Rc::clone(&lines),
             length,
@@ -376,7 +379,7 @@ impl Answer {
         context: &mut Context<'_>,
         answering: &AnswerContext<'_>,
         reply: &mut Reply<'_>,
-    ) -> Poll<Result<Option<Ending>, Stop>> {
+    ) -> Poll<Result<Option<ResponseEnd>, ExchangeError>> {
         // The gateway waits for the client or the inspector now, not for the upstream, unless the upstream still reads
         // the request.
         if !matches!(answering.waiting.phase(), Phase::Client | Phase::Send) {
@@ -394,21 +397,21 @@ impl Answer {
         }
         Poll::Ready(match verdict {
             Verdict::Pass { status, changes } => {
-                held.write(reply, status, &changes).map_err(Stop::Client)?;
+                held.write(reply, status, &changes).map_err(ExchangeError::Client)?;
                 self.status = status;
                 self.inspection = Some(Box::new(Inspection::Over(changes)));
                 self.pass_on(context, answering, &[], reply)
             }
             Verdict::Replace { status, fields, body } => {
                 let fields = fields.iter().map(|(name, value)| (&**name, &**value));
-                reply.begin(status, fields, Some(body.len() as u64)).map_err(Stop::Client)?;
+                reply.begin(status, fields, Some(body.len() as u64)).map_err(ExchangeError::Client)?;
                 if !body.is_empty() {
-                    reply.push(context, &body).map_err(Stop::Client)?;
+                    reply.push(context, &body).map_err(ExchangeError::Client)?;
                 }
-                reply.finish().map_err(Stop::Client)?;
+                reply.finish().map_err(ExchangeError::Client)?;
                 (self.status, self.bytes) = (status, body.len() as u64);
                 self.keep_alive &= self.is_over(answering);
-                Ok(Some(Ending::Whole))
+                Ok(Some(ResponseEnd::Whole))
             }
             Verdict::Fail(detail) => Err(ForwardError::sent(Failure::Script, detail).into()),
         })
@@ -427,18 +430,18 @@ impl Answer {
         })
     }
 
-    fn finish(&self, reply: &mut Reply<'_>) -> Result<(), Stop> {
-        if reply.is_complete() { Ok(()) } else { reply.finish().map_err(Stop::Client) }
+    fn finish(&self, reply: &mut Reply<'_>) -> Result<(), ExchangeError> {
+        if reply.is_complete() { Ok(()) } else { reply.finish().map_err(ExchangeError::Client) }
     }
 
     /// Handles the upstream's close of the connection.
-    fn end(&mut self, reply: &mut Reply<'_>) -> Result<Option<Ending>, Stop> {
+    fn end(&mut self, reply: &mut Reply<'_>) -> Result<Option<ResponseEnd>, ExchangeError> {
         let failure = self.broken();
         match self.decoder.eof() {
             Ok(Some(ResponseEvent::End)) => {
                 self.keep_alive = false;
                 self.finish(reply)?;
-                Ok(Some(Ending::Whole))
+                Ok(Some(ResponseEnd::Whole))
             }
             _ => Err(ForwardError::sent(failure, "the connection was closed").into()),
         }
@@ -450,7 +453,7 @@ impl Answer {
     }
 
     #[cold]
-    fn malformed(&self, error: DecodeError) -> Stop {
+    fn malformed(&self, error: DecodeError) -> ExchangeError {
         ForwardError::sent(Failure::Malformed, format!("{}: {error}", error.name())).into()
     }
 }

@@ -5,31 +5,31 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use oroshi_core::Spare;
-use oroshi_http1::{Expect, Framing};
+use oroshi_core::SpareBuffer;
+use oroshi_http1::{ExpectedResponse, Framing};
 use oroshi_net::monotonic_ns;
 use oroshi_server::{Error, Exchange, Wait};
 
-use super::answer::{Answer, AnswerContext, Ending, Stop, Switch};
+use super::answer::{Answer, AnswerContext, ExchangeError, ProtocolSwitch, ResponseEnd};
 use super::fields::{holds, is_websocket};
 use super::link::{Phase, Waiting};
 use super::outcome::{Outcome, RequestId};
 use super::request_head::{Peer, Request, is_trusted};
 use super::rules::{HostPolicy, Rules};
-use super::{Call, To, tunnel, upload};
+use super::{Call, CallTargets, tunnel, upload};
 use crate::failure::{Failure, ForwardError};
-use crate::upstream::{Account, AcquireLimits, Engine, Lease, Pool};
+use crate::upstream::{AcquireLimits, BufferShare, Engine, Lease, Pool};
 
 /// The request as the gateway sends it, the same for every attempt.
 struct Message {
     /// The head and the buffered body, which is complete if `whole`.
-    bytes: Spare,
+    bytes: SpareBuffer,
     head_bytes: usize,
     whole: bool,
     framing: Framing,
-    expect: Expect,
+    expect: ExpectedResponse,
     /// The core's account of the buffered body.
-    account: Option<Account>,
+    account: Option<BufferShare>,
     /// Whether the method is idempotent (RFC 9110, section 9.2.2).
     idempotent: bool,
 }
@@ -37,7 +37,7 @@ struct Message {
 impl Message {
     /// Returns whether the gateway buffers the body before sending.
     fn is_buffered(&self, rules: &Rules) -> bool {
-        rules.settings.buffer > 0 && self.expect != Expect::Upgrade
+        rules.settings.buffer > 0 && self.expect != ExpectedResponse::Upgrade
     }
 
     /// Returns whether a retry is safe although a server may have acted on the request.
@@ -56,18 +56,22 @@ struct Attempts {
     fresh: bool,
 }
 
-pub(super) async fn carry(exchange: &mut Exchange<'_>, call: &Call<'_>, outcome: &mut Outcome) -> Result<(), Stop> {
+pub(super) async fn carry(
+    exchange: &mut Exchange<'_>,
+    call: &Call<'_>,
+    outcome: &mut Outcome,
+) -> Result<(), ExchangeError> {
     let now = outcome.began;
     let (mut place, mut pool) = call.to.pick(call.key, &[], now).ok_or_else(no_target)?;
     let engine = Rc::clone(pool.engine());
     let waiting = Waiting::new(engine.register(), &call.rules.settings.timeouts, now);
-    let mut message = compose(exchange, call, pool, outcome).map_err(Stop::Client)?;
+    let mut message = compose(exchange, call, pool, outcome).map_err(ExchangeError::Client)?;
     if !message.whole && message.is_buffered(call.rules) {
         // Boxed, because most requests arrive whole.
         waiting.enter(Phase::Client, 0);
         let waited = Box::pin(waiting.registration.bound(wait_for_body(exchange, call, &engine, &mut message))).await;
         let overdue = || ForwardError::unsent(Failure::TotalTimeout, || "the request's body did not come".to_owned());
-        waited.ok_or_else(overdue)?.map_err(Stop::Client)?;
+        waited.ok_or_else(overdue)?.map_err(ExchangeError::Client)?;
         outcome.started = monotonic_ns();
     }
     let mut attempts = Attempts::default();
@@ -85,11 +89,11 @@ pub(super) async fn carry(exchange: &mut Exchange<'_>, call: &Call<'_>, outcome:
         };
         std::mem::forget(gone);
         let error = match stop {
-            Stop::Client(error) => {
+            ExchangeError::Client(error) => {
                 pool.counters.count_failure(blame(&error));
-                return Err(Stop::Client(error));
+                return Err(ExchangeError::Client(error));
             }
-            Stop::Upstream(error) => error,
+            ExchangeError::Upstream(error) => error,
         };
         let was_used = std::mem::take(&mut outcome.reused);
         pool.counters.count_failure(error.failure);
@@ -121,11 +125,11 @@ pub(super) async fn carry(exchange: &mut Exchange<'_>, call: &Call<'_>, outcome:
     }
 }
 
-impl<'c> To<'c> {
+impl<'c> CallTargets<'c> {
     fn pick(&self, key: u64, tried: &[u16], now: u64) -> Option<(u16, &'c Rc<Pool>)> {
         match *self {
-            To::One(pool) => tried.is_empty().then_some((0, pool)),
-            To::Any(balancer) => balancer.pick(key, tried, now).map(|place| (place, balancer.at(place))),
+            CallTargets::One(pool) => tried.is_empty().then_some((0, pool)),
+            CallTargets::Any(balancer) => balancer.pick(key, tried, now).map(|place| (place, balancer.at(place))),
         }
     }
 }
@@ -142,7 +146,7 @@ pub(super) fn blame(error: &Error) -> Failure {
     }
 }
 
-fn no_target() -> Stop {
+fn no_target() -> ExchangeError {
     ForwardError::unsent(Failure::NoTarget, String::new).into()
 }
 
@@ -163,16 +167,16 @@ fn compose(exchange: &mut Exchange<'_>, call: &Call<'_>, pool: &Pool, outcome: &
         outcome.request_id = request_id(exchange, call.rules);
     }
     let mut message = Message {
-        bytes: Spare::take(),
+        bytes: SpareBuffer::take(),
         head_bytes: 0,
         whole: true,
         framing: head.framing,
         account: None,
         expect: match head.method {
-            "HEAD" => Expect::Head,
+            "HEAD" => ExpectedResponse::Head,
             // Any other protocol would bypass the rules, h2c above all.
-            _ if settings.upgrade && is_websocket(head.upgrade) => Expect::Upgrade,
-            _ => Expect::Body,
+            _ if settings.upgrade && is_websocket(head.upgrade) => ExpectedResponse::Upgrade,
+            _ => ExpectedResponse::Body,
         },
         idempotent: matches!(head.method, "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS"),
     };
@@ -224,7 +228,7 @@ fn write_head(exchange: &Exchange<'_>, call: &Call<'_>, message: &mut Message, p
         rules: call.rules,
         edits: call.request,
         authority: pool.authority(),
-        upgrade: message.expect == Expect::Upgrade,
+        upgrade: message.expect == ExpectedResponse::Upgrade,
         expect: !message.is_buffered(call.rules),
         id: outcome.request_id.as_ref().map(RequestId::as_str),
     };
@@ -249,7 +253,7 @@ async fn attempt(
     pool: &Rc<Pool>,
     fresh: bool,
     waiting: &Waiting<'_>,
-) -> Result<(), Stop> {
+) -> Result<(), ExchangeError> {
     let began = outcome.started;
     let idle = if fresh { None } else { pool.take_idle(!message.is_repeatable(), began) };
     let (lease, mut sent) = match idle {
@@ -298,7 +302,7 @@ async fn attempt(
     let (keep_alive, keep) = (noted.answer.keep_alive, noted.answer.keep);
     drop(noted);
     match ending? {
-        (Ending::Whole, all_sent) => {
+        (ResponseEnd::Whole, all_sent) => {
             // Saves a clock read if everything came in one read.
             let now = if came_at_once { head_at } else { monotonic_ns() };
             outcome.total = (now - outcome.began).max(1);
@@ -307,8 +311,10 @@ async fn attempt(
             }
             Ok(())
         }
-        (Ending::Switch(switch), true) => Box::pin(switch_over(exchange, call, outcome, lease, *switch, waiting)).await,
-        (Ending::Switch(_), false) => {
+        (ResponseEnd::Switch(switch), true) => {
+            Box::pin(switch_over(exchange, call, outcome, lease, *switch, waiting)).await
+        }
+        (ResponseEnd::Switch(_), false) => {
             Err(ForwardError::sent(Failure::Malformed, "101 before the request was complete").into())
         }
     }
@@ -349,9 +355,9 @@ async fn switch_over(
     call: &Call<'_>,
     outcome: &mut Outcome,
     mut lease: Lease,
-    switch: Switch,
+    switch: ProtocolSwitch,
     waiting: &Waiting<'_>,
-) -> Result<(), Stop> {
+) -> Result<(), ExchangeError> {
     let now = monotonic_ns();
     outcome.head = now - outcome.started;
     let pool = outcome.target.clone();
@@ -369,7 +375,7 @@ async fn switch_over(
         let detail = "101 to a protocol that the client did not ask for";
         return Err(ForwardError::sent(Failure::Malformed, detail).into());
     }
-    let (mut client, early) = exchange.upgrade(101, &fields).await.map_err(Stop::Client)?;
+    let (mut client, early) = exchange.upgrade(101, &fields).await.map_err(ExchangeError::Client)?;
     outcome.status = 101;
     outcome.switched = true;
     if let Some(pool) = &pool {
@@ -384,8 +390,10 @@ async fn switch_over(
     (outcome.bytes_up, outcome.bytes) = (up, down);
     pool.counters.bytes.add(down);
     match ended {
-        tunnel::Ended::Properly => Ok(()),
-        tunnel::Ended::Idle => Err(ForwardError::sent(Failure::BodyTimeout, "nothing came through the tunnel").into()),
-        tunnel::Ended::Broken(how) => Err(ForwardError::sent(Failure::Cut, how).into()),
+        tunnel::TunnelEnd::Properly => Ok(()),
+        tunnel::TunnelEnd::Idle => {
+            Err(ForwardError::sent(Failure::BodyTimeout, "nothing came through the tunnel").into())
+        }
+        tunnel::TunnelEnd::Broken(how) => Err(ForwardError::sent(Failure::Cut, how).into()),
     }
 }

@@ -1,6 +1,6 @@
 //! Edits of header fields by a route, compiled once and applied while a head is copied.
 
-use oroshi_http1::encode;
+use oroshi_http1::{encode, is_connection_field};
 
 /// Edits of a head's fields: of requests to the upstream, or of responses to the client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,22 +96,10 @@ const fn bit(name: &str) -> u64 {
 }
 
 fn checked(name: &str) -> Result<(), EditError> {
-    const MANAGED: [&str; 11] = [
-        // RFC 8586, section 3: this field must not be removable.
-        "cdn-loop",
-        "connection",
-        "content-length",
-        // The server knows from the client's connection whether the client waits for a 100.
-        "expect",
-        "host",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    ];
-    if MANAGED.iter().any(|managed| managed.eq_ignore_ascii_case(name)) {
+    // RFC 8586, section 3, does not let anybody remove `CDN-Loop`. The server knows from the client's connection
+    // whether the client waits for a 100.
+    let managed = ["cdn-loop", "expect", "host"].iter().any(|managed| managed.eq_ignore_ascii_case(name));
+    if managed || is_connection_field(name) {
         return Err(EditError::Managed(name.to_owned()));
     }
     // Writes to a temporary buffer, to use the only check of names.

@@ -15,7 +15,7 @@ use super::edits::Edits;
 pub trait Inspect: fmt::Debug {
     /// Inspects a final response's head. The inspector must bound its own time: of the upstream's timeouts, only the
     /// total timeout applies meanwhile.
-    fn inspect(&self, head: Inspected) -> InspectFuture;
+    fn inspect(&self, head: InspectedHead) -> InspectFuture;
 }
 
 /// The future of an inspection.
@@ -23,7 +23,7 @@ pub type InspectFuture = Pin<Box<dyn Future<Output = Verdict>>>;
 
 /// A response's head as it would go to the client.
 #[derive(Clone, Debug)]
-pub struct Inspected {
+pub struct InspectedHead {
     /// Its status, 200 to 999.
     pub status: u16,
     /// The field lines, each with its CRLF, after the route's edits and without framing fields.

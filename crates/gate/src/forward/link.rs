@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use oroshi_core::{Registration, after};
 use oroshi_net::monotonic_ns;
+use oroshi_net::stream::nonzero_write;
 use tokio::io::AsyncWrite;
 
 use super::rules::Timeouts;
@@ -85,7 +86,7 @@ impl Connection {
     /// Writes as much as the socket takes at once.
     #[inline]
     pub(crate) fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        took_something(Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, bytes))
+        nonzero_write(Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, bytes))
     }
 
     /// Writes all pieces. While the socket takes nothing, the phase is [`Phase::Send`].
@@ -98,7 +99,7 @@ impl Connection {
                 let mut left = &mut slices[..];
                 IoSlice::advance_slices(&mut left, done);
                 let step = Pin::new(&mut *self.stream.borrow_mut()).poll_write_vectored(context, left);
-                match took_something(step) {
+                match nonzero_write(step) {
                     Poll::Ready(count) => {
                         done += count?;
                         if waiting.phase() == Phase::Send {
@@ -116,13 +117,5 @@ impl Connection {
             Poll::Ready(Ok(()))
         })
         .await
-    }
-}
-
-/// Turns a write of zero bytes into an error: the stream will never take more.
-fn took_something(step: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-    match step {
-        Poll::Ready(Ok(0)) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-        step => step,
     }
 }

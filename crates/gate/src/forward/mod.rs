@@ -29,7 +29,7 @@ use oroshi_server::{Error, Exchange};
 pub(crate) use carry::request_id;
 pub use edits::{EditError, Edits};
 pub(crate) use fields::hops;
-pub use held::{Inspect, InspectFuture, Inspected, Verdict};
+pub use held::{Inspect, InspectFuture, InspectedHead, Verdict};
 pub use network::{Network, NetworkError};
 pub use outcome::{Outcome, RequestId};
 pub(crate) use request_head::leads_out;
@@ -44,7 +44,7 @@ pub struct Call<'c> {
     /// The route's rules.
     pub rules: &'c Rules,
     /// The target or targets.
-    pub to: To<'c>,
+    pub to: CallTargets<'c>,
     /// The [`hash`](crate::upstream::hash) of the input of [`Policy::ConsistentHash`](crate::upstream::Policy).
     pub key: u64,
     /// A path and query that replace the client's: `/`, or `/path?query`. The route's prefixes apply to them as well.
@@ -59,7 +59,7 @@ pub struct Call<'c> {
 
 /// One target or several.
 #[derive(Clone, Copy, Debug)]
-pub enum To<'c> {
+pub enum CallTargets<'c> {
     /// This target.
     One(&'c Rc<Pool>),
     /// One of these targets; another one if it cannot be reached.
@@ -68,7 +68,7 @@ pub enum To<'c> {
 
 impl<'c> Call<'c> {
     /// Makes a call to these targets without further changes.
-    pub fn new(rules: &'c Rules, to: To<'c>) -> Self {
+    pub fn new(rules: &'c Rules, to: CallTargets<'c>) -> Self {
         const NONE: &Edits = &Edits::none();
         Call { rules, to, key: 0, target: None, request: NONE, response: NONE, inspect: None }
     }
@@ -126,11 +126,11 @@ async fn fail(
     exchange: &mut Exchange<'_>,
     call: &Call<'_>,
     outcome: &mut Outcome,
-    stop: answer::Stop,
+    stop: answer::ExchangeError,
 ) -> Result<(), Error> {
     let error = match stop {
-        answer::Stop::Upstream(error) => error,
-        answer::Stop::Client(error) => {
+        answer::ExchangeError::Upstream(error) => error,
+        answer::ExchangeError::Client(error) => {
             outcome.fail(carry::blame(&error), error.to_string());
             return Err(error);
         }

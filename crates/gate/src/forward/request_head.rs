@@ -45,7 +45,7 @@ pub(crate) struct Request<'r> {
 
 /// Facts found while copying the fields.
 #[derive(Default)]
-struct Seen {
+struct RequestFacts {
     trailers_wanted: bool,
     forwarded_for: bool,
     proto: bool,
@@ -81,12 +81,12 @@ impl Request<'_> {
         out.extend_from_slice(b"\r\n");
         let fields = out.len();
         let trusted = is_trusted(&settings.forwarding, self.peer.address);
-        let mut seen = Seen::default();
+        let mut seen = RequestFacts::default();
         copy_kept(self.head.headers, out, |field| self.keeps(field, trusted, &mut seen, &[]));
         if seen.named {
             out.truncate(fields);
             let named = named_by_connection(self.head.headers);
-            seen = Seen::default();
+            seen = RequestFacts::default();
             copy_kept(self.head.headers, out, |field| self.keeps(field, trusted, &mut seen, &named));
         }
         self.write_origin(out, trusted, &seen);
@@ -112,7 +112,7 @@ impl Request<'_> {
 
     /// Returns whether a field is copied unchanged.
     #[inline]
-    fn keeps(&self, field: &Header<'_>, trusted: bool, seen: &mut Seen, named: &[&[u8]]) -> bool {
+    fn keeps(&self, field: &Header<'_>, trusted: bool, seen: &mut RequestFacts, named: &[&[u8]]) -> bool {
         let forwarding = &self.rules.settings.forwarding;
         let name = field.name;
         let is = |other: &str| name.eq_ignore_ascii_case(other);
@@ -171,7 +171,7 @@ impl Request<'_> {
     }
 
     /// Writes the fields about the request's origin.
-    fn write_origin(&self, out: &mut Vec<u8>, trusted: bool, seen: &Seen) {
+    fn write_origin(&self, out: &mut Vec<u8>, trusted: bool, seen: &RequestFacts) {
         let forwarding = &self.rules.settings.forwarding;
         let headers = &self.head.headers;
         let scheme: &[u8] = if self.peer.is_tls { b"https" } else { b"http" };
@@ -237,7 +237,7 @@ impl Request<'_> {
     }
 
     /// Writes the fields for this connection, the message's framing and the route's edits.
-    fn write_own(&self, out: &mut Vec<u8>, seen: &Seen) {
+    fn write_own(&self, out: &mut Vec<u8>, seen: &RequestFacts) {
         if let Some(id) = self.id {
             write_field(out, b"X-Request-Id", id.as_bytes());
         }

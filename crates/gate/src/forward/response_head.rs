@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oroshi_http1::{Header, Headers, ResponseHead};
+use oroshi_http1::{Header, Headers, ResponseHead, keep_alive_timeout};
 
 use super::edits::Edits;
 use super::fields::{copy_kept, is_named, is_plain_connection, named_by_connection};
@@ -11,7 +11,7 @@ use super::rules::Rules;
 
 /// Facts found while copying the fields.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct ResponseFacts {
     /// There is a `Date`.
     pub(crate) date: bool,
     /// The keep-alive time that the server announced.
@@ -21,10 +21,10 @@ pub(crate) struct Seen {
 }
 
 /// Appends the field lines of a response's head, except those that the server sets for its own connection.
-pub(crate) fn write(out: &mut Vec<u8>, head: &ResponseHead<'_>, rules: &Rules, edits: &Edits) -> Seen {
+pub(crate) fn write(out: &mut Vec<u8>, head: &ResponseHead<'_>, rules: &Rules, edits: &Edits) -> ResponseFacts {
     let start = out.len();
     let drops = |name: &str| rules.settings.response.drops(name) || edits.drops(name);
-    let mut seen = Seen::default();
+    let mut seen = ResponseFacts::default();
     copy_kept(head.headers, out, |field| is_for_all(field, &mut seen) && !drops(field.name));
     if seen.named {
         out.truncate(start);
@@ -46,14 +46,14 @@ pub(crate) fn fields<'h>(headers: Headers<'h>, switch: bool) -> Vec<(&'h str, &'
     let named = named_by_connection(headers);
     let kept = |field: &Header<'_>| {
         let upgrade = switch && field.name.eq_ignore_ascii_case("upgrade");
-        upgrade || (is_for_all(field, &mut Seen::default()) && !is_named(field.name, &named))
+        upgrade || (is_for_all(field, &mut ResponseFacts::default()) && !is_named(field.name, &named))
     };
     headers.iter().filter(kept).map(|field| (field.name, field.value)).collect()
 }
 
 /// Returns whether a field is valid beyond its connection.
 #[inline]
-fn is_for_all(field: &Header<'_>, seen: &mut Seen) -> bool {
+fn is_for_all(field: &Header<'_>, seen: &mut ResponseFacts) -> bool {
     let is = |other: &str| field.name.eq_ignore_ascii_case(other);
     // The length first: it excludes most fields without comparing names.
     match field.name.len() {
@@ -68,7 +68,7 @@ fn is_for_all(field: &Header<'_>, seen: &mut Seen) -> bool {
             false
         }
         10 if is("keep-alive") => {
-            seen.keep = keep_hint(field.value);
+            seen.keep = keep_alive_timeout(field.value);
             false
         }
         14 if is("content-length") => false,
@@ -79,23 +79,16 @@ fn is_for_all(field: &Header<'_>, seen: &mut Seen) -> bool {
     }
 }
 
-/// Parses `timeout=5`, and subtracts a second for the transfer.
-fn keep_hint(value: &[u8]) -> Option<Duration> {
-    let text = str::from_utf8(value).ok()?;
-    let seconds = text.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds).saturating_sub(Duration::from_secs(1)))
-}
-
 #[cfg(test)]
 mod tests {
-    use oroshi_http1::{Expect, Limits, ResponseDecoder, ResponseEvent};
+    use oroshi_http1::{ExpectedResponse, Limits, ResponseDecoder, ResponseEvent};
 
     use super::*;
     use crate::forward::Settings;
 
-    fn written(head: &str, settings: Settings) -> (String, Seen) {
+    fn written(head: &str, settings: Settings) -> (String, ResponseFacts) {
         let mut decoder = ResponseDecoder::default();
-        decoder.expect(Expect::Body);
+        decoder.expect(ExpectedResponse::Body);
         let mut input = head.as_bytes();
         let Ok(Some(ResponseEvent::Head(head))) = decoder.decode(&Limits::default(), &mut input) else {
             panic!("{head}")

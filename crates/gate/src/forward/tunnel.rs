@@ -14,7 +14,7 @@ use crate::upstream::Engine;
 
 /// How a tunnel ended.
 #[derive(Debug)]
-pub(crate) enum Ended {
+pub(crate) enum TunnelEnd {
     /// Both sides ended.
     Properly,
     /// The tunnel was idle for too long.
@@ -44,7 +44,7 @@ pub(crate) async fn run(
     late: Vec<u8>,
     registration: &Registration<Engine>,
     idle: Duration,
-) -> (u64, u64, Ended) {
+) -> (u64, u64, TunnelEnd) {
     let mut up = Direction { held: early, ..Direction::default() };
     let mut down = Direction { held: late, ..Direction::default() };
     let mut before = None;
@@ -52,9 +52,9 @@ pub(crate) async fn run(
         let there = up.poll(context, client, server);
         let back = down.poll(context, server, client);
         match (there, back) {
-            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => return Poll::Ready(Ended::Properly),
-            (Poll::Ready(Err(error)), _) => return Poll::Ready(Ended::Broken(format!("to the server: {error}"))),
-            (_, Poll::Ready(Err(error))) => return Poll::Ready(Ended::Broken(format!("to the client: {error}"))),
+            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => return Poll::Ready(TunnelEnd::Properly),
+            (Poll::Ready(Err(error)), _) => return Poll::Ready(TunnelEnd::Broken(format!("to the server: {error}"))),
+            (_, Poll::Ready(Err(error))) => return Poll::Ready(TunnelEnd::Broken(format!("to the client: {error}"))),
             _ => {}
         }
         let now = Some(up.bytes + down.bytes);
@@ -62,7 +62,7 @@ pub(crate) async fn run(
             before = now;
             registration.set(after(monotonic_ns(), idle));
         }
-        if registration.poll_over(context) { Poll::Ready(Ended::Idle) } else { Poll::Pending }
+        if registration.poll_over(context) { Poll::Ready(TunnelEnd::Idle) } else { Poll::Pending }
     })
     .await;
     (up.bytes, down.bytes, ended)

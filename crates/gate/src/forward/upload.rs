@@ -8,11 +8,11 @@ use oroshi_http1::{Framing, encode};
 use oroshi_net::monotonic_ns;
 use oroshi_server::{Error, Reply, RequestBody};
 
-use super::answer::{Answer, AnswerContext, Ending, Stop};
+use super::answer::{Answer, AnswerContext, ExchangeError, ResponseEnd};
 use super::edits::Edits;
 use super::link::{Phase, Waiting};
 use super::request_head::is_left_out_of_trailers;
-use crate::upstream::{Account, Connection};
+use crate::upstream::{BufferShare, Connection};
 
 /// Why the rest of a request cannot be sent.
 enum Unsent {
@@ -51,7 +51,7 @@ pub(crate) async fn buffer(
     framing: Framing,
     out: &mut Vec<u8>,
     (head_bytes, most): (usize, usize),
-    account: &mut Account,
+    account: &mut BufferShare,
     drops: Drops<'_>,
 ) -> Result<bool, Error> {
     while out.len() - head_bytes < most && account.holds(out.len() - head_bytes) {
@@ -79,7 +79,7 @@ pub(crate) async fn send_and_answer(
     answer: &mut Answer,
     answering: &AnswerContext<'_>,
     reply: &mut Reply<'_>,
-) -> Result<(Ending, bool), Stop> {
+) -> Result<(ResponseEnd, bool), ExchangeError> {
     let waiting = answering.waiting;
     let drops = (&answering.rules.settings.request, answering.request);
     let mut sending = pin!(send(connection, message, body, framing, drops, waiting));
@@ -92,7 +92,7 @@ pub(crate) async fn send_and_answer(
             sent = Some(match result {
                 Ok(()) => true,
                 Err(Unsent::Refused) => false,
-                Err(Unsent::Client(error)) => return Poll::Ready(Err(Stop::Client(error))),
+                Err(Unsent::Client(error)) => return Poll::Ready(Err(ExchangeError::Client(error))),
             });
             waiting.enter(if answer.status == 0 { Phase::Head } else { Phase::Body }, monotonic_ns());
         }

@@ -21,14 +21,14 @@ pub enum PathError {
 /// of unreserved characters, cut off parameters at `;`, read `\` as `/`, and drop white space and control characters
 /// around segments. A route counts only if all readings take it; otherwise another spelling could bypass a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Readings<'a> {
+pub struct PathReadings<'a> {
     /// Escapes of printable ASCII undone, non-ASCII escaped, empty segments and `.` removed, `..` resolved.
     pub plain: Cow<'a, str>,
     /// The other readings, without duplicates.
     others: Vec<String>,
 }
 
-impl Readings<'_> {
+impl PathReadings<'_> {
     /// Returns the readings that differ from the plain one.
     pub fn others(&self) -> impl Iterator<Item = &str> {
         self.others.iter().map(String::as_str)
@@ -39,13 +39,13 @@ impl Readings<'_> {
 ///
 /// # Errors
 /// [`PathError`]: refuse the request, because the upstream might find another resource than the route's rules describe.
-pub fn readings(path: &str) -> Result<Readings<'_>, PathError> {
+pub fn readings(path: &str) -> Result<PathReadings<'_>, PathError> {
     let bytes = path.as_bytes();
     let is_plain = memchr::memchr3(b'%', b';', b'\\', bytes).is_none()
         && path.is_ascii()
         && !bytes.windows(2).any(|pair| pair[0] == b'/' && matches!(pair[1], b'/' | b'.'));
     if is_plain {
-        return Ok(Readings { plain: Cow::Borrowed(path), others: Vec::new() });
+        return Ok(PathReadings { plain: Cow::Borrowed(path), others: Vec::new() });
     }
     let all = decoded(path, true)?;
     let plain = fold(&all, Empty::LeftOut)?;
@@ -85,7 +85,7 @@ pub fn readings(path: &str) -> Result<Readings<'_>, PathError> {
         add(&mut others, text);
     }
     others.retain(|other| *other != plain);
-    Ok(Readings { plain: Cow::Owned(plain), others })
+    Ok(PathReadings { plain: Cow::Owned(plain), others })
 }
 
 fn add(texts: &mut Vec<String>, text: String) {

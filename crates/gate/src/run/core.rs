@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use oroshi_net::{BoundListener, Shutdown};
-use oroshi_server::{Error, Exchange, Handler, Refused, Room, Server, Settings};
+use oroshi_server::{Capacity, Error, Exchange, Handler, RefusedRequest, Server, Settings};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 
@@ -16,8 +16,8 @@ use crate::access::{Log, Sink};
 use crate::admin;
 use crate::generation::Generation;
 use crate::plan::{KeyFrom, Listener, Serves};
-use crate::script::hooks::{Logs, ScriptInstance};
-use crate::script::{Declared, Hook, Script, ScriptError, Tools, http_client};
+use crate::script::hooks::{LogCalls, ScriptInstance};
+use crate::script::{ApiResources, DeclaredLookup, Hook, Script, ScriptError, http_client};
 use crate::site::{Hosts, Site};
 use crate::upstream::{Pools, Settings as PoolsSettings};
 
@@ -53,7 +53,7 @@ pub(super) struct CoreListener<S> {
     pub(super) listener: Listener,
     pub(super) socket: S,
     /// Limits the connections of an admin listener, on all threads together.
-    pub(super) room: Option<Arc<Room>>,
+    pub(super) capacity: Option<Arc<Capacity>>,
 }
 
 /// A prepared plan.
@@ -68,7 +68,7 @@ struct Core {
     index: usize,
     pools: Pools,
     hosts: Rc<Hosts>,
-    logs: Rc<Logs>,
+    logs: Rc<LogCalls>,
     /// The HTTP client of all scripts on this core.
     http: oroshi_client::local::Client,
     /// Replaced only with the log, so that requests from before a reload reach the log without delay.
@@ -174,21 +174,21 @@ impl Core {
         open: Vec<CoreListener<BoundListener>>,
     ) -> Result<Ready, RunError> {
         let register =
-            |CoreListener { listener, socket, room }: CoreListener<BoundListener>| match socket.into_listener() {
-                Ok(socket) => Ok(CoreListener { listener, socket, room }),
+            |CoreListener { listener, socket, capacity }: CoreListener<BoundListener>| match socket.into_listener() {
+                Ok(socket) => Ok(CoreListener { listener, socket, capacity }),
                 Err(source) => Err(RunError::Register { address: listener.address, source }),
             };
         let listeners = open.into_iter().map(register).collect::<Result<_, _>>()?;
         let lookups = generation.plan.lookups.iter().zip(&generation.lookups).map(|(plan, lookup)| {
             let by_host = plan.key == KeyFrom::Host;
-            (plan.settings.name.clone(), Declared { lookup: lookup.clone(), by_host })
+            (plan.settings.name.clone(), DeclaredLookup { lookup: lookup.clone(), by_host })
         });
         let lookups = Rc::new(lookups.collect());
         let mut instances = Vec::with_capacity(generation.plan.scripts.len());
         for script in &generation.plan.scripts {
             let settings = script.settings.clone();
             let counters = generation.counters.script(&settings.name, self.index);
-            let tools = Tools {
+            let tools = ApiResources {
                 stores: generation.stores.clone(),
                 lookups: Rc::clone(&lookups),
                 cache: Arc::clone(&generation.cache),
@@ -228,9 +228,9 @@ async fn flush(current: CurrentSite) {
 
 /// Serves an address until it is closed, or all is.
 async fn serve(current: CurrentSite, open: CoreListener<oroshi_net::Listener>, shutdown: Shutdown, ended: Shutdown) {
-    let CoreListener { listener, socket, room } = open;
+    let CoreListener { listener, socket, capacity } = open;
     let generation = Arc::clone(&current.borrow().generation);
-    let settings = Settings { room, vouching: listener.serves == Serves::Admin, ..settings(&generation) };
+    let settings = Settings { capacity, vouching: listener.serves == Serves::Admin, ..settings(&generation) };
     let until = || {
         let (shutdown, ended) = (shutdown.clone(), ended.clone());
         async move {
@@ -279,7 +279,7 @@ impl Handler for Public {
         site.answer(exchange).await
     }
 
-    fn refused(&self, refused: &Refused<'_>) {
+    fn refused(&self, refused: &RefusedRequest<'_>) {
         self.0.borrow().tell_refused(refused);
     }
 }

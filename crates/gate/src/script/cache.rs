@@ -37,7 +37,7 @@ pub(crate) type Outcome = Result<Arc<[Data]>, Arc<str>>;
 
 /// The result of asking for a value that a function can make.
 #[derive(Debug)]
-pub(crate) enum Asked {
+pub(crate) enum CacheLookup {
     /// The cached value.
     Known(Arc<Data>),
     /// Another caller makes the value; the outcome arrives here. If the channel closes without one, ask again.
@@ -123,18 +123,18 @@ impl Cache {
     }
 
     /// Asks for a value that the caller can make if it is missing.
-    pub(crate) fn ask(self: &Arc<Self>, key: &[u8]) -> Asked {
+    pub(crate) fn ask(self: &Arc<Self>, key: &[u8]) -> CacheLookup {
         let mut shard = self.shard(key);
         if let Some(value) = shard.get(key, self.now()) {
-            return Asked::Known(value);
+            return CacheLookup::Known(value);
         }
         if let Some(made) = shard.flights.get(key) {
-            return Asked::Made(made.clone());
+            return CacheLookup::Made(made.clone());
         }
         let (outcome, made) = watch::channel(None);
         let key: Arc<[u8]> = key.into();
         shard.flights.insert(Arc::clone(&key), made);
-        Asked::Make(Some(Ticket { cache: Arc::clone(self), key, outcome }))
+        CacheLookup::Make(Some(Ticket { cache: Arc::clone(self), key, outcome }))
     }
 
     /// Returns the counts.
@@ -440,32 +440,32 @@ mod tests {
     #[test]
     fn a_value_is_made_once() {
         let cache = Arc::new(Cache::new(1 << 20));
-        let Asked::Make(Some(ticket)) = cache.ask(b"k") else { panic!() };
-        let Asked::Made(waiting) = cache.ask(b"k") else { panic!() };
+        let CacheLookup::Make(Some(ticket)) = cache.ask(b"k") else { panic!() };
+        let CacheLookup::Made(waiting) = cache.ask(b"k") else { panic!() };
         ticket.made(vec![number(7.0)], None).unwrap();
         assert_eq!(waiting.borrow().clone(), Some(Ok([number(7.0)].into())));
-        assert!(matches!(cache.ask(b"k"), Asked::Known(value) if *value == number(7.0)));
+        assert!(matches!(cache.ask(b"k"), CacheLookup::Known(value) if *value == number(7.0)));
     }
 
     #[test]
     fn what_failed_is_told_and_not_kept_and_who_goes_is_replaced() {
         let cache = Arc::new(Cache::new(1 << 20));
-        let Asked::Make(Some(ticket)) = cache.ask(b"k") else { panic!() };
-        let Asked::Made(waiting) = cache.ask(b"k") else { panic!() };
+        let CacheLookup::Make(Some(ticket)) = cache.ask(b"k") else { panic!() };
+        let CacheLookup::Made(waiting) = cache.ask(b"k") else { panic!() };
         ticket.failed("down");
         assert_eq!(waiting.borrow().clone(), Some(Err("down".into())));
 
-        let Asked::Make(Some(ticket)) = cache.ask(b"k") else { panic!() };
-        let Asked::Made(waiting) = cache.ask(b"k") else { panic!() };
+        let CacheLookup::Make(Some(ticket)) = cache.ask(b"k") else { panic!() };
+        let CacheLookup::Made(waiting) = cache.ask(b"k") else { panic!() };
         drop(ticket);
         assert!(waiting.has_changed().is_err() && waiting.borrow().is_none(), "it has gone");
 
         // A failure that the function returns itself.
-        let Asked::Make(Some(ticket)) = cache.ask(b"k") else { panic!() };
+        let CacheLookup::Make(Some(ticket)) = cache.ask(b"k") else { panic!() };
         ticket.made(vec![Data::Nil, Data::String(b"down".to_vec())], None).unwrap();
         // Absence is cached, too.
-        let Asked::Make(Some(ticket)) = cache.ask(b"k") else { panic!("nothing was kept") };
+        let CacheLookup::Make(Some(ticket)) = cache.ask(b"k") else { panic!("nothing was kept") };
         ticket.made(vec![Data::Nil], None).unwrap();
-        assert!(matches!(cache.ask(b"k"), Asked::Known(value) if *value == Data::Nil));
+        assert!(matches!(cache.ask(b"k"), CacheLookup::Known(value) if *value == Data::Nil));
     }
 }

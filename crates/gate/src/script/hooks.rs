@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use mlua::{AnyUserData, FromLua, IntoLua, Lua, Table, Value};
 use oroshi_lookup::value;
-use oroshi_server::Seldom;
+use oroshi_server::LogThrottle;
 use tokio::task::JoinSet;
 
 use super::request::Request;
 use super::response::Response;
 use super::{Counters, ErrorKind, Hook, HookCounts, Reply, Script, ScriptError, ScriptSettings};
-use crate::forward::{Inspect, InspectFuture, Inspected, Verdict};
+use crate::forward::{Inspect, InspectFuture, InspectedHead, Verdict};
 
 /// The most concurrent calls of `on_log` on one core. Beyond it, `on_log` misses requests.
 const MOST_LOGS: usize = 1000;
@@ -30,11 +30,11 @@ pub(crate) struct ScriptInstance {
     pub(crate) script: Rc<Script>,
     pub(crate) settings: ScriptSettings,
     pub(crate) counters: Arc<ScriptCounters>,
-    pub(crate) logs: Rc<Logs>,
+    pub(crate) logs: Rc<LogCalls>,
     /// The requests that the script knows.
     known: KnownRequests,
-    refused: Cell<Seldom>,
-    invalid: Cell<Seldom>,
+    refused: Cell<LogThrottle>,
+    invalid: Cell<LogThrottle>,
 }
 
 /// One request's calls of a script's hooks. Clones refer to the same request.
@@ -64,7 +64,7 @@ struct KnownRequest {
 
 /// The result of `on_route`.
 #[derive(Debug)]
-pub(crate) enum Direction {
+pub(crate) enum RouteDecision {
     /// No decision.
     Own,
     /// Send this reply to the client.
@@ -107,7 +107,7 @@ impl RequestHooks {
     }
 
     /// Calls `on_route`.
-    pub(crate) async fn on_route(&self) -> Result<Direction, ScriptError> {
+    pub(crate) async fn on_route(&self) -> Result<RouteDecision, ScriptError> {
         self.call(Hook::Route).await
     }
 
@@ -172,7 +172,7 @@ impl ScriptInstance {
         script: Rc<Script>,
         settings: ScriptSettings,
         counters: Arc<ScriptCounters>,
-        logs: Rc<Logs>,
+        logs: Rc<LogCalls>,
     ) -> Result<Self, ScriptError> {
         let table = script.lua().create_table().map_err(|error| ScriptError {
             place: settings.file.display().to_string(),
@@ -222,7 +222,7 @@ impl ScriptInstance {
 pub(crate) struct Inspector(RequestHooks);
 
 impl Inspect for Inspector {
-    fn inspect(&self, head: Inspected) -> InspectFuture {
+    fn inspect(&self, head: InspectedHead) -> InspectFuture {
         let hooks = self.0.clone();
         Box::pin(async move {
             let response = Response::new(head);
@@ -267,18 +267,18 @@ impl FromLua for OptionalKey {
     }
 }
 
-impl FromLua for Direction {
+impl FromLua for RouteDecision {
     fn from_lua(value: Value, _: &Lua) -> mlua::Result<Self> {
         const EXPECTED: &str = "target such as \"10.0.0.7:8080\", a list of targets, { upstream = \"name\" }, a value \
                                 of gate.answer or gate.redirect, or nil";
         match &value {
-            Value::Nil => Ok(Direction::Own),
+            Value::Nil => Ok(RouteDecision::Own),
             Value::Table(table) => match table.raw_get::<Value>("upstream")? {
-                Value::Nil => targets(&value, table).map(Direction::Targets),
-                name => place(&name, "name of an upstream").map(Direction::Upstream),
+                Value::Nil => targets(&value, table).map(RouteDecision::Targets),
+                name => place(&name, "name of an upstream").map(RouteDecision::Upstream),
             },
-            Value::String(_) => place(&value, EXPECTED).map(|to| Direction::Targets(vec![(to, 1)])),
-            _ => reply(&value, EXPECTED).map(Direction::Reply),
+            Value::String(_) => place(&value, EXPECTED).map(|to| RouteDecision::Targets(vec![(to, 1)])),
+            _ => reply(&value, EXPECTED).map(RouteDecision::Reply),
         }
     }
 }
@@ -362,19 +362,19 @@ impl Sum for HookCounts {
 
 /// Calls of `on_log` in progress on one core.
 #[derive(Default)]
-pub(crate) struct Logs {
+pub(crate) struct LogCalls {
     tasks: RefCell<JoinSet<()>>,
     /// Whether the core has ended and starts no more calls.
     is_over: Cell<bool>,
 }
 
-impl fmt::Debug for Logs {
+impl fmt::Debug for LogCalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Logs").field("under_way", &self.tasks.borrow().len()).finish_non_exhaustive()
+        f.debug_struct("LogCalls").field("under_way", &self.tasks.borrow().len()).finish_non_exhaustive()
     }
 }
 
-impl Logs {
+impl LogCalls {
     /// Waits for the calls in progress, up to `patience`.
     pub(crate) async fn finish(&self, patience: Duration) {
         self.is_over.set(true);
@@ -385,7 +385,7 @@ impl Logs {
 
 /// The argument of `on_log`: a completed request.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct LogEntry {
     pub(crate) status: u16,
     pub(crate) bytes: u64,
     pub(crate) took: Duration,
@@ -398,7 +398,7 @@ pub(crate) struct Entry {
 
 impl RequestHooks {
     /// Calls `on_log` in a separate task.
-    pub(crate) fn end(self, entry: Entry) {
+    pub(crate) fn end(self, entry: LogEntry) {
         let ScriptInstance { logs, counters, .. } = &*self.instance;
         if logs.is_over.get() {
             return;
@@ -420,7 +420,7 @@ impl RequestHooks {
     }
 }
 
-impl IntoLua for Entry {
+impl IntoLua for LogEntry {
     fn into_lua(self, lua: &Lua) -> mlua::Result<Value> {
         let table = lua.create_table()?;
         table.raw_set("status", self.status)?;

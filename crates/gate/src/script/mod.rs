@@ -193,10 +193,10 @@ impl ErrorKind {
 
 /// The resources behind the functions of `gate`.
 #[derive(Clone, Debug)]
-pub(crate) struct Tools {
+pub(crate) struct ApiResources {
     pub(crate) stores: Stores,
     /// Look-ups by their names in the configuration.
-    pub(crate) lookups: Rc<HashMap<String, Declared>>,
+    pub(crate) lookups: Rc<HashMap<String, DeclaredLookup>>,
     /// Shared by all cores; outlives reloads.
     pub(crate) cache: Arc<Cache>,
     /// The core's HTTP client, which all its scripts share; outlives reloads.
@@ -209,23 +209,23 @@ pub(crate) struct Tools {
 
 /// The names of the stores of a configuration.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct StoreNames {
     pub(crate) memcached: Vec<String>,
     pub(crate) sql: Vec<String>,
 }
 
-impl Names {
+impl StoreNames {
     pub(crate) fn of(stores: &[StoreSettings]) -> Self {
         let (sql, memcached): (Vec<_>, Vec<_>) =
             stores.iter().partition(|store| matches!(store.kind, StoreKind::Sql(_)));
         let names = |stores: Vec<&StoreSettings>| stores.into_iter().map(|store| store.name.clone()).collect();
-        Names { memcached: names(memcached), sql: names(sql) }
+        StoreNames { memcached: names(memcached), sql: names(sql) }
     }
 }
 
 /// A look-up from the configuration.
 #[derive(Clone, Debug)]
-pub(crate) struct Declared {
+pub(crate) struct DeclaredLookup {
     pub(crate) lookup: Lookup,
     /// Whether its keys are hosts, which have a canonical form.
     pub(crate) by_host: bool,

@@ -7,7 +7,7 @@ use mlua::{MetaMethod, UserData, UserDataFields, UserDataMethods, Value};
 
 use super::fields::{Fields, Headers, no_such_part, over};
 use super::request::kept;
-use crate::forward::Inspected;
+use crate::forward::InspectedHead;
 
 /// A response's head, with the script's changes.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ struct Inner {
 }
 
 impl Response {
-    pub(crate) fn new(head: Inspected) -> Self {
+    pub(crate) fn new(head: InspectedHead) -> Self {
         Response(Rc::new(Inner {
             status: Cell::new(head.status),
             length: head.length,

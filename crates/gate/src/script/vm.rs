@@ -11,8 +11,10 @@ use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, MultiValue};
 use oroshi_script::{ConfinedOptions, Coroutine, Engine, Kind, Progress, Report};
 use tokio::time::{Instant, timeout_at};
 
-use super::api::{self, Host};
-use super::{Counters, ErrorKind, Hook, HookCounts, HookSet, Modules, Names, ScriptError, ScriptSettings, Tools};
+use super::api::{self, ApiContext};
+use super::{
+    ApiResources, Counters, ErrorKind, Hook, HookCounts, HookSet, Modules, ScriptError, ScriptSettings, StoreNames,
+};
 
 /// The most concurrent calls in a state. Each call is one of the about 8,000 values of a state that Rust can hold
 /// (LUAI_MAXCSTACK).
@@ -34,7 +36,7 @@ const EAGER_PAUSE: i32 = 110;
 pub(crate) struct Script {
     engine: Engine,
     hooks: [Option<Function>; Hook::ALL.len()],
-    host: Rc<Host>,
+    host: Rc<ApiContext>,
     counters: Arc<Counters>,
     instructions: u64,
     wall: Duration,
@@ -49,20 +51,20 @@ pub(crate) struct Script {
 impl Script {
     /// Runs a script's top level in a temporary state and returns the hooks that it defines. Waiting is refused. With
     /// `stores`, the script may name no others.
-    pub(crate) fn check(settings: &ScriptSettings, stores: Option<&Names>) -> Result<HookSet, ScriptError> {
-        let script = Self::new(settings, Host::to_check(&settings.name, stores), Arc::default())?;
+    pub(crate) fn check(settings: &ScriptSettings, stores: Option<&StoreNames>) -> Result<HookSet, ScriptError> {
+        let script = Self::new(settings, ApiContext::to_check(&settings.name, stores), Arc::default())?;
         let mut hooks = HookSet::default();
         Hook::ALL.into_iter().filter(|&hook| script.has(hook)).for_each(|hook| hooks.add(hook));
         Ok(hooks)
     }
 
     /// Makes a core's state and runs the top level. The caller calls `init`.
-    pub(crate) fn load(settings: &ScriptSettings, tools: Tools) -> Result<Rc<Self>, ScriptError> {
+    pub(crate) fn load(settings: &ScriptSettings, tools: ApiResources) -> Result<Rc<Self>, ScriptError> {
         let counters = Arc::clone(&tools.counters);
-        Self::new(settings, Host::new(&settings.name, Some(tools)), counters).map(Rc::new)
+        Self::new(settings, ApiContext::new(&settings.name, Some(tools)), counters).map(Rc::new)
     }
 
-    fn new(settings: &ScriptSettings, host: Host, counters: Arc<Counters>) -> Result<Self, ScriptError> {
+    fn new(settings: &ScriptSettings, host: ApiContext, counters: Arc<Counters>) -> Result<Self, ScriptError> {
         let host = Rc::new(host);
         let engine = Engine::confined(&settings.file, confines(settings)).map_err(told)?;
         api::install(&engine, &host).map_err(told)?;

@@ -8,7 +8,7 @@ use crate::failure::SCRIPT_FAILED;
 use crate::forward::{Inspect, forward, request_id};
 use crate::plan::{Action, Answer, KeyFrom, Route, Script};
 use crate::record::Record;
-use crate::script::hooks::{Direction, Inspector, RequestHooks};
+use crate::script::hooks::{Inspector, RequestHooks, RouteDecision};
 use crate::script::{ErrorKind, Hook, Reply, Request, ScriptError};
 
 /// A failed call of a hook.
@@ -16,7 +16,7 @@ struct Failed(Hook, ScriptError);
 
 /// What the hooks decided before the request goes anywhere.
 struct Decision {
-    direction: Direction,
+    direction: RouteDecision,
     /// The key of the look-up.
     key: Option<String>,
 }
@@ -56,12 +56,12 @@ impl Site {
             key: decision.key.as_deref(),
         };
         match decision.direction {
-            Direction::Reply(reply) => send_reply(exchange, &reply, record).await,
-            Direction::Own => {
+            RouteDecision::Reply(reply) => send_reply(exchange, &reply, record).await,
+            RouteDecision::Own => {
                 self.act(exchange, record, &RoutedRequest { route, action: &route.action, parts, extras: &extras })
                     .await
             }
-            Direction::Upstream(name) => match plan.upstreams.iter().position(|upstream| upstream.name == name) {
+            RouteDecision::Upstream(name) => match plan.upstreams.iter().position(|upstream| upstream.name == name) {
                 Some(place) => {
                     let action = &Action::Forward(place);
                     self.act(exchange, record, &RoutedRequest { route, action, parts, extras: &extras }).await
@@ -74,7 +74,7 @@ impl Site {
                     self.invalid(exchange, route, record).await
                 }
             },
-            Direction::Targets(targets) => {
+            RouteDecision::Targets(targets) => {
                 let Some(place) = route.script else { return self.invalid(exchange, route, record).await };
                 let (script, finder) = (&plan.scripts[place], &self.scripts[place].1);
                 let targets = match parse(&targets, script) {
@@ -101,7 +101,7 @@ impl Site {
         hooks: &mut Option<RequestHooks>,
         record: &mut Record<'_, '_>,
     ) -> Result<Decision, Failed> {
-        let mut decision = Decision { direction: Direction::Own, key: None };
+        let mut decision = Decision { direction: RouteDecision::Own, key: None };
         if let Some(place) = route.script {
             let begun = RequestHooks::begin(&self.scripts[place].0, request);
             let asked = hooks.insert(begun);
@@ -111,14 +111,14 @@ impl Site {
             if asked.has(Hook::Request)
                 && let Some(reply) = asked.on_request().await.map_err(|error| Failed(Hook::Request, error))?
             {
-                decision.direction = Direction::Reply(reply);
+                decision.direction = RouteDecision::Reply(reply);
                 return Ok(decision);
             }
             if asked.has(Hook::Route) {
                 decision.direction = asked.on_route().await.map_err(|error| Failed(Hook::Route, error))?;
             }
         }
-        if let (Direction::Own, Action::Lookup(lookup)) = (&decision.direction, &route.action)
+        if let (RouteDecision::Own, Action::Lookup(lookup)) = (&decision.direction, &route.action)
             && let KeyFrom::Script(place) = self.generation.plan.lookups[*lookup].key
         {
             let instance = &self.scripts[place].0;

@@ -12,49 +12,79 @@ pub const LATENCY_BOUNDS_US: [u64; 14] = [
 
 const BUCKETS: usize = LATENCY_BOUNDS_US.len() + 1;
 
-/// One core's counters of one target, on cache lines of their own.
-#[derive(Debug, Default)]
+/// Figures of a target, as [`Counters`] or as [`Counts`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(align(128))]
-pub struct Counters {
-    pub(crate) requests: Cell,
-    pub(crate) answers: Cell,
-    pub(crate) server_errors: Cell,
-    pub(crate) connects: Cell,
-    pub(crate) reuses: Cell,
-    pub(crate) stale: Cell,
-    pub(crate) retries: Cell,
-    pub(crate) ejections: Cell,
-    pub(crate) open: Cell,
-    pub(crate) idle: Cell,
-    pub(crate) queued: Cell,
-    pub(crate) ejected: Cell,
-    pub(crate) bytes: Cell,
-    failures: [Cell; Failure::ALL.len()],
-    latency: [Cell; BUCKETS],
-    latency_us: Cell,
+pub struct TargetFigures<N> {
+    /// Requests for which the balancer chose this target. A retry on another target counts at both.
+    pub requests: N,
+    /// Final responses whose head arrived, with any status.
+    pub answers: N,
+    /// Responses with a status of 500 to 599.
+    pub server_errors: N,
+    /// Connections opened.
+    pub connects: N,
+    /// Requests on connections that had carried others.
+    pub reuses: N,
+    /// Idle connections found closed, at reuse or by the sweeper.
+    pub stale: N,
+    /// Requests retried on another connection.
+    pub retries: N,
+    /// Ejections of the target.
+    pub ejections: N,
+    /// Open connections and connections being made, including idle ones.
+    pub open: N,
+    /// Idle connections.
+    pub idle: N,
+    /// Requests that wait for a connection.
+    pub queued: N,
+    /// The number of cores that eject the target, as of the last failure, response or sweep there (each second).
+    pub ejected: N,
+    /// Bytes of response bodies.
+    pub bytes: N,
+    /// Failures, in the order of [`Failure::ALL`].
+    pub failures: [N; Failure::ALL.len()],
+    /// Responses by the time from the request's first byte to the end of the response's head, per bucket of
+    /// [`LATENCY_BOUNDS_US`]. Not cumulative.
+    pub latency: [N; BUCKETS],
+    /// The sum of these times, in microseconds.
+    pub latency_us: N,
+}
+
+/// One core's counters of one target, on cache lines of their own.
+pub type Counters = TargetFigures<Counter>;
+
+/// Counts of a target, on one core or more. Add them with `+=`.
+pub type Counts = TargetFigures<u64>;
+
+impl<N> TargetFigures<N> {
+    /// Combines each figure with the same one of `other`.
+    fn zip<M, O>(&self, other: &TargetFigures<M>, combine: impl Fn(&N, &M) -> O) -> TargetFigures<O> {
+        TargetFigures {
+            requests: combine(&self.requests, &other.requests),
+            answers: combine(&self.answers, &other.answers),
+            server_errors: combine(&self.server_errors, &other.server_errors),
+            connects: combine(&self.connects, &other.connects),
+            reuses: combine(&self.reuses, &other.reuses),
+            stale: combine(&self.stale, &other.stale),
+            retries: combine(&self.retries, &other.retries),
+            ejections: combine(&self.ejections, &other.ejections),
+            open: combine(&self.open, &other.open),
+            idle: combine(&self.idle, &other.idle),
+            queued: combine(&self.queued, &other.queued),
+            ejected: combine(&self.ejected, &other.ejected),
+            bytes: combine(&self.bytes, &other.bytes),
+            failures: std::array::from_fn(|place| combine(&self.failures[place], &other.failures[place])),
+            latency: std::array::from_fn(|place| combine(&self.latency[place], &other.latency[place])),
+            latency_us: combine(&self.latency_us, &other.latency_us),
+        }
+    }
 }
 
 impl Counters {
     /// Reads the current counts, one after the other.
     pub fn counts(&self) -> Counts {
-        Counts {
-            requests: self.requests.get(),
-            answers: self.answers.get(),
-            server_errors: self.server_errors.get(),
-            connects: self.connects.get(),
-            reuses: self.reuses.get(),
-            stale: self.stale.get(),
-            retries: self.retries.get(),
-            ejections: self.ejections.get(),
-            open: self.open.get(),
-            idle: self.idle.get(),
-            queued: self.queued.get(),
-            ejected: self.ejected.get(),
-            bytes: self.bytes.get(),
-            failures: std::array::from_fn(|place| self.failures[place].get()),
-            latency: std::array::from_fn(|place| self.latency[place].get()),
-            latency_us: self.latency_us.get(),
-        }
+        self.zip(self, |cell, _| cell.get())
     }
 
     pub(crate) fn count_failure(&self, failure: Failure) {
@@ -69,44 +99,6 @@ impl Counters {
     }
 }
 
-/// Counts of a target, on one core or more. Add them with `+=`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Requests for which the balancer chose this target. A retry on another target counts at both.
-    pub requests: u64,
-    /// Final responses whose head arrived, with any status.
-    pub answers: u64,
-    /// Responses with a status of 500 to 599.
-    pub server_errors: u64,
-    /// Connections opened.
-    pub connects: u64,
-    /// Requests on connections that had carried others.
-    pub reuses: u64,
-    /// Idle connections found closed, at reuse or by the sweeper.
-    pub stale: u64,
-    /// Requests retried on another connection.
-    pub retries: u64,
-    /// Ejections of the target.
-    pub ejections: u64,
-    /// Open connections and connections being made, including idle ones.
-    pub open: u64,
-    /// Idle connections.
-    pub idle: u64,
-    /// Requests that wait for a connection.
-    pub queued: u64,
-    /// The number of cores that eject the target, as of the last failure, response or sweep there (each second).
-    pub ejected: u64,
-    /// Bytes of response bodies.
-    pub bytes: u64,
-    /// Failures, in the order of [`Failure::ALL`].
-    pub failures: [u64; Failure::ALL.len()],
-    /// Responses by the time from the request's first byte to the end of the response's head, per bucket of
-    /// [`LATENCY_BOUNDS_US`]. Not cumulative.
-    pub latency: [u64; BUCKETS],
-    /// The sum of these times, in microseconds.
-    pub latency_us: u64,
-}
-
 impl Counts {
     /// Returns the count of one failure.
     pub fn failure(&self, failure: Failure) -> u64 {
@@ -116,49 +108,15 @@ impl Counts {
 
 impl AddAssign for Counts {
     fn add_assign(&mut self, other: Counts) {
-        let Counts {
-            requests,
-            answers,
-            server_errors,
-            connects,
-            reuses,
-            stale,
-            retries,
-            ejections,
-            open,
-            idle,
-            queued,
-            ejected,
-            bytes,
-            failures,
-            latency,
-            latency_us,
-        } = other;
-        self.requests += requests;
-        self.answers += answers;
-        self.server_errors += server_errors;
-        self.connects += connects;
-        self.reuses += reuses;
-        self.stale += stale;
-        self.retries += retries;
-        self.ejections += ejections;
-        self.open += open;
-        self.idle += idle;
-        self.queued += queued;
-        self.ejected += ejected;
-        self.bytes += bytes;
-        self.latency_us += latency_us;
-        for (mine, others) in self.failures.iter_mut().zip(failures).chain(self.latency.iter_mut().zip(latency)) {
-            *mine += others;
-        }
+        *self = self.zip(&other, |mine, others| mine + others);
     }
 }
 
 /// A counter with one writer and any number of readers, updated by a plain load and store.
 #[derive(Debug, Default)]
-pub(crate) struct Cell(AtomicU64);
+pub struct Counter(AtomicU64);
 
-impl Cell {
+impl Counter {
     pub(crate) fn add(&self, count: u64) {
         self.set(self.get() + count);
     }

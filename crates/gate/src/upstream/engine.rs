@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use oroshi_core::{Deadline, Deadlines, HasDeadlines, Names, Registration, Ttl, system};
 use oroshi_net::{Connector, ConnectorOptions};
-use oroshi_server::Seldom;
+use oroshi_server::LogThrottle;
 
 /// The state that all requests of one core share.
 pub(crate) struct Engine {
@@ -17,7 +17,7 @@ pub(crate) struct Engine {
     /// One cache of names per TTL. Settings have few different TTLs.
     names: RefCell<HashMap<Ttl, Rc<RefCell<Names>>>>,
     /// Limits how often the log warns of requests to the gateway's own listeners.
-    pub(super) own_told: Cell<Seldom>,
+    pub(super) own_told: Cell<LogThrottle>,
     /// Bytes of buffered request bodies.
     buffered: Cell<usize>,
 }
@@ -40,8 +40,8 @@ impl Engine {
     }
 
     /// Returns an account for a request's buffered bytes.
-    pub(crate) fn account(self: &Rc<Self>) -> Account {
-        Account { bytes: 0, engine: Rc::clone(self) }
+    pub(crate) fn account(self: &Rc<Self>) -> BufferShare {
+        BufferShare { bytes: 0, engine: Rc::clone(self) }
     }
 
     /// Registers a request's deadline; dropping the guard removes it.
@@ -75,12 +75,12 @@ impl fmt::Debug for Engine {
 
 /// A request's share of the buffered bytes. Dropping it releases them.
 #[derive(Debug)]
-pub(crate) struct Account {
+pub(crate) struct BufferShare {
     bytes: usize,
     engine: Rc<Engine>,
 }
 
-impl Account {
+impl BufferShare {
     /// Sets the request's share; returns whether there is room for more.
     pub(crate) fn holds(&mut self, bytes: usize) -> bool {
         let others = self.engine.buffered.get() - self.bytes;
@@ -90,7 +90,7 @@ impl Account {
     }
 }
 
-impl Drop for Account {
+impl Drop for BufferShare {
     fn drop(&mut self) {
         self.engine.buffered.set(self.engine.buffered.get() - self.bytes);
     }

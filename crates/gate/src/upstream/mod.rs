@@ -17,7 +17,7 @@ mod target;
 
 pub use balance::{Balancer, Policy, hash};
 pub use counters::{Counters, Counts, LATENCY_BOUNDS_US};
-pub(crate) use engine::{Account, Engine};
+pub(crate) use engine::{BufferShare, Engine};
 pub use health::Ejection;
 pub use own::{OwnSocket, OwnSockets};
 pub(crate) use pool::{AcquireLimits, Connection, Lease};

@@ -179,10 +179,6 @@ impl Pool {
     }
 
     /// Returns whether the target is ejected because its requests kept failing.
-    pub fn is_ejected(&self) -> bool {
-        self.health.get().is_out(monotonic_ns())
-    }
-
     pub(crate) fn is_out(&self, now: u64) -> bool {
         self.health.get().is_out(now)
     }

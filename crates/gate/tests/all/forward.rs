@@ -161,7 +161,10 @@ fn old_clients_get_bodies_without_chunks() {
 fn interim_answers_come_before_the_final_one() {
     let upstream = Upstream::start(|_, behind| {
         while behind.request().is_some() {
-            behind.send("HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\nConnection: X\r\nX: 1\r\n\r\n");
+            behind.send(
+                "HTTP/1.1 102 Processing\r\n\r\n\
+                 HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nConnection: X\r\nX: 1\r\n\r\n",
+            );
             behind.send(format!("HTTP/1.1 100 Continue\r\n\r\n{OK}"));
         }
     });

@@ -1,13 +1,15 @@
-//! The conformance table of `oroshi-http1` through the gateway, in front of nginx: what the gateway refuses never reaches the server
-//! behind, and what it passes on both read in the same way. And the other way round: what a server behind may answer, and what not.
+//! The conformance table of `oroshi-http1` through the gateway, in front of nginx: what the gateway refuses never
+//! reaches the server behind, and what it passes on both read in the same way. And the other way round: what a server
+//! behind may answer, and what not.
 
 use crate::support;
 use crate::support::nginx::Nginx;
 use crate::support::{Setup, Upstream};
-use oroshi_http1::{DecodeError, Expect, Framing, Limits, ResponseDecoder, ResponseEvent};
+use oroshi_http1::{DecodeError, ExpectedResponse, Framing, Limits, ResponseDecoder, ResponseEvent};
 use oroshi_testkit::conformance::{self, Case, Kind, Verdict};
 
-/// nginx takes a whole request in before it passes it on to itself, where it is logged with the length that it has found.
+/// nginx takes a whole request in before it passes it on to itself, where it is logged with the length that it has
+/// found.
 const NGINX: &str = "location / { proxy_pass http://unix:@FOLDER@/inner.sock; proxy_set_header Host inner; } }
     server { listen unix:@FOLDER@/inner.sock; access_log @FOLDER@/access case; location / { return 200 read; }";
 
@@ -105,8 +107,8 @@ fn answers_that_are_not_valid_never_look_valid_to_the_client() {
     for case in conformance::cases().iter().filter(|case| case.kind == Kind::Response) {
         let kind = case.to.first().map_or("body", String::as_str);
         let (method, expect) = match kind {
-            "body" => ("GET", Expect::Body),
-            "head" => ("HEAD", Expect::Head),
+            "body" => ("GET", ExpectedResponse::Body),
+            "head" => ("HEAD", ExpectedResponse::Head),
             _ => continue, // Tunnels have tests of their own.
         };
         answers += 1;
@@ -157,7 +159,7 @@ fn gateway_text(got: &[u8]) -> Vec<u8> {
 }
 
 /// The final answer's status and body, and whether it looks complete.
-fn read(got: &[u8], expect: Expect) -> Result<(u16, Vec<u8>, bool), DecodeError> {
+fn read(got: &[u8], expect: ExpectedResponse) -> Result<(u16, Vec<u8>, bool), DecodeError> {
     let mut decoder = ResponseDecoder::default();
     decoder.expect(expect);
     let limits = Limits { head_bytes: 1 << 20, headers: 10_000, ..Limits::default() };

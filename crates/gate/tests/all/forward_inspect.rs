@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use crate::support;
 use crate::support::{Answer, Behind, GET, HANG, Setup, Upstream, patient};
-use oroshi_gate::forward::{Edits, Failure, Inspect, InspectFuture, Inspected, Verdict};
+use oroshi_gate::forward::{Edits, Failure, Inspect, InspectFuture, InspectedHead, Verdict};
 
 /// Takes its time, then does what the answer's `X-Do` says.
 #[derive(Debug)]
 struct Looks;
 
 impl Inspect for Looks {
-    fn inspect(&self, head: Inspected) -> InspectFuture {
+    fn inspect(&self, head: InspectedHead) -> InspectFuture {
         Box::pin(async move {
             for _ in 0..3 {
                 tokio::task::yield_now().await;
@@ -53,7 +53,8 @@ const ANSWERS: [(&str, &str, &str, &str); 7] = [
     ("GET", "HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\n\r\n", "HTTP/1.1 304 Not Modified", ""),
     (
         "GET",
-        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\nX-Secret: 2\r\nX-End: 1\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\nX-Secret: 2\r\nX-End: 1\r\n\
+         \r\n",
         "HTTP/1.1 200 OK",
         "hello",
     ),

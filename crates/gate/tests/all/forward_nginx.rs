@@ -10,7 +10,8 @@ const SERVER: &str = "keepalive_requests 7;
     location = /none { return 204; }
     location = /away { return 302 /; }
     location /put/ { dav_methods PUT DELETE; create_full_put_path on; }
-    location = /echo { client_body_in_single_buffer on; client_body_buffer_size 1m; proxy_pass http://unix:@FOLDER@/nginx.sock:/; }";
+    location = /echo { client_body_in_single_buffer on; client_body_buffer_size 1m; proxy_pass \
+                      http://unix:@FOLDER@/nginx.sock:/; }";
 
 #[test]
 fn thousands_of_requests_lose_none_although_nginx_closes_every_seventh_time() {

@@ -5,7 +5,8 @@ use std::sync::mpsc;
 use crate::support::{Behind, GET, OK, SHORT, Setup, Upstream};
 use oroshi_gate::forward::Failure;
 
-const ASK: &str = "GET /chat HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\nSec-WebSocket-Key: x\r\n\r\n";
+const ASK: &str = "GET /chat HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\
+                   Sec-WebSocket-Key: x\r\n\r\n";
 const AGREE: &str =
     "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: y\r\n\r\n";
 

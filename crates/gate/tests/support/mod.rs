@@ -13,9 +13,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use oroshi_gate::forward::{self, Call, Edits, Failure, Inspect, Outcome, Rules, To};
+use oroshi_gate::forward::{self, Call, CallTargets, Edits, Failure, Inspect, Outcome, Rules};
 use oroshi_gate::upstream::{self, Balancer, Counts, Policy, PoolSettings, Pools, Registry, Target};
-use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Peer, Shutdown};
+use oroshi_net::{BoundListener, ListenOptions, Peer, Shutdown, Threads, ThreadsOptions};
 use oroshi_server::{Exchange, Server};
 #[allow(unused_imports)] // as above
 pub use oroshi_testkit::skipped;
@@ -87,7 +87,7 @@ pub struct Gate {
     pub registry: Arc<Registry>,
     records: Arc<(Mutex<Vec<Record>>, Condvar)>,
     shutdown: Shutdown,
-    cores: Cores<oroshi_server::Counts>,
+    running: Threads<oroshi_server::Counts>,
 }
 
 /// Notes what became of a request, also when its future is dropped.
@@ -123,7 +123,7 @@ impl Gate {
         let shutdown = Shutdown::new();
         let rules = Arc::new(Rules::new(rules).unwrap());
         let (ending, counting, noting) = (shutdown.clone(), Arc::clone(&registry), Arc::clone(&records));
-        let cores = Cores::start(&CoresOptions::new("gate", 1), move |_| {
+        let running = Threads::start(&ThreadsOptions::new("gate", 1), move |_| {
             let bound = bound.lock().unwrap().take().unwrap();
             let (ending, registry, records) = (ending.clone(), Arc::clone(&counting), Arc::clone(&noting));
             let (targets, pool, rules, server) = (targets.clone(), pool.clone(), Arc::clone(&rules), server.clone());
@@ -136,8 +136,8 @@ impl Gate {
                 let handler = async move |exchange: &mut Exchange<'_>| {
                     let mut noting = Noting(&records, Outcome::default());
                     let to = match balancer.pools().count() {
-                        1 => To::One(balancer.pools().next().unwrap()),
-                        _ => To::Any(&balancer),
+                        1 => CallTargets::One(balancer.pools().next().unwrap()),
+                        _ => CallTargets::Any(&balancer),
                     };
                     let key = upstream::hash(exchange.head.target.as_bytes());
                     let inspect = inspect.map(|inspect| -> &dyn Inspect { inspect });
@@ -150,7 +150,7 @@ impl Gate {
                 server.counters().counts()
             }
         });
-        Gate { address, registry, records, shutdown, cores: cores.unwrap() }
+        Gate { address, registry, records, shutdown, running: running.unwrap() }
     }
 
     pub fn connect(&self) -> Client {
@@ -179,7 +179,8 @@ impl Gate {
         counts.first().map(|target| target.counts).unwrap_or_default()
     }
 
-    /// Waits until the target's figures are as asked for: what they count may happen a moment after the client has its answer.
+    /// Waits until the target's figures are as asked for: what they count may happen a moment after the client has its
+    /// answer.
     pub fn until(&self, what: &str, fits: impl Fn(&Counts) -> bool) -> Counts {
         let began = std::time::Instant::now();
         loop {
@@ -195,7 +196,7 @@ impl Gate {
     /// Shuts down, waits for the end, and gives what the server has counted.
     pub fn stop(self) -> oroshi_server::Counts {
         self.shutdown.request();
-        self.cores.join().unwrap()[0]
+        self.running.join().unwrap()[0]
     }
 }
 
@@ -205,7 +206,8 @@ pub const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 /// An answer with a short body.
 pub const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// A server behind the gateway that does what its script says to each of its connections, on a thread of its own for each.
+/// A server behind the gateway that does what its script says to each of its connections, on a thread of its own for
+/// each.
 pub struct Upstream {
     pub target: Target,
     accepted: Arc<AtomicUsize>,

@@ -11,7 +11,8 @@ pub struct Nginx {
 }
 
 impl Nginx {
-    /// Starts one whose server block holds this, or notes that `test` is left out. `@FOLDER@` stands for its own folder.
+    /// Starts one whose server block holds this, or notes that `test` is left out. `@FOLDER@` stands for its own
+    /// folder.
     pub fn start(test: &str, server: &str) -> Option<Nginx> {
         let http = format!(
             "log_format case '$http_x_case $request_method $request_uri $content_length'; client_max_body_size 200m;
@@ -27,7 +28,8 @@ impl Nginx {
         self.nginx.path(name)
     }
 
-    /// What it has logged in `access`, if it was told to: a line for each request, with its `X-Case`, method, target and length.
+    /// What it has logged in `access`, if it was told to: a line for each request, with its `X-Case`, method, target
+    /// and length.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.path("access")).unwrap_or_default()
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use oroshi_http1::{Expect, Limits};
+use oroshi_http1::{ExpectedResponse, Limits};
 
 use crate::trace;
 use crate::trace::{Event, Side, Trace};
@@ -58,16 +58,16 @@ fn every_error_has_a_case() {
 
 fn side(case: &Case) -> Side {
     let expect = |name: &String| match name.as_str() {
-        "body" => Expect::Body,
-        "head" => Expect::Head,
-        "connect" => Expect::Connect,
-        "upgrade" => Expect::Upgrade,
+        "body" => ExpectedResponse::Body,
+        "head" => ExpectedResponse::Head,
+        "connect" => ExpectedResponse::Connect,
+        "upgrade" => ExpectedResponse::Upgrade,
         "nothing" => panic!("`nothing` stands alone"),
         other => panic!("{}: unknown kind of request `{other}`", case.id),
     };
     match (case.kind, &case.to[..]) {
         (Kind::Request, _) => Side::Requests,
-        (Kind::Response, []) => Side::Responses(vec![Expect::Body]),
+        (Kind::Response, []) => Side::Responses(vec![ExpectedResponse::Body]),
         (Kind::Response, [nothing]) if nothing == "nothing" => Side::Responses(vec![]),
         (Kind::Response, names) => Side::Responses(names.iter().map(expect).collect()),
     }

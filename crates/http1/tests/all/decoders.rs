@@ -1,7 +1,8 @@
 //! The decoders' state: idle, begun, behaviour at a close, final errors.
 
 use oroshi_http1::{
-    DecodeError, Expect, Framing, Limits, MAX_EXPECTED, RequestDecoder, RequestEvent, ResponseDecoder, ResponseEvent,
+    DecodeError, ExpectedResponse, Framing, Limits, MAX_EXPECTED, RequestDecoder, RequestEvent, ResponseDecoder,
+    ResponseEvent,
 };
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
@@ -51,7 +52,7 @@ fn a_response_decoder_is_idle_when_nothing_is_due() {
     assert!(decoder.is_idle() && !decoder.has_begun());
     assert_eq!(decoder.eof(), Ok(None));
 
-    decoder.expect(Expect::Body);
+    decoder.expect(ExpectedResponse::Body);
     assert!(!decoder.is_idle() && !decoder.has_begun());
     assert_eq!(ends(&mut decoder, b""), Ok(0));
     let mut closed = decoder.clone();
@@ -67,7 +68,7 @@ fn a_response_decoder_is_idle_when_nothing_is_due() {
 #[test]
 fn an_interim_response_is_a_beginning() {
     let mut decoder = ResponseDecoder::default();
-    decoder.expect(Expect::Body);
+    decoder.expect(ExpectedResponse::Body);
     assert_eq!(ends(&mut decoder, b"HTTP/1.1 100 Continue\r\n\r\n"), Ok(0));
     assert!(decoder.has_begun() && !decoder.is_idle());
     assert_eq!(ends(&mut decoder, OK), Ok(1));
@@ -81,21 +82,21 @@ fn responses_can_be_announced_at_any_time_before_they_come() {
     let bytes = OK.repeat(3);
     let mut early = ResponseDecoder::default();
     for _ in 0..3 {
-        early.expect(Expect::Body);
+        early.expect(ExpectedResponse::Body);
     }
     assert_eq!(ends(&mut early, &bytes), Ok(3));
 
     let mut late = ResponseDecoder::default();
     let mut input = &bytes[..];
     for n in 1..=3 {
-        late.expect(Expect::Body);
+        late.expect(ExpectedResponse::Body);
         while late.decode(&limits, &mut input).expect("sound") != Some(ResponseEvent::End) {}
         assert_eq!(input.len(), OK.len() * (3 - n), "no byte of the next response was taken");
     }
     assert!(early.is_idle() && late.is_idle());
 
     assert_eq!(late.decode(&limits, &mut &b"H"[..]), Err(DecodeError::Unsolicited));
-    late.expect(Expect::Body);
+    late.expect(ExpectedResponse::Body);
     assert_eq!(late.decode(&limits, &mut &OK[..]), Err(DecodeError::Unsolicited), "an error is final");
 }
 
@@ -103,10 +104,10 @@ fn responses_can_be_announced_at_any_time_before_they_come() {
 fn expecting_more_than_there_is_room_for_is_an_error_not_a_guess() {
     let mut decoder = ResponseDecoder::default();
     for _ in 0..MAX_EXPECTED {
-        decoder.expect(Expect::Body);
+        decoder.expect(ExpectedResponse::Body);
     }
     assert_eq!(ends(&mut decoder.clone(), &OK.repeat(MAX_EXPECTED)), Ok(MAX_EXPECTED));
-    decoder.expect(Expect::Head);
+    decoder.expect(ExpectedResponse::Head);
     assert_eq!(ends(&mut decoder, OK), Err(DecodeError::TooManyExpected));
     assert_eq!(decoder.eof(), Err(DecodeError::TooManyExpected));
 }
@@ -114,13 +115,13 @@ fn expecting_more_than_there_is_room_for_is_an_error_not_a_guess() {
 #[test]
 fn a_close_ends_a_body_without_length_once() {
     let mut decoder = ResponseDecoder::default();
-    decoder.expect(Expect::Body);
+    decoder.expect(ExpectedResponse::Body);
     assert_eq!(ends(&mut decoder, b"HTTP/1.1 200 OK\r\n\r\nhi"), Ok(0));
     assert_eq!(decoder.eof(), Ok(Some(ResponseEvent::End)));
     assert_eq!(decoder.eof(), Ok(None));
 
-    decoder.expect(Expect::Body);
-    decoder.expect(Expect::Body);
+    decoder.expect(ExpectedResponse::Body);
+    decoder.expect(ExpectedResponse::Body);
     assert_eq!(ends(&mut decoder, b"HTTP/1.1 200 OK\r\n\r\nhi"), Ok(0));
     assert_eq!(decoder.eof(), Ok(Some(ResponseEvent::End)));
     assert_eq!(decoder.eof(), Err(DecodeError::UnexpectedEof), "the second response was still due");
@@ -130,7 +131,7 @@ fn a_close_ends_a_body_without_length_once() {
 fn a_tunnel_takes_nothing_and_says_nothing_more() {
     let limits = Limits::default();
     let mut decoder = ResponseDecoder::default();
-    decoder.expect(Expect::Upgrade);
+    decoder.expect(ExpectedResponse::Upgrade);
     let mut input = &b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n\x81\x00"[..];
     let Ok(Some(ResponseEvent::Head(head))) = decoder.decode(&limits, &mut input) else { panic!("no head") };
     assert_eq!((head.status, head.framing, head.keep_alive), (101, Framing::Tunnel, false));
@@ -165,7 +166,7 @@ fn a_head_may_have_as_many_fields_as_its_limit_says() {
                 assert_eq!(read, verdict, "a request of {fields} fields where {headers} are allowed");
             }
             let mut decoder = ResponseDecoder::default();
-            decoder.expect(Expect::Body);
+            decoder.expect(ExpectedResponse::Body);
             let read = decoder.decode(&limits, &mut response.as_bytes()).map(|event| match event {
                 Some(ResponseEvent::Head(head)) => head.headers.iter().count(),
                 other => panic!("{other:?}"),

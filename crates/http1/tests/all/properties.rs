@@ -1,6 +1,6 @@
 //! Properties of all messages: decoding reverses encoding, cuts change nothing, and no bytes do harm.
 
-use oroshi_http1::{Expect, Framing, Limits, Version, encode};
+use oroshi_http1::{ExpectedResponse, Framing, Limits, Version, encode};
 use oroshi_testkit::conformance;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -179,8 +179,8 @@ fn nearly_a_message() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-fn expectation() -> impl Strategy<Value = Expect> {
-    select(vec![Expect::Body, Expect::Head, Expect::Connect, Expect::Upgrade])
+fn expectation() -> impl Strategy<Value = ExpectedResponse> {
+    select(vec![ExpectedResponse::Body, ExpectedResponse::Head, ExpectedResponse::Connect, ExpectedResponse::Upgrade])
 }
 
 /// Generates small limits, so that messages exceed them.
@@ -240,8 +240,8 @@ proptest! {
             let fields = message.all_fields(false);
             let (status, reason) = (message.status, message.reason.as_deref());
             encode::response_head(&mut bytes, Version::Http11, status, reason, borrow(&fields)).expect("sound");
-            let tunnel = *kind == Expect::Connect && message.status < 300;
-            let bodiless = *kind == Expect::Head || [204, 304].contains(&message.status);
+            let tunnel = *kind == ExpectedResponse::Connect && message.status < 300;
+            let bodiless = *kind == ExpectedResponse::Head || [204, 304].contains(&message.status);
             let framing = match message.framing(Framing::UntilClose) {
                 _ if tunnel => Framing::Tunnel,
                 _ if bodiless => Framing::None,

@@ -3,8 +3,8 @@
 #![allow(dead_code)] // each of them uses what it needs of it
 
 use oroshi_http1::{
-    DecodeError, Expect, Framing, Headers, Limits, RequestDecoder, RequestEvent, RequestHead, ResponseDecoder,
-    ResponseEvent, ResponseHead, Version,
+    DecodeError, ExpectedResponse, Framing, Headers, Limits, RequestDecoder, RequestEvent, RequestHead,
+    ResponseDecoder, ResponseEvent, ResponseHead, Version,
 };
 
 /// The result of a stream of bytes. Equal for equal bytes, whatever the pieces.
@@ -57,7 +57,7 @@ impl Head {
 #[derive(Clone, Debug)]
 pub(crate) enum Side {
     Requests,
-    Responses(Vec<Expect>),
+    Responses(Vec<ExpectedResponse>),
 }
 
 /// Returns the trace of `bytes` passed at once.

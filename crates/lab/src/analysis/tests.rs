@@ -24,7 +24,7 @@ fn runs(blocks: usize, levels: &[&[(Metric, f64)]]) -> Vec<Run> {
 
 fn compared(variants: &[&str], metrics: &[Metric], runs: &[Run]) -> Vec<Comparison> {
     let (names, alive) = (names(variants), vec![true; variants.len()]);
-    let asked = Asked {
+    let asked = ComparisonOptions {
         names: &names,
         alive: &alive,
         metrics,
@@ -125,7 +125,7 @@ fn a_server_that_answers_otherwise_is_not_faster_unless_that_is_wanted() {
     assert_ne!(found[1].verdict, Verdict::NotCompared, "memory has nothing to do with it");
 
     let (names, alive) = (names(&["page", "moved"]), [true, true]);
-    let asked = Asked {
+    let asked = ComparisonOptions {
         names: &names,
         alive: &alive,
         metrics: &metrics,
@@ -409,7 +409,7 @@ fn of_many_variants_the_first_that_did_not_fail_is_a_base() {
     );
     let names = names(&["failed", "A", "B", "C", "D"]);
     let metrics = [Metric::Rps];
-    let asked = Asked {
+    let asked = ComparisonOptions {
         names: &names,
         alive: &alive,
         metrics: &metrics,

@@ -7,14 +7,14 @@ use oroshi_bench::record::PlanRecord;
 use oroshi_bench::{Load, Record};
 use oroshi_words::units;
 
-use super::{Saved, same_cell};
+use super::{SavedResult, same_cell};
 use crate::result::{LabResult, Program, VariantResult};
 
 /// Returns all caveats, the gravest first.
-pub(super) fn of(saved: &Saved, today: &LabResult) -> Vec<String> {
+pub(super) fn of(saved: &SavedResult, today: &LabResult) -> Vec<String> {
     let (then, old) = match saved {
-        Saved::Lab(saved) => (Some(saved.started_unix_s), Some(&saved.environment)),
-        Saved::Bench(records) => {
+        SavedResult::Lab(saved) => (Some(saved.started_unix_s), Some(&saved.environment)),
+        SavedResult::Bench(records) => {
             (records.first().map(|record| record.started_unix_s), records.first().map(|record| &record.environment))
         }
     };
@@ -27,8 +27,8 @@ pub(super) fn of(saved: &Saved, today: &LabResult) -> Vec<String> {
     ));
     caveats.extend(old.map(|old| settings(old, &today.environment)).unwrap_or_default());
     match saved {
-        Saved::Lab(saved) => caveats.extend(plans(saved, today)),
-        Saved::Bench(records) => {
+        SavedResult::Lab(saved) => caveats.extend(plans(saved, today)),
+        SavedResult::Bench(records) => {
             caveats.push(format!(
                 "the saved {} {}: how far single runs lie apart from one start of the server to the next is hardly \
                  known",

@@ -85,7 +85,7 @@ fn variants_are_found_by_name_and_never_without_caveats() {
     let mut saved = result(vec![at(&[("unix", 2000.0), ("tcp", 1000.0)])]);
     saved.started_unix_s -= 3600.0;
     let today = result(vec![at(&[("tcp", 1500.0), ("new", 1.0), ("unix", 2000.0)])]);
-    let found = against(&Saved::Lab(saved), &today);
+    let found = against(&SavedResult::Lab(saved), &today);
     let rows: Vec<_> = found.comparisons.iter().map(|row| (row.variant.as_str(), row.metric, row.verdict)).collect();
     assert_eq!(
         rows,
@@ -108,7 +108,7 @@ fn another_machine_is_said_first_and_loudly() {
     let mut saved = result(vec![at(&[("unix", 2000.0)])]);
     saved.environment = machine("5.4", "A Slow One");
     let today = result(vec![at(&[("unix", 2000.0)])]);
-    let found = against(&Saved::Lab(saved.clone()), &today);
+    let found = against(&SavedResult::Lab(saved.clone()), &today);
     assert!(
         found.caveats[0].starts_with("ANOTHER MACHINE: CPU (A Slow One then, A Fast One today)"),
         "{:?}",
@@ -125,7 +125,7 @@ fn another_machine_is_said_first_and_loudly() {
     saved.environment.memory_bytes = Some((1 << 32) - (1 << 24));
     (saved.load_cpus, saved.quick, saved.cut_short) = (Some("0".into()), true, true);
     saved.cells[0].variants[0].load = "20 connections, 1s".into();
-    let found = against(&Saved::Lab(saved), &today);
+    let found = against(&SavedResult::Lab(saved), &today);
     let said = |text: &str| assert!(found.caveats.iter().any(|caveat| caveat == text), "{text}: {:?}", found.caveats);
     assert!(!found.caveats[0].contains("MACHINE"), "{:?}", found.caveats);
     said("not the same CPUs of the load (0 then, any today)");
@@ -145,7 +145,7 @@ fn cells_are_told_by_group_and_by_value_of_the_sweep() {
     saved.sweep = sweep(&["10", "100"]);
     let mut today = result(vec![place(0, 2000.0), place(1, 7.0)]);
     today.sweep = sweep(&["100", "1000"]);
-    let found = against(&Saved::Lab(saved), &today);
+    let found = against(&SavedResult::Lab(saved), &today);
     let rows: Vec<_> = found.comparisons.iter().map(|row| (row.variant.as_str(), row.verdict)).collect();
     assert_eq!(rows[0], ("puma / unix / 100", Verdict::Equivalent));
     assert!(found.caveats.iter().any(|text| text == "puma / unix / 1000 has nothing saved to be compared with"));
@@ -154,7 +154,7 @@ fn cells_are_told_by_group_and_by_value_of_the_sweep() {
 #[test]
 fn single_saved_runs_give_no_interval_below_three() {
     let today = result(vec![at(&[("unix", 1000.0)])]);
-    let saved = |count| Saved::Bench(vec![record(&Load::Closed, 2000, "server-bound"); count]);
+    let saved = |count| SavedResult::Bench(vec![record(&Load::Closed, 2000, "server-bound"); count]);
     let one = against(&saved(1), &today);
     assert_eq!((one.comparisons[0].verdict, one.comparisons[0].ratio), (Verdict::NotCompared, None));
     let words = &one.comparisons[0].words;
@@ -177,17 +177,17 @@ fn a_given_rate_is_no_finding_in_time_either() {
     for run in &mut today.cells[0].runs {
         run.record = Some(Box::new(record(&rate, 1000, "rate-bound")));
     }
-    let kept = against(&Saved::Bench(vec![record(&rate, 1000, "rate-bound"); 3]), &today);
+    let kept = against(&SavedResult::Bench(vec![record(&rate, 1000, "rate-bound"); 3]), &today);
     assert_eq!(kept.comparisons[0].verdict, Verdict::Equivalent);
     assert!(kept.comparisons[0].words.contains("both kept the timetable"), "{kept:?}");
-    let closed = against(&Saved::Bench(vec![record(&Load::Closed, 1000, "server-bound"); 3]), &today);
+    let closed = against(&SavedResult::Bench(vec![record(&Load::Closed, 1000, "server-bound"); 3]), &today);
     assert_eq!(closed.comparisons[0].verdict, Verdict::NotCompared);
 }
 
 #[test]
 fn it_can_be_written_as_json() {
     let today = result(vec![at(&[("unix", 1000.0)])]);
-    let json = serde_json::to_value(against(&Saved::Lab(today.clone()), &today)).unwrap();
+    let json = serde_json::to_value(against(&SavedResult::Lab(today.clone()), &today)).unwrap();
     let keys: Vec<_> = json["comparisons"][0].as_object().unwrap().keys().cloned().collect();
     assert_eq!(BTreeMap::from_iter(keys.into_iter().map(|key| (key, ()))).len(), 6);
     assert_eq!(json["comparisons"][0]["verdict"], "equivalent");
@@ -202,7 +202,7 @@ fn plans_are_compared_for_the_cells_that_are_the_same() {
     };
     let saved = result(vec![place("puma", "10 connections"), place("nginx", "500 connections")]);
     let today = result(vec![place("nginx", "500 connections"), place("puma", "10 connections")]);
-    let found = against(&Saved::Lab(saved), &today);
+    let found = against(&SavedResult::Lab(saved), &today);
     assert!(!found.caveats.iter().any(|text| text.contains("load")), "{:?}", found.caveats);
 }
 
@@ -214,7 +214,7 @@ fn another_file_of_the_program_is_a_caveat() {
         (result.cells[0].variants[0].program, result.cells[0].variants[0].load_program) = (server, load);
         result
     };
-    let said = |then: LabResult, today: LabResult| against(&Saved::Lab(then), &today).caveats.split_off(1);
+    let said = |then: LabResult, today: LabResult| against(&SavedResult::Lab(then), &today).caveats.split_off(1);
     let same = || with(program("/bin/nginx", 1_000_000, 1.5e9), program("/bin/wrk", 5000, 1.4e9));
     assert_eq!(said(same(), same()), Vec::<String>::new());
     assert_eq!(said(with(None, None), same()), Vec::<String>::new(), "what is not known does not differ");
@@ -234,7 +234,7 @@ fn another_file_of_the_program_is_a_caveat() {
 fn a_variant_that_was_run_until_it_was_precise_reaches_further() {
     let width = |ended: Ended| {
         let alone = || result(vec![CellResult { ended, ..at(&[("unix", 1000.0)]) }]);
-        against(&Saved::Lab(alone()), &alone()).comparisons[0].ratio.unwrap().half_width_share()
+        against(&SavedResult::Lab(alone()), &alone()).comparisons[0].ratio.unwrap().half_width_share()
     };
     assert!(width(Ended::Precise) > width(Ended::MaxBlocks));
 }

@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use super::report::COVERAGE;
 use super::simulated::{Noise, cpu_rules};
 use super::{CONNECTIONS, DELAYS_MS, Scenario, Trial, simulate_one, usual_load};
-use crate::follow::Follow;
+use crate::follow::ExperimentObserver;
 use crate::metric::Metric;
-use crate::plan::{Cell, Experiment, Load, Ready, Rules, Server, Stop, Variant};
+use crate::plan::{Cell, Experiment, Load, Rules, Server, Variant};
 use crate::result::{CellResult, LabResult};
 use crate::run::{LabError, Tools, run};
 
@@ -34,7 +34,7 @@ const WORK: u64 = 600_000;
 /// The subject of a real comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "of")]
-pub enum Asked {
+pub enum RealSubject {
     /// Rates of servers that wait.
     Rate(Scenario),
     /// CPU time per request of servers that compute; the second computes `ratio` times as much.
@@ -48,7 +48,7 @@ pub enum Asked {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RealCell {
     /// The subject.
-    pub asked: Asked,
+    pub asked: RealSubject,
     /// The outcome; `None` if there is none, see `why`.
     pub trial: Option<Trial>,
     /// Why there is no outcome.
@@ -71,7 +71,7 @@ pub struct RealReport {
 /// Returns at most so many comparisons: every shape, delay and kind of load, with itself and with another; then CPU
 /// time.
 #[must_use]
-pub fn plan(most: usize) -> Vec<Asked> {
+pub fn plan(most: usize) -> Vec<RealSubject> {
     const OTHERS: [f64; 6] = [0.95, 1.03, 0.985, 1.05, 0.97, 1.10];
     let mut all = Vec::new();
     // The order gives even a short list something of everything.
@@ -86,11 +86,11 @@ pub fn plan(most: usize) -> Vec<Asked> {
                 let ratio = if round == 1 { OTHERS[number % OTHERS.len()] } else { 1.0 };
                 let (threads, close) = (if connections > 1 { 1 + number % 2 } else { 1 }, number % 3 == 0);
                 let scenario = Scenario { shape, delay_ms, ratio, cpu_ratio: 1.0, connections, threads, close };
-                all.push(Asked::Rate(scenario));
+                all.push(RealSubject::Rate(scenario));
             }
         }
     }
-    let cpu = [1.01, 1.0, 1.01, 1.0].map(|ratio| Asked::Cpu { ratio });
+    let cpu = [1.01, 1.0, 1.01, 1.0].map(|ratio| RealSubject::Cpu { ratio });
     all.splice(2..2, cpu);
     all.truncate(most.max(1));
     all
@@ -98,8 +98,8 @@ pub fn plan(most: usize) -> Vec<Asked> {
 
 /// Returns the maximum total time, including server starts.
 #[must_use]
-pub fn length(asked: &[Asked]) -> Duration {
-    asked.iter().map(|asked| if matches!(asked, Asked::Rate(_)) { CELL } else { CPU_CELL }).sum()
+pub fn length(asked: &[RealSubject]) -> Duration {
+    asked.iter().map(|asked| if matches!(asked, RealSubject::Rate(_)) { CELL } else { CPU_CELL }).sum()
 }
 
 /// Runs the comparisons one after the other and calls `going_on` after each. Takes results from `earlier` where it has
@@ -108,11 +108,11 @@ pub fn length(asked: &[Asked]) -> Duration {
 /// # Errors
 /// When there is no result at all.
 pub fn carry_out(
-    asked: &[Asked],
+    asked: &[RealSubject],
     earlier: &RealReport,
     seed: u64,
     tools: &Tools,
-    follow: &mut dyn Follow,
+    follow: &mut dyn ExperimentObserver,
     going_on: &mut dyn FnMut(usize, &RealCell),
 ) -> Result<RealReport, LabError> {
     let mut report = RealReport::default();
@@ -134,18 +134,18 @@ pub fn carry_out(
     Ok(report)
 }
 
-fn rules(asked: Asked, seed: u64) -> Rules {
+fn rules(asked: RealSubject, seed: u64) -> Rules {
     match asked {
-        Asked::Rate(_) => Rules { max_time: Some(CELL), seed, ..Rules::default() },
-        Asked::Cpu { .. } => Rules { max_time: Some(CPU_CELL), seed, ..cpu_rules() },
+        RealSubject::Rate(_) => Rules { max_time: Some(CELL), seed, ..Rules::default() },
+        RealSubject::Cpu { .. } => Rules { max_time: Some(CPU_CELL), seed, ..cpu_rules() },
     }
 }
 
-fn experiment(asked: Asked, seed: u64) -> Experiment {
+fn experiment(asked: RealSubject, seed: u64) -> Experiment {
     let mut words = [vec!["{{oroshi}}".to_owned(), "target".into()], vec!["{{oroshi}}".to_owned(), "target".into()]];
     let mut draft = usual_load();
     match asked {
-        Asked::Rate(scenario) => {
+        RealSubject::Rate(scenario) => {
             for (variant, words) in words.iter_mut().enumerate() {
                 let ns = scenario.delay_ns(variant, &Noise::default());
                 let shape = scenario.shape.name();
@@ -155,7 +155,7 @@ fn experiment(asked: Asked, seed: u64) -> Experiment {
             draft.threads = Some(scenario.threads);
             draft.requests_per_connection = scenario.close.then_some(1);
         }
-        Asked::Cpu { ratio } => {
+        RealSubject::Cpu { ratio } => {
             for (words, work) in words.iter_mut().zip([WORK, (WORK as f64 * ratio) as u64]) {
                 words.extend(["--work".into(), work.to_string()]);
             }
@@ -164,19 +164,8 @@ fn experiment(asked: Asked, seed: u64) -> Experiment {
     }
     let server = |name: &str, mut start: Vec<String>| {
         start.extend(["--listen".into(), "127.0.0.1:{{port}}".into()]);
-        Server {
-            name: name.to_owned(),
-            start,
-            env: Vec::new(),
-            folder: None,
-            files: Vec::new(),
-            setup: Vec::new(),
-            teardown: Vec::new(),
-            ready: Ready::Answers(vec!["http://127.0.0.1:{{port}}/".into()]),
-            ready_timeout: Duration::from_secs(10),
-            stop: Stop::Term,
-            stop_timeout: Duration::from_secs(10),
-        }
+        let server = Server::new(name, start, vec!["http://127.0.0.1:{{port}}/".into()]);
+        Server { stop_timeout: Duration::from_secs(10), ..server }
     };
     let variant = |index: usize, name: &str| Variant {
         name: name.to_owned(),
@@ -189,31 +178,22 @@ fn experiment(asked: Asked, seed: u64) -> Experiment {
     Experiment {
         name: "calibration".into(),
         title: "Calibration".into(),
-        question: String::new(),
-        source: None,
-        rerun: Vec::new(),
-        quick: false,
         metrics: match asked {
-            Asked::Rate(_) => vec![Metric::Rps],
-            Asked::Cpu { .. } => vec![Metric::Cpu],
+            RealSubject::Rate(_) => vec![Metric::Rps],
+            RealSubject::Cpu { .. } => vec![Metric::Cpu],
         },
         score_if_any: false,
         rules: rules(asked, seed),
-        server_cpus: None,
-        load_cpus: None,
-        sweep: None,
         cells: vec![Cell {
-            group: String::new(),
-            point: None,
             servers: vec![server("one", one), server("other", other)],
             variants: vec![variant(0, "one"), variant(1, "other")],
-            rate_share: None,
+            ..Cell::default()
         }],
-        skipped: Vec::new(),
+        ..Experiment::default()
     }
 }
 
-fn cell(asked: Asked, result: &LabResult, seed: u64) -> RealCell {
+fn cell(asked: RealSubject, result: &LabResult, seed: u64) -> RealCell {
     let found = result.cells.first();
     let comparison = found.and_then(|cell| cell.comparisons.first());
     let trial = found.zip(comparison).and_then(|(cell, comparison)| {
@@ -240,11 +220,11 @@ fn cell(asked: Asked, result: &LabResult, seed: u64) -> RealCell {
 
 /// Returns the true ratio. Sockets and timers add the same to both sides. The runs show how much: with constant delays,
 /// the rest of the response time; otherwise the amount that simulated servers get.
-fn truth(asked: Asked, cell: &CellResult) -> Option<f64> {
+fn truth(asked: RealSubject, cell: &CellResult) -> Option<f64> {
     let scenario = match asked {
-        Asked::Rate(scenario) => scenario,
+        RealSubject::Rate(scenario) => scenario,
         // Part of a request's cost is not the server's work; where the work dominates, the ratio is known well enough.
-        Asked::Cpu { ratio } => return Some(ratio),
+        RealSubject::Cpu { ratio } => return Some(ratio),
     };
     if scenario.ratio == 1.0 {
         return Some(1.0);
@@ -268,8 +248,8 @@ fn truth(asked: Asked, cell: &CellResult) -> Option<f64> {
 
 /// Runs simulated comparisons of the same kind with as many blocks. Returns their largest error and the widest reach of
 /// their intervals.
-fn beside(asked: Asked, found: Option<&CellResult>, seed: u64) -> (f64, f64) {
-    let (Asked::Rate(scenario), Some(found)) = (asked, found) else { return (0.0, 0.0) };
+fn beside(asked: RealSubject, found: Option<&CellResult>, seed: u64) -> (f64, f64) {
+    let (RealSubject::Rate(scenario), Some(found)) = (asked, found) else { return (0.0, 0.0) };
     let mut rng = Rng::with_seed(seed);
     let rules = Rules { max_time: Some(CELL), ..Rules::default() };
     let (mut error, mut reach): (f64, f64) = (0.0, 0.0);
@@ -289,7 +269,7 @@ const MACHINE: f64 = 0.01;
 impl RealReport {
     /// Returns the comparison of this number if it compared the same and came to a result.
     #[must_use]
-    pub fn result(&self, number: usize, asked: Asked) -> Option<&RealCell> {
+    pub fn result(&self, number: usize, asked: RealSubject) -> Option<&RealCell> {
         self.cells.get(number).filter(|cell| cell.asked == asked && cell.trial.is_some())
     }
 
@@ -379,9 +359,9 @@ fn verdict(verdict: Verdict) -> &'static str {
     }
 }
 
-fn name(asked: &Asked) -> String {
+fn name(asked: &RealSubject) -> String {
     match asked {
-        Asked::Rate(scenario) => format!(
+        RealSubject::Rate(scenario) => format!(
             "{}, {} ms, {} connections, {} threads, {}",
             scenario.shape.name(),
             scenario.delay_ms,
@@ -389,7 +369,7 @@ fn name(asked: &Asked) -> String {
             scenario.threads,
             if scenario.close { "new" } else { "kept" }
         ),
-        Asked::Cpu { ratio } => format!("CPU time per request x {ratio}"),
+        RealSubject::Cpu { ratio } => format!("CPU time per request x {ratio}"),
     }
 }
 
@@ -423,7 +403,7 @@ mod tests {
         let all = plan(usize::MAX);
         assert!(all.len() >= 60 && length(&all) <= Duration::from_secs(2400), "{} in {:?}", all.len(), length(&all));
         let rates: Vec<Scenario> =
-            all.iter().filter_map(|a| if let Asked::Rate(s) = a { Some(*s) } else { None }).collect();
+            all.iter().filter_map(|a| if let RealSubject::Rate(s) = a { Some(*s) } else { None }).collect();
         for shape in Shape::ALL {
             assert!(rates.iter().filter(|scenario| scenario.shape == shape).count() >= 15);
         }
@@ -438,7 +418,7 @@ mod tests {
 
     #[test]
     fn what_came_to_a_result_is_not_made_again() {
-        let asked = Asked::Cpu { ratio: 1.0 };
+        let asked = RealSubject::Cpu { ratio: 1.0 };
         let trial = Trial { truth: 1.0, estimate: 1.0, low: 0.9, high: 1.1, verdict: Verdict::Undecided, blocks: 3 };
         let cell = |trial| RealCell {
             asked,
@@ -450,7 +430,7 @@ mod tests {
         };
         let earlier = RealReport { cells: vec![cell(Some(trial)), cell(None)] };
         assert!(earlier.result(0, asked).is_some());
-        assert!(earlier.result(0, Asked::Cpu { ratio: 1.01 }).is_none(), "another comparison");
+        assert!(earlier.result(0, RealSubject::Cpu { ratio: 1.01 }).is_none(), "another comparison");
         assert!(earlier.result(1, asked).is_none() && earlier.result(2, asked).is_none());
     }
 
@@ -468,7 +448,7 @@ mod tests {
             blocks: 10,
         };
         let cell = |estimate| RealCell {
-            asked: Asked::Cpu { ratio: 1.0 },
+            asked: RealSubject::Cpu { ratio: 1.0 },
             trial: Some(trial(estimate)),
             why: None,
             simulated_error: 0.004,

@@ -172,20 +172,7 @@ fn run(server: &Server, connections: usize, threads: usize, lengths: Lengths, rn
 
 /// A run's place in a comparison.
 fn as_run(variant: usize, block: usize, session: usize, figures: BTreeMap<Metric, f64>) -> Run {
-    Run {
-        variant,
-        block,
-        session,
-        place: variant,
-        at_s: block as f64,
-        figures,
-        shift: None,
-        warnings: Vec::new(),
-        grade: None,
-        record: None,
-        command: None,
-        machine: None,
-    }
+    Run { variant, block, session, place: variant, at_s: block as f64, figures, ..Run::default() }
 }
 
 /// Runs block after block until the rules stop, then compares all pairs. `block` makes each variant's figures.

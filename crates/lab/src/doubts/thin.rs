@@ -68,7 +68,7 @@ fn answers(run: &Run) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::{Asked, comparisons};
+    use crate::analysis::{ComparisonOptions, comparisons};
     use crate::result::CommandRun;
     use crate::sample::{cell, experiment, run};
 
@@ -92,7 +92,7 @@ mod tests {
         let mut cell = cell(&names, runs.collect());
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let alive = vec![true; names.len()];
-        let asked = Asked {
+        let asked = ComparisonOptions {
             names: &names,
             alive: &alive,
             metrics,

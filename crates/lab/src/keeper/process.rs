@@ -32,7 +32,7 @@ pub(super) const TEARDOWN: Duration = Duration::from_secs(30);
 
 /// A keeper's settings at its start. Requests on standard input bring everything else.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Keep {
+pub struct KeeperSettings {
     /// The CPUs of the keeper and everything below it; `None`: any.
     pub cpus: Option<CpuList>,
     /// Open files per process (the soft limit); `None`: as inherited.
@@ -49,7 +49,7 @@ pub struct Keep {
 /// The caller must be a process of its own and its leader: the function changes CPU affinity and signal handling, and
 /// waits for every child.
 #[must_use]
-pub fn keep(options: &Keep) -> u8 {
+pub fn keep(options: &KeeperSettings) -> u8 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let code = match runtime {
         Ok(runtime) => {
@@ -79,7 +79,7 @@ enum Event {
     End,
 }
 
-async fn live(options: &Keep) -> Result<Done, String> {
+async fn live(options: &KeeperSettings) -> Result<Done, String> {
     let mut keeper = Keeper::new(options)?;
     tell(&Reply::Ready);
     let stop = loop {
@@ -126,7 +126,7 @@ struct StartedCommand {
 }
 
 impl Keeper {
-    fn new(options: &Keep) -> Result<Self, String> {
+    fn new(options: &KeeperSettings) -> Result<Self, String> {
         let failed = |what: &'static str| move |error: &dyn std::fmt::Display| format!("could not {what}: {error}");
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(|error| failed("become the parent of orphans (PR_SET_CHILD_SUBREAPER)")(&error))?;

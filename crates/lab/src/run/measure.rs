@@ -14,7 +14,7 @@ use super::launcher::Launcher;
 use super::servers::{LINES, Stopped, gone};
 use super::{lengths, pick, verify};
 use crate::doubts::megahertz;
-use crate::follow::Follow;
+use crate::follow::ExperimentObserver;
 use crate::metric::Metric;
 use crate::plan::{Command, Load, Script, Server, Subscribe, Variant};
 use crate::program;
@@ -62,7 +62,7 @@ pub(super) struct Measured {
 pub(super) fn measure(
     spec: RunSpec<'_>,
     launcher: &Launcher<'_>,
-    follow: &mut dyn Follow,
+    follow: &mut dyn ExperimentObserver,
 ) -> Result<Measured, Stopped> {
     match &spec.variant.load {
         Load::Bench(draft) => bench((**draft).clone(), spec, launcher, follow),
@@ -76,7 +76,7 @@ fn bench(
     mut draft: Draft,
     spec: RunSpec<'_>,
     launcher: &Launcher<'_>,
-    follow: &mut dyn Follow,
+    follow: &mut dyn ExperimentObserver,
 ) -> Result<Measured, Stopped> {
     let RunSpec { variant, server, rate, lengths, probe, .. } = spec;
     if let Some(found) = lengths {
@@ -106,7 +106,7 @@ fn journeys(
     script: &dyn Script,
     spec: RunSpec<'_>,
     launcher: &Launcher<'_>,
-    follow: &mut dyn Follow,
+    follow: &mut dyn ExperimentObserver,
 ) -> Result<Measured, Stopped> {
     let RunSpec { variant, server, .. } = spec;
     aim(&mut draft, variant, server.as_ref(), launcher)?;
@@ -128,7 +128,7 @@ fn subscribe(
     load: &Subscribe,
     spec: RunSpec<'_>,
     launcher: &Launcher<'_>,
-    follow: &mut dyn Follow,
+    follow: &mut dyn ExperimentObserver,
 ) -> Result<Measured, Stopped> {
     let RunSpec { variant, server, .. } = spec;
     let mut draft = load.draft.clone();
@@ -152,7 +152,7 @@ fn subscribe(
 
 /// A load of ours.
 fn own(
-    follow: &mut dyn Follow,
+    follow: &mut dyn ExperimentObserver,
     mut server: Option<(&mut Running, &Server)>,
     forecast: Option<String>,
     run: impl FnOnce(&mut Watcher<'_>) -> Result<Record, RunError>,
@@ -225,7 +225,7 @@ fn warm_up(
     variant: &Variant,
     mut server: Option<&mut (&mut Running, &Server)>,
     launcher: &Launcher<'_>,
-    follow: &mut dyn Follow,
+    follow: &mut dyn ExperimentObserver,
 ) -> Result<Vec<String>, Stopped> {
     let mut draft = Draft { warmup: Duration::ZERO, watch: Watching::None, ..draft.clone() };
     let aimed = aim(&mut draft, variant, server.as_deref(), launcher);
@@ -254,7 +254,7 @@ fn program(
     command: &Command,
     spec: RunSpec<'_>,
     launcher: &Launcher<'_>,
-    follow: &mut dyn Follow,
+    follow: &mut dyn ExperimentObserver,
 ) -> Result<Measured, Stopped> {
     let RunSpec { variant, output, mut server, .. } = spec;
     let mut warnings = match &command.warmup {

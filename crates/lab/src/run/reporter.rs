@@ -3,20 +3,20 @@
 use std::collections::BTreeSet;
 
 use crate::doubts;
-use crate::follow::{Event, Follow};
+use crate::follow::{Event, ExperimentObserver};
 use crate::plan::Experiment;
 
 /// The follower, and the warnings that it has received.
 pub(super) struct Reporter<'a> {
     experiment: &'a Experiment,
-    follow: &'a mut dyn Follow,
+    follow: &'a mut dyn ExperimentObserver,
     /// Kinds of warnings that the follower has received.
     told: BTreeSet<String>,
     troubles: Vec<String>,
 }
 
 impl<'a> Reporter<'a> {
-    pub(super) fn new(experiment: &'a Experiment, follow: &'a mut dyn Follow) -> Self {
+    pub(super) fn new(experiment: &'a Experiment, follow: &'a mut dyn ExperimentObserver) -> Self {
         Self { experiment, follow, told: BTreeSet::new(), troubles: Vec::new() }
     }
 
@@ -28,7 +28,7 @@ impl<'a> Reporter<'a> {
         self.follow.cancelled()
     }
 
-    pub(super) fn follow(&mut self) -> &mut dyn Follow {
+    pub(super) fn follow(&mut self) -> &mut dyn ExperimentObserver {
         self.follow
     }
 

@@ -283,7 +283,7 @@ impl Server {
             let Some(asked) = state.asked.front() else {
                 return Err(Failure::Garbage("an answer to nothing that was asked".into()));
             };
-            let garbage = |garbage: wire::Garbage| Failure::Garbage(garbage.to_string().into());
+            let garbage = |garbage: wire::ProtocolError| Failure::Garbage(garbage.to_string().into());
             let decoded = wire::decode(input, asked.request, self.settings.value_bytes).map_err(garbage)?;
             let Some((reply, bytes)) = decoded else { break };
             let got = match reply {

@@ -40,7 +40,7 @@ pub enum Reply<'a> {
 
 /// Bytes that are no reply to the request. The rest of the stream is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Garbage {
+pub enum ProtocolError {
     /// An unexpected line.
     #[error("a line that is no reply to a {0}")]
     Line(&'static str),
@@ -70,7 +70,7 @@ pub enum Garbage {
 ///
 /// # Errors
 /// The bytes cannot become a reply; close the connection.
-pub fn decode(bytes: &[u8], asked: Request, value_limit: usize) -> Result<Option<(Reply<'_>, usize)>, Garbage> {
+pub fn decode(bytes: &[u8], asked: Request, value_limit: usize) -> Result<Option<(Reply<'_>, usize)>, ProtocolError> {
     let name = match asked {
         Request::Get => "get",
         Request::Set => "set",
@@ -86,9 +86,9 @@ pub fn decode(bytes: &[u8], asked: Request, value_limit: usize) -> Result<Option
         (Request::Set, b"STORED") | (Request::Delete, b"DELETED") => Reply::Done,
         (Request::Version, _) if line.starts_with(b"VERSION ") => Reply::Done,
         (Request::Get, _) if line.starts_with(b"VALUE ") => {
-            let (key, flags, length) = value_line(line).ok_or(Garbage::Line(name))?;
+            let (key, flags, length) = value_line(line).ok_or(ProtocolError::Line(name))?;
             if length > value_limit {
-                return Err(Garbage::LargeValue { bytes: length, limit: value_limit });
+                return Err(ProtocolError::LargeValue { bytes: length, limit: value_limit });
             }
             let (data, rest) = match bytes[taken..].split_at_checked(length) {
                 Some(split) => split,
@@ -97,15 +97,15 @@ pub fn decode(bytes: &[u8], asked: Request, value_limit: usize) -> Result<Option
             const AFTER: &[u8] = b"\r\nEND\r\n";
             let seen = rest.len().min(AFTER.len());
             if rest[..seen] != AFTER[..seen] {
-                return Err(Garbage::ValueEnd);
+                return Err(ProtocolError::ValueEnd);
             }
             let whole = seen == AFTER.len();
             return Ok(whole.then_some((Reply::Value { key, flags, data }, taken + length + AFTER.len())));
         }
         // The server says this at a connect, whatever the request (memcached.c, drive_machine).
-        (_, b"ERROR Too many open connections") => return Err(Garbage::TooManyConnections),
-        _ if line == b"ERROR" || line.starts_with(b"CLIENT_ERROR") => return Err(Garbage::NotUnderstood(name)),
-        _ => return Err(Garbage::Line(name)),
+        (_, b"ERROR Too many open connections") => return Err(ProtocolError::TooManyConnections),
+        _ if line == b"ERROR" || line.starts_with(b"CLIENT_ERROR") => return Err(ProtocolError::NotUnderstood(name)),
+        _ => return Err(ProtocolError::Line(name)),
     };
     Ok(Some((reply, taken)))
 }
@@ -145,11 +145,11 @@ fn command(name: &[u8], key: &[u8], rest: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Returns the first line without its end, and its length including the end.
-fn line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Garbage> {
+fn line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ProtocolError> {
     let looked_at = &bytes[..bytes.len().min(LINE_BYTES)];
     match looked_at.windows(2).position(|pair| pair == b"\r\n") {
         Some(end) => Ok(Some((&bytes[..end], end + 2))),
-        None if looked_at.len() == LINE_BYTES => Err(Garbage::LongLine),
+        None if looked_at.len() == LINE_BYTES => Err(ProtocolError::LongLine),
         None => Ok(None),
     }
 }
@@ -249,7 +249,8 @@ mod tests {
         fn a_reply_does_not_depend_on_where_it_is_cut(
             bytes in prop_oneof![
                 prop::collection::vec(any::<u8>(), 0..60),
-                "(VALUE a [0-9]{1,3} [0-9]{1,2}\r\n)?[a-z\r\n]{0,20}\r\n(END\r\n|STORED\r\n)?".prop_map(String::into_bytes),
+                "(VALUE a [0-9]{1,3} [0-9]{1,2}\r\n)?[a-z\r\n]{0,20}\r\n(END\r\n|STORED\r\n\
+                 )?".prop_map(String::into_bytes),
             ],
             asked in prop_oneof![Just(Request::Get), Just(Request::Set), Just(Request::Delete)],
         ) {

@@ -21,28 +21,28 @@ fn targets(text: &str) -> Targets {
 }
 
 fn keep(memory: &Memory, key: &str, now: u64) -> Duration {
-    memory.keep(key, &Said::Targets(targets("10.0.0.1:81")), Tier::Sql, now, 0.5, memory.purges())
+    memory.keep(key, &StoreAnswer::Targets(targets("10.0.0.1:81")), Tier::Sql, now, 0.5, memory.purges())
 }
 
 fn refuse(memory: &Memory, key: &str, now: u64) {
-    memory.keep(key, &Said::Refusal(None), Tier::Sql, now, 0.5, memory.purges());
+    memory.keep(key, &StoreAnswer::Refusal(None), Tier::Sql, now, 0.5, memory.purges());
 }
 
 /// `hit`, `hit, refresh`, `negative`..., `expired`, `expired, asks`, `missing`.
 fn find(memory: &Memory, key: &str, now: u64) -> String {
     match memory.find(key, || now) {
-        Found::Fresh { answer, refresh: false } => answer.outcome.name().to_owned(),
-        Found::Fresh { answer, refresh: true } => format!("{}, refresh", answer.outcome.name()),
-        Found::Expired { ask: false, .. } => "expired".to_owned(),
-        Found::Expired { ask: true, .. } => "expired, asks".to_owned(),
-        Found::Missing => "missing".to_owned(),
+        MemoryResult::Fresh { answer, refresh: false } => answer.outcome.name().to_owned(),
+        MemoryResult::Fresh { answer, refresh: true } => format!("{}, refresh", answer.outcome.name()),
+        MemoryResult::Expired { ask: false, .. } => "expired".to_owned(),
+        MemoryResult::Expired { ask: true, .. } => "expired, asks".to_owned(),
+        MemoryResult::Missing => "missing".to_owned(),
     }
 }
 
 #[test]
 fn an_answer_lives_as_long_as_its_ttl() {
     let memory = memory(|_| {});
-    assert_eq!(memory.find("a", || 0), Found::Missing);
+    assert_eq!(memory.find("a", || 0), MemoryResult::Missing);
     keep(&memory, "a", SECOND);
     let expected = Answer {
         outcome: Outcome::Hit(targets("10.0.0.1:81")),
@@ -50,7 +50,7 @@ fn an_answer_lives_as_long_as_its_ttl() {
         age: Duration::from_millis(20 * SECOND),
         ttl_left: Duration::from_millis(40 * SECOND),
     };
-    assert_eq!(memory.find("a", || 21 * SECOND), Found::Fresh { answer: expected, refresh: false });
+    assert_eq!(memory.find("a", || 21 * SECOND), MemoryResult::Fresh { answer: expected, refresh: false });
     assert_eq!(find(&memory, "a", 61 * SECOND - TICK_MS), "hit");
     assert_eq!(find(&memory, "a", 61 * SECOND), "expired, asks");
     assert_eq!(find(&memory, "a", 661 * SECOND - TICK_MS), "expired, asks");
@@ -79,9 +79,9 @@ fn refusals_have_their_own_ttl_and_reason() {
     refuse(&memory, "a", 0);
     assert_eq!(find(&memory, "a", 4 * SECOND), "negative");
     assert_eq!(find(&memory, "a", 5 * SECOND), "missing");
-    let invalid = Said::Refusal(Some("no target".into()));
+    let invalid = StoreAnswer::Refusal(Some("no target".into()));
     memory.keep("a", &invalid, Tier::Memcached, 0, 0.5, memory.purges());
-    let Found::Fresh { answer, .. } = memory.find("a", || 0) else { panic!("it was kept") };
+    let MemoryResult::Fresh { answer, .. } = memory.find("a", || 0) else { panic!("it was kept") };
     assert_eq!(answer.outcome, Outcome::Invalid("no target".into()));
     // Each replaces the other, both ways.
     keep(&memory, "a", 0);
@@ -132,7 +132,7 @@ fn after_a_failure_what_has_expired_is_used_without_asking() {
 fn jitter_spreads_the_ends() {
     let memory = memory(|settings| settings.jitter = 0.1);
     for (chance, ttl) in [(0.0, 54), (0.5, 60), (1.0, 66)] {
-        let kept = memory.keep("a", &Said::Targets(targets("a")), Tier::Sql, 0, chance, 0);
+        let kept = memory.keep("a", &StoreAnswer::Targets(targets("a")), Tier::Sql, 0, chance, 0);
         assert_eq!(kept, Duration::from_millis(ttl * SECOND));
         let left = memory.peek("a", 0).unwrap().ttl_left;
         assert!(kept - left < Duration::from_millis(TICK_MS), "{left:?}");
@@ -147,7 +147,7 @@ fn a_purge_is_not_undone_by_what_was_asked_before() {
     keep(&memory, "ab", 0);
     refuse(&memory, "b", 0);
     assert!(memory.purge("a") && !memory.purge("a"));
-    memory.keep("a", &Said::Targets(targets("old")), Tier::Sql, 0, 0.5, before);
+    memory.keep("a", &StoreAnswer::Targets(targets("old")), Tier::Sql, 0, 0.5, before);
     assert_eq!(find(&memory, "a", 0), "missing");
     keep(&memory, "a", 0);
     assert_eq!(memory.purge_prefix("a"), 2);
@@ -200,9 +200,9 @@ fn targets_come_out_as_they_went_in() {
         let targets = targets(case);
         assert_eq!(cache::Value::to_word(&targets).is_some(), n < 2, "{case}");
         for key in [format!("{n}"), format!("{n}-again")] {
-            memory.keep(&key, &Said::Targets(targets.clone()), Tier::Sql, 0, 0.5, 0);
+            memory.keep(&key, &StoreAnswer::Targets(targets.clone()), Tier::Sql, 0, 0.5, 0);
             assert_eq!(memory.peek(&key, 0).unwrap().value, Ok(targets.clone()));
-            let Found::Fresh { answer, .. } = memory.find(&key, || 0) else { panic!("it was kept") };
+            let MemoryResult::Fresh { answer, .. } = memory.find(&key, || 0) else { panic!("it was kept") };
             assert_eq!(answer.outcome, Outcome::Hit(targets.clone()));
         }
     }

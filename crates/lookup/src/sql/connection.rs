@@ -190,7 +190,7 @@ impl Database {
                 hidden = hidden.replace(&named, &format!("{quote}...{quote}"));
             }
         }
-        // MySQL's limits on connections name the user without quotes: `User gate already has more than ...`.
+        // MySQL's limits on connections name the user without quotes: `StoreUser gate already has more than ...`.
         if let Some(rest) = hidden.strip_prefix("User ").and_then(|rest| rest.strip_prefix(user))
             && rest.starts_with(' ')
         {

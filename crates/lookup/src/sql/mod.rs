@@ -31,7 +31,7 @@ use crate::breaker::{Breaker, State as BreakerState};
 use crate::clock;
 use crate::health::HealthChange;
 use crate::settings::SqlSettings;
-use crate::user::User;
+use crate::user::StoreUser;
 use connection::{Bounds, Connection, Database, Secrets};
 use contained::contained;
 
@@ -51,7 +51,7 @@ pub(crate) struct Sql {
     scripts_waiting: Cell<usize>,
     /// Last in, first out, so that as few as possible stay warm.
     idle: RefCell<Vec<Idle>>,
-    users: RefCell<HashMap<User, Rc<Standing>>>,
+    users: RefCell<HashMap<StoreUser, Rc<Standing>>>,
     /// Whether a task watches the store, and whether a probe is under way.
     is_watched: Cell<bool>,
     is_asked: Cell<bool>,
@@ -135,7 +135,7 @@ impl Sql {
     /// may be sent twice.
     pub(crate) async fn look_up(
         self: &Rc<Self>,
-        user: &User,
+        user: &StoreUser,
         query: &Arc<str>,
         key: &str,
     ) -> Result<Option<Vec<u8>>, StoreError> {
@@ -151,7 +151,7 @@ impl Sql {
     /// Returns all rows of a query, within the limits of the settings.
     pub(crate) async fn query(
         self: &Rc<Self>,
-        user: &User,
+        user: &StoreUser,
         query: &Arc<str>,
         parameters: &[Value],
     ) -> Result<Rows, StoreError> {
@@ -184,7 +184,7 @@ impl Sql {
 
     async fn run(
         self: &Rc<Self>,
-        user: &User,
+        user: &StoreUser,
         query: &Arc<str>,
         parameters: &[Value],
         bounds: Bounds,
@@ -217,7 +217,7 @@ impl Sql {
         result.map_err(error)
     }
 
-    fn standing(&self, user: &User) -> Rc<Standing> {
+    fn standing(&self, user: &StoreUser) -> Rc<Standing> {
         if let Some(known) = self.users.borrow().get(user) {
             return Rc::clone(known);
         }
@@ -295,7 +295,7 @@ impl Sql {
 /// Reports a request's result to the user's breaker, even if the request is dropped.
 struct Verdict<'a> {
     store: &'a Rc<Sql>,
-    user: &'a User,
+    user: &'a StoreUser,
     standing: &'a Standing,
     failure: Option<Failure>,
 }
@@ -328,7 +328,7 @@ impl Drop for Verdict<'_> {
 }
 
 impl Sql {
-    fn count_failure(self: &Rc<Self>, user: &User, standing: &Standing, failure: &Failure) {
+    fn count_failure(self: &Rc<Self>, user: &StoreUser, standing: &Standing, failure: &Failure) {
         let change = standing.breaker.borrow_mut().failed(clock::now());
         if let Some(change) = change {
             self.tell(change, user, Some(failure));
@@ -338,7 +338,7 @@ impl Sql {
         }
     }
 
-    fn tell(&self, change: HealthChange, user: &User, failure: Option<&Failure>) {
+    fn tell(&self, change: HealthChange, user: &StoreUser, failure: Option<&Failure>) {
         change.tell(&format!("the SQL store `{}` ({}), asked by {user},", self.name, self.database), failure);
     }
 }

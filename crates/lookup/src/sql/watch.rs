@@ -9,7 +9,7 @@ use super::{Idle, Sql};
 use crate::answer::Failure;
 use crate::breaker::ProbeSchedule;
 use crate::clock;
-use crate::user::User;
+use crate::user::StoreUser;
 
 impl Sql {
     /// Starts the watching task, which runs while a breaker is open or a timeout is unexplained.
@@ -66,7 +66,7 @@ impl Sql {
         }
     }
 
-    fn blame(self: &Rc<Self>, user: &User, standing: &super::Standing, times: u32, failure: &Failure) {
+    fn blame(self: &Rc<Self>, user: &StoreUser, standing: &super::Standing, times: u32, failure: &Failure) {
         for _ in 0..times {
             self.count_failure(user, standing, failure);
         }

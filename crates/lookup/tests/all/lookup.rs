@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::peers::{Fake, Sqlite, lookup, memcached, run, sql, sql_state, until};
 use oroshi_lookup::{
-    Get, Held, Kept, Lookup, LookupSettings, MemcachedTier, MemoryTier, Outcome, SqlTier, StartError, Stores, Tier,
+    Lookup, LookupResult, LookupSettings, MemcachedTier, MemoryEntry, MemoryTier, Outcome, SqlTier, StartError,
+    StoreEntry, Stores, Tier,
 };
 
 const QUERY: &str = "SELECT host FROM domain WHERE domain = ?";
@@ -40,7 +41,12 @@ fn every_outcome_has_its_own_type() {
     let (lookup, stores) =
         start(&database, |settings| settings.allow = oroshi_lookup::Allow::parse(["10.0.0.0/8"]).unwrap());
     run(async {
-        database.execute("INSERT INTO domain VALUES ('a.example', '10.0.0.1:81'), ('null.example', NULL), ('bad.example', 'a b')").await;
+        database
+            .execute(
+                "INSERT INTO domain VALUES ('a.example', '10.0.0.1:81'), ('null.example', NULL), \
+                          ('bad.example', 'a b')",
+            )
+            .await;
         database
             .execute(
                 "INSERT INTO domain VALUES ('inside.example', '127.0.0.1:22'), ('blob.example', x'31302E302E302E33')",
@@ -78,7 +84,7 @@ fn a_thousand_who_ask_for_one_key_cause_one_query() {
         std::thread::spawn(move || {
             start.wait();
             run(async {
-                let all: Vec<Get> = (0..250).map(|_| lookup.get("a.example")).collect();
+                let all: Vec<LookupResult> = (0..250).map(|_| lookup.get("a.example")).collect();
                 let mut hits = 0;
                 for one in all {
                     hits += u32::from(one.answer().await.outcome.name() == "hit");
@@ -106,7 +112,7 @@ fn who_goes_away_costs_nothing_and_what_was_asked_is_kept() {
         assert_eq!(lookup.get("a.example").answer().await.outcome.name(), "hit");
         // They have left their room to others.
         for n in 0..100 {
-            assert!(matches!(lookup.get(&format!("{n}.example")), Get::Later(_)));
+            assert!(matches!(lookup.get(&format!("{n}.example")), LookupResult::Later(_)));
         }
         until("all is answered", async || lookup.counts().memory.negative_entries == 100).await;
         assert_eq!((sql_state(&stores, "db").await.queries, lookup.counts().overloaded), (101, 0));
@@ -128,7 +134,7 @@ fn too_much_at_once_is_refused() {
     };
     run(async {
         let lookup = start(|settings| settings.keys_in_flight = 5);
-        let all: Vec<Get> = (0..20).map(|n| lookup.get(&format!("{n}.example"))).collect();
+        let all: Vec<LookupResult> = (0..20).map(|n| lookup.get(&format!("{n}.example"))).collect();
         let mut names = Vec::new();
         // The last first: they are told at once, the others when their time is up.
         for one in all.into_iter().rev() {
@@ -140,9 +146,11 @@ fn too_much_at_once_is_refused() {
         until("nothing is asked for any more", async || lookup.counts().keys_in_flight == 0).await;
 
         let lookup = start(|settings| settings.waiting = 3);
-        let all: Vec<Get> = (0..10).map(|n| lookup.get(&format!("{n}.example"))).collect();
-        let now =
-            all.iter().filter(|one| matches!(one, Get::Now(answer) if answer.outcome == Outcome::Overloaded)).count();
+        let all: Vec<LookupResult> = (0..10).map(|n| lookup.get(&format!("{n}.example"))).collect();
+        let now = all
+            .iter()
+            .filter(|one| matches!(one, LookupResult::Now(answer) if answer.outcome == Outcome::Overloaded))
+            .count();
         assert_eq!((now, lookup.counts().overloaded), (7, 7));
     });
 }
@@ -165,7 +173,7 @@ fn a_hit_that_grows_old_is_fetched_anew_once() {
         database.execute("UPDATE domain SET host = '10.0.0.2'").await;
         until("the new value", async || {
             let answer = lookup.get("a.example");
-            assert!(matches!(answer, Get::Now(_)), "nobody waits for it");
+            assert!(matches!(answer, LookupResult::Now(_)), "nobody waits for it");
             answer.answer().await.outcome.targets().unwrap().to_string() == "10.0.0.2:80"
         })
         .await;
@@ -178,7 +186,12 @@ fn what_is_purged_is_asked_for_again() {
     let database = Sqlite::start();
     let (lookup, _stores) = start(&database, |_| {});
     run(async {
-        database.execute("INSERT INTO domain VALUES ('a.example', '10.0.0.1'), ('ab.example', '10.0.0.1'), ('b.example', '10.0.0.1')").await;
+        database
+            .execute(
+                "INSERT INTO domain VALUES ('a.example', '10.0.0.1'), ('ab.example', '10.0.0.1'), \
+                          ('b.example', '10.0.0.1')",
+            )
+            .await;
         let tiers = async || {
             let mut tiers = Vec::new();
             for key in ["a.example", "ab.example", "b.example"] {
@@ -208,17 +221,21 @@ fn a_key_is_explained_tier_by_tier() {
         get(&lookup, "a.example").await;
         database.execute("UPDATE domain SET host = '10.0.0.2' WHERE domain = 'a.example'").await;
         let after = lookup.explain("a.example").await;
-        let Some(Kept { from: Tier::Sql, value: Ok(kept), ttl_left, .. }) = after.memory else { panic!("{after:?}") };
+        let Some(MemoryEntry { from: Tier::Sql, value: Ok(kept), ttl_left, .. }) = after.memory else {
+            panic!("{after:?}")
+        };
         assert_eq!(kept.to_string(), "10.0.0.1:80");
         assert!(ttl_left > Duration::ZERO && ttl_left <= Duration::from_secs(66));
-        let Some((Held::Targets(held), state)) = after.sql else { panic!("it is there") };
+        let Some((StoreEntry::Targets(held), state)) = after.sql else { panic!("it is there") };
         assert_eq!(
             (held.to_string().as_str(), state.breaker.as_str(), state.busy, state.connects),
             ("10.0.0.2:80", "closed", 0, 1)
         );
-        let Some((Held::Invalid(reason), _)) = lookup.explain("bad.example").await.sql else { panic!("it is invalid") };
+        let Some((StoreEntry::Invalid(reason), _)) = lookup.explain("bad.example").await.sql else {
+            panic!("it is invalid")
+        };
         assert!(reason.contains("`a b` is not a target"), "{reason}");
-        assert!(matches!(lookup.explain("none.example").await.sql, Some((Held::Negative, _))));
+        assert!(matches!(lookup.explain("none.example").await.sql, Some((StoreEntry::Negative, _))));
     });
 }
 

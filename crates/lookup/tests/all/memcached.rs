@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::peers::{Fake, Memcached, PATIENCE, Sqlite, lookup, memcached, run, sql, sql_state, until};
 use oroshi_lookup::{
-    Allow, BreakerState, Failure, Held, Lookup, LookupSettings, MemcachedStore, MemcachedTier, Outcome, ServerState,
-    SqlTier, StoreKind, StoreSettings, StoreState, Stores, Tier,
+    Allow, BreakerState, Failure, Lookup, LookupSettings, MemcachedStore, MemcachedTier, Outcome, ServerState, SqlTier,
+    StoreEntry, StoreKind, StoreSettings, StoreState, Stores, Tier,
 };
 
 fn store(servers: &[String], change: impl FnOnce(&mut oroshi_lookup::MemcachedSettings)) -> (MemcachedStore, Stores) {
@@ -166,7 +166,7 @@ fn what_the_database_says_is_written_down_for_others() {
         assert_eq!(other.purge_everywhere("a.example").await, Ok(true));
         assert_eq!(tier(&other, "a.example").await, "hit sql");
         let explanation = other.explain("none.example").await;
-        assert_eq!(explanation.memcached.unwrap().0, Held::Negative);
+        assert_eq!(explanation.memcached.unwrap().0, StoreEntry::Negative);
     });
 }
 

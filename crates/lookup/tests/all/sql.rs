@@ -338,7 +338,8 @@ fn mariadb() {
     passwords(&dialect);
     run(types(
         &dialect.admin,
-        "SELECT 1, -2, 18446744073709551615, 1.5e0, 1.5, 'x', x'00ff', TRUE, NULL, CAST('{\"a\":1}' AS CHAR), YEAR('2026-11-22')",
+        "SELECT 1, -2, 18446744073709551615, 1.5e0, 1.5, 'x', x'00ff', TRUE, NULL, CAST('{\"a\":1}' AS CHAR), \
+         YEAR('2026-11-22')",
         "SELECT NOW()",
     ));
     cases(&dialect, &mut database.0);
@@ -411,8 +412,8 @@ fn postgres() {
     };
     run(types(
         &dialect.admin,
-        "SELECT 1, -2::int8, '18446744073709551615'::text, 1.5::float8, '1.5'::varchar, 'x'::char(1), '\\x00ff'::bytea, TRUE, NULL::text, \
-         '{\"a\":1}'::json",
+        "SELECT 1, -2::int8, '18446744073709551615'::text, 1.5::float8, '1.5'::varchar, 'x'::char(1), \
+         '\\x00ff'::bytea, TRUE, NULL::text, '{\"a\":1}'::json",
         "SELECT NOW()",
     ));
     run(async {

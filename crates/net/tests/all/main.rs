@@ -7,7 +7,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod connect;
-mod cores;
 mod listen;
 mod process;
+mod threads;
 mod tls;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::common::{in_a_process, listener, must_pass, on_a_core, unix_address};
 use oroshi_net::inherit::inherited;
-use oroshi_net::{Cores, CoresOptions, Shutdown, ensure_descriptors};
+use oroshi_net::{Shutdown, Threads, ThreadsOptions, ensure_descriptors};
 use oroshi_testkit::test_name;
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 use tokio::io::AsyncWriteExt;
@@ -175,7 +175,7 @@ fn counting_signals() {
     let also = Shutdown::on_signals().unwrap();
     assert_eq!(shutdown.count(), 0);
     let seen = shutdown.clone();
-    let cores = Cores::start(&CoresOptions::new("wait", 2), move |_| {
+    let threads = Threads::start(&ThreadsOptions::new("wait", 2), move |_| {
         let seen = seen.clone();
         async move {
             seen.reached(1).await;
@@ -189,7 +189,7 @@ fn counting_signals() {
     on_a_core(also.reached(1));
     on_a_core(shutdown.reached(1));
     kill_process(getpid(), Signal::INT).unwrap();
-    for (first, second) in cores.join().unwrap() {
+    for (first, second) in threads.join().unwrap() {
         assert!(first >= 1 && second == 2, "{first} {second}");
     }
     on_a_core(also.reached(2));

@@ -8,7 +8,7 @@ use oroshi_testkit::ports::abstract_name;
 pub(crate) use oroshi_testkit::{must_pass, skipped};
 use tokio::runtime::{Builder, LocalOptions};
 
-/// Runs a future on its own runtime, as a thread of `Cores` does.
+/// Runs a future on its own runtime, as a thread of `Threads` does.
 pub(crate) fn on_a_core<F: Future>(future: F) -> F::Output {
     Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap().block_on(future)
 }

@@ -50,7 +50,7 @@ pub(super) struct Shared {
     /// The origin of its clock.
     began: Instant,
     pub(super) connected: AtomicBool,
-    /// [`Others`] in one number, so that no reader misses a node that moves between its two counts.
+    /// [`OtherNodes`] in one number, so that no reader misses a node that moves between its two counts.
     others: AtomicU64,
     /// Publishes that went to nobody, and that no heartbeat has reported yet.
     unsent_all: AtomicU64,
@@ -88,7 +88,7 @@ pub(super) struct Counters {
 
 /// How many other nodes there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Others {
+pub(super) struct OtherNodes {
     /// Nodes that are there, or were when the link was lost.
     pub(super) known: u32,
     /// Nodes that have gone silent and have not left.
@@ -190,7 +190,7 @@ impl Link {
         elsewhere: Vec<Box<str>>,
         is_connected: bool,
     ) -> PendingReceipts<'_> {
-        let Others { known, absent } = self.shared.others();
+        let OtherNodes { known, absent } = self.shared.others();
         let to = Targets { sessions: elsewhere.clone(), ..publish.to.clone() };
         // Even a publish that does not wait for readers waits for full queues.
         let replies = self.request(Request::Publish(Publish { to, ..publish.clone() }), publish.deadline);
@@ -255,7 +255,7 @@ impl Link {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         // In this order: the NATS thread counts the nodes before it sets `connected`.
         let connected = connected.load(Ordering::Acquire);
-        let Others { known, absent } = self.shared.others();
+        let OtherNodes { known, absent } = self.shared.others();
         LinkCounts {
             connected,
             nodes: known,
@@ -286,7 +286,7 @@ impl Link {
         if !self.shared.reaches_others() {
             self.shared.unsent(broadcasts);
             // Once NATS is back, the nodes from before are absent until they are heard.
-            let Others { known, absent } = self.shared.others();
+            let OtherNodes { known, absent } = self.shared.others();
             if known > 0 || absent > 0 {
                 count(&self.shared.counters.unsent, 1);
             }
@@ -332,12 +332,12 @@ impl Shared {
         self.connected.load(Ordering::Acquire) && self.others().known > 0
     }
 
-    fn others(&self) -> Others {
+    fn others(&self) -> OtherNodes {
         let both = self.others.load(Ordering::Relaxed);
-        Others { known: (both >> 32) as u32, absent: both as u32 }
+        OtherNodes { known: (both >> 32) as u32, absent: both as u32 }
     }
 
-    pub(super) fn set_others(&self, Others { known, absent }: Others) {
+    pub(super) fn set_others(&self, OtherNodes { known, absent }: OtherNodes) {
         self.others.store(u64::from(known) << 32 | u64::from(absent), Ordering::Relaxed);
     }
 

@@ -26,7 +26,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::{sleep, timeout};
 
 use crate::cluster::address;
-use crate::cluster::link::{Command, Link, LinkEnd, Others, Progress, Shared, count};
+use crate::cluster::link::{Command, Link, LinkEnd, OtherNodes, Progress, Shared, count};
 use crate::cluster::peers::{HEARTBEAT_MS, Peers, Rejection, SILENCE_MS};
 use crate::cluster::serve::{self, Claim};
 use crate::cluster::wire::{self, Body, BroadcastCounts, Head, Request};
@@ -443,7 +443,7 @@ impl Worker {
 
     fn publish_node_counts(&self) {
         let peers = self.peers.borrow();
-        self.shared.set_others(Others { known: peers.known().len() as u32, absent: peers.absent() as u32 });
+        self.shared.set_others(OtherNodes { known: peers.known().len() as u32, absent: peers.absent() as u32 });
     }
 
     /// Executes the commands of this node's threads.

@@ -60,7 +60,7 @@ struct Peer {
 
 /// What a heartbeat has changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Heard {
+pub(super) struct HeartbeatChanges {
     /// The node is new, or back after a lost link. It should hear from this one at once.
     pub(super) appeared: bool,
     /// It has left.
@@ -96,13 +96,13 @@ impl Peers {
     }
 
     /// Records a heartbeat of another node.
-    pub(super) fn heard(&mut self, head: Head, leaving: bool, echoes: &[Echo], now: u64) -> Heard {
+    pub(super) fn heard(&mut self, head: Head, leaving: bool, echoes: &[Echo], now: u64) -> HeartbeatChanges {
         if leaving {
             let left = self.peers.remove(&head.sender).is_some_and(|peer| peer.known);
-            return Heard { left, ..Heard::default() };
+            return HeartbeatChanges { left, ..HeartbeatChanges::default() };
         }
         if !self.peers.contains_key(&head.sender) && !self.has_room() {
-            return Heard::default();
+            return HeartbeatChanges::default();
         }
         let fresh = Peer {
             sent_ms: 0,
@@ -129,7 +129,7 @@ impl Peers {
             let known = peer.offset_ms.filter(|_| !std::mem::take(&mut peer.is_old));
             peer.offset_ms = Some(known.map_or(least, |offset| least.max(offset - DRIFT_MS)));
         }
-        Heard { appeared, left: false, missed }
+        HeartbeatChanges { appeared, left: false, missed }
     }
 
     /// Returns whether nothing is remembered of a node.
@@ -240,7 +240,10 @@ mod tests {
         let mut peers = Peers::new(1);
         // Heard at 1010 of this clock, 510 of that one, which heard at 500 what was sent at 990 here.
         let echo = Echo { node: 1, sent_ms: 990, heard_ms: 500 };
-        assert_eq!(peers.heard(head(2, 0, 500), false, &[echo], 1010), Heard { appeared: true, ..Heard::default() });
+        assert_eq!(
+            peers.heard(head(2, 0, 500), false, &[echo], 1010),
+            HeartbeatChanges { appeared: true, ..HeartbeatChanges::default() }
+        );
         peers
     }
 

@@ -12,7 +12,7 @@ use oroshi_websocket::{CloseCode, Kind};
 use thiserror::Error;
 
 use crate::message::{Message, TRANSPORTS};
-use crate::publish::{Publish, Targets, Wait};
+use crate::publish::{Publish, ReceiptWait, Targets};
 use crate::session::info::{Closed, SessionInfo};
 
 /// The version of the protocol. Nodes refuse messages of another version.
@@ -150,7 +150,7 @@ pub(super) struct PartialReceipt {
 
 /// Why a message was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub(crate) enum Refused {
+pub(crate) enum DecodeError {
     #[error(
         "another node speaks version {0} of the protocol, this one version {VERSION}: run one version of oroshi on all"
     )]
@@ -207,14 +207,14 @@ pub(super) fn set_number(frame: &mut [u8], number: u64, broadcasts: BroadcastCou
 }
 
 /// Decodes a frame. `most` is the size limit of a publisher's message, bytes.
-pub(super) fn decode(frame: &[u8], most: u64) -> Result<(Head, Body), Refused> {
+pub(super) fn decode(frame: &[u8], most: u64) -> Result<(Head, Body), DecodeError> {
     let mut reader = Reader { rest: frame, most };
     let version = reader.byte()?;
     if version != VERSION {
-        return Err(Refused::Version(version));
+        return Err(DecodeError::Version(version));
     }
     if frame.len() < HEAD {
-        return Err(Refused::Malformed("a head that is cut off"));
+        return Err(DecodeError::Malformed("a head that is cut off"));
     }
     let kind = reader.byte()?;
     let (sender, number, sent_ms) = (reader.fixed()?, reader.fixed()?, stamp(reader.fixed()?)?);
@@ -235,11 +235,11 @@ pub(super) fn decode(frame: &[u8], most: u64) -> Result<(Head, Body), Refused> {
         1 => Body::Request { patience: reader.time()?, request: Request::decode(&mut reader)? },
         2 => Body::Working,
         3 => Body::Reply(Reply::decode(&mut reader)?),
-        _ => return Err(Refused::Malformed("an unknown kind")),
+        _ => return Err(DecodeError::Malformed("an unknown kind")),
     };
     match reader.rest {
         [] => Ok((head, body)),
-        _ => Err(Refused::Malformed("more than there should be")),
+        _ => Err(DecodeError::Malformed("more than there should be")),
     }
 }
 
@@ -252,9 +252,9 @@ impl Request {
                 flag(out, to.all);
                 [&to.groups, &to.sessions, except].into_iter().for_each(|names| texts(out, names));
                 out.push(match wait {
-                    Wait::Queued => 0,
-                    Wait::Attempted => 1,
-                    Wait::Written => 2,
+                    ReceiptWait::Queued => 0,
+                    ReceiptWait::Attempted => 1,
+                    ReceiptWait::Written => 2,
                 });
                 time(out, *deadline);
             }
@@ -289,17 +289,17 @@ impl Request {
         }
     }
 
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, Refused> {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(match reader.byte()? {
             0 => Request::Publish(Publish {
                 message: Arc::new(reader.message()?),
                 to: Targets { all: reader.flag()?, groups: reader.texts()?, sessions: reader.texts()? },
                 except: reader.texts()?,
                 wait: match reader.byte()? {
-                    0 => Wait::Queued,
-                    1 => Wait::Attempted,
-                    2 => Wait::Written,
-                    _ => return Err(Refused::Malformed("an unknown wait")),
+                    0 => ReceiptWait::Queued,
+                    1 => ReceiptWait::Attempted,
+                    2 => ReceiptWait::Written,
+                    _ => return Err(DecodeError::Malformed("an unknown wait")),
                 },
                 deadline: reader.time()?,
             }),
@@ -308,10 +308,10 @@ impl Request {
                 let (key, has_last) = (reader.text()?, reader.flag()?);
                 let last = if has_last { Some(Arc::new(reader.message()?)) } else { None };
                 let code = u16::try_from(reader.number()?).ok().map(CloseCode).filter(|code| code.may_be_sent());
-                let code = code.ok_or(Refused::Malformed("a close code that cannot be sent"))?;
+                let code = code.ok_or(DecodeError::Malformed("a close code that cannot be sent"))?;
                 let reason = reader.text()?;
                 if reason.len() > REASON_BYTES {
-                    return Err(Refused::Malformed("a reason that is too long"));
+                    return Err(DecodeError::Malformed("a reason that is too long"));
                 }
                 Request::Close { key, last, code, reason }
             }
@@ -319,7 +319,7 @@ impl Request {
             4 => Request::Leave { key: reader.text()?, group: reader.text()? },
             5 => Request::GroupSize { group: reader.text()? },
             6 => Request::Claim { keys: reader.texts()? },
-            _ => return Err(Refused::Malformed("an unknown request")),
+            _ => return Err(DecodeError::Malformed("an unknown request")),
         })
     }
 }
@@ -366,7 +366,7 @@ impl Reply {
         }
     }
 
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, Refused> {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(match reader.byte()? {
             0 => Reply::Receipt(PartialReceipt {
                 matched: reader.number()?,
@@ -380,7 +380,7 @@ impl Reply {
             1 if reader.flag()? => {
                 let transport = TRANSPORTS.get(usize::from(reader.byte()?));
                 Reply::Session(Some(SessionInfo {
-                    transport: transport.ok_or(Refused::Malformed("an unknown transport"))?,
+                    transport: transport.ok_or(DecodeError::Malformed("an unknown transport"))?,
                     groups: reader.texts()?,
                     queued_messages: reader.number()? as usize,
                     queued_bytes: reader.number()? as usize,
@@ -392,11 +392,11 @@ impl Reply {
                 0 => Closed::Done,
                 1 => Closed::Already,
                 2 => Closed::Unknown,
-                _ => return Err(Refused::Malformed("an unknown end")),
+                _ => return Err(DecodeError::Malformed("an unknown end")),
             }),
             3 => Reply::Known(reader.flag()?),
             4 => Reply::GroupSize(reader.number()?),
-            _ => return Err(Refused::Malformed("an unknown reply")),
+            _ => return Err(DecodeError::Malformed("an unknown reply")),
         })
     }
 }
@@ -436,8 +436,8 @@ fn message(out: &mut Vec<u8>, message: &Message) {
     message.key().into_iter().for_each(|key| text(out, key));
 }
 
-fn stamp(value: u64) -> Result<u64, Refused> {
-    if value > MOST_MS { Err(Refused::Malformed("a time that is too far")) } else { Ok(value) }
+fn stamp(value: u64) -> Result<u64, DecodeError> {
+    if value > MOST_MS { Err(DecodeError::Malformed("a time that is too far")) } else { Ok(value) }
 }
 
 /// A decoder over the rest of a frame.
@@ -448,64 +448,66 @@ struct Reader<'f> {
 }
 
 impl Reader<'_> {
-    fn byte(&mut self) -> Result<u8, Refused> {
+    fn byte(&mut self) -> Result<u8, DecodeError> {
         let (&byte, rest) = self.rest.split_first().ok_or(CUT_OFF)?;
         self.rest = rest;
         Ok(byte)
     }
 
-    fn bytes(&mut self, count: u64) -> Result<&[u8], Refused> {
+    fn bytes(&mut self, count: u64) -> Result<&[u8], DecodeError> {
         let count = usize::try_from(count).map_err(|_| CUT_OFF)?;
         let (bytes, rest) = self.rest.split_at_checked(count).ok_or(CUT_OFF)?;
         self.rest = rest;
         Ok(bytes)
     }
 
-    fn fixed(&mut self) -> Result<u64, Refused> {
+    fn fixed(&mut self) -> Result<u64, DecodeError> {
         let (bytes, rest) = self.rest.split_first_chunk().ok_or(CUT_OFF)?;
         self.rest = rest;
         Ok(u64::from_le_bytes(*bytes))
     }
 
-    fn number(&mut self) -> Result<u64, Refused> {
+    fn number(&mut self) -> Result<u64, DecodeError> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
             let bits = u64::from(byte & 0x7f);
             if (bits << shift) >> shift != bits || (byte == 0 && shift > 0) {
-                return Err(Refused::Malformed("a number that is not written as it should be"));
+                return Err(DecodeError::Malformed("a number that is not written as it should be"));
             }
             value |= bits << shift;
             if byte < 0x80 {
                 return Ok(value);
             }
         }
-        Err(Refused::Malformed("a number that is too long"))
+        Err(DecodeError::Malformed("a number that is too long"))
     }
 
-    fn flag(&mut self) -> Result<bool, Refused> {
+    fn flag(&mut self) -> Result<bool, DecodeError> {
         match self.byte()? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(Refused::Malformed("a yes or no that is neither")),
+            _ => Err(DecodeError::Malformed("a yes or no that is neither")),
         }
     }
 
-    fn time(&mut self) -> Result<Duration, Refused> {
+    fn time(&mut self) -> Result<Duration, DecodeError> {
         self.number().and_then(stamp).map(Duration::from_millis)
     }
 
-    fn text(&mut self) -> Result<Box<str>, Refused> {
+    fn text(&mut self) -> Result<Box<str>, DecodeError> {
         let length = self.number()?;
-        str::from_utf8(self.bytes(length)?).map(Box::from).map_err(|_| Refused::Malformed("a text that is not UTF-8"))
+        str::from_utf8(self.bytes(length)?)
+            .map(Box::from)
+            .map_err(|_| DecodeError::Malformed("a text that is not UTF-8"))
     }
 
-    fn texts(&mut self) -> Result<Vec<Box<str>>, Refused> {
+    fn texts(&mut self) -> Result<Vec<Box<str>>, DecodeError> {
         self.list(Reader::text)
     }
 
     /// Reads a list. It does not allocate by the announced length, which may be a lie.
-    fn list<T>(&mut self, mut one: impl FnMut(&mut Self) -> Result<T, Refused>) -> Result<Vec<T>, Refused> {
+    fn list<T>(&mut self, mut one: impl FnMut(&mut Self) -> Result<T, DecodeError>) -> Result<Vec<T>, DecodeError> {
         let count = self.number()?;
         let mut all = Vec::new();
         for _ in 0..count {
@@ -514,23 +516,23 @@ impl Reader<'_> {
         Ok(all)
     }
 
-    fn message(&mut self) -> Result<Message, Refused> {
+    fn message(&mut self) -> Result<Message, DecodeError> {
         let kind = if self.flag()? { Kind::Binary } else { Kind::Text };
         let length = self.number()?;
         if length > self.most {
-            return Err(Refused::Malformed("a message over limits.publish"));
+            return Err(DecodeError::Malformed("a message over limits.publish"));
         }
         // A copy, as the buffer behind it contains other messages too.
         let data = Bytes::copy_from_slice(self.bytes(length)?);
         if kind == Kind::Text && str::from_utf8(&data).is_err() {
-            return Err(Refused::Malformed("a text that is not UTF-8"));
+            return Err(DecodeError::Malformed("a text that is not UTF-8"));
         }
         let key = if self.flag()? { Some(self.text()?) } else { None };
         Ok(Message::data(kind, data).with_key(key))
     }
 }
 
-const CUT_OFF: Refused = Refused::Malformed("less than there should be");
+const CUT_OFF: DecodeError = DecodeError::Malformed("less than there should be");
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use oroshi_http1::{is_field_value, is_token};
+use oroshi_http1::{is_connection_field, is_field_value, is_token};
 use oroshi_net::Endpoint;
 use oroshi_words::{Mistake, Secret};
 
@@ -16,19 +16,6 @@ const MOST_THREADS: usize = 1024;
 
 /// Where the native API is; no other path may lie on or below these.
 const NATIVE: [&str; 6] = ["/publish", "/sessions", "/groups", "/status", "/metrics", "/openapi.json"];
-
-/// Header fields that say how a message is sent, which is the client's to say.
-const OF_THE_CLIENT: [&str; 9] = [
-    "connection",
-    "content-length",
-    "expect",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
 
 /// Everything that is wrong.
 pub(super) fn all(draft: &Draft) -> Vec<Mistake> {
@@ -95,8 +82,8 @@ fn listeners(draft: &Draft, problems: &mut Vec<Mistake>) {
         }
         // Messages of other nodes need no listener.
         if draft.cluster.is_none() && listeners.iter().all(|listener| listener.serves == Serves::Sessions) {
-            let text = "there is no way in for publishers: expected an address that only they reach, such as 127.0.0.1:9181 or \
-                        unix:/run/push-admin.sock";
+            let text = "there is no way in for publishers: expected an address that only they reach, such as \
+                        127.0.0.1:9181 or unix:/run/push-admin.sock";
             problems.push(Mistake::new("listen.admin", text).looking_at(["listen"]));
         }
     }
@@ -116,8 +103,8 @@ fn listeners(draft: &Draft, problems: &mut Vec<Mistake>) {
                 "listen.admin",
                 &listener.address,
                 "would let anybody on the network publish",
-                "a token (auth.token-file, auth.token-env), or an address of this machine alone such as 127.0.0.1:9181 or \
-                 unix:/run/push-admin.sock",
+                "a token (auth.token-file, auth.token-env), or an address of this machine alone such as 127.0.0.1:9181 \
+                 or unix:/run/push-admin.sock",
             ));
         }
     }
@@ -205,7 +192,7 @@ fn subprotocols(names: &[String], problems: &mut Vec<Mistake>) {
 fn wrong_header_name(name: &str) -> Option<&'static str> {
     if !is_token(name.as_bytes()) {
         Some("is no header's name")
-    } else if OF_THE_CLIENT.iter().any(|own| name.eq_ignore_ascii_case(own)) {
+    } else if name.eq_ignore_ascii_case("expect") || is_connection_field(name) {
         Some("says how a message is sent, which is not to be set")
     } else {
         None
@@ -314,7 +301,7 @@ fn twice(key: &str, value: &str) -> Mistake {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Callbacks, Listener, Slow};
+    use crate::plan::{Callbacks, Listener, SlowPolicy};
 
     fn listener(address: &str, serves: Serves) -> Listener {
         Listener { address: address.into(), serves }
@@ -358,7 +345,7 @@ mod tests {
     #[test]
     fn everything_that_is_wrong_is_said_at_once_with_the_value_and_what_was_expected() {
         let group =
-            |pattern: &str| GroupRule { pattern: pattern.into(), slow: Slow::Disconnect, client_may_join: false };
+            |pattern: &str| GroupRule { pattern: pattern.into(), slow: SlowPolicy::Disconnect, client_may_join: false };
         let draft = Draft {
             threads: Some(0),
             paths: Paths {

@@ -1,13 +1,13 @@
 //! Answers of the API: their form, errors, authorization, request bodies.
 //!
-//! A handler returns [`Answered`]; [`send`] alone writes it.
+//! A handler returns [`HandlerResult`]; [`send`] alone writes it.
 
 use std::borrow::Cow;
 
 use bytes::{Bytes, BytesMut};
 use oroshi_http1::Framing;
 use oroshi_server::{Error, Exchange, page};
-use oroshi_websocket::handshake::Refusal;
+use oroshi_websocket::handshake::UpgradeRequestError;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -19,7 +19,7 @@ use crate::secrets::is_same;
 pub(crate) const JSON_TYPE: &str = "application/json; charset=utf-8";
 
 /// What a handler returns.
-pub(crate) type Answered = Result<Reply, Failure>;
+pub(crate) type HandlerResult = Result<Reply, Failure>;
 
 /// A response.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Reply {
     ///
     /// # Errors
     /// When `value` has no form in JSON.
-    pub(crate) fn json(status: u16, value: &impl Serialize) -> Answered {
+    pub(crate) fn json(status: u16, value: &impl Serialize) -> HandlerResult {
         let body = serde_json::to_vec(value).map_err(|error| Error::Handler(Box::new(error)))?;
         Ok(Self::new(status, JSON_TYPE, body))
     }
@@ -85,7 +85,7 @@ impl From<Error> for Failure {
 }
 
 /// Writes what a handler returned.
-pub(crate) async fn send(exchange: &mut Exchange<'_>, answered: Answered) -> Result<(), Error> {
+pub(crate) async fn send(exchange: &mut Exchange<'_>, answered: HandlerResult) -> Result<(), Error> {
     let Reply { status, content_type, fields, body } = match answered {
         Ok(reply) => reply,
         Err(Failure::Problem(problem)) => problem.into_reply(),
@@ -146,7 +146,7 @@ impl Problem {
     }
 
     /// 426 or 400: the request does not open a WebSocket. kuiperbelt always answers 400.
-    pub(crate) fn handshake(refusal: Refusal, as_kuiperbelt: bool) -> Self {
+    pub(crate) fn handshake(refusal: UpgradeRequestError, as_kuiperbelt: bool) -> Self {
         let status = if as_kuiperbelt { 400 } else { refusal.status() };
         let problem = Self::new(status, "bad-handshake", refusal.to_string());
         match status {

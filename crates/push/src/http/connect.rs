@@ -9,7 +9,7 @@ use oroshi_http1::RequestHead;
 use oroshi_net::Stream;
 use oroshi_server::{Error, Exchange, RequestBody};
 use oroshi_websocket::Kind;
-use oroshi_websocket::handshake::{Opening, Refusal};
+use oroshi_websocket::handshake::{UpgradeRequest, UpgradeRequestError};
 use rustix::net::sockopt;
 
 use crate::callbacks::{self, Accepted};
@@ -71,7 +71,7 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
             let mut fields = vec![("Upgrade", &b"websocket"[..]), ("Sec-WebSocket-Accept", accept.as_bytes())];
             fields.extend(protocol.map(|protocol| ("Sec-WebSocket-Protocol", protocol)));
             let (stream, ahead) = exchange.upgrade(101, &fields).await?;
-            session.serve(Connection { stream, ahead, place: exchange.take_place() });
+            session.serve(Connection { stream, ahead, permit: exchange.take_permit() });
         }
         Framing::Events { .. } | Framing::Lines { .. } => {
             let kind: &[u8] = match framing {
@@ -87,7 +87,7 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
             fields.extend(origin::fields(origins, &head));
             let (stream, _, _) = exchange.detach(200, &fields).await?;
             watch_peer(hub, &stream);
-            session.serve(Connection { stream, ahead: Vec::new(), place: exchange.take_place() });
+            session.serve(Connection { stream, ahead: Vec::new(), permit: exchange.take_permit() });
         }
     }
     Ok(())
@@ -132,7 +132,7 @@ enum ProtocolError {
 /// none, or the plan has none.
 fn choose_protocol<'b>(
     hub: &Hub,
-    opening: &Opening<'b>,
+    opening: &UpgradeRequest<'b>,
     chosen: Option<&str>,
 ) -> Result<Option<&'b [u8]>, ProtocolError> {
     if opening.protocols().next().is_none() {
@@ -159,7 +159,7 @@ fn choose_protocol<'b>(
 /// A checked request for a session.
 struct ConnectRequest<'b> {
     framing: Framing,
-    opening: Option<Opening<'b>>,
+    opening: Option<UpgradeRequest<'b>>,
     groups: Vec<String>,
     /// Whether a page with a permitted origin sent it.
     of_page: bool,
@@ -172,7 +172,7 @@ impl<'b> ConnectRequest<'b> {
             return Err(Problem::method(head.method, "GET, OPTIONS"));
         }
         let plan = hub.plan();
-        let of_page = origin::check(&plan.origins, head, Opening::of(head).is_ok())?;
+        let of_page = origin::check(&plan.origins, head, UpgradeRequest::of(head).is_ok())?;
         // A connection with a body cannot become a session. A later check would end the older session with this key.
         if !matches!(head.framing, oroshi_http1::Framing::None | oroshi_http1::Framing::Length(0)) {
             let message = "the request has a body: expected none, so no Content-Length and no Transfer-Encoding";
@@ -209,17 +209,17 @@ fn transport<'b>(
     plan: &Plan,
     head: &RequestHead<'b>,
     wanted: Option<&str>,
-) -> Result<(Framing, Option<Opening<'b>>), Problem> {
+) -> Result<(Framing, Option<UpgradeRequest<'b>>), Problem> {
     let chunked = head.version == oroshi_http1::Version::Http11;
     let offered = plan.transports;
-    let (framing, opening) = match (wanted, Opening::of(head)) {
+    let (framing, opening) = match (wanted, UpgradeRequest::of(head)) {
         (None | Some("websocket" | "ws"), Ok(opening)) => (Framing::WebSocket, Some(opening)),
-        (None, Err(Refusal::NotAsked)) if accepts_events(head) => (Framing::Events { chunked }, None),
+        (None, Err(UpgradeRequestError::NotAsked)) if accepts_events(head) => (Framing::Events { chunked }, None),
         // A client that states no wish gets a stream. If only WebSocket is offered, it gets WebSocket's error.
-        (None, Err(refusal @ Refusal::NotAsked)) if offered == Transports::WEBSOCKET => {
+        (None, Err(refusal @ UpgradeRequestError::NotAsked)) if offered == Transports::WEBSOCKET => {
             return Err(Problem::handshake(refusal, plan.compat_ekbo));
         }
-        (None, Err(Refusal::NotAsked)) | (Some("stream"), _) => (Framing::Lines { chunked }, None),
+        (None, Err(UpgradeRequestError::NotAsked)) | (Some("stream"), _) => (Framing::Lines { chunked }, None),
         (None | Some("websocket" | "ws"), Err(refusal)) if offered.websocket => {
             return Err(Problem::handshake(refusal, plan.compat_ekbo));
         }

@@ -10,11 +10,11 @@ use oroshi_websocket::{CloseCode, Kind};
 use serde::{Deserialize, Serialize};
 
 use crate::callbacks::kind_of;
-use crate::http::answer::{Answered, JSON_TYPE, Reply, body};
+use crate::http::answer::{HandlerResult, JSON_TYPE, Reply, body};
 use crate::http::query;
 use crate::hub::Hub;
 use crate::message::Message;
-use crate::publish::{Overloaded, Publish, Receipt, Targets, Wait};
+use crate::publish::{Overloaded, Publish, Receipt, ReceiptWait, Targets};
 use crate::session::info::Closed;
 
 const OK: &[u8] = br#"{"result":"OK"}"#;
@@ -40,7 +40,7 @@ struct SessionError<'a> {
 }
 
 /// `POST /send`: one message to every session that a header names.
-pub(crate) async fn send(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
+pub(crate) async fn send(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> HandlerResult {
     if exchange.head.method != "POST" {
         return not_post();
     }
@@ -106,7 +106,7 @@ fn rounds(sessions: Vec<Box<str>>, as_kuiperbelt: bool) -> Vec<Vec<Box<str>>> {
 }
 
 /// `POST /close`: closes every session that a header names, with a last message.
-pub(crate) async fn close(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
+pub(crate) async fn close(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> HandlerResult {
     if exchange.head.method != "POST" {
         return not_post();
     }
@@ -140,7 +140,7 @@ pub(crate) async fn close(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answere
 }
 
 /// `POST /broadcast`, of 2014: sends the body to all sessions.
-pub(crate) async fn broadcast(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
+pub(crate) async fn broadcast(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> HandlerResult {
     if exchange.head.method != "POST" {
         return not_post();
     }
@@ -161,7 +161,7 @@ pub(crate) fn ping() -> Reply {
 }
 
 /// `/stats`, by any method: six counters, as JSON or as lines with tabs.
-pub(crate) async fn stats(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
+pub(crate) async fn stats(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> HandlerResult {
     let counts = hub.counts().await;
     let ever = counts.opened.iter().sum::<u64>() + counts.connect_errors + counts.connect_refused;
     let stats = Stats {
@@ -218,7 +218,7 @@ struct Body2014 {
 }
 
 /// `POST /send` without a header.
-async fn send_2014(hub: &Rc<Hub>, data: Bytes) -> Answered {
+async fn send_2014(hub: &Rc<Hub>, data: Bytes) -> HandlerResult {
     let Ok(Body2014 { session }) = serde_json::from_slice(&data) else {
         return bad_request(MISSING);
     };
@@ -230,7 +230,7 @@ async fn send_2014(hub: &Rc<Hub>, data: Bytes) -> Answered {
 
 async fn publish(hub: &Rc<Hub>, message: Arc<Message>, to: Targets) -> Result<Receipt, Overloaded> {
     let deadline = hub.plan().send.timeout;
-    hub.publish(Publish { message, to, except: Vec::new(), wait: Wait::Queued, deadline }).await
+    hub.publish(Publish { message, to, except: Vec::new(), wait: ReceiptWait::Queued, deadline }).await
 }
 
 /// Returns the sessions that header fields name, one each.
@@ -248,21 +248,21 @@ fn message(content_type: Option<&[u8]>, data: Bytes) -> Result<Message, &'static
 }
 
 /// Answers that no session has these keys.
-fn not_found(strict: bool, keys: &[Box<str>]) -> Answered {
+fn not_found(strict: bool, keys: &[Box<str>]) -> HandlerResult {
     failed(strict, keys.iter().map(|key| SessionError { error: NOT_FOUND, session: Some(&**key) }).collect())
 }
 
 /// Answers with errors; the whole request fails only if the plan is strict.
-fn failed(strict: bool, errors: Vec<SessionError<'_>>) -> Answered {
+fn failed(strict: bool, errors: Vec<SessionError<'_>>) -> HandlerResult {
     let (status, result) = if strict { (400, "NG") } else { (200, "OK") };
     Reply::json(status, &Errors { errors, result })
 }
 
-fn bad_request(error: &str) -> Answered {
+fn bad_request(error: &str) -> HandlerResult {
     Reply::json(400, &Errors { errors: vec![SessionError { error, session: None }], result: "NG" })
 }
 
-fn not_post() -> Answered {
+fn not_post() -> HandlerResult {
     let errors = Errors { errors: vec![SessionError { error: "required POST method", session: None }], result: "NG" };
     Ok(Reply::json(405, &errors)?.field("Allow", "POST"))
 }

@@ -16,7 +16,7 @@ use oroshi_server::{Error, Exchange};
 
 use crate::hub::Hub;
 use crate::plan::Serves;
-use answer::{Answered, Problem};
+use answer::{HandlerResult, Problem};
 
 /// Answers a request from a listener, and logs it if the plan has an access log.
 pub(crate) async fn answer(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> Result<(), Error> {
@@ -53,7 +53,7 @@ async fn route(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> Re
 }
 
 /// Answers requests of backends and operators.
-async fn answer_api(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> Answered {
+async fn answer_api(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> HandlerResult {
     let (path, _) = query::split(exchange.head.target);
     let (plan, paths) = (hub.plan(), &hub.plan().paths);
     if path == paths.ping {

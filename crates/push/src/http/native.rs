@@ -15,11 +15,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use crate::callbacks::kind_of;
-use crate::http::answer::{Answered, Problem, Reply, body, body_or};
+use crate::http::answer::{HandlerResult, Problem, Reply, body, body_or};
 use crate::http::query;
 use crate::hub::Hub;
 use crate::message::Message;
-use crate::publish::{Publish, Receipt, Targets, Wait};
+use crate::publish::{Publish, ReceiptWait, Targets};
 use crate::session::info::{Closed, SessionInfo};
 
 /// The longest deadline of a publish.
@@ -29,7 +29,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 const REASON_BYTES: usize = 123;
 
 /// Serves every path that no other module serves.
-pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
+pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> HandlerResult {
     let (path, _) = query::split(exchange.head.target);
     let mut parts = path.split('/').skip(1).map(query::segment);
     let parts = [parts.next(), parts.next(), parts.next(), parts.next(), parts.next()].map(Option::transpose);
@@ -54,7 +54,7 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answer
 }
 
 /// `POST /publish`: an envelope in JSON.
-async fn publish(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
+async fn publish(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> HandlerResult {
     expect_post(exchange)?;
     if let Some(content_type) = exchange.head.headers.get("Content-Type")
         && !is_json(content_type)
@@ -71,7 +71,7 @@ async fn publish(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
 }
 
 /// `POST /publish/raw`: the body is the message, the query says the rest.
-async fn publish_raw(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
+async fn publish_raw(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> HandlerResult {
     expect_post(exchange)?;
     let head = exchange.head;
     let kind = kind_of(head.headers.get("Content-Type"));
@@ -88,7 +88,7 @@ fn expect_post(exchange: &Exchange<'_>) -> Result<(), Problem> {
 }
 
 /// `/sessions/{key}`: describes or ends a session.
-async fn session(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, key: &str) -> Answered {
+async fn session(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, key: &str) -> HandlerResult {
     let (_, query) = query::split(exchange.head.target);
     match exchange.head.method {
         "GET" | "HEAD" => match hub.find(key).await {
@@ -107,7 +107,7 @@ async fn session(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, key: &str) -> Answe
 }
 
 /// `/sessions/{key}/groups/{group}`: joins or leaves a group. A client may repeat either.
-async fn membership(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, key: &str, group: &str) -> Answered {
+async fn membership(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, key: &str, group: &str) -> HandlerResult {
     let known = match exchange.head.method {
         "PUT" => hub.join(key, group).await,
         "DELETE" => hub.leave(key, group).await,
@@ -117,7 +117,7 @@ async fn membership(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, key: &str, group
 }
 
 /// `/groups/{group}`: counts a group's sessions. An unknown group has none.
-async fn group(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, group: &str) -> Answered {
+async fn group(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, group: &str) -> HandlerResult {
     match exchange.head.method {
         "GET" | "HEAD" => Reply::json(200, &GroupSize { group, sessions: hub.group_size(group).await }),
         method => Err(Problem::method(method, "GET, HEAD").into()),
@@ -157,7 +157,7 @@ struct PublishOptions {
     to: Targets,
     except: Vec<Box<str>>,
     key: Option<Box<str>>,
-    wait: Wait,
+    wait: ReceiptWait,
     deadline: Option<Duration>,
 }
 
@@ -244,38 +244,8 @@ impl PublishOptions {
 }
 
 /// Publishes, and returns the receipt.
-async fn receipt(hub: &Rc<Hub>, publish: Publish) -> Answered {
-    Reply::json(200, &ReceiptReply::from(hub.publish(publish).await?))
-}
-
-/// The answer to a publish.
-#[derive(Debug, Serialize)]
-struct ReceiptReply {
-    id: String,
-    matched: u64,
-    written: u64,
-    queued: u64,
-    dropped: u64,
-    closed: u64,
-    unknown: Vec<Box<str>>,
-    refused: Vec<Box<str>>,
-    nodes: Nodes,
-}
-
-#[derive(Debug, Serialize)]
-struct Nodes {
-    known: u32,
-    answered: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    connected: Option<bool>,
-}
-
-impl From<Receipt> for ReceiptReply {
-    fn from(receipt: Receipt) -> Self {
-        let Receipt { id, matched, written, queued, dropped, closed, unknown, refused, nodes } = receipt;
-        let nodes = Nodes { known: nodes.known, answered: nodes.answered, connected: nodes.connected };
-        ReceiptReply { id, matched, written, queued, dropped, closed, unknown, refused, nodes }
-    }
+async fn receipt(hub: &Rc<Hub>, publish: Publish) -> HandlerResult {
+    Reply::json(200, &hub.publish(publish).await?)
 }
 
 /// The description of a session.
@@ -331,11 +301,11 @@ fn close_options(query: &str) -> Result<(CloseCode, Cow<'_, str>), Problem> {
     Ok((code, reason))
 }
 
-fn parse_wait(text: &str) -> Result<Wait, Problem> {
+fn parse_wait(text: &str) -> Result<ReceiptWait, Problem> {
     match text {
-        "queued" => Ok(Wait::Queued),
-        "attempted" => Ok(Wait::Attempted),
-        "written" => Ok(Wait::Written),
+        "queued" => Ok(ReceiptWait::Queued),
+        "attempted" => Ok(ReceiptWait::Attempted),
+        "written" => Ok(ReceiptWait::Written),
         _ => Err(Problem::bad(format!("wait: `{text}` is unknown: expected queued, attempted or written"))),
     }
 }

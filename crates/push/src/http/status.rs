@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::callbacks::CallbackCounts;
 use crate::cluster::link::LinkCounts;
 use crate::counts::Counts;
-use crate::http::answer::{Answered, Problem, Reply};
+use crate::http::answer::{HandlerResult, Problem, Reply};
 use crate::http::query;
 use crate::hub::Hub;
 use crate::message::TRANSPORTS;
@@ -20,7 +20,7 @@ use crate::session::REASONS;
 const OPENAPI: &str = include_str!("../../openapi.json");
 
 /// Serves `/status`, `/metrics` and `/openapi.json`.
-pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Answered {
+pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> HandlerResult {
     if !matches!(exchange.head.method, "GET" | "HEAD") {
         return Err(Problem::method(exchange.head.method, "GET, HEAD").into());
     }

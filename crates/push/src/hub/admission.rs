@@ -46,7 +46,8 @@ impl CapacityLog {
     /// Checks whether there is room for more clients, and logs a change.
     pub(crate) fn check(&mut self, node: &Node) {
         let (sessions, most_sessions) = (node.sessions(), node.plan.limits.sessions);
-        let (held, most) = node.room.as_ref().map_or((0, usize::MAX), |room| (room.held(), room.most()));
+        let (held, most) =
+            node.capacity.as_ref().map_or((0, usize::MAX), |capacity| (capacity.held(), capacity.most()));
         let rejected = node.rejected();
         let before = std::mem::replace(&mut self.rejected, rejected);
         let is_full = sessions >= most_sessions || held >= most || rejected > before;

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::hub::Hub;
 use crate::message::{Framing, Message};
-use crate::plan::Slow;
+use crate::plan::SlowPolicy;
 use crate::session::tally::Delivery;
 use crate::session::{Reason, Session, State};
 
@@ -26,8 +26,8 @@ pub(crate) struct Connection {
     pub(crate) stream: Stream,
     /// The bytes that the client sent behind its request.
     pub(crate) ahead: Vec<u8>,
-    /// Its place among the clients' connections, if those are limited.
-    pub(crate) place: Option<oroshi_server::Place>,
+    /// Its permit to count among the clients' connections, if those are limited.
+    pub(crate) permit: Option<oroshi_server::Permit>,
 }
 
 impl Connection {
@@ -54,12 +54,12 @@ impl Connection {
 impl Hub {
     /// Serves the session's connection from here on, in a task of its own.
     pub(super) fn serve(self: &Rc<Self>, session: &Rc<Session>, connection: Connection) {
-        let Connection { stream, ahead, place } = connection;
+        let Connection { stream, ahead, permit } = connection;
         *session.stream.borrow_mut() = Some(stream);
         self.writer.flush(session);
         let (hub, session) = (Rc::clone(self), Rc::clone(session));
         tokio::task::spawn_local(async move {
-            let _place = place;
+            let _place = permit;
             let reason = Serving::new(Rc::clone(&hub), Rc::clone(&session), ahead).await;
             hub.remove(&session, reason);
         });
@@ -70,7 +70,7 @@ impl Hub {
         self.counters.received(data.len());
         if self.plan().echo {
             let delivery = Rc::new(Delivery::new(Arc::new(Message::data(kind, data))));
-            self.writer.enqueue(session, &delivery, Slow::Disconnect);
+            self.writer.enqueue(session, &delivery, SlowPolicy::Disconnect);
             return self.writer.list_urgent(session);
         }
         if self.plan().callbacks.receive.is_none() || !session.push_upstream(kind, data) {

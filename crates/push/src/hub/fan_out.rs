@@ -7,8 +7,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::cluster::link::Link;
 use crate::hub::Hub;
-use crate::plan::Slow;
-use crate::publish::{Nodes, Overloaded, Publish, Receipt, Wait};
+use crate::plan::SlowPolicy;
+use crate::publish::{Nodes, Overloaded, Publish, Receipt, ReceiptWait};
 use crate::session::Session;
 use crate::session::directory::Location;
 use crate::session::tally::{Delivery, Outcome, Tally};
@@ -118,8 +118,8 @@ impl Hub {
         let Slowest { full, behind } = self.enqueue_all(publish, sessions, &delivery);
         let refused = if full.is_empty() { Vec::new() } else { self.retry_full(full, &delivery, until).await };
         self.hold_back(behind, publish.message.len(), until).await;
-        if publish.wait != Wait::Queued {
-            // A first try is soon over; only `Wait::Written` depends on readers.
+        if publish.wait != ReceiptWait::Queued {
+            // A first try is soon over; only `ReceiptWait::Written` depends on readers.
             let _ = timeout_at(until, delivery.wait(publish.wait)).await;
         }
         let tally = delivery.tally();
@@ -144,7 +144,7 @@ impl Hub {
                 }
                 continue;
             };
-            self.enqueue_one(&session, delivery, Slow::Refuse, stamp, few, &mut slowest);
+            self.enqueue_one(&session, delivery, SlowPolicy::Refuse, stamp, few, &mut slowest);
         }
         let mut one_of_many = |session: &Rc<Session>, slow, is_urgent| {
             self.enqueue_one(session, delivery, slow, stamp, is_urgent, &mut slowest);
@@ -166,7 +166,7 @@ impl Hub {
         &self,
         session: &Rc<Session>,
         delivery: &Rc<Delivery>,
-        slow: Slow,
+        slow: SlowPolicy,
         stamp: u32,
         is_urgent: bool,
         slowest: &mut Slowest,
@@ -188,7 +188,7 @@ impl Hub {
         loop {
             let room = waiting.notified();
             full.retain(|session| {
-                let queued = self.writer.enqueue(session, delivery, Slow::Refuse);
+                let queued = self.writer.enqueue(session, delivery, SlowPolicy::Refuse);
                 if queued {
                     self.writer.list_urgent(session);
                 }

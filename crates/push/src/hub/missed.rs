@@ -6,7 +6,7 @@ use oroshi_websocket::CloseCode;
 
 use crate::hub::Hub;
 use crate::message::Message;
-use crate::plan::Slow;
+use crate::plan::SlowPolicy;
 use crate::session::{Reason, Session};
 
 /// The targets of messages that did not come.
@@ -56,11 +56,11 @@ impl Hub {
         }
     }
 
-    fn report_gap(&self, session: &Rc<Session>, rule: Slow) {
+    fn report_gap(&self, session: &Rc<Session>, rule: SlowPolicy) {
         if !session.is_open() {
             return;
         }
-        if rule != Slow::Disconnect {
+        if rule != SlowPolicy::Disconnect {
             if !session.outbox.borrow().ends_with_gap() {
                 self.writer.send_control(session, Message::gap(None));
             }
@@ -73,6 +73,6 @@ impl Hub {
 }
 
 /// Returns the rule that keeps the session connected, if one of the two does.
-fn milder(one: Slow, other: Slow) -> Slow {
-    if one == Slow::Disconnect { other } else { one }
+fn milder(one: SlowPolicy, other: SlowPolicy) -> SlowPolicy {
+    if one == SlowPolicy::Disconnect { other } else { one }
 }

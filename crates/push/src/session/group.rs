@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use crate::plan::Slow;
+use crate::plan::SlowPolicy;
 use crate::session::Session;
 
 /// A named set of a thread's sessions.
@@ -12,7 +12,7 @@ use crate::session::Session;
 pub(crate) struct Group {
     pub(crate) name: Box<str>,
     /// The rule for members with a full queue.
-    pub(crate) slow: Slow,
+    pub(crate) slow: SlowPolicy,
     members: RefCell<Vec<Rc<Session>>>,
 }
 
@@ -54,7 +54,7 @@ impl Groups {
     }
 
     /// Adds a session to a group, which gets the rule `slow()` if it is new. Returns false if it is a member already.
-    pub(crate) fn join(&self, session: &Rc<Session>, name: &str, slow: impl FnOnce() -> Slow) -> bool {
+    pub(crate) fn join(&self, session: &Rc<Session>, name: &str, slow: impl FnOnce() -> SlowPolicy) -> bool {
         if session.groups.borrow().iter().any(|membership| &*membership.group.name == name) {
             return false;
         }
@@ -131,9 +131,9 @@ mod tests {
         let groups = Groups::default();
         let all: Vec<_> = (0..5).map(session).collect();
         for session in &all {
-            assert!(groups.join(session, "a", Slow::default));
-            assert!(!groups.join(session, "a", Slow::default), "twice is once");
-            groups.join(session, "b", Slow::default);
+            assert!(groups.join(session, "a", SlowPolicy::default));
+            assert!(!groups.join(session, "a", SlowPolicy::default), "twice is once");
+            groups.join(session, "b", SlowPolicy::default);
         }
         assert!(groups.leave(&all[1], "a"));
         assert!(!groups.leave(&all[1], "a"));

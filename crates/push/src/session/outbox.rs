@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::message::{Framing, Message};
-use crate::plan::Slow;
+use crate::plan::SlowPolicy;
 use crate::session::tally::{Delivery, Outcome};
 
 /// The most messages in one write.
@@ -62,28 +62,34 @@ pub(crate) enum Flushed {
 
 impl Outbox {
     /// Queues a message, and makes room for it as `slow` says. Messages of the hub's own always fit.
-    pub(crate) fn push(&mut self, delivery: &Rc<Delivery>, framing: Framing, slow: Slow, bounds: Bounds) -> Pushed {
+    pub(crate) fn push(
+        &mut self,
+        delivery: &Rc<Delivery>,
+        framing: Framing,
+        slow: SlowPolicy,
+        bounds: Bounds,
+    ) -> Pushed {
         let message = &delivery.message;
         let length = message.frame(framing).len();
         if message.is_data() {
-            if slow == Slow::KeepLatest
+            if slow == SlowPolicy::KeepLatest
                 && let Some(key) = message.key()
             {
                 self.drop_where(framing, |waiting| waiting.key() == Some(key));
             }
             if !self.has_room(length, bounds) {
                 match slow {
-                    Slow::Refuse => return Pushed::Full,
-                    Slow::Disconnect => return Pushed::TooSlow,
+                    SlowPolicy::Refuse => return Pushed::Full,
+                    SlowPolicy::Disconnect => return Pushed::TooSlow,
                     // If nothing can be dropped, the newest message exceeds the limit: the rule keeps the newest. The
                     // next message replaces it, so only one ever exceeds the limit.
-                    Slow::DropOldest | Slow::KeepLatest => {
+                    SlowPolicy::DropOldest | SlowPolicy::KeepLatest => {
                         while !self.has_room(length, bounds) && self.drop_oldest(framing) {}
                     }
                 }
             }
         }
-        self.may_drop |= message.is_data() && matches!(slow, Slow::DropOldest | Slow::KeepLatest);
+        self.may_drop |= message.is_data() && matches!(slow, SlowPolicy::DropOldest | SlowPolicy::KeepLatest);
         self.bytes += length;
         self.untried += 1;
         delivery.queued();
@@ -326,7 +332,7 @@ mod tests {
         let mut outbox = Outbox::default();
         let all: Vec<_> = ["a", "b", "c"].iter().map(|text| delivery(text, None)).collect();
         for one in &all {
-            assert_eq!(outbox.push(one, LINES, Slow::Disconnect, WIDE), Pushed::Queued);
+            assert_eq!(outbox.push(one, LINES, SlowPolicy::Disconnect, WIDE), Pushed::Queued);
         }
         let mut writes = 0;
         outbox
@@ -343,10 +349,10 @@ mod tests {
     fn a_full_queue_refuses_or_ends_the_session() {
         let bounds = Bounds { bytes: 4, messages: 10 };
         let mut outbox = Outbox::default();
-        outbox.push(&delivery("abc", None), LINES, Slow::Refuse, bounds);
+        outbox.push(&delivery("abc", None), LINES, SlowPolicy::Refuse, bounds);
         let late = delivery("d", None);
-        assert_eq!(outbox.push(&late, LINES, Slow::Refuse, bounds), Pushed::Full);
-        assert_eq!(outbox.push(&late, LINES, Slow::Disconnect, bounds), Pushed::TooSlow);
+        assert_eq!(outbox.push(&late, LINES, SlowPolicy::Refuse, bounds), Pushed::Full);
+        assert_eq!(outbox.push(&late, LINES, SlowPolicy::Disconnect, bounds), Pushed::TooSlow);
         assert_eq!(late.tally().queued(), 1, "neither counts it: that is the caller's");
         assert_eq!(drained(&mut outbox), "abc\n");
     }
@@ -356,11 +362,11 @@ mod tests {
         let bounds = Bounds { bytes: 8, messages: 10 };
         let mut outbox = Outbox::default();
         let all: Vec<_> = ["aa", "bb", "cc", "dddd"].iter().map(|text| delivery(text, None)).collect();
-        outbox.push(&all[0], LINES, Slow::DropOldest, bounds);
+        outbox.push(&all[0], LINES, SlowPolicy::DropOldest, bounds);
         // One byte is written, so it cannot be dropped.
         assert_eq!(takes(&mut outbox, 1), Flushed::Blocked);
         for one in &all[1..] {
-            outbox.push(one, LINES, Slow::DropOldest, bounds);
+            outbox.push(one, LINES, SlowPolicy::DropOldest, bounds);
         }
         assert_eq!(drained(&mut outbox), "a\n{\"gap\":2}\ndddd\n");
         let dropped: Vec<u32> = all.iter().map(|one| one.tally().dropped).collect();
@@ -372,14 +378,14 @@ mod tests {
         let bounds = Bounds { bytes: 8, messages: 9 };
         let mut outbox = Outbox::default();
         let large = "longer than this queue";
-        assert_eq!(outbox.push(&delivery(large, None), LINES, Slow::Disconnect, bounds), Pushed::Queued);
-        assert_eq!(outbox.push(&delivery("", None), LINES, Slow::Disconnect, bounds), Pushed::TooSlow);
+        assert_eq!(outbox.push(&delivery(large, None), LINES, SlowPolicy::Disconnect, bounds), Pushed::Queued);
+        assert_eq!(outbox.push(&delivery("", None), LINES, SlowPolicy::Disconnect, bounds), Pushed::TooSlow);
         assert_eq!(drained(&mut outbox), format!("{large}\n"));
     }
 
     #[test]
     fn the_newest_fits_behind_one_that_is_halfway_out_and_fills_the_queue() {
-        for slow in [Slow::DropOldest, Slow::KeepLatest] {
+        for slow in [SlowPolicy::DropOldest, SlowPolicy::KeepLatest] {
             let bounds = Bounds { bytes: 8, messages: 9 };
             let mut outbox = Outbox::default();
             let all = ["longer 1", "longer 2", "longer 3", "longer 4"].map(|text| delivery(text, Some("key")));
@@ -400,7 +406,7 @@ mod tests {
 
     #[test]
     fn the_newest_fits_behind_a_batch_that_is_not_acknowledged_and_fills_the_queue() {
-        for slow in [Slow::DropOldest, Slow::KeepLatest] {
+        for slow in [SlowPolicy::DropOldest, SlowPolicy::KeepLatest] {
             let bounds = Bounds { bytes: 1000, messages: 2 };
             let mut outbox = Outbox::default();
             let all = ["1", "2", "3", "4", "5"].map(|text| delivery(text, None));
@@ -418,7 +424,7 @@ mod tests {
     fn the_latest_of_a_key_takes_the_place_of_the_one_before() {
         let mut outbox = Outbox::default();
         for (text, key) in [("x1", Some("x")), ("y1", Some("y")), ("free", None), ("x2", Some("x"))] {
-            outbox.push(&delivery(text, key), LINES, Slow::KeepLatest, WIDE);
+            outbox.push(&delivery(text, key), LINES, SlowPolicy::KeepLatest, WIDE);
         }
         assert_eq!(drained(&mut outbox), "{\"gap\":1}\ny1\nfree\nx2\n");
     }
@@ -427,9 +433,9 @@ mod tests {
     fn a_poll_that_is_not_acknowledged_is_given_again() {
         let mut outbox = Outbox::default();
         let (first, second) = (delivery("1", None), delivery("2", None));
-        outbox.push(&first, Framing::Poll, Slow::Disconnect, WIDE);
+        outbox.push(&first, Framing::Poll, SlowPolicy::Disconnect, WIDE);
         assert_eq!(outbox.hand_out(false).count(), 1);
-        outbox.push(&second, Framing::Poll, Slow::Disconnect, WIDE);
+        outbox.push(&second, Framing::Poll, SlowPolicy::Disconnect, WIDE);
         assert_eq!(outbox.hand_out(true).count(), 1, "the same as before");
         assert_eq!(first.tally().written, 0);
         assert_eq!(outbox.hand_out(false).count(), 1);
@@ -444,9 +450,9 @@ mod tests {
             let mut outbox = Outbox::default();
             let all = ["1", "2", "3", "4", "5"].map(|text| delivery(text, None));
             for one in &all[..4] {
-                outbox.push(one, framing, Slow::DropOldest, WIDE);
+                outbox.push(one, framing, SlowPolicy::DropOldest, WIDE);
             }
-            outbox.push(&all[4], framing, Slow::Refuse, WIDE);
+            outbox.push(&all[4], framing, SlowPolicy::Refuse, WIDE);
             let each = outbox.bytes() / 5;
             assert!(outbox.shed(framing, 3 * each) && outbox.bytes() == 3 * each && outbox.has_lost());
             assert!(outbox.shed(framing, 0) && outbox.bytes() == each);
@@ -454,7 +460,7 @@ mod tests {
             assert_eq!(dropped, [1, 1, 1, 1, 0]);
         }
         let mut outbox = Outbox::default();
-        outbox.push(&delivery("1", None), LINES, Slow::Disconnect, WIDE);
+        outbox.push(&delivery("1", None), LINES, SlowPolicy::Disconnect, WIDE);
         assert!(!outbox.shed(LINES, 0) && outbox.len() == 1, "no rule lets it lose anything");
     }
 
@@ -474,7 +480,7 @@ mod tests {
             let (mut outbox, mut all, mut out) = (Outbox::default(), Vec::new(), Vec::new());
             for (number, (length, how, room, shed)) in steps.into_iter().enumerate() {
                 let one = delivery(&format!("{number} {}", "x".repeat(length)), (how == 1).then_some("key"));
-                let slow = [Slow::DropOldest, Slow::KeepLatest, Slow::Refuse][usize::from(how)];
+                let slow = [SlowPolicy::DropOldest, SlowPolicy::KeepLatest, SlowPolicy::Refuse][usize::from(how)];
                 if outbox.push(&one, LINES, slow, bounds) == Pushed::Full {
                     one.settle(Outcome::Dropped);
                 } else {
@@ -516,7 +522,7 @@ mod tests {
 
     /// Returns whether a publisher that waits would be woken.
     fn futures_ready(delivery: &Delivery) -> bool {
-        let mut waiting = std::pin::pin!(delivery.wait(crate::publish::Wait::Attempted));
+        let mut waiting = std::pin::pin!(delivery.wait(crate::publish::ReceiptWait::Attempted));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         waiting.as_mut().poll(&mut context).is_ready()
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use crate::message::Message;
-use crate::publish::Wait;
+use crate::publish::ReceiptWait;
 
 /// A message on its way to sessions of one thread.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct Delivery {
     counts: Cell<Tally>,
     /// Sessions that it was queued for and no write was tried to.
     untried: Cell<u32>,
-    waiter: RefCell<Option<(Wait, Waker)>>,
+    waiter: RefCell<Option<(ReceiptWait, Waker)>>,
     /// Also counts its outcomes; `None` for messages of the hub's own.
     totals: Option<Rc<Totals>>,
 }
@@ -107,7 +107,7 @@ impl Delivery {
     }
 
     /// Waits until `wait` is fulfilled, without a time limit.
-    pub(crate) async fn wait(&self, wait: Wait) {
+    pub(crate) async fn wait(&self, wait: ReceiptWait) {
         poll_fn(|context| {
             if self.is_over(wait) {
                 return Poll::Ready(());
@@ -118,11 +118,11 @@ impl Delivery {
         .await;
     }
 
-    fn is_over(&self, wait: Wait) -> bool {
+    fn is_over(&self, wait: ReceiptWait) -> bool {
         match wait {
-            Wait::Queued => true,
-            Wait::Attempted => self.untried.get() == 0,
-            Wait::Written => self.counts.get().queued() == 0,
+            ReceiptWait::Queued => true,
+            ReceiptWait::Attempted => self.untried.get() == 0,
+            ReceiptWait::Written => self.counts.get().queued() == 0,
         }
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::hub;
 use crate::hub::{Got, Hub, PATIENCE, WebSocket};
-use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Shutdown};
+use oroshi_net::{BoundListener, ListenOptions, Shutdown, Threads, ThreadsOptions};
 use oroshi_push::Plan;
 use oroshi_server::{Error, Exchange, Server, Settings};
 use oroshi_websocket::{Kind, encode};
@@ -103,7 +103,7 @@ impl Backend {
                     *counted.lock().unwrap() += server.counters().counts().accepted;
                 }
             };
-            Cores::run(&CoresOptions::new("backend", 1), serve).unwrap();
+            Threads::run(&ThreadsOptions::new("backend", 1), serve).unwrap();
         });
         Backend { called, accepted, shutdown, thread: Some(thread) }
     }
@@ -503,8 +503,8 @@ fn a_storm_of_messages_keeps_no_client_out() {
     assert_eq!(hub.status()["callbacks"]["connect"]["crowded"], 0);
 }
 
-/// With kuiperbelt's behaviour, the hub serves a session once the backend has agreed. A client that leaves before ends its
-/// session, whatever it has sent.
+/// With kuiperbelt's behaviour, the hub serves a session once the backend has agreed. A client that leaves before ends
+/// its session, whatever it has sent.
 #[test]
 fn a_client_that_leaves_before_the_backend_has_agreed_is_noticed() {
     let (_folder, socket) = folder();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::hub::{Backend, Got, Hub, PATIENCE, WebSocket};
 use crate::nats;
 use crate::nats::{Nats, knows, nodes};
-use oroshi_push::{GroupRule, Plan, Slow};
+use oroshi_push::{GroupRule, Plan, SlowPolicy};
 use serde_json::{Value, json};
 
 #[test]
@@ -188,7 +188,7 @@ fn messages_that_nats_does_not_take_stay_here() {
     let Some(nats) = Nats::start("messages_that_nats_does_not_take_stay_here", &[]) else { return };
     let roomy = |plan: &mut Plan| {
         plan.limits.session_queue_bytes = 8 << 20;
-        plan.groups = vec![GroupRule { pattern: "*".into(), slow: Slow::DropOldest, client_may_join: false }];
+        plan.groups = vec![GroupRule { pattern: "*".into(), slow: SlowPolicy::DropOldest, client_may_join: false }];
     };
     let hubs = [nats.node(1, roomy), nats.node(1, roomy)];
     hubs.iter().for_each(|hub| knows(hub, 1));

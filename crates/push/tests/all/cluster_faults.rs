@@ -13,7 +13,7 @@ use crate::hub;
 use crate::hub::{Got, Hub, PATIENCE, WebSocket};
 use crate::nats;
 use crate::nats::{Nats, counter, freeze, knows, nodes, signal};
-use oroshi_push::{GroupRule, Plan, Slow};
+use oroshi_push::{GroupRule, Plan, SlowPolicy};
 use oroshi_testkit::{in_a_process, test_name};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ const GAP: &str = "{\"gap\":null}";
 
 /// Sessions are told what they missed, and stay.
 fn gaps(plan: &mut Plan) {
-    plan.groups = vec![GroupRule { pattern: "*".into(), slow: Slow::DropOldest, client_may_join: true }];
+    plan.groups = vec![GroupRule { pattern: "*".into(), slow: SlowPolicy::DropOldest, client_may_join: true }];
 }
 
 /// A receipt timeout that a test does not wait long for.
@@ -137,8 +137,8 @@ fn nats_is_killed_and_comes_back() {
 
 /// Once NATS is back, a receipt comes as soon as all nodes that can answer have answered.
 ///
-/// It does not wait for nodes that are not back yet, and the first receipt after they are back counts them all. A publish that
-/// waited for the receipt timeout would outlast the test.
+/// It does not wait for nodes that are not back yet, and the first receipt after they are back counts them all. A
+/// publish that waited for the receipt timeout would outlast the test.
 #[test]
 fn no_receipt_waits_for_the_receipt_timeout_once_nats_is_back() {
     let Some(mut nats) = Nats::start("no_receipt_waits_for_the_receipt_timeout_once_nats_is_back", &[]) else { return };
@@ -174,7 +174,7 @@ fn no_receipt_waits_for_the_receipt_timeout_once_nats_is_back() {
 fn sessions_whose_rule_is_to_disconnect_end_if_they_missed_something_and_only_then() {
     let Some(mut nats) = Nats::start("sessions_whose_rule_is_to_disconnect_end", &[]) else { return };
     let grouped = |plan: &mut Plan| {
-        plan.groups = vec![GroupRule { pattern: "g".into(), slow: Slow::Disconnect, client_may_join: true }];
+        plan.groups = vec![GroupRule { pattern: "g".into(), slow: SlowPolicy::Disconnect, client_may_join: true }];
     };
     let hubs = [nats.node(2, grouped), nats.node(2, grouped)];
     hubs.iter().for_each(|hub| knows(hub, 1));

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 
 use crate::hub;
 use crate::hub::{Answer, Hub, WebSocket, connect, head, key_of};
-use oroshi_push::{Cluster, GroupRule, Origins, Plan, Slow};
+use oroshi_push::{Cluster, GroupRule, Origins, Plan, SlowPolicy};
 use oroshi_words::Secret;
 use serde_json::{Value, json};
 
@@ -147,7 +147,7 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
         plan.limits.publish_bytes = 1000;
         plan.limits.sessions = 3;
         plan.origins = Origins::List(vec!["https://example.org".into()]);
-        plan.groups = vec![GroupRule { pattern: "open".into(), slow: Slow::Disconnect, client_may_join: true }];
+        plan.groups = vec![GroupRule { pattern: "open".into(), slow: SlowPolicy::Disconnect, client_may_join: true }];
     });
     let api = Description::of(&hub);
     let ask = |method: &str, path: &str, target: &str, headers: &[(&str, &str)], body: &[u8]| -> Answer {

@@ -1,7 +1,7 @@
 //! Clients that stop reading and go on: every rule for slow clients on every transport, counted to the last message.
 
 use crate::hub::{End, Heard, Hub, Subscriber, TRANSPORTS, Transport};
-use oroshi_push::{GroupRule, Slow};
+use oroshi_push::{GroupRule, SlowPolicy};
 use serde_json::{Value, json};
 
 /// Bytes of a message.
@@ -27,7 +27,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(rule: Slow, transport: Transport) -> Scene {
+    fn new(rule: SlowPolicy, transport: Transport) -> Scene {
         let hub = Hub::start(|plan| {
             plan.threads = 2;
             plan.limits.session_queue_bytes = QUEUED * (MESSAGE + 100);
@@ -103,7 +103,7 @@ fn number_of(text: &str) -> u64 {
 #[test]
 fn with_drop_oldest_each_gap_says_how_many_are_missing_in_its_place() {
     for transport in TRANSPORTS {
-        let mut scene = Scene::new(Slow::DropOldest, transport);
+        let mut scene = Scene::new(SlowPolicy::DropOldest, transport);
         let (mut got, mut lost) = (0, 0);
         for _ in 0..2 {
             scene.stall(|_| json!({ "groups": ["g"] }));
@@ -126,7 +126,7 @@ fn with_drop_oldest_each_gap_says_how_many_are_missing_in_its_place() {
 #[test]
 fn with_keep_latest_the_newest_of_each_key_arrives() {
     for transport in TRANSPORTS {
-        let mut scene = Scene::new(Slow::KeepLatest, transport);
+        let mut scene = Scene::new(SlowPolicy::KeepLatest, transport);
         let (mut got, mut lost) = (Vec::new(), 0);
         for _ in 0..2 {
             // Each message has one of three keys in turn.
@@ -145,7 +145,7 @@ fn with_keep_latest_the_newest_of_each_key_arrives() {
 #[test]
 fn with_refuse_everything_arrives_but_what_the_publisher_was_told_of() {
     for transport in TRANSPORTS {
-        let mut scene = Scene::new(Slow::Disconnect, transport);
+        let mut scene = Scene::new(SlowPolicy::Disconnect, transport);
         let (mut queued, mut refused, mut got) = (Vec::new(), 0, 0);
         for _ in 0..2 {
             let until = refused + 3;
@@ -175,7 +175,7 @@ fn with_refuse_everything_arrives_but_what_the_publisher_was_told_of() {
 #[test]
 fn with_disconnect_a_slow_session_ends_and_begins_afresh() {
     for transport in TRANSPORTS {
-        let mut scene = Scene::new(Slow::Disconnect, transport);
+        let mut scene = Scene::new(SlowPolicy::Disconnect, transport);
         while scene.count("closed") == 0 {
             scene.publish(json!({ "groups": ["g"] }));
         }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 pub use backend::{Asked, Backend, Said};
 use oroshi_net::{Peer, Shutdown};
-use oroshi_push::{Bound, Listener, Plan, RunError, Serves};
+use oroshi_push::{Listener, OpenListener, Plan, RunError, Serves};
 pub use oroshi_testkit::http::{Answer, connect, end_of_head, read_more};
 pub use oroshi_testkit::websocket::Got;
 pub use oroshi_testkit::{HANG as PATIENCE, skipped};
@@ -32,7 +32,7 @@ impl Hub {
         let mut plan = Plan { listeners, ..Plan::default() };
         plan.drain.timeout = Duration::from_secs(1);
         change(&mut plan);
-        let bound = Bound::bind(&plan.listeners, plan.threads).unwrap();
+        let bound = OpenListener::bind(&plan.listeners, plan.threads).unwrap();
         let Peer::Tcp(address) = *bound[0].sockets[0].address() else { panic!("not a TCP listener") };
         let shutdown = Shutdown::new();
         let (ready, is_ready) = mpsc::channel();

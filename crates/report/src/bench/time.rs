@@ -7,7 +7,7 @@ use oroshi_bench::watch::{ServerSample, ServerUsage};
 use oroshi_words::units;
 
 use crate::Named;
-use crate::chart::heat::{Heat, common_scale};
+use crate::chart::heat::{HeatMap, common_scale};
 use crate::chart::scale::Scale;
 use crate::chart::{Axis, Figure, Plot, Swatch};
 use crate::figure::{self, NBSP, Unit};
@@ -72,8 +72,8 @@ fn legend(runs: &[&Named<'_>]) -> Vec<(Swatch, String)> {
 }
 
 fn heat_maps(runs: &[&Named<'_>]) -> Markup {
-    let maps: Vec<(&Named<'_>, Heat<'_>)> =
-        runs.iter().filter_map(|run| Some((*run, Heat::new(run.record.series.heat.as_ref()?)?))).collect();
+    let maps: Vec<(&Named<'_>, HeatMap<'_>)> =
+        runs.iter().filter_map(|run| Some((*run, HeatMap::new(run.record.series.heat.as_ref()?)?))).collect();
     let scale = common_scale(maps.iter().map(|(_, heat)| heat));
     html! {
         @for (run, heat) in &maps {
@@ -84,7 +84,7 @@ fn heat_maps(runs: &[&Named<'_>]) -> Markup {
     }
 }
 
-fn heat_map(title: &str, record: &Record, heat: &Heat<'_>, scale: Scale, longest_s: f64, height: u32) -> Markup {
+fn heat_map(title: &str, record: &Record, heat: &HeatMap<'_>, scale: Scale, longest_s: f64, height: u32) -> Markup {
     let mut plot = Plot::new(Axis::time(longest_s), Axis::new("service time", scale, Unit::Nanoseconds), height);
     heat.draw(&mut plot);
     let line =

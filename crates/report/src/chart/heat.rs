@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use maud::{Markup, html};
-use oroshi_bench::record::HeatRecord;
+use oroshi_bench::record::HeatMapRecord;
 use oroshi_words::units;
 
 use super::scale::Scale;
@@ -14,8 +14,8 @@ const SHADES: usize = 9;
 
 /// A heat map of a run's responses.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Heat<'a> {
-    record: &'a HeatRecord,
+pub(crate) struct HeatMap<'a> {
+    record: &'a HeatMapRecord,
     most: u64,
 }
 
@@ -28,9 +28,9 @@ struct CellSpan {
     shade: usize,
 }
 
-impl<'a> Heat<'a> {
+impl<'a> HeatMap<'a> {
     /// Makes a heat map relative to the fullest cell; `None` if all are empty.
-    pub(crate) fn new(record: &'a HeatRecord) -> Option<Self> {
+    pub(crate) fn new(record: &'a HeatMapRecord) -> Option<Self> {
         let most = record.counts.iter().flatten().copied().max().filter(|most| *most > 0)?;
         (record.bounds_ns.len() > 1).then_some(Self { record, most })
     }
@@ -107,8 +107,8 @@ impl<'a> Heat<'a> {
 }
 
 /// Returns a scale that covers several heat maps.
-pub(crate) fn common_scale<'a>(heats: impl IntoIterator<Item = &'a Heat<'a>>) -> Scale {
-    let ends = heats.into_iter().map(Heat::ends).reduce(|(low, high), (l, h)| (low.min(l), high.max(h)));
+pub(crate) fn common_scale<'a>(heats: impl IntoIterator<Item = &'a HeatMap<'a>>) -> Scale {
+    let ends = heats.into_iter().map(HeatMap::ends).reduce(|(low, high), (l, h)| (low.min(l), high.max(h)));
     ends.map_or(Scale::Log { low: 1.0, high: 10.0 }, |(low, high)| Scale::Log { low, high })
 }
 
@@ -118,15 +118,15 @@ mod tests {
     use crate::chart::Axis;
     use crate::figure::Unit;
 
-    fn record(counts: &[&[u64]]) -> HeatRecord {
+    fn record(counts: &[&[u64]]) -> HeatMapRecord {
         let counts = counts.iter().map(|column| column.to_vec()).collect();
-        HeatRecord { column_s: 0.5, bounds_ns: vec![1000, 2000, 4000, 8000], counts }
+        HeatMapRecord { column_s: 0.5, bounds_ns: vec![1000, 2000, 4000, 8000], counts }
     }
 
     #[test]
     fn neighbours_of_the_same_shade_are_one_rectangle() {
         let record = record(&[&[0, 100], &[0, 100], &[1, 1], &[0, 100, 7]]);
-        let heat = Heat::new(&record).unwrap();
+        let heat = HeatMap::new(&record).unwrap();
         let found: Vec<_> = heat.spans().into_iter().map(|s| (s.row, s.column, s.columns, s.shade)).collect();
         assert_eq!(found, [(0, 2, 1, 0), (1, 0, 2, 8), (1, 2, 1, 0), (1, 3, 1, 8), (2, 3, 1, 3)]);
     }
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn each_lies_at_its_time_and_its_latency() {
         let record = record(&[&[9], &[0, 5], &[0, 0, 1]]);
-        let heat = Heat::new(&record).unwrap();
+        let heat = HeatMap::new(&record).unwrap();
         let mut plot = Plot::new(Axis::time(2.0), Axis::new("", common_scale([&heat]), Unit::Nanoseconds), 200);
         heat.draw(&mut plot);
         let text = plot.draw("x").into_string();
@@ -143,12 +143,12 @@ mod tests {
 
     #[test]
     fn nothing_has_no_shades_and_a_damaged_record_does_no_harm() {
-        assert!(Heat::new(&record(&[])).is_none() && Heat::new(&record(&[&[0, 0]])).is_none());
+        assert!(HeatMap::new(&record(&[])).is_none() && HeatMap::new(&record(&[&[0, 0]])).is_none());
         let mut damaged = record(&[&[1, 2, 3, 4, 5, 6]]);
-        assert_eq!(Heat::new(&damaged).unwrap().spans().len(), 3, "what has no row is left out");
+        assert_eq!(HeatMap::new(&damaged).unwrap().spans().len(), 3, "what has no row is left out");
         damaged.bounds_ns.truncate(1);
-        assert!(Heat::new(&damaged).is_none());
+        assert!(HeatMap::new(&damaged).is_none());
         damaged.bounds_ns = vec![0, 256];
-        assert_eq!(Heat::new(&damaged).unwrap().ends(), (128.0, 256.0));
+        assert_eq!(HeatMap::new(&damaged).unwrap().ends(), (128.0, 256.0));
     }
 }

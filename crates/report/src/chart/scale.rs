@@ -108,11 +108,11 @@ fn finite(values: impl IntoIterator<Item = f64>) -> impl Iterator<Item = f64> {
     values.into_iter().filter(|value| value.is_finite()).map(|value| value.clamp(-FARTHEST, FARTHEST))
 }
 
-/// Least and greatest.
-fn ends(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
-    values.fold(None, |ends, value| {
+/// Returns the least and the greatest value.
+pub(crate) fn ends<T: PartialOrd + Copy>(values: impl IntoIterator<Item = T>) -> Option<(T, T)> {
+    values.into_iter().fold(None, |ends, value| {
         let (low, high) = ends.unwrap_or((value, value));
-        Some((low.min(value), high.max(value)))
+        Some((if value < low { value } else { low }, if value > high { value } else { high }))
     })
 }
 

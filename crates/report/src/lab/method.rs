@@ -6,6 +6,7 @@ use oroshi_lab::result::{CellResult, Ended, VariantResult};
 use oroshi_words::units;
 
 use super::View;
+use crate::chart::scale::ends;
 use crate::figure;
 use crate::page::{command, facts, folded};
 
@@ -50,10 +51,7 @@ pub(super) fn section(view: &View<'_>) -> Markup {
     let rules = &result.rules;
     let percent = figure::percent;
     let cells = result.cells.len();
-    let blocks = match result.cells.iter().map(|cell| cell.blocks).fold(None, |ends: Option<(usize, usize)>, n| {
-        let (low, high) = ends.unwrap_or((n, n));
-        Some((low.min(n), high.max(n)))
-    }) {
+    let blocks = match ends(result.cells.iter().map(|cell| cell.blocks)) {
         None => "none".to_owned(),
         Some((low, high)) if low == high => low.to_string(),
         Some((low, high)) => format!("{low} to {high}"),

@@ -6,8 +6,10 @@ use oroshi_lab::result::{CellResult, Comparison, MetricRecord, SweepRecord};
 use oroshi_stats::compare::Verdict;
 
 use super::View;
+use crate::chart::scale::ends;
 use crate::figure;
 use crate::page::{Cell, cell, table};
+use crate::table::distinct;
 
 /// Renders the primary metric's verdicts: sentences for one cell, a table with a summary for many.
 pub(super) fn summary(view: &View<'_>) -> Markup {
@@ -95,11 +97,7 @@ fn counts(view: &View<'_>, metric: Metric, cells: &[CellResult]) -> Markup {
         });
         let words = words.collect::<Vec<_>>().join(", ");
         let ratios = comparisons.iter().filter_map(|c| c.ratio.map(|ratio| ratio.estimate));
-        let ends = ratios.fold(None, |ends: Option<(f64, f64)>, ratio| {
-            let (low, high) = ends.unwrap_or((ratio, ratio));
-            Some((low.min(ratio), high.max(ratio)))
-        });
-        (words, ends)
+        (words, ends(ratios))
     };
     html! {
         @for pair in &pairs {
@@ -144,12 +142,7 @@ fn swept(view: &View<'_>, primary: &MetricRecord, sweep: &SweepRecord) -> Markup
 
 /// Renders each cell with its ratios to the first variant.
 fn matrix(view: &View<'_>, primary: &MetricRecord, cells: &[CellResult]) -> Markup {
-    let mut variants: Vec<&str> = Vec::new();
-    for (_, variant) in pairs(primary.metric, cells) {
-        if !variants.contains(&variant) {
-            variants.push(variant);
-        }
-    }
+    let variants = distinct(pairs(primary.metric, cells).into_iter().map(|(_, variant)| variant));
     let rows = cells.iter().map(|cell| {
         let base = View::name(cell, cell.base());
         let mut row: Vec<Cell> = vec![html! { (view.result.cell_name(cell)) span.small { " beside " (base) } }];
@@ -179,14 +172,8 @@ fn against<'a>(metric: Metric, cell: &'a CellResult, variant: &str) -> Option<&'
 
 /// Returns the pairs of names compared with the first variant of their cell, base first, each pair once.
 fn pairs<'a>(metric: Metric, cells: impl IntoIterator<Item = &'a CellResult>) -> Vec<(&'a str, &'a str)> {
-    let mut pairs = Vec::new();
-    for (cell, comparison) in against_first(metric, cells) {
-        let pair = (View::name(cell, comparison.base), View::name(cell, comparison.variant));
-        if !pairs.contains(&pair) {
-            pairs.push(pair);
-        }
-    }
-    pairs
+    let name = View::name;
+    distinct(against_first(metric, cells).map(|(cell, c)| (name(cell, c.base), name(cell, c.variant))))
 }
 
 fn against_first<'a>(

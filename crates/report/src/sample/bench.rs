@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use oroshi_bench::environment::{Cpu, Environment};
 use oroshi_bench::record::{
-    Answers, ClockRecord, ClockRecords, ConnectionTimesRecord, Connections, Generator, HeatRecord, OriginRecord,
+    Answers, ClockRecord, ClockRecords, ConnectionTimesRecord, Connections, Generator, HeatMapRecord, OriginRecord,
     PlanRecord, PointRecord, Rates, Requests, SCHEMA, SeriesRecord,
 };
 use oroshi_bench::watch::{FoundBy, Precision, ProcessUsage, ServerSample, ServerUsage};
@@ -202,11 +202,11 @@ fn plan(load: Load, threads: usize, connections: usize, seconds: f64) -> PlanRec
 }
 
 /// The times of [`closed`], the same throughout.
-fn heat() -> HeatRecord {
+fn heat() -> HeatMapRecord {
     let bounds_ns: Vec<u64> = (0..=21).map(|row| (4 + row % 4) << (13 + row / 4)).collect();
     let below = |bound: u64| (bound.clamp(50_000, 1_050_000) - 50_000) / 1000;
     let column: Vec<u64> = bounds_ns.windows(2).map(|row| below(row[1]) - below(row[0])).collect();
-    HeatRecord { column_s: 0.1, bounds_ns, counts: vec![column; 100] }
+    HeatMapRecord { column_s: 0.1, bounds_ns, counts: vec![column; 100] }
 }
 
 /// 50 us per request of [`closed`].

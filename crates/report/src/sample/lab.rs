@@ -1,7 +1,5 @@
 //! Experiments as they might have come out, for tests.
 
-use std::collections::BTreeMap;
-
 use oroshi_bench::environment::{Cpu, Environment};
 use oroshi_lab::Metric;
 use oroshi_lab::plan::Rules;
@@ -106,7 +104,6 @@ pub fn sweep(variants: usize) -> LabResult {
 }
 
 fn result(metrics: &[Metric], cells: Vec<CellResult>) -> LabResult {
-    let rules = Rules::default();
     let environment = Environment {
         kernel: "6.18.0".into(),
         cpu: Cpu { model: Some("A Fast One".into()), online: Some(2), ..Cpu::default() },
@@ -127,19 +124,7 @@ fn result(metrics: &[Metric], cells: Vec<CellResult>) -> LabResult {
             .iter()
             .map(|m| MetricRecord { metric: *m, label: m.label().into(), unit: m.unit(), better: m.better() })
             .collect(),
-        rules: RulesRecord {
-            smallest_effect: rules.smallest_effect,
-            precision: rules.precision,
-            min_blocks: rules.min_blocks,
-            max_blocks: rules.max_blocks,
-            max_time_s: None,
-            blocks_per_start: rules.blocks_per_start,
-            disturbed: rules.disturbed,
-            any_answers: rules.any_answers,
-            processes: Vec::new(),
-            seed: rules.seed,
-            confidence: 0.95,
-        },
+        rules: RulesRecord::from(&Rules::default()),
         sweep: None,
         server_cpus: Some("1".into()),
         load_cpus: Some("0".into()),
@@ -151,20 +136,7 @@ fn result(metrics: &[Metric], cells: Vec<CellResult>) -> LabResult {
 }
 
 fn cell(group: &str, point: Option<usize>, variants: Vec<VariantResult>, comparisons: Vec<Comparison>) -> CellResult {
-    let run = |variant| Run {
-        variant,
-        block: 0,
-        session: 0,
-        place: variant,
-        at_s: 0.0,
-        figures: BTreeMap::new(),
-        shift: None,
-        warnings: Vec::new(),
-        machine: None,
-        grade: None,
-        record: None,
-        command: None,
-    };
+    let run = |variant| Run { variant, place: variant, ..Run::default() };
     let runs = (0..12).flat_map(|_| 0..variants.len()).map(run).collect();
     let group = group.to_owned();
     CellResult {
@@ -201,10 +173,7 @@ fn variant(name: &str, start: Option<&str>, rps: f64, slowness: f64) -> VariantR
         start: start.map(str::to_owned),
         load: "10 connections, closed loop, 1s after 250ms of warm-up".into(),
         figures: figures.into(),
-        response: None,
-        failed: None,
-        program: None,
-        load_program: None,
+        ..VariantResult::default()
     }
 }
 

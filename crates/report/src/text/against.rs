@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use oroshi_lab::LabResult;
-use oroshi_lab::baseline::Against;
+use oroshi_lab::baseline::BaselineComparison;
 use oroshi_lab::result::Comparison;
 
 use super::lab::{Table, grouped_reasons, in_colour};
@@ -17,7 +17,7 @@ const NAME: usize = 10;
 
 /// What follows the report.
 #[must_use]
-pub fn against(against: &Against, result: &LabResult, file: &Path, paint: Paint) -> String {
+pub fn against(against: &BaselineComparison, result: &LabResult, file: &Path, paint: Paint) -> String {
     let primary = result.metrics.first().map(|m| m.metric);
     let mut text = format!("\n{}\n", paint.bold(&format!("Against {}", file.display())));
     let (first, others): (Vec<_>, Vec<_>) = against.comparisons.iter().partition(|row| Some(row.metric) == primary);
@@ -71,7 +71,7 @@ pub fn against(against: &Against, result: &LabResult, file: &Path, paint: Paint)
 #[cfg(test)]
 mod tests {
     use oroshi_lab::Metric;
-    use oroshi_lab::baseline::AgainstRow;
+    use oroshi_lab::baseline::BaselineRow;
     use oroshi_stats::compare::{Interval, Verdict};
 
     use super::*;
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn the_primary_verdict_comes_first_and_the_caveats_last() {
-        let row = |metric, verdict, ratio| AgainstRow {
+        let row = |metric, verdict, ratio| BaselineRow {
             variant: "app".into(),
             metric,
             ratio,
@@ -88,9 +88,9 @@ mod tests {
             words: format!("{metric} of app as saved and app is not compared: why"),
         };
         let interval = Some(Interval { estimate: 1.2, low: 1.1, high: 1.3 });
-        let against = Against {
+        let against = BaselineComparison {
             comparisons: vec![
-                AgainstRow { words: "app is faster".into(), ..row(Metric::Rps, Verdict::Faster, interval) },
+                BaselineRow { words: "app is faster".into(), ..row(Metric::Rps, Verdict::Faster, interval) },
                 row(Metric::P50, Verdict::NotCompared, None),
                 row(Metric::P99, Verdict::NotCompared, None),
                 row(Metric::Cpu, Verdict::Slower, interval),

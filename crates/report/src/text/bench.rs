@@ -1,6 +1,11 @@
 //! The report for people, in the order of their questions: the load, its validity, speed, failures, costs on either
 //! side, the bottleneck.
 
+use std::fmt::Display;
+
+use oroshi_bench::environment::Environment;
+use oroshi_bench::grade::Grade;
+use oroshi_bench::record::ClockRecord;
 use oroshi_bench::watch::{Precision, ServerUsage};
 use oroshi_bench::{Failure, Record};
 use oroshi_words::units;
@@ -25,17 +30,11 @@ const SPECTRUM: [&str; 12] = ["10", "25", "50", "75", "90", "95", "99", "99.5", 
 /// Writes the report, in lines of at most `width` characters.
 #[must_use]
 pub fn bench(record: &Record, spectrum: bool, paint: Paint, width: usize) -> String {
-    let mut page = Page { text: String::new(), paint, width };
     let alarm = alarm(record);
-    if let Some(alarm) = &alarm {
-        page.wrapped(alarm, Paint::red);
-    }
-    page.wrapped(&headline(record), Paint::bold);
-    if record.cut_short {
-        page.line(&paint.yellow(&format!("ended early, after {}", units::length(record.elapsed_s))));
-    }
+    let ended_early = record.cut_short.then_some(record.elapsed_s);
+    let mut page = Page::begin(alarm.as_deref(), &headline(record), ended_early, paint, width);
     if alarm.is_some() {
-        page.verdict(record);
+        page.verdict(&record.grade);
     }
     page.line("");
     if let Some(scenario) = &record.scenario {
@@ -43,23 +42,16 @@ pub fn bench(record: &Record, spectrum: bool, paint: Paint, width: usize) -> Str
     }
     page.row("Throughput", &throughput(record));
     page.row("Requests", &requests(record));
-    page.latency(record);
+    page.clocks("Latency", &measured_clocks(record));
     if spectrum {
         page.spectrum(record);
     }
     page.failures(record);
     page.row("Connections", &connections(record));
-    match &record.server {
-        Some(server) => server_rows(server, record).iter().for_each(|(name, text)| page.row(name, text)),
-        None => {
-            let why = record.server_unknown.as_deref().unwrap_or("not found");
-            page.painted_row("Server", &format!("not known: {why}"), Paint::dim);
-        }
-    }
-    page.row("Generator", &generator(record));
-    page.painted_row("Machine", &machine(&record.environment), Paint::dim);
+    let server = record.server.as_ref().map(|server| server_rows(server, record));
+    page.sides(server, record.server_unknown.as_deref(), &generator(record), &record.environment);
     if alarm.is_none() {
-        page.verdict(record);
+        page.verdict(&record.grade);
     }
     for warning in &record.warnings {
         page.painted_row("Warning", warning, Paint::yellow);
@@ -76,6 +68,44 @@ pub(super) struct Page {
 }
 
 impl Page {
+    /// Begins a report with its headline; `ended_early`: the length of a run that was cut short, seconds.
+    pub(super) fn begin(
+        alarm: Option<&str>,
+        headline: &str,
+        ended_early: Option<f64>,
+        paint: Paint,
+        width: usize,
+    ) -> Self {
+        let mut page = Self { text: String::new(), paint, width };
+        if let Some(alarm) = alarm {
+            page.wrapped(alarm, Paint::red);
+        }
+        page.wrapped(headline, Paint::bold);
+        if let Some(elapsed_s) = ended_early {
+            page.line(&paint.yellow(&format!("ended early, after {}", units::length(elapsed_s))));
+        }
+        page
+    }
+
+    /// Writes the costs on either side, and the machine.
+    pub(super) fn sides(
+        &mut self,
+        server: Option<[String; 2]>,
+        unknown: Option<&str>,
+        generator: &str,
+        environment: &Environment,
+    ) {
+        match server {
+            Some(rows) => ["Server", ""].iter().zip(rows).for_each(|(name, text)| self.row(name, &text)),
+            None => {
+                let why = unknown.unwrap_or("not found");
+                self.painted_row("Server", &format!("not known: {why}"), Paint::dim);
+            }
+        }
+        self.row("Generator", generator);
+        self.painted_row("Machine", &machine(environment), Paint::dim);
+    }
+
     pub(super) fn line(&mut self, text: &str) {
         self.text.push_str(text);
         self.text.push('\n');
@@ -125,21 +155,19 @@ impl Page {
         }
     }
 
-    fn verdict(&mut self, record: &Record) {
-        let name = record.grade.bottleneck.name();
-        let text = format!("{name}: {}", record.grade.because);
-        self.row("Bottleneck", &text);
-        if let Some(advice) = &record.grade.advice {
+    pub(super) fn verdict(&mut self, grade: &Grade) {
+        self.row("Bottleneck", &format!("{}: {}", grade.bottleneck.name(), grade.because));
+        if let Some(advice) = &grade.advice {
             self.painted_row("", advice, Paint::yellow);
         }
     }
 
-    fn latency(&mut self, record: &Record) {
-        let clocks = measured_clocks(record);
+    /// Writes the main percentiles of each clock.
+    pub(super) fn clocks<N: Display>(&mut self, title: &str, clocks: &[(N, &ClockRecord)]) {
         if clocks.is_empty() {
             return;
         }
-        let head = std::iter::once("Latency").chain(SHOWN.map(|(name, _)| name)).chain(["max"]);
+        let head = std::iter::once(title).chain(SHOWN.map(|(name, _)| name)).chain(["max"]);
         let mut rows = vec![head.map(str::to_owned).collect::<Vec<_>>()];
         for (name, clock) in clocks {
             let figures = SHOWN.iter().map(|(_, q)| quantile(clock, *q)).chain([quantile(clock, 1.0)]);
@@ -205,7 +233,7 @@ impl Page {
     }
 }
 
-fn server_rows(server: &ServerUsage, record: &Record) -> Vec<(&'static str, String)> {
+fn server_rows(server: &ServerUsage, record: &Record) -> [String; 2] {
     let requests = record.requests.answered;
     let per_request = match record.server_cpu_us_per_request() {
         Some(us) => format!("{} CPU per request, ", units::time(us * 1e3)),
@@ -219,10 +247,7 @@ fn server_rows(server: &ServerUsage, record: &Record) -> Vec<(&'static str, Stri
         processes(server)
     );
     let switches = server.voluntary_switches + server.involuntary_switches;
-    let mut second = format!("{} memory", units::bytes(server.rss_end_bytes as f64));
-    if server.rss_peak_bytes as f64 > server.rss_end_bytes as f64 * 1.05 {
-        second.push_str(&format!(" (peak {})", units::bytes(server.rss_peak_bytes as f64)));
-    }
+    let mut second = memory(server);
     if server.rss_end_bytes as f64 > server.rss_begin_bytes as f64 * 1.1 {
         second.push_str(&format!(", from {}", units::bytes(server.rss_begin_bytes as f64)));
     }
@@ -233,13 +258,22 @@ fn server_rows(server: &ServerUsage, record: &Record) -> Vec<(&'static str, Stri
     if server.exited > 0 {
         second.push_str(&format!(", {} of its processes ended", units::count(server.exited)));
     }
-    vec![("Server", first), ("", second)]
+    [first, second]
+}
+
+/// Returns the server's memory at the end, and its peak if that was clearly more.
+pub(super) fn memory(server: &ServerUsage) -> String {
+    let mut text = format!("{} memory", units::bytes(server.rss_end_bytes as f64));
+    if server.rss_peak_bytes as f64 > server.rss_end_bytes as f64 * 1.05 {
+        text.push_str(&format!(" (peak {})", units::bytes(server.rss_peak_bytes as f64)));
+    }
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use oroshi_bench::Bottleneck;
-    use oroshi_bench::record::{Gone, ParseRecord};
+    use oroshi_bench::record::{LostServers, ParseRecord};
 
     use super::*;
     use crate::sample::bench as sample;
@@ -279,7 +313,8 @@ mod tests {
     #[test]
     fn a_server_that_has_gone_is_the_first_line() {
         let mut record = sample::closed();
-        record.gone = Some(Gone { silent_s: 4.0, failed_attempts: 7, why: "it left".into(), servers: Vec::new() });
+        record.gone =
+            Some(LostServers { silent_s: 4.0, failed_attempts: 7, why: "it left".into(), servers: Vec::new() });
         let text = bench(&record, false, Paint::PLAIN, WIDTH);
         assert!(text.starts_with("SERVER GONE: ") && text.lines().next().unwrap().contains("it left"), "{text}");
     }
@@ -315,7 +350,8 @@ mod tests {
             first_bytes: r"HTTP/1.1 200 OK\n".into(),
         }];
         let text = bench(&record, false, Paint::PLAIN, WIDTH);
-        let expected = "    bare-lf                3  line feed without carriage return; the first begins with \"HTTP/1.1 200 OK\\n\"\n";
+        let expected = "    bare-lf                3  line feed without carriage return; the first begins with \
+                        \"HTTP/1.1 200 OK\\n\"\n";
         assert!(text.contains(expected), "{text}");
     }
 }

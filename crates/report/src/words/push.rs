@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use oroshi_bench::push::Record;
-use oroshi_bench::push::record::{PostedRecord, PublishRecord};
+use oroshi_bench::push::record::{PublishCounts, PublishRecord};
+use oroshi_bench::record::ClockRecord;
 use oroshi_bench::{Bottleneck, Failure};
 use oroshi_words::units;
 
@@ -92,7 +93,7 @@ pub fn subscribed(record: &Record) -> String {
 
 /// Describes the outcomes of published messages.
 #[must_use]
-pub fn posted(posted: &PostedRecord) -> String {
+pub fn posted(posted: &PublishCounts) -> String {
     let mut parts = vec![format!("{} confirmed ({}/s)", units::count(posted.confirmed), units::number(posted.per_s))];
     if posted.failed > 0 {
         parts.push(format!("{} failed{}", units::count(posted.failed), reasons(&posted.failures)));
@@ -128,7 +129,7 @@ pub fn delivered(record: &Record) -> String {
 
 /// Describes the same for messages to a single session.
 #[must_use]
-pub fn to_one(record: &Record, published: &PostedRecord) -> String {
+pub fn to_one(record: &Record, published: &PublishCounts) -> String {
     let Some(deliveries) = &record.deliveries_to_one else { return posted(published) };
     let mut text = format!("{}; {} delivered", posted(published), units::count(deliveries.delivered));
     let faults =
@@ -173,6 +174,17 @@ pub fn faults(record: &Record) -> Vec<(&'static str, u64, String)> {
         faults.push(("ended", record.subscriptions.lost(), text));
     }
     faults
+}
+
+/// Returns the clocks with values, by their names in reports.
+#[must_use]
+pub fn clocks(record: &Record) -> Vec<(&'static str, &ClockRecord)> {
+    let mut clocks = vec![("delivery", &record.deliveries.delay)];
+    clocks.extend(record.deliveries_to_one.as_ref().map(|deliveries| ("to one", &deliveries.delay)));
+    clocks.extend(record.published.as_ref().map(|posted| ("publish", &posted.response)));
+    clocks.push(("subscribe", &record.subscriptions.opening));
+    clocks.retain(|(_, clock)| clock.summary.count > 0);
+    clocks
 }
 
 /// Describes the load generator's cost.

@@ -72,8 +72,9 @@ pub fn named() -> LabResult {
     let cell = &mut result.cells[1];
     cell.repeated = 2;
     cell.comparisons[0].verdict = Verdict::Disturbed;
-    cell.comparisons[0].words = "disturbed: no verdict on requests/s of two beside one: in 5 of 6 runs of two other processes took more than \
-                                 10 % of the CPUs; run it again when the machine is quiet, or compare CPU time per request"
+    cell.comparisons[0].words = "disturbed: no verdict on requests/s of two beside one: in 5 of 6 runs of two other \
+                                 processes took more than 10 % of the CPUs; run it again when the machine is quiet, or \
+                                 compare CPU time per request"
         .into();
     result
 }
@@ -109,7 +110,11 @@ fn empty(name: &str, title: &str) -> LabResult {
         cut_short: false,
         quick: false,
         rerun: ["oroshi", "lab", "run", "experiments/unix-or-tcp.toml"].map(str::to_owned).to_vec(),
-        source: Some("title = \"Is a unix socket faster than TCP?\"\n\n[[variant]]\nname = \"TCP\"\nurl = \"http://127.0.0.1:{{port}}/\"\n".into()),
+        source: Some(
+            "title = \"Is a unix socket faster than TCP?\"\n\n[[variant]]\nname = \"TCP\"\n\
+                      url = \"http://127.0.0.1:{{port}}/\"\n"
+                .into(),
+        ),
         metrics: METRICS
             .map(|metric| MetricRecord {
                 metric,

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use oroshi_bench::environment::{Cpu, DescriptorLimit, Environment, Sysctl};
 use oroshi_bench::record::{
-    Answers, ClockRecords, Connections, Generator, HeatRecord, OriginRecord, PlanRecord, PointRecord, Rates, Requests,
-    SCHEMA, SeriesRecord,
+    Answers, ClockRecords, Connections, Generator, HeatMapRecord, OriginRecord, PlanRecord, PointRecord, Rates,
+    Requests, SCHEMA, SeriesRecord,
 };
 use oroshi_bench::watch::{FoundBy, Precision, ProcessUsage, ServerSample, ServerUsage};
 use oroshi_bench::{Bottleneck, Failure, Grade, Load, Record, Spacing, Stage};
@@ -43,7 +43,7 @@ pub fn closed(seed: u64, median_ns: f64) -> Record {
     let mut chance = Chance(seed);
     let (width_s, count) = (0.1, 100_usize);
     let bounds_ns: Vec<u64> = (40..96).map(|n| 2_f64.powf(f64::from(n) / 4.0) as u64).collect();
-    let mut heat = HeatRecord { column_s: 0.2, bounds_ns, counts: vec![Vec::new(); count / 2] };
+    let mut heat = HeatMapRecord { column_s: 0.2, bounds_ns, counts: vec![Vec::new(); count / 2] };
     let (mut service, mut first, mut connect) = (Latency::new(), Latency::new(), Latency::new());
     let mut points = Vec::new();
     for index in 0..count {
@@ -112,7 +112,13 @@ pub fn closed(seed: u64, median_ns: f64) -> Record {
         errors: 15,
         parse: Vec::new(),
         statuses: BTreeMap::from([(200, answered - 7), (502, 7)]),
-        connections: Connections { opened: 115, closed_by_server: 0, alive_at_end: 100, fewest_alive: 94, held_at_end: 0 },
+        connections: Connections {
+            opened: 115,
+            closed_by_server: 0,
+            alive_at_end: 100,
+            fewest_alive: 94,
+            held_at_end: 0,
+        },
         answers: Answers::default(),
         connection_times: None,
         series: SeriesRecord { width_s, points, heat: Some(heat) },
@@ -129,8 +135,8 @@ pub fn closed(seed: u64, median_ns: f64) -> Record {
         server_unknown: None,
         grade: Grade {
             bottleneck: Bottleneck::ServerBound,
-            because: "the server's busiest thread used 97 % of a core, and 49 % of the CPUs it may use; the generator's busiest \
-                      thread used 41 % of a core"
+            because: "the server's busiest thread used 97 % of a core, and 49 % of the CPUs it may use; the \
+                      generator's busiest thread used 41 % of a core"
                 .into(),
             advice: None,
         },

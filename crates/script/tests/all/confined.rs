@@ -1,5 +1,7 @@
 //! Confined states: accessible functions, limits of calls, and waits.
 
+mod watchdog;
+
 use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -95,7 +97,8 @@ fn every_shape_of_loop_is_ended_by_its_instructions_and_names_its_line() {
         "while true do xpcall(error, function() while true do end end) end",
         "while true do coroutine.wrap(function() while true do coroutine.yield() end end)() end",
         "local co = coroutine.create(function() while true do end end) while true do coroutine.resume(co) end",
-        "local co = coroutine.wrap(function() pcall(coroutine.wrap(function() while true do end end)) while true do end end) co()",
+        "local co = coroutine.wrap(function() pcall(coroutine.wrap(function() while true do end end)) while true do \
+         end end) co()",
         "local t = setmetatable({}, { __index = function() while true do end end }) local x = t.y",
         "table.sort({ 2, 1, 3 }, function() while true do end end)",
         "string.gsub('aaa', 'a', function() while true do end end)",
@@ -224,7 +227,8 @@ fn the_thread_s_own_stack_does_not_overflow() {
     assert!(error.place.contains("a.lua:"), "{error}");
     // A script that catches the error continues, and may meet it again.
     let caught = format!(
-        "function f() local said for i = 1, 3 do local ok, why = pcall(function() {DEEP} end) said = why end return said, pause() end"
+        "function f() local said for i = 1, 3 do local ok, why = pcall(function() {DEEP} end) said = why end return \
+         said, pause() end"
     );
     let said = with(&caught, |engine| text(engine, "f"));
     assert!(said.contains("C stack overflow") && said.ends_with(" 1"), "{said}");
@@ -233,7 +237,8 @@ fn the_thread_s_own_stack_does_not_overflow() {
         let shape = format!(
             "local n, g = 0, 0
             local function down() local function co(k) local d, t = 0 t = setmetatable({{}}, {{ __index = function()
-              d = d + 1 if d < 6000 then return os.time(t) end if k > 0 then coroutine.wrap(co)(k - 1) end return 1 end }})
+              d = d + 1 if d < 6000 then return os.time(t) end if k > 0 then coroutine.wrap(co)(k - 1) end return 1 \
+             end }})
               os.time(t) end coroutine.wrap(co)(5) end
             local function f() return coroutine.wrap(function() local d, t = 0 local function h() g = g + 1 d = d + 1
               if g >= {depth} then down() elseif d < 1500 then string.format('%s', t) else f() end return '' end
@@ -313,16 +318,24 @@ fn waiting_goes_through_whatever_calls_it() {
         ("local ok, err = pcall(function() pause() error('x', 0) end) return ok, err, pause()", "false x 2"),
         ("local co = coroutine.wrap(function() return pause() end) return co(), pause()", "1 2"),
         ("local co = coroutine.create(function(a) local b = coroutine.yield(a, pause()) return b, pause() end)
-          local r = { coroutine.resume(co, 'a') } r[4] = pause() r[5], r[6], r[7] = coroutine.resume(co, 'b') return unpack(r)", "true a 1 2 true b 3"),
-        ("local function each() return coroutine.wrap(function() for i = 1, 3 do coroutine.yield(i * 10 + pause()) end end) end
+          local r = { coroutine.resume(co, 'a') } r[4] = pause() r[5], r[6], r[7] = coroutine.resume(co, 'b') return \
+          unpack(r)", "true a 1 2 true b 3"),
+        ("local function each() return coroutine.wrap(function() for i = 1, 3 do coroutine.yield(i * 10 + pause()) end \
+          end) end
           local sum = 0 for n in each() do sum = sum + n end return sum, pause()", "66 4"),
-        ("local function next() local n = pause() if n < 4 then return n end end local sum = 0 for n in next do sum = sum + n end return sum", "6"),
-        ("local t = setmetatable({}, { __index = function(_, k) return k .. pause() end, __add = function() return pause() end,
-          __call = function() return pause() end, __lt = function() return pause() == 4 end }) return t.x, t + 1, t(), t < t", "x1 2 3 true"),
-        ("local deep = pause for i = 1, 20 do local inner = deep deep = function() return coroutine.wrap(function() return pcall(inner) end)() end end
+        ("local function next() local n = pause() if n < 4 then return n end end local sum = 0 for n in next do sum = \
+          sum + n end return sum", "6"),
+        ("local t = setmetatable({}, { __index = function(_, k) return k .. pause() end, __add = function() return \
+          pause() end,
+          __call = function() return pause() end, __lt = function() return pause() == 4 end }) return t.x, t + 1, t(), \
+          t < t", "x1 2 3 true"),
+        ("local deep = pause for i = 1, 20 do local inner = deep deep = function() return coroutine.wrap(function() \
+          return pcall(inner) end)() end end
           return select('#', deep()), (select(21, deep()))", "21 2"),
-        ("local co = coroutine.wrap(function() error({ 'raised' }) end) local ok, err = pcall(co) return ok, err[1]", "false raised"),
-        ("local co = coroutine.create(pause) coroutine.resume(co) return coroutine.status(co), coroutine.resume(co)", "dead false cannot resume dead coroutine"),
+        ("local co = coroutine.wrap(function() error({ 'raised' }) end) local ok, err = pcall(co) return ok, \
+          err[1]", "false raised"),
+        ("local co = coroutine.create(pause) coroutine.resume(co) return coroutine.status(co), \
+          coroutine.resume(co)", "dead false cannot resume dead coroutine"),
     ];
     for (shape, expected) in shapes {
         assert_eq!(with(&format!("function f() {shape} end"), |engine| text(engine, "f")), expected, "{shape}");
@@ -343,7 +356,8 @@ fn waiting_where_that_cannot_be_is_an_error_that_says_so() {
         assert!(error.place.ends_with("a.lua:3"), "{shape}: {error}");
         assert!(error.what.contains("cannot wait here: "), "{shape}: {error}");
     }
-    let caught = "function f() local ok, why = pcall(os.time, setmetatable({}, { __index = function() pause() end })) return ok, pause(), why end";
+    let caught = "function f() local ok, why = pcall(os.time, setmetatable({}, { __index = function() pause() end })) \
+                  return ok, pause(), why end";
     assert!(with(caught, |engine| text(engine, "f")).starts_with("false 1 "));
 }
 
@@ -352,7 +366,9 @@ fn a_yield_to_nobody_is_an_error_and_who_waits_is_left_alone() {
     let error = failed("\nfunction f()\ncoroutine.yield(1)\nend", 100_000);
     assert_eq!(told(&error), "a.lua:3: f() has yielded: coroutine.yield belongs in a coroutine of the script's own");
 
-    let source = "function f() me = coroutine.running() inner = coroutine.create(function() return pause() end) return coroutine.resume(inner) end
+    let source =
+        "function f() me = coroutine.running() inner = coroutine.create(function() return pause() end) return \
+                  coroutine.resume(inner) end
 function g() return coroutine.status(inner), coroutine.resume(inner) end
 function h() return coroutine.status(me), coroutine.resume(me) end";
     with(source, |engine| {
@@ -461,8 +477,10 @@ fn there_is_no_way_out() {
 #[test]
 fn a_script_that_breaks_its_libraries_breaks_nothing_of_ours() {
     let source = "getmetatable('').__index = nil
-for _, library in ipairs { string, table, coroutine, math, os, debug } do for name in pairs(library) do library[name] = nil end end
-for _, name in ipairs { 'error', 'pcall', 'select', 'type', 'tostring', 'setmetatable', 'getmetatable', 'next', 'pairs', 'unpack' } do _G[name] = nil end
+for _, library in ipairs { string, table, coroutine, math, os, debug } do for name in pairs(library) do library[name] \
+                  = nil end end
+for _, name in ipairs { 'error', 'pcall', 'select', 'type', 'tostring', 'setmetatable', 'getmetatable', 'next', \
+                  'pairs', 'unpack' } do _G[name] = nil end
 function f() return pause() end
 function g() return require('none') end
 function h() while true do end end";
@@ -539,89 +557,4 @@ fn modules_are_found_beside_the_script_and_their_errors_have_their_lines() {
             );
         },
     );
-}
-
-#[test]
-fn whoever_holds_the_thread_for_long_is_told_with_a_line() {
-    let source = "function f()\nlocal x = 0\nfor i = 1, 3e6 do x = x + i end\nreturn x\nend";
-    with_confines(
-        source,
-        |_| {},
-        |engine, _, reports| {
-            let engine = engine.unwrap();
-            engine.introduce("f", &function(&engine, "f"));
-            // On a busy machine the top level may have just been reported, which suppresses reports for a second.
-            // `bounded` limits the loop.
-            let (place, held) = loop {
-                call(&engine, "f", u64::MAX).unwrap();
-                let found = reports.lock().unwrap().iter().find_map(|report| match report {
-                    Report::Slow { what: "f", place, held } => Some((place.clone(), *held)),
-                    _ => None,
-                });
-                if let Some(found) = found {
-                    break found;
-                }
-            };
-            assert!(place.ends_with("a.lua:3") && held > Duration::from_millis(5), "{place} {held:?}");
-        },
-    );
-}
-
-#[test]
-fn what_never_comes_back_is_told_to_be_stuck() {
-    let source = "\nfunction f() block() end";
-    let change = |confines: &mut ConfinedOptions| confines.limit = Duration::from_millis(50);
-    with_confines(source, change, |engine, _, reports| {
-        let engine = engine.unwrap();
-        let (release, released) = mpsc::channel::<()>();
-        let block = engine.lua().create_function(move |_, ()| Ok(released.recv().is_ok())).unwrap();
-        engine.lua().globals().set("block", block).unwrap();
-        engine.introduce("f", &function(&engine, "f"));
-        let seen = Arc::clone(reports);
-        let other = thread::spawn(move || {
-            loop {
-                let stuck = seen.lock().unwrap().iter().find_map(|report| match report {
-                    Report::Stuck(error) => Some(error.clone()),
-                    Report::Slow { .. } => None,
-                });
-                if let Some(error) = stuck {
-                    release.send(()).unwrap();
-                    return error;
-                }
-                thread::sleep(Duration::from_millis(5));
-            }
-        });
-        let late = call(&engine, "f", 100_000).unwrap_err();
-        assert_eq!(late.kind, Kind::Interrupted, "{late}");
-        let error = other.join().unwrap();
-        assert!(error.place.ends_with("a.lua:2") && error.kind == Kind::Stuck, "{error}");
-        assert!(error.what.starts_with("f() did not return within 50ms, and cannot be interrupted"), "{error}");
-    });
-}
-
-#[test]
-fn compiled_code_is_ended_by_its_time() {
-    let source = "function f()\nwhile true do end end function g() return pause(), jit.version_num > 20000, jit.on end";
-    let change = |confines: &mut ConfinedOptions| (confines.jit, confines.limit) = (true, Duration::from_millis(50));
-    with_confines(source, change, |engine, _, _| {
-        let engine = engine.unwrap();
-        let error = call(&engine, "f", 1000).unwrap_err();
-        assert_eq!((told(&error), error.kind), ("a.lua:2: f() did not return within 50ms".into(), Kind::Interrupted));
-        assert_eq!(text(&engine, "g"), "1 true nil");
-    });
-}
-
-#[test]
-fn what_runs_between_two_calls_is_ended_too() {
-    let source = "function f() return setmetatable({}, { __index = function()
-      while true do pcall(function() while true do end end) end end, __tostring = function() while true do end end }) end";
-    with(source, |engine| {
-        for _ in 0..2 {
-            let (values, _) = call(engine, "f", 10_000).unwrap();
-            let Some(Value::Table(table)) = values.front() else { panic!() };
-            let error = table.get::<Value>("x").unwrap_err().to_string();
-            assert!(error.contains("interrupted"), "{error}");
-            assert!(values[0].to_string().unwrap_err().to_string().contains("interrupted"));
-        }
-    });
 }

@@ -67,7 +67,8 @@ fn a_name_that_is_no_utf_8_is_read_all_the_same() {
 
 #[test]
 fn runtime_errors_have_a_line_and_the_calls_that_led_there() {
-    let source = "local function inner(t)\n  return t.x.y\nend\nlocal function outer()\n  local y = inner({})\n  return y\nend\nouter()\n";
+    let source = "local function inner(t)\n  return t.x.y\nend\nlocal function outer()\n  local y = inner({})\n  \
+                  return y\nend\nouter()\n";
     let error = failed(source);
     assert_eq!(error.kind, Kind::Runtime);
     let expected = "a.lua:2: attempt to index field 'x' (a nil value)

@@ -10,7 +10,8 @@ use oroshi_script::{ConfinedOptions, Engine, Error, Kind, Progress};
 
 /// Applies a text and a pattern in every way, and returns all results.
 const EACH_WAY: &str = r##"
-local find, match, gmatch, gsub, pcall, select, type, tostring = string.find, string.match, string.gmatch, string.gsub, pcall, select, type, tostring
+local find, match, gmatch, gsub, pcall, select, type, tostring =
+  string.find, string.match, string.gmatch, string.gsub, pcall, select, type, tostring
 local function told(...)
   local parts = {}
   for i = 1, select("#", ...) do
@@ -279,8 +280,14 @@ fn what_runs_for_long_ends_with_its_instructions_at_its_line() {
         r#"while true do local x = ("x"):rep(3e7) end"#,
         r#"local s = ("x"):rep(1e6) while true do local x = s:upper():lower():reverse() end"#,
         r#"local t = {} for i = 1, 2e5 do t[i] = (i * 7919) % 200003 end while true do table.sort(t) end"#,
-        r#"local a, t = ("x"):rep(1e7), {} local b = a .. "y" for i = 1, 1e4 do t[i] = i % 2 == 0 and a or b end table.sort(t)"#,
-        r#"local t = {} for i = 1, 1e5 do t[i] = i end table.sort(t, rawequal) while true do table.sort(t, math.max) end"#,
+        concat!(
+            r#"local a, t = ("x"):rep(1e7), {} local b = a .. "y" for i = 1, 1e4 do t[i] = i % 2 == 0 and a or b end "#,
+            "table.sort(t)"
+        ),
+        concat!(
+            "local t = {} for i = 1, 1e5 do t[i] = i end table.sort(t, rawequal) ",
+            "while true do table.sort(t, math.max) end"
+        ),
         r#"local t = {} for i = 1, 1e5 do t[i] = "" end while true do local x = table.concat(t) end"#,
         // Few elements, many bytes; and the same without memory for them.
         r#"local s, t = ("x"):rep(6e4), {} for i = 1, 100 do t[i] = s end while true do local x = table.concat(t) end"#,
@@ -289,7 +296,10 @@ fn what_runs_for_long_ends_with_its_instructions_at_its_line() {
         r#"local a, s = ("a"):rep(100), ("x"):rep(6e4) while true do local x = a:gsub("a", { a = s }) end"#,
         r#"local a, s = ("a"):rep(1000), ("x"):rep(1e6) while true do pcall(string.gsub, a, "a", s) end"#,
         r#"local s = ("a"):rep(4e6) while true do local x = s:gsub("^a", function() end) end"#,
-        r#"local s = "(" .. ("a"):rep(1e6) .. ")" while true do local x = s:match(("("):rep(32) .. "%b()" .. (")"):rep(32)) end"#,
+        concat!(
+            r#"local s = "(" .. ("a"):rep(1e6) .. ")" while true do "#,
+            r#"local x = s:match(("("):rep(32) .. "%b()" .. (")"):rep(32)) end"#
+        ),
         r#"local t = {} for i = 1, 1e5 do t[i] = i end while true do table.insert(t, 1, 0) t[#t] = nil end"#,
         r#"local s = ("%c"):rep(1e5) while true do local x = os.date(s) end"#,
         r#"local s = ("x=1 "):rep(2e6) while true do load(s) end"#,
@@ -398,7 +408,8 @@ fn mistakes_are_told_as_luajit_tells_them_and_at_the_script_s_line() {
     ];
     for (shape, expected) in shapes {
         let source = format!(
-            "\nfunction f()\nlocal x\n{shape}\nend function g() local ok, why = pcall(f) assert(not ok) assert(why:find('a.lua:4: ', 1, true), why) end"
+            "\nfunction f()\nlocal x\n{shape}\nend function g() local ok, why = pcall(f) assert(not ok) \
+             assert(why:find('a.lua:4: ', 1, true), why) end"
         );
         bounded(move || {
             let engine = confined(&source, |_| {});
@@ -425,7 +436,8 @@ function f()
       points[i] = setmetatable({ numbers[i] }, meta)
     end
     table.sort(numbers) table.sort(texts) table.sort(points)
-    assert(is_sorted(numbers, less) and is_sorted(texts, less) and is_sorted(points, less) and #numbers == n and #texts == n)
+    assert(is_sorted(numbers, less) and is_sorted(texts, less) and is_sorted(points, less))
+    assert(#numbers == n and #texts == n)
     local back = function(a, b) return a > b end
     table.sort(numbers, back) table.sort(texts, back)
     assert(is_sorted(numbers, back) and is_sorted(texts, back))

@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use crate::support::{Client, HANG, Running, SHORT, describe, patient};
 use oroshi_net::tls::{Roots, ServerTlsOptions};
 use oroshi_net::{
-    BoundListener, ClientTls, ClientTlsOptions, Connector, ConnectorOptions, Cores, CoresOptions, ListenOptions, Peer,
-    ServerTls,
+    BoundListener, ClientTls, ClientTlsOptions, Connector, ConnectorOptions, ListenOptions, Peer, ServerTls, Threads,
+    ThreadsOptions,
 };
 use oroshi_server::{Error, ErrorKind, Exchange, Handler, Server, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -121,7 +121,7 @@ fn a_whole_backlog_is_answered_at_the_shutdown() {
             client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         }
         let bound = Mutex::new(Some(bound));
-        let cores = Cores::start(&CoresOptions::new("server", 1), move |_| {
+        let threads = Threads::start(&ThreadsOptions::new("server", 1), move |_| {
             let server = Server::new(describe, Settings { connections, ..patient() });
             let bound = bound.lock().unwrap().take().unwrap();
             async move {
@@ -131,7 +131,7 @@ fn a_whole_backlog_is_answered_at_the_shutdown() {
         });
         let answered = clients.iter_mut().map(Client::end).filter(|end| end.starts_with(b"HTTP/1.1 200")).count();
         assert_eq!(answered, CLIENTS, "with {connections} connections at most");
-        let counts = cores.unwrap().join().unwrap();
+        let counts = threads.unwrap().join().unwrap();
         assert_eq!((counts[0].answers, counts[0].errors.iter().sum::<u64>()), (CLIENTS as u64, 0));
     }
 }
@@ -331,7 +331,7 @@ fn dropping_the_servers_future_cuts_everything_off() {
     let Peer::Tcp(address) = *bound.address() else { unreachable!("it is TCP") };
     let bound = Mutex::new(Some(bound));
     let (dropping, ending) = (Arc::clone(&drop_it), Arc::clone(&end));
-    let cores = Cores::start(&CoresOptions::new("server", 1), move |_| {
+    let threads = Threads::start(&ThreadsOptions::new("server", 1), move |_| {
         let bound = bound.lock().unwrap().take().unwrap();
         let server = Server::new(held(begun.clone(), &Arc::new(Notify::new())), patient());
         let (dropping, ending) = (Arc::clone(&dropping), Arc::clone(&ending));
@@ -356,7 +356,7 @@ fn dropping_the_servers_future_cuts_everything_off() {
     // The thread and its runtime go on meanwhile.
     assert_eq!(busy.end(), b"");
     end.notify_one();
-    assert_eq!(cores.unwrap().join().unwrap(), [0]);
+    assert_eq!(threads.unwrap().join().unwrap(), [0]);
 }
 
 /// Waits, by connecting, until the server no longer listens.

@@ -5,11 +5,11 @@
 //! another binary.
 
 mod bodies;
+mod capacity;
 mod conformance;
 mod endings;
 mod messages;
 mod relay;
-mod room;
 #[path = "../support/mod.rs"]
 mod support;
 mod timeouts;

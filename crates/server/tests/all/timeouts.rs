@@ -85,7 +85,8 @@ fn a_request_that_drips_on_has_a_limit_as_a_whole() {
 
 #[test]
 fn a_body_that_drips_is_too_slow_and_one_that_keeps_up_is_not() {
-    // A byte a second is a byte in any window of less: what drips without a pause is fast enough for it, and far too slow for a gigabyte.
+    // A byte a second is a byte in any window of less: what drips without a pause is fast enough for it, and far too
+    // slow for a gigabyte.
     for (body_rate, is_too_slow) in [(1 << 30, true), (1, false)] {
         let settings = Settings { body_rate, body_rate_window: SHORT, ..patient() };
         let server = Running::start(settings, describe);

@@ -5,15 +5,15 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use oroshi_net::{BoundListener, Cores, CoresOptions, ListenOptions, Peer, ServerTls, Shutdown};
-use oroshi_server::{Counts, Door, Error, Exchange, Handler, Server, Settings};
+use oroshi_net::{BoundListener, ListenOptions, Peer, ServerTls, Shutdown, Threads, ThreadsOptions};
+use oroshi_server::{Counts, Error, Exchange, Handler, HttpListener, Server, Settings};
 pub use oroshi_testkit::HANG;
 pub use oroshi_testkit::http::{Answer, Client, Socket};
 
 pub struct Running {
     pub address: Peer,
     pub shutdown: Shutdown,
-    cores: Cores<Counts>,
+    threads: Threads<Counts>,
 }
 
 impl Running {
@@ -33,16 +33,16 @@ impl Running {
         let ending = shutdown.clone();
         // Taken out by the thread: a listener that stayed here would keep its socket open after the shutdown.
         let bound = Mutex::new(Some(bound));
-        let cores = Cores::start(&CoresOptions::new("server", 1), move |_| {
+        let threads = Threads::start(&ThreadsOptions::new("server", 1), move |_| {
             let server = Server::new(handler.clone(), settings.clone());
             let (bound, tls, ending) = (bound.lock().unwrap().take().unwrap(), tls.clone(), ending.clone());
             async move {
                 let listener = bound.into_listener().unwrap();
-                server.serve([Door { listener, tls }], ending.reached(1)).await;
+                server.serve([HttpListener { listener, tls }], ending.reached(1)).await;
                 server.counters().counts()
             }
         });
-        Running { address, shutdown, cores: cores.unwrap() }
+        Running { address, shutdown, threads: threads.unwrap() }
     }
 
     pub fn tcp(&self) -> SocketAddr {
@@ -59,7 +59,7 @@ impl Running {
     /// Shuts down, waits for the end, and gives what was counted.
     pub fn stop(self) -> Counts {
         self.shutdown.request();
-        let counts = self.cores.join().unwrap();
+        let counts = self.threads.join().unwrap();
         counts[0]
     }
 }

@@ -29,7 +29,7 @@ pub enum Cause {
 
 /// The reason why a generation did not become, or stay, ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum GenerationEnd {
     /// Its process ended.
     Died {
         /// A description of its end.
@@ -50,7 +50,7 @@ pub enum Ended {
 
 /// The consequence of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum AfterFailure {
     /// Another start.
     Start {
         /// Delay from now.
@@ -114,11 +114,11 @@ pub enum LogMessage {
         /// The generation.
         who: GenerationId,
         /// The reason.
-        ended: Ended,
+        ended: GenerationEnd,
         /// The generation that keeps serving.
         stays: Option<GenerationId>,
         /// The consequence.
-        next: Next,
+        next: AfterFailure,
     },
     /// A ready generation ended before the older ones were told to stop.
     Relapse {
@@ -136,7 +136,7 @@ pub enum LogMessage {
         /// Time that it served.
         served: Duration,
         /// The consequence.
-        next: Next,
+        next: AfterFailure,
     },
     /// A generation that was about to be told to stop ended by itself.
     Gone {
@@ -207,26 +207,26 @@ impl fmt::Display for Cause {
     }
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for GenerationEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Ended::Died { how, after } => write!(f, "{how}, {} after its start", seconds(*after)),
-            Ended::NotReady { timeout, found: None } => write!(f, "not ready within {}", seconds(*timeout)),
-            Ended::NotReady { timeout, found: Some(found) } => {
+            GenerationEnd::Died { how, after } => write!(f, "{how}, {} after its start", seconds(*after)),
+            GenerationEnd::NotReady { timeout, found: None } => write!(f, "not ready within {}", seconds(*timeout)),
+            GenerationEnd::NotReady { timeout, found: Some(found) } => {
                 write!(f, "not ready within {} (last: {found})", seconds(*timeout))
             }
-            Ended::NotStarted(why) => f.write_str(why),
+            GenerationEnd::NotStarted(why) => f.write_str(why),
         }
     }
 }
 
-impl fmt::Display for Next {
+impl fmt::Display for AfterFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Next::Start { after } if after.is_zero() => f.write_str("starting another at once"),
-            Next::Start { after } => write!(f, "starting another in {}", seconds(*after)),
-            Next::Starting(who) => write!(f, "{who} is starting already"),
-            Next::Nothing => f.write_str("nothing else is started"),
+            AfterFailure::Start { after } if after.is_zero() => f.write_str("starting another at once"),
+            AfterFailure::Start { after } => write!(f, "starting another in {}", seconds(*after)),
+            AfterFailure::Starting(who) => write!(f, "{who} is starting already"),
+            AfterFailure::Nothing => f.write_str("nothing else is started"),
         }
     }
 }
@@ -252,7 +252,7 @@ impl fmt::Display for LogMessage {
             }
             LogMessage::HandOver { older, signal } => write!(f, "stopping {} with {}", all(older), name(*signal)),
             LogMessage::Failed { who, ended, stays: None, next } => write!(f, "{who}: failed: {ended}; {next}"),
-            LogMessage::Failed { who, ended, stays: Some(stays), next: Next::Nothing } => {
+            LogMessage::Failed { who, ended, stays: Some(stays), next: AfterFailure::Nothing } => {
                 write!(f, "{who}: failed: {ended}; {stays} stays")
             }
             LogMessage::Failed { who, ended, stays: Some(stays), next } => {

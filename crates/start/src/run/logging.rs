@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use oroshi_words::with_causes;
 
 use super::{StartError, Superdaemon};
-use crate::machine::{Next, seconds};
+use crate::machine::{AfterFailure, seconds};
 use crate::output::Log;
 
 impl Superdaemon<'_> {
@@ -32,7 +32,7 @@ impl Superdaemon<'_> {
         let now = Instant::now();
         let lived = reader.has_ended(now, how.to_owned());
         let after = reader.next_start.map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
-        let (command, lived, next) = (&reader.command, seconds(lived), Next::Start { after });
+        let (command, lived, next) = (&reader.command, seconds(lived), AfterFailure::Start { after });
         let news = format!("the log command `{command}` (pid {pid}): {how}, {lived} after its start; {next}");
         self.tell(&news);
     }

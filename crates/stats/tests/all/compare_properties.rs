@@ -68,8 +68,8 @@ proptest! {
             pairs.iter().map(|pair| Pair { base: pair.variant, variant: pair.base, ..*pair }).collect(),
         );
         let back = ratio(&swapped, &DRAWS).unwrap();
-        let inverse =
-            Interval { estimate: 1.0 / back.interval.estimate, low: 1.0 / back.interval.high, high: 1.0 / back.interval.low };
+        let Interval { estimate, low, high } = back.interval;
+        let inverse = Interval { estimate: 1.0 / estimate, low: 1.0 / high, high: 1.0 / low };
         prop_assert!(same(&found.interval, &inverse) && (found.p - back.p).abs() < 1e-9, "{found:?} and {back:?}");
     }
 

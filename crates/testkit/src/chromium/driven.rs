@@ -87,7 +87,8 @@ impl Browser {
                const holds = () => {condition}
                return new Promise((done, failed) => {{
                  if (holds()) return done()
-                 new MutationObserver(() => holds() && done()).observe(document, {{ subtree: true, childList: true, characterData: true }})
+                 new MutationObserver(() => holds() && done()).observe(document, {{ subtree: true, childList: true, \
+             characterData: true }})
                  setTimeout(() => failed(new Error({log})), {})
                }}) }})()",
             HANG.as_millis()

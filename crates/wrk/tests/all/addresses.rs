@@ -100,7 +100,7 @@ fn the_run_s_own_addresses_are_in_the_table() {
         3,
     );
     both.peers = vec![peer("127.0.0.1:8080"), peer("[::1]:8080")];
-    let results = both.run(|_, part| (part.terms().peer.unwrap(), common::next(part)));
+    let results = both.run(|_, part| (part.features().peer.unwrap(), common::next(part)));
     let results: Vec<_> = results.into_iter().map(Result::unwrap).collect();
     let name = UnixAddress::parse("@name").unwrap();
     let expected = [peer("127.0.0.1:8080"), peer("[::1]:8080"), name.into()];
@@ -122,21 +122,22 @@ fn resolve_tries_other_hosts_itself() {
              assert(#wrk.addrs == 1)
          end"
     );
-    let chosen = case(&script, 1).one(|part| part.terms().peer);
+    let chosen = case(&script, 1).one(|part| part.features().peer);
     assert_eq!(chosen, Some(tcp.local_addr().unwrap().into()));
 }
 
 #[test]
 fn a_thread_without_an_address_goes_everywhere() {
-    let terms = case("function wrk.setup(thread) assert(thread.addr == nil) end", 1).one(|part| part.terms());
-    assert_eq!(terms.peer, None);
+    let features = case("function wrk.setup(thread) assert(thread.addr == nil) end", 1).one(|part| part.features());
+    assert_eq!(features.peer, None);
 }
 
 #[test]
 fn it_is_too_late_to_choose_once_a_thread_has_begun() {
     let script = "n = 0 function request()
         n = n + 1
-        if n == 2 then local ok, why = pcall(function() wrk.thread.addr = wrk.lookup('127.0.0.1', '81')[1] end) error(why, 0) end
+        if n == 2 then local ok, why = pcall(function() wrk.thread.addr = wrk.lookup('127.0.0.1', '81')[1] end) \
+                  error(why, 0) end
         return wrk.request() end";
     let error = case(script, 1).one(|part| {
         common::next(part);

@@ -91,7 +91,8 @@ fn rates_are_samples_per_thread() {
          local value, count = requests(3)
          assert(value == 1500 and count == 2)
          assert(requests:percentile(0) == 500 and requests:percentile(25) == 500 and requests:percentile(26) == 1000)
-         assert(requests:percentile(50) == 1000 and requests:percentile(51) == 1500 and requests:percentile(100) == 1500)",
+         assert(requests:percentile(50) == 1000 and requests:percentile(51) == 1500 and requests:percentile(100) == \
+         1500)",
     );
 }
 
@@ -105,7 +106,8 @@ fn backfilling_is_the_report_s() {
     let mut record = record::closed([1000, 1_000_000], &[100; 10]);
     record.requests.answered = 1000;
     let mut case = case(
-        "function done(_, latency) total = 0 for i = 1, #latency do total = total + select(2, latency(i)) end assert(total == EXPECTED, total) end",
+        "function done(_, latency) total = 0 for i = 1, #latency do total = total + select(2, latency(i)) end \
+         assert(total == EXPECTED, total) end",
         1,
     );
     // One second and ten connections: wrk expects a response each 10 ms, and makes up 98 between those and the second
@@ -157,7 +159,8 @@ fn a_script_without_done_has_nothing_to_say() {
 fn threads_that_have_ended_are_said_to_have() {
     let case = case(
         "threads = {} function setup(thread) table.insert(threads, thread) end
-         function done() local ok, why = pcall(threads[1].get, threads[1], 'x') assert(not ok and why:find('thread 1 has ended'), why) end",
+         function done() local ok, why = pcall(threads[1].get, threads[1], 'x') assert(not ok and why:find('thread 1 \
+         has ended'), why) end",
         1,
     );
     let wrk = case.load().unwrap();

@@ -5,7 +5,7 @@ use crate::common::{Case, case, next};
 
 /// Returns the request of a script that only sets values.
 fn fixed(case: &Case) -> String {
-    String::from_utf8(case.one(|part| part.terms().request.unwrap())).unwrap()
+    String::from_utf8(case.one(|part| part.features().request.unwrap())).unwrap()
 }
 
 fn made(script: &str) -> String {
@@ -50,15 +50,16 @@ fn another_socket_leaves_the_host_as_it_is() {
     let socket = oroshi_net::UnixAddress::parse("/run/app.sock").unwrap();
     case.options.url = case.options.url.clone().with_unix(socket.clone());
     case.peers = vec![socket.clone().into()];
-    let terms = case.one(|part| part.terms());
-    assert_eq!(terms.peer, Some(socket.into()));
-    assert!(terms.request.unwrap().starts_with(b"GET /a HTTP/1.1\r\nHost: example.com:81\r\n"));
+    let features = case.one(|part| part.features());
+    assert_eq!(features.peer, Some(socket.into()));
+    assert!(features.request.unwrap().starts_with(b"GET /a HTTP/1.1\r\nHost: example.com:81\r\n"));
 }
 
 #[test]
 fn flags_are_in_the_table_before_the_script() {
     let mut case = case(
-        "assert(wrk.method == 'PUT' and wrk.body == 'a\\0b' and wrk.headers['x-a'] == '2' and wrk.headers['X-A'] == nil)",
+        "assert(wrk.method == 'PUT' and wrk.body == 'a\\0b' and wrk.headers['x-a'] == '2' and wrk.headers['X-A'] == \
+         nil)",
         1,
     );
     case.options.method = Some("PUT".into());
@@ -117,7 +118,8 @@ fn values_are_written_as_lua_writes_them() {
     let script = "
         local ip = setmetatable({}, { __tostring = function() return '1.2.3.4' end })
         function request()
-            return wrk.format(nil, '/', { A = 1, B = 1.5, C = true, D = 1e15, E = 2LL, F = ip, G = '', H = wrk.thread.addr })
+            return wrk.format(nil, '/', { A = 1, B = 1.5, C = true, D = 1e15, E = 2LL, F = ip, G = '', H = \
+                  wrk.thread.addr })
         end";
     let text = case(script, 1).one(next);
     for line in ["A: 1", "B: 1.5", "C: true", "D: 1e+15", "E: 2LL", "F: 1.2.3.4", "G: ", "H: 127.0.0.1:8080"] {

@@ -175,16 +175,16 @@ fn scripts_may_put_functions_in_place_of_wrks() {
         "#,
         1,
     );
-    let terms = case.one(|part| part.terms());
-    let request = String::from_utf8(terms.request.unwrap()).unwrap();
+    let features = case.one(|part| part.features());
+    let request = String::from_utf8(features.request.unwrap()).unwrap();
     assert_eq!(request, "PUT /own HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nX-By: hand\r\n\r\n");
-    assert_eq!(terms.peer, Some(common::peer("127.0.0.3:81")));
+    assert_eq!(features.peer, Some(common::peer("127.0.0.3:81")));
 
     let wrapped = "
         local made = wrk.init
         function wrk.init(args) wrk.headers['X-A'] = '1' made(args) wrk.path = '/later' end
         function init(args) wrk.path = '/mine' end";
-    let request = common::case(wrapped, 1).one(|part| part.terms().request.unwrap());
+    let request = common::case(wrapped, 1).one(|part| part.features().request.unwrap());
     assert_eq!(request, b"GET /mine HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nX-A: 1\r\n\r\n");
 }
 

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::common::{Case, case, next};
-use oroshi_bench::{CoreScript, Heard, ScriptError, Terms, Wanted};
+use oroshi_bench::{CoreScript, ResponseParts, ResponseView, ScriptError, ScriptFeatures};
 
-fn terms(script: &str) -> Terms {
-    case(script, 1).one(|part| part.terms())
+fn features(script: &str) -> ScriptFeatures {
+    case(script, 1).one(|part| part.features())
 }
 
 fn request_error(script: &str, sent_before: usize) -> String {
@@ -18,21 +18,21 @@ fn request_error(script: &str, sent_before: usize) -> String {
     case.without_folder(&error)
 }
 
-fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> Heard {
-    let mut heard = Heard::default();
-    heard.begin(status);
-    headers.iter().for_each(|(name, value)| heard.add_header(name.as_bytes(), value.as_bytes()));
-    heard.body = body.as_bytes().to_vec();
-    heard
+fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> ResponseView {
+    let mut response = ResponseView::default();
+    response.begin(status);
+    headers.iter().for_each(|(name, value)| response.add_header(name.as_bytes(), value.as_bytes()));
+    response.body = body.as_bytes().to_vec();
+    response
 }
 
 #[test]
 fn terms_are_the_functions_that_there_are_after_init() {
-    let nothing = terms("request = 'no function' response = {} delay = 5");
+    let nothing = features("request = 'no function' response = {} delay = 5");
     assert!(nothing.request.is_some() && !nothing.delays && nothing.responses.is_none());
-    let all = terms("function init() function request() return wrk.request() end function delay() return 1 end end");
+    let all = features("function init() function request() return wrk.request() end function delay() return 1 end end");
     assert!(all.request.is_none() && all.delays && all.responses.is_none());
-    let gone = terms("function delay() end function response() end function init() delay, response = nil, nil end");
+    let gone = features("function delay() end function response() end function init() delay, response = nil, nil end");
     assert!(gone.request.is_some() && !gone.delays && gone.responses.is_none());
 }
 
@@ -49,7 +49,7 @@ fn an_answer_s_parts_are_kept_as_far_as_there_are_parameters() {
         ("response = print", true, true),
         ("function init() response = function(status) end end", false, false),
     ] {
-        assert_eq!(terms(function).responses, Some(Wanted { headers, body }), "{function}");
+        assert_eq!(features(function).responses, Some(ResponseParts { headers, body }), "{function}");
     }
 }
 
@@ -60,7 +60,8 @@ fn each_core_decides_for_itself() {
          function init() if n == 2 then request = function() return wrk.format(nil, '/two') end end end",
         2,
     );
-    let fixed: Vec<bool> = case.run(|_, part| part.terms().request.is_some()).into_iter().map(Result::unwrap).collect();
+    let fixed: Vec<bool> =
+        case.run(|_, part| part.features().request.is_some()).into_iter().map(Result::unwrap).collect();
     assert_eq!(fixed, [true, false]);
 }
 
@@ -124,14 +125,15 @@ fn headers_are_told_as_received_and_the_last_of_a_name_counts() {
         function response(status, headers, body)
             local n = 0
             for _ in pairs(headers) do n = n + 1 end
-            seen = table.concat({ status, n, headers['Set-Cookie'] or '-', headers['X-a'] or '-', headers['X-A'] or '-', #body, body }, ' ')
+            seen = table.concat({ status, n, headers['Set-Cookie'] or '-', headers['X-a'] or '-', headers['X-A'] or \
+                  '-', #body, body }, ' ')
             headers.mine = true
         end
         function request() return wrk.format(nil, '/', { Seen = seen or 'nothing' }) end";
     case(script, 1).one(|part| {
         next(part);
         let cookies = [("Set-Cookie", "a"), ("X-a", "1"), ("Set-Cookie", "b"), ("X-A", "")];
-        let mut tell = |answer: Heard| {
+        let mut tell = |answer: ResponseView| {
             part.response(&answer).unwrap();
             let text = next(part);
             text.split_once("Seen: ").unwrap().1.split_once("\r\n").unwrap().0.to_owned()
@@ -149,8 +151,8 @@ fn headers_are_told_as_received_and_the_last_of_a_name_counts() {
                  for i = 0, 39 do assert(headers['N' .. i] == (i < {n} and 'v' .. i or nil), i) end
              end"
         );
-        let heard = answer(200, &many[..n], "");
-        case(&script, 1).one(move |part| part.response(&heard).unwrap());
+        let response = answer(200, &many[..n], "");
+        case(&script, 1).one(move |part| part.response(&response).unwrap());
     }
     let zeros = "function response(s, h, body) assert(#body == 3 and body:byte(2) == 0) end";
     case(zeros, 1).one(|part| part.response(&answer(200, &[], "a\0b")).unwrap());
@@ -162,7 +164,8 @@ fn wrk_s_own_examples_work() {
         token = nil path = '/authenticate'
         request = function() return wrk.format('GET', path) end
         response = function(status, headers, body)
-           if not token and status == 200 then token = headers['X-Token'] path = '/resource' wrk.headers['X-Token'] = token end
+           if not token and status == 200 then token = headers['X-Token'] path = '/resource' wrk.headers['X-Token'] = \
+                token end
         end";
     case(auth, 1).one(|part| {
         assert!(next(part).starts_with("GET /authenticate "));
@@ -171,7 +174,8 @@ fn wrk_s_own_examples_work() {
     });
     let counter = "
         counter = 0
-        request = function() path = '/' .. counter wrk.headers['X-Counter'] = counter counter = counter + 1 return wrk.format(nil, path) end";
+        request = function() path = '/' .. counter wrk.headers['X-Counter'] = counter counter = counter + 1 return \
+                   wrk.format(nil, path) end";
     case(counter, 1).one(|part| {
         for n in 0..3 {
             assert_eq!(next(part), format!("GET /{n} HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nX-Counter: {n}\r\n\r\n"));

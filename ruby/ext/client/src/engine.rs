@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use magnus::{Error, Ruby};
 use oroshi_client::{Builder, Deadlines, local};
-use oroshi_net::cores::CoresError;
-use oroshi_net::{Cores, CoresOptions};
+use oroshi_net::threads::ThreadsError;
+use oroshi_net::{Threads, ThreadsOptions};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::inbox::{Notifier, Ticket};
@@ -49,7 +49,7 @@ impl Engine {
     pub(crate) fn start(ruby: &Ruby, settings: &Settings) -> Result<Option<Self>, Error> {
         match EngineHandle::start(settings.builder.clone(), settings.limits) {
             Ok(handle) => Ok(Some(Engine(RefCell::new(Some(Arc::new(ProcessLocal::new(handle))))))),
-            Err(CoresError::Runtime(error)) if is_out_of_descriptors(&error) => Ok(None),
+            Err(ThreadsError::Runtime(error)) if is_out_of_descriptors(&error) => Ok(None),
             Err(error) => {
                 let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
                 let message = format!("the client's thread cannot be started: {error}{cause}");
@@ -92,7 +92,7 @@ pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
 
 impl EngineHandle {
     /// Starts a thread.
-    fn start(builder: Builder, limits: Deadlines) -> Result<Self, CoresError> {
+    fn start(builder: Builder, limits: Deadlines) -> Result<Self, ThreadsError> {
         let (jobs, work) = unbounded_channel();
         let work = Mutex::new(Some(work));
         let serve = move |_| {
@@ -105,7 +105,7 @@ impl EngineHandle {
                 }
             }
         };
-        without_signals(|| Cores::start(&CoresOptions::new("oroshi-client", 1), serve))?;
+        without_signals(|| Threads::start(&ThreadsOptions::new("oroshi-client", 1), serve))?;
         Ok(EngineHandle { jobs, limits })
     }
 

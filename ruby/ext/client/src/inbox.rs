@@ -11,7 +11,7 @@ use oroshi_net::Endpoint;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::Notify;
 
-use crate::outcome::{Lost, Outcome};
+use crate::outcome::{LostRequest, Outcome};
 
 /// Maximum requests of a call that wait at the thread without having begun.
 ///
@@ -158,12 +158,12 @@ impl RequestSummary {
     }
 
     /// Returns the report of a lost request.
-    fn lost(&self, begun: bool) -> Lost {
+    fn lost(&self, begun: bool) -> LostRequest {
         // Without the query, which may hold a secret. An unreadable URL may hold one anywhere.
         let url = self.url.parse::<Endpoint>().map_or_else(|_| String::new(), |endpoint| endpoint.to_string());
         let url = url.split('?').next().unwrap_or_default();
         let what = format!("{} {url}: ", self.method.escape_default());
-        Lost { what, retry_is_safe: self.idempotent || !begun, after: self.at.elapsed() }
+        LostRequest { what, retry_is_safe: self.idempotent || !begun, after: self.at.elapsed() }
     }
 }
 
@@ -216,7 +216,7 @@ impl Drop for Ticket {
             return;
         }
         // A question sends nothing.
-        let nothing = Lost { what: String::new(), retry_is_safe: true, after: Duration::ZERO };
+        let nothing = LostRequest { what: String::new(), retry_is_safe: true, after: Duration::ZERO };
         let lost = self.summary.as_ref().map_or(nothing, |summary| summary.lost(self.begun));
         if self.inbox.put(self.tag, Outcome::Lost(lost)) {
             self.inbox.make_readable();

@@ -19,12 +19,12 @@ pub(crate) enum Outcome {
     Failure(Error),
     Counts(Counts),
     /// The thread panicked, which is a defect.
-    Lost(Lost),
+    Lost(LostRequest),
 }
 
 /// A lost request.
 #[derive(Debug)]
-pub(crate) struct Lost {
+pub(crate) struct LostRequest {
     /// Method and URL, as a message begins.
     pub(crate) what: String,
     pub(crate) retry_is_safe: bool,
@@ -97,7 +97,7 @@ impl Outcome {
                     [tag.into_value_with(ruby), ruby.sym_new("counts").into_value_with(ruby), all(ruby, counts)];
                 ruby.ary_new_from_values(&fields)
             }
-            Outcome::Lost(Lost { what, retry_is_safe, after }) => {
+            Outcome::Lost(LostRequest { what, retry_is_safe, after }) => {
                 let fields = [
                     tag.into_value_with(ruby),
                     ruby.sym_new("lost").into_value_with(ruby),
@@ -145,7 +145,7 @@ fn failure(ruby: &Ruby, tag: usize, error: &Error) -> RArray {
 
 /// Returns seconds, in the order of `Oroshi::Client::Timings`; nil for a phase that did not happen.
 fn timings(ruby: &Ruby, timings: &Timings) -> Value {
-    let Timings { queue, dns, connect, tls, write, first_byte, body, total } = *timings;
+    let Timings { queue, dns, connect, tls, write, first_byte, body, total, .. } = *timings;
     let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64()).into_value_with(ruby);
     let all = [Some(queue), dns, connect, tls, Some(write), Some(first_byte), Some(body), Some(total)].map(seconds);
     ruby.ary_new_from_values(&all).into_value_with(ruby)

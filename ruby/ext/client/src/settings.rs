@@ -135,8 +135,8 @@ impl Reading {
     }
 
     fn finish(self) -> (Builder, Deadlines) {
-        let Reading { builder, deadlines, limits, mut tls, insecure, system_roots, ca_files, certificate, private_key } =
-            self;
+        let Reading { builder, deadlines, limits, mut tls, insecure, .. } = self;
+        let Reading { system_roots, ca_files, certificate, private_key, .. } = self;
         tls.roots = match (insecure, system_roots, ca_files.is_empty()) {
             (true, _, _) => Roots::Insecure,
             (_, Some(false), _) => Roots::Only(ca_files),

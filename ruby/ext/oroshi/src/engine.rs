@@ -22,10 +22,10 @@ use crate::peers::LEFT_FOR;
 use crate::poll::Poll;
 use crate::progress_deadline;
 use crate::rb;
-use crate::request::{Begun, BodyError, begin, gather};
+use crate::request::{BodyError, RequestStart, begin, gather};
 use crate::scoreboard::State;
 use crate::socket::{self, is_for_later};
-use crate::title::Title;
+use crate::title::ProcessTitle;
 use crate::watcher::{Watch, Watcher};
 use crate::worker::Worker;
 
@@ -58,7 +58,7 @@ pub(crate) struct Engine<'w> {
     pub(crate) out: Vec<u8>,
     pub(crate) environments: Environments<'w>,
     pub(crate) date: DateLine,
-    pub(crate) title: Option<Title>,
+    pub(crate) title: Option<ProcessTitle>,
     pub(crate) requests: u64,
     /// When the garbage collector runs next, counted in requests.
     pub(crate) collect_at: u64,
@@ -121,7 +121,7 @@ impl<'w> Engine<'w> {
         let watch = worker.watch(poll.number());
         let watcher =
             Watcher::start(watch).map_err(|error| broken(ruby, "cannot start the watcher's thread", &error))?;
-        let title = settings.title.as_deref().map(|fixed| Title::new(ruby, fixed)).transpose()?;
+        let title = settings.title.as_deref().map(|fixed| ProcessTitle::new(ruby, fixed)).transpose()?;
         let mut engine = Engine {
             ruby,
             worker,
@@ -413,13 +413,13 @@ impl<'w> Engine<'w> {
         connection.stage = Stage::Idle;
         let head_bytes = &bytes[..bytes.len() - rest.len()];
         match begin(&mut connection, head, head_bytes, rest, worker.settings.spool_bytes) {
-            Begun::Whole => {}
-            Begun::Gathers => return self.take_body(connection, rest),
-            Begun::Refused(status) => {
+            RequestStart::Whole => {}
+            RequestStart::Gathers => return self.take_body(connection, rest),
+            RequestStart::Refused(status) => {
                 self.refuse(connection, status);
                 return None;
             }
-            Begun::Gone => {
+            RequestStart::Gone => {
                 self.close(connection, Next::Abort);
                 return None;
             }

@@ -16,7 +16,7 @@ use rb_sys::VALUE;
 use crate::rb::{self, Roots};
 use crate::shapes::{FieldAt, Shapes};
 use crate::socket::SocketAddress;
-use crate::values::Last;
+use crate::values::LastStrings;
 
 /// The facts of a request that its environment needs.
 #[derive(Clone, Copy, Debug)]
@@ -72,8 +72,8 @@ pub(crate) struct Environments<'w> {
     methods: [VALUE; METHODS.len()],
     protocols: [VALUE; 2],
     empty: VALUE,
-    host: Last<2>,
-    remote: Last<1>,
+    host: LastStrings<2>,
+    remote: LastStrings<1>,
     fields: Vec<FieldAt>,
     names: Vec<u8>,
     key: String,
@@ -93,8 +93,8 @@ impl<'w> Environments<'w> {
             methods: METHODS.map(|method| keep(rb::interned(method))),
             protocols: ["HTTP/1.0", "HTTP/1.1"].map(|version| keep(rb::interned(version))),
             empty: keep(rb::interned("")),
-            host: Last::default(),
-            remote: Last::default(),
+            host: LastStrings::default(),
+            remote: LastStrings::default(),
             fields: Vec::new(),
             names: Vec::new(),
             key: String::new(),

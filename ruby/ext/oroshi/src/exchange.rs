@@ -31,7 +31,7 @@ pub(crate) enum Body<'b> {
 
 /// The facts of a request that its answer depends on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct AnswerFacts {
     pub(crate) http11: bool,
     /// HEAD: as GET, without the body.
     pub(crate) head_only: bool,
@@ -39,9 +39,9 @@ pub(crate) struct Terms {
     pub(crate) keep: bool,
 }
 
-impl Terms {
+impl AnswerFacts {
     /// For bytes that are no request, or perhaps none.
-    pub(crate) const REFUSAL: Terms = Terms { http11: true, head_only: false, keep: false };
+    pub(crate) const REFUSAL: AnswerFacts = AnswerFacts { http11: true, head_only: false, keep: false };
 }
 
 impl Engine<'_> {
@@ -49,14 +49,14 @@ impl Engine<'_> {
     pub(crate) fn exchange(&mut self, mut connection: Box<Connection>, head: &RequestHead<'_>, body: Body<'_>) {
         let worker = self.worker;
         let known = &worker.known;
-        let terms = Terms {
+        let answer_facts = AnswerFacts {
             http11: head.version == Version::Http11,
             head_only: head.method == "HEAD",
             keep: head.keep_alive && worker.settings.keep_alive_ms > 0,
         };
         connection.is_last = !head.keep_alive;
         connection.has_asked = true;
-        let serial = self.begin(head, connection.peer, terms.http11);
+        let serial = self.begin(head, connection.peer, answer_facts.http11);
         let decoded_bytes = match &body {
             Body::Spooled(spool) if head.framing == Framing::Chunked => Some(spool.length()),
             _ => None,
@@ -70,7 +70,7 @@ impl Engine<'_> {
             present.connection = Some(connection);
             present.hijacked = false;
         }
-        overdue::arm(serial, socket, terms.head_only);
+        overdue::arm(serial, socket, answer_facts.head_only);
         let mut file = rb::NIL;
         let environments = &mut self.environments;
         let mut serve = |given: Result<VALUE, &[u8]>| {
@@ -109,8 +109,8 @@ impl Engine<'_> {
         }
         worker.slot.set_state(State::Writing);
         match (connection, response) {
-            (Some(connection), Ok(response)) if !hijacked => self.respond(connection, response, terms),
-            (Some(connection), Err(error)) if !hijacked => self.failed(connection, error, terms),
+            (Some(connection), Ok(response)) if !hijacked => self.respond(connection, response, answer_facts),
+            (Some(connection), Err(error)) if !hijacked => self.failed(connection, error, answer_facts),
             (_, response) => {
                 self.release(token);
                 self.worker.log.borrow_mut().end(NO_ANSWER, 0);
@@ -210,7 +210,7 @@ impl Engine<'_> {
     }
 
     /// Answers for an application that raised before any of its answer was sent.
-    pub(crate) fn failed(&mut self, connection: Box<Connection>, error: Error, terms: Terms) {
+    pub(crate) fn failed(&mut self, connection: Box<Connection>, error: Error, answer_facts: AnswerFacts) {
         if forked::is_child() {
             return self.leave_to_parent(Some(error));
         }
@@ -218,8 +218,8 @@ impl Engine<'_> {
         if !overdue::claim() {
             return self.told(connection);
         }
-        let keep = terms.keep && self.leave.is_none();
-        self.answer_plainly(connection, 500, terms, keep);
+        let keep = answer_facts.keep && self.leave.is_none();
+        self.answer_plainly(connection, 500, answer_facts, keep);
     }
 
     /// Refuses bytes that never became a request for the application. The connection closes, because the next request's
@@ -236,7 +236,7 @@ impl Engine<'_> {
                 _ => self.log_begins(peer, None),
             }
         }
-        self.answer_plainly(connection, status, Terms::REFUSAL, false);
+        self.answer_plainly(connection, status, AnswerFacts::REFUSAL, false);
     }
 
     /// Logs a client that the watcher has refused.
@@ -255,13 +255,13 @@ impl Engine<'_> {
     }
 
     /// Sends an answer of the server's own: the status in words.
-    fn answer_plainly(&mut self, mut connection: Box<Connection>, status: u16, terms: Terms, keep: bool) {
+    fn answer_plainly(&mut self, mut connection: Box<Connection>, status: u16, answer_facts: AnswerFacts, keep: bool) {
         let next = match self.next(&connection, keep) {
             Next::Keep => Next::Keep,
             // More may still arrive.
             _ => Next::Linger,
         };
-        let body_bytes = plain_answer(&mut self.out, &mut self.date, status, next, terms);
+        let body_bytes = plain_answer(&mut self.out, &mut self.date, status, next, answer_facts);
         self.worker.log.borrow_mut().end(status, body_bytes);
         let sent = connection.output.send_one(connection.number(), &self.out);
         let next = self.after(sent, next);
@@ -335,7 +335,13 @@ impl Engine<'_> {
 }
 
 /// Writes an answer of the server's own into `out`: the status in words. Returns the length of its body.
-pub(crate) fn plain_answer(out: &mut Vec<u8>, date: &mut DateLine, status: u16, next: Next, terms: Terms) -> u64 {
+pub(crate) fn plain_answer(
+    out: &mut Vec<u8>,
+    date: &mut DateLine,
+    status: u16,
+    next: Next,
+    answer_facts: AnswerFacts,
+) -> u64 {
     let reason = encode::standard_reason(status);
     let length = reason.len() as u64 + 1;
     out.clear();
@@ -350,13 +356,13 @@ pub(crate) fn plain_answer(out: &mut Vec<u8>, date: &mut DateLine, status: u16, 
     }
     out.extend_from_slice(b"Content-Type: text/plain\r\n");
     encode::content_length(out, length);
-    match (next, terms.http11) {
+    match (next, answer_facts.http11) {
         (Next::Keep, true) => {}
         (Next::Keep, false) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
         _ => out.extend_from_slice(b"Connection: close\r\n"),
     }
     encode::end_of_head(out);
-    if terms.head_only {
+    if answer_facts.head_only {
         return 0;
     }
     out.extend_from_slice(reason.as_bytes());

@@ -42,7 +42,7 @@ pub(crate) struct Note {
 
 /// A connection that another worker has handed over.
 #[derive(Debug)]
-pub(crate) struct Handed {
+pub(crate) struct HandedConnection {
     pub(crate) socket: OwnedFd,
     pub(crate) note: Note,
     /// Bytes of requests that were received.
@@ -128,7 +128,7 @@ impl Queue {
     }
 
     /// Takes the next connection; `None` if there is none.
-    pub(crate) fn receive(&self) -> io::Result<Option<Handed>> {
+    pub(crate) fn receive(&self) -> io::Result<Option<HandedConnection>> {
         let mut bytes = vec![0; MOST_BYTES];
         let (length, descriptors) = match receive_with_descriptors(self.number(), &mut bytes) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
@@ -158,7 +158,7 @@ impl Queue {
             let file = descriptors.next().ok_or_else(lost)?;
             files.push(FileRest::handed_over(file, offset, left, about[16] != 0));
         }
-        Ok(Some(Handed { socket, note, input: rest.to_vec(), files }))
+        Ok(Some(HandedConnection { socket, note, input: rest.to_vec(), files }))
     }
 }
 

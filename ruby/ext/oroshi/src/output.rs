@@ -34,9 +34,9 @@ pub(crate) struct FileRest {
     _counted: Descriptor,
 }
 
-/// Whether an answer may exceed the room there is.
+/// Whether an answer may exceed the limit on output that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum OutputLimit {
     /// No: it then fails.
     Bounded,
     /// Yes: the writer checks [`Output::is_full`] after each piece.
@@ -140,7 +140,7 @@ impl Output {
                 Err(error) => return Err(error),
             }
         }
-        self.keep(rest, Room::Bounded)
+        self.keep(rest, OutputLimit::Bounded)
     }
 
     /// Sends `pieces` in order, and keeps the unsent rest.
@@ -152,11 +152,11 @@ impl Output {
         &mut self,
         socket: RawFd,
         pieces: impl IntoIterator<Item = &'p [u8]>,
-        room: Room,
+        limit: OutputLimit,
     ) -> io::Result<()> {
         let mut pieces = pieces.into_iter();
         if !self.is_empty() && !self.flush(socket)? {
-            return pieces.try_for_each(|piece| self.keep(piece, room));
+            return pieces.try_for_each(|piece| self.keep(piece, limit));
         }
         let mut window = [IoSlice::new(&[]); MOST_PIECES];
         loop {
@@ -178,8 +178,8 @@ impl Output {
                     Ok(sent) => IoSlice::advance_slices(&mut rest, sent),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        rest.iter().try_for_each(|piece| self.keep(piece, room))?;
-                        return pieces.try_for_each(|piece| self.keep(piece, room));
+                        rest.iter().try_for_each(|piece| self.keep(piece, limit))?;
+                        return pieces.try_for_each(|piece| self.keep(piece, limit));
                     }
                     Err(error) => return Err(error),
                 }
@@ -200,7 +200,7 @@ impl Output {
         } else {
             0
         };
-        self.keep(&head[sent..], Room::Bounded)?;
+        self.keep(&head[sent..], OutputLimit::Bounded)?;
         if self.is_empty() {
             self.deadline = ProgressDeadline::begin();
         }
@@ -252,7 +252,7 @@ impl Output {
     }
 
     /// Keeps bytes behind those that wait.
-    fn keep(&mut self, bytes: &[u8], room: Room) -> io::Result<()> {
+    fn keep(&mut self, bytes: &[u8], limit: OutputLimit) -> io::Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -263,12 +263,12 @@ impl Output {
             self.bytes.extend_from_slice(bytes);
             return Ok(());
         }
-        self.spill(bytes, room)
+        self.spill(bytes, limit)
     }
 
     /// Keeps bytes in a temporary file.
-    fn spill(&mut self, bytes: &[u8], room: Room) -> io::Result<()> {
-        if room == Room::Bounded && !FILES.has_room(bytes.len()) {
+    fn spill(&mut self, bytes: &[u8], limit: OutputLimit) -> io::Result<()> {
+        if limit == OutputLimit::Bounded && !FILES.has_room(bytes.len()) {
             let message = format!(
                 "an answer that its client does not read was cut off: AnswerFiles, {} bytes for all of a worker's, is \
                  used up",
@@ -326,7 +326,7 @@ mod tests {
         let mut output = Output::default();
         let pieces: Vec<Vec<u8>> = (0..400_u32).map(|n| n.to_le_bytes().repeat(50_000)).collect();
         for piece in &pieces {
-            output.send(server.as_raw_fd(), [&piece[..]], Room::Beyond).unwrap();
+            output.send(server.as_raw_fd(), [&piece[..]], OutputLimit::Beyond).unwrap();
         }
         assert!(output.bytes.len() as u64 <= MEMORY.most());
         assert!(output.files.len() >= 2 && output.waiting() > SEGMENT_BYTES, "{}", output.waiting());

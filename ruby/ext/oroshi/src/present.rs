@@ -12,7 +12,7 @@ use crate::stream::Stream;
 
 /// The current exchange.
 #[derive(Debug, Default)]
-pub(crate) struct Present {
+pub(crate) struct CurrentExchange {
     /// Counts requests; late callers have an old number.
     pub(crate) number: u64,
     /// The connection, while the application works and it has not been given away.

@@ -63,7 +63,7 @@ impl Incoming {
 
 /// The result of a request's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Begun {
+pub(crate) enum RequestStart {
     /// The body is complete, or there is none.
     Whole,
     /// The body is being collected from now on.
@@ -82,30 +82,30 @@ pub(crate) fn begin(
     head_bytes: &[u8],
     rest: &[u8],
     memory_bytes: usize,
-) -> Begun {
+) -> RequestStart {
     let length = match head.framing {
         // No Rack application is a proxy.
-        _ if head.method == "CONNECT" => return Begun::Refused(405),
+        _ if head.method == "CONNECT" => return RequestStart::Refused(405),
         Framing::Length(length) => length,
         Framing::Chunked => u64::MAX,
         _ => 0,
     };
     if length <= rest.len() as u64 && length <= memory_bytes as u64 {
-        return Begun::Whole;
+        return RequestStart::Whole;
     }
     if head.framing != Framing::Chunked && length > BODY_FILES.most().max(memory_bytes as u64) {
         // There will never be room for it.
-        return Begun::Refused(413);
+        return RequestStart::Refused(413);
     }
     let asks = head.expect_continue && rest.is_empty() && !connection.was_asked;
     if asks && !ask_for_body(connection) {
-        return Begun::Gone;
+        return RequestStart::Gone;
     }
     connection.was_asked = false;
     connection.deadline = ProgressDeadline::begin();
     connection.due_ms = connection.deadline.over_ms();
     connection.stage = Stage::Body(Box::new(Incoming::new(head_bytes, memory_bytes)));
-    Begun::Gathers
+    RequestStart::Gathers
 }
 
 /// Asks a client for its body (RFC 9110 section 10.1.1). False: nothing can be sent to it.

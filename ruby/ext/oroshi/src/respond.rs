@@ -14,11 +14,11 @@ use rb_sys::VALUE;
 use crate::client_wait::wait_raising;
 use crate::connection::{Connection, Next};
 use crate::engine::Engine;
-use crate::exchange::{Terms, triple};
+use crate::exchange::{AnswerFacts, triple};
 use crate::forked;
 use crate::head::{self, AppHeaders, Coding, End, Framing, HeaderError};
 use crate::hijack;
-use crate::output::{FileRest, Room};
+use crate::output::{FileRest, OutputLimit};
 use crate::overdue;
 use crate::rb;
 use crate::stream::{Fault, Stream};
@@ -35,17 +35,17 @@ struct Answer {
     status: u16,
     body: VALUE,
     from_app: AppHeaders,
-    terms: Terms,
+    facts: AnswerFacts,
 }
 
 impl Engine<'_> {
     /// Sends the application's answer.
-    pub(crate) fn respond(&mut self, connection: Box<Connection>, response: VALUE, terms: Terms) {
-        match self.begin_answer(response, terms) {
+    pub(crate) fn respond(&mut self, connection: Box<Connection>, response: VALUE, facts: AnswerFacts) {
+        match self.begin_answer(response, facts) {
             Ok(answer) => self.send_answer(connection, &answer),
             Err(error) => {
                 self.close_body_of(response);
-                self.failed(connection, error, terms);
+                self.failed(connection, error, facts);
             }
         }
         // The answer keeps its parts alive.
@@ -53,7 +53,7 @@ impl Engine<'_> {
     }
 
     /// Writes the status line and the application's fields into `out`.
-    fn begin_answer(&mut self, response: VALUE, terms: Terms) -> Result<Answer, Error> {
+    fn begin_answer(&mut self, response: VALUE, facts: AnswerFacts) -> Result<Answer, Error> {
         let [status, headers, body] = triple(response).ok_or_else(|| {
             self.misuse(format!("the application answered {}; [status, headers, body] was expected", inspect(response)))
         })?;
@@ -74,18 +74,18 @@ impl Engine<'_> {
             HeaderError::Odd => self.misuse(format!("the headers are {}; a Hash was expected", inspect(headers))),
         })?;
         std::hint::black_box(&plain);
-        if status < 200 && !(status == 101 && terms.http11) {
+        if status < 200 && !(status == 101 && facts.http11) {
             return Err(self.misuse(format!("the status is {status}, which ends no request; 200 to 999 does")));
         }
         if status == 101
             && from_app.hijack == rb::NIL
-            && (terms.head_only || !rb::responds(body, self.worker.known.call)?)
+            && (facts.head_only || !rb::responds(body, self.worker.known.call)?)
         {
             let message = "the status is 101, but nobody takes the connection over; rack.hijack in the headers or a \
                            body with call was expected";
             return Err(self.misuse(message.to_owned()));
         }
-        Ok(Answer { status, body, from_app, terms })
+        Ok(Answer { status, body, from_app, facts })
     }
 
     /// Returns the status code: an Integer, or what converts to one.
@@ -106,14 +106,14 @@ impl Engine<'_> {
         if answer.status == 101 {
             return self.give_away(connection, answer, None);
         }
-        if answer.terms.head_only || head::is_bodiless(answer.status) {
+        if answer.facts.head_only || head::is_bodiless(answer.status) {
             return self.send_head_only(connection, answer);
         }
         if rb::is_plain_array(answer.body) {
             self.send_array(connection, answer, answer.body);
         } else if let Err((connection, error)) = self.send_slowly(connection, answer) {
             self.close_body(answer.body);
-            self.failed(connection, error, answer.terms);
+            self.failed(connection, error, answer.facts);
         }
     }
 
@@ -130,7 +130,7 @@ impl Engine<'_> {
                 self.send_strings(connection, answer, strings);
                 std::hint::black_box(&strings);
             }
-            Err(error) => self.failed(connection, error, answer.terms),
+            Err(error) => self.failed(connection, error, answer.facts),
         }
     }
 
@@ -158,7 +158,11 @@ impl Engine<'_> {
             bytes.for_each(|piece| self.out.extend_from_slice(piece));
             connection.output.send_one(connection.number(), &self.out)
         } else {
-            connection.output.send(connection.number(), std::iter::once(&self.out[..]).chain(bytes), Room::Bounded)
+            connection.output.send(
+                connection.number(),
+                std::iter::once(&self.out[..]).chain(bytes),
+                OutputLimit::Bounded,
+            )
         };
         if let Some(length) = answer.from_app.length.filter(|&length| length != total as u64) {
             self.complain(&format!("Content-Length is {length}, but the body has {total} bytes; the latter was sent"));
@@ -175,10 +179,10 @@ impl Engine<'_> {
         framing: Framing,
     ) -> (Box<Connection>, Next) {
         // An HTTP/1.0 client cannot find the end of chunks.
-        let lost = framing == Framing::Own(Coding::Chunked) && !answer.terms.http11;
-        let keep = answer.terms.keep && !answer.from_app.close && !framing.needs_close() && !lost;
+        let lost = framing == Framing::Own(Coding::Chunked) && !answer.facts.http11;
+        let keep = answer.facts.keep && !answer.from_app.close && !framing.needs_close() && !lost;
         let next = self.next(&connection, keep);
-        let end = if next == Next::Keep { End::Keep { http11: answer.terms.http11 } } else { End::Close };
+        let end = if next == Next::Keep { End::Keep { http11: answer.facts.http11 } } else { End::Close };
         head::finish(&mut self.out, &answer.from_app, &mut self.date, framing, end);
         (connection, next)
     }
@@ -279,7 +283,7 @@ impl Engine<'_> {
         let framing = match (answer.from_app.coding, answer.from_app.length) {
             (Some(coding), _) => Framing::Own(coding),
             (None, Some(length)) => Framing::Length(length),
-            (None, None) if answer.terms.http11 && self.worker.settings.chunked => Framing::Chunked,
+            (None, None) if answer.facts.http11 && self.worker.settings.chunked => Framing::Chunked,
             (None, None) => Framing::Close,
         };
         let (connection, next) = self.finish_head(connection, answer, framing);
@@ -335,7 +339,7 @@ impl Engine<'_> {
             (Err(error), None) if !stream.begun => {
                 self.out = stream.into_buffer();
                 self.close_body(body);
-                return self.failed(connection, error, answer.terms);
+                return self.failed(connection, error, answer.facts);
             }
             (Err(error), None) => {
                 self.report(error);
@@ -356,7 +360,7 @@ impl Engine<'_> {
             _ if answer.status == 101 || head::is_bodiless(answer.status) => Framing::None,
             (Some(coding), _) => Framing::Own(coding),
             (None, Some(length)) => Framing::Length(length),
-            (None, None) if taker.is_none() && answer.terms.http11 => Framing::Chunked,
+            (None, None) if taker.is_none() && answer.facts.http11 => Framing::Chunked,
             (None, None) => Framing::Close,
         };
         let end = if answer.status == 101 { End::Switch } else { End::Close };
@@ -384,7 +388,7 @@ impl Engine<'_> {
             }
             None => {
                 let chunked = framing == Framing::Chunked;
-                let stream: Value = rb::value(known.stream).funcall("new", (io, chunked, answer.terms.head_only))?;
+                let stream: Value = rb::value(known.stream).funcall("new", (io, chunked, answer.facts.head_only))?;
                 let called = rb::value(answer.body).funcall::<_, _, Value>("call", (stream,));
                 if called.is_err() {
                     stream.funcall::<_, _, Value>("abort", ())?;

@@ -12,7 +12,7 @@ use rb_sys::VALUE;
 use crate::client_wait::wait_raising;
 use crate::connection::Connection;
 use crate::head::Framing;
-use crate::output::Room;
+use crate::output::OutputLimit;
 use crate::overdue;
 use crate::rb;
 use crate::worker::{Worker, active};
@@ -126,7 +126,7 @@ impl Stream {
             self.begun = true;
         }
         let all = std::iter::once(&self.head[..]).chain(pieces);
-        let sent = connection.output.send(connection.number(), all, Room::Beyond);
+        let sent = connection.output.send(connection.number(), all, OutputLimit::Beyond);
         self.head.clear();
         sent.map_err(|error| {
             let is_ours = error.kind() == std::io::ErrorKind::Other && error.raw_os_error().is_none();

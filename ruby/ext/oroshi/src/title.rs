@@ -10,18 +10,18 @@ const FIELD_BYTES: usize = 80;
 
 /// The changing part of the title: memory of this process that the kernel shows to others.
 #[derive(Debug)]
-pub(crate) struct Title {
+pub(crate) struct ProcessTitle {
     field: &'static mut [u8],
 }
 
-impl Title {
+impl ProcessTitle {
     /// Sets the title to `fixed` with room behind it, and finds the room. Without any (a very short command line, an
     /// odd kernel) Ruby's title stays.
     pub(crate) fn new(ruby: &Ruby, fixed: &str) -> Result<Self, Error> {
         let process: RModule = ruby.class_object().const_get("Process")?;
         let padded = format!("{fixed}: {}", ".".repeat(FIELD_BYTES));
         process.funcall::<_, _, magnus::Value>("setproctitle", (padded.as_str(),))?;
-        let title = Title { field: find(fixed.as_bytes()).unwrap_or_default() };
+        let title = ProcessTitle { field: find(fixed.as_bytes()).unwrap_or_default() };
         title.field.fill(b' ');
         Ok(title)
     }

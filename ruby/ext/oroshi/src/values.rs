@@ -60,12 +60,12 @@ impl Recent {
 
 /// Frozen Strings made from bytes that seldom change: a host, an address.
 #[derive(Debug, Default)]
-pub(crate) struct Last<const N: usize> {
+pub(crate) struct LastStrings<const N: usize> {
     key: Vec<u8>,
     places: Option<[usize; N]>,
 }
 
-impl<const N: usize> Last<N> {
+impl<const N: usize> LastStrings<N> {
     /// Returns the Strings for `key`: the last ones if it is the same, or new ones. May raise.
     pub(crate) fn values(&mut self, roots: &Roots, key: &[u8], make: impl FnOnce() -> [VALUE; N]) -> [VALUE; N] {
         if let Some(places) = self.places

@@ -14,7 +14,7 @@ use magnus::{DataTypeFunctions, Error, RHash, Ruby, Symbol, TypedData, Value, gc
 use crate::engine::{Ended, Engine};
 use crate::log::{AccessLog, NO_ANSWER};
 use crate::peers::Peers;
-use crate::present::Present;
+use crate::present::CurrentExchange;
 use crate::rb::{self, Roots};
 use crate::scoreboard::{Scoreboard, Slot, State};
 use crate::settings::Settings;
@@ -31,11 +31,11 @@ pub(crate) struct Worker {
     pub(crate) slot: &'static Slot,
     pub(crate) peers: Peers,
     pub(crate) roots: Roots,
-    pub(crate) present: RefCell<Present>,
+    pub(crate) present: RefCell<CurrentExchange>,
     pub(crate) stop: Cell<Stop>,
     pub(crate) log: RefCell<AccessLog>,
     pub(crate) enough: Cell<bool>,
-    pub(crate) known: Known,
+    pub(crate) known: RubyNames,
     pub(crate) board: Scoreboard,
     pub(crate) watch: OnceCell<Arc<Watch>>,
     own: usize,
@@ -58,7 +58,7 @@ impl DataTypeFunctions for Worker {
 
 /// Ruby objects and names that the loop uses. The worker's roots keep the objects.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
+pub(crate) struct RubyNames {
     pub(crate) call: rb_sys::ID,
     pub(crate) close: rb_sys::ID,
     pub(crate) each: rb_sys::ID,
@@ -76,14 +76,14 @@ pub(crate) struct Known {
     pub(crate) file: rb_sys::VALUE,
 }
 
-impl Known {
+impl RubyNames {
     fn find(ruby: &Ruby, roots: &Roots) -> Result<Self, Error> {
         let find = |what: &str| -> Result<rb_sys::VALUE, Error> {
             let raw = ruby.eval::<Value>(what)?.as_raw();
             roots.add(raw);
             Ok(raw)
         };
-        Ok(Known {
+        Ok(RubyNames {
             call: rb::id(c"call"),
             close: rb::id(c"close"),
             each: rb::id(c"each"),
@@ -128,7 +128,7 @@ impl Worker {
         let slot = scoreboard.slot(ruby, slot)?;
         let settings = Settings::read(ruby, settings)?;
         let roots = Roots::default();
-        let known = Known::find(ruby, &roots)?;
+        let known = RubyNames::find(ruby, &roots)?;
         slot.set_pid(std::process::id() as i32);
         slot.set_state(State::Starting);
         let log = RefCell::new(AccessLog::new(settings.log_format, settings.log_fd));

@@ -9,7 +9,7 @@ use oroshi_bench::record::scenario::{JourneyRecord, ScenarioRecord, StepRecord};
 use oroshi_report::words::scenario::{one_line, points, void};
 use oroshi_words::{nearest, units};
 
-use super::{Figure, Limit, Measured, Rounding, figure_of, has_unit, latency, precise_time};
+use super::{Figure, Measured, Rounding, Unit, figure_of, latency, precise_time};
 
 /// Kinds of metrics with a name, and the metrics without one.
 const KINDS: [&str; 4] = ["step", "check", "journey", "timer"];
@@ -22,7 +22,7 @@ const LONGEST: usize = 60;
 
 /// A figure of a run of scenarios.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Metric {
+pub(crate) enum ScenarioMetric {
     Score,
     /// The share of all checks that passed; of one by name.
     Checks(Option<String>),
@@ -34,7 +34,7 @@ pub(super) enum Metric {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum StepFigure {
+pub(crate) enum StepFigure {
     Response(Figure),
     Service(Figure),
     Errors,
@@ -42,7 +42,7 @@ pub(super) enum StepFigure {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(crate) enum Ended {
     Begun,
     Completed,
     Failed,
@@ -50,41 +50,41 @@ pub(super) enum Ended {
 }
 
 /// Reads a metric; `None`: it is of another kind.
-pub(super) fn metric_of(text: &str) -> Option<Result<Metric, String>> {
+pub(super) fn metric_of(text: &str) -> Option<Result<ScenarioMetric, String>> {
     match text {
-        "score" => return Some(Ok(Metric::Score)),
-        "checks" => return Some(Ok(Metric::Checks(None))),
+        "score" => return Some(Ok(ScenarioMetric::Score)),
+        "checks" => return Some(Ok(ScenarioMetric::Checks(None))),
         _ => {}
     }
     let (kind, rest) = text.split_once('.')?;
     let wrong = |figures: &str| Err(format!("`{text}`: expected {kind}.NAME{figures}"));
     Some(match kind {
         "journeys" => match ended(rest) {
-            Some(ended) => Ok(Metric::Journeys(None, ended)),
+            Some(ended) => Ok(ScenarioMetric::Journeys(None, ended)),
             None => Err(format!("`{text}`: expected {}", OTHERS[2..].join(", "))),
         },
         "check" => match quoted(rest) {
-            Some((name, "")) => Ok(Metric::Checks(Some(name))),
+            Some((name, "")) => Ok(ScenarioMetric::Checks(Some(name))),
             Some(_) => wrong(""),
             None if rest.is_empty() => wrong(""),
-            None => Ok(Metric::Checks(Some(rest.to_owned()))),
+            None => Ok(ScenarioMetric::Checks(Some(rest.to_owned()))),
         },
         "step" => named(rest, step_figure).map_or_else(
             || wrong(" and .p99 (or another percentile, mean, min, max), .service.p99, .errors or .rps"),
-            |(name, figure)| Ok(Metric::Step(name, figure)),
+            |(name, figure)| Ok(ScenarioMetric::Step(name, figure)),
         ),
         "journey" => named(rest, |figure| figure_of(figure).map(Ok).or_else(|| ended(figure).map(Err))).map_or_else(
             || wrong(" and .p99 (or another percentile, mean, min, max), .begun, .completed, .failed or .cut-off"),
             |(name, figure)| {
                 Ok(match figure {
-                    Ok(figure) => Metric::Journey(name, figure),
-                    Err(ended) => Metric::Journeys(Some(name), ended),
+                    Ok(figure) => ScenarioMetric::Journey(name, figure),
+                    Err(ended) => ScenarioMetric::Journeys(Some(name), ended),
                 })
             },
         ),
         "timer" => named(rest, figure_of).map_or_else(
             || wrong(" and .p99 (or another percentile, mean, min, max)"),
-            |(name, figure)| Ok(Metric::Timer(name, figure)),
+            |(name, figure)| Ok(ScenarioMetric::Timer(name, figure)),
         ),
         _ => return None,
     })
@@ -163,27 +163,14 @@ pub(super) fn operator(text: &str) -> Option<usize> {
         .map(|(at, _)| at)
 }
 
-impl Metric {
-    /// Reads a limit in the metric's unit.
-    pub(super) fn limit(&self, text: &str) -> Result<Limit, String> {
+impl ScenarioMetric {
+    pub(super) fn unit(&self) -> Unit {
         match self {
-            Self::Checks(_) if !text.ends_with('%') => {
-                Err(format!("`{text}` has no unit: expected the share that passes, such as 99%"))
-            }
-            Self::Checks(_) => units::parse_percent(text).map(Limit::Value),
-            Self::Step(_, StepFigure::Errors) | Self::Journeys(..) if text.ends_with('%') => {
-                units::parse_percent(text).map(Limit::Share)
-            }
-            Self::Score => number(text).map(Limit::Value),
-            Self::Step(_, StepFigure::Errors | StepFigure::Rate) | Self::Journeys(..) => {
-                units::parse_number(text).map(Limit::Value)
-            }
-            Self::Step(..) | Self::Journey(..) | Self::Timer(..) if !has_unit(text) && text != "0" => {
-                Err(format!("`{text}` has no unit: expected one such as {text}ms"))
-            }
-            Self::Step(..) | Self::Journey(..) | Self::Timer(..) => {
-                units::parse_time(text).map(|time| Limit::Value(time.as_nanos() as f64))
-            }
+            Self::Score => Unit::Points,
+            Self::Checks(_) => Unit::Share,
+            Self::Step(_, StepFigure::Errors) | Self::Journeys(..) => Unit::Count,
+            Self::Step(_, StepFigure::Rate) => Unit::Number,
+            Self::Step(..) | Self::Journey(..) | Self::Timer(..) => Unit::Time,
         }
     }
 
@@ -262,14 +249,6 @@ impl Metric {
 fn precise_share(share: f64) -> String {
     let text = format!("{:.3}", (share * 1e5).floor() / 1e3);
     format!("{} %", text.trim_end_matches('0').trim_end_matches('.'))
-}
-
-/// Reads a number that may be negative, as scores may be.
-fn number(text: &str) -> Result<f64, String> {
-    match text.strip_prefix('-') {
-        Some(rest) => units::parse_number(rest).map(|value| -value),
-        None => units::parse_number(text),
-    }
 }
 
 fn of(record: &Record) -> Result<&ScenarioRecord, String> {

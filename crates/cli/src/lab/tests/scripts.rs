@@ -20,11 +20,11 @@ url = "http://127.0.0.1:2/"
 "#;
 
 #[track_caller]
-fn scripted(text: &str, wishes: &Wishes) -> Reading {
+fn scripted(text: &str, options: &RunOptions) -> ParsedExperiment {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("shop.lua"), "").unwrap();
     let machine = Machine::tried_out(Shutdown::new());
-    let reading = read(source(text, Some(folder.path())), wishes, &machine).unwrap_or_else(|error| panic!("{error:?}"));
+    let reading = read(source(text, Some(folder.path())), options, &machine).unwrap_or_else(|error| panic!("{error:?}"));
     for variant in reading.experiment.cells.iter().flat_map(|cell| &cell.variants) {
         let name = script(&variant.load).1;
         assert!(name.starts_with(&folder.path().join("shop.lua").display().to_string()), "beside the file: {name}");
@@ -42,7 +42,7 @@ fn script(load: &Load) -> (&oroshi_bench::Draft, String) {
 
 #[test]
 fn users_are_swept_and_the_score_comes_first() {
-    let experiment = scripted(FILE, &Wishes::default()).experiment;
+    let experiment = scripted(FILE, &RunOptions::default()).experiment;
     let users: Vec<usize> = experiment.cells.iter().map(|cell| script(&cell.variants[1].load).0.connections).collect();
     assert_eq!(users, [5, 50]);
     assert_eq!(
@@ -50,14 +50,14 @@ fn users_are_swept_and_the_score_comes_first() {
         (&[Metric::Score, Metric::Rps, Metric::Cpu][..], true)
     );
     assert!(experiment.cells[1].variants[0].load_words.ends_with("shop.lua users, 50 users"));
-    let chosen = scripted(&format!("metrics = [\"score\"]\n{FILE}"), &Wishes::default()).experiment;
+    let chosen = scripted(&format!("metrics = [\"score\"]\n{FILE}"), &RunOptions::default()).experiment;
     assert_eq!((&chosen.metrics[..], chosen.score_if_any), (&[Metric::Score][..], false));
 }
 
 #[test]
 fn journeys_may_come_by_a_timetable() {
     let text = FILE.replace("users = \"{{users}}\"", "rate = \"{{users}}\"");
-    let experiment = scripted(&text, &Wishes::default()).experiment;
+    let experiment = scripted(&text, &RunOptions::default()).experiment;
     let words = &experiment.cells[1].variants[0].load_words;
     assert!(words.ends_with("journeys by timetable at 50.0/s"), "{words}");
     assert_eq!(experiment.metrics, [Metric::Score, Metric::P99, Metric::Cpu]);
@@ -66,14 +66,14 @@ fn journeys_may_come_by_a_timetable() {
 #[test]
 fn the_length_of_a_run_is_the_script_s_or_the_file_s() {
     for quick in [false, true] {
-        let wishes = Wishes { quick, ..Wishes::default() };
-        let reading = scripted(FILE, &wishes);
+        let options = RunOptions { quick, ..RunOptions::default() };
+        let reading = scripted(FILE, &options);
         let draft = script(&reading.experiment.cells[0].variants[0].load).0;
         assert_eq!(
             (draft.duration, draft.warmup, draft.free_duration, draft.free_warmup),
             (None, Duration::ZERO, false, false)
         );
-        let reading = scripted(&FILE.replace("[sweep]", "duration = \"30s\"\nwarmup = \"2s\"\n[sweep]"), &wishes);
+        let reading = scripted(&FILE.replace("[sweep]", "duration = \"30s\"\nwarmup = \"2s\"\n[sweep]"), &options);
         let draft = script(&reading.experiment.cells[0].variants[0].load).0;
         assert_eq!((draft.duration, draft.warmup), (Some(Duration::from_secs(30)), Duration::from_secs(2)));
     }
@@ -85,8 +85,8 @@ fn what_a_script_decides_is_no_key_beside_it() {
     fs::write(folder.path().join("shop.lua"), "").unwrap();
     for (key, expected) in [("pipeline = 2", "pipeline"), ("requests = 100", "requests"), ("rate = \"60%\"", "rate")] {
         let text = FILE.replace("[sweep]", &format!("{key}\n[sweep]"));
-        let found = read(source(&text, Some(folder.path())), &Wishes::default(), &Machine::this());
-        let Err(Unreadable::File(mistakes)) = found else { panic!("{key}: {found:?}") };
+        let found = read(source(&text, Some(folder.path())), &RunOptions::default(), &Machine::this());
+        let Err(ExperimentError::File(mistakes)) = found else { panic!("{key}: {found:?}") };
         assert!(mistakes[0].key.ends_with(expected), "{mistakes:?}");
     }
     assert!(mistake(&small("", "load.users = 5\n")).contains("`script`"));

@@ -15,8 +15,10 @@ const QUERY: &str = "SELECT host FROM domain WHERE domain = ";
 
 fn with_query(url: &str, query: &str) -> String {
     format!(
-        "[listen]\npublic = \"unix:{{dir}}/public.sock\"\nadmin = \"unix:{{dir}}/admin.sock\"\n[sql.s]\nurl = \"{url}\"\nquery-timeout = \"20s\"\nconnect-timeout = \"20s\"\n\
-         [lookup.l]\nallow = \"any\"\nwait = \"30s\"\nmemory = {{ negative-ttl = \"1ms\" }}\nsql = {{ store = \"s\", query = \"{query}\" }}\n[[route]]\nlookup = \"l\"\n"
+        "[listen]\npublic = \"unix:{{dir}}/public.sock\"\nadmin = \"unix:{{dir}}/admin.sock\"\n[sql.s]\n\
+         url = \"{url}\"\nquery-timeout = \"20s\"\nconnect-timeout = \"20s\"\n\
+         [lookup.l]\nallow = \"any\"\nwait = \"30s\"\nmemory = {{ negative-ttl = \"1ms\" }}\n\
+         sql = {{ store = \"s\", query = \"{query}\" }}\n[[route]]\nlookup = \"l\"\n"
     )
 }
 
@@ -197,7 +199,8 @@ fn a_check_refuses_what_the_start_refuses() {
         ),
         (
             format!(
-                "{listen}[memcached.cache]\nservers = [\"unix:/x\"]\n[script.s]\nfile = \"base.lua\"\n[[route]]\nscript = \"s\"\n"
+                "{listen}[memcached.cache]\nservers = [\"unix:/x\"]\n[script.s]\nfile = \"base.lua\"\n[[route]]\n\
+                 script = \"s\"\n"
             ),
             "line 6: script.s.file: base.lua:1: gate.sql: there is no SQL store `cache` in the configuration",
         ),

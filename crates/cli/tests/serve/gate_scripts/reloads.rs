@@ -112,8 +112,10 @@ fn a_reload_that_fails_changes_nothing() {
     }
     echo(&dir, "one");
     fs::write(dir.join("route.lua"), "function on_route() end function init() error('never') end").unwrap();
-    const LOOKUP: &str = "[sql.db]\nurl = \"sqlite:{dir}/t.db\"\n[lookup.t]\nallow = [\"unix:{dir}/\"]\nmemory = \"off\"\n\
-                          sql = { store = \"db\", query = \"SELECT host FROM t WHERE k = ?\" }\n[[route]]\nlookup = \"t\"\n";
+    const LOOKUP: &str = "[sql.db]\nurl = \"sqlite:{dir}/t.db\"\n[lookup.t]\nallow = [\"unix:{dir}/\"]\n\
+                          memory = \"off\"\n\
+                          sql = { store = \"db\", query = \"SELECT host FROM t WHERE k = ?\" }\n[[route]]\n\
+                          lookup = \"t\"\n";
     let mut gate = Gate::start(folder, LOOKUP);
     assert_eq!(gate.get("a", "/").status, 200);
     let mut fails = |config: &str, told: &str| {
@@ -127,7 +129,8 @@ fn a_reload_that_fails_changes_nothing() {
         assert_eq!(status["stores"].as_object().unwrap().keys().collect::<Vec<_>>(), ["db"], "{told}");
         assert_eq!(status["generation"], 1);
     };
-    let listen = "listen = { public = [\"unix:{dir}/public.sock\", \"unix:{dir}/more.sock\"], admin = \"unix:{dir}/admin.sock\" }\n";
+    let listen = "listen = { public = [\"unix:{dir}/public.sock\", \"unix:{dir}/more.sock\"], admin = \
+                  \"unix:{dir}/admin.sock\" }\n";
     // Without the store, with another one, and with another address.
     let other =
         "[sql.other]\nurl = \"sqlite:{dir}/other.db\"\n[script.s]\nfile = \"route.lua\"\n[[route]]\nscript = \"s\"\n";

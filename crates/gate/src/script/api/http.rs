@@ -6,7 +6,7 @@ use mlua::{IntoLua, Lua, LuaString, Table, Value};
 use oroshi_client::local::Client;
 
 use super::args::{Args, CallError, kind};
-use super::{Got, Library, later};
+use super::{Library, WaitResult, later};
 
 /// The default timeout of a request.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -54,10 +54,10 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         let client = host.tools()?.http.clone();
         later(async move {
             match exchange(&client, sent).await {
-                Ok(received) => Got::Response(received),
+                Ok(received) => WaitResult::Response(received),
                 Err(error) => {
                     let cause = error.cause();
-                    Got::Failure(format!("{error}: {cause}"), error.name())
+                    WaitResult::Failure(format!("{error}: {cause}"), error.name())
                 }
             }
         })

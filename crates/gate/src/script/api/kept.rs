@@ -6,8 +6,8 @@ use mlua::{IntoLuaMulti, Lua, MultiValue, Value};
 use oroshi_script::{Data, DataError};
 
 use super::args::{Args, CallError, kind};
-use super::{Charge, Got, Host, Library, later, now};
-use crate::script::cache::{Asked, Cache, CacheError, KEY_BYTES};
+use super::{ApiContext, Charge, Library, WaitResult, later, now};
+use crate::script::cache::{Cache, CacheError, CacheLookup, KEY_BYTES};
 
 pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     let charge = Charge::new(library)?;
@@ -64,18 +64,20 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         }
         let cache = Arc::clone(cache(host)?);
         match cache.ask(&key) {
-            Asked::Made(mut made) => later(async move {
+            CacheLookup::Made(mut made) => later(async move {
                 loop {
                     // The maker has left: the first caller to ask again takes over.
                     let outcome = made.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
                     match outcome {
-                        Some(Ok(values)) => return Got::Made(values),
+                        Some(Ok(values)) => return WaitResult::Made(values),
                         Some(Err(why)) => {
-                            return Got::Raised(format!("gate.cache.fetch: its function failed elsewhere: {why}"));
+                            return WaitResult::Raised(format!(
+                                "gate.cache.fetch: its function failed elsewhere: {why}"
+                            ));
                         }
                         None => match cache.ask(&key) {
-                            Asked::Made(other) => made = other,
-                            asked => return Got::Asked(asked),
+                            CacheLookup::Made(other) => made = other,
+                            asked => return WaitResult::Asked(asked),
                         },
                     }
                 }
@@ -120,26 +122,26 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
 }
 
 /// Returns the result of asking: `"known", value`, or `"make"`, if this call now has the ticket.
-pub(super) fn asked(lua: &Lua, host: &Host, asked: &mut Asked) -> mlua::Result<MultiValue> {
+pub(super) fn asked(lua: &Lua, host: &ApiContext, asked: &mut CacheLookup) -> mlua::Result<MultiValue> {
     match asked {
-        Asked::Known(value) => ("known", value.to_lua(lua)?).into_lua_multi(lua),
-        Asked::Make(ticket) => {
+        CacheLookup::Known(value) => ("known", value.to_lua(lua)?).into_lua_multi(lua),
+        CacheLookup::Make(ticket) => {
             let make = "make".into_lua_multi(lua)?;
             // The call owns the ticket from now on.
             host.tickets.borrow_mut().extend(ticket.take());
             Ok(make)
         }
-        Asked::Made(_) => Err(mlua::Error::runtime("somebody else makes it")),
+        CacheLookup::Made(_) => Err(mlua::Error::runtime("somebody else makes it")),
     }
 }
 
-fn ticket(host: &Host, key: &[u8]) -> Option<crate::script::cache::Ticket> {
+fn ticket(host: &ApiContext, key: &[u8]) -> Option<crate::script::cache::Ticket> {
     let mut tickets = host.tickets.borrow_mut();
     let place = tickets.iter().position(|ticket| ticket.is_for(key))?;
     Some(tickets.swap_remove(place))
 }
 
-fn cache(host: &Host) -> Result<&Arc<Cache>, CallError> {
+fn cache(host: &ApiContext) -> Result<&Arc<Cache>, CallError> {
     Ok(&host.tools()?.cache)
 }
 

@@ -21,8 +21,8 @@ use mlua::{IntoLua, IntoLuaMulti, Lua, MultiValue, Table, Value};
 use oroshi_lookup::{Answer, Rows};
 use oroshi_script::{Data, Engine, Error};
 
-use super::cache::{Asked, Ticket};
-use super::{Names, Tools};
+use super::cache::{CacheLookup, Ticket};
+use super::{ApiResources, StoreNames};
 use args::{Args, CallError};
 
 pub(crate) use http::client as http_client;
@@ -35,12 +35,12 @@ const PRELUDE: &str = include_str!("../prelude.lua");
 const MOST_SECONDS: f64 = 366.0 * 24.0 * 3600.0;
 
 /// The resources behind the functions of a state.
-pub(crate) struct Host {
+pub(crate) struct ApiContext {
     script: String,
     /// `None` while a script is checked.
-    tools: Option<Tools>,
+    tools: Option<ApiResources>,
     /// The configured stores, if known, while a script is checked.
-    names: Option<Names>,
+    names: Option<StoreNames>,
     /// The future that the stopped call waits for.
     pending: RefCell<Option<Pending>>,
     /// Tickets of the running call.
@@ -48,19 +48,19 @@ pub(crate) struct Host {
 }
 
 /// The future that a call waits for.
-pub(crate) type Pending = Pin<Box<dyn Future<Output = Got>>>;
+pub(crate) type Pending = Pin<Box<dyn Future<Output = WaitResult>>>;
 
 /// The result of waiting.
 #[derive(Debug)]
-pub(crate) enum Got {
+pub(crate) enum WaitResult {
     Nothing,
     Boolean(bool),
     Bytes(Option<Box<[u8]>>),
-    Rows(Rows, stores::Shape),
+    Rows(Rows, stores::ResultShape),
     Answer(Answer),
     Response(http::Received),
     /// The result of asking for a cached value.
-    Asked(Asked),
+    Asked(CacheLookup),
     /// Results that another caller made.
     Made(Arc<[Data]>),
     /// `nil`, a message, and the failure's name.
@@ -70,23 +70,29 @@ pub(crate) enum Got {
 }
 
 /// The immediate result of a function.
-pub(crate) enum Done {
+pub(crate) enum FunctionResult {
     Now(MultiValue),
     Later(Pending),
 }
 
-impl Host {
-    pub(crate) fn new(script: &str, tools: Option<Tools>) -> Self {
-        Host { script: script.to_owned(), tools, names: None, pending: RefCell::default(), tickets: RefCell::default() }
+impl ApiContext {
+    pub(crate) fn new(script: &str, tools: Option<ApiResources>) -> Self {
+        ApiContext {
+            script: script.to_owned(),
+            tools,
+            names: None,
+            pending: RefCell::default(),
+            tickets: RefCell::default(),
+        }
     }
 
     /// Makes a host for checking a script; `names` are the configured stores.
-    pub(crate) fn to_check(script: &str, names: Option<&Names>) -> Self {
-        Host { names: names.cloned(), ..Host::new(script, None) }
+    pub(crate) fn to_check(script: &str, names: Option<&StoreNames>) -> Self {
+        ApiContext { names: names.cloned(), ..ApiContext::new(script, None) }
     }
 
     /// During a check: returns whether a store of this name is configured, as far as known.
-    fn expects(&self, name: &str, kind: impl Fn(&Names) -> &Vec<String>) -> bool {
+    fn expects(&self, name: &str, kind: impl Fn(&StoreNames) -> &Vec<String>) -> bool {
         self.names.as_ref().is_none_or(|names| kind(names).iter().any(|known| known == name))
     }
 
@@ -105,21 +111,21 @@ impl Host {
     }
 
     /// Returns the tools. A check has none.
-    fn tools(&self) -> Result<&Tools, CallError> {
+    fn tools(&self) -> Result<&ApiResources, CallError> {
         self.tools.as_ref().ok_or_else(|| {
             CallError::new("this is a check, in which nothing can be asked: expected it in init() or in a hook")
         })
     }
 }
 
-impl fmt::Debug for Host {
+impl fmt::Debug for ApiContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Host").field("script", &self.script).field("tools", &self.tools).finish_non_exhaustive()
+        f.debug_struct("ApiContext").field("script", &self.script).field("tools", &self.tools).finish_non_exhaustive()
     }
 }
 
 /// Adds `gate` to a state.
-pub(crate) fn install(engine: &Engine, host: &Rc<Host>) -> Result<(), Error> {
+pub(crate) fn install(engine: &Engine, host: &Rc<ApiContext>) -> Result<(), Error> {
     let lua = engine.lua();
     let filled = engine.own().ok_or_else(|| mlua::Error::runtime("the state is not confined"));
     let filled = filled.and_then(|own| {
@@ -151,7 +157,7 @@ pub(crate) fn install(engine: &Engine, host: &Rc<Host>) -> Result<(), Error> {
 struct Library<'a> {
     lua: &'a Lua,
     own: &'a Table,
-    host: &'a Rc<Host>,
+    host: &'a Rc<ApiContext>,
 }
 
 impl Library<'_> {
@@ -159,7 +165,7 @@ impl Library<'_> {
     fn add(
         &self,
         called: &'static str,
-        work: impl Fn(&Lua, &Host, &mut Args) -> Result<Done, CallError> + 'static,
+        work: impl Fn(&Lua, &ApiContext, &mut Args) -> Result<FunctionResult, CallError> + 'static,
     ) -> mlua::Result<()> {
         self.add_as(called, called, work)
     }
@@ -169,17 +175,17 @@ impl Library<'_> {
         &self,
         name: &'static str,
         called: &'static str,
-        work: impl Fn(&Lua, &Host, &mut Args) -> Result<Done, CallError> + 'static,
+        work: impl Fn(&Lua, &ApiContext, &mut Args) -> Result<FunctionResult, CallError> + 'static,
     ) -> mlua::Result<()> {
         let host = Rc::clone(self.host);
         let function = self.lua.create_function(move |lua, values: MultiValue| {
             let mut args = Args::new(called, values);
             match work(lua, &host, &mut args) {
-                Ok(Done::Now(mut values)) => {
+                Ok(FunctionResult::Now(mut values)) => {
                     values.push_front(Value::Boolean(true));
                     Ok(values)
                 }
-                Ok(Done::Later(pending)) => {
+                Ok(FunctionResult::Later(pending)) => {
                     host.pending.replace(Some(pending));
                     Ok(MultiValue::new())
                 }
@@ -206,13 +212,13 @@ impl Charge {
 }
 
 /// Returns immediate results.
-fn now(lua: &Lua, values: impl IntoLuaMulti) -> Result<Done, CallError> {
-    Ok(Done::Now(values.into_lua_multi(lua)?))
+fn now(lua: &Lua, values: impl IntoLuaMulti) -> Result<FunctionResult, CallError> {
+    Ok(FunctionResult::Now(values.into_lua_multi(lua)?))
 }
 
 /// Returns results that need waiting.
-fn later(work: impl Future<Output = Got> + 'static) -> Result<Done, CallError> {
-    Ok(Done::Later(Box::pin(work)))
+fn later(work: impl Future<Output = WaitResult> + 'static) -> Result<FunctionResult, CallError> {
+    Ok(FunctionResult::Later(Box::pin(work)))
 }
 
 fn time(library: &Library<'_>) -> mlua::Result<()> {
@@ -224,7 +230,7 @@ fn time(library: &Library<'_>) -> mlua::Result<()> {
         let pause = Duration::from_secs_f64(seconds);
         later(async move {
             tokio::time::sleep(pause).await;
-            Got::Nothing
+            WaitResult::Nothing
         })
     })?;
     library.add("gate.now", |lua, _, _| {
@@ -235,31 +241,31 @@ fn time(library: &Library<'_>) -> mlua::Result<()> {
     library.add("gate.monotonic", move |lua, _, _| now_number(lua, start.elapsed()))
 }
 
-fn now_number(lua: &Lua, time: Duration) -> Result<Done, CallError> {
+fn now_number(lua: &Lua, time: Duration) -> Result<FunctionResult, CallError> {
     now(lua, time.as_secs_f64())
 }
 
-impl Got {
+impl WaitResult {
     /// Converts to the called function's results. If memory is full, the caller may try again.
-    pub(crate) fn hand_over(&mut self, lua: &Lua, host: &Host) -> mlua::Result<MultiValue> {
+    pub(crate) fn hand_over(&mut self, lua: &Lua, host: &ApiContext) -> mlua::Result<MultiValue> {
         // The prelude expects success or failure first.
         let results: MultiValue = match self {
-            Got::Nothing => return true.into_lua_multi(lua),
-            Got::Boolean(value) => (*value).into_lua_multi(lua)?,
-            Got::Bytes(None) => Value::Nil.into_lua_multi(lua)?,
-            Got::Bytes(Some(bytes)) => lua.create_string(&*bytes)?.into_lua_multi(lua)?,
-            Got::Rows(rows, shape) => shape.to_lua(rows, lua)?.into_lua_multi(lua)?,
-            Got::Answer(answer) => stores::answer(lua, answer)?,
-            Got::Response(received) => received.to_lua(lua)?.into_lua_multi(lua)?,
-            Got::Asked(asked) => kept::asked(lua, host, asked)?,
-            Got::Made(values) => {
+            WaitResult::Nothing => return true.into_lua_multi(lua),
+            WaitResult::Boolean(value) => (*value).into_lua_multi(lua)?,
+            WaitResult::Bytes(None) => Value::Nil.into_lua_multi(lua)?,
+            WaitResult::Bytes(Some(bytes)) => lua.create_string(&*bytes)?.into_lua_multi(lua)?,
+            WaitResult::Rows(rows, shape) => shape.to_lua(rows, lua)?.into_lua_multi(lua)?,
+            WaitResult::Answer(answer) => stores::answer(lua, answer)?,
+            WaitResult::Response(received) => received.to_lua(lua)?.into_lua_multi(lua)?,
+            WaitResult::Asked(asked) => kept::asked(lua, host, asked)?,
+            WaitResult::Made(values) => {
                 let values = values.iter().map(|value| value.to_lua(lua)).collect::<mlua::Result<Vec<_>>>()?;
                 let mut values = MultiValue::from_vec(values);
                 values.push_front("made".into_lua(lua)?);
                 values
             }
-            Got::Failure(what, kind) => (Value::Nil, &**what, *kind).into_lua_multi(lua)?,
-            Got::Raised(what) => return (false, &**what).into_lua_multi(lua),
+            WaitResult::Failure(what, kind) => (Value::Nil, &**what, *kind).into_lua_multi(lua)?,
+            WaitResult::Raised(what) => return (false, &**what).into_lua_multi(lua),
         };
         let mut results = results;
         results.push_front(Value::Boolean(true));

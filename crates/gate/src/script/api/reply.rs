@@ -1,10 +1,10 @@
 //! A script's responses: `gate.answer` and `gate.redirect`.
 
 use mlua::{Lua, LuaString, Table, UserData, Value};
-use oroshi_http1::encode;
+use oroshi_http1::{encode, is_connection_field};
 
 use super::args::{Args, CallError, kind};
-use super::{Done, Library, http, now};
+use super::{FunctionResult, Library, http, now};
 
 /// A response from a hook. Its fields are valid, and none frames the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,19 +37,6 @@ impl Reply {
         Ok(Some(Reply { status: parts.raw_get("status")?, headers, body }))
     }
 }
-
-/// Fields that frame the message, which the gateway writes.
-const OWN: [&str; 9] = [
-    "connection",
-    "content-length",
-    "date",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
 
 /// The statuses of redirects.
 const REDIRECTS: [u16; 5] = [301, 302, 303, 307, 308];
@@ -111,12 +98,12 @@ fn finished(
     status: u16,
     headers: &[(String, Vec<u8>)],
     body: Option<LuaString>,
-) -> Result<Done, CallError> {
+) -> Result<FunctionResult, CallError> {
     let parts = lua.create_table_with_capacity(headers.len() * 2, 2)?;
     parts.raw_set("status", status)?;
     parts.raw_set("body", body)?;
     for (index, (name, value)) in headers.iter().enumerate() {
-        if OWN.iter().any(|own| own.eq_ignore_ascii_case(name)) {
+        if name.eq_ignore_ascii_case("date") || is_connection_field(name) {
             return Err(args.wrong(
                 &format!("the header `{name}`"),
                 "says how the message is sent, which is the gateway's to write",

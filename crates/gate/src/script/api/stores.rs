@@ -4,7 +4,7 @@ use mlua::{IntoLua, IntoLuaMulti, Lua, MultiValue, Table, UserData, Value};
 use oroshi_lookup::{Answer, MemcachedStore, Rows, SqlStore, StoreError, Targets, key};
 
 use super::args::{Args, CallError, kind};
-use super::{Done, Got, Library, later, now};
+use super::{FunctionResult, Library, WaitResult, later, now};
 
 /// The most bytes of a query's parameters.
 const PARAMETERS_BYTES: usize = 16 << 20;
@@ -19,7 +19,7 @@ impl UserData for Sql {}
 
 /// The form of a query's result.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Shape {
+pub(crate) enum ResultShape {
     All,
     First,
     Value,
@@ -39,7 +39,7 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     library.add("memcached:get", |lua, _, args| {
         let store = args.ours::<Memcached>()?.0;
         let key = args.text(lua, "key")?.as_bytes().to_vec();
-        later(async move { store.get(key).await.map_or_else(|error| failure(&error), Got::Bytes) })
+        later(async move { store.get(key).await.map_or_else(|error| failure(&error), WaitResult::Bytes) })
     })?;
     library.add("memcached:set", |lua, _, args| {
         let store = args.ours::<Memcached>()?.0;
@@ -47,12 +47,12 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         let value = args.text(lua, "value")?.as_bytes().to_vec();
         let ttl = args.ttl()?;
         let set = async move { store.set(key, value, ttl).await };
-        later(async move { set.await.map_or_else(|error| failure(&error), |()| Got::Boolean(true)) })
+        later(async move { set.await.map_or_else(|error| failure(&error), |()| WaitResult::Boolean(true)) })
     })?;
     library.add("memcached:delete", |lua, _, args| {
         let store = args.ours::<Memcached>()?.0;
         let key = args.text(lua, "key")?.as_bytes().to_vec();
-        later(async move { store.delete(key).await.map_or_else(|error| failure(&error), Got::Boolean) })
+        later(async move { store.delete(key).await.map_or_else(|error| failure(&error), WaitResult::Boolean) })
     })?;
 
     library.add("gate.sql", |lua, host, args| {
@@ -65,9 +65,9 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         let store = tools.stores.sql(&name).map_err(|_| unknown())?;
         now(lua, lua.create_userdata(Sql(store.used_by(&host.script)))?)
     })?;
-    library.add("sql:query", |lua, _, args| query(lua, args, Shape::All))?;
-    library.add("sql:row", |lua, _, args| query(lua, args, Shape::First))?;
-    library.add("sql:value", |lua, _, args| query(lua, args, Shape::Value))?;
+    library.add("sql:query", |lua, _, args| query(lua, args, ResultShape::All))?;
+    library.add("sql:row", |lua, _, args| query(lua, args, ResultShape::First))?;
+    library.add("sql:value", |lua, _, args| query(lua, args, ResultShape::Value))?;
 
     library.add("gate.lookup", |lua, host, args| {
         let name = args.text(lua, "name")?;
@@ -81,17 +81,17 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         // No store has an invalid key.
         let Ok(key) = key else { return now(lua, (Value::Nil, "negative")) };
         match declared.lookup.get(&key) {
-            oroshi_lookup::Get::Now(found) => now(lua, answer(lua, &found)?),
-            oroshi_lookup::Get::Later(coming) => later(async move { Got::Answer(coming.await) }),
+            oroshi_lookup::LookupResult::Now(found) => now(lua, answer(lua, &found)?),
+            oroshi_lookup::LookupResult::Later(coming) => later(async move { WaitResult::Answer(coming.await) }),
         }
     })
 }
 
-fn failure(error: &StoreError) -> Got {
-    Got::Failure(error.to_string(), error.failure.name())
+fn failure(error: &StoreError) -> WaitResult {
+    WaitResult::Failure(error.to_string(), error.failure.name())
 }
 
-fn query(lua: &Lua, args: &mut Args, shape: Shape) -> Result<Done, CallError> {
+fn query(lua: &Lua, args: &mut Args, shape: ResultShape) -> Result<FunctionResult, CallError> {
     let store = args.ours::<Sql>()?.0;
     let query = args.text(lua, "query")?.to_str()?.to_owned();
     let values = args.rest();
@@ -105,7 +105,7 @@ fn query(lua: &Lua, args: &mut Args, shape: Shape) -> Result<Done, CallError> {
     });
     let parameters = parameters.collect::<Result<Vec<_>, _>>().map_err(CallError::Argument)?;
     later(async move {
-        store.query(query, parameters).await.map_or_else(|error| failure(&error), |rows| Got::Rows(rows, shape))
+        store.query(query, parameters).await.map_or_else(|error| failure(&error), |rows| WaitResult::Rows(rows, shape))
     })
 }
 
@@ -133,7 +133,7 @@ fn parameter(number: usize, value: &Value) -> Result<oroshi_lookup::Value, Strin
     })
 }
 
-impl Shape {
+impl ResultShape {
     pub(super) fn to_lua(self, rows: &Rows, lua: &Lua) -> mlua::Result<Value> {
         let Rows { columns, rows } = rows;
         let names = columns.iter().map(|name| lua.create_string(name)).collect::<mlua::Result<Vec<_>>>()?;
@@ -145,15 +145,15 @@ impl Shape {
             Ok(table)
         };
         match self {
-            Shape::All => {
+            ResultShape::All => {
                 let table = lua.create_table_with_capacity(rows.len(), 0)?;
                 for (index, values) in rows.iter().enumerate() {
                     table.raw_set(index + 1, row(values)?)?;
                 }
                 Ok(Value::Table(table))
             }
-            Shape::First => rows.first().map(row).transpose()?.into_lua(lua),
-            Shape::Value => {
+            ResultShape::First => rows.first().map(row).transpose()?.into_lua(lua),
+            ResultShape::Value => {
                 let first = rows.first().and_then(|row| row.first());
                 first.map_or(Ok(Value::Nil), |value| column(lua, value))
             }

@@ -5,7 +5,7 @@ use oroshi_lookup::Stores;
 use tokio::runtime::{Builder, LocalOptions};
 
 use super::*;
-use crate::script::{Cache, Tools, http_client};
+use crate::script::{ApiResources, Cache, http_client};
 
 /// More requests than values that Rust can hold of a state.
 const MANY: usize = 9_000;
@@ -23,7 +23,7 @@ fn instance(source: &str, change: impl FnOnce(&mut ScriptSettings)) -> Rc<Script
     settings.wall = Duration::from_secs(600);
     change(&mut settings);
     let counters = Arc::new(ScriptCounters::default());
-    let tools = Tools {
+    let tools = ApiResources {
         stores: Stores::start(Vec::new()).unwrap(),
         lookups: Rc::new(HashMap::new()),
         cache: Arc::new(Cache::new(1 << 20)),
@@ -72,7 +72,7 @@ fn a_place_to_go_to_is_short() {
     run(async {
         let instance = instance(source, |_| {});
         let hooks = RequestHooks::begin(&instance, &Request::plain());
-        assert!(matches!(hooks.on_route().await, Ok(Direction::Upstream(name)) if name.len() == 4096));
+        assert!(matches!(hooks.on_route().await, Ok(RouteDecision::Upstream(name)) if name.len() == 4096));
         for _ in 0..4 {
             let error = hooks.on_route().await.unwrap_err().to_string();
             assert!(error.ends_with("each of at most 4096 bytes (it has 4097)"), "{error}");

@@ -16,13 +16,13 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, LocalOptions};
 
 use super::*;
-use crate::script::{Cache, Declared, http_client};
+use crate::script::{Cache, DeclaredLookup, http_client};
 
 /// Scripts in a temporary folder, with their tools.
 pub(super) struct Bench {
     folder: TempDir,
     pub(super) stores: Vec<StoreSettings>,
-    pub(super) lookups: HashMap<String, Declared>,
+    pub(super) lookups: HashMap<String, DeclaredLookup>,
     pub(super) cache: Arc<Cache>,
     pub(super) change: fn(&mut ScriptSettings),
 }
@@ -54,8 +54,8 @@ impl Bench {
         settings
     }
 
-    pub(super) fn tools(&self) -> Tools {
-        Tools {
+    pub(super) fn tools(&self) -> ApiResources {
+        ApiResources {
             stores: Stores::start(self.stores.clone()).unwrap(),
             lookups: Rc::new(self.lookups.clone()),
             cache: Arc::clone(&self.cache),

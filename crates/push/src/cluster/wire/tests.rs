@@ -15,7 +15,7 @@ fn every_kind() -> Vec<Body> {
         message: message(Kind::Text, "grüß".as_bytes(), Some("k")),
         to: Targets { all: true, groups: names(&["a", ""]), sessions: names(&["s1", "s2"]) },
         except: names(&["s3"]),
-        wait: Wait::Written,
+        wait: ReceiptWait::Written,
         deadline: Duration::from_millis(70_000),
     };
     let requests = [
@@ -96,10 +96,10 @@ fn what_is_cut_off_or_goes_on_is_refused() {
 fn other_versions_and_large_messages_are_refused_by_name() {
     let mut frame = Body::Working.encode(Head::default());
     frame[0] = VERSION + 1;
-    assert_eq!(decode(&frame, MOST).unwrap_err(), Refused::Version(VERSION + 1));
+    assert_eq!(decode(&frame, MOST).unwrap_err(), DecodeError::Version(VERSION + 1));
     let publish = &every_kind()[3].encode(Head::default());
     assert!(decode(publish, 6).is_ok());
-    assert_eq!(decode(publish, 5).unwrap_err(), Refused::Malformed("a message over limits.publish"));
+    assert_eq!(decode(publish, 5).unwrap_err(), DecodeError::Malformed("a message over limits.publish"));
 }
 
 #[test]

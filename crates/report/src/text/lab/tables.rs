@@ -10,7 +10,7 @@ use oroshi_words::units;
 
 use super::{WIDTH, asked, in_colour, pair};
 use crate::paint::Paint;
-use crate::table::{columns, wrap};
+use crate::table::{columns, distinct, wrap};
 
 /// How the sentence of a comparison that was not made goes on with its reason.
 const NOT_COMPARED: &str = " is not compared: ";
@@ -93,12 +93,7 @@ pub(super) fn summary(result: &LabResult, paint: Paint) -> String {
 
 /// A table per metric and group: a row per value that was swept over.
 pub(super) fn sweep(result: &LabResult, sweep: &SweepRecord, paint: Paint) -> String {
-    let mut groups: Vec<&str> = Vec::new();
-    for cell in &result.cells {
-        if !groups.contains(&cell.group.as_str()) {
-            groups.push(&cell.group);
-        }
-    }
+    let groups = distinct(result.cells.iter().map(|cell| cell.group.as_str()));
     let mut tables = Vec::new();
     let mut unknown = Vec::new();
     for metric in &result.metrics {
@@ -163,7 +158,7 @@ pub(crate) fn grouped_reasons<'w>(said: &[&str], sentences: impl Iterator<Item =
 }
 
 fn swept(cells: &[&CellResult], metric: Metric, sweep: &SweepRecord, paint: Paint) -> String {
-    let names = variant_names(cells);
+    let names = distinct(cells.iter().flat_map(|cell| &cell.variants).map(|variant| variant.name.clone()));
     let value = |cell: &CellResult| cell.point.and_then(|point| sweep.values.get(point)).cloned().unwrap_or_default();
     let find = |cell: &CellResult, name: &str| cell.variants.iter().position(|v| v.name == name);
     let figure = |cell: &CellResult, name: &str| {
@@ -210,17 +205,6 @@ fn swept(cells: &[&CellResult], metric: Metric, sweep: &SweepRecord, paint: Pain
         text += &headed(&within(&ratios), paint);
     }
     text
-}
-
-/// The names of all variants of these cells, in order.
-fn variant_names(cells: &[&CellResult]) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for variant in cells.iter().flat_map(|cell| &cell.variants) {
-        if !names.contains(&variant.name) {
-            names.push(variant.name.clone());
-        }
-    }
-    names
 }
 
 /// A table whose rows may end in a coloured verdict.

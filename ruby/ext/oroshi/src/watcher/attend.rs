@@ -17,10 +17,10 @@ use crate::budget::HEADS;
 use crate::clock::{self, DateLine};
 use crate::connection::{Connection, Next, Stage};
 use crate::engine::{SCRATCH_BYTES, SWEEP_MS};
-use crate::exchange::{Terms, plain_answer};
+use crate::exchange::{AnswerFacts, plain_answer};
 use crate::parking::LINGER_MS;
 use crate::poll::peek_at;
-use crate::request::{Begun, Spool, begin, gather_up_to_end};
+use crate::request::{RequestStart, Spool, begin, gather_up_to_end};
 use crate::socket::{self, has_unread};
 
 /// Bytes read in one go: the main thread may be waiting for its connections.
@@ -164,9 +164,9 @@ impl Watch {
                     connection.stage = Stage::Idle;
                     let head_bytes = &bytes[..bytes.len() - rest.len()];
                     match begin(connection, &head, head_bytes, rest, self.spool_bytes) {
-                        Begun::Gathers => connection.decoder = decoder,
-                        Begun::Gone => return ReadOutcome::Gone(Next::Abort),
-                        Begun::Whole | Begun::Refused(_) => {
+                        RequestStart::Gathers => connection.decoder = decoder,
+                        RequestStart::Gone => return ReadOutcome::Gone(Next::Abort),
+                        RequestStart::Whole | RequestStart::Refused(_) => {
                             connection.input = bytes;
                             return ReadOutcome::Whole;
                         }
@@ -224,7 +224,7 @@ impl Watch {
 
     /// Sends a refusal, as far as it goes out at once.
     fn refuse(&self, mut connection: Box<Connection>, status: u16, why: Option<String>, tools: &mut Tools) {
-        let body_bytes = plain_answer(&mut tools.out, &mut tools.date, status, Next::Linger, Terms::REFUSAL);
+        let body_bytes = plain_answer(&mut tools.out, &mut tools.date, status, Next::Linger, AnswerFacts::REFUSAL);
         let _ = socket::send(connection.number(), &tools.out, false);
         socket::shut_sending(connection.number());
         let head = match &connection.stage {

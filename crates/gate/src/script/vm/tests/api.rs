@@ -139,7 +139,9 @@ fn declared_lookups_are_asked() {
             allow: Allow::any(),
             ..LookupSettings::new(name)
         };
-        bench.lookups.insert(name.to_owned(), Declared { lookup: Lookup::start(settings, &stores).unwrap(), by_host });
+        bench
+            .lookups
+            .insert(name.to_owned(), DeclaredLookup { lookup: Lookup::start(settings, &stores).unwrap(), by_host });
     }
     let asked = |shape: &str| body(&bench, &format!("return gate.lookup({shape})"));
     for _ in 0..2 {

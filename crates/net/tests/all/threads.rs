@@ -5,14 +5,14 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use crate::common::on_a_core;
-use oroshi_net::cores::CoresError;
-use oroshi_net::{Cores, CoresOptions, CpuList, Shutdown, Timer, available_cpus, monotonic_ns};
+use oroshi_net::threads::ThreadsError;
+use oroshi_net::{CpuList, Shutdown, Threads, ThreadsOptions, Timer, available_cpus, monotonic_ns};
 
 #[test]
 fn each_core_works_for_itself_and_gives_back_its_value() {
-    let mut options = CoresOptions::new("work", 3);
+    let mut options = ThreadsOptions::new("work", 3);
     options.event_interval = Some(7);
-    let values = Cores::run(&options, |core| async move {
+    let values = Threads::run(&options, |core| async move {
         let shared = Rc::new(Cell::new(0));
         let tasks: Vec<_> = (0..10)
             .map(|number| {
@@ -34,12 +34,12 @@ fn each_core_works_for_itself_and_gives_back_its_value() {
 fn cores_are_pinned_to_the_cpus_of_the_list() {
     let available = available_cpus().unwrap();
     let last = available.iter().last().unwrap();
-    let mut options = CoresOptions::new("pinned", 2);
+    let mut options = ThreadsOptions::new("pinned", 2);
     options.cpus = Some(last.to_string().parse().unwrap());
-    let cores = Cores::start(&options, |core| async move { (core.cpus, available_cpus().unwrap()) }).unwrap();
+    let threads = Threads::start(&options, |core| async move { (core.cpus, available_cpus().unwrap()) }).unwrap();
     let given: CpuList = last.to_string().parse().unwrap();
-    assert!(cores.cores().iter().all(|core| core.cpus == given));
-    for (said, found) in cores.join().unwrap() {
+    assert!(threads.positions().iter().all(|core| core.cpus == given));
+    for (said, found) in threads.join().unwrap() {
         assert_eq!(said, given);
         assert_eq!(found, given);
     }
@@ -47,8 +47,8 @@ fn cores_are_pinned_to_the_cpus_of_the_list() {
 
     options.cpus = Some("0-1023".parse().unwrap());
     if available.len() < 1024 {
-        let error = Cores::start(&options, |_| async {}).unwrap_err();
-        assert!(matches!(error, CoresError::Cpu { .. }), "{error}");
+        let error = Threads::start(&options, |_| async {}).unwrap_err();
+        assert!(matches!(error, ThreadsError::Cpu { .. }), "{error}");
         assert!(error.to_string().ends_with(&format!("available are {available}")), "{error}");
     }
 }
@@ -56,9 +56,9 @@ fn cores_are_pinned_to_the_cpus_of_the_list() {
 #[test]
 fn a_panic_is_an_error_and_ends_the_others() {
     let stop = Shutdown::new();
-    let mut options = CoresOptions::new("panic", 3);
+    let mut options = ThreadsOptions::new("panic", 3);
     options.stop = Some(stop.clone());
-    let error = Cores::run(&options, move |core| {
+    let error = Threads::run(&options, move |core| {
         let stop = stop.clone();
         async move {
             assert_ne!(core.index, 1, "this panic is part of the test");
@@ -66,7 +66,7 @@ fn a_panic_is_an_error_and_ends_the_others() {
         }
     })
     .unwrap_err();
-    assert!(matches!(error, CoresError::Panicked { index: 1 }), "{error}");
+    assert!(matches!(error, ThreadsError::Panicked { index: 1 }), "{error}");
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn tasks_that_are_left_are_dropped() {
     }
     let dropped = Shutdown::new();
     let seen = dropped.clone();
-    Cores::run(&CoresOptions::new("left", 1), move |_| {
+    Threads::run(&ThreadsOptions::new("left", 1), move |_| {
         let left = Left(seen.clone());
         async move {
             tokio::task::spawn_local(async move {

@@ -19,7 +19,7 @@ use crate::signal::Shutdown;
 
 /// Options for a set of threads.
 #[derive(Debug, Clone)]
-pub struct CoresOptions {
+pub struct ThreadsOptions {
     /// The number of threads, at least 1.
     pub count: usize,
     /// The threads' names: `name-0`, `name-1`... Linux shows 15 bytes of it.
@@ -36,16 +36,16 @@ pub struct CoresOptions {
     pub stack_bytes: Option<usize>,
 }
 
-impl CoresOptions {
+impl ThreadsOptions {
     /// Makes options for `count` threads named `name-0`...; the rest are defaults.
     pub fn new(name: impl Into<String>, count: usize) -> Self {
-        CoresOptions { count, name: name.into(), cpus: None, event_interval: None, stop: None, stack_bytes: None }
+        ThreadsOptions { count, name: name.into(), cpus: None, event_interval: None, stop: None, stack_bytes: None }
     }
 }
 
 /// A thread's own position.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Core {
+pub struct ThreadPosition {
     /// 0 for the first thread.
     pub index: usize,
     /// The number of threads.
@@ -54,14 +54,14 @@ pub struct Core {
     pub cpus: CpuList,
 }
 
-/// Running threads. Dropping it leaves them running; [`Cores::join`] waits for them.
+/// Running threads. Dropping it leaves them running; [`Threads::join`] waits for them.
 #[derive(Debug)]
-pub struct Cores<T> {
+pub struct Threads<T> {
     threads: Vec<JoinHandle<Option<T>>>,
-    cores: Vec<Core>,
+    positions: Vec<ThreadPosition>,
 }
 
-impl<T: Send + 'static> Cores<T> {
+impl<T: Send + 'static> Threads<T> {
     /// Starts the threads. Each makes a [`LocalRuntime`] and runs the future from `work` to its end.
     ///
     /// The future need not be `Send`, and may use [`tokio::task::spawn_local`]. Tasks that remain at its end are
@@ -70,19 +70,19 @@ impl<T: Send + 'static> Cores<T> {
     /// # Errors
     /// When a thread or its runtime cannot be made, or a CPU of the list is not available. Then no thread has called
     /// `work`.
-    pub fn start<F, W>(options: &CoresOptions, work: W) -> Result<Self, CoresError>
+    pub fn start<F, W>(options: &ThreadsOptions, work: W) -> Result<Self, ThreadsError>
     where
         F: Future<Output = T>,
-        W: Fn(Core) -> F + Send + Sync + 'static,
+        W: Fn(ThreadPosition) -> F + Send + Sync + 'static,
     {
         if let Some(cpus) = &options.cpus {
-            let available = available_cpus().map_err(CoresError::Affinity)?;
+            let available = available_cpus().map_err(ThreadsError::Affinity)?;
             if let Some(cpu) = cpus.iter().find(|&cpu| !available.contains(cpu)) {
-                return Err(CoresError::Cpu { cpu, available });
+                return Err(ThreadsError::Cpu { cpu, available });
             }
         }
         let work = Arc::new(work);
-        let mut started = Cores { threads: Vec::new(), cores: Vec::new() };
+        let mut started = Threads { threads: Vec::new(), positions: Vec::new() };
         let mut gates = Vec::new();
         for index in 0..options.count.max(1) {
             let (thread_options, work) = (options.clone(), Arc::clone(&work));
@@ -95,13 +95,15 @@ impl<T: Send + 'static> Cores<T> {
             };
             let thread = builder
                 .spawn(move || run(index, &thread_options, &*work, &ready, &may_go))
-                .map_err(CoresError::Thread)?;
+                .map_err(ThreadsError::Thread)?;
             started.threads.push(thread);
             gates.push((is_ready, go));
         }
         // A thread begins when all are ready. An early return drops the gates, which ends every thread.
         for (is_ready, _) in &gates {
-            started.cores.push(is_ready.recv().unwrap_or(Err(CoresError::Panicked { index: started.cores.len() }))?);
+            started
+                .positions
+                .push(is_ready.recv().unwrap_or(Err(ThreadsError::Panicked { index: started.positions.len() }))?);
         }
         for (_, go) in &gates {
             // A ready thread waits for this.
@@ -110,18 +112,18 @@ impl<T: Send + 'static> Cores<T> {
         Ok(started)
     }
 
-    /// Starts the threads and waits for them: [`Cores::start`], then [`Cores::join`].
-    pub fn run<F, W>(options: &CoresOptions, work: W) -> Result<Vec<T>, CoresError>
+    /// Starts the threads and waits for them: [`Threads::start`], then [`Threads::join`].
+    pub fn run<F, W>(options: &ThreadsOptions, work: W) -> Result<Vec<T>, ThreadsError>
     where
         F: Future<Output = T>,
-        W: Fn(Core) -> F + Send + Sync + 'static,
+        W: Fn(ThreadPosition) -> F + Send + Sync + 'static,
     {
         Self::start(options, work)?.join()
     }
 
     /// The threads' positions, in order.
-    pub fn cores(&self) -> &[Core] {
-        &self.cores
+    pub fn positions(&self) -> &[ThreadPosition] {
+        &self.positions
     }
 
     /// Whether every thread has ended.
@@ -132,17 +134,17 @@ impl<T: Send + 'static> Cores<T> {
     /// Waits for every thread, and returns their results in order.
     ///
     /// # Errors
-    /// [`CoresError::Panicked`] names the first thread that panicked, after all have ended.
-    pub fn join(self) -> Result<Vec<T>, CoresError> {
+    /// [`ThreadsError::Panicked`] names the first thread that panicked, after all have ended.
+    pub fn join(self) -> Result<Vec<T>, ThreadsError> {
         let ended: Vec<_> = self.threads.into_iter().map(JoinHandle::join).collect();
         let values = ended.into_iter().enumerate();
-        values.map(|(index, value)| value.ok().flatten().ok_or(CoresError::Panicked { index })).collect()
+        values.map(|(index, value)| value.ok().flatten().ok_or(ThreadsError::Panicked { index })).collect()
     }
 }
 
 /// The reason why the threads could not start, or did not end well.
 #[derive(Debug, Error)]
-pub enum CoresError {
+pub enum ThreadsError {
     /// The list has a CPU that this process may not use: choose from those in the message.
     #[error("CPU {cpu} is not available to this process: available are {available}")]
     Cpu {
@@ -171,9 +173,9 @@ pub enum CoresError {
 /// The body of a thread: prepares, reports readiness, waits for the others, runs the work.
 fn run<T, F: Future<Output = T>>(
     index: usize,
-    options: &CoresOptions,
-    work: &(impl Fn(Core) -> F + ?Sized),
-    ready: &Sender<Result<Core, CoresError>>,
+    options: &ThreadsOptions,
+    work: &(impl Fn(ThreadPosition) -> F + ?Sized),
+    ready: &Sender<Result<ThreadPosition, ThreadsError>>,
     may_go: &Receiver<()>,
 ) -> Option<T> {
     let (core, runtime) = match prepare(index, options) {
@@ -194,21 +196,21 @@ fn run<T, F: Future<Output = T>>(
     Some(value)
 }
 
-fn prepare(index: usize, options: &CoresOptions) -> Result<(Core, LocalRuntime), CoresError> {
+fn prepare(index: usize, options: &ThreadsOptions) -> Result<(ThreadPosition, LocalRuntime), ThreadsError> {
     if let Some(cpus) = &options.cpus {
         let cpu = cpus.at(index);
         let mut set = CpuSet::new();
         set.set(cpu);
-        sched_setaffinity(None, &set).map_err(|errno| CoresError::Affinity(errno.into()))?;
+        sched_setaffinity(None, &set).map_err(|errno| ThreadsError::Affinity(errno.into()))?;
     }
-    let cpus = available_cpus().map_err(CoresError::Affinity)?;
+    let cpus = available_cpus().map_err(ThreadsError::Affinity)?;
     let mut builder = Builder::new_current_thread();
     builder.enable_io().enable_time();
     if let Some(interval) = options.event_interval {
         builder.event_interval(interval.max(1));
     }
-    let runtime = builder.build_local(LocalOptions::default()).map_err(CoresError::Runtime)?;
-    Ok((Core { index, count: options.count.max(1), cpus }, runtime))
+    let runtime = builder.build_local(LocalOptions::default()).map_err(ThreadsError::Runtime)?;
+    Ok((ThreadPosition { index, count: options.count.max(1), cpus }, runtime))
 }
 
 /// Requests a shutdown of the other threads when this one unwinds.

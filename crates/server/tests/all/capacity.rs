@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use crate::support::{Client, Running, block_on, patient};
-use oroshi_server::{Error, ErrorKind, Exchange, Handler, Room, Settings};
+use oroshi_server::{Capacity, Error, ErrorKind, Exchange, Handler, Settings};
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::Notify;
 
@@ -20,9 +20,9 @@ async fn known_by_target(exchange: &mut Exchange<'_>) -> Result<(), Error> {
 #[test]
 fn a_crowd_that_nobody_vouches_for_keeps_nobody_out() {
     const EACH: usize = 20;
-    let room = Room::new(4);
+    let capacity = Capacity::new(4);
     // No limit in time ends any of them.
-    let settings = Settings { room: Some(Arc::clone(&room)), vouching: true, ..patient() };
+    let settings = Settings { capacity: Some(Arc::clone(&capacity)), vouching: true, ..patient() };
     let server = Running::start(settings, known_by_target);
     let crowd = || -> Vec<Client> {
         let says = ["", "GET /known HTTP/1.1\r\n", "GET /strange HTTP/1.1\r\nHost: a\r\n\r\n"];
@@ -47,13 +47,13 @@ fn a_crowd_that_nobody_vouches_for_keeps_nobody_out() {
     drop((first, second, known));
     let counts = server.stop();
     assert!(counts.error(ErrorKind::Crowded) > EACH as u64, "{counts:?}");
-    assert_eq!(room.held(), 0);
+    assert_eq!(capacity.held(), 0);
 }
 
 /// Hands connections off to a task, which holds each until it is told to end it.
 #[derive(Clone)]
 struct HandOff {
-    room: Arc<Room>,
+    capacity: Arc<Capacity>,
     may_end: Arc<Notify>,
     has_ended: Arc<Notify>,
 }
@@ -61,32 +61,32 @@ struct HandOff {
 impl Handler for HandOff {
     async fn handle(&self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
         let (mut stream, _) = exchange.upgrade(101, &[("Upgrade", b"x")]).await?;
-        let place = exchange.take_place();
-        assert!(place.is_some() && exchange.take_place().is_none());
-        let HandOff { room, may_end, has_ended } = self.clone();
+        let place = exchange.take_permit();
+        assert!(place.is_some() && exchange.take_permit().is_none());
+        let HandOff { capacity, may_end, has_ended } = self.clone();
         tokio::task::spawn_local(async move {
             // After the handler.
             tokio::task::yield_now().await;
-            stream.write_all(&[b'0' + room.held() as u8]).await.unwrap();
+            stream.write_all(&[b'0' + capacity.held() as u8]).await.unwrap();
             may_end.notified().await;
             drop((stream, place));
             has_ended.notify_one();
         });
-        assert_eq!(self.room.held(), 1);
+        assert_eq!(self.capacity.held(), 1);
         Ok(())
     }
 }
 
 #[test]
 fn a_connection_that_is_handed_off_has_one_place_and_keeps_it() {
-    let room = Room::new(1);
-    let hand_off = HandOff { room: Arc::clone(&room), may_end: Arc::default(), has_ended: Arc::default() };
-    let server = Running::start(Settings { room: Some(Arc::clone(&room)), ..patient() }, hand_off.clone());
+    let capacity = Capacity::new(1);
+    let hand_off = HandOff { capacity: Arc::clone(&capacity), may_end: Arc::default(), has_ended: Arc::default() };
+    let server = Running::start(Settings { capacity: Some(Arc::clone(&capacity)), ..patient() }, hand_off.clone());
     let mut client = server.connect();
     client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n").until_head();
     assert_eq!(client.exactly(1), b"1", "connections once the handler has ended");
     hand_off.may_end.notify_one();
     block_on(hand_off.has_ended.notified());
-    assert_eq!(room.held(), 0);
+    assert_eq!(capacity.held(), 0);
     server.stop();
 }
