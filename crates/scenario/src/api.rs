@@ -359,9 +359,7 @@ pub(crate) fn place(lua: &Lua) -> String {
             lua.inspect_stack(level, |frame| {
                 let (source, line) = (frame.source(), frame.current_line()?);
                 let name = source.source?;
-                let file = name.strip_prefix('@')?;
-                let file = file.rsplit('/').next().unwrap_or(file);
-                Some(format!("{file}:{line}"))
+                Some(format!("{}:{line}", name.strip_prefix('@')?))
             })
             .flatten()
         })

@@ -106,6 +106,7 @@ pub(crate) enum Row<'a> {
     Listed(usize),
 }
 
+#[cfg(test)]
 /// The value of a row's column.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value<'a> {
@@ -116,6 +117,7 @@ pub(crate) enum Value<'a> {
 }
 
 impl<'a> Row<'a> {
+    #[cfg(test)]
     /// Returns the value of the column of this name; `None` if the row has no such column.
     pub(crate) fn column(&self, name: &str) -> Option<Value<'a>> {
         match self {

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, spawn_local};
 
 use crate::assets;
-use crate::random::{Choices, Weights};
+use crate::random::Weights;
 use crate::ramp::{self, Ramp};
 use crate::request::{Last, perform};
 use crate::settings::Model;
@@ -204,7 +204,9 @@ impl Inner {
                 working += usize::from(self.keep(place));
             }
             let change = ramp.next_change(elapsed).map(|after| start + after.as_nanos() as u64);
-            if working == 0 && change.is_none() && self.active() == 0 && run.asked_users().is_none() {
+            // Without a number of journeys the end comes by time alone: the script may ask for more users until then.
+            let counted = run.settings.iterations.is_some() || run.settings.journeys.is_some();
+            if counted && working == 0 && change.is_none() && self.active() == 0 {
                 self.over.set(true);
                 self.tell_if_ended();
                 return;
@@ -566,9 +568,4 @@ impl Drop for Journey<'_> {
             self.user.leases.borrow_mut().clear();
         }
     }
-}
-
-/// A generator of choices for a phase beside the load.
-pub(crate) fn choices_of_phase(seed: u64) -> Choices {
-    Choices::new(seed, 0, 0)
 }

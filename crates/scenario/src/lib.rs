@@ -21,7 +21,6 @@ mod cookies;
 mod data;
 mod detect;
 mod digest;
-#[doc(hidden)] // for its tests with the allocator
 pub mod html;
 mod journeys;
 mod ramp;

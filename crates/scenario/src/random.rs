@@ -157,14 +157,6 @@ pub(crate) enum Think {
 }
 
 impl Think {
-    /// Parses a constant time: `500ms`.
-    ///
-    /// # Errors
-    /// A message for the user.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        Self::Constant(units::parse_time(text)?.as_secs_f64()).check()
-    }
-
     /// Returns the distribution if its numbers can be right.
     ///
     /// # Errors
@@ -403,9 +395,6 @@ mod tests {
 
     #[test]
     fn wrong_numbers_say_what_was_expected() {
-        assert_eq!(Think::parse("500ms"), Ok(Think::Constant(0.5)));
-        assert!(Think::parse("soon").unwrap_err().contains("`soon` is no time"));
-        assert_eq!(Think::parse("25h"), Err("the time is 90000: expected 0 to 86400 seconds".into()));
         for (think, what) in [
             (Think::Constant(-1.0), "the time is -1: expected 0 to 86400 seconds"),
             (Think::Constant(f64::NAN), "the time is NaN: expected 0 to 86400 seconds"),

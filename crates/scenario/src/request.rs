@@ -471,9 +471,11 @@ impl Thread {
                 tally.steps.id(&format!("{} {path}", spec.method))
             }
         };
-        let before = user.step.replace(step);
-        if self.meter.is_some() && !spec.quiet {
-            tally.flow(user.scenario.get(), before, step);
+        if !spec.quiet {
+            let before = user.step.replace(step);
+            if self.meter.is_some() {
+                tally.flow(user.scenario.get(), before, step);
+            }
         }
         step
     }

@@ -284,7 +284,7 @@ pub(crate) fn number_of(key: &str, value: &Value, least: f64, most: f64) -> Resu
         other => return Err(format!("{key} is {}: expected a number", kind(other))),
     };
     if !(least..=most).contains(&number) {
-        return Err(format!("{key} is {number}: expected {} to {}", units::number(least), units::number(most)));
+        return Err(format!("{key} is {number}: expected {least} to {most}"));
     }
     Ok(number)
 }

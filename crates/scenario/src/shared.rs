@@ -142,17 +142,6 @@ impl Shared {
         keys
     }
 
-    /// Removes all keys: for the next run.
-    pub(crate) fn clear(&self) {
-        for shard in &self.shards {
-            let mut shard = lock(shard);
-            let bytes: usize = shard.iter().map(|(key, value)| key.len() + value.bytes()).sum();
-            self.keys.fetch_sub(shard.len(), Ordering::Relaxed);
-            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-            *shard = HashMap::with_hasher(self.hasher.clone());
-        }
-    }
-
     fn insert(&self, shard: &mut Shard, key: &[u8], value: Value) -> Result<(), String> {
         if !take(&self.keys, 1, MAX_KEYS) {
             return Err(format!("there are too many keys: expected at most {} keys", units::count(MAX_KEYS as u64)));
@@ -301,9 +290,6 @@ mod tests {
         shared.set(b"12345", Some(text(b"1"))).unwrap();
         shared.set(b"1234", Some(Value::Boolean(true))).unwrap();
         assert_eq!(shared.bytes.load(Ordering::Relaxed), MAX_BYTES);
-        shared.clear();
-        assert_eq!((shared.bytes.load(Ordering::Relaxed), shared.keys(b"").len()), (MAX_BYTES - 10, 0));
-        assert_eq!(shared.keys.load(Ordering::Relaxed), 0);
     }
 
     fn value() -> impl Strategy<Value = Option<Value>> {

@@ -115,6 +115,9 @@ impl State {
         let declared = Rc::new(RefCell::new(Declared::default()));
         api::install(&engine, thread, &declared).map_err(script_error)?;
         engine.load_source(&source.text).map_err(script_error)?;
+        if let Some(declarations) = thread.declarations.take() {
+            declarations.complete().map_err(|what| ScriptError { place: source.file.display().to_string(), what })?;
+        }
         thread.stage.set(Stage::Running);
         thread.tally.replace(crate::tally::Tally::new(thread.scenarios.borrow().len()));
         let own = |name: &str| -> Result<Function, ScriptError> {

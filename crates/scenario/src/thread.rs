@@ -15,6 +15,7 @@ use oroshi_client::Deadlines;
 use oroshi_net::{ClientTlsOptions, Endpoint, monotonic_ns};
 
 use crate::cache::Bodies;
+use crate::data::Declarations;
 use crate::html::Learned;
 use crate::random::Think;
 use crate::request::Spec;
@@ -46,6 +47,8 @@ pub(crate) struct Thread {
     pub(crate) scenarios: RefCell<Vec<(String, f64)>>,
     /// Seconds between two calls of each function of `every`.
     pub(crate) watchers: RefCell<Vec<f64>>,
+    /// The sets of rows that the top level has declared so far.
+    pub(crate) declarations: Rc<RefCell<Option<Declarations>>>,
     /// The user whose journey runs.
     pub(crate) current: RefCell<Option<Rc<User>>>,
     /// What the running journey waits for.
@@ -114,6 +117,7 @@ impl Thread {
             tally: RefCell::default(),
             scenarios: RefCell::default(),
             watchers: RefCell::default(),
+            declarations: Rc::default(),
             current: RefCell::default(),
             wish: RefCell::default(),
             sleeper: Sleeper::default(),

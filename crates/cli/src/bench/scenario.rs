@@ -62,7 +62,8 @@ pub(super) fn run(mut args: Args) -> Result<ExitCode, Error> {
     let settings = scenario.settings();
     draft.urls = vec![scenario.base().clone()];
     draft.unix = None;
-    draft.connections = settings.most_users();
+    // The script may ask for more users later: each thread can have some.
+    draft.connections = settings.most_users().max(draft.threads.unwrap_or(1));
     draft.duration = settings.length();
     draft.warmup = settings.warmup.unwrap_or(Duration::ZERO);
     draft.timeout = settings.request_timeout();

@@ -1,6 +1,5 @@
 //! Sets of rows: `data.csv`, `data.jsonl`, `data.list`.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -115,7 +114,8 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     let weak = library.lua.create_table()?;
     weak.raw_set("__mode", "k")?;
     indexes.set_metatable(Some(weak))?;
-    let declarations = Rc::new(RefCell::new(Declarations::new(&library.thread.run.sets)));
+    let declarations = Rc::clone(&library.thread.declarations);
+    declarations.replace(Some(Declarations::new(&library.thread.run.sets)));
     let table = library.lua.create_table()?;
     for kind in ["csv", "jsonl", "list"] {
         let (indexes, declarations) = (indexes.clone(), Rc::clone(&declarations));
@@ -124,7 +124,9 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
             at_top_level(thread, &called)?;
             let (declaration, list) =
                 declaration(kind, &source, &options).map_err(|why| wrong(format!("{called}: {why}")))?;
-            let set = declarations.borrow_mut().declare(declaration);
+            let mut declarations = declarations.borrow_mut();
+            let declarations = declarations.as_mut().ok_or_else(|| wrong(format!("{called}: expected it at the top level")))?;
+            let set = declarations.declare(declaration);
             let set = set.map_err(|why| wrong(format!("{called}: {why}")))?;
             Ok(Rows { set, list, indexes: indexes.clone(), thread: Rc::clone(thread) })
         })?;

@@ -75,7 +75,10 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
 /// Returns what a page needs.
 pub(super) fn resources(thread: &Thread, page: &AnyUserData, options: &Options) -> mlua::Result<Vec<Resource>> {
     let page = page.borrow::<Page>().map_err(|_| wrong("assets: expected a page, as `user:html` returns it"))?;
-    let found = page.page.resources(options.limit, options.lazy).map_err(told)?;
+    let found = page.page.resources(options.limit, options.lazy).map_err(|error| match error {
+        HtmlError::Matches { max, .. } => wrong(format!("assets: the page has more than {max} links, scripts and images")),
+        error => told(error),
+    })?;
     let own = |url: &Endpoint| url.is_same_origin(&page.url) || url.is_same_origin(&thread.base);
     let mut resources = Vec::with_capacity(found.list.len());
     for resource in found.list {

@@ -57,6 +57,7 @@ impl Table {
 }
 
 impl<'a> Fields<'a> {
+    #[cfg(test)]
     /// Returns the field of the column of this name in the header.
     pub(crate) fn get(&self, name: &[u8]) -> Option<&'a [u8]> {
         let column = self.table.names.iter().position(|known| !known.is_empty() && **known == *name)?;

@@ -27,6 +27,7 @@ impl Sets {
         Self { folder: folder.into(), part, declared: Mutex::default() }
     }
 
+    #[cfg(test)]
     /// Returns the sets in the order of their declarations.
     pub(crate) fn all(&self) -> Vec<Arc<Set>> {
         self.declared().sets.clone()
