@@ -1,9 +1,9 @@
 //! `oroshi bench`: from flags to a run to a report.
 //!
 //! `args` has the flags, `foreign` those of other tools. `read` turns the flags into a plan; `load`, `sources` and
-//! `fail_if` read parts of them. `observer` shows a run while it lasts. `script` runs wrk's scripts. `subscribe` is
-//! the other kind of load (`--mode`), from its flags to its report. `text`, `wrk` and `ab` write the report, and
-//! `command_line` the command line in it. `self_test` measures oroshi itself.
+//! `fail_if` read parts of them. `observer` shows a run while it lasts. `script` runs wrk's scripts, `scenario` those of
+//! scenarios. `subscribe` is the other kind of load (`--mode`), from its flags to its report. `text`, `wrk` and `ab`
+//! write the report, and `command_line` the command line in it. `self_test` measures oroshi itself.
 
 mod ab;
 mod args;
@@ -14,12 +14,12 @@ mod load;
 mod observer;
 mod read;
 #[cfg(feature = "script")]
+mod scenario;
+#[cfg(feature = "script")]
 mod script;
 #[cfg(not(feature = "script"))]
 #[path = "bench/no_script.rs"]
 mod script;
-#[cfg(feature = "script")]
-mod scenario;
 mod self_test;
 mod sources;
 mod subscribe;
@@ -39,7 +39,7 @@ use oroshi_net::ConnectError;
 use oroshi_report::paint::Paint;
 use oroshi_report::{Named, table};
 use oroshi_words::Naming;
-use oroshi_words::units;
+use oroshi_words::{printable, units};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::stdio::dup2_stdout;
 
@@ -49,7 +49,8 @@ pub(crate) use args::{Args, LoadArgs};
 pub(crate) use command_line::{awaited, without_secrets};
 pub(crate) use load::read_load;
 #[cfg(feature = "fetch")]
-pub(crate) use load::{parse_header, parse_size};
+pub(crate) use load::parse_header;
+pub(crate) use load::parse_size;
 pub(crate) use observer::Live;
 use observer::{HdrLog, LogError};
 use read::Output;
@@ -339,7 +340,8 @@ impl Drop for Made<'_> {
     }
 }
 
-/// Judges the thresholds, and whether the server answered and stayed to the end; returns the exit code.
+/// Judges the thresholds, whether the server answered and stayed to the end, and whether the score is valid; returns
+/// the exit code.
 ///
 /// Prints on standard error, so that thresholds do not change the report.
 fn judge(record: &Record, output: &Output) -> u8 {
@@ -349,6 +351,10 @@ fn judge(record: &Record, output: &Output) -> u8 {
             "warning: requests without an answer may have been the slowest: latencies of this report are lower bounds, \
              for which wrk's format has no sign; the other formats have",
         );
+    }
+    if let Some(why) = oroshi_report::words::scenario::void(record) {
+        say(&format!("error: the score is void: {}", printable(why)));
+        code = 1;
     }
     if record.requests.completed == 0 {
         say(&format!("error: not one request was answered{}", reasons(record)));

@@ -121,6 +121,24 @@ impl Scenario {
         Ok(Arc::new(Self { source, settings, base, tls, tell, verbose, declared, scenarios, sets, current }))
     }
 
+    /// Returns the script for one run against `base`, where `flags` have priority over the script's `options`. Its
+    /// text and data are shared; what ends one run ends no other.
+    #[must_use]
+    pub fn at(&self, base: Endpoint, tls: ClientTlsOptions, flags: Settings) -> Arc<Self> {
+        Arc::new(Self {
+            source: self.source.anew(),
+            settings: Arc::new(self.declared.settings.clone().with(flags)),
+            base,
+            tls,
+            tell: Arc::clone(&self.tell),
+            verbose: self.verbose,
+            declared: self.declared.clone(),
+            scenarios: self.scenarios.clone(),
+            sets: Arc::clone(&self.sets),
+            current: Mutex::default(),
+        })
+    }
+
     /// Returns the settings of script and command line together.
     #[must_use]
     pub fn settings(&self) -> &Settings {

@@ -68,6 +68,17 @@ impl Source {
         }
     }
 
+    /// Returns the same script without states.
+    pub(crate) fn anew(&self) -> Self {
+        Self {
+            file: self.file.clone(),
+            text: Arc::clone(&self.text),
+            limit: self.limit,
+            handles: Mutex::default(),
+            stuck: Arc::default(),
+        }
+    }
+
     /// Ends all calls, now and later.
     pub(crate) fn interrupt(&self) {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(Handle::interrupt);
