@@ -9,6 +9,7 @@ use oroshi_core::{SpareBuffer, spares};
 use tokio::io::AsyncRead;
 
 use crate::body::Body;
+use crate::connect::Reuse;
 use crate::core::{Core, count};
 use crate::deadline::Phase;
 use crate::decode::{Coding, Decoder};
@@ -99,7 +100,12 @@ async fn once(
     let mut head = spares::take();
     request.encode(&core.settings, &mut head)?;
     exchange.begin(head, request.body.hand_out(), request.expect());
-    exchange.acquire(&request.endpoint, request.partition, fresh).await?;
+    let reuse = match (fresh, request.is_idempotent() && !matches!(request.body, Body::Reader(_))) {
+        (true, _) => Reuse::None,
+        (false, true) => Reuse::Any,
+        (false, false) => Reuse::Checked,
+    };
+    exchange.acquire(&request.endpoint, request.partition, reuse).await?;
     exchange.pause();
     poll_fn(|context| exchange.poll_head(context)).await
 }

@@ -22,15 +22,15 @@ use crate::user::User;
 
 pub(crate) use spec::Spec;
 
-/// Bytes of a body that are kept for samples.
+/// The largest body that is kept whole for samples, bytes.
+const SMALL_BODY: usize = 2048;
+/// Bytes of a larger one that are kept.
 const SAMPLE_BYTES: usize = 256;
 
 /// The last exchange of a user, for samples.
 #[derive(Debug)]
 pub(crate) struct Last {
-    method: Cow<'static, str>,
-    url: Endpoint,
-    headers: Headers,
+    attempt: Rc<Attempt>,
     response: Option<LastAnswer>,
     error: Option<&'static str>,
 }
@@ -39,8 +39,8 @@ pub(crate) struct Last {
 struct LastAnswer {
     status: u16,
     headers: Rc<Headers>,
-    /// The first bytes of the body.
-    body: Box<[u8]>,
+    /// The body, or the first bytes of a long one.
+    body: Bytes,
 }
 
 impl Last {
@@ -59,7 +59,8 @@ impl Last {
             headers: &response.headers,
             body: &response.body,
         });
-        let exchanged = Exchanged { method: &self.method, url: &self.url, headers: &self.headers, response };
+        let Attempt { method, url, headers, .. } = &*self.attempt;
+        let exchanged = Exchanged { method, url, headers, response };
         let mut sample = exchanged.sample();
         if let Some(error) = self.error {
             sample.head = format!("no response: {error}");
@@ -69,6 +70,7 @@ impl Last {
 }
 
 /// One request of a chain of redirects.
+#[derive(Debug)]
 struct Attempt {
     method: Cow<'static, str>,
     url: Endpoint,
@@ -97,12 +99,13 @@ impl Answer {
 }
 
 /// Sends a request and follows its redirects. Counts it under its step, and every exchange of the chain in the load.
-pub(crate) async fn perform(thread: &Rc<Thread>, user: &Rc<User>, spec: Spec) -> Response {
+pub(crate) async fn perform(thread: &Rc<Thread>, user: &Rc<User>, mut spec: Spec) -> Response {
     let due = user.due.take().unwrap_or_else(monotonic_ns);
     let step = thread.step(user, &spec);
+    let first = first(thread, user, &mut spec);
     let chain = Chain { thread, user, spec: &spec, due, first_sent: None, redirects: 0, failure: None };
     user.under_way.set(user.under_way.get() + 1);
-    let response = chain.run(step).await;
+    let response = chain.run(step, first).await;
     user.under_way.set(user.under_way.get() - 1);
     if thread.stage.get() == Stage::Running && !spec.expect.is_empty() && !spec.quiet {
         let name = format!("{} status", thread.tally.borrow().steps.name(step));
@@ -125,24 +128,24 @@ struct Chain<'a> {
 }
 
 impl Chain<'_> {
-    async fn run(mut self, step: u32) -> Response {
+    async fn run(mut self, step: u32, first: Result<Attempt, (&'static str, Failure)>) -> Response {
         let (thread, spec) = (self.thread, self.spec);
         let most = spec.redirects.or(thread.run.settings.redirects).unwrap_or(10);
         let mut error = None;
         let mut answer = None;
         // Guards the counts if the run cuts the request off.
         let mut cut = CutOff { thread, step, due: self.due, is_over: false };
-        let mut url = spec.url.clone();
-        let mut next = self.first();
+        let mut last = None;
+        let mut next = first;
         loop {
             let attempt = match next {
-                Ok(attempt) => attempt,
+                Ok(attempt) => Rc::new(attempt),
                 Err((name, failure)) => {
                     (self.failure, error) = (Some(failure), Some(name));
                     break;
                 }
             };
-            url.clone_from(&attempt.url);
+            last = Some(Rc::clone(&attempt));
             let got = match self.exchange(&attempt).await {
                 Ok(got) => got,
                 Err((name, failure)) => {
@@ -164,7 +167,7 @@ impl Chain<'_> {
             match hop {
                 Ok(hop) => {
                     self.redirects += 1;
-                    next = Ok(Self::next(attempt, hop));
+                    next = Ok(Self::next(&attempt, hop));
                 }
                 Err(name) => {
                     (self.failure, error) = (Some(Failure::Check), Some(name));
@@ -174,30 +177,12 @@ impl Chain<'_> {
             }
         }
         cut.is_over = true;
-        self.finish(step, url, answer, error)
-    }
-
-    /// The first request of the chain.
-    ///
-    /// # Errors
-    /// A field that cannot be sent.
-    fn first(&self) -> Result<Attempt, (&'static str, Failure)> {
-        let (thread, spec) = (self.thread, self.spec);
-        let mut headers = Headers::new();
-        let own = self.user.headers.borrow();
-        for (name, value) in thread.run.settings.headers.iter().chain(own.iter()).chain(&spec.headers) {
-            headers.set(name, value).map_err(|_| ("request", Failure::Check))?;
-        }
-        if let Some(kind) = spec.content_type.as_ref().filter(|_| !headers.contains("Content-Type")) {
-            headers.set("Content-Type", kind).map_err(|_| ("request", Failure::Check))?;
-        }
-        let (method, url, body) = (spec.method.clone(), spec.url.clone(), spec.body.clone());
-        Ok(Attempt { method, url, headers, body })
+        self.finish(step, last.as_deref(), answer, error)
     }
 
     /// The request of a redirect. Fields that were set by hand stay, but secrets for another server.
-    fn next(before: Attempt, hop: Redirect) -> Attempt {
-        let mut headers = before.headers;
+    fn next(before: &Attempt, hop: Redirect) -> Attempt {
+        let mut headers = before.headers.clone();
         let dropped: Vec<String> =
             headers.iter().map(|(name, _)| name.to_owned()).filter(|name| !hop.keeps(name)).collect();
         for name in &dropped {
@@ -206,7 +191,7 @@ impl Chain<'_> {
         if hop.becomes_get {
             Attempt { method: "GET".into(), url: hop.endpoint, headers, body: None }
         } else {
-            Attempt { url: hop.endpoint, headers, ..before }
+            Attempt { method: before.method.clone(), url: hop.endpoint, headers, body: before.body.clone() }
         }
     }
 
@@ -214,7 +199,7 @@ impl Chain<'_> {
     async fn exchange(&mut self, attempt: &Attempt) -> Result<Answer, (&'static str, Failure)> {
         let (thread, user) = (self.thread, self.user);
         let due = if self.redirects == 0 { self.due } else { monotonic_ns() };
-        let caches = self.spec.cache.unwrap_or(true) && thread.meter.is_some();
+        let caches = self.spec.cache.or(thread.run.settings.cache).unwrap_or(self.spec.quiet) && thread.meter.is_some();
         // A script that sets the field itself knows better than the jar.
         let cookies = match attempt.headers.contains("Cookie") {
             true => None,
@@ -332,16 +317,18 @@ impl Chain<'_> {
     }
 
     /// Keeps an exchange for samples, and tells it.
-    fn note(&self, attempt: &Attempt, answer: Option<&Answer>, error: Option<&'static str>) {
+    fn note(&self, attempt: &Rc<Attempt>, answer: Option<&Answer>, error: Option<&'static str>) {
         let (thread, user) = (self.thread, self.user);
         user.last.replace(Some(Last {
-            method: attempt.method.clone(),
-            url: attempt.url.clone(),
-            headers: attempt.headers.clone(),
+            attempt: Rc::clone(attempt),
             response: answer.map(|answer| LastAnswer {
                 status: answer.status,
                 headers: Rc::clone(&answer.headers),
-                body: answer.body[..answer.body.len().min(SAMPLE_BYTES)].into(),
+                // Users may be many: none holds a long body.
+                body: match answer.body.len() {
+                    0..=SMALL_BODY => answer.body.clone(),
+                    _ => Bytes::copy_from_slice(&answer.body[..SAMPLE_BYTES]),
+                },
             }),
             error,
         }));
@@ -359,7 +346,7 @@ impl Chain<'_> {
     }
 
     /// Counts the step, and makes the script's response.
-    fn finish(self, step: u32, url: Endpoint, answer: Option<Answer>, error: Option<&'static str>) -> Response {
+    fn finish(self, step: u32, attempt: Option<&Attempt>, answer: Option<Answer>, error: Option<&'static str>) -> Response {
         let (thread, spec) = (self.thread, self.spec);
         let done = answer.as_ref().map_or_else(monotonic_ns, |answer| answer.done);
         let status = answer.as_ref().map_or(0, |answer| answer.status);
@@ -398,9 +385,26 @@ impl Chain<'_> {
         }
         let took = Duration::from_nanos(done.saturating_sub(self.due));
         let (headers, body) = answer.map_or_else(Default::default, |answer| (Some(answer.headers), answer.body));
-        let held = &thread.held;
+        let (held, url) = (&thread.held, attempt.map_or_else(|| thread.base.clone(), |attempt| attempt.url.clone()));
         Response::new(status, error, headers, body, url, took, self.redirects, cached, held)
     }
+}
+
+/// Makes the first request of a chain.
+///
+/// # Errors
+/// A field that cannot be sent.
+fn first(thread: &Thread, user: &User, spec: &mut Spec) -> Result<Attempt, (&'static str, Failure)> {
+    let mut headers = Headers::new();
+    let own = user.headers.borrow();
+    for (name, value) in thread.run.settings.headers.iter().chain(own.iter()).chain(&spec.headers) {
+        headers.set(name, value).map_err(|_| ("request", Failure::Check))?;
+    }
+    if let Some(kind) = spec.content_type.as_ref().filter(|_| !headers.contains("Content-Type")) {
+        headers.set("Content-Type", kind).map_err(|_| ("request", Failure::Check))?;
+    }
+    let (method, body) = (spec.method.clone(), spec.body.take());
+    Ok(Attempt { method, url: spec.url.clone(), headers, body })
 }
 
 /// A request on its way: if the run cuts it off, the load is told.

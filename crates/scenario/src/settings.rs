@@ -56,6 +56,8 @@ pub struct Settings {
     pub fresh: Option<bool>,
     /// Whether each journey begins without connections.
     pub reconnect: Option<bool>,
+    /// Whether users cache pages too, and not only what `assets` fetches.
+    pub cache: Option<bool>,
     /// Header fields of all requests.
     pub headers: Vec<(String, String)>,
     /// The largest body of a response, bytes as decoded.
@@ -111,6 +113,7 @@ impl Settings {
             redirects: flags.redirects.or(self.redirects),
             fresh: flags.fresh.or(self.fresh),
             reconnect: flags.reconnect.or(self.reconnect),
+            cache: flags.cache.or(self.cache),
             headers: self.headers.into_iter().chain(flags.headers).collect(),
             body_bytes: flags.body_bytes.or(self.body_bytes),
             memory: flags.memory.or(self.memory),
@@ -186,9 +189,9 @@ impl Settings {
     }
 
     fn set(&mut self, key: &str, value: &Value) -> Result<(), String> {
-        const KEYS: [&str; 18] = [
+        const KEYS: [&str; 19] = [
             "url", "users", "ramp", "rate", "stages", "spacing", "iterations", "journeys", "duration", "warmup", "timeout",
-            "seed", "redirects", "fresh", "reconnect", "headers", "body_limit", "memory",
+            "seed", "redirects", "fresh", "reconnect", "cache", "headers", "body_limit", "memory",
         ];
         match key {
             "url" => self.url = Some(text(key, value)?),
@@ -221,6 +224,7 @@ impl Settings {
             "redirects" => self.redirects = Some(number(key, value, 0.0, 100.0)? as u32),
             "fresh" => self.fresh = Some(truth(key, value)?),
             "reconnect" => self.reconnect = Some(truth(key, value)?),
+            "cache" => self.cache = Some(truth(key, value)?),
             "headers" => self.headers = fields(key, value)?,
             "body_limit" => self.body_bytes = Some(size(key, value)?),
             "memory" => {
