@@ -134,7 +134,7 @@ pub(crate) async fn fetch(thread: &Rc<Thread>, user: &Rc<User>, wanted: Wanted) 
         if thread.stage.get() != Stage::Running {
             continue;
         }
-        let path = response.url.target.split('?').next().unwrap_or_default();
+        let path = response.url().map_or("", |url| url.target.as_str()).split('?').next().unwrap_or_default();
         let expected = digests.get(path);
         let matches = expected.map(|digest| response.is_ok() && digest_matches(digest, &response.body));
         if let Some(matches) = matches {
@@ -152,8 +152,9 @@ impl Asset {
     /// Converts it for scripts.
     pub(crate) fn to_lua(&self, lua: &Lua) -> mlua::Result<Table> {
         let table = lua.create_table_with_capacity(0, 7)?;
-        table.raw_set("url", self.response.url.to_string())?;
-        table.raw_set("path", self.response.url.target.as_str())?;
+        let url = self.response.url();
+        table.raw_set("url", url.map(ToString::to_string))?;
+        table.raw_set("path", url.map(|url| url.target.as_str()))?;
         table.raw_set("status", self.response.status)?;
         table.raw_set("bytes", self.response.body.len())?;
         table.raw_set("md5", digest::md5(&self.response.body))?;

@@ -71,9 +71,9 @@ impl Last {
 
 /// One request of a chain of redirects.
 #[derive(Debug)]
-struct Attempt {
+pub(crate) struct Attempt {
     method: Cow<'static, str>,
-    url: Endpoint,
+    pub(crate) url: Endpoint,
     headers: Headers,
     body: Option<Bytes>,
 }
@@ -155,7 +155,8 @@ impl Chain<'_> {
                 }
             };
             self.note(&attempt, Some(&got), None);
-            let location = got.headers.get("Location").filter(|_| most > 0 && Redirect::is_status(got.status));
+            let is_redirect = most > 0 && Redirect::is_status(got.status);
+            let location = if is_redirect { got.headers.get("Location") } else { None };
             let Some(location) = location else {
                 answer = Some(got);
                 break;
@@ -177,7 +178,7 @@ impl Chain<'_> {
             }
         }
         cut.is_over = true;
-        self.finish(step, last.as_deref(), answer, error)
+        self.finish(step, last, answer, error)
     }
 
     /// The request of a redirect. Fields that were set by hand stay, but secrets for another server.
@@ -201,7 +202,7 @@ impl Chain<'_> {
         let due = if self.redirects == 0 { self.due } else { monotonic_ns() };
         let caches = self.spec.cache.or(thread.run.settings.cache).unwrap_or(self.spec.quiet) && thread.meter.is_some();
         // A script that sets the field itself knows better than the jar.
-        let cookies = match attempt.headers.contains("Cookie") {
+        let cookies = match !attempt.headers.is_empty() && attempt.headers.contains("Cookie") {
             true => None,
             false => user.jar.borrow_mut().header(&attempt.url).map(str::to_owned),
         };
@@ -346,7 +347,7 @@ impl Chain<'_> {
     }
 
     /// Counts the step, and makes the script's response.
-    fn finish(self, step: u32, attempt: Option<&Attempt>, answer: Option<Answer>, error: Option<&'static str>) -> Response {
+    fn finish(self, step: u32, attempt: Option<Rc<Attempt>>, answer: Option<Answer>, error: Option<&'static str>) -> Response {
         let (thread, spec) = (self.thread, self.spec);
         let done = answer.as_ref().map_or_else(monotonic_ns, |answer| answer.done);
         let status = answer.as_ref().map_or(0, |answer| answer.status);
@@ -385,8 +386,8 @@ impl Chain<'_> {
         }
         let took = Duration::from_nanos(done.saturating_sub(self.due));
         let (headers, body) = answer.map_or_else(Default::default, |answer| (Some(answer.headers), answer.body));
-        let (held, url) = (&thread.held, attempt.map_or_else(|| thread.base.clone(), |attempt| attempt.url.clone()));
-        Response::new(status, error, headers, body, url, took, self.redirects, cached, held)
+        let held = &thread.held;
+        Response::new(status, error, headers, body, attempt, took, self.redirects, cached, held)
     }
 }
 
@@ -404,7 +405,8 @@ fn first(thread: &Thread, user: &User, spec: &mut Spec) -> Result<Attempt, (&'st
         headers.set("Content-Type", kind).map_err(|_| ("request", Failure::Check))?;
     }
     let (method, body) = (spec.method.clone(), spec.body.take());
-    Ok(Attempt { method, url: spec.url.clone(), headers, body })
+    let url = spec.url.take().ok_or(("request", Failure::Check))?;
+    Ok(Attempt { method, url, headers, body })
 }
 
 /// A request on its way: if the run cuts it off, the load is told.
@@ -473,7 +475,8 @@ impl Thread {
         let step = match &spec.name {
             Some(name) => tally.steps.id(name),
             None => {
-                let path = spec.url.target.split('?').next().unwrap_or_default();
+                let target = spec.url.as_ref().map_or("", |url| url.target.as_str());
+                let path = target.split('?').next().unwrap_or_default();
                 tally.steps.id(&format!("{} {path}", spec.method))
             }
         };

@@ -10,6 +10,8 @@ use oroshi_client::Headers;
 use oroshi_net::Endpoint;
 use oroshi_script::library::{Json, JsonError};
 
+use crate::request::Attempt;
+
 /// A response, or the failure to get one.
 #[derive(Debug)]
 pub(crate) struct Response {
@@ -18,7 +20,8 @@ pub(crate) struct Response {
     pub(crate) error: Option<&'static str>,
     pub(crate) headers: Option<Rc<Headers>>,
     pub(crate) body: Bytes,
-    pub(crate) url: Endpoint,
+    /// The last request of the chain; `None`: there was none.
+    last: Option<Rc<Attempt>>,
     took: Duration,
     redirects: u32,
     pub(crate) cached: bool,
@@ -33,19 +36,24 @@ impl Response {
         error: Option<&'static str>,
         headers: Option<Rc<Headers>>,
         body: Bytes,
-        url: Endpoint,
+        last: Option<Rc<Attempt>>,
         took: Duration,
         redirects: u32,
         cached: bool,
         held: &Rc<Cell<usize>>,
     ) -> Self {
         held.set(held.get() + body.len());
-        Self { status, error, headers, body, url, took, redirects, cached, held: Rc::clone(held) }
+        Self { status, error, headers, body, last, took, redirects, cached, held: Rc::clone(held) }
     }
 
     /// Whether there is a response with a status below 400.
     pub(crate) fn is_ok(&self) -> bool {
         self.error.is_none() && (200..400).contains(&self.status)
+    }
+
+    /// Returns the URL, the last one after redirects.
+    pub(crate) fn url(&self) -> Option<&Endpoint> {
+        self.last.as_ref().map(|last| &last.url)
     }
 
     /// Returns a field's value.
@@ -88,7 +96,7 @@ impl UserData for Response {
         fields.add_field_method_get("ok", |_, it| Ok(it.is_ok()));
         fields.add_field_method_get("error", |_, it| Ok(it.error));
         fields.add_field_method_get("body", |lua, it| lua.create_string(&it.body));
-        fields.add_field_method_get("url", |_, it| Ok(it.url.to_string()));
+        fields.add_field_method_get("url", |_, it| Ok(it.url().map(ToString::to_string)));
         fields.add_field_method_get("time", |_, it| Ok(it.took.as_secs_f64()));
         fields.add_field_method_get("redirects", |_, it| Ok(it.redirects));
         fields.add_field_method_get("cached", |_, it| Ok(it.cached));
@@ -112,6 +120,6 @@ impl UserData for Response {
         });
         // A server may send anything: the script decides.
         methods.add_method("json", |lua, it, ()| decode(lua, &it.body));
-        methods.add_meta_method("__tostring", |_, it, ()| Ok(format!("response {} {}", it.status, it.url)));
+        methods.add_meta_method("__tostring", |_, it, ()| Ok(format!("response {} {}", it.status, it.url().map(ToString::to_string).unwrap_or_default())));
     }
 }

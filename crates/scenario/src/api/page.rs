@@ -30,9 +30,10 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         let response = response.borrow::<Response>().map_err(|_| wrong("html: expected a response"))?;
         let learned = Rc::clone(thread.learned.borrow_mut().entry(user.step.get()).or_default());
         let content_type = response.header("Content-Type").map(String::from_utf8_lossy);
-        let url = format!("{}://{}{}", response.url.scheme.as_str(), response.url.authority, response.url.target);
+        let base = response.url().cloned().unwrap_or_else(|| thread.base.clone());
+        let url = format!("{}://{}{}", base.scheme.as_str(), base.authority, base.target);
         let page = html::Page::new(response.body.clone(), content_type.as_deref(), &url, learned, Limits::default());
-        Ok(Page { page: page.map_err(told)?, url: response.url.clone() })
+        Ok(Page { page: page.map_err(told)?, url: base })
     })?;
     library.add("submit", |lua, thread, (page, selector, given, options): (AnyUserData, LuaString, Value, Value)| {
         thread.user("submit")?;

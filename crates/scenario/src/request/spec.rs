@@ -19,7 +19,8 @@ const MOST_EXPECTED: usize = 100;
 #[derive(Debug)]
 pub(crate) struct Spec {
     pub(crate) method: Cow<'static, str>,
-    pub(crate) url: Endpoint,
+    /// `None` once it is in the request.
+    pub(crate) url: Option<Endpoint>,
     /// The step's name; `None`: the method and the path.
     pub(crate) name: Option<String>,
     pub(crate) headers: Vec<(String, String)>,
@@ -47,7 +48,7 @@ impl Spec {
     pub(crate) fn get(url: Endpoint) -> Self {
         Self {
             method: "GET".into(),
-            url,
+            url: Some(url),
             name: None,
             headers: Vec::new(),
             body: None,
@@ -89,8 +90,8 @@ impl Spec {
         if let Some(mistake) = mistake {
             return Err(mistake);
         }
-        if !query.is_empty() {
-            let target = &mut spec.url.target;
+        if let Some(url) = spec.url.as_mut().filter(|_| !query.is_empty()) {
+            let target = &mut url.target;
             target.push(if target.contains('?') { '&' } else { '?' });
             target.push_str(&query);
         }
