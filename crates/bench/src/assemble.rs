@@ -149,6 +149,7 @@ pub(crate) fn assemble(shared: &Shared, finished: Finished) -> Record {
         machine: Some(machine),
         fail_if: Vec::new(),
         environment,
+        scenario: None,
     };
     record.warnings.extend(hints::of(&record, plan, &shared.first));
     record

@@ -175,7 +175,8 @@ impl Core {
     pub(crate) fn is_waiting(&self, now: u64) -> bool {
         let connects =
             self.tickets.is_due(now).unwrap_or_else(|| self.origins.iter().any(|origin| origin.refused_last() > 0));
-        let unconnected = || !self.rules.connect_per_request && self.alive() == 0;
+        // Users who think need no connection.
+        let unconnected = || !self.rules.connect_per_request && !self.rules.journeys && self.alive() == 0;
         self.activity.under_way() > 0 || connects || unconnected()
     }
 

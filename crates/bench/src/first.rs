@@ -35,6 +35,12 @@ impl FirstResponse {
         }
     }
 
+    /// Whether the `Server` field of the first response is known.
+    #[inline]
+    pub(crate) fn has_server(&self) -> bool {
+        self.server.get().is_some()
+    }
+
     /// Whether a body is not as long as that of the first response; the first call sets that length.
     #[inline]
     pub(crate) fn differs_in_length(&self, body_bytes: u64) -> bool {

@@ -8,7 +8,7 @@
 //!
 //! 1. [`plan`]: what to do. [`request`] and [`check`]: what to send, and what the responses must be.
 //! 2. [`arrivals`]: when requests are due in an open loop. [`script`]: the interface of scripts; `scripting`, `batch`:
-//!    how a core calls one.
+//!    how a core calls one. [`journey`]: the interface of users who do more than send requests in turn.
 //! 3. `prepare`: what happens before the first request. `shared`: what workers share, and what they report. `worker`:
 //!    one core from start to end; `silence`: when it gives up.
 //! 4. `core`: what the connections of a core share, with `rules`, `dialer` and `first`. `slot`: the task of one slot.
@@ -44,6 +44,7 @@ pub mod follow;
 pub mod grade;
 mod heat;
 mod hints;
+pub mod journey;
 mod machine;
 pub mod plan;
 pub mod ports;
@@ -68,6 +69,7 @@ pub use check::Check;
 pub use failure::{Failure, FailureCounts};
 pub use follow::{Observer, Progress, RequestTimes, SecondHistograms};
 pub use grade::{Bottleneck, Grade};
+pub use journey::{CoreJourneys, Exchange, Journeys, Meter};
 pub use plan::{ConnectTo, Draft, Load, Plan, Problems, Watching};
 pub use record::Record;
 pub use run::{RunError, run, run_then};

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::arrivals::{Arrivals, Spacing, Stage};
 use crate::check::Check;
 use crate::request::Request;
+use crate::journey::Journeys;
 use crate::script::Script;
 pub use connect_to::ConnectTo;
 pub(crate) use problem::mistake;
@@ -83,6 +84,8 @@ pub struct Draft {
     pub each_request: bool,
     /// Makes the requests instead of `method`, `headers` and `body`, for one URL.
     pub script: Option<Arc<dyn Script>>,
+    /// What users do, instead of requests: each of the connections is a user.
+    pub journeys: Option<Arc<dyn Journeys>>,
 }
 
 impl Default for Draft {
@@ -115,6 +118,7 @@ impl Default for Draft {
             connection_times: false,
             each_request: false,
             script: None,
+            journeys: None,
         }
     }
 }
@@ -206,6 +210,8 @@ pub struct Plan {
     pub each_request: bool,
     /// Makes the requests, in place of the origins' lists.
     pub script: Option<Arc<dyn Script>>,
+    /// What users do, in place of requests. `connections` is then the number of users.
+    pub journeys: Option<Arc<dyn Journeys>>,
 }
 
 /// One destination, with the requests that go there.
@@ -280,6 +286,7 @@ impl Draft {
             connection_times: self.connection_times,
             each_request: self.each_request,
             script: self.script,
+            journeys: self.journeys,
         })
     }
 
@@ -418,6 +425,7 @@ impl Plan {
             // A connection's only request never waits for an acknowledgement, if it fits one segment.
             nodelay: !self.connects_per_request()
                 || self.script.is_some()
+                || self.journeys.is_some()
                 || origin.requests.iter().any(|r| r.size() > 1400),
             tls: origin.tls.clone(),
             ..ConnectorOptions::default()

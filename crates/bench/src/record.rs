@@ -1,5 +1,7 @@
 //! The record of a run: everything a report says, as data. This is the JSON schema; `docs/bench.md` explains it.
 
+pub mod scenario;
+
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,7 +18,7 @@ pub use crate::unreadable::ParseRecord;
 use crate::watch::{FoundBy, ServerUsage};
 
 /// Version of the schema. The first number changes when a field goes or changes its meaning, the second when one comes.
-pub const SCHEMA: &str = "oroshi-bench/1.3";
+pub const SCHEMA: &str = "oroshi-bench/1.4";
 
 /// A run and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -79,6 +81,9 @@ pub struct Record {
     pub fail_if: Vec<Condition>,
     /// The machine.
     pub environment: Environment,
+    /// Score, checks and steps of a run of scenarios. `None` for other runs, and in records before 1.4.
+    #[serde(default)]
+    pub scenario: Option<Box<scenario::ScenarioRecord>>,
 }
 
 /// How one or more servers had gone before the run ended.
@@ -462,7 +467,7 @@ impl PlanRecord {
             timeout_s: plan.timeout.as_secs_f64(),
             requests_per_connection: if plan.connects_per_request() { Some(1) } else { plan.requests_per_connection },
             pipeline: plan.pipeline,
-            script: plan.script.as_ref().map(|script| script.name()),
+            script: plan.script.as_ref().map(|script| script.name()).or(plan.journeys.as_ref().map(|it| it.name())),
         }
     }
 }

@@ -29,6 +29,8 @@ pub(crate) struct Rules {
     pub(crate) connection_times: bool,
     pub(crate) each_request: bool,
     pub(crate) open: bool,
+    /// Users send the requests.
+    pub(crate) journeys: bool,
     /// Parts of each response that a script reads.
     pub(crate) wanted: Option<ResponseParts>,
 }
@@ -48,6 +50,7 @@ impl Rules {
             connection_times: plan.connection_times,
             each_request: plan.each_request,
             open: plan.load != Load::Closed,
+            journeys: plan.journeys.is_some(),
             wanted,
         }
     }

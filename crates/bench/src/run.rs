@@ -40,6 +40,9 @@ pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Rec
     let Prepared { environment, mut warnings, peers, server: mut watch } = prepared;
     warnings.extend(several_servers(&plan));
     let server = watch.as_ref().map_or_else(|_| Vec::new(), Watch::pids);
+    if let Some(journeys) = &plan.journeys {
+        journeys.initialize(plan.threads)?;
+    }
     let workers = Workers::start(Arc::new(Shared::new(plan, peers, server)))?;
     let shared = Arc::clone(&workers.shared);
     if !workers.await_connections(observer)? {
@@ -74,7 +77,10 @@ pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Rec
     }
     warnings.append(&mut machine.warnings);
     let finished = Finished { outcomes, receiver, server, machine: machine.state, started, environment, warnings };
-    let record = assemble(&shared, finished);
+    let mut record = assemble(&shared, finished);
+    if let Some(journeys) = &shared.plan.journeys {
+        record.scenario = Some(Box::new(journeys.conclude(&record)?));
+    }
     after(&record);
     workers.end()?;
     Ok(record)
@@ -101,7 +107,7 @@ impl Workers {
         let (report_sender, reports) = channel();
         let (outcome_sender, outcomes) = channel();
         let plan = &shared.plan;
-        let stack_bytes = plan.script.is_some().then_some(SCRIPT_STACK);
+        let stack_bytes = (plan.script.is_some() || plan.journeys.is_some()).then_some(SCRIPT_STACK);
         let options = ThreadsOptions { stack_bytes, ..thread_options(plan, plan.threads) };
         let threads = {
             let shared = Arc::clone(&shared);
@@ -117,9 +123,7 @@ impl Workers {
         while self.shared.prepared.load(Ordering::Relaxed) < self.shared.plan.threads {
             if observer.cancelled() {
                 self.shared.stop();
-                if let Some(script) = &self.shared.plan.script {
-                    script.interrupt();
-                }
+                self.shared.interrupt_script();
             }
             self.check_script()?;
             std::thread::sleep(LOOK);
@@ -149,7 +153,9 @@ impl Workers {
 
     /// Fails when a call into the script cannot be ended.
     fn check_script(&self) -> Result<(), RunError> {
-        let stuck = self.shared.plan.script.as_ref().and_then(|script| script.stuck());
+        let plan = &self.shared.plan;
+        let stuck = plan.script.as_ref().and_then(|script| script.stuck());
+        let stuck = stuck.or_else(|| plan.journeys.as_ref().and_then(|journeys| journeys.stuck()));
         stuck.map_or(Ok(()), |error| Err(error.into()))
     }
 

@@ -64,6 +64,16 @@ impl Shared {
         self.stop.store(true, Ordering::Relaxed);
     }
 
+    /// Ends calls into the script, if there is one.
+    pub(crate) fn interrupt_script(&self) {
+        if let Some(script) = &self.plan.script {
+            script.interrupt();
+        }
+        if let Some(journeys) = &self.plan.journeys {
+            journeys.interrupt();
+        }
+    }
+
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }

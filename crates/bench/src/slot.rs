@@ -64,7 +64,7 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
             }
             Err(Unconnected::Over) => {
                 if let Some((ticket, _)) = first {
-                    cut_off(&core, slot.origin, ticket, began, None);
+                    cut_off(&core, slot.origin, ticket.due, began, None);
                 }
                 false
             }
@@ -76,7 +76,7 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
         }
     }
     for (ticket, _) in carried {
-        cut_off(&core, slot.origin, ticket, ticket.due, None);
+        cut_off(&core, slot.origin, ticket.due, ticket.due, None);
     }
     core.activity.slot_ended();
 }

@@ -14,6 +14,7 @@ use crate::core::{Core, OriginState, Source};
 use crate::dialer::Dialer;
 use crate::ending::ServerState;
 use crate::error::RunError;
+use crate::journey::{CoreJourneys, Meter};
 use crate::plan::{Load, shares};
 use crate::request::Request;
 use crate::rules::Rules;
@@ -44,9 +45,7 @@ pub(crate) async fn work(shared: Arc<Shared>, index: usize, reports: Sender<Repo
             shared.stop();
             let _ = outcomes.send((index, Err(error)));
             // Interrupted after the error is sent: others then fail because of this one. They may wait for their turn.
-            if let Some(script) = &shared.plan.script {
-                script.interrupt();
-            }
+            shared.interrupt_script();
             shared.prepared.fetch_add(1, Ordering::Relaxed);
             shared.meet();
             return;
@@ -70,7 +69,9 @@ async fn carry_out(
     dispatch_timer: Timer,
     reports: &Sender<Report>,
 ) -> Result<Outcome, RunError> {
-    share.open_connections(shared).await;
+    if share.journeys.is_none() {
+        share.open_connections(shared).await;
+    }
     shared.prepared.fetch_add(1, Ordering::Relaxed);
     // Blocks the thread, because nothing is to happen before all workers are here.
     let start = shared.meet();
@@ -86,12 +87,18 @@ async fn carry_out(
     if core.rules.open {
         tokio::task::spawn_local(dispatch(Rc::clone(&core), dispatch_timer));
     }
+    if let Some(journeys) = &share.journeys {
+        journeys.begin(start, plan.duration.map(|duration| start + nanos(plan.warmup) + nanos(duration)));
+    }
     let mut outcome = Timekeeper::new(shared, &share, start, timer, reports).keep_time().await;
     while core.activity.ended_slots() < core.slots.len() {
         core.activity.changed.notified().await;
     }
     if let Some(error) = core.script.as_ref().and_then(Scripting::take_error) {
         return Err(RunError::Script(error));
+    }
+    if let Some(journeys) = &share.journeys {
+        journeys.leave()?;
     }
     // Only now it is known which requests got no response.
     core.origins.iter().zip(&mut outcome.servers).for_each(|(origin, server)| origin.complete(server));
@@ -124,6 +131,8 @@ struct Share {
     slots: Vec<usize>,
     held: Vec<usize>,
     requests: Option<u64>,
+    /// The users, in a run of journeys: all of them are one slot.
+    journeys: Option<Rc<dyn CoreJourneys>>,
 }
 
 impl Share {
@@ -145,8 +154,10 @@ impl Share {
         let connect_per_request = plan.connects_per_request() || fixed.is_some_and(|request| request.closes);
         let wanted = script.as_ref().and_then(|script| script.features.responses);
         let rules = Rules::new(plan, connect_per_request, wanted);
+        let slots = if plan.journeys.is_some() { vec![0] } else { slots };
         let core = Core::new(rules, origins, slots.len() + held.len(), source, script, Arc::clone(&shared.first));
-        Ok(Self { core, index, slots, held, requests })
+        let journeys = plan.journeys.as_ref().map(|journeys| journeys.enter(index, Meter::new(&core))).transpose()?;
+        Ok(Self { core, index, slots, held, requests, journeys })
     }
 
     /// Starts every slot, a few at a time, and waits until each has connected or failed to, or the timeout has passed.
@@ -308,11 +319,18 @@ impl<'r> Timekeeper<'r> {
         let (servers, held) = (self.share.servers(end == End::GaveUp), core.activity.held.get());
         self.send(Report { server, last: true, ..self.report_until(now, measured.from < now) });
         core.close(now);
+        if let Some(journeys) = &self.share.journeys {
+            journeys.close(now);
+        }
         if end == End::Done && !core.activity.is_halted() {
             self.await_responses(now - measured.from).await;
             self.report_late();
         }
-        core.finish(monotonic_ns());
+        let over = monotonic_ns();
+        core.finish(over);
+        if let Some(journeys) = &self.share.journeys {
+            journeys.finish(over);
+        }
         Outcome {
             tally: Tally::default(),
             elapsed: now - measured.from,
@@ -339,6 +357,9 @@ impl<'r> Timekeeper<'r> {
         };
         let end = plan.duration.map_or(u64::MAX, |duration| from + nanos(duration));
         core.measure(from, end, self.share.requests);
+        if let Some(journeys) = &self.share.journeys {
+            journeys.measure(from);
+        }
         if let Some(script) = &core.script {
             script.begin(plan.duration.map(|_| end));
         }

@@ -1,9 +1,9 @@
 //! `oroshi bench`: from flags to a run to a report.
 //!
 //! `args` has the flags, `foreign` those of other tools. `read` turns the flags into a plan; `load`, `sources` and
-//! `fail_if` read parts of them. `observer` shows a run while it lasts. `script` runs wrk's scripts. `subscribe` is
-//! the other kind of load (`--mode`), from its flags to its report. `text`, `wrk` and `ab` write the report, and
-//! `command_line` the command line in it. `self_test` measures oroshi itself.
+//! `fail_if` read parts of them. `observer` shows a run while it lasts. `script` runs wrk's scripts, `scenario` those of
+//! scenarios. `subscribe` is the other kind of load (`--mode`), from its flags to its report. `text`, `wrk` and `ab`
+//! write the report, and `command_line` the command line in it. `self_test` measures oroshi itself.
 
 mod ab;
 mod args;
@@ -13,6 +13,8 @@ pub(crate) mod foreign;
 mod load;
 mod observer;
 mod read;
+#[cfg(feature = "script")]
+mod scenario;
 #[cfg(feature = "script")]
 mod script;
 #[cfg(not(feature = "script"))]
@@ -27,15 +29,17 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use indicatif::ProgressBar;
 use oroshi_bench::plan::Problem;
 use oroshi_bench::record::{Condition, ConditionOutcome};
-use oroshi_bench::{Plan, Record, RunError, ScriptError};
+use oroshi_bench::{Draft, Plan, Record, RunError, ScriptError};
 use oroshi_net::ConnectError;
 use oroshi_report::paint::Paint;
 use oroshi_report::{Named, table};
 use oroshi_words::Naming;
-use oroshi_words::units;
+use oroshi_words::{printable, units};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::stdio::dup2_stdout;
 
@@ -45,7 +49,8 @@ pub(crate) use args::{Args, LoadArgs};
 pub(crate) use command_line::{awaited, without_secrets};
 pub(crate) use load::read_load;
 #[cfg(feature = "fetch")]
-pub(crate) use load::{parse_header, parse_size};
+pub(crate) use load::parse_header;
+pub(crate) use load::parse_size;
 pub(crate) use observer::Live;
 use observer::{HdrLog, LogError};
 use read::Output;
@@ -165,7 +170,22 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     if args.subscribe.is_asked_for() {
         return subscribe::run(args);
     }
-    let (draft, script, output, mut problems) = args.read();
+    #[cfg(feature = "script")]
+    if scenario::is_asked_for(&args) {
+        return scenario::run(args);
+    }
+    let (draft, script, output, problems) = args.read();
+    carry_out_draft(draft, script, &output, problems, None)
+}
+
+/// Carries out a draft without mistakes.
+fn carry_out_draft(
+    draft: Draft,
+    script: Option<Scripted>,
+    output: &Output,
+    mut problems: Vec<String>,
+    teller: Option<&Teller>,
+) -> Result<ExitCode, Error> {
     let plan = match draft.plan() {
         Ok(plan) => Some(plan),
         Err(found) => {
@@ -176,12 +196,36 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
         }
     };
     match plan {
-        Some(plan) if problems.is_empty() => carry_out(plan, script, &output),
+        Some(plan) if problems.is_empty() => carry_out(plan, script, output, teller),
         _ => Err(Error::Usage(problems)),
     }
 }
 
-fn carry_out(mut plan: Plan, script: Option<Scripted>, output: &Output) -> Result<ExitCode, Error> {
+/// Prints lines of a run's script above the live line.
+#[derive(Clone, Debug, Default)]
+struct Teller(Arc<Mutex<Option<ProgressBar>>>);
+
+impl Teller {
+    /// Prints a line.
+    #[cfg(feature = "script")]
+    fn tell(&self, text: &str) {
+        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(line) => line.suspend(|| say(text)),
+            None => say(text),
+        }
+    }
+
+    fn above(&self, line: ProgressBar) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(line);
+    }
+}
+
+fn carry_out(
+    mut plan: Plan,
+    script: Option<Scripted>,
+    output: &Output,
+    teller: Option<&Teller>,
+) -> Result<ExitCode, Error> {
     // A file that cannot be written ends the run before it begins.
     let mut made = Made::of([&output.file, &output.page, &output.hdr, &output.gnuplot, &output.percentiles]);
     let log = output.hdr.as_deref().map(HdrLog::create).transpose()?;
@@ -196,6 +240,9 @@ fn carry_out(mut plan: Plan, script: Option<Scripted>, output: &Output) -> Resul
     let script = script.map_err(|error| if shutdown.count() > 0 { Error::Interrupted } else { Error::from(error) })?;
     let mut live = Live::new(shutdown, plan.connections, plan.requests, log).listing(each);
     let line = live.line();
+    if let Some(teller) = teller {
+        teller.above(line.clone());
+    }
     let mut written = Ok(());
     let mut code = 0;
     // The report comes before the output of a script's `done`, as in wrk.
@@ -293,7 +340,8 @@ impl Drop for Made<'_> {
     }
 }
 
-/// Judges the thresholds, and whether the server answered and stayed to the end; returns the exit code.
+/// Judges the thresholds, whether the server answered and stayed to the end, and whether the score is valid; returns
+/// the exit code.
 ///
 /// Prints on standard error, so that thresholds do not change the report.
 fn judge(record: &Record, output: &Output) -> u8 {
@@ -303,6 +351,10 @@ fn judge(record: &Record, output: &Output) -> u8 {
             "warning: requests without an answer may have been the slowest: latencies of this report are lower bounds, \
              for which wrk's format has no sign; the other formats have",
         );
+    }
+    if let Some(why) = oroshi_report::words::scenario::void(record) {
+        say(&format!("error: the score is void: {}", printable(why)));
+        code = 1;
     }
     if record.requests.completed == 0 {
         say(&format!("error: not one request was answered{}", reasons(record)));

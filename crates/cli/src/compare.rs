@@ -104,7 +104,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let words = std::iter::once("oroshi".to_owned()).chain(words);
     let flags = <Args as clap::Args>::augment_args(Command::new("compare"));
     let rerun = without_secrets(&flags, words);
-    let (experiment, output) = args.read(&oroshi.to_string_lossy(), rerun).map_err(Error::Usage)?;
+    let (experiment, output) =
+        args.read(&oroshi.to_string_lossy(), rerun, crate::script_load::load).map_err(Error::Usage)?;
     // Report unreadable and unwritable files before the runs, not after them.
     let saved = output.baseline.as_deref().map(read_saved).transpose()?;
     if let Some(SavedResult::Lab(then)) = &saved {

@@ -307,7 +307,7 @@ fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
 fn read(found: &Found, options: &RunOptions, machine: &Machine) -> Result<ParsedExperiment, ExperimentError> {
     let folder = found.folder();
     let source = Source { name: &found.name, text: &found.text, folder: folder.as_deref() };
-    oroshi_experiment::read(source, options, machine, &Flags)
+    oroshi_experiment::read(source, options, machine, &Flags { script: crate::script_load::load })
 }
 
 fn refused(found: &Found, error: ExperimentError) -> Error {

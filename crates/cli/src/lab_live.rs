@@ -86,7 +86,7 @@ impl ExperimentObserver for LabLive {
                 let of = experiment.cells.get(cell).and_then(|cell| cell.variants.get(variant));
                 let name = of.map_or("", |variant| variant.name.as_str());
                 let connections = match of.map(|variant| &variant.load) {
-                    Some(Load::Bench(draft)) => draft.connections,
+                    Some(Load::Bench(draft) | Load::Script(draft, _)) => draft.connections,
                     Some(Load::Subscribe(subscribe)) => subscribe.draft.base.connections,
                     _ => 0,
                 };
@@ -156,6 +156,7 @@ mod tests {
             rerun: Vec::new(),
             quick: false,
             metrics: vec![Metric::Rps],
+            score_if_any: false,
             rules: Rules::default(),
             server_cpus: None,
             load_cpus: None,

@@ -5,7 +5,7 @@
 //! 1. This file: the subcommands, error messages, exit codes.
 //! 2. [`mod@bench`]: `oroshi bench`, from its flags to its reports. [`target`]: the test server.
 //! 3. [`compare`]: `oroshi compare`. [`lab`]: `oroshi lab`, experiments from files. Both use
-//!    [`lab_live`] (the live line) and [`verdicts`] (the exit code).
+//!    [`lab_live`] (the live line), [`verdicts`] (the exit code) and [`script_load`] (users of a script as load).
 //! 4. [`mod@report`]: saved results as a page. [`saved`] reads them.
 //! 5. [`fetch`]: `oroshi fetch`, many URLs concurrently.
 //! 6. [`push`]: `oroshi push`, the push hub. [`gate`]: `oroshi gate`, the gateway. [`start`]: `oroshi start`, the
@@ -48,6 +48,7 @@ mod problems;
 mod push;
 mod report;
 mod saved;
+mod script_load;
 mod service;
 #[cfg(feature = "start")]
 mod start;

@@ -86,6 +86,7 @@ enum Job {
     Send(Asked),
     Count(oneshot::Sender<Counts>),
     CloseIdle,
+    ClosePartition(u64),
     #[cfg(test)]
     Hold(Box<dyn FnOnce() + Send>),
     #[cfg(test)]
@@ -183,6 +184,11 @@ impl Client {
     /// Closes all idle connections.
     pub fn close_idle(&self) {
         let _ = self.thread.ask(Job::CloseIdle);
+    }
+
+    /// Closes the idle connections of a partition; see [`RequestBuilder::partition`]. Requests under way keep theirs.
+    pub fn close_partition(&self, partition: u64) {
+        let _ = self.thread.ask(Job::ClosePartition(partition));
     }
 }
 
@@ -328,6 +334,7 @@ async fn serve(client: &local::Client, mut work: mpsc::UnboundedReceiver<Job>, j
             }
             Job::Count(reply) => drop(reply.send(client.counts())),
             Job::CloseIdle => client.close_idle(),
+            Job::ClosePartition(partition) => client.close_partition(partition),
             #[cfg(test)]
             Job::Hold(hold) => hold(),
             #[cfg(test)]

@@ -21,13 +21,24 @@ use crate::pool::{Grant, Take};
 /// How long a client that ran out of descriptors keeps its cap lowered.
 const LOWERED: Duration = Duration::from_secs(1);
 
+/// Which idle connections a request may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reuse {
+    /// None: an earlier attempt met a broken one.
+    None,
+    /// Those that the kernel says are open, because the request cannot be sent again.
+    Checked,
+    /// Those of which epoll has said nothing: the request is sent again if the connection breaks.
+    Any,
+}
+
 impl Exchange {
-    /// Acquires a connection; with `fresh` an unused one. A new connection may already have sent a part of the request.
-    pub(crate) async fn acquire(&mut self, endpoint: &Endpoint, fresh: bool) -> Result<(), Error> {
-        let origin = Origin::of(endpoint);
+    /// Acquires a connection. A new connection may already have sent a part of the request.
+    pub(crate) async fn acquire(&mut self, endpoint: &Endpoint, partition: u64, reuse: Reuse) -> Result<(), Error> {
+        let origin = Origin::of(endpoint, partition);
         self.enter(Phase::Queue);
         loop {
-            self.lease(&origin, fresh).await?;
+            self.lease(&origin, reuse).await?;
             if self.is_connected() {
                 self.stamps.ready = self.stamps.leased;
                 return Ok(());
@@ -41,10 +52,10 @@ impl Exchange {
     }
 
     /// Waits for an idle connection, or for a permit to open one.
-    async fn lease(&mut self, origin: &Rc<Origin>, fresh: bool) -> Result<(), Error> {
+    async fn lease(&mut self, origin: &Rc<Origin>, reuse: Reuse) -> Result<(), Error> {
         let core = Rc::clone(self.core());
         loop {
-            let take = self.take(&core, origin, fresh);
+            let take = self.take(&core, origin, reuse == Reuse::None);
             let (host, connection, waited) = match take {
                 Take::Idle(host, connection) => (host, Some(connection), false),
                 Take::Connect(host) => (host, None, false),
@@ -64,7 +75,7 @@ impl Exchange {
             let mut lease = Lease::new(&core, host, connection);
             // Closes a connection that the server has closed meanwhile, and a used one where a fresh one is required.
             if let Some(connection) = lease.connection()
-                && (fresh || !is_alive(&mut connection.stream))
+                && (reuse == Reuse::None || !is_alive(&mut connection.stream, reuse == Reuse::Checked))
             {
                 if !waited {
                     continue; // There may be another.
@@ -122,7 +133,7 @@ impl Exchange {
         };
         match connected? {
             Ok(connected) => {
-                self.put_first(first, connected.sent);
+                self.put_first(first, connected.sent, connected.at);
                 let remote = match peer {
                     Peer::Tcp(address) => Some(address),
                     Peer::Unix(_) => None,
@@ -133,7 +144,7 @@ impl Exchange {
                 if may_have_sent(&error) && !first.is_empty() {
                     self.assume_sent();
                 }
-                self.put_first(first, 0);
+                self.put_first(first, 0, 0);
                 Err(self.fail(Cause::Connect(error)))
             }
         }
@@ -244,7 +255,13 @@ fn may_have_sent(error: &ConnectError) -> bool {
 }
 
 /// Whether an idle connection is open and silent: unexpected bytes answer no request.
-fn is_alive(stream: &mut Stream) -> bool {
+///
+/// `surely`: asks the kernel, which costs a system call. Otherwise what epoll has said has to do: a request that may be
+/// sent again is, if the connection breaks.
+fn is_alive(stream: &mut Stream, surely: bool) -> bool {
+    if !surely && !stream.is_tls() {
+        return stream.seems_quiet();
+    }
     if stream.is_quiet() {
         return true;
     }

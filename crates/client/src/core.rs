@@ -10,28 +10,36 @@ use oroshi_core::{Deadline, Deadlines, HasDeadlines, Names, Registration, after,
 use oroshi_net::tls::TlsConfigError;
 use oroshi_net::{Address, ClientTls, Connector, ConnectorOptions, Endpoint, Scheme, Stream};
 
-use crate::pool::{HostId, Pool};
+use crate::pool::{HostId, Key, Pool};
 use crate::settings::Builder;
 
 /// The shortest and the longest pause between two sweeps of idle connections; between them, an eighth of the idle
 /// timeout.
 const IDLE_SWEEP: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
-/// The key of the pool: connections to the same server, by the same scheme, are interchangeable.
+/// The key of the pool: connections to the same server, by the same scheme, are interchangeable within a partition.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Origin {
     scheme: Scheme,
     address: Address,
     /// The name that the certificate must carry, if the address does not contain it.
     name: Option<Box<str>>,
+    /// See [`RequestBuilder::partition`](crate::RequestBuilder::partition).
+    partition: u64,
 }
 
 impl Origin {
     /// Shared, to keep requests under way small.
-    pub(crate) fn of(endpoint: &Endpoint) -> Rc<Self> {
+    pub(crate) fn of(endpoint: &Endpoint, partition: u64) -> Rc<Self> {
         let behind_unix = endpoint.scheme == Scheme::Https && matches!(endpoint.address, Address::Unix(_));
         let name = behind_unix.then(|| endpoint.host().into());
-        Rc::new(Origin { scheme: endpoint.scheme, address: endpoint.address.clone(), name })
+        Rc::new(Origin { scheme: endpoint.scheme, address: endpoint.address.clone(), name, partition })
+    }
+}
+
+impl Key for Rc<Origin> {
+    fn partition(&self) -> u64 {
+        self.partition
     }
 }
 
@@ -73,6 +81,8 @@ pub(crate) struct Counters {
     pub(crate) retries: Cell<u64>,
     pub(crate) redirects: Cell<u64>,
     pub(crate) failures: Cell<u64>,
+    pub(crate) bytes_read: Cell<u64>,
+    pub(crate) bytes_written: Cell<u64>,
 }
 
 /// Gauges and counters of a client. (If a defect ends a `Client`'s thread, the next thread counts from zero.)
@@ -100,10 +110,18 @@ pub struct Counts {
     /// Requests that failed before the caller got the response's head, including redirects that could not be followed.
     /// Excludes failed bodies, invalid requests and dropped ones.
     pub failures: u64,
+    /// Bytes received: heads and bodies as on the wire, without TLS records.
+    pub bytes_read: u64,
+    /// Bytes that the kernel, or TLS, took: heads and bodies, without TLS records.
+    pub bytes_written: u64,
 }
 
 pub(crate) fn count(counter: &Cell<u64>) {
-    counter.set(counter.get() + 1);
+    add(counter, 1);
+}
+
+pub(crate) fn add(counter: &Cell<u64>, more: usize) {
+    counter.set(counter.get() + more as u64);
 }
 
 impl Core {
@@ -141,6 +159,8 @@ impl Core {
             retries: self.counts.retries.get(),
             redirects: self.counts.redirects.get(),
             failures: self.counts.failures.get(),
+            bytes_read: self.counts.bytes_read.get(),
+            bytes_written: self.counts.bytes_written.get(),
         }
     }
 

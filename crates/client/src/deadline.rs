@@ -132,6 +132,10 @@ pub struct Timings {
     pub body: Duration,
     /// From the call to the last byte of the response, or until now.
     pub total: Duration,
+    /// The time of the call, in nanoseconds of the monotonic clock (`oroshi_net::monotonic_ns`).
+    pub called: u64,
+    /// From the call until the kernel got the first byte of the last attempt; `None` if it did not.
+    pub sent: Option<Duration>,
 }
 
 /// Times of a request, in nanoseconds of the monotonic clock; zero for a step that was not reached.
@@ -148,6 +152,8 @@ pub(crate) struct Timestamps {
     pub(crate) secured: u64,
     /// The connection was ready.
     pub(crate) ready: u64,
+    /// The kernel got the first byte.
+    pub(crate) first_sent: u64,
     pub(crate) sent: u64,
     pub(crate) head: u64,
     pub(crate) ended: u64,
@@ -173,6 +179,8 @@ impl Timestamps {
             first_byte: since(sent, self.head),
             body: if self.head == 0 { Duration::ZERO } else { between(self.head, end) },
             total: between(self.called, end),
+            called: self.called,
+            sent: optional(self.called, self.first_sent),
         }
     }
 }
@@ -188,6 +196,7 @@ mod tests {
             began: 10,
             leased: 30,
             ready: 30,
+            first_sent: 35,
             sent: 40,
             head: 100,
             ended: 110,
@@ -198,6 +207,7 @@ mod tests {
         let ns = Duration::from_nanos;
         assert_eq!((timings.queue, timings.write, timings.first_byte), (ns(20), ns(10), ns(60)));
         assert_eq!((timings.body, timings.total), (ns(10), ns(105)));
+        assert_eq!((timings.called, timings.sent), (5, Some(ns(30))));
 
         let fresh = Timestamps {
             called: 1,
@@ -211,5 +221,6 @@ mod tests {
         let timings = fresh.timings(100);
         assert_eq!((timings.dns, timings.connect, timings.tls), (Some(ns(8)), Some(ns(20)), Some(ns(40))));
         assert_eq!((timings.write, timings.first_byte, timings.total), (ns(0), ns(0), ns(99)));
+        assert_eq!((timings.called, timings.sent), (1, None));
     }
 }

@@ -17,7 +17,7 @@ use oroshi_net::{Stream, monotonic_ns};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::body::Body;
-use crate::core::{Connection, Core, Lease};
+use crate::core::{Connection, Core, Lease, add};
 use crate::deadline::{Deadlines, Phase, Timestamps, Timings};
 use crate::error::{Cause, Error};
 use crate::headers::Headers;
@@ -47,7 +47,8 @@ pub(crate) struct Exchange {
     trailers: Option<Headers>,
     /// Whether the server keeps the connection.
     keep_alive: bool,
-    keep_hint: Option<Duration>,
+    /// How long the server keeps the connection, in seconds, which takes less room than a `Duration`.
+    keep_hint: Option<u32>,
     /// Whether the response is complete.
     ended: bool,
     progress: Progress,
@@ -170,13 +171,23 @@ impl Exchange {
         std::mem::take(&mut self.outgoing.bytes)
     }
 
-    /// Returns these bytes after the connect has sent some of them.
-    pub(crate) fn put_first(&mut self, bytes: Vec<u8>, sent: usize) {
+    /// Returns these bytes after the connect has sent some of them, at that time.
+    pub(crate) fn put_first(&mut self, bytes: Vec<u8>, sent: usize, at: u64) {
         if !bytes.is_empty() {
             self.outgoing.bytes = bytes;
             self.outgoing.sent = sent;
-            self.progress.sent |= sent > 0;
+            if sent > 0 {
+                self.sent_some(sent, at);
+            }
         }
+    }
+
+    fn sent_some(&mut self, count: usize, at: u64) {
+        if !self.progress.sent {
+            self.progress.sent = true;
+            self.stamps.first_sent = at;
+        }
+        add(&self.core().counts.bytes_written, count);
     }
 
     /// Assumes for retries that a part of the request was sent, if this is not known.
@@ -261,11 +272,14 @@ impl Exchange {
             let stream = &mut connection.stream;
             match self.outgoing.poll_write(context, stream) {
                 Poll::Ready(Ok(count)) => {
-                    if self.phase == Phase::Write {
+                    let waited = self.phase == Phase::Write;
+                    if waited {
                         self.pause(); // entered again when it has to wait again
                     }
                     if count > 0 {
-                        self.progress.sent = true;
+                        // The first attempt to write follows at once when the connection is ready.
+                        let at = if waited && !self.progress.sent { monotonic_ns() } else { self.stamps.ready };
+                        self.sent_some(count, at);
                         continue;
                     }
                 }
@@ -419,6 +433,7 @@ impl Exchange {
             Err(error) => return Poll::Ready(Err(self.broke(Cause::Io(error)))),
         };
         self.progress.answered |= !data.is_empty();
+        add(&self.core().counts.bytes_read, data.len());
         let decoded = if data.is_empty() { self.end_of_stream() } else { self.decode(data, body) };
         match decoded {
             Ok(head) => Poll::Ready(Ok((head, body.len() > before))),
@@ -465,7 +480,9 @@ impl Exchange {
                 ResponseEvent::Informational(_) => {}
                 ResponseEvent::Head(received) => {
                     self.keep_alive = received.keep_alive;
-                    self.keep_hint = received.headers.get("Keep-Alive").and_then(oroshi_http1::keep_alive_timeout);
+                    let hint = received.headers.get("Keep-Alive").and_then(oroshi_http1::keep_alive_timeout);
+                    // As seconds, so that a request under way stays small.
+                    self.keep_hint = hint.map(|time| u32::try_from(time.as_secs()).unwrap_or(u32::MAX));
                     head = Some(Head {
                         version: received.version,
                         status: received.status,
@@ -511,7 +528,10 @@ impl Exchange {
             && !self.outgoing.unflushed
             && self.outgoing.broken.is_none();
         match self.lease.take() {
-            Some(lease) if reusable => lease.give_back(self.stamps.ended, self.keep_hint),
+            Some(lease) if reusable => {
+                let hint = self.keep_hint.map(|seconds| Duration::from_secs(seconds.into()));
+                lease.give_back(self.stamps.ended, hint);
+            }
             lease => drop(lease),
         }
     }

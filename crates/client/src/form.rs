@@ -1,7 +1,7 @@
 //! Forms and query strings: `application/x-www-form-urlencoded`, as the URL standard writes it.
 
 /// Appends pairs, each name and value percent-encoded, with `&` between them.
-pub(crate) fn encode<N: AsRef<str>, V: AsRef<str>>(out: &mut String, pairs: impl IntoIterator<Item = (N, V)>) {
+pub fn encode<N: AsRef<str>, V: AsRef<str>>(out: &mut String, pairs: impl IntoIterator<Item = (N, V)>) {
     let mut first = out.is_empty();
     for (name, value) in pairs {
         if !std::mem::take(&mut first) {

@@ -87,6 +87,11 @@ impl Client {
         self.core.pool.borrow_mut().close_idle();
     }
 
+    /// Closes the idle connections of a partition; see [`RequestBuilder::partition`]. Requests under way keep theirs.
+    pub fn close_partition(&self, partition: u64) {
+        self.core.pool.borrow_mut().close_partition(partition);
+    }
+
     pub(crate) fn core(&self) -> &Rc<Core> {
         &self.core
     }

@@ -9,6 +9,8 @@
 //! - Room goes to the origin with the fewest connections, and among equals to the longest waiting request. A busy
 //!   origin gives connections up for an origin with fewer, so it cannot starve others. An origin that never responds
 //!   cannot either, once one of its connections ends.
+//! - Origins of different partitions are different origins: a key knows its partition, whose idle connections can be
+//!   closed together.
 //! - The pool wakes a waiting request with either a connection or a permit to open one, so later requests cannot
 //!   overtake it.
 //!
@@ -26,6 +28,12 @@ pub(crate) struct Caps {
     pub(crate) per_host: usize,
     pub(crate) idle_per_host: usize,
     pub(crate) waiting: usize,
+}
+
+/// The key of an origin.
+pub(crate) trait Key: Clone + Eq + Hash {
+    /// Returns the partition that the origin belongs to; 0 is the default.
+    fn partition(&self) -> u64;
 }
 
 /// An origin's index in the pool; valid while the caller holds a connection or a permit of the origin.
@@ -62,6 +70,8 @@ pub(crate) struct Pool<K, C> {
     hosts: Vec<Host<K, C>>,
     free: Vec<HostId>,
     index: HashMap<K, HostId>,
+    /// The origins of all partitions but the default one, which so costs nothing.
+    partitions: BTreeSet<(u64, HostId)>,
     open: usize,
     /// All idle connections, in the order in which they became idle.
     idle: BTreeMap<u64, HostId>,
@@ -100,7 +110,7 @@ struct Waiter<C> {
     grant: Option<Grant<C>>,
 }
 
-impl<K: Clone + Eq + Hash, C> Pool<K, C> {
+impl<K: Key, C> Pool<K, C> {
     pub(crate) fn new(caps: Caps) -> Self {
         Pool {
             caps,
@@ -109,6 +119,7 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
             hosts: Vec::new(),
             free: Vec::new(),
             index: HashMap::new(),
+            partitions: BTreeSet::new(),
             open: 0,
             idle: BTreeMap::new(),
             waiters: HashMap::new(),
@@ -301,6 +312,24 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
         self.sweep(u64::MAX);
     }
 
+    /// Closes the idle connections of a partition: in time that grows with the partition, or for the default one with
+    /// the number of all idle connections.
+    pub(crate) fn close_partition(&mut self, partition: u64) {
+        let hosts: Vec<HostId> = if partition == 0 {
+            let is_default = |host: &HostId| self.hosts[*host].key.as_ref().is_some_and(|key| key.partition() == 0);
+            self.idle.values().copied().filter(is_default).collect()
+        } else {
+            self.partitions.range((partition, 0)..=(partition, HostId::MAX)).map(|&(_, host)| host).collect()
+        };
+        for host in hosts {
+            while let Some(idle) = self.hosts[host].idle.pop_front() {
+                self.idle.remove(&idle.turn);
+                drop(idle);
+                self.forget(host);
+            }
+        }
+    }
+
     /// Whether an origin with waiting requests must give up a reusable connection: for an origin that would still have
     /// fewer, or that has none and waited longer. Otherwise connections stay, or equal origins would close and open
     /// them without end.
@@ -396,6 +425,9 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
             }
         };
         self.index.insert(key.clone(), host);
+        if key.partition() != 0 {
+            self.partitions.insert((key.partition(), host));
+        }
         host
     }
 
@@ -407,6 +439,9 @@ impl<K: Clone + Eq + Hash, C> Pool<K, C> {
             && let Some(key) = place.key.take()
         {
             self.index.remove(&key);
+            if key.partition() != 0 {
+                self.partitions.remove(&(key.partition(), host));
+            }
             self.free.push(host);
         }
     }

@@ -85,6 +85,7 @@ pub(crate) struct Request<R: ?Sized> {
     pub(crate) idempotent: Option<bool>,
     pub(crate) redirects: Option<u32>,
     pub(crate) decode: Option<bool>,
+    pub(crate) partition: u64,
     /// Whether a redirect has led to another origin, so that the client's own secrets are dropped as well.
     pub(crate) strayed: bool,
 }
@@ -114,6 +115,7 @@ impl<C: Handle> RequestBuilder<C> {
                 idempotent: None,
                 redirects: None,
                 decode: None,
+                partition: 0,
                 strayed: false,
             })),
         };
@@ -235,6 +237,19 @@ impl<C: Handle> RequestBuilder<C> {
         })
     }
 
+    /// Puts the request, with its redirects, into a partition of the pool; without this call it is in partition 0.
+    ///
+    /// Requests of one partition never use connections of another, as users of different browsers do not. The cap and
+    /// the idle connections per origin count within each partition; the total cap and names are common to all. The
+    /// partitions of one origin share TLS sessions. A partition costs nothing once it has no connections.
+    /// [`close_partition`](crate::local::Client::close_partition) closes its idle connections.
+    pub fn partition(self, partition: u64) -> Self {
+        self.change(|request| {
+            request.partition = partition;
+            Ok(())
+        })
+    }
+
     pub(crate) fn reader_body(self, reader: std::pin::Pin<Box<C::Reader>>, length: Option<u64>) -> Self {
         self.change(|request| {
             request.body = Body::Reader(Reader { reader, length, read: 0, touched: false });
@@ -270,10 +285,19 @@ impl<C: Handle> fmt::Debug for RequestBuilder<C> {
 
 impl Request<dyn AsyncRead + Send> {
     pub(crate) fn into_local(self) -> Request<dyn AsyncRead> {
-        let Request { method, endpoint, headers, body, deadlines, total, idempotent, redirects, decode, strayed } =
-            self;
-        let body = body.into_local();
-        Request { method, endpoint, headers, body, deadlines, total, idempotent, redirects, decode, strayed }
+        Request {
+            method: self.method,
+            endpoint: self.endpoint,
+            headers: self.headers,
+            body: self.body.into_local(),
+            deadlines: self.deadlines,
+            total: self.total,
+            idempotent: self.idempotent,
+            redirects: self.redirects,
+            decode: self.decode,
+            partition: self.partition,
+            strayed: self.strayed,
+        }
     }
 }
 

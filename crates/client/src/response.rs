@@ -147,6 +147,18 @@ impl<B: Source> Response<B> {
         self.collect().await
     }
 
+    /// Returns the whole body, and the timings of the complete request.
+    ///
+    /// # Errors
+    /// As [`bytes`](Self::bytes).
+    ///
+    /// # Cancel safety
+    /// As [`bytes`](Self::bytes).
+    pub async fn bytes_and_timings(mut self) -> Result<(Vec<u8>, Timings), Error> {
+        let bytes = self.collect().await?;
+        Ok((bytes, self.timings()))
+    }
+
     /// Returns the whole body, which must be UTF-8.
     ///
     /// # Errors

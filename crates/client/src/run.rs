@@ -9,13 +9,14 @@ use oroshi_core::{SpareBuffer, spares};
 use tokio::io::AsyncRead;
 
 use crate::body::Body;
+use crate::connect::Reuse;
 use crate::core::{Core, count};
 use crate::deadline::Phase;
 use crate::decode::{Coding, Decoder};
 use crate::error::{Cause, Error, without_query};
 use crate::exchange::{Exchange, Head};
 use crate::incoming::IncomingBody;
-use crate::redirect;
+use crate::redirect::{self, Redirect};
 use crate::request::Request;
 use crate::response::ResponseParts;
 
@@ -40,7 +41,7 @@ pub(crate) async fn run(
             Err(error) => break Err(error),
         };
         let most = request.redirects.unwrap_or(core.settings.redirects);
-        let location = head.headers.get("Location").filter(|_| most > 0 && redirect::is_redirect(head.status));
+        let location = head.headers.get("Location").filter(|_| most > 0 && Redirect::is_status(head.status));
         let Some(location) = location else { break Ok(head) };
         if let Err(cause) = go_on(&mut request, head.status, location, redirects, most) {
             break Err(Error::new(Phase::Redirect, cause).after(exchange.timings()));
@@ -99,7 +100,12 @@ async fn once(
     let mut head = spares::take();
     request.encode(&core.settings, &mut head)?;
     exchange.begin(head, request.body.hand_out(), request.expect());
-    exchange.acquire(&request.endpoint, fresh).await?;
+    let reuse = match (fresh, request.is_idempotent() && !matches!(request.body, Body::Reader(_))) {
+        (true, _) => Reuse::None,
+        (false, true) => Reuse::Any,
+        (false, false) => Reuse::Checked,
+    };
+    exchange.acquire(&request.endpoint, request.partition, reuse).await?;
     exchange.pause();
     poll_fn(|context| exchange.poll_head(context)).await
 }
@@ -112,8 +118,7 @@ fn go_on(
     redirects: u32,
     most: u32,
 ) -> Result<(), Cause> {
-    let hop = redirect::follow(&request.endpoint, &request.method, status, location)
-        .map_err(|why| Cause::Location { why })?;
+    let hop = Redirect::follow(&request.endpoint, &request.method, status, location)?;
     if redirects >= most {
         return Err(Cause::TooManyRedirects { limit: most, next: without_query(&hop.endpoint) });
     }

@@ -101,8 +101,14 @@ pub fn read(
     }
     parts.keep(&options.only);
     let open = parts.variants.iter().any(|variant| variant.load.open);
-    let usual = if open { vec![Metric::P99, Metric::Cpu] } else { vec![Metric::Rps, Metric::Cpu] };
-    let metrics = metrics.filter(|metrics| !metrics.is_empty()).unwrap_or(usual);
+    let mut usual = if open { vec![Metric::P99, Metric::Cpu] } else { vec![Metric::Rps, Metric::Cpu] };
+    let metrics = metrics.filter(|metrics| !metrics.is_empty());
+    let scripted = parts.variants.iter().any(|variant| matches!(variant.load.load, Load::Script(..)));
+    let score_if_any = metrics.is_none() && scripted;
+    if scripted {
+        usual.insert(0, Metric::Score);
+    }
+    let metrics = metrics.unwrap_or(usual);
     parts.variants.iter().for_each(|variant| variant.keys.must_tell(metrics[0]));
     // A requirement may be a command. An invalid file runs none, and a valid one runs only those of selected variants.
     if is_sound() {
@@ -135,6 +141,7 @@ pub fn read(
         rerun: options.rerun.clone(),
         quick: options.quick,
         metrics,
+        score_if_any,
         rules,
         server_cpus: file.cpus.server.clone(),
         load_cpus: file.cpus.load.clone(),

@@ -2,9 +2,11 @@
 //! lends itself for these keys.
 
 use std::fmt;
+use std::sync::Arc;
 
 use oroshi_bench::{Draft, push};
 use oroshi_config::{Field, Table};
+use oroshi_lab::plan::Script;
 use oroshi_lab::template::Values;
 use oroshi_net::Endpoint;
 use oroshi_words::nearest;
@@ -57,6 +59,8 @@ pub struct LoadValues {
     pub share: Option<f64>,
     /// Subscriptions instead of requests, if requested.
     pub subscribe: Option<push::Draft>,
+    /// A script whose users make the load, if there is one.
+    pub script: Option<Arc<dyn Script>>,
 }
 
 /// Flags that correspond to other keys of an experiment.

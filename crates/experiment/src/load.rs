@@ -17,8 +17,10 @@ use regex_lite::Regex;
 use crate::keys::{self, LoadKeys, LoadValues};
 use crate::rules;
 use crate::server::{Templates, TextContext, find_program, shown, timeout, variables, words};
-use crate::words::{load_words, subscribe_words};
+use crate::words::{load_words, script_words, subscribe_words};
 
+/// The assumed duration of a script's run, for estimates.
+const SCRIPT_DURATION: Duration = Duration::from_secs(10);
 /// The warm-up of a quick run.
 const QUICK_WARMUP: Duration = Duration::from_millis(100);
 /// Keys of a load program, beside those that it shares with our own load.
@@ -112,7 +114,19 @@ impl<'d> Keys<'d> {
         for entry in foreign {
             entry.value.wrong(format!("`{}` is for a load that is a program: give its `command` as well", entry.key));
         }
-        let LoadValues { draft, share, subscribe } = keys::draft(&flags, names, around)?;
+        let LoadValues { draft, share, subscribe, script } = keys::draft(&flags, names, around)?;
+        if let Some(script) = script {
+            // Its length is the user's or the script's, in a quick run too.
+            keys::check(&draft, urls, &flags, variant);
+            return Some(DescribedLoad {
+                words: script_words(&draft, &script.name(), self.get("users").is_some()),
+                share: None,
+                open: draft.load != Rhythm::Closed,
+                run: draft.warmup + draft.duration.unwrap_or(SCRIPT_DURATION),
+                load: Load::Script(Box::new(draft), script),
+                lacks: None,
+            });
+        }
         let draft = self.timed(draft, longest);
         if let Some(subscribe) = subscribe {
             let draft = push::Draft { base: draft, ..subscribe };
@@ -330,6 +344,7 @@ fn scale(unit: Unit, text: &str) -> Result<f64, String> {
         Unit::Nanoseconds => &TIMES,
         Unit::Bytes => &SIZES,
         Unit::PerSecond => &RATES,
+        Unit::Points => &[("points", 1.0)],
     };
     units.iter().find(|unit| unit.0 == text).map(|unit| unit.1).ok_or_else(|| {
         let names: Vec<&str> = units.iter().map(|unit| unit.0).collect();

@@ -1,6 +1,6 @@
 //! Descriptions of loads.
 
-use oroshi_bench::{Draft, push};
+use oroshi_bench::{Draft, Load, push};
 use oroshi_report::words::push::with_article;
 use oroshi_report::words::rhythm;
 use oroshi_words::units;
@@ -44,6 +44,21 @@ pub fn load_words(draft: &Draft, share: Option<f64>) -> String {
         let or = if draft.requests.is_some() { "or " } else { "" };
         parts.push(format!("{or}{}", units::length(duration.as_secs_f64())));
     }
+    if let (Some(last), false) = (parts.last_mut(), draft.warmup.is_zero()) {
+        *last += &format!(" after {} of warm-up", units::length(draft.warmup.as_secs_f64()));
+    }
+    parts.join(", ")
+}
+
+/// Describes the load of a script: `shop.lua, 20 users, 30s`. `users`: whether their number was given.
+#[must_use]
+pub fn script_words(draft: &Draft, script: &str, users: bool) -> String {
+    let mut parts = vec![script.to_owned()];
+    parts.extend(users.then(|| units::plural(draft.connections as u64, "user")));
+    if draft.load != Load::Closed {
+        parts.push(rhythm(&draft.load).replace("open loop", "journeys by timetable"));
+    }
+    parts.extend(draft.duration.map(|duration| units::length(duration.as_secs_f64())));
     if let (Some(last), false) = (parts.last_mut(), draft.warmup.is_zero()) {
         *last += &format!(" after {} of warm-up", units::length(draft.warmup.as_secs_f64()));
     }

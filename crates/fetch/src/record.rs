@@ -72,7 +72,7 @@ pub struct Times(pub Timings);
 
 impl Serialize for Times {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Timings { queue, dns, connect, tls, write, first_byte, body, total } = self.0;
+        let Timings { queue, dns, connect, tls, write, first_byte, body, total, .. } = self.0;
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         serializer.collect_map([
             ("queue_ns", Some(ns(queue))),

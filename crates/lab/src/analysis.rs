@@ -11,7 +11,8 @@
 //!   the same size.
 //! - Where more than 5 % of one side's requests were errors, no cost or time of requests is compared.
 //! - Nor where the answers differ in kind, by status class or length of bodies, unless the rules allow it (`kinds`).
-//! - Where other work disturbed too many runs of one side, rates and latencies have no verdict
+//!   Scores are compared all the same: the script judges the answers before it awards points.
+//! - Where other work disturbed too many runs of one side, scores, rates and latencies have no verdict
 //!   ([`disturbed`](crate::disturbed)). Rates have none either where the load generator was at its limit in more than
 //!   half of the runs of the worse side, or of either side if no difference was found: the figure is then the
 //!   generator's rate.
@@ -268,7 +269,8 @@ fn finding(
     if let Some(finding) = given_rate(metric, base, variant) {
         return finding;
     }
-    if let Some(why) = facts::failing(base, variant).filter(|_| metric != Metric::Memory) {
+    // A script counts failures itself, before it awards points.
+    if let Some(why) = facts::failing(base, variant).filter(|_| !matches!(metric, Metric::Memory | Metric::Score)) {
         return Finding::Nothing(why);
     }
     if let Some(why) = other_work(metric, any_answers, base, variant) {
@@ -289,7 +291,7 @@ fn finding(
 
 /// Returns why request figures cannot be compared: the answers differ in kind. `any_answers` allows it.
 pub(crate) fn other_work(metric: Metric, any_answers: bool, base: &Facts<'_>, variant: &Facts<'_>) -> Option<String> {
-    if any_answers || metric == Metric::Memory {
+    if any_answers || matches!(metric, Metric::Memory | Metric::Score) {
         return None;
     }
     let how = kinds::different((base.name, &base.kind), (variant.name, &variant.kind))?;

@@ -173,6 +173,7 @@ fn written(metric: Metric, value: f64) -> String {
         Unit::PerSecond => format!("{}/s", units::number(value)),
         Unit::Nanoseconds => units::time(value),
         Unit::Bytes => units::bytes(value),
+        Unit::Points => units::number(value),
     }
 }
 

@@ -16,10 +16,10 @@ pub const OTHERS: f64 = 0.1;
 /// Other machines disturb a run from this share of one of its CPUs.
 pub const STOLEN: f64 = 0.05;
 
-/// Whether other work on the machine distorts a metric: rates and response times.
+/// Whether other work on the machine distorts a metric: scores, rates and response times.
 #[must_use]
 pub fn is_sensitive(metric: Metric) -> bool {
-    metric == Metric::Rps || metric.is_latency()
+    metric.is_throughput() || metric.is_latency()
 }
 
 /// Whether a run was disturbed, as far as is known.

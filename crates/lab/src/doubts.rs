@@ -118,7 +118,7 @@ fn shared_cpus(experiment: &Experiment, cpus: &Cpus<'_>) -> Option<String> {
 fn most_connections(experiment: &Experiment) -> u64 {
     let variants = experiment.cells.iter().flat_map(|cell| &cell.variants);
     let connections = variants.map(|variant| match &variant.load {
-        Load::Bench(draft) => draft.connections + draft.hold,
+        Load::Bench(draft) | Load::Script(draft, _) => draft.connections + draft.hold,
         Load::Subscribe(subscribe) => subscribe.draft.base.connections,
         Load::Command(command) => {
             let warmup = command.warmup.as_ref().map_or(0, |draft| draft.connections + draft.hold);

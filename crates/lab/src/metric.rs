@@ -13,6 +13,9 @@ const NARROW: f64 = 1.25;
 /// A figure of a run. Latencies are response times, from the moment a request was due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Metric {
+    /// The score of a script with scenarios, or of a load program; unknown if it is void, or not above 0.
+    #[serde(rename = "score")]
+    Score,
     /// Answers per second.
     #[serde(rename = "rps")]
     Rps,
@@ -62,17 +65,30 @@ pub enum Unit {
     Nanoseconds,
     /// Bytes.
     Bytes,
+    /// Points of a score.
+    Points,
 }
 
 impl Metric {
     /// All metrics.
-    pub const ALL: [Self; 9] =
-        [Self::Rps, Self::P50, Self::P90, Self::P99, Self::P99_9, Self::Mean, Self::Cpu, Self::LoadCpu, Self::Memory];
+    pub const ALL: [Self; 10] = [
+        Self::Score,
+        Self::Rps,
+        Self::P50,
+        Self::P90,
+        Self::P99,
+        Self::P99_9,
+        Self::Mean,
+        Self::Cpu,
+        Self::LoadCpu,
+        Self::Memory,
+    ];
 
     /// Returns the name in flags, files and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Score => "score",
             Self::Rps => "rps",
             Self::P50 => "p50",
             Self::P90 => "p90",
@@ -89,6 +105,7 @@ impl Metric {
     #[must_use]
     pub fn label(self) -> &'static str {
         match self {
+            Self::Score => "score",
             Self::Rps => "requests/s",
             Self::P50 => "p50",
             Self::P90 => "p90",
@@ -104,13 +121,20 @@ impl Metric {
     /// Returns the better direction.
     #[must_use]
     pub fn better(self) -> Better {
-        if self == Self::Rps { Better::Higher } else { Better::Lower }
+        if self.is_throughput() { Better::Higher } else { Better::Lower }
+    }
+
+    /// Whether this counts work done within a time: requests, or points.
+    #[must_use]
+    pub fn is_throughput(self) -> bool {
+        matches!(self, Self::Score | Self::Rps)
     }
 
     /// Returns the unit.
     #[must_use]
     pub fn unit(self) -> Unit {
         match self {
+            Self::Score => Unit::Points,
             Self::Rps => Unit::PerSecond,
             Self::Memory => Unit::Bytes,
             _ => Unit::Nanoseconds,
@@ -130,17 +154,22 @@ impl Metric {
             Self::P90 => Some(0.9),
             Self::P99 => Some(0.99),
             Self::P99_9 => Some(0.999),
-            Self::Rps | Self::Mean | Self::Cpu | Self::LoadCpu | Self::Memory => None,
+            Self::Score | Self::Rps | Self::Mean | Self::Cpu | Self::LoadCpu | Self::Memory => None,
         }
     }
 
-    /// Returns the figure of a run. `None` if nothing was answered, the server's processes are unknown, or the
-    /// percentile falls among requests that were never answered.
+    /// Returns the figure of a run. `None` if nothing was answered, the server's processes are unknown, the percentile
+    /// falls among requests that were never answered, or the score is void.
     #[must_use]
     pub fn of(self, record: &Record) -> Option<f64> {
         let response = &record.latency.response.summary;
         let known = |percentile: Option<Percentile>| percentile.and_then(middle);
         let value = match self {
+            Self::Score => {
+                let scenario = record.scenario.as_ref().filter(|scenario| scenario.aborted.is_none());
+                let score = scenario.and_then(|scenario| scenario.score.as_ref());
+                score.filter(|score| score.void.is_none()).map(|score| score.value)
+            }
             Self::Rps => (record.requests_done() > 0.0).then_some(record.rates.requests_per_s),
             Self::P50 => known(response.p50),
             Self::P90 => known(response.p90),
@@ -215,6 +244,35 @@ mod tests {
         assert_eq!(middle(percentile(true, Some(121))), Some(110.0));
         assert_eq!(middle(percentile(true, Some(126))), None);
         assert_eq!(middle(percentile(true, None)), None);
+    }
+
+    #[test]
+    fn a_score_is_known_unless_it_is_void_or_not_above_nothing() {
+        let of = |scenario: serde_json::Value| {
+            let mut run = crate::sample::record(&oroshi_bench::Load::Closed, 10, "server-bound");
+            run.scenario = serde_json::from_value(scenario).unwrap();
+            Metric::Score.of(&run)
+        };
+        let scenario = |score: serde_json::Value, aborted: Option<&str>| {
+            serde_json::json!({
+                "users": { "model": "closed", "most": 1, "due": 0, "late": 0, "unbegun": 0, "lateness": null },
+                "score": score, "journeys": [], "steps": [], "timers": [], "checks": [], "fails": [], "flows": [],
+                "aborted": aborted, "phases": [], "seed": 0,
+            })
+        };
+        let score = |value: f64, void: Option<&str>| {
+            let breakdown = serde_json::json!([]);
+            serde_json::json!({
+                "value": value, "void": void, "formula": true, "points": value, "breakdown": breakdown
+            })
+        };
+        assert_eq!(of(scenario(score(41_789.0, None), None)), Some(41_789.0));
+        for none in [score(0.0, None), score(-5.0, None), score(7.0, Some("cheated")), serde_json::Value::Null] {
+            assert_eq!(of(scenario(none, None)), None);
+        }
+        assert_eq!(of(scenario(score(7.0, None), Some("no accounts"))), None);
+        assert_eq!(of(serde_json::Value::Null), None);
+        assert!(Metric::Score.is_throughput() && Metric::Score.better() == Better::Higher);
     }
 
     #[test]

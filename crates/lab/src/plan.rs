@@ -4,10 +4,12 @@
 //! `{{name}}` (see [`template`](crate::template)), because ports, sockets and folders are unknown before a server
 //! starts.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use oroshi_bench::Draft;
+use oroshi_bench::{Draft, ScriptError};
 use oroshi_net::CpuList;
 use regex_lite::Regex;
 
@@ -31,6 +33,8 @@ pub struct Experiment {
     pub quick: bool,
     /// The metrics to compare, the primary one first. Never empty.
     pub metrics: Vec<Metric>,
+    /// Whether the score, if it is the primary one, gives way to the next where a run of the first block has none.
+    pub score_if_any: bool,
     /// The rules.
     pub rules: Rules,
     /// CPUs for the servers; `None`: any.
@@ -226,10 +230,25 @@ pub struct Variant {
 pub enum Load {
     /// Our own load. Its `urls` are empty: they come from [`Variant::urls`]. Its warm-up and duration are set.
     Bench(Box<Draft>),
+    /// Journeys of a script. Users and the rate are the draft's; its duration may be the script's.
+    Script(Box<Draft>, Arc<dyn Script>),
     /// Our own load of subscriptions. A delivered message counts as an answered request, its delay as a response time.
     Subscribe(Box<Subscribe>),
     /// A load program. It runs from start to end within one run; its output contains the figures.
     Command(Command),
+}
+
+/// A script that makes the journeys of users.
+pub trait Script: fmt::Debug + Send + Sync {
+    /// Returns its name in reports: its file's.
+    fn name(&self) -> String;
+
+    /// Prepares one run: sets `draft.journeys`, and what the script's options say where the user said nothing. The
+    /// draft has the run's URLs. Journeys are new for each run, so that it begins with its own `initialize`.
+    ///
+    /// # Errors
+    /// When the script cannot be used.
+    fn prepare(&self, draft: &mut Draft) -> Result<(), ScriptError>;
 }
 
 /// A load of subscriptions.

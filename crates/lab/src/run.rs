@@ -95,7 +95,7 @@ pub fn run(experiment: Experiment, tools: &Tools, follow: &mut dyn ExperimentObs
     }
     let launcher = Launcher::new(&experiment, tools);
     let mut reporter = Reporter::new(&experiment, follow);
-    let mut pace = Pace { begun, runs: 0 };
+    let mut pace = Pace { begun, runs: 0, metrics: experiment.metrics.clone() };
     let mut cells = Vec::new();
     let mut cut_short = false;
     for index in 0..experiment.cells.len() {
@@ -125,7 +125,7 @@ pub fn run(experiment: Experiment, tools: &Tools, follow: &mut dyn ExperimentObs
         elapsed_s: begun.elapsed().as_secs_f64(),
         cut_short,
         quick: experiment.quick,
-        metrics: experiment.metrics.iter().copied().map(described).collect(),
+        metrics: pace.metrics.into_iter().map(described).collect(),
         rules: RulesRecord::from(&experiment.rules),
         sweep: experiment.sweep.map(|sweep| SweepRecord { name: sweep.name, label: sweep.label, values: sweep.values }),
         // External servers run on CPUs that others chose.
@@ -148,6 +148,8 @@ struct Pace {
     begun: Instant,
     /// Runs made so far.
     runs: usize,
+    /// The metrics to compare: those of the plan, without a score if there is none.
+    metrics: Vec<Metric>,
 }
 
 fn has_something(cell: &CellResult) -> bool {

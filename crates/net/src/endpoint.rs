@@ -2,6 +2,7 @@
 //! `unix:/run/app.sock:/path?query`, `unix:@abstract-name:/path`, `http+unix://%2Frun%2Fapp.sock/path`,
 //! `https+unix://...`.
 
+mod join;
 mod parse;
 
 use std::fmt;
@@ -12,6 +13,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use crate::address::{Peer, UnixAddress, UnixAddressError};
+pub use join::JoinError;
 
 /// The protocol of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

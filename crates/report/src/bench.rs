@@ -1,10 +1,12 @@
 //! The page of runs: headline figures and the bottleneck first, then the details.
 //!
 //! [`latency`]: percentiles and phases. [`time`]: figures over time. [`sides`]: costs of server and generator.
-//! [`outcome`]: outcomes of requests.
+//! [`outcome`]: outcomes of requests. [`scenario`]: what users did; [`flow`]: how steps followed each other.
 
+mod flow;
 pub(crate) mod latency;
 mod outcome;
+mod scenario;
 pub(crate) mod sides;
 mod time;
 
@@ -24,9 +26,10 @@ use crate::words;
 pub(crate) fn one(run: &Named<'_>) -> String {
     let record = run.record;
     let runs = std::slice::from_ref(run);
-    let to = words::where_to(&record.plan);
+    let to = words::target(record);
     let header = html! {
         @if let Some(alarm) = words::alarm(record) { p.grade.bad { strong { (alarm) } } }
+        (scenario::alarm(record))
         h1.where { (to) }
         p.lede { (words::how(record)) }
         @if record.cut_short { p.badge { "ended early, after " (Unit::Seconds.text(record.elapsed_s)) } }
@@ -35,21 +38,37 @@ pub(crate) fn one(run: &Named<'_>) -> String {
         (conditions(&record.fail_if))
         (page::warnings(&record.warnings))
     };
+    let mut sections = record.scenario.as_ref().map(|scenario| scenario::sections(scenario)).unwrap_or_default();
+    sections.extend([
+        Section { id: "latency", title: "Latency", body: latency::one(record) },
+        Section { id: "time", title: "Over time", body: time::charts(runs) },
+        Section { id: "phases", title: "Phases", body: latency::phases(record) },
+        Section { id: "server", title: "Server and generator", body: sides::one(record) },
+        Section { id: "outcome", title: "Requests", body: outcome::one(record) },
+        Section { id: "environment", title: "Environment", body: machine::origin(&run.record.environment) },
+    ]);
     Page {
-        title: format!("{} requests/s – {to}", units::number(record.rates.requests_per_s)),
+        title: format!("{} – {to}", main_figure(record)),
         kind: format!("oroshi bench · {}", figure::date(record.started_unix_s)),
         header,
-        sections: vec![
-            Section { id: "latency", title: "Latency", body: latency::one(record) },
-            Section { id: "time", title: "Over time", body: time::charts(runs) },
-            Section { id: "phases", title: "Phases", body: latency::phases(record) },
-            Section { id: "server", title: "Server and generator", body: sides::one(record) },
-            Section { id: "outcome", title: "Requests", body: outcome::one(record) },
-            Section { id: "environment", title: "Environment", body: machine::origin(&run.record.environment) },
-        ],
+        sections,
         footer: footer(),
     }
     .render()
+}
+
+/// Returns the figure for a page's title: the score, or requests per second.
+fn main_figure(record: &Record) -> String {
+    match score(record) {
+        Some(score) => format!("score {score}"),
+        None => format!("{} requests/s", units::number(record.rates.requests_per_s)),
+    }
+}
+
+/// Returns the score of a run with scenarios, or that it is void.
+fn score(record: &Record) -> Option<String> {
+    let score = record.scenario.as_ref()?.score.as_ref()?;
+    Some(if score.void.is_some() { "void".into() } else { words::scenario::points(score.value) })
 }
 
 /// Renders the page of several runs, or of none.
@@ -119,6 +138,9 @@ fn tiles(record: &Record) -> Markup {
     let error = words::rate_error(record).map(|error| format!("{error}, ")).unwrap_or_default();
     html! {
         dl.tiles {
+            @for (name, value, what) in record.scenario.iter().flat_map(|scenario| scenario::tiles(scenario)) {
+                (tile(name, value, what))
+            }
             (tile("requests/s", units::number(record.rates.requests_per_s), error + &format!("reading {read}/s")))
             (tile("p50", figure::percentile_value(of.summary.p50), format!("{clock} time")))
             (tile("p99", figure::percentile_value(of.summary.p99), format!("{clock} time")))
@@ -166,12 +188,17 @@ pub(crate) fn conditions(fail_if: &[Condition]) -> Markup {
 
 /// Renders one row of figures per run.
 fn side_by_side(runs: &[Named<'_>]) -> Markup {
-    let head = ["", "requests/s", "p50", "p99", "max", "server CPU/request", "errors", "bottleneck"];
+    let scored = runs.iter().any(|run| score(run.record).is_some());
+    let head = ["", "score", "requests/s", "p50", "p99", "max", "server CPU/request", "errors", "bottleneck"];
+    let shown = |place: &usize| scored || *place != 1;
+    let head: Vec<&str> =
+        head.into_iter().enumerate().filter(|(place, _)| shown(place)).map(|(_, name)| name).collect();
     let rows = runs.iter().map(|run| {
         let record = run.record;
         let of = main_clock(record).1;
-        [
+        let cells = [
             cell(&run.name),
+            cell(score(record).unwrap_or_else(|| "–".into())),
             cell(units::number(record.rates.requests_per_s)),
             cell(figure::percentile_value(of.summary.p50)),
             cell(figure::percentile_value(of.summary.p99)),
@@ -179,7 +206,8 @@ fn side_by_side(runs: &[Named<'_>]) -> Markup {
             cell(server_cpu(record).unwrap_or_else(|| "–".into())),
             cell(units::count(record.errors)),
             cell(record.grade.bottleneck.name()),
-        ]
+        ];
+        cells.into_iter().enumerate().filter(|(place, _)| shown(place)).map(|(_, cell)| cell).collect::<Vec<_>>()
     });
     html! {
         (table("The runs side by side", &head, rows))

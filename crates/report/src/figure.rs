@@ -86,6 +86,7 @@ impl From<metric::Unit> for Unit {
             metric::Unit::PerSecond => Self::PerSecond,
             metric::Unit::Nanoseconds => Self::Nanoseconds,
             metric::Unit::Bytes => Self::Bytes,
+            metric::Unit::Points => Self::Plain,
         }
     }
 }

@@ -3,6 +3,7 @@
 mod against;
 mod bench;
 mod lab;
+mod scenario;
 mod subscribe;
 
 pub use against::against;

@@ -1,6 +1,7 @@
 //! A run in words: the same on the terminal and on a page.
 
 pub mod push;
+pub mod scenario;
 
 use oroshi_bench::environment::Environment;
 use oroshi_bench::record::{ClockRecord, OriginRecord, PlanRecord};
@@ -15,19 +16,31 @@ const WORTH_SHOWING: f64 = 0.01;
 /// Describes the run in one line.
 #[must_use]
 pub fn headline(record: &Record) -> String {
-    format!("{}, {}", how(record), where_to(&record.plan))
+    format!("{}, {}", how(record), target(record))
+}
+
+/// Describes what the load consists of, and its target: a script's name and the server, or [`where_to`].
+#[must_use]
+pub fn target(record: &Record) -> String {
+    let script = record.plan.script.as_deref().filter(|_| record.scenario.is_some());
+    match (script, record.plan.origins.as_slice()) {
+        (Some(script), [only]) => format!("{} to {}", scenario::one_line(script, 200), address(only)),
+        _ => where_to(&record.plan),
+    }
 }
 
 /// Describes duration, connections and rhythm.
 #[must_use]
 pub fn how(record: &Record) -> String {
     let plan = &record.plan;
-    let connections = plural(plan.connections as u64, "connection");
-    let mut parts = vec![
-        length_of(record),
-        format!("{connections} on {}", plural(plan.threads as u64, "thread")),
-        rhythm(&plan.load),
-    ];
+    let load = match &record.scenario {
+        Some(scenario) => scenario::users(record, scenario),
+        None => {
+            let connections = plural(plan.connections as u64, "connection");
+            format!("{connections} on {}, {}", plural(plan.threads as u64, "thread"), rhythm(&plan.load))
+        }
+    };
+    let mut parts = vec![length_of(record), load];
     match plan.requests_per_connection {
         Some(1) => parts.push("one connection per request".into()),
         Some(n) => parts.push(format!("{} per connection", plural(n, "request"))),
@@ -161,11 +174,12 @@ pub fn requests(record: &Record) -> String {
 /// connecting.
 #[must_use]
 pub fn measured_clocks(record: &Record) -> Vec<(String, &ClockRecord)> {
-    let kept_closed = !is_open(record) && record.plan.requests_per_connection != Some(1);
+    // A user's request may wait for one of its connections, or for a new one.
+    let has_own = is_open(record) || record.scenario.is_some() || record.plan.requests_per_connection == Some(1);
     let clocks = record.latency.each().into_iter();
     clocks
         .filter(|(_, clock)| clock.summary.count + clock.summary.censored > 0)
-        .filter(|(name, _)| !(kept_closed && *name == "response"))
+        .filter(|(name, _)| has_own || *name != "response")
         .map(|(name, clock)| (name.replace('_', " "), clock))
         .collect()
 }
@@ -215,7 +229,11 @@ pub fn quantile(clock: &ClockRecord, q: f64) -> String {
 pub fn connections(record: &Record) -> String {
     let (c, plan) = (&record.connections, &record.plan);
     let mut parts = Vec::new();
-    if plan.requests_per_connection == Some(1) {
+    if record.scenario.is_some() {
+        // Users open as many as they need.
+        parts.push(format!("{} alive at the end", units::count(c.alive_at_end as u64)));
+        parts.push(format!("{} opened", units::count(c.opened)));
+    } else if plan.requests_per_connection == Some(1) {
         parts.push(format!(
             "{} opened, {}/s",
             units::count(c.opened),

@@ -7,6 +7,7 @@ use std::net::TcpListener;
 
 use oroshi_bench::Record;
 use oroshi_lab::LabResult;
+use oroshi_report::sample::scenario;
 use oroshi_report::{Named, bench_page, lab_page};
 use oroshi_testkit::chromium::{self, count, look};
 use serde_json::Value;
@@ -32,6 +33,13 @@ fn pages() -> Vec<(&'static str, String)> {
             named(&[("before", &one), ("after the change", &other), ("open", &slow), ("nothing", &nothing())]),
         ),
         ("bench-none", named(&[])),
+        ("scenario", named(&[("run", &scenario::shop())])),
+        ("scenario-void", named(&[("run", &scenario::void())])),
+        ("scenario-idle", named(&[("run", &scenario::idle())])),
+        ("scenario-hostile", named(&[("run", &scenario::hostile())])),
+        ("scenario-one-step", named(&[("run", &scenario::chain(1))])),
+        ("scenario-sixty-steps", named(&[("run", &scenario::chain(60))])),
+        ("scenario-several", named(&[("shop", &scenario::shop()), ("void", &scenario::void()), ("plain", &one)])),
         ("lab", lab_page(&lab::pair())),
         ("lab-sweep", lab_page(&lab::sweep())),
         ("lab-named", lab_page(&lab::named())),
@@ -80,6 +88,37 @@ fn every_page_is_sound_on_a_phone_and_on_a_desk() {
     }
     let dark = look(browser, &[(&pages[0].1, 390)], true, &[]);
     assert_eq!((dark.console, &dark.pages[0]["background"]), (Vec::new(), &"rgb(17, 20, 24)".into()));
+}
+
+#[test]
+fn the_page_of_scenarios_holds_score_checks_steps_and_flow() {
+    let Some(browser) = chromium::need("pages") else { return };
+    let selectors =
+        ["#journeys .stream", "#journeys .stops li", "#steps .range", "#score details", "#score pre", "svg title"];
+    let pages = [named(&[("run", &scenario::shop())]), named(&[("run", &scenario::hostile())])];
+    let shown: Vec<(&str, u32)> = pages.iter().map(|page| (page.as_str(), 1280)).collect();
+    let seen = look(browser, &shown, false, &selectors);
+    let [page, hostile] = &seen.pages[..] else { panic!("two pages") };
+    // Two scenarios of three and two steps, each with a beginning and an end.
+    assert_eq!((count(page, "#journeys .stream"), count(page, "#journeys .stops li")), (11, 9));
+    assert_eq!((count(page, "#steps .range"), count(page, "#score details"), count(page, "#score pre")), (5, 2, 9));
+    says(
+        page,
+        &[
+            "43,933",
+            "by the script’s formula",
+            "99.88 % of 11,666 passed",
+            "shop.lua:31, user 7",
+            "500 Internal Server Error",
+            "late answer",
+            "-2,363",
+        ],
+    );
+    assert_eq!(seen.console, Vec::<String>::new());
+    // What others wrote is text, and only once in a line.
+    assert!(text_of(hostile).contains("<script>alert('x')</script>"));
+    assert!(!text_of(hostile).contains('\u{202e}') && !text_of(hostile).contains('\u{1b}'));
+    assert_eq!(count(hostile, "#steps .range"), 5);
 }
 
 #[test]

@@ -12,6 +12,7 @@
 //!    `watchdog`: the thread that checks.
 //! 4. [`error`](Error): errors of scripts, with their positions.
 //! 5. [`data`](Data): values copied from one state to another.
+//! 6. [`library`]: functions that several APIs offer to their scripts.
 //!
 //! A script is a program that its user trusts: it has all of LuaJIT's libraries, including `ffi`. This crate reports
 //! its mistakes, and ensures that none makes the process hang. In a confined state many calls alternate on one
@@ -29,6 +30,7 @@ mod data;
 mod engine;
 mod error;
 mod guard;
+pub mod library;
 mod pattern;
 mod strings;
 mod watchdog;

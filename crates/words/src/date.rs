@@ -57,6 +57,50 @@ pub fn http_date(unix_s: u64) -> [u8; HTTP_DATE_BYTES] {
     date
 }
 
+/// Parses an HTTP date in any of its three forms (RFC 9110 section 5.6.7), and returns Unix time in seconds; 0 for dates
+/// before 1970. Does not check the name of the weekday.
+#[must_use]
+pub fn parse_http_date(text: &[u8]) -> Option<u64> {
+    let words: Vec<&str> = str::from_utf8(text).ok()?.split([' ', '-']).filter(|word| !word.is_empty()).collect();
+    let (day, month, year, time) = match words[..] {
+        // Sun, 06 Nov 1994 08:49:37 GMT; Sunday, 06-Nov-94 08:49:37 GMT
+        [weekday, day, month, year, time, "GMT"] if weekday.ends_with(',') => (day, month, year, time),
+        // Sun Nov  6 08:49:37 1994
+        [_, month, day, time, year] => (day, month, year, time),
+        _ => return None,
+    };
+    let number = |text: &str, digits: std::ops::RangeInclusive<usize>| {
+        let sound = digits.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+        sound.then(|| text.parse::<u64>().ok()).flatten()
+    };
+    let (day, month) = (number(day, 1..=2)?, (1..=12).find(|&known| month_name(known) == month.as_bytes())?);
+    let year = match year.len() {
+        2 => number(year, 2..=2).map(|year| if year < 70 { 2000 + year } else { 1900 + year })?,
+        _ => number(year, 4..=4)?,
+    };
+    let mut parts = time.split(':').map(|part| number(part, 2..=2));
+    let (Some(hour), Some(minute), Some(second), None) =
+        (parts.next().flatten(), parts.next().flatten(), parts.next().flatten(), parts.next())
+    else {
+        return None;
+    };
+    let leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+    let days_of_month = [31, 28 + u64::from(leap), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31][month as usize - 1];
+    // A leap second is 60.
+    if !(1..=days_of_month).contains(&day) || hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    if year < 1970 {
+        return Some(0);
+    }
+    // The reverse of `Date::at`.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let (era, year_of_era) = (year / 400, year % 400);
+    let day_of_year = (153 * month + 2) / 5 + day - 1;
+    let days = era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468;
+    Some(days * 86_400 + hour * 3600 + minute * 60 + second)
+}
+
 /// `Jan` for 1. Panics unless `month` is 1 to 12.
 #[must_use]
 pub fn month_name(month: u64) -> &'static [u8] {
@@ -89,6 +133,35 @@ mod tests {
         ];
         for (moment, text) in known {
             assert_eq!(http_date(moment), text, "{moment}");
+            assert_eq!(parse_http_date(text), Some(moment));
+        }
+        // A prime number of seconds, so that all days and times of day come.
+        for moment in (0..253_402_300_799).step_by(7_654_321) {
+            assert_eq!(parse_http_date(&http_date(moment)), Some(moment));
+        }
+    }
+
+    #[test]
+    fn http_dates_have_three_forms() {
+        for (text, expected) in [
+            ("Sunday, 06-Nov-94 08:49:37 GMT", Some(784_111_777)),
+            ("Sun Nov  6 08:49:37 1994", Some(784_111_777)),
+            ("Sun Nov 16 08:49:37 1994", Some(784_975_777)),
+            ("Thu, 01 Jan 1903 00:00:00 GMT", Some(0)),
+            ("Sat, 31 Dec 2016 23:59:60 GMT", Some(1_483_228_800)),
+            ("Wed, 30 Feb 2000 00:00:00 GMT", None),
+            ("Mon, 29 Feb 2100 00:00:00 GMT", None),
+            ("Sun, 06 Nov 1994 24:49:37 GMT", None),
+            ("Sun, 06 Nov 1994 08:49 GMT", None),
+            ("Sun, 06 Nov 1994 08:49:37:00 GMT", None),
+            ("Sun, 06 Nov 1994 08:49:37 CET", None),
+            ("Sun, 06 Nov +994 08:49:37 GMT", None),
+            ("Sun, 06 Xxx 1994 08:49:37 GMT", None),
+            ("Sun, 06 Nov 99999 08:49:37 GMT", None),
+            ("0", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_http_date(text.as_bytes()), expected, "{text}");
         }
     }
 

@@ -63,6 +63,26 @@ pub fn parse_percent(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| format!("`{text}` is no share: expected a percentage such as 3%"))
 }
 
+/// Parses stages, each a time and a value that `parse` reads: `10s:1000,30s:5000`.
+///
+/// `value` and `example` are for messages: `RATE`, `10s:1000,30s:5000`.
+///
+/// # Errors
+/// A message for the user.
+pub fn parse_stages<T>(
+    text: &str,
+    value: &str,
+    example: &str,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<(Duration, T)>, String> {
+    let stage = |part: &str| {
+        let expected = || format!("`{part}` is no stage: expected TIME:{value}, as in {example}");
+        let (duration, value) = part.split_once(':').ok_or_else(expected)?;
+        Ok((parse_time(duration)?, parse(value)?))
+    };
+    text.split(',').map(stage).collect()
+}
+
 /// Formats a time in nanoseconds, three significant digits: `850ns`, `1.23ms`, `12.3s`, `2.50m`.
 pub fn time(ns: f64) -> String {
     const SCALE: [(f64, &str); 4] = [(1.0, "ns"), (1e3, "us"), (1e6, "ms"), (1e9, "s")];
@@ -253,6 +273,21 @@ mod tests {
         assert_eq!(parse_number("2.5k"), Ok(2500.0));
         assert_eq!(parse_number("0.5"), Ok(0.5));
         assert!(parse_number("fast").is_err());
+    }
+
+    #[test]
+    fn stages_are_times_with_values() {
+        let parse = |text| parse_stages(text, "RATE", "10s:1000,30s:5000", parse_number);
+        let seconds = Duration::from_secs;
+        assert_eq!(parse("10s:1k,1m:0.5"), Ok(vec![(seconds(10), 1000.0), (seconds(60), 0.5)]));
+        for (bad, what) in [
+            ("", "`` is no stage: expected TIME:RATE, as in 10s:1000,30s:5000"),
+            ("1s:1,2s", "`2s` is no stage: expected TIME:RATE, as in 10s:1000,30s:5000"),
+            ("x:1", "`x` is no time: expected a number with ns, us, ms, s, m or h, such as 30s or 1.5m"),
+            ("1s:x", "`x` is no number: expected one such as 100, 2.5k or 1M"),
+        ] {
+            assert_eq!(parse(bad), Err(what.to_owned()));
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use oroshi_http1::DecodeError;
 use oroshi_net::monotonic_ns;
 
 use super::{Connection, InFlight, RequestRef, ToResend};
-use crate::core::{Core, OriginState, Outgoing, Ticket};
+use crate::core::{Core, OriginState, Outgoing};
 use crate::failure::Failure;
 
 impl Connection<'_> {
@@ -101,7 +101,7 @@ impl Connection<'_> {
         let mut begun = self.answer.begun;
         for flight in self.in_flight.drain(..) {
             let first_byte_came = std::mem::take(&mut begun);
-            cut_off(self.core, self.origin, flight.ticket, flight.began, flight.sent);
+            cut_off(self.core, self.origin, flight.ticket.due, flight.began, flight.sent);
             if let Some(sent) = flight.sent.filter(|_| !first_byte_came)
                 && self.core.timeline.measures(flight.ticket.due)
             {
@@ -113,18 +113,18 @@ impl Connection<'_> {
 }
 
 /// Counts a request to `origin` that the end of the run cut off. `began`: when its slot began it.
-pub(crate) fn cut_off(core: &Core, origin: &OriginState, ticket: Ticket, began: u64, sent: Option<u64>) {
+pub(crate) fn cut_off(core: &Core, origin: &OriginState, due: u64, began: u64, sent: Option<u64>) {
     let now = core.timeline.over_since();
     core.request_ended();
     origin.not_answered(began);
     core.counters.tally.borrow_mut().window.unanswered(began, now);
-    if !core.timeline.measures(ticket.due) {
+    if !core.timeline.measures(due) {
         return;
     }
     let mut tally = core.counters.tally.borrow_mut();
     tally.cut_off += 1;
     tally.failures.add(Failure::CutOffAtEnd);
-    tally.clocks.response.record_censored(now.saturating_sub(ticket.due));
+    tally.clocks.response.record_censored(now.saturating_sub(due));
     if let Some(sent) = sent {
         tally.clocks.service.record_censored(now.saturating_sub(sent));
     }

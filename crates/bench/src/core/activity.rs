@@ -78,7 +78,7 @@ impl Activity {
         self.request_ended();
     }
 
-    pub(super) fn halt(&self) {
+    pub(crate) fn halt(&self) {
         self.halted.set(true);
         self.changed.notify_one();
     }

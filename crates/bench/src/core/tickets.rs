@@ -239,6 +239,13 @@ impl Core {
         }
     }
 
+    /// Counts a request of a user, who needs no ticket.
+    #[inline]
+    pub(crate) fn begin_request(&self, due: u64) {
+        self.activity.request_began();
+        self.counters.tally.borrow_mut().started += u64::from(self.timeline.measures(due));
+    }
+
     /// Spends a request on an arrival of the measured part. Those of the warm-up that are taken later spend none.
     fn spend_arrival(&self, due: u64) {
         if self.timeline.measures(due) {

@@ -448,6 +448,7 @@ impl Record {
             machine: self.machine,
             fail_if: self.fail_if,
             environment: self.environment,
+            scenario: None,
         }
     }
 

@@ -33,6 +33,8 @@ Examples:
       10 s at 1,000 requests/s, then a linear rise to 5,000/s within 30 s
   oroshi bench -s examples/lua/token.lua http://localhost:8080/ -- /login
       a wrk script makes the requests; its init() receives the words after --
+  oroshi bench -s examples/scenarios/shop.lua --users 50 http://localhost:8080/
+      50 users make the journeys of a script: logins, pages, checks, a score
   oroshi bench --close -P /run/app.sock http://app.example/path
       one connection per request, over a unix socket
   oroshi bench --fail-if 'p99>10ms' --fail-if 'errors>0' http://localhost:8080/
@@ -69,6 +71,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     pub(super) script: ScriptArgs,
+
+    #[command(flatten)]
+    pub(super) scenario: ScenarioArgs,
 
     #[command(flatten)]
     pub(super) subscribe: SubscribeArgs,
@@ -201,7 +206,7 @@ pub(crate) struct LoadArgs {
 /// The flags of a script that makes the requests.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 pub(super) struct ScriptArgs {
-    /// Let this wrk script (LuaJIT) make the requests and read the responses
+    /// Let this Lua script make the requests: one of wrk's, or scenarios of users (docs/scenarios.md)
     #[arg(id = "script", short = 's', long = "script", value_name = "FILE", help_heading = "Script")]
     pub(super) file: Option<PathBuf>,
 
@@ -218,6 +223,32 @@ pub(super) struct ScriptArgs {
     /// Pass these arguments to the script's init(), after the URL
     #[arg(id = "script_args", last = true, value_name = "ARGS", requires = "script", help_heading = "Script")]
     pub(super) args: Vec<String>,
+}
+
+/// The flags of a script with scenarios.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+pub(crate) struct ScenarioArgs {
+    /// Let this many users make journeys; with --rate, at most so many at a time [default: 10; 1k with --rate]
+    #[arg(long, value_name = "N", requires = "script", help_heading = "Scenarios")]
+    pub(crate) users: Option<String>,
+
+    /// Change the number of users: within each TIME linearly to USERS, as in 30s:100,1m:100,10s:0
+    #[arg(
+        long,
+        value_name = "STAGES",
+        requires = "script",
+        conflicts_with_all = ["users", "rate", "stages"],
+        help_heading = "Scenarios"
+    )]
+    pub(crate) ramp: Option<String>,
+
+    /// End each user after this many journeys
+    #[arg(long, value_name = "N", requires = "script", help_heading = "Scenarios")]
+    pub(crate) iterations: Option<String>,
+
+    /// Show every request and check, for writing scripts
+    #[arg(long, requires = "script", help_heading = "Scenarios")]
+    pub(crate) verbose: bool,
 }
 
 /// The flags of the report, with its format and file.

@@ -4,14 +4,17 @@
 //! requests would have taken. If they decide the outcome, or if nothing was measured, the condition is undecided
 //! and the run has failed: CI must not pass on ignorance.
 
+mod scenario;
+
 use std::str::FromStr;
 
 use oroshi_bench::record::{ClockRecord, Condition, ConditionOutcome};
 use oroshi_bench::{Failure, Load, Record};
 use oroshi_stats::Quantile;
 
-use oroshi_words::nearest;
-use oroshi_words::units;
+use oroshi_words::{nearest, printable, units};
+
+use scenario::ScenarioMetric;
 
 /// One condition on a metric.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,20 +26,25 @@ pub(crate) struct Threshold<M = RequestMetric> {
 }
 
 /// A metric that a condition limits, as found in the record of one kind of load.
-pub(crate) trait Metric: Copy {
+pub(crate) trait Metric: Clone {
     type Record;
 
     /// Finds a metric by its name.
     fn named(name: &str) -> Result<Self, String>;
 
-    fn unit(self) -> Unit;
+    fn unit(&self) -> Unit;
 
     /// Returns the whole that a share refers to, or why there is none.
-    fn whole(self, record: &Self::Record) -> Result<u64, String>;
+    fn whole(&self, record: &Self::Record) -> Result<u64, String>;
 
-    fn measure(self, record: &Self::Record) -> Result<Measured, String>;
+    fn measure(&self, record: &Self::Record) -> Result<Measured, String>;
 
-    fn show(self, value: f64, way: Rounding, record: &Self::Record) -> String;
+    /// Returns why the metric counts as less than any limit.
+    fn void<'r>(&self, _: &'r Self::Record) -> Option<&'r str> {
+        None
+    }
+
+    fn show(&self, value: f64, way: Rounding, record: &Self::Record) -> String;
 }
 
 /// The unit of a metric's limit.
@@ -44,15 +52,19 @@ pub(crate) trait Metric: Copy {
 pub(crate) enum Unit {
     /// A number.
     Number,
+    /// A number that may be negative.
+    Points,
     /// A number, or a share of the whole.
     Count,
+    /// A share of 1, in per cent.
+    Share,
     /// A time.
     Time,
     /// A time; a plain number is microseconds.
     CpuTime,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum RequestMetric {
     Rate,
     Errors,
@@ -60,6 +72,7 @@ pub(crate) enum RequestMetric {
     /// An index into `CLOCKS`; `None`: the clock that matters in this kind of loop.
     Latency(Option<usize>, Figure),
     ServerCpu,
+    Scenario(ScenarioMetric),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -106,7 +119,7 @@ impl<M: Metric> FromStr for Threshold<M> {
 /// If one is missing, in words.
 fn split(text: &str) -> Result<(&str, Op, &str), String> {
     let expected = || format!("`{text}`: expected METRIC OP VALUE with >, >=, < or <=, as in 'p99>10ms'");
-    let at = text.find(['<', '>']).ok_or_else(expected)?;
+    let at = scenario::operator(text).ok_or_else(expected)?;
     let (name, rest) = text.split_at(at);
     let (op, value) = match rest.as_bytes() {
         [b'>', b'=', ..] => (Op::AtLeast, &rest[2..]),
@@ -128,7 +141,12 @@ impl<M: Metric> Threshold<M> {
         let measured = limit.and_then(|limit| Ok((limit, self.metric.measure(record)?)));
         let show = |value, way| self.metric.show(value, way, record);
         let (condition, op) = (self.text.clone(), self.op);
-        let metric = condition.split(['<', '>']).next().unwrap_or_default().trim().to_owned();
+        let metric = condition[..scenario::operator(&condition).unwrap_or(condition.len())].trim().to_owned();
+        if let Some(why) = self.metric.void(record) {
+            let outcome = if op.upwards() { ConditionOutcome::Undecided } else { ConditionOutcome::Failed };
+            let measured = format!("the score is void: {}", printable(why));
+            return Condition { condition, metric, outcome, value: None, at_least: false, measured };
+        }
         let (limit, Measured { least, most }) = match measured {
             Ok(measured) => measured,
             Err(why) => {
@@ -192,7 +210,12 @@ impl Unit {
                 let number = units::parse_number(text.trim_end_matches('%').trim())?;
                 Ok(Limit::Share(number / 100.0))
             }
-            Self::Number | Self::Count => units::parse_number(text).map(Limit::Value),
+            Self::Share if !text.ends_with('%') => {
+                Err(format!("`{text}` has no unit: expected the share that passes, such as 99%"))
+            }
+            Self::Share => units::parse_percent(text).map(Limit::Value),
+            Self::Points if text.starts_with('-') => units::parse_number(&text[1..]).map(|value| Limit::Value(-value)),
+            Self::Number | Self::Points | Self::Count => units::parse_number(text).map(Limit::Value),
             Self::CpuTime if !has_unit => units::parse_number(text).map(|us| Limit::Value(us * 1e3)),
             Self::Time if !has_unit && text != "0" => {
                 Err(format!("`{text}` has no unit: expected one such as {text}ms"))
@@ -219,11 +242,16 @@ impl Metric for RequestMetric {
             return Ok(Self::Latency(None, figure));
         }
         let clock = clock_and_figure(name, &CLOCKS).map(|(clock, figure)| Self::Latency(Some(clock), figure));
-        clock.ok_or_else(|| unknown_request_metric(name))
+        if let Some(metric) = clock {
+            return Ok(metric);
+        }
+        let metric = scenario::metric_of(name).ok_or_else(|| unknown_request_metric(name))?;
+        metric.map(Self::Scenario)
     }
 
-    fn unit(self) -> Unit {
+    fn unit(&self) -> Unit {
         match self {
+            Self::Scenario(metric) => metric.unit(),
             Self::Rate => Unit::Number,
             Self::Errors | Self::Failure(_) => Unit::Count,
             Self::Latency(..) => Unit::Time,
@@ -231,24 +259,30 @@ impl Metric for RequestMetric {
         }
     }
 
-    /// All requests that were started.
-    fn whole(self, record: &Record) -> Result<u64, String> {
-        match record.requests.started {
-            0 => Err("no request was started".to_owned()),
-            started => Ok(started),
+    /// All requests that were started, or a scenario's own whole.
+    fn whole(&self, record: &Record) -> Result<u64, String> {
+        match (self, record.requests.started) {
+            (Self::Scenario(metric), _) => metric.whole(record),
+            (_, 0) => Err("no request was started".to_owned()),
+            (_, started) => Ok(started),
         }
     }
 
-    fn measure(self, record: &Record) -> Result<Measured, String> {
+    fn void<'r>(&self, record: &'r Record) -> Option<&'r str> {
+        if let Self::Scenario(metric) = self { metric.void(record) } else { None }
+    }
+
+    fn measure(&self, record: &Record) -> Result<Measured, String> {
         let exact = |value| Ok(Measured::exactly(value));
         match self {
+            Self::Scenario(metric) => metric.measure(record),
             Self::Rate => exact(record.rates.requests_per_s),
             Self::Errors => exact(record.errors as f64),
-            Self::Failure(failure) => exact(record.failures.get(&failure).copied().unwrap_or(0) as f64),
+            Self::Failure(failure) => exact(record.failures.get(failure).copied().unwrap_or(0) as f64),
             Self::Latency(clock, figure) => {
                 // Service time or response time.
                 let default = usize::from(record.plan.load != Load::Closed);
-                latency(record.latency.each()[clock.unwrap_or(default)].1, figure)
+                latency(record.latency.each()[clock.unwrap_or(default)].1, *figure)
             }
             Self::ServerCpu => match &record.server {
                 Some(_) => match record.server_cpu_us_per_request() {
@@ -263,8 +297,9 @@ impl Metric for RequestMetric {
         }
     }
 
-    fn show(self, value: f64, way: Rounding, record: &Record) -> String {
+    fn show(&self, value: f64, way: Rounding, record: &Record) -> String {
         match self {
+            Self::Scenario(metric) => metric.show(value, way, record),
             Self::Latency(..) | Self::ServerCpu => precise_time(value, way),
             Self::Rate => format!("{value:.1}"),
             Self::Errors | Self::Failure(_) => {
@@ -333,12 +368,14 @@ fn unknown_request_metric(name: &str) -> String {
     let spelled =
         name.strip_prefix("p99").filter(|d| !d.is_empty() && d.chars().all(|c| c == '9')).map(|d| format!("p99.{d}"));
     let dotted: Vec<String> = CLOCKS.iter().flat_map(|c| FIGURES.map(|f| format!("{c}.{f}"))).collect();
-    let known = OTHERS.into_iter().chain(FIGURES).chain(Failure::ALL.map(Failure::name));
+    let known = OTHERS.into_iter().chain(scenario::OTHERS).chain(FIGURES).chain(Failure::ALL.map(Failure::name));
     let known = known.chain(dotted.iter().map(String::as_str));
     let expected = "rps, errors, a failure's name such as timeout, a latency such as p99, mean or max \
-                    (also service.p99, response.p99, lateness.p99, connect.p99, tls.p99, first_byte.p99), \
-                    or server.cpu";
-    unknown(name, spelled.as_deref().or_else(|| nearest(name, known)), expected)
+                    (also service.p99, response.p99, lateness.p99, connect.p99, tls.p99, first_byte.p99), server.cpu, \
+                    or of a scenario score, checks, check.NAME, step.NAME.p99, journeys.failed, journey.NAME.p99, \
+                    timer.NAME.p99";
+    let meant = scenario::meant(name).filter(|meant| RequestMetric::named(meant).is_ok());
+    unknown(name, spelled.as_deref().or(meant.as_deref()).or_else(|| nearest(name, known)), expected)
 }
 
 /// Says that there is no such metric.

@@ -150,7 +150,7 @@ pub(crate) fn parse_header(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
-fn parse_spacing(text: &str) -> Result<Spacing, String> {
+pub(super) fn parse_spacing(text: &str) -> Result<Spacing, String> {
     match text {
         "constant" => Ok(Spacing::Constant),
         "poisson" => Ok(Spacing::Poisson),
@@ -158,14 +158,9 @@ fn parse_spacing(text: &str) -> Result<Spacing, String> {
     }
 }
 
-fn parse_stages(text: &str) -> Result<Vec<Stage>, String> {
-    let stage = |part: &str| {
-        let (duration, rate) = part
-            .split_once(':')
-            .ok_or_else(|| format!("`{part}` is no stage: expected TIME:RATE, as in 10s:1000,30s:5000"))?;
-        Ok(Stage { duration: units::parse_time(duration)?, rate: units::parse_number(rate)? })
-    };
-    text.split(',').map(stage).collect()
+pub(super) fn parse_stages(text: &str) -> Result<Vec<Stage>, String> {
+    let stages = units::parse_stages(text, "RATE", "10s:1000,30s:5000", units::parse_number)?;
+    Ok(stages.into_iter().map(|(duration, rate)| Stage { duration, rate }).collect())
 }
 
 fn parse_watch(text: &str) -> Result<Watching, String> {

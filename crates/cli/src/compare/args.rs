@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 use crate::bench::LoadArgs;
+use crate::script_load::ScriptLoadArgs;
 
 /// The format of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -65,6 +66,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(super) load: LoadArgs,
     #[command(flatten)]
+    pub(super) scenario: ScriptLoadArgs,
+    #[command(flatten)]
     pub(super) rules: RuleArgs,
     #[command(flatten)]
     pub(super) output: OutputArgs,
@@ -73,8 +76,8 @@ pub(crate) struct Args {
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Comparison")]
 pub(super) struct RuleArgs {
-    /// Decide by this metric: rps, p50, p90, p99, p99.9, mean, cpu (the server's CPU time per request), load-cpu (the
-    /// load's own) or memory [default: rps; with a rate p99]
+    /// Decide by this metric: score (of a script), rps, p50, p90, p99, p99.9, mean, cpu (the server's CPU time per
+    /// request), load-cpu (the load's own) or memory [default: rps; with a rate p99; with a script score, if it has one]
     #[arg(long, value_name = "METRIC")]
     pub(super) primary: Option<String>,
 

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_bench::plan::Problem;
 use oroshi_bench::{Draft, Load as Rhythm, Spacing};
 use oroshi_experiment::rules;
-use oroshi_experiment::words::load_words;
-use oroshi_lab::plan::{Cell, Load, Rules, Server, Variant};
+use oroshi_experiment::words::{load_words, script_words};
+use oroshi_lab::plan::{Cell, Load, Rules, Script, Server, Variant};
 use oroshi_lab::template::Values;
 use oroshi_lab::{Experiment, Metric};
 use oroshi_net::{CpuList, Endpoint};
@@ -17,7 +18,7 @@ use oroshi_words::units;
 
 use super::args::{Args, Format, OutputArgs, RuleArgs};
 use super::variants::{self, Typed};
-use crate::bench::read_load;
+use crate::script_load::{Loader, ReadLoad};
 use crate::verdicts::Condition;
 
 /// The rate for comparing latency, as a share of the slowest set-up's capacity.
@@ -40,9 +41,14 @@ impl Args {
     ///
     /// # Errors
     /// All mistakes.
-    pub(super) fn read(self, oroshi: &str, rerun: Vec<String>) -> Result<(Experiment, Output), Vec<String>> {
+    pub(super) fn read(
+        self,
+        oroshi: &str,
+        rerun: Vec<String>,
+        loader: Loader,
+    ) -> Result<(Experiment, Output), Vec<String>> {
         let mut problems = Vec::new();
-        let Self { variants, load, rules: flags, output } = self;
+        let Self { variants, load, scenario, rules: flags, output } = self;
         let (typed, wrong) = variants::parse(&variants);
         problems.extend(wrong);
         // A single set-up is measured for a later comparison, or compared with an earlier one.
@@ -59,13 +65,16 @@ impl Args {
         problems.extend(variants::collisions(&typed));
 
         let warmup = load.warmup.is_some();
-        let (draft, share, wrong) = read_load(load, Naming::Flags);
+        let ReadLoad { draft, share, script, problems: wrong } = scenario.read(load, Naming::Flags, loader);
         problems.extend(wrong.lines());
-        let draft = rules::timed(draft, warmup);
+        // The length of a script's run is the script's or the user's.
+        let draft = if script.is_some() { draft } else { rules::timed(draft, warmup) };
         let open = share.is_some() || draft.load != Rhythm::Closed;
-        let metrics = metrics(&flags, open, &mut problems);
+        let score_if_any = script.is_some() && flags.primary.is_none() && flags.metrics.is_empty();
+        let metrics = metrics(&flags, open, script.is_some(), &mut problems);
         // Latencies at different rates are not comparable.
-        let chosen = metrics.first().filter(|metric| metric.is_latency() && !open).map(|_| RATE_SHARE);
+        let at_one_rate = metrics.first().filter(|metric| metric.is_latency() && !open && script.is_none());
+        let chosen = at_one_rate.map(|_| RATE_SHARE);
         let note = chosen.map(|share| {
             format!(
                 "{} is compared at the same rate for all: {} of what the slowest can do, which is found first \
@@ -108,10 +117,11 @@ impl Args {
             title: title(&typed),
             rerun,
             metrics,
+            score_if_any,
             rules: read_rules,
             server_cpus,
             load_cpus,
-            cells: vec![cell(typed, &draft, share, ready_timeout)],
+            cells: vec![cell(typed, (&draft, scenario.users.is_some()), script.as_ref(), share, ready_timeout)],
             ..Experiment::default()
         };
         Ok((experiment, Output { format, file, html, baseline, fail_if, note }))
@@ -135,14 +145,17 @@ fn time_above_zero(text: &str) -> Result<Duration, String> {
 }
 
 /// Reads the metrics, the primary one first.
-fn metrics(rules: &RuleArgs, open: bool, problems: &mut Vec<String>) -> Vec<Metric> {
+fn metrics(rules: &RuleArgs, open: bool, script: bool, problems: &mut Vec<String>) -> Vec<Metric> {
     let given: Vec<Metric> =
         rules.metrics.iter().filter_map(|text| one("--metrics", Some(text), str::parse, problems)).collect();
     let primary: Option<Metric> = one("--primary", rules.primary.as_deref(), str::parse, problems);
-    let usual = match open || primary.is_some_and(Metric::is_latency) {
+    let mut usual = match open || primary.is_some_and(Metric::is_latency) {
         true => vec![Metric::P99, Metric::P50, Metric::Cpu, Metric::Rps],
         false => vec![Metric::Rps, Metric::P50, Metric::P99, Metric::Cpu],
     };
+    if script {
+        usual.insert(0, Metric::Score);
+    }
     let rest = if given.is_empty() { usual } else { given };
     let mut metrics: Vec<Metric> = Vec::new();
     for metric in primary.into_iter().chain(rest) {
@@ -227,7 +240,14 @@ fn title(typed: &[Typed]) -> String {
     }
 }
 
-fn cell(typed: Vec<Typed>, draft: &Draft, share: Option<f64>, ready_timeout: Option<Duration>) -> Cell {
+/// Makes the cell. `draft` is the load, and whether its number of users was given.
+fn cell(
+    typed: Vec<Typed>,
+    (draft, users): (&Draft, bool),
+    script: Option<&Arc<dyn Script>>,
+    share: Option<f64>,
+    ready_timeout: Option<Duration>,
+) -> Cell {
     let mut servers = Vec::new();
     let mut variants = Vec::new();
     // Commands run in the folder where they were typed.
@@ -239,8 +259,12 @@ fn cell(typed: Vec<Typed>, draft: &Draft, share: Option<f64>, ready_timeout: Opt
             servers.push(server);
             servers.len() - 1
         });
-        let load_words = load_words(draft, share);
-        variants.push(Variant { name, server, urls, load: Load::Bench(Box::new(draft.clone())), load_words });
+        let draft = Box::new(draft.clone());
+        let (load_words, load) = match script {
+            Some(script) => (script_words(&draft, &script.name(), users), Load::Script(draft, Arc::clone(script))),
+            None => (load_words(&draft, share), Load::Bench(draft)),
+        };
+        variants.push(Variant { name, server, urls, load, load_words });
     }
     Cell { servers, variants, rate_share: share, ..Cell::default() }
 }
@@ -250,6 +274,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::script_load::fake;
 
     #[derive(Parser)]
     struct Line {
@@ -260,7 +285,7 @@ mod tests {
     fn try_read(line: &[&str]) -> Result<(Experiment, Output), Vec<String>> {
         let words = std::iter::once("compare").chain(line.iter().copied());
         let args = Line::try_parse_from(words).unwrap_or_else(|e| panic!("{line:?}: {e}")).args;
-        args.read("/bin/oroshi", Vec::new())
+        args.read("/bin/oroshi", Vec::new(), fake::load)
     }
 
     #[track_caller]
@@ -306,6 +331,36 @@ mod tests {
         assert_eq!(experiment.metrics, [Metric::Cpu, Metric::Rps, Metric::P99_9]);
         let words = &read("--primary p99").0.cells[0].variants[1].load_words;
         assert!(words.contains("60 %"), "{words}");
+    }
+
+    #[test]
+    fn a_script_is_compared_by_its_score_and_its_length_is_its_own() {
+        let (experiment, output) = read("-s shop.lua --users 20");
+        let variant = &experiment.cells[0].variants[1];
+        let Load::Script(draft, script) = &variant.load else { panic!("{variant:?}") };
+        assert_eq!(
+            (draft.connections, draft.duration, draft.free_duration, draft.free_warmup),
+            (20, None, false, false)
+        );
+        assert_eq!((script.name(), &*variant.load_words), ("shop.lua users".into(), "shop.lua users, 20 users"));
+        assert_eq!(
+            (experiment.metrics[..2].to_vec(), experiment.score_if_any),
+            (vec![Metric::Score, Metric::Rps], true)
+        );
+        assert!(output.note.is_none() && experiment.cells[0].rate_share.is_none());
+        let (experiment, _) = read("--script shop.lua -d 30s -w 1s -R 50 --primary p99");
+        assert_eq!((experiment.metrics[0], experiment.score_if_any), (Metric::P99, false));
+        assert!(experiment.metrics.contains(&Metric::Score) && experiment.cells[0].rate_share.is_none());
+        let words = &experiment.cells[0].variants[0].load_words;
+        assert!(words.ends_with("journeys by timetable at 50.0/s, 30s after 1s of warm-up"), "{words}");
+        let wrong = |line: &[&str]| try_read(&[line, &["http://h/", "http://i/"]].concat()).unwrap_err().join("\n");
+        for (flag, line) in [
+            ("--rate", &["-s", "x.lua", "-R", "60%"][..]),
+            ("--pipeline", &["-s", "x.lua", "--pipeline", "2"]),
+            ("--users", &["-s", "x.lua", "--users", "many"]),
+        ] {
+            assert!(wrong(line).starts_with(flag), "{}", wrong(line));
+        }
     }
 
     #[test]

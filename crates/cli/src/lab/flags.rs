@@ -7,11 +7,15 @@ use clap::{Arg, ArgAction, Args as _, Command, FromArgMatches};
 use oroshi_experiment::{Form, LoadKeys, LoadValues};
 use oroshi_words::{Mistake, Naming};
 
-use crate::bench::{LoadArgs, SubscribeArgs, meaningless, read_load};
+use crate::bench::{LoadArgs, SubscribeArgs, meaningless};
+use crate::script_load::{Loader, ReadLoad, ScriptLoadArgs};
 
 /// The parser of the command line.
 #[derive(Debug)]
-pub(super) struct Flags;
+pub(super) struct Flags {
+    /// Loads the script of a load.
+    pub(super) script: Loader,
+}
 
 impl LoadKeys for Flags {
     fn names(&self) -> Vec<String> {
@@ -37,9 +41,12 @@ impl LoadKeys for Flags {
     }
 
     fn read(&self, given: &[(&str, Vec<String>)]) -> Result<LoadValues, Vec<Mistake>> {
-        let (args, subscribe) = parse(given).map_err(|error| vec![refused(&error, given)])?;
+        let (args, subscribe, scenario) = parse(given).map_err(|error| vec![refused(&error, given)])?;
         let foreign = if subscribe.is_asked_for() { meaningless(&args) } else { Vec::new() };
-        let (draft, share, mut problems) = read_load(args, Naming::Keys);
+        let ReadLoad { draft, share, script, mut problems } = scenario.read(args, Naming::Keys, self.script);
+        if scenario.file.is_some() && subscribe.is_asked_for() {
+            problems.add("--script", "its users send requests: leave it out, or leave out `mode`");
+        }
         for flag in foreign {
             problems.add(flag, "it is about requests and their answers: leave it out, or leave out `mode`");
         }
@@ -47,13 +54,13 @@ impl LoadKeys for Flags {
             problems.add("--rate", "it is a share of what set-ups can do: with `mode`, expected messages per second");
         }
         let subscribe = subscribe.read(draft.clone(), &mut problems).filter(|_| subscribe.is_asked_for());
-        if problems.found.is_empty() { Ok(LoadValues { draft, share, subscribe }) } else { Err(problems.found) }
+        if problems.found.is_empty() { Ok(LoadValues { draft, share, subscribe, script }) } else { Err(problems.found) }
     }
 }
 
 fn parser() -> Command {
     let parser = Command::new("load").no_binary_name(true).disable_help_flag(true);
-    SubscribeArgs::augment_args(LoadArgs::augment_args(parser))
+    ScriptLoadArgs::augment_args(SubscribeArgs::augment_args(LoadArgs::augment_args(parser)))
 }
 
 fn flag<'p>(parser: &'p Command, key: &str) -> Option<&'p Arg> {
@@ -61,7 +68,7 @@ fn flag<'p>(parser: &'p Command, key: &str) -> Option<&'p Arg> {
 }
 
 /// Parses keys as if they were typed: `--header=A: b`.
-fn parse(given: &[(&str, Vec<String>)]) -> Result<(LoadArgs, SubscribeArgs), clap::Error> {
+fn parse(given: &[(&str, Vec<String>)]) -> Result<(LoadArgs, SubscribeArgs, ScriptLoadArgs), clap::Error> {
     let parser = parser();
     let mut words = Vec::new();
     for (key, values) in given {
@@ -73,7 +80,11 @@ fn parse(given: &[(&str, Vec<String>)]) -> Result<(LoadArgs, SubscribeArgs), cla
         }
     }
     let matches = parser.try_get_matches_from(words)?;
-    Ok((LoadArgs::from_arg_matches(&matches)?, SubscribeArgs::from_arg_matches(&matches)?))
+    Ok((
+        LoadArgs::from_arg_matches(&matches)?,
+        SubscribeArgs::from_arg_matches(&matches)?,
+        ScriptLoadArgs::from_arg_matches(&matches)?,
+    ))
 }
 
 /// Converts an error of the parser. Blames the first key without which there would be no error.
@@ -105,6 +116,9 @@ fn name_of(shown: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::script_load::fake;
+
+    const FLAGS: Flags = Flags { script: fake::load };
 
     fn given<'k>(keys: &[(&'k str, &str)]) -> Vec<(&'k str, Vec<String>)> {
         keys.iter().map(|(key, value)| (*key, vec![(*value).to_owned()])).collect()
@@ -112,21 +126,28 @@ mod tests {
 
     #[test]
     fn keys_are_flags_and_their_mistakes_name_keys() {
-        assert!(Flags.names().contains(&"publish-to".to_owned()));
-        assert_eq!(Flags.form("close"), Some(Form::Switch));
-        assert_eq!(Flags.form("header"), Some(Form::Text { several: true }));
-        assert_eq!(Flags.form("cacert"), Some(Form::Path { several: true }));
-        assert_eq!((Flags.form("body-file"), Flags.form("format")), (Some(Form::Path { several: false }), None));
-        assert!(Flags.exclude_each_other("close", "requests-per-connection"));
-        let typed = Flags.read(&given(&[("connections", "7"), ("close", "true"), ("insecure", "false")])).unwrap();
+        assert!(FLAGS.names().contains(&"publish-to".to_owned()));
+        assert_eq!(FLAGS.form("close"), Some(Form::Switch));
+        assert_eq!(FLAGS.form("header"), Some(Form::Text { several: true }));
+        assert_eq!(FLAGS.form("cacert"), Some(Form::Path { several: true }));
+        assert_eq!((FLAGS.form("body-file"), FLAGS.form("format")), (Some(Form::Path { several: false }), None));
+        assert!(FLAGS.exclude_each_other("close", "requests-per-connection"));
+        let typed = FLAGS.read(&given(&[("connections", "7"), ("close", "true"), ("insecure", "false")])).unwrap();
         assert_eq!((typed.draft.connections, typed.draft.requests_per_connection), (7, Some(1)));
+        let typed = FLAGS.read(&given(&[("script", "shop.lua"), ("users", "20")])).unwrap();
+        assert_eq!((typed.draft.connections, typed.script.unwrap().name()), (20, "shop.lua users".into()));
+        assert_eq!(FLAGS.form("script"), Some(Form::Path { several: false }));
+        assert!(FLAGS.exclude_each_other("users", "connections"));
         let wrong = |keys: &[(&str, &str)]| {
-            let mistakes = Flags.read(&given(keys)).unwrap_err();
+            let mistakes = FLAGS.read(&given(keys)).unwrap_err();
             mistakes.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         assert_eq!(wrong(&[("hold", "1"), ("cert", "c.pem")]), ["cert: it wants `key` as well"]);
         let arrivals = "arrivals: it is about an open loop: give a `rate` or `stages` as well";
         assert_eq!(wrong(&[("arrivals", "constant")]), [arrivals]);
+        assert_eq!(wrong(&[("users", "2")]), ["users: it wants `script` as well"]);
+        let foreign = wrong(&[("script", "x.lua"), ("mode", "ws"), ("pipeline", "2")]);
+        assert!(foreign.iter().any(|line| line.starts_with("script: its users send requests")), "{foreign:?}");
         assert_eq!(wrong(&[("connections", "x"), ("threads", "y")]).len(), 2);
     }
 }

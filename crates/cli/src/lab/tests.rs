@@ -14,8 +14,10 @@ use oroshi_words::Mistake;
 
 use super::flags::Flags;
 
+mod scripts;
+
 fn read(source: Source<'_>, options: &RunOptions, machine: &Machine) -> Result<ParsedExperiment, ExperimentError> {
-    oroshi_experiment::read(source, options, machine, &Flags)
+    oroshi_experiment::read(source, options, machine, &Flags { script: crate::script_load::fake::load })
 }
 
 fn source<'s>(text: &'s str, folder: Option<&'s Path>) -> Source<'s> {

@@ -3,6 +3,8 @@
 
 mod rules;
 
+mod journeys;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -150,6 +152,7 @@ fn experiment(metrics: &[Metric], servers: Vec<Server>, variants: Vec<Variant>, 
         rerun: vec!["oroshi".into(), "compare".into()],
         quick: true,
         metrics: metrics.to_vec(),
+        score_if_any: false,
         rules,
         server_cpus: None,
         load_cpus: None,

@@ -23,6 +23,7 @@ mod pages;
 mod refusals;
 mod reports;
 mod schema;
+mod scenarios;
 mod scripts;
 mod scripts_wrk;
 mod subscribe;

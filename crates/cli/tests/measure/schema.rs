@@ -87,6 +87,34 @@ fn every_field_of_the_json_is_documented() {
     }
 }
 
+/// No load of these tests has scenarios: this one is made by hand.
+#[test]
+fn every_field_of_a_record_of_scenarios_is_documented() {
+    fn without_clocks(value: &mut Value) {
+        match value {
+            Value::Object(fields) => fields.values_mut().for_each(|value| {
+                if value.get("histogram").is_some() {
+                    *value = Value::Null;
+                }
+                without_clocks(value);
+            }),
+            Value::Array(items) => items.iter_mut().for_each(without_clocks),
+            _ => {}
+        }
+    }
+    let rows = rows(include_str!("../../../../docs/bench.md"), "### JSON");
+    let mut missing = Vec::new();
+    let mut record = serde_json::to_value(oroshi_report::sample::scenario::void()).unwrap();
+    for step in record["scenario"]["steps"].as_array_mut().unwrap() {
+        // Their keys are statuses and names of failures.
+        (step["failures"], step["statuses"]) = (Value::Null, Value::Null);
+    }
+    without_clocks(&mut record["scenario"]);
+    assert!(record["scenario"]["checks"][0]["samples"][0].is_object() && rows.contains_key("scenario"));
+    undocumented(&rows, "scenario", &record["scenario"], &mut missing);
+    assert_eq!(missing, Vec::<String>::new());
+}
+
 /// Those that are there only where they are asked for, or where there is TLS.
 #[test]
 fn fields_that_are_not_always_there_are_documented_too() {

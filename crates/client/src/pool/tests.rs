@@ -10,6 +10,13 @@ use super::*;
 
 const ROOMY: Caps = Caps { total: 100, per_host: 100, idle_per_host: 100, waiting: 100 };
 
+/// `a` is in the default partition, `a#7` in partition 7.
+impl Key for &str {
+    fn partition(&self) -> u64 {
+        self.split_once('#').map_or(0, |(_, partition)| partition.parse().unwrap())
+    }
+}
+
 fn pool(total: usize, per_host: usize) -> Pool<&'static str, u32> {
     Pool::new(Caps { total, per_host, ..ROOMY })
 }
@@ -293,12 +300,48 @@ struct Outside {
     waiting: Vec<u64>,
 }
 
+#[test]
+fn the_idle_connections_of_a_partition_are_closed_together() {
+    let mut pool = pool(10, 10);
+    let hosts = ["a", "a#1", "b#1", "a#2", "b#1"].map(|key| connect(pool.take(&key, false, 0)));
+    for (host, connection) in hosts.into_iter().zip(0..) {
+        pool.give_back(host, connection, 100);
+    }
+    let busy = connect(pool.take(&"a#1", true, 0));
+    pool.close_partition(1);
+    assert_eq!((pool.open(), pool.idle()), (3, 2), "the busy one of partition 1 stays");
+    assert_eq!(pool.take(&"a#2", false, 0), Take::Idle(hosts[3], 3));
+    assert!(matches!(pool.take(&"b#1", false, 0), Take::Connect(_)));
+    pool.give_back(busy, 9, 100);
+    assert_eq!(pool.take(&"a#1", false, 0), Take::Idle(busy, 9));
+    pool.close_partition(3);
+    assert_eq!(pool.idle(), 1);
+    pool.close_partition(0);
+    assert_eq!((pool.open(), pool.idle()), (3, 0));
+}
+
+#[test]
+fn a_closed_partition_makes_room_for_who_waits() {
+    let mut pool = pool(2, 2);
+    let (a, b) = (connect(pool.take(&"a#1", false, 0)), connect(pool.take(&"b#2", false, 0)));
+    let turn = wait(pool.take(&"a#2", false, 0));
+    pool.give_back(b, 7, 100);
+    assert_eq!(pool.idle(), 0, "its connection gave way to the one that waits");
+    let granted = claim(&mut pool, turn);
+    let Poll::Ready(Some(Grant::Connect(host))) = granted else { panic!("{granted:?}") };
+    pool.give_back(a, 8, 100);
+    pool.give_back(host, 9, 100);
+    pool.close_partition(1);
+    pool.close_partition(2);
+    assert_eq!((pool.open(), pool.index.len(), pool.partitions.len()), (0, 0, 0));
+}
+
 proptest! {
     /// After any calls in any order: the sums are right, the caps hold, and no request waits without a reason.
     #[test]
     fn sums_and_caps_hold(
         caps in (1usize..4, 1usize..4, 0usize..3, 0usize..5),
-        steps in proptest::collection::vec((0u8..7, 0usize..8), 0..200),
+        steps in proptest::collection::vec((0u8..8, 0usize..8), 0..200),
     ) {
         let (total, per_host, idle_per_host, waiting) = caps;
         let mut pool: Pool<&'static str, u32> = Pool::new(Caps { total, per_host, idle_per_host, waiting });
@@ -307,7 +350,7 @@ proptest! {
             let now = now as u64;
             let pick = |list: &Vec<HostId>| (!list.is_empty()).then(|| which % list.len());
             match step {
-                0..=2 => match pool.take(&["a", "b", "c"][which % 3], step == 2, now) {
+                0..=2 => match pool.take(&["a", "b#1", "a#1"][which % 3], step == 2, now) {
                     Take::Idle(host, _) | Take::Connect(host) => outside.held.push(host),
                     Take::Wait(turn) => outside.waiting.push(turn),
                     Take::Full => prop_assert_eq!(pool.waiting(), waiting),
@@ -322,6 +365,7 @@ proptest! {
                     let turn = outside.waiting.swap_remove(which % outside.waiting.len());
                     pool.leave(turn);
                 }
+                6 => pool.close_partition(which as u64 % 2),
                 _ => {
                     pool.sweep(now);
                 }
@@ -348,5 +392,6 @@ proptest! {
         }
         pool.close_idle();
         prop_assert_eq!((pool.open(), pool.idle(), pool.waiting(), pool.index.len()), (0, 0, 0, 0));
+        prop_assert!(pool.partitions.is_empty());
     }
 }

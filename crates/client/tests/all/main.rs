@@ -8,6 +8,7 @@ mod clients;
 mod corpus;
 mod hostile;
 mod nginx;
+mod partitions;
 mod redirects;
 mod reuse;
 #[path = "../support/mod.rs"]

@@ -42,6 +42,8 @@ pub(crate) struct Facts<'a> {
     pub(super) kind: Kind,
     /// Why the server's CPU time and memory are unknown.
     server_unknown: Option<&'a str>,
+    /// Whether its load consists of journeys.
+    pub(super) journeys: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +75,7 @@ impl<'a> Facts<'a> {
             errors: errors(&records, &bursts),
             kind: Kind::of(&records),
             server_unknown: records.iter().find_map(|record| record.server_unknown.as_deref()),
+            journeys: records.iter().any(|record| record.scenario.is_some()),
         }
     }
 }
@@ -102,12 +105,14 @@ impl<'a> Timetable<'a> {
     fn of(records: &[&'a Record]) -> Option<Self> {
         let load = &records.first()?.plan.load;
         let Load::Open { stages, .. } = load else { return None };
-        // Requests under way at the end, at most one per connection, count as on time.
-        let on_time = |r: &&Record| {
-            r.requests.completed + (r.requests.cut_off + r.requests.unsent).min(r.plan.connections as u64)
+        // Requests under way at the end, at most one per connection, count as on time. A script has journeys due.
+        let on_time = |r: &&Record| match &r.scenario {
+            Some(scenario) => scenario.users.due.saturating_sub(scenario.users.unbegun),
+            None => r.requests.completed + (r.requests.cut_off + r.requests.unsent).min(r.plan.connections as u64),
         };
+        let due = |r: &&Record| r.scenario.as_ref().map_or(r.requests.started, |scenario| scenario.users.due);
         let answered: u64 = records.iter().map(on_time).sum();
-        let due: u64 = records.iter().map(|record| record.requests.started).sum();
+        let due: u64 = records.iter().map(due).sum();
         let seconds: f64 = records.iter().map(|record| record.elapsed_s).sum();
         let rate = match stages.as_slice() {
             [steady] => steady.rate,
@@ -135,7 +140,7 @@ pub(super) fn limited(metric: Metric, verdict: Verdict, [base, variant]: [&Facts
     let at_limit =
         |facts: &&&Facts<'_>| facts.graded == facts.disturbed.runs && 2 * facts.generator_bound > facts.graded;
     let asked: &[&Facts<'_>] = match verdict {
-        _ if metric != Metric::Rps => &[],
+        _ if !metric.is_throughput() => &[],
         Verdict::Equivalent => &[base, variant],
         Verdict::Faster => &[base],
         Verdict::Slower => &[variant],
@@ -168,7 +173,8 @@ pub(super) enum Timetables {
 
 pub(super) fn timetables(base: &Facts<'_>, variant: &Facts<'_>) -> Timetables {
     let given = |facts: &Facts<'_>, timetable: &Timetable<'_>| {
-        format!("{} was asked for {}/s", facts.name, units::number(timetable.due))
+        let what = if facts.journeys { " journeys" } else { "" };
+        format!("{} was asked for {}{what}/s", facts.name, units::number(timetable.due))
     };
     match (&base.timetable, &variant.timetable) {
         (None, None) => Timetables::Ratio,
@@ -252,6 +258,9 @@ pub(crate) fn no_figure(metric: Metric, facts: &Facts<'_>) -> String {
     let unseen = facts.server_unknown.filter(|_| matches!(metric, Metric::Cpu | Metric::Memory));
     match unseen {
         Some(why) => format!("the server of {} is out of sight ({why})", facts.name),
+        None if metric == Metric::Score => {
+            format!("no run of {} has a score above 0: the script is to award points, or to return a score", facts.name)
+        }
         None => format!("no run of {} has that figure", facts.name),
     }
 }

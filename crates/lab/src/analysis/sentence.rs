@@ -38,9 +38,9 @@ impl Sentence<'_> {
         match finding {
             Finding::Nothing(why) => format!("{label} of {base} and {variant} is not compared: {why}"),
             Finding::Timetable { rate } => format!(
-                "{base} and {variant} both kept the timetable of {} requests/s: which can do more, only a closed loop \
-                 shows",
-                units::number(*rate)
+                "{base} and {variant} both kept the timetable of {} {}/s: which can do more, only a closed loop shows",
+                units::number(*rate),
+                if facts[0].journeys { "journeys" } else { "requests" }
             ),
             Finding::Disturbed(_, why) => format!("disturbed: no verdict on {label} of {variant} beside {base}: {why}"),
             Finding::Ratio(estimate) => {
@@ -61,6 +61,8 @@ impl Sentence<'_> {
         let Self { base, variant, metric, .. } = self;
         let label = metric.label();
         let beginning = match (metric, verdict) {
+            (Metric::Score, Verdict::Faster) => format!("{variant} scores higher than {base}: "),
+            (Metric::Score, _) => format!("{variant} scores lower than {base}: "),
             (Metric::Rps, Verdict::Faster) => format!("{variant} is faster than {base}: "),
             (Metric::Rps, _) => format!("{variant} is slower than {base}: "),
             (_, Verdict::Faster) if metric.is_latency() => format!("{variant} answers sooner than {base}: {label} is "),
@@ -69,6 +71,7 @@ impl Sentence<'_> {
         };
         let (amount, range) = self.amount(interval);
         let end = match metric {
+            Metric::Score => " the score".to_owned(),
             Metric::Rps => " the requests/s".to_owned(),
             _ if metric.is_latency() && amount.ends_with("times") => " as high".to_owned(),
             _ if metric.is_latency() => String::new(),
@@ -135,7 +138,7 @@ impl Sentence<'_> {
     /// Warns that a generator was at its limit, so that the servers' true ratio may differ.
     fn at_limit(&self, verdict: Verdict, [base, variant]: [&Facts<'_>; 2]) -> Option<String> {
         let bound = base.generator_bound + variant.generator_bound;
-        if self.metric != Metric::Rps || bound == 0 {
+        if !self.metric.is_throughput() || bound == 0 {
             return None;
         }
         let (winner, loser) = if verdict == Verdict::Faster { (variant, base) } else { (base, variant) };
@@ -154,7 +157,8 @@ impl Sentence<'_> {
     fn answers(&self, [base, variant]: [&Facts<'_>; 2]) -> Option<String> {
         let (base, variant) = ((base.name, &base.kind), (variant.name, &variant.kind));
         let differ = || kinds::different(base, variant).or_else(|| kinds::lengths_differ(base, variant));
-        let how = if self.metric == Metric::Memory { None } else { differ() };
+        // A script judges the answers by its own checks before it awards points.
+        let how = if matches!(self.metric, Metric::Memory | Metric::Score) { None } else { differ() };
         how.map(|how| format!("; {how}"))
     }
 

@@ -66,6 +66,24 @@ fn a_difference_is_found_and_said_for_each_metric() {
 }
 
 #[test]
+fn scores_are_compared_whatever_the_answers_were_and_not_on_a_busy_machine() {
+    let (unicorn, rhebok) = ([(Metric::Score, 41_789.0)], [(Metric::Score, 43_933.0)]);
+    let mut runs = with_load(runs(20, &[&unicorn, &rhebok]), 1, &Load::Closed, "server-bound");
+    // A script expects some errors; its checks judge them.
+    for record in runs.iter_mut().filter_map(|run| run.record.as_mut()) {
+        record.errors = record.requests.started / 2;
+    }
+    let found = compared(&["Unicorn", "Rhebok"], &[Metric::Score], &runs);
+    assert_eq!(found[0].verdict, Verdict::Faster, "{}", found[0].words);
+    assert!(found[0].words.starts_with("Rhebok scores higher than Unicorn: 1.0"), "{}", found[0].words);
+    assert!(found[0].words.contains(" times the score (95 % interval 1.0"), "{}", found[0].words);
+    for run in runs.iter_mut().filter(|run| run.block < 8) {
+        run.machine = Some(MachineUse { cpus: 2, others: Some(1.0), stolen: None });
+    }
+    assert_eq!(compared(&["Unicorn", "Rhebok"], &[Metric::Score], &runs)[0].verdict, Verdict::Disturbed);
+}
+
+#[test]
 fn a_server_that_is_quick_to_fail_is_not_faster() {
     let levels: [&[(Metric, f64)]; 2] =
         [&[(Metric::Rps, 1000.0), (Metric::Memory, 1e6)], &[(Metric::Rps, 9000.0), (Metric::Memory, 1e6)]];

@@ -182,6 +182,7 @@ fn experiment(asked: RealSubject, seed: u64) -> Experiment {
             RealSubject::Rate(_) => vec![Metric::Rps],
             RealSubject::Cpu { .. } => vec![Metric::Cpu],
         },
+        score_if_any: false,
         rules: rules(asked, seed),
         cells: vec![Cell {
             servers: vec![server("one", one), server("other", other)],

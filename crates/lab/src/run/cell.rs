@@ -114,8 +114,11 @@ impl<'a, 'e> CellRun<'a, 'e> {
                 }
             }
             self.enough()?;
+            if self.index == 0 && block == 0 {
+                leave_out_score(&mut self.pace.metrics, experiment.score_if_any, &self.runs);
+            }
             let over = deadline.is_some_and(|deadline| self.pace.begun.elapsed() >= deadline);
-            again = !over && is_to_be_repeated(&self.runs, rules, experiment.metrics[0], block, self.repeated);
+            again = !over && is_to_be_repeated(&self.runs, rules, self.pace.metrics[0], block, self.repeated);
             if again {
                 // The machine's state decides, not the figures.
                 self.runs.retain(|run| run.block != block);
@@ -125,7 +128,7 @@ impl<'a, 'e> CellRun<'a, 'e> {
             self.blocks += 1;
             self.give_up_without_figure(block)?;
             let alive: Vec<bool> = self.failed.iter().map(Option::is_none).collect();
-            let primary = experiment.metrics[0];
+            let primary = self.pace.metrics[0];
             if let Some(ended) = decide::ended(rules, primary, &self.runs, &alive, self.blocks, over) {
                 return Ok(ended);
             }
@@ -258,7 +261,7 @@ impl<'a, 'e> CellRun<'a, 'e> {
     fn report_run(&mut self, variant: usize) {
         let experiment = self.experiment;
         let rules = &experiment.rules;
-        let precision = self.precision(experiment.metrics[0], rules.precision);
+        let precision = self.precision(self.pace.metrics[0], rules.precision);
         let later = experiment.cells[self.index + 1..].iter().map(|cell| cell.variants.len());
         let progress = Progress {
             elapsed: self.pace.begun.elapsed(),
@@ -295,7 +298,7 @@ impl<'a, 'e> CellRun<'a, 'e> {
         if self.blocks != LEAST_BLOCKS {
             return Ok(());
         }
-        let primary = self.experiment.metrics[0];
+        let primary = self.pace.metrics[0];
         for (index, variant) in self.cell.variants.iter().enumerate() {
             let mut runs = self.runs.iter().filter(|run| run.variant == index);
             if self.failed[index].is_some() || runs.any(|run| run.figures.contains_key(&primary)) {
@@ -353,7 +356,7 @@ impl<'a, 'e> CellRun<'a, 'e> {
         let names: Vec<String> = self.cell.variants.iter().map(|variant| variant.name.clone()).collect();
         let alive: Vec<bool> = self.failed.iter().map(Option::is_none).collect();
         let rules = &experiment.rules;
-        let comparisons = decide::comparisons(rules, &experiment.metrics, &names, &alive, ended, &self.runs);
+        let comparisons = decide::comparisons(rules, &self.pace.metrics, &names, &alive, ended, &self.runs);
         let stopped_at = Some(rules.precision).filter(|_| ended == Ended::Precise);
         let alone = self.cell.variants.len() == 1;
         let variants = self.cell.variants.iter().zip(self.failed.clone()).zip(self.load_programs.clone()).enumerate();
@@ -387,6 +390,13 @@ impl<'a, 'e> CellRun<'a, 'e> {
 fn as_run(measured: Measured, variant: usize, block: usize, session: usize, place: usize, at_s: f64) -> Run {
     let Measured { figures, shift, warnings, machine, record, command, .. } = measured;
     Run { variant, block, session, place, at_s, figures, shift, warnings, machine, grade: None, record, command }
+}
+
+/// Leaves the score out of the metrics if one of these runs has none, and it may give way.
+fn leave_out_score(metrics: &mut Vec<Metric>, may: bool, runs: &[Run]) {
+    if may && metrics.len() > 1 && runs.iter().any(|run| !run.figures.contains_key(&Metric::Score)) {
+        metrics.retain(|metric| *metric != Metric::Score);
+    }
 }
 
 /// Returns a variant's load, with the chosen lengths.

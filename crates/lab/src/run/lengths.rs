@@ -115,7 +115,8 @@ pub(super) fn too_few_rounds(record: &Record) -> Option<String> {
     let plan = &record.plan;
     let lanes = (plan.connections * plan.pipeline) as f64;
     let rounds = record.requests_done() / lanes;
-    let asked = plan.load == Load::Closed && plan.requests.is_none() && !record.cut_short;
+    // Users of a scenario also think; its length is the script's.
+    let asked = plan.load == Load::Closed && plan.requests.is_none() && !record.cut_short && record.scenario.is_none();
     (asked && rounds > 0.0 && rounds < FEW_ROUNDS).then(|| {
         let longer = record.elapsed_s / rounds * f64::from(ROUNDS);
         format!(

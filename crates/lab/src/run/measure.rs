@@ -16,7 +16,7 @@ use super::{lengths, pick, verify};
 use crate::doubts::megahertz;
 use crate::follow::ExperimentObserver;
 use crate::metric::Metric;
-use crate::plan::{Command, Load, Server, Subscribe, Variant};
+use crate::plan::{Command, Load, Script, Server, Subscribe, Variant};
 use crate::program;
 use crate::result::{CommandRun, Lengthened, MachineUse, Program};
 use crate::serving::{self, Running};
@@ -66,6 +66,7 @@ pub(super) fn measure(
 ) -> Result<Measured, Stopped> {
     match &spec.variant.load {
         Load::Bench(draft) => bench((**draft).clone(), spec, launcher, follow),
+        Load::Script(draft, script) => journeys((**draft).clone(), &**script, spec, launcher, follow),
         Load::Subscribe(load) => subscribe(load, spec, launcher, follow),
         Load::Command(command) => program(command, spec, launcher, follow),
     }
@@ -97,6 +98,29 @@ fn bench(
     let plan = draft.plan().map_err(|problems| Stopped::failed(with_causes(&problems)))?;
     let forecast = oroshi_bench::ports::forecast(&plan);
     own(follow, server, forecast, |watcher| oroshi_bench::run(plan, watcher))
+}
+
+/// Measures journeys. Their length and warm-up are the script's or the user's.
+fn journeys(
+    mut draft: Draft,
+    script: &dyn Script,
+    spec: RunSpec<'_>,
+    launcher: &Launcher<'_>,
+    follow: &mut dyn ExperimentObserver,
+) -> Result<Measured, Stopped> {
+    let RunSpec { variant, server, .. } = spec;
+    aim(&mut draft, variant, server.as_ref(), launcher)?;
+    if let (Watching::Auto, Some((running, _))) = (draft.watch, &server) {
+        draft.watch = Watching::Pid(running.pid());
+    }
+    script.prepare(&mut draft).map_err(|error| Stopped::failed(with_causes(&error)))?;
+    let plan = draft.plan().map_err(|problems| Stopped::failed(with_causes(&problems)))?;
+    let mut measured = own(follow, server, None, |watcher| oroshi_bench::run(plan, watcher))?;
+    // A histogram of each step in each run would be most of the result.
+    if let Some(scenario) = measured.record.as_mut().and_then(|record| record.scenario.as_mut()) {
+        (scenario.steps, scenario.timers, scenario.flows) = (Vec::new(), Vec::new(), Vec::new());
+    }
+    Ok(measured)
 }
 
 /// Measures subscriptions, with deliveries as requests.

@@ -61,7 +61,7 @@ impl Figure {
         let read = match text.parse::<f64>() {
             Ok(bare) if bare.is_finite() => Ok(bare * self.scale),
             _ => match self.metric.unit() {
-                Unit::PerSecond => units::parse_number(&text),
+                Unit::PerSecond | Unit::Points => units::parse_number(&text),
                 Unit::Nanoseconds => units::parse_time(&text).map(|time| time.as_secs_f64() * 1e9),
                 Unit::Bytes => parse_bytes(&text),
             },

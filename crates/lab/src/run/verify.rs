@@ -1,6 +1,7 @@
 //! Checks a record of our own load: whether the run is usable, and what is doubtful.
 
 use oroshi_bench::record::PointRecord;
+use oroshi_bench::record::scenario::ScenarioRecord;
 use oroshi_bench::{Bottleneck, Failure, Load, Record};
 use oroshi_stats::changepoint;
 use oroshi_words::units;
@@ -11,11 +12,16 @@ use super::lengths;
 const FAILED: f64 = 0.5;
 /// A share of errors that deserves a warning.
 const ERRORS: f64 = 0.001;
+/// Failed checks that a warning names.
+const NAMED_CHECKS: usize = 5;
 /// A change of level within a run that deserves a warning.
 const LEAST_SHIFT: f64 = 0.1;
 
-/// Returns why a run measured only failures, if it did.
+/// Returns why a run measured only failures, or has a void score.
 pub(super) fn failure(record: &Record) -> Option<String> {
+    if let Some(why) = record.scenario.as_ref().and_then(|scenario| void(scenario)) {
+        return Some(why);
+    }
     let (started, answered) = (record.requests.started, record.requests.answered);
     // A run shorter than an answer may receive every answer after its end.
     if answered == 0 && record.requests.completed == 0 {
@@ -33,6 +39,25 @@ pub(super) fn failure(record: &Record) -> Option<String> {
             String::new()
         };
         format!("{} of {} requests failed{}{advice}", units::count(failed), units::count(started), listed(record))
+    })
+}
+
+/// Returns why a run of scenarios has no result: the script ended it, or its score is void.
+fn void(scenario: &ScenarioRecord) -> Option<String> {
+    let ended = scenario.aborted.as_ref().map(|why| format!("the script ended the run: {why}"));
+    let void = scenario.score.as_ref().and_then(|score| score.void.as_ref());
+    ended.or_else(|| void.map(|why| format!("its score is void: {why}")))
+}
+
+/// Says which checks of a script failed.
+fn failed_checks(scenario: &ScenarioRecord) -> Option<String> {
+    let (passed, all) = scenario.checks_passed();
+    let names: Vec<&str> =
+        scenario.checks.iter().filter(|check| check.failed > 0).map(|check| check.name.as_str()).collect();
+    let more = if names.len() > NAMED_CHECKS { ", ..." } else { "" };
+    (passed < all).then(|| {
+        let named = names.iter().take(NAMED_CHECKS).copied().collect::<Vec<_>>().join(", ");
+        format!("{} of {} failed ({named}{more})", units::count(all - passed), units::plural(all, "check"))
     })
 }
 
@@ -65,7 +90,8 @@ pub(super) fn warnings(record: &Record) -> Vec<String> {
         format!("{} of the requests ended in errors ({})", units::percent(share), names.join(", "))
     });
     let of_record = record.warnings.iter().filter(|text| !is_of_the_machine(text)).cloned();
-    of_record.chain(bound).chain(errors).chain(lengths::too_few_rounds(record)).collect()
+    let checks = record.scenario.as_ref().and_then(|scenario| failed_checks(scenario));
+    of_record.chain(bound).chain(errors).chain(checks).chain(lengths::too_few_rounds(record)).collect()
 }
 
 /// Whether a warning is about other processes and machines. [`disturbed`](crate::disturbed) judges those for the CPUs
@@ -93,8 +119,12 @@ pub(super) fn burst_warning(burst: u64, answered: f64) -> Option<String> {
     (share > ERRORS).then(|| format!("{} of the requests were not answered", units::percent(share)))
 }
 
-/// Says how throughput (closed loop) or latency (open loop) shifted within a run, if it did.
+/// Says how throughput (closed loop) or latency (open loop) shifted within a run, if it did. A script may change the
+/// number of users, so its runs may shift.
 pub(super) fn shift(record: &Record) -> Option<String> {
+    if record.scenario.is_some() {
+        return None;
+    }
     let width = record.series.width_s;
     // The last point may be narrower; rounding loses half a millisecond.
     let whole = |point: &&PointRecord| point.at_s + width <= record.elapsed_s + 5e-4;

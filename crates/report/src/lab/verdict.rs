@@ -48,6 +48,8 @@ pub(super) fn chip(metric: Metric, verdict: Verdict) -> Markup {
 fn word(metric: Metric, verdict: Verdict) -> &'static str {
     let timed = metric == Metric::Rps || metric.is_latency();
     match verdict {
+        Verdict::Faster if metric == Metric::Score => "higher",
+        Verdict::Slower if metric == Metric::Score => "lower",
         Verdict::Faster if timed => "faster",
         Verdict::Faster => "needs less",
         Verdict::Slower if timed => "slower",

@@ -87,6 +87,7 @@ pub fn closed() -> Record {
         warnings: vec!["this is a sample".into()],
         machine: None,
         fail_if: Vec::new(),
+        scenario: None,
         environment: Environment {
             kernel: "6.18.0".into(),
             cpu: Cpu { model: Some("A Fast One".into()), online: Some(2), ..Cpu::default() },

@@ -10,6 +10,7 @@ use oroshi_bench::watch::{Precision, ServerUsage};
 use oroshi_bench::{Failure, Record};
 use oroshi_words::units;
 
+use super::scenario;
 use crate::paint::Paint;
 use crate::table::{fitted, wrap};
 use crate::words::{
@@ -36,6 +37,9 @@ pub fn bench(record: &Record, spectrum: bool, paint: Paint, width: usize) -> Str
         page.verdict(&record.grade);
     }
     page.line("");
+    if let Some(scenario) = &record.scenario {
+        scenario::add(&mut page, scenario, spectrum);
+    }
     page.row("Throughput", &throughput(record));
     page.row("Requests", &requests(record));
     page.clocks("Latency", &measured_clocks(record));

@@ -144,6 +144,7 @@ pub fn closed(seed: u64, median_ns: f64) -> Record {
         machine: None,
         fail_if: Vec::new(),
         environment: environment(),
+        scenario: None,
     }
 }
 

@@ -89,6 +89,7 @@ pub fn closed(service_us: impl IntoIterator<Item = u64>, answers: &[u64]) -> Rec
         machine: None,
         fail_if: Vec::new(),
         environment: Environment::default(),
+        scenario: None,
     }
 }
 

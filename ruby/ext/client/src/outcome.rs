@@ -145,7 +145,7 @@ fn failure(ruby: &Ruby, tag: usize, error: &Error) -> RArray {
 
 /// Returns seconds, in the order of `Oroshi::Client::Timings`; nil for a phase that did not happen.
 fn timings(ruby: &Ruby, timings: &Timings) -> Value {
-    let Timings { queue, dns, connect, tls, write, first_byte, body, total } = *timings;
+    let Timings { queue, dns, connect, tls, write, first_byte, body, total, .. } = *timings;
     let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64()).into_value_with(ruby);
     let all = [Some(queue), dns, connect, tls, Some(write), Some(first_byte), Some(body), Some(total)].map(seconds);
     ruby.ary_new_from_values(&all).into_value_with(ruby)

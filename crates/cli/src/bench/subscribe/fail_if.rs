@@ -101,7 +101,7 @@ impl Metric for SubscriptionMetric {
         })
     }
 
-    fn unit(self) -> Unit {
+    fn unit(&self) -> Unit {
         match self {
             Self::Deliveries | Self::ServerMemory => Unit::Number,
             Self::Count(_) => Unit::Count,
@@ -110,19 +110,19 @@ impl Metric for SubscriptionMetric {
         }
     }
 
-    fn whole(self, record: &Record) -> Result<u64, String> {
+    fn whole(&self, record: &Record) -> Result<u64, String> {
         match self.all(record) {
             (0, what) => Err(format!("there were no {what}")),
             (all, _) => Ok(all),
         }
     }
 
-    fn measure(self, record: &Record) -> Result<Measured, String> {
+    fn measure(&self, record: &Record) -> Result<Measured, String> {
         let exact = |value| Ok(Measured::exactly(value));
         let deliveries = &record.deliveries;
         let unseen = || record.server_unknown.clone().unwrap_or_else(|| "the server was not found".into());
         let not_published = || "there were no such messages".to_owned();
-        match self {
+        match *self {
             Self::Deliveries => exact(deliveries.per_s),
             Self::Count(Count::Lost) => {
                 exact((deliveries.lost + record.deliveries_to_one.as_ref().map_or(0, |to_one| to_one.lost)) as f64)
@@ -155,7 +155,7 @@ impl Metric for SubscriptionMetric {
         }
     }
 
-    fn show(self, value: f64, way: Rounding, record: &Record) -> String {
+    fn show(&self, value: f64, way: Rounding, record: &Record) -> String {
         match self {
             Self::Time(..) | Self::ServerCpu => precise_time(value, way),
             Self::Deliveries => format!("{value:.1}"),

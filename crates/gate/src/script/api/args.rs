@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use mlua::{AnyUserData, LuaString, MultiValue, UserData, Value};
 
+pub(super) use oroshi_script::library::kind;
+
 /// An error of a call, reported at the script's line.
 pub(super) enum CallError {
     /// An unusable argument.
@@ -97,14 +99,5 @@ impl Args {
             _ => None,
         };
         ours.ok_or_else(|| CallError::new(format!("it is a method: expected {}(...) on what it is of", self.called)))
-    }
-}
-
-/// Returns a value's kind for messages.
-pub(super) fn kind(value: &Value) -> String {
-    match value {
-        Value::Nil => "nil".into(),
-        Value::Integer(_) | Value::Number(_) => "a number".into(),
-        other => format!("a {}", other.type_name()),
     }
 }

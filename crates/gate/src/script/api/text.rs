@@ -1,10 +1,8 @@
 //! `gate.log`, digests and base64.
 
-use base64::Engine as _;
-use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use mlua::Value;
-use sha2::Digest as _;
+use oroshi_script::library::digest;
 
 use super::args::CallError;
 use super::{Library, now};
@@ -30,31 +28,26 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     })?;
     library.add("gate.base64_encode", |lua, _, args| {
         let text = args.text(lua, "text")?;
-        let is_url = flag(args.next());
-        let bytes = text.as_bytes();
-        now(lua, if is_url { BASE64_URL_SAFE_NO_PAD.encode(&*bytes) } else { BASE64_STANDARD.encode(&*bytes) })
+        now(lua, digest::base64_encode(&text.as_bytes(), flag(args.next())))
     })?;
     library.add("gate.base64_decode", |lua, _, args| {
         let text = args.text(lua, "text")?;
-        let is_url = flag(args.next());
-        let bytes = text.as_bytes();
-        let decoded = if is_url { BASE64_URL_SAFE_NO_PAD.decode(&*bytes) } else { BASE64_STANDARD.decode(&*bytes) };
-        match decoded {
+        match digest::base64_decode(&text.as_bytes(), flag(args.next())) {
             Ok(decoded) => now(lua, lua.create_string(decoded)?),
-            Err(error) => now(lua, (Value::Nil, error.to_string(), "base64")),
+            Err(why) => now(lua, (Value::Nil, why, "base64")),
         }
     })?;
     library.add("gate.md5", |lua, _, args| {
         let text = args.text(lua, "text")?;
-        now(lua, hex(&md5::Md5::digest(&*text.as_bytes())))
+        now(lua, digest::md5(&text.as_bytes()))
     })?;
     library.add("gate.sha1", |lua, _, args| {
         let text = args.text(lua, "text")?;
-        now(lua, hex(&sha1::Sha1::digest(&*text.as_bytes())))
+        now(lua, digest::sha1(&text.as_bytes()))
     })?;
     library.add("gate.sha256", |lua, _, args| {
         let text = args.text(lua, "text")?;
-        now(lua, hex(&sha2::Sha256::digest(&*text.as_bytes())))
+        now(lua, digest::sha256(&text.as_bytes()))
     })?;
     library.add("gate.hmac_sha256", |lua, _, args| {
         let key = args.text(lua, "key")?;
@@ -62,19 +55,10 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         let mut mac = Hmac::<sha2::Sha256>::new_from_slice(&key.as_bytes())
             .map_err(|_| CallError::new("the key cannot be used"))?;
         mac.update(&text.as_bytes());
-        now(lua, hex(&mac.finalize().into_bytes()))
+        now(lua, digest::hex(&mac.finalize().into_bytes()))
     })
 }
 
 fn flag(value: Value) -> bool {
     !matches!(value, Value::Nil | Value::Boolean(false))
-}
-
-/// Encodes in lower-case hexadecimal.
-fn hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .flat_map(|byte| [byte >> 4, byte & 15])
-        .map(|digit| char::from(b"0123456789abcdef"[usize::from(digit)]))
-        .collect()
 }

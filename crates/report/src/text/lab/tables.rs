@@ -291,7 +291,7 @@ fn own_figure(variant: &VariantResult, metric: Metric) -> String {
 /// A metric's value as people read it.
 pub(super) fn value(metric: Metric, value: f64) -> String {
     match metric.unit() {
-        Unit::PerSecond => units::number(value),
+        Unit::PerSecond | Unit::Points => units::number(value),
         Unit::Nanoseconds => units::time(value),
         Unit::Bytes => units::bytes(value),
     }

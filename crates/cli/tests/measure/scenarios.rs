@@ -1,0 +1,561 @@
+//! Scripts of scenarios from end to end: exact counts, what scripts may get wrong, what hostile servers may send.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Mutex;
+
+use oroshi_bench::record::scenario::{CheckRecord, ScenarioRecord, StepRecord, UserModel};
+use oroshi_bench::{Failure, Record};
+use tempfile::TempDir;
+
+use crate::common::support::peer::{Conn, Peer, Place, Request};
+use crate::common::{OROSHI, Ran, Recorded as _, bench, to_the_end};
+
+/// A script in a folder of its own, with the files beside it.
+struct Script {
+    folder: TempDir,
+}
+
+impl Script {
+    fn new(text: &str) -> Self {
+        let script = Script { folder: tempfile::tempdir().unwrap() };
+        fs::write(script.path(), text).unwrap();
+        script
+    }
+
+    fn with(self, name: &str, text: &str) -> Self {
+        fs::write(self.folder.path().join(name), text).unwrap();
+        self
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("shop.lua")
+    }
+
+    fn run(&self, flags: &[&str]) -> Ran {
+        let path = self.path();
+        bench(&[&["-s", path.to_str().unwrap()], flags].concat())
+    }
+
+    /// Runs it to a result.
+    #[track_caller]
+    fn record(&self, flags: &[&str]) -> Record {
+        let ran = self.run(&[flags, &["--format", "json"]].concat());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran.record()
+    }
+}
+
+fn scenario(record: &Record) -> &ScenarioRecord {
+    record.scenario.as_deref().expect("a run of scenarios")
+}
+
+#[track_caller]
+fn step<'r>(record: &'r Record, name: &str) -> &'r StepRecord {
+    let steps = &scenario(record).steps;
+    steps.iter().find(|step| step.name == name).unwrap_or_else(|| panic!("no {name}: {steps:?}"))
+}
+
+#[track_caller]
+fn check<'r>(record: &'r Record, name: &str) -> &'r CheckRecord {
+    let checks = &scenario(record).checks;
+    checks.iter().find(|check| check.name == name).unwrap_or_else(|| panic!("no {name}: {checks:?}"))
+}
+
+fn response(status: &str, fields: &str, body: &str) -> Vec<u8> {
+    format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n{fields}\r\n{body}", body.len()).into_bytes()
+}
+
+/// A field of a request's head.
+fn field<'r>(request: &'r Request, name: &str) -> Option<&'r str> {
+    request.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+}
+
+/// A shop: a page with assets, a login that redirects, an account for those who logged in.
+fn shop(request: &Request) -> Vec<u8> {
+    match (request.method.as_str(), request.target.split('?').next().unwrap()) {
+        ("GET", "/") => response(
+            "200 OK",
+            "Content-Type: text/html\r\n",
+            "<html><head><link rel=stylesheet href=/a.css><link rel=icon href=/i.png><script src='/s.js'></script></head>\
+             <body><h1 class=title>The  Shop</h1><img src=/p.png><img src=/p.png loading=lazy>\
+             <form id=login action=/login method=post><input name=user value=x><input type=hidden name=csrf value='t&amp;1'>\
+             </form></body></html>",
+        ),
+        ("GET", "/a.css") => match field(request, "If-None-Match") {
+            Some("\"1\"") => response("304 Not Modified", "ETag: \"1\"\r\n", ""),
+            _ => response("200 OK", "ETag: \"1\"\r\n", "body{}"),
+        },
+        ("GET", "/s.js") => response("200 OK", "Cache-Control: max-age=60\r\n", "1"),
+        ("GET", "/i.png" | "/p.png") => response("200 OK", "Cache-Control: no-store\r\n", "png"),
+        ("POST", "/login") => response("303 See Other", "Location: /account\r\nSet-Cookie: id=7; Path=/\r\n", ""),
+        ("GET", "/account") => match field(request, "Cookie") {
+            Some("id=7") => response("200 OK", "", "{\"name\":\"x\",\"items\":[1,2]}"),
+            other => response("403 Forbidden", "", &format!("{other:?}")),
+        },
+        _ => response("404 Not Found", "", "nothing"),
+    }
+}
+
+const JOURNEY: &str = r##"
+options { users = 2, iterations = 5, timeout = "20s" }
+scenario("buy", function(user)
+  local page = user:html(user:get("/", { name = "front", expect = 200 }))
+  check("title", page:text("h1.title") == "The Shop")
+  check("csrf", page:attr("#login input[name=csrf]", "value") == "t&1")
+  check("assets", #user:assets(page) == 4)
+  award(10, "front")
+  local account = step("login", function()
+    return user:submit(page, "#login", { user = "me" }, { name = "account" })
+  end)
+  check("redirected", account.redirects == 1 and account.url:match("/account$"))
+  check("account", account:json().items[2] == 2)
+  user:get("/none", { query = { a = "b c" } })
+  penalty(1, "none")
+end)
+score(function(result) return result.points / #result.users end)
+"##;
+
+#[test]
+fn every_request_check_and_point_is_counted_once() {
+    let server = Peer::answering(shop);
+    let record = Script::new(JOURNEY).record(&[&server.url]);
+    let seen = server.seen();
+    // Ten journeys of two users: each fetches the page, four assets, the login with its redirect, and what is not there.
+    let targets: Vec<(&str, u64)> = seen.targets.iter().map(|(target, n)| (target.as_str(), *n)).collect();
+    let expected = [
+        ("/", 10),
+        ("/a.css", 10),
+        ("/account", 10),
+        ("/i.png", 10),
+        ("/login", 10),
+        ("/none?a=b+c", 10),
+        ("/p.png", 10),
+        ("/s.js", 10),
+    ];
+    assert_eq!(targets, expected);
+    assert_eq!((record.requests.started, record.requests.completed, seen.requests), (80, 80, 80), "{:?}", record.failures);
+    assert_eq!((record.requests.failed, record.requests.cut_off), (0, 0));
+    let s = scenario(&record);
+    assert_eq!((s.users.model, s.users.most), (UserModel::Closed, 2));
+    let names: Vec<(&str, u64, u64)> = s.steps.iter().map(|step| (step.name.as_str(), step.count, step.errors)).collect();
+    assert_eq!(names, [("front", 10, 0), ("assets", 40, 0), ("account", 10, 0), ("GET /none", 10, 10)]);
+    assert_eq!(step(&record, "account").response.summary.count, 10, "a step is what the user asked for, with its redirect");
+    assert_eq!(step(&record, "GET /none").statuses, [(404, 10)].into());
+    assert_eq!(record.failures, [(Failure::Status, 10)].into());
+    for name in ["front status", "title", "csrf", "assets", "redirected", "account"] {
+        let check = check(&record, name);
+        assert_eq!((check.passed, check.failed), (10, 0), "{check:?}");
+    }
+    let journey = &s.journeys[0];
+    assert_eq!((journey.begun, journey.completed, journey.failed, journey.cut_off), (10, 10, 0, 0));
+    assert_eq!(journey.duration.summary.count, 10);
+    assert_eq!((s.timers[0].name.as_str(), s.timers[0].time.summary.count), ("login", 10));
+    let score = s.score.as_ref().unwrap();
+    assert_eq!((score.points, score.value, score.formula), (90.0, 45.0, true), "of each user");
+    let labels: Vec<(&str, u64, f64)> = score.breakdown.iter().map(|p| (p.label.as_str(), p.count, p.points)).collect();
+    assert_eq!(labels, [("front", 10, 100.0), ("none", 10, -10.0)]);
+    let flow = |from: &str, to: &str| s.flows.iter().find(|f| f.from == from && f.to == to).map_or(0, |f| f.count);
+    for (from, to) in [("", "front"), ("front", "account"), ("account", "GET /none"), ("GET /none", "")] {
+        assert_eq!(flow(from, to), 10, "{from} to {to}: {:?}", s.flows);
+    }
+}
+
+#[test]
+fn a_user_that_stays_has_a_cache_cookies_and_its_connections() {
+    let server = Peer::answering(shop);
+    let script = Script::new(
+        r#"
+options { users = 1, iterations = 4, fresh = false }
+scenario("stay", function(user)
+  local page = user:html(user:get("/"))
+  local assets = user:assets(page, { digests = { ["/a.css"] = "900150983cd24fb0d6963f7d28e17f72", ["/s.js"] = "c4ca4238a0b923820dcc509a6f75849b" } })
+  if user.journey == 1 then user:post("/login", { form = { a = 1 }, redirects = 0 }) end
+  check("has cookie", user:cookie("id") == "7")
+  user:get("/account", { expect = 200 })
+end)
+"#,
+    );
+    let record = script.record(&[&server.url]);
+    let seen = server.seen();
+    let count = |target: &str| seen.targets.get(target).copied().unwrap_or(0);
+    // The style sheet is validated each time, the script is fresh for a minute, images are not stored.
+    assert_eq!((count("/a.css"), count("/s.js"), count("/p.png"), count("/login")), (4, 1, 4, 1));
+    let assets = step(&record, "assets");
+    assert_eq!((assets.count, assets.cached), (16, 3));
+    assert_eq!(record.statuses.get(&304), Some(&3));
+    let digests = check(&record, "assets digest");
+    assert_eq!((digests.passed, digests.failed), (4, 4), "a wrong digest of the style sheet, a right one of the script");
+    assert_eq!(check(&record, "has cookie").passed, 4);
+    assert_eq!(step(&record, "GET /account").errors, 0);
+    // A connection for the page, and up to five more for assets at the same time; the first of all is the load's own.
+    assert!((2..=7).contains(&seen.accepted), "{seen:?}");
+    assert_eq!(record.connections.opened, seen.accepted as u64 - 1);
+
+    let fresh = Script::new(&fs::read_to_string(script.path()).unwrap().replace("fresh = false", "reconnect = true"));
+    let before = server.seen();
+    fresh.record(&[&server.url]);
+    let after = server.seen();
+    let more = |target: &str| after.targets[target] - before.targets[target];
+    assert_eq!((more("/s.js"), more("/a.css")), (4, 4), "each journey begins without a cache");
+    assert!(after.accepted - before.accepted > 4, "and without connections: {before:?} {after:?}");
+}
+
+#[test]
+fn the_same_seed_makes_the_same_choices_whatever_the_threads() {
+    let text = r#"
+options { users = 4, iterations = 20 }
+local words = data.csv("words.csv")
+for _, name in ipairs { "a", "b" } do
+  scenario(name, { weight = name == "a" and 3 or 1 }, function(user)
+    think { uniform = { 0, 0.001 } }
+    local list = user:shuffle { 1, 2, 3 }
+    user:get("/" .. name .. "/" .. user.id .. "/" .. user.journey .. "/" .. user:random(1000) .. "/" .. user:pick { "x", "y" }
+      .. "/" .. words:random().word .. table.concat(list) .. words:own().word)
+  end)
+end
+"#;
+    let script = Script::new(text).with("words.csv", "word\none\ntwo\nthree\n");
+    let run = |flags: &[&str]| {
+        let server = Peer::answering(|_| response("200 OK", "", ""));
+        let record = script.record(&[&[server.url.as_str()], flags].concat());
+        (server.seen().targets, scenario(&record).seed)
+    };
+    let (first, seed) = run(&["--seed", "7", "-t1"]);
+    assert_eq!((first.values().sum::<u64>(), seed), (80, 7));
+    let of_a = first.keys().filter(|target| target.starts_with("/a/")).count();
+    assert!((45..=75).contains(&of_a), "three of four: {of_a}");
+    assert_eq!(run(&["--seed", "7", "-t2"]).0, first);
+    assert_ne!(run(&["--seed", "8", "-t2"]).0, first);
+}
+
+#[test]
+fn a_leased_row_is_nobody_else_s_and_shared_values_are_everybody_s() {
+    let under_way = Mutex::new(BTreeSet::new());
+    let clashes = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let seen_clashes = std::sync::Arc::clone(&clashes);
+    let server = Peer::answering(move |request| {
+        // The same account logs in and out again before another user has it.
+        let mut under_way = under_way.lock().unwrap();
+        let (what, name) = request.target.trim_start_matches('/').split_once('/').unwrap();
+        let fits = if what == "in" { under_way.insert(name.to_owned()) } else { under_way.remove(name) };
+        seen_clashes.fetch_add(u64::from(!fits), std::sync::atomic::Ordering::Relaxed);
+        response("200 OK", "", "")
+    });
+    let script = Script::new(
+        r#"
+options { users = 8, iterations = 25 }
+local accounts = data.jsonl("accounts.jsonl")
+scenario("login", function(user)
+  local account = accounts:lease()
+  if not account then shared.add("none") think(0.001) return end
+  user:get("/in/" .. account.name)
+  user:get("/out/" .. account.name)
+  shared.add("journeys")
+  if user:random() < 0.5 then accounts:release(account) end
+end)
+final(function()
+  check("all counted", (shared.get("journeys") or 0) + (shared.get("none") or 0) == 200)
+  check("keys", #shared.keys("jour") == 1)
+end)
+"#,
+    )
+    .with("accounts.jsonl", "{\"name\":\"a\"}\n{\"name\":\"b\"}\n{\"name\":\"c\"}\n");
+    let record = script.record(&["-t2", &server.url]);
+    assert_eq!(clashes.load(std::sync::atomic::Ordering::Relaxed), 0);
+    assert_eq!((check(&record, "all counted").passed, check(&record, "keys").passed), (1, 1));
+    assert_eq!(scenario(&record).journeys[0].completed, 200);
+}
+
+#[test]
+fn arrivals_are_due_and_what_begins_late_or_never_is_counted() {
+    let server = Peer::answering(shop);
+    let script = Script::new("scenario('x', function(user) user:get('/none') think(0.05) end)");
+    // One journey at a time takes 50 ms: of 100 that are due in a second, most find no user.
+    let record = script.record(&["--rate", "100", "--users", "1", "-d", "1s", "-t1", &server.url]);
+    let users = &scenario(&record).users;
+    assert_eq!((users.model, users.due), (UserModel::Open, 100));
+    let begun = scenario(&record).journeys[0].begun;
+    assert_eq!(begun + users.unbegun, 100, "{users:?}");
+    assert!(users.unbegun >= 75 && users.late >= 90, "{users:?}");
+    let lateness = users.lateness.as_ref().unwrap();
+    assert_eq!(lateness.summary.count + lateness.histogram.censored(), 100, "the unbegun are at least so late");
+
+    // Enough users: each arrival has one, and a number of journeys ends the run.
+    let record = script.record(&["--rate", "500", "--users", "200", "-n", "50", &server.url]);
+    let users = &scenario(&record).users;
+    assert_eq!((users.due, users.unbegun), (50, 0), "{users:?}");
+    assert_eq!(scenario(&record).journeys[0].completed, 50);
+}
+
+#[test]
+fn the_end_cuts_journeys_off_and_loses_no_count() {
+    // Every second request hangs for good.
+    let server = Peer::start(Place::Tcp, |mut conn: Conn| {
+        while let Some(request) = conn.request() {
+            if request.target == "/hangs" {
+                conn.request();
+                return;
+            }
+            conn.send(response("200 OK", "", ""));
+        }
+    });
+    let script = Script::new(
+        "options { users = 3, timeout = '30s' }\n\
+         scenario('x', function(user) user:get('/') user:get('/hangs') award(1) end)",
+    );
+    let record = script.record(&["-d", "400ms", "-t2", &server.url]);
+    let requests = record.requests;
+    assert_eq!((requests.started, requests.completed, requests.failed, requests.cut_off), (6, 3, 0, 3), "{requests:?}");
+    let journey = &scenario(&record).journeys[0];
+    assert_eq!((journey.begun, journey.completed, journey.failed, journey.cut_off), (3, 0, 0, 3));
+    assert_eq!(journey.duration.histogram.censored(), 3);
+    let hangs = step(&record, "GET /hangs");
+    assert_eq!((hangs.count, hangs.response.histogram.censored()), (0, 3), "they take at least so long");
+    assert!(scenario(&record).score.is_none(), "no points, no score");
+}
+
+#[test]
+fn phases_decide_whether_there_is_a_run_and_whether_it_counts() {
+    let server = Peer::answering(shop);
+    let journey = "\nscenario('x', function(user) user:get('/none') award(1) end)";
+    let run = |text: &str, flags: &[&str]| Script::new(&(text.to_owned() + journey)).run(&[flags, &[&server.url]].concat());
+    let ran = run("initialize(function(user) user:get('/none', { expect = 200 }) end)", &["-n", "3"]);
+    ran.said(1, &["initialize", "GET /none status"]);
+    let ran = run("initialize(function(user) fail('no database') end)", &["-n", "3"]);
+    ran.said(1, &["shop.lua:1", "no database"]);
+    let ran = run("initialize({ timeout = '50ms' }, function(user) think(30) end)", &["-n", "3"]);
+    ran.said(1, &["initialize() had not ended after 50ms"]);
+    let before = server.seen().targets["/none"];
+    let ran = run("final(function(user) if shared.get('x') ~= 1 then void('the report differs') end end)", &["-n", "3", "--format", "json"]);
+    let record = ran.record();
+    let score = scenario(&record).score.clone().unwrap();
+    assert_eq!((score.value, score.points, score.void.as_deref()), (0.0, 3.0, Some("the report differs")));
+    assert_eq!(server.seen().targets["/none"] - before, 3);
+    let ran = run("final(function(user) user:get('/none', { expect = 204, name = 'report' }) end)", &["-n", "3", "--format", "json"]);
+    let void = scenario(&ran.record()).score.clone().unwrap().void.unwrap();
+    assert!(void.contains("report status"), "{void}");
+    let ran = run("final(function(user) local x = nil; return x.y end)", &["-n", "3", "--format", "json"]);
+    let void = scenario(&ran.record()).score.clone().unwrap().void.unwrap();
+    assert!(void.contains("shop.lua:1"), "{void}");
+    let ran = run("score(function(result) return 'many' end)", &["-n", "3"]);
+    ran.said(1, &["shop.lua"]);
+}
+
+#[test]
+fn a_script_may_end_the_run_and_change_the_number_of_users() {
+    let server = Peer::answering(shop);
+    let script = Script::new(
+        "options { users = 2, duration = '60s' }\n\
+         scenario('x', function(user) user:get('/none') if shared.add('n') == 20 then abort('enough') end end)",
+    );
+    let record = script.record(&["-t2", &server.url]);
+    assert_eq!(scenario(&record).aborted.as_deref(), Some("enough"));
+    assert!(record.elapsed_s < 30.0);
+    assert!(scenario(&record).score.as_ref().unwrap().void.as_ref().unwrap().contains("enough"));
+
+    let script = Script::new(
+        "options { users = 1, duration = '60s' }\n\
+         every(0.02, function(now) if now.errors > 5 then users(9) end if now.users >= 9 then abort('nine') end end)\n\
+         scenario('x', function(user) user:get('/none') think(0.01) end)",
+    );
+    let record = script.record(&["-t2", &server.url]);
+    assert_eq!(scenario(&record).aborted.as_deref(), Some("nine"));
+}
+
+#[test]
+fn mistakes_are_named_by_file_and_line() {
+    let server = Peer::answering(shop);
+    let cases = [
+        ("options { userz = 3 }", "shop.lua:1: options: `userz` is unknown; did you mean `users`?"),
+        ("options { users = 'many' }", "shop.lua:1: options: users is \"many\": expected a number"),
+        ("options { users = 0 }", "shop.lua:1: options: users is 0: expected 1 to"),
+        ("\noptions { ramp = {} }", "shop.lua:2: options: ramp is a table: expected stages"),
+        ("scenario('a')", "shop.lua:1: scenario: expected a function"),
+        ("scenario('a', function() end) scenario('a', function() end)", "two scenarios called \"a\""),
+        ("scenario('a', { weigt = 1 }, function() end)", "`weigt` is unknown: expected `weight`"),
+        ("scenario('a', { weight = -1 }, function() end)", "weight is -1: expected 0 to"),
+        ("x = scenario 'a' (", "shop.lua:1:"),
+        ("local s = scenario\nprint(1)\nscenario('a', function(user) user:get(nil) end)", "shop.lua:3"),
+        ("scenario('a', function(user) user:get('/', { nam = 1 }) end)", "the option `nam` is unknown; did you mean `name`?"),
+        ("scenario('a', function(user) user:get('/', { form = {}, body = '' }) end)", "expected one of them"),
+        ("scenario('a', function(user) user:get('/', { expect = 'ok' }) end)", "expect is \"ok\": expected a number"),
+        ("scenario('a', function(user) user:get('ftp://x/') end)", "the URL \"ftp://x/\""),
+        ("scenario('a', function(user) user:html(7) end)", "html: expected a response; this is 7"),
+        ("scenario('a', function(user) user:html(user:get('/')):text('h1 +') end)", "shop.lua:1"),
+        ("scenario('a', function(user) think { sometimes = 3 } end)", "`sometimes` is unknown"),
+        ("scenario('a', function(user) think(-1) end)", "the pause is -1: expected 0 to"),
+        ("scenario('a', function(user) user.nothing.x = 1 end)", "shop.lua:1: attempt to index field 'nothing'"),
+        ("scenario('a', function(user) award('x') end)", "award: points is \"x\": expected a number"),
+        ("data.csv('none.csv') scenario('a', function() end)", "none.csv"),
+        ("data.csv('rows.csv') scenario('a', function() end)", "rows.csv"),
+        ("check('x', true) scenario('a', function() end)", "check: there is no user here"),
+        ("local user = 1 scenario('a', function() end) think(1)", "think: there is no user here"),
+        ("scenario('a', function(user) scenario('b', function() end) end)", "expected it at the script's top level"),
+        ("every(1, 2) scenario('a', function() end)", "every: expected a function"),
+        ("scenario('a', function(user) shared.set({}, 1) end)", "shop.lua:1"),
+        ("scenario('a', function(user) digest.md5() end)", "shop.lua:1"),
+    ];
+    for (text, expected) in cases {
+        // A script that calls `scenario` is one of scenarios.
+        let text = if text.contains("scenario(") { text.to_owned() } else { format!("{text} scenario('z', function() end)") };
+        let script = Script::new(&text).with("rows.csv", "a,b\n1\n");
+        let ran = script.run(&["-n", "30", "-t1", &server.url]);
+        assert_eq!(ran.code, Some(1), "{text}: {ran:?}");
+        assert!(ran.err.contains(expected) && ran.err.contains("shop.lua"), "{text}: expected {expected}: {}", ran.err);
+    }
+    let refused = [
+        (&["-c", "3"][..], "--connections: a script of scenarios makes the requests: --users N"),
+        (&["--pipeline", "3"], "--pipeline"),
+        (&["--users", "0"], "--users: `0`: expected at least 1"),
+        (&["--ramp", "5s"], "--ramp"),
+        (&["-m", "PUT"], "user:post"),
+    ];
+    let script = Script::new("scenario('a', function(user) user:get('/') end)");
+    for (flags, expected) in refused {
+        let ran = script.run(&[flags, &[server.url.as_str()]].concat());
+        assert!(ran.code == Some(2) && ran.err.contains(expected), "{flags:?}: {ran:?}");
+    }
+    let ran = script.run(&[]);
+    ran.said(1, &["no URL", "options { url"]);
+}
+
+#[test]
+fn scripts_that_loop_leak_or_never_yield_end_on_time_and_by_line() {
+    let server = Peer::answering(shop);
+    let cases = [
+        ("scenario('a', function(user)\n user:get('/')\n while true do end\nend)", "shop.lua:3", "did not return within"),
+        ("scenario('a', function(user)\n local t = {}\n while true do t[#t + 1] = ('x'):rep(1e5) .. #t end\nend)", "shop.lua", "not enough memory"),
+        ("while true do end scenario('a', f)", "shop.lua:1", "did not return within"),
+        ("scenario('a', function(user)\n coroutine.yield(1)\nend)", "shop.lua:2", "yield"),
+        ("every(0.01, function()\n while true do end\nend)\nscenario('a', function(user) think(0.01) end)", "shop.lua:2", "did not return within"),
+        ("score(function()\n while true do end\nend)\nscenario('a', function(user) user:get('/') award(1) end)", "shop.lua:2", "did not return within"),
+        ("local function f(n)\n return 1 + f(n + 1)\nend\nscenario('a', function() f(1) end)", "shop.lua:2", "stack"),
+    ];
+    for (text, place, what) in cases {
+        let script = Script::new(&format!("options {{ memory = 67108864, users = 2 }} {text}"));
+        let ran = script.run(&["-d", "2s", "-t1", "--script-limit", "500ms", &server.url]);
+        assert!(ran.code == Some(1) && ran.err.contains(place) && ran.err.contains(what), "{text}: {ran:?}");
+    }
+    // A script that never waits does not keep other users, nor the end, from coming.
+    let script = Script::new("options { users = 2 } scenario('a', function(user) shared.add('n') end)");
+    let record = script.run(&["-d", "300ms", "-t1", "--format", "json", &server.url]).record();
+    assert!(scenario(&record).journeys[0].completed > 100 && record.elapsed_s < 20.0, "{:?}", scenario(&record).journeys);
+}
+
+/// What a hostile server sends, and what the command may use for it: 1 GiB of address space beyond its own.
+#[test]
+fn hostile_servers_cost_a_bounded_amount() {
+    let page = |body: String| response("200 OK", "Content-Type: text/html\r\n", &body);
+    let mut cookies = String::new();
+    for number in 0..10_000 {
+        writeln!(cookies, "Set-Cookie: c{number}={}; Path=/", "x".repeat(3)).unwrap();
+    }
+    let server = Peer::start(Place::Tcp, move |mut conn: Conn| {
+        while let Some(request) = conn.request() {
+            let answer = match request.target.split('?').next().unwrap() {
+                "/loop" => response("302 Found", "Location: /loop\r\n", ""),
+                "/cookies" => {
+                    let few = cookies.lines().skip(request.number as usize % 50 * 200).take(60);
+                    let few = few.fold(String::new(), |text, line| text + line + "\r\n");
+                    response("200 OK", &few, &field(&request, "Cookie").map_or(0, str::len).to_string())
+                }
+                "/deep" => page("<div class=a>".repeat(600_000)),
+                "/attributes" => page(format!("<p {}>x</p>", "a=b ".repeat(1_000_000))),
+                "/assets" => page((0..5_000).fold(String::new(), |text, n| text + &format!("<img src=/i/{n}>"))),
+                "/endless" => page((0..200_000).fold(String::new(), |text, n| text + &format!("<img src=/i/{n}>"))),
+                "/huge" => {
+                    // A gigabyte, unless somebody stops reading.
+                    let piece = vec![b'x'; 1 << 20];
+                    conn.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n".to_vec());
+                    while conn.send(piece.clone()) {}
+                    return;
+                }
+                "/bomb" => {
+                    // Zeros that inflate a thousand times: 64 KiB of gzip of 64 MiB.
+                    let body = gzip_of_zeros(64 << 20);
+                    let mut answer =
+                        format!("HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {}\r\n\r\n", body.len())
+                            .into_bytes();
+                    answer.extend_from_slice(&body);
+                    answer
+                }
+                _ => response("200 OK", "", "x"),
+            };
+            if !conn.send(answer) {
+                return;
+            }
+        }
+    });
+    let script = Script::new(
+        r#"
+options { users = 2, iterations = 3, timeout = "60s", body_limit = 16000000 }
+scenario("hostile", function(user)
+  local loop = user:get("/loop")
+  check("loop ends", loop.error == "too-many-redirects" and loop.redirects == 10)
+  for i = 1, 50 do user:get("/cookies?" .. i, { name = "cookies" }) end
+  check("cookies are bounded", tonumber(user:get("/cookies", { name = "cookies" }).body) < 5000)
+  for _, path in ipairs { "/deep", "/attributes" } do
+    local page = user:html(user:get(path))
+    local ok, why = pcall(function() return page:text("p") or page:count("div.a b") end)
+    check(path .. " is answered or refused", ok or why:find("nest too deep") or why:find("attributes"))
+  end
+  check("assets are bounded", #user:assets(user:html(user:get("/assets"))) == 100)
+  local ok, why = pcall(function() user:assets(user:html(user:get("/endless"))) end)
+  check("endless assets are refused", not ok and why:find("more than 10000 links"))
+  check("a gigabyte is refused", user:get("/huge").error == "body-too-large")
+  check("a bomb is refused", user:get("/bomb").error == "body-too-large")
+end)
+"#,
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -v 4000000; exec \"$@\"", "sh", OROSHI, "bench", "-t1", "--format", "json", "-s"]);
+    command.arg(script.path()).arg(&server.url);
+    let ran = to_the_end(command);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let record = ran.record();
+    for check in &scenario(&record).checks {
+        assert_eq!((check.passed, check.failed), (6, 0), "{check:?}");
+    }
+    assert_eq!(scenario(&record).journeys[0].completed, 6, "{:?}", scenario(&record).fails);
+}
+
+/// So many zeros in gzip: stored by deflate's own run lengths.
+fn gzip_of_zeros(bytes: usize) -> Vec<u8> {
+    use std::io::Write as _;
+    use std::process::Stdio;
+    let mut gzip = Command::new("gzip").arg("-9c").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = gzip.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || {
+        let zeros = vec![0; 1 << 20];
+        for _ in 0..bytes >> 20 {
+            input.write_all(&zeros).unwrap();
+        }
+    });
+    let out = gzip.wait_with_output().unwrap().stdout;
+    writer.join().unwrap();
+    out
+}
+
+#[test]
+fn every_request_and_check_is_shown_while_a_script_is_written() {
+    let server = Peer::answering(shop);
+    let ran = Script::new(JOURNEY).run(&["--users", "1", "--iterations", "1", "--verbose", &server.url]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    for line in ["GET http://", "/: 200 in", "check passed: title", "+10 points: front", "/none?a=b+c: 404 in", "-1 points: none"] {
+        assert!(ran.err.contains(line), "{line}: {}", ran.err);
+    }
+    assert!(ran.err.lines().all(|line| line.starts_with("user 1, journey 1:")), "{}", ran.err);
+}
+
+#[test]
+fn a_wrk_script_stays_one() {
+    let server = Peer::answering(shop);
+    let script = Script::new("-- scenario('a', f)\nwrk.path = '/account'\nlocal text = \"scenario('b', f)\"");
+    let record = script.record(&["-n", "10", "-c2", &server.url]);
+    assert!(record.scenario.is_none());
+    assert_eq!(server.seen().targets["/account"], 10);
+}

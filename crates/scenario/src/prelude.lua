@@ -1,0 +1,128 @@
+-- The API of scenarios. `own` has the functions in Rust (api.rs). A function of Rust that must wait notes what it waits
+-- for; `wait` then suspends the journey until that is there. Locals hold every function used here, because a script may
+-- replace the global ones later.
+local own = ...
+
+local error, setmetatable, tostring, type = error, setmetatable, tostring, type
+local select, concat = select, table.concat
+local wait, request, think_of, note_time, now = own.wait, own.request, own.think, own.note_time, own.now
+
+local User = {}
+User.__index = User
+
+function User.request(_, method, url, options)
+  request(method, url, options)
+  return wait()
+end
+
+for name, method in pairs { get = "GET", head = "HEAD", post = "POST", put = "PUT", patch = "PATCH", delete = "DELETE" } do
+  User[name] = function(_, url, options)
+    request(method, url, options)
+    return wait()
+  end
+end
+
+function User.assets(_, page, options)
+  own.assets(page, options)
+  return wait()
+end
+
+function User.submit(_, page, selector, fields, options)
+  own.submit(page, selector, fields, options)
+  return wait()
+end
+
+function User.html(_, response)
+  return own.html(response)
+end
+
+for _, name in ipairs { "header", "cookie", "set_cookie", "reset", "random", "pick", "shuffle" } do
+  local f = own["user_" .. name]
+  User[name] = function(_, ...)
+    return f(...)
+  end
+end
+
+-- A journey: the body of each coroutine.
+local scenarios = {}
+function own.journey(index, id, journey)
+  local it = scenarios[index]
+  it.run(setmetatable({ id = id, journey = journey, scenario = it.name }, User))
+end
+
+-- What comes before and after the load.
+local phases = {}
+function own.phase(name)
+  local user = setmetatable({ id = 0, journey = 0, scenario = name }, User)
+  phases[name](user)
+end
+
+function own.score_of(result)
+  return phases.score(result)
+end
+
+local watchers = {}
+function own.watch(index, progress)
+  watchers[index](progress)
+end
+
+function options(given)
+  own.options(given)
+end
+
+function scenario(name, settings, run)
+  if run == nil then
+    settings, run = nil, settings
+  end
+  own.scenario(name, settings, run)
+  scenarios[#scenarios + 1] = { name = name, run = run }
+end
+
+local function phase(name)
+  return function(settings, run)
+    if run == nil then
+      settings, run = nil, settings
+    end
+    own.declare_phase(name, settings, run)
+    phases[name] = run
+  end
+end
+initialize, final = phase("initialize"), phase("final")
+
+function score(formula)
+  own.declare_phase("score", nil, formula)
+  phases.score = formula
+end
+
+function every(seconds, run)
+  own.every(seconds, run)
+  watchers[#watchers + 1] = run
+end
+
+check, award, penalty, fail, abort, void, users =
+  own.check, own.award, own.penalty, own.fail, own.abort, own.void, own.users
+
+function think(pause)
+  think_of(pause)
+  return wait()
+end
+
+local function timed(name, began, ...)
+  note_time(name, began)
+  return ...
+end
+
+function step(name, run, ...)
+  if type(run) ~= "function" then
+    error("step: expected a name and a function, as in step(\"login\", function() ... end)", 2)
+  end
+  return timed(name, now(), run(...))
+end
+
+function print(...)
+  local words = { ... }
+  for i = 1, select("#", ...) do
+    words[i] = tostring(words[i])
+  end
+  own.tell(concat(words, "\t"))
+end

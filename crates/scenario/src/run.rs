@@ -1,0 +1,142 @@
+//! What all threads of a run share.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use oroshi_net::ClientTlsOptions;
+
+use crate::data::Sets;
+use crate::settings::Settings;
+use crate::shared::Shared;
+use crate::tally::Tally;
+
+/// A run: what its threads share while it lasts, and what they hand in.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) tls: ClientTlsOptions,
+    pub(crate) seed: u64,
+    pub(crate) threads: usize,
+    pub(crate) sets: Arc<Sets>,
+    pub(crate) shared: Shared,
+    /// Users that the script asks for, in place of the ramp; 0: the ramp says it.
+    users: AtomicUsize,
+    /// Journeys that may still begin.
+    journeys: AtomicI64,
+    /// Progress for `every`.
+    pub(crate) progress: Progress,
+    /// The script has ended the run, or failed.
+    ended: AtomicBool,
+    verdict: Mutex<Verdict>,
+    tally: Mutex<Option<Tally>>,
+}
+
+/// Counts of all threads, from the start on.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) requests: AtomicU64,
+    pub(crate) errors: AtomicU64,
+    pub(crate) checks_failed: AtomicU64,
+    /// Thousandths of a point.
+    pub(crate) points: AtomicI64,
+    pub(crate) users: AtomicUsize,
+}
+
+/// Whether the result counts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Verdict {
+    /// Why the script ended the run.
+    pub(crate) aborted: Option<String>,
+    /// Why the result is void.
+    pub(crate) void: Option<String>,
+}
+
+impl Run {
+    pub(crate) fn new(
+        settings: &Arc<Settings>,
+        threads: usize,
+        sets: &Arc<Sets>,
+        seed: u64,
+        tls: ClientTlsOptions,
+    ) -> Self {
+        let journeys = settings.journeys.map_or(i64::MAX, |journeys| i64::try_from(journeys).unwrap_or(i64::MAX));
+        sets.reset();
+        Run {
+            settings: Arc::clone(settings),
+            tls,
+            seed,
+            threads,
+            sets: Arc::clone(sets),
+            shared: Shared::new(),
+            users: AtomicUsize::new(0),
+            journeys: AtomicI64::new(journeys),
+            progress: Progress::default(),
+            ended: AtomicBool::new(false),
+            verdict: Mutex::default(),
+            tally: Mutex::default(),
+        }
+    }
+
+    /// Takes the right to begin a journey. False when as many as are wanted have begun.
+    pub(crate) fn take_journey(&self) -> bool {
+        self.settings.journeys.is_none() || self.journeys.fetch_sub(1, Ordering::Relaxed) > 0
+    }
+
+    /// Whether no journey can begin any more.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.settings.journeys.is_some() && self.journeys.load(Ordering::Relaxed) <= 0
+    }
+
+    /// Returns the users that the script asks for, in place of the ramp.
+    pub(crate) fn asked_users(&self) -> Option<usize> {
+        Some(self.users.load(Ordering::Relaxed)).filter(|users| *users > 0)
+    }
+
+    /// Sets the number of users.
+    pub(crate) fn ask_users(&self, users: usize) {
+        self.users.store(users, Ordering::Relaxed);
+    }
+
+    /// The script ends the run. The first reason counts.
+    pub(crate) fn abort(&self, reason: &str) {
+        let mut verdict = self.verdict();
+        verdict.aborted.get_or_insert_with(|| reason.to_owned());
+        self.end();
+    }
+
+    /// Ends the run on all threads, as soon as they look.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    /// The result does not count. The first reason is kept.
+    pub(crate) fn void(&self, reason: &str) {
+        self.verdict().void.get_or_insert_with(|| reason.to_owned());
+    }
+
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.verdict().aborted.is_some()
+    }
+
+    pub(crate) fn verdict(&self) -> MutexGuard<'_, Verdict> {
+        self.verdict.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a thread's counts in.
+    pub(crate) fn hand_in(&self, tally: Tally) {
+        let mut all = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *all {
+            Some(all) => all.merge(tally),
+            None => *all = Some(tally),
+        }
+    }
+
+    /// Returns the counts of all threads.
+    pub(crate) fn take_tally(&self) -> Tally {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
+    }
+}
