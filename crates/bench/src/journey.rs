@@ -166,12 +166,23 @@ impl Meter {
         }
     }
 
-    /// Counts a request that failed at `now`. `sent`: when its first byte went to the kernel, if it did.
-    pub fn failed(&self, failure: Failure, due: u64, sent: Option<u64>, now: u64) {
+    /// Counts an error that is not one exchange's: a redirect without an end, a field that cannot be sent.
+    pub fn unfit(&self, failure: Failure, due: u64) {
+        if self.core.timeline.measures(due) {
+            self.core.counters.tally.borrow_mut().failures.add(failure);
+            self.core.counters.interval.borrow_mut().errors += 1;
+        }
+    }
+
+    /// Counts a request that failed at `now`. `own`: it was for the plan's origin. `due`: when the user wanted it, and
+    /// when its first byte went to the kernel, if it did.
+    pub fn failed(&self, failure: Failure, own: bool, (due, sent): (u64, Option<u64>), now: u64) {
         let core = &self.core;
         core.request_ended();
         let nobody = matches!(failure, Failure::ConnectRefused | Failure::ConnectTimeout | Failure::ConnectBacklog);
-        if nobody {
+        if !own {
+            // It says nothing about the server that is measured.
+        } else if nobody {
             core.origins[0].refused();
         } else if failure == Failure::Timeout {
             core.origins[0].not_answered(due);

@@ -351,6 +351,10 @@ impl Draft {
     /// Length of the measured part: the user's, or that of the stages, or wrk's default; `None` with a number of
     /// requests.
     fn length(&self) -> Option<Duration> {
+        if self.journeys.is_some() {
+            // Journeys may be counted, which the load does not know.
+            return self.duration;
+        }
         let staged = match &self.load {
             Load::Open { stages, .. } => stages.iter().map(|s| s.duration).sum(),
             Load::Closed => Duration::ZERO,

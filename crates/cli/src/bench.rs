@@ -35,7 +35,7 @@ use indicatif::ProgressBar;
 use oroshi_bench::plan::Problem;
 use oroshi_bench::record::{Condition, ConditionOutcome};
 use oroshi_bench::{Draft, Plan, Record, RunError, ScriptError};
-use oroshi_net::ConnectError;
+use oroshi_net::{ConnectError, Shutdown};
 use oroshi_report::paint::Paint;
 use oroshi_report::{Named, table};
 use oroshi_words::Naming;
@@ -133,7 +133,7 @@ fn script_step(error: &ScriptError) -> &'static str {
     if error.what.contains("did not return within") {
         "look for a loop that does not end; --script-limit TIME lets a call take longer"
     } else {
-        "correct the script; docs/bench-lua.md describes its API"
+        "correct the script; docs/bench-lua.md describes the API of wrk's scripts, docs/scenarios.md that of scenarios"
     }
 }
 
@@ -203,20 +203,27 @@ fn carry_out_draft(
 
 /// Prints lines of a run's script above the live line.
 #[derive(Clone, Debug, Default)]
-struct Teller(Arc<Mutex<Option<ProgressBar>>>);
+struct Teller(Arc<Mutex<Option<(ProgressBar, Shutdown)>>>);
 
 impl Teller {
     /// Prints a line.
     #[cfg(feature = "script")]
     fn tell(&self, text: &str) {
         match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(line) => line.suspend(|| say(text)),
+            Some((line, _)) => line.suspend(|| say(text)),
             None => say(text),
         }
     }
 
-    fn above(&self, line: ProgressBar) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(line);
+    /// Whether the user wants the run to end.
+    #[cfg(feature = "script")]
+    fn is_cancelled(&self) -> bool {
+        let begun = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        begun.as_ref().is_some_and(|(_, shutdown)| shutdown.count() > 0)
+    }
+
+    fn begin(&self, line: ProgressBar, shutdown: Shutdown) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((line, shutdown));
     }
 }
 
@@ -238,10 +245,10 @@ fn carry_out(
     }
     let script = script.map(|script| script.load(&mut plan, &shutdown)).transpose();
     let script = script.map_err(|error| if shutdown.count() > 0 { Error::Interrupted } else { Error::from(error) })?;
-    let mut live = Live::new(shutdown, plan.connections, plan.requests, log).listing(each);
+    let mut live = Live::new(shutdown.clone(), plan.connections, plan.requests, log).listing(each);
     let line = live.line();
     if let Some(teller) = teller {
-        teller.above(line.clone());
+        teller.begin(line.clone(), shutdown);
     }
     let mut written = Ok(());
     let mut code = 0;

@@ -40,6 +40,7 @@ pub(crate) struct Declared {
     pub(crate) initialize: Option<Phase>,
     pub(crate) last: Option<Phase>,
     pub(crate) has_score: bool,
+    has_options: bool,
 }
 
 /// A phase before or after the load.
@@ -132,7 +133,11 @@ fn declarations(library: &Library<'_>, declared: &Rc<std::cell::RefCell<Declared
         let Value::Table(given) = given else {
             return Err(wrong(format!("options: this is {}: expected a table, as in options {{ users = 10 }}", kind(&given))));
         };
-        to.borrow_mut().settings = Settings::read(&given)?;
+        let mut declared = to.borrow_mut();
+        if std::mem::replace(&mut declared.has_options, true) {
+            return Err(wrong("options was called twice: expected one table"));
+        }
+        declared.settings = Settings::read(&given)?;
         Ok(())
     })?;
     library.add("scenario", |_, thread, (name, settings, run): (Value, Value, Value)| {
@@ -279,10 +284,14 @@ fn results(library: &Library<'_>) -> mlua::Result<()> {
 }
 
 fn requests(library: &Library<'_>) -> mlua::Result<()> {
-    library.add("request", |lua, thread, (method, url, options): (LuaString, LuaString, Value)| {
+    library.add("request", |lua, thread, (method, url, options): (LuaString, Value, Value)| {
         let user = thread.user("request")?;
         let options = table_of("request", &options)?;
-        let url = endpoint(thread, &url)?;
+        let Value::String(url) = &url else {
+            let example = "as in user:get(\"/\")";
+            return Err(wrong(format!("request: the URL is {}: expected a text, {example}", kind(&url))));
+        };
+        let url = endpoint(thread, url)?;
         let method = method.to_str().map_err(|_| wrong("request: the method is not UTF-8"))?.to_owned();
         let spec = Spec::read(lua, method, url, options).map_err(|why| wrong(format!("request: {why}")))?;
         drop(user);

@@ -123,7 +123,8 @@ pub(crate) async fn fetch(thread: &Rc<Thread>, user: &Rc<User>, wanted: Wanted) 
     let mut under_way = FuturesUnordered::new();
     let mut waiting = resources.into_iter().enumerate();
     loop {
-        while under_way.len() < parallel
+        while thread.stage.get() == Stage::Running
+            && under_way.len() < parallel
             && let Some((index, resource)) = waiting.next()
         {
             let (thread, user) = (Rc::clone(thread), Rc::clone(user));

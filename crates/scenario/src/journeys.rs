@@ -2,6 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -24,6 +26,10 @@ use crate::user::User;
 
 /// How often a thread looks whether the script has asked for other users, or ended the run.
 const LOOK: u64 = 50_000_000;
+/// Pause after a request that failed, nanoseconds.
+const BACKOFF: u64 = 1_000_000;
+/// Arrivals that a late timetable begins before others run.
+const AT_ONCE: u32 = 100;
 /// Journeys that may fail by errors of the script before any has come to its end; then the run ends.
 const MOST_ERRORS: u64 = 20;
 
@@ -138,6 +144,9 @@ impl CoreJourneys for Users {
 
     fn leave(&self) -> Result<(), ScriptError> {
         let inner = &self.0;
+        if let Some(client) = inner.thread.client.get() {
+            inner.thread.tally.borrow_mut().retries += client.counts().retries;
+        }
         inner.thread.run.hand_in(inner.thread.tally.take());
         inner.error.take().map_or(Ok(()), Err)
     }
@@ -265,7 +274,10 @@ impl Inner {
         let run = &self.thread.run;
         let most = ramp::share(run.settings.most_users() as u64, self.index, run.threads).max(1) as usize;
         self.wanted.set(most);
-        loop {
+        for number in 1u32.. {
+            if number.is_multiple_of(AT_ONCE) {
+                tokio::task::yield_now().await;
+            }
             let due = arrivals.next_due();
             self.thread.sleeper.sleep_until(due.min(monotonic_ns() + LOOK)).await;
             if run.has_ended() {
@@ -295,9 +307,17 @@ impl Inner {
             if self.queue.borrow().is_empty() && self.idle.borrow().len() == self.tasks.borrow().len() {
                 self.over.set(true);
                 self.tasks.borrow().values().for_each(Task::abort);
+                self.tell_if_ended();
                 return;
             }
-            self.changed.notified().await;
+            if run.has_ended() {
+                self.halt();
+                return;
+            }
+            tokio::select! {
+                () = self.thread.sleeper.sleep_until(monotonic_ns() + LOOK) => {}
+                () = self.changed.notified() => {}
+            }
         }
     }
 
@@ -462,10 +482,37 @@ impl Inner {
     }
 }
 
-/// Gives a journey what it waits for.
+/// Gives a journey what it waits for. Lets others run in any case: what is there at once would otherwise keep the end of
+/// the run, and of a phase, from coming.
 pub(crate) async fn fulfil(thread: &Rc<Thread>, user: &Rc<User>, wish: Wish) -> Got {
+    let mut work = pin!(obtain(thread, user, wish));
+    let mut waited = false;
+    let got = poll_fn(|cx| {
+        let polled = work.as_mut().poll(cx);
+        waited |= polled.is_pending();
+        polled
+    })
+    .await;
+    if !waited {
+        tokio::task::yield_now().await;
+    }
+    got
+}
+
+async fn obtain(thread: &Rc<Thread>, user: &Rc<User>, wish: Wish) -> Got {
+    if !matches!(wish, Wish::Request(_)) {
+        // Only a request that comes first was due when the user arrived.
+        user.due.set(None);
+    }
     match wish {
-        Wish::Request(spec) => Got::response(perform(thread, user, *spec).await),
+        Wish::Request(spec) => {
+            let response = perform(thread, user, *spec).await;
+            if response.error.is_some() {
+                // A server that is not there is not to be hammered.
+                thread.sleeper.sleep_until(monotonic_ns() + BACKOFF).await;
+            }
+            Got::response(response)
+        }
         Wish::Assets(wanted) => Got::Assets(assets::fetch(thread, user, *wanted).await),
         Wish::Think(think) => {
             let pause = think.draw(&mut user.choices.borrow_mut());
@@ -483,7 +530,8 @@ struct Live {
 
 impl Live {
     fn new(inner: &Rc<Inner>, place: usize) -> Self {
-        inner.thread.run.progress.users.fetch_add(1, Ordering::Relaxed);
+        let before = inner.thread.run.progress.users.fetch_add(1, Ordering::Relaxed);
+        inner.thread.run.progress.most.fetch_max(before + 1, Ordering::Relaxed);
         Live { inner: Rc::clone(inner), place }
     }
 }

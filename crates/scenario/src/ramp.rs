@@ -89,7 +89,6 @@ impl Ramp {
         Self::new(0, &stages)
     }
 
-    #[cfg(test)]
     /// Returns the length of all stages.
     pub(crate) fn length(&self) -> Duration {
         Duration::from_nanos(self.pieces.last().map_or(0, |last| last.from))

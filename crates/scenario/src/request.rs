@@ -103,7 +103,7 @@ pub(crate) async fn perform(thread: &Rc<Thread>, user: &Rc<User>, mut spec: Spec
     let due = user.due.take().unwrap_or_else(monotonic_ns);
     let step = thread.step(user, &spec);
     let first = first(thread, user, &mut spec);
-    let chain = Chain { thread, user, spec: &spec, due, first_sent: None, redirects: 0, failure: None };
+    let chain = Chain { thread, user, spec: &spec, due, first_sent: None, redirects: 0, failure: None, sent: false };
     user.under_way.set(user.under_way.get() + 1);
     let response = chain.run(step, first).await;
     user.under_way.set(user.under_way.get() - 1);
@@ -125,6 +125,8 @@ struct Chain<'a> {
     first_sent: Option<u64>,
     redirects: u32,
     failure: Option<Failure>,
+    /// A request of the chain went to the network.
+    sent: bool,
 }
 
 impl Chain<'_> {
@@ -142,6 +144,7 @@ impl Chain<'_> {
                 Ok(attempt) => Rc::new(attempt),
                 Err((name, failure)) => {
                     (self.failure, error) = (Some(failure), Some(name));
+                    self.unfit(failure);
                     break;
                 }
             };
@@ -155,7 +158,9 @@ impl Chain<'_> {
                 }
             };
             self.note(&attempt, Some(&got), None);
-            let is_redirect = most > 0 && Redirect::is_status(got.status);
+            // After the end nothing more is sent.
+            let goes_on = thread.meter.is_none() || thread.stage.get() == Stage::Running;
+            let is_redirect = goes_on && most > 0 && Redirect::is_status(got.status);
             let location = if is_redirect { got.headers.get("Location") } else { None };
             let Some(location) = location else {
                 answer = Some(got);
@@ -172,6 +177,7 @@ impl Chain<'_> {
                 }
                 Err(name) => {
                     (self.failure, error) = (Some(Failure::Check), Some(name));
+                    self.unfit(Failure::Check);
                     answer = Some(got);
                     break;
                 }
@@ -179,6 +185,13 @@ impl Chain<'_> {
         }
         cut.is_over = true;
         self.finish(step, last, answer, error)
+    }
+
+    /// Counts an error of the load that is not one exchange's.
+    fn unfit(&self, failure: Failure) {
+        if let Some(meter) = &self.thread.meter {
+            meter.unfit(failure, self.due);
+        }
     }
 
     /// The request of a redirect. Fields that were set by hand stay, but secrets for another server.
@@ -269,7 +282,8 @@ impl Chain<'_> {
         if let Some(body) = &attempt.body {
             request = request.body(body.clone());
         }
-        let flight = InFlight::begin(thread, due);
+        self.sent = true;
+        let flight = InFlight::begin(thread, due, attempt.url.is_same_origin(&thread.base));
         let result = async {
             let response = request.send().await?;
             let (status, headers, head) = (response.status(), Rc::new(response.headers().clone()), monotonic_ns());
@@ -351,7 +365,7 @@ impl Chain<'_> {
         let (thread, spec) = (self.thread, self.spec);
         let done = answer.as_ref().map_or_else(monotonic_ns, |answer| answer.done);
         let status = answer.as_ref().map_or(0, |answer| answer.status);
-        let cached = answer.as_ref().is_some_and(|answer| answer.cached);
+        let cached = !self.sent && answer.as_ref().is_some_and(|answer| answer.cached);
         let failure = self.failure.or_else(|| {
             let expected = if spec.expect.is_empty() { status < 400 } else { spec.expect.contains(&status) };
             (!expected).then_some(Failure::Status)
@@ -413,15 +427,17 @@ fn first(thread: &Thread, user: &User, spec: &mut Spec) -> Result<Attempt, (&'st
 struct InFlight<'a> {
     thread: &'a Thread,
     due: u64,
+    /// It goes to the server that is measured.
+    own: bool,
     is_over: bool,
 }
 
 impl<'a> InFlight<'a> {
-    fn begin(thread: &'a Thread, due: u64) -> Self {
+    fn begin(thread: &'a Thread, due: u64, own: bool) -> Self {
         if let Some(meter) = &thread.meter {
             meter.began(due);
         }
-        Self { thread, due, is_over: false }
+        Self { thread, due, own, is_over: false }
     }
 
     fn completed(mut self, exchange: &Exchange) {
@@ -435,7 +451,7 @@ impl<'a> InFlight<'a> {
     fn failed(mut self, failure: Failure, sent: Option<u64>, now: u64) {
         self.is_over = true;
         if let Some(meter) = &self.thread.meter {
-            meter.failed(failure, self.due, sent, now);
+            meter.failed(failure, self.own, (self.due, sent), now);
             self.thread.count_bytes(meter);
         }
     }
@@ -527,5 +543,7 @@ fn told(error: &Error) -> (&'static str, Failure) {
         (Cause::Response(_) | Cause::Coding { .. } | Cause::BodyTooLarge { .. }, _) => Failure::Parse,
         _ => Failure::Check,
     };
-    (error.name(), failure)
+    // A request has one timeout, which is the total one.
+    let name = if error.is_timeout() { "timeout" } else { error.name() };
+    (name, failure)
 }

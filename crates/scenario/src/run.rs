@@ -40,6 +40,8 @@ pub(crate) struct Progress {
     /// Thousandths of a point.
     pub(crate) points: AtomicI64,
     pub(crate) users: AtomicUsize,
+    /// The most users at a time.
+    pub(crate) most: AtomicUsize,
 }
 
 /// Whether the result counts.

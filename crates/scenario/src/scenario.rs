@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use oroshi_bench::record::Record;
@@ -23,9 +24,14 @@ use crate::thread::{Tell, Thread};
 use crate::user::User;
 
 /// The longest uninterrupted run of a call, unless said otherwise.
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(10);
+/// How often a phase looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(50);
 /// The largest script, bytes.
 const SCRIPT_BYTES: usize = 16 << 20;
+
+/// Says whether the run is to end.
+type Cancelled = dyn Fn() -> bool + Send + Sync;
 
 /// A script, and what the command line says about its run.
 pub struct Options {
@@ -37,7 +43,7 @@ pub struct Options {
     pub unix: Option<UnixAddress>,
     /// TLS settings for https URLs.
     pub tls: ClientTlsOptions,
-    /// The longest uninterrupted run of a call; `None`: 5 s.
+    /// The longest uninterrupted run of a call; `None`: 10 s.
     pub limit: Option<Duration>,
     /// Where the script's prints go, and every request and check if `verbose`.
     pub tell: Arc<Tell>,
@@ -62,6 +68,8 @@ pub struct Scenario {
     declared: Declared,
     scenarios: Vec<(String, f64)>,
     sets: Arc<Sets>,
+    /// Whether somebody wants the run to end.
+    cancelled: Arc<OnceLock<Box<Cancelled>>>,
     /// The run under way, and how its phases went.
     current: Mutex<Option<Current>>,
 }
@@ -118,7 +126,7 @@ impl Scenario {
         };
         let settings = Arc::new(settings);
         let current = Mutex::default();
-        Ok(Arc::new(Self { source, settings, base, tls, tell, verbose, declared, scenarios, sets, current }))
+        Ok(Arc::new(Self { source, settings, base, tls, tell, verbose, declared, scenarios, sets, cancelled: Arc::default(), current }))
     }
 
     /// Returns the script for one run against `base`, where `flags` have priority over the script's `options`. Its
@@ -135,6 +143,7 @@ impl Scenario {
             declared: self.declared.clone(),
             scenarios: self.scenarios.clone(),
             sets: Arc::clone(&self.sets),
+            cancelled: Arc::clone(&self.cancelled),
             current: Mutex::default(),
         })
     }
@@ -149,6 +158,18 @@ impl Scenario {
     #[must_use]
     pub fn base(&self) -> &Endpoint {
         &self.base
+    }
+
+    /// Lets `cancelled` end `initialize` and `final` early. The first call counts.
+    pub fn cancelled_by(&self, cancelled: impl Fn() -> bool + Send + Sync + 'static) {
+        let _ = self.cancelled.set(Box::new(cancelled));
+    }
+
+    /// Waits until somebody wants the run to end.
+    async fn cancellation(&self) {
+        while !self.cancelled.get().is_some_and(|cancelled| cancelled()) {
+            tokio::time::sleep(LOOK).await;
+        }
     }
 
     fn current(&self) -> Result<Current, ScriptError> {
@@ -177,7 +198,10 @@ impl Scenario {
             let timer = Timer::new().map_err(|error| self.error(format!("a timer could not be made: {error}")))?;
             let driven = Rc::clone(&thread);
             let driver = spawn_local(async move { driven.sleeper.drive(timer).await });
-            let ended = tokio::time::timeout(phase.timeout, journey(&state, &user, name)).await;
+            let ended = tokio::select! {
+                ended = tokio::time::timeout(phase.timeout, journey(&state, &user, name)) => ended,
+                () = self.cancellation() => Ok(Err(self.error(format!("{name}() was interrupted")))),
+            };
             driver.abort();
             Ok(ended)
         })?;
@@ -261,7 +285,8 @@ impl Journeys for Scenario {
             if let Some(what) = &failed {
                 run.void(what);
             }
-            tally.merge(Tally { checks: checked.checks, points: checked.points, ..Tally::default() });
+            let Tally { checks, check_samples, points, users, .. } = checked;
+            tally.merge(Tally { checks, check_samples, points, users, ..Tally::default() });
             phases.push(PhaseRecord { name: "final".into(), elapsed_s: began.elapsed().as_secs_f64(), error: failed });
         }
         let aborted = run.verdict().aborted.clone();
@@ -278,7 +303,7 @@ impl Journeys for Scenario {
         Ok(ScenarioRecord {
             users: UsersRecord {
                 model,
-                most: self.settings.most_users(),
+                most: self.settings.most_users().max(run.progress.most.load(Ordering::Relaxed)),
                 due: tally.due,
                 late: tally.late,
                 unbegun: tally.unbegun,
@@ -294,6 +319,7 @@ impl Journeys for Scenario {
             aborted,
             phases,
             seed: run.seed,
+            retries: tally.retries,
         })
     }
 }

@@ -141,11 +141,17 @@ impl Settings {
         }
     }
 
-    /// Returns the length of the measured part; `None`: until all journeys are done.
+    /// Returns the length of the measured part; `None`: until all journeys are done. The stages' own length, where there are any.
     #[must_use]
     pub fn length(&self) -> Option<Duration> {
         let counted = self.iterations.is_some() || self.journeys.is_some();
-        self.duration.or((!counted).then_some(DURATION))
+        let staged = match (&self.stages, &self.ramp) {
+            (Some(stages), _) => stages.iter().map(|stage| stage.duration).sum(),
+            (None, Some(ramp)) => ramp.length(),
+            (None, None) => Duration::ZERO,
+        };
+        let own = Some(staged).filter(|length| !length.is_zero());
+        self.duration.or_else(|| if counted { None } else { own.or(Some(DURATION)) })
     }
 
     /// Returns the timeout of a request.

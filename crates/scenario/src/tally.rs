@@ -13,6 +13,9 @@ use crate::sample::Samples;
 /// The most steps, checks, timers, labels and reasons, each: what comes later is counted under [`OTHERS`].
 const MOST_NAMES: usize = 1_000;
 
+/// The most ways between steps; others are not counted.
+const MOST_FLOWS: usize = 10_000;
+
 /// The name of what comes after [`MOST_NAMES`].
 const OTHERS: &str = "(others)";
 
@@ -139,6 +142,8 @@ pub(crate) struct Tally {
     pub(crate) flows: HashMap<(u16, u32, u32), u64>,
     /// Points of each user that has any.
     pub(crate) users: BTreeMap<u64, f64>,
+    /// Requests that the client sent again because a kept connection had broken.
+    pub(crate) retries: u64,
     /// Arrivals of users: due, begun late, never begun; and how late.
     pub(crate) due: u64,
     pub(crate) late: u64,
@@ -169,7 +174,11 @@ impl Tally {
 
     /// Counts that a user went from one step to another.
     pub(crate) fn flow(&mut self, scenario: u16, from: u32, to: u32) {
-        *self.flows.entry((scenario, from, to)).or_default() += 1;
+        if let Some(count) = self.flows.get_mut(&(scenario, from, to)) {
+            *count += 1;
+        } else if self.flows.len() < MOST_FLOWS {
+            self.flows.insert((scenario, from, to), 1);
+        }
     }
 
     /// Adds the counts of another thread.
@@ -213,6 +222,7 @@ impl Tally {
             to.duration.merge(&from.duration);
         }
         other.users.into_iter().for_each(|(user, points)| *self.users.entry(user).or_default() += points);
+        self.retries += other.retries;
         self.due += other.due;
         self.late += other.late;
         self.unbegun += other.unbegun;

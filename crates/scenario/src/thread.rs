@@ -27,6 +27,8 @@ use crate::user::User;
 /// Connections that a user may have at a time: those of its assets.
 const CONNECTIONS_PER_USER: usize = 8;
 
+/// Connections of a thread in any case: a script may ask for more users than it begins with.
+const LEAST_CONNECTIONS: usize = 4_096;
 /// The most bytes of bodies that the caches of a thread's users keep.
 const CACHE_BYTES: usize = 256 << 20;
 
@@ -162,7 +164,7 @@ impl Thread {
             // Each request has its own.
             total: Duration::MAX,
         };
-        let connections = (settings.most_users() * CONNECTIONS_PER_USER).div_ceil(self.run.threads).max(CONNECTIONS_PER_USER);
+        let connections = (settings.most_users() * CONNECTIONS_PER_USER).div_ceil(self.run.threads).max(LEAST_CONNECTIONS);
         let client = oroshi_client::Client::builder()
             .connections(connections)
             .connections_per_host(connections)

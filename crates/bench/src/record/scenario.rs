@@ -32,6 +32,9 @@ pub struct ScenarioRecord {
     pub phases: Vec<PhaseRecord>,
     /// The seed of all choices.
     pub seed: u64,
+    /// Requests that were sent again because a kept connection had broken. The load counts each as one.
+    #[serde(default)]
+    pub retries: u64,
 }
 
 /// The users of a run.
@@ -43,7 +46,7 @@ pub struct UsersRecord {
     pub most: usize,
     /// Open model: arrivals that were due.
     pub due: u64,
-    /// Open model: arrivals that began late, because every user was busy.
+    /// Open model: arrivals that found every user busy: they began late, or never.
     pub late: u64,
     /// Open model: arrivals that never began.
     pub unbegun: u64,

@@ -14,6 +14,9 @@ use super::load::{parse_size, parse_spacing, parse_stages};
 use super::{Error, Teller, carry_out_draft};
 use crate::problems::Problems;
 
+/// The most journeys per second.
+const MOST_JOURNEYS: f64 = 1e6;
+
 /// Whether the flags name a script that is one of scenarios. A file that cannot be read is told elsewhere.
 pub(super) fn is_asked_for(args: &Args) -> bool {
     let text = args.script.file.as_ref().and_then(|file| fs::read(file).ok());
@@ -59,6 +62,8 @@ pub(super) fn run(mut args: Args) -> Result<ExitCode, Error> {
         tell: Arc::new(move |line| telling.tell(line)),
         verbose,
     })?;
+    let ending = teller.clone();
+    scenario.cancelled_by(move || ending.is_cancelled());
     let settings = scenario.settings();
     draft.urls = vec![scenario.base().clone()];
     draft.unix = None;
@@ -75,7 +80,7 @@ pub(super) fn run(mut args: Args) -> Result<ExitCode, Error> {
 /// Takes the flags that are about users and journeys; what is about requests is a mistake.
 fn read(args: &mut Args, problems: &mut Problems) -> Settings {
     let LoadArgs { rate, stages, arrivals, seed, requests, duration, warmup, timeout, .. } = &mut args.load;
-    let rate = problems.one("--rate", rate.take().as_deref(), units::parse_number);
+    let rate = problems.one("--rate", rate.take().as_deref(), parse_rate);
     let stages = problems.one("--stages", stages.take().as_deref(), parse_stages);
     let steady = rate.map(|rate| vec![Stage { duration: Duration::ZERO, rate }]);
     let spacing: Option<Spacing> = problems.one("--arrivals", arrivals.take().as_deref(), parse_spacing);
@@ -124,4 +129,12 @@ fn parse_positive(text: &str) -> Result<u64, String> {
         0 => Err(format!("`{text}`: expected at least 1")),
         number => Ok(number),
     })
+}
+
+/// Parses journeys per second.
+fn parse_rate(text: &str) -> Result<f64, String> {
+    match units::parse_number(text)? {
+        rate if (0.0..=MOST_JOURNEYS).contains(&rate) => Ok(rate),
+        _ => Err(format!("`{text}`: expected at most {MOST_JOURNEYS} journeys per second")),
+    }
 }

@@ -11,7 +11,7 @@ use oroshi_bench::record::scenario::{CheckRecord, ScenarioRecord, StepRecord, Us
 use oroshi_bench::{Failure, Record};
 use tempfile::TempDir;
 
-use crate::common::support::peer::{Conn, Peer, Place, Request};
+use crate::common::support::peer::{Conn, Peer, Place, Port, Request};
 use crate::common::{OROSHI, Ran, Recorded as _, bench, to_the_end};
 
 /// A script in a folder of its own, with the files beside it.
@@ -538,6 +538,52 @@ fn gzip_of_zeros(bytes: usize) -> Vec<u8> {
     let out = gzip.wait_with_output().unwrap().stdout;
     writer.join().unwrap();
     out
+}
+
+#[test]
+fn what_comes_at_once_keeps_no_end_from_coming() {
+    let server = Peer::answering(shop);
+    // Nobody listens at the second server, which says nothing about the first.
+    let closed = Port::reserve().url();
+    let nowhere = format!("user:get('{closed}')");
+    let cases = [
+        "think(0)".to_owned(),
+        nowhere.clone(),
+        "user:get('/', { headers = { ['bad name'] = 'x' } })".to_owned(),
+        "user:get('/s.js', { cache = true })".to_owned(),
+    ];
+    for journey in cases {
+        let text = format!(
+            "options {{ users = 2, fresh = false }}\n\
+             scenario('a', function(user) if user.journey == 1 then user:get('/') end {journey} end)"
+        );
+        let record = Script::new(&text).run(&["-d", "300ms", "-t2", "--format", "json", &server.url]).record();
+        let s = scenario(&record);
+        assert!(s.journeys[0].completed > 10 && record.gone.is_none(), "{journey}: {:?} {:?}", s.journeys, record.gone);
+        assert!(record.elapsed_s < 30.0, "{journey}");
+    }
+    let text = format!(
+        "initialize({{ timeout = '100ms' }}, function(user) repeat local r = {nowhere} until r.ok end)\n\
+         scenario('a', function(user) end)"
+    );
+    Script::new(&text).run(&["-n", "1", &server.url]).said(1, &["initialize() had not ended after 100ms"]);
+}
+
+#[test]
+fn counted_and_staged_runs_last_as_long_as_they_must() {
+    let server = Peer::answering(shop);
+    // One of two threads has no arrival.
+    let script = Script::new("scenario('a', function(user) user:get('/none') end)");
+    let record = script.record(&["--rate", "10", "-n", "1", "-t", "2", &server.url]);
+    let s = scenario(&record);
+    assert_eq!((s.users.due, s.journeys[0].completed, record.requests.completed), (1, 1, 1));
+    assert_eq!(record.plan.duration_s, None);
+    let record = script.record(&["--ramp", "200ms:3,200ms:0", &server.url]);
+    assert_eq!(record.plan.duration_s, Some(0.4));
+    let record = script.record(&["--stages", "300ms:20", &server.url]);
+    assert_eq!((record.plan.duration_s, scenario(&record).users.due), (Some(0.3), 6));
+    let thinks = Script::new("options { users = 1, iterations = 1 } scenario('a', function(user) user:get('/none') end)");
+    assert_eq!(thinks.record(&[&server.url]).plan.duration_s, None);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use oroshi_net::monotonic_ns;
 use oroshi_server::Exchange;
 
-use crate::support::{Identity, Peer, Running, block_on, builder, told};
+use crate::support::{Identity, Peer, Running, block_on, builder, keeping, told};
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 
@@ -154,7 +154,7 @@ fn bytes_are_counted_before_tls_and_after() {
     let identity = Identity::new();
     let hello = async |exchange: &mut Exchange<'_>| exchange.reply.send(200, [], b"hello").await;
     let count = |tls: bool| {
-        let server = Running::start_at("127.0.0.1:0", tls.then(|| identity.server()), hello);
+        let server = Running::start_at("127.0.0.1:0", tls.then(|| identity.server()), keeping(), hello);
         let url = server.url("/").replace("http:", if tls { "https:" } else { "http:" });
         let (counts, timings) = block_on(async {
             let client = builder().tls(identity.trusted()).build_local().unwrap();

@@ -19,6 +19,10 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
                 return Err(wrong(format!("header: the user has {MOST_FIELDS} fields already: expected no more")));
             }
             let value = text("header: the value", &value).map_err(wrong)?;
+            if oroshi_client::Headers::new().set(&name, &value).is_err() {
+                let name = crate::settings::shown(&name);
+                return Err(wrong(format!("header: the field `{name}` cannot be sent: expected a token, and a value without control characters")));
+            }
             headers.push((name, value));
         }
         Ok(())
