@@ -52,7 +52,11 @@ fn the_score_of_a_script_is_compared() {
     // The script's own users and length; each run begins with its phase.
     assert_eq!((record.plan.connections, record.plan.duration_s), (2, Some(0.1)));
     assert_eq!(record.scenario.as_ref().unwrap().phases[0].name, "initialize");
-    assert!(record.plan.origins[0].requests.iter().all(|line| !line.contains("localhost")), "{:?}", record.plan.origins);
+    assert!(
+        record.plan.origins[0].requests.iter().all(|line| !line.contains("localhost")),
+        "{:?}",
+        record.plan.origins
+    );
 }
 
 #[test]
