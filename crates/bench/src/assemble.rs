@@ -253,6 +253,7 @@ fn evidence(
             _ => None,
         },
         connections: plan.connections,
+        journeys: plan.journeys.is_some(),
     }
 }
 

@@ -140,6 +140,8 @@ pub(crate) struct Evidence {
     /// Connections that suffice for the due requests, at the mean response time.
     pub(crate) needed: Option<f64>,
     pub(crate) connections: usize,
+    /// The load is users with journeys, not connections.
+    pub(crate) journeys: bool,
 }
 
 /// How busy the server was.
@@ -297,6 +299,9 @@ fn latency_limit(e: &Evidence, SidesInWords { ours, theirs }: &SidesInWords) -> 
         (None, _) => Some(
             "look at the server's CPU (or name its process with --watch): if it is busy, this is the server's limit",
         ),
+        (Some(_), _) if e.journeys => {
+            Some("use more users (--users) to find the server's limit; pauses of the script are no work for it")
+        }
         (Some(_), _) if many => Some(
             "more connections are not what is missing: look for what the answers wait for, or use --rate to see the \
              latency at a given load",
@@ -308,7 +313,8 @@ fn latency_limit(e: &Evidence, SidesInWords { ours, theirs }: &SidesInWords) -> 
             Some("use more connections (-c) to find the server's limit, or --rate to see its latency at a given load")
         }
     };
-    let because = format!("{} connections waited for answers; {ours}, {theirs}", e.connections);
+    let who = if e.journeys { "users paused or" } else { "connections" };
+    let because = format!("{} {who} waited for answers; {ours}, {theirs}", e.connections);
     Grade::new(Bottleneck::LatencyBound, because, advice)
 }
 
@@ -412,6 +418,8 @@ mod tests {
     #[test]
     fn more_connections_are_advised_only_where_they_could_help() {
         let ten = Evidence { started: 1000, completed: 1000, connections: 10, ..Evidence::default() };
+        let (_, users) = advice(Evidence { journeys: true, ..ten.clone() });
+        assert!(users.contains("--users") && !users.contains("connections"), "{users}");
         let (bottleneck, text) = advice(ten.clone());
         assert!(bottleneck == Bottleneck::LatencyBound && text.contains("more connections (-c)"), "{text}");
         for (e, expected) in [

@@ -79,6 +79,9 @@ pub(crate) enum Error {
     /// Correct the script: the text has its file and line.
     #[error(transparent)]
     Script(#[from] ScriptError),
+    /// The same of a script of scenarios.
+    #[error(transparent)]
+    Scenario(ScriptError),
     /// Choose another place for the report.
     #[error("the report cannot be written to {}", path.display())]
     Output {
@@ -120,7 +123,8 @@ impl CommandError for Error {
                 Some("check the spelling, /etc/hosts and the name server; --connect-to connects elsewhere")
             }
             Self::Run(RunError::Connect { source, .. }) => connect_step(source),
-            Self::Script(error) | Self::Run(RunError::Script(error)) => Some(script_step(error)),
+            Self::Script(error) | Self::Run(RunError::Script(error)) => Some(script_step(error, WRK_API)),
+            Self::Scenario(error) => Some(script_step(error, SCENARIO_API)),
             Self::Run(RunError::Watch { .. }) => {
                 Some("--watch auto finds the process that listens; --watch none measures no process")
             }
@@ -129,11 +133,15 @@ impl CommandError for Error {
     }
 }
 
-fn script_step(error: &ScriptError) -> &'static str {
+/// The next step after a mistake in a script for wrk, and in one of scenarios.
+const WRK_API: &str = "correct the script; docs/bench-lua.md describes its API";
+const SCENARIO_API: &str = "correct the script; docs/scenarios.md describes its API";
+
+fn script_step(error: &ScriptError, correct: &'static str) -> &'static str {
     if error.what.contains("did not return within") {
         "look for a loop that does not end; --script-limit TIME lets a call take longer"
     } else {
-        "correct the script; docs/bench-lua.md describes the API of wrk's scripts, docs/scenarios.md that of scenarios"
+        correct
     }
 }
 

@@ -162,7 +162,8 @@ mod real {
 
         fn prepare(&self, draft: &mut Draft) -> Result<(), ScriptError> {
             let [url] = &draft.urls[..] else {
-                let what = format!("a script has one URL to which its paths are relative, and there are {}", draft.urls.len());
+                let what =
+                    format!("a script has one URL to which its paths are relative, and there are {}", draft.urls.len());
                 return Err(ScriptError { place: self.given.file.display().to_string(), what });
             };
             let base = match draft.unix.take() {

@@ -24,7 +24,11 @@ pub fn headline(record: &Record) -> String {
 pub fn target(record: &Record) -> String {
     let script = record.plan.script.as_deref().filter(|_| record.scenario.is_some());
     match (script, record.plan.origins.as_slice()) {
-        (Some(script), [only]) => format!("{} to {}", scenario::one_line(script, 200), address(only)),
+        (Some(script), [only]) => {
+            let scenarios = record.scenario.as_ref().map_or(0, |scenario| scenario.journeys.len());
+            let scenarios = plural(scenarios as u64, "scenario");
+            format!("{scenarios} of {} to {}", scenario::one_line(script, 200), address(only))
+        }
         _ => where_to(&record.plan),
     }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oroshi_bench::{Load, Spacing, Stage};
+use oroshi_bench::{Load, RunError, Spacing, Stage};
 use oroshi_scenario::{Options, Ramp, Scenario, Settings, is_scenario};
 use oroshi_words::units;
 
@@ -61,7 +61,8 @@ pub(super) fn run(mut args: Args) -> Result<ExitCode, Error> {
         limit,
         tell: Arc::new(move |line| telling.tell(line)),
         verbose,
-    })?;
+    });
+    let scenario = scenario.map_err(Error::Scenario)?;
     let ending = teller.clone();
     scenario.cancelled_by(move || ending.is_cancelled());
     let settings = scenario.settings();
@@ -74,7 +75,10 @@ pub(super) fn run(mut args: Args) -> Result<ExitCode, Error> {
     draft.timeout = settings.request_timeout();
     draft.load = Load::Closed;
     draft.journeys = Some(scenario);
-    carry_out_draft(draft, None, &output, Vec::new(), Some(&teller))
+    carry_out_draft(draft, None, &output, Vec::new(), Some(&teller)).map_err(|error| match error {
+        Error::Run(RunError::Script(error)) => Error::Scenario(error),
+        error => error,
+    })
 }
 
 /// Takes the flags that are about users and journeys; what is about requests is a mistake.

@@ -24,6 +24,7 @@ mod refusals;
 mod reports;
 mod schema;
 mod scenarios;
+mod scenarios_compared;
 mod scripts;
 mod scripts_wrk;
 mod subscribe;

@@ -352,7 +352,9 @@ fn a_script_may_end_the_run_and_change_the_number_of_users() {
         "options { users = 2, duration = '60s' }\n\
          scenario('x', function(user) user:get('/none') if shared.add('n') == 20 then abort('enough') end end)",
     );
-    let record = script.record(&["-t2", &server.url]);
+    let ran = script.run(&["-t2", "--format", "json", &server.url]);
+    ran.said(1, &["the score is void: the script ended the run: enough"]);
+    let record = ran.record();
     assert_eq!(scenario(&record).aborted.as_deref(), Some("enough"));
     assert!(record.elapsed_s < 30.0);
     assert!(scenario(&record).score.as_ref().unwrap().void.as_ref().unwrap().contains("enough"));
@@ -362,7 +364,7 @@ fn a_script_may_end_the_run_and_change_the_number_of_users() {
          every(0.02, function(now) if now.errors > 5 then users(9) end if now.users >= 9 then abort('nine') end end)\n\
          scenario('x', function(user) user:get('/none') think(0.01) end)",
     );
-    let record = script.record(&["-t2", &server.url]);
+    let record = script.run(&["-t2", "--format", "json", &server.url]).record();
     assert_eq!(scenario(&record).aborted.as_deref(), Some("nine"));
 }
 

@@ -91,6 +91,7 @@ pub fn shop() -> Record {
             PhaseRecord { name: "final".into(), elapsed_s: 0.031, error: None },
         ],
         seed: 7,
+        retries: 0,
     }));
     record
 }
@@ -148,6 +149,7 @@ pub fn idle() -> Record {
         aborted: Some("no accounts are left".into()),
         phases: Vec::new(),
         seed: 0,
+        retries: 0,
     }));
     record
 }

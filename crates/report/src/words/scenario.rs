@@ -139,7 +139,10 @@ pub fn users(record: &Record, scenario: &ScenarioRecord) -> String {
     let threads = plural(record.plan.threads as u64, "thread");
     let model = match scenario.users.model {
         UserModel::Closed => "closed model".to_owned(),
-        UserModel::Open => super::rhythm(&record.plan.load).replace("open loop", "journeys by timetable"),
+        UserModel::Open => {
+            let per_s = scenario.users.due as f64 / record.elapsed_s.max(f64::MIN_POSITIVE);
+            format!("open model ({} journeys/s due)", units::number(per_s))
+        }
     };
     format!("{users} on {threads}, {model}")
 }
