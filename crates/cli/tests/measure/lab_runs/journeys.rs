@@ -76,6 +76,7 @@ impl Journeys for Fake {
             aborted: None,
             phases: Vec::new(),
             seed: 0,
+            retries: 0,
         })
     }
 }
