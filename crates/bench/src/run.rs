@@ -19,14 +19,14 @@ use crate::watch::Watch;
 use crate::worker::work;
 
 /// How often the observer may end a run whose measured part is over, while responses are awaited.
-const LISTEN: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The stack of a thread that calls a script: endless recursion shall meet the script language's own limit first.
 const SCRIPT_STACK: usize = 64 * 1024 * 1024;
 
 /// Carries out a plan.
 ///
 /// # Errors
-/// When the run cannot begin: a name, a port, a socket, a limit. Once requests flow, the record has whatever happens.
+/// When the run cannot begin: a name, a port, a socket, a limit. Later errors are part of the record.
 pub fn run(plan: Plan, observer: &mut dyn Observer) -> Result<Record, RunError> {
     run_then(plan, observer, |_| {})
 }
@@ -49,7 +49,7 @@ pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Rec
         return Err(workers.abandon(observer));
     }
     let started = SystemTime::now();
-    // Begun while the workers wait: in a run without warm-up nothing of it is missed.
+    // Starts before the workers, so a run without warm-up is measured from its start.
     let mut machine = Machine::begin(&shared.peers, watch.as_mut().ok());
     let start = shared.meet();
     let mut receiver = ReportReceiver::new(shared.plan.threads, start);
@@ -137,7 +137,7 @@ impl Workers {
     fn collect(&self, observer: &mut dyn Observer) -> Result<Vec<Outcome>, Option<RunError>> {
         let mut all: Vec<Option<Outcome>> = (0..self.shared.plan.threads).map(|_| None).collect();
         while all.iter().any(Option::is_none) {
-            match self.outcomes.recv_timeout(LISTEN) {
+            match self.outcomes.recv_timeout(POLL_INTERVAL) {
                 Ok((index, outcome)) => all[index] = Some(outcome.map_err(Some)?),
                 Err(RecvTimeoutError::Disconnected) => return Err(None),
                 Err(RecvTimeoutError::Timeout) => {

@@ -76,7 +76,7 @@ fn exit_code(error: &oroshi_fetch::Error) -> u8 {
 fn next_step(error: &oroshi_fetch::Error) -> Option<&'static str> {
     use oroshi_fetch::Error;
     match error {
-        Error::Exists(_) => Some("add --resume to go on with it, name another file, or remove it"),
+        Error::Exists(_) => Some("add --resume to resume it, name another file, or remove it"),
         Error::InUse(_) => Some("wait until that run has ended, or name another file"),
         Error::Resume { source: ResumeError::NoRecord { .. } | ResumeError::NoFile, .. } => {
             Some("name the output of an earlier run, or a new file")

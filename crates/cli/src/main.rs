@@ -21,8 +21,8 @@
 //! the load. `push/native` names the habits that `push/kuiperbelt` sets. `start` and `start/background` share the
 //! error.
 //!
-//! Exit codes: 0 done; 1 the work failed; 2 wrong usage; 3 a threshold or comparison failed the user's condition;
-//! 130 ended by Ctrl-C before there was a result, or by a second Ctrl-C.
+//! Each command's `Error::exit_code` chooses the exit code: 0 done; 1 the work failed; 2 wrong usage; 3 a threshold or
+//! comparison failed the user's condition; 130 ended by Ctrl-C before there was a result, or by a second Ctrl-C.
 
 #[cfg(not(feature = "full"))]
 mod absent;

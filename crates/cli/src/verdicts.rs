@@ -16,8 +16,8 @@ use crate::{interrupt, say};
 const EXIT_CONDITION: u8 = 3;
 
 /// Says which conditions held, and whether something failed or could not be compared, and gives the exit code for it.
-/// That something is missing counts for more than what was found of the rest. It is said on standard error, so that the
-/// report is the same with and without.
+/// A missing comparison outranks a condition that held. The messages go to standard error, so that the report is the
+/// same with and without conditions.
 pub(crate) fn judge(result: &LabResult, against: Option<&BaselineComparison>, conditions: &[Condition]) -> u8 {
     let paint = terminal::paint(&io::stderr());
     let judged = judged(result, against);

@@ -278,7 +278,7 @@ impl<'d> Field<'d> {
             Value::Nothing => Some(""),
             Value::Switch(on) if self.mistakes.style() == Style::Settings => Some(if *on { "true" } else { "false" }),
             Value::Time(time) if self.mistakes.style() == Style::Settings => Some(time),
-            _ => self.expected("a text"),
+            _ => self.expected("text"),
         }
     }
 
@@ -362,14 +362,14 @@ impl<'d> Field<'d> {
 
     fn expected<T>(&self, what: &str) -> Option<T> {
         let found = match self.node.value {
-            Value::Nothing => "nothing",
-            Value::Text(_) => "a text",
+            Value::Nothing => "empty",
+            Value::Text(_) => "text",
             Value::Switch(_) => "true or false",
             Value::Time(_) => "a date or time",
             Value::List(_) => "an array",
             Value::Table(_) => "a table",
         };
-        self.wrong(format!("expected {what}, {found} stands here"));
+        self.wrong(format!("is {found}: expected {what}"));
         None
     }
 }
@@ -420,7 +420,7 @@ mod tests {
         let told: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
         let expected = [
             "line 1: a: there is no such key: did you mean `aa`?",
-            "line 4: b.c: expected a text, an array stands here",
+            "line 4: b.c: is an array: expected text",
             "line 7: d: there is no such key: did you mean `b`?",
         ];
         assert_eq!(told, expected);
@@ -437,7 +437,7 @@ mod tests {
             (texts, mistakes.into_vec().iter().map(ToString::to_string).collect::<Vec<_>>())
         };
         assert_eq!(told(Mistakes::default()), (Some(vec!["x".into(), "true".into()]), Vec::new()));
-        let wrong = "line 3: a: expected a text, true or false stands here".to_owned();
+        let wrong = "line 3: a: is true or false: expected text".to_owned();
         assert_eq!(told(Mistakes::typed()), (None, vec![wrong]));
         let mistakes = Mistakes::default();
         let table = Table::root(&root, &mistakes);
@@ -445,7 +445,7 @@ mod tests {
         assert!(table.required("b", "a name").is_none());
         table.finish_with(|key| (key == "a").then(|| unreachable!("it was asked for")));
         let told: Vec<(String, Kind)> = mistakes.into_vec().iter().map(|m| (m.to_string(), m.kind)).collect();
-        let table = "line 3: a[2]: expected a table of keys and values, true or false stands here".to_owned();
+        let table = "line 3: a[2]: is true or false: expected a table of keys and values".to_owned();
         assert_eq!(told, [("line 1: `b` is missing: expected a name".to_owned(), Kind::Missing), (table, Kind::Wrong)]);
     }
 

@@ -9,8 +9,8 @@ use crate::buffers::spares;
 #[derive(Debug, Default)]
 pub struct Incoming(Vec<u8>);
 
-/// The most bytes that are kept in an allocation of their own. Spare buffers may be a thousand times larger, and slow
-/// peers would hold many of them for a byte each.
+/// The most bytes that are kept in an allocation of their own. A short remainder gets its own allocation: a spare
+/// buffer can be a thousand times larger, and each slow peer would hold one for a byte.
 const SMALL: usize = 256;
 
 impl Incoming {

@@ -18,7 +18,7 @@ const SERVERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 /// The timeout of a requirement's command.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The maximum of its output that is kept.
-const MOST_SAID: usize = 16 * 1024;
+const MAX_OUTPUT: usize = 16 * 1024;
 
 /// The machine's resources.
 #[derive(Debug)]
@@ -27,9 +27,9 @@ pub struct Machine {
     /// CPUs that this process may use; `None`: unknown.
     pub cpus: Option<CpuList>,
     /// Two of them on different cores: one for the load, one for the servers.
-    pub apart: Option<(usize, usize)>,
-    /// Required commands run until this is requested; `None`: no command runs.
-    tries: Option<Shutdown>,
+    pub cpu_pair: Option<(usize, usize)>,
+    /// A shutdown request ends required commands; `None`: no command runs.
+    shutdown: Option<Shutdown>,
     /// Required commands, each with its failure if it ran and failed.
     commands: RefCell<BTreeMap<String, Option<String>>>,
 }
@@ -38,7 +38,7 @@ pub struct Machine {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     /// Found by its name.
-    Named,
+    InPath,
     /// Found here, outside the search path.
     At(PathBuf),
     /// Not found.
@@ -53,8 +53,8 @@ impl Machine {
         Self {
             path: std::env::split_paths(&path).collect(),
             cpus: available_cpus().ok(),
-            apart: two_cpus(),
-            tries: None,
+            cpu_pair: two_cpus(),
+            shutdown: None,
             commands: RefCell::default(),
         }
     }
@@ -62,13 +62,13 @@ impl Machine {
     /// Describes this machine, and runs required commands until `shutdown` is requested.
     #[must_use]
     pub fn tried_out(shutdown: Shutdown) -> Self {
-        Self { tries: Some(shutdown), ..Self::this() }
+        Self { shutdown: Some(shutdown), ..Self::this() }
     }
 
     /// Returns the required commands that were not run.
     #[must_use]
     pub fn untried(&self) -> Vec<String> {
-        if self.tries.is_some() { Vec::new() } else { self.commands.borrow().keys().cloned().collect() }
+        if self.shutdown.is_some() { Vec::new() } else { self.commands.borrow().keys().cloned().collect() }
     }
 
     /// Looks for a program by name. `path`: the PATH of its process, if it differs from ours.
@@ -78,7 +78,7 @@ impl Machine {
         // Folders with placeholders, and relative ones, are unknown before the start.
         let is_open = |folder: &PathBuf| folder.is_relative() || folder.to_string_lossy().contains("{{");
         if folders.iter().any(|folder| is_program(&folder.join(name)) || (own.is_some() && is_open(folder))) {
-            return Program::Named;
+            return Program::InPath;
         }
         let elsewhere = SERVERS.iter().map(|folder| Path::new(folder).join(name)).find(|path| is_program(path));
         elsewhere.map_or(Program::Missing, Program::At)
@@ -99,7 +99,8 @@ impl Machine {
             return None;
         }
         let mut commands = self.commands.borrow_mut();
-        let tried = || self.tries.as_ref().and_then(|shutdown| failure(requirement, &program, &words[1..], shutdown));
+        let tried =
+            || self.shutdown.as_ref().and_then(|shutdown| failure(requirement, &program, &words[1..], shutdown));
         commands.entry(requirement.to_owned()).or_insert_with(tried).clone()
     }
 }
@@ -170,7 +171,7 @@ impl Said {
             match stderr.read(&mut part) {
                 Ok(0) | Err(_) => return,
                 Ok(n) => {
-                    let room = MOST_SAID.saturating_sub(self.text.len());
+                    let room = MAX_OUTPUT.saturating_sub(self.text.len());
                     self.text.extend_from_slice(&part[..n.min(room)]);
                 }
             }
@@ -190,14 +191,14 @@ mod tests {
         let machine = Machine { path: vec![folder.path().to_owned()], ..Machine::this() };
         assert_eq!(machine.program("server", None), Program::Missing, "it is no program yet");
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(machine.program("server", None), Program::Named);
+        assert_eq!(machine.program("server", None), Program::InPath);
         assert_eq!((machine.lacks("server"), machine.lacks(program.to_str().unwrap())), (None, None));
         assert_eq!(machine.lacks("surely-not-here -v").unwrap(), "surely-not-here is not installed");
         assert_eq!(machine.program("server", Some("/nonexistent")), Program::Missing, "it is not looked for elsewhere");
         let elsewhere = Machine { path: Vec::new(), ..Machine::this() };
-        assert_eq!(elsewhere.program("server", Some(folder.path().to_str().unwrap())), Program::Named);
+        assert_eq!(elsewhere.program("server", Some(folder.path().to_str().unwrap())), Program::InPath);
         for unknown in ["/nonexistent:{{dir}}/bin", "bin"] {
-            assert_eq!(elsewhere.program("server", Some(unknown)), Program::Named, "it may be there by then");
+            assert_eq!(elsewhere.program("server", Some(unknown)), Program::InPath, "it may be there by then");
         }
     }
 

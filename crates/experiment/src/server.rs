@@ -116,7 +116,7 @@ pub(crate) fn find_program(words: &mut [String], env: &[(String, String)], machi
     let program = words.first_mut().filter(|program| !program.contains('/') && !program.contains("{{"))?;
     let path = env.iter().rev().find(|variable| variable.0 == "PATH").map(|variable| variable.1.as_str());
     match machine.program(program, path) {
-        Program::Named => None,
+        Program::InPath => None,
         Program::At(path) => {
             *program = path.to_string_lossy().into_owned();
             None

@@ -25,7 +25,7 @@ pub(crate) fn metrics(value: &Field<'_>) -> Vec<Metric> {
     let mut metrics = Vec::new();
     for element in value.each() {
         match element.read(str::parse::<Metric>) {
-            Some(metric) if metrics.contains(&metric) => element.wrong(format!("`{metric}` stands here twice")),
+            Some(metric) if metrics.contains(&metric) => element.wrong(format!("`{metric}` is given twice")),
             metric => metrics.extend(metric),
         }
     }
@@ -87,7 +87,7 @@ pub(crate) fn sweep(table: &Table<'_>) -> Option<Sweep> {
 /// Returns the file's CPUs, or by default two CPUs on different cores, if the machine has such.
 pub(crate) fn cpus(root: &Table<'_>, machine: &Machine) -> Cpus {
     let Some(value) = root.get("cpus") else {
-        let apart = machine.apart.map(|(load, server)| (CpuList::one(load), CpuList::one(server)));
+        let apart = machine.cpu_pair.map(|(load, server)| (CpuList::one(load), CpuList::one(server)));
         let (load, server) = apart.unzip();
         return Cpus { server, load };
     };

@@ -37,13 +37,13 @@ const TICK: Duration = Duration::from_millis(200);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Resume it, or name another file: the results of an earlier run would be lost.
-    #[error("{} holds something already", .0.display())]
+    #[error("{} is not empty", .0.display())]
     Exists(PathBuf),
     /// Wait for the other run, or name another file: both would fetch the same lines.
     #[error("another run of oroshi fetch writes {}", .0.display())]
     InUse(PathBuf),
     /// Name the output of an earlier run.
-    #[error("{} cannot be gone on with", path.display())]
+    #[error("{} cannot be resumed", path.display())]
     Resume {
         /// The file.
         path: PathBuf,

@@ -277,8 +277,7 @@ impl Draft {
                     });
                     match twice {
                         Some((same, _)) if *same == listener.address => {
-                            findings
-                                .add("listen", format!("`{same}` stands here twice: expected each address only once"));
+                            findings.add("listen", format!("`{same}` is given twice: expected each address only once"));
                         }
                         Some((other, _)) => findings.add(
                             "listen",

@@ -4,7 +4,7 @@
 ///
 /// An error is final for its connection, because the start of the next message is unknown or untrusted. A server
 /// answers with [`status`](DecodeError::status) and closes; a client closes and reports [`name`](DecodeError::name).
-/// Each variant adds what else to do.
+/// Each variant's comment says what else to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
@@ -13,7 +13,8 @@ pub enum DecodeError {
     /// peer's protocol: TLS to a plain port looks like this.
     #[error("malformed request line")]
     BadRequestLine,
-    /// The method is longer than 32 bytes (RFC 9112 section 3: 501). No registered method is.
+    /// The method is longer than 32 bytes (RFC 9112 section 3: 501). No registered method is that
+    /// long.
     #[error("method longer than 32 bytes")]
     MethodTooLong,
     /// The request target is longer than `Limits::target_bytes`. Raise that limit to accept it.

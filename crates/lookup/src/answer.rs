@@ -119,7 +119,7 @@ pub enum Failure {
     Lost(Box<str>),
     /// The reply violates the protocol. Check whether something else listens there.
     #[error("it sent what is not its protocol: {0}")]
-    Garbage(Box<str>),
+    InvalidReply(Box<str>),
     /// The store refused the request. Correct the request.
     #[error("it refused: {0}")]
     Refused(Box<str>),
@@ -143,7 +143,7 @@ impl Failure {
             Failure::Connect(_) => "connect",
             Failure::Timeout => "timeout",
             Failure::Lost(_) => "connection-lost",
-            Failure::Garbage(_) => "garbage",
+            Failure::InvalidReply(_) => "garbage",
             Failure::Refused(_) => "refused",
             Failure::Busy => "busy",
             Failure::TooLarge(_) => "too-large",
@@ -153,6 +153,6 @@ impl Failure {
 
     /// Whether the failure concerns the store, not the request, and so counts for the breaker.
     pub(crate) fn is_its_fault(&self) -> bool {
-        matches!(self, Failure::Connect(_) | Failure::Timeout | Failure::Lost(_) | Failure::Garbage(_))
+        matches!(self, Failure::Connect(_) | Failure::Timeout | Failure::Lost(_) | Failure::InvalidReply(_))
     }
 }

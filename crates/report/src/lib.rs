@@ -8,7 +8,9 @@
 //!
 //! 1. [`words`]: a run in the words that the terminal uses too.
 //! 2. `bench`, `push` and `lab`: the pages, from the headline down.
-//! 3. `page`: the frame of all pages. `chart`: scales, axes and marks. `figure`: formatted numbers.
+//! 3. [`text`]: the same for a terminal, with `table` and [`paint`].
+//! 4. `page`: the frame of all pages. `chart`: scales, axes and marks. `figure`: formatted numbers. `machine`: the
+//!    machine of a run. `sample`: results for tests.
 
 mod bench;
 mod chart;

@@ -9,7 +9,8 @@ use oroshi_net::{BoundListener, ListenOptions};
 
 /// The role of a listener.
 pub trait Role: Copy + Eq + fmt::Debug + 'static {
-    /// The names by which inherited sockets choose a role (systemd's FileDescriptorName), in the order of messages.
+    /// The names by which inherited sockets choose a role (systemd's FileDescriptorName), in the order in
+    /// which messages list them.
     const NAMED: &'static [(&'static str, Self)];
 
     /// Whether operators use the listener. Only the user of this process may connect to its unix socket.
@@ -45,8 +46,8 @@ pub enum SocketError {
     Inherit(#[source] InheritError),
     /// The configuration does not name an inherited socket. Name it there, or by its role.
     #[error(
-        "{variable} hands down a socket called `{name}`, and nothing says what to serve there: expected one at an \
-         address in [listen], or called {names}"
+        "{variable} passes a socket named `{name}` that matches no listener: expected its address in [listen], or one of \
+         the names {names}"
     )]
     Unassigned {
         /// The supervisor's name of the socket.
@@ -124,7 +125,7 @@ impl<R: Role> OpenListener<R> {
     /// `unnamed`.
     ///
     /// # Errors
-    /// [`SocketError::Unassigned`] if nothing says what to serve, [`SocketError::Share`].
+    /// [`SocketError::Unassigned`] if it matches no listener, [`SocketError::Share`].
     pub fn adopt(
         socket: InheritedSocket,
         listeners: &[Listener<R>],
@@ -233,8 +234,8 @@ mod tests {
         assert!(error.is_usage());
         assert_eq!(
             error.to_string(),
-            "LISTEN_FDS hands down a socket called `x`, and nothing says what to serve there: expected one at an \
-             address in [listen], or called public, admin or everything"
+            "LISTEN_FDS passes a socket named `x` that matches no listener: expected its address in [listen], or one of \
+             the names public, admin or everything"
         );
         let bound = adopt("x", Some(Serves::All)).unwrap();
         assert_eq!(bound.sockets.len(), 3);

@@ -8,7 +8,7 @@
 //!
 //! # Where to read
 //!
-//! 1. [`Draft`] and [`Plan`] (`plan`): the configuration. [`SocketSpec`] (`place`): listening addresses.
+//! 1. [`Draft`] and [`Plan`] (`plan`): the configuration. [`SocketSpec`] (`socket_spec`): listening addresses.
 //! 2. [`machine`]: decisions, from events to actions, without any I/O.
 //! 3. `run`: the running superdaemon: feeds events to the machine, and carries out its actions.
 //! 4. `child`: starts a generation. `sockets`, [`environment`]: its inputs.

@@ -19,7 +19,7 @@ use crate::machine::{STABLE, pause};
 
 /// The longest wait for a log command to read its first line; then the start continues.
 const FIRST_READ: Duration = Duration::from_secs(5);
-/// Interval for checking whether it has.
+/// Interval for checking whether it has read its first line.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The destination of standard output and error.

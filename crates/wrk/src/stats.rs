@@ -1,4 +1,4 @@
-//! `latency` and `requests` for `done`.
+//! The objects `latency` and `requests` that a script's `done` receives.
 
 use std::rc::Rc;
 
@@ -40,8 +40,8 @@ impl Stats {
         Self { figures: Figures::of_samples(&samples), values: Values::Samples(samples), distinct }
     }
 
-    /// Makes the Lua object; `make` is the API's function for that.
-    pub(crate) fn into_lua(self, lua: &Lua, make: &Function) -> mlua::Result<Value> {
+    /// Makes the Lua object; `constructor` is the API's function for that.
+    pub(crate) fn into_lua(self, lua: &Lua, constructor: &Function) -> mlua::Result<Value> {
         let figures = lua.create_table()?;
         let Figures { min, max, mean, stdev, .. } = self.figures;
         for (name, figure) in [("min", min), ("max", max), ("mean", mean), ("stdev", stdev)] {
@@ -54,7 +54,7 @@ impl Stats {
             lua.create_function(move |_, index: f64| Ok(stats.at(index)))?
         };
         let percentile = lua.create_function(move |_, percent: f64| Ok(stats.percentile(percent)))?;
-        make.call((figures, length, at, percentile))
+        constructor.call((figures, length, at, percentile))
     }
 
     /// Returns the percentile; `percent` is from 0 to 100.

@@ -90,7 +90,7 @@ fn what_is_left_out_is_filled_in() {
     assert_eq!(cell.variants[0].load_words, "10 connections, closed loop, 1s after 250ms of warm-up");
     assert_eq!(blocks, [Duration::from_millis(1250)]);
     let machine = Machine::this();
-    assert_eq!(experiment.server_cpus.is_some(), machine.apart.is_some(), "two sides need two CPUs");
+    assert_eq!(experiment.server_cpus.is_some(), machine.cpu_pair.is_some(), "two sides need two CPUs");
     assert_eq!(experiment.source.as_deref(), Some(SMALL));
 }
 

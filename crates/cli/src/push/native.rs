@@ -107,7 +107,7 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
         }
     }
     root.within("auth", |table| {
-        draft.token = secret(&table, &[("token-file", SecretSource::File), ("token-env", SecretSource::Variable)]);
+        draft.token = secret(table, &[("token-file", SecretSource::File), ("token-env", SecretSource::Variable)]);
     });
     root.within("drain", |table| {
         table.set("timeout", &mut draft.drain.timeout, parse_time);

@@ -160,7 +160,7 @@ fn an_interrupted_list_is_gone_on_with() {
     let first = fs::read_to_string(&output).unwrap();
     assert_eq!(records(&first).len(), 6);
 
-    run(&list("last"), &[]).said(2, &["holds something already", "--resume"]);
+    run(&list("last"), &[]).said(2, &["is not empty", "--resume"]);
     assert_eq!(fs::read_to_string(&output).unwrap(), first, "it is as it was");
 
     // The last line was being written when the machine went down.

@@ -207,7 +207,7 @@ name = \"a b\"
         "line 21: limits.idle: `0` leaves no time at all: expected",
         "line 22: limits.ping: `never` is no time: expected a number with ns, us, ms, s, m or h, such as 30s or 1.5m, \
          or off",
-        "line 23: limits.pong: expected a text, a table stands here",
+        "line 23: limits.pong: is a table: expected text",
         "line 25: send.strict: `maybe` is no switch",
         "line 26: group[1]: `pattern` is missing",
         "line 27: group[1].slow: `hurry` is no rule for slow sessions: expected disconnect, drop-oldest",
@@ -334,7 +334,7 @@ fn transports_and_subprotocols_are_names() {
     refused("transports = [\"websocket\", \"pigeon\"]", &[pigeon]);
     refused("transports = []", &["line 1: transports: `[]` lets nobody connect: expected some of websocket"]);
     refused("subprotocols = [\"a b\"]", &["line 1: subprotocols: `a b` is no name of a subprotocol: expected"]);
-    refused("subprotocols = [\"a\", \"a\"]", &["line 1: subprotocols: `a` stands here twice"]);
+    refused("subprotocols = [\"a\", \"a\"]", &["line 1: subprotocols: `a` is given twice"]);
 }
 
 #[test]

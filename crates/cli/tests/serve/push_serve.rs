@@ -214,7 +214,7 @@ fn sockets_that_are_handed_down_are_served() {
     // One that nothing is said about could let the wrong people in.
     only("[listen]\neverything = \"127.0.0.1:0\"\n");
     let refused = inheriting(&listener, &[("LISTEN_FDS", "1")], &["--config", config.to_str().unwrap()]).err().unwrap();
-    assert!(refused.contains("LISTEN_FDS hands down a socket called `unknown`"), "{refused}");
+    assert!(refused.contains("LISTEN_FDS passes a socket named `unknown`"), "{refused}");
     assert!(Path::new(&socket).exists(), "the file is the supervisor's");
 }
 

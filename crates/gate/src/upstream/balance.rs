@@ -95,7 +95,7 @@ impl Balancer {
         if let ([_], []) = (&*self.members, tried) {
             return Some(0);
         }
-        let healthy = |place: &u16| !tried.contains(place) && !self.member(*place).pool.is_out(now);
+        let healthy = |place: &u16| !tried.contains(place) && !self.member(*place).pool.is_ejected(now);
         let any = |place: &u16| !tried.contains(place);
         self.choose(key, healthy).or_else(|| self.choose(key, any))
     }
@@ -283,7 +283,7 @@ mod tests {
                 let now = oroshi_net::monotonic_ns();
                 for out in [0, 1] {
                     balancer.at(out).note(true, now);
-                    assert!((0..=out).all(|out| balancer.at(out).is_out(now)));
+                    assert!((0..=out).all(|out| balancer.at(out).is_ejected(now)));
                     assert!((0..50).all(|key| balancer.pick(hash(&[key]), &[], now).unwrap() > out), "{policy}");
                 }
                 // Tried targets are not tried again, healthy or not; then ejected targets get their chance.

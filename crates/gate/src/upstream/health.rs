@@ -32,34 +32,35 @@ pub(crate) struct Health {
     /// Consecutive failures.
     failures: u32,
     /// Ejections since the last success.
-    times: u32,
+    ejections: u32,
+    /// The end of the last ejection, in nanoseconds of the pool's clock; 0 before the first.
     until: u64,
 }
 
 impl Health {
-    pub(crate) fn is_out(&self, now: u64) -> bool {
+    pub(crate) fn is_ejected(&self, now: u64) -> bool {
         now < self.until
     }
 
     pub(crate) fn succeeded(&mut self, now: u64) {
         // Requests from before the ejection say nothing about the target now.
-        if !self.is_out(now) {
-            (self.failures, self.times) = (0, 0);
+        if !self.is_ejected(now) {
+            (self.failures, self.ejections) = (0, 0);
         }
     }
 
     /// Counts a failure; returns whether it ejects the target. After an ejection, one failure is enough.
     pub(crate) fn failed(&mut self, rule: &Ejection, now: u64) -> bool {
-        if rule.failures == 0 || self.is_out(now) {
+        if rule.failures == 0 || self.is_ejected(now) {
             return false;
         }
         self.failures += 1;
-        if self.failures < rule.failures && self.times == 0 {
+        if self.failures < rule.failures && self.ejections == 0 {
             return false;
         }
-        let length = rule.back_off.saturating_mul(1 << self.times.min(20)).min(rule.longest);
+        let length = rule.back_off.saturating_mul(1 << self.ejections.min(20)).min(rule.longest);
         self.until = now.saturating_add(u64::try_from(length.as_nanos()).unwrap_or(u64::MAX));
-        self.times += 1;
+        self.ejections += 1;
         self.failures = 0;
         true
     }
@@ -83,7 +84,7 @@ mod tests {
         health.succeeded(0);
         assert!(!health.failed(&RULE, 0));
         assert!(health.failed(&RULE, 0));
-        assert!(health.is_out(9) && !health.is_out(10));
+        assert!(health.is_ejected(9) && !health.is_ejected(10));
     }
 
     #[test]
@@ -97,7 +98,7 @@ mod tests {
         let mut now = 10;
         for length in [20, 35, 35] {
             assert!(health.failed(&RULE, now), "one failure is enough");
-            assert!(health.is_out(now + length - 1) && !health.is_out(now + length));
+            assert!(health.is_ejected(now + length - 1) && !health.is_ejected(now + length));
             now += length;
         }
         health.succeeded(now);
@@ -108,6 +109,6 @@ mod tests {
     fn zero_is_never() {
         let mut health = Health::default();
         let never = Ejection { failures: 0, ..RULE };
-        assert!((0..100).all(|_| !health.failed(&never, 0)) && !health.is_out(0));
+        assert!((0..100).all(|_| !health.failed(&never, 0)) && !health.is_ejected(0));
     }
 }

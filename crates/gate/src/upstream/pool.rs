@@ -179,8 +179,8 @@ impl Pool {
     }
 
     /// Returns whether the target is ejected because its requests kept failing.
-    pub(crate) fn is_out(&self, now: u64) -> bool {
-        self.health.get().is_out(now)
+    pub(crate) fn is_ejected(&self, now: u64) -> bool {
+        self.health.get().is_ejected(now)
     }
 
     pub(crate) fn engine(&self) -> &Rc<Engine> {
@@ -393,7 +393,7 @@ impl Pool {
             health.succeeded(now);
         }
         self.health.set(health);
-        self.counters.ejected.set(u64::from(health.is_out(now)));
+        self.counters.ejected.set(u64::from(health.is_ejected(now)));
     }
 
     /// Returns whether a response with this status counts as a failure.
@@ -439,7 +439,7 @@ impl Pool {
             self.counters.stale.add(stale.get());
             self.show(&slots);
         }
-        self.counters.ejected.set(u64::from(self.is_out(now)));
+        self.counters.ejected.set(u64::from(self.is_ejected(now)));
         !slots.is_empty()
     }
 

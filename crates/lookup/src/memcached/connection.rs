@@ -262,7 +262,7 @@ impl Server {
         let asked = std::mem::take(&mut state.asked);
         for (index, asked) in asked.into_iter().enumerate() {
             let failure = match failure {
-                Failure::Timeout | Failure::Garbage(_) if index > 0 => {
+                Failure::Timeout | Failure::InvalidReply(_) if index > 0 => {
                     Failure::Lost("given up, as an earlier answer on it did not come, or was none".into())
                 }
                 failure => failure.clone(),
@@ -281,14 +281,14 @@ impl Server {
         let mut state = self.state.borrow_mut();
         while !input.is_empty() {
             let Some(asked) = state.asked.front() else {
-                return Err(Failure::Garbage("an answer to nothing that was asked".into()));
+                return Err(Failure::InvalidReply("an answer to nothing that was asked".into()));
             };
-            let garbage = |garbage: wire::ProtocolError| Failure::Garbage(garbage.to_string().into());
+            let garbage = |garbage: wire::ProtocolError| Failure::InvalidReply(garbage.to_string().into());
             let decoded = wire::decode(input, asked.request, self.settings.value_bytes).map_err(garbage)?;
             let Some((reply, bytes)) = decoded else { break };
             let got = match reply {
                 Reply::Value { key, .. } if *key != *asked.key => {
-                    return Err(Failure::Garbage("a value under another key".into()));
+                    return Err(Failure::InvalidReply("a value under another key".into()));
                 }
                 Reply::Value { data, .. } => Ok(Got::Value(data.into())),
                 Reply::Missing => Ok(Got::Missing),

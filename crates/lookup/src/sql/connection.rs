@@ -213,7 +213,7 @@ impl Database {
             Database::Postgres(options) => connect_postgres(options, limit).await.map(Connection::Postgres),
         };
         connected.map_err(|error| match failure(error) {
-            Failure::Garbage(what) => Failure::Garbage(what),
+            Failure::InvalidReply(what) => Failure::InvalidReply(what),
             Failure::Refused(why) | Failure::Lost(why) | Failure::Connect(why) => Failure::Connect(why),
             other => other,
         })
@@ -463,7 +463,7 @@ pub(super) fn failure(error: sqlx::Error) -> Failure {
         }
         sqlx::Error::Io(error) => Failure::Lost(error.to_string().into()),
         sqlx::Error::Tls(error) => Failure::Connect(error.to_string().into()),
-        sqlx::Error::Protocol(what) => Failure::Garbage(what.into()),
+        sqlx::Error::Protocol(what) => Failure::InvalidReply(what.into()),
         sqlx::Error::WorkerCrashed => Failure::Lost("SQLite's thread has ended".into()),
         other => Failure::Refused(other.to_string().into()),
     }

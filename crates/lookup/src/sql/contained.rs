@@ -27,7 +27,9 @@ pub(super) async fn contained<T>(work: impl Future<Output = Result<T, Failure>>)
         // Safe to continue after: all that the future has touched is dropped with the connection.
         let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx)));
         CONTAINED.set(false);
-        polled.unwrap_or_else(|_| Poll::Ready(Err(Failure::Garbage("a message that is shorter than it says".into()))))
+        polled.unwrap_or_else(|_| {
+            Poll::Ready(Err(Failure::InvalidReply("a message that is shorter than it says".into())))
+        })
     })
     .await
 }

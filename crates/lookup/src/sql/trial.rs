@@ -98,7 +98,7 @@ impl Sql {
             Failure::Connect(words) => Failure::Connect(hide(words)),
             Failure::Lost(words) => Failure::Lost(hide(words)),
             Failure::Refused(words) => Failure::Refused(hide(words)),
-            Failure::Garbage(words) => Failure::Garbage(hide(words)),
+            Failure::InvalidReply(words) => Failure::InvalidReply(hide(words)),
             other => other,
         }
     }

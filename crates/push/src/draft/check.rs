@@ -296,7 +296,7 @@ fn least_time(key: &'static str, time: Duration, problems: &mut Vec<Mistake>) {
 }
 
 fn twice(key: &str, value: &str) -> Mistake {
-    Mistake::new(key, format!("`{value}` stands here twice: expected each only once"))
+    Mistake::new(key, format!("`{value}` is given twice: expected each only once"))
 }
 #[cfg(test)]
 mod tests {

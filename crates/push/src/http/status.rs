@@ -127,7 +127,7 @@ fn metrics(hub: &Hub, counts: &Counts) -> String {
     labelled(&mut ended, "reason", REASONS.into_iter().zip(counts.ended));
     for (name, help, value) in [
         ("connect_errors_total", "Requests to connect that failed", counts.connect_errors),
-        ("connect_refused_total", "Requests to connect that the backend said no to", counts.connect_refused),
+        ("connect_refused_total", "Requests to connect that the backend refused", counts.connect_refused),
         ("published_messages_total", "Messages that were published here", counts.published),
         ("published_bytes_total", "Bytes of messages that were published here", counts.published_bytes),
         ("overloaded_total", "Publishes that were answered 429", counts.overloaded),
@@ -185,7 +185,7 @@ fn cluster_metrics(metrics: &mut Metrics, counts: &LinkCounts) {
         metrics.one(name, Gauge, help, value);
     }
     for (name, help, value) in [
-        ("cluster_connects_total", "Connections to NATS that came about", counts.connects),
+        ("cluster_connects_total", "Connections made to NATS", counts.connects),
         ("cluster_sent_total", "Requests to the other nodes, publishes among them", counts.sent),
         ("cluster_received_total", "Requests of other nodes that were taken up", counts.received),
         ("cluster_incomplete_receipts_total", "Receipts in which a node is missing", counts.incomplete),

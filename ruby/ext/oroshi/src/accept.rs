@@ -2,11 +2,12 @@
 //!
 //! A worker serves each connection before it accepts the next, because other workers may be idle. Only if no worker is
 //! idle, it accepts several connections without a request together (`accept_some`). A worker that keeps a connection
-//! gives the others their turn (`let_others_accept`), and leaves new ones to idle workers that keep fewer
+//! lets other workers accept first (`let_others_accept`), and leaves new ones to idle workers that keep fewer
 //! (`leave_to_a_freer_worker`).
 //!
 //! While a worker serves one of its kept connections, its others wait. If that takes long and another worker is idle,
-//! the worker closes a connection in good form, after its answer (`is_better_off_elsewhere`). If one call takes very
+//! the worker answers, then closes the connection, so that the client reconnects to an idle worker
+//! (`is_better_off_elsewhere`). If one call takes very
 //! long, the watcher hands whole requests to other workers (`take_handed_over`). A stopping worker closes its copies of
 //! the listeners at once, so that no client waits for it.
 
@@ -53,7 +54,7 @@ const SLOW_MS: u64 = 8;
 /// then.
 const QUIET_MS: u64 = 200;
 /// Minimum time that a connection handed over between two requests may stay quiet.
-const LEAST_MS: u64 = 1000;
+const MIN_QUIET_MS: u64 = 1000;
 /// New connections served before the present ones get their turn.
 const ACCEPTS: usize = 8;
 /// New connections without a request accepted in a row.
@@ -263,7 +264,7 @@ impl Engine<'_> {
         connection.must_shut = handed.note.must_shut;
         connection.has_asked = handed.note.has_asked;
         let due_ms = handed.note.due_ms;
-        connection.due_ms = due_ms.max(self.now_ms + LEAST_MS);
+        connection.due_ms = due_ms.max(self.now_ms + MIN_QUIET_MS);
         let deadline = ProgressDeadline::with_left(handed.note.deadline_left_us);
         match handed.note.pending {
             Pending::Refusal => self.guarded(None, |engine| engine.refuse(connection, 503)),

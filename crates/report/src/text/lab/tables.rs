@@ -12,7 +12,7 @@ use super::{WIDTH, asked, in_colour, pair};
 use crate::paint::Paint;
 use crate::table::{columns, distinct, wrap};
 
-/// How the sentence of a comparison that was not made goes on with its reason.
+/// Text before the reason why there is no comparison.
 const NOT_COMPARED: &str = " is not compared: ";
 
 /// Each variant's own figures: a row per variant, a column per metric.
