@@ -1,1 +1,3 @@
 //! Journeys of users, written in Lua.
+
+pub mod import;
