@@ -6,7 +6,8 @@
 //! 2. [`mod@bench`]: `oroshi bench`, from its flags to its reports. [`target`]: the test server.
 //! 3. [`compare`]: `oroshi compare`. [`lab`]: `oroshi lab`, experiments from files. Both use
 //!    [`lab_live`] (the live line) and [`verdicts`] (the exit code).
-//! 4. [`mod@report`]: saved results as a page. [`saved`] reads them.
+//! 4. [`mod@report`]: saved results as a page. [`saved`] reads them. [`scenario`]: `oroshi scenario`, scripts from
+//!    recordings.
 //! 5. [`fetch`]: `oroshi fetch`, many URLs concurrently.
 //! 6. [`push`]: `oroshi push`, the push hub. [`gate`]: `oroshi gate`, the gateway. [`start`]: `oroshi start`, the
 //!    superdaemon. The servers share [`log`] and [`service`].
@@ -42,6 +43,8 @@ mod problems;
 mod push;
 mod report;
 mod saved;
+#[cfg(feature = "script")]
+mod scenario;
 mod service;
 #[cfg(feature = "start")]
 mod start;
@@ -107,6 +110,11 @@ enum Command {
     Push(absent::Args),
     #[command(display_name = "oroshi")]
     Report(report::Args),
+    #[cfg(feature = "script")]
+    #[command(display_name = "oroshi")]
+    Scenario(scenario::Args),
+    #[cfg(not(feature = "script"))]
+    Scenario(absent::Args),
     #[cfg(feature = "start")]
     #[command(display_name = "oroshi")]
     Start(Box<start::Args>),
@@ -165,6 +173,12 @@ fn main() -> ExitCode {
         Command::Report(args) => {
             report::run(&args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
         }
+        #[cfg(feature = "script")]
+        Command::Scenario(args) => {
+            scenario::run(args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))
+        }
+        #[cfg(not(feature = "script"))]
+        Command::Scenario(_) => absent::subcommand_of("scenario", "script"),
         #[cfg(feature = "start")]
         Command::Start(args) => {
             start::run(*args).unwrap_or_else(|error| failed(&error, error.exit_code(), error.next_step()))

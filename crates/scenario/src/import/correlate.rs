@@ -132,8 +132,8 @@ pub(super) fn find(calls: &[Call]) -> Tokens {
 /// Returns a free name of a variable.
 fn variable(words: &str, taken: &[Token]) -> String {
     const OTHERS: [&str; 21] = [
-        "user", "response", "page", "answer", "secret", "check", "think", "json", "data", "shared", "scenario", "base64",
-        "options", "fail", "abort", "step", "digest", "string", "table", "math", "users",
+        "user", "response", "page", "answer", "secret", "check", "think", "json", "data", "shared", "scenario",
+        "base64", "options", "fail", "abort", "step", "digest", "string", "table", "math", "users",
     ];
     let mut wanted = name_of(words, "value");
     if OTHERS.contains(&&*wanted) {

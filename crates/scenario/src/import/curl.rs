@@ -1,12 +1,14 @@
 //! curl's command lines: what their flags make of a request.
 
+mod flags;
+
 use std::io;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use oroshi_words::nearest;
 use url::Url;
 
+use self::flags::{Does, long, short, takes_value};
 use super::call::{Body, Call, Part};
 use super::script::Script;
 use super::shell::{self, Line};
@@ -23,157 +25,6 @@ pub enum Commands<'t> {
     /// The words of a command that a shell has read. Another word `curl` begins another command.
     Words(&'t [String]),
 }
-
-/// What a flag does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Does {
-    Method,
-    Header,
-    Data,
-    DataRaw,
-    DataBinary,
-    DataUrlencode,
-    Json,
-    Get,
-    Form,
-    FormString,
-    Cookie,
-    User,
-    Bearer,
-    Agent,
-    Referer,
-    Follow,
-    Head,
-    Url,
-    UrlQuery,
-    MaxTime,
-    MaxRedirects,
-    Next,
-    /// Changes what curl prints or how it connects; a script has no need of it.
-    Nothing,
-    /// The same, with a value.
-    NothingWithValue,
-    /// The load has a flag for it.
-    Flag(&'static str),
-    /// The same, with a value.
-    FlagWithValue(&'static str),
-    /// A scenario cannot do it: what to do.
-    Refused(&'static str),
-}
-
-use Does::{
-    Agent, Bearer, Cookie, Data, DataBinary, DataRaw, DataUrlencode, Flag, FlagWithValue, Follow, Form, FormString, Get,
-    Head, Header, Json, MaxRedirects, MaxTime, Method, Next, Nothing, NothingWithValue, Referer, Refused, UrlQuery, User,
-};
-
-/// The flags: short, long, what they do.
-const FLAGS: &[(char, &str, Does)] = &[
-    ('X', "request", Method),
-    ('H', "header", Header),
-    ('d', "data", Data),
-    (' ', "data-ascii", Data),
-    (' ', "data-raw", DataRaw),
-    (' ', "data-binary", DataBinary),
-    (' ', "data-urlencode", DataUrlencode),
-    (' ', "json", Json),
-    ('G', "get", Get),
-    ('F', "form", Form),
-    (' ', "form-string", FormString),
-    ('b', "cookie", Cookie),
-    ('u', "user", User),
-    (' ', "oauth2-bearer", Bearer),
-    ('A', "user-agent", Agent),
-    ('e', "referer", Referer),
-    ('L', "location", Follow),
-    (' ', "location-trusted", Follow),
-    ('I', "head", Head),
-    (' ', "url", Does::Url),
-    (' ', "url-query", UrlQuery),
-    ('m', "max-time", MaxTime),
-    (' ', "max-redirs", MaxRedirects),
-    (':', "next", Next),
-    ('k', "insecure", Flag("-k")),
-    (' ', "cacert", FlagWithValue("--cacert")),
-    ('E', "cert", FlagWithValue("--cert")),
-    (' ', "key", FlagWithValue("--key")),
-    (' ', "unix-socket", FlagWithValue("--unix")),
-    (' ', "compressed", Nothing),
-    ('s', "silent", Nothing),
-    ('S', "show-error", Nothing),
-    ('v', "verbose", Nothing),
-    ('i', "include", Nothing),
-    (' ', "show-headers", Nothing),
-    ('f', "fail", Nothing),
-    (' ', "fail-with-body", Nothing),
-    (' ', "fail-early", Nothing),
-    ('#', "progress-bar", Nothing),
-    (' ', "no-progress-meter", Nothing),
-    ('N', "no-buffer", Nothing),
-    ('4', "ipv4", Nothing),
-    ('6', "ipv6", Nothing),
-    ('0', "http1.0", Nothing),
-    (' ', "http1.1", Nothing),
-    (' ', "http2", Nothing),
-    (' ', "http2-prior-knowledge", Nothing),
-    (' ', "http3", Nothing),
-    ('g', "globoff", Nothing),
-    (' ', "path-as-is", Nothing),
-    (' ', "basic", Nothing),
-    (' ', "anyauth", Nothing),
-    ('O', "remote-name", Nothing),
-    ('J', "remote-header-name", Nothing),
-    ('R', "remote-time", Nothing),
-    (' ', "create-dirs", Nothing),
-    (' ', "tcp-nodelay", Nothing),
-    (' ', "tcp-fastopen", Nothing),
-    (' ', "no-keepalive", Nothing),
-    (' ', "tr-encoding", Nothing),
-    ('q', "disable", Nothing),
-    ('Z', "parallel", Nothing),
-    ('j', "junk-session-cookies", Nothing),
-    (' ', "ssl-no-revoke", Nothing),
-    (' ', "tlsv1.2", Nothing),
-    (' ', "tlsv1.3", Nothing),
-    ('1', "tlsv1", Nothing),
-    (' ', "raw", Nothing),
-    (' ', "styled-output", Nothing),
-    (' ', "post301", Nothing),
-    (' ', "post302", Nothing),
-    (' ', "post303", Nothing),
-    (' ', "no-alpn", Nothing),
-    (' ', "no-sessionid", Nothing),
-    ('o', "output", NothingWithValue),
-    (' ', "output-dir", NothingWithValue),
-    ('w', "write-out", NothingWithValue),
-    ('D', "dump-header", NothingWithValue),
-    ('c', "cookie-jar", NothingWithValue),
-    (' ', "connect-timeout", NothingWithValue),
-    (' ', "retry", NothingWithValue),
-    (' ', "retry-delay", NothingWithValue),
-    (' ', "retry-max-time", NothingWithValue),
-    (' ', "retry-all-errors", Nothing),
-    (' ', "retry-connrefused", Nothing),
-    (' ', "keepalive-time", NothingWithValue),
-    (' ', "limit-rate", NothingWithValue),
-    (' ', "max-filesize", NothingWithValue),
-    (' ', "expect100-timeout", NothingWithValue),
-    (' ', "stderr", NothingWithValue),
-    (' ', "trace", NothingWithValue),
-    (' ', "trace-ascii", NothingWithValue),
-    (' ', "trace-time", Nothing),
-    ('y', "speed-time", NothingWithValue),
-    ('Y', "speed-limit", NothingWithValue),
-    (' ', "ciphers", NothingWithValue),
-    (' ', "tls-max", NothingWithValue),
-    ('x', "proxy", Refused("scenarios use no proxy: remove it")),
-    (' ', "socks5", Refused("scenarios use no proxy: remove it")),
-    (' ', "resolve", Refused("write the address into the URL, and the name as -H 'Host: NAME'")),
-    (' ', "connect-to", Refused("write the address into the URL, and the name as -H 'Host: NAME'")),
-    ('T', "upload-file", Refused("send the file by -X PUT --data-binary @FILE")),
-    ('K', "config", Refused("write its flags into the command")),
-    ('n', "netrc", Refused("write name and password as -u NAME:PASSWORD")),
-    (' ', "digest", Refused("scenarios have no digest authentication: remove it, or use -u without it")),
-];
 
 /// Plans the script of commands.
 ///
@@ -206,7 +57,9 @@ pub(super) fn plan(commands: Commands<'_>, options: &Options, files: Files<'_>) 
         reader.read(&line.words).map_err(|what| ImportError::Command { line: number, what })?;
     }
     let Some(first) = calls.first() else {
-        return Err(ImportError::Nothing("there is no command: expected one such as curl 'http://localhost:8080/'".into()));
+        return Err(ImportError::Nothing(
+            "there is no command: expected one such as curl 'http://localhost:8080/'".into(),
+        ));
     };
     let mut script = Script::new(flow::origin(&first.url));
     script.calls = calls;
@@ -215,7 +68,9 @@ pub(super) fn plan(commands: Commands<'_>, options: &Options, files: Files<'_>) 
         script.about.push(format!("Add to the command: {}.", flags.join(" ")));
     }
     if options.assets == super::Assets::Page {
-        script.about.push("To load a page's files too: local page = user:html(user:get(...)), then user:assets(page).".into());
+        script
+            .about
+            .push("To load a page's files too: local page = user:html(user:get(...)), then user:assets(page).".into());
     }
     Ok(script)
 }
@@ -251,7 +106,10 @@ impl Command<'_> {
     fn read(&mut self, words: &[String]) -> Result<(), String> {
         let [program, rest @ ..] = words else { return Ok(()) };
         if program != "curl" && !program.ends_with("/curl") && program != "curl.exe" {
-            return Err(format!("`{}` is no curl command: expected `curl URL ...`; quote a URL that has & in it", shown(program)));
+            return Err(format!(
+                "`{}` is no curl command: expected `curl URL ...`; quote a URL that has & in it",
+                shown(program)
+            ));
         }
         let mut rest = rest.iter();
         while let Some(word) = rest.next() {
@@ -269,8 +127,7 @@ impl Command<'_> {
                 let mut letters = letters.char_indices();
                 while let Some((at, letter)) = letters.next() {
                     let flag = format!("-{letter}");
-                    let does = FLAGS.iter().find(|(short, _, _)| *short == letter && letter != ' ');
-                    let does = does.ok_or_else(|| unknown(&flag, &[]))?.2;
+                    let does = short(letter)?;
                     if !takes_value(does) {
                         self.set(does, &flag, "")?;
                         continue;
@@ -290,13 +147,13 @@ impl Command<'_> {
     fn set(&mut self, does: Does, flag: &str, value: &str) -> Result<(), String> {
         let request = &mut self.request;
         match does {
-            Method => request.method = Some(value.to_owned()),
-            Header => self.header(value)?,
-            Data | DataBinary => {
+            Does::Method => request.method = Some(value.to_owned()),
+            Does::Header => self.header(value)?,
+            Does::Data | Does::DataBinary => {
                 let bytes = match value.strip_prefix('@') {
                     Some(path) => {
                         let mut bytes = self.file(flag, path)?;
-                        if does == Data {
+                        if does == Does::Data {
                             bytes.retain(|byte| !b"\r\n\0".contains(byte));
                         }
                         bytes
@@ -305,12 +162,12 @@ impl Command<'_> {
                 };
                 self.add(b"&", &bytes);
             }
-            DataRaw => self.add(b"&", value.as_bytes()),
-            DataUrlencode => {
+            Does::DataRaw => self.add(b"&", value.as_bytes()),
+            Does::DataUrlencode => {
                 let text = self.urlencoded(flag, value)?;
                 self.add(b"&", text.as_bytes());
             }
-            Json => {
+            Does::Json => {
                 request.is_json = true;
                 let bytes = match value.strip_prefix('@') {
                     Some(path) => self.file(flag, path)?,
@@ -318,40 +175,42 @@ impl Command<'_> {
                 };
                 self.add(b"", &bytes);
             }
-            Get => request.get = true,
-            Form | FormString => {
-                let part = self.part(flag, value, does == FormString)?;
+            Does::Get => request.get = true,
+            Does::Form | Does::FormString => {
+                let part = self.part(flag, value, does == Does::FormString)?;
                 self.request.parts.push(part);
             }
-            Cookie => self.cookies(flag, value)?,
-            User => request.user = Some(value.to_owned()),
-            Bearer => request.headers.push(("Authorization".into(), format!("Bearer {value}"))),
-            Agent => set(&mut request.headers, "User-Agent", value),
-            Referer => set(&mut request.headers, "Referer", value.split(";auto").next().unwrap_or_default()),
-            Follow => request.follow = true,
-            Head => request.head = true,
+            Does::Cookie => self.cookies(flag, value)?,
+            Does::User => request.user = Some(value.to_owned()),
+            Does::Bearer => request.headers.push(("Authorization".into(), format!("Bearer {value}"))),
+            Does::Agent => set(&mut request.headers, "User-Agent", value),
+            Does::Referer => set(&mut request.headers, "Referer", value.split(";auto").next().unwrap_or_default()),
+            Does::Follow => request.follow = true,
+            Does::Head => request.head = true,
             Does::Url => request.urls.push(value.to_owned()),
-            UrlQuery => {
+            Does::UrlQuery => {
                 let text = match value.strip_prefix('+') {
                     Some(raw) => raw.to_owned(),
                     None => self.urlencoded(flag, value)?,
                 };
                 self.request.query.push(text);
             }
-            MaxTime => {
+            Does::MaxTime => {
                 let seconds = value.parse::<f64>().ok().filter(|seconds| (0.0..1e6).contains(seconds));
-                let seconds = seconds.ok_or_else(|| format!("{flag} is `{}`: expected seconds such as 2.5", shown(value)))?;
+                let seconds =
+                    seconds.ok_or_else(|| format!("{flag} is `{}`: expected seconds such as 2.5", shown(value)))?;
                 request.timeout = (seconds > 0.0).then_some(seconds);
             }
-            MaxRedirects => {
-                let number = value.parse::<i64>().map_err(|_| format!("{flag} is `{}`: expected a number", shown(value)))?;
+            Does::MaxRedirects => {
+                let number =
+                    value.parse::<i64>().map_err(|_| format!("{flag} is `{}`: expected a number", shown(value)))?;
                 request.most_redirects = Some(u32::try_from(number).unwrap_or(100).min(100));
             }
-            Next => self.finish()?,
-            Nothing | NothingWithValue => {}
-            Flag(ours) => self.note(ours.to_owned()),
-            FlagWithValue(ours) => self.note(format!("{ours} {}", shown(value))),
-            Refused(what) => return Err(format!("{flag}: {what}")),
+            Does::Next => self.finish()?,
+            Does::Nothing | Does::NothingWithValue => {}
+            Does::Flag(ours) => self.note(ours.to_owned()),
+            Does::FlagWithValue(ours) => self.note(format!("{ours} {}", shown(value))),
+            Does::Refused(what) => return Err(format!("{flag}: {what}")),
         }
         Ok(())
     }
@@ -397,7 +256,10 @@ impl Command<'_> {
             return Ok(());
         }
         if !name.bytes().all(is_token) || value.contains(['\r', '\n', '\0']) {
-            return Err(format!("-H is `{}`: expected a name of letters, digits and dashes, and one line", shown(text)));
+            return Err(format!(
+                "-H is `{}`: expected a name of letters, digits and dashes, and one line",
+                shown(text)
+            ));
         }
         if value.is_empty() {
             self.request.removed.push(name.to_ascii_lowercase());
@@ -425,7 +287,8 @@ impl Command<'_> {
         let (name, content) = match value.find(['=', '@']) {
             Some(at) if value[at..].starts_with('@') => {
                 let bytes = self.file(flag, &value[at + 1..])?;
-                let text = String::from_utf8(bytes).map_err(|_| format!("{flag}: the file is not UTF-8: expected text"))?;
+                let text =
+                    String::from_utf8(bytes).map_err(|_| format!("{flag}: the file is not UTF-8: expected text"))?;
                 (&value[..at], text)
             }
             Some(at) => (&value[..at], value[at + 1..].to_owned()),
@@ -487,8 +350,14 @@ impl Command<'_> {
 
 impl Request {
     fn call(&self, text: &str) -> Result<Call, String> {
-        const CLIENT: [&str; 6] =
-            ["host", "content-length", "connection", "accept-encoding", "transfer-encoding", "upgrade-insecure-requests"];
+        const CLIENT: [&str; 6] = [
+            "host",
+            "content-length",
+            "connection",
+            "accept-encoding",
+            "transfer-encoding",
+            "upgrade-insecure-requests",
+        ];
         let written = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
         let mut url = Url::parse(&written).map_err(|why| format!("the URL is `{}`: {why}", shown(text)))?;
         if !matches!(url.scheme(), "http" | "https") {
@@ -496,12 +365,14 @@ impl Request {
         }
         let mut user = self.user.clone();
         if !url.username().is_empty() {
-            let decode = |text: &str| oroshi_words::query::segment(text).map_or(text.to_owned(), |text| text.into_owned());
+            let decode =
+                |text: &str| oroshi_words::query::segment(text).map_or(text.to_owned(), |text| text.into_owned());
             user = Some(format!("{}:{}", decode(url.username()), decode(url.password().unwrap_or_default())));
         }
         let _ = (url.set_username(""), url.set_password(None));
         url.set_fragment(None);
-        let mut query: Vec<String> = url.query().filter(|query| !query.is_empty()).map(str::to_owned).into_iter().collect();
+        let mut query: Vec<String> =
+            url.query().filter(|query| !query.is_empty()).map(str::to_owned).into_iter().collect();
         query.extend(self.query.iter().cloned());
         let is_form = !self.parts.is_empty();
         if is_form && self.data.is_some() {
@@ -510,7 +381,9 @@ impl Request {
         if self.get
             && let Some(data) = &self.data
         {
-            query.push(String::from_utf8(data.clone()).map_err(|_| "the data of -G is not UTF-8: expected text".to_owned())?);
+            query.push(
+                String::from_utf8(data.clone()).map_err(|_| "the data of -G is not UTF-8: expected text".to_owned())?,
+            );
         }
         url.set_query(Some(query.join("&")).filter(|query| !query.is_empty()).as_deref());
         let has_body = !self.get && self.data.is_some() || is_form;
@@ -562,7 +435,9 @@ fn multipart(parts: &[Part]) -> Result<Body, String> {
     for (index, part) in parts.iter().enumerate() {
         if parts[..index].iter().any(|known| known.name == part.name) {
             let name = shown(&part.name);
-            return Err(format!("-F has several parts `{name}`, and `multipart` of a script has one of a name: rename one"));
+            return Err(format!(
+                "-F has several parts `{name}`, and `multipart` of a script has one of a name: rename one"
+            ));
         }
     }
     let copy = |part: &Part| Part {
@@ -577,29 +452,6 @@ fn multipart(parts: &[Part]) -> Result<Body, String> {
 fn set(fields: &mut Vec<(String, String)>, name: &str, value: &str) {
     fields.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
     fields.push((name.to_owned(), value.to_owned()));
-}
-
-/// Finds a long flag; `--no-...` turns one off.
-fn long(name: &str) -> Result<(Does, bool), String> {
-    let find = |name: &str| FLAGS.iter().find(|(_, long, _)| *long == name).map(|flag| flag.2);
-    if let Some(does) = find(name) {
-        return Ok((does, false));
-    }
-    if let Some(does) = name.strip_prefix("no-").and_then(find).filter(|does| !takes_value(*does)) {
-        return Ok((does, true));
-    }
-    let names: Vec<&str> = FLAGS.iter().map(|(_, long, _)| *long).collect();
-    Err(unknown(&format!("--{name}"), &names))
-}
-
-fn unknown(flag: &str, names: &[&str]) -> String {
-    let near = nearest(flag.trim_start_matches('-'), names.iter().copied());
-    let near = near.map(|name| format!("did you mean --{name}? ")).unwrap_or_default();
-    format!("`{}` is no flag of curl that a script can have: {near}remove it, or write what it does into the script", shown(flag))
-}
-
-fn takes_value(does: Does) -> bool {
-    !matches!(does, Get | Follow | Head | Next | Nothing | Flag(_) | Refused(_))
 }
 
 fn value_of<'w>(rest: &mut std::slice::Iter<'w, String>, flag: &str) -> Result<&'w str, String> {

@@ -170,16 +170,39 @@ fn kind(entry: &Entry) -> Kind {
     let path = entry.url.path().to_ascii_lowercase();
     let ending = path.rsplit('/').next().and_then(|name| name.rsplit_once('.')).map_or("", |(_, ending)| ending);
     let is_static = match &*entry.kind {
-        "text/css" | "text/javascript" | "application/javascript" | "application/x-javascript"
-        | "application/manifest+json" | "application/font-woff" => true,
+        "text/css"
+        | "text/javascript"
+        | "application/javascript"
+        | "application/x-javascript"
+        | "application/manifest+json"
+        | "application/font-woff" => true,
         "" | "application/octet-stream" | "application/x-unknown" => matches!(
             ending,
-            "css" | "js" | "mjs" | "map" | "png" | "jpg" | "jpeg" | "gif" | "svg" | "webp" | "avif" | "ico" | "woff"
-                | "woff2" | "ttf" | "otf" | "eot" | "mp4" | "webm" | "mp3"
+            "css"
+                | "js"
+                | "mjs"
+                | "map"
+                | "png"
+                | "jpg"
+                | "jpeg"
+                | "gif"
+                | "svg"
+                | "webp"
+                | "avif"
+                | "ico"
+                | "woff"
+                | "woff2"
+                | "ttf"
+                | "otf"
+                | "eot"
+                | "mp4"
+                | "webm"
+                | "mp3"
         ),
         kind => ["image/", "font/", "audio/", "video/"].iter().any(|start| kind.starts_with(start)),
     };
-    let accepts_html = super::call::find(&entry.headers, "Accept").is_some_and(|accept| accept.starts_with("text/html"));
+    let accepts_html =
+        super::call::find(&entry.headers, "Accept").is_some_and(|accept| accept.starts_with("text/html"));
     match (is_get && is_static, accepts_html && !asks("X-Requested-With")) {
         (true, _) => Kind::Asset,
         (false, true) => Kind::Document,
@@ -209,7 +232,9 @@ fn redirects(entries: &[Entry], kinds: &[Kind], is_kept: &dyn Fn(&Url) -> bool) 
             is_usable(place)
                 && !found.is_target[place]
                 && same_page(&candidate.url, &target)
-                && (candidate.method == "GET" || candidate.method == "HEAD" || same_method && candidate.method == entry.method)
+                && (candidate.method == "GET"
+                    || candidate.method == "HEAD"
+                    || same_method && candidate.method == entry.method)
         };
         if let Some((place, _)) = candidates.into_iter().find(is_it) {
             found.next.insert(index, place);
@@ -242,7 +267,8 @@ fn fold(call: &mut Call, first: usize, entries: &[Entry], follow: &Redirects) ->
     let status = entries[last].status;
     if let Some(target) = target(&entries[last]) {
         call.redirects = Some(hops);
-        call.notes.push(format!("The browser went on to {}, which is not part of this script.", without_query(&target)));
+        call.notes
+            .push(format!("The browser went on to {}, which is not part of this script.", without_query(&target)));
     }
     // A browser's cache asks with a condition, and a new user has nothing to compare.
     call.expect = if status == 304 { vec![200, 304] } else { vec![status] };
@@ -321,20 +347,48 @@ fn call(entry: &Entry, base: &Url) -> Call {
 /// Whether a header of a browser says something that the client or the scenario does not say itself.
 fn matters(name: &str, value: &str, method: &str, base: &Url) -> bool {
     const NOT: [&str; 29] = [
-        "host", "content-length", "cookie", "cookie2", "connection", "keep-alive", "proxy-connection", "te", "trailer",
-        "transfer-encoding", "upgrade", "upgrade-insecure-requests", "accept-encoding", "if-none-match",
-        "if-modified-since", "if-match", "if-unmodified-since", "if-range", "cache-control", "pragma", "priority", "dnt",
-        "purpose", "x-client-data", "expect", "alt-used", "save-data", "http2-settings", "proxy-authorization",
+        "host",
+        "content-length",
+        "cookie",
+        "cookie2",
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "upgrade-insecure-requests",
+        "accept-encoding",
+        "if-none-match",
+        "if-modified-since",
+        "if-match",
+        "if-unmodified-since",
+        "if-range",
+        "cache-control",
+        "pragma",
+        "priority",
+        "dnt",
+        "purpose",
+        "x-client-data",
+        "expect",
+        "alt-used",
+        "save-data",
+        "http2-settings",
+        "proxy-authorization",
     ];
     let name = name.to_ascii_lowercase();
-    let is_token = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.!#$%&'*+^`|~".contains(&byte));
+    let is_token =
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.!#$%&'*+^`|~".contains(&byte));
     if !is_token || NOT.contains(&&*name) || name.starts_with("sec-") || value.contains(['\r', '\n', '\0']) {
         return false;
     }
     match &*name {
         "accept" => value != "*/*" && !value.starts_with("text/html"),
         // Protection against forged requests looks at them, and at no others.
-        "origin" | "referer" => method != "GET" && method != "HEAD" && value.starts_with(base.as_str().trim_end_matches('/')),
+        "origin" | "referer" => {
+            method != "GET" && method != "HEAD" && value.starts_with(base.as_str().trim_end_matches('/'))
+        }
         _ => true,
     }
 }

@@ -181,8 +181,10 @@ fn entry(row: EntryRow, before: f64) -> Result<Option<Entry>, String> {
     if request.method.is_empty() || request.method.len() > 40 || !request.method.bytes().all(is_token) {
         return Err(format!("request.method is `{}`: expected one such as GET", shown(&request.method)));
     }
-    let local = ["data:", "blob:", "about:", "file:", "chrome", "moz-extension:", "safari-", "resource:", "javascript:"];
-    if local.iter().any(|scheme| request.url.get(..scheme.len()).is_some_and(|text| text.eq_ignore_ascii_case(scheme))) {
+    let local =
+        ["data:", "blob:", "about:", "file:", "chrome", "moz-extension:", "safari-", "resource:", "javascript:"];
+    if local.iter().any(|scheme| request.url.get(..scheme.len()).is_some_and(|text| text.eq_ignore_ascii_case(scheme)))
+    {
         return Ok(None);
     }
     let url = Url::parse(&request.url)
@@ -204,7 +206,8 @@ fn entry(row: EntryRow, before: f64) -> Result<Option<Entry>, String> {
     let (mut location, mut kind, mut answer) = (None, String::new(), None);
     if let Some(response) = answered {
         let fields = pairs(response.headers);
-        location = response.redirect.filter(|url| !url.is_empty()).or_else(|| find(&fields, "Location").map(str::to_owned));
+        location =
+            response.redirect.filter(|url| !url.is_empty()).or_else(|| find(&fields, "Location").map(str::to_owned));
         let content_type = find(&fields, "Content-Type").map(str::to_owned);
         if let Some(content) = response.content {
             kind = content_type.or(content.kind).unwrap_or_default();
@@ -273,7 +276,9 @@ fn body(post: Option<Post>, headers: &[(String, String)]) -> (Option<(Vec<u8>, O
     let mut form = url::form_urlencoded::Serializer::new(String::new());
     for parameter in &params {
         // Chromium leaves parameters encoded, others decode them.
-        let decode = |text: &str| oroshi_words::query::pairs(&format!("{text}=")).next().and_then(Result::ok).map(|pair| pair.0.into_owned());
+        let decode = |text: &str| {
+            oroshi_words::query::pairs(&format!("{text}=")).next().and_then(Result::ok).map(|pair| pair.0.into_owned())
+        };
         let value = parameter.value.as_deref().unwrap_or_default();
         let decoded = if value.contains('%') { decode(value) } else { None };
         form.append_pair(&parameter.name, decoded.as_deref().unwrap_or(value));
@@ -289,11 +294,15 @@ fn unix_ms(text: &str) -> Option<f64> {
     let zone_at = rest.find(['Z', 'z', '+', '-']).unwrap_or(rest.len());
     let (time, zone) = rest.split_at(zone_at);
     let numbers = |text: &str, by: char| {
-        let digits = |part: &str| (!part.is_empty() && part.len() <= 4 && part.bytes().all(|b| b.is_ascii_digit())).then(|| part.parse::<i64>().ok())?;
+        let digits = |part: &str| {
+            (!part.is_empty() && part.len() <= 4 && part.bytes().all(|b| b.is_ascii_digit()))
+                .then(|| part.parse::<i64>().ok())?
+        };
         text.split(by).map(digits).collect::<Option<Vec<_>>>()
     };
     let (clock, fraction) = time.split_once('.').unwrap_or((time, "0"));
-    let ([year, month, day], [hour, minute, second]) = (numbers(date, '-')?[..].try_into().ok()?, numbers(clock, ':')?[..].try_into().ok()?);
+    let ([year, month, day], [hour, minute, second]) =
+        (numbers(date, '-')?[..].try_into().ok()?, numbers(clock, ':')?[..].try_into().ok()?);
     if !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 {
         return None;
     }
@@ -336,7 +345,14 @@ mod tests {
         ] {
             assert_eq!(unix_ms(text), Some(expected), "{text}");
         }
-        for text in ["", "2026-05-21", "2026-13-21T10:15:00Z", "2026-05-21T10:15Z", "2026-05-21T10:15:00.Z", "2026-05-21T10:15:00+é"] {
+        for text in [
+            "",
+            "2026-05-21",
+            "2026-13-21T10:15:00Z",
+            "2026-05-21T10:15Z",
+            "2026-05-21T10:15:00.Z",
+            "2026-05-21T10:15:00+é",
+        ] {
             assert_eq!(unix_ms(text), None, "{text}");
         }
     }
@@ -351,11 +367,22 @@ mod tests {
         assert!(said("").starts_with("line 1, column 0: EOF"), "{}", said(""));
         assert!(said("{}").contains("missing field `log`"));
         let entry = |request: &str, more: &str| {
-            said(&format!(r#"{{"log":{{"entries":[{{"request":{{"method":"GET","url":"data:,"}}}},{{"request":{request}{more}}}]}}}}"#))
+            said(&format!(
+                r#"{{"log":{{"entries":[{{"request":{{"method":"GET","url":"data:,"}}}},{{"request":{request}{more}}}]}}}}"#
+            ))
         };
         let good = r#"{"method":"GET","url":"http://a/"}"#;
-        assert_eq!(entry(r#"{"method":"GET","url":"/a"}"#, ""), "entry 2: request.url is `/a`: relative URL without a base; expected an absolute URL");
-        assert_eq!(entry(r#"{"method":"G T","url":"http://a/"}"#, ""), "entry 2: request.method is `G T`: expected one such as GET");
-        assert_eq!(entry(good, r#","startedDateTime":"now""#), "entry 2: startedDateTime is `now`: expected a time such as 2026-05-21T10:15:00.123Z");
+        assert_eq!(
+            entry(r#"{"method":"GET","url":"/a"}"#, ""),
+            "entry 2: request.url is `/a`: relative URL without a base; expected an absolute URL"
+        );
+        assert_eq!(
+            entry(r#"{"method":"G T","url":"http://a/"}"#, ""),
+            "entry 2: request.method is `G T`: expected one such as GET"
+        );
+        assert_eq!(
+            entry(good, r#","startedDateTime":"now""#),
+            "entry 2: startedDateTime is `now`: expected a time such as 2026-05-21T10:15:00.123Z"
+        );
     }
 }

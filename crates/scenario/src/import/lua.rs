@@ -184,7 +184,10 @@ mod tests {
 
     #[test]
     fn readable_texts_stay_readable() {
-        assert_eq!(quoted("größe \"a\\b\"\n\u{202e}1\0".as_bytes()), "\"größe \\\"a\\\\b\\\"\\n\\226\\128\\1741\\000\"");
+        assert_eq!(
+            quoted("größe \"a\\b\"\n\u{202e}1\0".as_bytes()),
+            "\"größe \\\"a\\\\b\\\"\\n\\226\\128\\1741\\000\""
+        );
         assert_eq!((key(b"form"), key(b"end"), key(b"X-A")), ("form".into(), "[\"end\"]".into(), "[\"X-A\"]".into()));
         assert_eq!(name_of("user[csrfToken]", "value"), "user_csrf_token");
         assert_eq!((name_of("4711", "value"), name_of("end", "value")), ("value_4711".into(), "value_end".into()));

@@ -66,16 +66,24 @@ pub(super) fn write(script: &Script, options: &Options) -> Result<String, Import
     let count = units::plural(script.calls.len() as u64, "request");
     line(&mut out, &format!("-- Written by oroshi from {}: {count} to {}", comment(&options.source), script.base));
     out.push_str("--\n--     oroshi bench -s FILE --users 1 --iterations 1 --verbose\n--\n");
-    out.push_str("-- makes one journey, and shows each request and check. Then raise users, and give the run a duration.\n");
+    out.push_str(
+        "-- makes one journey, and shows each request and check. Then raise users, and give the run a duration.\n",
+    );
     let mut about = script.about.clone();
     if fillers > 0 {
-        about.push(format!("{} of the same size replace long texts (more than 64 KiB).", units::plural(fillers, "filler")));
+        about.push(format!(
+            "{} of the same size replace long texts (more than 64 KiB).",
+            units::plural(fillers, "filler")
+        ));
     }
     if suspicious {
-        about.push("A body may contain a password that was not recognised: look for it before you share this file.".into());
+        about.push(
+            "A body may contain a password that was not recognised: look for it before you share this file.".into(),
+        );
     }
     if tokens.are_cut {
-        about.push("More values come back from responses than a script can take: the last ones are as recorded.".into());
+        about
+            .push("More values come back from responses than a script can take: the last ones are as recorded.".into());
     }
     for remark in &about {
         line(&mut out, &format!("-- {}", remark.split_whitespace().collect::<Vec<_>>().join(" ")));
@@ -369,7 +377,9 @@ impl Writer<'_> {
         let bare = value.split_once(' ').map(|(scheme, rest)| (format!("{scheme} "), rest));
         let text = if let Some(variable) = self.token(index, value) {
             variable.to_owned()
-        } else if let Some((scheme, variable)) = bare.and_then(|(scheme, rest)| Some((scheme, self.token(index, rest)?))) {
+        } else if let Some((scheme, variable)) =
+            bare.and_then(|(scheme, rest)| Some((scheme, self.token(index, rest)?)))
+        {
             format!("{} .. {variable}", quoted(scheme.as_bytes()))
         } else {
             let step = self.names[index].clone();
@@ -470,7 +480,8 @@ impl Writer<'_> {
         let mut known = Vec::new();
         for (name, value) in text.split('&').filter_map(|pair| pair.split_once('=')) {
             if let Some(place) = self.secrets.field(name, value, &step) {
-                known.push((format!("{name}={value}"), format!("{} .. {place}", quoted(format!("{name}=").as_bytes()))));
+                known
+                    .push((format!("{name}={value}"), format!("{} .. {place}", quoted(format!("{name}=").as_bytes()))));
             }
         }
         self.replaced(text, known)

@@ -84,7 +84,10 @@ impl Secrets {
 
     /// Returns long known secrets with their expressions, to find them within other texts.
     pub(super) fn long(&self) -> impl Iterator<Item = (&str, String)> {
-        self.names.iter().filter(|(value, _)| value.len() >= 8).map(|(value, name)| (&**value, format!("secret.{name}")))
+        self.names
+            .iter()
+            .filter(|(value, _)| value.len() >= 8)
+            .map(|(value, name)| (&**value, format!("secret.{name}")))
     }
 
     /// Whether secrets are replaced.
@@ -96,11 +99,35 @@ impl Secrets {
 /// Whether a field of a form, of JSON or of a query has a secret, by its name.
 pub(super) fn is_field(name: &str) -> bool {
     const WITHIN: [&str; 13] = [
-        "password", "passwd", "passphrase", "secret", "token", "apikey", "accesskey", "privatekey", "authorization",
-        "credential", "sessionid", "csrf", "xsrf",
+        "password",
+        "passwd",
+        "passphrase",
+        "secret",
+        "token",
+        "apikey",
+        "accesskey",
+        "privatekey",
+        "authorization",
+        "credential",
+        "sessionid",
+        "csrf",
+        "xsrf",
     ];
     const WHOLE: [&str; 14] = [
-        "pass", "pwd", "pw", "pin", "otp", "auth", "key", "code", "cvv", "cvc", "jwt", "sid", "assertion", "signature",
+        "pass",
+        "pwd",
+        "pw",
+        "pin",
+        "otp",
+        "auth",
+        "key",
+        "code",
+        "cvv",
+        "cvc",
+        "jwt",
+        "sid",
+        "assertion",
+        "signature",
     ];
     let letters: String = name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
     // `user[pass]` is a `pass` too.
@@ -114,7 +141,16 @@ mod tests {
 
     #[test]
     fn names_tell_what_is_secret() {
-        for name in ["password", "user[password]", "userPassword", "access_token", "api-key", "user[pass]", "otp", "authenticity_token"] {
+        for name in [
+            "password",
+            "user[password]",
+            "userPassword",
+            "access_token",
+            "api-key",
+            "user[pass]",
+            "otp",
+            "authenticity_token",
+        ] {
             assert!(is_field(name), "{name}");
         }
         for name in ["name", "author", "passenger", "keyword", "description", "pincode", "q"] {

@@ -70,7 +70,9 @@ impl Reader<'_> {
             }
             '#' if self.word.is_none() => self.skip_line(),
             '>' | '<' => return self.fail(format!("`{char}` redirects a file, which a script cannot do: remove it")),
-            '(' | ')' if self.word.is_none() => return self.fail(format!("`{char}` is for a shell: expected curl commands")),
+            '(' | ')' if self.word.is_none() => {
+                return self.fail(format!("`{char}` is for a shell: expected curl commands"));
+            }
             '\\' => match self.next() {
                 Some('\n') | None => {}
                 Some('\r') if self.rest.peek() == Some(&'\n') => {
@@ -102,7 +104,8 @@ impl Reader<'_> {
     fn variable(&mut self, char: char) -> Result<(), ImportError> {
         let begins = self.rest.peek().is_some_and(|next| next.is_ascii_alphanumeric() || "_({@*#?!$-".contains(*next));
         if char == '`' || begins {
-            return self.fail(format!("`{char}` is replaced by a shell: put the value in its place, or quote it by '...'"));
+            return self
+                .fail(format!("`{char}` is replaced by a shell: put the value in its place, or quote it by '...'"));
         }
         self.push(char);
         Ok(())
@@ -257,7 +260,10 @@ mod tests {
         ] {
             assert_eq!(words(text), [expected], "{text}");
         }
-        assert_eq!(words("curl a; curl b && curl c &\ncurl d | jq . ; x\n\n# e"), [["curl", "a"], ["curl", "b"], ["curl", "c"], ["curl", "d"]]);
+        assert_eq!(
+            words("curl a; curl b && curl c &\ncurl d | jq . ; x\n\n# e"),
+            [["curl", "a"], ["curl", "b"], ["curl", "c"], ["curl", "d"]]
+        );
         let lines: Vec<usize> = split("\ncurl a \\\n b\ncurl c").unwrap().iter().map(|line| line.number).collect();
         assert_eq!(lines, [2, 4]);
     }

@@ -14,7 +14,8 @@ fn play(script: &str) -> String {
     let lua = mlua::Lua::new();
     lua.load(include_str!("recordings/mock.lua")).exec().unwrap();
     lua.load(script).set_name("=script").exec().unwrap_or_else(|error| panic!("{error}\n{script}"));
-    lua.load("return played()").eval().unwrap()
+    let played: mlua::LuaString = lua.load("return played()").eval().unwrap();
+    played.to_string_lossy()
 }
 
 fn har(entries: &[Value]) -> String {
@@ -103,7 +104,10 @@ fn other_hosts_are_kept_if_they_are_named() {
         from_har(&har(&entries), &Options { hosts, ..Options::default() }).unwrap()
     };
     let script = with(&[]);
-    assert!(script.contains("Left out: 2 requests to other hosts: api.example:81 (1), b.example (1). --host"), "{script}");
+    assert!(
+        script.contains("Left out: 2 requests to other hosts: api.example:81 (1), b.example (1). --host"),
+        "{script}"
+    );
     assert_eq!(play(&script), "options {url=\"http://a.example\" users=1}\ntop: GET / {expect=200}");
     for host in ["api.example", "API.example:81"] {
         assert!(play(&with(&[host])).ends_with("x: GET http://api.example:81/x {expect=200}"), "{host}");
@@ -126,8 +130,13 @@ fn redirects_are_folded_where_the_browser_followed() {
     let played = play(&from(&entries));
     assert_eq!(
         played.lines().skip(1).collect::<Vec<_>>(),
-        ["top: GET / {expect=200}", "oauth: GET /oauth {expect=302 redirects=0}", "think 1", "back: GET /back {expect=200}",
-         "lost: GET /lost {expect=307 redirects=0}"],
+        [
+            "top: GET / {expect=200}",
+            "oauth: GET /oauth {expect=302 redirects=0}",
+            "think 1",
+            "back: GET /back {expect=200}",
+            "lost: GET /lost {expect=307 redirects=0}"
+        ],
         "{played}"
     );
 }
@@ -147,18 +156,34 @@ fn values_that_come_back_are_taken_from_responses() {
     let answer = |kind: &str, text: &str| json!({"/response/content": {"mimeType": kind, "text": text}});
     let token = "aGVsbG8gd29ybGQ9";
     let entries = [
-        entry(0, "http://a/s", &answer("application/json", &format!(r#"{{"session":{{"key":"{token}","n":[7,4812]}},"q":"typed-12345"}}"#))),
+        entry(
+            0,
+            "http://a/s",
+            &answer(
+                "application/json",
+                &format!(r#"{{"session":{{"key":"{token}","n":[7,4812]}},"q":"typed-12345"}}"#),
+            ),
+        ),
         entry(1, &format!("http://a/x/{token}/4812?key={token}&z=1"), &json!({})),
-        entry(2, "http://a/y", &post("application/json", &format!(r#"{{"key":"{token}","n":4812,"other":4812,"none":null}}"#))),
+        entry(
+            2,
+            "http://a/y",
+            &post("application/json", &format!(r#"{{"key":"{token}","n":4812,"other":4812,"none":null}}"#)),
+        ),
         entry(3, "http://a/z", &post("text/plain", &format!("before {token} after"))),
     ];
     let script = from(&entries);
     let played = play(&script);
     assert!(!script.contains(token), "{script}");
     assert!(script.contains("local key = answer.session.key -- comes back in "), "{script}");
-    assert!(played.contains("x key n: GET /x/s.session.key/s.session.n.2 {expect=200 query={key=\"<s.session.key>\" z=\"1\"}}"), "{played}");
+    assert!(
+        played.contains(
+            "x key n: GET /x/s.session.key/s.session.n.2 {expect=200 query={key=\"<s.session.key>\" z=\"1\"}}"
+        ),
+        "{played}"
+    );
     assert!(played.contains("body=\"before s.session.key after\""), "{played}");
-    assert!(played.contains("\\\"n\\\":4812") && played.contains("\\\"key\\\":\"s.session.key\""), "{played}");
+    assert!(played.contains("\\\"n\\\":4812") && played.contains("\\\"key\\\":\\\"s.session.key\\\""), "{played}");
 }
 
 #[test]
@@ -172,8 +197,10 @@ fn what_the_user_typed_is_not_taken_from_its_echo() {
 
 #[test]
 fn steps_have_readable_names_of_their_own() {
-    let urls = ["/", "/items/42/edit", "/items/42/edit", "/?a", "/0123456789012345678901234567890123/x", "/%22%0a%2f", "/top"];
-    let entries: Vec<_> = urls.iter().enumerate().map(|(n, url)| entry(n, &format!("http://a{url}"), &json!({}))).collect();
+    let urls =
+        ["/", "/items/42/edit", "/items/42/edit", "/?a", "/0123456789012345678901234567890123/x", "/%22%0a%2f", "/top"];
+    let entries: Vec<_> =
+        urls.iter().enumerate().map(|(n, url)| entry(n, &format!("http://a{url}"), &json!({}))).collect();
     let script = from(&entries);
     let names: Vec<_> = script.lines().filter_map(|line| line.split("name = \"").nth(1)?.split('"').next()).collect();
     assert_eq!(names, ["top", "items 42 edit", "items 42 edit 2", "top 2", "x", "top 3", "top 4"]);
@@ -185,7 +212,11 @@ fn secrets_of_any_body_stay_out() {
     for (kind, text, expected) in [
         (form, "password=hunter2x&flag", "body=\"password=CHANGE-ME&flag\""),
         (form, "a=1&user[pass]=hunter2x", "form={a=\"1\" user[pass]=\"CHANGE-ME\"}"),
-        ("application/json", r#"{"pass\u0077ord":"hunter2\u0078","a":null}"#, r#"{\"a\":null,\"password\":\"CHANGE-ME\"}"#),
+        (
+            "application/json",
+            r#"{"pass\u0077ord":"hunter2\u0078","a":null}"#,
+            r#"{\"a\":null,\"password\":\"CHANGE-ME\"}"#,
+        ),
         ("application/json", r#"[{"password":"hunter2x"}]"#, "json={1={password=\"CHANGE-ME\"}}"),
         ("application/json", r#"{"pin":77341}"#, "json={pin=0}"),
     ] {
@@ -219,7 +250,8 @@ fn large_recordings_become_scripts_within_luajits_limits() {
     assert!(play(&from(&[long])).contains(&"x".repeat(BODY_BYTES + 1)));
     let deep = entry(0, "http://a/", &post("application/json", &("[".repeat(49) + &"]".repeat(49))));
     play(&from(&[deep]));
-    let spans = entry(0, "http://a/", &post("application/json", &format!("[null{}]", ",{\"password\":\"x\"}".repeat(200))));
+    let spans =
+        entry(0, "http://a/", &post("application/json", &format!("[null{}]", ",{\"password\":\"x\"}".repeat(200))));
     play(&from(&[spans]));
 
     let too_many: Vec<_> = (0..=MOST_REQUESTS).map(|n| entry(n, "http://a/", &json!({}))).collect();
@@ -244,14 +276,20 @@ fn commands_become_requests() {
         ("curl -sSLI http://a/x", "head x: HEAD /x {}"),
         ("curl -L -XPUT -d a=1 -d 'b=2 3' http://a", "put top: PUT / {form={a=\"1\" b=\"2 3\"}}"),
         ("curl -L http://a -G -d q=1 --data-urlencode 'r=ä &' -H 'Accept: */*'", "top: GET /?q=1&r=%C3%A4+%26 {}"),
-        ("curl -L http://a --data-urlencode =b", "{body=\"b\" headers={Content-Type=\"application/x-www-form-urlencoded\"}}"),
-        ("curl -L --json '{\"a\":[1]}' http://a", "post top: POST / {headers={Accept=\"application/json\"} json={a={1=1}}}"),
+        (
+            "curl -L http://a --data-urlencode =b",
+            "{body=\"b\" headers={Content-Type=\"application/x-www-form-urlencoded\"}}",
+        ),
+        (
+            "curl -L --json '{\"a\":[1]}' http://a",
+            "post top: POST / {headers={Accept=\"application/json\"} json={a={1=1}}}",
+        ),
         ("curl -L http://a -d @a.json -H content-type:application/json", "json={a=1}"),
         ("curl -L http://a --data-binary @a.json -H 'Content-Type: text/plain'", "body=\"{\\\"a\\\":\\13\\\n1}\""),
-        ("curl -L http://a --data-binary @b.bin", "body=\"\\000\u{fffd}\\\"\""),
+        ("curl -L http://a --data-binary @b.bin", "body=\"\\0\u{fffd}\\\"\""),
         (
             "curl -L http://a -F t=x -F 'f=@b.bin;type=image/png;filename=c' -F 'g=@a.json' --form-string h=@x",
-            "multipart={f={body=\"\\000\u{fffd}\\\"\" filename=\"c\" type=\"image/png\"} g={body=",
+            "multipart={f={body=\"\\0\u{fffd}\\\"\" filename=\"c\" type=\"image/png\"} g={body=",
         ),
         ("curl -L http://a -b 'a=b; c=d'", "cookie a=CHANGE-ME\ncookie c=CHANGE-ME\ntop: GET / {}"),
         ("curl -L http://a -H 'Cookie: a=b'", "cookie a=CHANGE-ME"),
@@ -261,8 +299,14 @@ fn commands_become_requests() {
         ("curl -L 'http://a/?token=t0k3n&b'", "query={b=\"\" token=\"CHANGE-ME\"}"),
         ("curl -L http://127.0.0.1 -H 'Host: shop' -A me -e http://b -H 'X-Empty;' -H 'User-Agent:'", "Host=\"shop\""),
         ("curl -L -o /dev/null -w '%{http_code}' -k --compressed --no-progress-meter http://a", "top: GET / {}"),
-        ("curl -L http://a --next -L http://a/2 -d x=1\ncurl -L http://b/3", "top: GET / {}\npost 2: POST /2 {form={x=\"1\"}}\n3: GET http://b/3 {}"),
-        (r"curl -L 'http://a/x' -H $'x-q: it\'s' --data-raw $'{\u0022a\u0022:\u0022\u0021\\n\u0022}' -H 'content-type: application/json'", "{headers={x-q=\"it's\"} json={a=\"!\\\n\"}}"),
+        (
+            "curl -L http://a --next -L http://a/2 -d x=1\ncurl -L http://b/3",
+            "top: GET / {}\npost 2: POST /2 {form={x=\"1\"}}\n3: GET http://b/3 {}",
+        ),
+        (
+            r"curl -L 'http://a/x' -H $'x-q: it\'s' --data-raw $'{\u0022a\u0022:\u0022\u0021\\n\u0022}' -H 'content-type: application/json'",
+            "{headers={x-q=\"it's\"} json={a=\"!\\\n\"}}",
+        ),
     ] {
         let script = curl(text).unwrap_or_else(|error| panic!("{text}: {error}"));
         let played = play(&script);
@@ -280,7 +324,10 @@ fn mistakes_in_commands_name_the_line_and_what_to_do() {
     for (text, expected) in [
         ("", "there is no command: expected one such as curl 'http://localhost:8080/'"),
         ("curl http://a\n\nwget b", "line 3: `wget` is no curl command"),
-        ("curl http://a?b=1&c=2", "line 1: `c=2` is no curl command: expected `curl URL ...`; quote a URL that has & in it"),
+        (
+            "curl http://a?b=1&c=2",
+            "line 1: `c=2` is no curl command: expected `curl URL ...`; quote a URL that has & in it",
+        ),
         ("curl -L", "line 1: the command has no URL"),
         ("curl a --haeder x", "line 1: `--haeder` is no flag of curl that a script can have: did you mean --header?"),
         ("curl a -!", "line 1: `-!` is no flag of curl"),
