@@ -28,7 +28,8 @@ pub(crate) fn import_curl(data: &[u8]) {
 /// LuaJIT reads the script, and its top level declares a scenario and nothing else.
 fn loads(script: &str) {
     let lua = mlua::Lua::new();
-    let stubs = "function options() end function scenario(name, run) assert(type(run) == 'function') declared = true end";
+    let stubs =
+        "function options() end function scenario(name, run) assert(type(run) == 'function') declared = true end";
     lua.load(stubs).exec().expect("stubs");
     lua.load(script).exec().unwrap_or_else(|error| panic!("{error}\n{script}"));
     assert!(lua.globals().get::<bool>("declared").unwrap_or(false), "no scenario\n{script}");

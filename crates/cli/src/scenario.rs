@@ -68,7 +68,7 @@ struct HarArgs {
     host: Vec<String>,
 
     /// Choose what becomes of images, styles, scripts and fonts
-    #[arg(long, value_enum, value_name = "page|list|none", default_value = "page", hide_default_value = true)]
+    #[arg(long, value_enum, value_name = "page|list|none", default_value = "page")]
     assets: Assets,
 
     #[command(flatten)]
@@ -82,7 +82,7 @@ struct CurlArgs {
     file: Option<PathBuf>,
 
     /// Read this command
-    #[arg(last = true, value_name = "curl ...", conflicts_with = "file")]
+    #[arg(last = true, conflicts_with = "file")]
     command: Vec<String>,
 
     #[command(flatten)]
@@ -109,7 +109,7 @@ struct OutputArgs {
 /// What becomes of assets, as a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Assets {
-    /// Fetch what each page links to, like a browser (default)
+    /// Fetch what each page links to, like a browser
     Page,
     /// Write a request for each
     List,

@@ -117,10 +117,8 @@ pub(super) fn find(calls: &[Call]) -> Tokens {
             }
             Answer::Json(json) => walk("", String::new(), json, &mut |name, path, value| match value {
                 Json::String(text) => note(name, text, Place::Json(path.to_owned()), false),
-                Json::Number(number) => {
-                    if number.as_i64().is_some_and(|number| (100..=MOST_NUMBER).contains(&number)) {
-                        note(name, &number.to_string(), Place::Json(path.to_owned()), true);
-                    }
+                Json::Number(number) if number.as_i64().is_some_and(|number| (100..=MOST_NUMBER).contains(&number)) => {
+                    note(name, &number.to_string(), Place::Json(path.to_owned()), true);
                 }
                 _ => {}
             }),

@@ -2,6 +2,7 @@
 
 mod flags;
 
+use std::borrow::Cow;
 use std::io;
 
 use base64::Engine;
@@ -124,8 +125,7 @@ impl Command<'_> {
                     self.set(does, word, value.unwrap_or_default())?;
                 }
             } else if let Some(letters) = word.strip_prefix('-').filter(|letters| !letters.is_empty()) {
-                let mut letters = letters.char_indices();
-                while let Some((at, letter)) = letters.next() {
+                for (at, letter) in letters.char_indices() {
                     let flag = format!("-{letter}");
                     let does = short(letter)?;
                     if !takes_value(does) {
@@ -365,8 +365,7 @@ impl Request {
         }
         let mut user = self.user.clone();
         if !url.username().is_empty() {
-            let decode =
-                |text: &str| oroshi_words::query::segment(text).map_or(text.to_owned(), |text| text.into_owned());
+            let decode = |text: &str| oroshi_words::query::segment(text).map_or(text.to_owned(), Cow::into_owned);
             user = Some(format!("{}:{}", decode(url.username()), decode(url.password().unwrap_or_default())));
         }
         let _ = (url.set_username(""), url.set_password(None));
@@ -401,7 +400,8 @@ impl Request {
             let name = name.to_ascii_lowercase();
             // A host of its own names the virtual server at an address.
             let is_own = name == "host" && call.url.host_str() != Some(value.split(':').next().unwrap_or_default());
-            (!CLIENT.contains(&&*name) || is_own) && !name.starts_with("sec-") && !(name == "accept" && value == "*/*")
+            let is_clients = CLIENT.contains(&&*name) && !is_own || name == "accept" && value == "*/*";
+            !is_clients && !name.starts_with("sec-")
         });
         call.headers = given.cloned().collect();
         let lacks = |name: &str| call.header(name).is_none() && !self.removed.iter().any(|removed| removed == name);

@@ -23,6 +23,9 @@ pub(super) struct Recording {
     pub(super) browser: Option<String>,
 }
 
+/// A request's bytes, and their content type.
+pub(super) type RequestBody = (Vec<u8>, Option<String>);
+
 /// A request and its response.
 #[derive(Debug)]
 pub(super) struct Entry {
@@ -34,7 +37,7 @@ pub(super) struct Entry {
     pub(super) method: String,
     pub(super) url: Url,
     pub(super) headers: Vec<(String, String)>,
-    pub(super) body: Option<(Vec<u8>, Option<String>)>,
+    pub(super) body: Option<RequestBody>,
     /// Whether a file's content is missing in the recording.
     pub(super) cut: bool,
     /// 0: there is no response.
@@ -242,7 +245,7 @@ fn pairs(rows: Vec<Pair>) -> Vec<(String, String)> {
 }
 
 /// Returns the request's body with its type, and whether the recording lacks files of it.
-fn body(post: Option<Post>, headers: &[(String, String)]) -> (Option<(Vec<u8>, Option<String>)>, bool) {
+fn body(post: Option<Post>, headers: &[(String, String)]) -> (Option<RequestBody>, bool) {
     let Some(post) = post else { return (None, false) };
     // The header has the boundary of a multipart body, which some browsers leave out of `mimeType`.
     let kind = find(headers, "Content-Type").map(str::to_owned).or(post.kind);
