@@ -32,6 +32,8 @@ pub const FILE_BYTES: usize = 256 << 20;
 pub const MOST_ENTRIES: usize = 100_000;
 /// The most requests in a script. LuaJIT limits the constants of a function to 65,536.
 pub const MOST_REQUESTS: usize = 2_000;
+/// The most headers of a request, and the most cookies of a command.
+pub const MOST_HEADERS: usize = 200;
 /// The largest body in a script, bytes. A filler of the same size replaces a larger one.
 pub const BODY_BYTES: usize = 64 << 10;
 /// The most bytes of bodies in a script. Fillers replace what exceeds it.

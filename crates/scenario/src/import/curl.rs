@@ -13,7 +13,7 @@ use self::flags::{Does, long, short, takes_value};
 use super::call::{Body, Call, Part};
 use super::script::Script;
 use super::shell::{self, Line};
-use super::{FILE_BYTES, ImportError, MOST_REQUESTS, Options, flow};
+use super::{FILE_BYTES, ImportError, MOST_HEADERS, MOST_REQUESTS, Options, flow};
 
 /// Reads a file that a command names.
 pub type Files<'f> = &'f dyn Fn(&str) -> io::Result<Vec<u8>>;
@@ -239,6 +239,9 @@ impl Command<'_> {
     }
 
     fn header(&mut self, text: &str) -> Result<(), String> {
+        if self.request.headers.len() == MOST_HEADERS {
+            return Err(format!("there are more than {MOST_HEADERS} headers: expected at most so many"));
+        }
         if let Some(path) = text.strip_prefix('@') {
             return Err(format!("-H reads the file {}: write its headers as -H 'NAME: VALUE'", shown(path)));
         }
@@ -276,6 +279,9 @@ impl Command<'_> {
             return Err(format!("{flag} is the file {}: write its cookies as {flag} 'NAME=VALUE; ...'", shown(text)));
         }
         for pair in text.split(';').map(str::trim).filter(|pair| !pair.is_empty()) {
+            if self.request.cookies.len() == MOST_HEADERS {
+                return Err(format!("{flag} has more than {MOST_HEADERS} cookies: expected at most so many"));
+            }
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             set(&mut self.request.cookies, name.trim(), value.trim());
         }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use url::Url;
 
 use super::call::find;
-use super::{FILE_BYTES, ImportError, MOST_ENTRIES};
+use super::{FILE_BYTES, ImportError, MOST_ENTRIES, MOST_HEADERS};
 
 /// The largest response body in which values are looked for, bytes.
 const ANSWER_BYTES: usize = 2 << 20;
@@ -183,6 +183,10 @@ fn entry(row: EntryRow, before: f64) -> Result<Option<Entry>, String> {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if request.method.is_empty() || request.method.len() > 40 || !request.method.bytes().all(is_token) {
         return Err(format!("request.method is `{}`: expected one such as GET", shown(&request.method)));
+    }
+    if request.headers.len() > MOST_HEADERS {
+        let count = request.headers.len();
+        return Err(format!("request.headers has {count} headers: expected at most {MOST_HEADERS}"));
     }
     let local =
         ["data:", "blob:", "about:", "file:", "chrome", "moz-extension:", "safari-", "resource:", "javascript:"];
@@ -374,6 +378,9 @@ mod tests {
                 r#"{{"log":{{"entries":[{{"request":{{"method":"GET","url":"data:,"}}}},{{"request":{request}{more}}}]}}}}"#
             ))
         };
+        let names = [r#"{"name":"a"}"#; 201].join(",");
+        let many = format!(r#"{{"method":"GET","url":"http://a/","headers":[{names}]}}"#);
+        assert_eq!(entry(&many, ""), "entry 2: request.headers has 201 headers: expected at most 200");
         let good = r#"{"method":"GET","url":"http://a/"}"#;
         assert_eq!(
             entry(r#"{"method":"GET","url":"/a"}"#, ""),

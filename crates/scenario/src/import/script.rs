@@ -117,7 +117,7 @@ fn line(out: &mut String, text: &str) {
 
 fn secrets_table(out: &mut String, secrets: &Secrets) {
     out.push_str(
-        "\n-- Secrets stay out of this file: put test data in their place (--keep-secrets keeps them). For an account per user:\n\
+        "\n-- Secrets stay out of this file: put test data in their place (or use --keep-secrets). For an account per user:\n\
          --     local accounts = data.csv(\"accounts.csv\")     (above the scenario; beside this file)\n\
          --     local account = accounts:lease()              (first in the scenario; then account.password)\n\
          local secret = {\n",
@@ -489,6 +489,9 @@ impl Writer<'_> {
 
     /// Writes a text in which long tokens and secrets are replaced.
     fn within(&mut self, index: usize, text: &str) -> String {
+        if text.len() < WITHIN_BYTES {
+            return self.literal(text.as_bytes());
+        }
         self.replaced(text, self.known(index))
     }
 

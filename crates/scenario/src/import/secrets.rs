@@ -13,6 +13,11 @@ pub(super) const PLACEHOLDER: &str = "CHANGE-ME";
 /// The longest value that is a secret, bytes.
 const VALUE_BYTES: usize = 16 << 10;
 
+/// The most secrets with a name of their own; the others share one.
+const MOST_SECRETS: usize = 200;
+/// The name that they share.
+const OTHERS: &str = "others";
+
 /// The secrets of a script, in the order in which they appeared.
 #[derive(Debug, Default)]
 pub(super) struct Secrets {
@@ -32,6 +37,12 @@ impl Secrets {
     fn place(&mut self, field: &str, value: &str, step: &str) -> String {
         if let Some(name) = self.names.get(value) {
             return format!("secret.{name}");
+        }
+        if self.found.len() >= MOST_SECRETS {
+            if self.found.len() == MOST_SECRETS {
+                self.found.push((OTHERS.to_owned(), step.to_owned()));
+            }
+            return format!("secret.{OTHERS}");
         }
         let wanted = name_of(field, "value");
         let is_taken = |name: &str| self.found.iter().any(|(known, _)| known == name);
@@ -156,6 +167,18 @@ mod tests {
         for name in ["name", "author", "passenger", "keyword", "description", "pincode", "q"] {
             assert!(!is_field(name), "{name}");
         }
+    }
+
+    #[test]
+    fn many_secrets_share_a_name() {
+        let mut secrets = Secrets::new(false);
+        let place = |secrets: &mut Secrets, n: usize| secrets.field("token", &n.to_string(), "top").unwrap();
+        let places: Vec<String> = (0..MOST_SECRETS + 9).map(|n| place(&mut secrets, n)).collect();
+        assert_eq!(
+            (&*places[199], &*places[200], &*places[208]),
+            ("secret.token_200", "secret.others", "secret.others")
+        );
+        assert_eq!(secrets.found.len(), MOST_SECRETS + 1);
     }
 
     #[test]

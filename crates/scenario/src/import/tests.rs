@@ -321,6 +321,7 @@ fn commands_become_requests() {
 
 #[test]
 fn mistakes_in_commands_name_the_line_and_what_to_do() {
+    let cookies = |count| (0..count).map(|n| format!("a{n}=b;")).collect::<String>();
     for (text, expected) in [
         ("", "there is no command: expected one such as curl 'http://localhost:8080/'"),
         ("curl http://a\n\nwget b", "line 3: `wget` is no curl command"),
@@ -341,6 +342,8 @@ fn mistakes_in_commands_name_the_line_and_what_to_do() {
         ("curl a -F x=1 -F x=2", "line 1: -F has several parts `x`"),
         ("curl a -F x=1 -d y", "line 1: -F and -d are both the body"),
         ("curl ftp://a", "line 1: the URL is `ftp://a`: expected http://"),
+        (&*format!("curl a {}", "-H a:b ".repeat(201)), "line 1: there are more than 200 headers"),
+        (&*format!("curl a -b '{}'", cookies(201)), "line 1: -b has more than 200 cookies"),
         ("curl 'http://['", "line 1: the URL is `http://[`"),
         ("curl a -m soon", "line 1: -m is `soon`: expected seconds"),
     ] {

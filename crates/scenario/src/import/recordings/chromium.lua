@@ -9,7 +9,7 @@
 -- Left out: 1 request (a preflight of the browser's own).
 -- Left out: 1 request (without a response).
 
--- Secrets stay out of this file: put test data in their place (--keep-secrets keeps them). For an account per user:
+-- Secrets stay out of this file: put test data in their place (or use --keep-secrets). For an account per user:
 --     local accounts = data.csv("accounts.csv")     (above the scenario; beside this file)
 --     local account = accounts:lease()              (first in the scenario; then account.password)
 local secret = {

@@ -5,7 +5,7 @@
 -- makes one journey, and shows each request and check. Then raise users, and give the run a duration.
 -- Recorded by WebKit Web Inspector.
 
--- Secrets stay out of this file: put test data in their place (--keep-secrets keeps them). For an account per user:
+-- Secrets stay out of this file: put test data in their place (or use --keep-secrets). For an account per user:
 --     local accounts = data.csv("accounts.csv")     (above the scenario; beside this file)
 --     local account = accounts:lease()              (first in the scenario; then account.password)
 local secret = {
