@@ -30,7 +30,12 @@ pub(crate) struct Args {
 
 /// Says that this build lacks a subcommand, whose feature has the same name. Returns the exit code of wrong usage.
 pub(crate) fn subcommand(name: &'static str) -> ExitCode {
-    failed(&Absent { what: format!("`oroshi {name}`"), feature: name }, 2, Some(NEXT))
+    subcommand_of(name, name)
+}
+
+/// Says that this build lacks a subcommand, and which feature has it. Returns the exit code of wrong usage.
+pub(crate) fn subcommand_of(name: &str, feature: &'static str) -> ExitCode {
+    failed(&Absent { what: format!("`oroshi {name}`"), feature }, 2, Some(NEXT))
 }
 
 #[cfg(test)]
@@ -43,7 +48,9 @@ mod tests {
     #[test]
     fn a_subcommand_that_is_absent_takes_any_flags_and_names_its_feature() {
         let parse = |line: &str| Cli::try_parse_from(["oroshi"].into_iter().chain(line.split(' ')));
-        for line in ["gate --config gate.toml", "push -config hub.yml --check", "fetch - --output a"] {
+        for line in
+            ["gate --config gate.toml", "push -config hub.yml --check", "fetch - --output a", "scenario from-har a.har"]
+        {
             assert!(parse(line).is_ok(), "{line}");
         }
         let help = parse("start --help").unwrap_err();

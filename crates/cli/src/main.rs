@@ -6,7 +6,8 @@
 //! 2. [`mod@bench`]: `oroshi bench`, from its flags to its reports. [`target`]: the test server.
 //! 3. [`compare`]: `oroshi compare`. [`lab`]: `oroshi lab`, experiments from files. Both use
 //!    [`lab_live`] (the live line), [`verdicts`] (the exit code) and [`script_load`] (users of a script as load).
-//! 4. [`mod@report`]: saved results as a page. [`saved`] reads them.
+//! 4. [`mod@report`]: saved results as a page. [`saved`] reads them. [`scenario`]: `oroshi scenario`, scripts from
+//!    recordings.
 //! 5. [`fetch`]: `oroshi fetch`, many URLs concurrently.
 //! 6. [`push`]: `oroshi push`, the push hub. [`gate`]: `oroshi gate`, the gateway. [`start`]: `oroshi start`, the
 //!    superdaemon. The servers share [`log`] and [`service`].
@@ -48,6 +49,8 @@ mod problems;
 mod push;
 mod report;
 mod saved;
+#[cfg(feature = "script")]
+mod scenario;
 mod script_load;
 mod service;
 #[cfg(feature = "start")]
@@ -115,6 +118,11 @@ enum Command {
     Push(absent::Args),
     #[command(display_name = "oroshi")]
     Report(report::Args),
+    #[cfg(feature = "script")]
+    #[command(display_name = "oroshi")]
+    Scenario(scenario::Args),
+    #[cfg(not(feature = "script"))]
+    Scenario(absent::Args),
     #[cfg(feature = "start")]
     #[command(display_name = "oroshi")]
     Start(Box<start::Args>),
@@ -159,6 +167,10 @@ fn main() -> ExitCode {
         #[cfg(not(feature = "push"))]
         Command::Push(_) => absent::subcommand("push"),
         Command::Report(args) => ended(report::run(&args)),
+        #[cfg(feature = "script")]
+        Command::Scenario(args) => ended(scenario::run(args)),
+        #[cfg(not(feature = "script"))]
+        Command::Scenario(_) => absent::subcommand_of("scenario", "script"),
         #[cfg(feature = "start")]
         Command::Start(args) => ended(start::run(*args)),
         #[cfg(not(feature = "start"))]

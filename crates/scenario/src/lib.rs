@@ -13,6 +13,7 @@
 //! 4. `request`: a user's request, with `cookies`, `cache` and redirects; `response`; `assets`, on `html`.
 //! 5. `data`, `shared`, `random`, `ramp`, `sleeper`: rows, shared values, choices, numbers of users, pauses.
 //! 6. `tally`, with `sample`: what is counted, and how it becomes the record.
+//! 7. [`import`]: scripts from recordings and from curl's command lines.
 
 mod api;
 mod assets;
@@ -21,6 +22,7 @@ mod cookies;
 mod data;
 mod detect;
 pub mod html;
+pub mod import;
 mod journeys;
 mod ramp;
 mod random;

@@ -22,6 +22,7 @@ mod lab_runs;
 mod pages;
 mod refusals;
 mod reports;
+mod scenario_import;
 mod schema;
 mod scenarios;
 mod scenarios_compared;

@@ -1,0 +1,3 @@
+//! Tests of the crate's public parts.
+
+mod corpus;
