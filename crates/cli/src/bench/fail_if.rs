@@ -549,7 +549,7 @@ mod tests {
                 // Three digits of a bucket.
                 None => {
                     let error = (read(&shown) - truth as f64).abs();
-                    prop_assert!(error <= truth as f64 * 0.0062 + 0.51, "{shown} for {truth}")
+                    prop_assert!(error <= truth as f64 * 0.0062 + 0.51, "{shown} for {truth}");
                 }
             }
             let json = serde_json::to_string(&record.latency.response).unwrap();

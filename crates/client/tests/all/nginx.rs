@@ -7,7 +7,7 @@ use oroshi_client::{Coding, Phase, local};
 /// What all three ways must do alike.
 async fn works(client: &local::Client, base: &str) {
     for _ in 0..12 {
-        let response = client.get(format!("{base}")).send().await.map_err(|error| told(&error)).unwrap();
+        let response = client.get(base).send().await.map_err(|error| told(&error)).unwrap();
         assert_eq!((response.status(), response.reason()), (200, &b"OK"[..]), "{base}");
         assert_eq!(response.text().await.unwrap(), "hello from nginx");
     }
