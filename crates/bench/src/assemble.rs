@@ -162,8 +162,11 @@ impl Totals {
         let elapsed = outcomes.iter().map(|outcome| outcome.elapsed).max().unwrap_or(0);
         let elapsed_s = elapsed as f64 / 1e9;
         let windows: Vec<WindowCount> = outcomes.iter().map(|outcome| outcome.tally.window).collect();
-        let throughput =
-            if plan.requests.is_some() || (plan.journeys.is_some() && plan.duration.is_none()) { Throughput::of_number(&windows) } else { Throughput::of(&windows) };
+        let throughput = if plan.requests.is_some() || (plan.journeys.is_some() && plan.duration.is_none()) {
+            Throughput::of_number(&windows)
+        } else {
+            Throughput::of(&windows)
+        };
         let share = |outcome: &Outcome| match outcome.elapsed {
             0 => 0.0,
             elapsed => outcome.cpu as f64 / elapsed as f64,

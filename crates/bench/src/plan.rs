@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::arrivals::{Arrivals, Spacing, Stage};
 use crate::check::Check;
-use crate::request::Request;
 use crate::journey::Journeys;
+use crate::request::Request;
 use crate::script::Script;
 pub use connect_to::ConnectTo;
 pub(crate) use problem::mistake;

@@ -47,10 +47,10 @@ use ab::RequestLog;
 use args::Format;
 pub(crate) use args::{Args, LoadArgs};
 pub(crate) use command_line::{awaited, without_secrets};
-pub(crate) use load::read_load;
 #[cfg(feature = "fetch")]
 pub(crate) use load::parse_header;
 pub(crate) use load::parse_size;
+pub(crate) use load::read_load;
 pub(crate) use observer::Live;
 use observer::{HdrLog, LogError};
 use read::Output;

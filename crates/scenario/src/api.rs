@@ -131,7 +131,10 @@ fn declarations(library: &Library<'_>, declared: &Rc<std::cell::RefCell<Declared
     library.add("options", move |_, thread, given: Value| {
         at_top_level(thread, "options")?;
         let Value::Table(given) = given else {
-            return Err(wrong(format!("options: this is {}: expected a table, as in options {{ users = 10 }}", kind(&given))));
+            return Err(wrong(format!(
+                "options: this is {}: expected a table, as in options {{ users = 10 }}",
+                kind(&given)
+            )));
         };
         let mut declared = to.borrow_mut();
         if std::mem::replace(&mut declared.has_options, true) {
@@ -160,7 +163,12 @@ fn declarations(library: &Library<'_>, declared: &Rc<std::cell::RefCell<Declared
                 }
                 weight
             }
-            other => return Err(wrong(format!("scenario: expected a table such as {{ weight = 3 }}; this is {}", kind(other)))),
+            other => {
+                return Err(wrong(format!(
+                    "scenario: expected a table such as {{ weight = 3 }}; this is {}",
+                    kind(other)
+                )));
+            }
         };
         let mut scenarios = thread.scenarios.borrow_mut();
         if scenarios.len() >= MOST_SCENARIOS {
@@ -191,7 +199,12 @@ fn declarations(library: &Library<'_>, declared: &Rc<std::cell::RefCell<Declared
                     }
                 }
             }
-            other => return Err(wrong(format!("{name}: expected a table such as {{ timeout = \"60s\" }}; this is {}", kind(other)))),
+            other => {
+                return Err(wrong(format!(
+                    "{name}: expected a table such as {{ timeout = \"60s\" }}; this is {}",
+                    kind(other)
+                )));
+            }
         }
         let mut declared = to.borrow_mut();
         let is_second = match name.as_str() {
@@ -327,9 +340,13 @@ fn table_of<'v>(called: &str, options: &'v Value) -> mlua::Result<Option<&'v Tab
 fn endpoint(thread: &Thread, url: &LuaString) -> mlua::Result<Endpoint> {
     let url = url.as_bytes();
     let text = || shown(&String::from_utf8_lossy(&url));
-    if url.first() == Some(&b'/') && url.get(1) != Some(&b'/') && url.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'#') {
+    if url.first() == Some(&b'/')
+        && url.get(1) != Some(&b'/')
+        && url.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'#')
+    {
         // The usual case, in which nothing is to be resolved.
-        let target = String::from_utf8(url.to_vec()).map_err(|_| wrong(format!("request: the URL \"{}\" is not ASCII", text())))?;
+        let target = String::from_utf8(url.to_vec())
+            .map_err(|_| wrong(format!("request: the URL \"{}\" is not ASCII", text())))?;
         return Ok(Endpoint { target, ..thread.base.clone() });
     }
     thread.base.join(&url).map_err(|why| wrong(format!("request: the URL \"{}\": {why}", text())))

@@ -26,7 +26,10 @@ pub fn is_scenario(source: &[u8]) -> bool {
             byte if byte.is_ascii_alphabetic() || byte == b'_' => {
                 let length = rest.iter().position(|b| !b.is_ascii_alphanumeric() && *b != b'_').unwrap_or(rest.len());
                 let word = &rest[..length];
-                if word == b"scenario" && !matches!(before, b"." | b":" | b"function" | b"local") && is_called(&rest[length..]) {
+                if word == b"scenario"
+                    && !matches!(before, b"." | b":" | b"function" | b"local")
+                    && is_called(&rest[length..])
+                {
                     return true;
                 }
                 before = word;

@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, spawn_local};
 
 use crate::assets;
-use crate::random::Weights;
 use crate::ramp::{self, Ramp};
+use crate::random::Weights;
 use crate::request::{Last, perform};
 use crate::settings::Model;
 use crate::state::{Got, State, Step, script_error};
@@ -163,7 +163,9 @@ impl Task {
 impl Inner {
     /// Builds what needs the thread's runtime.
     fn prepare(self: &Rc<Self>) -> Result<(), ScriptError> {
-        self.thread.build_client(&self.thread.run.tls).map_err(|what| ScriptError { place: self.state.file(), what })?;
+        self.thread
+            .build_client(&self.thread.run.tls)
+            .map_err(|what| ScriptError { place: self.state.file(), what })?;
         let timer = Timer::new().map_err(|error| ScriptError {
             place: self.state.file(),
             what: format!("a timer could not be made: {error}"),
@@ -474,7 +476,9 @@ impl Inner {
 
     /// Tells the load once that all users have ended.
     fn tell_if_ended(&self) {
-        if self.over.get() && self.active() == 0 && !self.told.replace(true)
+        if self.over.get()
+            && self.active() == 0
+            && !self.told.replace(true)
             && let Some(meter) = &self.thread.meter
         {
             meter.all_ended();

@@ -361,7 +361,13 @@ impl Chain<'_> {
     }
 
     /// Counts the step, and makes the script's response.
-    fn finish(self, step: u32, attempt: Option<Rc<Attempt>>, answer: Option<Answer>, error: Option<&'static str>) -> Response {
+    fn finish(
+        self,
+        step: u32,
+        attempt: Option<Rc<Attempt>>,
+        answer: Option<Answer>,
+        error: Option<&'static str>,
+    ) -> Response {
         let (thread, spec) = (self.thread, self.spec);
         let done = answer.as_ref().map_or_else(monotonic_ns, |answer| answer.done);
         let status = answer.as_ref().map_or(0, |answer| answer.status);

@@ -120,6 +120,8 @@ impl UserData for Response {
         });
         // A server may send anything: the script decides.
         methods.add_method("json", |lua, it, ()| decode(lua, &it.body));
-        methods.add_meta_method("__tostring", |_, it, ()| Ok(format!("response {} {}", it.status, it.url().map(ToString::to_string).unwrap_or_default())));
+        methods.add_meta_method("__tostring", |_, it, ()| {
+            Ok(format!("response {} {}", it.status, it.url().map(ToString::to_string).unwrap_or_default()))
+        });
     }
 }

@@ -82,7 +82,10 @@ struct Current {
 
 impl std::fmt::Debug for Scenario {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Scenario").field("file", &self.source.file).field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("Scenario")
+            .field("file", &self.source.file)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
     }
 }
 
@@ -113,11 +116,15 @@ impl Scenario {
         drop(state);
         let scenarios = thread.scenarios.take();
         if scenarios.is_empty() {
-            return Err(wrong("the script declares no scenario: expected scenario(\"name\", function(user) ... end)".into()));
+            return Err(wrong(
+                "the script declares no scenario: expected scenario(\"name\", function(user) ... end)".into(),
+            ));
         }
         let settings = declared.settings.clone().with(flags);
         let Some(url) = &settings.url else {
-            return Err(wrong("no URL: give one to the command, or in the script as options { url = \"http://...\" }".into()));
+            return Err(wrong(
+                "no URL: give one to the command, or in the script as options { url = \"http://...\" }".into(),
+            ));
         };
         let base: Endpoint = url.parse().map_err(|error| wrong(format!("the URL `{url}`: {error}")))?;
         let base = match unix {
@@ -126,7 +133,19 @@ impl Scenario {
         };
         let settings = Arc::new(settings);
         let current = Mutex::default();
-        Ok(Arc::new(Self { source, settings, base, tls, tell, verbose, declared, scenarios, sets, cancelled: Arc::default(), current }))
+        Ok(Arc::new(Self {
+            source,
+            settings,
+            base,
+            tls,
+            tell,
+            verbose,
+            declared,
+            scenarios,
+            sets,
+            cancelled: Arc::default(),
+            current,
+        }))
     }
 
     /// Returns the script for one run against `base`, where `flags` have priority over the script's `options`. Its
@@ -186,7 +205,12 @@ impl Scenario {
     }
 
     /// Runs a phase beside the load, in a state of its own. `Ok(Some(what))`: the phase says that something is wrong.
-    fn phase(&self, run: &Arc<Run>, name: &'static str, phase: &Phase) -> Result<(Option<ScriptError>, Tally), ScriptError> {
+    fn phase(
+        &self,
+        run: &Arc<Run>,
+        name: &'static str,
+        phase: &Phase,
+    ) -> Result<(Option<ScriptError>, Tally), ScriptError> {
         let thread = self.thread(run, None);
         let state = State::load(&self.source, &thread, self.settings.state_memory())?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -402,4 +426,3 @@ fn failed_check(tally: &Tally) -> Option<String> {
     let mut failed = tally.checks.iter().filter(|(_, check)| check.failed > 0);
     failed.next().map(|(name, _)| format!("the check \"{name}\" failed"))
 }
-

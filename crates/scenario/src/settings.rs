@@ -196,8 +196,25 @@ impl Settings {
 
     fn set(&mut self, key: &str, value: &Value) -> Result<(), String> {
         const KEYS: [&str; 19] = [
-            "url", "users", "ramp", "rate", "stages", "spacing", "iterations", "journeys", "duration", "warmup", "timeout",
-            "seed", "redirects", "fresh", "reconnect", "cache", "headers", "body_limit", "memory",
+            "url",
+            "users",
+            "ramp",
+            "rate",
+            "stages",
+            "spacing",
+            "iterations",
+            "journeys",
+            "duration",
+            "warmup",
+            "timeout",
+            "seed",
+            "redirects",
+            "fresh",
+            "reconnect",
+            "cache",
+            "headers",
+            "body_limit",
+            "memory",
         ];
         match key {
             "url" => self.url = Some(text(key, value)?),
@@ -311,9 +328,7 @@ pub(crate) fn number(key: &str, value: &Value, least: f64, most: f64) -> Result<
 /// Takes a length of time: seconds, or a text such as `500ms`.
 pub(crate) fn time(key: &str, value: &Value) -> Result<Duration, String> {
     match value {
-        Value::Integer(_) | Value::Number(_) => {
-            number_of(key, value, 0.0, 1e9).map(Duration::from_secs_f64)
-        }
+        Value::Integer(_) | Value::Number(_) => number_of(key, value, 0.0, 1e9).map(Duration::from_secs_f64),
         Value::String(text) => {
             let text = text.to_string_lossy();
             units::parse_time(&text).map_err(|why| format!("{key} is \"{}\": {why}", shown(&text)))
@@ -367,7 +382,8 @@ pub(crate) fn fields(key: &str, value: &Value) -> Result<Vec<(String, String)>, 
 
 /// Takes `{{"30s", 100}, {"1m", 20}}`.
 fn pairs(key: &str, value: &Value, most: f64) -> Result<Vec<(Duration, f64)>, String> {
-    let expected = || format!("{key} is {}: expected stages, as in {{ {{\"30s\", 100}}, {{\"1m\", 20}} }}", kind(value));
+    let expected =
+        || format!("{key} is {}: expected stages, as in {{ {{\"30s\", 100}}, {{\"1m\", 20}} }}", kind(value));
     let Value::Table(table) = value else { return Err(expected()) };
     let mut stages = Vec::new();
     for stage in table.sequence_values::<Value>() {

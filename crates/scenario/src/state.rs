@@ -59,13 +59,7 @@ pub(crate) enum Step {
 
 impl Source {
     pub(crate) fn new(file: &Path, text: Vec<u8>, limit: Duration) -> Self {
-        Self {
-            file: file.to_owned(),
-            text: text.into(),
-            limit,
-            handles: Mutex::default(),
-            stuck: Arc::default(),
-        }
+        Self { file: file.to_owned(), text: text.into(), limit, handles: Mutex::default(), stuck: Arc::default() }
     }
 
     /// Returns the same script without states.

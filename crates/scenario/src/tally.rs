@@ -280,8 +280,10 @@ impl Tally {
     pub(crate) fn fail_records(&mut self) -> Vec<FailRecord> {
         let samples = &mut self.fail_samples;
         let seen = self.fails.iter().filter(|(_, count)| **count > 0);
-        let record = |(reason, count): (&str, &u64)| {
-            FailRecord { reason: reason.to_owned(), count: *count, samples: samples.take(reason) }
+        let record = |(reason, count): (&str, &u64)| FailRecord {
+            reason: reason.to_owned(),
+            count: *count,
+            samples: samples.take(reason),
         };
         let mut records: Vec<FailRecord> = seen.map(record).collect();
         records.sort_by_key(|record| std::cmp::Reverse(record.count));
@@ -350,12 +352,8 @@ mod tests {
         assert_eq!(steps.len(), 1, "b was not requested");
         assert_eq!((steps[0].name.as_str(), steps[0].count, steps[0].per_s), ("a", 7, 3.5));
         let flows = one.flow_records(&[("s".into(), 1.0)]);
-        let flow = |from: &str, to: &str, count| FlowRecord {
-            scenario: "s".into(),
-            from: from.into(),
-            to: to.into(),
-            count,
-        };
+        let flow =
+            |from: &str, to: &str, count| FlowRecord { scenario: "s".into(), from: from.into(), to: to.into(), count };
         assert_eq!(flows, [flow("a", "b", 2), flow("", "a", 1), flow("b", "", 1)]);
         assert_eq!(one.users[&7], 3.5);
     }

@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use oroshi_bench::Meter;
 use oroshi_bench::record::scenario::SampleRecord;
-use oroshi_client::local::Client;
 use oroshi_client::Deadlines;
+use oroshi_client::local::Client;
 use oroshi_net::{ClientTlsOptions, Endpoint, monotonic_ns};
 
 use crate::cache::Bodies;
@@ -103,13 +103,7 @@ impl fmt::Debug for Thread {
 }
 
 impl Thread {
-    pub(crate) fn new(
-        run: Arc<Run>,
-        base: Endpoint,
-        meter: Option<Meter>,
-        tell: Arc<Tell>,
-        verbose: bool,
-    ) -> Rc<Self> {
+    pub(crate) fn new(run: Arc<Run>, base: Endpoint, meter: Option<Meter>, tell: Arc<Tell>, verbose: bool) -> Rc<Self> {
         let seed = run.seed;
         Rc::new(Self {
             run,
@@ -164,7 +158,8 @@ impl Thread {
             // Each request has its own.
             total: Duration::MAX,
         };
-        let connections = (settings.most_users() * CONNECTIONS_PER_USER).div_ceil(self.run.threads).max(LEAST_CONNECTIONS);
+        let connections =
+            (settings.most_users() * CONNECTIONS_PER_USER).div_ceil(self.run.threads).max(LEAST_CONNECTIONS);
         let client = oroshi_client::Client::builder()
             .connections(connections)
             .connections_per_host(connections)

@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 
+use crate::api::Lease;
 use crate::cache::Cache;
 use crate::cookies::Jar;
-use crate::api::Lease;
 use crate::random::Choices;
 use crate::request::Last;
 use crate::tally::NO_STEP;

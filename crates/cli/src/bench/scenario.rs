@@ -32,7 +32,8 @@ pub(super) fn run(mut args: Args) -> Result<ExitCode, Error> {
     let file = args.script.file.take().unwrap_or_default();
     let limit = problems.one("--script-limit", args.script.limit.take().as_deref(), units::parse_time);
     if !args.script.args.is_empty() {
-        problems.add("--script", "arguments after -- are for a wrk script: a scenario has `options`, and data of files");
+        problems
+            .add("--script", "arguments after -- are for a wrk script: a scenario has `options`, and data of files");
         args.script.args.clear();
     }
     let flags = read(&mut args, &mut problems);
@@ -41,7 +42,10 @@ pub(super) fn run(mut args: Args) -> Result<ExitCode, Error> {
     let mut lines = problems.lines();
     lines.extend(found);
     if draft.urls.len() > 1 {
-        lines.push(format!("URL: a script has one URL to which its paths are relative, and there are {}", draft.urls.len()));
+        lines.push(format!(
+            "URL: a script has one URL to which its paths are relative, and there are {}",
+            draft.urls.len()
+        ));
     }
     if !lines.is_empty() {
         return Err(Error::Usage(lines));
@@ -103,7 +107,11 @@ fn read(args: &mut Args, problems: &mut Problems) -> Settings {
     };
     let load = &args.load;
     let given = [
-        ("--connections", load.connections.is_some(), "--users N says how many users there are; each has its own connections"),
+        (
+            "--connections",
+            load.connections.is_some(),
+            "--users N says how many users there are; each has its own connections",
+        ),
         ("--close", load.close, "options { reconnect = true } lets each journey begin without connections"),
         ("--requests-per-connection", load.requests_per_connection.is_some(), "users keep their connections"),
         ("--pipeline", load.pipeline.is_some(), "users wait for their responses"),

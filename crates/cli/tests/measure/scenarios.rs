@@ -137,13 +137,23 @@ fn every_request_check_and_point_is_counted_once() {
         ("/s.js", 10),
     ];
     assert_eq!(targets, expected);
-    assert_eq!((record.requests.started, record.requests.completed, seen.requests), (80, 80, 80), "{:?}", record.failures);
+    assert_eq!(
+        (record.requests.started, record.requests.completed, seen.requests),
+        (80, 80, 80),
+        "{:?}",
+        record.failures
+    );
     assert_eq!((record.requests.failed, record.requests.cut_off), (0, 0));
     let s = scenario(&record);
     assert_eq!((s.users.model, s.users.most), (UserModel::Closed, 2));
-    let names: Vec<(&str, u64, u64)> = s.steps.iter().map(|step| (step.name.as_str(), step.count, step.errors)).collect();
+    let names: Vec<(&str, u64, u64)> =
+        s.steps.iter().map(|step| (step.name.as_str(), step.count, step.errors)).collect();
     assert_eq!(names, [("front", 10, 0), ("assets", 40, 0), ("account", 10, 0), ("GET /none", 10, 10)]);
-    assert_eq!(step(&record, "account").response.summary.count, 10, "a step is what the user asked for, with its redirect");
+    assert_eq!(
+        step(&record, "account").response.summary.count,
+        10,
+        "a step is what the user asked for, with its redirect"
+    );
     assert_eq!(step(&record, "GET /none").statuses, [(404, 10)].into());
     assert_eq!(record.failures, [(Failure::Status, 10)].into());
     for name in ["front status", "title", "csrf", "assets", "redirected", "account"] {
@@ -188,7 +198,11 @@ end)
     assert_eq!((assets.count, assets.cached), (16, 3));
     assert_eq!(record.statuses.get(&304), Some(&3));
     let digests = check(&record, "assets digest");
-    assert_eq!((digests.passed, digests.failed), (4, 4), "a wrong digest of the style sheet, a right one of the script");
+    assert_eq!(
+        (digests.passed, digests.failed),
+        (4, 4),
+        "a wrong digest of the style sheet, a right one of the script"
+    );
     assert_eq!(check(&record, "has cookie").passed, 4);
     assert_eq!(step(&record, "GET /account").errors, 0);
     // A connection for the page, and up to five more for assets at the same time; the first of all is the load's own.
@@ -322,7 +336,8 @@ fn the_end_cuts_journeys_off_and_loses_no_count() {
 fn phases_decide_whether_there_is_a_run_and_whether_it_counts() {
     let server = Peer::answering(shop);
     let journey = "\nscenario('x', function(user) user:get('/none') award(1) end)";
-    let run = |text: &str, flags: &[&str]| Script::new(&(text.to_owned() + journey)).run(&[flags, &[&server.url]].concat());
+    let run =
+        |text: &str, flags: &[&str]| Script::new(&(text.to_owned() + journey)).run(&[flags, &[&server.url]].concat());
     let ran = run("initialize(function(user) user:get('/none', { expect = 200 }) end)", &["-n", "3"]);
     ran.said(1, &["initialize", "GET /none status"]);
     let ran = run("initialize(function(user) fail('no database') end)", &["-n", "3"]);
@@ -330,12 +345,18 @@ fn phases_decide_whether_there_is_a_run_and_whether_it_counts() {
     let ran = run("initialize({ timeout = '50ms' }, function(user) think(30) end)", &["-n", "3"]);
     ran.said(1, &["initialize() had not ended after 50ms"]);
     let before = server.seen().targets["/none"];
-    let ran = run("final(function(user) if shared.get('x') ~= 1 then void('the report differs') end end)", &["-n", "3", "--format", "json"]);
+    let ran = run(
+        "final(function(user) if shared.get('x') ~= 1 then void('the report differs') end end)",
+        &["-n", "3", "--format", "json"],
+    );
     let record = ran.record();
     let score = scenario(&record).score.clone().unwrap();
     assert_eq!((score.value, score.points, score.void.as_deref()), (0.0, 3.0, Some("the report differs")));
     assert_eq!(server.seen().targets["/none"] - before, 3);
-    let ran = run("final(function(user) user:get('/none', { expect = 204, name = 'report' }) end)", &["-n", "3", "--format", "json"]);
+    let ran = run(
+        "final(function(user) user:get('/none', { expect = 204, name = 'report' }) end)",
+        &["-n", "3", "--format", "json"],
+    );
     let void = scenario(&ran.record()).score.clone().unwrap().void.unwrap();
     assert!(void.contains("report status"), "{void}");
     let ran = run("final(function(user) local x = nil; return x.y end)", &["-n", "3", "--format", "json"]);
@@ -382,7 +403,10 @@ fn mistakes_are_named_by_file_and_line() {
         ("scenario('a', { weight = -1 }, function() end)", "weight is -1: expected 0 to"),
         ("x = scenario 'a' (", "shop.lua:1:"),
         ("local s = scenario\nprint(1)\nscenario('a', function(user) user:get(nil) end)", "shop.lua:3"),
-        ("scenario('a', function(user) user:get('/', { nam = 1 }) end)", "the option `nam` is unknown; did you mean `name`?"),
+        (
+            "scenario('a', function(user) user:get('/', { nam = 1 }) end)",
+            "the option `nam` is unknown; did you mean `name`?",
+        ),
         ("scenario('a', function(user) user:get('/', { form = {}, body = '' }) end)", "expected one of them"),
         ("scenario('a', function(user) user:get('/', { expect = 'ok' }) end)", "expect is \"ok\": expected a number"),
         ("scenario('a', function(user) user:get('ftp://x/') end)", "the URL \"ftp://x/\""),
@@ -403,7 +427,8 @@ fn mistakes_are_named_by_file_and_line() {
     ];
     for (text, expected) in cases {
         // A script that calls `scenario` is one of scenarios.
-        let text = if text.contains("scenario(") { text.to_owned() } else { format!("{text} scenario('z', function() end)") };
+        let text =
+            if text.contains("scenario(") { text.to_owned() } else { format!("{text} scenario('z', function() end)") };
         let script = Script::new(&text).with("rows.csv", "a,b\n1\n");
         let ran = script.run(&["-n", "30", "-t1", &server.url]);
         assert_eq!(ran.code, Some(1), "{text}: {ran:?}");
@@ -429,12 +454,28 @@ fn mistakes_are_named_by_file_and_line() {
 fn scripts_that_loop_leak_or_never_yield_end_on_time_and_by_line() {
     let server = Peer::answering(shop);
     let cases = [
-        ("scenario('a', function(user)\n user:get('/')\n while true do end\nend)", "shop.lua:3", "did not return within"),
-        ("scenario('a', function(user)\n local t = {}\n while true do t[#t + 1] = ('x'):rep(1e5) .. #t end\nend)", "shop.lua", "not enough memory"),
+        (
+            "scenario('a', function(user)\n user:get('/')\n while true do end\nend)",
+            "shop.lua:3",
+            "did not return within",
+        ),
+        (
+            "scenario('a', function(user)\n local t = {}\n while true do t[#t + 1] = ('x'):rep(1e5) .. #t end\nend)",
+            "shop.lua",
+            "not enough memory",
+        ),
         ("while true do end scenario('a', f)", "shop.lua:1", "did not return within"),
         ("scenario('a', function(user)\n coroutine.yield(1)\nend)", "shop.lua:2", "yield"),
-        ("every(0.01, function()\n while true do end\nend)\nscenario('a', function(user) think(0.01) end)", "shop.lua:2", "did not return within"),
-        ("score(function()\n while true do end\nend)\nscenario('a', function(user) user:get('/') award(1) end)", "shop.lua:2", "did not return within"),
+        (
+            "every(0.01, function()\n while true do end\nend)\nscenario('a', function(user) think(0.01) end)",
+            "shop.lua:2",
+            "did not return within",
+        ),
+        (
+            "score(function()\n while true do end\nend)\nscenario('a', function(user) user:get('/') award(1) end)",
+            "shop.lua:2",
+            "did not return within",
+        ),
         ("local function f(n)\n return 1 + f(n + 1)\nend\nscenario('a', function() f(1) end)", "shop.lua:2", "stack"),
     ];
     for (text, place, what) in cases {
@@ -445,7 +486,11 @@ fn scripts_that_loop_leak_or_never_yield_end_on_time_and_by_line() {
     // A script that never waits does not keep other users, nor the end, from coming.
     let script = Script::new("options { users = 2 } scenario('a', function(user) shared.add('n') end)");
     let record = script.run(&["-d", "300ms", "-t1", "--format", "json", &server.url]).record();
-    assert!(scenario(&record).journeys[0].completed > 100 && record.elapsed_s < 20.0, "{:?}", scenario(&record).journeys);
+    assert!(
+        scenario(&record).journeys[0].completed > 100 && record.elapsed_s < 20.0,
+        "{:?}",
+        scenario(&record).journeys
+    );
 }
 
 /// What a hostile server sends, and what the command may use for it: 1 GiB of address space beyond its own.
@@ -584,7 +629,8 @@ fn counted_and_staged_runs_last_as_long_as_they_must() {
     assert_eq!(record.plan.duration_s, Some(0.4));
     let record = script.record(&["--stages", "300ms:20", &server.url]);
     assert_eq!((record.plan.duration_s, scenario(&record).users.due), (Some(0.3), 6));
-    let thinks = Script::new("options { users = 1, iterations = 1 } scenario('a', function(user) user:get('/none') end)");
+    let thinks =
+        Script::new("options { users = 1, iterations = 1 } scenario('a', function(user) user:get('/none') end)");
     assert_eq!(thinks.record(&[&server.url]).plan.duration_s, None);
 }
 
@@ -593,7 +639,14 @@ fn every_request_and_check_is_shown_while_a_script_is_written() {
     let server = Peer::answering(shop);
     let ran = Script::new(JOURNEY).run(&["--users", "1", "--iterations", "1", "--verbose", &server.url]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    for line in ["GET http://", "/: 200 in", "check passed: title", "+10 points: front", "/none?a=b+c: 404 in", "-1 points: none"] {
+    for line in [
+        "GET http://",
+        "/: 200 in",
+        "check passed: title",
+        "+10 points: front",
+        "/none?a=b+c: 404 in",
+        "-1 points: none",
+    ] {
         assert!(ran.err.contains(line), "{line}: {}", ran.err);
     }
     assert!(ran.err.lines().all(|line| line.starts_with("user 1, journey 1:")), "{}", ran.err);

@@ -125,7 +125,8 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
             let (declaration, list) =
                 declaration(kind, &source, &options).map_err(|why| wrong(format!("{called}: {why}")))?;
             let mut declarations = declarations.borrow_mut();
-            let declarations = declarations.as_mut().ok_or_else(|| wrong(format!("{called}: expected it at the top level")))?;
+            let declarations =
+                declarations.as_mut().ok_or_else(|| wrong(format!("{called}: expected it at the top level")))?;
             let set = declarations.declare(declaration);
             let set = set.map_err(|why| wrong(format!("{called}: {why}")))?;
             Ok(Rows { set, list, indexes: indexes.clone(), thread: Rc::clone(thread) })

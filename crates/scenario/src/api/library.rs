@@ -11,7 +11,8 @@ use crate::shared;
 pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     let globals = library.lua.globals();
     let table = library.lua.create_table()?;
-    for (name, of) in [("md5", digest::md5 as fn(&[u8]) -> String), ("sha1", digest::sha1), ("sha256", digest::sha256)] {
+    for (name, of) in [("md5", digest::md5 as fn(&[u8]) -> String), ("sha1", digest::sha1), ("sha256", digest::sha256)]
+    {
         table.raw_set(name, library.function(move |_, _, text: LuaString| Ok(of(&text.as_bytes())))?)?;
     }
     globals.raw_set("digest", table)?;
@@ -24,14 +25,14 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
             lua.create_string(json)
         })?,
     )?;
-    table.raw_set(
-        "decode",
-        library.function(|lua, _, text: LuaString| decode(lua, &text.as_bytes()))?,
-    )?;
+    table.raw_set("decode", library.function(|lua, _, text: LuaString| decode(lua, &text.as_bytes()))?)?;
     globals.raw_set("json", table)?;
 
     let table = library.lua.create_table()?;
-    table.raw_set("encode", library.function(|_, _, text: LuaString| Ok(digest::base64_encode(&text.as_bytes(), false)))?)?;
+    table.raw_set(
+        "encode",
+        library.function(|_, _, text: LuaString| Ok(digest::base64_encode(&text.as_bytes(), false)))?,
+    )?;
     table.raw_set(
         "decode",
         library.function(|lua, _, text: LuaString| match digest::base64_decode(&text.as_bytes(), false) {
@@ -57,7 +58,9 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
                 Value::Number(number) => Some(shared::Value::Number(*number)),
                 other => {
                     let what = kind(other);
-                    return Err(wrong(format!("shared.set: the value is {what}: expected a number, a text, true or false")));
+                    return Err(wrong(format!(
+                        "shared.set: the value is {what}: expected a number, a text, true or false"
+                    )));
                 }
             };
             thread.run.shared.set(&key.as_bytes(), value).map_err(|why| wrong(format!("shared.set: {why}")))

@@ -61,9 +61,12 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
             let path = url.target.split('?').next().unwrap_or_default().to_owned();
             url.target = format!("{path}?{text}");
         } else if form.encoding != Encoding::Urlencoded {
-            return Err(wrong(format!("submit: the form `{selector}` is not urlencoded: send it by user:post and multipart")));
+            return Err(wrong(format!(
+                "submit: the form `{selector}` is not urlencoded: send it by user:post and multipart"
+            )));
         }
-        let mut spec = Spec::read(lua, method.to_owned(), url, options).map_err(|why| wrong(format!("submit: {why}")))?;
+        let mut spec =
+            Spec::read(lua, method.to_owned(), url, options).map_err(|why| wrong(format!("submit: {why}")))?;
         if form.method == Method::Post {
             spec.content_type = Some("application/x-www-form-urlencoded".to_owned());
             spec.body = Some(text.into());
@@ -77,7 +80,9 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
 pub(super) fn resources(thread: &Thread, page: &AnyUserData, options: &Options) -> mlua::Result<Vec<Resource>> {
     let page = page.borrow::<Page>().map_err(|_| wrong("assets: expected a page, as `user:html` returns it"))?;
     let found = page.page.resources(options.limit, options.lazy).map_err(|error| match error {
-        HtmlError::Matches { max, .. } => wrong(format!("assets: the page has more than {max} links, scripts and images")),
+        HtmlError::Matches { max, .. } => {
+            wrong(format!("assets: the page has more than {max} links, scripts and images"))
+        }
         error => told(error),
     })?;
     let own = |url: &Endpoint| url.is_same_origin(&page.url) || url.is_same_origin(&thread.base);

@@ -117,7 +117,17 @@ impl Spec {
         content: &mut Option<Content>,
     ) -> Result<(), String> {
         const KEYS: [&str; 11] = [
-            "name", "headers", "query", "body", "form", "json", "multipart", "timeout", "redirects", "expect", "cache",
+            "name",
+            "headers",
+            "query",
+            "body",
+            "form",
+            "json",
+            "multipart",
+            "timeout",
+            "redirects",
+            "expect",
+            "cache",
         ];
         let new = match key {
             "name" => {
@@ -203,7 +213,9 @@ fn multipart(value: &Value) -> Result<(String, Vec<u8>), String> {
     }
     parts.sort_by(|one, other| one.0.cmp(&other.0));
     for (name, value) in parts {
-        out.extend_from_slice(format!("--{boundary}\r\nContent-Disposition: form-data; name=\"{}\"", quoted(&name)).as_bytes());
+        out.extend_from_slice(
+            format!("--{boundary}\r\nContent-Disposition: form-data; name=\"{}\"", quoted(&name)).as_bytes(),
+        );
         match &value {
             Value::Table(file) => {
                 let part = |key: &str| file.get::<Value>(key).unwrap_or(Value::Nil);

@@ -24,7 +24,8 @@ fn scripted(text: &str, options: &RunOptions) -> ParsedExperiment {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("shop.lua"), "").unwrap();
     let machine = Machine::tried_out(Shutdown::new());
-    let reading = read(source(text, Some(folder.path())), options, &machine).unwrap_or_else(|error| panic!("{error:?}"));
+    let reading =
+        read(source(text, Some(folder.path())), options, &machine).unwrap_or_else(|error| panic!("{error:?}"));
     for variant in reading.experiment.cells.iter().flat_map(|cell| &cell.variants) {
         let name = script(&variant.load).1;
         assert!(name.starts_with(&folder.path().join("shop.lua").display().to_string()), "beside the file: {name}");
