@@ -75,7 +75,7 @@ impl Failure {
         (Failure::Script, "script"),
     ];
 
-    /// Every failure, in the order of [`Counts::failures`](crate::upstream::Counts::failures).
+    /// Every failure, in the order of `Counts::failures` of the upstreams.
     pub const ALL: [Self; 19] = values(&Self::NAMED);
 
     /// Returns the stable kebab-case name.

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use oroshi_bench::{Arrivals, CoreJourneys, ScriptError, Stage as RateStage};
+use oroshi_bench::{Arrivals, CoreJourneys, ScriptError};
 use oroshi_net::{Timer, monotonic_ns};
 use oroshi_script::{Error, Kind};
 use tokio::sync::Notify;
@@ -184,7 +184,7 @@ impl Inner {
     /// Begins users, until no more will begin.
     async fn dispatch(self: Rc<Self>, start: u64) {
         let model = self.thread.run.settings.model();
-        let begun = match model {
+        match model {
             Model::Closed(ramp) => self.follow(&ramp, start).await,
             Model::Open { stages, spacing } => {
                 let (index, threads) = (self.index, self.thread.run.threads);
@@ -192,10 +192,9 @@ impl Inner {
                 let arrivals = Arrivals::stages(&stages, 1.0 / threads as f64, spacing, seed);
                 let mut arrivals = arrivals.phase(index as f64 / threads as f64);
                 arrivals.start_at(start);
-                self.await_arrivals(arrivals, &stages).await
+                self.await_arrivals(arrivals).await;
             }
-        };
-        begun
+        }
     }
 
     /// Closed model: as many users as the ramp says, or the script.
@@ -272,7 +271,7 @@ impl Inner {
     }
 
     /// Open model: a user for each arrival, as long as fewer than the most are busy.
-    async fn await_arrivals(self: &Rc<Self>, mut arrivals: Arrivals, _stages: &[RateStage]) {
+    async fn await_arrivals(self: &Rc<Self>, mut arrivals: Arrivals) {
         let run = &self.thread.run;
         let most = ramp::share(run.settings.most_users() as u64, self.index, run.threads).max(1) as usize;
         self.wanted.set(most);

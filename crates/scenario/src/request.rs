@@ -47,7 +47,7 @@ impl Last {
     /// Makes the texts of a sample of the user's last exchange.
     pub(crate) fn sample(thread: &Thread, user: &User, place: String) -> SampleRecord {
         let last = user.last.borrow();
-        let mut sample = last.as_ref().map(|last| last.texts()).unwrap_or_default();
+        let mut sample = last.as_ref().map(Last::texts).unwrap_or_default();
         (sample.at_s, sample.user, sample.place) = (thread.elapsed_s(), user.id, place);
         sample
     }
