@@ -96,7 +96,8 @@ pub enum Precision {
     Ticks,
 }
 
-/// Resources that the server's processes used in the measured part. Seconds are CPU time; shares are of one CPU unless noted.
+/// Resources that the server's processes used in the measured part. Seconds are CPU time; shares are of one CPU unless
+/// noted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServerUsage {
     /// How they were found.

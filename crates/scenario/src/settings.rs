@@ -141,7 +141,8 @@ impl Settings {
         }
     }
 
-    /// Returns the length of the measured part; `None`: until all journeys are done. The stages' own length, where there are any.
+    /// Returns the length of the measured part: what was said, or the stages' length. `None`: until all journeys are
+    /// done.
     #[must_use]
     pub fn length(&self) -> Option<Duration> {
         let counted = self.iterations.is_some() || self.journeys.is_some();

@@ -20,7 +20,7 @@
 //!   correction for few blocks, times Student's t for `n - 1` degrees of freedom; `n` is the number of blocks or
 //!   sessions, whichever are drawn. Figures of slow servers are skewed, and a plain interval would find a difference in
 //!   up to 6 % of comparisons of a server with itself. So it is 3 % wider: with 50 blocks of normal noise it contains
-//!   the true ratio in 95.7 % instead of 95.1. Plain percentiles of the draws contain the true ratio in only 75 % of cases with
+//!   the true ratio in 95.7 % instead of 95.1. Plain percentiles of the draws contain it in only 75 % of cases with
 //!   three blocks, 86 % with five, 92 % with ten. Bias-corrected ones (BCa) are no better.
 //! - **p**: from the same t, so p is below 0.05 exactly where the 95 % interval excludes 1.
 //!

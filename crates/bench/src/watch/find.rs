@@ -24,7 +24,7 @@ pub enum NotFound {
     #[error("no socket of this network namespace listens on {0}")]
     NoListener(String),
     /// The processes that hold the socket belong to another user: run as that user or as root, or use `--watch PID`.
-    #[error("the process that listens on {0} belongs to another user, who hides it")]
+    #[error("the process that listens on {0} belongs to another user, and may not be looked at")]
     Permission(String),
     /// Only a service manager holds the socket, and starts the server at the first connection: connect once, then try
     /// again.

@@ -21,7 +21,9 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
             let value = text("header: the value", &value).map_err(wrong)?;
             if oroshi_client::Headers::new().set(&name, &value).is_err() {
                 let name = crate::settings::shown(&name);
-                return Err(wrong(format!("header: the field `{name}` cannot be sent: expected a token, and a value without control characters")));
+                return Err(wrong(format!(
+                    "header: the field `{name}` cannot be sent: expected a token, and a value without control characters"
+                )));
             }
             headers.push((name, value));
         }
