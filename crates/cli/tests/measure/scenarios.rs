@@ -517,7 +517,7 @@ fn hostile_servers_cost_a_bounded_amount() {
                 "/huge" => {
                     // A gigabyte, unless somebody stops reading.
                     let piece = vec![b'x'; 1 << 20];
-                    conn.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n".to_vec());
+                    conn.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n");
                     while conn.send(piece.clone()) {}
                     return;
                 }
