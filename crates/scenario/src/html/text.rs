@@ -193,19 +193,39 @@ fn raw_end(html: &[u8], from: usize, name: &[u8]) -> usize {
     if name.eq_ignore_ascii_case(b"plaintext") {
         return html.len();
     }
+    let is_script = name.eq_ignore_ascii_case(b"script");
+    // A script within a comment of a script has an end tag of its own (HTML, sections 13.2.5.17 to 13.2.5.31).
+    let (mut in_comment, mut in_inner) = (false, false);
     let mut at = from;
-    while let Some(next) = memchr::memchr(b'<', &html[at..]) {
+    while let Some(next) = memchr::memchr2(b'<', b'-', &html[at..]) {
         at += next;
-        let end = at + 2 + name.len();
-        if html.get(at + 1) == Some(&b'/')
-            && html.get(at + 2..end).is_some_and(|other| other.eq_ignore_ascii_case(name))
-            && html.get(end).is_none_or(|byte| byte.is_ascii_whitespace() || matches!(byte, b'/' | b'>'))
-        {
-            return at;
+        let rest = &html[at..];
+        if in_comment && rest.starts_with(b"-->") {
+            (in_comment, in_inner) = (false, false);
+        } else if is_script && !in_comment && rest.starts_with(b"<!--") {
+            in_comment = true;
+            // The dashes may be those of the comment's end.
+            at += 2;
+            continue;
+        } else if in_comment && !in_inner && is_tag(rest, 1, name) {
+            in_inner = true;
+        } else if rest.get(1) == Some(&b'/') && is_tag(rest, 2, name) {
+            if !in_inner {
+                return at;
+            }
+            in_inner = false;
         }
         at += 1;
     }
     html.len()
+}
+
+/// Whether a tag of this name begins with `<`, its name at `from`.
+fn is_tag(html: &[u8], from: usize, name: &[u8]) -> bool {
+    let end = from + name.len();
+    html.first() == Some(&b'<')
+        && html.get(from..end).is_some_and(|other| other.eq_ignore_ascii_case(name))
+        && html.get(end).is_none_or(|byte| byte.is_ascii_whitespace() || matches!(byte, b'/' | b'>'))
 }
 
 fn is_foreign(name: &[u8]) -> bool {
