@@ -43,8 +43,8 @@ local function lease(set, column)
   return row or fail("no " .. column .. " is free")
 end
 
-local function must(name, condition, response)
-  if not check(name, condition, response) then fail(name) end
+local function must(name, condition)
+  if not check(name, condition) then fail(name) end
 end
 
 -- Fetches what the page names: `count` files with the right content.
@@ -58,22 +58,22 @@ end
 
 -- Checks the front page with this notice (nil: none).
 local function front_page(user, response, notice)
-  must("front page", response.status == 200, response)
+  must("front page", response.status == 200)
   local page = user:html(response)
-  must("form", page:count("#login-form input[name=login], #login-form input[name=password]") == 2, response)
-  must("images", page:count("img") == 3, response)
-  must("notice", page:text("#notice") == notice, response)
+  must("form", page:count("#login-form input[name=login], #login-form input[name=password]") == 2)
+  must("images", page:count("img") == 3)
+  must("notice", page:text("#notice") == notice)
   fetch_assets(user, page, 6)
 end
 
 -- before: the address of the login before this one; empty: there was none.
 local function account_page(user, response, login, before)
   local page = user:html(response)
-  must("heading", page:text("h1") == "Your account", response)
-  must("login", page:text("#login") == login, response)
-  must("last address", page:text("#last-address") == (before == "" and "-" or before), response)
+  must("heading", page:text("h1") == "Your account")
+  must("login", page:text("#login") == login)
+  must("last address", page:text("#last-address") == (before == "" and "-" or before))
   local at = page:text("#last-at") or ""
-  must("last time", at:match(before == "" and "^-$" or "^%d+%-%d%d%-%d%d %d%d:%d%d:%d%d UTC$"), response)
+  must("last time", at:match(before == "" and "^-$" or "^%d+%-%d%d%-%d%d %d%d:%d%d:%d%d UTC$"))
   fetch_assets(user, page, 5)
 end
 
@@ -97,7 +97,7 @@ scenario("login", { weight = 9 }, function(user)
   shared.set("unknown " .. from, true)
   local form = { login = login, password = wrong and account.password .. "?" or account.password }
   local response = user:post("/login", { name = "login", form = form })
-  must("login answered", response.status == 200, response)
+  must("login answered", response.status == 200)
   shared.set("failures " .. login, refusal and of_account + 1 or 0)
   shared.set("failures " .. from, refusal and of_address + 1 or 0)
   if not refusal then shared.set("from " .. login, from) end

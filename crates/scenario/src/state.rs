@@ -107,7 +107,8 @@ impl State {
         let engine = Engine::confined(&source.file, options).map_err(script_error)?;
         source.handles.lock().unwrap_or_else(PoisonError::into_inner).push(engine.handle());
         let declared = Rc::new(RefCell::new(Declared::default()));
-        api::install(&engine, thread, &declared).map_err(script_error)?;
+        let file = source.file.display().to_string();
+        api::install(&engine, thread, &declared).map_err(|error| ScriptError { place: file, what: error.what })?;
         engine.load_source(&source.text).map_err(script_error)?;
         if let Some(declarations) = thread.declarations.take() {
             declarations.complete().map_err(|what| ScriptError { place: source.file.display().to_string(), what })?;

@@ -86,11 +86,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Frees registry values of parked calls that were dropped.
-    pub fn forget_parked(&self) {
-        self.lua().expire_registry_values();
-    }
-
     /// Starts a call with its arguments, or continues it with the awaited values, until it waits again or returns.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ pub struct ScenarioRecord {
     pub timers: Vec<TimerRecord>,
     /// Checks by name, in the order of their first use.
     pub checks: Vec<CheckRecord>,
-    /// What the script called failures, the most frequent first.
+    /// Reasons that the script gave to `fail`, the most frequent first.
     pub fails: Vec<FailRecord>,
     /// How often one step followed another within a journey, the most frequent first.
     pub flows: Vec<FlowRecord>,
@@ -174,7 +174,7 @@ pub struct SampleRecord {
     pub body: String,
 }
 
-/// What the script called a failure: `fail(reason)`.
+/// A reason that the script gave to `fail`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FailRecord {
     /// The reason.

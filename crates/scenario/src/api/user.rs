@@ -1,6 +1,6 @@
 //! What a user has and does, without waiting.
 
-use mlua::{LuaString, MultiValue, Table, Value};
+use mlua::{LuaString, Table, Value};
 
 use super::{Library, wrong};
 use crate::settings::{kind, number_of, text};
@@ -82,7 +82,5 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
             Ok::<(), mlua::Error>(())
         })?;
         lua.create_sequence_from(values)
-    })?;
-    // Unknown methods: the metatable's own error says little.
-    library.add("no_method", |_, _, _: MultiValue| -> mlua::Result<()> { Err(wrong("a user has no such method")) })
+    })
 }

@@ -346,18 +346,10 @@ fn call(entry: &Entry, base: &Url) -> Call {
 
 /// Whether a header of a browser says something that the client or the scenario does not say itself.
 fn matters(name: &str, value: &str, method: &str, base: &Url) -> bool {
-    const NOT: [&str; 29] = [
+    const NOT: [&str; 21] = [
         "host",
-        "content-length",
         "cookie",
         "cookie2",
-        "connection",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
         "upgrade-insecure-requests",
         "accept-encoding",
         "if-none-match",
@@ -377,6 +369,9 @@ fn matters(name: &str, value: &str, method: &str, base: &Url) -> bool {
         "http2-settings",
         "proxy-authorization",
     ];
+    if oroshi_http1::is_connection_field(name) {
+        return false;
+    }
     let name = name.to_ascii_lowercase();
     let is_token =
         !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.!#$%&'*+^`|~".contains(&byte));
