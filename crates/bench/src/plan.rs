@@ -384,7 +384,7 @@ impl Draft {
                     let requests = vec![request];
                     origins.push(Origin {
                         scheme: url.scheme,
-                        elsewhere: (address != url.address).then(|| url.authority.clone()),
+                        elsewhere: (address != url.address).then(|| url.authority.to_string()),
                         address,
                         host: host.to_owned(),
                         tls,
@@ -408,7 +408,7 @@ impl Draft {
         });
         match matching {
             Some(rule) => Address::Tcp {
-                host: rule.to_host.clone().unwrap_or_else(|| host.clone()),
+                host: rule.to_host.as_deref().map_or_else(|| Arc::clone(host), Arc::from),
                 port: rule.to_port.unwrap_or(*port),
             },
             None => url.address.clone(),
@@ -454,7 +454,7 @@ impl Origin {
     /// When the name does not resolve.
     pub(crate) async fn peers(&self) -> Result<Vec<Peer>, ResolveError> {
         let (scheme, address) = (self.scheme, self.address.clone());
-        Endpoint { scheme, address, authority: self.host.clone(), target: "/".into() }.peers().await
+        Endpoint { scheme, address, authority: self.host.as_str().into(), target: "/".into() }.peers().await
     }
 }
 

@@ -24,7 +24,7 @@ pub fn forecast(plan: &Plan) -> Option<String> {
                 origin.name()
             ));
         }
-        let loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+        let loopback = **host == *"localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
         many.then(|| per_second(&ports, available, loopback, &origin.name()))
     })
 }

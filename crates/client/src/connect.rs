@@ -114,7 +114,7 @@ impl Exchange {
             let mut resolving = pin!(Names::resolve(&core.names, host));
             poll_fn(|context| self.bounded(resolving.as_mut().poll(context), context)).await?
         };
-        let addresses = addresses.map_err(|source| self.fail(Cause::Resolve { host: host.clone(), source }))?;
+        let addresses = addresses.map_err(|source| self.fail(Cause::Resolve { host: host.to_string(), source }))?;
         self.stamps.resolved = monotonic_ns();
         match *addresses {
             [only] => self.reach(endpoint, Peer::Tcp(SocketAddr::new(only, port))).await,

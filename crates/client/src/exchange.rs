@@ -205,7 +205,11 @@ impl Exchange {
     /// that returns to the queue gets no extra time.
     pub(crate) fn enter(&mut self, phase: Phase) {
         self.phase = phase;
-        let from = if phase == Phase::Queue { self.stamps.began } else { monotonic_ns() };
+        let from = match phase {
+            Phase::Queue => self.stamps.began,
+            Phase::FirstByte if self.stamps.sent != 0 => self.stamps.sent,
+            _ => monotonic_ns(),
+        };
         let due = after(from, self.deadlines().limit(phase));
         self.registration.set(due.min(self.total_due));
     }
@@ -336,7 +340,7 @@ impl Exchange {
                     self.stamps.head = monotonic_ns();
                     self.pause();
                     if self.ended {
-                        self.finish();
+                        self.finish(self.stamps.head);
                     }
                     return Poll::Ready(Ok(head));
                 }
@@ -373,7 +377,7 @@ impl Exchange {
                 Poll::Ready(Ok((_, got))) => {
                     self.pause();
                     if self.ended {
-                        self.finish();
+                        self.finish(monotonic_ns());
                     }
                     if got {
                         return Poll::Ready(Ok(true));
@@ -519,8 +523,8 @@ impl Exchange {
     }
 
     /// Ends the response, and returns the connection to the pool if it is reusable.
-    fn finish(&mut self) {
-        self.stamps.ended = monotonic_ns();
+    fn finish(&mut self, now: u64) {
+        self.stamps.ended = now;
         self.registration.leave();
         let reusable = self.keep_alive
             && self.core().settings.keep_alive

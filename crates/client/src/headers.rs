@@ -49,8 +49,8 @@ impl Headers {
     pub fn remove(&mut self, name: &str) -> bool {
         let before = self.lines.len();
         let mut kept = Vec::with_capacity(before);
-        for line in self.lines.split_inclusive(|&byte| byte == b'\n') {
-            if !split(line).0.eq_ignore_ascii_case(name) {
+        for line in self.lines() {
+            if value_of(line, name).is_none() {
                 kept.extend_from_slice(line);
             }
         }
@@ -70,7 +70,7 @@ impl Headers {
 
     /// Iterates over the values of all fields of this name, in order.
     pub fn get_all(&self, name: &str) -> impl Iterator<Item = &[u8]> {
-        self.iter().filter(move |(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        self.lines().filter_map(move |line| value_of(line, name))
     }
 
     /// Whether there is a field of this name.
@@ -80,7 +80,7 @@ impl Headers {
 
     /// Iterates over all fields, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        self.lines.split_inclusive(|&byte| byte == b'\n').map(split)
+        self.lines().map(split)
     }
 
     /// Whether there are no fields.
@@ -101,6 +101,15 @@ impl Headers {
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.lines
     }
+
+    fn lines(&self) -> impl Iterator<Item = &[u8]> {
+        let mut begin = 0;
+        memchr::memchr_iter(b'\n', &self.lines).map(move |end| {
+            let line = &self.lines[begin..=end];
+            begin = end + 1;
+            line
+        })
+    }
 }
 
 impl fmt::Debug for Headers {
@@ -111,6 +120,13 @@ impl fmt::Debug for Headers {
         });
         f.debug_map().entries(shown).finish()
     }
+}
+
+/// Returns a checked line's value without surrounding white space, if it has this name.
+fn value_of<'l>(line: &'l [u8], name: &str) -> Option<&'l [u8]> {
+    let (known, rest) = line.split_at_checked(name.len())?;
+    let has_name = rest.first() == Some(&b':') && known.eq_ignore_ascii_case(name.as_bytes());
+    has_name.then(|| rest[1..].trim_ascii())
 }
 
 /// Returns a checked line's name, and its value without surrounding white space.

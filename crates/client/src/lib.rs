@@ -88,7 +88,7 @@ pub use headers::Headers;
 pub use oroshi_core::{Addresses, Lookup};
 pub use redirect::Redirect;
 pub use request::{Handle, IntoUrl, RequestBuilder};
-pub use response::{Chunks, Response as AnyResponse, Source};
+pub use response::{Chunks, Response as AnyResponse, Source, Whole};
 pub use retry::is_idempotent;
 pub use settings::{BuildError, Builder};
 

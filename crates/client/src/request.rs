@@ -446,7 +446,7 @@ mod tests {
         };
         let target = endpoint(|endpoint| endpoint.target = "/ HTTP/1.1\r\nX: y".to_owned());
         assert!(target.contains("a space at byte 9 cannot stand in a request line"), "{target}");
-        let authority = endpoint(|endpoint| endpoint.authority = "a\r\nX: y".to_owned());
+        let authority = endpoint(|endpoint| endpoint.authority = "a\r\nX: y".into());
         assert!(authority.contains("`Host`") && authority.contains("control character"), "{authority}");
     }
 

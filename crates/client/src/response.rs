@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::task::{Context, Poll, ready};
 
+use oroshi_core::spares;
 use oroshi_http1::Version;
 use oroshi_net::Endpoint;
 use serde::de::DeserializeOwned;
@@ -26,6 +27,19 @@ pub struct Response<B> {
     limits: Limits,
     /// Bytes that `chunks` has returned.
     given: u64,
+}
+
+/// A response with all of its body.
+#[derive(Clone, Debug)]
+pub struct Whole {
+    /// The status, 100 to 999.
+    pub status: u16,
+    /// The header fields as received.
+    pub headers: Headers,
+    /// The body.
+    pub body: Vec<u8>,
+    /// How long each phase took.
+    pub timings: Timings,
 }
 
 /// A response without its body.
@@ -147,16 +161,18 @@ impl<B: Source> Response<B> {
         self.collect().await
     }
 
-    /// Returns the whole body, and the timings of the complete request.
+    /// Returns the response whole, without copying its fields.
     ///
     /// # Errors
     /// As [`bytes`](Self::bytes).
     ///
     /// # Cancel safety
     /// As [`bytes`](Self::bytes).
-    pub async fn bytes_and_timings(mut self) -> Result<(Vec<u8>, Timings), Error> {
-        let bytes = self.collect().await?;
-        Ok((bytes, self.timings()))
+    pub async fn whole(mut self) -> Result<Whole, Error> {
+        let body = self.collect().await?;
+        let timings = self.timings();
+        let Head { status, headers, .. } = self.answer.head;
+        Ok(Whole { status, headers, body, timings })
     }
 
     /// Returns the whole body, which must be UTF-8.
@@ -188,13 +204,21 @@ impl<B: Source> Response<B> {
         self.check_announced(limit)?;
         // Allocates at most 64 KiB for a server's announced length.
         let expected = self.content_length().unwrap_or(0).min(limit).min(64 * 1024);
-        let mut whole = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
+        let expected = usize::try_from(expected).unwrap_or(0);
+        let mut whole = Vec::new();
         while poll_fn(|context| self.poll(context, &mut whole)).await? {
             if whole.len() as u64 > limit {
                 return Err(self.too_large(limit));
             }
+            whole.reserve_exact(expected.saturating_sub(whole.len()));
         }
-        Ok(whole)
+        if whole.len() >= whole.capacity() / 2 {
+            return Ok(whole);
+        }
+        // A short body came in a large buffer of the thread: callers may keep many bodies.
+        let exact = whole.as_slice().to_vec();
+        spares::give(whole);
+        Ok(exact)
     }
 
     /// Refuses a body whose announced length exceeds the limit, without waiting for it. Skips decoded bodies: only

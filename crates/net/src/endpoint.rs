@@ -9,6 +9,7 @@ use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use thiserror::Error;
 
@@ -47,8 +48,8 @@ impl Scheme {
 pub enum Address {
     /// A host, as a name or an IP address (IPv6 without its brackets), and a port.
     Tcp {
-        /// In lower case.
-        host: String,
+        /// In lower case. Shared, because requests copy their endpoint.
+        host: Arc<str>,
         /// 1 to 65535.
         port: u16,
     },
@@ -70,7 +71,7 @@ pub struct Endpoint {
     pub address: Address,
     /// The Host header, for example `localhost:8080`: the port only if it is not the scheme's default (RFC 9110,
     /// section 7.2); `localhost` for a unix socket.
-    pub authority: String,
+    pub authority: Arc<str>,
     /// The request target in origin form: path and query, `/` when absent.
     pub target: String,
 }
@@ -85,7 +86,7 @@ impl Endpoint {
 
     /// The host without port and brackets: the name that a TLS certificate must have.
     pub fn host(&self) -> &str {
-        let authority = self.authority.as_str();
+        let authority = &*self.authority;
         if let Some(bracketed) = authority.strip_prefix('[') {
             return bracketed.split(']').next().unwrap_or(bracketed);
         }
@@ -106,9 +107,9 @@ impl Endpoint {
         if let Ok(ip) = host.parse::<IpAddr>() {
             return Ok(vec![Peer::Tcp(SocketAddr::new(ip, port))]);
         }
-        let found = tokio::net::lookup_host((host.as_str(), port))
+        let found = tokio::net::lookup_host((&**host, port))
             .await
-            .map_err(|source| ResolveError::Failed { host: host.clone(), source })?;
+            .map_err(|source| ResolveError::Failed { host: host.to_string(), source })?;
         let mut peers = Vec::new();
         for address in found {
             let peer = Peer::Tcp(address);
@@ -117,7 +118,7 @@ impl Endpoint {
             }
         }
         if peers.is_empty() {
-            return Err(ResolveError::NoAddress { host: host.clone() });
+            return Err(ResolveError::NoAddress { host: host.to_string() });
         }
         Ok(peers)
     }
@@ -297,7 +298,7 @@ mod tests {
     #[test]
     fn with_unix_keeps_the_host_and_the_target() {
         let endpoint = read("http://example.com:81/a?b").with_unix(UnixAddress::parse("/run/app.sock").unwrap());
-        assert_eq!(endpoint.authority, "example.com:81");
+        assert_eq!(&*endpoint.authority, "example.com:81");
         assert_eq!(endpoint.host(), "example.com");
         assert_eq!(endpoint.target, "/a?b");
         assert_eq!(endpoint.to_string(), "unix:/run/app.sock:/a?b");

@@ -297,17 +297,17 @@ fn results(library: &Library<'_>) -> mlua::Result<()> {
 }
 
 fn requests(library: &Library<'_>) -> mlua::Result<()> {
-    library.add("request", |lua, thread, (method, url, options): (LuaString, Value, Value)| {
-        let user = thread.user("request")?;
+    // `name` alone saves reading a table.
+    library.add("request", |lua, thread, (method, url, options, name): (LuaString, Value, Value, Value)| {
+        thread.user("request")?;
         let options = table_of("request", &options)?;
         let Value::String(url) = &url else {
             let example = "as in user:get(\"/\")";
             return Err(wrong(format!("request: the URL is {}: expected a text, {example}", kind(&url))));
         };
         let url = endpoint(thread, url)?;
-        let method = method.to_str().map_err(|_| wrong("request: the method is not UTF-8"))?.to_owned();
-        let spec = Spec::read(lua, method, url, options).map_err(|why| wrong(format!("request: {why}")))?;
-        drop(user);
+        let method = method.to_str().map_err(|_| wrong("request: the method is not UTF-8"))?;
+        let spec = Spec::read(lua, &method, url, options, &name).map_err(|why| wrong(format!("request: {why}")))?;
         thread.wish.replace(Some(Wish::Request(Box::new(spec))));
         Ok(())
     })?;

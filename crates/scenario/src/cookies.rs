@@ -201,7 +201,7 @@ impl Cookies {
             value.push_str(&kept.pair);
             until = until.min(kept.expires);
         }
-        let authority = url.authority.as_str().into();
+        let authority = (*url.authority).into();
         Some(Field { scheme: url.scheme, authority, path: path.map(Into::into), value, until })
     }
 
@@ -371,7 +371,7 @@ struct Site<'u> {
 
 impl<'u> Site<'u> {
     fn of(url: &'u Endpoint) -> Option<Self> {
-        let authority = url.authority.as_str();
+        let authority = &*url.authority;
         let end = match authority.find(']') {
             Some(bracket) => bracket + 1,
             None => authority.find(':').unwrap_or(authority.len()),

@@ -3,22 +3,33 @@
 -- replace the global ones later.
 local own = ...
 
-local error, setmetatable, tostring, type = error, setmetatable, tostring, type
+local error, next, setmetatable, tostring, type = error, next, setmetatable, tostring, type
 local select, concat = select, table.concat
 local wait, request, think_of, note_time, now = own.wait, own.request, own.think, own.note_time, own.now
 
 local User = {}
 User.__index = User
 
-function User.request(_, method, url, options)
+-- Most requests have no option but their name.
+local function send(method, url, options)
+  if type(options) == "table" then
+    local key, value = next(options)
+    if key == "name" and next(options, key) == nil then
+      request(method, url, nil, value)
+      return wait()
+    end
+  end
   request(method, url, options)
   return wait()
 end
 
+function User.request(_, method, url, options)
+  return send(method, url, options)
+end
+
 for name, method in pairs { get = "GET", head = "HEAD", post = "POST", put = "PUT", patch = "PATCH", delete = "DELETE" } do
   User[name] = function(_, url, options)
-    request(method, url, options)
-    return wait()
+    return send(method, url, options)
   end
 end
 

@@ -3,6 +3,7 @@
 mod spec;
 
 use std::borrow::Cow;
+use std::fmt::Write;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use oroshi_bench::record::scenario::SampleRecord;
 use oroshi_bench::{Exchange, Failure};
-use oroshi_client::{Cause, Error, Headers, Phase, Redirect, Timings};
+use oroshi_client::{Cause, Error, Headers, Phase, Redirect, Timings, Whole};
 use oroshi_net::{Endpoint, monotonic_ns};
 use oroshi_words::units;
 
@@ -284,25 +285,19 @@ impl Chain<'_> {
         }
         self.sent = true;
         let flight = InFlight::begin(thread, due, attempt.url.is_same_origin(&thread.base));
-        let result = async {
-            let response = request.send().await?;
-            let (status, headers, head) = (response.status(), Rc::new(response.headers().clone()), monotonic_ns());
-            // The timings are complete once the body is.
-            let (body, timings) = response.bytes_and_timings().await?;
-            Ok::<_, Error>((status, headers, Bytes::from(body), timings, head))
-        }
-        .await;
-        let now = monotonic_ns();
-        let (status, headers, body, timings, head) = match result {
-            Ok(got) => got,
+        let result = async { request.send().await?.whole().await }.await;
+        let Whole { status, headers, body, timings } = match result {
+            Ok(whole) => whole,
             Err(error) => {
                 let (name, failure) = told(&error);
                 let sent = sent_at(&error.timings());
                 self.first_sent = self.first_sent.or(sent);
-                flight.failed(failure, sent, now);
+                flight.failed(failure, sent, monotonic_ns());
                 return Err((name, failure));
             }
         };
+        let (headers, body) = (Rc::new(headers), Bytes::from(body));
+        let done = timings.called + nanos(timings.total);
         let sent = sent_at(&timings).unwrap_or(due);
         self.first_sent.get_or_insert(sent);
         let unexpected = if self.spec.expect.is_empty() {
@@ -314,8 +309,8 @@ impl Chain<'_> {
         flight.completed(&Exchange {
             due,
             sent,
-            head,
-            done: now,
+            head: done - nanos(timings.body),
+            done,
             connect: timings.connect.map(nanos),
             tls: timings.tls.map(nanos),
             status,
@@ -328,7 +323,7 @@ impl Chain<'_> {
         if headers.contains("Set-Cookie") {
             user.jar.borrow_mut().store(&attempt.url, headers.get_all("Set-Cookie"));
         }
-        Ok((Answer { status, headers, body, took: timings.total, done: now, cached: false }, sent))
+        Ok((Answer { status, headers, body, took: timings.total, done, cached: false }, sent))
     }
 
     /// Keeps an exchange for samples, and tells it.
@@ -499,7 +494,12 @@ impl Thread {
             None => {
                 let target = spec.url.as_ref().map_or("", |url| url.target.as_str());
                 let path = target.split('?').next().unwrap_or_default();
-                tally.steps.id(&format!("{} {path}", spec.method))
+                let mut name = self.text.take();
+                let _ = write!(name, "{} {path}", spec.method); // a String takes everything
+                let step = tally.steps.id(&name);
+                name.clear();
+                self.text.set(name);
+                step
             }
         };
         if !spec.quiet {

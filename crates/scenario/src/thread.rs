@@ -59,6 +59,8 @@ pub(crate) struct Thread {
     pub(crate) stage: Cell<Stage>,
     /// When the load began.
     pub(crate) start: Cell<u64>,
+    /// A buffer for the name of a step.
+    pub(crate) text: Cell<String>,
     /// Bytes of bodies that scripts hold.
     pub(crate) held: Rc<Cell<usize>>,
     /// What users' caches have.
@@ -119,6 +121,7 @@ impl Thread {
             sleeper: Sleeper::default(),
             stage: Cell::new(Stage::Loading),
             start: Cell::new(0),
+            text: Cell::default(),
             held: Rc::default(),
             bodies: RefCell::new(Bodies::new(CACHE_BYTES, unix_at_zero())),
             learned: RefCell::default(),

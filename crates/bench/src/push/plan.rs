@@ -385,7 +385,7 @@ pub(crate) struct SubscribeRequest {
 
 impl SubscribeRequest {
     fn new(mode: Mode, url: &Endpoint, headers: &[(String, String)]) -> Self {
-        let (target, authority) = (url.target.clone(), url.authority.clone());
+        let (target, authority) = (url.target.clone(), url.authority.to_string());
         Self { mode, target, authority, headers: headers.to_vec() }
     }
 

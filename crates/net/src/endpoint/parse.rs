@@ -158,7 +158,7 @@ fn tcp(text: &str, scheme: Scheme, rest: &str) -> Result<Endpoint, EndpointError
     let bracketed = if host.contains(':') { format!("[{host}]") } else { host.clone() };
     let authority = if port == default { bracketed } else { format!("{bracketed}:{port}") };
     let target = checked_target(text, target)?;
-    Ok(Endpoint { scheme, address: Address::Tcp { host, port }, authority, target })
+    Ok(Endpoint { scheme, address: Address::Tcp { host: host.into(), port }, authority: authority.into(), target })
 }
 
 /// Parses `NAME`, `NAME:`, `NAME:/path?query`, where NAME is a path or `@name`.
@@ -175,7 +175,7 @@ fn unix(text: &str, scheme: Scheme, rest: &str) -> Result<Endpoint, EndpointErro
     }
     let address = UnixAddress::parse(name).map_err(|source| unix_error(text, source))?;
     let target = checked_target(text, target)?;
-    Ok(Endpoint { scheme, address: Address::Unix(address), authority: "localhost".to_owned(), target })
+    Ok(Endpoint { scheme, address: Address::Unix(address), authority: "localhost".into(), target })
 }
 
 /// Parses `%2Frun%2Fapp.sock/path?query`.
@@ -194,7 +194,7 @@ fn encoded_unix(text: &str, scheme: Scheme, rest: &str) -> Result<Endpoint, Endp
     };
     let address = address.map_err(|source| unix_error(text, source))?;
     let target = checked_target(text, target)?;
-    Ok(Endpoint { scheme, address: Address::Unix(address), authority: "localhost".to_owned(), target })
+    Ok(Endpoint { scheme, address: Address::Unix(address), authority: "localhost".into(), target })
 }
 
 fn unix_error(text: &str, source: UnixAddressError) -> EndpointError {
@@ -353,7 +353,7 @@ mod tests {
                 Address::Unix(name) => format!("unix:{name}"),
             };
             assert_eq!(shown, address, "{text}");
-            assert_eq!(read.authority, authority, "{text}");
+            assert_eq!(&*read.authority, authority, "{text}");
             assert_eq!(read.target, target, "{text}");
             assert_eq!(read.to_string(), canonical, "{text}");
             assert_eq!(endpoint(canonical).unwrap(), read, "{text}: the canonical text reads back");

@@ -66,7 +66,7 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
             )));
         }
         let mut spec =
-            Spec::read(lua, method.to_owned(), url, options).map_err(|why| wrong(format!("submit: {why}")))?;
+            Spec::read(lua, method, url, options, &Value::Nil).map_err(|why| wrong(format!("submit: {why}")))?;
         if form.method == Method::Post {
             spec.content_type = Some("application/x-www-form-urlencoded".to_owned());
             spec.body = Some(text.into());

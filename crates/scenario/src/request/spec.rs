@@ -61,17 +61,26 @@ impl Spec {
         }
     }
 
-    /// Reads a request's method, URL and options.
+    /// Reads a request's method, URL and options. `name` is that option alone.
     ///
     /// # Errors
     /// The first option that is unknown or cannot be used, in words.
-    pub(crate) fn read(lua: &Lua, method: String, url: Endpoint, options: Option<&Table>) -> Result<Self, String> {
-        let method = match method.as_str() {
+    pub(crate) fn read(
+        lua: &Lua,
+        method: &str,
+        url: Endpoint,
+        options: Option<&Table>,
+        name: &Value,
+    ) -> Result<Self, String> {
+        let method = match method {
             "GET" => Cow::Borrowed("GET"),
             "POST" => Cow::Borrowed("POST"),
-            _ => Cow::Owned(method),
+            other => Cow::Owned(other.to_owned()),
         };
         let mut spec = Self { method, ..Self::get(url) };
+        if !name.is_nil() {
+            spec.name = Some(text("name", name)?);
+        }
         let Some(options) = options else { return Ok(spec) };
         let mut query = String::new();
         let mut content = None;
