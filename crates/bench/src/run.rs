@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, SystemTime};
 
 use oroshi_net::{Threads, ThreadsOptions};
+use oroshi_words::units;
 
 use crate::assemble::{Finished, assemble};
 pub use crate::error::RunError;
@@ -79,11 +80,23 @@ pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Rec
     let finished = Finished { outcomes, receiver, server, machine: machine.state, started, environment, warnings };
     let mut record = assemble(&shared, finished);
     if let Some(journeys) = &shared.plan.journeys {
-        record.scenario = Some(Box::new(journeys.conclude(&record)?));
+        let scenario = journeys.conclude(&record)?;
+        record.warnings.extend(sent_again(scenario.retries));
+        record.scenario = Some(Box::new(scenario));
     }
     after(&record);
     workers.end()?;
     Ok(record)
+}
+
+/// Says that users' requests were sent twice.
+fn sent_again(retries: u64) -> Option<String> {
+    (retries > 0).then(|| {
+        format!(
+            "{} sent again, because the server had closed the kept connection: the counts have each once",
+            if retries == 1 { "1 request was".to_owned() } else { format!("{} requests were", units::count(retries)) }
+        )
+    })
 }
 
 /// Warns that one of several servers is watched.

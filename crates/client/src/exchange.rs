@@ -8,6 +8,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -44,7 +46,10 @@ pub(crate) struct Exchange {
     input: Incoming,
     /// Body bytes that came with the head, or that nobody has taken yet.
     body: Vec<u8>,
-    trailers: Option<Headers>,
+    /// Boxed, because few responses have any.
+    trailers: Option<Box<Headers>>,
+    /// See [`RequestBuilder::stamp_sent`](crate::RequestBuilder::stamp_sent).
+    sent_stamp: Option<Arc<AtomicU64>>,
     /// Whether the server keeps the connection.
     keep_alive: bool,
     /// How long the server keeps the connection, in seconds, which takes less room than a `Duration`.
@@ -88,6 +93,7 @@ impl Exchange {
             input: Incoming::default(),
             body: Vec::new(),
             trailers: None,
+            sent_stamp: None,
             keep_alive: false,
             keep_hint: None,
             ended: false,
@@ -132,7 +138,7 @@ impl Exchange {
     }
 
     pub(crate) fn trailers(&self) -> Option<&Headers> {
-        self.trailers.as_ref()
+        self.trailers.as_deref()
     }
 
     /// Ends the response early, and closes the connection.
@@ -144,6 +150,11 @@ impl Exchange {
     /// Whether the response is complete; the connection then belongs to the pool.
     pub(crate) fn is_ended(&self) -> bool {
         self.ended
+    }
+
+    /// Sets where to store when the first byte of an attempt goes out.
+    pub(crate) fn stamp_sent(&mut self, stamp: Option<Arc<AtomicU64>>) {
+        self.sent_stamp = stamp;
     }
 
     // The connection, for `connect`.
@@ -186,6 +197,9 @@ impl Exchange {
         if !self.progress.sent {
             self.progress.sent = true;
             self.stamps.first_sent = at;
+            if let Some(stamp) = &self.sent_stamp {
+                stamp.store(at, Ordering::Relaxed);
+            }
         }
         add(&self.core().counts.bytes_written, count);
     }
@@ -510,7 +524,7 @@ impl Exchange {
                     }
                     body.extend_from_slice(data);
                 }
-                ResponseEvent::Trailers(trailers) => self.trailers = Some(Headers::received(trailers)),
+                ResponseEvent::Trailers(trailers) => self.trailers = Some(Box::new(Headers::received(trailers))),
                 ResponseEvent::End => self.ended = true,
             }
         }

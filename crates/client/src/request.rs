@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use base64::Engine;
@@ -86,6 +88,7 @@ pub(crate) struct Request<R: ?Sized> {
     pub(crate) redirects: Option<u32>,
     pub(crate) decode: Option<bool>,
     pub(crate) partition: u64,
+    pub(crate) sent_stamp: Option<Arc<AtomicU64>>,
     /// Whether a redirect has led to another origin, so that the client's own secrets are dropped as well.
     pub(crate) strayed: bool,
 }
@@ -116,6 +119,7 @@ impl<C: Handle> RequestBuilder<C> {
                 redirects: None,
                 decode: None,
                 partition: 0,
+                sent_stamp: None,
                 strayed: false,
             })),
         };
@@ -250,6 +254,16 @@ impl<C: Handle> RequestBuilder<C> {
         })
     }
 
+    /// Stores in `stamp` when the kernel got the first byte of the request's last attempt so far, in nanoseconds of the
+    /// monotonic clock (`oroshi_net::monotonic_ns`): for callers that drop the request and want to know whether it was
+    /// sent. [`Timings::sent`](crate::Timings::sent) has it for all others.
+    pub fn stamp_sent(self, stamp: Arc<AtomicU64>) -> Self {
+        self.change(|request| {
+            request.sent_stamp = Some(stamp);
+            Ok(())
+        })
+    }
+
     pub(crate) fn reader_body(self, reader: std::pin::Pin<Box<C::Reader>>, length: Option<u64>) -> Self {
         self.change(|request| {
             request.body = Body::Reader(Reader { reader, length, read: 0, touched: false });
@@ -296,6 +310,7 @@ impl Request<dyn AsyncRead + Send> {
             redirects: self.redirects,
             decode: self.decode,
             partition: self.partition,
+            sent_stamp: self.sent_stamp,
             strayed: self.strayed,
         }
     }

@@ -34,6 +34,7 @@ pub(crate) async fn run(
 ) -> Result<(Box<ResponseParts>, IncomingBody), Error> {
     count(&core.counts.requests);
     let mut exchange = Exchange::new(core, request.deadlines.take(), request.total, called);
+    exchange.stamp_sent(request.sent_stamp.take());
     let (mut redirects, idempotent) = (0, request.is_idempotent());
     let result = loop {
         let head = match attempts(core, &mut exchange, &mut request).await {

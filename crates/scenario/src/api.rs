@@ -30,6 +30,8 @@ const MOST_SCENARIOS: usize = 1_000;
 const MOST_WATCHERS: usize = 100;
 /// The shortest time between two calls of such a function, seconds.
 const LEAST_PERIOD: f64 = 0.01;
+/// The most blocks within each other that a journey times.
+const MOST_BLOCKS: usize = 100;
 /// The most points that one award can have.
 const MOST_POINTS: f64 = 1e12;
 
@@ -229,8 +231,11 @@ fn declarations(library: &Library<'_>, declared: &Rc<std::cell::RefCell<Declared
 
 /// Checks, points, failures.
 fn results(library: &Library<'_>) -> mlua::Result<()> {
-    library.add("check", |lua, thread, (name, condition): (Value, Value)| {
+    library.add("check", |lua, thread, (name, condition, more): (Value, Value, Value)| {
         let user = thread.user("check")?;
+        if !more.is_nil() {
+            return Err(wrong("check: there is a third argument: expected a name and a condition"));
+        }
         let name = text("check: the name", &name).map_err(wrong)?;
         let holds = !matches!(condition, Value::Nil | Value::Boolean(false));
         thread.check(&user, &name, holds, || Last::sample(thread, &user, place(lua)));
@@ -281,12 +286,23 @@ fn results(library: &Library<'_>) -> mlua::Result<()> {
         }
         Ok(thread.run.progress.users.load(Ordering::Relaxed))
     })?;
-    library.add("now", |_, _, ()| Ok(monotonic_ns() as f64))?;
-    library.add("note_time", |_, thread, (name, began): (Value, f64)| {
+    library.add("begin_block", |_, thread, name: Value| {
+        let user = thread.user("step")?;
         let name = text("step: the name", &name).map_err(wrong)?;
-        let (now, began) = (monotonic_ns(), began as u64);
-        if thread.measures(began) {
-            thread.tally.borrow_mut().timers.get(&name).record(now.saturating_sub(began));
+        let mut timers = user.timers.borrow_mut();
+        if timers.len() >= MOST_BLOCKS {
+            return Err(wrong(format!("step: {MOST_BLOCKS} blocks within each other: expected fewer")));
+        }
+        timers.push((monotonic_ns(), name));
+        Ok(timers.len())
+    })?;
+    library.add("end_block", |_, thread, depth: usize| {
+        let user = thread.user("step")?;
+        // Blocks within it that an error has ended, and the script went on.
+        thread.end_blocks(&user, depth);
+        let ended = user.timers.borrow_mut().pop();
+        if let Some((began, name)) = ended.filter(|(began, _)| thread.measures(*began)) {
+            thread.tally.borrow_mut().timers.get(&name).record(monotonic_ns().saturating_sub(began));
         }
         Ok(())
     })?;

@@ -391,6 +391,12 @@ impl Inner {
             }
         };
         match error {
+            // The script caught the error of its own `fail`.
+            None if user.failed.borrow().is_some() => {
+                journey.end(false);
+                let reason = user.failed.take().unwrap_or_default();
+                thread.fail(user, &reason, || Last::sample(thread, user, String::new()));
+            }
             None => {
                 self.completed.set(self.completed.get() + 1);
                 journey.end(true);
@@ -587,6 +593,7 @@ impl<'a> Journey<'a> {
 
     fn end(&mut self, completed: bool) {
         self.is_over = true;
+        self.inner.thread.end_blocks(self.user, 0);
         self.count(|tally, scenario, took| {
             let journeys = &mut tally.journeys[scenario];
             journeys.completed += u64::from(completed);
@@ -612,6 +619,7 @@ impl<'a> Journey<'a> {
 impl Drop for Journey<'_> {
     fn drop(&mut self) {
         if !self.is_over {
+            self.inner.thread.end_blocks(self.user, 0);
             self.count(|tally, scenario, took| {
                 tally.journeys[scenario].cut_off += 1;
                 tally.journeys[scenario].duration.record_censored(took);

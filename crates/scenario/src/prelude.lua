@@ -5,7 +5,7 @@ local own = ...
 
 local error, next, setmetatable, tostring, type = error, next, setmetatable, tostring, type
 local select, concat = select, table.concat
-local wait, request, think_of, note_time, now = own.wait, own.request, own.think, own.note_time, own.now
+local wait, request, think_of, begin_block, end_block = own.wait, own.request, own.think, own.begin_block, own.end_block
 
 local User = {}
 User.__index = User
@@ -118,8 +118,8 @@ function think(pause)
   return wait()
 end
 
-local function timed(name, began, ...)
-  note_time(name, began)
+local function timed(block, ...)
+  end_block(block)
   return ...
 end
 
@@ -127,7 +127,7 @@ function step(name, run, ...)
   if type(run) ~= "function" then
     error("step: expected a name and a function, as in step(\"login\", function() ... end)", 2)
   end
-  return timed(name, now(), run(...))
+  return timed(begin_block(name), run(...))
 end
 
 function print(...)

@@ -5,7 +5,8 @@ mod spec;
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -104,9 +105,21 @@ pub(crate) async fn perform(thread: &Rc<Thread>, user: &Rc<User>, mut spec: Spec
     let due = user.due.take().unwrap_or_else(monotonic_ns);
     let step = thread.step(user, &spec);
     let first = first(thread, user, &mut spec);
-    let chain = Chain { thread, user, spec: &spec, due, first_sent: None, redirects: 0, failure: None, sent: false };
+    let chain = Chain {
+        thread,
+        user,
+        spec: &spec,
+        step,
+        due,
+        first_sent: None,
+        stamp: Arc::default(),
+        redirects: 0,
+        failure: None,
+        sent: false,
+        is_over: false,
+    };
     user.under_way.set(user.under_way.get() + 1);
-    let response = chain.run(step, first).await;
+    let response = chain.run(first).await;
     user.under_way.set(user.under_way.get() - 1);
     if thread.stage.get() == Stage::Running && !spec.expect.is_empty() && !spec.quiet {
         let name = format!("{} status", thread.tally.borrow().steps.name(step));
@@ -115,29 +128,47 @@ pub(crate) async fn perform(thread: &Rc<Thread>, user: &Rc<User>, mut spec: Spec
     response
 }
 
-/// A request with its redirects.
+/// A request with its redirects. Dropped before its end, the end of the run has cut it off.
 struct Chain<'a> {
     thread: &'a Rc<Thread>,
     user: &'a Rc<User>,
     spec: &'a Spec,
+    step: u32,
     /// When the user wanted it.
     due: u64,
     /// When its first byte went to the kernel.
     first_sent: Option<u64>,
+    /// The same of the request under way; 0: not yet.
+    stamp: Arc<AtomicU64>,
     redirects: u32,
     failure: Option<Failure>,
     /// A request of the chain went to the network.
     sent: bool,
+    is_over: bool,
+}
+
+impl Drop for Chain<'_> {
+    fn drop(&mut self) {
+        if self.is_over || !self.thread.measures(self.due) {
+            return;
+        }
+        let now = monotonic_ns();
+        let mut tally = self.thread.tally.borrow_mut();
+        let step = tally.steps.at(self.step);
+        step.cut_off += 1;
+        step.response.record_censored(now.saturating_sub(self.due));
+        if let Some(sent) = self.first_sent.or_else(|| sent_by(&self.stamp)) {
+            step.service.record_censored(now.saturating_sub(sent));
+        }
+    }
 }
 
 impl Chain<'_> {
-    async fn run(mut self, step: u32, first: Result<Attempt, (&'static str, Failure)>) -> Response {
+    async fn run(mut self, first: Result<Attempt, (&'static str, Failure)>) -> Response {
         let (thread, spec) = (self.thread, self.spec);
         let most = spec.redirects.or(thread.run.settings.redirects).unwrap_or(10);
         let mut error = None;
         let mut answer = None;
-        // Guards the counts if the run cuts the request off.
-        let mut cut = CutOff { thread, step, due: self.due, is_over: false };
         let mut last = None;
         let mut next = first;
         loop {
@@ -184,8 +215,8 @@ impl Chain<'_> {
                 }
             }
         }
-        cut.is_over = true;
-        self.finish(step, last, answer, error)
+        self.is_over = true;
+        self.finish(last, answer, error)
     }
 
     /// Counts an error of the load that is not one exchange's.
@@ -273,7 +304,8 @@ impl Chain<'_> {
             .request(attempt.method.clone(), &attempt.url)
             .redirects(0)
             .timeout(self.spec.timeout.unwrap_or_else(|| thread.run.settings.request_timeout()))
-            .partition(user.id);
+            .partition(user.id)
+            .stamp_sent(Arc::clone(&self.stamp));
         for (name, value) in headers.iter() {
             request = request.header(name, value);
         }
@@ -284,7 +316,9 @@ impl Chain<'_> {
             request = request.body(body.clone());
         }
         self.sent = true;
-        let flight = InFlight::begin(thread, due, attempt.url.is_same_origin(&thread.base));
+        self.stamp.store(0, Ordering::Relaxed);
+        let own = attempt.url.is_same_origin(&thread.base);
+        let flight = InFlight::begin(thread, due, own, Arc::clone(&self.stamp));
         let result = async { request.send().await?.whole().await }.await;
         let Whole { status, headers, body, timings } = match result {
             Ok(whole) => whole,
@@ -356,13 +390,7 @@ impl Chain<'_> {
     }
 
     /// Counts the step, and makes the script's response.
-    fn finish(
-        self,
-        step: u32,
-        attempt: Option<Rc<Attempt>>,
-        answer: Option<Answer>,
-        error: Option<&'static str>,
-    ) -> Response {
+    fn finish(self, attempt: Option<Rc<Attempt>>, answer: Option<Answer>, error: Option<&'static str>) -> Response {
         let (thread, spec) = (self.thread, self.spec);
         let done = answer.as_ref().map_or_else(monotonic_ns, |answer| answer.done);
         let status = answer.as_ref().map_or(0, |answer| answer.status);
@@ -377,7 +405,7 @@ impl Chain<'_> {
         }
         if thread.measures(self.due) {
             let mut tally = thread.tally.borrow_mut();
-            let to = tally.steps.at(step);
+            let to = tally.steps.at(self.step);
             to.count += 1;
             if let Some(failure) = failure {
                 to.errors += 1;
@@ -430,15 +458,17 @@ struct InFlight<'a> {
     due: u64,
     /// It goes to the server that is measured.
     own: bool,
+    /// When its first byte went to the kernel; 0: not yet.
+    sent: Arc<AtomicU64>,
     is_over: bool,
 }
 
 impl<'a> InFlight<'a> {
-    fn begin(thread: &'a Thread, due: u64, own: bool) -> Self {
+    fn begin(thread: &'a Thread, due: u64, own: bool, sent: Arc<AtomicU64>) -> Self {
         if let Some(meter) = &thread.meter {
             meter.began(due);
         }
-        Self { thread, due, own, is_over: false }
+        Self { thread, due, own, sent, is_over: false }
     }
 
     fn completed(mut self, exchange: &Exchange) {
@@ -461,26 +491,7 @@ impl<'a> InFlight<'a> {
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         if let Some(meter) = self.thread.meter.as_ref().filter(|_| !self.is_over) {
-            // It is not known whether it was sent: it may have waited for a connection.
-            meter.cut_off(self.due, None);
-        }
-    }
-}
-
-/// A step whose request the end of the run cuts off: its time is known to be longer.
-struct CutOff<'a> {
-    thread: &'a Thread,
-    step: u32,
-    due: u64,
-    is_over: bool,
-}
-
-impl Drop for CutOff<'_> {
-    fn drop(&mut self) {
-        if !self.is_over && self.thread.measures(self.due) {
-            let waited = monotonic_ns().saturating_sub(self.due);
-            let mut tally = self.thread.tally.borrow_mut();
-            tally.steps.at(self.step).response.record_censored(waited);
+            meter.cut_off(self.due, sent_by(&self.sent));
         }
     }
 }
@@ -524,6 +535,11 @@ impl Thread {
         meter.bytes(counts.bytes_read - read, counts.bytes_written - written);
         meter.connections(counts.open);
     }
+}
+
+/// When the first byte of a request under way went to the kernel.
+fn sent_by(stamp: &AtomicU64) -> Option<u64> {
+    Some(stamp.load(Ordering::Relaxed)).filter(|&at| at != 0)
 }
 
 /// When the first byte of a request went to the kernel.

@@ -121,6 +121,7 @@ impl Scenario {
             ));
         }
         let settings = declared.settings.clone().with(flags);
+        settings.check().map_err(wrong)?;
         let Some(url) = &settings.url else {
             return Err(wrong(
                 "no URL: give one to the command, or in the script as options { url = \"http://...\" }".into(),

@@ -120,6 +120,21 @@ impl Settings {
         }
     }
 
+    /// Finds settings that exclude each other.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.stages.is_none() {
+            return Ok(());
+        }
+        if self.ramp.is_some() {
+            return Err("ramp, and rate or stages: expected one: users in a closed loop, or arrivals".to_owned());
+        }
+        if self.iterations.is_some() {
+            return Err("iterations (--iterations) are journeys of each user, and users of a rate come and go: expected journeys (-n), the number of all"
+                .to_owned());
+        }
+        Ok(())
+    }
+
     /// Returns the most users at a time.
     #[must_use]
     pub fn most_users(&self) -> usize {

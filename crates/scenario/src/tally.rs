@@ -94,6 +94,7 @@ impl<T: Default> Named<T> {
 pub(crate) struct Step {
     pub(crate) count: u64,
     pub(crate) errors: u64,
+    pub(crate) cut_off: u64,
     pub(crate) failures: FailureCounts,
     pub(crate) statuses: BTreeMap<u16, u64>,
     pub(crate) cached: u64,
@@ -194,6 +195,7 @@ impl Tally {
         self.steps.merge(other.steps, |to, from| {
             to.count += from.count;
             to.errors += from.errors;
+            to.cut_off += from.cut_off;
             to.failures.merge(&from.failures);
             from.statuses.into_iter().for_each(|(status, n)| *to.statuses.entry(status).or_default() += n);
             to.cached += from.cached;
@@ -246,6 +248,7 @@ impl Tally {
             count: step.count,
             per_s: if elapsed_s > 0.0 { step.count as f64 / elapsed_s } else { 0.0 },
             errors: step.errors,
+            cut_off: step.cut_off,
             failures: step.failures.iter().collect::<BTreeMap<Failure, u64>>(),
             statuses: step.statuses.clone(),
             cached: step.cached,

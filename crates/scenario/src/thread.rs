@@ -209,6 +209,16 @@ impl Thread {
         }
     }
 
+    /// Ends the blocks that a user times, but the outermost `but`: of each it is known how long it took at least.
+    pub(crate) fn end_blocks(&self, user: &User, but: usize) {
+        let mut timers = user.timers.borrow_mut();
+        let from = but.min(timers.len());
+        for (began, name) in timers.drain(from..).filter(|(began, _)| self.measures(*began)) {
+            let took = monotonic_ns().saturating_sub(began);
+            self.tally.borrow_mut().timers.get(&name).record_censored(took);
+        }
+    }
+
     /// Awards points, or deducts them.
     pub(crate) fn award(&self, user: &User, points: f64, label: &str) {
         let mut tally = self.tally.borrow_mut();

@@ -30,6 +30,8 @@ pub(crate) struct User {
     /// When an arrival was due whose first request has not begun.
     pub(crate) due: Cell<Option<u64>>,
     pub(crate) leases: RefCell<Vec<Lease>>,
+    /// The blocks that the script times and has not left, the outermost first: when each began, and its name.
+    pub(crate) timers: RefCell<Vec<(u64, String)>>,
     /// The last exchange, for samples.
     pub(crate) last: RefCell<Option<Last>>,
     /// The reason of `fail`, or of `abort`, until the journey has ended.
@@ -51,6 +53,7 @@ impl User {
             step: Cell::new(NO_STEP),
             due: Cell::new(None),
             leases: RefCell::default(),
+            timers: RefCell::default(),
             last: RefCell::default(),
             failed: RefCell::default(),
             under_way: Cell::new(0),

@@ -121,6 +121,9 @@ pub struct StepRecord {
     pub per_s: f64,
     /// Requests that failed, got a status of 400 or more that the script did not expect, or were not as expected.
     pub errors: u64,
+    /// Requests that the end of the run cut off; `count` lacks them.
+    #[serde(default)]
+    pub cut_off: u64,
     /// Failures by name.
     pub failures: BTreeMap<Failure, u64>,
     /// Responses by status.
@@ -140,7 +143,8 @@ pub struct StepRecord {
 pub struct TimerRecord {
     /// The block's name.
     pub name: String,
-    /// How long it took.
+    /// How long it took. Of a block that the journey did not leave, at least how long: its failure or the end of the
+    /// run ended it.
     pub time: ClockRecord,
 }
 

@@ -319,7 +319,7 @@ fn the_end_cuts_journeys_off_and_loses_no_count() {
     });
     let script = Script::new(
         "options { users = 3, timeout = '30s' }\n\
-         scenario('x', function(user) user:get('/') user:get('/hangs') award(1) end)",
+         scenario('x', function(user) user:get('/') step('wait', function() user:get('/hangs') end) award(1) end)",
     );
     let record = script.record(&["-d", "400ms", "-t2", &server.url]);
     let requests = record.requests;
@@ -328,7 +328,16 @@ fn the_end_cuts_journeys_off_and_loses_no_count() {
     assert_eq!((journey.begun, journey.completed, journey.failed, journey.cut_off), (3, 0, 0, 3));
     assert_eq!(journey.duration.histogram.censored(), 3);
     let hangs = step(&record, "GET /hangs");
-    assert_eq!((hangs.count, hangs.response.histogram.censored()), (0, 3), "they take at least so long");
+    assert_eq!((hangs.count, hangs.cut_off), (0, 3));
+    let timer = &scenario(&record).timers[0];
+    for (what, clock) in [
+        ("response", &hangs.response),
+        ("service", &hangs.service),
+        ("wait", &timer.time),
+        ("all", &record.latency.service),
+    ] {
+        assert_eq!(clock.histogram.censored(), 3, "{what}: they take at least so long");
+    }
     assert!(scenario(&record).score.is_none(), "no points, no score");
 }
 
@@ -424,6 +433,15 @@ fn mistakes_are_named_by_file_and_line() {
         ("every(1, 2) scenario('a', function() end)", "every: expected a function"),
         ("scenario('a', function(user) shared.set({}, 1) end)", "shop.lua:1"),
         ("scenario('a', function(user) digest.md5() end)", "shop.lua:1"),
+        (
+            "scenario('a', function(user) check('x', true, user:get('/')) end)",
+            "check: there is a third argument: expected a name and a condition",
+        ),
+        (
+            "scenario('a', function(user) user:submit(user:html(user:get('/')), '#login', {}, { json = {} }) end)",
+            "submit: the form is the body: expected no other",
+        ),
+        ("options { rate = 5, ramp = {{'1s', 2}} } scenario('a', function() end)", "ramp, and rate or stages"),
     ];
     for (text, expected) in cases {
         // A script that calls `scenario` is one of scenarios.
@@ -441,6 +459,10 @@ fn mistakes_are_named_by_file_and_line() {
         (&["--ramp", "5s"], "--ramp"),
         (&["-m", "PUT"], "user:post"),
     ];
+    let script = Script::new("options { rate = 5, iterations = 2 } scenario('a', function() end)");
+    script
+        .run(&[&server.url])
+        .said(1, &["iterations (--iterations) are journeys of each user", "expected journeys (-n)"]);
     let script = Script::new("scenario('a', function(user) user:get('/') end)");
     for (flags, expected) in refused {
         let ran = script.run(&[flags, &[server.url.as_str()]].concat());
@@ -461,7 +483,7 @@ fn scripts_that_loop_leak_or_never_yield_end_on_time_and_by_line() {
         ),
         (
             "scenario('a', function(user)\n local t = {}\n while true do t[#t + 1] = ('x'):rep(1e5) .. #t end\nend)",
-            "shop.lua",
+            "shop.lua:1",
             "not enough memory",
         ),
         ("while true do end scenario('a', f)", "shop.lua:1", "did not return within"),

@@ -215,6 +215,7 @@ fn step(name: &str, count: u64, errors: u64, unanswered: u64) -> StepRecord {
         count,
         per_s: count as f64 / 10.0,
         errors: errors + unanswered,
+        cut_off: 0,
         failures: failures.into_iter().filter(|(_, n)| *n > 0).collect(),
         statuses: [(200, answered - errors), (500, errors)]
             .into_iter()

@@ -67,6 +67,9 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         }
         let mut spec =
             Spec::read(lua, method, url, options, &Value::Nil).map_err(|why| wrong(format!("submit: {why}")))?;
+        if spec.body.is_some() {
+            return Err(wrong("submit: the form is the body: expected no other; its fields are the third argument"));
+        }
         if form.method == Method::Post {
             spec.content_type = Some("application/x-www-form-urlencoded".to_owned());
             spec.body = Some(text.into());

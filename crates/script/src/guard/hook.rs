@@ -89,7 +89,8 @@ pub(crate) fn place_in(thread: &Thread) -> Option<String> {
     unsafe { place(thread.state()) }
 }
 
-/// Returns the running line of the script.
+/// Returns the running line of the script. LuaJIT forgets it when a coroutine fails in its own code, as it does without
+/// memory: then the first line of the innermost function.
 ///
 /// # Safety
 /// For a hook, with its state.
@@ -98,17 +99,25 @@ unsafe fn place(state: *mut ffi::lua_State) -> Option<String> {
     // string that lives as long as its function.
     unsafe {
         let mut level: ffi::lua_Debug = std::mem::zeroed();
+        let mut function = None;
         for depth in 0.. {
             if ffi::lua_getstack(state, depth, &raw mut level) == 0 {
                 break;
             }
-            if ffi::lua_getinfo(state, c"Sl".as_ptr(), &raw mut level) != 0 && level.currentline > 0 {
-                let source = CStr::from_ptr(level.source).to_string_lossy();
-                if !is_own(&source) {
-                    return Some(format!("{}:{}", chunk(&source), level.currentline));
-                }
+            let is_known = ffi::lua_getinfo(state, c"Sl".as_ptr(), &raw mut level) != 0;
+            // A function in C has no lines; a file itself begins at line 0.
+            if !is_known || level.currentline.max(level.linedefined) <= 0 {
+                continue;
             }
+            let source = CStr::from_ptr(level.source).to_string_lossy();
+            if is_own(&source) {
+                continue;
+            }
+            if level.currentline > 0 {
+                return Some(format!("{}:{}", chunk(&source), level.currentline));
+            }
+            function.get_or_insert_with(|| format!("{}:{}", chunk(&source), level.linedefined));
         }
-        None
+        function
     }
 }

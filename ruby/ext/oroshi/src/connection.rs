@@ -135,11 +135,15 @@ struct Table {
     all: Vec<Entry>,
     free: Vec<u32>,
     taken: usize,
+    /// Reservations so far.
+    reservations: u64,
 }
 
 #[derive(Debug, Default)]
 struct Entry {
     generation: u32,
+    /// How many entries were reserved before: less for an older connection.
+    order: u64,
     connection: Option<Box<Connection>>,
 }
 
@@ -157,6 +161,8 @@ impl Connections {
             table.all.push(Entry::default());
             table.all.len() as u32 - 1
         });
+        table.reservations += 1;
+        table.all[index as usize].order = table.reservations;
         u64::from(table.all[index as usize].generation) << 32 | u64::from(index)
     }
 
@@ -191,10 +197,14 @@ impl Connections {
         connections.filter(|connection| wanted(connection)).filter_map(|connection| connection.token).collect()
     }
 
-    /// Returns the connections that have a `rank`, with their tokens.
-    pub(crate) fn ranked<R>(&self, rank: impl Fn(&Connection) -> Option<R>) -> Vec<(R, u64)> {
-        let connections = self.table().all.iter().filter_map(|entry| entry.connection.as_ref());
-        connections.filter_map(|connection| Some((rank(connection)?, connection.token?))).collect()
+    /// Returns the connections that have a `rank`, with their tokens. Of equals the older one is less: deadlines are in
+    /// milliseconds, in which a crowd may come and a client after it.
+    pub(crate) fn ranked<R>(&self, rank: impl Fn(&Connection) -> Option<R>) -> Vec<((R, u64), u64)> {
+        let ranked = |entry: &Entry| {
+            let connection = entry.connection.as_ref()?;
+            Some(((rank(connection)?, entry.order), connection.token?))
+        };
+        self.table().all.iter().filter_map(ranked).collect()
     }
 
     /// Returns the token of the connection with the least `rank`.
