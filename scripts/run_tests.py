@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Runs the test programs of the workspace, several at a time, and beside them one more command.
+
+    scripts/run_tests.py [COMMAND ...]
+
+Most tests wait for processes and sockets: side by side they take half the time that `cargo test` takes, which runs one
+program after another. Each program's output is printed whole when the program is done. Exit code 1: something failed.
+"""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+# Those that take longest begin first, so that none is left alone at the end.
+LONGEST = ["measure", "serve", "supervise", "all", "pages"]
+
+
+def main():
+    jobs = [("doc tests", ["cargo", "test", "--workspace", "--locked", "--doc", "--no-fail-fast"], pathlib.Path("."))]
+    jobs += programs()
+    if sys.argv[1:]:
+        jobs.insert(0, (" ".join(sys.argv[1:]), sys.argv[1:], pathlib.Path(".")))
+    at_once = max(1, min(4, len(os.sched_getaffinity(0))))
+    failed = []
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+        for name, code, output, seconds in as_done(pool, jobs):
+            print(f"-- {name}\n{output}   ({seconds:.1f} s)\n", flush=True)
+            if code != 0:
+                failed.append(f"{name} (exit code {code})")
+    for name in failed:
+        print(f"error: {name}")
+    sys.exit(1 if failed else 0)
+
+
+def as_done(pool, jobs):
+    """Yields the results in the order in which the jobs end."""
+    for future in concurrent.futures.as_completed([pool.submit(run, *job) for job in jobs]):
+        yield future.result()
+
+
+def run(name, command, folder):
+    """Runs a command to its end; returns its name, exit code, output and how many seconds it took."""
+    begun = time.monotonic()
+    # As `cargo test` does it: within the package's folder, whose path tests may ask for.
+    environment = os.environ | {"CARGO_MANIFEST_DIR": str(folder.resolve())}
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    return name, done.returncode, done.stdout.decode(errors="replace"), time.monotonic() - begun
+
+
+def programs():
+    """Builds the tests, and returns them as jobs: the longest first."""
+    built = subprocess.run(
+        ["cargo", "test", "--workspace", "--locked", "--no-run", "--message-format=json-render-diagnostics"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    if built.returncode != 0:
+        sys.exit(built.returncode)
+    messages = [json.loads(line) for line in built.stdout.splitlines()]
+    tests = [message for message in messages if message.get("executable") and message["profile"]["test"]]
+    place = {name: number for number, name in enumerate(LONGEST)}
+    tests.sort(key=lambda test: (place.get(test["target"]["name"], len(LONGEST)), test["executable"]))
+    return [job(test) for test in tests]
+
+
+def job(test):
+    """Turns cargo's message about a test program into a job."""
+    folder = pathlib.Path(test["manifest_path"]).parent
+    return f"{folder.name}: {test['target']['name']}", [test["executable"]], folder
+
+
+if __name__ == "__main__":
+    main()
