@@ -7,9 +7,10 @@ use oroshi_config::document::did_you_mean;
 use oroshi_config::toml::{self, BrokenLines};
 use oroshi_config::{Field, Mistakes, Node, Table};
 use oroshi_lab::Metric;
+use oroshi_lab::network::Network;
 use oroshi_lab::plan::{Cell, Experiment, Load, Ready, Sweep, Variant};
 use oroshi_lab::result::Skipped;
-use oroshi_lab::template::Values;
+use oroshi_lab::template::{self, Values};
 use oroshi_net::Endpoint;
 use oroshi_words::Mistake;
 use oroshi_words::nearest;
@@ -17,6 +18,7 @@ use oroshi_words::nearest;
 use crate::keys::LoadKeys;
 use crate::load::{self, Keys};
 use crate::machine::Machine;
+use crate::network::{Machines, Process};
 use crate::point::Point;
 use crate::secrets::without_secrets;
 use crate::server::{self, TextContext, requires, tried};
@@ -145,6 +147,7 @@ pub fn read(
         rules,
         server_cpus: file.cpus.server.clone(),
         load_cpus: file.cpus.load.clone(),
+        network: file.machines.network.clone(),
         sweep: file.sweep.clone(),
         cells,
         skipped,
@@ -199,6 +202,7 @@ struct File<'d> {
     keys: &'d dyn LoadKeys,
     folder: Option<&'d Path>,
     cpus: Cpus,
+    machines: Machines,
     always: Values,
     sweep: Option<Sweep>,
     sweep_name: Option<Field<'d>>,
@@ -245,12 +249,16 @@ impl<'d> File<'d> {
                 always.set(name, cpus.to_string());
             }
         }
+        let machines = Machines::read(&root);
+        for (name, address) in machines.network.iter().flat_map(Network::names) {
+            always.set(name, address);
+        }
         // These are read at each point.
         let [_, _, _, is_missing] = ["load", "files", "server", "variant"].map(|key| root.get(key).is_none());
         if is_missing {
             root.wrong("there is no [[variant]]: expected at least one set-up to measure");
         }
-        Self { machine, keys, folder: source.folder, cpus, always, sweep, sweep_name, root }
+        Self { machine, keys, folder: source.folder, cpus, machines, always, sweep, sweep_name, root }
     }
 
     /// Reads servers and variants at every point of the sweep. `longest`: the maximum duration of a run.
@@ -262,6 +270,7 @@ impl<'d> File<'d> {
                 machine: self.machine,
                 folder: self.folder,
                 always: &self.always,
+                machines: &self.machines,
                 point,
                 keys: self.keys,
             };
@@ -336,7 +345,10 @@ impl<'d> File<'d> {
         let names = match server {
             Some(index) => parts.servers[index].names.clone(),
             None if shared.is_some() => None,
-            None => Some(self.always.clone()),
+            None => {
+                self.machines.check_external(table);
+                Some(self.always.clone())
+            }
         };
         let url = table.get("url");
         if url.is_none() {
@@ -346,6 +358,15 @@ impl<'d> File<'d> {
         let endpoints = url.as_ref().zip(names.as_ref()).map(|(value, names)| endpoints(value, &urls, names));
         let own = table.table("load");
         let keys = Keys::merge(shared_load.as_ref(), own.as_ref(), self.keys);
+        let machine = self.machines.of(Process::Load, keys.machine());
+        let server_machine = server.and_then(|index| parts.servers[index].server.machine);
+        for (value, endpoint) in url.iter().flat_map(|url| endpoints.iter().flatten().map(move |each| (url, each))) {
+            self.machines.check_url(value, endpoint, server_machine, machine);
+        }
+        for value in keys.urls() {
+            let endpoint = names.as_ref().zip(value.quiet_text()).and_then(|(names, url)| sample(url, names));
+            endpoint.iter().for_each(|each| self.machines.check_url(value, each, server_machine, machine));
+        }
         table.finish_with(|key| self.is_of_load(key).then(|| format!("it belongs into the load: load.{key}")));
         if parts.variants.iter().any(|v| (v.point, &v.group, &v.name) == (point, &group, &name)) {
             table.wrong(format!("there is another variant named `{full_name}`: give each its own name, or group"));
@@ -363,7 +384,19 @@ impl<'d> File<'d> {
             ));
         }
         let lacks = None;
-        parts.variants.push(Candidate { point, group, name, full_name, server, urls, load, keys, requires, lacks });
+        parts.variants.push(Candidate {
+            point,
+            group,
+            name,
+            full_name,
+            server,
+            urls,
+            load,
+            keys,
+            requires,
+            lacks,
+            machine,
+        });
     }
 
     /// Whether a load may have this key.
@@ -375,7 +408,9 @@ impl<'d> File<'d> {
     fn finish(&self, points: &[Point]) {
         let elsewhere = |key: &str| match key {
             _ if self.is_of_load(key) => Some("it belongs into [load]".to_owned()),
-            "start" | "url" | "ready" | "stop" => Some("it belongs into a [[server]] or a [[variant]]".to_owned()),
+            "start" | "url" | "ready" | "stop" | "machine" => {
+                Some("it belongs into a [[server]] or a [[variant]]".to_owned())
+            }
             _ => None,
         };
         self.root.finish_with(elsewhere);
@@ -410,6 +445,8 @@ struct Candidate<'d> {
     load: load::DescribedLoad,
     keys: Keys<'d>,
     requires: Vec<String>,
+    /// The machine of the load.
+    machine: Option<usize>,
     /// The missing requirement, set by [`look`](Parts::look).
     lacks: Option<String>,
 }
@@ -488,6 +525,7 @@ impl Parts<'_> {
                 urls: member.urls.clone(),
                 load: member.load.load.clone(),
                 load_words: member.load.words.clone(),
+                machine: member.machine,
             });
         }
         // By default a server is ready when all URLs of its variants answer.
@@ -537,6 +575,11 @@ fn name(table: &Table<'_>) -> String {
         value.wrong("expected a name of letters that can be seen");
     }
     name
+}
+
+/// Returns a URL with sample values in place of the names; `None` after a mistake, which its reader reports.
+fn sample(url: &str, names: &Values) -> Option<Endpoint> {
+    template::fill(url, names).ok()?.parse().ok()
 }
 
 /// Returns the URLs with sample values in place of the names.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use oroshi_lab::network::NetworkRecord;
 use oroshi_lab::plan::{Cell, Experiment, Ready, Variant};
 use oroshi_net::CpuList;
 use oroshi_report::paint::Paint;
@@ -30,6 +31,9 @@ pub fn check(file: &str, reading: &ParsedExperiment, untried: &[String], paint: 
     text += &row("Compares", &compares(experiment));
     text += &row("Rules", &rules(experiment));
     text += &row("CPUs", &cpus(experiment));
+    if let Some(network) = &experiment.network {
+        text += &row("Machines", &NetworkRecord::from(network).words());
+    }
     text += &row("Takes", &takes(reading));
     for command in untried {
         text += &row("Requires", &format!("`{command}`, which would be tried: what needs it is skipped if it fails"));

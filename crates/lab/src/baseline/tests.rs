@@ -56,6 +56,7 @@ fn result(cells: Vec<CellResult>) -> LabResult {
         sweep: None,
         server_cpus: None,
         load_cpus: None,
+        network: None,
         environment: machine("6.1", "A Fast One"),
         warnings: Vec::new(),
         skipped: Vec::new(),
