@@ -7,10 +7,9 @@ use oroshi_config::document::did_you_mean;
 use oroshi_config::toml::{self, BrokenLines};
 use oroshi_config::{Field, Mistakes, Node, Table};
 use oroshi_lab::Metric;
-use oroshi_lab::network::Network;
 use oroshi_lab::plan::{Cell, Experiment, Load, Ready, Sweep, Variant};
 use oroshi_lab::result::Skipped;
-use oroshi_lab::template::{self, Values};
+use oroshi_lab::template::Values;
 use oroshi_net::Endpoint;
 use oroshi_words::Mistake;
 use oroshi_words::nearest;
@@ -250,9 +249,7 @@ impl<'d> File<'d> {
             }
         }
         let machines = Machines::read(&root);
-        for (name, address) in machines.network.iter().flat_map(Network::names) {
-            always.set(name, address);
-        }
+        machines.provide(&mut always);
         // These are read at each point.
         let [_, _, _, is_missing] = ["load", "files", "server", "variant"].map(|key| root.get(key).is_none());
         if is_missing {
@@ -319,28 +316,7 @@ impl<'d> File<'d> {
         let requires = requires(table);
         let shared = table.get("server");
         let inline = server::describe(table, shared_files.as_ref(), &full_name, around);
-        let server = match (&shared, inline) {
-            (Some(value), Some(_)) => {
-                value.wrong("a server is named, and one is described: leave one out");
-                None
-            }
-            (Some(value), None) => value.text().and_then(|wanted| {
-                let servers = &parts.servers[first..];
-                let found = servers.iter().position(|server| server.server.name == wanted);
-                if found.is_none() {
-                    let near = nearest(wanted, servers.iter().map(|server| server.server.name.as_str()));
-                    let near = near.map(|near| format!("did you mean `{near}`?"));
-                    let hint = near.unwrap_or_else(|| "describe it in a [[server]]".into());
-                    value.wrong(format!("there is no [[server]] named `{wanted}`: {hint}"));
-                }
-                found.map(|index| first + index)
-            }),
-            (None, Some(described)) => {
-                parts.servers.push(described);
-                Some(parts.servers.len() - 1)
-            }
-            (None, None) => None,
-        };
+        let server = server_of(shared.as_ref(), inline, first, parts);
         // An invalid server has been reported already.
         let names = match server {
             Some(index) => parts.servers[index].names.clone(),
@@ -360,20 +336,18 @@ impl<'d> File<'d> {
         let keys = Keys::merge(shared_load.as_ref(), own.as_ref(), self.keys);
         let machine = self.machines.of(Process::Load, keys.machine());
         let server_machine = server.and_then(|index| parts.servers[index].server.machine);
-        for (value, endpoint) in url.iter().flat_map(|url| endpoints.iter().flatten().map(move |each| (url, each))) {
-            self.machines.check_url(value, endpoint, server_machine, machine);
-        }
-        for value in keys.urls() {
-            let endpoint = names.as_ref().zip(value.quiet_text()).and_then(|(names, url)| sample(url, names));
-            endpoint.iter().for_each(|each| self.machines.check_url(value, each, server_machine, machine));
+        if let Some(names) = &names {
+            let urls = url.iter().chain(keys.urls());
+            urls.for_each(|url| self.machines.check_url(url, names, server_machine, machine));
         }
         table.finish_with(|key| self.is_of_load(key).then(|| format!("it belongs into the load: load.{key}")));
         if parts.variants.iter().any(|v| (v.point, &v.group, &v.name) == (point, &group, &name)) {
             table.wrong(format!("there is another variant named `{full_name}`: give each its own name, or group"));
         }
-        let Some(load) = keys.read(table, &endpoints.unwrap_or_default(), names.as_ref(), around, longest) else {
+        let Some(mut load) = keys.read(table, &endpoints.unwrap_or_default(), names.as_ref(), around, longest) else {
             return;
         };
+        load.words += &self.machines.elsewhere(machine);
         let same_cell = |v: &&Candidate<'_>| v.point == point && v.group == group;
         if let Some(other) = parts.variants.iter().find(same_cell)
             && other.load.share != load.share
@@ -544,6 +518,38 @@ impl Parts<'_> {
     }
 }
 
+/// Returns the index of a variant's server: the one that `shared` names, or the one that the variant describes.
+/// `first`: the index of this point's first server.
+fn server_of(
+    shared: Option<&Field<'_>>,
+    inline: Option<server::DescribedServer>,
+    first: usize,
+    parts: &mut Parts<'_>,
+) -> Option<usize> {
+    match (shared, inline) {
+        (Some(value), Some(_)) => {
+            value.wrong("a server is named, and one is described: leave one out");
+            None
+        }
+        (Some(value), None) => value.text().and_then(|wanted| {
+            let servers = &parts.servers[first..];
+            let found = servers.iter().position(|server| server.server.name == wanted);
+            if found.is_none() {
+                let near = nearest(wanted, servers.iter().map(|server| server.server.name.as_str()));
+                let near = near.map(|near| format!("did you mean `{near}`?"));
+                let hint = near.unwrap_or_else(|| "describe it in a [[server]]".into());
+                value.wrong(format!("there is no [[server]] named `{wanted}`: {hint}"));
+            }
+            found.map(|index| first + index)
+        }),
+        (None, Some(described)) => {
+            parts.servers.push(described);
+            Some(parts.servers.len() - 1)
+        }
+        (None, None) => None,
+    }
+}
+
 /// Returns the URLs by which a variant's server proves that it is ready. A URL for subscriptions need not answer before
 /// the first message; a URL for messages answers at once.
 fn asked(variant: &Variant) -> &[String] {
@@ -575,11 +581,6 @@ fn name(table: &Table<'_>) -> String {
         value.wrong("expected a name of letters that can be seen");
     }
     name
-}
-
-/// Returns a URL with sample values in place of the names; `None` after a mistake, which its reader reports.
-fn sample(url: &str, names: &Values) -> Option<Endpoint> {
-    template::fill(url, names).ok()?.parse().ok()
 }
 
 /// Returns the URLs with sample values in place of the names.

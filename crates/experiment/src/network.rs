@@ -3,6 +3,7 @@
 use oroshi_config::document::did_you_mean;
 use oroshi_config::{Field, Table};
 use oroshi_lab::network::{LONGEST_NAME, LinkQuality, MOST_MACHINES, Network};
+use oroshi_lab::template::{self, Values};
 use oroshi_net::{Address, Endpoint};
 use oroshi_words::units;
 
@@ -63,6 +64,13 @@ impl Machines {
         Self { is_given: true, network }
     }
 
+    /// Sets the addresses' names, such as `ip.server`.
+    pub(crate) fn provide(&self, values: &mut Values) {
+        for (name, address) in self.network.iter().flat_map(Network::names) {
+            values.set(name, address);
+        }
+    }
+
     /// Returns the machine that a process runs on, which the key `machine` names.
     pub(crate) fn of(&self, process: Process, value: Option<&Field<'_>>) -> Option<usize> {
         let Some(value) = value else {
@@ -85,17 +93,30 @@ impl Machines {
         }
     }
 
-    /// Reports a URL of a load that leads to the load's own machine while the server is on another one.
-    pub(crate) fn check_url(&self, value: &Field<'_>, url: &Endpoint, server: Option<usize>, load: Option<usize>) {
+    /// Returns words for a load that is not on its usual machine: `, from server`.
+    pub(crate) fn elsewhere(&self, load: Option<usize>) -> String {
+        let usual = self.of(Process::Load, None);
+        let machine = self.network.as_ref().zip(load.filter(|_| load != usual));
+        machine.map(|(network, index)| format!(", from {}", network.machines[index])).unwrap_or_default()
+    }
+
+    /// Reports URLs of a load that lead to the load's own machine while the server is on another one. `names` have a
+    /// sample value each.
+    pub(crate) fn check_url(&self, value: &Field<'_>, names: &Values, server: Option<usize>, load: Option<usize>) {
         let (Some(network), Some(server), Some(load)) = (&self.network, server, load) else { return };
-        let Address::Tcp { host, .. } = &url.address else { return };
-        let is_loopback = host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback());
-        if server != load && is_loopback {
-            let (server, load) = (&network.machines[server], &network.machines[load]);
-            value.wrong(format!(
-                "`{host}` is the machine `{load}` itself, where the load runs: expected the server's, \
-                 {{{{ip.{server}}}}}"
-            ));
+        let elements = if value.is_list() { value.each() } else { vec![value.clone()] };
+        for url in elements.iter().filter(|_| server != load) {
+            // Other mistakes in it are reported by its reader.
+            let filled = url.quiet_text().and_then(|text| template::fill(text, names).ok());
+            let Some(Ok(endpoint)) = filled.map(|filled| filled.parse::<Endpoint>()) else { continue };
+            let Address::Tcp { host, .. } = &endpoint.address else { continue };
+            if host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback()) {
+                let (server, load) = (&network.machines[server], &network.machines[load]);
+                url.wrong(format!(
+                    "`{host}` is the machine `{load}` itself, where the load runs: expected the server's, \
+                     {{{{ip.{server}}}}}"
+                ));
+            }
         }
     }
 

@@ -14,9 +14,10 @@ use crate::network::{Link, LinkQuality, Network, USUAL_MTU};
 
 /// Folders of administrators' programs, which users' PATH may lack.
 const FOLDERS: [&str; 3] = ["", "/usr/sbin/", "/sbin/"];
-/// A link of limited rate lets this much through at once, and holds packets back for up to this long.
+/// A link of limited rate lets this much of it through at once.
 const BURST: Duration = Duration::from_millis(2);
-const QUEUE: Duration = Duration::from_millis(50);
+/// Packets that wait at a link of limited rate, before others are dropped: as many as at a network card (txqueuelen).
+const QUEUE: u64 = 1000;
 /// Packets on their way through a link with a delay. More than memory for connections allows, so that none is lost.
 const UNDER_WAY: u32 = 1_000_000;
 /// Settings in which a new namespace may differ from this machine: it begins with the kernel's defaults.
@@ -156,7 +157,7 @@ fn limit(links: &[(String, LinkQuality)]) -> Result<(), MachinesError> {
         let frame = u64::from(quality.mtu.unwrap_or(USUAL_MTU)) + 14;
         let shape = |rate: u64| {
             let burst = (rate as f64 / 8.0 * BURST.as_secs_f64()) as u64;
-            format!("tbf rate {rate}bit burst {} latency {}us", burst.max(10 * frame), QUEUE.as_micros())
+            format!("tbf rate {rate}bit burst {} limit {}", burst.max(10 * frame), QUEUE * frame)
         };
         let mut place = "root";
         if let Some(delay) = quality.delay {

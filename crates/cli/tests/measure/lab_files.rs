@@ -10,13 +10,14 @@ use oroshi_stats::compare::Verdict;
 use tempfile::TempDir;
 
 /// `oroshi lab` in a folder.
-fn lab(folder: &Path, args: &[&str]) -> Ran {
+pub(crate) fn lab(folder: &Path, args: &[&str]) -> Ran {
     let mut command = Command::new(OROSHI);
     command.current_dir(folder).arg("lab").args(args);
     to_the_end(command)
 }
 
-fn folder(files: &[(&str, &str)]) -> TempDir {
+/// Returns a folder with these files.
+pub(crate) fn folder(files: &[(&str, &str)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {
         let path = folder.path().join(name);
