@@ -93,11 +93,11 @@ impl Machines {
         }
     }
 
-    /// Returns words for a load that is not on its usual machine: `, from server`.
+    /// Returns words for a load that is not on its usual machine: `, on server`.
     pub(crate) fn elsewhere(&self, load: Option<usize>) -> String {
         let usual = self.of(Process::Load, None);
         let machine = self.network.as_ref().zip(load.filter(|_| load != usual));
-        machine.map(|(network, index)| format!(", from {}", network.machines[index])).unwrap_or_default()
+        machine.map(|(network, index)| format!(", on {}", network.machines[index])).unwrap_or_default()
     }
 
     /// Reports URLs of a load that lead to the load's own machine while the server is on another one. `names` have a

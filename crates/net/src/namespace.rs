@@ -1,5 +1,4 @@
 //! Network namespaces: network stacks of their own for threads and processes of this machine.
-#![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;
@@ -24,6 +23,7 @@ impl NetworkNamespace {
     ///
     /// # Errors
     /// `PermissionDenied` without CAP_SYS_ADMIN; also when the kernel has no network namespaces.
+    #[allow(unsafe_code)]
     pub fn new() -> io::Result<Self> {
         // A thread of its own, so that the caller stays where it is.
         let made = thread::Builder::new().name("namespace".to_owned()).spawn(|| {

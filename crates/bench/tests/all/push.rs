@@ -103,7 +103,7 @@ fn a_timetable_is_kept_and_a_warm_up_is_not_counted() {
     let hub = Hub::start(Settings::default());
     let mut draft = draft(&hub, Mode::Sse, 5, 20);
     draft.base.load = Load::rate(500.0, Spacing::Constant, 0);
-    draft.base.warmup = std::time::Duration::from_millis(30);
+    draft.base.warmup = Duration::from_millis(30);
     let record = record(draft);
     assert_eq!(came(&record), [100, 0, 0, 0]);
     assert!(record.deliveries.messages >= 100 && record.plan.warmup_s > 0.0);
