@@ -150,10 +150,14 @@ fn check_says_what_would_be_done_and_does_nothing() {
 fn the_documented_examples_are_experiments() {
     let page = include_str!("../../../../docs/lab.md");
     let examples: Vec<&str> = page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    let [workers, bursts] = examples[..] else { panic!("{examples:?}") };
+    let [workers, bursts, apart] = examples[..] else { panic!("{examples:?}") };
     let bursts = format!("title = \"Bursts\"\nmetrics = [\"mean\"]\n{}", bursts.replace("burst-go", "true"));
-    let folder = folder(&[("workers.toml", workers), ("bursts.toml", &bursts)]);
-    for (file, words) in [("workers.toml", "Two workers or one?\n"), ("bursts.toml", "true {{url}} 100")] {
+    let folder = folder(&[("workers.toml", workers), ("bursts.toml", &bursts), ("apart.toml", apart)]);
+    for (file, words) in [
+        ("workers.toml", "Two workers or one?\n"),
+        ("bursts.toml", "true {{url}} 100"),
+        ("apart.toml", "server target on server: {{oroshi}} target"),
+    ] {
         let ran = lab(folder.path(), &["check", file]);
         assert!(ran.code == Some(0) && ran.out.contains(words), "{ran:?}");
     }

@@ -216,6 +216,33 @@ fn a_link_lets_no_more_through_than_its_rate() {
 }
 
 #[test]
+fn every_two_machines_have_a_link_of_their_own() {
+    if !is_possible(test_name!("every_two_machines_have_a_link_of_their_own")) {
+        return;
+    }
+    let place = |name: &str| {
+        format!(
+            "[[variant]]\nname = \"{name}\"\nmachine = \"{name}\"\nurl = \"http://{{{{ip.{name}}}}}:{{{{port}}}}/\"\n\
+             start = \"{{{{oroshi}}}} target --threads 1 --size 100000 --listen {{{{ip.{name}}}}}:{{{{port}}}}\"\n"
+        )
+    };
+    let load = "[[network.link]]\nmachines = [\"load\", \"far\"]\nrate = \"8Mbit\"\n\
+        [load]\nconnections = 1\nduration = \"200ms\"\nwarmup = \"20ms\"\n";
+    let text = experiment("", &[load, &place("near"), &place("far")].concat())
+        .replace("[\"server\", \"load\"]", "[\"near\", \"far\", \"load\"]");
+    let folder = folder(&[("machines.toml", &text)]);
+    let ran = run(&folder);
+    let result = result(&folder);
+    let cell = result.cells.first().unwrap_or_else(|| panic!("{ran:?}"));
+    let p50 = |variant: usize| cell.variants[variant].figures[&Metric::P50].estimate;
+    assert!(p50(1) >= 80e6 && p50(0) < p50(1), "{} and {}: {ran:?}", p50(0), p50(1));
+    assert!(
+        words(&ran).contains("near to load: link without limit or delay; far to load: link of 8 Mbit/s"),
+        "{ran:?}"
+    );
+}
+
+#[test]
 fn a_link_delays_both_ways() {
     let test = test_name!("a_link_delays_both_ways");
     if !is_possible(test) {
