@@ -8,8 +8,8 @@ use std::time::Duration;
 const TIME_UNITS: [(&str, f64); 6] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
 const SI_UNITS: [(&str, f64); 3] = [("k", 1e3), ("m", 1e6), ("g", 1e9)];
 const BIT_UNITS: [(&str, f64); 4] = [("bit", 1.0), ("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)];
-/// The highest accepted rate of a link, bits per second.
-const FASTEST: f64 = 1e12;
+/// The accepted rates of a link, bits per second.
+const LINK_RATES: std::ops::RangeInclusive<f64> = 1e3..=1e12;
 /// The longest accepted time: ten years. Anything longer is a mistake.
 const LONGEST_S: f64 = 10.0 * 365.0 * 86_400.0;
 
@@ -66,15 +66,15 @@ pub fn parse_percent(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| format!("`{text}` is no share: expected a percentage such as 3%"))
 }
 
-/// Parses the rate of a network link in bits per second: `100Mbit`, `1.5 Gbit`, `800kbit`. Not zero.
+/// Parses the rate of a network link in bits per second: `100Mbit`, `1.5 Gbit`, `800kbit`. At least 1 kbit.
 ///
 /// # Errors
 /// A message for the user.
 pub fn parse_bit_rate(text: &str) -> Result<u64, String> {
     let bits = leading_number(text.trim()).and_then(|(number, unit)| Some(number * scale_of(unit.trim(), &BIT_UNITS)?));
     match bits {
-        Some(bits) if (1.0..=FASTEST).contains(&bits) => Ok(bits.round() as u64),
-        Some(_) => Err(format!("`{text}` is no rate of a link: expected 1bit to 1000Gbit, such as 100Mbit")),
+        Some(bits) if LINK_RATES.contains(&bits) => Ok(bits.round() as u64),
+        Some(_) => Err(format!("`{text}` is no rate of a link: expected 1kbit to 1000Gbit, such as 100Mbit")),
         None => Err(format!(
             "`{text}` is no rate of a link: expected a number with bit, kbit, Mbit or Gbit per second, such as 100Mbit"
         )),
@@ -306,11 +306,11 @@ mod tests {
             ("100Mbit", 100_000_000, "100 Mbit/s"),
             ("1.5 gbit", 1_500_000_000, "1.5 Gbit/s"),
             ("800kbit", 800_000, "800 kbit/s"),
-            ("1bit", 1, "1 bit/s"),
+            ("1000bit", 1000, "1 kbit/s"),
         ] {
             assert_eq!((parse_bit_rate(text), bit_rate(bits as f64)), (Ok(bits), words.to_owned()), "{text}");
         }
-        for bad in ["", "100", "100M", "100MB", "0bit", "-1Mbit", "2000Gbit", "x", "1Mbit/s/s"] {
+        for bad in ["", "100", "100M", "100MB", "0bit", "999bit", "-1Mbit", "2000Gbit", "x", "1Mbit/s/s"] {
             assert!(parse_bit_rate(bad).unwrap_err().contains("such as 100Mbit"), "{bad}");
         }
     }
