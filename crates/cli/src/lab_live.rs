@@ -140,6 +140,7 @@ mod tests {
             urls: Vec::new(),
             load: Load::Bench(Box::new(Draft { connections: 7, ..Draft::default() })),
             load_words: String::new(),
+            machine: None,
         };
         let cell = |point| Cell {
             group: "nginx".into(),
@@ -160,6 +161,7 @@ mod tests {
             rules: Rules::default(),
             server_cpus: None,
             load_cpus: None,
+            network: None,
             sweep: Some(Sweep {
                 name: "connections".into(),
                 label: "connections".into(),

@@ -17,6 +17,7 @@ use oroshi_words::nearest;
 use crate::keys::LoadKeys;
 use crate::load::{self, Keys};
 use crate::machine::Machine;
+use crate::network::{Machines, Process};
 use crate::point::Point;
 use crate::secrets::without_secrets;
 use crate::server::{self, TextContext, requires, tried};
@@ -145,6 +146,7 @@ pub fn read(
         rules,
         server_cpus: file.cpus.server.clone(),
         load_cpus: file.cpus.load.clone(),
+        network: file.machines.network.clone(),
         sweep: file.sweep.clone(),
         cells,
         skipped,
@@ -199,6 +201,7 @@ struct File<'d> {
     keys: &'d dyn LoadKeys,
     folder: Option<&'d Path>,
     cpus: Cpus,
+    machines: Machines,
     always: Values,
     sweep: Option<Sweep>,
     sweep_name: Option<Field<'d>>,
@@ -245,12 +248,14 @@ impl<'d> File<'d> {
                 always.set(name, cpus.to_string());
             }
         }
+        let machines = Machines::read(&root);
+        machines.provide(&mut always);
         // These are read at each point.
         let [_, _, _, is_missing] = ["load", "files", "server", "variant"].map(|key| root.get(key).is_none());
         if is_missing {
             root.wrong("there is no [[variant]]: expected at least one set-up to measure");
         }
-        Self { machine, keys, folder: source.folder, cpus, always, sweep, sweep_name, root }
+        Self { machine, keys, folder: source.folder, cpus, machines, always, sweep, sweep_name, root }
     }
 
     /// Reads servers and variants at every point of the sweep. `longest`: the maximum duration of a run.
@@ -262,6 +267,7 @@ impl<'d> File<'d> {
                 machine: self.machine,
                 folder: self.folder,
                 always: &self.always,
+                machines: &self.machines,
                 point,
                 keys: self.keys,
             };
@@ -310,33 +316,15 @@ impl<'d> File<'d> {
         let requires = requires(table);
         let shared = table.get("server");
         let inline = server::describe(table, shared_files.as_ref(), &full_name, around);
-        let server = match (&shared, inline) {
-            (Some(value), Some(_)) => {
-                value.wrong("a server is named, and one is described: leave one out");
-                None
-            }
-            (Some(value), None) => value.text().and_then(|wanted| {
-                let servers = &parts.servers[first..];
-                let found = servers.iter().position(|server| server.server.name == wanted);
-                if found.is_none() {
-                    let near = nearest(wanted, servers.iter().map(|server| server.server.name.as_str()));
-                    let near = near.map(|near| format!("did you mean `{near}`?"));
-                    let hint = near.unwrap_or_else(|| "describe it in a [[server]]".into());
-                    value.wrong(format!("there is no [[server]] named `{wanted}`: {hint}"));
-                }
-                found.map(|index| first + index)
-            }),
-            (None, Some(described)) => {
-                parts.servers.push(described);
-                Some(parts.servers.len() - 1)
-            }
-            (None, None) => None,
-        };
+        let server = server_of(shared.as_ref(), inline, first, parts);
         // An invalid server has been reported already.
         let names = match server {
             Some(index) => parts.servers[index].names.clone(),
             None if shared.is_some() => None,
-            None => Some(self.always.clone()),
+            None => {
+                self.machines.check_external(table);
+                Some(self.always.clone())
+            }
         };
         let url = table.get("url");
         if url.is_none() {
@@ -346,13 +334,20 @@ impl<'d> File<'d> {
         let endpoints = url.as_ref().zip(names.as_ref()).map(|(value, names)| endpoints(value, &urls, names));
         let own = table.table("load");
         let keys = Keys::merge(shared_load.as_ref(), own.as_ref(), self.keys);
+        let machine = self.machines.of(Process::Load, keys.machine());
+        let server_machine = server.and_then(|index| parts.servers[index].server.machine);
+        if let Some(names) = &names {
+            let urls = url.iter().chain(keys.urls());
+            urls.for_each(|url| self.machines.check_url(url, names, server_machine, machine));
+        }
         table.finish_with(|key| self.is_of_load(key).then(|| format!("it belongs into the load: load.{key}")));
         if parts.variants.iter().any(|v| (v.point, &v.group, &v.name) == (point, &group, &name)) {
             table.wrong(format!("there is another variant named `{full_name}`: give each its own name, or group"));
         }
-        let Some(load) = keys.read(table, &endpoints.unwrap_or_default(), names.as_ref(), around, longest) else {
+        let Some(mut load) = keys.read(table, &endpoints.unwrap_or_default(), names.as_ref(), around, longest) else {
             return;
         };
+        load.words += &self.machines.elsewhere(machine);
         let same_cell = |v: &&Candidate<'_>| v.point == point && v.group == group;
         if let Some(other) = parts.variants.iter().find(same_cell)
             && other.load.share != load.share
@@ -363,7 +358,19 @@ impl<'d> File<'d> {
             ));
         }
         let lacks = None;
-        parts.variants.push(Candidate { point, group, name, full_name, server, urls, load, keys, requires, lacks });
+        parts.variants.push(Candidate {
+            point,
+            group,
+            name,
+            full_name,
+            server,
+            urls,
+            load,
+            keys,
+            requires,
+            lacks,
+            machine,
+        });
     }
 
     /// Whether a load may have this key.
@@ -375,7 +382,9 @@ impl<'d> File<'d> {
     fn finish(&self, points: &[Point]) {
         let elsewhere = |key: &str| match key {
             _ if self.is_of_load(key) => Some("it belongs into [load]".to_owned()),
-            "start" | "url" | "ready" | "stop" => Some("it belongs into a [[server]] or a [[variant]]".to_owned()),
+            "start" | "url" | "ready" | "stop" | "machine" => {
+                Some("it belongs into a [[server]] or a [[variant]]".to_owned())
+            }
             _ => None,
         };
         self.root.finish_with(elsewhere);
@@ -410,6 +419,8 @@ struct Candidate<'d> {
     load: load::DescribedLoad,
     keys: Keys<'d>,
     requires: Vec<String>,
+    /// The machine of the load.
+    machine: Option<usize>,
     /// The missing requirement, set by [`look`](Parts::look).
     lacks: Option<String>,
 }
@@ -488,6 +499,7 @@ impl Parts<'_> {
                 urls: member.urls.clone(),
                 load: member.load.load.clone(),
                 load_words: member.load.words.clone(),
+                machine: member.machine,
             });
         }
         // By default a server is ready when all URLs of its variants answer.
@@ -503,6 +515,38 @@ impl Parts<'_> {
             }
         }
         cell
+    }
+}
+
+/// Returns the index of a variant's server: the one that `shared` names, or the one that the variant describes.
+/// `first`: the index of this point's first server.
+fn server_of(
+    shared: Option<&Field<'_>>,
+    inline: Option<server::DescribedServer>,
+    first: usize,
+    parts: &mut Parts<'_>,
+) -> Option<usize> {
+    match (shared, inline) {
+        (Some(value), Some(_)) => {
+            value.wrong("a server is named, and one is described: leave one out");
+            None
+        }
+        (Some(value), None) => value.text().and_then(|wanted| {
+            let servers = &parts.servers[first..];
+            let found = servers.iter().position(|server| server.server.name == wanted);
+            if found.is_none() {
+                let near = nearest(wanted, servers.iter().map(|server| server.server.name.as_str()));
+                let near = near.map(|near| format!("did you mean `{near}`?"));
+                let hint = near.unwrap_or_else(|| "describe it in a [[server]]".into());
+                value.wrong(format!("there is no [[server]] named `{wanted}`: {hint}"));
+            }
+            found.map(|index| first + index)
+        }),
+        (None, Some(described)) => {
+            parts.servers.push(described);
+            Some(parts.servers.len() - 1)
+        }
+        (None, None) => None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use oroshi_words::nearest;
 
 /// The project's own experiments, without those that need its folder of examples.
-const BUILT_IN: [(&str, &str); 14] = [
+const BUILT_IN: [(&str, &str); 15] = [
     ("concurrency", include_str!("../../../experiments/concurrency.toml")),
     ("gate-bodies", include_str!("../../../experiments/gate-bodies.toml")),
     ("gate-static", include_str!("../../../experiments/gate-static.toml")),
@@ -21,6 +21,7 @@ const BUILT_IN: [(&str, &str); 14] = [
     ("rack-requests", include_str!("../../../experiments/rack-requests.toml")),
     ("rack-servers", include_str!("../../../experiments/rack-servers.toml")),
     ("route-reuse", include_str!("../../../experiments/route-reuse.toml")),
+    ("two-machines", include_str!("../../../experiments/two-machines.toml")),
     ("unix-or-tcp", include_str!("../../../experiments/unix-or-tcp.toml")),
 ];
 /// The folder in which names are looked up.

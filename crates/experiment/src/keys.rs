@@ -71,7 +71,7 @@ const ELSEWHERE: [(&str, &str); 3] = [
 ];
 
 /// Keys whose value is a URL, which may hold names.
-const URLS: [&str; 2] = ["publish", "publish-to"];
+pub(crate) const URLS: [&str; 2] = ["publish", "publish-to"];
 /// A substitute for such a URL while its names are unknown.
 const SOMEWHERE: &str = "http://localhost/{n}";
 

@@ -6,7 +6,7 @@
 //! the command line lends its parser for them ([`LoadKeys`]).
 //!
 //! Read the modules in this order: [`find`] finds a file. [`experiment`] reads it, once for each `point` of its sweep:
-//! `top`, `server` and `load` read their keys, `keys` passes a load's keys to the parser of flags, `machine` finds
+//! `top`, `network`, `server` and `load` read their keys, `keys` passes a load's keys to the parser of flags, `machine` finds
 //! installed programs. `secrets` hides values that a result must not repeat. [`rules`] reads the values that files and
 //! the flags of `oroshi compare` share. [`text`] describes an experiment, [`words`] a load.
 //!
@@ -18,6 +18,7 @@ pub mod find;
 mod keys;
 mod load;
 mod machine;
+mod network;
 mod point;
 pub mod rules;
 mod secrets;

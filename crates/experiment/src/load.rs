@@ -21,6 +21,8 @@ use crate::words::{load_words, script_words, subscribe_words};
 
 /// The assumed duration of a script's run, for estimates.
 const SCRIPT_DURATION: Duration = Duration::from_secs(10);
+/// The key that names the machine a load runs on.
+const MACHINE: &str = "machine";
 /// The warm-up of a quick run.
 const QUICK_WARMUP: Duration = Duration::from_millis(100);
 /// Keys of a load program, beside those that it shares with our own load.
@@ -57,7 +59,12 @@ pub(crate) struct Entry<'d> {
 
 /// The keys of a variant's load.
 #[derive(Debug)]
-pub(crate) struct Keys<'d>(Vec<Entry<'d>>);
+pub(crate) struct Keys<'d> {
+    /// Those that describe the load itself.
+    entries: Vec<Entry<'d>>,
+    /// The machine that it runs on.
+    machine: Option<Field<'d>>,
+}
 
 impl<'d> Keys<'d> {
     /// Merges shared keys with a variant's own. A variant's own key replaces a shared one, and shared keys that it
@@ -67,7 +74,12 @@ impl<'d> Keys<'d> {
             let fields = table.into_iter().flat_map(Table::fields);
             fields.map(|(key, value)| Entry { key: key.to_owned(), value, own }).collect::<Vec<_>>()
         };
-        let (shared, own) = (entries(shared, false), entries(own, true));
+        let (mut shared, mut own) = (entries(shared, false), entries(own, true));
+        let machine = [&mut shared, &mut own].into_iter().filter_map(|entries| {
+            let place = entries.iter().position(|entry| entry.key == MACHINE)?;
+            Some(entries.remove(place).value)
+        });
+        let machine = machine.last();
         let has = |entries: &[Entry<'_>], keys: &[&str]| entries.iter().any(|e| keys.contains(&e.key.as_str()));
         // Shared keys such as `figures` may concern the programs, even if each variant has its own command.
         let other_kind = has(&own, &["command"]) && !has(&shared, &["command"]) && !has(&shared, &COMMAND_ONLY);
@@ -78,11 +90,22 @@ impl<'d> Keys<'d> {
             let other_timeout = inherited.key == "timeout" && other_kind;
             replaced || other_timeout
         };
-        Self(shared.into_iter().filter(|entry| !gives_way(entry)).chain(own.iter().cloned()).collect())
+        let entries = shared.into_iter().filter(|entry| !gives_way(entry)).chain(own.iter().cloned()).collect();
+        Self { entries, machine }
+    }
+
+    /// Returns the value that names the load's machine.
+    pub(crate) fn machine(&self) -> Option<&Field<'d>> {
+        self.machine.as_ref()
+    }
+
+    /// Returns the values of keys that are URLs.
+    pub(crate) fn urls(&self) -> impl Iterator<Item = &Field<'d>> {
+        keys::URLS.iter().filter_map(|key| self.get(key))
     }
 
     fn get(&self, key: &str) -> Option<&Field<'d>> {
-        self.0.iter().find(|entry| entry.key == key).map(|entry| &entry.value)
+        self.entries.iter().find(|entry| entry.key == key).map(|entry| &entry.value)
     }
 
     /// Reads the keys. `names` are the names that a program's words may hold, `urls` the targets. `longest`: the
@@ -110,7 +133,8 @@ impl<'d> Keys<'d> {
         around: TextContext<'_>,
         longest: Option<Duration>,
     ) -> Option<DescribedLoad> {
-        let (foreign, flags): (Vec<_>, Vec<_>) = self.0.iter().partition(|e| COMMAND_ONLY.contains(&e.key.as_str()));
+        let (foreign, flags): (Vec<_>, Vec<_>) =
+            self.entries.iter().partition(|e| COMMAND_ONLY.contains(&e.key.as_str()));
         for entry in foreign {
             entry.value.wrong(format!("`{}` is for a load that is a program: give its `command` as well", entry.key));
         }
@@ -185,7 +209,7 @@ impl<'d> Keys<'d> {
         around: TextContext<'_>,
         longest: Option<Duration>,
     ) -> Option<DescribedLoad> {
-        for entry in &self.0 {
+        for entry in &self.entries {
             let key = entry.key.as_str();
             if COMMAND_KEYS.contains(&key) || SHARED_KEYS.contains(&key) {
                 continue;
@@ -197,7 +221,7 @@ impl<'d> Keys<'d> {
                 keys::unknown(entry, &COMMAND_KEYS, around.keys);
             }
         }
-        let shared: Vec<&Entry<'_>> = self.0.iter().filter(|e| SHARED_KEYS.contains(&e.key.as_str())).collect();
+        let shared: Vec<&Entry<'_>> = self.entries.iter().filter(|e| SHARED_KEYS.contains(&e.key.as_str())).collect();
         let draft = self.timed(keys::draft(&shared, names, around)?.draft, longest);
         let warmup = warmup(&draft);
         if let Some(warmup) = &warmup {

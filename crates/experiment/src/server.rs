@@ -12,6 +12,7 @@ use regex_lite::Regex;
 
 use crate::keys::LoadKeys;
 use crate::machine::{Machine, Program};
+use crate::network::{Machines, Process};
 use crate::point::Point;
 use crate::rules;
 
@@ -25,6 +26,8 @@ pub(crate) struct TextContext<'s> {
     pub(crate) always: &'s Values,
     /// The current point of the sweep.
     pub(crate) point: &'s Point,
+    /// The machines that processes may run on.
+    pub(crate) machines: &'s Machines,
     /// The parser of a load's keys.
     pub(crate) keys: &'s dyn LoadKeys,
 }
@@ -50,8 +53,19 @@ impl DescribedServer {
 }
 
 /// The keys that describe a server.
-const KEYS: [&str; 10] =
-    ["start", "env", "folder", "files", "setup", "teardown", "ready", "ready-timeout", "stop", "stop-timeout"];
+const KEYS: [&str; 11] = [
+    "start",
+    "machine",
+    "env",
+    "folder",
+    "files",
+    "setup",
+    "teardown",
+    "ready",
+    "ready-timeout",
+    "stop",
+    "stop-timeout",
+];
 
 /// Reads the server's keys of a table; `None` if it has none. `shared`: files that all servers have, unless they have
 /// their own.
@@ -89,6 +103,7 @@ pub(crate) fn describe<'d>(
     texts.check(&names);
     let names = (!start.is_empty()).then_some(names);
     let mut server = Server {
+        machine: around.machines.of(Process::Server, table.get("machine").as_ref()),
         env,
         folder: table.get("folder").and_then(|value| folder(&value, around)),
         files: written,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use oroshi_lab::network::{Network, NetworkRecord};
 use oroshi_lab::plan::{Cell, Experiment, Ready, Variant};
 use oroshi_net::CpuList;
 use oroshi_report::paint::Paint;
@@ -30,6 +31,9 @@ pub fn check(file: &str, reading: &ParsedExperiment, untried: &[String], paint: 
     text += &row("Compares", &compares(experiment));
     text += &row("Rules", &rules(experiment));
     text += &row("CPUs", &cpus(experiment));
+    if let Some(network) = &experiment.network {
+        text += &row("Network", &NetworkRecord::from(network).words());
+    }
     text += &row("Takes", &takes(reading));
     for command in untried {
         text += &row("Requires", &format!("`{command}`, which would be tried: what needs it is skipped if it fails"));
@@ -47,7 +51,7 @@ pub fn check(file: &str, reading: &ParsedExperiment, untried: &[String], paint: 
         if !name.is_empty() {
             text += &(paint.bold(&name) + "\n");
         }
-        text += &members(cell);
+        text += &members(cell, experiment.network.as_ref());
         let others: Vec<&str> = experiment
             .cells
             .iter()
@@ -192,7 +196,7 @@ fn takes(reading: &ParsedExperiment) -> String {
 }
 
 /// Describes the variants with their URLs and loads, and the servers behind them.
-fn members(cell: &Cell) -> String {
+fn members(cell: &Cell, network: Option<&Network>) -> String {
     let one_load = cell.variants.iter().all(|variant| variant.load_words == cell.variants[0].load_words);
     let rows = cell.variants.iter().map(|variant| {
         let mut row = vec![format!("  {}", variant.name), target(variant, cell)];
@@ -210,7 +214,9 @@ fn members(cell: &Cell) -> String {
             Ready::Answers(urls) => format!("ready when {} answers", urls.join(" and ")),
             Ready::Line(pattern) => format!("ready when it writes {pattern}"),
         };
-        text += &format!("  server {}: {}; {ready}\n", server.name, shown(&server.start));
+        let machine = network.zip(server.machine).map(|(network, index)| format!(" on {}", network.machines[index]));
+        let name = server.name.clone() + &machine.unwrap_or_default();
+        text += &format!("  server {name}: {}; {ready}\n", shown(&server.start));
     }
     text
 }

@@ -5,10 +5,10 @@
 //!
 //! Read it in this order:
 //!
-//! 1. [`plan`]: the experiment. [`metric`]: the figures to compare.
+//! 1. [`plan`]: the experiment; [`network`]: its machines. [`metric`]: the figures to compare.
 //! 2. [`result`]: the outcome; `compact`: the form that is kept. [`follow`]: its progress.
 //! 3. [`template`], [`workspace`]: ports, sockets and folders. [`keeper`]: the process above a server. [`serving`]:
-//!    servers that are ready, commands that run to their end.
+//!    servers that are ready, commands that run to their end. [`machines`]: network namespaces for both.
 //! 4. [`order`]: the order of runs. [`analysis`]: from runs to verdicts. [`decide`]: when to stop. [`doubts`]: problems
 //!    of the machine. [`disturbed`]: when these forbid a verdict. [`baseline`]: today against a saved result.
 //! 5. [`run`](mod@run): all of it together. [`calibrate`]: how often intervals contain the true ratio.
@@ -25,7 +25,9 @@ pub mod disturbed;
 pub mod doubts;
 pub mod follow;
 pub mod keeper;
+pub mod machines;
 pub mod metric;
+pub mod network;
 pub mod order;
 pub mod plan;
 mod program;

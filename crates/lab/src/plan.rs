@@ -14,6 +14,7 @@ use oroshi_net::CpuList;
 use regex_lite::Regex;
 
 use crate::metric::Metric;
+use crate::network::Network;
 use crate::result::{Skipped, cell_name};
 
 /// A question, the set-ups that may answer it, and the rules. The default asks nothing.
@@ -41,6 +42,8 @@ pub struct Experiment {
     pub server_cpus: Option<CpuList>,
     /// CPUs for the load; `None`: any.
     pub load_cpus: Option<CpuList>,
+    /// The machines on which servers and loads run; `None`: all on this one.
+    pub network: Option<Network>,
     /// The number that varies over the cells.
     pub sweep: Option<Sweep>,
     /// The comparisons, in order. Never empty.
@@ -138,6 +141,8 @@ pub struct Cell {
 pub struct Server {
     /// Its name, for files and logs.
     pub name: String,
+    /// The machine that it and its steps run on: an index into [`Network::machines`]; `None`: this one.
+    pub machine: Option<usize>,
     /// The command; each word is a template. No shell is involved.
     pub start: Vec<String>,
     /// Variables added to this process's environment; values are templates.
@@ -167,6 +172,7 @@ impl Server {
     pub fn new(name: impl Into<String>, start: Vec<String>, urls: Vec<String>) -> Self {
         Self {
             name: name.into(),
+            machine: None,
             start,
             env: Vec::new(),
             folder: None,
@@ -223,6 +229,8 @@ pub struct Variant {
     pub load: Load,
     /// The load in words, for reports: `100 connections, 5s`.
     pub load_words: String,
+    /// The machine that the load runs on: an index into [`Network::machines`]; `None`: this one.
+    pub machine: Option<usize>,
 }
 
 /// The load of one run.

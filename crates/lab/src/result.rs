@@ -9,10 +9,11 @@ use oroshi_stats::compare::{Interval, Verdict};
 use serde::{Deserialize, Serialize};
 
 use crate::metric::{Better, Metric, Unit};
+use crate::network::NetworkRecord;
 
 /// Version of the schema. The first number changes when a field changes meaning or is removed, the second when one is
 /// added.
-pub const SCHEMA: &str = "oroshi-lab/1.3";
+pub const SCHEMA: &str = "oroshi-lab/1.4";
 
 /// An experiment and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -47,6 +48,9 @@ pub struct LabResult {
     pub server_cpus: Option<String>,
     /// The load's CPUs.
     pub load_cpus: Option<String>,
+    /// The machines of servers and loads; `None`: one machine, as always before 1.4.
+    #[serde(default)]
+    pub network: Option<NetworkRecord>,
     /// The machine. Records of runs leave out what this contains.
     pub environment: Environment,
     /// Reasons to doubt the figures, in words, each once.

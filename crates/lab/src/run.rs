@@ -34,7 +34,9 @@ use oroshi_bench::environment::Environment;
 use crate::analysis::CONFIDENCE;
 use crate::doubts::{self, Machine};
 use crate::follow::{Event, ExperimentObserver};
+use crate::machines::{Machines, MachinesError};
 use crate::metric::Metric;
+use crate::network::NetworkRecord;
 use crate::plan::{Experiment, Rules};
 use crate::result::{CellResult, Ended, LabResult, MetricRecord, RulesRecord, SCHEMA, SweepRecord};
 use cell::CellRun;
@@ -61,6 +63,9 @@ pub enum LabError {
     /// All variants are left out, or none was given: see the experiment's skipped variants.
     #[error("there is nothing to run: no variant is left")]
     Empty,
+    /// Its machines cannot be made.
+    #[error(transparent)]
+    Machines(#[from] MachinesError),
     /// Make the folder, or name another.
     #[error("{} is no folder that the servers' output can be written to", path.display())]
     Output {
@@ -84,6 +89,7 @@ pub fn run(experiment: Experiment, tools: &Tools, follow: &mut dyn ExperimentObs
         Ok(folder) if folder.is_dir() => {}
         other => return Err(LabError::Output { path: tools.output.clone(), source: other.err() }),
     }
+    let machines = experiment.network.as_ref().map(Machines::join).transpose()?;
     let began = SystemTime::now();
     let begun = Instant::now();
     let environment = Environment { command: experiment.rerun.clone(), ..Environment::capture() };
@@ -93,7 +99,7 @@ pub fn run(experiment: Experiment, tools: &Tools, follow: &mut dyn ExperimentObs
     for warning in &warnings {
         follow.event(&experiment, Event::Warning(warning));
     }
-    let launcher = Launcher::new(&experiment, tools);
+    let launcher = Launcher::new(&experiment, tools, machines.as_ref());
     let mut reporter = Reporter::new(&experiment, follow);
     let mut pace = Pace { begun, runs: 0, metrics: experiment.metrics.clone() };
     let mut cells = Vec::new();
@@ -131,6 +137,7 @@ pub fn run(experiment: Experiment, tools: &Tools, follow: &mut dyn ExperimentObs
         // External servers run on CPUs that others chose.
         server_cpus: experiment.server_cpus.filter(|_| ours).map(|cpus| cpus.to_string()),
         load_cpus: experiment.load_cpus.map(|cpus| cpus.to_string()),
+        network: experiment.network.as_ref().map(NetworkRecord::from),
         name: experiment.name,
         title: experiment.title,
         question: experiment.question,

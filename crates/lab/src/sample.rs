@@ -101,6 +101,7 @@ pub(crate) fn experiment() -> Experiment {
         urls: vec!["http://127.0.0.1:{{port}}/".into()],
         load: plan::Load::Bench(Box::default()),
         load_words: "10 connections".into(),
+        machine: None,
     };
     Experiment {
         name: "sample".into(),

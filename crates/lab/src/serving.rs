@@ -46,7 +46,7 @@ pub struct Launch<'a> {
     pub cpus: Option<&'a CpuList>,
     /// The file that receives their standard output and error.
     pub output: &'a Path,
-    /// Values of the names that all servers share: `oroshi`, `cpus.server`, `cpus.load`.
+    /// Values of the names that all servers share: `oroshi`, `cpus.server`, `cpus.load`, `ip.MACHINE`.
     pub values: &'a Values,
 }
 
@@ -436,6 +436,7 @@ mod tests {
     fn server(ready: Ready) -> Server {
         Server {
             name: "s".into(),
+            machine: None,
             start: vec!["{{oroshi}}".into(), "{{ port }}".into()],
             env: vec![("SOCKET".into(), "{{socket}}".into())],
             folder: None,

@@ -1,7 +1,7 @@
 //! Texts with `{{name}}`, for values that are unknown before a server starts: ports, sockets, folders.
 //!
-//! Names are `port`, `port.NAME`, `socket`, `socket.NAME`, `dir`, `oroshi`, `url`, `cpus.server`, `cpus.load`, and the
-//! sweep's name. Spaces around a name are ignored. Literal braces are written `{{{{`.
+//! Names are `port`, `port.NAME`, `socket`, `socket.NAME`, `dir`, `oroshi`, `url`, `cpus.server`, `cpus.load`,
+//! `ip.MACHINE`, and the sweep's name. Spaces around a name are ignored. Literal braces are written `{{{{`.
 
 use std::collections::BTreeMap;
 

@@ -13,8 +13,8 @@
 //! - [`listen`]: accepting connections; [`inherit`]: sockets from a supervisor; [`handover`]: passing sockets on;
 //! - [`threads`]: a runtime per thread, pinned or not; [`signal`]: shutdown; [`notify`]: sd_notify; [`process`]: other
 //!   processes, and signals by name; [`diag`]: kernel information about sockets;
-//! - [`clock`] and [`timer`]: time in nanoseconds; [`limits`] and [`ports`]: limits of the machine; [`pages`]: memory
-//!   in huge pages.
+//! - [`clock`] and [`timer`]: time in nanoseconds; [`limits`] and [`ports`]: limits of the machine; [`namespace`]:
+//!   network stacks of their own; [`pages`]: memory in huge pages.
 
 pub mod address;
 pub mod clock;
@@ -25,6 +25,7 @@ pub mod handover;
 pub mod inherit;
 pub mod limits;
 pub mod listen;
+pub mod namespace;
 pub mod notify;
 pub mod pages;
 pub mod ports;
@@ -43,6 +44,7 @@ pub use connect::{ConnectError, Connected, Connector, ConnectorOptions};
 pub use endpoint::{Address, Endpoint, Scheme};
 pub use limits::ensure_descriptors;
 pub use listen::{BoundListener, ListenOptions, Listener};
+pub use namespace::NetworkNamespace;
 pub use ports::LocalPorts;
 pub use signal::Shutdown;
 pub use stream::{PeerState, Stream};

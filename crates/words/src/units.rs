@@ -7,6 +7,9 @@ use std::time::Duration;
 
 const TIME_UNITS: [(&str, f64); 6] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
 const SI_UNITS: [(&str, f64); 3] = [("k", 1e3), ("m", 1e6), ("g", 1e9)];
+const BIT_UNITS: [(&str, f64); 4] = [("bit", 1.0), ("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9)];
+/// The accepted rates of a link, bits per second.
+const LINK_RATES: std::ops::RangeInclusive<f64> = 1e3..=1e12;
 /// The longest accepted time: ten years. Anything longer is a mistake.
 const LONGEST_S: f64 = 10.0 * 365.0 * 86_400.0;
 
@@ -61,6 +64,28 @@ pub fn parse_percent(text: &str) -> Result<f64, String> {
     let percent = text.trim().strip_suffix('%').and_then(|number| number.trim_end().parse::<f64>().ok());
     let share = percent.filter(|percent| percent.is_finite() && *percent >= 0.0).map(|percent| percent / 100.0);
     share.ok_or_else(|| format!("`{text}` is no share: expected a percentage such as 3%"))
+}
+
+/// Parses the rate of a network link in bits per second: `100Mbit`, `1.5 Gbit`, `800kbit`. At least 1 kbit.
+///
+/// # Errors
+/// A message for the user.
+pub fn parse_bit_rate(text: &str) -> Result<u64, String> {
+    let bits = leading_number(text.trim()).and_then(|(number, unit)| Some(number * scale_of(unit.trim(), &BIT_UNITS)?));
+    match bits {
+        Some(bits) if LINK_RATES.contains(&bits) => Ok(bits.round() as u64),
+        Some(_) => Err(format!("`{text}` is no rate of a link: expected 1kbit to 1000Gbit, such as 100Mbit")),
+        None => Err(format!(
+            "`{text}` is no rate of a link: expected a number with bit, kbit, Mbit or Gbit per second, such as 100Mbit"
+        )),
+    }
+}
+
+/// Formats the rate of a network link: `100 Mbit/s`, `1.5 Gbit/s`.
+pub fn bit_rate(bits_per_s: f64) -> String {
+    const SCALE: [(f64, &str); 4] = [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s")];
+    let (scale, unit) = SCALE.into_iter().find(|(scale, _)| bits_per_s >= *scale).unwrap_or(SCALE[3]);
+    format!("{} {unit}", (bits_per_s / scale * 1e3).round() / 1e3)
 }
 
 /// Parses stages, each a time and a value that `parse` reads: `10s:1000,30s:5000`.
@@ -273,6 +298,21 @@ mod tests {
         assert_eq!(parse_number("2.5k"), Ok(2500.0));
         assert_eq!(parse_number("0.5"), Ok(0.5));
         assert!(parse_number("fast").is_err());
+    }
+
+    #[test]
+    fn rates_of_links_are_in_bits() {
+        for (text, bits, words) in [
+            ("100Mbit", 100_000_000, "100 Mbit/s"),
+            ("1.5 gbit", 1_500_000_000, "1.5 Gbit/s"),
+            ("800kbit", 800_000, "800 kbit/s"),
+            ("1000bit", 1000, "1 kbit/s"),
+        ] {
+            assert_eq!((parse_bit_rate(text), bit_rate(bits as f64)), (Ok(bits), words.to_owned()), "{text}");
+        }
+        for bad in ["", "100", "100M", "100MB", "0bit", "999bit", "-1Mbit", "2000Gbit", "x", "1Mbit/s/s"] {
+            assert!(parse_bit_rate(bad).unwrap_err().contains("such as 100Mbit"), "{bad}");
+        }
     }
 
     #[test]

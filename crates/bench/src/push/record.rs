@@ -209,6 +209,15 @@ pub struct Deliveries {
     pub bytes: u64,
 }
 
+impl Deliveries {
+    /// Returns the deliveries of messages for one connection each in this form.
+    fn of_one(self, to_one: DeliveriesToOne, elapsed_s: f64) -> Self {
+        let DeliveriesToOne { delivered, lost, duplicated, delay, .. } = to_one;
+        let per_s = per_second(delivered, elapsed_s);
+        Self { expected: Some(delivered + lost), delivered, lost, duplicated, per_s, delay, ..self }
+    }
+}
+
 /// Deliveries of messages for one connection each.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeliveriesToOne {
@@ -360,12 +369,19 @@ impl Generator {
 impl Record {
     /// Returns the record in terms of a load of requests, for comparisons.
     ///
-    /// A delivered message is a completed request, a lost one a failed request, the delay a response time.
+    /// A delivered message is a completed request, a lost one a failed request, the delay a response time. Messages for
+    /// one connection each count if they are the only ones.
     #[must_use]
     pub fn as_requests(self) -> requests::Record {
         let cpu_us_per_delivery = self.generator.cpu_us_per_delivery;
         let busiest = self.generator.busiest();
-        let Self { plan, deliveries, subscriptions, published, .. } = self;
+        let Self { plan, mut deliveries, subscriptions, mut published, .. } = self;
+        let mut load = plan.publish.as_ref().map_or(Load::Closed, |publish| publish.load.clone());
+        let mut misdirected = 0;
+        if let (None, Some(plan), Some(to_one)) = (&plan.publish, &plan.publish_to, self.deliveries_to_one) {
+            (load, published, misdirected) = (plan.load.clone(), self.published_to_one, to_one.misdirected);
+            deliveries = deliveries.of_one(to_one, self.elapsed_s);
+        }
         let started = deliveries.expected.unwrap_or(deliveries.delivered + deliveries.lost);
         let mut warnings = self.warnings;
         let faults = [
@@ -374,10 +390,10 @@ impl Record {
             (deliveries.lost, "messages were lost"),
             (deliveries.duplicated, "messages came twice"),
             (deliveries.reordered, "messages came in another order than they were sent"),
+            (misdirected, "messages came to another connection than theirs"),
         ];
         warnings.extend(faults.iter().filter(|fault| fault.0 > 0).map(|(count, what)| format!("{count} {what}")));
         let none = || ClockRecord::from(Latency::new());
-        let load = plan.publish.as_ref().map_or(Load::Closed, |publish| publish.load.clone());
         requests::Record {
             schema: requests::SCHEMA.to_owned(),
             started_unix_s: self.started_unix_s,

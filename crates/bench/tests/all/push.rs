@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::support::HANG;
 use crate::support::hub::{Does, Hub, Settings, Takes};
@@ -102,7 +103,7 @@ fn a_timetable_is_kept_and_a_warm_up_is_not_counted() {
     let hub = Hub::start(Settings::default());
     let mut draft = draft(&hub, Mode::Sse, 5, 20);
     draft.base.load = Load::rate(500.0, Spacing::Constant, 0);
-    draft.base.warmup = std::time::Duration::from_millis(30);
+    draft.base.warmup = Duration::from_millis(30);
     let record = record(draft);
     assert_eq!(came(&record), [100, 0, 0, 0]);
     assert!(record.deliveries.messages >= 100 && record.plan.warmup_s > 0.0);
@@ -213,6 +214,17 @@ fn messages_for_one_go_beside_those_for_all() {
     assert!(posted.confirmed > 20, "{}", posted.confirmed);
     assert_eq!((came_to_one.delivered, came_to_one.lost), (posted.confirmed, 0));
     assert_eq!((came_to_one.duplicated, came_to_one.misdirected), (0, 0));
+
+    // They are the requests where nothing goes to all.
+    let mut alone = draft(&hub, Mode::Ws, 6, 100);
+    (alone.publish, alone.publish_to) = (None, Some(to_one(&hub)));
+    alone.base.requests = None;
+    alone.base.duration = Some(Duration::from_millis(200));
+    let record_alone = record(alone);
+    let (to_one_alone, requests) = (record_alone.deliveries_to_one.clone().unwrap(), record_alone.as_requests());
+    assert!(to_one_alone.delivered > 20, "{to_one_alone:?}");
+    assert_eq!((requests.requests.completed, requests.requests.failed), (to_one_alone.delivered, 0));
+    assert_eq!(requests.latency.response.summary.count, to_one_alone.delivered);
 
     let hub = Hub::start(Settings { routes: |n| (n + 1) % 6, ..Settings::default() });
     let mut wrong = draft(&hub, Mode::Ws, 6, 100);

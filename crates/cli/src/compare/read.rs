@@ -264,7 +264,7 @@ fn cell(
             Some(script) => (script_words(&draft, &script.name(), users), Load::Script(draft, Arc::clone(script))),
             None => (load_words(&draft, share), Load::Bench(draft)),
         };
-        variants.push(Variant { name, server, urls, load, load_words });
+        variants.push(Variant { name, server, urls, load, load_words, machine: None });
     }
     Cell { servers, variants, rate_share: share, ..Cell::default() }
 }

@@ -75,6 +75,7 @@ impl Bench {
 fn script(text: &str) -> Server {
     Server {
         name: "server".into(),
+        machine: None,
         start: words(&["sh", "-c", text]),
         env: Vec::new(),
         folder: None,

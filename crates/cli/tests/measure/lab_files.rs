@@ -10,13 +10,14 @@ use oroshi_stats::compare::Verdict;
 use tempfile::TempDir;
 
 /// `oroshi lab` in a folder.
-fn lab(folder: &Path, args: &[&str]) -> Ran {
+pub(crate) fn lab(folder: &Path, args: &[&str]) -> Ran {
     let mut command = Command::new(OROSHI);
     command.current_dir(folder).arg("lab").args(args);
     to_the_end(command)
 }
 
-fn folder(files: &[(&str, &str)]) -> TempDir {
+/// Returns a folder with these files.
+pub(crate) fn folder(files: &[(&str, &str)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {
         let path = folder.path().join(name);
@@ -149,10 +150,14 @@ fn check_says_what_would_be_done_and_does_nothing() {
 fn the_documented_examples_are_experiments() {
     let page = include_str!("../../../../docs/lab.md");
     let examples: Vec<&str> = page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    let [workers, bursts] = examples[..] else { panic!("{examples:?}") };
+    let [workers, bursts, apart] = examples[..] else { panic!("{examples:?}") };
     let bursts = format!("title = \"Bursts\"\nmetrics = [\"mean\"]\n{}", bursts.replace("burst-go", "true"));
-    let folder = folder(&[("workers.toml", workers), ("bursts.toml", &bursts)]);
-    for (file, words) in [("workers.toml", "Two workers or one?\n"), ("bursts.toml", "true {{url}} 100")] {
+    let folder = folder(&[("workers.toml", workers), ("bursts.toml", &bursts), ("apart.toml", apart)]);
+    for (file, words) in [
+        ("workers.toml", "Two workers or one?\n"),
+        ("bursts.toml", "true {{url}} 100"),
+        ("apart.toml", "server target on server: {{oroshi}} target"),
+    ] {
         let ran = lab(folder.path(), &["check", file]);
         assert!(ran.code == Some(0) && ran.out.contains(words), "{ran:?}");
     }

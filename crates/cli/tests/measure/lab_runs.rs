@@ -43,6 +43,7 @@ impl Bench {
     fn server(&self, name: &str, start: &[&str]) -> Server {
         Server {
             name: name.into(),
+            machine: None,
             start: start.iter().map(|&word| word.into()).collect(),
             env: vec![(MARK.into(), self.0.path().display().to_string())],
             folder: None,
@@ -125,6 +126,7 @@ fn variant(name: &str, server: usize, draft: Draft) -> Variant {
         urls: vec!["unix:{{socket}}:/".into()],
         load: Load::Bench(Box::new(draft)),
         load_words: "4 connections, 100ms".into(),
+        machine: None,
     }
 }
 
@@ -156,6 +158,7 @@ fn experiment(metrics: &[Metric], servers: Vec<Server>, variants: Vec<Variant>, 
         rules,
         server_cpus: None,
         load_cpus: None,
+        network: None,
         sweep: None,
         cells: vec![Cell { group: String::new(), point: None, servers, variants, rate_share: None }],
         skipped: Vec::new(),

@@ -18,6 +18,7 @@ mod fetching;
 mod flags;
 mod keep;
 mod lab_files;
+mod lab_machines;
 mod lab_runs;
 mod pages;
 mod refusals;

@@ -8,6 +8,7 @@ use oroshi_bench::{Load, Record};
 use oroshi_words::units;
 
 use super::{SavedResult, same_cell};
+use crate::network::NetworkRecord;
 use crate::result::{LabResult, Program, VariantResult};
 
 /// Returns all caveats, the gravest first.
@@ -91,6 +92,7 @@ fn plans(saved: &LabResult, today: &LabResult) -> Vec<String> {
     let mut caveats = Vec::new();
     let cpus = |list: &Option<String>| list.clone().unwrap_or_else(|| "any".to_owned());
     let quick = |result: &LabResult| if result.quick { "a fast look" } else { "full length" }.to_owned();
+    let machines = |result: &LabResult| result.network.as_ref().map_or_else(|| "one".to_owned(), NetworkRecord::words);
     let rules = |result: &LabResult| match result.rules.blocks_per_start {
         Some(blocks) => units::plural(blocks as u64, "block"),
         None => "never".to_owned(),
@@ -98,6 +100,7 @@ fn plans(saved: &LabResult, today: &LabResult) -> Vec<String> {
     let pairs = [
         ("CPUs of the servers", cpus(&saved.server_cpus), cpus(&today.server_cpus)),
         ("CPUs of the load", cpus(&saved.load_cpus), cpus(&today.load_cpus)),
+        ("machines", machines(saved), machines(today)),
         ("length", quick(saved), quick(today)),
         ("blocks until servers are restarted", rules(saved), rules(today)),
     ];

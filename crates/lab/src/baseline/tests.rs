@@ -5,6 +5,7 @@ use oroshi_bench::{Load, Spacing};
 
 use super::*;
 use crate::analysis::CONFIDENCE;
+use crate::network::{LinkQuality, Network, NetworkRecord};
 use crate::result::{MetricRecord, Program, SCHEMA, SweepRecord};
 use crate::sample::{cell, noise, record, run};
 
@@ -56,6 +57,7 @@ fn result(cells: Vec<CellResult>) -> LabResult {
         sweep: None,
         server_cpus: None,
         load_cpus: None,
+        network: None,
         environment: machine("6.1", "A Fast One"),
         warnings: Vec::new(),
         skipped: Vec::new(),
@@ -124,11 +126,15 @@ fn another_machine_is_said_first_and_loudly() {
     saved.environment = machine("6.1", "A Fast One");
     saved.environment.memory_bytes = Some((1 << 32) - (1 << 24));
     (saved.load_cpus, saved.quick, saved.cut_short) = (Some("0".into()), true, true);
+    let network = Network::new(vec!["a".into(), "b".into()], LinkQuality::default());
+    saved.network = Some(NetworkRecord::from(&network));
     saved.cells[0].variants[0].load = "20 connections, 1s".into();
     let found = against(&SavedResult::Lab(saved), &today);
     let said = |text: &str| assert!(found.caveats.iter().any(|caveat| caveat == text), "{text}: {:?}", found.caveats);
     assert!(!found.caveats[0].contains("MACHINE"), "{:?}", found.caveats);
     said("not the same CPUs of the load (0 then, any today)");
+    let machines = NetworkRecord::from(&network).words();
+    said(&format!("not the same machines ({machines} then, one today)"));
     said("not the same length (a fast look then, full length today)");
     said("the saved result was ended before its time");
     said("unix: not the same load (20 connections, 1s then, 10 connections, 1s today)");

@@ -173,6 +173,7 @@ fn experiment(asked: RealSubject, seed: u64) -> Experiment {
         urls: vec!["http://127.0.0.1:{{port}}/".into()],
         load: Load::Bench(Box::new(draft.clone())),
         load_words: String::new(),
+        machine: None,
     };
     let [one, other] = words;
     Experiment {

@@ -4,18 +4,24 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use oroshi_net::CpuList;
+use oroshi_words::with_causes;
 
 use super::Tools;
+use super::servers::Stopped;
+use crate::machines::Machines;
+use crate::network::Network;
 use crate::plan::{Cell, Experiment};
 use crate::serving::Launch;
 use crate::template::Values;
 
-/// Starts servers and load programs under the same keeper, with the CPUs and names of the experiment.
+/// Starts servers and load programs under the same keeper, with the CPUs, machines and names of the experiment.
 #[derive(Debug)]
 pub(super) struct Launcher<'a> {
     keeper: &'a [OsString],
     server_cpus: Option<&'a CpuList>,
     load_cpus: Option<&'a CpuList>,
+    /// `None`: everything runs on this machine.
+    machines: Option<&'a Machines>,
     output: &'a Path,
     values: Values,
 }
@@ -29,7 +35,7 @@ pub(super) enum Writer {
 }
 
 impl<'a> Launcher<'a> {
-    pub(super) fn new(experiment: &'a Experiment, tools: &'a Tools) -> Self {
+    pub(super) fn new(experiment: &'a Experiment, tools: &'a Tools, machines: Option<&'a Machines>) -> Self {
         let (server_cpus, load_cpus) = (experiment.server_cpus.as_ref(), experiment.load_cpus.as_ref());
         let mut values = Values::default();
         values.set("oroshi", tools.oroshi.display().to_string());
@@ -38,7 +44,20 @@ impl<'a> Launcher<'a> {
                 values.set(name, cpus.to_string());
             }
         }
-        Self { keeper: &tools.keeper, server_cpus, load_cpus, output: &tools.output, values }
+        for (name, address) in experiment.network.iter().flat_map(Network::names) {
+            values.set(name, address);
+        }
+        Self { keeper: &tools.keeper, server_cpus, load_cpus, machines, output: &tools.output, values }
+    }
+
+    /// Runs `work`, and what it starts, on a machine (by its index); `None`: on this one.
+    pub(super) fn on<T>(&self, machine: Option<usize>, work: impl FnOnce() -> T) -> Result<T, Stopped> {
+        match self.machines.zip(machine) {
+            Some((machines, machine)) => {
+                machines.within(machine, work).map_err(|error| Stopped::failed(with_causes(&error)))
+            }
+            None => Ok(work()),
+        }
     }
 
     /// Starts servers: on their CPUs, writing to `output`.
@@ -51,7 +70,7 @@ impl<'a> Launcher<'a> {
         Launch { keeper: self.keeper, cpus: self.load_cpus, output, values: &self.values }
     }
 
-    /// The values of names that are the same everywhere: `oroshi`, `cpus.server`, `cpus.load`.
+    /// The values of names that are the same everywhere: `oroshi`, `cpus.server`, `cpus.load`, `ip.MACHINE`.
     pub(super) fn values(&self) -> &Values {
         &self.values
     }

@@ -58,18 +58,19 @@ pub(super) struct Measured {
     pub(super) machine: Option<MachineUse>,
 }
 
-/// Makes one run.
+/// Makes one run, on the machine of its load.
 pub(super) fn measure(
     spec: RunSpec<'_>,
     launcher: &Launcher<'_>,
     follow: &mut dyn ExperimentObserver,
 ) -> Result<Measured, Stopped> {
-    match &spec.variant.load {
+    let variant = spec.variant;
+    launcher.on(variant.machine, || match &variant.load {
         Load::Bench(draft) => bench((**draft).clone(), spec, launcher, follow),
         Load::Script(draft, script) => journeys((**draft).clone(), &**script, spec, launcher, follow),
         Load::Subscribe(load) => subscribe(load, spec, launcher, follow),
         Load::Command(command) => program(command, spec, launcher, follow),
-    }
+    })?
 }
 
 fn bench(

@@ -64,7 +64,9 @@ impl<'a> Servers<'a> {
         let output = launcher.output_file(self.index, self.cell, Writer::Server(server));
         let mut first = None;
         let error = loop {
-            let error = match Running::start(plan, &launcher.for_server(&output), &mut || reporter.cancelled()) {
+            let launch = launcher.for_server(&output);
+            let start = || Running::start(plan, &launch, &mut || reporter.cancelled());
+            let error = match launcher.on(plan.machine, start)? {
                 Ok(running) => {
                     if let Some(error) = first {
                         reporter.trouble(format!("{} was started twice: {}", plan.name, with_causes(&error)));

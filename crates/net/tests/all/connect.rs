@@ -11,7 +11,8 @@ use crate::common::{
     unix_address,
 };
 use oroshi_net::{
-    ConnectError, Connector, ConnectorOptions, Endpoint, LocalPorts, Peer, Stream, UnixAddress, monotonic_ns,
+    ConnectError, Connector, ConnectorOptions, Endpoint, LocalPorts, NetworkNamespace, Peer, Stream, UnixAddress,
+    monotonic_ns,
 };
 use oroshi_testkit::test_name;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -342,55 +343,57 @@ fn a_full_tcp_backlog_times_out() {
     });
 }
 
-/// Moves this thread into a network of its own, with two local ports. Returns the reason if that is not allowed.
-#[allow(unsafe_code)]
-fn enter_a_small_network() -> Result<(), &'static str> {
-    use rustix::thread::{UnshareFlags, unshare_unsafe};
-    // SAFETY: a thread's network namespace affects only sockets that it makes later, and no memory.
-    unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|_| "a network namespace needs root (CAP_SYS_ADMIN)")?;
-    std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40001").map_err(|_| "sysctls are read-only")?;
-    let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
-    if up.is_ok_and(|status| status.success()) { Ok(()) } else { Err("`ip` (iproute2) is missing, or failed") }
+/// Does the work in a network of its own, with two local ports; skips the test if that is not allowed.
+fn in_a_small_network(test: &str, work: impl FnOnce()) {
+    let prepare = || {
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40001").map_err(|_| "sysctls are read-only")?;
+        let up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
+        if up.is_ok_and(|status| status.success()) { Ok(()) } else { Err("`ip` (iproute2) is missing, or failed") }
+    };
+    match NetworkNamespace::new() {
+        Ok(network) => network.within(|| prepare().map_or_else(|why| skipped(test, why), |()| work())).unwrap(),
+        Err(_) => skipped(test, "a network namespace needs root (CAP_SYS_ADMIN)"),
+    }
 }
 
 /// Needs CAP_SYS_ADMIN and iproute2; otherwise skipped, because a port range belongs to the whole machine.
 #[test]
 fn used_up_ports_are_named_so() {
-    if let Err(why) = enter_a_small_network() {
-        return skipped("used_up_ports_are_named_so", why);
-    }
-    assert_eq!(LocalPorts::read().unwrap().count(), 2);
-    on_a_core(async {
-        let listener = TcpListener::bind("127.0.0.1:80").unwrap();
-        let peer = Peer::Tcp(listener.local_addr().unwrap());
-        let connector = Connector::new(ConnectorOptions::default());
-        let _held = [connector.connect(&peer, None).await.unwrap(), connector.connect(&peer, None).await.unwrap()];
-        let error = connector.connect(&peer, None).await.unwrap_err();
-        assert_eq!(error.name(), "ports-exhausted", "{error}");
-
-        // Another destination, or another source with late binding, has all ports again.
-        let other = TcpListener::bind("127.0.0.1:81").unwrap();
-        connector.connect(&Peer::Tcp(other.local_addr().unwrap()), None).await.unwrap();
-        let sources = vec!["127.0.0.2".parse().unwrap()];
-        let bound = Connector::new(ConnectorOptions { sources, ..ConnectorOptions::default() });
-        let _also_held = [bound.connect(&peer, None).await.unwrap(), bound.connect(&peer, None).await.unwrap()];
-        let error = bound.connect(&peer, None).await.unwrap_err();
-        assert_eq!(error.name(), "ports-exhausted", "{error}");
+    in_a_small_network("used_up_ports_are_named_so", || {
+        assert_eq!(LocalPorts::read().unwrap().count(), 2);
+        on_a_core(use_up_ports());
     });
+}
+
+async fn use_up_ports() {
+    let listener = TcpListener::bind("127.0.0.1:80").unwrap();
+    let peer = Peer::Tcp(listener.local_addr().unwrap());
+    let connector = Connector::new(ConnectorOptions::default());
+    let _held = [connector.connect(&peer, None).await.unwrap(), connector.connect(&peer, None).await.unwrap()];
+    let error = connector.connect(&peer, None).await.unwrap_err();
+    assert_eq!(error.name(), "ports-exhausted", "{error}");
+
+    // Another destination, or another source with late binding, has all ports again.
+    let other = TcpListener::bind("127.0.0.1:81").unwrap();
+    connector.connect(&Peer::Tcp(other.local_addr().unwrap()), None).await.unwrap();
+    let sources = vec!["127.0.0.2".parse().unwrap()];
+    let bound = Connector::new(ConnectorOptions { sources, ..ConnectorOptions::default() });
+    let _also_held = [bound.connect(&peer, None).await.unwrap(), bound.connect(&peer, None).await.unwrap()];
+    let error = bound.connect(&peer, None).await.unwrap_err();
+    assert_eq!(error.name(), "ports-exhausted", "{error}");
 }
 
 /// Without a listener, a connect whose source port equals its destination would meet itself and seem to succeed.
 #[test]
 fn a_connection_to_itself_is_refused() {
-    if let Err(why) = enter_a_small_network() {
-        return skipped("a_connection_to_itself_is_refused", why);
-    }
-    let connector = Connector::new(ConnectorOptions::default());
-    for port in [40000, 40001, 40000, 40001] {
-        let peer = Peer::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-        let error = on_a_core(connector.connect(&peer, None)).unwrap_err();
-        assert_eq!(error.name(), "connect-refused", "{error}");
-    }
+    in_a_small_network("a_connection_to_itself_is_refused", || {
+        let connector = Connector::new(ConnectorOptions::default());
+        for port in [40000, 40001, 40000, 40001] {
+            let peer = Peer::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+            let error = on_a_core(connector.connect(&peer, None)).unwrap_err();
+            assert_eq!(error.name(), "connect-refused", "{error}");
+        }
+    });
 }
 
 #[test]

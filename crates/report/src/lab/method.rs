@@ -2,6 +2,7 @@
 
 use maud::{Markup, html};
 use oroshi_lab::LabResult;
+use oroshi_lab::network::NetworkRecord;
 use oroshi_lab::result::{CellResult, Ended, VariantResult};
 use oroshi_words::units;
 
@@ -154,10 +155,14 @@ pub(super) fn again(result: &LabResult) -> Markup {
     }
 }
 
-/// Renders the assignment of CPUs.
+/// Renders the machines, and the assignment of CPUs.
 pub(super) fn pinning(result: &LabResult) -> Markup {
     let pinned = |cpus: &Option<String>| Some(cpus.clone().unwrap_or_else(|| "wherever the kernel put them".into()));
-    facts([("CPUs of the servers", pinned(&result.server_cpus)), ("CPUs of the load", pinned(&result.load_cpus))])
+    facts([
+        ("Network", result.network.as_ref().map(NetworkRecord::words)),
+        ("CPUs of the servers", pinned(&result.server_cpus)),
+        ("CPUs of the load", pinned(&result.load_cpus)),
+    ])
 }
 
 fn ended(ended: Ended) -> &'static str {

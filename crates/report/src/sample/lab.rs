@@ -128,6 +128,7 @@ fn result(metrics: &[Metric], cells: Vec<CellResult>) -> LabResult {
         sweep: None,
         server_cpus: Some("1".into()),
         load_cpus: Some("0".into()),
+        network: None,
         environment,
         warnings: vec!["steal: up to 7 % of the time somebody else had the CPUs".into()],
         skipped: Vec::new(),

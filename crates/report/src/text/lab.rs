@@ -216,6 +216,9 @@ impl Page<'_> {
             self.row("Warning", warning, Paint::yellow);
         }
         self.row("Machine", &machine(&result.environment), Paint::dim);
+        if let Some(network) = &result.network {
+            self.row("Network", &network.words(), Paint::dim);
+        }
         if !result.rerun.is_empty() {
             // Not broken: it is for copying.
             let words = shell_words::join(&result.rerun);
@@ -316,6 +319,8 @@ fn pair(cell: &CellResult, comparison: &Comparison) -> String {
 
 #[cfg(test)]
 mod tests {
+    use oroshi_lab::network::{LinkQuality, Network, NetworkRecord};
+
     use super::*;
     use crate::sample::lab as sample;
 
@@ -357,6 +362,18 @@ mod tests {
             assert!(text.contains(words), "`{words}`: {text}");
         }
         assert!(!text.contains("goroutine 4 "), "the last lines only: {text}");
+    }
+
+    #[test]
+    fn machines_are_told_in_one_row() {
+        let machines = vec!["server".to_owned(), "load".to_owned()];
+        let network = Network::new(machines, LinkQuality { rate: Some(100_000_000), ..LinkQuality::default() });
+        let result = LabResult { network: Some(NetworkRecord::from(&network)), ..sample::two() };
+        let text = lab(&result, Paint::PLAIN);
+        let words: Vec<&str> = text.split_whitespace().collect();
+        assert!(words.join(" ").contains("Network server (198.18.0.1) and load (198.18.0.2), network"), "{text}");
+        assert!(words.join(" ").contains("link of 100 Mbit/s"), "{text}");
+        assert!(!lab(&sample::two(), Paint::PLAIN).contains("Network"));
     }
 
     #[test]

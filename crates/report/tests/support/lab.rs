@@ -139,6 +139,7 @@ fn empty(name: &str, title: &str) -> LabResult {
         sweep: None,
         server_cpus: Some("1".into()),
         load_cpus: None,
+        network: None,
         environment: environment(),
         warnings: Vec::new(),
         skipped: Vec::new(),
