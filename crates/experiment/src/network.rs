@@ -110,7 +110,7 @@ impl Machines {
             let filled = url.quiet_text().and_then(|text| template::fill(text, names).ok());
             let Some(Ok(endpoint)) = filled.map(|filled| filled.parse::<Endpoint>()) else { continue };
             let Address::Tcp { host, .. } = &endpoint.address else { continue };
-            if host == "localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback()) {
+            if **host == *"localhost" || host.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback()) {
                 let (server, load) = (&network.machines[server], &network.machines[load]);
                 url.wrong(format!(
                     "`{host}` is the machine `{load}` itself, where the load runs: expected the server's, \
