@@ -106,9 +106,6 @@ macro_rules! defects {
                 }
             }
         }
-
-        #[cfg(test)]
-        pub(crate) const NAMES: &[&str] = &[$($name,)+];
     };
 }
 

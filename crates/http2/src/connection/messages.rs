@@ -108,7 +108,10 @@ impl Connection {
         let defect = defect.or(message.err());
         match target {
             Target::Ignored => match defect {
-                Some(defect) => self.stream_error(id, defect, out),
+                Some(defect) => {
+                    let reset = self.stream_error(id, defect, out)?;
+                    Ok(Some(reset.unwrap_or(Step::Event(Event::Refused { id, defect }))))
+                }
                 None => Ok(None),
             },
             Target::New => self.request(id, end, defect, heads, out),
@@ -148,7 +151,6 @@ impl Connection {
             return Ok((Target::Ignored, None));
         }
         if self.streams.len() >= self.config.streams as usize {
-            // The reset of `stream_error` refuses it.
             return Ok((Target::Ignored, Some(Defect::TooManyStreams)));
         }
         Ok((Target::New, None))

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use oroshi_http2::{Config, Role};
 
-use crate::notation::{bytes, frames};
+use crate::notation::{bytes, frames, unescape};
 use crate::trace::{Cut, Step, Trace, run};
 
 #[derive(Debug)]
@@ -137,6 +137,9 @@ fn case(lines: &[(usize, &str)]) -> Case {
                 case.script.push(Step::In(bytes(frame).repeat(count.parse().expect("a count"))));
             }
             "do" => case.script.push(Step::Do(value.split(' ').map(str::to_owned).collect())),
+            "event" if value.contains("\\{") => {
+                case.events.push(String::from_utf8(unescape(value)).expect("text"));
+            }
             "event" => case.events.push(value.to_owned()),
             "field" => case.fields.get_or_insert_default().push(value.to_owned()),
             "out" => case.out.push(value.to_owned()),

@@ -1,0 +1,2 @@
+#[path = "../crates/http2/tests/trace/mod.rs"]
+pub(crate) mod trace;
