@@ -3,10 +3,10 @@
 //! A head that passes these checks is one that HTTP/1.1 can carry, so a gateway can forward it without a second look.
 
 use crate::DecodeError;
-use crate::target::{Authority, Target};
 pub use crate::body::is_forbidden_in_trailers as is_forbidden_trailer;
 pub use crate::fields::content_length;
 use crate::syntax::{METHOD_BYTES, is_token};
+use crate::target::{Authority, Target};
 
 /// Returns the method as text if it is a token of at most 32 bytes.
 ///

@@ -291,7 +291,9 @@ impl Connection {
                 *input = &input[FRAME_HEAD_BYTES + first.len()..];
                 self.data_frame(head, first.first().copied(), out)?
             } else {
-                let Some(payload) = input.get(FRAME_HEAD_BYTES..FRAME_HEAD_BYTES + head.length) else { return Ok(None) };
+                let Some(payload) = input.get(FRAME_HEAD_BYTES..FRAME_HEAD_BYTES + head.length) else {
+                    return Ok(None);
+                };
                 *input = &input[FRAME_HEAD_BYTES + head.length..];
                 self.frame(head, payload, heads, out)?
             };
@@ -346,7 +348,8 @@ impl Connection {
         let removed = self.streams.remove(id);
         self.recent.push(id, Closed::ByUs);
         self.count_reset()?;
-        let event = |stream: Stream| Event::Reset { stream: reference(&stream), code: defect.code(), defect: Some(defect) };
+        let event =
+            |stream: Stream| Event::Reset { stream: reference(&stream), code: defect.code(), defect: Some(defect) };
         Ok(removed.map(|stream| Step::Event(event(stream))))
     }
 

@@ -7,10 +7,10 @@ use std::ops::Range;
 
 use oroshi_http1::{DecodeError, Headers, check};
 
+use crate::Defect;
 use crate::config::Limits;
 use crate::hpack::name::Kind;
 use crate::hpack::{Decoder, Field};
-use crate::Defect;
 
 /// The head of a request, validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,9 @@ struct Parts {
 /// The kind of a header block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Section {
-    Request { extended_connect: bool },
+    Request {
+        extended_connect: bool,
+    },
     Response,
     Trailers,
     /// Of a stream that is not wanted: only HPACK's state counts.

@@ -1,7 +1,7 @@
 //! What the caller does: requests, responses, bodies, resets.
 
-use oroshi_http1::encode::EncodeError;
 use oroshi_http1::check;
+use oroshi_http1::encode::EncodeError;
 
 use super::{Connection, Role};
 use crate::ErrorCode;
@@ -267,7 +267,11 @@ impl Connection {
     #[inline]
     fn check_sending(&self, id: u32) -> Result<(), SendError> {
         let stream = self.streams.get(id).ok_or(SendError::Closed)?;
-        if stream.is(stream::HEAD_SENT) && !stream.is(stream::LOCAL_CLOSED) { Ok(()) } else { Err(SendError::OutOfOrder) }
+        if stream.is(stream::HEAD_SENT) && !stream.is(stream::LOCAL_CLOSED) {
+            Ok(())
+        } else {
+            Err(SendError::OutOfOrder)
+        }
     }
 
     /// Writes a header block; after an error nothing of it.

@@ -76,7 +76,11 @@ impl Connection {
             return Err(Defect::BadStreamId);
         }
         let Some(stream) = self.streams.remove(head.stream) else {
-            return if self.is_unopened(head.stream) { Err(Defect::IdleStream) } else { self.count_idle_frame().map(|()| None) };
+            return if self.is_unopened(head.stream) {
+                Err(Defect::IdleStream)
+            } else {
+                self.count_idle_frame().map(|()| None)
+            };
         };
         self.recent.push(head.stream, Closed::ByPeer);
         if self.role == Role::Server {

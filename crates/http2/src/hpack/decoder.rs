@@ -62,7 +62,9 @@ impl Decoder {
                 // Section 6.1: indexed.
                 0x80.. => each(self.indexed(integer::decode(first, 7, &mut block)?)?),
                 // Section 6.2.1: literal with indexing.
-                0x40..=0x7f => self.literal::<true>(integer::decode(first, 6, &mut block)?, &mut block, scratch, &mut each)?,
+                0x40..=0x7f => {
+                    self.literal::<true>(integer::decode(first, 6, &mut block)?, &mut block, scratch, &mut each)?
+                }
                 // Section 6.3: a size update, which belongs to the start.
                 0x20..=0x3f => return Err(Defect::MisplacedTableSize),
                 // Sections 6.2.2 and 6.2.3: literal without indexing, or never to be indexed.
@@ -247,10 +249,9 @@ mod tests {
     fn the_name_of_an_entry_that_leaves_is_still_its_name() {
         let mut decoder = Decoder::new(40);
         // The second field takes its name from the first, which leaves to make room for it.
-        assert_eq!(decode(&mut decoder, b"\x40\x02ab\x02cd\x7e\x02ef\xbe"), Ok(vec![
-            "ab=cd".to_owned(),
-            "ab=ef".to_owned(),
-            "ab=ef".to_owned()
-        ]));
+        assert_eq!(
+            decode(&mut decoder, b"\x40\x02ab\x02cd\x7e\x02ef\xbe"),
+            Ok(vec!["ab=cd".to_owned(), "ab=ef".to_owned(), "ab=ef".to_owned()])
+        );
     }
 }

@@ -93,7 +93,8 @@ impl Encoder {
         match [200, 204, 206, 304, 400, 404, 500].iter().position(|&known| known == status) {
             Some(place) => out.push(0x88 + place as u8),
             None => {
-                let digits = [b'0' + (status / 100 % 10) as u8, b'0' + (status / 10 % 10) as u8, b'0' + (status % 10) as u8];
+                let digits =
+                    [b'0' + (status / 100 % 10) as u8, b'0' + (status / 10 % 10) as u8, b'0' + (status % 10) as u8];
                 self.field(out, b":status", &digits);
             }
         }
@@ -120,15 +121,7 @@ impl Encoder {
         self.table.insert(name, value, Kind::Other, None);
     }
 
-    fn literal(
-        &self,
-        out: &mut Vec<u8>,
-        prefix: u32,
-        other: u8,
-        name_index: Option<usize>,
-        name: &[u8],
-        value: &[u8],
-    ) {
+    fn literal(&self, out: &mut Vec<u8>, prefix: u32, other: u8, name_index: Option<usize>, name: &[u8], value: &[u8]) {
         integer::encode(name_index.unwrap_or(0), prefix, other, out);
         if name_index.is_none() {
             self.text(out, name);

@@ -31,7 +31,8 @@ fn every_case_ends_as_the_table_says_whatever_the_cuts() {
         if let Some(defect) = defect(&case, &whole) {
             defects.push(format!("{} (cases.txt:{}): {defect}", case.id, case.line));
         }
-        let length: usize = case.script.iter().map(|step| if let Step::In(bytes) = step { bytes.len() } else { 0 }).sum();
+        let length: usize =
+            case.script.iter().map(|step| if let Step::In(bytes) = step { bytes.len() } else { 0 }).sum();
         // Long cases are cut around the frames' heads only.
         let cuts = (0..=length).filter(|at| length < 2_000 || at % 16_393 < 20 || length - at < 30);
         for cut in cuts.map(Cut::At).chain([Cut::Bytewise, Cut::Every(7)]) {
@@ -70,6 +71,19 @@ fn every_defect_has_a_case() {
         });
         assert!(tested, "no case for {name}");
     }
+}
+
+/// The short cases with default limits and without commands, each with the first byte of its corpus file and with its
+/// bytes in one step.
+pub(crate) fn scripts() -> impl Iterator<Item = (String, u8, Vec<Step>)> {
+    cases().into_iter().filter(|case| case.shake && case.config == Config::default()).filter_map(|case| {
+        let mut bytes = Vec::new();
+        for step in &case.script {
+            let Step::In(more) = step else { return None };
+            bytes.extend_from_slice(more);
+        }
+        (bytes.len() < 2_000).then(|| (case.id, u8::from(case.role == Role::Client), vec![Step::In(bytes)]))
+    })
 }
 
 /// Returns the difference between a trace and its case.

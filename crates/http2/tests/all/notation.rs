@@ -90,10 +90,7 @@ fn payload(kind: u8, part: &str) -> Vec<u8> {
         }
         0 | 6 => unescape(part),
         // Numbers of 32 bits, or names of error codes.
-        _ => part
-            .split(' ')
-            .flat_map(|word| word.parse().unwrap_or_else(|_| code(word).0).to_be_bytes())
-            .collect(),
+        _ => part.split(' ').flat_map(|word| word.parse().unwrap_or_else(|_| code(word).0).to_be_bytes()).collect(),
     }
 }
 

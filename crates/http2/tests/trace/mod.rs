@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use oroshi_http1::{Framing, Limits, RequestDecoder, RequestEvent};
 use oroshi_http2::{
     Config, Connection, Defect, ErrorCode, Event, HeadBuffer, PREFACE, Request, RequestHead, ResponseHead, Role,
     StreamRef,
@@ -125,6 +126,7 @@ fn record(event: &Event<'_>, trace: &mut Trace) {
     let ended = |end: bool| if end { " end" } else { "" };
     let line = match event {
         Event::Request { stream, head, end } => {
+            goes_on_as_one_http1_request(head);
             trace.fields.extend(lines(head.headers.as_bytes()));
             format!("request {}{}", request(stream, head), ended(*end))
         }
@@ -169,6 +171,29 @@ fn record(event: &Event<'_>, trace: &mut Trace) {
     trace.events.push(line);
 }
 
+/// A request that this crate accepts is exactly one for HTTP/1.1, with the same parts.
+fn goes_on_as_one_http1_request(head: &RequestHead<'_>) {
+    if head.protocol.is_some() {
+        return;
+    }
+    let line = format!("{} {} HTTP/1.1\r\n", head.method, head.target);
+    let bytes = [line.as_bytes(), head.headers.as_bytes(), b"\r\n"].concat();
+    let (mut input, mut decoder) = (&bytes[..], RequestDecoder::default());
+    let limits = Limits { head_bytes: usize::MAX, headers: 1_000, ..Limits::default() };
+    let event = decoder.decode(&limits, &mut input);
+    let Ok(Some(RequestEvent::Head(read))) = event else { panic!("{event:?} from {}", bytes.escape_ascii()) };
+    assert_eq!((read.method, read.target), (head.method, head.target));
+    assert_eq!(read.host, Some(head.authority.as_bytes()));
+    assert_eq!(read.headers, head.headers);
+    assert_eq!(read.headers.get_all("host").count(), 1);
+    assert!(read.headers.get_all("cookie").count() <= 1 && input.is_empty());
+    match read.framing {
+        Framing::None => assert_eq!(head.content_length, None),
+        Framing::Length(length) => assert_eq!(head.content_length, Some(length)),
+        other => panic!("{other:?}"),
+    }
+}
+
 fn request(stream: &StreamRef, head: &RequestHead<'_>) -> String {
     let mut text = format!("{} {} {} {}", stream.id, head.method, head.authority, head.target);
     if !head.scheme.is_empty() && head.scheme != "http" {
@@ -189,7 +214,10 @@ fn response(stream: &StreamRef, head: &ResponseHead<'_>) -> String {
 }
 
 fn lines(section: &[u8]) -> Vec<String> {
-    section.split_inclusive(|&byte| byte == b'\n').map(|line| line.trim_ascii_end().escape_ascii().to_string()).collect()
+    section
+        .split_inclusive(|&byte| byte == b'\n')
+        .map(|line| line.trim_ascii_end().escape_ascii().to_string())
+        .collect()
 }
 
 /// Carries out a command, and records its result if it has one.
