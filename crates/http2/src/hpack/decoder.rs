@@ -63,7 +63,7 @@ impl Decoder {
                 0x80.. => each(self.indexed(integer::decode(first, 7, &mut block)?)?),
                 // Section 6.2.1: literal with indexing.
                 0x40..=0x7f => {
-                    self.literal::<true>(integer::decode(first, 6, &mut block)?, &mut block, scratch, &mut each)?
+                    self.literal::<true>(integer::decode(first, 6, &mut block)?, &mut block, scratch, &mut each)?;
                 }
                 // Section 6.3: a size update, which belongs to the start.
                 0x20..=0x3f => return Err(Defect::MisplacedTableSize),
