@@ -8,36 +8,32 @@ pub use crate::fields::content_length;
 use crate::syntax::{METHOD_BYTES, is_token};
 use crate::target::{Authority, Target};
 
-/// Returns the method as text if it is a token of at most 32 bytes.
+/// Checks that a method is a token of at most 32 bytes.
 ///
 /// # Errors
 ///
 /// `BadRequestLine` or `MethodTooLong`.
-pub fn method(text: &[u8]) -> Result<&str, DecodeError> {
+pub fn method(text: &str) -> Result<(), DecodeError> {
     if text.len() > METHOD_BYTES {
         return Err(DecodeError::MethodTooLong);
     }
-    if !is_token(text) {
-        return Err(DecodeError::BadRequestLine);
-    }
-    str::from_utf8(text).map_err(|_| DecodeError::BadRequestLine)
+    if is_token(text.as_bytes()) { Ok(()) } else { Err(DecodeError::BadRequestLine) }
 }
 
-/// Returns the target as text if `method` allows its form, and it has no white space, control character or `#`, and is
-/// at most `most` bytes long.
+/// Checks that `method` allows the form of a target, and that it has no white space, control character or `#`, and is at
+/// most `most` bytes long.
 ///
 /// # Errors
 ///
 /// `TargetTooLong` or `BadTarget`.
-pub fn target<'b>(method: &str, text: &'b [u8], most: usize) -> Result<&'b str, DecodeError> {
+pub fn target(method: &str, text: &str, most: usize) -> Result<(), DecodeError> {
     if text.len() > most {
         return Err(DecodeError::TargetTooLong);
     }
-    if !text.iter().all(|&byte| byte > b' ' && byte != 0x7f) {
+    if !text.bytes().all(|byte| byte > b' ' && byte != 0x7f) {
         return Err(DecodeError::BadTarget);
     }
-    let text = str::from_utf8(text).map_err(|_| DecodeError::BadTarget)?;
-    Target::parse(method, text).map(|_| text)
+    Target::parse(method, text).map(|_| ())
 }
 
 /// Returns whether `text` is `host [":" port]`, without userinfo. An empty host is valid here.
@@ -62,16 +58,16 @@ mod tests {
 
     #[test]
     fn parts_are_checked_as_in_a_request_line() {
-        assert_eq!(method(b"GET"), Ok("GET"));
-        assert_eq!(method(&[b'A'; 33]), Err(DecodeError::MethodTooLong));
-        for bad in [&b""[..], b"G T", b"G\r", b"\xff"] {
+        assert_eq!(method("GET"), Ok(()));
+        assert_eq!(method(&"A".repeat(33)), Err(DecodeError::MethodTooLong));
+        for bad in ["", "G T", "G\r", "\u{e9}"] {
             assert_eq!(method(bad), Err(DecodeError::BadRequestLine));
         }
-        assert_eq!(target("GET", b"/a?b", 4), Ok("/a?b"));
-        assert_eq!(target("GET", b"/a?bc", 4), Err(DecodeError::TargetTooLong));
-        assert_eq!(target("OPTIONS", b"*", 4), Ok("*"));
-        for bad in [&b""[..], b"a", b"*", b"/ ", b"/\r\n", b"/#", b"/\xff", b"/\x7f"] {
-            assert_eq!(target("GET", bad, 100), Err(DecodeError::BadTarget), "{}", bad.escape_ascii());
+        assert_eq!(target("GET", "/a?b", 4), Ok(()));
+        assert_eq!(target("GET", "/a?bc", 4), Err(DecodeError::TargetTooLong));
+        assert_eq!(target("OPTIONS", "*", 4), Ok(()));
+        for bad in ["", "a", "*", "/ ", "/\r\n", "/#", "/\x7f"] {
+            assert_eq!(target("GET", bad, 100), Err(DecodeError::BadTarget), "{bad:?}");
         }
     }
 

@@ -68,6 +68,18 @@ pub enum Grants {
     Automatic,
 }
 
+/// Which fields of the peer's heads a connection decodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Heads {
+    /// All.
+    #[default]
+    All,
+    /// Of responses, what frames them: status, Content-Length, and fields that HTTP/2 forbids. Other fields are not in
+    /// [`ResponseHead::headers`](crate::ResponseHead::headers), and most are skipped without a check of their values.
+    /// Requests and trailers have all fields. For a load that looks at no field.
+    Framing,
+}
+
 /// The configuration of a connection. Connections share one by `Arc`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -77,7 +89,8 @@ pub struct Config {
     pub compression: Compression,
     /// Bytes of the dynamic table for the peer's heads (SETTINGS_HEADER_TABLE_SIZE). Default 4,096.
     pub table_bytes: u32,
-    /// Bytes that the peer may send per stream before a grant (SETTINGS_INITIAL_WINDOW_SIZE), at most 2^31-1. Default
+    /// Bytes that the peer may send per stream before a grant (SETTINGS_INITIAL_WINDOW_SIZE), at most 2^31-1. A window
+    /// below 64 bytes forces the peer to send DATA that `Limits::idle_frames` takes for an attack. Default
     /// 65,535.
     pub stream_window: u32,
     /// Bytes that the peer may send on all streams before a grant: 65,535 to 2^31-1. Default 1,048,576.
@@ -89,6 +102,8 @@ pub struct Config {
     pub extended_connect: bool,
     /// Who gives window back.
     pub grants: Grants,
+    /// Which fields to decode.
+    pub heads: Heads,
 }
 
 impl Default for Config {
@@ -102,6 +117,7 @@ impl Default for Config {
             streams: 128,
             extended_connect: false,
             grants: Grants::default(),
+            heads: Heads::default(),
         }
     }
 }

@@ -9,6 +9,7 @@ use oroshi_http1::{DecodeError, Headers, check};
 
 use crate::Defect;
 use crate::config::Limits;
+use crate::hpack::ENTRY_BYTES;
 use crate::hpack::name::Kind;
 use crate::hpack::{Decoder, Field};
 
@@ -52,7 +53,7 @@ pub struct ResponseHead<'b> {
 pub struct HeadBuffer {
     lines: Vec<u8>,
     /// The values of pseudo-headers, one after the other.
-    pseudo: Vec<u8>,
+    pseudo: String,
     /// Cookie crumbs, joined.
     cookie: Vec<u8>,
     /// For the decoder of HPACK.
@@ -74,8 +75,6 @@ struct Parts {
     content_length: Option<u64>,
     expect_continue: bool,
     any_field: bool,
-    fields: usize,
-    bytes: usize,
     defect: Option<Defect>,
 }
 
@@ -85,7 +84,10 @@ pub(crate) enum Section {
     Request {
         extended_connect: bool,
     },
-    Response,
+    /// `keep`: whether the fields that frame nothing are kept.
+    Response {
+        keep: bool,
+    },
     Trailers,
     /// Of a stream that is not wanted: only HPACK's state counts.
     Ignored,
@@ -107,10 +109,15 @@ impl HeadBuffer {
         cookie.clear();
         *parts = Parts::default();
         if section == Section::Ignored {
-            return decoder.decode(block, scratch, |_| ()).map(Ok);
+            return decoder.decode_wanted(block, scratch, |_| true, |_| ()).map(Ok);
         }
-        let mut collector = Collector { lines, pseudo, cookie, parts, section, limits };
-        decoder.decode(block, scratch, |field| collector.field(&field))?;
+        let (bytes_left, fields_left) = match section {
+            Section::Trailers => (limits.trailer_bytes, limits.trailers),
+            _ => (limits.head_bytes, limits.headers),
+        };
+        let mut collector = Collector { lines, pseudo, cookie, parts, section, limits, bytes_left, fields_left };
+        let keep = section != Section::Response { keep: false };
+        decoder.decode_wanted(block, scratch, |kind| keep || kind != Kind::Other, |field| collector.field(&field))?;
         Ok(collector.finish())
     }
 
@@ -118,10 +125,12 @@ impl HeadBuffer {
     pub(crate) fn request(&self) -> RequestHead<'_> {
         let parts = &self.parts;
         let authority = match &parts.authority {
-            Some(range) => &self.pseudo[range.clone()],
-            None => self.lines.get(parts.host.clone().unwrap_or_default()).unwrap_or_default(),
+            Some(_) => self.pseudo(&parts.authority),
+            None => {
+                let host = self.lines.get(parts.host.clone().unwrap_or_default()).unwrap_or_default();
+                str::from_utf8(host).unwrap_or_default()
+            }
         };
-        let authority = str::from_utf8(authority).unwrap_or_default();
         RequestHead {
             method: self.pseudo(&parts.method),
             scheme: self.pseudo(&parts.scheme),
@@ -156,24 +165,25 @@ impl HeadBuffer {
         self.parts.status.unwrap_or_default()
     }
 
-    pub(crate) fn method(&self) -> &[u8] {
-        self.pseudo.get(self.parts.method.clone().unwrap_or_default()).unwrap_or_default()
+    pub(crate) fn method(&self) -> &str {
+        self.pseudo(&self.parts.method)
     }
 
     fn pseudo(&self, range: &Option<Range<usize>>) -> &str {
-        let bytes = range.clone().and_then(|range| self.pseudo.get(range)).unwrap_or_default();
-        str::from_utf8(bytes).unwrap_or_default()
+        range.clone().and_then(|range| self.pseudo.get(range)).unwrap_or_default()
     }
 }
 
 /// Collects the fields of one section.
 struct Collector<'c> {
     lines: &'c mut Vec<u8>,
-    pseudo: &'c mut Vec<u8>,
+    pseudo: &'c mut String,
     cookie: &'c mut Vec<u8>,
     parts: &'c mut Parts,
     section: Section,
     limits: &'c Limits,
+    bytes_left: usize,
+    fields_left: usize,
 }
 
 impl Collector<'_> {
@@ -201,6 +211,7 @@ impl Collector<'_> {
             self.host_line();
         }
         match field.kind {
+            Kind::Other if self.section == (Section::Response { keep: false }) => return Ok(()),
             Kind::Other => {}
             Kind::Connection => return Err(Defect::ConnectionField),
             Kind::Underscore => return Err(DecodeError::UnderscoreFraming.into()),
@@ -231,22 +242,20 @@ impl Collector<'_> {
         Ok(())
     }
 
+    /// Counts a field, whether it is kept or not.
     #[inline]
     fn count(&mut self, field: &Field<'_>) -> Result<(), Defect> {
-        use DecodeError::{HeadTooLarge, TooManyHeaders, TooManyTrailers, TrailersTooLarge};
-        let (most_bytes, most_fields, too_large, too_many) = match self.section {
-            Section::Trailers => (self.limits.trailer_bytes, self.limits.trailers, TrailersTooLarge, TooManyTrailers),
-            _ => (self.limits.head_bytes, self.limits.headers, HeadTooLarge, TooManyHeaders),
+        let in_trailers = self.section == Section::Trailers;
+        let bytes = field.name.len() + field.value.len() + ENTRY_BYTES;
+        let Some(left) = self.bytes_left.checked_sub(bytes) else {
+            return Err(if in_trailers { DecodeError::TrailersTooLarge } else { DecodeError::HeadTooLarge }.into());
         };
-        self.parts.bytes += field.name.len() + field.value.len() + 32;
-        if self.parts.bytes > most_bytes {
-            return Err(too_large.into());
-        }
+        self.bytes_left = left;
         if field.kind as u8 > Kind::UnknownPseudo as u8 {
-            self.parts.fields += 1;
-            if self.parts.fields > most_fields {
-                return Err(too_many.into());
-            }
+            let Some(left) = self.fields_left.checked_sub(1) else {
+                return Err(if in_trailers { DecodeError::TooManyTrailers } else { DecodeError::TooManyHeaders }.into());
+            };
+            self.fields_left = left;
         }
         Ok(())
     }
@@ -261,7 +270,7 @@ impl Collector<'_> {
         }
         let parts = &mut *self.parts;
         let part = match (self.section, field.kind) {
-            (Section::Response, Kind::Status) => {
+            (Section::Response { .. }, Kind::Status) => {
                 let status = status(field.value).ok_or(Defect::BadStatus)?;
                 return if parts.status.replace(status).is_some() { Err(Defect::RepeatedPseudo) } else { Ok(()) };
             }
@@ -273,7 +282,7 @@ impl Collector<'_> {
             _ => return Err(Defect::UnknownPseudo),
         };
         let start = self.pseudo.len();
-        self.pseudo.extend_from_slice(field.value);
+        self.pseudo.push_str(str::from_utf8(field.value).map_err(|_| not_text(field.kind))?);
         if part.replace(start..self.pseudo.len()).is_some() { Err(Defect::RepeatedPseudo) } else { Ok(()) }
     }
 
@@ -287,7 +296,7 @@ impl Collector<'_> {
     /// Writes the Host line that HTTP/1.1 requires, before the first field.
     fn host_line(&mut self) {
         if let Some(range) = &self.parts.authority {
-            line(self.lines, b"host", &self.pseudo[range.clone()]);
+            line(self.lines, b"host", self.pseudo[range.clone()].as_bytes());
         }
     }
 
@@ -303,10 +312,10 @@ impl Collector<'_> {
             return Ok(());
         };
         let default_port = match self.parts.scheme.clone().and_then(|range| self.pseudo.get(range)) {
-            Some(scheme) if scheme.eq_ignore_ascii_case(b"https") => 443,
+            Some(scheme) if scheme.eq_ignore_ascii_case("https") => 443,
             _ => 80,
         };
-        let authority = &self.pseudo[range.clone()];
+        let authority = self.pseudo[range.clone()].as_bytes();
         match (check::is_authority(field.value), check::is_same_authority(authority, field.value, default_port)) {
             (false, _) => Err(DecodeError::BadHost.into()),
             (true, false) => Err(DecodeError::HostMismatch.into()),
@@ -325,7 +334,7 @@ impl Collector<'_> {
         }
         match self.section {
             Section::Request { .. } => self.finish_request(),
-            Section::Response => self.parts.status.map(|_| ()).ok_or(Defect::WrongPseudos),
+            Section::Response { .. } => self.parts.status.map(|_| ()).ok_or(Defect::WrongPseudos),
             Section::Trailers | Section::Ignored => Ok(()),
         }
     }
@@ -339,11 +348,16 @@ impl Collector<'_> {
         }
         let (parts, pseudo) = (&*self.parts, &self.pseudo[..]);
         let get = |range: &Option<Range<usize>>| range.clone().map(|range| &pseudo[range]);
-        let method = check::method(get(&parts.method).ok_or(Defect::WrongPseudos)?)?;
+        let method = get(&parts.method).ok_or(Defect::WrongPseudos)?;
+        check::method(method)?;
         let authority = get(&parts.authority);
-        let host = authority.or_else(|| self.lines.get(parts.host.clone()?)).ok_or(DecodeError::MissingHost)?;
+        let host = || str::from_utf8(self.lines.get(parts.host.clone()?)?).ok();
+        let Some(host) = authority.or_else(host) else {
+            let error = if parts.host.is_some() { DecodeError::BadHost } else { DecodeError::MissingHost };
+            return Err(error.into());
+        };
         // RFC 9113 section 8.3.1: with http and https the authority is not empty.
-        if host.is_empty() || host[0] == b':' || !check::is_authority(host) {
+        if host.is_empty() || host.starts_with(':') || !check::is_authority(host.as_bytes()) {
             return Err(DecodeError::BadHost.into());
         }
         let (scheme, path) = (get(&parts.scheme), get(&parts.path));
@@ -357,25 +371,35 @@ impl Collector<'_> {
                 return Err(DecodeError::BodyOnConnect.into());
             }
             if !extended {
-                return Ok(check::target(method, host, self.limits.target_bytes).map(|_| ())?);
+                return Ok(check::target(method, host, self.limits.target_bytes)?);
             }
         } else if parts.protocol.is_some() {
             return Err(Defect::WrongPseudos);
         }
         let (Some(scheme), Some(path)) = (scheme, path) else { return Err(Defect::WrongPseudos) };
-        if !scheme.eq_ignore_ascii_case(b"http") && !scheme.eq_ignore_ascii_case(b"https") {
+        if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
             return Err(DecodeError::BadTarget.into());
         }
         // Extended CONNECT has the path of a GET. The absolute form of HTTP/1.1 has no place here.
         let method = if method == "CONNECT" { "GET" } else { method };
         check::target(method, path, self.limits.target_bytes)?;
-        if path.first() != Some(&b'/') && path != b"*" {
+        if !path.starts_with('/') && path != "*" {
             return Err(DecodeError::BadTarget.into());
         }
-        if parts.protocol.is_some() && !get(&parts.protocol).is_some_and(oroshi_http1::is_token) {
+        if get(&parts.protocol).is_some_and(|protocol| !oroshi_http1::is_token(protocol.as_bytes())) {
             return Err(Defect::WrongPseudos);
         }
         Ok(())
+    }
+}
+
+/// The defect of a pseudo-header that is not UTF-8.
+fn not_text(kind: Kind) -> Defect {
+    match kind {
+        Kind::Method => DecodeError::BadRequestLine.into(),
+        Kind::Authority => DecodeError::BadHost.into(),
+        Kind::Protocol => Defect::WrongPseudos,
+        _ => DecodeError::BadTarget.into(),
     }
 }
 

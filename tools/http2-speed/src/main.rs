@@ -1,7 +1,8 @@
 //! Measures what a request costs in the HTTP/2 codec alone, without sockets: `http2-speed SIDE CODEC HEADS ROUNDS`.
 //!
 //! - SIDE: `client` encodes a GET and decodes head and 12 bytes of DATA; `server` does the reverse.
-//! - CODEC: `own` (crates/http2, each head encoded anew), `own-encoded` (client: the head was encoded once), `h2`.
+//! - CODEC: `own` (crates/http2), `own-load` (as a load uses it: the request was encoded once, fields of responses are
+//!   skipped), `h2`.
 //! - HEADS: how the peer encodes its heads: `literal` (as nginx: static table, Huffman) or `indexed` (as nghttpd: the
 //!   dynamic table has all fields).
 //! - ROUNDS: of 32 requests each. The output is nanoseconds per request. Without ROUNDS, all cases run.
@@ -136,8 +137,8 @@ fn main() {
     println!("{:32} {:>10} {:>10}", "ns per request", "fastest", "median");
     for side in ["client", "server"] {
         for heads in ["literal", "indexed"] {
-            for codec in ["own-encoded", "own", "h2"] {
-                if side == "server" && codec == "own-encoded" {
+            for codec in ["own-load", "own", "h2"] {
+                if side == "server" && codec == "own-load" {
                     continue;
                 }
                 let mut all: Vec<f64> = (0..11).map(|_| run(side, codec, heads, 5_000)).collect();
@@ -153,7 +154,7 @@ fn run(side: &str, codec: &str, heads: &str, rounds: u32) -> f64 {
     let is_client = side == "client";
     let mut peer = Peer::new(!is_client, heads == "indexed");
     let mut side: Box<dyn Side> = match (is_client, codec) {
-        (true, "own" | "own-encoded") => Box::new(own::Client::new(&peer, codec == "own-encoded")),
+        (true, "own" | "own-load") => Box::new(own::Client::new(&peer, codec == "own-load")),
         (false, "own") => Box::new(own::Server::new(&peer)),
         (true, "h2") => Box::new(theirs::Client::new(&peer)),
         (false, "h2") => Box::new(theirs::Server::new(&peer)),

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use oroshi_http2::hpack::Compression;
-use oroshi_http2::{Config, Connection, EncodedRequest, Event, Grants, HeadBuffer, Request};
+use oroshi_http2::{Config, Connection, EncodedRequest, Event, Grants, HeadBuffer, Heads, Request};
 
 use crate::{BODY, Peer, REQUEST, RESPONSE, STREAMS, Side};
 
@@ -19,12 +19,13 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(peer: &Peer, encoded: bool) -> Self {
-        let config = Config { grants: Grants::Automatic, compression: Compression::Dynamic, ..Config::default() };
+    pub(crate) fn new(peer: &Peer, load: bool) -> Self {
+        let heads = if load { Heads::Framing } else { Heads::All };
+        let config = Config { grants: Grants::Automatic, compression: Compression::Dynamic, heads, ..Config::default() };
         let (mut out, mut heads) = (Vec::new(), HeadBuffer::default());
         let mut connection = Connection::client(Arc::new(config), &mut out);
         hello(&mut connection, peer, &mut heads, &mut out);
-        let encoded = encoded.then(|| EncodedRequest::new(&GET, fields(&REQUEST)).expect("valid"));
+        let encoded = load.then(|| EncodedRequest::new(&GET, fields(&REQUEST)).expect("valid"));
         Client { connection, heads, out, encoded }
     }
 }

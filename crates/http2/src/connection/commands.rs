@@ -329,7 +329,8 @@ fn encode_request<'f>(
     request: &Request<'_>,
     fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
 ) -> Result<(), EncodeError> {
-    let method = check::method(request.method.as_bytes()).map_err(|_| EncodeError::Method)?;
+    let method = request.method;
+    check::method(method).map_err(|_| EncodeError::Method)?;
     let authority = request.authority.as_bytes();
     if authority.is_empty() || !check::is_authority(authority) {
         return Err(EncodeError::Target);
@@ -337,14 +338,14 @@ fn encode_request<'f>(
     let has_path = method != "CONNECT" || request.protocol.is_some();
     encoder.field(out, b":method", method.as_bytes());
     if has_path {
-        let path = request.path.as_bytes();
+        let path = request.path;
         let form = if method == "CONNECT" { "GET" } else { method };
-        let is_path = check::target(form, path, usize::MAX).is_ok() && matches!(path, [b'/', ..] | b"*");
+        let is_path = check::target(form, path, usize::MAX).is_ok() && (path.starts_with('/') || path == "*");
         if !is_path || !matches!(request.scheme, "http" | "https") {
             return Err(EncodeError::Target);
         }
         encoder.field(out, b":scheme", request.scheme.as_bytes());
-        encoder.field(out, b":path", path);
+        encoder.field(out, b":path", path.as_bytes());
     }
     encoder.field(out, b":authority", authority);
     if let Some(protocol) = request.protocol {

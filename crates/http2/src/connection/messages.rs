@@ -3,6 +3,7 @@
 use oroshi_http1::DecodeError;
 
 use super::{Connection, Role, Step, reference};
+use crate::config::Heads;
 use crate::event::{Event, StreamRef};
 use crate::frame::{self, FrameHead, flag};
 use crate::head::{HeadBuffer, Section};
@@ -100,7 +101,7 @@ impl Connection {
         let section = match (&target, self.role) {
             (Target::Ignored, _) => Section::Ignored,
             (Target::Trailers, _) => Section::Trailers,
-            (_, Role::Client) => Section::Response,
+            (_, Role::Client) => Section::Response { keep: self.config.heads == Heads::All },
             (_, Role::Server) => Section::Request { extended_connect: self.config.extended_connect },
         };
         // Every block is decoded, wanted or not: the next one depends on its state (RFC 9113 section 4.3).
@@ -173,8 +174,8 @@ impl Connection {
         self.idle_frames.earn(4);
         let mut flags = stream::HEAD_RECEIVED | if end { stream::REMOTE_CLOSED } else { 0 };
         match heads.method() {
-            b"HEAD" => flags |= stream::HEAD_METHOD,
-            b"CONNECT" => flags |= stream::CONNECT,
+            "HEAD" => flags |= stream::HEAD_METHOD,
+            "CONNECT" => flags |= stream::CONNECT,
             _ => {}
         }
         let mut stream = self.new_stream(id, 0, flags);

@@ -49,10 +49,17 @@ impl Decoder {
     ///
     /// A defect of the block, after which the dynamic table is unknown: end the connection. `each` may have been called.
     #[inline]
-    pub fn decode(
+    pub fn decode(&mut self, block: &[u8], scratch: &mut Vec<u8>, each: impl FnMut(Field<'_>)) -> Result<(), Defect> {
+        self.decode_wanted(block, scratch, |_| true, each)
+    }
+
+    /// As [`decode`](Self::decode), but passes the value of an unwanted field as it is encoded, where no table needs it.
+    #[inline]
+    pub(crate) fn decode_wanted(
         &mut self,
         mut block: &[u8],
         scratch: &mut Vec<u8>,
+        wanted: impl Fn(Kind) -> bool,
         mut each: impl FnMut(Field<'_>),
     ) -> Result<(), Defect> {
         self.table_sizes(&mut block)?;
@@ -63,12 +70,16 @@ impl Decoder {
                 0x80.. => each(self.indexed(integer::decode(first, 7, &mut block)?)?),
                 // Section 6.2.1: literal with indexing.
                 0x40..=0x7f => {
-                    self.literal::<true>(integer::decode(first, 6, &mut block)?, &mut block, scratch, &mut each)?;
+                    let name_index = integer::decode(first, 6, &mut block)?;
+                    self.literal::<true>(name_index, &mut block, scratch, &wanted, &mut each)?;
                 }
                 // Section 6.3: a size update, which belongs to the start.
                 0x20..=0x3f => return Err(Defect::MisplacedTableSize),
                 // Sections 6.2.2 and 6.2.3: literal without indexing, or never to be indexed.
-                _ => self.literal::<false>(integer::decode(first, 4, &mut block)?, &mut block, scratch, &mut each)?,
+                _ => {
+                    let name_index = integer::decode(first, 4, &mut block)?;
+                    self.literal::<false>(name_index, &mut block, scratch, &wanted, &mut each)?;
+                }
             }
         }
         Ok(())
@@ -113,6 +124,7 @@ impl Decoder {
         name_index: usize,
         block: &mut &[u8],
         scratch: &mut Vec<u8>,
+        wanted: &impl Fn(Kind) -> bool,
         each: &mut impl FnMut(Field<'_>),
     ) -> Result<(), Defect> {
         scratch.clear();
@@ -133,6 +145,11 @@ impl Decoder {
             defect = name::check_name(field.name);
             scratch.extend_from_slice(field.name);
             name = Text::Decoded(scratch.len());
+        }
+        if !INDEX && !wanted(kind) {
+            let (_, value) = encoded_text(block)?;
+            each(Field { name: name.get(scratch, 0), value, defect, kind });
+            return Ok(());
         }
         let value_start = scratch.len();
         let value = text(block, scratch)?;
@@ -170,16 +187,23 @@ impl<'b> Text<'b> {
 /// Reads a string (RFC 7541 section 5.2).
 #[inline]
 fn text<'b>(block: &mut &'b [u8], scratch: &mut Vec<u8>) -> Result<Text<'b>, Defect> {
+    let (is_huffman, text) = encoded_text(block)?;
+    if !is_huffman {
+        return Ok(Text::Plain(text));
+    }
+    huffman::decode(text, scratch).map_err(|_| Defect::BadHuffman)?;
+    Ok(Text::Decoded(scratch.len()))
+}
+
+/// Reads a string without decoding it, and whether it is Huffman-coded.
+#[inline]
+fn encoded_text<'b>(block: &mut &'b [u8]) -> Result<(bool, &'b [u8]), Defect> {
     let (&first, rest) = block.split_first().ok_or(Defect::TruncatedBlock)?;
     *block = rest;
     let length = integer::decode(first, 7, block)?;
     let (text, rest) = block.split_at_checked(length).ok_or(Defect::TruncatedBlock)?;
     *block = rest;
-    if first & 0x80 == 0 {
-        return Ok(Text::Plain(text));
-    }
-    huffman::decode(text, scratch).map_err(|_| Defect::BadHuffman)?;
-    Ok(Text::Decoded(scratch.len()))
+    Ok((first & 0x80 != 0, text))
 }
 
 #[cfg(test)]

@@ -160,12 +160,9 @@ fn repeats(name: &[u8]) -> bool {
         b":path"
             | b"age"
             | b"content-length"
-            | b"content-range"
             | b"etag"
-            | b"expires"
             | b"if-modified-since"
             | b"if-none-match"
-            | b"last-modified"
             | b"location"
             | b"set-cookie"
     )

@@ -60,23 +60,51 @@ pub(crate) fn encode(text: &[u8], out: &mut Vec<u8>) {
 /// Writes at most 8/5 of the code's length, since the shortest code has 5 bits.
 pub(crate) fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), BadHuffman> {
     let start = out.len();
-    // Room for a whole pair after the last symbol spares a check per symbol.
-    out.resize(start + code.len() * 8 / 5 + 2, 0);
+    // Room after the last symbol spares a check per symbol.
+    out.resize(start + code.len() * 8 / 5 + 16, 0);
     let (mut rest, mut end) = (code, start);
-    // The next bits, from the highest on; zeros after the last of `count`.
+    // The next bits, from the highest on. Behind the last of `count` come zeros or bits that will come again.
     let (mut bits, mut count) = (0u64, 0u32);
-    loop {
-        if count <= 32 {
-            if let Some((word, after)) = rest.split_first_chunk::<4>() {
-                bits |= u64::from(u32::from_be_bytes(*word)) << (32 - count);
-                count += 32;
-                rest = after;
-            } else if let Some((&byte, after)) = rest.split_first() {
-                bits |= u64::from(byte) << (56 - count);
-                count += 8;
-                rest = after;
-                continue;
+    // While eight more bytes are there, five look-ups need no check: 56 bits at least, and at most ten symbols.
+    while let Some(word) = rest.first_chunk::<8>()
+        && let Some(window) = out[end..].first_chunk_mut::<16>()
+    {
+        // Bits behind the last of `count` come twice, with the same value.
+        bits |= u64::from_be_bytes(*word) >> count;
+        let bytes = (63 - count) / 8;
+        count += bytes * 8;
+        rest = &rest[bytes as usize..];
+        let mut place = 0;
+        for _ in 0..5 {
+            let entry = DIRECT[(bits >> (64 - DIRECT_BITS)) as usize];
+            if entry.symbols == 0 {
+                // A longer code, of at most 30 bits: rare, so more bits come first.
+                if count >= LONGEST as u32 {
+                    let (symbol, used) = one_symbol(bits).ok_or(BadHuffman)?;
+                    window[place & 15] = symbol;
+                    place += 1;
+                    bits <<= used;
+                    count -= used;
+                }
+                break;
             }
+            window[place & 15] = entry.text[0];
+            window[(place + 1) & 15] = entry.text[1];
+            place += usize::from(entry.symbols);
+            bits <<= entry.bits;
+            count -= u32::from(entry.bits);
+        }
+        end += place;
+    }
+    loop {
+        if count <= 32 && !rest.is_empty() {
+            let mut word = [0; 8];
+            let there = rest.len().min(word.len());
+            word[..there].copy_from_slice(&rest[..there]);
+            bits |= u64::from_be_bytes(word) >> count;
+            let bytes = ((63 - count) as usize / 8).min(there);
+            count += bytes as u32 * 8;
+            rest = &rest[bytes..];
         }
         let entry = DIRECT[(bits >> (64 - DIRECT_BITS)) as usize];
         let used = u32::from(entry.bits);

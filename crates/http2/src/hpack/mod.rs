@@ -29,3 +29,4 @@ mod table;
 
 pub use decoder::{Decoder, Field};
 pub use encoder::{Compression, Encoder};
+pub(crate) use table::ENTRY_BYTES;

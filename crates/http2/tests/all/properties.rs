@@ -73,7 +73,7 @@ fn fields() -> impl Strategy<Value = Vec<(String, Vec<u8>)>> {
         1 => "[a-z0-9_-]{1,30}",
     ];
     let value = prop_oneof![
-        2 => select(vec!["", "a", "200", "/", "text/plain", "Mon, 23 Nov 2026 20:15:39 GMT"]).prop_map(|text| text.into()),
+        2 => select(vec!["", "a", "200", "/", "text/plain", "Mon, 23 Nov 2026 20:15:39 GMT"]).prop_map(Into::into),
         1 => vec(any::<u8>(), 0..100),
     ];
     vec((name, value), 0..12)
