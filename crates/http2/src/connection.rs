@@ -269,6 +269,9 @@ impl Connection {
         heads: &mut HeadBuffer,
         out: &mut Vec<u8>,
     ) -> Result<Option<Step<'i>>, Defect> {
+        if let Phase::Failed(defect) = self.phase {
+            return Err(defect);
+        }
         loop {
             if let Some(last) = self.goaway_received
                 && let Some(event) = self.next_unprocessed(last)
@@ -338,7 +341,7 @@ impl Connection {
         if !matches!(self.phase, Phase::Failed(_)) {
             self.phase = Phase::Failed(defect);
             frame::write_goaway(out, self.last_peer_id, defect.code(), defect.name().as_bytes());
-            self.block = None;
+            (self.block, self.data) = (None, None);
         }
     }
 
