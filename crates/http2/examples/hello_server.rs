@@ -23,7 +23,8 @@ fn main() -> std::io::Result<()> {
     Ok(())
 }
 
-fn serve(mut stream: TcpStream, config: Arc<Config>) -> std::io::Result<()> {
+/// Serves a connection until the client closes it or breaks the protocol.
+pub(crate) fn serve(mut stream: TcpStream, config: Arc<Config>) -> std::io::Result<()> {
     let (mut out, mut kept, mut buffer, mut heads) = (Vec::new(), Vec::new(), vec![0; 65_536], HeadBuffer::default());
     let mut connection = Connection::server(config, &mut out);
     // What is left to send of each response's body.
@@ -51,6 +52,10 @@ fn serve(mut stream: TcpStream, config: Arc<Config>) -> std::io::Result<()> {
 
 fn answer(connection: &mut Connection, event: Event<'_>, unsent: &mut BTreeMap<u32, usize>, out: &mut Vec<u8>) {
     match event {
+        Event::Request { stream, head, end: true } if head.method == "HEAD" => {
+            let sent = connection.send_response(out, stream.id, 200, [("content-length", &b"12"[..])], true);
+            debug_assert_eq!(sent, Ok(()));
+        }
         Event::Request { stream, end: true, .. } | Event::Data { stream, end: true, .. } => {
             respond(connection, stream.id, unsent, out);
         }

@@ -14,5 +14,6 @@ mod notation;
 mod pairs;
 mod peers;
 mod properties;
+mod real;
 
 use http2_checks::trace;
