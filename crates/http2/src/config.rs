@@ -33,7 +33,7 @@ pub struct Limits {
     /// Budget of frames that demand an answer: PING and SETTINGS. A new stream gives one back. Default 1,000.
     pub answered_frames: u32,
     /// Budget of frames without use: WINDOW_UPDATE, PRIORITY, unknown types, DATA of less than 32 bytes that does not
-    /// end its stream. Each new stream gives four back, each frame of longer DATA in either direction two. Default
+    /// end its stream, heads and resets of closed streams. Each new stream gives four back, each frame of longer DATA in either direction two. Default
     /// 10,000.
     pub idle_frames: u32,
 }

@@ -68,7 +68,8 @@ pub enum Event<'e> {
         stream: StreamRef,
         /// The code. [`ErrorCode::REFUSED_STREAM`]: the peer has not processed the request, which may be sent again.
         code: ErrorCode,
-        /// The peer's mistake for which this side has reset the stream; `None` if the peer did.
+        /// The peer's mistake for which this side has reset the stream; `None` if the peer did. With
+        /// [`ErrorCode::NO_ERROR`], an answer with the defect's status came before the reset.
         defect: Option<Defect>,
     },
     /// A request was refused before it became an event. The answer is written.

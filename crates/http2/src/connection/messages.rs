@@ -138,7 +138,7 @@ impl Connection {
         if !self.is_unopened(id) {
             return match self.recent.find(id) {
                 Some(Closed::Ended | Closed::ByPeer) => Err(Defect::StreamClosed),
-                Some(Closed::ByUs) => Ok((Target::Ignored, None)),
+                Some(Closed::ByUs) => self.count_idle_frame().map(|()| (Target::Ignored, None)),
                 // Too old to know, or skipped.
                 None => Err(if self.role == Role::Server { Defect::StreamIdReused } else { Defect::StreamClosed }),
             };
@@ -149,7 +149,7 @@ impl Connection {
         self.last_peer_id = id;
         if self.goaway_sent.is_some_and(|last| id > last) {
             self.recent.push(id, Closed::ByUs);
-            return Ok((Target::Ignored, None));
+            return self.count_idle_frame().map(|()| (Target::Ignored, None));
         }
         if self.streams.len() >= self.config.streams as usize {
             return Ok((Target::Ignored, Some(Defect::TooManyStreams)));

@@ -19,7 +19,7 @@ pub enum Compression {
 const MOST_TABLE_BYTES: usize = 4096;
 
 /// Places of the index of the dynamic table. A collision only costs a reference.
-const PLACES: usize = 256;
+const PLACES: usize = 64;
 
 /// Encodes the header blocks of one direction of a connection.
 #[derive(Debug)]

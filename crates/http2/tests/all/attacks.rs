@@ -160,6 +160,14 @@ fn floods_of_frames_without_use() {
         // The windows that padding has used are given back in large steps.
         assert!(server.out.len() < 10_000, "{line}: {} bytes", server.out.len());
     }
+    // Heads of a stream that the server has reset, and after its GOAWAY.
+    let mut server = Server::new(Config::default());
+    server.lines(&[post(1)]).unwrap();
+    server.connection.reset(&mut server.out, 1, oroshi_http2::ErrorCode::CANCEL);
+    assert_eq!(server.until_it_ends(|_| vec!["HEADERS 1 | x: y".into()]), (10_001, Defect::FrameFlood));
+    let mut server = Server::new(Config::default());
+    server.connection.goaway(&mut server.out, None, oroshi_http2::ErrorCode::NO_ERROR);
+    assert_eq!(server.until_it_ends(|id| vec![get(id)]), (10_001, Defect::FrameFlood));
     let mut server = Server::new(Config::default());
     server.lines(&[get(1), "RST_STREAM 1 | CANCEL".to_owned()]).unwrap();
     let (rounds, _) = server.until_it_ends(|_| vec!["RST_STREAM 1 | CANCEL".to_owned()]);
