@@ -16,7 +16,7 @@ use crate::hpack::{Decoder, Encoder};
 use crate::stream::{Closed, Recent, Stream, Streams};
 use crate::{Defect, ErrorCode, stream};
 
-pub use commands::{EncodedRequest, Request, SendError};
+pub use commands::{EncodedRequest, EncodedResponse, Request, SendError};
 
 /// The table size that both sides begin with (RFC 9113 section 6.5.2).
 const DEFAULT_TABLE_BYTES: usize = 4_096;

@@ -87,7 +87,7 @@ pub mod hpack;
 mod stream;
 
 pub use config::{Config, Grants, Heads, Limits};
-pub use connection::{Connection, EncodedRequest, PeerSettings, Request, Role, SendError};
+pub use connection::{Connection, EncodedRequest, EncodedResponse, PeerSettings, Request, Role, SendError};
 pub use error::{Defect, ErrorCode};
 pub use event::{Event, StreamRef};
 pub use frame::{FRAME_HEAD_BYTES, MAX_FRAME_BYTES, PREFACE};

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use oroshi_http2::hpack::Compression;
-use oroshi_http2::{Config, Connection, EncodedRequest, Event, Grants, HeadBuffer, Heads, Request};
+use oroshi_http2::{Config, Connection, EncodedRequest, EncodedResponse, Event, Grants, HeadBuffer, Heads, Request};
 
 use crate::{BODY, Peer, REQUEST, RESPONSE, STREAMS, Side};
 
@@ -21,7 +21,8 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new(peer: &Peer, load: bool) -> Self {
         let heads = if load { Heads::Framing } else { Heads::All };
-        let config = Config { grants: Grants::Automatic, compression: Compression::Dynamic, heads, ..Config::default() };
+        let config =
+            Config { grants: Grants::Automatic, compression: Compression::Dynamic, heads, ..Config::default() };
         let (mut out, mut heads) = (Vec::new(), HeadBuffer::default());
         let mut connection = Connection::client(Arc::new(config), &mut out);
         hello(&mut connection, peer, &mut heads, &mut out);
@@ -60,15 +61,17 @@ pub(crate) struct Server {
     connection: Connection,
     heads: HeadBuffer,
     out: Vec<u8>,
+    encoded: Option<EncodedResponse>,
 }
 
 impl Server {
-    pub(crate) fn new(peer: &Peer) -> Self {
+    pub(crate) fn new(peer: &Peer, encoded: bool) -> Self {
         let config = Config { grants: Grants::Automatic, compression: Compression::Dynamic, ..Config::default() };
         let (mut out, mut heads) = (Vec::new(), HeadBuffer::default());
         let mut connection = Connection::server(Arc::new(config), &mut out);
         hello(&mut connection, peer, &mut heads, &mut out);
-        Server { connection, heads, out }
+        let encoded = encoded.then(|| EncodedResponse::new(200, fields(&RESPONSE)).expect("valid"));
+        Server { connection, heads, out, encoded }
     }
 }
 
@@ -84,8 +87,11 @@ impl Side for Server {
         while let Some(event) = self.connection.receive(&mut input, &mut self.heads, &mut self.out).expect("sound") {
             let Event::Request { stream, head, .. } = event else { panic!("{event:?}") };
             assert_eq!(black_box(head).target, "/");
-            let fields = fields(&RESPONSE);
-            self.connection.send_response(&mut self.out, stream.id, 200, fields, false).expect("open");
+            match &self.encoded {
+                Some(response) => self.connection.send_encoded_response(&mut self.out, stream.id, response, false),
+                None => self.connection.send_response(&mut self.out, stream.id, 200, fields(&RESPONSE), false),
+            }
+            .expect("open");
             let sent = self.connection.send_data(&mut self.out, stream.id, BODY, true);
             assert_eq!(sent, Ok(BODY.len()));
             complete += 1;

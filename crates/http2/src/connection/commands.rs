@@ -75,6 +75,28 @@ impl EncodedRequest {
     }
 }
 
+/// The head of a response in its encoded form, for a server that sends it many times.
+///
+/// As with [`EncodedRequest`], it is valid on any connection at any time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncodedResponse {
+    block: Vec<u8>,
+    is_final: bool,
+}
+
+impl EncodedResponse {
+    /// Encodes a head.
+    ///
+    /// # Errors
+    ///
+    /// [`EncodeError`] for the first invalid part.
+    pub fn new<'f>(status: u16, fields: impl IntoIterator<Item = (&'f str, &'f [u8])>) -> Result<Self, EncodeError> {
+        let mut block = Vec::new();
+        encode_response(&mut Encoder::new(Compression::Static), &mut block, status, fields)?;
+        Ok(EncodedResponse { block, is_final: status >= 200 })
+    }
+}
+
 impl Connection {
     /// Sends the head of a request, and returns the identifier of its stream. `end`: the request has no body.
     ///
@@ -153,18 +175,41 @@ impl Connection {
         fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
         end: bool,
     ) -> Result<(), SendError> {
-        let is_final = status >= 200;
+        self.respond(out, id, status >= 200, end, |encoder, out| encode_response(encoder, out, status, fields))
+    }
+
+    /// Sends the head of a response that is encoded. `end`: the response has no body.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` or `OutOfOrder`.
+    pub fn send_encoded_response(
+        &mut self,
+        out: &mut Vec<u8>,
+        id: u32,
+        response: &EncodedResponse,
+        end: bool,
+    ) -> Result<(), SendError> {
+        self.respond(out, id, response.is_final, end, |_, out| {
+            out.extend_from_slice(&response.block);
+            Ok(())
+        })
+    }
+
+    #[inline]
+    fn respond(
+        &mut self,
+        out: &mut Vec<u8>,
+        id: u32,
+        is_final: bool,
+        end: bool,
+        encode: impl FnOnce(&mut Encoder, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<(), SendError> {
         let stream = self.streams.get(id).ok_or(SendError::Closed)?;
         if self.role == Role::Client || stream.is(stream::HEAD_SENT) || end && !is_final {
             return Err(SendError::OutOfOrder);
         }
-        if !(100..1000).contains(&status) || status == 101 {
-            return Err(EncodeError::Status.into());
-        }
-        self.write_block(out, id, end, |encoder, out| {
-            encoder.status(out, status);
-            fields.into_iter().try_for_each(|(name, value)| encode_field(encoder, out, name, value, false))
-        })?;
+        self.write_block(out, id, end, encode)?;
         if is_final {
             self.sent(id, stream::HEAD_SENT, end);
         }
@@ -355,6 +400,19 @@ fn encode_request<'f>(
         encoder.field(out, b":protocol", protocol.as_bytes());
     }
     fields.into_iter().try_for_each(|(name, value)| encode_field(encoder, out, name, value, true))
+}
+
+fn encode_response<'f>(
+    encoder: &mut Encoder,
+    out: &mut Vec<u8>,
+    status: u16,
+    fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
+) -> Result<(), EncodeError> {
+    if !(100..1000).contains(&status) || status == 101 {
+        return Err(EncodeError::Status);
+    }
+    encoder.status(out, status);
+    fields.into_iter().try_for_each(|(name, value)| encode_field(encoder, out, name, value, false))
 }
 
 /// Encodes a field that HTTP/2 has.

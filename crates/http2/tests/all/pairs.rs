@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use oroshi_http2::hpack::Compression;
-use oroshi_http2::{Config, Connection, Defect, Event, Grants, HeadBuffer, Heads, Request, Role, SendError};
+use oroshi_http2::{
+    Config, Connection, Defect, EncodeError, EncodedResponse, Event, Grants, HeadBuffer, Heads, Request, Role,
+    SendError,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -111,6 +114,48 @@ impl Side {
         }
         let used = self.kept.len() - input.len();
         self.kept.drain(..used);
+    }
+}
+
+/// Encoded heads stand beside others on one connection, whatever its compression and the peer's table.
+#[test]
+fn encoded_responses_are_read_as_others_are() {
+    let response = EncodedResponse::new(103, [("Link", &b"</a>"[..]), ("Connection", b"close")]).unwrap();
+    let last = EncodedResponse::new(200, [("x-a", &b"1"[..]), ("Server", b"oroshi")]).unwrap();
+    assert_eq!(EncodedResponse::new(101, []), Err(EncodeError::Status));
+    assert_eq!(EncodedResponse::new(200, [("x", &b"a\nb"[..])]), Err(EncodeError::Value));
+    let config = |compression| Arc::new(Config { compression, ..Config::default() });
+    let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
+    let client = Connection::client(config(Compression::Static), &mut to_server);
+    let server = Connection::server(config(Compression::Dynamic), &mut to_client);
+    let (mut client, mut server) = (Side::new(client, to_server), Side::new(server, to_client));
+    let request = Request { method: "GET", scheme: "http", authority: "a", path: "/", protocol: None };
+    for id in [1, 3, 5] {
+        client.connection.send_request(&mut client.out, &request, [], true, 0).unwrap();
+        let (mut input, bytes) = (&client.out[..], &mut server.out);
+        while server.connection.receive(&mut input, &mut server.heads, bytes).unwrap().is_some() {}
+        client.out.clear();
+        let connection = &mut server.connection;
+        assert_eq!(connection.send_encoded_response(bytes, id, &response, true), Err(SendError::OutOfOrder));
+        connection.send_encoded_response(bytes, id, &response, false).unwrap();
+        if id == 3 {
+            connection.send_response(bytes, id, 200, [("x-a", &b"1"[..]), ("Server", b"oroshi")], true).unwrap();
+        } else {
+            connection.send_encoded_response(bytes, id, &last, true).unwrap();
+        }
+        assert_eq!(connection.send_encoded_response(bytes, id, &last, true), Err(SendError::Closed));
+        let (mut input, mut seen) = (&bytes[..], Vec::new());
+        while let Some(event) = client.connection.receive(&mut input, &mut client.heads, &mut client.out).unwrap() {
+            match event {
+                Event::Informational { head, .. } => seen.push((head.status, head.headers.as_bytes().to_vec())),
+                Event::Response { head, end: true, .. } => seen.push((head.status, head.headers.as_bytes().to_vec())),
+                Event::Settings => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        let expected = [(103, b"link: </a>\r\n".to_vec()), (200, b"x-a: 1\r\nserver: oroshi\r\n".to_vec())];
+        assert_eq!(seen, expected);
+        server.out.clear();
     }
 }
 
