@@ -73,6 +73,12 @@ impl Encoder {
     /// Credentials are marked as never to be indexed (RFC 7541 section 7.1.3).
     #[inline]
     pub fn field(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+        // What repeats is in the dynamic table already, and was judged when it entered.
+        let slot = if self.fields.is_empty() { 0 } else { slot(name, value) };
+        if let Some(place) = self.dynamic_place(slot, name, value) {
+            integer::encode(static_table::FIELDS.len() + 1 + place, 7, 0x80, out);
+            return;
+        }
         let first = static_table::find_name(name);
         if let Some(index) = first.and_then(|first| static_table::find_value(first, value)) {
             integer::encode(index, 7, 0x80, out);
@@ -100,15 +106,16 @@ impl Encoder {
         }
     }
 
+    /// Returns the place of a field in the dynamic table, if the index has it.
+    #[inline]
+    fn dynamic_place(&self, slot: usize, name: &[u8], value: &[u8]) -> Option<usize> {
+        let number = self.fields.get(slot)?.checked_sub(1)?;
+        let place = self.table.place_of(number)?;
+        self.table.get(place).filter(|field| field.name == name && field.value == value).map(|_| place)
+    }
+
+    /// Appends a field that is not in the dynamic table, and adds it.
     fn dynamic(&mut self, out: &mut Vec<u8>, first: Option<usize>, name: &[u8], value: &[u8]) {
-        let slot = hash(name, value) as usize % PLACES;
-        let number = self.fields.get(slot).copied().unwrap_or_default();
-        if let Some(place) = number.checked_sub(1).and_then(|number| self.table.place_of(number))
-            && self.table.get(place).is_some_and(|field| field.name == name && field.value == value)
-        {
-            integer::encode(static_table::FIELDS.len() + 1 + place, 7, 0x80, out);
-            return;
-        }
         // A field that takes more than a quarter of the table would drive the others out.
         if name.len() + value.len() + ENTRY_BYTES > self.table.max() / 4 {
             self.literal(out, 4, 0x00, first, name, value);
@@ -116,7 +123,7 @@ impl Encoder {
         }
         self.literal(out, 6, 0x40, first, name, value);
         self.fields.resize(PLACES, 0);
-        self.fields[slot] = self.table.next_number() + 1;
+        self.fields[slot(name, value)] = self.table.next_number() + 1;
         // An insertion changes no number: those of entries that leave are never used again.
         self.table.insert(name, value, Kind::Other, None);
     }
@@ -168,8 +175,10 @@ fn repeats(name: &[u8]) -> bool {
     )
 }
 
-/// FNV-1a over whole words: the index only needs few collisions among the fields of one peer.
-fn hash(name: &[u8], value: &[u8]) -> u64 {
+/// Returns the slot of a field in the index: by FNV-1a over whole words, which has few enough collisions among the fields
+/// of one peer.
+#[inline]
+fn slot(name: &[u8], value: &[u8]) -> usize {
     let mut hash = 0xcbf2_9ce4_8422_2325u64 ^ name.len() as u64;
     for text in [name, value] {
         let (words, rest) = text.as_chunks::<8>();
@@ -181,7 +190,7 @@ fn hash(name: &[u8], value: &[u8]) -> u64 {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         }
     }
-    hash ^ hash >> 32
+    (hash ^ hash >> 32) as usize % PLACES
 }
 
 #[cfg(test)]
