@@ -1,4 +1,4 @@
-//! What must hold for any bytes, one function for each fuzz target. The fuzzer calls them with bytes it makes up; a
+//! Checks that hold for any bytes, one function for each fuzz target. The fuzzer calls them with bytes it makes up; a
 //! test of the crate http2 calls them with those in `corpus/`, so that every finding stays found.
 #![allow(dead_code)] // each target uses one of them
 
@@ -10,8 +10,8 @@ pub(crate) mod trace;
 
 use trace::{Cut, Step, Trace};
 
-/// A connection, after its handshake. The first byte: bit 0 the client's role, bit 1 small limits, bit 2 a dynamic table
-/// for what it sends, bit 3 a script in the form of [`script`] rather than the peer's bytes.
+/// A connection, after its handshake. The first byte: bit 0 the client's role, bit 1 small limits, bit 2 a dynamic
+/// table for what it sends, bit 3 a script in the form of [`script`] rather than the peer's bytes.
 pub(crate) fn http2_connection(data: &[u8]) {
     let Some((&how, data)) = data.split_first() else { return };
     let role = if how & 1 == 0 { Role::Server } else { Role::Client };
@@ -35,7 +35,7 @@ pub(crate) fn http2_hpack(data: &[u8]) {
         assert!(fields.len() <= block.len());
         let longest = (block.len() * 8 / 5).max(usize::from(size) * 32).max(40);
         assert!(fields.iter().all(|(name, value, _)| name.len() <= longest && value.len() <= longest));
-        // What was read is written and read again.
+        // The fields are written and read again.
         for (encoder, decoder) in &mut own {
             let (mut again, mut block) = (Vec::new(), Vec::new());
             encoder.begin(&mut block);

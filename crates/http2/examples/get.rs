@@ -1,4 +1,5 @@
-//! Gets a path over cleartext HTTP/2, by default `/`, and prints status and body: `cargo run -p oroshi-http2 --example get
+//! Gets a path over cleartext HTTP/2, by default `/`, and prints status and body: `cargo run -p oroshi-http2 --example
+//! get
 //! -- 127.0.0.1:8080 /path [COUNT]`. With a COUNT it sends as many requests at once as the server allows, and prints
 //! the number of responses.
 #![allow(clippy::print_stdout)] // an example is a program of its own

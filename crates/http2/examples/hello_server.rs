@@ -1,5 +1,5 @@
-//! Answers every request with `hello world`, over cleartext HTTP/2: `cargo run -p oroshi-http2 --example hello_server --
-//! 127.0.0.1:8080`. A peer for h2spec, nghttp and curl, with blocking sockets and a thread per connection.
+//! Answers every request with `hello world`, over cleartext HTTP/2: `cargo run -p oroshi-http2 --example hello_server
+//! -- 127.0.0.1:8080`. A peer for h2spec, nghttp and curl, with blocking sockets and a thread per connection.
 #![allow(clippy::print_stdout)] // an example is a program of its own
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ fn main() -> std::io::Result<()> {
 pub(crate) fn serve(mut stream: TcpStream, config: Arc<Config>) -> std::io::Result<()> {
     let (mut out, mut kept, mut buffer, mut heads) = (Vec::new(), Vec::new(), vec![0; 65_536], HeadBuffer::default());
     let mut connection = Connection::server(config, &mut out);
-    // What is left to send of each response's body.
+    // The sent bytes of each response's body.
     let mut unsent = BTreeMap::new();
     loop {
         stream.write_all(&out)?;

@@ -1,4 +1,4 @@
-//! What a connection announces and what it tolerates.
+//! The settings and limits of a connection.
 
 use crate::hpack::Compression;
 
@@ -33,8 +33,8 @@ pub struct Limits {
     /// Budget of frames that demand an answer: PING and SETTINGS. A new stream gives one back. Default 1,000.
     pub answered_frames: u32,
     /// Budget of frames without use: WINDOW_UPDATE, PRIORITY, unknown types, DATA of less than 32 bytes that does not
-    /// end its stream, heads and resets of closed streams. Each new stream gives four back, each frame of longer DATA in either direction two. Default
-    /// 10,000.
+    /// end its stream, heads and resets of closed streams. Each new stream gives four back, each frame of longer DATA
+    /// in either direction two. Default 10,000.
     pub idle_frames: u32,
 }
 
@@ -57,7 +57,7 @@ impl Default for Limits {
     }
 }
 
-/// Who gives window back for received DATA.
+/// The side of the interface that gives window back for received DATA.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Grants {
     /// The caller, by [`grant`](crate::Connection::grant), when it has passed the bytes on. Slow consumers slow the
@@ -100,7 +100,7 @@ pub struct Config {
     pub streams: u32,
     /// Whether a server accepts extended CONNECT (RFC 8441). Default false.
     pub extended_connect: bool,
-    /// Who gives window back.
+    /// Whether the caller or the connection gives window back.
     pub grants: Grants,
     /// Which fields to decode.
     pub heads: Heads,

@@ -33,7 +33,7 @@ pub enum Role {
     Server,
 }
 
-/// What the peer has announced.
+/// The settings that the peer has announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerSettings {
     /// Streams that this side may have open at once. Unlimited, `u32::MAX`, until the peer says otherwise.
@@ -98,7 +98,7 @@ enum Phase {
     Failed(Defect),
 }
 
-/// What one frame leads to. Heads lie in the buffer that `receive` was given.
+/// The result of one frame. Heads lie in the buffer that `receive` was given.
 enum Step<'i> {
     Request { stream: StreamRef, end: bool },
     Response { stream: StreamRef, end: bool },
@@ -164,14 +164,15 @@ impl Connection {
 
     /// Returns the next event, or `None` when more bytes are needed.
     ///
-    /// Advances `input` past the bytes used. After `None` the caller keeps the rest of `input`, at most a frame, appends
-    /// new bytes and calls again: the rest must come back unchanged at the front. Answers of the protocol are appended
-    /// to `out`; the caller writes them in each turn of its loop, and stops reading while `out` is not drained.
+    /// Advances `input` past the bytes used. After `None` the caller keeps the rest of `input`, at most a frame,
+    /// appends new bytes and calls again: the rest must come back unchanged at the front. Answers of the protocol are
+    /// appended to `out`; the caller writes them in each turn of its loop, and stops reading while `out` is not
+    /// drained.
     ///
     /// # Errors
     ///
-    /// The defect for which the connection is over. The GOAWAY is in `out`: write it and close. Every later call returns
-    /// the defect again.
+    /// The defect for which the connection is over. The GOAWAY is in `out`: write it and close. Every later call
+    /// returns the defect again.
     pub fn receive<'e, 'i: 'e>(
         &mut self,
         input: &mut &'i [u8],
@@ -211,8 +212,8 @@ impl Connection {
 
     /// Returns a stream that could send nothing for `ticks` ticks because the peer opens no window.
     ///
-    /// A server that holds a response for such a stream resets it in time: a peer that keeps its windows at zero
-    /// otherwise makes the server hold all of them.
+    /// A server that holds a response for such a stream resets it in time, because a peer that keeps its windows at
+    /// zero otherwise makes the server hold all of them.
     #[must_use]
     pub fn stalled(&self, ticks: u16) -> Option<StreamRef> {
         let stalled = |stream: &&Stream| stream.is(stream::BLOCKED) && stream.stalled_ticks >= ticks;
@@ -225,7 +226,7 @@ impl Connection {
         self.streams.len()
     }
 
-    /// What the peer has announced.
+    /// The settings that the peer has announced.
     #[must_use]
     pub fn peer(&self) -> &PeerSettings {
         &self.peer

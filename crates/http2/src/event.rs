@@ -10,11 +10,12 @@ use crate::{Defect, ErrorCode};
 pub struct StreamRef {
     /// The identifier on the wire.
     pub id: u32,
-    /// The number that the caller gave it: with the request, or by [`set_tag`](crate::Connection::set_tag). Otherwise 0.
+    /// The number that the caller gave it: with the request, or by [`set_tag`](crate::Connection::set_tag). Otherwise
+    /// 0.
     pub tag: u32,
 }
 
-/// What has happened on a connection. Heads and data borrow the buffers that were passed to
+/// Something that has happened on a connection. Heads and data borrow the buffers that were passed to
 /// [`receive`](crate::Connection::receive).
 ///
 /// The messages of one stream come in order: interim responses, `Request` or `Response`, any number of `Data`, perhaps

@@ -1,7 +1,7 @@
 //! Heads of messages: from decoded fields to a validated request, response or trailer section.
 //!
-//! A head is stored as HTTP/1.1 would carry it: field lines, Host among them, cookie crumbs joined. Everything that reads
-//! [`Headers`] therefore reads HTTP/2 too, and a gateway forwards the lines unchanged.
+//! A head is stored as HTTP/1.1 would carry it: field lines, Host among them, cookie crumbs joined. Everything that
+//! reads [`Headers`] therefore reads HTTP/2 too, and a gateway forwards the lines unchanged.
 
 use std::ops::Range;
 

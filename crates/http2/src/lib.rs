@@ -2,17 +2,17 @@
 //!
 //! **Knows**: RFC 9113: frames, the states of streams, both windows, settings; RFC 7541: HPACK; RFC 8441: extended
 //! CONNECT. There is one strict reading of a message, the same as in `http1`: a request that HTTP/1.1 would refuse is
-//! refused here, and an accepted request goes on as exactly one request of HTTP/1.1. Everything that a peer can make this
-//! side keep or do has a limit.
+//! refused here, and an accepted request goes on as exactly one request of HTTP/1.1. Everything that a peer can make
+//! this side keep or do has a limit.
 //!
-//! **Does not know**: sockets, clocks, TLS and ALPN, the `Upgrade: h2c` of RFC 7540, server push, priorities (RFC 9218's
-//! fields pass through, its frames are ignored), what to answer.
+//! **Does not know**: sockets, clocks, TLS and ALPN, the `Upgrade: h2c` of RFC 7540, server push, priorities (RFC
+//! 9218's fields pass through, its frames are ignored), what to answer.
 //!
 //! # A connection
 //!
-//! [`Connection`] is one side, client or server. [`receive`](Connection::receive) takes the bytes that have arrived and
-//! returns one event at a time; commands such as [`send_response`](Connection::send_response) append frames to a buffer.
-//! All buffers are the caller's, so one of each serves all connections of a thread: the received bytes, the
+//! [`Connection`] is one side, client or server. [`receive`](Connection::receive) takes the bytes that have arrived
+//! and returns one event at a time; commands such as [`send_response`](Connection::send_response) append frames to a
+//! buffer. All buffers are the caller's, so one of each serves all connections of a thread: the received bytes, the
 //! [`HeadBuffer`] of decoded heads, the output.
 //!
 //! ```
@@ -50,7 +50,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What the caller must do
+//! # Duties of the caller
 //!
 //! - **Write the output** once per turn of its loop, whichever call filled it. While it cannot be written, do not read:
 //!   otherwise answers to the peer's frames pile up.
@@ -68,14 +68,14 @@
 //!
 //! 1. [`Event`] (`event`) and the head of a message (`head`): what a caller sees.
 //! 2. `config`: what a connection announces and tolerates. `error`: every defect, with its code and name.
-//! 3. [`Connection`] (`connection`): the loop over frames. Below it: `frames` (all but the following), `messages` (header
-//!    blocks: who may send which, and when), `data` (DATA and the windows for it), `commands` (what the caller does).
+//! 3. [`Connection`] (`connection`): the loop over frames. Below it: `frames` (all but the following), `messages`
+//!    (header blocks: who may send which, and when), `data` (DATA and the windows for it), `commands` (what the caller does).
 //! 4. `stream`: the table of open streams, and the streams that closed lately.
 //! 5. `frame`: frames to bytes and back.
 //! 6. [`hpack`]: the decoder, the encoder, their tables, the Huffman code.
 //!
-//! The rules are data in `conformance/cases.txt`, each with its reason. `examples/hello_server.rs` is a whole server for
-//! h2spec and other clients. `docs/http2.md` says why this codec exists, with measurements beside the crate h2.
+//! The rules are data in `conformance/cases.txt`, each with its reason. `examples/hello_server.rs` is a whole server
+//! for h2spec and other clients. `docs/http2.md` says why this codec exists, with measurements beside the crate h2.
 
 mod config;
 mod connection;

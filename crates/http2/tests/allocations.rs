@@ -77,7 +77,7 @@ fn requests_and_responses_allocate_nothing_in_the_steady_state() {
     }
 }
 
-/// What stays allocated after `bytes` arrived at a new server, and the most that was allocated at any time.
+/// Returns the bytes that stay allocated after `bytes` arrived at a new server, and the most at any time.
 fn held(bytes: &[u8]) -> (i64, u64) {
     let config = Arc::new(Config::default());
     let mut held = 0;

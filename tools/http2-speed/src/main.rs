@@ -41,9 +41,9 @@ pub(crate) trait Side {
 
 /// The bytes of the other side.
 pub(crate) struct Peer {
-    /// What it sends before the first round.
+    /// The bytes before the first round.
     pub(crate) hello: Vec<u8>,
-    /// What it sends in the first round, which can fill the dynamic table; and in every other.
+    /// The bytes of the first round, which can fill the dynamic table, and of every other.
     first: Vec<u8>,
     other: Vec<u8>,
     rounds: u32,

@@ -1,4 +1,4 @@
-//! What the caller does: requests, responses, bodies, resets.
+//! Commands of the caller: requests, responses, bodies, resets.
 
 use oroshi_http1::check;
 use oroshi_http1::encode::EncodeError;
@@ -100,8 +100,8 @@ impl EncodedResponse {
 impl Connection {
     /// Sends the head of a request, and returns the identifier of its stream. `end`: the request has no body.
     ///
-    /// Names are written in lower case. Fields of an HTTP/1.1 connection are left out, and Host too, because `:authority`
-    /// has it.
+    /// Names are written in lower case. Fields of an HTTP/1.1 connection are left out, and Host too, because
+    /// `:authority` has it.
     ///
     /// # Errors
     ///

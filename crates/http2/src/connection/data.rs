@@ -19,7 +19,7 @@ pub(super) struct DataFrame {
     end: bool,
 }
 
-/// What the next bytes of a DATA frame lead to.
+/// The result of the next bytes of a DATA frame.
 pub(super) enum Piece<'i> {
     Event(Event<'i>),
     Incomplete,

@@ -20,7 +20,7 @@ pub(super) struct Block {
     bytes: Vec<u8>,
 }
 
-/// What a header block is for.
+/// The purpose of a header block.
 enum Target {
     /// A new request.
     New,
@@ -121,7 +121,7 @@ impl Connection {
         }
     }
 
-    /// Finds out what a header block is for. Opens no stream, but counts the identifier.
+    /// Returns the purpose of a header block. Opens no stream, but counts the identifier.
     fn block_target(&mut self, id: u32) -> Result<(Target, Option<Defect>), Defect> {
         if let Some(stream) = self.streams.get(id) {
             return Ok(if stream.is(stream::REMOTE_CLOSED) {
@@ -291,7 +291,8 @@ impl Connection {
         frame::finish_block(out, start, self.frame_bytes(), flag::END_STREAM, id);
     }
 
-    /// Ends a connection in good order: the peer may open no stream after `last_stream`, by default the last one so far.
+    /// Ends a connection in good order: the peer may open no stream after `last_stream`, by default the last one so
+    /// far.
     ///
     /// A server that drains calls it first with `Some(2^31-1)`, and with `None` when that has had time to arrive: no
     /// request is lost then. Streams up to the last one go on.

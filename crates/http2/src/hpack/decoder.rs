@@ -47,13 +47,15 @@ impl Decoder {
     ///
     /// # Errors
     ///
-    /// A defect of the block, after which the dynamic table is unknown: end the connection. `each` may have been called.
+    /// A defect of the block, after which the dynamic table is unknown: end the connection. `each` may have been
+    /// called.
     #[inline]
     pub fn decode(&mut self, block: &[u8], scratch: &mut Vec<u8>, each: impl FnMut(Field<'_>)) -> Result<(), Defect> {
         self.decode_wanted(block, scratch, |_| true, each)
     }
 
-    /// As [`decode`](Self::decode), but passes the value of an unwanted field as it is encoded, where no table needs it.
+    /// As [`decode`](Self::decode), but passes the value of an unwanted field as it is encoded, where no table needs
+    /// it.
     #[inline]
     pub(crate) fn decode_wanted(
         &mut self,

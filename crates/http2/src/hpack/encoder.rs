@@ -73,7 +73,7 @@ impl Encoder {
     /// Credentials are marked as never to be indexed (RFC 7541 section 7.1.3).
     #[inline]
     pub fn field(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-        // What repeats is in the dynamic table already, and was judged when it entered.
+        // A field in the dynamic table passed the other checks when it entered.
         let slot = if self.fields.is_empty() { 0 } else { slot(name, value) };
         if let Some(place) = self.dynamic_place(slot, name, value) {
             integer::encode(static_table::FIELDS.len() + 1 + place, 7, 0x80, out);
@@ -175,8 +175,8 @@ fn repeats(name: &[u8]) -> bool {
     )
 }
 
-/// Returns the slot of a field in the index: by FNV-1a over whole words, which has few enough collisions among the fields
-/// of one peer.
+/// Returns the slot of a field in the index: by FNV-1a over whole words, which has few enough collisions among the
+/// fields of one peer.
 #[inline]
 fn slot(name: &[u8], value: &[u8]) -> usize {
     let mut hash = 0xcbf2_9ce4_8422_2325u64 ^ name.len() as u64;

@@ -136,7 +136,7 @@ fn one_symbol(bits: u64) -> Option<(u8, u32)> {
     Some((u8::try_from(symbol).ok()?, length as u32))
 }
 
-/// What the lengths define.
+/// The tables that follow from the lengths.
 struct Canon {
     /// Each symbol's code, in its lowest bits.
     codes: [u32; 257],

@@ -4,7 +4,7 @@ use oroshi_http1::DecodeError;
 
 use crate::Defect;
 
-/// What a field name means to this crate.
+/// The meaning of a field name for this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// `:method`

@@ -70,7 +70,7 @@ pub(crate) const FIELDS: [StaticField; 61] = [
     (b"www-authenticate", b""),
 ];
 
-/// What each name of [`FIELDS`] means.
+/// The meaning of each name of [`FIELDS`].
 pub(crate) static KINDS: [Kind; FIELDS.len()] = kinds();
 
 const fn kinds() -> [Kind; FIELDS.len()] {

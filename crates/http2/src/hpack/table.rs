@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::name::Kind;
 use crate::Defect;
 
-/// What an entry costs beside its bytes (RFC 7541 section 4.1).
+/// The size of an entry beside its bytes (RFC 7541 section 4.1).
 pub(crate) const ENTRY_BYTES: usize = 32;
 
 /// A queue of fields: new ones enter, the oldest leave when the size is exceeded.

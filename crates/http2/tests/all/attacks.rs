@@ -1,4 +1,4 @@
-//! What a hostile peer can cause, as counts and bytes. `allocations.rs` has the bounds of memory.
+//! The effects that a hostile peer can have, as counts and bytes. `allocations.rs` has the bounds of memory.
 
 use std::sync::Arc;
 

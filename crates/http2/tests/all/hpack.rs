@@ -123,7 +123,7 @@ fn examples_of_responses() {
     }
 }
 
-/// What the package hpack encoded: `scripts/http2-vectors` made the file.
+/// Blocks of the package hpack: `scripts/http2-vectors` made the file.
 #[test]
 fn blocks_of_another_encoder_are_read() {
     let (mut decoder, mut due, mut blocks) = (Decoder::new(4096), Vec::<String>::new(), 0);

@@ -202,7 +202,8 @@ proptest! {
         let compression = if dynamic { Compression::Dynamic } else { Compression::Static };
         let config = |stream_window| {
             let grants = Grants::Manual;
-            Arc::new(Config { stream_window, connection_window: 65_535, streams, compression, grants, ..Config::default() })
+            let connection_window = 65_535;
+            Arc::new(Config { stream_window, connection_window, streams, compression, grants, ..Config::default() })
         };
         let (mut first, mut second) = (Vec::new(), Vec::new());
         let client = Connection::client(config(windows.0), &mut first);

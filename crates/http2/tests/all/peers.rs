@@ -1,5 +1,5 @@
-//! The codec beside the PyPI packages hpack and h2, if Python has them. Their encoder's output is compared without them,
-//! in `hpack.rs`.
+//! The codec beside the PyPI packages hpack and h2, if Python has them. Their encoder's output is compared without
+//! them, in `hpack.rs`.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -59,7 +59,7 @@ fn unhex(text: &str) -> Vec<u8> {
     text.as_bytes().chunks(2).map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// What our encoder writes, the package hpack reads: static and dynamic tables, Huffman, changes of the table's size.
+/// The package hpack reads the blocks of our encoder: static and dynamic tables, Huffman, changes of the table's size.
 #[test]
 fn our_header_blocks_are_read_by_hpack() {
     for compression in [Compression::Static, Compression::Dynamic] {
