@@ -69,7 +69,8 @@
 //! 1. [`Event`] (`event`) and the head of a message (`head`): what a caller sees.
 //! 2. `config`: what a connection announces and tolerates. `error`: every defect, with its code and name.
 //! 3. [`Connection`] (`connection`): the loop over frames. Below it: `frames` (all but the following), `messages`
-//!    (header blocks: who may send which, and when), `data` (DATA and the windows for it), `commands` (what the caller does).
+//!    (header blocks: who may send which, and when), `data` (DATA and the windows for it), `commands` (what the caller
+//!    does).
 //! 4. `stream`: the table of open streams, and the streams that closed lately.
 //! 5. `frame`: frames to bytes and back.
 //! 6. [`hpack`]: the decoder, the encoder, their tables, the Huffman code.
