@@ -208,7 +208,8 @@ impl Body {
 ///
 /// Forbidden are fields that frame, route, authenticate or modify the request, control the response, or say how to
 /// read the body. Many recipients merge trailers into the header, and would act on these.
-fn is_forbidden_in_trailers(name: &str) -> bool {
+#[must_use]
+pub fn is_forbidden_in_trailers(name: &str) -> bool {
     const FORBIDDEN: [&str; 33] = [
         // Framing and the connection.
         "content-length",

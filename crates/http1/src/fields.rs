@@ -121,8 +121,13 @@ impl<'b> Fields<'b> {
     }
 }
 
-/// RFC 9110 section 8.6: 1*DIGIT, at most 2^63-1 so that no neighbour's signed number overflows.
-fn content_length(value: &[u8]) -> Result<u64, DecodeError> {
+/// Parses a Content-Length (RFC 9110 section 8.6): 1*DIGIT, at most 2^63-1 so that no neighbour's signed number
+/// overflows.
+///
+/// # Errors
+///
+/// `BadContentLength` or `ContentLengthOverflow`.
+pub fn content_length(value: &[u8]) -> Result<u64, DecodeError> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return Err(DecodeError::BadContentLength);
     }

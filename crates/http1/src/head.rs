@@ -100,6 +100,13 @@ impl<'b> Headers<'b> {
         Headers { lines }
     }
 
+    /// Wraps field lines that another version of HTTP carried. Each must be `token ":" value CRLF`, with a value that
+    /// passes [`is_field_value`](crate::is_field_value), because callers that forward the section do not check again.
+    #[must_use]
+    pub const fn from_checked_lines(lines: &'b [u8]) -> Self {
+        Headers { lines }
+    }
+
     /// The fields in the order received.
     pub fn iter(&self) -> impl Iterator<Item = Header<'b>> + use<'b> {
         Lines { rest: self.lines }.filter_map(|line| {

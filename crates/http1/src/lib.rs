@@ -43,10 +43,12 @@
 //! 6. `body`: a body by its framing; chunks and trailers.
 //! 7. `scan` and `syntax`: where a head ends; the exact defect of a bad one.
 //! 8. [`encode`]: heads and chunks to bytes.
+//! 9. [`check`]: single parts of a message, for HTTP/2.
 //!
 //! The rules are data in `conformance/cases.txt`, each with its reason.
 
 mod body;
+pub mod check;
 pub mod encode;
 mod error;
 mod fields;
