@@ -21,8 +21,10 @@
 //! Counting whole responses instead has an error of up to one request per connection, and connections in step err
 //! together: by 10 % in a window of ten rounds.
 
+use serde::{Deserialize, Serialize};
+
 /// Requests within a window, each counted by the share of its time inside. Times are nanoseconds of one clock.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WindowCount {
     from: u64,
     until: u64,
