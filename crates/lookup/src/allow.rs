@@ -133,6 +133,8 @@ impl Name {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     fn allow(rules: &[&str]) -> Allow {

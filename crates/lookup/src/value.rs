@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::allow::{self, Allow};
+use crate::allow::Allow;
 use crate::key;
 pub use crate::target::Target;
 

@@ -43,6 +43,20 @@ impl Sketch {
         self.max = self.max.max(ns);
     }
 
+    /// Adds the recorded values of a [`Latency`](crate::Latency), each by its bucket.
+    pub fn record_all(&mut self, latency: &crate::Latency) {
+        for (value, count) in crate::latency::buckets(latency.histogram()) {
+            let slot = &mut self.counts[bucket_of(value)];
+            *slot = slot.saturating_add(count.min(u64::from(u32::MAX)) as u32);
+            self.count += count;
+            self.sum = self.sum.saturating_add(value.saturating_mul(count));
+        }
+        if latency.len() > 0 {
+            self.min = self.min.min(latency.min());
+            self.max = self.max.max(latency.max());
+        }
+    }
+
     /// Adds the values of `other`. A bucket saturates at `u32::MAX`.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {

@@ -57,6 +57,12 @@ impl WindowCount {
         self.until = until;
     }
 
+    /// Returns the window closed so many nanoseconds after it opened, for a count that nobody continues.
+    #[must_use]
+    pub fn closed_after(self, length: u64) -> Self {
+        Self { until: self.from.saturating_add(length), ..self }
+    }
+
     /// Counts a request that began at `began` and whose response was complete at `ended`.
     #[inline]
     pub fn answered(&mut self, began: u64, ended: u64) {
