@@ -39,8 +39,9 @@ struct Task {
     deltas: Vec<Vec<u8>>,
     /// Deltas that the coordinator has.
     confirmed: usize,
-    /// Mistakes that it told.
+    /// Mistakes that it told, and whether the coordinator knows them.
     refused: Option<Vec<String>>,
+    is_known: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +100,7 @@ impl Agent {
                     deltas: Vec::new(),
                     confirmed: 0,
                     refused: None,
+                    is_known: false,
                 };
                 let said = task.says(FromAgent::Preparing);
                 self.task = Some(task);
@@ -151,7 +153,8 @@ impl Agent {
         match task.phase {
             Phase::Ended => {
                 let is_confirmed = task.confirmed == task.deltas.len() && task.refused.is_none();
-                if is_confirmed || silence > LINGER || task.refused.is_some() && silence > PATIENCE {
+                let is_refused = task.refused.is_some() && (task.is_known || silence > PATIENCE);
+                if is_confirmed || silence > LINGER || is_refused {
                     self.leave();
                 }
             }
@@ -224,7 +227,10 @@ impl Task {
                 };
                 state.map(|state| self.says(state)).into_iter().chain(again).collect()
             }
-            ToAgent::Stop if matches!(self.phase, Phase::Ended | Phase::Stopping) => Vec::new(),
+            ToAgent::Stop if matches!(self.phase, Phase::Ended | Phase::Stopping) => {
+                self.is_known = self.phase == Phase::Ended;
+                Vec::new()
+            }
             ToAgent::Stop => {
                 self.phase = Phase::Stopping;
                 vec![Action::Stop]

@@ -4,6 +4,7 @@
 //! never: the state machines expect that.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -143,14 +144,18 @@ impl Drop for Bus {
 
 async fn connect(settings: &Settings, notes: &Sender<Arrival>) -> Result<Client, String> {
     let notes = notes.clone();
+    let was_lost = AtomicBool::new(false);
     let options = oroshi_nats::options(match &settings.agent {
         Some(name) => format!("oroshi agent {name}"),
         None => "oroshi bench".to_owned(),
     })
     .event_callback(move |event| {
         let note = match event {
-            Event::Disconnected => Some("the connection to NATS is lost".to_owned()),
-            Event::Connected => Some("connected to NATS".to_owned()),
+            Event::Disconnected => {
+                was_lost.store(true, Ordering::Relaxed);
+                Some("the connection to NATS is lost".to_owned())
+            }
+            Event::Connected => was_lost.swap(false, Ordering::Relaxed).then(|| "connected to NATS again".to_owned()),
             Event::ServerError(error) => Some(format!("NATS says: {error}")),
             Event::SlowConsumer(_) => Some("messages of NATS were lost: this machine does not keep up".to_owned()),
             _ => None,

@@ -225,6 +225,7 @@ impl Coordinator {
             }
             return Vec::new();
         }
+        self.busy.retain(|busy| *busy != name);
         self.agents.push(Known { name, session, heard: now, ..Known::default() });
         if self.agents.len() < self.wanted.count() {
             return Vec::new();

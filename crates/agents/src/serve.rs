@@ -44,6 +44,8 @@ enum News {
 struct Work {
     starts: Sender<u64>,
     stop: Arc<AtomicBool>,
+    /// Whether it has counted anything.
+    counts: bool,
 }
 
 /// Serves until `shutdown` asks for the end.
@@ -123,6 +125,10 @@ impl Server<'_> {
                     self.agent.failed(mistakes)
                 }
                 News::Counted(delta, last) => {
+                    if let Some(work) = self.work.as_mut().filter(|work| !work.counts) {
+                        work.counts = true;
+                        self.around.say("the coordinator gets the first counts");
+                    }
                     if last {
                         self.work = None;
                         self.around.say("the load has ended");
@@ -182,7 +188,7 @@ impl Server<'_> {
             drop(held);
         });
         match spawned {
-            Ok(_) => self.work = Some(Work { starts, stop }),
+            Ok(_) => self.work = Some(Work { starts, stop, counts: false }),
             Err(error) => tells.tell(News::Failed(vec![format!("no thread can be started: {error}")])),
         }
     }

@@ -435,7 +435,8 @@ impl Plan {
     /// Returns the number of a thread of this process among all threads of the run, and how many those are.
     pub(crate) fn position(&self, thread: usize) -> (usize, usize) {
         let part = self.part.unwrap_or(Part { index: 0, of: 1 });
-        (part.index * self.threads + thread, part.of * self.threads)
+        // Threads of the same number stand together, so that shares of parts differ least.
+        (thread * part.of + part.index, part.of * self.threads)
     }
 
     /// Whether each request has its own connection, by the plan or because the user's headers ask for it.
