@@ -9,16 +9,16 @@ use crate::arrivals::Spacing;
 use crate::ending::{self, RunFacts, ServerEnding, ServerState};
 use crate::environment::Environment;
 use crate::failure::Failure;
-use crate::follow::ReportReceiver;
+use crate::first::FirstResponse;
 use crate::grade::{Bottleneck, Evidence, Utilisation, grade};
 use crate::hints;
 use crate::machine::GENERATOR_BOUND;
 use crate::plan::{Load, Origin, Plan};
 use crate::record::{
     Answers, ConnectionTimesRecord, Connections, Generator, LostServers, MachineRecord, PlanRecord, Rates, Record,
-    Requests, SCHEMA, per_second, unix_seconds,
+    Requests, SCHEMA, SeriesRecord, per_second, unix_seconds,
 };
-use crate::shared::{Outcome, Shared};
+use crate::shared::Outcome;
 use crate::tally::{ConnectionTimes, Tally};
 use crate::watch::ServerUsage;
 use crate::worker::patience_with_servers;
@@ -33,7 +33,10 @@ const FEW: f64 = 0.05;
 /// A run that has ended.
 pub(crate) struct Finished {
     pub(crate) outcomes: Vec<Outcome>,
-    pub(crate) receiver: ReportReceiver,
+    /// What all workers counted.
+    pub(crate) tally: Tally,
+    pub(crate) series: SeriesRecord,
+    pub(crate) fewest_alive: Option<usize>,
     /// The server's usage, or why it is not known.
     pub(crate) server: Result<ServerUsage, String>,
     pub(crate) machine: MachineRecord,
@@ -66,10 +69,10 @@ struct Servers {
 }
 
 /// Puts the record together.
-pub(crate) fn assemble(shared: &Shared, finished: Finished) -> Record {
-    let plan = &shared.plan;
-    let Finished { outcomes, receiver, server, mut machine, started, environment, mut warnings } = finished;
-    let totals = Totals::of(plan, &outcomes);
+pub(crate) fn assemble(plan: &Plan, first: &FirstResponse, finished: Finished) -> Record {
+    let Finished { outcomes, tally, series, fewest_alive, server, mut machine, started, environment, mut warnings } =
+        finished;
+    let totals = Totals::of(plan, &outcomes, tally);
     warnings.extend(in_doubt(&totals.throughput));
     warnings.extend(few_were_due(plan, &totals));
     let server = server.and_then(|usage| {
@@ -120,13 +123,13 @@ pub(crate) fn assemble(shared: &Shared, finished: Finished) -> Record {
             opened: tally.opened,
             closed_by_server: tally.closed_by_server,
             alive_at_end,
-            fewest_alive: receiver.fewest_alive.unwrap_or(alive_at_end),
+            fewest_alive: fewest_alive.unwrap_or(alive_at_end),
             held_at_end: outcomes.iter().map(|outcome| outcome.held).sum(),
         },
         answers: Answers {
-            server: shared.first.server.get().cloned().flatten(),
-            first_body_bytes: shared.first.body_bytes.get().copied(),
-            tls: shared.first.tls.get().cloned(),
+            server: first.server.get().cloned().flatten(),
+            first_body_bytes: first.body_bytes.get().copied(),
+            tls: first.tls.get().cloned(),
             body_bytes: tally.answers.body_bytes,
             other_lengths: tally.answers.other_lengths,
             kept: tally.answers.kept,
@@ -135,7 +138,7 @@ pub(crate) fn assemble(shared: &Shared, finished: Finished) -> Record {
             let ConnectionTimes { connect, total } = *times;
             ConnectionTimesRecord { connect: connect.into(), total: total.into() }
         }),
-        series: receiver.series(),
+        series,
         generator: Generator {
             cpu_us_per_request: (throughput.requests > 0.0).then(|| cpu as f64 / 1e3 / throughput.requests),
             thread_cpu,
@@ -150,18 +153,17 @@ pub(crate) fn assemble(shared: &Shared, finished: Finished) -> Record {
         fail_if: Vec::new(),
         environment,
         scenario: None,
+        agents: Vec::new(),
     };
-    record.warnings.extend(hints::of(&record, plan, &shared.first));
+    record.warnings.extend(hints::of(&record, plan, first));
     record
 }
 
 impl Totals {
-    fn of(plan: &Plan, outcomes: &[Outcome]) -> Self {
-        let mut tally = Tally::default();
-        outcomes.iter().for_each(|outcome| tally.merge(&outcome.tally));
+    fn of(plan: &Plan, outcomes: &[Outcome], tally: Tally) -> Self {
         let elapsed = outcomes.iter().map(|outcome| outcome.elapsed).max().unwrap_or(0);
         let elapsed_s = elapsed as f64 / 1e9;
-        let windows: Vec<WindowCount> = outcomes.iter().map(|outcome| outcome.tally.window).collect();
+        let windows: Vec<WindowCount> = outcomes.iter().map(|outcome| outcome.window).collect();
         let throughput = if plan.requests.is_some() || (plan.journeys.is_some() && plan.duration.is_none()) {
             Throughput::of_number(&windows)
         } else {
@@ -301,7 +303,7 @@ fn ended_early(servers: &[ServerEnding], plan: &Plan) -> String {
 fn rate_error(plan: &Plan, throughput: &Throughput, elapsed_s: f64) -> Option<f64> {
     let Load::Open { spacing, .. } = plan.load else { return None };
     let requests = match spacing {
-        Spacing::Constant => plan.threads as f64,
+        Spacing::Constant => plan.position(0).1 as f64,
         Spacing::Poisson => throughput.requests.sqrt(),
     };
     (elapsed_s > 0.0).then_some(requests / elapsed_s)

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::record::LostServers;
 
 /// A shorter silence is no sign that a server has gone.
@@ -13,7 +15,7 @@ const DOUBTFUL_SILENCE: Duration = Duration::from_millis(100);
 const DOUBTFUL_SHARE: u32 = 10;
 
 /// One core's facts about one server at the end of a run. Times are nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ServerState {
     /// The core's connections to it, and those that were up at the end, or when nothing was left to send on them.
     pub(crate) connections: usize,

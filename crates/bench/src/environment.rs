@@ -24,6 +24,9 @@ pub struct Environment {
     pub command: Vec<String>,
     /// Release of the kernel: `uname -r`.
     pub kernel: String,
+    /// The kernel's identity since it started (`/proc/sys/kernel/random/boot_id`): two runs with the same one were on the
+    /// same machine.
+    pub boot_id: Option<String>,
     /// Machine type: `uname -m`.
     pub architecture: String,
     /// The CPUs.
@@ -111,6 +114,7 @@ impl Environment {
             oroshi: env!("CARGO_PKG_VERSION").to_owned(),
             command: Vec::new(),
             kernel: uname.release().to_string_lossy().into_owned(),
+            boot_id: files.read("proc/sys/kernel/random/boot_id"),
             architecture: uname.machine().to_string_lossy().into_owned(),
             cpu: Cpu::read(&files),
             memory_bytes: files.field("proc/meminfo", "MemTotal").and_then(|text| kibibytes(&text)),

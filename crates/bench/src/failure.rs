@@ -112,7 +112,7 @@ impl std::fmt::Display for Failure {
 }
 
 /// How often each failure happened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailureCounts([u64; Failure::ALL.len()]);
 
 impl FailureCounts {

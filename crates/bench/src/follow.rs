@@ -7,8 +7,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use oroshi_net::monotonic_ns;
 use oroshi_stats::{Latency, Point, Series, Sketch};
+use serde::{Deserialize, Serialize};
 
 use crate::heat::heat;
+use crate::part::{PartObserver, Recorder};
 use crate::plan::Plan;
 use crate::record::{PointRecord, SeriesRecord};
 use crate::script::ScriptError;
@@ -128,7 +130,9 @@ pub(crate) struct ReportReceiver {
     begun: Instant,
     /// When, on the monotonic clock, the measured part began.
     measured_from: u64,
-    series: Series<PointData>,
+    series: PointSeries,
+    /// In a part of a run: what the coordinator gets.
+    pub(crate) recorder: Option<Recorder>,
     /// The last second, tick by tick.
     recent: Vec<(u64, PointData)>,
     /// Connections up on each core, once it has reported.
@@ -151,14 +155,14 @@ pub(crate) struct ReportReceiver {
     wall: (u64, SystemTime),
 }
 
-#[derive(Clone, Debug, Default)]
-struct PointData {
-    requests: u64,
-    errors: u64,
-    bytes: u64,
-    service: Sketch,
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct PointData {
+    pub(crate) requests: u64,
+    pub(crate) errors: u64,
+    pub(crate) bytes: u64,
+    pub(crate) service: Sketch,
     /// The fewest connections that were up.
-    alive: Option<usize>,
+    pub(crate) alive: Option<usize>,
 }
 
 impl Point for PointData {
@@ -178,7 +182,62 @@ impl PointData {
     }
 }
 
-fn fewest(one: Option<usize>, other: Option<usize>) -> Option<usize> {
+/// The measured part over time: points that come from several threads, or from several parts of a run.
+pub(crate) struct PointSeries(Series<PointData>);
+
+impl PointSeries {
+    pub(crate) fn new() -> Self {
+        Self(Series::new(TICK.as_nanos() as u64, SERIES_CAPACITY))
+    }
+
+    /// Spreads a report until `until` (nanoseconds since the measured part began) over the points that it covers: a core that reports late was at work all the while.
+    pub(crate) fn spread(&mut self, until: u64, length: u64, point: &PointData) {
+        let from = until.saturating_sub(length);
+        let middle = from + (until - from) / 2;
+        self.0.at(middle).service.merge(&point.service);
+        let width = self.0.width_ns();
+        let (first, last) = (from / width, until.saturating_sub(1).max(from) / width);
+        // Shares are differences of running sums, so that they add up to the whole.
+        let upto = |count: u64, end: u64| {
+            let part = u128::from(end.min(until) - from) * u128::from(count);
+            if until > from { (part / u128::from(until - from)) as u64 } else { count }
+        };
+        let mut start = from;
+        for index in first..=last {
+            let end = (index + 1) * width;
+            let share = |count: u64| upto(count, end) - if start > from { upto(count, start) } else { 0 };
+            let (requests, errors, bytes) = (share(point.requests), share(point.errors), share(point.bytes));
+            let to = self.0.at(start);
+            to.requests += requests;
+            to.errors += errors;
+            to.bytes += bytes;
+            to.alive = fewest(to.alive, point.alive);
+            start = end;
+        }
+    }
+
+    /// Returns the measured part over time.
+    pub(crate) fn record(&self) -> SeriesRecord {
+        let points = self.0.iter().map(|(at, p)| PointRecord {
+            at_s: at as f64 / 1e9,
+            requests: p.requests,
+            errors: p.errors,
+            bytes: p.bytes,
+            p50_ns: p.service.quantile(0.5),
+            p99_ns: p.service.quantile(0.99),
+            max_ns: (!p.service.is_empty()).then(|| p.service.max()),
+            alive: p.alive,
+        });
+        let width_ns = self.0.width_ns();
+        SeriesRecord {
+            width_s: width_ns as f64 / 1e9,
+            points: points.collect(),
+            heat: heat(self.0.points().iter().map(|p| &p.service), width_ns),
+        }
+    }
+}
+
+pub(crate) fn fewest(one: Option<usize>, other: Option<usize>) -> Option<usize> {
     one.into_iter().chain(other).min()
 }
 
@@ -187,7 +246,8 @@ impl ReportReceiver {
         Self {
             begun: Instant::now(),
             measured_from: start,
-            series: Series::new(TICK.as_nanos() as u64, SERIES_CAPACITY),
+            series: PointSeries::new(),
+            recorder: None,
             recent: Vec::new(),
             alive: vec![None; threads],
             fewest_alive: None,
@@ -204,6 +264,11 @@ impl ReportReceiver {
         }
     }
 
+    /// Returns the measured part over time.
+    pub(crate) fn series(&self) -> SeriesRecord {
+        self.series.record()
+    }
+
     /// Listens until the workers have ended, or for the length of the warm-up.
     ///
     /// Fails when a call into the script cannot be ended.
@@ -211,7 +276,7 @@ impl ReportReceiver {
         &mut self,
         reports: &Receiver<Report>,
         shared: &Shared,
-        observer: &mut dyn Observer,
+        observer: &mut dyn PartObserver,
         warmup: Option<Duration>,
         mut watch: Option<&mut Watch>,
     ) -> Result<(), ScriptError> {
@@ -236,6 +301,9 @@ impl ReportReceiver {
             }
             if self.ended == shared.plan.threads || warmup.is_some_and(|w| self.begun.elapsed() >= w) {
                 return Ok(());
+            }
+            if let Some(delta) = self.recorder.as_mut().and_then(Recorder::take_when_due) {
+                observer.delta(delta);
             }
             if observer.cancelled() {
                 shared.stop();
@@ -269,6 +337,9 @@ impl ReportReceiver {
 
     fn receive(&mut self, mut report: Report, observer: &mut dyn Observer) {
         self.ended += usize::from(report.last);
+        if let (Some(recorder), Some(counted)) = (&mut self.recorder, report.counted.take()) {
+            recorder.count(report.worker, *counted);
+        }
         if report.late {
             return self.receive_late(report);
         }
@@ -300,7 +371,11 @@ impl ReportReceiver {
         if !report.last {
             self.fewest_alive = fewest(self.fewest_alive, point.alive);
         }
-        self.spread(report.until, report.length, &point);
+        let until = report.until.saturating_sub(self.measured_from);
+        self.series.spread(until, report.length, &point);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.point(until, report.length, &point);
+        }
         if let Some(full) = full {
             let end = Duration::from_nanos(report.until.saturating_sub(self.measured_from));
             self.second.service.merge(&full.0);
@@ -360,33 +435,6 @@ impl ReportReceiver {
         }
     }
 
-    /// Spreads a report over the points that it covers: a core that reports late was at work all the while.
-    fn spread(&mut self, until: u64, length: u64, point: &PointData) {
-        let until = until.saturating_sub(self.measured_from);
-        let from = until.saturating_sub(length);
-        let middle = from + (until - from) / 2;
-        self.series.at(middle).service.merge(&point.service);
-        let width = self.series.width_ns();
-        let (first, last) = (from / width, until.saturating_sub(1).max(from) / width);
-        // Shares are differences of running sums, so that they add up to the whole.
-        let upto = |count: u64, end: u64| {
-            let part = u128::from(end.min(until) - from) * u128::from(count);
-            if until > from { (part / u128::from(until - from)) as u64 } else { count }
-        };
-        let mut start = from;
-        for index in first..=last {
-            let end = (index + 1) * width;
-            let share = |count: u64| upto(count, end) - if start > from { upto(count, start) } else { 0 };
-            let (requests, errors, bytes) = (share(point.requests), share(point.errors), share(point.bytes));
-            let to = self.series.at(start);
-            to.requests += requests;
-            to.errors += errors;
-            to.bytes += bytes;
-            to.alive = fewest(to.alive, point.alive);
-            start = end;
-        }
-    }
-
     /// Gives the observer what is left. A sliver at the end joins the second before it, because an interval of no
     /// length is of no use in a log.
     pub(crate) fn last_second(&mut self, observer: &mut dyn Observer) {
@@ -432,26 +480,6 @@ impl ReportReceiver {
             alive: self.alive.iter().flatten().sum(),
         }
     }
-
-    /// Returns the measured part over time.
-    pub(crate) fn series(&self) -> SeriesRecord {
-        let points = self.series.iter().map(|(at, p)| PointRecord {
-            at_s: at as f64 / 1e9,
-            requests: p.requests,
-            errors: p.errors,
-            bytes: p.bytes,
-            p50_ns: p.service.quantile(0.5),
-            p99_ns: p.service.quantile(0.99),
-            max_ns: (!p.service.is_empty()).then(|| p.service.max()),
-            alive: p.alive,
-        });
-        let width_ns = self.series.width_ns();
-        SeriesRecord {
-            width_s: width_ns as f64 / 1e9,
-            points: points.collect(),
-            heat: heat(self.series.points().iter().map(|p| &p.service), width_ns),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -484,6 +512,7 @@ mod tests {
             measured: true,
             last: false,
             late: false,
+            counted: None,
             server: Vec::new(),
         }
     }

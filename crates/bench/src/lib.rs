@@ -19,7 +19,8 @@
 //!    [`environment`]: the server's side and the machine's; `machine`, `backlog`, [`ports`]: what else may have limited
 //!    it.
 //! 7. `assemble` puts the [`record`] together; [`grade`] and `hints` judge it.
-//! 8. [`push`]: load on a push hub, with subscriptions and publishers. It uses the plan, preparation, connections,
+//! 8. [`part`]: a run that several processes share: what each hands over, and how a coordinator puts it together.
+//! 9. [`push`]: load on a push hub, with subscriptions and publishers. It uses the plan, preparation, connections,
 //!    timetable, meters and grades of requests, and has its own connections, counters and record.
 //!
 //! **Circles.** `core` with `slots`, `stagger` and `tickets`, and `connection` with `end` and `scripted`: one type
@@ -46,6 +47,7 @@ mod heat;
 mod hints;
 pub mod journey;
 mod machine;
+pub mod part;
 pub mod plan;
 pub mod ports;
 mod prepare;
@@ -70,7 +72,8 @@ pub use failure::{Failure, FailureCounts};
 pub use follow::{Observer, Progress, RequestTimes, SecondHistograms};
 pub use grade::{Bottleneck, Grade};
 pub use journey::{CoreJourneys, Exchange, Journeys, Meter};
+pub use part::{Delta, Part, PartObserver, Whole};
 pub use plan::{ConnectTo, Draft, Load, Plan, Problems, Watching};
 pub use record::Record;
-pub use run::{RunError, run, run_then};
+pub use run::{RunError, run, run_part, run_then};
 pub use script::{CoreScript, ResponseParts, ResponseView, Script, ScriptError, ScriptFeatures};

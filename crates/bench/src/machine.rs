@@ -13,7 +13,7 @@ use crate::watch::{Clocks, ServerUsage, Watch};
 /// From this share of a CPU that other virtual machines took, or these CPUs that other processes used, a run is
 /// doubtful.
 const STEAL_WORTH_A_WARNING: f64 = 0.02;
-const OTHERS_WORTH_A_WARNING: f64 = 0.25;
+pub(crate) const OTHERS_WORTH_A_WARNING: f64 = 0.25;
 /// The kernel counts both in ticks of 10 ms: one or two of them are no evidence. Seconds, per CPU.
 const NO_EVIDENCE: f64 = 0.02;
 
@@ -32,6 +32,8 @@ pub(crate) struct MachineUse {
     pub(crate) server: Option<ServerUsage>,
     pub(crate) state: MachineRecord,
     pub(crate) warnings: Vec<String>,
+    /// CPUs' worth of time that this process used.
+    pub(crate) cpu_cpus: f64,
 }
 
 /// Names of disturbances, as in [`MachineRecord::why`].
@@ -111,6 +113,7 @@ impl Machine {
             }
         }
         warnings.extend(self.backlogs.finish());
-        MachineUse { elapsed: looked, server, state, warnings }
+        let cpu_cpus = if elapsed > 0.0 { ours / elapsed } else { 0.0 };
+        MachineUse { elapsed: looked, server, state, warnings, cpu_cpus }
     }
 }

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use oroshi_net::endpoint::ResolveError;
 use oroshi_net::{
-    Address, ClientTls, ClientTlsOptions, ConnectorOptions, CpuList, Endpoint, Peer, Scheme, UnixAddress,
+    Address, ClientTls, ClientTlsOptions, ConnectorOptions, CpuList, Endpoint, Peer, Permitted, Scheme, UnixAddress,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::arrivals::{Arrivals, Spacing, Stage};
 use crate::check::Check;
 use crate::journey::Journeys;
+pub use crate::part::Part;
 use crate::request::Request;
 use crate::script::Script;
 pub use connect_to::ConnectTo;
@@ -86,6 +87,10 @@ pub struct Draft {
     pub script: Option<Arc<dyn Script>>,
     /// What users do, instead of requests: each of the connections is a user.
     pub journeys: Option<Arc<dyn Journeys>>,
+    /// The part of the run that this process has, when several processes share it. `None`: all of it.
+    pub part: Option<Part>,
+    /// Where connections may go; `None`: anywhere.
+    pub permitted: Option<Arc<Permitted>>,
 }
 
 impl Default for Draft {
@@ -119,6 +124,8 @@ impl Default for Draft {
             each_request: false,
             script: None,
             journeys: None,
+            part: None,
+            permitted: None,
         }
     }
 }
@@ -212,6 +219,10 @@ pub struct Plan {
     pub script: Option<Arc<dyn Script>>,
     /// What users do, in place of requests. `connections` is then the number of users.
     pub journeys: Option<Arc<dyn Journeys>>,
+    /// The part that this process has. `threads` are those of a part; all other figures are of the whole.
+    pub part: Option<Part>,
+    /// Where connections may go.
+    pub permitted: Option<Arc<Permitted>>,
 }
 
 /// One destination, with the requests that go there.
@@ -241,8 +252,9 @@ impl Draft {
     pub fn plan(self) -> Result<Plan, Problems> {
         let mut problems = self.problems();
         let threads = self.thread_count();
-        if self.connections > 0 && threads > self.connections {
-            problems.push(Problem::TooFewConnections { connections: self.connections, threads });
+        let all = threads.saturating_mul(self.part.map_or(1, |part| part.of));
+        if self.connections > 0 && all > self.connections {
+            problems.push(Problem::TooFewConnections { connections: self.connections, threads: all });
         }
         let mut origins = match self.origins() {
             Ok(origins) => origins,
@@ -287,6 +299,8 @@ impl Draft {
             each_request: self.each_request,
             script: self.script,
             journeys: self.journeys,
+            part: self.part,
+            permitted: self.permitted,
         })
     }
 
@@ -339,13 +353,14 @@ impl Draft {
 
     /// The number of threads: the user's, or the usual one.
     fn thread_count(&self) -> usize {
+        let parts = self.part.map_or(1, |part| part.of);
         let available = oroshi_net::available_cpus().map_or(1, |cpus| cpus.iter().count());
         let usual = match &self.load {
             // Within one thread any free connection takes the next arrival; threads pass none to each other.
-            Load::Open { stages, .. } if stages.iter().all(|stage| stage.rate <= ONE_THREAD_RATE) => 1,
+            Load::Open { stages, .. } if stages.iter().all(|s| s.rate <= ONE_THREAD_RATE * parts as f64) => 1,
             _ => 2,
         };
-        self.threads.unwrap_or_else(|| usual.min(available).min(self.connections.max(1)))
+        self.threads.unwrap_or_else(|| usual.min(available).min((self.connections / parts).max(1)))
     }
 
     /// Length of the measured part: the user's, or that of the stages, or wrk's default; `None` with a number of
@@ -417,6 +432,13 @@ impl Draft {
 }
 
 impl Plan {
+    /// Returns the number of a thread of this process among all threads of the run, and how many those are.
+    pub(crate) fn position(&self, thread: usize) -> (usize, usize) {
+        let part = self.part.unwrap_or(Part { index: 0, of: 1 });
+        // Threads of the same number stand together, so that shares of parts differ least.
+        (thread * part.of + part.index, part.of * self.threads)
+    }
+
     /// Whether each request has its own connection, by the plan or because the user's headers ask for it.
     #[must_use]
     pub fn connects_per_request(&self) -> bool {
@@ -432,6 +454,7 @@ impl Plan {
                 || self.journeys.is_some()
                 || origin.requests.iter().any(|r| r.size() > 1400),
             tls: origin.tls.clone(),
+            permitted: self.permitted.clone(),
             ..ConnectorOptions::default()
         }
     }

@@ -18,7 +18,7 @@ pub use crate::unreadable::ParseRecord;
 use crate::watch::{FoundBy, ServerUsage};
 
 /// Version of the schema. The first number changes when a field goes or changes its meaning, the second when one comes.
-pub const SCHEMA: &str = "oroshi-bench/1.4";
+pub const SCHEMA: &str = "oroshi-bench/1.5";
 
 /// A run and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -84,6 +84,64 @@ pub struct Record {
     /// Score, checks and steps of a run of scenarios. `None` for other runs, and in records before 1.4.
     #[serde(default)]
     pub scenario: Option<Box<scenario::ScenarioRecord>>,
+    /// The load machines of a run with agents. Empty for other runs, and in records before 1.5.
+    #[serde(default)]
+    pub agents: Vec<AgentRecord>,
+}
+
+/// One load machine's part of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AgentRecord {
+    /// Its name.
+    pub name: String,
+    /// How its part ended.
+    pub state: AgentState,
+    /// Length of its measured part as far as it was heard of, seconds.
+    pub elapsed_s: f64,
+    /// Requests of the measured part, as far as it was heard of: see [`Requests`].
+    pub started: u64,
+    /// With a whole response.
+    pub completed: u64,
+    /// Ended by a failure.
+    pub failed: u64,
+    /// Due, and never sent.
+    pub unsent: u64,
+    /// Failures of all kinds.
+    pub errors: u64,
+    /// CPU time of its threads, as a share of one core each.
+    pub thread_cpu: Vec<f64>,
+    /// 99th percentile of its service time, nanoseconds, within some percent.
+    pub p99_ns: Option<u64>,
+    /// 99th percentile of its lateness (open loop), nanoseconds, within some percent.
+    pub lateness_p99_ns: Option<u64>,
+    /// How far the coordinator's idea of its clock may be off, nanoseconds: half of the least round trip.
+    pub clock_bound_ns: Option<u64>,
+    /// How long after the agreed moment its last thread began, nanoseconds. `None` until it is known.
+    pub start_late_ns: Option<u64>,
+}
+
+/// How an agent's part of a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AgentState {
+    /// It carried out its part.
+    Done,
+    /// It ended its part early: Ctrl-C, the loss of another agent, or a coordinator that it no longer heard.
+    Stopped,
+    /// It was not heard of any more.
+    Lost,
+}
+
+impl AgentState {
+    /// The name in reports and JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Stopped => "stopped",
+            Self::Lost => "lost",
+        }
+    }
 }
 
 /// How one or more servers had gone before the run ended.
@@ -457,7 +515,7 @@ impl PlanRecord {
                     request_bytes: o.requests.first().map_or(0, crate::request::Request::size),
                 })
                 .collect(),
-            threads: plan.threads,
+            threads: plan.position(0).1,
             connections: plan.connections,
             hold: plan.hold,
             load: plan.load.clone(),

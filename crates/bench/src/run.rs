@@ -12,10 +12,12 @@ use crate::assemble::{Finished, assemble};
 pub use crate::error::RunError;
 use crate::follow::{Observer, ReportReceiver};
 use crate::machine::Machine;
+use crate::part::{Alone, PartEnd, PartObserver, Recorder};
 use crate::plan::{Plan, Watching};
 use crate::prepare::{LOOK, Prepared, prepare, thread_options, usage_of};
 use crate::record::Record;
 use crate::shared::{Outcome, Report, Shared, WorkerOutcome};
+use crate::tally::Tally;
 use crate::watch::Watch;
 use crate::worker::work;
 
@@ -37,6 +39,19 @@ pub fn run(plan: Plan, observer: &mut dyn Observer) -> Result<Record, RunError> 
 /// # Errors
 /// As [`run`]; `after` is not called then.
 pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Record)) -> Result<Record, RunError> {
+    carry_out(Plan { part: None, ..plan }, &mut Alone(observer), after)
+}
+
+/// Carries out a part of a plan ([`Plan::part`]), as one of several processes. The observer says when to start, and gets
+/// what was counted.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_part(plan: Plan, observer: &mut dyn PartObserver) -> Result<Record, RunError> {
+    carry_out(plan, observer, |_| {})
+}
+
+fn carry_out(plan: Plan, observer: &mut dyn PartObserver, after: impl FnOnce(&Record)) -> Result<Record, RunError> {
     let prepared = prepare(&plan, plan.connections + plan.hold, plan.threads, observer)?;
     let Prepared { environment, mut warnings, peers, server: mut watch } = prepared;
     warnings.extend(several_servers(&plan));
@@ -49,11 +64,16 @@ pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Rec
     if !workers.await_connections(observer)? {
         return Err(workers.abandon(observer));
     }
+    let Some(moment) = observer.ready() else {
+        workers.shared.stop();
+        return Err(workers.abandon(observer));
+    };
     let started = SystemTime::now();
     // Starts before the workers, so a run without warm-up is measured from its start.
     let mut machine = Machine::begin(&shared.peers, watch.as_mut().ok());
-    let start = shared.meet();
+    let start = shared.meet(moment);
     let mut receiver = ReportReceiver::new(shared.plan.threads, start);
+    receiver.recorder = shared.plan.part.is_some().then(|| Recorder::new(&shared, start));
     let warmup = shared.plan.warmup;
     if !warmup.is_zero() {
         receiver.listen(&workers.reports, &shared, observer, Some(warmup), watch.as_mut().ok())?;
@@ -61,7 +81,7 @@ pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Rec
     }
     receiver.listen(&workers.reports, &shared, observer, None, watch.as_mut().ok())?;
     let mut machine = machine.finish(watch.as_mut().ok(), &receiver.clocks);
-    let outcomes = match workers.collect(observer) {
+    let (outcomes, mut tally) = match workers.collect(observer) {
         Ok(outcomes) => outcomes,
         // A worker without an outcome has panicked, which the join reports.
         Err(error) => return Err(workers.end().err().or(error).unwrap_or(RunError::Cancelled)),
@@ -77,8 +97,23 @@ pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Rec
         return Err(RunError::EndedInWarmUp);
     }
     warnings.append(&mut machine.warnings);
-    let finished = Finished { outcomes, receiver, server, machine: machine.state, started, environment, warnings };
-    let mut record = assemble(&shared, finished);
+    let handed = receiver.recorder.take();
+    if let Some(recorder) = handed {
+        let end = PartEnd {
+            server: server.clone(),
+            machine: machine.state.clone(),
+            cpu_cpus: machine.cpu_cpus,
+            environment: environment.clone(),
+            warnings: warnings.clone(),
+        };
+        let (last, total) = recorder.finish(outcomes.clone(), tally, end);
+        tally = total;
+        observer.delta(last);
+    }
+    let (series, fewest_alive) = (receiver.series(), receiver.fewest_alive);
+    let machine = machine.state;
+    let finished = Finished { outcomes, tally, series, fewest_alive, server, machine, started, environment, warnings };
+    let mut record = assemble(&shared.plan, &shared.first, finished);
     if let Some(journeys) = &shared.plan.journeys {
         let scenario = journeys.conclude(&record)?;
         record.warnings.extend(sent_again(scenario.retries));
@@ -147,11 +182,16 @@ impl Workers {
     /// Returns all outcomes in the workers' order, once responses on their way have come or the observer wants no more.
     ///
     /// The error is a worker's own, or `None` if a worker ended without an outcome.
-    fn collect(&self, observer: &mut dyn Observer) -> Result<Vec<Outcome>, Option<RunError>> {
+    fn collect(&self, observer: &mut dyn Observer) -> Result<(Vec<Outcome>, Tally), Option<RunError>> {
         let mut all: Vec<Option<Outcome>> = (0..self.shared.plan.threads).map(|_| None).collect();
+        let mut tally = Tally::default();
         while all.iter().any(Option::is_none) {
             match self.outcomes.recv_timeout(POLL_INTERVAL) {
-                Ok((index, outcome)) => all[index] = Some(outcome.map_err(Some)?),
+                Ok((index, outcome)) => {
+                    let (outcome, counted) = outcome.map_err(Some)?;
+                    tally.merge(&counted);
+                    all[index] = Some(outcome);
+                }
                 Err(RecvTimeoutError::Disconnected) => return Err(None),
                 Err(RecvTimeoutError::Timeout) => {
                     if observer.cancelled() {
@@ -161,7 +201,7 @@ impl Workers {
                 }
             }
         }
-        Ok(all.into_iter().flatten().collect())
+        Ok((all.into_iter().flatten().collect(), tally))
     }
 
     /// Fails when a call into the script cannot be ended.
@@ -174,7 +214,7 @@ impl Workers {
 
     /// Ends workers whose run is not to begin, and says why it is not.
     fn abandon(self, observer: &mut dyn Observer) -> RunError {
-        self.shared.meet();
+        self.shared.meet(0);
         let outcomes = match self.end() {
             Ok(outcomes) => outcomes,
             Err(error) => return error,

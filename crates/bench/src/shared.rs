@@ -1,11 +1,13 @@
 //! State that the workers of a run share, and the messages that they send to the thread that leads it.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Barrier, OnceLock};
 use std::time::Duration;
 
 use oroshi_net::{Peer, monotonic_ns};
+use oroshi_stats::WindowCount;
+use serde::{Deserialize, Serialize};
 
 use crate::ending::ServerState;
 use crate::error::RunError;
@@ -26,6 +28,10 @@ pub(crate) struct Shared {
     ready: Barrier,
     /// When the first request may be sent, on the monotonic clock.
     start: OnceLock<u64>,
+    /// The moment to start that was agreed with other processes; 0: none.
+    agreed: AtomicU64,
+    /// How late the last worker began, nanoseconds.
+    pub(crate) late: AtomicU64,
     /// Workers that wait to meet the others.
     pub(crate) prepared: AtomicUsize,
     /// The user, or a failed script, ends the run.
@@ -42,6 +48,8 @@ impl Shared {
             peers,
             ready: Barrier::new(plan.threads + 1),
             start: OnceLock::new(),
+            agreed: AtomicU64::new(0),
+            late: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             prepared: AtomicUsize::new(0),
             server,
@@ -51,12 +59,26 @@ impl Shared {
     }
 
     /// Waits for all workers; they agree on the moment to start.
-    pub(crate) fn meet(&self) -> u64 {
+    ///
+    /// That is now, or `moment` if one thread knows a later one (nanoseconds of the monotonic clock).
+    pub(crate) fn meet(&self, moment: u64) -> u64 {
+        self.agreed.fetch_max(moment, Ordering::Relaxed);
         if self.ready.wait().is_leader() {
-            self.start.set(monotonic_ns()).expect("one leader");
+            self.start.set(monotonic_ns().max(self.agreed.load(Ordering::Relaxed))).expect("one leader");
         }
         self.ready.wait();
         *self.start.get().expect("set by the leader")
+    }
+
+    /// Blocks the thread until the agreed moment, and notes how late it woke up. At once if the moment has passed.
+    pub(crate) fn sleep_until(&self, start: u64) {
+        if self.agreed.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        while let Some(left) = start.checked_sub(monotonic_ns()).filter(|left| *left > 0) {
+            std::thread::sleep(Duration::from_nanos(left));
+        }
+        self.late.fetch_max(monotonic_ns() - start, Ordering::Relaxed);
     }
 
     /// Ends the run as soon as the workers notice.
@@ -94,15 +116,18 @@ pub(crate) struct Report {
     pub(crate) last: bool,
     /// The interval comes after the last one: responses to requests that were on their way then.
     pub(crate) late: bool,
+    /// In a part of a run, once a second: the worker's state, and what it counted since it last handed counts over.
+    pub(crate) counted: Option<Box<(Outcome, Tally)>>,
     /// In the last report: the CPU clocks of the server's processes when the worker's measured part began, and at its
     /// end. Only the worker knows both moments to the microsecond; reading a process's clock takes a fifth of one.
     pub(crate) server: Vec<(u32, u64, u64)>,
 }
 
-/// A worker's results.
-#[derive(Debug)]
+/// A worker's results, or its state while it runs, without what it counted.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Outcome {
-    pub(crate) tally: Tally,
+    /// Requests of the measured part, for throughput. Open while it runs.
+    pub(crate) window: WindowCount,
     /// Length of the measured part on this core, nanoseconds.
     pub(crate) elapsed: u64,
     /// CPU time of this thread over the measured part, nanoseconds.
@@ -121,7 +146,7 @@ pub(crate) struct Outcome {
 }
 
 /// A worker's index, and its outcome.
-pub(crate) type WorkerOutcome = (usize, Result<Outcome, RunError>);
+pub(crate) type WorkerOutcome = (usize, Result<(Outcome, Tally), RunError>);
 /// Where each worker sends its outcome, before it waits for questions to its part of a script.
 pub(crate) type Outcomes = Sender<WorkerOutcome>;
 

@@ -1,12 +1,13 @@
 //! The counters of one core. One owner, no sharing; merged when the run is over.
 
 use oroshi_stats::{Latency, Sketch, WindowCount};
+use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, FailureCounts};
 use crate::unreadable::Unreadable;
 
 /// Histograms of the six times of a request, in nanoseconds.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Clocks {
     /// From handing the first byte to the kernel to reading the last byte of the response.
     pub service: Latency,
@@ -37,7 +38,7 @@ impl Clocks {
 /// Counts and clocks of the measured part of a run.
 ///
 /// Every due request ends in exactly one way: `started = completed + failed + cut_off + unsent`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tally {
     /// Requests that were due in the measured part.
     pub started: u64,
@@ -80,7 +81,7 @@ pub struct Tally {
 }
 
 /// Properties of whole responses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnswerCounts {
     /// Bytes of the bodies, with their chunks put together.
     pub body_bytes: u64,
@@ -91,13 +92,18 @@ pub struct AnswerCounts {
 }
 
 /// Times per completed request, as `ab` shows them, in nanoseconds.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ConnectionTimes {
     /// Connect time, TLS handshake included, for the first request of a connection; 0 for later ones.
     pub connect: Latency,
     /// Connect time and service time together.
     pub total: Latency,
 }
+
+/// Statuses have three digits.
+const STATUSES: usize = 1000;
+/// The highest plausible count of a part of a run.
+const MOST: u64 = 1 << 48;
 
 impl Default for Tally {
     fn default() -> Self {
@@ -111,7 +117,7 @@ impl Default for Tally {
             window: WindowCount::default(),
             waited: 0,
             failures: FailureCounts::default(),
-            statuses: vec![0; 1000].into_boxed_slice(),
+            statuses: vec![0; STATUSES].into_boxed_slice(),
             bytes_read: 0,
             bytes_written: 0,
             opened: 0,
@@ -154,6 +160,29 @@ impl Tally {
         }
         self.lag.merge(&other.lag);
         self.unreadable.merge(&other.unreadable);
+    }
+
+    /// Whether the counts are those of a run, and not garbage whose sum could overflow.
+    pub(crate) fn is_plausible(&self) -> bool {
+        let counts = [
+            self.started,
+            self.completed,
+            self.failed,
+            self.cut_off,
+            self.unsent,
+            self.answered,
+            self.waited,
+            self.bytes_read,
+            self.bytes_written,
+            self.opened,
+            self.closed_by_server,
+            self.answers.body_bytes,
+            self.answers.other_lengths,
+            self.answers.kept,
+        ];
+        let failures = self.failures.iter().map(|(_, count)| count);
+        counts.into_iter().chain(failures).chain(self.statuses.iter().copied()).all(|count| count <= MOST)
+            && self.statuses.len() == STATUSES
     }
 
     /// Counts the failure of a request.

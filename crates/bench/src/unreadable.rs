@@ -20,12 +20,13 @@ pub struct ParseRecord {
 }
 
 /// Counts of unreadable responses by broken rule. There are some fifty rules.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Unreadable(Vec<Kind>);
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Kind {
-    error: DecodeError,
+    /// The rule's name.
+    rule: String,
     count: u64,
     what: String,
     first_bytes: String,
@@ -36,10 +37,11 @@ impl Unreadable {
     /// part.
     #[cold]
     pub(crate) fn add(&mut self, error: DecodeError, limits: &Limits, bytes: &[u8], count: u64) {
-        match self.0.iter_mut().find(|kind| kind.error == error) {
+        match self.0.iter_mut().find(|kind| kind.rule == error.name()) {
             Some(kind) => kind.count += count,
             None => {
-                self.0.push(Kind { error, count, what: explained(error, limits, bytes), first_bytes: shown(bytes) });
+                let (rule, what) = (error.name().to_owned(), explained(error, limits, bytes));
+                self.0.push(Kind { rule, count, what, first_bytes: shown(bytes) });
             }
         }
     }
@@ -47,7 +49,7 @@ impl Unreadable {
     /// Adds the values of another core.
     pub(crate) fn merge(&mut self, other: &Self) {
         for theirs in &other.0 {
-            match self.0.iter_mut().find(|kind| kind.error == theirs.error) {
+            match self.0.iter_mut().find(|kind| kind.rule == theirs.rule) {
                 Some(kind) => kind.count += theirs.count,
                 None => self.0.push(theirs.clone()),
             }
@@ -57,7 +59,7 @@ impl Unreadable {
     /// Returns the counts for a report, the most frequent first.
     pub(crate) fn records(&self) -> Vec<ParseRecord> {
         let record = |kind: &Kind| ParseRecord {
-            rule: kind.error.name().to_owned(),
+            rule: kind.rule.clone(),
             what: kind.what.clone(),
             count: kind.count,
             first_bytes: kind.first_bytes.clone(),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use oroshi_net::clock::{cpu_ns_of, thread_cpu_ns};
 use oroshi_net::{Timer, monotonic_ns};
+use oroshi_stats::WindowCount;
 use oroshi_stats::window::patience;
 
 use crate::core::{Core, OriginState, Source};
@@ -29,6 +30,8 @@ use crate::tally::{Interval, Tally};
 const OPENING: usize = 64;
 /// Shortest time without contact to a server after which a run of a fixed number of requests gives up.
 const MIN_PATIENCE: Duration = Duration::from_secs(2);
+/// How often a part of a run hands over what it counted.
+const HAND_OVER: u64 = 1_000_000_000;
 /// The dispatcher looks up at least this often, nanoseconds: a timetable's next arrival may be years away.
 const LONG_SLEEP: u64 = 1_000_000_000;
 
@@ -47,7 +50,7 @@ pub(crate) async fn work(shared: Arc<Shared>, index: usize, reports: Sender<Repo
             // Interrupted after the error is sent: others then fail because of this one. They may wait for their turn.
             shared.interrupt_script();
             shared.prepared.fetch_add(1, Ordering::Relaxed);
-            shared.meet();
+            shared.meet(0);
             return;
         }
     };
@@ -68,17 +71,19 @@ async fn carry_out(
     timer: Timer,
     dispatch_timer: Timer,
     reports: &Sender<Report>,
-) -> Result<Outcome, RunError> {
+) -> Result<(Outcome, Tally), RunError> {
     if share.journeys.is_none() {
         share.open_connections(shared).await;
     }
     shared.prepared.fetch_add(1, Ordering::Relaxed);
     // Blocks the thread, because nothing is to happen before all workers are here.
-    let start = shared.meet();
+    let start = shared.meet(0);
+    shared.sleep_until(start);
     let core = Rc::clone(&share.core);
     let plan = &shared.plan;
     if !plan.warmup.is_zero() {
-        core.stagger(nanos(plan.warmup), share.index as f64 / plan.threads as f64);
+        let (index, all) = plan.position(share.index);
+        core.stagger(nanos(plan.warmup), index as f64 / all as f64);
     }
     core.start(start);
     if let Some(script) = &core.script {
@@ -103,7 +108,8 @@ async fn carry_out(
     // Only now it is known which requests got no response.
     core.origins.iter().zip(&mut outcome.servers).for_each(|(origin, server)| origin.complete(server));
     let first_request = core.script.as_ref().and_then(Scripting::first);
-    Ok(Outcome { tally: core.counters.tally.take(), first_request, ..outcome })
+    let tally = core.counters.tally.take();
+    Ok((Outcome { window: tally.window, first_request, ..outcome }, tally))
 }
 
 /// Gives arrivals to free connections when they are due.
@@ -141,14 +147,15 @@ impl Share {
         let (script, fixed) = script_of(shared, index)?.unzip();
         let fixed = fixed.flatten();
         let weights: Vec<usize> = plan.origins.iter().map(|origin| origin.connections).collect();
-        let slots = dealt(plan.connections, &weights, plan.threads, index);
-        let held = dealt(plan.hold, &weights, plan.threads, index);
-        let (each, more) = (plan.connections / plan.threads, plan.connections % plan.threads);
-        let per_worker: Vec<usize> = (0..plan.threads).map(|w| each + usize::from(w < more)).collect();
-        debug_assert_eq!(per_worker[index], slots.len());
-        let requests = plan.requests.map(|n| share_of(n, &per_worker, index));
+        let (position, all) = plan.position(index);
+        let slots = dealt(plan.connections, &weights, all, position);
+        let held = dealt(plan.hold, &weights, all, position);
+        let (each, more) = (plan.connections / all, plan.connections % all);
+        let per_worker: Vec<usize> = (0..all).map(|w| each + usize::from(w < more)).collect();
+        debug_assert_eq!(per_worker[position], slots.len());
+        let requests = plan.requests.map(|n| share_of(n, &per_worker, position));
         let part = slots.len() as f64 / plan.connections as f64;
-        let arrivals = plan.load.arrivals(part, index as f64 / plan.threads as f64, index as u64);
+        let arrivals = plan.load.arrivals(part, position as f64 / all as f64, position as u64);
         let source = arrivals.map_or(Source::Closed, Source::Open);
         let origins = origins(shared, index, script.as_ref(), fixed.as_ref());
         let connect_per_request = plan.connects_per_request() || fixed.is_some_and(|request| request.closes);
@@ -203,11 +210,12 @@ impl Share {
 /// The origins of worker `index`: with the addresses and the fixed request of its script, where it has one.
 fn origins(shared: &Shared, index: usize, script: Option<&Scripting>, fixed: Option<&Request>) -> Vec<OriginState> {
     let plan = &shared.plan;
+    let (position, _) = plan.position(index);
     let peer = script.and_then(|script| script.features.peer.as_ref());
     let origin = |(origin, peers): (&crate::plan::Origin, &Vec<_>)| {
         let peers = peer.map_or_else(|| peers.clone(), |peer| vec![peer.clone()]);
         let requests = fixed.map_or_else(|| origin.requests.clone(), |request| vec![request.clone()]);
-        OriginState::new(Dialer::new(plan, origin, peers, index), requests, index)
+        OriginState::new(Dialer::new(plan, origin, peers, position), requests, position)
     };
     plan.origins.iter().zip(&shared.peers).map(origin).collect()
 }
@@ -237,6 +245,9 @@ struct Timekeeper<'r> {
     /// Time between two sweeps of the deadlines, nanoseconds, and when the next one is due.
     sweep: u64,
     next_sweep: u64,
+    /// In a part of a run: when counts were last handed over, and the longest response time among them.
+    handed: u64,
+    longest: u64,
     /// A server that is gone or hangs may never respond to a number of requests; a duration ends by itself.
     silence: Silence,
 }
@@ -277,6 +288,8 @@ impl<'r> Timekeeper<'r> {
             reported: start,
             sweep,
             next_sweep: start + sweep,
+            handed: start,
+            longest: 0,
             silence: Silence::default(),
         }
     }
@@ -298,7 +311,8 @@ impl<'r> Timekeeper<'r> {
             }
             let earliest = core.expire(now);
             if now - self.reported >= nanos(TICK) {
-                self.report(now, self.measured.is_some());
+                let counted = self.hand_over(now);
+                self.send(Report { counted, ..self.report_until(now, self.measured.is_some()) });
                 self.reported = now;
             }
             let boundary = self.measured.as_ref().map_or(self.warm, |measured| measured.end);
@@ -332,7 +346,7 @@ impl<'r> Timekeeper<'r> {
             journeys.finish(over);
         }
         Outcome {
-            tally: Tally::default(),
+            window: WindowCount::default(),
             elapsed: now - measured.from,
             cpu: cpu - measured.cpu,
             until: now,
@@ -364,6 +378,7 @@ impl<'r> Timekeeper<'r> {
             script.begin(plan.duration.map(|_| end));
         }
         let server = self.shared.server.iter().map(|pid| cpu_ns_of(*pid)).collect();
+        self.handed = from;
         self.measured = Some(Measured { from, end, cpu: thread_cpu_ns(), server });
         self.reported = from;
     }
@@ -399,7 +414,8 @@ impl<'r> Timekeeper<'r> {
             return;
         }
         let now = monotonic_ns();
-        let longest = Some(core.counters.tally.borrow().clocks.response.max()).filter(|longest| *longest > 0);
+        let longest = core.counters.tally.borrow().clocks.response.max().max(self.longest);
+        let longest = Some(longest).filter(|longest| *longest > 0);
         let until = now + patience(length, longest, nanos(self.shared.plan.timeout));
         if let Some(script) = &core.script {
             script.begin(Some(until));
@@ -434,6 +450,31 @@ impl<'r> Timekeeper<'r> {
         }
     }
 
+    /// In a part of a run, takes the counts of the last second, with the worker's state.
+    fn hand_over(&mut self, now: u64) -> Option<Box<(Outcome, Tally)>> {
+        let measured = self.measured.as_ref()?;
+        if self.shared.plan.part.is_none() || now - self.handed < HAND_OVER {
+            return None;
+        }
+        self.handed = now;
+        let mut tally = self.core.counters.tally.borrow_mut();
+        let fresh = Tally { window: tally.window, ..Tally::default() };
+        let counted = std::mem::replace(&mut *tally, fresh);
+        self.longest = self.longest.max(counted.clocks.response.max());
+        let outcome = Outcome {
+            window: counted.window,
+            elapsed: now - measured.from,
+            cpu: thread_cpu_ns() - measured.cpu,
+            until: now,
+            held: self.core.activity.held.get(),
+            servers: self.share.servers(false),
+            stopped_early: true,
+            gave_up: false,
+            first_request: None,
+        };
+        Some(Box::new((outcome, counted)))
+    }
+
     /// Counts since the last report.
     fn report_until(&self, until: u64, measured: bool) -> Report {
         let core = self.core;
@@ -446,6 +487,7 @@ impl<'r> Timekeeper<'r> {
             measured,
             last: false,
             late: false,
+            counted: None,
             server: Vec::new(),
         }
     }

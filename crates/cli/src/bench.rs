@@ -3,9 +3,12 @@
 //! `args` has the flags, `foreign` those of other tools. `read` turns the flags into a plan; `load`, `sources` and
 //! `fail_if` read parts of them. `observer` shows a run while it lasts. `script` runs wrk's scripts, `scenario` those of
 //! scenarios. `subscribe` is the other kind of load (`--mode`), from its flags to its report. `text`, `wrk` and `ab`
-//! write the report, and `command_line` the command line in it. `self_test` measures oroshi itself.
+//! write the report, and `command_line` the command line in it. `agents` leads load
+//! machines, and `travel` makes words of a load for them. `self_test` measures oroshi itself.
 
 mod ab;
+#[cfg(feature = "agents")]
+mod agents;
 mod args;
 mod command_line;
 mod fail_if;
@@ -23,6 +26,8 @@ mod script;
 mod self_test;
 mod sources;
 mod subscribe;
+#[cfg(feature = "agents")]
+mod travel;
 mod wrk;
 
 use std::fs::{self, File, OpenOptions};
@@ -44,6 +49,8 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::stdio::dup2_stdout;
 
 use ab::RequestLog;
+#[cfg(feature = "agents")]
+pub(crate) use agents::{Meeting, meeting};
 use args::Format;
 pub(crate) use args::{Args, LoadArgs};
 pub(crate) use command_line::{awaited, without_secrets};
@@ -56,6 +63,8 @@ use observer::{HdrLog, LogError};
 use read::Output;
 use script::Scripted;
 pub(crate) use subscribe::{SubscribeArgs, meaningless};
+#[cfg(feature = "agents")]
+pub(crate) use travel::unpack;
 
 use crate::CommandError;
 use crate::child::TargetError;
@@ -102,6 +111,18 @@ pub(crate) enum Error {
     /// The server for a self-test could not be started.
     #[error(transparent)]
     Target(#[from] TargetError),
+    /// This build has no agents.
+    #[cfg(not(feature = "agents"))]
+    #[error(transparent)]
+    Absent(crate::absent::Absent),
+    /// NATS, or the agents: the text says what.
+    #[cfg(feature = "agents")]
+    #[error("{0}")]
+    Agents(String),
+    /// Correct what the agents refuse: each line names one.
+    #[cfg(feature = "agents")]
+    #[error("{}", .0.join("\n"))]
+    Refused(Vec<String>),
     /// Ctrl-C ended it before there was a result.
     #[error("ended early: there is no result")]
     Interrupted,
@@ -111,6 +132,8 @@ impl CommandError for Error {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
+            #[cfg(not(feature = "agents"))]
+            Self::Absent(_) => 2,
             Self::Interrupted | Self::Run(RunError::Cancelled | RunError::EndedInWarmUp) => interrupt::EXIT_CODE,
             _ => 1,
         }
@@ -174,6 +197,14 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     if args.self_test {
         let (format, file) = args.read_for_self_test().map_err(Error::Usage)?;
         return self_test::run(format, file.as_deref());
+    }
+    #[cfg(feature = "agents")]
+    if agents::is_asked_for(&args) {
+        return agents::run(args);
+    }
+    #[cfg(not(feature = "agents"))]
+    if args.agents != args::AgentsArgs::default() {
+        return Err(Error::Absent(crate::absent::Absent { what: "`--agents`".to_owned(), feature: "agents" }));
     }
     if args.subscribe.is_asked_for() {
         return subscribe::run(args);

@@ -3,7 +3,7 @@
 //! Read it in this order:
 //!
 //! 1. This file: the subcommands, error messages, exit codes.
-//! 2. [`mod@bench`]: `oroshi bench`, from its flags to its reports. [`target`]: the test server.
+//! 2. [`mod@bench`]: `oroshi bench`, from its flags to its reports. `agent`: `oroshi agent`, a load machine. [`target`]: the test server.
 //! 3. [`compare`]: `oroshi compare`. [`lab`]: `oroshi lab`, experiments from files. Both use
 //!    [`lab_live`] (the live line), [`verdicts`] (the exit code) and [`script_load`] (users of a script as load).
 //! 4. [`mod@report`]: saved results as a page. [`saved`] reads them. [`scenario`]: `oroshi scenario`, scripts from
@@ -27,6 +27,8 @@
 
 #[cfg(not(feature = "full"))]
 mod absent;
+#[cfg(feature = "agents")]
+mod agent;
 mod bench;
 mod child;
 mod compare;
@@ -94,6 +96,11 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    #[cfg(feature = "agents")]
+    #[command(display_name = "oroshi")]
+    Agent(agent::Args),
+    #[cfg(not(feature = "agents"))]
+    Agent(absent::Args),
     // `--version` of a subcommand prints the version of oroshi.
     #[command(display_name = "oroshi")]
     Bench(Box<bench::Args>),
@@ -151,6 +158,10 @@ fn main() -> ExitCode {
     }
     let cli = Cli::parse_from(words);
     match cli.command {
+        #[cfg(feature = "agents")]
+        Command::Agent(args) => ended(agent::run(&args)),
+        #[cfg(not(feature = "agents"))]
+        Command::Agent(_) => absent::subcommand_of("agent", "agents"),
         Command::Bench(args) => ended(bench::run(*args)),
         Command::Compare(args) => ended(compare::run(*args)),
         #[cfg(feature = "fetch")]

@@ -1,8 +1,11 @@
 //! Rules for allowed targets: they keep a value that somebody else wrote from pointing at anything else.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::{Component, Path};
+use std::net::SocketAddr;
+use std::path::Path;
+
+pub use oroshi_net::permit::RuleError as AllowError;
+use oroshi_net::permit::{Permitted, Ports};
 
 use crate::key;
 use crate::target::Target;
@@ -24,54 +27,14 @@ use crate::target::Target;
 /// names, every name is allowed whose addresses are.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Allow {
-    any: Vec<Ports>,
-    networks: Vec<(Network, Ports)>,
+    places: Permitted,
     names: Vec<(Name, Ports)>,
-    unix: Vec<String>,
-}
-
-/// An error in a rule.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AllowError {
-    /// Write it in one of the forms of [`Allow`].
-    #[error(
-        "`{rule}` is not a place: expected a network (10.0.0.0/8), an address, a name (app.example), a suffix of names \
-         (.example), a folder of unix sockets (unix:/run/apps/) or `any`; with a port or a range of ports behind it, \
-         if not all are meant (10.0.0.0/8:8080, [fd00::/8]:8000-8999)"
-    )]
-    Unknown {
-        /// The rule as given.
-        rule: String,
-    },
-    /// Make the prefix longer, or use the network's first address.
-    #[error("`{rule}` has an address behind its prefix: expected `{network}`, or a longer prefix")]
-    HostBits {
-        /// The rule as given.
-        rule: String,
-        /// The network that contains the address.
-        network: String,
-    },
-    /// Name a port from 1 to 65535, or two of them with the lower one first.
-    #[error("`{rule}` does not end in ports: expected one from 1 to 65535, or a range such as 8000-8999")]
-    Ports {
-        /// The rule as given.
-        rule: String,
-    },
-    /// Write the path in full, without `.` and `..`.
-    #[error(
-        "`{rule}` does not name a place for unix sockets: expected an absolute path without `.` and `..`, such as \
-         unix:/run/apps/"
-    )]
-    Path {
-        /// The rule as given.
-        rule: String,
-    },
 }
 
 impl Allow {
     /// Allows everything.
     pub fn any() -> Self {
-        Allow { any: vec![Ports::ALL], ..Allow::default() }
+        Allow { places: Permitted::any(), ..Allow::default() }
     }
 
     /// Reads rules.
@@ -105,143 +68,50 @@ impl Allow {
 
     /// Whether a network contains this address and allows its port.
     pub fn address(&self, address: SocketAddr) -> bool {
-        let (ip, port) = (address.ip().to_canonical(), address.port());
-        self.has_any(port) || self.networks.iter().any(|(network, ports)| ports.hold(port) && network.contains(ip))
+        self.places.address(address)
     }
 
     /// Whether a name is allowed with this port, before it is resolved. Expects lower case, as in a [`Target`].
     pub fn name(&self, name: &str, port: u16) -> bool {
-        self.has_any(port)
+        self.places.has_any(port)
             || self.names.iter().any(|(rule, ports)| ports.hold(port) && rule.matches(name))
-            || self.names.is_empty() && !self.networks.is_empty()
+            || self.names.is_empty() && self.places.has_networks()
     }
 
     /// Whether an allowed name may resolve to this address: one in a network, or any address if only names have rules.
     pub fn resolved(&self, address: SocketAddr) -> bool {
-        self.address(address) || self.networks.is_empty() && !self.names.is_empty()
+        self.address(address) || !self.places.has_networks() && !self.names.is_empty()
     }
 
     /// Whether a rule allows this unix socket.
     pub fn unix(&self, path: &Path) -> bool {
-        let Some(path) = path.to_str().filter(|path| is_plain(path)) else { return false };
-        // A socket has no port, so `any` with ports does not include it.
-        self.any.contains(&Ports::ALL)
-            || self.unix.iter().any(|rule| {
-                path.strip_prefix(rule.as_str())
-                    .is_some_and(|rest| rule.ends_with('/') && !rest.is_empty() || rest.is_empty())
-            })
-    }
-
-    fn has_any(&self, port: u16) -> bool {
-        self.any.iter().any(|ports| ports.hold(port))
+        self.places.unix(path)
     }
 
     fn add(&mut self, rule: &str) -> Result<(), AllowError> {
-        let unknown = || AllowError::Unknown { rule: rule.to_owned() };
-        if let Some(path) = rule.strip_prefix("unix:") {
-            let folder = path.strip_suffix('/').unwrap_or(path);
-            if !(is_plain(folder) || path == "/") {
-                return Err(AllowError::Path { rule: rule.to_owned() });
-            }
-            self.unix.push(path.to_owned());
-            return Ok(());
-        }
-        let (place, ports) = split_ports(rule);
-        let ports = match ports {
-            None => Ports::ALL,
-            Some(ports) => Ports::parse(ports).ok_or_else(|| AllowError::Ports { rule: rule.to_owned() })?,
-        };
-        if place == "any" {
-            self.any.push(ports);
-        } else if let Some(network) = Network::parse(place).ok_or_else(unknown)? {
-            let first = network.first();
-            if first != network {
-                return Err(AllowError::HostBits { rule: rule.to_owned(), network: first.to_string() });
-            }
-            self.networks.push((network, ports));
-        } else {
-            let (suffix, name) = place.strip_prefix('.').map_or((false, place), |name| (true, name));
-            let name = key::name_or_ipv4(name).map_err(|_| unknown())?.into_owned();
-            self.names.push((if suffix { Name::Below(format!(".{name}")) } else { Name::Is(name) }, ports));
-        }
+        let Some(found) = self.places.add(rule)? else { return Ok(()) };
+        let (suffix, name) = found.name.strip_prefix('.').map_or((false, found.name), |name| (true, name));
+        let unknown = |_| AllowError::Unknown { rule: rule.to_owned() };
+        let name = key::name_or_ipv4(name).map_err(unknown)?.into_owned();
+        self.names.push((if suffix { Name::Below(format!(".{name}")) } else { Name::Is(name) }, found.ports));
         Ok(())
-    }
-}
-
-/// Splits a rule from its ports, if it has some. IPv6 addresses need brackets before ports.
-fn split_ports(rule: &str) -> (&str, Option<&str>) {
-    if let Some((place, behind)) = rule.strip_prefix('[').and_then(|rest| rest.split_once(']'))
-        && place.contains(':')
-    {
-        match behind.strip_prefix(':') {
-            Some(ports) => return (place, Some(ports)),
-            None if behind.is_empty() => return (place, None),
-            None => {}
-        }
-    }
-    match rule.split_once(':') {
-        Some((place, ports)) if !ports.contains(':') => (place, Some(ports)),
-        _ => (rule, None),
     }
 }
 
 /// The rules in a form that can be read again.
 impl fmt::Display for Allow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let with_ports = |place: String, ports: Ports| match (ports == Ports::ALL, place.contains(':')) {
-            (true, _) => place,
-            (false, true) => format!("[{place}]:{ports}"),
-            (false, false) => format!("{place}:{ports}"),
-        };
-        let networks = self.networks.iter().map(|(network, ports)| with_ports(network.to_string(), *ports));
-        let mut rules: Vec<String> = networks.collect();
-        rules.extend(self.names.iter().map(|(name, ports)| match name {
-            Name::Is(name) | Name::Below(name) => with_ports(name.clone(), *ports),
-        }));
-        rules.extend(self.unix.iter().map(|path| format!("unix:{path}")));
-        rules.extend(self.any.iter().map(|ports| with_ports("any".to_owned(), *ports)));
-        f.write_str(&rules.join(", "))
+        let [networks, unix, any] = self.places.rules();
+        let names = self.names.iter().map(|(name, ports)| match name {
+            Name::Is(name) | Name::Below(name) => ports.behind(name.clone()),
+        });
+        f.write_str(&[networks, names.collect(), unix, any].concat().join(", "))
     }
 }
 
 impl fmt::Debug for Allow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Allow({self})")
-    }
-}
-
-/// A range of ports, inclusive.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Ports {
-    first: u16,
-    last: u16,
-}
-
-impl Ports {
-    const ALL: Ports = Ports { first: 0, last: u16::MAX };
-
-    /// `8080` or `8000-8999`.
-    fn parse(text: &str) -> Option<Self> {
-        let port = |text: &str| {
-            let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-            is_number.then(|| text.parse().ok()).flatten().filter(|&port: &u16| port > 0)
-        };
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let ports = Ports { first: port(first)?, last: port(last)? };
-        (ports.first <= ports.last).then_some(ports)
-    }
-
-    fn hold(self, port: u16) -> bool {
-        (self.first..=self.last).contains(&port)
-    }
-}
-
-impl fmt::Display for Ports {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.first == self.last {
-            true => write!(f, "{}", self.first),
-            false => write!(f, "{}-{}", self.first, self.last),
-        }
     }
 }
 
@@ -261,71 +131,10 @@ impl Name {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Network {
-    address: IpAddr,
-    prefix: u8,
-}
-
-impl Network {
-    /// Parses a network or an address; `Ok(None)` if it looks like a name.
-    fn parse(rule: &str) -> Option<Option<Network>> {
-        let (address, prefix) = rule.split_once('/').map_or((rule, None), |(address, prefix)| (address, Some(prefix)));
-        let Ok(address) = address.parse::<IpAddr>() else { return if prefix.is_some() { None } else { Some(None) } };
-        let longest = if address.is_ipv4() { 32 } else { 128 };
-        let digits = prefix.map(|prefix| prefix.bytes().all(|byte| byte.is_ascii_digit()).then_some(prefix));
-        let prefix = match digits {
-            None => longest,
-            Some(digits) => digits?.parse().ok().filter(|&prefix: &u8| prefix <= longest)?,
-        };
-        // A network of IPv4 addresses that is written as IPv6 counts as IPv4, as its addresses do.
-        Some(Some(match address.to_canonical() {
-            IpAddr::V4(mapped) if address.is_ipv6() && prefix >= 96 => {
-                Network { address: mapped.into(), prefix: prefix - 96 }
-            }
-            _ => Network { address, prefix },
-        }))
-    }
-
-    fn contains(&self, address: IpAddr) -> bool {
-        address.is_ipv4() == self.address.is_ipv4()
-            && Network { address, prefix: self.prefix }.first().address == self.first().address
-    }
-
-    /// The same network by its first address.
-    fn first(self) -> Network {
-        let address = match self.address {
-            IpAddr::V4(address) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
-                Ipv4Addr::from_bits(address.to_bits() & mask).into()
-            }
-            IpAddr::V6(address) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
-                Ipv6Addr::from_bits(address.to_bits() & mask).into()
-            }
-        };
-        Network { address, prefix: self.prefix }
-    }
-}
-
-impl fmt::Display for Network {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.prefix)
-    }
-}
-
-/// Whether a path is absolute and has no `.`, `..` or empty parts.
-pub(crate) fn is_plain(path: &str) -> bool {
-    let parts = Path::new(path).components();
-    path.len() > 1
-        && path.starts_with('/')
-        // `components` omits `.` and empty parts, so the lengths differ if a path has some.
-        && parts.clone().skip(1).all(|part| matches!(part, Component::Normal(_)))
-        && parts.skip(1).map(|part| part.as_os_str().len() + 1).sum::<usize>() == path.len()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     fn allow(rules: &[&str]) -> Allow {

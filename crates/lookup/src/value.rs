@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use crate::allow::{self, Allow};
+use crate::allow::Allow;
 use crate::key;
 pub use crate::target::Target;
 
@@ -178,7 +178,8 @@ fn parse_allowed(text: &str, allow: &Allow) -> Result<Target, ValueError> {
 fn parse_target(text: &str) -> Result<Target, ValueError> {
     let not_a_target = || ValueError::NotATarget { target: shown(text) };
     if let Some(path) = text.strip_prefix("unix:") {
-        let fine = allow::is_plain(path) && path.len() <= UNIX_BYTES && !path.chars().any(char::is_control);
+        let fine =
+            oroshi_net::permit::is_plain(path) && path.len() <= UNIX_BYTES && !path.chars().any(char::is_control);
         return if fine { Ok(Target::Unix(path.into())) } else { Err(not_a_target()) };
     }
     if text.contains('@') {

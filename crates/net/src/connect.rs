@@ -8,6 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -19,6 +20,7 @@ pub use error::ConnectError;
 
 use crate::address::{Peer, UnixAddress};
 use crate::clock::monotonic_ns;
+use crate::permit::Permitted;
 use crate::ports::LocalPorts;
 use crate::stream::{Stream, UnixStream};
 use crate::sys;
@@ -41,11 +43,20 @@ pub struct ConnectorOptions {
     pub send_buffer: Option<usize>,
     /// TLS for every connection, over TCP and unix.
     pub tls: Option<ClientTls>,
+    /// Rules for where connections may go; None permits everything.
+    pub permitted: Option<Arc<Permitted>>,
 }
 
 impl Default for ConnectorOptions {
     fn default() -> Self {
-        ConnectorOptions { sources: Vec::new(), nodelay: true, recv_buffer: None, send_buffer: None, tls: None }
+        ConnectorOptions {
+            sources: Vec::new(),
+            nodelay: true,
+            recv_buffer: None,
+            send_buffer: None,
+            tls: None,
+            permitted: None,
+        }
     }
 }
 
@@ -138,6 +149,9 @@ impl Connector {
         deadline: Option<Instant>,
         first: &[u8],
     ) -> Result<Connected, ConnectError> {
+        if self.options.permitted.as_ref().is_some_and(|permitted| !permitted.peer(peer)) {
+            return Err(ConnectError::NotPermitted { peer: peer.clone() });
+        }
         let started = monotonic_ns();
         let first = if self.options.tls.is_some() { &[] } else { first };
         let Opened { stream, at, sent } = match peer {

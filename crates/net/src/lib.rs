@@ -9,7 +9,8 @@
 //!
 //! In reading order:
 //! - [`address`]: socket addresses; [`endpoint`]: URLs and their grammar;
-//! - [`stream`]: a connection; [`connect`]: opening one; [`tls`]: TLS at either end;
+//! - [`stream`]: a connection; [`connect`]: opening one, where
+//!   [`permit`] lets it; [`tls`]: TLS at either end;
 //! - [`listen`]: accepting connections; [`inherit`]: sockets from a supervisor; [`handover`]: passing sockets on;
 //! - [`threads`]: a runtime per thread, pinned or not; [`signal`]: shutdown; [`notify`]: sd_notify; [`process`]: other
 //!   processes, and signals by name; [`diag`]: kernel information about sockets;
@@ -28,6 +29,7 @@ pub mod listen;
 pub mod namespace;
 pub mod notify;
 pub mod pages;
+pub mod permit;
 pub mod ports;
 pub mod process;
 pub mod signal;
@@ -45,6 +47,7 @@ pub use endpoint::{Address, Endpoint, Scheme};
 pub use limits::ensure_descriptors;
 pub use listen::{BoundListener, ListenOptions, Listener};
 pub use namespace::NetworkNamespace;
+pub use permit::Permitted;
 pub use ports::LocalPorts;
 pub use signal::Shutdown;
 pub use stream::{PeerState, Stream};

@@ -13,7 +13,6 @@
 //! - `wire` has the messages between nodes as bytes; `peers` decides which nodes are there and which requests are
 //!   valid. Neither does I/O. `address` reads the addresses of NATS servers.
 
-pub(crate) mod address;
 pub(crate) mod link;
 pub(crate) mod nats;
 mod peers;

@@ -21,7 +21,7 @@
 //! A file imports only files of its own layer or of layers above it in this list.
 //!
 //! 1. Values. [`Plan`] (`plan`), and [`Draft`] (`draft`), which becomes one. `message`: a message and its frames.
-//!    `publish`: a publish, its targets, its receipt. `secrets`: keys and tokens. `cluster::address`: NATS servers.
+//!    `publish`: a publish, its targets, its receipt. `secrets`: keys and tokens.
 //! 2. Sessions and their queues. `session`: a session; below it `tally` (the outcomes of a message), `outbox` (the
 //!    queue, no I/O), `group`, `directory`, `info`. `session` and `group` import each other, as a group lists its
 //!    members and a session its groups: that circle is the data itself.

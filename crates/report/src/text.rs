@@ -1,6 +1,7 @@
 //! Results as texts for people: what a terminal shows. The caller says how wide it is, and whether it has colours.
 
 mod against;
+mod agents;
 mod bench;
 mod lab;
 mod scenario;

@@ -14,10 +14,8 @@
 use std::fmt;
 
 use hdrhistogram::Histogram;
-use serde::{Deserialize, Serialize};
 
 use crate::quantile::Quantile;
-use crate::stored::Stored;
 use crate::summary::LatencySummary;
 
 /// Latencies in nanoseconds, from 0 to [`Latency::MAX_NS`] (one hour); greater ones count as that.
@@ -25,9 +23,9 @@ use crate::summary::LatencySummary;
 /// Takes about 270 KiB when made, the same again with the first censored value, and nothing afterwards:
 /// [`record`](Self::record) never allocates.
 ///
-/// Serialisation keeps everything: blobs that HdrHistogram tools read, and the exact figures beside them.
-#[derive(Clone, Serialize, Deserialize)]
-#[serde(into = "Stored", try_from = "Stored")]
+/// Serialisation keeps everything. In human-readable formats: blobs that HdrHistogram tools read, and the exact figures
+/// beside them. In binary formats: the buckets in use, and the exact figures.
+#[derive(Clone)]
 pub struct Latency {
     pub(crate) recorded: Histogram<u64>,
     /// Allocated with the first censored value: most runs have none.

@@ -12,7 +12,7 @@
 //! 2. [`latency`]: the histogram of a run, the source of every latency figure in a report.
 //! 3. [`summary`]: the figures of it that reports have.
 //! 4. [`sketch`] and [`series`]: latencies over time, small enough to keep one sketch per interval.
-//! 5. [`stored`] and [`interval_log`]: how histograms leave and enter the process.
+//! 5. [`stored`] and [`interval_log`]: how histograms leave and enter the process; `compact`: in messages.
 //! 6. [`window`]: how many requests a window of time holds, and its rate.
 //! 7. [`changepoint`]: whether a run stayed at one level, and so counts as one measurement.
 //! 8. [`shape`]: how delays are distributed.
@@ -22,6 +22,7 @@
 //! their own. `compare`, its `bootstrap` and `verdict`: the parts of one computation, with the types in the parent.
 
 pub mod changepoint;
+mod compact;
 pub mod compare;
 pub mod interval_log;
 pub mod latency;

@@ -10,7 +10,7 @@ const SUB_BITS: u32 = 4;
 /// The unit of values: 2^6 = 64 ns.
 const UNIT_BITS: u32 = 6;
 /// 16 buckets of 64 ns up to 1024 ns, then 16 per doubling for 30 doublings up to 2^40 ns.
-const BUCKETS: usize = 31 << SUB_BITS;
+pub(crate) const BUCKETS: usize = 31 << SUB_BITS;
 
 /// Latencies of one interval, in nanoseconds, in just under 2 KiB without any allocation.
 ///
@@ -19,11 +19,11 @@ const BUCKETS: usize = 31 << SUB_BITS;
 /// the last bucket. Count, minimum, maximum and mean are exact. For a whole run use [`Latency`](crate::Latency).
 #[derive(Clone)]
 pub struct Sketch {
-    counts: [u32; BUCKETS],
-    count: u64,
-    sum: u64,
-    min: u64,
-    max: u64,
+    pub(crate) counts: [u32; BUCKETS],
+    pub(crate) count: u64,
+    pub(crate) sum: u64,
+    pub(crate) min: u64,
+    pub(crate) max: u64,
 }
 
 impl Sketch {
@@ -41,6 +41,20 @@ impl Sketch {
         self.sum = self.sum.saturating_add(ns);
         self.min = self.min.min(ns);
         self.max = self.max.max(ns);
+    }
+
+    /// Adds the recorded values of a [`Latency`](crate::Latency), each by its bucket.
+    pub fn record_all(&mut self, latency: &crate::Latency) {
+        for (value, count) in crate::latency::buckets(latency.histogram()) {
+            let slot = &mut self.counts[bucket_of(value)];
+            *slot = slot.saturating_add(count.min(u64::from(u32::MAX)) as u32);
+            self.count += count;
+            self.sum = self.sum.saturating_add(value.saturating_mul(count));
+        }
+        if latency.len() > 0 {
+            self.min = self.min.min(latency.min());
+            self.max = self.max.max(latency.max());
+        }
     }
 
     /// Adds the values of `other`. A bucket saturates at `u32::MAX`.

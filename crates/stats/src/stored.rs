@@ -85,8 +85,8 @@ pub(crate) struct Stored {
     squares: String,
 }
 
-impl From<Latency> for Stored {
-    fn from(latency: Latency) -> Self {
+impl From<&Latency> for Stored {
+    fn from(latency: &Latency) -> Self {
         Self {
             recorded: blob_of(&latency.recorded),
             censored: latency.censored.as_ref().filter(|censored| !censored.is_empty()).map(blob_of),

@@ -21,8 +21,10 @@
 //! Counting whole responses instead has an error of up to one request per connection, and connections in step err
 //! together: by 10 % in a window of ten rounds.
 
+use serde::{Deserialize, Serialize};
+
 /// Requests within a window, each counted by the share of its time inside. Times are nanoseconds of one clock.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WindowCount {
     from: u64,
     until: u64,
@@ -53,6 +55,12 @@ impl WindowCount {
     /// Closes the window at `until`. Call it before counting any later response.
     pub fn close(&mut self, until: u64) {
         self.until = until;
+    }
+
+    /// Returns the window closed so many nanoseconds after it opened, for a count that nobody continues.
+    #[must_use]
+    pub fn closed_after(self, length: u64) -> Self {
+        Self { until: self.from.saturating_add(length), ..self }
     }
 
     /// Counts a request that began at `began` and whose response was complete at `ended`.

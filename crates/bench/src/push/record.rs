@@ -465,6 +465,7 @@ impl Record {
             fail_if: self.fail_if,
             environment: self.environment,
             scenario: None,
+            agents: Vec::new(),
         }
     }
 

@@ -11,6 +11,7 @@ mod many_runs;
 mod nchan;
 mod nginx;
 mod open_loop;
+mod parts;
 mod push;
 mod scripts;
 #[path = "../support/mod.rs"]

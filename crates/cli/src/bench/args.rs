@@ -79,6 +79,9 @@ pub(crate) struct Args {
     pub(super) subscribe: SubscribeArgs,
 
     #[command(flatten)]
+    pub(super) agents: AgentsArgs,
+
+    #[command(flatten)]
     pub(super) output: OutputArgs,
 
     /// Measure oroshi itself: the latency that it adds to servers of known delay; takes a minute
@@ -249,6 +252,37 @@ pub(crate) struct ScenarioArgs {
     /// Show every request and check, for writing scripts
     #[arg(long, requires = "script", help_heading = "Scenarios")]
     pub(crate) verbose: bool,
+}
+
+/// The flags of a run on other machines.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+pub(crate) struct AgentsArgs {
+    /// Run on so many agents, or on those with these names (a,b,c), as one (docs/agents.md)
+    #[arg(long, value_name = "N|NAMES", requires_all = ["nats", "key_file"], help_heading = "Agents")]
+    pub(crate) agents: Option<String>,
+
+    /// Meet the agents at these NATS servers: nats://host:4222, several with commas
+    ///
+    /// tls:// insists on TLS. A name and password, or a token, stand before the host. A file keeps them out of the
+    /// process list: @FILE.
+    #[arg(long, value_name = "URL", help_heading = "Agents")]
+    pub(crate) nats: Option<String>,
+
+    /// Talk to the agents of this group [default: default]
+    #[arg(long, value_name = "NAME", help_heading = "Agents")]
+    pub(crate) group: Option<String>,
+
+    /// Sign messages with the key in this file, which the agents have too
+    #[arg(id = "key_file", long = "key-file", value_name = "FILE", help_heading = "Agents")]
+    pub(crate) key_file: Option<PathBuf>,
+
+    /// End the run when an agent is lost, or let the others go on [default: abort]
+    #[arg(long, value_name = "abort|continue", requires = "agents", help_heading = "Agents")]
+    pub(crate) on_agent_loss: Option<String>,
+
+    /// Report a run whose coordinator was killed, from what its agents keep
+    #[arg(long, value_name = "RUN", requires_all = ["nats", "key_file"], conflicts_with = "agents", help_heading = "Agents")]
+    pub(crate) collect: Option<String>,
 }
 
 /// The flags of the report, with its format and file.

@@ -6,6 +6,7 @@
 
 mod ab;
 mod ab_files;
+mod agents;
 mod bench_truth;
 #[path = "../common/mod.rs"]
 mod common;

@@ -42,6 +42,12 @@ pub enum ConnectError {
     /// rejects.
     #[error("permission denied")]
     Permission(#[source] io::Error),
+    /// The rules of this process do not permit connections there: `oroshi agent --allow` sets an agent's rules.
+    #[error("connections to {peer} are not permitted here")]
+    NotPermitted {
+        /// The destination.
+        peer: Peer,
+    },
     /// There is no file at the unix socket's path: start the server, or correct the path.
     #[error("there is no unix socket {address}")]
     NotFound {
@@ -86,7 +92,7 @@ impl ConnectError {
             ConnectError::PortsExhausted => "ports-exhausted",
             ConnectError::Descriptors(_) => "descriptors-exhausted",
             ConnectError::Tls(_) => "tls",
-            ConnectError::Permission(_) => "connect-permission",
+            ConnectError::Permission(_) | ConnectError::NotPermitted { .. } => "connect-permission",
             ConnectError::NotFound { .. } => "connect-not-found",
             ConnectError::NotASocket { .. } => "connect-not-a-socket",
             ConnectError::Unreachable(_) => "connect-unreachable",

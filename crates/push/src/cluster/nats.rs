@@ -14,18 +14,16 @@ use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use async_nats::{Client, ConnectOptions, Event};
 use futures_util::StreamExt as _;
 use futures_util::future::{Either, select};
+use oroshi_nats::{Client, Event};
 use oroshi_net::Shutdown;
 use oroshi_words::Secret;
-use oroshi_words::with_causes;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{sleep, timeout};
 
-use crate::cluster::address;
 use crate::cluster::link::{Command, Link, LinkEnd, OtherNodes, Progress, Shared, count};
 use crate::cluster::peers::{HEARTBEAT_MS, Peers, Rejection, SILENCE_MS};
 use crate::cluster::serve::{self, Claim};
@@ -36,9 +34,6 @@ use crate::mailboxes::Mailboxes;
 use crate::node::Node;
 use crate::plan::Cluster;
 use crate::publish::Targets;
-
-/// How long making a connection may take.
-const CONNECT: Duration = Duration::from_secs(2);
 
 /// How long the last heartbeat, which says that this node leaves, may take.
 const LEAVE: Duration = Duration::from_millis(500);
@@ -227,14 +222,9 @@ impl Worker {
     }
 
     async fn connect(&self, nats: &Secret, lost: &Arc<Notify>) -> Result<Client, String> {
-        let servers = address::servers(nats)?;
         let (lost, shared) = (Arc::clone(lost), Arc::clone(&self.shared));
-        let mut options = ConnectOptions::new()
-            .name(format!("oroshi push {}", self.node.name))
-            .connection_timeout(CONNECT)
+        let options = oroshi_nats::options(format!("oroshi push {}", self.node.name))
             .client_capacity(BATCH)
-            // A new connection would not know them.
-            .ignore_discovered_servers()
             .event_callback(move |event| {
                 match event {
                     Event::Disconnected | Event::Closed => lost.notify_one(),
@@ -245,12 +235,7 @@ impl Worker {
                 }
                 std::future::ready(())
             });
-        options = match address::credentials(&servers) {
-            Some((user, Some(password))) => options.user_and_password(user, password),
-            Some((token, None)) => options.token(token),
-            None => options,
-        };
-        options.connect(servers).await.map_err(|error| with_causes(&error))
+        oroshi_nats::connect(nats, options).await
     }
 
     /// Receives the messages of other nodes.

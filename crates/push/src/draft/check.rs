@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use oroshi_http1::{is_connection_field, is_field_value, is_token};
+use oroshi_nats::address;
 use oroshi_net::Endpoint;
 use oroshi_words::{Mistake, Secret};
 
 use super::{Draft, is_unix};
-use crate::cluster::address;
 use crate::plan::{Cluster, GroupRule, Limits, Origins, Paths, Serves, Transports};
 
 /// More threads than this are a slip of the finger.

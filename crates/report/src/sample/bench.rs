@@ -88,6 +88,7 @@ pub fn closed() -> Record {
         machine: None,
         fail_if: Vec::new(),
         scenario: None,
+        agents: Vec::new(),
         environment: Environment {
             kernel: "6.18.0".into(),
             cpu: Cpu { model: Some("A Fast One".into()), online: Some(2), ..Cpu::default() },

@@ -10,7 +10,7 @@ use oroshi_bench::watch::{Precision, ServerUsage};
 use oroshi_bench::{Failure, Record};
 use oroshi_words::units;
 
-use super::scenario;
+use super::{agents, scenario};
 use crate::paint::Paint;
 use crate::table::{fitted, wrap};
 use crate::words::{
@@ -48,6 +48,7 @@ pub fn bench(record: &Record, spectrum: bool, paint: Paint, width: usize) -> Str
     }
     page.failures(record);
     page.row("Connections", &connections(record));
+    agents::add(&mut page, &record.agents);
     let server = record.server.as_ref().map(|server| server_rows(server, record));
     page.sides(server, record.server_unknown.as_deref(), &generator(record), &record.environment);
     if alarm.is_none() {

@@ -4,15 +4,18 @@ use async_nats::ServerAddr;
 use oroshi_words::{Secret, query};
 
 /// The form of an address, for error messages.
-pub(crate) const EXPECTED: &str = "nats://host:4222, or tls://host:4222 to insist on TLS, several with commas";
+pub const EXPECTED: &str = "nats://host:4222, or tls://host:4222 to insist on TLS, several with commas";
 
 /// Parses a list of servers with commas. An error quotes nothing of the text, as it may contain a password.
-pub(crate) fn servers(nats: &Secret) -> Result<Vec<ServerAddr>, &'static str> {
+///
+/// # Errors
+/// The text says what is wrong.
+pub fn servers(nats: &Secret) -> Result<Vec<ServerAddr>, &'static str> {
     nats.reveal().split(',').map(|address| server(address.trim())).collect()
 }
 
 /// Returns the name and password, or the token alone, of the first server that has any.
-pub(super) fn credentials(servers: &[ServerAddr]) -> Option<(String, Option<String>)> {
+pub fn credentials(servers: &[ServerAddr]) -> Option<(String, Option<String>)> {
     let plain = |text: &str| query::segment(text).map_or_else(|_| text.to_owned(), std::borrow::Cow::into_owned);
     let server = servers.iter().find(|server| server.has_user_pass())?;
     Some((plain(server.username()?), server.password().map(plain)))

@@ -1,0 +1,241 @@
+//! An agent as a state machine: messages and events in, actions out. The caller passes the time.
+
+use std::collections::VecDeque;
+
+use crate::wire::{Down, FromAgent, Job, ToAgent, Up};
+
+/// An agent that hears nothing of its coordinator for this long ends its load, nanoseconds.
+pub const PATIENCE: u64 = 4_000_000_000;
+/// How long an agent waits for the confirmation of its last delta before it keeps the run for later.
+const LINGER: u64 = 2 * PATIENCE;
+/// Runs that are kept for later, and the bytes of all their deltas.
+const KEPT_RUNS: usize = 4;
+const KEPT_BYTES: usize = 256 << 20;
+/// Deltas that are sent again at a time.
+const AGAIN: usize = 8;
+
+/// What the agent's surroundings are to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Send this.
+    Send(Up),
+    /// Read the job, and open its connections. The load says [`Agent::prepared`] or [`Agent::failed`].
+    Prepare(Box<Job>),
+    /// Start the load at this moment of this machine's monotonic clock, nanoseconds.
+    Start(u64),
+    /// End the load, or its preparation.
+    Stop,
+}
+
+/// The part of a run that an agent has, or keeps.
+#[derive(Debug)]
+struct Task {
+    run: u64,
+    session: u64,
+    job: Box<Job>,
+    phase: Phase,
+    /// When the coordinator was last heard.
+    heard: u64,
+    deltas: Vec<Vec<u8>>,
+    /// Deltas that the coordinator has.
+    confirmed: usize,
+    /// Mistakes that it told, and whether the coordinator knows them.
+    refused: Option<Vec<String>>,
+    is_known: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Preparing,
+    Ready,
+    Running,
+    /// The load was told to end.
+    Stopping,
+    /// The load has ended.
+    Ended,
+}
+
+/// An agent.
+#[derive(Debug)]
+pub struct Agent {
+    name: String,
+    /// Drawn anew after each run.
+    session: u64,
+    task: Option<Task>,
+    /// The last runs, for a coordinator that collects them.
+    kept: VecDeque<Task>,
+    random: fn() -> u64,
+}
+
+impl Agent {
+    /// An agent without a run. `random` draws sessions.
+    pub fn new(name: String, random: fn() -> u64) -> Self {
+        Self { name, session: random(), task: None, kept: VecDeque::new(), random }
+    }
+
+    /// Whether it has a run whose load has not ended.
+    #[must_use]
+    pub fn is_loading(&self) -> bool {
+        self.task.as_ref().is_some_and(|task| task.phase != Phase::Ended)
+    }
+
+    /// Takes a message of a coordinator.
+    pub fn message(&mut self, down: Down, now: u64) -> Vec<Action> {
+        let Down { run, session, body } = down;
+        match body {
+            ToAgent::Who => {
+                let busy = self.task.as_ref().is_some_and(|task| task.run != run);
+                let (run, session) = (0, self.task.as_ref().map_or(self.session, |task| task.session));
+                let body = FromAgent::Here { name: self.name.clone(), busy };
+                vec![Action::Send(Up { run, session, body })]
+            }
+            ToAgent::Collect => self.collect(run, now),
+            ToAgent::Plan(job) if self.task.is_none() && session == self.session => {
+                let task = Task {
+                    run,
+                    session,
+                    job: job.clone(),
+                    phase: Phase::Preparing,
+                    heard: now,
+                    deltas: Vec::new(),
+                    confirmed: 0,
+                    refused: None,
+                    is_known: false,
+                };
+                let said = task.says(FromAgent::Preparing);
+                self.task = Some(task);
+                vec![said, Action::Prepare(job)]
+            }
+            body => {
+                let own = |task: &&mut Task| task.run == run && task.session == session;
+                if let Some(task) = self.task.as_mut().filter(own) {
+                    return task.hear(body, now);
+                }
+                // A run that is kept takes confirmations alone.
+                let kept = self.kept.iter_mut().find(|task| task.run == run && task.session == session);
+                kept.map_or_else(Vec::new, |task| task.hear(body, now))
+            }
+        }
+    }
+
+    /// The job was read, and all connections are open.
+    pub fn prepared(&mut self) -> Vec<Action> {
+        let Some(task) = self.task.as_mut().filter(|task| task.phase == Phase::Preparing) else { return Vec::new() };
+        task.phase = Phase::Ready;
+        vec![task.says(FromAgent::Ready)]
+    }
+
+    /// The load cannot be carried out, or ended without a result.
+    pub fn failed(&mut self, mistakes: Vec<String>) -> Vec<Action> {
+        let Some(task) = &mut self.task else { return Vec::new() };
+        task.phase = Phase::Ended;
+        task.refused = Some(mistakes.clone());
+        vec![task.says(FromAgent::Refused(mistakes))]
+    }
+
+    /// The load counted something. `last`: it has ended.
+    pub fn delta(&mut self, delta: Vec<u8>, last: bool) -> Vec<Action> {
+        let Some(task) = &mut self.task else { return Vec::new() };
+        let number = task.deltas.len() as u32;
+        let said = task.says(FromAgent::Delta(number, delta.clone()));
+        task.deltas.push(delta);
+        if last {
+            task.phase = Phase::Ended;
+        }
+        vec![said]
+    }
+
+    /// Time passes: to be called several times per second.
+    pub fn tick(&mut self, now: u64) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let Some(task) = &mut self.task else { return actions };
+        let silence = now.saturating_sub(task.heard);
+        match task.phase {
+            Phase::Ended => {
+                let is_confirmed = task.confirmed == task.deltas.len() && task.refused.is_none();
+                let is_refused = task.refused.is_some() && (task.is_known || silence > PATIENCE);
+                if is_confirmed || silence > LINGER || is_refused {
+                    self.leave();
+                }
+            }
+            Phase::Stopping => {}
+            _ if silence > PATIENCE => {
+                task.phase = Phase::Stopping;
+                actions.push(Action::Stop);
+            }
+            _ => {}
+        }
+        actions
+    }
+
+    /// Ends the run, and keeps it: the coordinator may end before it has written its report.
+    fn leave(&mut self) {
+        let Some(task) = self.task.take() else { return };
+        self.session = (self.random)();
+        if task.refused.is_some() || task.deltas.is_empty() {
+            return;
+        }
+        self.kept.push_back(task);
+        let bytes = |kept: &VecDeque<Task>| kept.iter().flat_map(|task| &task.deltas).map(Vec::len).sum::<usize>();
+        while self.kept.len() > KEPT_RUNS || self.kept.len() > 1 && bytes(&self.kept) > KEPT_BYTES {
+            self.kept.pop_front();
+        }
+    }
+
+    /// Gives a run from its beginning to a new coordinator.
+    fn collect(&mut self, run: u64, now: u64) -> Vec<Action> {
+        let ended = |task: &&mut Task| task.run == run && task.phase == Phase::Ended && !task.deltas.is_empty();
+        let Some(task) = self.task.iter_mut().chain(&mut self.kept).find(ended) else { return Vec::new() };
+        (task.confirmed, task.heard) = (0, now);
+        let keeps = FromAgent::Keeps(self.name.clone(), task.job.clone(), task.deltas.len() as u32);
+        vec![task.says(keeps)]
+    }
+}
+
+impl Task {
+    fn says(&self, body: FromAgent) -> Action {
+        Action::Send(Up { run: self.run, session: self.session, body })
+    }
+
+    fn hear(&mut self, body: ToAgent, now: u64) -> Vec<Action> {
+        self.heard = now;
+        match body {
+            // The answer was lost.
+            ToAgent::Plan(_) => match (&self.refused, self.phase) {
+                (Some(mistakes), _) => vec![self.says(FromAgent::Refused(mistakes.clone()))],
+                (None, Phase::Preparing) => vec![self.says(FromAgent::Preparing)],
+                (None, _) => vec![self.says(FromAgent::Ready)],
+            },
+            ToAgent::Ping(number) => vec![self.says(FromAgent::Pong(number, now))],
+            ToAgent::Start(at) => {
+                let started = self.says(FromAgent::Started);
+                if self.phase == Phase::Ready {
+                    self.phase = Phase::Running;
+                    return vec![started, Action::Start(at)];
+                }
+                if self.phase == Phase::Running { vec![started] } else { Vec::new() }
+            }
+            ToAgent::Beat(confirmed) => {
+                self.confirmed = self.confirmed.max((confirmed as usize).min(self.deltas.len()));
+                let again = self.deltas.iter().enumerate().skip(self.confirmed).take(AGAIN);
+                let again = again.map(|(number, delta)| self.says(FromAgent::Delta(number as u32, delta.clone())));
+                // What was said before may be lost.
+                let state = match (&self.refused, self.phase) {
+                    (Some(mistakes), _) => Some(FromAgent::Refused(mistakes.clone())),
+                    (None, Phase::Ready) => Some(FromAgent::Ready),
+                    _ => None,
+                };
+                state.map(|state| self.says(state)).into_iter().chain(again).collect()
+            }
+            ToAgent::Stop if matches!(self.phase, Phase::Ended | Phase::Stopping) => {
+                self.is_known = self.phase == Phase::Ended;
+                Vec::new()
+            }
+            ToAgent::Stop => {
+                self.phase = Phase::Stopping;
+                vec![Action::Stop]
+            }
+            ToAgent::Who | ToAgent::Collect => Vec::new(),
+        }
+    }
+}

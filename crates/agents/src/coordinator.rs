@@ -1,0 +1,376 @@
+//! The coordinator as a state machine: messages and time in, messages out.
+//!
+//! It finds its agents, gives each its part, measures their clocks, lets all start at one moment, confirms their deltas,
+//! and notes who is lost. The caller adds the deltas up.
+
+use crate::clock::Offset;
+use crate::wire::{Down, FromAgent, Job, ToAgent, Up};
+
+/// An agent that says nothing for this long is lost, nanoseconds: it has ended its load by then.
+pub const LOST: u64 = crate::agent::PATIENCE + 1_000_000_000;
+/// How long finding the agents may take.
+pub const FINDING: u64 = 10_000_000_000;
+/// Rounds of question and reply for each clock, and the pause between them.
+const ROUNDS: u32 = 30;
+const PAUSE: u64 = 10_000_000;
+/// How often messages without an answer are sent again, and how often the coordinator says that it lives.
+const AGAIN: u64 = 500_000_000;
+/// From the message to the start.
+const AHEAD: u64 = 400_000_000;
+/// The longest list of mistakes that is taken from one agent.
+const MISTAKES: usize = 20;
+
+/// Which agents a run wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// The first so many that are free.
+    Count(usize),
+    /// Those with these names.
+    Names(Vec<String>),
+}
+
+impl Wanted {
+    /// How many they are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Count(count) => *count,
+            Self::Names(names) => names.len(),
+        }
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        match self {
+            Self::Count(_) => true,
+            Self::Names(names) => names.iter().any(|wanted| wanted == name),
+        }
+    }
+}
+
+/// What to do when an agent is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnLoss {
+    /// End the run, and report what there is.
+    #[default]
+    Abort,
+    /// Let the others go on.
+    Continue,
+}
+
+/// What the coordinator's surroundings are to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Order {
+    /// Send this.
+    Send(Down),
+    /// Add this delta of agent `index`: it is the next one. Call [`Coordinator::ended`] if it is the last.
+    Add(usize, Vec<u8>),
+    /// All are ready, and will start at this moment of this machine's monotonic clock.
+    Starts(u64),
+    /// An agent was lost, or is back.
+    Note(String),
+    /// The run is over, or cannot begin.
+    Over(Result<(), Vec<String>>),
+}
+
+/// One agent, as the coordinator knows it.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// Its name.
+    pub name: String,
+    /// Its clock.
+    pub clock: Offset,
+    /// Since when it is lost, nanoseconds of the coordinator's clock.
+    pub lost: Option<u64>,
+    session: u64,
+    heard: u64,
+    asked: u64,
+    has_plan: bool,
+    ready: bool,
+    started: bool,
+    ended: bool,
+    /// Deltas that came, in order.
+    deltas: u32,
+    refused: Option<Vec<String>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Finding,
+    Preparing,
+    Running,
+    Over,
+}
+
+/// A coordinator of one run.
+#[derive(Debug)]
+pub struct Coordinator {
+    run: u64,
+    wanted: Wanted,
+    job: Job,
+    on_loss: OnLoss,
+    /// How long preparing may take.
+    preparing: u64,
+    agents: Vec<Known>,
+    /// Names of agents that are there and have another run.
+    busy: Vec<String>,
+    phase: Phase,
+    since: u64,
+    last: u64,
+    start: u64,
+    stopping: Option<u64>,
+}
+
+impl Coordinator {
+    /// A coordinator of `run` that begins at `now`. `preparing`: how long the agents may prepare.
+    #[must_use]
+    pub fn new(run: u64, wanted: Wanted, job: Job, on_loss: OnLoss, preparing: u64, now: u64) -> Self {
+        Self {
+            run,
+            wanted,
+            job,
+            on_loss,
+            preparing,
+            agents: Vec::new(),
+            busy: Vec::new(),
+            phase: Phase::Finding,
+            since: now,
+            last: 0,
+            start: 0,
+            stopping: None,
+        }
+    }
+
+    /// The agents, in the order of their parts.
+    #[must_use]
+    pub fn agents(&self) -> &[Known] {
+        &self.agents
+    }
+
+    /// The name of the agent with this session; `None`: all are meant.
+    #[must_use]
+    pub fn name_of(&self, session: u64) -> Option<&str> {
+        self.agents.iter().find(|agent| agent.session == session).map(|agent| agent.name.as_str())
+    }
+
+    /// Whether the load has begun.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.phase == Phase::Running
+    }
+
+    /// Agent `index` has sent its last delta.
+    pub fn ended(&mut self, index: usize) {
+        self.agents[index].ended = true;
+    }
+
+    /// Ends the run early.
+    pub fn stop(&mut self, now: u64) -> Vec<Order> {
+        if self.stopping.is_none() {
+            self.stopping = Some(now);
+        }
+        let mut orders = self.to_all(|_| Some(ToAgent::Stop));
+        if self.phase != Phase::Running {
+            self.phase = Phase::Over;
+            orders.push(Order::Over(Err(Vec::new())));
+        }
+        orders
+    }
+
+    /// Takes a message of an agent.
+    pub fn message(&mut self, up: Up, now: u64) -> Vec<Order> {
+        let Up { run, session, body } = up;
+        if let FromAgent::Here { name, busy } = body {
+            return self.here(name, session, busy, now);
+        }
+        let Some(index) = self.agents.iter().position(|agent| agent.session == session) else { return Vec::new() };
+        if run != self.run || self.phase == Phase::Over {
+            return Vec::new();
+        }
+        let agent = &mut self.agents[index];
+        agent.heard = now;
+        let mut orders = Vec::new();
+        if agent.lost.take().is_some() {
+            orders.push(Order::Note(format!("{} is heard again", agent.name)));
+        }
+        match body {
+            FromAgent::Preparing => agent.has_plan = true,
+            FromAgent::Ready => agent.ready = true,
+            FromAgent::Refused(mut mistakes) => {
+                mistakes.truncate(MISTAKES);
+                agent.refused = Some(mistakes);
+            }
+            // A question has the time as its number.
+            FromAgent::Pong(asked, theirs) if asked <= now => agent.clock.round(asked, theirs, now),
+            FromAgent::Started => agent.started = true,
+            FromAgent::Delta(number, delta) if number == agent.deltas => {
+                agent.deltas += 1;
+                orders.push(Order::Add(index, delta));
+            }
+            FromAgent::Pong(..) | FromAgent::Delta(..) | FromAgent::Here { .. } | FromAgent::Keeps(..) => {}
+        }
+        orders
+    }
+
+    /// An agent says that it is there.
+    fn here(&mut self, name: String, session: u64, busy: bool, now: u64) -> Vec<Order> {
+        if self.phase != Phase::Finding || !self.wanted.wants(&name) {
+            return Vec::new();
+        }
+        if self.agents.iter().any(|agent| agent.name == name) || self.agents.len() == self.wanted.count() {
+            return Vec::new();
+        }
+        if busy {
+            if !self.busy.contains(&name) {
+                self.busy.push(name);
+            }
+            return Vec::new();
+        }
+        self.busy.retain(|busy| *busy != name);
+        self.agents.push(Known { name, session, heard: now, ..Known::default() });
+        if self.agents.len() < self.wanted.count() {
+            return Vec::new();
+        }
+        // The order of the parts does not depend on who answered first.
+        self.agents.sort_by(|one, other| one.name.cmp(&other.name));
+        (self.phase, self.since, self.last) = (Phase::Preparing, now, now);
+        self.plans()
+    }
+
+    /// Time passes: to be called every few milliseconds before the start, and several times per second after that.
+    pub fn tick(&mut self, now: u64) -> Vec<Order> {
+        let again = now.saturating_sub(self.last) >= AGAIN;
+        if again {
+            self.last = now;
+        }
+        match self.phase {
+            Phase::Finding if now - self.since > FINDING => self.over(Err(vec![self.missing()])),
+            Phase::Finding if again => vec![Order::Send(Down { run: self.run, session: 0, body: ToAgent::Who })],
+            Phase::Preparing => self.prepare(now, again),
+            Phase::Running => self.run(now, again),
+            Phase::Finding | Phase::Over => Vec::new(),
+        }
+    }
+
+    fn prepare(&mut self, now: u64, again: bool) -> Vec<Order> {
+        let refused = self.agents.iter().all(|agent| agent.ready || agent.refused.is_some());
+        let late = now - self.since > self.preparing;
+        if refused && self.agents.iter().any(|agent| agent.refused.is_some()) || late {
+            let mut mistakes: Vec<String> = Vec::new();
+            for agent in &self.agents {
+                match &agent.refused {
+                    Some(lines) => mistakes.extend(lines.iter().map(|line| format!("{}: {line}", agent.name))),
+                    None if !agent.ready => mistakes.push(format!("{}: it did not get ready in time", agent.name)),
+                    None if late && agent.clock.rounds() < ROUNDS => {
+                        mistakes.push(format!("{}: it did not tell its clock in time", agent.name));
+                    }
+                    None => {}
+                }
+            }
+            let mut orders = self.to_all(|_| Some(ToAgent::Stop));
+            orders.extend(self.over(Err(mistakes)));
+            return orders;
+        }
+        if self.agents.iter().all(|agent| agent.ready && agent.clock.rounds() >= ROUNDS) {
+            self.start = now + AHEAD;
+            (self.phase, self.last) = (Phase::Running, now);
+            self.agents.iter_mut().for_each(|agent| agent.heard = now);
+            let mut orders = self.starts();
+            orders.push(Order::Starts(self.start));
+            return orders;
+        }
+        let mut orders = if again { self.plans() } else { Vec::new() };
+        for agent in self.agents.iter_mut().filter(|agent| agent.ready) {
+            if now - agent.asked >= PAUSE {
+                agent.asked = now;
+                let body = ToAgent::Ping(now);
+                orders.push(Order::Send(Down { run: self.run, session: agent.session, body }));
+            }
+        }
+        if again {
+            orders.extend(self.to_all(|_| Some(ToAgent::Beat(0))));
+        }
+        orders
+    }
+
+    fn run(&mut self, now: u64, again: bool) -> Vec<Order> {
+        let mut orders = Vec::new();
+        if again {
+            orders.extend(self.starts());
+            orders.extend(self.to_all(|agent| Some(ToAgent::Beat(agent.deltas))));
+            if self.stopping.is_some() {
+                orders.extend(self.to_all(|_| Some(ToAgent::Stop)));
+            }
+        }
+        let mut lost = false;
+        for agent in &mut self.agents {
+            if let Some(mistakes) = agent.refused.take() {
+                // Its load broke down.
+                agent.ended = true;
+                agent.lost = Some(now);
+                orders.push(Order::Note(format!("{}: {}", agent.name, mistakes.join("; "))));
+                lost = true;
+            }
+            if !agent.ended && agent.lost.is_none() && now.saturating_sub(agent.heard) > LOST {
+                agent.lost = Some(now);
+                orders.push(Order::Note(format!("{} is not heard any more", agent.name)));
+                lost = true;
+            }
+        }
+        if lost && self.on_loss == OnLoss::Abort && self.stopping.is_none() {
+            self.stopping = Some(now);
+            orders.extend(self.to_all(|_| Some(ToAgent::Stop)));
+        }
+        if self.agents.iter().all(|agent| agent.ended || agent.lost.is_some()) {
+            // The last confirmations: agents that miss them keep their results for later.
+            orders.extend(self.to_all(|agent| Some(ToAgent::Beat(agent.deltas))));
+            orders.extend(self.over(Ok(())));
+        }
+        orders
+    }
+
+    fn over(&mut self, result: Result<(), Vec<String>>) -> Vec<Order> {
+        self.phase = Phase::Over;
+        vec![Order::Over(result)]
+    }
+
+    /// Plans for agents that have not said that they are ready.
+    fn plans(&self) -> Vec<Order> {
+        let of = self.agents.len();
+        let plan = |(index, agent): (usize, &Known)| {
+            let job = Box::new(Job { index, of, ..self.job.clone() });
+            (!agent.has_plan && !agent.ready && agent.refused.is_none()).then_some(Order::Send(Down {
+                run: self.run,
+                session: agent.session,
+                body: ToAgent::Plan(job),
+            }))
+        };
+        self.agents.iter().enumerate().filter_map(plan).collect()
+    }
+
+    /// The moment to start, for agents that have not said that they know it.
+    fn starts(&self) -> Vec<Order> {
+        let start = |agent: &Known| agent.clock.theirs(self.start).filter(|_| !agent.started).map(ToAgent::Start);
+        self.to_all(start)
+    }
+
+    fn to_all(&self, body: impl Fn(&Known) -> Option<ToAgent>) -> Vec<Order> {
+        let send = |agent: &Known| {
+            let body = body(agent)?;
+            Some(Order::Send(Down { run: self.run, session: agent.session, body }))
+        };
+        self.agents.iter().filter_map(send).collect()
+    }
+
+    fn missing(&self) -> String {
+        let found: Vec<&str> = self.agents.iter().map(|agent| agent.name.as_str()).collect();
+        let found = if found.is_empty() { "none".to_owned() } else { found.join(", ") };
+        let busy = if self.busy.is_empty() { String::new() } else { format!("; busy: {}", self.busy.join(", ")) };
+        let wanted = match &self.wanted {
+            Wanted::Count(count) => format!("{count} agents"),
+            Wanted::Names(names) => names.join(", "),
+        };
+        format!(
+            "--agents: {wanted} wanted, and found: {found}{busy}; start `oroshi agent` with the same --nats, --group and --key-file"
+        )
+    }
+}

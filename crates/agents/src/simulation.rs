@@ -1,0 +1,332 @@
+//! Hundreds of agents and their coordinator on a virtual clock, with losses, partitions and deaths.
+
+use std::collections::{BTreeMap, BinaryHeap};
+
+use crate::agent::{Action, Agent, PATIENCE};
+use crate::coordinator::{Coordinator, Known, LOST, OnLoss, Order, Wanted};
+use crate::wire::{Down, Job, Up};
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1000 * MS;
+/// The load of the simulation: so many seconds, a delta each.
+const LENGTH: u64 = 6;
+
+/// What happens to a process or the network at a moment, until another one.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    None,
+    /// `kill -9` of an agent.
+    Agent(usize, u64),
+    Coordinator(u64),
+    /// Messages are lost from a moment to another.
+    Partition(u64, u64),
+    /// One in so many messages is lost.
+    Losses(u64),
+}
+
+struct Simulated {
+    agent: Agent,
+    /// This machine's clock shows so much more than the true time.
+    offset: u64,
+    alive: bool,
+    /// When the load started, by true time, and the deltas that it has handed over.
+    load: Option<(u64, u64)>,
+    /// When the load was over.
+    over: Option<u64>,
+    /// When the preparation will be done.
+    ready_at: Option<u64>,
+}
+
+enum Parcel {
+    Down(Down),
+    Up(Up),
+}
+
+struct World {
+    now: u64,
+    random: fastrand::Rng,
+    agents: Vec<Simulated>,
+    coordinator: Option<Coordinator>,
+    parcels: BTreeMap<(u64, u64), Parcel>,
+    sent: u64,
+    fault: Fault,
+    /// Deltas by agent, as the coordinator added them.
+    added: BTreeMap<usize, Vec<u64>>,
+    result: Option<Result<(), Vec<String>>>,
+    final_agents: Vec<Known>,
+}
+
+fn session() -> u64 {
+    fastrand::u64(1..)
+}
+
+impl World {
+    fn new(count: usize, fault: Fault, on_loss: OnLoss, seed: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let agent = |number: usize| Simulated {
+            agent: Agent::new(format!("a{number:03}"), session),
+            offset: random.u64(0..1 << 50),
+            alive: true,
+            load: None,
+            over: None,
+            ready_at: None,
+        };
+        let agents = (0..count).map(agent).collect();
+        let coordinator = Coordinator::new(1, Wanted::Count(count), Job::default(), on_loss, 30 * SECOND, SECOND);
+        Self {
+            now: SECOND,
+            random,
+            agents,
+            coordinator: Some(coordinator),
+            parcels: BTreeMap::new(),
+            sent: 0,
+            fault,
+            added: BTreeMap::new(),
+            result: None,
+            final_agents: Vec::new(),
+        }
+    }
+
+    fn post(&mut self, parcel: Parcel) {
+        let lost = match self.fault {
+            Fault::Partition(from, until) => (from..until).contains(&self.now),
+            Fault::Losses(one_in) => self.random.u64(0..one_in) == 0,
+            _ => false,
+        };
+        if !lost {
+            self.sent += 1;
+            self.parcels.insert((self.now + self.random.u64(50_000..400_000), self.sent), parcel);
+        }
+    }
+
+    fn orders(&mut self, orders: Vec<Order>) {
+        for order in orders {
+            match order {
+                Order::Send(down) => self.post(Parcel::Down(down)),
+                Order::Add(index, delta) => {
+                    let number = u64::from(delta[0]);
+                    self.added.entry(index).or_default().push(number);
+                    if number + 1 == LENGTH || delta[1] == 1 {
+                        self.coordinator.as_mut().unwrap().ended(index);
+                    }
+                }
+                Order::Over(result) => {
+                    self.final_agents = self.coordinator.as_ref().unwrap().agents().to_vec();
+                    self.result.get_or_insert(result);
+                }
+                Order::Starts(_) | Order::Note(_) => {}
+            }
+        }
+    }
+
+    fn actions(&mut self, index: usize, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Send(up) => self.post(Parcel::Up(up)),
+                Action::Prepare(_) => self.agents[index].ready_at = Some(self.now + 50 * MS),
+                Action::Start(at) => {
+                    let start = at.saturating_sub(self.agents[index].offset).max(self.now);
+                    self.agents[index].load = Some((start, 0));
+                }
+                Action::Stop => {
+                    let simulated = &mut self.agents[index];
+                    simulated.ready_at = None;
+                    let actions = match simulated.load.take() {
+                        Some((_, deltas)) => {
+                            simulated.over = Some(self.now);
+                            simulated.agent.delta(vec![deltas as u8, 1], true)
+                        }
+                        None => simulated.agent.failed(vec!["ended".to_owned()]),
+                    };
+                    self.actions(index, actions);
+                }
+            }
+        }
+    }
+
+    /// One step of a millisecond.
+    fn step(&mut self) {
+        self.now += MS;
+        match self.fault {
+            Fault::Agent(index, at) if self.now >= at => {
+                if self.agents[index].load.take().is_some() {
+                    self.agents[index].over = Some(self.now);
+                }
+                self.agents[index].alive = false;
+            }
+            Fault::Coordinator(at) if self.now >= at => self.coordinator = None,
+            _ => {}
+        }
+        while let Some(entry) = self.parcels.first_entry().filter(|entry| entry.key().0 <= self.now) {
+            let at = entry.key().0;
+            match entry.remove() {
+                Parcel::Down(down) => {
+                    for index in 0..self.agents.len() {
+                        let simulated = &mut self.agents[index];
+                        if simulated.alive {
+                            let actions = simulated.agent.message(down.clone(), at + simulated.offset);
+                            self.actions(index, actions);
+                        }
+                    }
+                }
+                Parcel::Up(up) => {
+                    if let Some(coordinator) = &mut self.coordinator {
+                        let orders = coordinator.message(up, at);
+                        self.orders(orders);
+                    }
+                }
+            }
+        }
+        if self.now % (10 * MS) == 0
+            && self.result.is_none()
+            && let Some(coordinator) = &mut self.coordinator
+        {
+            let orders = coordinator.tick(self.now);
+            self.orders(orders);
+        }
+        for index in 0..self.agents.len() {
+            self.step_agent(index);
+        }
+    }
+
+    fn step_agent(&mut self, index: usize) {
+        let now = self.now;
+        let simulated = &mut self.agents[index];
+        if !simulated.alive {
+            return;
+        }
+        let mut actions = Vec::new();
+        if simulated.ready_at.is_some_and(|at| now >= at) {
+            simulated.ready_at = None;
+            actions.extend(simulated.agent.prepared());
+        }
+        if let Some((start, deltas)) = &mut simulated.load
+            && now >= *start + (*deltas + 1) * SECOND
+        {
+            *deltas += 1;
+            let (number, last) = (*deltas - 1, *deltas == LENGTH);
+            actions.extend(simulated.agent.delta(vec![number as u8, u8::from(last)], last));
+            if last {
+                simulated.load = None;
+                simulated.over = Some(now);
+            }
+        }
+        if now % (100 * MS) == 0 {
+            actions.extend(simulated.agent.tick(now + simulated.offset));
+        }
+        self.actions(index, actions);
+    }
+
+    /// Runs until the coordinator is done or dead, and all loads have ended.
+    fn run(&mut self) {
+        let until = self.now + 120 * SECOND;
+        while self.now < until {
+            self.step();
+            let done = self.result.is_some() || self.coordinator.is_none();
+            if done && self.agents.iter().all(|simulated| simulated.load.is_none() && simulated.ready_at.is_none()) {
+                return;
+            }
+        }
+        panic!("{:?}: something hangs: {:?}", self.fault, self.result);
+    }
+}
+
+#[test]
+fn all_start_together_and_every_delta_comes_once() {
+    let mut world = World::new(200, Fault::None, OnLoss::Abort, 1);
+    let mut starts = BinaryHeap::new();
+    while world.result.is_none() {
+        world.step();
+        if starts.is_empty() && world.agents.iter().all(|simulated| simulated.load.is_some()) {
+            starts.extend(world.agents.iter().filter_map(|simulated| simulated.load.map(|(start, _)| start)));
+        }
+    }
+    assert_eq!(world.result, Some(Ok(())));
+    let (first, last) = (starts.iter().min().unwrap(), starts.iter().max().unwrap());
+    let bound = world.final_agents.iter().filter_map(|agent| agent.clock.bound()).max().unwrap();
+    assert!(starts.len() == 200 && last - first <= 2 * bound, "{} ns apart, bound {bound} ns", last - first);
+    assert!(world.added.values().all(|deltas| *deltas == (0..LENGTH).collect::<Vec<_>>()));
+}
+
+#[test]
+fn lost_messages_and_short_partitions_change_nothing() {
+    for (seed, fault) in [
+        Fault::Losses(3),
+        Fault::Losses(10),
+        Fault::Partition(5 * SECOND, 8 * SECOND),
+        Fault::Partition(1500 * MS, 3 * SECOND),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut world = World::new(8, fault, OnLoss::Abort, seed as u64);
+        world.run();
+        assert_eq!(world.result, Some(Ok(())), "{fault:?}");
+        assert_eq!(world.added.len(), 8, "{fault:?}");
+        for deltas in world.added.values() {
+            assert_eq!(*deltas, (0..LENGTH).collect::<Vec<_>>(), "{fault:?}");
+        }
+        assert!(world.final_agents.iter().all(|agent| agent.lost.is_none()), "{fault:?}");
+    }
+}
+
+#[test]
+fn an_agent_may_die_at_any_moment() {
+    for moment in 0..50 {
+        let at = SECOND + moment * 170 * MS;
+        let on_loss = if moment % 2 == 0 { OnLoss::Abort } else { OnLoss::Continue };
+        let mut world = World::new(4, Fault::Agent(1, at), on_loss, moment);
+        world.run();
+        match world.result.as_ref().unwrap() {
+            // It died before the start, and is named.
+            Err(mistakes) => {
+                assert!(mistakes.iter().any(|m| m.contains("a001") || m.contains("found")), "{mistakes:?}")
+            }
+            Ok(()) => {
+                let lost: Vec<&str> =
+                    world.final_agents.iter().filter(|a| a.lost.is_some()).map(|a| a.name.as_str()).collect();
+                let all = world.added.get(&1).is_some_and(|deltas| deltas.len() as u64 == LENGTH);
+                assert_eq!(lost, if all { vec![] } else { vec!["a001"] }, "killed at {at}");
+                for index in [0, 2, 3] {
+                    let deltas = &world.added[&index];
+                    assert_eq!(*deltas, (0..deltas.len() as u64).collect::<Vec<_>>());
+                    assert!(on_loss == OnLoss::Abort || deltas.len() as u64 == LENGTH, "{deltas:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_load_goes_on_without_its_coordinator_and_results_are_kept() {
+    for moment in 0..50 {
+        let at = SECOND + moment * 170 * MS;
+        let mut world = World::new(3, Fault::Coordinator(at), OnLoss::Abort, moment);
+        world.run();
+        let over = world.agents.iter().filter_map(|simulated| simulated.over);
+        assert!(over.clone().all(|over| over <= at + PATIENCE + SECOND), "{:?} after {at}", over.collect::<Vec<_>>());
+        // A new coordinator collects what they keep.
+        let had_load = world.agents.iter().any(|simulated| simulated.over.is_some());
+        for _ in 0..12_000 {
+            world.step();
+        }
+        for simulated in &mut world.agents {
+            let collect = Down { run: 1, session: 0, body: crate::wire::ToAgent::Collect };
+            let actions = simulated.agent.message(collect, world.now + simulated.offset);
+            assert_eq!(!actions.is_empty(), had_load && simulated.over.is_some());
+            assert!(!simulated.agent.is_loading());
+        }
+    }
+}
+
+#[test]
+fn nats_may_vanish_for_good_and_nothing_hangs() {
+    for moment in 0..50 {
+        let at = SECOND + moment * 170 * MS;
+        let mut world = World::new(3, Fault::Partition(at, u64::MAX), OnLoss::Continue, moment);
+        world.run();
+        let over = world.agents.iter().filter_map(|simulated| simulated.over).max();
+        assert!(over.is_none_or(|over| over <= at.max(SECOND) + PATIENCE + SECOND), "{over:?} after {at}");
+        assert!(world.now <= at + crate::coordinator::FINDING + 35 * SECOND + LOST);
+    }
+}

@@ -1,0 +1,272 @@
+//! Messages between a coordinator and its agents: signed, compressed, bounded.
+//!
+//! A frame is a version byte, an HMAC-SHA256 (RFC 2104) under the shared key, and a payload: postcard, compressed by
+//! DEFLATE (RFC 1951). The signature covers the direction and the group, so that no frame can be replayed in another
+//! place. Messages to an agent name its session, which the agent draws anew after each run, so that an old plan cannot
+//! start a load again.
+
+use std::io::{Read as _, Write as _};
+
+use flate2::Compression;
+use flate2::read::DeflateDecoder;
+use flate2::write::DeflateEncoder;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+
+/// The version of this protocol: both sides must have the same.
+pub const VERSION: u8 = 1;
+/// The largest frame, bytes: below NATS's default limit of 1 MiB.
+pub const FRAME_BYTES: usize = 1_000_000;
+/// The largest payload after decompression, bytes.
+const PAYLOAD_BYTES: u64 = 16 << 20;
+/// The shortest key, bytes.
+pub const KEY_BYTES: usize = 16;
+const SIGNATURE: usize = 32;
+
+/// The key that the coordinator and all agents share.
+#[derive(Clone)]
+pub struct Key(Vec<u8>);
+
+impl Key {
+    /// Takes a key. White space at its ends does not count.
+    ///
+    /// # Errors
+    /// The key is shorter than [`KEY_BYTES`].
+    pub fn new(bytes: &[u8]) -> Result<Self, WireError> {
+        let key = bytes.trim_ascii();
+        if key.len() < KEY_BYTES { Err(WireError::ShortKey) } else { Ok(Self(key.to_owned())) }
+    }
+
+    fn mac(&self, direction: Direction, group: &str) -> Hmac<Sha256> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
+        mac.update(&[VERSION, direction as u8]);
+        mac.update(&(group.len() as u64).to_be_bytes());
+        mac.update(group.as_bytes());
+        mac
+    }
+}
+
+/// Shows nothing of the key.
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key(***)")
+    }
+}
+
+/// Who sends a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// A coordinator.
+    Down = 1,
+    /// An agent.
+    Up = 2,
+}
+
+/// A message to agents.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Down {
+    /// The run.
+    pub run: u64,
+    /// The agent's session; 0: all agents of the group.
+    pub session: u64,
+    /// The message.
+    pub body: ToAgent,
+}
+
+/// What a coordinator says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToAgent {
+    /// Which agents are there?
+    Who,
+    /// Prepare this part of a run.
+    Plan(Box<Job>),
+    /// Asks for the agent's clock. The number comes back.
+    Ping(u64),
+    /// Start at this moment of the agent's monotonic clock, nanoseconds.
+    Start(u64),
+    /// The coordinator lives, and has this many of the agent's deltas.
+    Beat(u32),
+    /// End the load.
+    Stop,
+    /// Send what you keep of the run again, from the first delta on.
+    Collect,
+}
+
+/// A part of a run, as words.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// The part's number, and how many there are.
+    pub index: usize,
+    /// See `index`.
+    pub of: usize,
+    /// Threads of each part.
+    pub threads: usize,
+    /// The arguments of the load's command. Names of files are numbers of `files`.
+    pub words: Vec<String>,
+    /// The files that the words name: each one's name without its folder, and its content.
+    pub files: Vec<(String, Vec<u8>)>,
+}
+
+/// A message from an agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Up {
+    /// The run; 0 if the message is about none.
+    pub run: u64,
+    /// The agent's session.
+    pub session: u64,
+    /// The message.
+    pub body: FromAgent,
+}
+
+/// What an agent says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum FromAgent {
+    /// It is there.
+    Here {
+        /// Its name.
+        name: String,
+        /// Whether it has a run.
+        busy: bool,
+    },
+    /// It has the plan, and prepares.
+    Preparing,
+    /// All connections are open.
+    Ready,
+    /// It does not carry out the plan, or could not. Each line is a mistake.
+    Refused(Vec<String>),
+    /// Its clock, with the number of the question.
+    Pong(u64, u64),
+    /// It knows when to start.
+    Started,
+    /// A delta with its number, from 0.
+    Delta(u32, Vec<u8>),
+    /// It keeps a run: its name, its job, and the number of its deltas.
+    Keeps(String, Box<Job>, u32),
+}
+
+/// A frame is not for this program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// Install the same version of oroshi everywhere.
+    #[error("it speaks another version of the protocol")]
+    Version,
+    /// Give all of them the same key.
+    #[error("its signature is not by this key")]
+    Signature,
+    /// A defect, or garbage.
+    #[error("it cannot be read")]
+    Garbage,
+    /// The plan has too much in its files.
+    #[error("it has more than {FRAME_BYTES} bytes")]
+    TooLarge,
+    /// Choose a longer key.
+    #[error("the key has less than {KEY_BYTES} bytes")]
+    ShortKey,
+}
+
+/// Makes a frame.
+///
+/// # Errors
+/// The message is too large.
+pub fn seal<T: Serialize>(key: &Key, direction: Direction, group: &str, message: &T) -> Result<Vec<u8>, WireError> {
+    let plain = postcard::to_stdvec(message).map_err(|_| WireError::Garbage)?;
+    let mut frame = vec![0; 1 + SIGNATURE];
+    frame[0] = VERSION;
+    let mut encoder = DeflateEncoder::new(&mut frame, Compression::fast());
+    encoder.write_all(&plain).and_then(|()| encoder.try_finish()).map_err(|_| WireError::Garbage)?;
+    drop(encoder);
+    if plain.len() as u64 > PAYLOAD_BYTES || frame.len() > FRAME_BYTES {
+        return Err(WireError::TooLarge);
+    }
+    let mut mac = key.mac(direction, group);
+    mac.update(&frame[1 + SIGNATURE..]);
+    frame[1..=SIGNATURE].copy_from_slice(&mac.finalize().into_bytes());
+    Ok(frame)
+}
+
+/// Reads a frame whose signature is right.
+///
+/// # Errors
+/// Nothing of a frame with a wrong signature is read.
+pub fn open<T: DeserializeOwned>(key: &Key, direction: Direction, group: &str, frame: &[u8]) -> Result<T, WireError> {
+    let (&version, rest) = frame.split_first().ok_or(WireError::Garbage)?;
+    if version != VERSION {
+        return Err(WireError::Version);
+    }
+    let (signature, payload) = rest.split_at_checked(SIGNATURE).ok_or(WireError::Garbage)?;
+    let mut mac = key.mac(direction, group);
+    mac.update(payload);
+    mac.verify_slice(signature).map_err(|_| WireError::Signature)?;
+    let mut plain = Vec::new();
+    DeflateDecoder::new(payload).take(PAYLOAD_BYTES + 1).read_to_end(&mut plain).map_err(|_| WireError::Garbage)?;
+    if plain.len() as u64 > PAYLOAD_BYTES {
+        return Err(WireError::TooLarge);
+    }
+    postcard::from_bytes(&plain).map_err(|_| WireError::Garbage)
+}
+
+/// Encodes what travels within a message.
+///
+/// # Errors
+/// It cannot be encoded: a defect.
+pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, WireError> {
+    postcard::to_stdvec(value).map_err(|_| WireError::Garbage)
+}
+
+/// Decodes what [`encode`] made.
+///
+/// # Errors
+/// The bytes are something else.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
+    postcard::from_bytes(bytes).map_err(|_| WireError::Garbage)
+}
+
+/// Returns a number that nobody can guess, and that is not 0.
+///
+/// # Panics
+/// When the kernel has no random numbers, which Linux excludes.
+#[must_use]
+pub fn random() -> u64 {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).expect("the kernel has random numbers");
+    u64::from_ne_bytes(bytes).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(text: &str) -> Key {
+        Key::new(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn only_whole_frames_under_the_key_are_read() {
+        let (ours, theirs) = (key("0123456789abcdef"), key("0123456789abcdeg"));
+        let message = Down { run: 7, session: 9, body: ToAgent::Start(5) };
+        let frame = seal(&ours, Direction::Down, "lab", &message).unwrap();
+        assert_eq!(open::<Down>(&ours, Direction::Down, "lab", &frame), Ok(message));
+        assert_eq!(open::<Down>(&theirs, Direction::Down, "lab", &frame), Err(WireError::Signature));
+        assert_eq!(open::<Down>(&ours, Direction::Up, "lab", &frame), Err(WireError::Signature));
+        assert_eq!(open::<Down>(&ours, Direction::Down, "other", &frame), Err(WireError::Signature));
+        for cut in 0..frame.len() {
+            assert!(open::<Down>(&ours, Direction::Down, "lab", &frame[..cut]).is_err());
+            let mut changed = frame.clone();
+            changed[cut] ^= 1;
+            assert!(open::<Down>(&ours, Direction::Down, "lab", &changed).is_err());
+        }
+        assert!(Key::new(b" short \n").is_err() && format!("{ours:?}") == "Key(***)");
+    }
+
+    #[test]
+    fn frames_are_bounded_before_and_after_decompression() {
+        let key = key("0123456789abcdef");
+        let job = |bytes| Job { files: vec![("a".into(), bytes)], ..Job::default() };
+        let noise: Vec<u8> = (0..FRAME_BYTES + 100).map(|_| fastrand::u8(..)).collect();
+        assert_eq!(seal(&key, Direction::Down, "g", &job(noise)), Err(WireError::TooLarge));
+        let zeros = vec![0; PAYLOAD_BYTES as usize + 1];
+        assert_eq!(seal(&key, Direction::Down, "g", &job(zeros)), Err(WireError::TooLarge));
+    }
+}

@@ -1,0 +1,238 @@
+//! `oroshi bench --agents`: the load of other machines as one.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use oroshi_agents::bus::{Bus, BusError, Settings, check_name};
+use oroshi_agents::coordinator::{Coordinator, OnLoss, Wanted};
+use oroshi_agents::lead::{LeadError, LeadObserver, collect, lead};
+use oroshi_agents::wire::{Key, random};
+use oroshi_bench::part::PartProgress;
+use oroshi_bench::record::AgentState;
+use oroshi_bench::{Draft, Observer, Part, Plan, Progress, Record, Watching};
+use oroshi_net::monotonic_ns;
+use oroshi_words::{Naming, Secret, units};
+
+use super::args::{AgentsArgs, Args};
+use super::observer::Live;
+use super::read::Output;
+use super::travel;
+use super::{Error, Made, Reports, judge};
+use crate::interrupt;
+use crate::problems::Problems;
+use crate::say;
+
+/// How long agents may prepare beyond the timeout of a request.
+const PREPARING: Duration = Duration::from_secs(20);
+/// The default group.
+pub(crate) const GROUP: &str = "default";
+
+/// Whether the flags are about agents.
+pub(super) fn is_asked_for(args: &Args) -> bool {
+    args.agents != AgentsArgs::default()
+}
+
+/// What the flags say about the agents.
+pub(crate) struct Meeting {
+    pub(crate) settings: Settings,
+    pub(crate) key: Key,
+}
+
+/// Reads where and how coordinator and agents meet.
+pub(crate) fn meeting(
+    nats: Option<&str>,
+    group: Option<&str>,
+    key_file: Option<&std::path::Path>,
+    problems: &mut Problems,
+) -> Option<Meeting> {
+    let nats = problems.one("--nats", nats, |text| match text.strip_prefix('@') {
+        Some(file) => fs::read_to_string(file).map_err(|error| format!("{file} cannot be read: {error}")),
+        None => Ok(text.to_owned()),
+    });
+    let nats = nats.map(|text| Secret::new(text.trim()));
+    let group = problems.one("--group", group.or(Some(GROUP)), |text| check_name(text).map(|()| text.to_owned()));
+    let key = key_file.and_then(|file| problems.read("--key-file", file)).and_then(|bytes| {
+        let key = Key::new(&bytes);
+        key.map_err(|error| problems.add("--key-file", format!("{error}: make one with `openssl rand -hex 32`"))).ok()
+    });
+    Some(Meeting { settings: Settings { nats: nats?, group: group?, agent: None }, key: key? })
+}
+
+/// Runs the load on agents, or collects a run from them.
+///
+/// # Errors
+/// The flags are wrong, the agents could not begin, or there is no result.
+pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
+    let mut problems = Problems::of_flags();
+    let flags = args.agents.clone();
+    let meeting = meeting(flags.nats.as_deref(), flags.group.as_deref(), flags.key_file.as_deref(), &mut problems);
+    let wanted = problems.one("--agents", flags.agents.as_deref(), parse_agents);
+    let on_loss = problems.one("--on-agent-loss", flags.on_agent_loss.as_deref(), |text| match text {
+        "abort" => Ok(OnLoss::Abort),
+        "continue" => Ok(OnLoss::Continue),
+        _ => Err(format!("`{text}`: expected abort or continue")),
+    });
+    let collected = problems.one("--collect", flags.collect.as_deref(), |text| {
+        u64::from_str_radix(text, 16).map_err(|_| format!("`{text}`: expected a run as `bench --agents` names it"))
+    });
+    refuse_what_stays(&args, &mut problems);
+    if wanted.is_none() && collected.is_none() && flags.agents.is_none() && flags.collect.is_none() {
+        problems.add("--nats", "it is about agents: add --agents N, or leave it out");
+    }
+    let (draft, _, output, found) = args.read();
+    let mut lines = problems.lines();
+    // The URL of a run that is collected is in its plan.
+    lines.extend(found);
+    let Some(Meeting { settings, key }) = meeting.filter(|_| lines.is_empty()) else { return Err(Error::Usage(lines)) };
+    if let Some(run) = collected {
+        let (bus, group) = connect(settings)?;
+        return report(&output, || {
+            collect(&bus, &key, &group, run, |job| {
+                let (draft, folder) = travel::unpack(job)?;
+                let plan = plan_of(Draft { watch: Watching::None, ..draft })?;
+                drop(folder);
+                Ok(plan)
+            })
+        });
+    }
+    let Some(wanted) = wanted else { return Err(Error::Usage(lines)) };
+    let plan = plan_of(Draft { part: Some(Part { index: 0, of: wanted.count() }), ..draft }).map_err(Error::Usage)?;
+    let mut job = travel::pack(std::env::args().skip(1)).map_err(Error::Usage)?;
+    job.threads = plan.threads;
+    let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
+    let mut live =
+        AgentsLive { live: Live::new(shutdown, plan.connections, plan.requests, None), agents: String::new() };
+    let (bus, group) = connect(settings)?;
+    let run = random();
+    live.live.say(&format!("run {run:x}: if this command is killed, `oroshi bench --collect {run:x}` reports it"));
+    let preparing = (plan.timeout + PREPARING).as_nanos() as u64;
+    let coordinator = Coordinator::new(run, wanted, job, on_loss.unwrap_or_default(), preparing, monotonic_ns());
+    report(&output, || {
+        let record = lead(&bus, &key, &group, coordinator, plan, &mut live);
+        live.live.line().finish_and_clear();
+        record
+    })
+}
+
+fn connect(settings: Settings) -> Result<(Bus, String), Error> {
+    let group = settings.group.clone();
+    Ok((Bus::connect(settings).map_err(|error: BusError| Error::Agents(error.to_string()))?, group))
+}
+
+fn plan_of(draft: Draft) -> Result<Plan, Vec<String>> {
+    draft.plan().map_err(|found| found.0.iter().map(|problem| problem.told(Naming::Flags)).collect())
+}
+
+/// Refuses flags that do not work with agents.
+fn refuse_what_stays(args: &Args, problems: &mut Problems) {
+    let report = &args.output.report;
+    for (flag, given) in [
+        ("--script", args.script.file.is_some()),
+        ("--mode", args.subscribe.is_asked_for()),
+        ("--self-test", args.self_test),
+        ("--hdr", report.hdr.is_some()),
+        ("--gnuplot", report.gnuplot.is_some()),
+    ] {
+        if given {
+            problems.add(flag, "agents do not carry it out: leave it out, or leave out --agents");
+        }
+    }
+    if args.load.watch.as_deref().is_some_and(|watch| watch != "auto") {
+        problems.add("--watch", "each agent watches the server if it is on its machine: leave it out");
+    }
+}
+
+/// Writes the report of the record that `run` makes.
+fn report(output: &Output, run: impl FnOnce() -> Result<Record, LeadError>) -> Result<ExitCode, Error> {
+    let mut made = Made::of([&output.file, &output.page, &output.percentiles]);
+    let reports = Reports::open(output)?;
+    let mut record = run().map_err(|error| match error {
+        LeadError::Cancelled => Error::Interrupted,
+        LeadError::Refused(lines) => Error::Refused(lines),
+        error => Error::Agents(error.to_string()),
+    })?;
+    made.0.clear();
+    record.fail_if = output.thresholds.iter().map(|threshold| threshold.judge(&record)).collect();
+    record.warnings.extend(output.remarks.iter().cloned());
+    reports.write(record.clone(), output)?;
+    let mut code = judge(&record, output);
+    let lost: Vec<&str> =
+        record.agents.iter().filter(|agent| agent.state == AgentState::Lost).map(|agent| &*agent.name).collect();
+    if !lost.is_empty() {
+        say(&format!("error: {} of {} agents lost: {}", lost.len(), record.agents.len(), lost.join(", ")));
+        code = 1;
+    }
+    Ok(ExitCode::from(code))
+}
+
+/// Parses a number of agents, or their names.
+fn parse_agents(text: &str) -> Result<Wanted, String> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return match text.parse() {
+            Ok(count @ 1..=10_000) => Ok(Wanted::Count(count)),
+            _ => Err(format!("`{text}`: expected a number from 1 to 10000, or names with commas")),
+        };
+    }
+    let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+    for (at, name) in names.iter().enumerate() {
+        check_name(name)?;
+        if names[..at].contains(name) {
+            return Err(format!("`{name}` stands there twice"));
+        }
+    }
+    Ok(Wanted::Names(names))
+}
+
+/// The live line, and a line for each agent.
+struct AgentsLive {
+    live: Live,
+    agents: String,
+}
+
+impl Observer for AgentsLive {
+    fn progress(&mut self, progress: &Progress) {
+        self.live.progress(progress);
+        let first = self.live.line().message();
+        self.live.note(&format!("{first}{}", self.agents));
+    }
+
+    fn cancelled(&mut self) -> bool {
+        self.live.cancelled()
+    }
+}
+
+impl LeadObserver for AgentsLive {
+    fn agents(&mut self, agents: &[(String, PartProgress, bool)]) {
+        self.agents.clear();
+        for (name, part, lost) in agents {
+            let lost = if *lost { "  LOST" } else { "" };
+            let _ = write!(
+                self.agents,
+                "\n  {name}: {} answered  {}  {} connections{lost}",
+                units::count(part.done),
+                units::plural(part.errors, "error"),
+                part.alive
+            );
+        }
+    }
+
+    fn note(&mut self, text: &str) {
+        self.live.say(text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agents_are_a_number_or_names() {
+        assert_eq!(parse_agents("4"), Ok(Wanted::Count(4)));
+        assert_eq!(parse_agents("a, b-1"), Ok(Wanted::Names(vec!["a".into(), "b-1".into()])));
+        for bad in ["0", "99999", "a,a", "a,,b", "a.b", "all", ""] {
+            assert!(parse_agents(bad).is_err(), "{bad}");
+        }
+    }
+}

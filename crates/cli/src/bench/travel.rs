@@ -1,0 +1,229 @@
+//! A load as words that travel to agents, and back: the same reader on both sides finds the same mistakes.
+//!
+//! Only flags of the load travel. Names of files become numbers, and the files travel beside the words. An agent takes
+//! no other file, so a plan cannot make it read one of its own.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use clap::{Arg, ArgMatches, Args as _, Command, Parser};
+use oroshi_agents::wire::Job;
+use oroshi_bench::{Draft, Part};
+
+use super::args::{Args, LoadArgs};
+use crate::interrupt::Temporary;
+
+/// Flags whose values are files.
+const FILES: [&str; 5] = ["body_file", "urls", "cacert", "cert", "key"];
+/// Flags of the load that are about the coordinator's machine.
+const STAYS: [&str; 1] = ["watch"];
+/// The most threads of a part.
+const THREADS: usize = 64;
+/// The most parts of a run.
+const PARTS: usize = 10_000;
+
+#[derive(Parser)]
+#[command(no_binary_name = true, disable_help_flag = true)]
+struct Line {
+    #[command(flatten)]
+    args: Args,
+}
+
+/// The flags that travel.
+fn travellers() -> Vec<Arg> {
+    let load = LoadArgs::augment_args(Command::new("load"));
+    let bench = Args::augment_args(Command::new("bench"));
+    let urls = bench.get_arguments().filter(|flag| flag.get_id() == "urls").cloned();
+    let load = load.get_arguments().filter(|flag| !STAYS.contains(&flag.get_id().as_str())).cloned();
+    load.chain(urls).filter(|flag| flag.get_long().is_some()).collect()
+}
+
+/// Makes a job of the words of a command line that the parser has accepted. `words`: those after the program's name.
+///
+/// # Errors
+/// A file cannot be read.
+pub(super) fn pack(words: impl IntoIterator<Item = String>) -> Result<Job, Vec<String>> {
+    let matches = Args::augment_args(Command::new("bench")).try_get_matches_from(words);
+    let matches = matches.map_err(|error| vec![error.to_string()])?;
+    let mut job = Job::default();
+    let mut mistakes = Vec::new();
+    for flag in travellers() {
+        let (id, long) = (flag.get_id().as_str(), flag.get_long().unwrap_or_default());
+        if !flag.get_action().takes_values() {
+            if matches.get_flag(id) {
+                job.words.push(format!("--{long}"));
+            }
+            continue;
+        }
+        for value in values(&matches, id) {
+            let value = match FILES.contains(&id).then(|| fs::read(&value)) {
+                None => value,
+                Some(Ok(content)) => {
+                    let name = Path::new(&value).file_name().map(|name| name.to_string_lossy().into_owned());
+                    job.files.push((name.unwrap_or_default(), content));
+                    (job.files.len() - 1).to_string()
+                }
+                Some(Err(error)) => {
+                    mistakes.push(format!("--{long}: {value} cannot be read: {error}"));
+                    continue;
+                }
+            };
+            job.words.push(format!("--{long}={value}"));
+        }
+    }
+    job.words.extend(values(&matches, "url"));
+    if mistakes.is_empty() { Ok(job) } else { Err(mistakes) }
+}
+
+fn values(matches: &ArgMatches, id: &str) -> Vec<String> {
+    let given = matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
+    let raw = matches.get_raw(id).filter(|_| given).into_iter().flatten();
+    raw.map(|value| value.to_string_lossy().into_owned()).collect()
+}
+
+/// Reads a job into the draft of its part. The folder has its files, and is needed as long as the draft or its plan.
+///
+/// # Errors
+/// All mistakes; also words that do not travel, such as names of this machine's files.
+pub(crate) fn unpack(job: &Job) -> Result<(Draft, Temporary), Vec<String>> {
+    let wrong = |what: &str| Err(vec![format!("the plan is not one of oroshi: {what}")]);
+    if job.of == 0 || job.of > PARTS || job.index >= job.of || job.threads == 0 || job.threads > THREADS {
+        return wrong("its part or threads");
+    }
+    let folder = folder().map_err(|error| vec![format!("no temporary folder can be made: {error}")])?;
+    let flags = travellers();
+    let mut words = Vec::new();
+    for word in &job.words {
+        let Some(flag) = word.strip_prefix("--") else {
+            if word.starts_with('-') {
+                return wrong("a flag");
+            }
+            words.push(word.clone());
+            continue;
+        };
+        let (name, value) = flag.split_once('=').map_or((flag, None), |(name, value)| (name, Some(value)));
+        let Some(known) = flags.iter().find(|known| known.get_long() == Some(name)) else {
+            return Err(vec![format!(
+                "--{name}: an agent does not take it; use the same version of oroshi everywhere"
+            )]);
+        };
+        if !FILES.contains(&known.get_id().as_str()) {
+            words.push(word.clone());
+            continue;
+        }
+        let number = value.and_then(|value| value.parse::<usize>().ok());
+        let Some((number, (file, content))) = number.and_then(|number| Some((number, job.files.get(number)?))) else {
+            return wrong("the name of a file");
+        };
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        let file: String = file.chars().filter(|c| is_plain(*c)).take(100).collect();
+        let path = folder.path().join(format!("{number}-{file}"));
+        fs::write(&path, content).map_err(|error| vec![format!("{}: {error}", path.display())])?;
+        words.push(format!("--{name}={}", path.display()));
+    }
+    let line = Line::try_parse_from(words).map_err(|error| vec![error.to_string()])?;
+    let (draft, _, _, problems) = line.args.read();
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let part = Some(Part { index: job.index, of: job.of });
+    Ok((Draft { part, threads: Some(job.threads), ..draft }, folder))
+}
+
+/// Makes a folder that only this user can read.
+fn folder() -> io::Result<Temporary> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    loop {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("oroshi-agent-{}-{number}", std::process::id()));
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => return Ok(Temporary::new(path)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packed(line: &[&str]) -> Job {
+        let words = std::iter::once("bench").chain(line.iter().copied()).map(str::to_owned);
+        Job { of: 2, threads: 1, ..pack(words).unwrap() }
+    }
+
+    #[test]
+    fn a_load_travels_with_its_files_and_without_the_rest() {
+        let body = tempfile::NamedTempFile::new().unwrap();
+        fs::write(body.path(), "content").unwrap();
+        let file = body.path().to_str().unwrap();
+        let job = packed(&[
+            "-c5",
+            "-R2k",
+            "--close",
+            "-H",
+            "A: b c",
+            "--body-file",
+            file,
+            "-o",
+            "report",
+            "--fail-if",
+            "p99>1s",
+            "--watch",
+            "12",
+            "-L",
+            "http://127.0.0.1:1/x",
+            "--agents",
+            "2",
+            "--nats",
+            "nats://h",
+            "--key-file",
+            "k",
+        ]);
+        assert_eq!(
+            job.words,
+            ["--connections=5", "--rate=2k", "--close", "--header=A: b c", "--body-file=0", "http://127.0.0.1:1/x"]
+        );
+        let (draft, folder) = unpack(&job).unwrap();
+        assert_eq!(
+            (draft.connections, &draft.body[..], draft.part),
+            (5, &b"content"[..], Some(Part { index: 0, of: 2 }))
+        );
+        let path = folder.path().to_owned();
+        drop(folder);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_plan_cannot_name_files_of_the_agent_or_flags_that_do_not_travel() {
+        for words in [
+            &["--body-file=/etc/passwd", "http://h/"][..],
+            &["--urls=7"],
+            &["--output=/tmp/x", "http://h/"],
+            &["--script=0", "http://h/"],
+            &["-o", "x"],
+            &["--agents=2"],
+            &["--watch=1"],
+        ] {
+            let words = words.iter().map(|&word| word.to_owned()).collect();
+            assert!(unpack(&Job { words, of: 1, threads: 1, ..Job::default() }).is_err());
+        }
+        let job = packed(&["http://h/"]);
+        for wrong in [Job { index: 2, ..job.clone() }, Job { threads: 1000, ..job.clone() }, Job { of: 0, ..job }] {
+            assert!(unpack(&wrong).is_err());
+        }
+    }
+
+    #[test]
+    fn every_flag_of_a_load_travels_or_is_known_to_stay() {
+        let load = LoadArgs::augment_args(Command::new("load"));
+        let all: Vec<_> = load.get_arguments().map(|flag| flag.get_id().to_string()).collect();
+        let travel: Vec<_> = travellers().iter().map(|flag| flag.get_id().to_string()).collect();
+        assert!(all.iter().all(|id| travel.contains(id) || STAYS.contains(&id.as_str())), "{all:?}");
+        assert!(FILES.iter().all(|id| travel.iter().any(|flag| flag == id)));
+    }
+}

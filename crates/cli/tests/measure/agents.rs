@@ -1,0 +1,182 @@
+//! `oroshi agent` and `oroshi bench --agents`, with a NATS server of the test's own.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+use oroshi_bench::Record;
+use oroshi_bench::record::AgentState;
+use oroshi_testkit::nats::Nats;
+use oroshi_testkit::process::{Ran, to_the_end};
+use tempfile::TempDir;
+
+use crate::common::{OROSHI, Recorded as _, Target};
+
+/// A NATS server, a key, and agents.
+struct Group {
+    nats: Nats,
+    folder: TempDir,
+    agents: Vec<Process>,
+}
+
+/// A process whose standard error is read line by line.
+struct Process {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Process {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (said, lines) = channel();
+        thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| said.send(line)));
+        Self { child, lines }
+    }
+
+    /// Waits for a line with this text, and returns it.
+    fn says(&self, text: &str) -> String {
+        self.lines.iter().find(|line| line.contains(text)).unwrap_or_else(|| panic!("it did not say `{text}`"))
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Group {
+    /// `None` if there is no NATS server.
+    fn start(test: &str, names: &[&str], flags: &[&str]) -> Option<Self> {
+        let nats = Nats::start(test, &[])?;
+        let folder = TempDir::new().unwrap();
+        std::fs::write(folder.path().join("key"), "0123456789abcdef0123456789abcdef").unwrap();
+        let mut group = Self { nats, folder, agents: Vec::new() };
+        for name in names {
+            let mut command = group.command("agent");
+            command.args(["--name", name]).args(flags);
+            let agent = Process::start(command);
+            agent.says("may connect to");
+            group.agents.push(agent);
+        }
+        Some(group)
+    }
+
+    fn command(&self, subcommand: &str) -> Command {
+        let mut command = Command::new(OROSHI);
+        command.args([subcommand, "--nats", &self.nats.url(), "--key-file"]).arg(self.folder.path().join("key"));
+        command
+    }
+
+    fn bench(&self, args: &[&str]) -> Ran {
+        let mut command = self.command("bench");
+        command.args(["--format", "json"]).args(args);
+        to_the_end(command)
+    }
+}
+
+#[track_caller]
+fn ledger(record: &Record) {
+    let r = &record.requests;
+    assert_eq!(r.started, r.completed + r.failed + r.cut_off + r.unsent, "{r:?}");
+    assert_eq!(record.agents.iter().map(|agent| agent.completed).sum::<u64>(), r.completed);
+}
+
+#[test]
+fn several_agents_are_one_load_whose_counts_are_the_servers() {
+    let Some(group) = Group::start("several_agents_are_one_load_whose_counts_are_the_servers", &["a", "b", "c"], &[])
+    else {
+        return;
+    };
+    let target = Target::start(&[]);
+    let ran = group.bench(&["--agents", "3", "-c", "9", "-n", "5003", "-d", "1h", target.url()]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let record = ran.record();
+    assert_eq!((record.requests.completed, record.latency.service.histogram.len()), (5003, 5003));
+    let names: Vec<_> = record.agents.iter().map(|agent| (&*agent.name, agent.state)).collect();
+    assert_eq!(names, [("a", AgentState::Done), ("b", AgentState::Done), ("c", AgentState::Done)]);
+    assert!(record.agents.iter().all(|agent| agent.clock_bound_ns.is_some() && agent.start_late_ns.is_some()));
+    ledger(&record);
+    // A run by names, and one alone, on the same agents.
+    let one = group.bench(&["--agents", "b", "-c", "2", "-n", "100", "-d", "1h", target.url()]);
+    assert_eq!((one.code, one.record().requests.completed), (Some(0), 100), "{one:?}");
+    assert_eq!(target.stop().0, 5103, "the server counts as many");
+}
+
+#[test]
+fn agents_refuse_what_they_may_not_do_and_all_say_so() {
+    let test = "agents_refuse_what_they_may_not_do_and_all_say_so";
+    let Some(group) = Group::start(test, &["a", "b"], &["--max-connections", "5", "--max-duration", "1m"]) else {
+        return;
+    };
+    let refused = |args: &[&str]| {
+        let ran = group.bench(&[&["--agents", "2"], args].concat());
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        ran.err
+    };
+    let text = refused(&["-c", "20", "-d", "2m", "http://127.0.0.1:1/"]);
+    for agent in ["a", "b"] {
+        assert!(text.contains(&format!("{agent}: 10 connections: this agent's --max-connections is 5")), "{text}");
+        assert!(text.contains(&format!("{agent}: 120s")), "{text}");
+    }
+    // TEST-NET-1 (RFC 5737): no packet goes there, because the agents permit loopback only.
+    let text = refused(&["-c", "2", "-d", "1s", "http://192.0.2.1/"]);
+    assert!(text.contains("connections to 192.0.2.1:80 are not permitted here"), "{text}");
+    let text = refused(&["-c", "2", "-n", "10", "http://127.0.0.1:1/"]);
+    assert!(text.contains("no end by time"), "{text}");
+    for (args, flag) in [(&["--hdr", "x"][..], "--hdr"), (&["-g", "x"], "--gnuplot"), (&["--watch", "1"], "--watch")] {
+        let ran = group.bench(&[&["--agents", "2", "http://127.0.0.1:1/"], args].concat());
+        assert!(ran.code == Some(2) && ran.err.contains(&format!("{flag}: ")), "{ran:?}");
+    }
+}
+
+#[test]
+fn an_agent_that_is_killed_shortens_the_run_and_the_report_says_so() {
+    let test = "an_agent_that_is_killed_shortens_the_run_and_the_report_says_so";
+    let Some(mut group) = Group::start(test, &["a", "b"], &[]) else { return };
+    let target = Target::start(&[]);
+    let mut command = group.command("bench");
+    let report = group.folder.path().join("report.json");
+    command.args(["--agents", "2", "-c", "4", "-R", "100", "-d", "12s", "--format", "json", "-o"]).arg(&report);
+    let mut run = Process::start({
+        command.args(["--on-agent-loss", "continue", target.url()]);
+        command
+    });
+    group.agents[1].says("the first counts");
+    group.agents[1].kill();
+    run.says("1 of 2 agents lost: b");
+    assert_eq!(run.child.wait().unwrap().code(), Some(1));
+    let record: Record = serde_json::from_str(&std::fs::read_to_string(report).unwrap()).unwrap();
+    assert_eq!((record.agents[0].state, record.agents[1].state), (AgentState::Done, AgentState::Lost));
+    assert!(record.warnings[0].starts_with("short by 1/2 from ") && record.cut_short, "{:?}", record.warnings);
+    ledger(&record);
+}
+
+#[test]
+fn a_coordinator_that_is_killed_ends_the_load_and_another_collects_it() {
+    let test = "a_coordinator_that_is_killed_ends_the_load_and_another_collects_it";
+    let Some(group) = Group::start(test, &["a", "b"], &[]) else { return };
+    let target = Target::start(&[]);
+    let mut command = group.command("bench");
+    command.args(["--agents", "2", "-c", "4", "-R", "100", "-d", "10m", target.url()]);
+    let mut run = Process::start(command);
+    let line = run.says("--collect");
+    let number = line.split_whitespace().nth(1).unwrap().trim_end_matches(':').to_owned();
+    group.agents.iter().for_each(|agent| assert!(!agent.says("the first counts").is_empty()));
+    run.kill();
+    group.agents.iter().for_each(|agent| assert!(!agent.says("the load has ended").is_empty()));
+    let ran = group.bench(&["--collect", &number]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let record = ran.record();
+    assert!(record.agents.iter().all(|agent| agent.state == AgentState::Stopped && agent.completed > 0), "{record:?}");
+    assert!(record.warnings[0].contains("collected from what the agents keep"), "{:?}", record.warnings);
+    ledger(&record);
+}
