@@ -179,7 +179,7 @@ impl World {
                 }
             }
         }
-        if self.now % (10 * MS) == 0
+        if self.now.is_multiple_of(10 * MS)
             && self.result.is_none()
             && let Some(coordinator) = &mut self.coordinator
         {
@@ -213,7 +213,7 @@ impl World {
                 simulated.over = Some(now);
             }
         }
-        if now % (100 * MS) == 0 {
+        if now.is_multiple_of(100 * MS) {
             actions.extend(simulated.agent.tick(now + simulated.offset));
         }
         self.actions(index, actions);
@@ -283,7 +283,7 @@ fn an_agent_may_die_at_any_moment() {
         match world.result.as_ref().unwrap() {
             // It died before the start, and is named.
             Err(mistakes) => {
-                assert!(mistakes.iter().any(|m| m.contains("a001") || m.contains("found")), "{mistakes:?}")
+                assert!(mistakes.iter().any(|m| m.contains("a001") || m.contains("found")), "{mistakes:?}");
             }
             Ok(()) => {
                 let lost: Vec<&str> =
