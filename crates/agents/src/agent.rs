@@ -223,6 +223,8 @@ impl Task {
                 let state = match (&self.refused, self.phase) {
                     (Some(mistakes), _) => Some(FromAgent::Refused(mistakes.clone())),
                     (None, Phase::Ready) => Some(FromAgent::Ready),
+                    // It lives, though a warm-up has no deltas.
+                    (None, Phase::Running | Phase::Stopping) => Some(FromAgent::Started),
                     _ => None,
                 };
                 state.map(|state| self.says(state)).into_iter().chain(again).collect()

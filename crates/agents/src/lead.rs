@@ -239,10 +239,10 @@ pub fn collect(
             (FromAgent::Keeps(name, job, wanted), None) if up.run == run => {
                 keepers.push(Keeper { name, session: up.session, job, wanted, deltas: Vec::new() });
             }
-            (FromAgent::Delta(number, delta), Some(keeper)) if up.run == run => {
-                if number as usize == keeper.deltas.len() {
-                    keeper.deltas.push(delta);
-                }
+            (FromAgent::Delta(number, delta), Some(keeper))
+                if up.run == run && number as usize == keeper.deltas.len() =>
+            {
+                keeper.deltas.push(delta);
             }
             _ => {}
         }

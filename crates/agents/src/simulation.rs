@@ -10,6 +10,8 @@ const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
 /// The load of the simulation: so many seconds, a delta each.
 const LENGTH: u64 = 6;
+/// Before it, a warm-up that is longer than the coordinator's patience.
+const WARM_UP: u64 = LOST + 2 * SECOND;
 
 /// What happens to a process or the network at a moment, until another one.
 #[derive(Clone, Copy, Debug)]
@@ -177,7 +179,7 @@ impl World {
                 }
             }
         }
-        if self.now % (10 * MS) == 0
+        if self.now.is_multiple_of(10 * MS)
             && self.result.is_none()
             && let Some(coordinator) = &mut self.coordinator
         {
@@ -201,7 +203,7 @@ impl World {
             actions.extend(simulated.agent.prepared());
         }
         if let Some((start, deltas)) = &mut simulated.load
-            && now >= *start + (*deltas + 1) * SECOND
+            && now >= *start + WARM_UP + (*deltas + 1) * SECOND
         {
             *deltas += 1;
             let (number, last) = (*deltas - 1, *deltas == LENGTH);
@@ -211,7 +213,7 @@ impl World {
                 simulated.over = Some(now);
             }
         }
-        if now % (100 * MS) == 0 {
+        if now.is_multiple_of(100 * MS) {
             actions.extend(simulated.agent.tick(now + simulated.offset));
         }
         self.actions(index, actions);
@@ -254,6 +256,7 @@ fn lost_messages_and_short_partitions_change_nothing() {
         Fault::Losses(3),
         Fault::Losses(10),
         Fault::Partition(5 * SECOND, 8 * SECOND),
+        Fault::Partition(10 * SECOND, 13 * SECOND),
         Fault::Partition(1500 * MS, 3 * SECOND),
     ]
     .into_iter()
@@ -273,14 +276,14 @@ fn lost_messages_and_short_partitions_change_nothing() {
 #[test]
 fn an_agent_may_die_at_any_moment() {
     for moment in 0..50 {
-        let at = SECOND + moment * 170 * MS;
+        let at = SECOND + moment * 330 * MS;
         let on_loss = if moment % 2 == 0 { OnLoss::Abort } else { OnLoss::Continue };
         let mut world = World::new(4, Fault::Agent(1, at), on_loss, moment);
         world.run();
         match world.result.as_ref().unwrap() {
             // It died before the start, and is named.
             Err(mistakes) => {
-                assert!(mistakes.iter().any(|m| m.contains("a001") || m.contains("found")), "{mistakes:?}")
+                assert!(mistakes.iter().any(|m| m.contains("a001") || m.contains("found")), "{mistakes:?}");
             }
             Ok(()) => {
                 let lost: Vec<&str> =
@@ -300,7 +303,7 @@ fn an_agent_may_die_at_any_moment() {
 #[test]
 fn no_load_goes_on_without_its_coordinator_and_results_are_kept() {
     for moment in 0..50 {
-        let at = SECOND + moment * 170 * MS;
+        let at = SECOND + moment * 330 * MS;
         let mut world = World::new(3, Fault::Coordinator(at), OnLoss::Abort, moment);
         world.run();
         let over = world.agents.iter().filter_map(|simulated| simulated.over);
@@ -322,7 +325,7 @@ fn no_load_goes_on_without_its_coordinator_and_results_are_kept() {
 #[test]
 fn nats_may_vanish_for_good_and_nothing_hangs() {
     for moment in 0..50 {
-        let at = SECOND + moment * 170 * MS;
+        let at = SECOND + moment * 330 * MS;
         let mut world = World::new(3, Fault::Partition(at, u64::MAX), OnLoss::Continue, moment);
         world.run();
         let over = world.agents.iter().filter_map(|simulated| simulated.over).max();

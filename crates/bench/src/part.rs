@@ -435,6 +435,7 @@ impl Whole {
             warnings,
         };
         let mut record = assemble(&self.plan, &self.first, finished);
+        record.cut_short |= self.parts.iter().any(|part| part.end.is_none());
         record.agents = self.parts.iter().zip(fates).map(|(part, fate)| part.record(fate)).collect();
         Some(record)
     }

@@ -150,7 +150,7 @@ impl Connector {
         first: &[u8],
     ) -> Result<Connected, ConnectError> {
         if self.options.permitted.as_ref().is_some_and(|permitted| !permitted.peer(peer)) {
-            return Err(ConnectError::NotPermitted { peer: peer.clone() });
+            return Err(ConnectError::NotPermitted { peer: peer.to_string() });
         }
         let started = monotonic_ns();
         let first = if self.options.tls.is_some() { &[] } else { first };

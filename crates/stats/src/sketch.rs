@@ -51,7 +51,7 @@ impl Sketch {
             self.count += count;
             self.sum = self.sum.saturating_add(value.saturating_mul(count));
         }
-        if latency.len() > 0 {
+        if !latency.histogram().is_empty() {
             self.min = self.min.min(latency.min());
             self.max = self.max.max(latency.max());
         }

@@ -46,7 +46,7 @@ pub enum ConnectError {
     #[error("connections to {peer} are not permitted here")]
     NotPermitted {
         /// The destination.
-        peer: Peer,
+        peer: String,
     },
     /// There is no file at the unix socket's path: start the server, or correct the path.
     #[error("there is no unix socket {address}")]
