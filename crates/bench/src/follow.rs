@@ -308,17 +308,15 @@ impl ReportReceiver {
             if observer.cancelled() {
                 shared.stop();
             }
-            if let Some(script) = &shared.plan.script {
-                if shared.is_stopped() {
-                    let since = stopped.get_or_insert_with(Instant::now);
-                    // A call that ends at all has ended by now.
-                    if since.elapsed() > CALL_PATIENCE {
-                        script.interrupt();
-                    }
+            if shared.is_stopped() {
+                let since = stopped.get_or_insert_with(Instant::now);
+                // A call into the script that ends at all has ended by now.
+                if since.elapsed() > CALL_PATIENCE {
+                    shared.interrupt_script();
                 }
-                if let Some(error) = script.stuck() {
-                    return Err(error);
-                }
+            }
+            if let Some(error) = shared.stuck() {
+                return Err(error);
             }
             if told.elapsed() >= TICK {
                 told = Instant::now();

@@ -206,10 +206,7 @@ impl Workers {
 
     /// Fails when a call into the script cannot be ended.
     fn check_script(&self) -> Result<(), RunError> {
-        let plan = &self.shared.plan;
-        let stuck = plan.script.as_ref().and_then(|script| script.stuck());
-        let stuck = stuck.or_else(|| plan.journeys.as_ref().and_then(|journeys| journeys.stuck()));
-        stuck.map_or(Ok(()), |error| Err(error.into()))
+        self.shared.stuck().map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Ends workers whose run is not to begin, and says why it is not.

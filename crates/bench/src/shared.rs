@@ -13,6 +13,7 @@ use crate::ending::ServerState;
 use crate::error::RunError;
 use crate::first::FirstResponse;
 use crate::plan::Plan;
+use crate::script::ScriptError;
 use crate::tally::{Interval, Tally};
 
 /// How often a worker reports, and the width of the finest time series.
@@ -94,6 +95,12 @@ impl Shared {
         if let Some(journeys) = &self.plan.journeys {
             journeys.interrupt();
         }
+    }
+
+    /// Returns the error of a call into the script that cannot be ended.
+    pub(crate) fn stuck(&self) -> Option<ScriptError> {
+        let stuck = self.plan.script.as_ref().and_then(|script| script.stuck());
+        stuck.or_else(|| self.plan.journeys.as_ref().and_then(|journeys| journeys.stuck()))
     }
 
     pub(crate) fn is_stopped(&self) -> bool {

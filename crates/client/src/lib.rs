@@ -90,7 +90,7 @@ pub use redirect::Redirect;
 pub use request::{Handle, IntoUrl, RequestBuilder};
 pub use response::{Chunks, Response as AnyResponse, Source, Whole};
 pub use retry::is_idempotent;
-pub use settings::{BuildError, Builder};
+pub use settings::{BuildError, Builder, check_field};
 
 /// The methods with functions of their own, for both clients.
 macro_rules! methods {

@@ -212,8 +212,11 @@ impl Builder {
     }
 }
 
-/// Checks whether the caller may set a field.
-pub(crate) fn check_field(name: &str) -> Result<(), &'static str> {
+/// Checks whether the caller may set a field of this name.
+///
+/// # Errors
+/// The client writes the field itself; the text says why.
+pub fn check_field(name: &str) -> Result<(), &'static str> {
     const OWN: [&str; 10] = [
         "content-length",
         "transfer-encoding",

@@ -319,7 +319,7 @@ pub fn meaning(failure: Failure) -> &'static str {
         Failure::Parse => "the answer is not valid HTTP/1.1, or more came than was asked for",
         Failure::Timeout => "no whole answer within --timeout; the connection was replaced",
         Failure::Status => "answers with a status of 400 or more",
-        Failure::Check => "answers that did not pass --check",
+        Failure::Check => "answers that did not pass --check, or a script's limits (redirects, body_limit)",
         Failure::CutOffAtEnd => "the run ended first",
     }
 }

@@ -280,6 +280,9 @@ fn results(library: &Library<'_>) -> mlua::Result<()> {
     })?;
     library.add("users", |_, thread, number: Value| {
         if !matches!(number, Value::Nil) {
+            if thread.run.settings.stages.is_some() {
+                return Err(wrong("users: users come by rate or stages here: expected no number"));
+            }
             let most = thread.run.settings.most_users() as f64;
             let number = number_of("users", &number, 1.0, most.max(crate::ramp::MAX_USERS as f64)).map_err(wrong)?;
             thread.run.ask_users(number as usize);
@@ -296,10 +299,12 @@ fn results(library: &Library<'_>) -> mlua::Result<()> {
         timers.push((monotonic_ns(), name));
         Ok(timers.len())
     })?;
-    library.add("end_block", |_, thread, depth: usize| {
+    library.add("end_block", |_, thread, (depth, is_whole): (usize, bool)| {
         let user = thread.user("step")?;
-        // Blocks within it that an error has ended, and the script went on.
-        thread.end_blocks(&user, depth);
+        if !is_whole {
+            thread.end_blocks(&user, depth.saturating_sub(1));
+            return Ok(());
+        }
         let ended = user.timers.borrow_mut().pop();
         if let Some((began, name)) = ended.filter(|(began, _)| thread.measures(*began)) {
             thread.tally.borrow_mut().timers.get(&name).record(monotonic_ns().saturating_sub(began));

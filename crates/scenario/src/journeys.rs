@@ -413,7 +413,9 @@ impl Inner {
     fn failed(self: &Rc<Self>, user: &Rc<User>, error: Error) {
         let thread = &self.thread;
         let sample = |place: &str| Last::sample(thread, user, place.to_owned());
-        if let Some(reason) = user.failed.take() {
+        let reason = user.failed.take();
+        // Otherwise the script has caught the error of its `fail`, and this is another one.
+        if let Some(reason) = reason.filter(|reason| error.what.starts_with(reason.as_str())) {
             thread.fail(user, &reason, || sample(&error.place));
             return;
         }

@@ -3,7 +3,7 @@
 -- replace the global ones later.
 local own = ...
 
-local error, next, setmetatable, tostring, type = error, next, setmetatable, tostring, type
+local error, next, pcall, setmetatable, tostring, type = error, next, pcall, setmetatable, tostring, type
 local select, concat = select, table.concat
 local wait, request, think_of, begin_block, end_block = own.wait, own.request, own.think, own.begin_block, own.end_block
 
@@ -118,8 +118,11 @@ function think(pause)
   return wait()
 end
 
-local function timed(block, ...)
-  end_block(block)
+local function timed(block, returned, ...)
+  end_block(block, returned)
+  if not returned then
+    error((...), 0)
+  end
   return ...
 end
 
@@ -127,7 +130,7 @@ function step(name, run, ...)
   if type(run) ~= "function" then
     error("step: expected a name and a function, as in step(\"login\", function() ... end)", 2)
   end
-  return timed(begin_block(name), run(...))
+  return timed(begin_block(name), pcall(run, ...))
 end
 
 function print(...)

@@ -194,6 +194,10 @@ impl Chain<'_> {
             let goes_on = thread.meter.is_none() || thread.stage.get() == Stage::Running;
             let is_redirect = goes_on && most > 0 && Redirect::is_status(got.status);
             let location = if is_redirect { got.headers.get("Location") } else { None };
+            if !goes_on && self.is_followed(&got, most) {
+                // The end of the run cuts the chain off.
+                return self.response(last, Some(got), None);
+            }
             let Some(location) = location else {
                 answer = Some(got);
                 break;
@@ -217,6 +221,11 @@ impl Chain<'_> {
         }
         self.is_over = true;
         self.finish(last, answer, error)
+    }
+
+    /// Whether an answer leads to another request.
+    fn is_followed(&self, answer: &Answer, most: u32) -> bool {
+        self.redirects < most && Redirect::is_status(answer.status) && answer.headers.contains("Location")
     }
 
     /// Counts an error of the load that is not one exchange's.
@@ -427,9 +436,17 @@ impl Chain<'_> {
                 }
             }
         }
+        self.response(attempt, answer, error)
+    }
+
+    /// Makes the script's response.
+    fn response(self, attempt: Option<Rc<Attempt>>, answer: Option<Answer>, error: Option<&'static str>) -> Response {
+        let done = answer.as_ref().map_or_else(monotonic_ns, |answer| answer.done);
+        let status = answer.as_ref().map_or(0, |answer| answer.status);
+        let cached = !self.sent && answer.as_ref().is_some_and(|answer| answer.cached);
         let took = Duration::from_nanos(done.saturating_sub(self.due));
         let (headers, body) = answer.map_or_else(Default::default, |answer| (Some(answer.headers), answer.body));
-        let held = &thread.held;
+        let held = &self.thread.held;
         Response::new(status, error, headers, body, attempt, took, self.redirects, cached, held)
     }
 }
@@ -562,7 +579,7 @@ fn told(error: &Error) -> (&'static str, Failure) {
         (Cause::Io(_), Phase::Write) => Failure::Write,
         (Cause::Io(_), _) => Failure::ReadReset,
         (Cause::Response(oroshi_http1::DecodeError::UnexpectedEof), _) => Failure::ReadEof,
-        (Cause::Response(_) | Cause::Coding { .. } | Cause::BodyTooLarge { .. }, _) => Failure::Parse,
+        (Cause::Response(_) | Cause::Coding { .. }, _) => Failure::Parse,
         _ => Failure::Check,
     };
     // A request has one timeout, which is the total one.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,8 @@ use crate::user::User;
 
 /// The longest uninterrupted run of a call, unless said otherwise.
 const LIMIT: Duration = Duration::from_secs(10);
+/// How long a call of a phase may last after somebody wants the run to end.
+const PATIENCE: Duration = Duration::from_millis(300);
 /// How often a phase looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(50);
 /// The largest script, bytes.
@@ -185,11 +187,36 @@ impl Scenario {
         let _ = self.cancelled.set(Box::new(cancelled));
     }
 
+    fn is_cancelled(&self) -> bool {
+        self.cancelled.get().is_some_and(|cancelled| cancelled())
+    }
+
     /// Waits until somebody wants the run to end.
     async fn cancellation(&self) {
-        while !self.cancelled.get().is_some_and(|cancelled| cancelled()) {
+        while !self.is_cancelled() {
             tokio::time::sleep(LOOK).await;
         }
+    }
+
+    /// Does work that calls the script on this thread. A call that is still under way a while after somebody wants the
+    /// run to end is interrupted.
+    fn interruptible<T>(&self, work: impl FnOnce() -> T) -> T {
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let watcher = scope.spawn(|| {
+                let mut since = None;
+                while !is_over.load(Ordering::Relaxed) {
+                    if self.is_cancelled() && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                        self.source.interrupt();
+                    }
+                    std::thread::park_timeout(LOOK);
+                }
+            });
+            let done = work();
+            is_over.store(true, Ordering::Relaxed);
+            watcher.thread().unpark();
+            done
+        })
     }
 
     fn current(&self) -> Result<Current, ScriptError> {
@@ -218,17 +245,19 @@ impl Scenario {
         let runtime = runtime.map_err(|error| self.error(format!("a runtime could not be made: {error}")))?;
         let user = User::new(0, run.seed);
         let local = LocalSet::new();
-        let ended = local.block_on(&runtime, async {
-            thread.build_client(&run.tls).map_err(|what| self.error(what))?;
-            let timer = Timer::new().map_err(|error| self.error(format!("a timer could not be made: {error}")))?;
-            let driven = Rc::clone(&thread);
-            let driver = spawn_local(async move { driven.sleeper.drive(timer).await });
-            let ended = tokio::select! {
-                ended = tokio::time::timeout(phase.timeout, journey(&state, &user, name)) => ended,
-                () = self.cancellation() => Ok(Err(self.error(format!("{name}() was interrupted")))),
-            };
-            driver.abort();
-            Ok(ended)
+        let ended = self.interruptible(|| {
+            local.block_on(&runtime, async {
+                thread.build_client(&run.tls).map_err(|what| self.error(what))?;
+                let timer = Timer::new().map_err(|error| self.error(format!("a timer could not be made: {error}")))?;
+                let driven = Rc::clone(&thread);
+                let driver = spawn_local(async move { driven.sleeper.drive(timer).await });
+                let ended = tokio::select! {
+                    ended = tokio::time::timeout(phase.timeout, journey(&state, &user, name)) => ended,
+                    () = self.cancellation() => Ok(Err(self.error(format!("{name}() was interrupted")))),
+                };
+                driver.abort();
+                Ok(ended)
+            })
         })?;
         let failed = match ended {
             Ok(Ok(())) => None,
@@ -252,7 +281,11 @@ async fn journey(state: &State, user: &Rc<User>, name: &'static str) -> Result<(
                     None => error,
                 });
             }
-            Ok((_, Step::Ended)) => return Ok(()),
+            Ok((_, Step::Ended)) => {
+                // The script may have caught the error of its `fail`.
+                let place = || state.file();
+                return user.failed.take().map_or(Ok(()), |what| Err(ScriptError { place: place(), what }));
+            }
             Ok((call, Step::Waits(wish))) => {
                 let got = fulfil(&state.thread, user, wish).await;
                 step = state.resume(call, user, got);
@@ -305,7 +338,11 @@ impl Journeys for Scenario {
         let mut tally = run.take_tally();
         if let Some(phase) = self.declared.last.as_ref().filter(|_| !run.is_aborted()) {
             let began = Instant::now();
-            let (failed, checked) = self.phase(&run, "final", phase)?;
+            let (failed, checked) = if self.is_cancelled() {
+                (Some(self.error("the run was interrupted, and final() did not check it".into())), Tally::default())
+            } else {
+                self.phase(&run, "final", phase)?
+            };
             let failed = failed.map(|error| error.to_string()).or_else(|| failed_check(&checked));
             if let Some(what) = &failed {
                 run.void(what);
@@ -318,8 +355,7 @@ impl Journeys for Scenario {
         if let Some(reason) = &aborted {
             run.void(&format!("the script ended the run: {reason}"));
         }
-        let void = run.verdict().void.clone();
-        let score = self.score(&run, &tally, record, void)?;
+        let score = self.score(&run, &tally, record)?;
         let model = match self.settings.model() {
             Model::Closed(_) => UserModel::Closed,
             Model::Open { .. } => UserModel::Open,
@@ -351,32 +387,48 @@ impl Journeys for Scenario {
 
 impl Scenario {
     /// Computes the score. `None` where the script knows neither points nor a formula.
-    fn score(
-        &self,
-        run: &Arc<Run>,
-        tally: &Tally,
-        record: &Record,
-        void: Option<String>,
-    ) -> Result<Option<ScoreRecord>, ScriptError> {
+    ///
+    /// A formula that fails makes it void: what was measured is reported all the same.
+    ///
+    /// # Errors
+    /// A call that cannot be ended.
+    fn score(&self, run: &Arc<Run>, tally: &Tally, record: &Record) -> Result<Option<ScoreRecord>, ScriptError> {
         let breakdown = tally.point_records();
-        if breakdown.is_empty() && !self.declared.has_score && void.is_none() {
+        let has_formula = self.declared.has_score;
+        let is_void = || run.verdict().void.is_some();
+        if breakdown.is_empty() && !has_formula && !is_void() {
             return Ok(None);
         }
         let points = tally.sum();
-        let value = if void.is_some() {
-            0.0
-        } else if self.declared.has_score {
-            let thread = self.thread(run, None);
-            let state = State::load(&self.source, &thread, self.settings.state_memory())?;
-            let result = state.engine.with_room(|lua| result_table(lua, tally, record));
-            state.score(result.map_err(|error| self.error(format!("score: {error}")))?)?
-        } else {
-            points
-        };
+        let mut value = points;
+        if has_formula && !is_void() {
+            match self.formula(run, tally, record) {
+                Ok(score) => value = score,
+                Err(error) => run.void(&error.to_string()),
+            }
+            if let Some(error) = self.source.stuck() {
+                return Err(error);
+            }
+        }
+        // The formula may have said so itself.
+        let void = run.verdict().void.clone();
+        if void.is_some() {
+            value = 0.0;
+        }
+        Ok(Some(ScoreRecord { value, void, formula: has_formula, points, breakdown }))
+    }
+
+    /// Calls the script's formula.
+    fn formula(&self, run: &Arc<Run>, tally: &Tally, record: &Record) -> Result<f64, ScriptError> {
+        let thread = self.thread(run, None);
+        let state = State::load(&self.source, &thread, self.settings.state_memory())?;
+        let result = state.engine.with_room(|lua| result_table(lua, tally, record));
+        let result = result.map_err(|error| self.error(format!("score: {error}")))?;
+        let value = self.interruptible(|| state.score(result))?;
         if !value.is_finite() {
             return Err(self.error(format!("score() returned {value}: expected a finite number")));
         }
-        Ok(Some(ScoreRecord { value, void, formula: self.declared.has_score, points, breakdown }))
+        Ok(value)
     }
 }
 

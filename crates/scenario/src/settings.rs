@@ -122,8 +122,9 @@ impl Settings {
 
     /// Finds settings that exclude each other.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.stages.is_none() {
-            return Ok(());
+        let Some(stages) = &self.stages else { return Ok(()) };
+        if stages.iter().all(|stage| stage.rate <= 0.0) {
+            return Err("rate is 0, so that no journey ever begins: expected more".to_owned());
         }
         if self.ramp.is_some() {
             return Err("ramp, and rate or stages: expected one: users in a closed loop, or arrivals".to_owned());
@@ -167,7 +168,9 @@ impl Settings {
             (None, None) => Duration::ZERO,
         };
         let own = Some(staged).filter(|length| !length.is_zero());
-        self.duration.or_else(|| if counted { None } else { own.or(Some(DURATION)) })
+        // After its stages a timetable has no arrivals that could complete a number of journeys.
+        let ends = !counted || self.stages.is_some();
+        self.duration.or(own.filter(|_| ends)).or((!counted).then_some(DURATION))
     }
 
     /// Returns the timeout of a request.
@@ -256,15 +259,15 @@ impl Settings {
             }
             "iterations" => self.iterations = Some(number(key, value, 1.0, 1e15)?),
             "journeys" => self.journeys = Some(number(key, value, 1.0, 1e15)?),
-            "duration" => self.duration = Some(time(key, value)?),
+            "duration" => self.duration = Some(some_time(key, value)?),
             "warmup" => self.warmup = Some(time(key, value)?),
-            "timeout" => self.timeout = Some(time(key, value)?),
+            "timeout" => self.timeout = Some(some_time(key, value)?),
             "seed" => self.seed = Some(number(key, value, 0.0, 9e15)?),
             "redirects" => self.redirects = Some(number(key, value, 0.0, 100.0)? as u32),
             "fresh" => self.fresh = Some(truth(key, value)?),
             "reconnect" => self.reconnect = Some(truth(key, value)?),
             "cache" => self.cache = Some(truth(key, value)?),
-            "headers" => self.headers = fields(key, value)?,
+            "headers" => self.headers = header_fields(key, value)?,
             "body_limit" => self.body_bytes = Some(size(key, value)?),
             "memory" => {
                 let bytes = size(key, value)?;
@@ -280,6 +283,33 @@ impl Settings {
         }
         Ok(())
     }
+}
+
+/// Takes a time above 0.
+fn some_time(key: &str, value: &Value) -> Result<Duration, String> {
+    let time = time(key, value)?;
+    if time.is_zero() { Err(format!("{key} is 0: expected a time such as \"5s\"")) } else { Ok(time) }
+}
+
+/// Takes a table of header fields that can be sent.
+pub(crate) fn header_fields(key: &str, value: &Value) -> Result<Vec<(String, String)>, String> {
+    let fields = fields(key, value)?;
+    for (name, value) in &fields {
+        check_header(name, value).map_err(|why| format!("{key}: {why}"))?;
+    }
+    Ok(fields)
+}
+
+/// Checks that a header field can be sent, and is a script's to set.
+pub(crate) fn check_header(name: &str, value: &str) -> Result<(), String> {
+    let shown = shown(name);
+    if let Err(why) = oroshi_client::check_field(name) {
+        return Err(format!("the field `{shown}` cannot be set: {why}"));
+    }
+    let fits = oroshi_client::Headers::new().set(name, value);
+    fits.map_err(|_| {
+        format!("the field `{shown}` cannot be sent: expected a token, and a value without control characters")
+    })
 }
 
 /// Converts a pair of a table to a stage of a ramp.

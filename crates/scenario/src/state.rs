@@ -1,6 +1,6 @@
 //! A Lua state with a script in it, for one thread.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,7 +46,9 @@ pub(crate) struct State {
     watch: Function,
     score: Function,
     /// Journeys that wait.
-    waiting: std::cell::Cell<usize>,
+    waiting: Cell<usize>,
+    /// When scripts hold so many bytes of bodies, a collection is due.
+    collect_at: Cell<usize>,
 }
 
 /// What a journey has come to after a resume.
@@ -124,9 +126,20 @@ impl State {
         };
         let (journey, phase, watch, score) = (own("journey")?, own("phase")?, own("watch")?, own("score_of")?);
         let declared = declared.take();
-        let waiting = std::cell::Cell::new(0);
+        let (waiting, collect_at) = (Cell::new(0), Cell::new(HELD_BYTES));
         let file = source.file.display().to_string();
-        Ok(State { file, engine, thread: Rc::clone(thread), declared, journey, phase, watch, score, waiting })
+        Ok(State {
+            file,
+            engine,
+            thread: Rc::clone(thread),
+            declared,
+            journey,
+            phase,
+            watch,
+            score,
+            waiting,
+            collect_at,
+        })
     }
 
     /// Begins a journey of a user in a scenario.
@@ -176,8 +189,10 @@ impl State {
         thread.current.replace(Some(Rc::clone(user)));
         let progress = self.engine.resume(&mut call, args);
         thread.current.replace(None);
-        if thread.held.get() > HELD_BYTES {
+        if thread.held.get() > self.collect_at.get() {
             self.engine.collect();
+            // Responses that scripts still use stay: without this, each call would collect again.
+            self.collect_at.set(HELD_BYTES.max(2 * thread.held.get()));
         }
         match progress? {
             Progress::Returned(_) => Ok((call, Step::Ended)),

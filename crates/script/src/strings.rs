@@ -11,6 +11,9 @@ use crate::pattern::{Capture, Fault, Match, Matcher, find_text, is_pattern};
 /// Steps of a match that count as one instruction: they take about as long.
 const STEPS_PER_INSTRUCTION: u64 = 8;
 
+/// The most steps of one match where instructions are not limited: about a second.
+const MOST_STEPS: u64 = 200_000_000;
+
 /// Copied bytes per step.
 const BYTES_PER_STEP: usize = 64;
 
@@ -155,7 +158,8 @@ impl Meter {
         pattern: &[u8],
         work: impl FnOnce(&mut Matcher<'_>) -> Result<Option<Vec<Value>>, Failure>,
     ) -> mlua::Result<MultiValue> {
-        let most = self.handle.left().unwrap_or(self.uncounted).saturating_mul(STEPS_PER_INSTRUCTION);
+        let allowed = self.handle.left().unwrap_or(self.uncounted).saturating_mul(STEPS_PER_INSTRUCTION);
+        let most = allowed.min(MOST_STEPS);
         let mut matcher = Matcher::new(subject, pattern, most);
         let done = work(&mut matcher);
         let taken = most - matcher.steps();
@@ -163,8 +167,10 @@ impl Meter {
             Ok(values) => values.unwrap_or_else(|| vec![Value::Nil]),
             Err(Failure::Fault(Fault::Pattern(what))) => wrong(lua, what)?,
             Err(Failure::Fault(Fault::Steps)) => {
-                self.handle.exhaust();
-                // Never read, because the next instruction ends the call; unless there is none.
+                if most == allowed {
+                    self.handle.exhaust();
+                }
+                // After `exhaust` never read, because the next instruction ends the call; unless there is none.
                 return wrong(lua, "the pattern takes too many steps").map(MultiValue::from_vec);
             }
             Err(Failure::Lua(error)) => {

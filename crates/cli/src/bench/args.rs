@@ -48,8 +48,8 @@ URLs:
 
 Numbers take k, M, G. Times take ns, us, ms, s, m, h; a plain number is seconds.
 
-Exit codes: 0 done; 1 could not run, nothing was answered, or a server was gone when the run ended;
-2 wrong usage; 3 a --fail-if condition held, or could not be decided; 130 ended by Ctrl-C before
+Exit codes: 0 done; 1 could not run, nothing was answered, a server was gone when the run ended, or the
+score is void; 2 wrong usage; 3 a --fail-if condition held, or could not be decided; 130 ended by Ctrl-C before
 anything was measured, or by a second Ctrl-C (the first one ends a run early and still reports).";
 
 /// Measure an HTTP server: throughput, latency, failures, and what limited the run
@@ -105,12 +105,12 @@ pub(crate) struct LoadArgs {
     #[arg(short, long, value_name = "N", help_heading = "Load")]
     pub(crate) threads: Option<String>,
 
-    /// End after this many requests
+    /// End after this many requests; of a script of scenarios, journeys
     #[arg(short = 'n', long, value_name = "N", help_heading = "Load")]
     pub(crate) requests: Option<String>,
 
-    /// Send this many requests per second, whether or not earlier ones were answered (open loop) [default: closed
-    /// loop]
+    /// Send this many requests per second, whether or not earlier ones were answered (open loop); of a script of
+    /// scenarios, begin journeys [default: closed loop]
     #[arg(short = 'R', long, value_name = "PER_SECOND", help_heading = "Load")]
     pub(crate) rate: Option<String>,
 
@@ -124,7 +124,8 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "constant|poisson", help_heading = "Load")]
     pub(crate) arrivals: Option<String>,
 
-    /// Draw the gaps of Poisson arrivals from this seed; the same seed repeats the timetable [default: 0]
+    /// Draw the gaps of Poisson arrivals from this seed, and all choices of scenarios; the same seed repeats them
+    /// [default: 0; random for scenarios]
     #[arg(long, value_name = "N", help_heading = "Load")]
     pub(crate) seed: Option<String>,
 
@@ -132,7 +133,7 @@ pub(crate) struct LoadArgs {
     #[arg(short, long, value_name = "TIME", help_heading = "Load")]
     pub(crate) warmup: Option<String>,
 
-    /// Fail a request, or a connect, that takes longer [default: 2s]
+    /// Fail a request, or a connect, that takes longer [default: 2s; 10s for scenarios]
     #[arg(short = 'T', long, value_name = "TIME", help_heading = "Load")]
     pub(crate) timeout: Option<String>,
 
@@ -340,7 +341,7 @@ pub(super) struct ReportArgs {
     pub(super) percentiles: Option<PathBuf>,
 
     /// Exit with code 3 if this condition holds or cannot be decided: 'p99>10ms', 'errors>0', 'rps<50k',
-    /// 'server.cpu>40us'; repeatable
+    /// 'server.cpu>40us', of scenarios 'score<40000', 'checks<99%', 'step.login.p99>200ms'; repeatable
     #[arg(long, value_name = "METRIC OP VALUE", help_heading = "Output")]
     pub(super) fail_if: Vec<String>,
 }

@@ -72,6 +72,10 @@ pub(super) fn run(mut args: Args) -> Result<ExitCode, Error> {
     let settings = scenario.settings();
     draft.urls = vec![scenario.base().clone()];
     draft.unix = None;
+    if settings.stages.is_some() {
+        // Each thread has users of its own for its arrivals.
+        draft.threads = draft.threads.map(|threads| threads.min(settings.most_users()));
+    }
     // The script may ask for more users later: each thread can have some.
     draft.connections = settings.most_users().max(draft.threads.unwrap_or(1));
     draft.duration = settings.length();

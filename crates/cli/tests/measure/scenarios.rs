@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
 use oroshi_bench::record::scenario::{CheckRecord, ScenarioRecord, StepRecord, UserModel};
@@ -305,6 +306,142 @@ fn arrivals_are_due_and_what_begins_late_or_never_is_counted() {
     assert_eq!(scenario(&record).journeys[0].completed, 50);
 }
 
+/// A server whose redirect comes at once, and whose target hangs.
+fn redirecting_to_nowhere() -> Peer {
+    Peer::start(Place::Tcp, |mut conn: Conn| {
+        while let Some(request) = conn.request() {
+            if request.target == "/hangs" {
+                conn.request();
+                return;
+            }
+            conn.send(response("302 Found", "Location: /hangs\r\n", ""));
+        }
+    })
+}
+
+#[test]
+fn a_redirect_that_the_end_cuts_off_is_neither_counted_nor_an_error() {
+    let server = redirecting_to_nowhere();
+    let script = Script::new(
+        "options { users = 2, timeout = '30s' }\n\
+         scenario('x', function(user) user:get('/', { expect = 200 }) end)",
+    );
+    let record = script.record(&["-d", "300ms", "-t1", &server.url]);
+    let cut = step(&record, "GET /");
+    assert_eq!((cut.count, cut.errors, cut.cut_off), (0, 0, 2));
+    assert_eq!((cut.service.histogram.censored(), cut.response.histogram.censored()), (2, 2));
+}
+
+#[test]
+fn a_score_that_fails_is_void_and_the_run_is_reported() {
+    let server = Peer::answering(shop);
+    for (formula, why) in [
+        ("return result.points / result.fails", "score() returned"),
+        ("return nil + 1", "shop.lua:1"),
+        ("void('not today') return 5", "not today"),
+        ("while true do end", "did not return within"),
+    ] {
+        let text = format!(
+            "score(function(result) {formula} end)\n\
+             scenario('x', function(user) user:get('/none') end)"
+        );
+        let ran = Script::new(&text).run(&["-n", "3", "--script-limit", "300ms", "--format", "json", &server.url]);
+        assert_eq!(ran.code, Some(1), "{formula}: {ran:?}");
+        let record = ran.record();
+        let score = scenario(&record).score.as_ref().unwrap();
+        assert!(
+            score.value == 0.0 && score.void.as_ref().is_some_and(|void| void.contains(why)),
+            "{formula}: {score:?}"
+        );
+        assert_eq!(record.requests.completed, 3);
+    }
+}
+
+#[test]
+fn a_caught_fail_hides_no_later_error() {
+    let server = Peer::answering(shop);
+    let ends = Script::new("scenario('x', function(user)\n pcall(fail, 'caught')\n while true do end\nend)");
+    ends.run(&["-d", "5s", "--script-limit", "300ms", &server.url]).said(1, &["shop.lua:3", "did not return within"]);
+    let counted = Script::new("scenario('x', function(user) user:get('/none') pcall(fail, 'caught') end)");
+    let record = counted.record(&["-n", "4", "-t1", &server.url]);
+    let s = scenario(&record);
+    assert_eq!((s.journeys[0].failed, s.fails[0].reason.as_str(), s.fails[0].count), (4, "caught", 4));
+    let last = Script::new(
+        "final(function(user) pcall(fail, 'wrong totals') end)\nscenario('x', function(user) user:get('/none') award(1) end)",
+    );
+    last.run(&["-n", "2", &server.url]).said(1, &["wrong totals"]);
+    // A block that failed took until it failed, whatever the script does then.
+    let timed = Script::new(
+        "scenario('x', function(user)\n local ok = pcall(step, 'inner', function() error('no') end)\n\
+         check('rethrown', not ok) check('value', step('outer', function(a, b) return b end, 1, 2) == 2)\n\
+         user:get('/none')\nend)",
+    );
+    let record = timed.record(&["-n", "2", &server.url]);
+    assert_eq!((check(&record, "rethrown").passed, check(&record, "value").passed), (2, 2));
+    let timers = &scenario(&record).timers;
+    let counts = |name: &str| {
+        let timer = timers.iter().find(|timer| timer.name == name).unwrap();
+        (timer.time.summary.count, timer.time.histogram.censored())
+    };
+    assert_eq!((counts("inner"), counts("outer")), ((0, 2), (2, 0)));
+}
+
+#[test]
+fn patterns_and_json_that_would_take_for_ever_are_errors() {
+    let server = Peer::answering(|request: &Request| match request.target.as_str() {
+        "/json" => response("200 OK", "", &format!("[{}[]]", "[],".repeat(1_100_000))),
+        _ => response("200 OK", "", &"a".repeat(50_000)),
+    });
+    let script = Script::new(
+        "scenario('x', function(user)\n\
+         local ok, why = pcall(string.find, user:get('/').body, ('.-'):rep(30) .. 'b')\n\
+         check('pattern', not ok and tostring(why):match('too many steps'))\n\
+         local value, why = user:get('/json'):json()\n\
+         check('json', value == nil and why:match('more than 1000000 lists and objects'))\nend)",
+    );
+    let record = script.record(&["-n", "1", "-t1", "-T", "60s", &server.url]);
+    assert_eq!(
+        (check(&record, "pattern").failed, check(&record, "json").failed),
+        (0, 0),
+        "{:?}",
+        scenario(&record).checks
+    );
+}
+
+/// Runs a command, and sends it SIGINT once standard error has this text.
+fn interrupted_when_it_says(text: &str, args: &[String]) -> (Option<i32>, String) {
+    let mut child =
+        Command::new(OROSHI).args(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("oroshi");
+    let (mut err, mut lines) = (String::new(), BufReader::new(child.stderr.take().unwrap()));
+    while !err.contains(text) && lines.read_line(&mut err).unwrap() > 0 {}
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT).unwrap();
+    lines.read_to_string(&mut err).unwrap();
+    (child.wait().unwrap().code(), err)
+}
+
+#[test]
+fn an_interrupt_ends_loops_and_voids_what_final_did_not_check() {
+    let server = Peer::answering(shop);
+    for phase in ["initialize", "final", "scenario"] {
+        let text = match phase {
+            "scenario" => {
+                "scenario('x', function(user) user:get('/none') print('here') while true do end end)".to_owned()
+            }
+            _ => format!(
+                "{phase}(function(user) print('here') while true do end end)\n\
+                 scenario('x', function(user) user:get('/none') end)"
+            ),
+        };
+        let script = Script::new(&text);
+        let duration = if phase == "final" { "100ms" } else { "60s" };
+        let args =
+            ["bench", "-s", script.path().to_str().unwrap(), "-d", duration, "--script-limit", "60s", &server.url]
+                .map(str::to_owned);
+        let (code, err) = interrupted_when_it_says("here", &args);
+        assert!(code == Some(1) && !err.contains("did not return within"), "{phase}: {code:?} {err}");
+    }
+}
+
 #[test]
 fn the_end_cuts_journeys_off_and_loses_no_count() {
     // Every second request hangs for good.
@@ -441,6 +578,11 @@ fn mistakes_are_named_by_file_and_line() {
             "scenario('a', function(user) user:submit(user:html(user:get('/')), '#login', {}, { json = {} }) end)",
             "submit: the form is the body: expected no other",
         ),
+        ("scenario('a', function(user) user:get('/', { headers = { ['bad name'] = 'x' } }) end)", "`bad name`"),
+        ("scenario('a', function(user) user:get('/', { headers = { Expect = 'x' } }) end)", "the client's to write"),
+        ("options { headers = { X = 'a\\nb' } } scenario('a', function(user) end)", "shop.lua:1: options: headers"),
+        ("scenario('a', function(user) user:request('BAD METHOD', '/') end)", "the method is \"BAD METHOD\""),
+        ("options { timeout = 0 } scenario('a', function() end)", "timeout is 0: expected a time"),
         ("options { rate = 5, ramp = {{'1s', 2}} } scenario('a', function() end)", "ramp, and rate or stages"),
     ];
     for (text, expected) in cases {
@@ -494,7 +636,7 @@ fn scripts_that_loop_leak_or_never_yield_end_on_time_and_by_line() {
             "did not return within",
         ),
         (
-            "score(function()\n while true do end\nend)\nscenario('a', function(user) user:get('/') award(1) end)",
+            "initialize(function()\n while true do end\nend)\nscenario('a', function(user) user:get('/') end)",
             "shop.lua:2",
             "did not return within",
         ),

@@ -3,7 +3,7 @@
 use mlua::{LuaString, Table, Value};
 
 use super::{Library, wrong};
-use crate::settings::{kind, number_of, text};
+use crate::settings::{check_header, kind, number_of, text};
 
 /// The most fields that a user sends with all requests.
 const MOST_FIELDS: usize = 100;
@@ -19,12 +19,7 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
                 return Err(wrong(format!("header: the user has {MOST_FIELDS} fields already: expected no more")));
             }
             let value = text("header: the value", &value).map_err(wrong)?;
-            if oroshi_client::Headers::new().set(&name, &value).is_err() {
-                let name = crate::settings::shown(&name);
-                return Err(wrong(format!(
-                    "header: the field `{name}` cannot be sent: expected a token, and a value without control characters"
-                )));
-            }
+            check_header(&name, &value).map_err(|why| wrong(format!("header: {why}")))?;
             headers.push((name, value));
         }
         Ok(())

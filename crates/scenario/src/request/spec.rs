@@ -10,7 +10,7 @@ use oroshi_net::Endpoint;
 use oroshi_words::nearest;
 
 use crate::response::encode;
-use crate::settings::{fields, kind, number, shown, text, time, truth};
+use crate::settings::{fields, header_fields, kind, number, shown, text, time, truth};
 
 /// The longest list of expected statuses.
 const MOST_EXPECTED: usize = 100;
@@ -72,6 +72,9 @@ impl Spec {
         options: Option<&Table>,
         name: &Value,
     ) -> Result<Self, String> {
+        if oroshi_client::Headers::new().set(method, "").is_err() || method == "CONNECT" {
+            return Err(format!("the method is \"{}\": expected one such as \"GET\"", shown(method)));
+        }
         let method = match method {
             "GET" => Cow::Borrowed("GET"),
             "POST" => Cow::Borrowed("POST"),
@@ -144,7 +147,7 @@ impl Spec {
                 return Ok(());
             }
             "headers" => {
-                self.headers = fields(key, value)?;
+                self.headers = header_fields(key, value)?;
                 return Ok(());
             }
             "query" => {

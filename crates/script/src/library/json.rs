@@ -1,6 +1,6 @@
 //! JSON as a state's values: converts directly, bounded by the state's memory.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::fmt;
 
@@ -14,6 +14,9 @@ const MOST_LEVELS: usize = 100;
 
 /// The longest text written, bytes.
 const MOST_BYTES: usize = 8 << 20;
+
+/// The most lists and objects that are read: a text of a few megabytes may have millions, each of which costs a table.
+const MOST_TABLES: usize = 1_000_000;
 
 /// Converts between JSON and the values of one confined state.
 ///
@@ -73,11 +76,12 @@ impl Json {
     /// Reads a text. The caller charges the call for it.
     ///
     /// # Errors
-    /// When the text is no JSON, or nested too deeply.
+    /// When the text is no JSON, nested too deeply, or has more than a million lists and objects.
     pub fn decode(&self, lua: &Lua, text: &[u8]) -> Result<Value, JsonError> {
         let mut reader = serde_json::Deserializer::from_slice(text);
         let failed = RefCell::new(None);
-        let seed = Seed { lua, list: &self.list, failed: &failed };
+        let tables = Cell::new(MOST_TABLES);
+        let seed = Seed { lua, list: &self.list, failed: &failed, tables: &tables };
         let read = seed.deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
         match (read, failed.take()) {
             (Ok(value), _) => Ok(value),
@@ -232,9 +236,18 @@ struct Seed<'a> {
     list: &'a Table,
     /// An error of the state, not of the text.
     failed: &'a RefCell<Option<mlua::Error>>,
+    /// How many more lists and objects it may have.
+    tables: &'a Cell<usize>,
 }
 
 impl Seed<'_> {
+    fn table<E: serde::de::Error>(&self) -> Result<Table, E> {
+        let left = self.tables.get().checked_sub(1);
+        let too_many = || E::custom(format!("more than {MOST_TABLES} lists and objects"));
+        self.tables.set(left.ok_or_else(too_many)?);
+        self.made(self.lua.create_table())
+    }
+
     fn made<T, E: serde::de::Error>(&self, made: mlua::Result<T>) -> Result<T, E> {
         made.map_err(|error| {
             *self.failed.borrow_mut() = Some(error);
@@ -283,7 +296,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Value, A::Error> {
-        let table = self.made(self.lua.create_table())?;
+        let table = self.table()?;
         self.made(table.set_metatable(Some(self.list.clone())))?;
         let mut index = 0;
         while let Some(value) = values.next_element_seed(self)? {
@@ -294,7 +307,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut pairs: A) -> Result<Value, A::Error> {
-        let table = self.made(self.lua.create_table())?;
+        let table = self.table()?;
         while let Some(key) = pairs.next_key::<std::borrow::Cow<'_, str>>()? {
             let value = pairs.next_value_seed(self)?;
             self.made(table.raw_set(&*key, value))?;
