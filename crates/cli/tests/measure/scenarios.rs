@@ -760,7 +760,8 @@ fn what_comes_at_once_keeps_no_end_from_coming() {
     let cases = [
         "think(0)".to_owned(),
         nowhere.clone(),
-        "user:get('/', { headers = { ['bad name'] = 'x' } })".to_owned(),
+        // A script that catches its mistakes.
+        "pcall(user.get, user, '/', { headers = { ['bad name'] = 'x' } })".to_owned(),
         "user:get('/s.js', { cache = true })".to_owned(),
     ];
     for journey in cases {
