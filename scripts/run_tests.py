@@ -24,7 +24,8 @@ def main():
     jobs += programs()
     if sys.argv[1:]:
         jobs.insert(0, (" ".join(sys.argv[1:]), sys.argv[1:], pathlib.Path(".")))
-    at_once = max(1, min(4, len(os.sched_getaffinity(0))))
+    # One more than CPUs: most of the time most of them wait.
+    at_once = min(6, len(os.sched_getaffinity(0)) + 1)
     failed = []
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         for name, code, output, seconds in as_done(pool, jobs):
