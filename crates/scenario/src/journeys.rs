@@ -107,7 +107,7 @@ impl CoreJourneys for Users {
             inner.end_with(error);
         }
         let dispatcher = Rc::clone(inner);
-        inner.help(async move { dispatcher.dispatch(start).await });
+        inner.help(async move { dispatcher.dispatch(start, end.unwrap_or(u64::MAX)).await });
         if inner.index == 0 {
             for watcher in 0..inner.thread.watchers.borrow().len() {
                 let watching = Rc::clone(inner);
@@ -182,7 +182,7 @@ impl Inner {
     }
 
     /// Begins users, until no more will begin.
-    async fn dispatch(self: Rc<Self>, start: u64) {
+    async fn dispatch(self: Rc<Self>, start: u64, end: u64) {
         let model = self.thread.run.settings.model();
         match model {
             Model::Closed(ramp) => self.follow(&ramp, start).await,
@@ -192,7 +192,7 @@ impl Inner {
                 let arrivals = Arrivals::stages(&stages, 1.0 / threads as f64, spacing, seed);
                 let mut arrivals = arrivals.phase(index as f64 / threads as f64);
                 arrivals.start_at(start);
-                self.await_arrivals(arrivals).await;
+                self.await_arrivals(arrivals, end).await;
             }
         }
     }
@@ -271,7 +271,7 @@ impl Inner {
     }
 
     /// Open model: a user for each arrival, as long as fewer than the most are busy.
-    async fn await_arrivals(self: &Rc<Self>, mut arrivals: Arrivals) {
+    async fn await_arrivals(self: &Rc<Self>, mut arrivals: Arrivals, end: u64) {
         let run = &self.thread.run;
         let most = ramp::share(run.settings.most_users() as u64, self.index, run.threads).max(1) as usize;
         self.wanted.set(most);
@@ -279,7 +279,8 @@ impl Inner {
             if number.is_multiple_of(AT_ONCE) {
                 tokio::task::yield_now().await;
             }
-            let due = arrivals.next_due();
+            // A busy thread closes late, and nothing is due from the end on.
+            let due = Some(arrivals.next_due()).filter(|&due| due < end).unwrap_or(u64::MAX);
             self.thread.sleeper.sleep_until(due.min(monotonic_ns() + LOOK)).await;
             if run.has_ended() {
                 self.halt();
