@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oroshi_bench::part::{PartFate, PartProgress};
 use oroshi_bench::record::AgentState;
-use oroshi_bench::{Delta, Observer, Plan, Record, Whole};
+use oroshi_bench::{Delta, Observer, Plan, Record, ScriptError, Whole};
 use oroshi_net::monotonic_ns;
 
 use crate::bus::{Arrival, Bus};
@@ -44,6 +44,9 @@ pub enum LeadError {
     /// No agent keeps the run.
     #[error("no agent keeps run {0}: agents keep their last four runs while they live")]
     NotKept(String),
+    /// The script failed after the load.
+    #[error(transparent)]
+    Script(#[from] ScriptError),
 }
 
 /// Follows a run on agents.
@@ -89,6 +92,11 @@ pub fn lead(
             let orders = coordinator.stop(now);
             leading.obey(&mut coordinator, orders, observer)?;
         }
+        if leading.whole.is_halted() && !stopped {
+            stopped = true;
+            let orders = coordinator.stop(now);
+            leading.obey(&mut coordinator, orders, observer)?;
+        }
         let orders = coordinator.tick(now);
         leading.obey(&mut coordinator, orders, observer)?;
         if let Some(result) = leading.over.take() {
@@ -102,7 +110,7 @@ pub fn lead(
     match result {
         Err(mistakes) if mistakes.is_empty() => Err(LeadError::Cancelled),
         Err(mistakes) => Err(LeadError::Refused(mistakes)),
-        Ok(()) => leading.record(&coordinator).ok_or(LeadError::NothingHeard),
+        Ok(()) => leading.record(&coordinator)?.ok_or(LeadError::NothingHeard),
     }
 }
 
@@ -165,7 +173,7 @@ impl Leading<'_> {
         observer.agents(&agents);
     }
 
-    fn record(self, coordinator: &Coordinator) -> Option<Record> {
+    fn record(self, coordinator: &Coordinator) -> Result<Option<Record>, ScriptError> {
         let parts: Vec<(String, Offset)> =
             coordinator.agents().iter().map(|known| (known.name.clone(), known.clock)).collect();
         finished(self.whole, &parts, self.notes)
@@ -173,7 +181,7 @@ impl Leading<'_> {
 }
 
 /// Makes the record of parts with these names and clocks.
-fn finished(whole: Whole, parts: &[(String, Offset)], notes: Vec<String>) -> Option<Record> {
+fn finished(whole: Whole, parts: &[(String, Offset)], notes: Vec<String>) -> Result<Option<Record>, ScriptError> {
     let mut warnings = Vec::new();
     let mut fates = Vec::new();
     for (index, (name, clock)) in parts.iter().enumerate() {
@@ -266,5 +274,5 @@ pub fn collect(
             notes.push(format!("{} sent counts that contradict themselves", keeper.name));
         }
     }
-    finished(whole, &parts, notes).ok_or(LeadError::NothingHeard)
+    finished(whole, &parts, notes)?.ok_or(LeadError::NothingHeard)
 }

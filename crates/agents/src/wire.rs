@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 /// The version of this protocol: both sides must have the same.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// The largest frame, bytes: below NATS's default limit of 1 MiB.
 pub const FRAME_BYTES: usize = 1_000_000;
 /// The largest payload after decompression, bytes.
@@ -107,6 +107,10 @@ pub struct Job {
     pub words: Vec<String>,
     /// The files that the words name: each one's name without its folder, and its content.
     pub files: Vec<(String, Vec<u8>)>,
+    /// The files beside a script: the path that the script has, and the number in `files`.
+    pub beside: Vec<(String, usize)>,
+    /// What a script's `initialize` left for all parts.
+    pub start: Option<Vec<u8>>,
 }
 
 /// A message from an agent.

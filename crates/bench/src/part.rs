@@ -18,6 +18,8 @@ use crate::first::FirstResponse;
 use crate::follow::{Observer, PointData, PointSeries, Progress, Stage, fewest};
 use crate::machine::{MachineRecord, OTHER_PROCESSES};
 use crate::plan::Plan;
+use crate::run::conclude;
+use crate::script::ScriptError;
 use crate::record::{AgentRecord, AgentState, Record, TlsRecord};
 use crate::shared::{Outcome, Shared, TICK};
 use crate::tally::Tally;
@@ -80,6 +82,8 @@ pub struct Delta {
     workers: Vec<Option<Outcome>>,
     first: FirstFacts,
     start_late_ns: u64,
+    /// What journeys counted, as they encode it.
+    journeys: Option<Vec<u8>>,
     end: Option<Box<PartEnd>>,
 }
 
@@ -198,6 +202,7 @@ impl Recorder {
         self.counted = 0;
         let tally = std::mem::take(&mut self.tally);
         self.total.merge(&tally);
+        let journeys = self.shared.plan.journeys.as_ref().map(|journeys| journeys.take_counts());
         let first = &self.shared.first;
         Delta {
             points: std::mem::take(&mut self.points).into_values().collect(),
@@ -211,6 +216,7 @@ impl Recorder {
                 complaint: first.complaint.get().cloned(),
             },
             start_late_ns: self.shared.late.load(std::sync::atomic::Ordering::Relaxed),
+            journeys,
             end,
         }
     }
@@ -243,6 +249,8 @@ pub struct Whole {
     first: FirstResponse,
     started: SystemTime,
     recent: Vec<(u64, PointData)>,
+    /// A script of journeys wants the run to end.
+    is_halted: bool,
 }
 
 impl std::fmt::Debug for Whole {
@@ -305,6 +313,7 @@ impl Whole {
             first: FirstResponse::default(),
             started: SystemTime::now(),
             recent: Vec::new(),
+            is_halted: false,
         }
     }
 
@@ -321,7 +330,12 @@ impl Whole {
         if index >= self.parts.len() || !delta.is_plausible(self.plan.threads) {
             return Err(Implausible);
         }
-        let Delta { points, tally, workers, first, start_late_ns, end } = delta;
+        let Delta { points, tally, workers, first, start_late_ns, journeys: counts, end } = delta;
+        match (&self.plan.journeys, counts) {
+            (Some(journeys), Some(counts)) => self.is_halted |= journeys.absorb(&counts)?,
+            (None, None) => {}
+            _ => return Err(Implausible),
+        }
         self.tally.merge(&tally);
         self.note_first(first);
         let part = &mut self.parts[index];
@@ -367,6 +381,12 @@ impl Whole {
         self.parts.get(index).is_some_and(|part| part.end.is_some())
     }
 
+    /// Whether a script of journeys wants the whole run to end.
+    #[must_use]
+    pub fn is_halted(&self) -> bool {
+        self.is_halted
+    }
+
     /// How far part `index` was heard of: nanoseconds since the measured part began.
     #[must_use]
     pub fn heard_until(&self, index: usize) -> u64 {
@@ -406,11 +426,13 @@ impl Whole {
     /// Puts the record together. `fates` are in the order of the parts; `warnings` come first in the record.
     ///
     /// `None` if no part was heard of.
-    #[must_use]
-    pub fn finish(mut self, fates: &[PartFate], mut warnings: Vec<String>) -> Option<Record> {
+    ///
+    /// # Errors
+    /// A script of journeys failed after the load, in a way that leaves no result.
+    pub fn finish(mut self, fates: &[PartFate], mut warnings: Vec<String>) -> Result<Option<Record>, ScriptError> {
         let outcomes: Vec<Outcome> = self.parts.iter_mut().flat_map(PartState::outcomes).collect();
         if outcomes.is_empty() {
-            return None;
+            return Ok(None);
         }
         for part in &mut self.parts {
             if part.end.is_none() {
@@ -437,7 +459,8 @@ impl Whole {
         let mut record = assemble(&self.plan, &self.first, finished);
         record.cut_short |= self.parts.iter().any(|part| part.end.is_none());
         record.agents = self.parts.iter().zip(fates).map(|(part, fate)| part.record(fate)).collect();
-        Some(record)
+        conclude(&self.plan, &mut record)?;
+        Ok(Some(record))
     }
 
     /// The machines' state as one. Agents on the same machine are no disturbance to each other.

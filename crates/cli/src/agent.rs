@@ -9,11 +9,11 @@ use std::time::Duration;
 use oroshi_agents::bus::{Bus, BusError, check_name};
 use oroshi_agents::serve::{Surroundings, serve};
 use oroshi_agents::wire::Job;
-use oroshi_bench::{Draft, Load, Plan};
+use oroshi_bench::{Load, Plan};
 use oroshi_net::Permitted;
 use oroshi_words::{Naming, printable, units};
 
-use crate::bench::{Meeting, meeting, parse_size, unpack};
+use crate::bench::{Meeting, Unpacked, meeting, parse_size, unpack};
 use crate::problems::Problems;
 use crate::{CommandError, interrupt, say};
 
@@ -151,8 +151,7 @@ struct Limits {
 
 impl Surroundings for Limits {
     fn read(&self, job: &Job) -> Result<(Plan, Box<dyn Send>), Vec<String>> {
-        let (draft, folder) = unpack(job)?;
-        let draft = Draft { permitted: Some(Arc::clone(&self.permitted)), ..draft };
+        let Unpacked { draft, folder } = unpack(job, Some(Arc::clone(&self.permitted)), false)?;
         let plan = draft.plan().map_err(|found| found.0.iter().map(|it| it.told(Naming::Flags)).collect::<Vec<_>>())?;
         let mistakes = self.exceeded(&plan, job.of);
         if mistakes.is_empty() { Ok((plan, Box::new(folder))) } else { Err(mistakes) }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_agents::bus::{Bus, BusError, Settings, check_name};
@@ -13,13 +14,15 @@ use oroshi_bench::part::PartProgress;
 use oroshi_bench::record::AgentState;
 use oroshi_bench::{Draft, Observer, Part, Plan, Progress, Record, Watching};
 use oroshi_net::monotonic_ns;
+use oroshi_scenario::{PartOptions, Scenario};
 use oroshi_words::{Naming, Secret, units};
 
 use super::args::{AgentsArgs, Args};
 use super::observer::Live;
 use super::read::Output;
-use super::travel;
-use super::{Error, Made, Reports, judge};
+use super::scenario::{self, Scenarios};
+use super::travel::{self, Unpacked};
+use super::{Error, Made, Reports, Teller, judge};
 use crate::interrupt;
 use crate::problems::Problems;
 use crate::say;
@@ -81,30 +84,37 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
     if wanted.is_none() && collected.is_none() && flags.agents.is_none() && flags.collect.is_none() {
         problems.add("--nats", "it is about agents: add --agents N, or leave it out");
     }
-    let (draft, _, output, found) = args.read();
     let mut lines = problems.lines();
-    // The URL of a run that is collected is in its plan.
-    lines.extend(found);
+    let load = match scenario::is_asked_for(&args) && lines.is_empty() {
+        true => {
+            let Scenarios { scenario, draft, output, teller } = scenario::read(args, PartOptions::default())?;
+            AgentsLoad { draft, output, scenario: Some((scenario, teller)) }
+        }
+        false => {
+            let (draft, _, output, found) = args.read();
+            // The URL of a run that is collected is in its plan.
+            lines.extend(found);
+            AgentsLoad { draft, output, scenario: None }
+        }
+    };
     let Some(Meeting { settings, key }) = meeting.filter(|_| lines.is_empty()) else { return Err(Error::Usage(lines)) };
     if let Some(run) = collected {
-        let (bus, group) = connect(settings)?;
-        return report(&output, || {
-            collect(&bus, &key, &group, run, |job| {
-                let (draft, folder) = travel::unpack(job)?;
-                let plan = plan_of(Draft { watch: Watching::None, ..draft })?;
-                drop(folder);
-                Ok(plan)
-            })
-        });
+        return collect_run(run, settings, &key, &load.output);
     }
     let Some(wanted) = wanted else { return Err(Error::Usage(lines)) };
+    let AgentsLoad { draft, output, scenario } = load;
     let plan = plan_of(Draft { part: Some(Part { index: 0, of: wanted.count() }), ..draft }).map_err(Error::Usage)?;
     let mut job = travel::pack(std::env::args().skip(1)).map_err(Error::Usage)?;
     job.threads = plan.threads;
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
     let mut live =
-        AgentsLive { live: Live::new(shutdown, plan.connections, plan.requests, None), agents: String::new() };
+        AgentsLive { live: Live::new(shutdown.clone(), plan.connections, plan.requests, None), agents: String::new() };
     let (bus, group) = connect(settings)?;
+    if let Some((scenario, teller)) = scenario {
+        teller.begin(live.live.line(), shutdown);
+        travel::pack_beside(&mut job, scenario.files()).map_err(Error::Usage)?;
+        job.start = Some(scenario.lead().map_err(Error::Scenario)?);
+    }
     let run = random();
     live.live.say(&format!("run {run:x}: if this command is killed, `oroshi bench --collect {run:x}` reports it"));
     let preparing = (plan.timeout + PREPARING).as_nanos() as u64;
@@ -113,6 +123,31 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
         let record = lead(&bus, &key, &group, coordinator, plan, &mut live);
         live.live.line().finish_and_clear();
         record
+    })
+}
+
+/// A load for agents, as the flags say it.
+struct AgentsLoad {
+    draft: Draft,
+    output: Output,
+    scenario: Option<(Arc<Scenario>, Teller)>,
+}
+
+/// Reports a run whose coordinator ended.
+fn collect_run(run: u64, settings: Settings, key: &Key, output: &Output) -> Result<ExitCode, Error> {
+    let (bus, group) = connect(settings)?;
+    // A script of scenarios needs its files until its `final` has ended.
+    let mut folder = None;
+    report(output, || {
+        collect(&bus, key, &group, run, |job| {
+            let Unpacked { draft, folder: files } = travel::unpack(job, None, true)?;
+            folder = Some(files);
+            let plan = plan_of(Draft { watch: Watching::None, ..draft })?;
+            if let Some(journeys) = &plan.journeys {
+                journeys.initialize(1).map_err(|error| vec![error.to_string()])?;
+            }
+            Ok(plan)
+        })
     })
 }
 
@@ -129,7 +164,8 @@ fn plan_of(draft: Draft) -> Result<Plan, Vec<String>> {
 fn refuse_what_stays(args: &Args, problems: &mut Problems) {
     let report = &args.output.report;
     for (flag, given) in [
-        ("--script", args.script.file.is_some()),
+        ("--script", args.script.file.is_some() && !scenario::is_asked_for(args)),
+        ("--verbose", args.scenario.verbose),
         ("--mode", args.subscribe.is_asked_for()),
         ("--self-test", args.self_test),
         ("--hdr", report.hdr.is_some()),
@@ -151,6 +187,7 @@ fn report(output: &Output, run: impl FnOnce() -> Result<Record, LeadError>) -> R
     let mut record = run().map_err(|error| match error {
         LeadError::Cancelled => Error::Interrupted,
         LeadError::Refused(lines) => Error::Refused(lines),
+        LeadError::Script(error) => Error::Scenario(error),
         error => Error::Agents(error.to_string()),
     })?;
     made.0.clear();

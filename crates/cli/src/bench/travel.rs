@@ -3,21 +3,28 @@
 //! Only flags of the load travel. Names of files become numbers, and the files travel beside the words. An agent takes
 //! no other file, so a plan cannot make it read one of its own.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::{Arg, ArgMatches, Args as _, Command, Parser};
 use oroshi_agents::wire::Job;
 use oroshi_bench::{Draft, Part};
+use oroshi_net::Permitted;
+use oroshi_scenario::PartOptions;
 
 use super::args::{Args, LoadArgs};
+use super::scenario;
 use crate::interrupt::Temporary;
 
 /// Flags whose values are files.
-const FILES: [&str; 5] = ["body_file", "urls", "cacert", "cert", "key"];
+const FILES: [&str; 6] = ["body_file", "urls", "cacert", "cert", "key", "script"];
+/// Flags of the load that are not about its requests.
+const OTHERS: [&str; 6] = ["urls", "script", "script_limit", "users", "ramp", "iterations"];
 /// Flags of the load that are about the coordinator's machine.
 const STAYS: [&str; 1] = ["watch"];
 /// The most threads of a part.
@@ -36,9 +43,17 @@ struct Line {
 fn travellers() -> Vec<Arg> {
     let load = LoadArgs::augment_args(Command::new("load"));
     let bench = Args::augment_args(Command::new("bench"));
-    let urls = bench.get_arguments().filter(|flag| flag.get_id() == "urls").cloned();
+    let others = bench.get_arguments().filter(|flag| OTHERS.contains(&flag.get_id().as_str())).cloned();
     let load = load.get_arguments().filter(|flag| !STAYS.contains(&flag.get_id().as_str())).cloned();
-    load.chain(urls).filter(|flag| flag.get_long().is_some()).collect()
+    load.chain(others).filter(|flag| flag.get_long().is_some()).collect()
+}
+
+/// What an agent has read of a job.
+pub(crate) struct Unpacked {
+    /// The draft of its part.
+    pub(crate) draft: Draft,
+    /// The job's files: needed as long as the draft or its plan.
+    pub(crate) folder: Temporary,
 }
 
 /// Makes a job of the words of a command line that the parser has accepted. `words`: those after the program's name.
@@ -84,11 +99,29 @@ fn values(matches: &ArgMatches, id: &str) -> Vec<String> {
     raw.map(|value| value.to_string_lossy().into_owned()).collect()
 }
 
-/// Reads a job into the draft of its part. The folder has its files, and is needed as long as the draft or its plan.
+/// Adds the files beside the job's script: the path that the script has, and where each is.
+///
+/// # Errors
+/// A file cannot be read.
+pub(super) fn pack_beside(job: &mut Job, files: Vec<(String, PathBuf)>) -> Result<(), Vec<String>> {
+    let mut mistakes = Vec::new();
+    for (name, path) in files {
+        match fs::read(&path) {
+            Ok(content) => {
+                job.beside.push((name.clone(), job.files.len()));
+                job.files.push((name, content));
+            }
+            Err(error) => mistakes.push(format!("{} cannot be read: {error}", path.display())),
+        }
+    }
+    if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
+}
+
+/// Reads a job into the draft of its part. `leads`: the coordinator reads it, to put the parts of a run together.
 ///
 /// # Errors
 /// All mistakes; also words that do not travel, such as names of this machine's files.
-pub(crate) fn unpack(job: &Job) -> Result<(Draft, Temporary), Vec<String>> {
+pub(crate) fn unpack(job: &Job, permitted: Option<Arc<Permitted>>, leads: bool) -> Result<Unpacked, Vec<String>> {
     let wrong = |what: &str| Err(vec![format!("the plan is not one of oroshi: {what}")]);
     if job.of == 0 || job.of > PARTS || job.index >= job.of || job.threads == 0 || job.threads > THREADS {
         return wrong("its part or threads");
@@ -118,19 +151,47 @@ pub(crate) fn unpack(job: &Job) -> Result<(Draft, Temporary), Vec<String>> {
         let Some((number, (file, content))) = number.and_then(|number| Some((number, job.files.get(number)?))) else {
             return wrong("the name of a file");
         };
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        let file: String = file.chars().filter(|c| is_plain(*c)).take(100).collect();
-        let path = folder.path().join(format!("{number}-{file}"));
-        fs::write(&path, content).map_err(|error| vec![format!("{}: {error}", path.display())])?;
-        words.push(format!("--{name}={}", path.display()));
+        words.push(format!("--{name}={}", written(&folder, number, file, content)?.display()));
+    }
+    let mut beside = BTreeMap::new();
+    for (name, number) in &job.beside {
+        let Some((file, content)) = job.files.get(*number) else { return wrong("the name of a file") };
+        beside.insert(name.clone(), written(&folder, *number, file, content)?);
     }
     let line = Line::try_parse_from(words).map_err(|error| vec![error.to_string()])?;
-    let (draft, _, _, problems) = line.args.read();
-    if !problems.is_empty() {
-        return Err(problems);
-    }
-    let part = Some(Part { index: job.index, of: job.of });
-    Ok((Draft { part, threads: Some(job.threads), ..draft }, folder))
+    let part = Part { index: job.index, of: job.of };
+    let mut args = line.args;
+    args.load.threads = Some(job.threads.to_string());
+    let draft = match args.script.file {
+        Some(_) if scenario::is_asked_for(&args) => {
+            let part = PartOptions {
+                part: (!leads).then_some(part),
+                start: Some(job.start.clone().unwrap_or_default()),
+                files: Some(beside),
+                permitted: permitted.clone(),
+            };
+            scenario::unpack(args, part)?
+        }
+        Some(_) => return Err(vec!["--script: agents carry out scripts of scenarios, and this is none".to_owned()]),
+        None => {
+            let (draft, _, _, problems) = args.read();
+            if !problems.is_empty() {
+                return Err(problems);
+            }
+            draft
+        }
+    };
+    let draft = Draft { part: Some(part), threads: Some(job.threads), permitted, ..draft };
+    Ok(Unpacked { draft, folder })
+}
+
+/// Writes a file of a job.
+fn written(folder: &Temporary, number: usize, name: &str, content: &[u8]) -> Result<PathBuf, Vec<String>> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let name: String = name.chars().filter(|c| is_plain(*c)).take(100).collect();
+    let path = folder.path().join(format!("{number}-{name}"));
+    fs::write(&path, content).map_err(|error| vec![format!("{}: {error}", path.display())])?;
+    Ok(path)
 }
 
 /// Makes a folder that only this user can read.
@@ -188,7 +249,7 @@ mod tests {
             job.words,
             ["--connections=5", "--rate=2k", "--close", "--header=A: b c", "--body-file=0", "http://127.0.0.1:1/x"]
         );
-        let (draft, folder) = unpack(&job).unwrap();
+        let Unpacked { draft, folder } = unpack(&job, None, false).unwrap();
         assert_eq!(
             (draft.connections, &draft.body[..], draft.part),
             (5, &b"content"[..], Some(Part { index: 0, of: 2 }))
@@ -210,11 +271,11 @@ mod tests {
             &["--watch=1"],
         ] {
             let words = words.iter().map(|&word| word.to_owned()).collect();
-            assert!(unpack(&Job { words, of: 1, threads: 1, ..Job::default() }).is_err());
+            assert!(unpack(&Job { words, of: 1, threads: 1, ..Job::default() }, None, false).is_err());
         }
         let job = packed(&["http://h/"]);
         for wrong in [Job { index: 2, ..job.clone() }, Job { threads: 1000, ..job.clone() }, Job { of: 0, ..job }] {
-            assert!(unpack(&wrong).is_err());
+            assert!(unpack(&wrong, None, false).is_err());
         }
     }
 
