@@ -39,10 +39,7 @@ pub trait Journeys: fmt::Debug + Send + Sync {
     fn stuck(&self) -> Option<ScriptError>;
 
     /// In a part of a run, takes what the cores have handed over since the last call, for [`absorb`](Self::absorb).
-    ///
-    /// # Errors
-    /// When it cannot be encoded: a defect.
-    fn take_counts(&self) -> Result<Vec<u8>, ScriptError>;
+    fn take_counts(&self) -> Vec<u8>;
 
     /// Adds what a part of the run counted. Returns whether the script wants the whole run to end.
     ///

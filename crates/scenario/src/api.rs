@@ -8,7 +8,6 @@ mod user;
 pub(crate) use data::Lease;
 
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mlua::{AnyUserData, FromLuaMulti, Function, IntoLuaMulti, Lua, LuaString, Table, Value};

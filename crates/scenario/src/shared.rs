@@ -56,9 +56,25 @@ pub(crate) enum Value {
     /// A number.
     Number(f64),
     /// A text of any bytes.
+    #[serde(with = "text")]
     Text(Arc<[u8]>),
     /// `true` or `false`.
     Boolean(bool),
+}
+
+/// A text as serde has it: bytes.
+mod text {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(text: &Arc<[u8]>, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(text)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<[u8]>, D::Error> {
+        Vec::<u8>::deserialize(deserializer).map(Into::into)
+    }
 }
 
 impl Value {

@@ -289,6 +289,9 @@ impl Tally {
             to.count += from.count;
             to.sum += from.sum;
         });
+        if self.journeys.is_empty() {
+            self.journeys = other.journeys.iter().map(|_| Journeys::default()).collect();
+        }
         for (to, from) in self.journeys.iter_mut().zip(other.journeys) {
             to.begun += from.begun;
             to.completed += from.completed;
@@ -432,6 +435,34 @@ mod tests {
             |from: &str, to: &str, count| FlowRecord { scenario: "s".into(), from: from.into(), to: to.into(), count };
         assert_eq!(flows, [flow("a", "b", 2), flow("", "a", 1), flow("b", "", 1)]);
         assert_eq!(one.users[&7], 3.5);
+    }
+
+    #[test]
+    fn counts_travel_in_pieces_that_add_up_and_garbage_is_refused() {
+        let (mut thread, mut whole) = (Tally::new(1), Tally::default());
+        let a = thread.steps.id("a");
+        for round in 1..=3 {
+            thread.steps.at(a).count += round;
+            thread.steps.at(a).service.record(round * 1000);
+            thread.flow(0, NO_STEP, a);
+            thread.users.insert(7, 0.5);
+            thread.journeys[0].begun += 1;
+            let piece = postcard::to_stdvec(&thread.split_off()).unwrap();
+            let piece: Tally = postcard::from_bytes(&piece).unwrap();
+            assert!(piece.is_plausible(1) && !piece.is_plausible(2));
+            whole.merge(piece);
+            // The users know their steps by number.
+            assert_eq!((thread.steps.name(a), thread.steps.at(a).count, thread.journeys.len()), ("a", 0, 1));
+        }
+        let step = &whole.step_records(1.0)[0];
+        assert_eq!((step.count, step.service.histogram.len()), (6, 3));
+        assert_eq!((whole.users[&7], whole.journeys[0].begun, whole.flows.values().sum::<u64>()), (1.5, 3, 3));
+
+        thread.steps.at(a).count = u64::MAX;
+        assert!(!thread.is_plausible(1));
+        let mut points = Tally::new(1);
+        points.points.get("x").sum = f64::NAN;
+        assert!(!points.is_plausible(1));
     }
 
     #[test]

@@ -14,20 +14,20 @@ use tempfile::TempDir;
 use crate::common::{OROSHI, Recorded as _, Target};
 
 /// A NATS server, a key, and agents.
-struct Group {
+pub(crate) struct Group {
     nats: Nats,
-    folder: TempDir,
-    agents: Vec<Process>,
+    pub(crate) folder: TempDir,
+    pub(crate) agents: Vec<Process>,
 }
 
 /// A process whose standard error is read line by line.
-struct Process {
-    child: Child,
+pub(crate) struct Process {
+    pub(crate) child: Child,
     lines: Receiver<String>,
 }
 
 impl Process {
-    fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (said, lines) = channel();
@@ -36,11 +36,11 @@ impl Process {
     }
 
     /// Waits for a line with this text, and returns it.
-    fn says(&self, text: &str) -> String {
+    pub(crate) fn says(&self, text: &str) -> String {
         self.lines.iter().find(|line| line.contains(text)).unwrap_or_else(|| panic!("it did not say `{text}`"))
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -55,7 +55,7 @@ impl Drop for Process {
 
 impl Group {
     /// `None` if there is no NATS server.
-    fn start(test: &str, names: &[&str], flags: &[&str]) -> Option<Self> {
+    pub(crate) fn start(test: &str, names: &[&str], flags: &[&str]) -> Option<Self> {
         let nats = Nats::start(test, &[])?;
         let folder = TempDir::new().unwrap();
         std::fs::write(folder.path().join("key"), "0123456789abcdef0123456789abcdef").unwrap();
@@ -70,13 +70,13 @@ impl Group {
         Some(group)
     }
 
-    fn command(&self, subcommand: &str) -> Command {
+    pub(crate) fn command(&self, subcommand: &str) -> Command {
         let mut command = Command::new(OROSHI);
         command.args([subcommand, "--nats", &self.nats.url(), "--key-file"]).arg(self.folder.path().join("key"));
         command
     }
 
-    fn bench(&self, args: &[&str]) -> Ran {
+    pub(crate) fn bench(&self, args: &[&str]) -> Ran {
         let mut command = self.command("bench");
         command.args(["--format", "json"]).args(args);
         to_the_end(command)
@@ -84,7 +84,7 @@ impl Group {
 }
 
 #[track_caller]
-fn ledger(record: &Record) {
+pub(crate) fn ledger(record: &Record) {
     let r = &record.requests;
     assert_eq!(r.started, r.completed + r.failed + r.cut_off + r.unsent, "{r:?}");
     assert_eq!(record.agents.iter().map(|agent| agent.completed).sum::<u64>(), r.completed);
