@@ -10,7 +10,7 @@ use oroshi_agents::bus::{Bus, BusError, check_name};
 use oroshi_agents::serve::{Surroundings, serve};
 use oroshi_agents::wire::Job;
 use oroshi_bench::{Load, Plan};
-use oroshi_net::Permitted;
+use oroshi_net::{Permitted, Shutdown};
 use oroshi_words::{Naming, printable, units};
 
 use crate::bench::{Meeting, Unpacked, meeting, parse_size, unpack};
@@ -54,6 +54,10 @@ pub(crate) struct Args {
     /// commas, or repeated [default: loopback]
     #[arg(long, value_name = "RULES", value_delimiter = ',')]
     allow: Vec<String>,
+
+    /// Run wrk's scripts too: they can read and write files and start programs, as this user
+    #[arg(long)]
+    wrk_scripts: bool,
 
     /// Refuse plans whose rate is higher on this agent
     #[arg(long, value_name = "PER_SECOND", default_value = "100k")]
@@ -125,6 +129,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         connections: problems.one("--max-connections", Some(&args.max_connections), parse_size).unwrap_or_default(),
         duration: problems.one("--max-duration", Some(&args.max_duration), units::parse_time).unwrap_or_default(),
         permitted: Arc::new(permitted),
+        wrk_scripts: args.wrk_scripts,
     };
     let lines = problems.lines();
     let (Some(Meeting { mut settings, key }), Some(name), true) = (found, name, lines.is_empty()) else {
@@ -147,14 +152,28 @@ struct Limits {
     connections: usize,
     duration: Duration,
     permitted: Arc<Permitted>,
+    wrk_scripts: bool,
 }
 
 impl Surroundings for Limits {
     fn read(&self, job: &Job) -> Result<(Plan, Box<dyn Send>), Vec<String>> {
-        let Unpacked { draft, folder } = unpack(job, Some(Arc::clone(&self.permitted)), false)?;
-        let plan = draft.plan().map_err(|found| found.0.iter().map(|it| it.told(Naming::Flags)).collect::<Vec<_>>())?;
+        let Unpacked { draft, script, folder } = unpack(job, Some(Arc::clone(&self.permitted)), false)?;
+        if script.is_some() && !self.wrk_scripts {
+            return Err(vec![
+                "--script: a wrk script can do all that the agent's user can: start this agent with --wrk-scripts, or \
+                 write scenarios (docs/scenarios.md)"
+                    .to_owned(),
+            ]);
+        }
+        let mut plan = draft.plan().map_err(|found| found.0.iter().map(|it| it.told(Naming::Flags)).collect::<Vec<_>>())?;
         let mistakes = self.exceeded(&plan, job.of);
-        if mistakes.is_empty() { Ok((plan, Box::new(folder))) } else { Err(mistakes) }
+        if !mistakes.is_empty() {
+            return Err(mistakes);
+        }
+        if let Some(script) = script {
+            script.load(&mut plan, &Shutdown::new()).map_err(|error| vec![error.to_string()])?;
+        }
+        Ok((plan, Box::new(folder)))
     }
 
     fn say(&self, text: &str) {

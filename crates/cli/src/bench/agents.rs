@@ -21,6 +21,7 @@ use super::args::{AgentsArgs, Args};
 use super::observer::Live;
 use super::read::Output;
 use super::scenario::{self, Scenarios};
+use super::script::Scripted;
 use super::travel::{self, Unpacked};
 use super::{Error, Made, Reports, Teller, judge};
 use crate::interrupt;
@@ -88,13 +89,13 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
     let load = match scenario::is_asked_for(&args) && lines.is_empty() {
         true => {
             let Scenarios { scenario, draft, output, teller } = scenario::read(args, PartOptions::default())?;
-            AgentsLoad { draft, output, scenario: Some((scenario, teller)) }
+            AgentsLoad { draft, output, script: None, scenario: Some((scenario, teller)) }
         }
         false => {
-            let (draft, _, output, found) = args.read();
+            let (draft, script, output, found) = args.read();
             // The URL of a run that is collected is in its plan.
             lines.extend(found);
-            AgentsLoad { draft, output, scenario: None }
+            AgentsLoad { draft, output, script, scenario: None }
         }
     };
     let Some(Meeting { settings, key }) = meeting.filter(|_| lines.is_empty()) else { return Err(Error::Usage(lines)) };
@@ -102,11 +103,12 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
         return collect_run(run, settings, &key, &load.output);
     }
     let Some(wanted) = wanted else { return Err(Error::Usage(lines)) };
-    let AgentsLoad { draft, output, scenario } = load;
-    let plan = plan_of(Draft { part: Some(Part { index: 0, of: wanted.count() }), ..draft }).map_err(Error::Usage)?;
+    let AgentsLoad { draft, output, script, scenario } = load;
+    let mut plan = plan_of(Draft { part: Some(Part { index: 0, of: wanted.count() }), ..draft }).map_err(Error::Usage)?;
     let mut job = travel::pack(std::env::args().skip(1)).map_err(Error::Usage)?;
     job.threads = plan.threads;
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
+    let script = script.map(|script| script.lead(&mut plan, &shutdown)).transpose()?;
     let mut live =
         AgentsLive { live: Live::new(shutdown.clone(), plan.connections, plan.requests, None), agents: String::new() };
     let (bus, group) = connect(settings)?;
@@ -119,17 +121,27 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
     live.live.say(&format!("run {run:x}: if this command is killed, `oroshi bench --collect {run:x}` reports it"));
     let preparing = (plan.timeout + PREPARING).as_nanos() as u64;
     let coordinator = Coordinator::new(run, wanted, job, on_loss.unwrap_or_default(), preparing, monotonic_ns());
-    report(&output, || {
+    let (code, record) = report(&output, || {
         let record = lead(&bus, &key, &group, coordinator, plan, &mut live);
         live.live.line().finish_and_clear();
         record
-    })
+    })?;
+    match script {
+        Some(script) if script.has_done() && script.has_setup() => {
+            say("note: the script's done() was not called: it may ask for values of threads, which are on the agents");
+        }
+        Some(script) => script.done(&record)?,
+        None => {}
+    }
+    Ok(code)
 }
 
 /// A load for agents, as the flags say it.
 struct AgentsLoad {
     draft: Draft,
     output: Output,
+    /// A wrk script.
+    script: Option<Scripted>,
     scenario: Option<(Arc<Scenario>, Teller)>,
 }
 
@@ -138,9 +150,9 @@ fn collect_run(run: u64, settings: Settings, key: &Key, output: &Output) -> Resu
     let (bus, group) = connect(settings)?;
     // A script of scenarios needs its files until its `final` has ended.
     let mut folder = None;
-    report(output, || {
+    let (code, _) = report(output, || {
         collect(&bus, key, &group, run, |job| {
-            let Unpacked { draft, folder: files } = travel::unpack(job, None, true)?;
+            let Unpacked { draft, folder: files, .. } = travel::unpack(job, None, true)?;
             folder = Some(files);
             let plan = plan_of(Draft { watch: Watching::None, ..draft })?;
             if let Some(journeys) = &plan.journeys {
@@ -148,7 +160,8 @@ fn collect_run(run: u64, settings: Settings, key: &Key, output: &Output) -> Resu
             }
             Ok(plan)
         })
-    })
+    })?;
+    Ok(code)
 }
 
 fn connect(settings: Settings) -> Result<(Bus, String), Error> {
@@ -164,7 +177,6 @@ fn plan_of(draft: Draft) -> Result<Plan, Vec<String>> {
 fn refuse_what_stays(args: &Args, problems: &mut Problems) {
     let report = &args.output.report;
     for (flag, given) in [
-        ("--script", args.script.file.is_some() && !scenario::is_asked_for(args)),
         ("--verbose", args.scenario.verbose),
         ("--mode", args.subscribe.is_asked_for()),
         ("--self-test", args.self_test),
@@ -180,8 +192,8 @@ fn refuse_what_stays(args: &Args, problems: &mut Problems) {
     }
 }
 
-/// Writes the report of the record that `run` makes.
-fn report(output: &Output, run: impl FnOnce() -> Result<Record, LeadError>) -> Result<ExitCode, Error> {
+/// Writes the report of the record that `run` makes, and returns both.
+fn report(output: &Output, run: impl FnOnce() -> Result<Record, LeadError>) -> Result<(ExitCode, Record), Error> {
     let mut made = Made::of([&output.file, &output.page, &output.percentiles]);
     let reports = Reports::open(output)?;
     let mut record = run().map_err(|error| match error {
@@ -201,7 +213,7 @@ fn report(output: &Output, run: impl FnOnce() -> Result<Record, LeadError>) -> R
         say(&format!("error: {} of {} agents lost: {}", lost.len(), record.agents.len(), lost.join(", ")));
         code = 1;
     }
-    Ok(ExitCode::from(code))
+    Ok((ExitCode::from(code), record))
 }
 
 /// Parses a number of agents, or their names.

@@ -19,6 +19,7 @@ use oroshi_scenario::PartOptions;
 
 use super::args::{Args, LoadArgs};
 use super::scenario;
+use super::script::Scripted;
 use crate::interrupt::Temporary;
 
 /// Flags whose values are files.
@@ -27,6 +28,8 @@ const FILES: [&str; 6] = ["body_file", "urls", "cacert", "cert", "key", "script"
 const OTHERS: [&str; 6] = ["urls", "script", "script_limit", "users", "ramp", "iterations"];
 /// Flags of the load that are about the coordinator's machine.
 const STAYS: [&str; 1] = ["watch"];
+/// What stands before the arguments of a wrk script.
+const ARGUMENTS: &str = "--";
 /// The most threads of a part.
 const THREADS: usize = 64;
 /// The most parts of a run.
@@ -52,6 +55,8 @@ fn travellers() -> Vec<Arg> {
 pub(crate) struct Unpacked {
     /// The draft of its part.
     pub(crate) draft: Draft,
+    /// Its wrk script, to be loaded into the plan.
+    pub(crate) script: Option<Scripted>,
     /// The job's files: needed as long as the draft or its plan.
     pub(crate) folder: Temporary,
 }
@@ -90,6 +95,11 @@ pub(super) fn pack(words: impl IntoIterator<Item = String>) -> Result<Job, Vec<S
         }
     }
     job.words.extend(values(&matches, "url"));
+    let arguments = values(&matches, "script_args");
+    if !arguments.is_empty() {
+        job.words.push(ARGUMENTS.to_owned());
+        job.words.extend(arguments);
+    }
     if mistakes.is_empty() { Ok(job) } else { Err(mistakes) }
 }
 
@@ -129,7 +139,9 @@ pub(crate) fn unpack(job: &Job, permitted: Option<Arc<Permitted>>, leads: bool) 
     let folder = folder().map_err(|error| vec![format!("no temporary folder can be made: {error}")])?;
     let flags = travellers();
     let mut words = Vec::new();
-    for word in &job.words {
+    let flags_end = job.words.iter().position(|word| word == ARGUMENTS).unwrap_or(job.words.len());
+    let (all, arguments) = job.words.split_at(flags_end);
+    for word in all {
         let Some(flag) = word.strip_prefix("--") else {
             if word.starts_with('-') {
                 return wrong("a flag");
@@ -158,31 +170,28 @@ pub(crate) fn unpack(job: &Job, permitted: Option<Arc<Permitted>>, leads: bool) 
         let Some((file, content)) = job.files.get(*number) else { return wrong("the name of a file") };
         beside.insert(name.clone(), written(&folder, *number, file, content)?);
     }
+    words.extend_from_slice(arguments);
     let line = Line::try_parse_from(words).map_err(|error| vec![error.to_string()])?;
     let part = Part { index: job.index, of: job.of };
     let mut args = line.args;
     args.load.threads = Some(job.threads.to_string());
-    let draft = match args.script.file {
-        Some(_) if scenario::is_asked_for(&args) => {
-            let part = PartOptions {
-                part: (!leads).then_some(part),
-                start: Some(job.start.clone().unwrap_or_default()),
-                files: Some(beside),
-                permitted: permitted.clone(),
-            };
-            scenario::unpack(args, part)?
+    let (draft, script) = if scenario::is_asked_for(&args) {
+        let part = PartOptions {
+            part: (!leads).then_some(part),
+            start: Some(job.start.clone().unwrap_or_default()),
+            files: Some(beside),
+            permitted: permitted.clone(),
+        };
+        (scenario::unpack(args, part)?, None)
+    } else {
+        let (draft, script, _, problems) = args.read();
+        if !problems.is_empty() {
+            return Err(problems);
         }
-        Some(_) => return Err(vec!["--script: agents carry out scripts of scenarios, and this is none".to_owned()]),
-        None => {
-            let (draft, _, _, problems) = args.read();
-            if !problems.is_empty() {
-                return Err(problems);
-            }
-            draft
-        }
+        (draft, script)
     };
     let draft = Draft { part: Some(part), threads: Some(job.threads), permitted, ..draft };
-    Ok(Unpacked { draft, folder })
+    Ok(Unpacked { draft, script, folder })
 }
 
 /// Writes a file of a job.
@@ -249,7 +258,7 @@ mod tests {
             job.words,
             ["--connections=5", "--rate=2k", "--close", "--header=A: b c", "--body-file=0", "http://127.0.0.1:1/x"]
         );
-        let Unpacked { draft, folder } = unpack(&job, None, false).unwrap();
+        let Unpacked { draft, folder, .. } = unpack(&job, None, false).unwrap();
         assert_eq!(
             (draft.connections, &draft.body[..], draft.part),
             (5, &b"content"[..], Some(Part { index: 0, of: 2 }))

@@ -94,7 +94,7 @@ fn mistakes_of_scenarios_on_agents_are_told_before_the_load() {
     };
     refused("scenario(\"s\", 5)", &[], 1, &["shop.lua:1"]);
     refused(&SHOP.replace("== 200)\n  shared", "== 500)\n  shared"), &[], 1, &["the check \"the server is there\" failed"]);
-    refused("function request() end", &[], 2, &["--script: "]);
+    refused("function request() end", &["-d1s"], 1, &["a: --script: a wrk script", "b: --script", "--wrk-scripts"]);
     refused(SHOP, &["--verbose"], 2, &["--verbose: "]);
     // TEST-NET-1 (RFC 5737): no packet goes there. The agents permit this machine only; the coordinator has no such rule, and this script asks nothing before.
     let elsewhere = "scenario(\"s\", function(user) fail(user:get(\"http://192.0.2.1/\").error) end)";
@@ -109,6 +109,30 @@ fn mistakes_of_scenarios_on_agents_are_told_before_the_load() {
     let record = ran.record();
     let scenario = record.scenario.as_deref().unwrap();
     assert!(scenario.fails[0].reason.contains("split = true"), "{:?}", scenario.fails);
+}
+
+#[test]
+fn wrk_scripts_run_on_agents_that_permit_them() {
+    let test = "wrk_scripts_run_on_agents_that_permit_them";
+    let Some(group) = Group::start(test, &["a", "b"], &["--wrk-scripts"]) else { return };
+    let target = Target::start(&[]);
+    let script = r#"
+function init(args) path = args[1] end
+function request() return wrk.format("GET", path) end
+function done(summary, latency, requests) io.stderr:write("done: " .. summary.requests .. "\n") end
+"#;
+    let run = |script: &str| {
+        let script = shop(&group, script);
+        group.bench(&["--agents", "2", "-c", "4", "-n", "500", "-d", "1h", "-s", &script, target.url(), "--", "/own"])
+    };
+    let ran = run(script);
+    let record = ran.record();
+    ledger(&record);
+    assert_eq!((ran.code, record.requests.completed), (Some(0), 500), "{ran:?}");
+    assert!(ran.err.contains("done: 500"), "{}", ran.err);
+    let ran = run(&format!("{script}\nfunction setup(thread) end"));
+    assert!(ran.code == Some(0) && ran.err.contains("done() was not called"), "{ran:?}");
+    assert_eq!(target.stop().0, 1000);
 }
 
 #[test]
