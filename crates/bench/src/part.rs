@@ -440,8 +440,8 @@ impl Whole {
                 self.tally.cut_off += in_flight;
             }
         }
-        let machine = self.machine(&mut warnings);
         let ends: Vec<&PartEnd> = self.parts.iter().filter_map(|part| part.end.as_deref()).collect();
+        let machine = machine_of(&ends, &mut warnings);
         let server = ends.iter().find_map(|end| end.server.clone().ok());
         let unknown = ends.first().and_then(|end| end.server.clone().err());
         let server = server.ok_or(unknown.unwrap_or_else(|| "no agent that watched it came to its end".into()));
@@ -462,41 +462,40 @@ impl Whole {
         conclude(&self.plan, &mut record)?;
         Ok(Some(record))
     }
+}
 
-    /// The machines' state as one. Agents on the same machine are no disturbance to each other.
-    fn machine(&self, warnings: &mut Vec<String>) -> MachineRecord {
-        let ends: Vec<&PartEnd> = self.parts.iter().filter_map(|part| part.end.as_deref()).collect();
-        if let [only] = ends[..] {
-            warnings.extend(only.warnings.iter().cloned());
-            return only.machine.clone();
-        }
-        let mut all = MachineRecord::default();
-        let most = |one: Option<f64>, other: Option<f64>| one.into_iter().chain(other).reduce(f64::max);
-        for end in &ends {
-            let neighbours = ends.iter().filter(|other| other.is_on_the_machine_of(end)).map(|other| other.cpu_cpus);
-            let others = end.machine.others_cpus.map(|cpus| (cpus - neighbours.sum::<f64>() + end.cpu_cpus).max(0.0));
-            all.cpus = all.cpus.max(end.machine.cpus);
-            all.busy_share = most(all.busy_share, end.machine.busy_share);
-            all.steal_share = most(all.steal_share, end.machine.steal_share);
-            all.others_cpus = most(all.others_cpus, others);
-            for why in &end.machine.why {
-                let is_neighbour =
-                    why == OTHER_PROCESSES && others.is_some_and(|cpus| cpus < crate::machine::OTHERS_WORTH_A_WARNING);
-                if !is_neighbour && !all.why.contains(why) {
-                    all.disturb(why);
-                }
-            }
-            let told = end.warnings.iter().filter(|text| {
-                all.why.iter().any(|why| why == OTHER_PROCESSES) || !text.starts_with("other processes used")
-            });
-            for text in told {
-                if !warnings.contains(text) {
-                    warnings.push(text.clone());
-                }
-            }
-        }
-        all
+/// The machines' state as one. Agents on the same machine are no disturbance to each other.
+pub(crate) fn machine_of(ends: &[&PartEnd], warnings: &mut Vec<String>) -> MachineRecord {
+    if let [only] = ends {
+        warnings.extend(only.warnings.iter().cloned());
+        return only.machine.clone();
     }
+    let mut all = MachineRecord::default();
+    let most = |one: Option<f64>, other: Option<f64>| one.into_iter().chain(other).reduce(f64::max);
+    for end in ends {
+        let neighbours = ends.iter().filter(|other| other.is_on_the_machine_of(end)).map(|other| other.cpu_cpus);
+        let others = end.machine.others_cpus.map(|cpus| (cpus - neighbours.sum::<f64>() + end.cpu_cpus).max(0.0));
+        all.cpus = all.cpus.max(end.machine.cpus);
+        all.busy_share = most(all.busy_share, end.machine.busy_share);
+        all.steal_share = most(all.steal_share, end.machine.steal_share);
+        all.others_cpus = most(all.others_cpus, others);
+        for why in &end.machine.why {
+            let is_neighbour =
+                why == OTHER_PROCESSES && others.is_some_and(|cpus| cpus < crate::machine::OTHERS_WORTH_A_WARNING);
+            if !is_neighbour && !all.why.contains(why) {
+                all.disturb(why);
+            }
+        }
+        let told = end.warnings.iter().filter(|text| {
+            all.why.iter().any(|why| why == OTHER_PROCESSES) || !text.starts_with("other processes used")
+        });
+        for text in told {
+            if !warnings.contains(text) {
+                warnings.push(text.clone());
+            }
+        }
+    }
+    all
 }
 
 impl PartEnd {

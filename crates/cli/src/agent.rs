@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_agents::bus::{Bus, BusError, check_name};
-use oroshi_agents::serve::{Surroundings, serve};
+use oroshi_agents::serve::{Assignment, Surroundings, serve};
 use oroshi_agents::wire::Job;
-use oroshi_bench::{Load, Plan};
+use oroshi_bench::{Load, Plan, push};
 use oroshi_net::{Permitted, Shutdown};
 use oroshi_words::{Naming, printable, units};
 
-use crate::bench::{Meeting, Unpacked, meeting, parse_size, unpack};
+use crate::bench::{Meeting, Unpacked, UnpackedLoad, meeting, parse_size, unpack};
 use crate::problems::Problems;
 use crate::{CommandError, interrupt, say};
 
@@ -156,8 +156,16 @@ struct Limits {
 }
 
 impl Surroundings for Limits {
-    fn read(&self, job: &Job) -> Result<(Plan, Box<dyn Send>), Vec<String>> {
-        let Unpacked { draft, script, folder } = unpack(job, Some(Arc::clone(&self.permitted)), false)?;
+    fn read(&self, job: &Job) -> Result<(Assignment, Box<dyn Send>), Vec<String>> {
+        let Unpacked { load, folder } = unpack(job, Some(Arc::clone(&self.permitted)), false)?;
+        let (draft, script) = match load {
+            UnpackedLoad::Requests(draft, script) => (draft, script),
+            UnpackedLoad::Subscriptions(plan) => {
+                let mistakes = self.exceeded_by_subscriptions(&plan, job);
+                let assignment = Assignment::Subscriptions(plan);
+                return if mistakes.is_empty() { Ok((assignment, Box::new(folder))) } else { Err(mistakes) };
+            }
+        };
         if script.is_some() && !self.wrk_scripts {
             return Err(vec![
                 "--script: a wrk script can do all that the agent's user can: start this agent with --wrk-scripts, or \
@@ -173,7 +181,7 @@ impl Surroundings for Limits {
         if let Some(script) = script {
             script.load(&mut plan, &Shutdown::new()).map_err(|error| vec![error.to_string()])?;
         }
-        Ok((plan, Box::new(folder)))
+        Ok((Assignment::Requests(Box::new(plan)), Box::new(folder)))
     }
 
     fn say(&self, text: &str) {
@@ -182,6 +190,15 @@ impl Surroundings for Limits {
 }
 
 impl Limits {
+    /// The limits that a part of a load on a hub exceeds. The first part publishes.
+    fn exceeded_by_subscriptions(&self, plan: &push::Plan, job: &Job) -> Vec<String> {
+        let mut mistakes = self.exceeded(&plan.connect, job.of);
+        let publications = [&plan.publish, &plan.publish_to].into_iter().flatten().filter(|_| job.index == 0);
+        publications.for_each(|publication| mistakes.extend(self.exceeded(&publication.plan, 1)));
+        mistakes.dedup();
+        mistakes
+    }
+
     /// The limits that a part of a plan exceeds.
     fn exceeded(&self, plan: &Plan, parts: usize) -> Vec<String> {
         let mut mistakes = Vec::new();

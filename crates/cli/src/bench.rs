@@ -64,7 +64,7 @@ use read::Output;
 use script::Scripted;
 pub(crate) use subscribe::{SubscribeArgs, meaningless};
 #[cfg(feature = "agents")]
-pub(crate) use travel::{Unpacked, unpack};
+pub(crate) use travel::{Unpacked, UnpackedLoad, unpack};
 
 use crate::CommandError;
 use crate::child::TargetError;

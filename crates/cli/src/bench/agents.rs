@@ -11,8 +11,8 @@ use oroshi_agents::coordinator::{Coordinator, OnLoss, Wanted};
 use oroshi_agents::lead::{LeadError, LeadObserver, collect, lead};
 use oroshi_agents::wire::{Key, random};
 use oroshi_bench::part::PartProgress;
-use oroshi_bench::record::AgentState;
-use oroshi_bench::{Draft, Observer, Part, Plan, Progress, Record, Watching};
+use oroshi_bench::record::{AgentRecord, AgentState};
+use oroshi_bench::{Draft, Observer, Part, Plan, Progress, Record, Watching, Whole, push};
 use oroshi_net::monotonic_ns;
 use oroshi_scenario::{PartOptions, Scenario};
 use oroshi_words::{Naming, Secret, units};
@@ -22,7 +22,8 @@ use super::observer::Live;
 use super::read::Output;
 use super::scenario::{self, Scenarios};
 use super::script::Scripted;
-use super::travel::{self, Unpacked};
+use super::subscribe::{self, Share};
+use super::travel::{self, Unpacked, UnpackedLoad};
 use super::{Error, Made, Reports, Teller, judge};
 use crate::interrupt;
 use crate::problems::Problems;
@@ -86,6 +87,18 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
         problems.add("--nats", "it is about agents: add --agents N, or leave it out");
     }
     let mut lines = problems.lines();
+    if let Some(run) = collected {
+        let Some(Meeting { settings, key }) = meeting.filter(|_| lines.is_empty()) else {
+            return Err(Error::Usage(lines));
+        };
+        return collect_run(run, args, settings, &key);
+    }
+    if args.subscribe.is_asked_for() {
+        let (Some(Meeting { settings, key }), Some(wanted), true) = (meeting, wanted, lines.is_empty()) else {
+            return Err(Error::Usage(lines));
+        };
+        return subscriptions(args, settings, &key, wanted, on_loss.unwrap_or_default());
+    }
     let load = match scenario::is_asked_for(&args) && lines.is_empty() {
         true => {
             let Scenarios { scenario, draft, output, teller } = scenario::read(args, PartOptions::default())?;
@@ -93,15 +106,11 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
         }
         false => {
             let (draft, script, output, found) = args.read();
-            // The URL of a run that is collected is in its plan.
             lines.extend(found);
             AgentsLoad { draft, output, script, scenario: None }
         }
     };
     let Some(Meeting { settings, key }) = meeting.filter(|_| lines.is_empty()) else { return Err(Error::Usage(lines)) };
-    if let Some(run) = collected {
-        return collect_run(run, settings, &key, &load.output);
-    }
     let Some(wanted) = wanted else { return Err(Error::Usage(lines)) };
     let AgentsLoad { draft, output, script, scenario } = load;
     let mut plan = plan_of(Draft { part: Some(Part { index: 0, of: wanted.count() }), ..draft }).map_err(Error::Usage)?;
@@ -118,11 +127,11 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
         job.start = Some(scenario.lead().map_err(Error::Scenario)?);
     }
     let run = random();
-    live.live.say(&format!("run {run:x}: if this command is killed, `oroshi bench --collect {run:x}` reports it"));
+    live.live.say(&told(run));
     let preparing = (plan.timeout + PREPARING).as_nanos() as u64;
     let coordinator = Coordinator::new(run, wanted, job, on_loss.unwrap_or_default(), preparing, monotonic_ns());
     let (code, record) = report(&output, || {
-        let record = lead(&bus, &key, &group, coordinator, plan, &mut live);
+        let record = lead(&bus, &key, &group, coordinator, Whole::new(plan), &mut live);
         live.live.line().finish_and_clear();
         record
     })?;
@@ -136,6 +145,78 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
     Ok(code)
 }
 
+/// Runs a load on a hub.
+fn subscriptions(
+    args: Args,
+    settings: Settings,
+    key: &Key,
+    wanted: Wanted,
+    on_loss: OnLoss,
+) -> Result<ExitCode, Error> {
+    let share = Share { part: Some(Part { index: 0, of: wanted.count() }), permitted: None };
+    let (plan, output) = subscribe::read(args, share).map_err(Error::Usage)?;
+    let mut job = travel::pack(std::env::args().skip(1)).map_err(Error::Usage)?;
+    job.threads = plan.connect.threads;
+    let run = random();
+    job.start = Some(travel::stamps(run as u32));
+    let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
+    let live = Live::new(shutdown, plan.connect.connections, None, None);
+    let mut live = AgentsLive { live, agents: String::new() };
+    let (bus, group) = connect(settings)?;
+    live.live.say(&told(run));
+    // Connections are opened at a rate, or many at a time, until each was tried.
+    let opening = plan.connect_rate.map_or(Duration::ZERO, |rate| {
+        Duration::from_secs_f64((plan.connect.connections as f64 / rate).min(86_400.0))
+    });
+    let preparing = (plan.connect.timeout * 2 + opening + PREPARING).as_nanos() as u64;
+    let coordinator = Coordinator::new(run, wanted, job, on_loss, preparing, monotonic_ns());
+    report_subscriptions(&output, || {
+        let record = lead(&bus, key, &group, coordinator, push::Whole::new(plan), &mut live);
+        live.live.line().finish_and_clear();
+        Ok(record?)
+    })
+}
+
+/// Writes the report of a load on a hub, and says which agents were lost.
+fn report_subscriptions(
+    output: &subscribe::Output,
+    run: impl FnOnce() -> Result<push::Record, Error>,
+) -> Result<ExitCode, Error> {
+    let mut agents = Vec::new();
+    let code = subscribe::report(output, || {
+        let record = run()?;
+        agents.clone_from(&record.agents);
+        Ok(record)
+    })?;
+    Ok(if tell_lost(&agents) { ExitCode::from(1) } else { code })
+}
+
+/// Says how a run can be reported without this command.
+fn told(run: u64) -> String {
+    format!("run {run:x}: if this command is killed, `oroshi bench --collect {run:x}` reports it")
+}
+
+/// Says which agents were lost, if any were.
+fn tell_lost(agents: &[AgentRecord]) -> bool {
+    let lost: Vec<&str> =
+        agents.iter().filter(|agent| agent.state == AgentState::Lost).map(|agent| &*agent.name).collect();
+    if !lost.is_empty() {
+        say(&format!("error: {} of {} agents lost: {}", lost.len(), agents.len(), lost.join(", ")));
+    }
+    !lost.is_empty()
+}
+
+impl From<LeadError> for Error {
+    fn from(error: LeadError) -> Self {
+        match error {
+            LeadError::Cancelled => Error::Interrupted,
+            LeadError::Refused(lines) => Error::Refused(lines),
+            LeadError::Script(error) => Error::Scenario(error),
+            error => Error::Agents(error.to_string()),
+        }
+    }
+}
+
 /// A load for agents, as the flags say it.
 struct AgentsLoad {
     draft: Draft,
@@ -146,22 +227,33 @@ struct AgentsLoad {
 }
 
 /// Reports a run whose coordinator ended.
-fn collect_run(run: u64, settings: Settings, key: &Key, output: &Output) -> Result<ExitCode, Error> {
+fn collect_run(run: u64, args: Args, settings: Settings, key: &Key) -> Result<ExitCode, Error> {
     let (bus, group) = connect(settings)?;
+    let kept = collect(&bus, key, &group, run)?;
     // A script of scenarios needs its files until its `final` has ended.
-    let mut folder = None;
-    let (code, _) = report(output, || {
-        collect(&bus, key, &group, run, |job| {
-            let Unpacked { draft, folder: files, .. } = travel::unpack(job, None, true)?;
-            folder = Some(files);
-            let plan = plan_of(Draft { watch: Watching::None, ..draft })?;
-            if let Some(journeys) = &plan.journeys {
-                journeys.initialize(1).map_err(|error| vec![error.to_string()])?;
+    let Unpacked { load, folder: _folder } = travel::unpack(kept.job(), None, true).map_err(Error::Refused)?;
+    match load {
+        UnpackedLoad::Requests(draft, _) => {
+            let (_, _, output, found) = args.read();
+            if !found.is_empty() {
+                return Err(Error::Usage(found));
             }
-            Ok(plan)
-        })
-    })?;
-    Ok(code)
+            let plan = plan_of(Draft { watch: Watching::None, ..*draft }).map_err(Error::Refused)?;
+            if let Some(journeys) = &plan.journeys {
+                journeys.initialize(1).map_err(Error::Scenario)?;
+            }
+            let (code, _) = report(&output, || kept.add_up(Whole::new(plan)))?;
+            Ok(code)
+        }
+        UnpackedLoad::Subscriptions(plan) => {
+            let mut problems = Problems::of_flags();
+            let output = subscribe::read_output(args.output, &mut problems);
+            if !problems.lines().is_empty() {
+                return Err(Error::Usage(problems.lines()));
+            }
+            report_subscriptions(&output, || Ok(kept.add_up(push::Whole::new(*plan))?))
+        }
+    }
 }
 
 fn connect(settings: Settings) -> Result<(Bus, String), Error> {
@@ -178,7 +270,6 @@ fn refuse_what_stays(args: &Args, problems: &mut Problems) {
     let report = &args.output.report;
     for (flag, given) in [
         ("--verbose", args.scenario.verbose),
-        ("--mode", args.subscribe.is_asked_for()),
         ("--self-test", args.self_test),
         ("--hdr", report.hdr.is_some()),
         ("--gnuplot", report.gnuplot.is_some()),
@@ -196,21 +287,13 @@ fn refuse_what_stays(args: &Args, problems: &mut Problems) {
 fn report(output: &Output, run: impl FnOnce() -> Result<Record, LeadError>) -> Result<(ExitCode, Record), Error> {
     let mut made = Made::of([&output.file, &output.page, &output.percentiles]);
     let reports = Reports::open(output)?;
-    let mut record = run().map_err(|error| match error {
-        LeadError::Cancelled => Error::Interrupted,
-        LeadError::Refused(lines) => Error::Refused(lines),
-        LeadError::Script(error) => Error::Scenario(error),
-        error => Error::Agents(error.to_string()),
-    })?;
+    let mut record = run()?;
     made.0.clear();
     record.fail_if = output.thresholds.iter().map(|threshold| threshold.judge(&record)).collect();
     record.warnings.extend(output.remarks.iter().cloned());
     reports.write(record.clone(), output)?;
     let mut code = judge(&record, output);
-    let lost: Vec<&str> =
-        record.agents.iter().filter(|agent| agent.state == AgentState::Lost).map(|agent| &*agent.name).collect();
-    if !lost.is_empty() {
-        say(&format!("error: {} of {} agents lost: {}", lost.len(), record.agents.len(), lost.join(", ")));
+    if tell_lost(&record.agents) {
         code = 1;
     }
     Ok((ExitCode::from(code), record))

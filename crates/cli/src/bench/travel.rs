@@ -13,19 +13,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::{Arg, ArgMatches, Args as _, Command, Parser};
 use oroshi_agents::wire::Job;
-use oroshi_bench::{Draft, Part};
+use oroshi_bench::{Draft, Part, push};
 use oroshi_net::Permitted;
 use oroshi_scenario::PartOptions;
 
 use super::args::{Args, LoadArgs};
 use super::scenario;
 use super::script::Scripted;
+use super::subscribe::{self, Share, SubscribeArgs};
 use crate::interrupt::Temporary;
 
 /// Flags whose values are files.
 const FILES: [&str; 6] = ["body_file", "urls", "cacert", "cert", "key", "script"];
 /// Flags of the load that are not about its requests.
 const OTHERS: [&str; 6] = ["urls", "script", "script_limit", "users", "ramp", "iterations"];
+/// The bytes that a job has for a load on a hub: the number in the stamps of the run.
+const RUN_BYTES: usize = 4;
 /// Flags of the load that are about the coordinator's machine.
 const STAYS: [&str; 1] = ["watch"];
 /// What stands before the arguments of a wrk script.
@@ -48,17 +51,29 @@ fn travellers() -> Vec<Arg> {
     let bench = Args::augment_args(Command::new("bench"));
     let others = bench.get_arguments().filter(|flag| OTHERS.contains(&flag.get_id().as_str())).cloned();
     let load = load.get_arguments().filter(|flag| !STAYS.contains(&flag.get_id().as_str())).cloned();
-    load.chain(others).filter(|flag| flag.get_long().is_some()).collect()
+    let subscribe = SubscribeArgs::augment_args(Command::new("subscribe"));
+    let subscribe = subscribe.get_arguments().cloned().collect::<Vec<_>>();
+    load.chain(others).chain(subscribe).filter(|flag| flag.get_long().is_some()).collect()
 }
 
 /// What an agent has read of a job.
 pub(crate) struct Unpacked {
-    /// The draft of its part.
-    pub(crate) draft: Draft,
-    /// Its wrk script, to be loaded into the plan.
-    pub(crate) script: Option<Scripted>,
+    pub(crate) load: UnpackedLoad,
     /// The job's files: needed as long as the draft or its plan.
     pub(crate) folder: Temporary,
+}
+
+/// The load of a job's part.
+pub(crate) enum UnpackedLoad {
+    /// Requests, perhaps of a wrk script that is to be loaded into the plan.
+    Requests(Box<Draft>, Option<Scripted>),
+    /// Subscriptions.
+    Subscriptions(Box<push::Plan>),
+}
+
+/// Returns the number in the stamps of a run on a hub, as a job has it.
+pub(super) fn stamps(run: u32) -> Vec<u8> {
+    run.to_be_bytes().to_vec()
 }
 
 /// Makes a job of the words of a command line that the parser has accepted. `words`: those after the program's name.
@@ -175,6 +190,14 @@ pub(crate) fn unpack(job: &Job, permitted: Option<Arc<Permitted>>, leads: bool) 
     let part = Part { index: job.index, of: job.of };
     let mut args = line.args;
     args.load.threads = Some(job.threads.to_string());
+    if args.subscribe.is_asked_for() {
+        let share = Share { part: Some(part), permitted };
+        let (mut plan, _) = subscribe::read(args, share)?;
+        let run: Option<[u8; RUN_BYTES]> = job.start.as_deref().and_then(|start| start.try_into().ok());
+        let Some(run) = run else { return wrong("the number of the run") };
+        plan.run = Some(u32::from_be_bytes(run));
+        return Ok(Unpacked { load: UnpackedLoad::Subscriptions(Box::new(plan)), folder });
+    }
     let (draft, script) = if scenario::is_asked_for(&args) {
         let part = PartOptions {
             part: (!leads).then_some(part),
@@ -191,7 +214,7 @@ pub(crate) fn unpack(job: &Job, permitted: Option<Arc<Permitted>>, leads: bool) 
         (draft, script)
     };
     let draft = Draft { part: Some(part), threads: Some(job.threads), permitted, ..draft };
-    Ok(Unpacked { draft, script, folder })
+    Ok(Unpacked { load: UnpackedLoad::Requests(Box::new(draft), script), folder })
 }
 
 /// Writes a file of a job.
@@ -258,7 +281,8 @@ mod tests {
             job.words,
             ["--connections=5", "--rate=2k", "--close", "--header=A: b c", "--body-file=0", "http://127.0.0.1:1/x"]
         );
-        let Unpacked { draft, folder, .. } = unpack(&job, None, false).unwrap();
+        let Unpacked { load, folder } = unpack(&job, None, false).unwrap();
+        let UnpackedLoad::Requests(draft, None) = load else { panic!("no load of requests") };
         assert_eq!(
             (draft.connections, &draft.body[..], draft.part),
             (5, &b"content"[..], Some(Part { index: 0, of: 2 }))
