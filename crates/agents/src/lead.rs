@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oroshi_bench::part::{PartFate, PartProgress};
 use oroshi_bench::record::AgentState;
-use oroshi_bench::{Delta, Observer, Plan, Record, Whole};
+use oroshi_bench::{Delta, Observer, Plan, Record, ServerWatch, Whole};
 use oroshi_net::monotonic_ns;
 
 use crate::bus::{Arrival, Bus};
@@ -67,12 +67,23 @@ pub fn lead(
     plan: Plan,
     observer: &mut dyn LeadObserver,
 ) -> Result<Record, LeadError> {
-    let mut leading = Leading { bus, key, group, whole: Whole::new(plan), notes: Vec::new(), start: 0, over: None };
+    let (warmup, length) = (plan.warmup.as_nanos() as u64, plan.duration.map(|duration| duration.as_nanos() as u64));
+    let mut leading = Leading {
+        bus,
+        key,
+        group,
+        warmup,
+        length,
+        server: ServerWatch::find(&plan),
+        whole: Whole::new(plan),
+        notes: Vec::new(),
+        start: 0,
+        over: None,
+    };
     let mut shown = 0;
     let mut stopped = false;
     let result = loop {
-        let patience = if coordinator.is_running() { AFTER } else { BEFORE };
-        match bus.arrivals().recv_timeout(patience) {
+        match bus.arrivals().recv_timeout(leading.patience(&coordinator)) {
             Ok(Arrival::Frame(frame, at)) => {
                 if let Ok(up) = wire::open::<Up>(key, Direction::Up, group, &frame) {
                     let orders = coordinator.message(up, at);
@@ -80,10 +91,12 @@ pub fn lead(
                 }
             }
             Ok(Arrival::Note(note)) => observer.note(&note),
+            Ok(Arrival::Link(is_up)) => coordinator.link(is_up, monotonic_ns()),
             Ok(Arrival::Woken) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err(LeadError::Ended),
         }
         let now = monotonic_ns();
+        leading.server.tick(now);
         if observer.cancelled() && !stopped {
             stopped = true;
             let orders = coordinator.stop(now);
@@ -110,6 +123,10 @@ struct Leading<'l> {
     bus: &'l Bus,
     key: &'l Key,
     group: &'l str,
+    /// Lengths of the warm-up and of the measured part, nanoseconds.
+    warmup: u64,
+    length: Option<u64>,
+    server: ServerWatch,
     whole: Whole,
     notes: Vec<String>,
     start: u64,
@@ -117,6 +134,13 @@ struct Leading<'l> {
 }
 
 impl Leading<'_> {
+    /// Returns how long nothing is to be done unless a message comes.
+    fn patience(&self, coordinator: &Coordinator) -> Duration {
+        let patience = if coordinator.is_running() { AFTER } else { BEFORE };
+        let due = self.server.due().map(|due| Duration::from_nanos(due.saturating_sub(monotonic_ns())));
+        due.map_or(patience, |due| patience.min(due))
+    }
+
     fn obey(
         &mut self,
         coordinator: &mut Coordinator,
@@ -144,6 +168,8 @@ impl Leading<'_> {
                 }
                 Order::Starts(at) => {
                     self.start = at;
+                    let from = at + self.warmup;
+                    self.server.measure(from, self.length.map(|length| from + length));
                     self.whole.begin();
                 }
                 Order::Note(note) => {
@@ -165,7 +191,8 @@ impl Leading<'_> {
         observer.agents(&agents);
     }
 
-    fn record(self, coordinator: &Coordinator) -> Option<Record> {
+    fn record(mut self, coordinator: &Coordinator) -> Option<Record> {
+        self.whole.watched(self.server.finish(monotonic_ns()));
         let parts: Vec<(String, Offset)> =
             coordinator.agents().iter().map(|known| (known.name.clone(), known.clock)).collect();
         finished(self.whole, &parts, self.notes)

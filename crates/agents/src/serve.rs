@@ -66,7 +66,7 @@ pub fn serve(bus: &Bus, key: &Key, group: &str, name: String, around: &Arc<dyn S
         match bus.arrivals().recv_timeout(TICK) {
             Ok(Arrival::Frame(frame, at)) => server.frame(&frame, at),
             Ok(Arrival::Note(note)) => around.say(&note),
-            Ok(Arrival::Woken) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(Arrival::Woken | Arrival::Link(_)) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
         server.listen();

@@ -243,6 +243,8 @@ pub struct Whole {
     first: FirstResponse,
     started: SystemTime,
     recent: Vec<(u64, PointData)>,
+    /// The server, as the coordinator saw it.
+    watched: Result<ServerUsage, String>,
 }
 
 impl std::fmt::Debug for Whole {
@@ -305,6 +307,7 @@ impl Whole {
             first: FirstResponse::default(),
             started: SystemTime::now(),
             recent: Vec::new(),
+            watched: Err(String::new()),
         }
     }
 
@@ -349,6 +352,11 @@ impl Whole {
         let newest = self.recent.iter().map(|(until, _)| *until).max().unwrap_or(0);
         self.recent.retain(|(until, _)| until + 1_500_000_000 > newest);
         Ok(())
+    }
+
+    /// Takes what the coordinator saw of the server, which counts before what the parts saw.
+    pub fn watched(&mut self, server: Result<ServerUsage, String>) {
+        self.watched = server;
     }
 
     fn note_first(&self, facts: FirstFacts) {
@@ -419,10 +427,8 @@ impl Whole {
             }
         }
         let machine = self.machine(&mut warnings);
+        let (server, watched_by) = self.server(fates);
         let ends: Vec<&PartEnd> = self.parts.iter().filter_map(|part| part.end.as_deref()).collect();
-        let server = ends.iter().find_map(|end| end.server.clone().ok());
-        let unknown = ends.first().and_then(|end| end.server.clone().err());
-        let server = server.ok_or(unknown.unwrap_or_else(|| "no agent that watched it came to its end".into()));
         let finished = Finished {
             server,
             machine,
@@ -436,8 +442,25 @@ impl Whole {
         };
         let mut record = assemble(&self.plan, &self.first, finished);
         record.cut_short |= self.parts.iter().any(|part| part.end.is_none());
+        record.server_watched_by = record.server.is_some().then_some(watched_by).flatten();
         record.agents = self.parts.iter().zip(fates).map(|(part, fate)| part.record(fate)).collect();
         Some(record)
+    }
+
+    /// The server's usage, and who saw it: the coordinator, or else the first agent on the server's machine.
+    fn server(&self, fates: &[PartFate]) -> (Result<ServerUsage, String>, Option<String>) {
+        if self.parts.iter().any(|part| part.end.is_none()) {
+            return (Err("an agent was lost, and nobody knows its last requests".to_owned()), None);
+        }
+        if let Ok(usage) = &self.watched {
+            return (Ok(usage.clone()), Some("coordinator".to_owned()));
+        }
+        let end = |(part, fate): (&PartState, &PartFate)| Some((part.end.as_ref()?.server.clone(), fate.name.clone()));
+        let seen: Vec<_> = self.parts.iter().zip(fates).filter_map(end).collect();
+        match seen.iter().find(|(server, _)| server.is_ok()) {
+            Some((server, name)) => (server.clone(), Some(format!("agent {name}"))),
+            None => (seen.first().map_or_else(|| Err("nothing to watch".to_owned()), |first| first.0.clone()), None),
+        }
     }
 
     /// The machines' state as one. Agents on the same machine are no disturbance to each other.

@@ -133,6 +133,7 @@ pub fn closed(seed: u64, median_ns: f64) -> Record {
         },
         server: Some(server(&mut chance)),
         server_unknown: None,
+        server_watched_by: None,
         grade: Grade {
             bottleneck: Bottleneck::ServerBound,
             because: "the server's busiest thread used 97 % of a core, and 49 % of the CPUs it may use; the \
