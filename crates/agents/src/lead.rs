@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oroshi_bench::part::{PartFate, PartProgress};
 use oroshi_bench::record::AgentState;
-use oroshi_bench::{Delta, Observer, Plan, Record, ServerWatch, Whole};
+use oroshi_bench::{Delta, Observer, Plan, Record, ServerWatch, Watching, Whole};
 use oroshi_net::monotonic_ns;
 
 use crate::bus::{Arrival, Bus};
@@ -68,13 +68,17 @@ pub fn lead(
     observer: &mut dyn LeadObserver,
 ) -> Result<Record, LeadError> {
     let (warmup, length) = (plan.warmup.as_nanos() as u64, plan.duration.map(|duration| duration.as_nanos() as u64));
+    let server = ServerWatch::find(&plan);
+    if let (Watching::Pid(_), Some(why)) = (plan.watch, server.unknown()) {
+        return Err(LeadError::Refused(vec![format!("the server cannot be watched: {why}")]));
+    }
     let mut leading = Leading {
         bus,
         key,
         group,
         warmup,
         length,
-        server: ServerWatch::find(&plan),
+        server,
         whole: Whole::new(plan),
         notes: Vec::new(),
         start: 0,

@@ -17,7 +17,7 @@ use crate::environment::Environment;
 use crate::first::FirstResponse;
 use crate::follow::{Observer, PointData, PointSeries, Progress, Stage, fewest};
 use crate::machine::{MachineRecord, OTHER_PROCESSES};
-use crate::plan::Plan;
+use crate::plan::{Plan, Watching};
 use crate::record::{AgentRecord, AgentState, Record, TlsRecord};
 use crate::shared::{Outcome, Shared, TICK};
 use crate::tally::Tally;
@@ -90,6 +90,16 @@ struct SentPoint {
     until: u64,
     length: u64,
     point: PointData,
+}
+
+impl SentPoint {
+    /// Adds a point of one thread. It may be longer than the measured part so far, if the thread began before that.
+    fn add(&mut self, until: u64, length: u64, point: &PointData) {
+        let from = (self.until - self.length).min(until.saturating_sub(length));
+        self.until = self.until.max(until);
+        self.length = self.until - from;
+        self.point.absorb(point);
+    }
 }
 
 /// The first response that a part saw.
@@ -166,12 +176,8 @@ impl Recorder {
     /// Takes a point of one thread. Points of all threads in the same tick become one.
     pub(crate) fn point(&mut self, until: u64, length: u64, point: &PointData) {
         let tick = until.saturating_sub(1) / TICK.as_nanos() as u64;
-        let new = SentPoint { until, length, point: PointData::default() };
-        let sent = self.points.entry(tick).or_insert(new);
-        let from = (sent.until - sent.length).min(until - length.min(until));
-        sent.until = sent.until.max(until);
-        sent.length = sent.until - from;
-        sent.point.absorb(point);
+        let new = SentPoint { until, length: 0, point: PointData::default() };
+        self.points.entry(tick).or_insert(new).add(until, length, point);
     }
 
     /// Takes what a thread counted.
@@ -426,6 +432,8 @@ impl Whole {
                 self.tally.cut_off += in_flight;
             }
         }
+        let ended_by_time = self.ended_by_time();
+        warnings.extend(ended_by_time.clone());
         let machine = self.machine(&mut warnings);
         let (server, watched_by) = self.server(fates);
         let ends: Vec<&PartEnd> = self.parts.iter().filter_map(|part| part.end.as_deref()).collect();
@@ -441,16 +449,29 @@ impl Whole {
             warnings,
         };
         let mut record = assemble(&self.plan, &self.first, finished);
-        record.cut_short |= self.parts.iter().any(|part| part.end.is_none());
+        record.cut_short |= ended_by_time.is_some() || self.parts.iter().any(|part| part.end.is_none());
         record.server_watched_by = record.server.is_some().then_some(watched_by).flatten();
         record.agents = self.parts.iter().zip(fates).map(|(part, fate)| part.record(fate)).collect();
         Some(record)
+    }
+
+    /// Says that parts ended before all requests were sent, though their plan has no end by time.
+    fn ended_by_time(&self) -> Option<String> {
+        let wanted = self.plan.requests.filter(|_| self.plan.duration.is_none())?;
+        let stopped = |part: &PartState| part.end.is_none() || part.workers.iter().any(|worker| worker.stopped_early);
+        let (started, unknown) = (self.tally.started, self.parts.iter().any(stopped));
+        (started < wanted && !unknown).then(|| {
+            format!("only {started} of {wanted} requests were sent: an agent ended its part at its --max-duration")
+        })
     }
 
     /// The server's usage, and who saw it: the coordinator, or else the first agent on the server's machine.
     fn server(&self, fates: &[PartFate]) -> (Result<ServerUsage, String>, Option<String>) {
         if self.parts.iter().any(|part| part.end.is_none()) {
             return (Err("an agent was lost, and nobody knows its last requests".to_owned()), None);
+        }
+        if self.plan.watch == Watching::None {
+            return (Err("not watched (--watch none)".to_owned()), None);
         }
         if let Ok(usage) = &self.watched {
             return (Ok(usage.clone()), Some("coordinator".to_owned()));
@@ -546,5 +567,20 @@ impl PartState {
             clock_bound_ns: fate.clock_bound_ns,
             start_late_ns: self.start_late_ns,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was longer than the measured part, and the process ended.
+    #[test]
+    fn points_of_threads_that_began_early_are_as_long_as_the_measured_part() {
+        let mut sent = SentPoint { until: 90, length: 0, point: PointData::default() };
+        for (until, length) in [(90, 100), (95, 20), (80, 10)] {
+            sent.add(until, length, &PointData::default());
+        }
+        assert_eq!((sent.until, sent.length), (95, 95));
     }
 }

@@ -1,7 +1,8 @@
 //! Watches a server while processes on other machines load it.
 //!
 //! The coordinator of such a run sends no requests. It begins and ends the watch at the edges of the measured part, by
-//! its own clock, and opens no connection to the server.
+//! its own clock, and opens no connection to the server. A busy machine may begin the watch late: then the CPU time is
+//! scaled to the measured part.
 
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,12 @@ impl ServerWatch {
             Watching::None => Err("not watched (--watch none)".to_owned()),
         };
         Self { watch, measured: None, begun: None, sampled: 0, usage: None }
+    }
+
+    /// Returns why the server is not watched, if it is not.
+    #[must_use]
+    pub fn unknown(&self) -> Option<&str> {
+        self.watch.as_ref().err().map(String::as_str)
     }
 
     /// Sets the measured part. Without `until`, it ends at [`finish`](Self::finish).
@@ -90,17 +97,29 @@ impl ServerWatch {
     }
 
     fn end(&mut self, now: u64) {
-        let (Some((from, until)), Some((began, begun)), Ok(watch)) = (self.measured, self.begun, &mut self.watch) else {
+        let (Some((from, until)), Some((began, begun)), Ok(watch)) = (self.measured, self.begun, &mut self.watch)
+        else {
             return;
         };
         let usage = watch.finish(begun.elapsed(), &Clocks::default());
         let usage = usage.ok_or_else(|| "its processes ended during the run".to_owned());
-        // A twentieth of the measured part may be missing, or be too much.
-        let late = (began - from).max(until.map_or(0, |until| now.saturating_sub(until)));
-        let in_time = until.is_none_or(|until| late <= until.saturating_sub(from) / 20);
-        self.usage = Some(usage.and_then(|usage| {
-            in_time.then_some(usage).ok_or_else(|| "this machine was too busy to look at its processes in time".into())
+        let end = until.unwrap_or(now).max(from);
+        // A server that nobody asks any more uses little, so only a late begin makes a difference.
+        let (seen, all) = (end.saturating_sub(began), end - from);
+        self.usage = Some(usage.and_then(|usage| match seen > all / 2 {
+            true => Ok(scaled(usage, all as f64 / seen as f64)),
+            false => Err("this machine was too busy to look at its processes in time".into()),
         }));
+    }
+}
+
+/// Scales the CPU time of a part of a run to all of it.
+fn scaled(usage: ServerUsage, factor: f64) -> ServerUsage {
+    ServerUsage {
+        cpu_seconds: usage.cpu_seconds * factor,
+        user_seconds: usage.user_seconds * factor,
+        system_seconds: usage.system_seconds * factor,
+        ..usage
     }
 }
 
@@ -179,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_look_gives_no_figure_and_a_run_without_an_end_ends_at_the_last_message() {
+    fn a_very_late_look_gives_no_figure_and_a_run_without_an_end_ends_at_the_last_message() {
         let busy = Busy::start();
         let watched = |until, begin, end| {
             let mut watch = ServerWatch::find(&plan(Watching::Pid(busy.0.id())));
@@ -187,10 +206,13 @@ mod tests {
             watch.tick(begin);
             watch.finish(end)
         };
-        assert!(watched(Some(11 * SECOND), 10 * SECOND + SECOND / 10, 11 * SECOND).unwrap_err().contains("too busy"));
-        assert!(watched(Some(11 * SECOND), 10 * SECOND, 12 * SECOND).unwrap_err().contains("too busy"));
+        assert!(watched(Some(11 * SECOND), 10 * SECOND + SECOND / 2, 11 * SECOND).unwrap_err().contains("too busy"));
+        assert!(watched(Some(11 * SECOND), 11 * SECOND, 12 * SECOND).unwrap_err().contains("too busy"));
+        assert!(watched(Some(11 * SECOND), 10 * SECOND + SECOND / 3, 12 * SECOND).is_ok());
         assert!(watched(Some(11 * SECOND), 9 * SECOND, 9 * SECOND).unwrap_err().contains("ended before"));
-        assert!(watched(None, 10 * SECOND, 17 * SECOND).is_ok());
+        let usage = watched(None, 10 * SECOND, 17 * SECOND).unwrap();
+        let half = scaled(usage.clone(), 2.0);
+        assert_eq!(half.cpu_seconds, 2.0 * usage.cpu_seconds);
     }
 
     #[test]

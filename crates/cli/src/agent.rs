@@ -63,7 +63,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "10k")]
     max_connections: String,
 
-    /// Refuse plans that last longer, or that have no end by time
+    /// Refuse plans that last longer, and end plans after this time that end with their requests
     #[arg(long, value_name = "TIME", default_value = "1h")]
     max_duration: String,
 }
@@ -153,8 +153,11 @@ impl Surroundings for Limits {
     fn read(&self, job: &Job) -> Result<(Plan, Box<dyn Send>), Vec<String>> {
         let (draft, folder) = unpack(job)?;
         let draft = Draft { permitted: Some(Arc::clone(&self.permitted)), ..draft };
-        let plan = draft.plan().map_err(|found| found.0.iter().map(|it| it.told(Naming::Flags)).collect::<Vec<_>>())?;
+        let plan = draft.plan();
+        let mut plan = plan.map_err(|found| found.0.iter().map(|it| it.told(Naming::Flags)).collect::<Vec<_>>())?;
         let mistakes = self.exceeded(&plan, job.of);
+        // A load that ends with its requests ends by time as well, whatever its server does.
+        plan.duration.get_or_insert(self.duration.saturating_sub(plan.warmup));
         if mistakes.is_empty() { Ok((plan, Box::new(folder))) } else { Err(mistakes) }
     }
 
@@ -178,14 +181,10 @@ impl Limits {
                 mistakes.push(format!("{rate} requests per second: this agent's --max-rate is {most}"));
             }
         }
-        match plan.duration {
-            None => mistakes.push("the plan has no end by time: give --duration as well as --requests".to_owned()),
-            Some(length) if length.saturating_add(plan.warmup) > self.duration => {
-                let (length, most) =
-                    (units::length((length + plan.warmup).as_secs_f64()), units::length(self.duration.as_secs_f64()));
-                mistakes.push(format!("{length}: this agent's --max-duration is {most}"));
-            }
-            Some(_) => {}
+        let length = plan.duration.unwrap_or_default().saturating_add(plan.warmup);
+        if length > self.duration {
+            let (length, most) = (units::length(length.as_secs_f64()), units::length(self.duration.as_secs_f64()));
+            mistakes.push(format!("{length}: this agent's --max-duration is {most}"));
         }
         mistakes
     }

@@ -8,14 +8,14 @@ use std::time::Duration;
 use oroshi_agents::bus::{Bus, BusError, Settings, check_name};
 use oroshi_agents::coordinator::{Coordinator, OnLoss, Wanted};
 use oroshi_agents::lead::{LeadError, LeadObserver, collect, lead};
-use oroshi_agents::wire::{Key, random};
+use oroshi_agents::wire::{Job, Key, random};
 use oroshi_bench::part::PartProgress;
 use oroshi_bench::record::AgentState;
 use oroshi_bench::{Draft, Observer, Part, Plan, Progress, Record, Watching};
 use oroshi_net::monotonic_ns;
 use oroshi_words::{Naming, Secret, units};
 
-use super::args::{AgentsArgs, Args};
+use super::args::{AgentsArgs, Args, CollectArgs};
 use super::observer::Live;
 use super::read::Output;
 use super::travel;
@@ -31,10 +31,62 @@ pub(crate) const GROUP: &str = "default";
 
 /// Whether the flags are about agents.
 pub(super) fn is_asked_for(args: &Args) -> bool {
-    args.agents != AgentsArgs::default()
+    args.agents != AgentsArgs::default() || args.collect != CollectArgs::default()
+}
+
+/// Agents that a run wants, and how it goes with them.
+#[derive(Clone, Debug)]
+pub(crate) struct Agents {
+    meeting: Meeting,
+    pub(crate) wanted: Wanted,
+    on_loss: OnLoss,
+}
+
+impl Agents {
+    /// Reads the flags; `None` after a mistake.
+    pub(crate) fn read(args: &AgentsArgs, problems: &mut Problems) -> Option<Self> {
+        let meeting = meeting(args.nats.as_deref(), args.group.as_deref(), args.key_file.as_deref(), problems);
+        let names = (!args.agents.is_empty()).then(|| args.agents.join(","));
+        if names.is_none() {
+            problems.add("--nats", "it is about agents: name them, or leave it out");
+        }
+        let wanted = problems.one("--agents", names.as_deref(), parse_agents);
+        let on_loss = problems.one("--on-agent-loss", args.on_agent_loss.as_deref(), |text| match text {
+            "abort" => Ok(OnLoss::Abort),
+            "continue" => Ok(OnLoss::Continue),
+            _ => Err(format!("`{text}`: expected abort or continue")),
+        });
+        Some(Self { meeting: meeting?, wanted: wanted?, on_loss: on_loss.unwrap_or_default() })
+    }
+
+    /// Connects to NATS.
+    ///
+    /// # Errors
+    /// No server can be reached.
+    pub(crate) fn connect(&self) -> Result<Bus, BusError> {
+        Bus::connect(self.meeting.settings.clone())
+    }
+
+    /// Leads a run from its beginning to its end.
+    ///
+    /// # Errors
+    /// There is no record.
+    pub(crate) fn lead(
+        &self,
+        bus: &Bus,
+        run: u64,
+        job: Job,
+        plan: Plan,
+        observer: &mut dyn LeadObserver,
+    ) -> Result<Record, LeadError> {
+        let preparing = (plan.timeout + PREPARING).as_nanos() as u64;
+        let coordinator = Coordinator::new(run, self.wanted.clone(), job, self.on_loss, preparing, monotonic_ns());
+        lead(bus, &self.meeting.key, &self.meeting.settings.group, coordinator, plan, observer)
+    }
 }
 
 /// What the flags say about the agents.
+#[derive(Clone, Debug)]
 pub(crate) struct Meeting {
     pub(crate) settings: Settings,
     pub(crate) key: Key,
@@ -66,59 +118,54 @@ pub(crate) fn meeting(
 /// The flags are wrong, the agents could not begin, or there is no result.
 pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
     let mut problems = Problems::of_flags();
-    let flags = args.agents.clone();
-    let meeting = meeting(flags.nats.as_deref(), flags.group.as_deref(), flags.key_file.as_deref(), &mut problems);
-    let wanted = problems.one("--agents", flags.agents.as_deref(), parse_agents);
-    let on_loss = problems.one("--on-agent-loss", flags.on_agent_loss.as_deref(), |text| match text {
-        "abort" => Ok(OnLoss::Abort),
-        "continue" => Ok(OnLoss::Continue),
-        _ => Err(format!("`{text}`: expected abort or continue")),
-    });
-    let collected = problems.one("--collect", flags.collect.as_deref(), |text| {
-        u64::from_str_radix(text, 16).map_err(|_| format!("`{text}`: expected a run as `bench --agents` names it"))
-    });
     refuse_what_stays(&args, &mut problems);
-    if wanted.is_none() && collected.is_none() && flags.agents.is_none() && flags.collect.is_none() {
-        problems.add("--nats", "it is about agents: add --agents N, or leave it out");
+    if let Some(run) = args.collect.collect.clone() {
+        return collected(&run, args, problems);
     }
+    let agents = Agents::read(&args.agents, &mut problems);
     let (draft, _, output, found) = args.read();
     let mut lines = problems.lines();
-    // The URL of a run that is collected is in its plan.
     lines.extend(found);
-    let Some(Meeting { settings, key }) = meeting.filter(|_| lines.is_empty()) else { return Err(Error::Usage(lines)) };
-    if let Some(run) = collected {
-        let (bus, group) = connect(settings)?;
-        return report(&output, || {
-            collect(&bus, &key, &group, run, |job| {
-                let (draft, folder) = travel::unpack(job)?;
-                let plan = plan_of(Draft { watch: Watching::None, ..draft })?;
-                drop(folder);
-                Ok(plan)
-            })
-        });
-    }
-    let Some(wanted) = wanted else { return Err(Error::Usage(lines)) };
-    let plan = plan_of(Draft { part: Some(Part { index: 0, of: wanted.count() }), ..draft }).map_err(Error::Usage)?;
+    let Some(agents) = agents.filter(|_| lines.is_empty()) else { return Err(Error::Usage(lines)) };
+    let part = Part { index: 0, of: agents.wanted.count() };
+    let plan = plan_of(Draft { part: Some(part), ..draft }).map_err(Error::Usage)?;
     let mut job = travel::pack(std::env::args().skip(1)).map_err(Error::Usage)?;
     job.threads = plan.threads;
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
     let mut live =
         AgentsLive { live: Live::new(shutdown, plan.connections, plan.requests, None), agents: String::new() };
-    let (bus, group) = connect(settings)?;
+    let bus = agents.connect().map_err(|error| Error::Agents(error.to_string()))?;
     let run = random();
     live.live.say(&format!("run {run:x}: if this command is killed, `oroshi bench --collect {run:x}` reports it"));
-    let preparing = (plan.timeout + PREPARING).as_nanos() as u64;
-    let coordinator = Coordinator::new(run, wanted, job, on_loss.unwrap_or_default(), preparing, monotonic_ns());
     report(&output, || {
-        let record = lead(&bus, &key, &group, coordinator, plan, &mut live);
+        let record = agents.lead(&bus, run, job, plan, &mut live);
         live.live.line().finish_and_clear();
         record
     })
 }
 
-fn connect(settings: Settings) -> Result<(Bus, String), Error> {
+/// Reports a run whose coordinator has ended.
+fn collected(run: &str, args: Args, mut problems: Problems) -> Result<ExitCode, Error> {
+    let run = problems.one("--collect", Some(run), |text| {
+        u64::from_str_radix(text, 16).map_err(|_| format!("`{text}`: expected a run as `bench --agents` names it"))
+    });
+    let flags = &args.agents;
+    let meeting = meeting(flags.nats.as_deref(), flags.group.as_deref(), flags.key_file.as_deref(), &mut problems);
+    let (_, _, output, found) = args.read();
+    let mut lines = problems.lines();
+    lines.extend(found);
+    let (Some(run), Some(meeting), true) = (run, meeting, lines.is_empty()) else { return Err(Error::Usage(lines)) };
+    let Meeting { settings, key } = meeting;
     let group = settings.group.clone();
-    Ok((Bus::connect(settings).map_err(|error: BusError| Error::Agents(error.to_string()))?, group))
+    let bus = Bus::connect(settings).map_err(|error| Error::Agents(error.to_string()))?;
+    report(&output, || {
+        collect(&bus, &key, &group, run, |job| {
+            let (draft, folder) = travel::unpack(job)?;
+            let plan = plan_of(Draft { watch: Watching::None, ..draft })?;
+            drop(folder);
+            Ok(plan)
+        })
+    })
 }
 
 fn plan_of(draft: Draft) -> Result<Plan, Vec<String>> {
@@ -138,9 +185,6 @@ fn refuse_what_stays(args: &Args, problems: &mut Problems) {
         if given {
             problems.add(flag, "agents do not carry it out: leave it out, or leave out --agents");
         }
-    }
-    if args.load.watch.as_deref().is_some_and(|watch| watch != "auto") {
-        problems.add("--watch", "each agent watches the server if it is on its machine: leave it out");
     }
 }
 

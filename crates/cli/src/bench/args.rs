@@ -80,6 +80,8 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     pub(super) agents: AgentsArgs,
+    #[command(flatten)]
+    pub(super) collect: CollectArgs,
 
     #[command(flatten)]
     pub(super) output: OutputArgs,
@@ -260,7 +262,7 @@ pub(crate) struct ScenarioArgs {
 pub(crate) struct AgentsArgs {
     /// Run on so many agents, or on those with these names (a,b,c), as one (docs/agents.md)
     #[arg(long, value_name = "N|NAMES", requires_all = ["nats", "key_file"], help_heading = "Agents")]
-    pub(crate) agents: Option<String>,
+    pub(crate) agents: Vec<String>,
 
     /// Meet the agents at these NATS servers: nats://host:4222, several with commas
     ///
@@ -280,7 +282,11 @@ pub(crate) struct AgentsArgs {
     /// End the run when an agent is lost, or let the others go on [default: abort]
     #[arg(long, value_name = "abort|continue", requires = "agents", help_heading = "Agents")]
     pub(crate) on_agent_loss: Option<String>,
+}
 
+/// The flag of a run on other machines whose coordinator has ended.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+pub(crate) struct CollectArgs {
     /// Report a run whose coordinator was killed, from what its agents keep
     #[arg(long, value_name = "RUN", requires_all = ["nats", "key_file"], conflicts_with = "agents", help_heading = "Agents")]
     pub(crate) collect: Option<String>,

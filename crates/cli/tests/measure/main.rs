@@ -7,6 +7,7 @@
 mod ab;
 mod ab_files;
 mod agents;
+mod agents_compared;
 mod bench_truth;
 #[path = "../common/mod.rs"]
 mod common;
