@@ -38,9 +38,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     nats: String,
 
-    /// Sign messages with the key in this file, which coordinators have too
+    /// Sign messages with the key in this file, which coordinators have too; or with the seed of an nkey
     #[arg(long, value_name = "FILE")]
     key_file: PathBuf,
+
+    /// With an nkey: obey coordinators with these public keys, with commas; @FILE reads them from a file, one a line
+    #[arg(long, value_name = "KEYS")]
+    accept: Option<String>,
 
     /// Be known by this name [default: the host's name]
     #[arg(long, value_name = "NAME")]
@@ -105,7 +109,8 @@ impl CommandError for Error {
 /// The flags are wrong, or NATS cannot be reached.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let mut problems = Problems::of_flags();
-    let found = meeting(Some(&args.nats), args.group.as_deref(), Some(&args.key_file), &mut problems);
+    let keys = (Some(args.key_file.as_path()), args.accept.as_deref());
+    let found = meeting(Some(&args.nats), args.group.as_deref(), keys, &mut problems);
     let host = rustix::system::uname().nodename().to_string_lossy().replace('.', "-");
     let name = args.name.clone().unwrap_or(host);
     let name = problems.one("--name", Some(&name), |text| check_name(text).map(|()| text.to_owned()));

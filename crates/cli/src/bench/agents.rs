@@ -2,12 +2,14 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use oroshi_agents::bus::{Bus, BusError, Settings, check_name};
 use oroshi_agents::coordinator::{Coordinator, OnLoss, Wanted};
 use oroshi_agents::lead::{LeadError, LeadObserver, collect, lead};
+use oroshi_agents::nkey::{Public, Seed};
 use oroshi_agents::wire::{Job, Key, random};
 use oroshi_bench::part::PartProgress;
 use oroshi_bench::record::AgentState;
@@ -45,7 +47,8 @@ pub(crate) struct Agents {
 impl Agents {
     /// Reads the flags; `None` after a mistake.
     pub(crate) fn read(args: &AgentsArgs, problems: &mut Problems) -> Option<Self> {
-        let meeting = meeting(args.nats.as_deref(), args.group.as_deref(), args.key_file.as_deref(), problems);
+        let keys = (args.key_file.as_deref(), args.accept.as_deref());
+        let meeting = meeting(args.nats.as_deref(), args.group.as_deref(), keys, problems);
         let names = (!args.agents.is_empty()).then(|| args.agents.join(","));
         if names.is_none() {
             problems.add("--nats", "it is about agents: name them, or leave it out");
@@ -92,11 +95,11 @@ pub(crate) struct Meeting {
     pub(crate) key: Key,
 }
 
-/// Reads where and how coordinator and agents meet.
+/// Reads where and how coordinator and agents meet. `keys`: the file with the key, and the nkeys to accept.
 pub(crate) fn meeting(
     nats: Option<&str>,
     group: Option<&str>,
-    key_file: Option<&std::path::Path>,
+    keys: (Option<&Path>, Option<&str>),
     problems: &mut Problems,
 ) -> Option<Meeting> {
     let nats = problems.one("--nats", nats, |text| match text.strip_prefix('@') {
@@ -105,11 +108,35 @@ pub(crate) fn meeting(
     });
     let nats = nats.map(|text| Secret::new(text.trim()));
     let group = problems.one("--group", group.or(Some(GROUP)), |text| check_name(text).map(|()| text.to_owned()));
-    let key = key_file.and_then(|file| problems.read("--key-file", file)).and_then(|bytes| {
-        let key = Key::new(&bytes);
-        key.map_err(|error| problems.add("--key-file", format!("{error}: make one with `openssl rand -hex 32`"))).ok()
-    });
+    let bytes = keys.0.and_then(|file| problems.read("--key-file", file));
+    let key = bytes.and_then(|bytes| read_key(&bytes, keys.1, problems));
     Some(Meeting { settings: Settings { nats: nats?, group: group?, agent: None }, key: key? })
+}
+
+/// Reads a shared key, or the seed of an nkey with the public keys to accept.
+fn read_key(bytes: &[u8], accept: Option<&str>, problems: &mut Problems) -> Option<Key> {
+    let text = std::str::from_utf8(bytes).unwrap_or_default().trim();
+    if !Seed::is_meant(text) {
+        if accept.is_some() {
+            problems.add("--accept", "it is for nkeys, and --key-file has a shared key: leave one of the two out");
+        }
+        let wrong = |error| format!("{error}: make one with `openssl rand -hex 32`");
+        return Key::new(bytes).map_err(|error| problems.add("--key-file", wrong(error))).ok();
+    }
+    let seed = Seed::parse(text).map_err(|error| problems.add("--key-file", error.to_string())).ok();
+    let accepted = problems.one("--accept", accept, |accept| {
+        let text = match accept.strip_prefix('@') {
+            Some(file) => fs::read_to_string(file).map_err(|error| format!("{file} cannot be read: {error}"))?,
+            None => accept.to_owned(),
+        };
+        let keys = text.split([',', '\n']).map(str::trim).filter(|key| !key.is_empty());
+        let keys: Vec<Public> = keys.map(Public::parse).collect::<Result<_, _>>().map_err(|error| error.to_string())?;
+        if keys.is_empty() { Err("it names no key".to_owned()) } else { Ok(keys) }
+    });
+    if accept.is_none() {
+        problems.add("--key-file", "it is the seed of an nkey: say with --accept whose messages count");
+    }
+    Some(Key::nkeys(seed?, accepted?))
 }
 
 /// Runs the load on agents, or collects a run from them.
@@ -150,7 +177,8 @@ fn collected(run: &str, args: Args, mut problems: Problems) -> Result<ExitCode, 
         u64::from_str_radix(text, 16).map_err(|_| format!("`{text}`: expected a run as `bench --agents` names it"))
     });
     let flags = &args.agents;
-    let meeting = meeting(flags.nats.as_deref(), flags.group.as_deref(), flags.key_file.as_deref(), &mut problems);
+    let keys = (flags.key_file.as_deref(), flags.accept.as_deref());
+    let meeting = meeting(flags.nats.as_deref(), flags.group.as_deref(), keys, &mut problems);
     let (_, _, output, found) = args.read();
     let mut lines = problems.lines();
     lines.extend(found);

@@ -275,9 +275,13 @@ pub(crate) struct AgentsArgs {
     #[arg(long, value_name = "NAME", help_heading = "Agents")]
     pub(crate) group: Option<String>,
 
-    /// Sign messages with the key in this file, which the agents have too
+    /// Sign messages with the key in this file, which the agents have too; or with the seed of an nkey
     #[arg(id = "key_file", long = "key-file", value_name = "FILE", help_heading = "Agents")]
     pub(crate) key_file: Option<PathBuf>,
+
+    /// With an nkey: believe agents with these public keys, with commas; @FILE reads them from a file, one a line
+    #[arg(long, value_name = "KEYS", requires = "key_file", help_heading = "Agents")]
+    pub(crate) accept: Option<String>,
 
     /// End the run when an agent is lost, or let the others go on [default: abort]
     #[arg(long, value_name = "abort|continue", requires = "agents", help_heading = "Agents")]
