@@ -336,7 +336,7 @@ fn the_page_of_agents_has_a_row_for_each() {
             "lab-2",
             "stopped",
             "120,001",
-            "75 %",
+            "+75.0",
             "agent lab-1",
         ],
     );

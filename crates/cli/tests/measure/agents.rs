@@ -1,6 +1,7 @@
 //! `oroshi agent` and `oroshi bench --agents`, with a NATS server of the test's own.
 
 use std::io::{BufRead as _, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -20,6 +21,7 @@ pub(crate) struct Group {
     pub(crate) nats: Nats,
     folder: TempDir,
     agents: Vec<Process>,
+    flags: Vec<String>,
 }
 
 /// A process whose standard error is read line by line.
@@ -29,7 +31,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (said, lines) = channel();
@@ -38,13 +40,21 @@ impl Process {
     }
 
     /// Waits for a line with this text, and returns it.
-    fn says(&self, text: &str) -> String {
+    pub(crate) fn says(&self, text: &str) -> String {
         self.lines.iter().find(|line| line.contains(text)).unwrap_or_else(|| panic!("it did not say `{text}`"))
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+}
+
+impl Process {
+    /// Waits for its end: the exit code, and all that it said.
+    pub(crate) fn end(&mut self) -> (Option<i32>, Vec<String>) {
+        let said = self.lines.iter().collect();
+        (self.child.wait().unwrap().code(), said)
     }
 }
 
@@ -61,15 +71,36 @@ impl Group {
         let nats = Nats::start(test, &[])?;
         let folder = TempDir::new().unwrap();
         std::fs::write(folder.path().join("key"), KEY).unwrap();
-        let mut group = Self { nats, folder, agents: Vec::new() };
+        let flags = flags.iter().map(|&flag| flag.to_owned()).collect();
+        let mut group = Self { nats, folder, agents: Vec::new(), flags };
         for name in names {
-            let mut command = group.command("agent");
-            command.args(["--name", name]).args(flags);
-            let agent = Process::start(command);
-            agent.says("may connect to");
+            let agent = group.agent(name);
             group.agents.push(agent);
         }
         Some(group)
+    }
+
+    fn agent(&self, name: &str) -> Process {
+        let mut command = self.command("agent");
+        command.args(["--name", name]).args(&self.flags);
+        let agent = Process::start(command);
+        agent.says("may connect to");
+        agent
+    }
+
+    /// Ends an agent as `kill -9` does.
+    pub(crate) fn kill(&mut self, index: usize) {
+        self.agents[index].kill();
+    }
+
+    /// Starts an agent again whose name is a letter from `a` on.
+    pub(crate) fn restart(&mut self, index: usize) {
+        self.agents[index] = self.agent(&char::from(b'a' + index as u8).to_string());
+    }
+
+    /// Where the key is.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// The key of all.
@@ -83,7 +114,7 @@ impl Group {
         command
     }
 
-    fn bench(&self, args: &[&str]) -> Ran {
+    pub(crate) fn bench(&self, args: &[&str]) -> Ran {
         let mut command = self.command("bench");
         command.args(["--format", "json"]).args(args);
         to_the_end(command)
@@ -91,7 +122,7 @@ impl Group {
 }
 
 #[track_caller]
-fn ledger(record: &Record) {
+pub(crate) fn ledger(record: &Record) {
     let r = &record.requests;
     assert_eq!(r.started, r.completed + r.failed + r.cut_off + r.unsent, "{r:?}");
     assert_eq!(record.agents.iter().map(|agent| agent.completed).sum::<u64>(), r.completed);

@@ -8,6 +8,7 @@ mod ab;
 mod ab_files;
 mod agents;
 mod agents_compared;
+mod agents_faults;
 mod bench_truth;
 #[path = "../common/mod.rs"]
 mod common;
