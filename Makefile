@@ -4,7 +4,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 CARGO_RELEASE := cargo build --release --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test bench bench-quick bench-rack bench-client bench-gate bench-push calibrate soak gem floor setup fmt clean
+.PHONY: help build demo test bench bench-quick bench-rack bench-client bench-gate bench-push agent-faults calibrate soak gem floor setup fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -47,6 +47,9 @@ bench-gate: build ## the gateway beside nginx, HAProxy and nginx with Lua; half 
 bench-push: build floor ## the push hub beside nginx's nchan; half an hour, writes docs/benchmarks/
 	scripts/setup bench || true
 	scripts/bench-push
+
+agent-faults: ## agents, their coordinator and NATS, killed at 50 moments of real runs; a quarter of an hour
+	OROSHI_MOMENTS=50 cargo test --locked -p oroshi --test measure every_process_may_be_killed -- --nocapture
 
 calibrate: build ## how often comparisons are right: thousands on a virtual clock, 64 with real servers; an hour, on a quiet machine; writes docs/
 	scripts/calibrate

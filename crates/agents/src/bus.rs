@@ -39,6 +39,8 @@ pub enum Arrival {
     Frame(Vec<u8>, u64),
     /// Something about the connection, for people.
     Note(String),
+    /// The connection is there again (true), or is lost.
+    Link(bool),
     /// Somebody asks to look at the state: see [`Bus::waker`].
     Woken,
 }
@@ -150,18 +152,23 @@ async fn connect(settings: &Settings, notes: &Sender<Arrival>) -> Result<Client,
         None => "oroshi bench".to_owned(),
     })
     .event_callback(move |event| {
-        let note = match event {
+        let (link, note) = match event {
             Event::Disconnected => {
                 was_lost.store(true, Ordering::Relaxed);
-                Some("the connection to NATS is lost".to_owned())
+                (Some(false), Some("the connection to NATS is lost".to_owned()))
             }
-            Event::Connected => was_lost.swap(false, Ordering::Relaxed).then(|| "connected to NATS again".to_owned()),
-            Event::ServerError(error) => Some(format!("NATS says: {error}")),
-            Event::SlowConsumer(_) => Some("messages of NATS were lost: this machine does not keep up".to_owned()),
-            _ => None,
+            Event::Connected if was_lost.swap(false, Ordering::Relaxed) => {
+                (Some(true), Some("connected to NATS again".to_owned()))
+            }
+            Event::ServerError(error) => (None, Some(format!("NATS says: {error}"))),
+            Event::SlowConsumer(_) => {
+                (None, Some("messages of NATS were lost: this machine does not keep up".to_owned()))
+            }
+            _ => (None, None),
         };
-        if let Some(note) = note {
-            let _ = notes.send(Arrival::Note(note));
+        // Nobody listens any more only when the process ends.
+        for arrival in link.map(Arrival::Link).into_iter().chain(note.map(Arrival::Note)) {
+            let _ = notes.send(arrival);
         }
         std::future::ready(())
     });

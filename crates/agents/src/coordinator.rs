@@ -8,6 +8,10 @@ use crate::wire::{Down, FromAgent, Job, ToAgent, Up};
 
 /// An agent that says nothing for this long is lost, nanoseconds: it has ended its load by then.
 pub const LOST: u64 = crate::agent::PATIENCE + 1_000_000_000;
+/// How long the coordinator waits for NATS, and for an agent after NATS has come back, nanoseconds. An agent that heard
+/// nothing meanwhile has ended its load, and has its counts still.
+pub const OUTAGE: u64 = 60_000_000_000;
+const BACK: u64 = 10_000_000_000;
 /// How long finding the agents may take.
 pub const FINDING: u64 = 10_000_000_000;
 /// Rounds of question and reply for each clock, and the pause between them.
@@ -15,6 +19,8 @@ const ROUNDS: u32 = 30;
 const PAUSE: u64 = 10_000_000;
 /// How often messages without an answer are sent again, and how often the coordinator says that it lives.
 const AGAIN: u64 = 500_000_000;
+/// How often it asks who is there: agents of a run that has just ended are free a moment later.
+const ASK: u64 = 100_000_000;
 /// From the message to the start.
 const AHEAD: u64 = 400_000_000;
 /// The longest list of mistakes that is taken from one agent.
@@ -120,6 +126,8 @@ pub struct Coordinator {
     stopping: Option<u64>,
     /// What the agent that publishes has sent, for the others.
     published: Option<Vec<u8>>,
+    /// Since when the connection to NATS is lost.
+    cut_off: Option<u64>,
 }
 
 impl Coordinator {
@@ -140,6 +148,16 @@ impl Coordinator {
             start: 0,
             stopping: None,
             published: None,
+            cut_off: None,
+        }
+    }
+
+    /// The connection to NATS is there again, or is lost. While it is lost, silence says nothing about agents.
+    pub fn link(&mut self, is_up: bool, now: u64) {
+        if !is_up {
+            self.cut_off.get_or_insert(now);
+        } else if self.cut_off.take().is_some() {
+            self.agents.iter_mut().for_each(|agent| agent.heard = now + BACK - LOST);
         }
     }
 
@@ -249,7 +267,8 @@ impl Coordinator {
 
     /// Time passes: to be called every few milliseconds before the start, and several times per second after that.
     pub fn tick(&mut self, now: u64) -> Vec<Order> {
-        let again = now.saturating_sub(self.last) >= AGAIN;
+        let pause = if self.phase == Phase::Finding { ASK } else { AGAIN };
+        let again = now.saturating_sub(self.last) >= pause;
         if again {
             self.last = now;
         }
@@ -314,6 +333,7 @@ impl Coordinator {
             }
         }
         let mut lost = false;
+        let waits = self.cut_off.is_some_and(|since| now.saturating_sub(since) < OUTAGE);
         for agent in &mut self.agents {
             if let Some(mistakes) = agent.refused.take() {
                 // Its load broke down.
@@ -322,7 +342,7 @@ impl Coordinator {
                 orders.push(Order::Note(format!("{}: {}", agent.name, mistakes.join("; "))));
                 lost = true;
             }
-            if !agent.ended && agent.lost.is_none() && now.saturating_sub(agent.heard) > LOST {
+            if !agent.ended && agent.lost.is_none() && !waits && now.saturating_sub(agent.heard) > LOST {
                 agent.lost = Some(now);
                 orders.push(Order::Note(format!("{} is not heard any more", agent.name)));
                 lost = true;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use oroshi_bench::part::{Implausible, PartFate, PartProgress};
 use oroshi_bench::record::AgentState;
-use oroshi_bench::{Delta, Observer, Progress, Record, ScriptError, Whole, push};
+use oroshi_bench::watch::ServerUsage;
+use oroshi_bench::{Delta, Observer, Plan, Progress, Record, ScriptError, ServerWatch, Watching, Whole, push};
 use oroshi_net::monotonic_ns;
 
 use crate::bus::{Arrival, Bus};
@@ -49,6 +50,23 @@ pub enum LeadError {
     Script(#[from] ScriptError),
 }
 
+/// The measured part of a run, as its plan says.
+#[derive(Debug)]
+pub struct Measured<'p> {
+    /// The plan of the requests, or of the subscriptions.
+    pub plan: &'p Plan,
+    /// How long after the start it begins, nanoseconds.
+    pub after: u64,
+    /// Its length, nanoseconds.
+    pub length: Option<u64>,
+}
+
+impl<'p> Measured<'p> {
+    fn new(plan: &'p Plan, after: Duration, length: Option<Duration>) -> Self {
+        Self { plan, after: after.as_nanos() as u64, length: length.map(|length| length.as_nanos() as u64) }
+    }
+}
+
 /// Adds up what the parts of a run have counted.
 pub trait Parts {
     /// The result.
@@ -62,6 +80,12 @@ pub trait Parts {
     /// # Errors
     /// It is no delta of this run; nothing is added then.
     fn add(&mut self, index: usize, delta: &[u8]) -> Result<bool, Implausible>;
+
+    /// Returns what is known of the measured part.
+    fn measured(&self) -> Measured<'_>;
+
+    /// Takes the server's usage as the coordinator saw it.
+    fn watched(&mut self, usage: Result<ServerUsage, String>);
 
     /// Whether the run is to end on all agents.
     fn is_halted(&self) -> bool;
@@ -87,7 +111,7 @@ pub trait Parts {
 
 /// The parts' own methods under the names of the trait.
 macro_rules! parts {
-    ($whole:ty, $delta:ty, $record:ty, $halted:expr, $finish:expr) => {
+    ($whole:ty, $delta:ty, $record:ty, $measured:expr, $halted:expr, $finish:expr) => {
         impl Parts for $whole {
             type Record = $record;
 
@@ -99,6 +123,15 @@ macro_rules! parts {
                 let delta = wire::decode::<$delta>(delta).map_err(|_| Implausible)?;
                 let last = delta.is_last();
                 self.add(index, delta).map(|()| last)
+            }
+
+            fn measured(&self) -> Measured<'_> {
+                let (plan, after, length) = $measured(self);
+                Measured::new(plan, after, length)
+            }
+
+            fn watched(&mut self, usage: Result<ServerUsage, String>) {
+                self.watched(usage);
             }
 
             fn is_halted(&self) -> bool {
@@ -128,8 +161,8 @@ macro_rules! parts {
     };
 }
 
-parts!(Whole, Delta, Record, Whole::is_halted, Whole::finish);
-parts!(push::Whole, push::Delta, push::Record, |_: &Self| false, |whole: Self, fates: &_, warnings| Ok(
+parts!(Whole, Delta, Record, Whole::measured, Whole::is_halted, Whole::finish);
+parts!(push::Whole, push::Delta, push::Record, push::Whole::measured, |_: &Self| false, |whole: Self, fates: &_, warnings| Ok(
     push::Whole::finish(whole, fates, warnings)
 ));
 
@@ -154,12 +187,17 @@ pub fn lead<W: Parts>(
     whole: W,
     observer: &mut dyn LeadObserver,
 ) -> Result<W::Record, LeadError> {
-    let mut leading = Leading { bus, key, group, whole, notes: Vec::new(), start: 0, over: None };
+    let measured = whole.measured();
+    let server = ServerWatch::find(measured.plan);
+    if let (Watching::Pid(_), Some(why)) = (measured.plan.watch, server.unknown()) {
+        return Err(LeadError::Refused(vec![format!("the server cannot be watched: {why}")]));
+    }
+    let (after, length) = (measured.after, measured.length);
+    let mut leading = Leading { bus, key, group, after, length, server, whole, notes: Vec::new(), start: 0, over: None };
     let mut shown = 0;
     let mut stopped = false;
     let result = loop {
-        let patience = if coordinator.is_running() { AFTER } else { BEFORE };
-        match bus.arrivals().recv_timeout(patience) {
+        match bus.arrivals().recv_timeout(leading.patience(&coordinator)) {
             Ok(Arrival::Frame(frame, at)) => {
                 if let Ok(up) = wire::open::<Up>(key, Direction::Up, group, &frame) {
                     let orders = coordinator.message(up, at);
@@ -167,10 +205,12 @@ pub fn lead<W: Parts>(
                 }
             }
             Ok(Arrival::Note(note)) => observer.note(&note),
+            Ok(Arrival::Link(is_up)) => coordinator.link(is_up, monotonic_ns()),
             Ok(Arrival::Woken) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err(LeadError::Ended),
         }
         let now = monotonic_ns();
+        leading.server.tick(now);
         if observer.cancelled() && !stopped {
             stopped = true;
             let orders = coordinator.stop(now);
@@ -202,6 +242,10 @@ struct Leading<'l, W> {
     bus: &'l Bus,
     key: &'l Key,
     group: &'l str,
+    /// How long after the start the measured part begins, and its length, nanoseconds.
+    after: u64,
+    length: Option<u64>,
+    server: ServerWatch,
     whole: W,
     notes: Vec<String>,
     start: u64,
@@ -209,6 +253,13 @@ struct Leading<'l, W> {
 }
 
 impl<W: Parts> Leading<'_, W> {
+    /// Returns how long nothing is to be done unless a message comes.
+    fn patience(&self, coordinator: &Coordinator) -> Duration {
+        let patience = if coordinator.is_running() { AFTER } else { BEFORE };
+        let due = self.server.due().map(|due| Duration::from_nanos(due.saturating_sub(monotonic_ns())));
+        due.map_or(patience, |due| patience.min(due))
+    }
+
     fn obey(
         &mut self,
         coordinator: &mut Coordinator,
@@ -237,6 +288,8 @@ impl<W: Parts> Leading<'_, W> {
                 }
                 Order::Starts(at) => {
                     self.start = at;
+                    let from = at + self.after;
+                    self.server.measure(from, self.length.map(|length| from + length));
                     self.whole.begin();
                 }
                 Order::Note(note) => {
@@ -258,7 +311,8 @@ impl<W: Parts> Leading<'_, W> {
         observer.agents(&agents);
     }
 
-    fn record(self, coordinator: &Coordinator) -> Result<Option<W::Record>, ScriptError> {
+    fn record(mut self, coordinator: &Coordinator) -> Result<Option<W::Record>, ScriptError> {
+        self.whole.watched(self.server.finish(monotonic_ns()));
         let parts: Vec<(String, Offset)> =
             coordinator.agents().iter().map(|known| (known.name.clone(), known.clock)).collect();
         finished(self.whole, &parts, self.notes)

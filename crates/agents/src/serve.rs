@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use oroshi_bench::{Delta, Observer, PartObserver, Plan, RunError, push, run_part};
 use oroshi_net::{Shutdown, monotonic_ns};
-use oroshi_words::with_causes;
+use oroshi_words::{hidden, with_causes};
 
 use crate::agent::{Action, Agent};
 use crate::bus::{Arrival, Bus};
@@ -77,7 +77,7 @@ pub fn serve(bus: &Bus, key: &Key, group: &str, name: String, around: &Arc<dyn S
         match bus.arrivals().recv_timeout(TICK) {
             Ok(Arrival::Frame(frame, at)) => server.frame(&frame, at),
             Ok(Arrival::Note(note)) => around.say(&note),
-            Ok(Arrival::Woken) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(Arrival::Woken | Arrival::Link(_)) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
         server.listen();
@@ -160,7 +160,9 @@ impl Server<'_> {
                     Err(error) => self.around.say(&format!("a message cannot be sent: {error}")),
                 },
                 Action::Prepare(job) => {
-                    self.around.say(&format!("part {} of {}: {}", job.index + 1, job.of, job.words.join(" ")));
+                    // The words may have secrets in headers and bodies.
+                    let words = hidden::program(job.words.iter().cloned()).join(" ");
+                    self.around.say(&format!("part {} of {}: {words}", job.index + 1, job.of));
                     self.prepare(job);
                 }
                 Action::Start(at) => {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BinaryHeap};
 
 use crate::agent::{Action, Agent, PATIENCE};
-use crate::coordinator::{Coordinator, Known, LOST, OnLoss, Order, Wanted};
+use crate::coordinator::{Coordinator, Known, LOST, OUTAGE, OnLoss, Order, Wanted};
 use crate::wire::{Down, Job, Up};
 
 const MS: u64 = 1_000_000;
@@ -22,6 +22,8 @@ enum Fault {
     Coordinator(u64),
     /// Messages are lost from a moment to another.
     Partition(u64, u64),
+    /// The same, and the coordinator knows it: NATS has ended, and is started again.
+    Outage(u64, u64),
     /// One in so many messages is lost.
     Losses(u64),
 }
@@ -94,7 +96,7 @@ impl World {
 
     fn post(&mut self, parcel: Parcel) {
         let lost = match self.fault {
-            Fault::Partition(from, until) => (from..until).contains(&self.now),
+            Fault::Partition(from, until) | Fault::Outage(from, until) => (from..until).contains(&self.now),
             Fault::Losses(one_in) => self.random.u64(0..one_in) == 0,
             _ => false,
         };
@@ -161,6 +163,9 @@ impl World {
                 self.agents[index].alive = false;
             }
             Fault::Coordinator(at) if self.now >= at => self.coordinator = None,
+            Fault::Outage(from, until) if self.now == from || self.now == until => {
+                self.coordinator.as_mut().unwrap().link(self.now == until, self.now);
+            }
             _ => {}
         }
         while let Some(entry) = self.parcels.first_entry().filter(|entry| entry.key().0 <= self.now) {
@@ -341,4 +346,32 @@ fn nats_may_vanish_for_good_and_nothing_hangs() {
         assert!(over.is_none_or(|over| over <= at.max(SECOND) + PATIENCE + SECOND), "{over:?} after {at}");
         assert!(world.now <= at + crate::coordinator::FINDING + 35 * SECOND + LOST);
     }
+}
+
+#[test]
+fn an_outage_of_nats_ends_the_load_and_its_counts_come_afterwards() {
+    for moment in 0..50 {
+        // Around the start, which is about two seconds after the beginning, and later.
+        let at = 3 * SECOND + moment * 330 * MS;
+        let length = (1 + moment % 10 * 5) * SECOND;
+        let mut world = World::new(4, Fault::Outage(at, at + length), OnLoss::Abort, moment);
+        world.run();
+        assert_eq!(world.result, Some(Ok(())), "{:?}", world.fault);
+        assert!(world.final_agents.iter().all(|agent| agent.lost.is_none()), "{:?}", world.fault);
+        let over = world.agents.iter().filter_map(|simulated| simulated.over);
+        let (over, counted) = (over.max().unwrap(), world.added.len());
+        assert_eq!(counted, 4, "{:?}: all counts come, if late", world.fault);
+        let ended_early = world.added.values().any(|deltas| (deltas.len() as u64) < LENGTH);
+        assert!(!ended_early || over <= at + PATIENCE + SECOND, "no load goes on without its coordinator");
+        assert!(length >= PATIENCE - SECOND || !ended_early, "{:?}: a short outage changes nothing", world.fault);
+    }
+}
+
+#[test]
+fn the_coordinator_does_not_wait_for_nats_forever() {
+    let mut world = World::new(2, Fault::Outage(8 * SECOND, u64::MAX), OnLoss::Abort, 1);
+    world.run();
+    assert_eq!(world.result, Some(Ok(())));
+    assert!(world.final_agents.iter().all(|agent| agent.lost.is_some()));
+    assert!(world.now <= 8 * SECOND + OUTAGE + LOST + SECOND, "{}", world.now);
 }

@@ -147,6 +147,7 @@ pub(crate) fn assemble(plan: &Plan, first: &FirstResponse, finished: Finished) -
         latency: tally.clocks.into(),
         server,
         server_unknown,
+        server_watched_by: None,
         grade,
         warnings,
         machine: Some(machine),

@@ -20,6 +20,7 @@
 //!    it.
 //! 7. `assemble` puts the [`record`] together; [`grade`] and `hints` judge it.
 //! 8. [`part`]: a run that several processes share: what each hands over, and how a coordinator puts it together.
+//!    `server_watch`: the server's side of it, as the coordinator sees it.
 //! 9. [`push`]: load on a push hub, with subscriptions and publishers. It uses the plan, preparation, connections,
 //!    timetable, meters and grades of requests, and has its own connections, counters and record.
 //!
@@ -58,6 +59,7 @@ mod rules;
 pub mod run;
 pub mod script;
 mod scripting;
+mod server_watch;
 mod shared;
 mod silence;
 mod slot;
@@ -77,3 +79,4 @@ pub use plan::{ConnectTo, Draft, Load, Plan, Problems, Watching};
 pub use record::Record;
 pub use run::{RunError, run, run_part, run_then};
 pub use script::{CoreScript, ResponseParts, ResponseView, Script, ScriptError, ScriptFeatures};
+pub use server_watch::ServerWatch;

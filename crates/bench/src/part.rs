@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use oroshi_stats::{Point as _, Sketch};
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ use crate::environment::Environment;
 use crate::first::FirstResponse;
 use crate::follow::{Observer, PointData, PointSeries, Progress, Stage, fewest};
 use crate::machine::{MachineRecord, OTHER_PROCESSES};
-use crate::plan::Plan;
+use crate::plan::{Plan, Watching};
 use crate::run::conclude;
 use crate::script::ScriptError;
 use crate::record::{AgentRecord, AgentState, Record, TlsRecord};
@@ -96,6 +96,16 @@ struct SentPoint {
     point: PointData,
 }
 
+impl SentPoint {
+    /// Adds a point of one thread. It may be longer than the measured part so far, if the thread began before that.
+    fn add(&mut self, until: u64, length: u64, point: &PointData) {
+        let from = (self.until - self.length).min(until.saturating_sub(length));
+        self.until = self.until.max(until);
+        self.length = self.until - from;
+        self.point.absorb(point);
+    }
+}
+
 /// The first response that a part saw.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct FirstFacts {
@@ -170,12 +180,8 @@ impl Recorder {
     /// Takes a point of one thread. Points of all threads in the same tick become one.
     pub(crate) fn point(&mut self, until: u64, length: u64, point: &PointData) {
         let tick = until.saturating_sub(1) / TICK.as_nanos() as u64;
-        let new = SentPoint { until, length, point: PointData::default() };
-        let sent = self.points.entry(tick).or_insert(new);
-        let from = (sent.until - sent.length).min(until - length.min(until));
-        sent.until = sent.until.max(until);
-        sent.length = sent.until - from;
-        sent.point.absorb(point);
+        let new = SentPoint { until, length: 0, point: PointData::default() };
+        self.points.entry(tick).or_insert(new).add(until, length, point);
     }
 
     /// Takes what a thread counted.
@@ -251,6 +257,8 @@ pub struct Whole {
     recent: Vec<(u64, PointData)>,
     /// A script of journeys wants the run to end.
     is_halted: bool,
+    /// The server, as the coordinator saw it.
+    watched: Result<ServerUsage, String>,
 }
 
 impl std::fmt::Debug for Whole {
@@ -314,6 +322,7 @@ impl Whole {
             started: SystemTime::now(),
             recent: Vec::new(),
             is_halted: false,
+            watched: Err(String::new()),
         }
     }
 
@@ -365,6 +374,11 @@ impl Whole {
         Ok(())
     }
 
+    /// Takes what the coordinator saw of the server, which counts before what the parts saw.
+    pub fn watched(&mut self, server: Result<ServerUsage, String>) {
+        self.watched = server;
+    }
+
     fn note_first(&self, facts: FirstFacts) {
         let FirstFacts { server, body_bytes, tls, location, complaint } = facts;
         // The first to know a value sets it.
@@ -385,6 +399,12 @@ impl Whole {
     #[must_use]
     pub fn is_halted(&self) -> bool {
         self.is_halted
+    }
+
+    /// Returns the plan, how long after the start the measured part begins, and its length.
+    #[must_use]
+    pub fn measured(&self) -> (&Plan, Duration, Option<Duration>) {
+        (&self.plan, self.plan.warmup, self.plan.duration)
     }
 
     /// How far part `index` was heard of: nanoseconds since the measured part began.
@@ -409,7 +429,7 @@ impl Whole {
     pub fn progress(&self) -> Progress {
         let mut last = PointData::default();
         self.recent.iter().for_each(|(_, point)| last.absorb(point));
-        let elapsed = std::time::Duration::from_nanos(self.parts.iter().map(|part| part.until).max().unwrap_or(0));
+        let elapsed = Duration::from_nanos(self.parts.iter().map(|part| part.until).max().unwrap_or(0));
         Progress {
             stage: Stage::Measuring,
             elapsed,
@@ -440,11 +460,11 @@ impl Whole {
                 self.tally.cut_off += in_flight;
             }
         }
+        let ended_by_time = self.ended_by_time();
+        warnings.extend(ended_by_time.clone());
         let ends: Vec<&PartEnd> = self.parts.iter().filter_map(|part| part.end.as_deref()).collect();
         let machine = machine_of(&ends, &mut warnings);
-        let server = ends.iter().find_map(|end| end.server.clone().ok());
-        let unknown = ends.first().and_then(|end| end.server.clone().err());
-        let server = server.ok_or(unknown.unwrap_or_else(|| "no agent that watched it came to its end".into()));
+        let (server, watched_by) = self.server(fates);
         let finished = Finished {
             server,
             machine,
@@ -457,10 +477,40 @@ impl Whole {
             warnings,
         };
         let mut record = assemble(&self.plan, &self.first, finished);
-        record.cut_short |= self.parts.iter().any(|part| part.end.is_none());
+        record.cut_short |= ended_by_time.is_some() || self.parts.iter().any(|part| part.end.is_none());
+        record.server_watched_by = record.server.is_some().then_some(watched_by).flatten();
         record.agents = self.parts.iter().zip(fates).map(|(part, fate)| part.record(fate)).collect();
         conclude(&self.plan, &mut record)?;
         Ok(Some(record))
+    }
+
+    /// Says that parts ended before all requests were sent, though their plan has no end by time.
+    fn ended_by_time(&self) -> Option<String> {
+        let wanted = self.plan.requests.filter(|_| self.plan.duration.is_none())?;
+        let stopped = |part: &PartState| part.end.is_none() || part.workers.iter().any(|worker| worker.stopped_early);
+        let (started, unknown) = (self.tally.started, self.parts.iter().any(stopped));
+        (started < wanted && !unknown).then(|| {
+            format!("only {started} of {wanted} requests were sent: an agent ended its part at its --max-duration")
+        })
+    }
+
+    /// The server's usage, and who saw it: the coordinator, or else the first agent on the server's machine.
+    fn server(&self, fates: &[PartFate]) -> (Result<ServerUsage, String>, Option<String>) {
+        if self.parts.iter().any(|part| part.end.is_none()) {
+            return (Err("an agent was lost, and nobody knows its last requests".to_owned()), None);
+        }
+        if self.plan.watch == Watching::None {
+            return (Err("not watched (--watch none)".to_owned()), None);
+        }
+        if let Ok(usage) = &self.watched {
+            return (Ok(usage.clone()), Some("coordinator".to_owned()));
+        }
+        let end = |(part, fate): (&PartState, &PartFate)| Some((part.end.as_ref()?.server.clone(), fate.name.clone()));
+        let seen: Vec<_> = self.parts.iter().zip(fates).filter_map(end).collect();
+        match seen.iter().find(|(server, _)| server.is_ok()) {
+            Some((server, name)) => (server.clone(), Some(format!("agent {name}"))),
+            None => (seen.first().map_or_else(|| Err("nothing to watch".to_owned()), |first| first.0.clone()), None),
+        }
     }
 }
 
@@ -545,5 +595,20 @@ impl PartState {
             clock_bound_ns: fate.clock_bound_ns,
             start_late_ns: self.start_late_ns,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was longer than the measured part, and the process ended.
+    #[test]
+    fn points_of_threads_that_began_early_are_as_long_as_the_measured_part() {
+        let mut sent = SentPoint { until: 90, length: 0, point: PointData::default() };
+        for (until, length) in [(90, 100), (95, 20), (80, 10)] {
+            sent.add(until, length, &PointData::default());
+        }
+        assert_eq!((sent.until, sent.length), (95, 95));
     }
 }

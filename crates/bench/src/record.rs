@@ -69,6 +69,9 @@ pub struct Record {
     pub server: Option<ServerUsage>,
     /// Why `server` is `None`.
     pub server_unknown: Option<String>,
+    /// Who watched the server in a run with agents: `coordinator` or `agent NAME`. `None` for other runs.
+    #[serde(default)]
+    pub server_watched_by: Option<String>,
     /// The bottleneck of the run.
     pub grade: Grade,
     /// Reasons to doubt the figures, as sentences.

@@ -38,9 +38,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL")]
     nats: String,
 
-    /// Sign messages with the key in this file, which coordinators have too
+    /// Sign messages with the key in this file, which coordinators have too; or with the seed of an nkey
     #[arg(long, value_name = "FILE")]
     key_file: PathBuf,
+
+    /// With an nkey: obey coordinators with these public keys, with commas; @FILE reads them from a file, one a line
+    #[arg(long, value_name = "KEYS")]
+    accept: Option<String>,
 
     /// Be known by this name [default: the host's name]
     #[arg(long, value_name = "NAME")]
@@ -67,7 +71,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "10k")]
     max_connections: String,
 
-    /// Refuse plans that last longer, or that have no end by time
+    /// Refuse plans that last longer, and end plans after this time that end with their requests
     #[arg(long, value_name = "TIME", default_value = "1h")]
     max_duration: String,
 }
@@ -109,7 +113,8 @@ impl CommandError for Error {
 /// The flags are wrong, or NATS cannot be reached.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     let mut problems = Problems::of_flags();
-    let found = meeting(Some(&args.nats), args.group.as_deref(), Some(&args.key_file), &mut problems);
+    let keys = (Some(args.key_file.as_path()), args.accept.as_deref());
+    let found = meeting(Some(&args.nats), args.group.as_deref(), keys, &mut problems);
     let host = rustix::system::uname().nodename().to_string_lossy().replace('.', "-");
     let name = args.name.clone().unwrap_or(host);
     let name = problems.one("--name", Some(&name), |text| check_name(text).map(|()| text.to_owned()));
@@ -178,6 +183,8 @@ impl Surroundings for Limits {
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
+        // A load that ends with its requests ends by time as well, whatever its server does.
+        plan.duration.get_or_insert(self.duration.saturating_sub(plan.warmup));
         if let Some(script) = script {
             script.load(&mut plan, &Shutdown::new()).map_err(|error| vec![error.to_string()])?;
         }
@@ -213,14 +220,10 @@ impl Limits {
                 mistakes.push(format!("{rate} requests per second: this agent's --max-rate is {most}"));
             }
         }
-        match plan.duration {
-            None => mistakes.push("the plan has no end by time: give --duration as well as --requests".to_owned()),
-            Some(length) if length.saturating_add(plan.warmup) > self.duration => {
-                let (length, most) =
-                    (units::length((length + plan.warmup).as_secs_f64()), units::length(self.duration.as_secs_f64()));
-                mistakes.push(format!("{length}: this agent's --max-duration is {most}"));
-            }
-            Some(_) => {}
+        let length = plan.duration.unwrap_or_default().saturating_add(plan.warmup);
+        if length > self.duration {
+            let (length, most) = (units::length(length.as_secs_f64()), units::length(self.duration.as_secs_f64()));
+            mistakes.push(format!("{length}: this agent's --max-duration is {most}"));
         }
         mistakes
     }

@@ -50,9 +50,9 @@ use rustix::stdio::dup2_stdout;
 
 use ab::RequestLog;
 #[cfg(feature = "agents")]
-pub(crate) use agents::{Meeting, meeting};
+pub(crate) use agents::{Agents, Meeting, meeting};
 use args::Format;
-pub(crate) use args::{Args, LoadArgs};
+pub(crate) use args::{AgentsArgs, Args, LoadArgs};
 pub(crate) use command_line::{awaited, without_secrets};
 #[cfg(feature = "fetch")]
 pub(crate) use load::parse_header;
@@ -64,7 +64,7 @@ use read::Output;
 use script::Scripted;
 pub(crate) use subscribe::{SubscribeArgs, meaningless};
 #[cfg(feature = "agents")]
-pub(crate) use travel::{Unpacked, UnpackedLoad, unpack};
+pub(crate) use travel::{Unpacked, UnpackedLoad, pack_flags, unpack, with_run};
 
 use crate::CommandError;
 use crate::child::TargetError;
@@ -203,7 +203,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
         return agents::run(args);
     }
     #[cfg(not(feature = "agents"))]
-    if args.agents != args::AgentsArgs::default() {
+    if args.agents != AgentsArgs::default() || args.collect != args::CollectArgs::default() {
         return Err(Error::Absent(crate::absent::Absent { what: "`--agents`".to_owned(), feature: "agents" }));
     }
     if args.subscribe.is_asked_for() {

@@ -104,8 +104,10 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let words = std::iter::once("oroshi".to_owned()).chain(words);
     let flags = <Args as clap::Args>::augment_args(Command::new("compare"));
     let rerun = without_secrets(&flags, words);
+    let matches = flags.try_get_matches_from(std::env::args_os().skip(1));
+    let matches = matches.map_err(|error| Error::Usage(vec![error.to_string()]))?;
     let (experiment, output) =
-        args.read(&oroshi.to_string_lossy(), rerun, crate::script_load::load).map_err(Error::Usage)?;
+        args.read(&oroshi.to_string_lossy(), rerun, crate::script_load::load, &matches).map_err(Error::Usage)?;
     // Report unreadable and unwritable files before the runs, not after them.
     let saved = output.baseline.as_deref().map(read_saved).transpose()?;
     if let Some(SavedResult::Lab(then)) = &saved {

@@ -141,6 +141,7 @@ mod tests {
             load: Load::Bench(Box::new(Draft { connections: 7, ..Draft::default() })),
             load_words: String::new(),
             machine: None,
+            agents: None,
         };
         let cell = |point| Cell {
             group: "nginx".into(),

@@ -29,6 +29,7 @@
 mod absent;
 #[cfg(feature = "agents")]
 mod agent;
+mod agents_load;
 mod bench;
 mod child;
 mod compare;

@@ -347,6 +347,7 @@ impl<'d> File<'d> {
         let Some(mut load) = keys.read(table, &endpoints.unwrap_or_default(), names.as_ref(), around, longest) else {
             return;
         };
+        let machine = machine.filter(|_| load.agents.is_none());
         load.words += &self.machines.elsewhere(machine);
         let same_cell = |v: &&Candidate<'_>| v.point == point && v.group == group;
         if let Some(other) = parts.variants.iter().find(same_cell)
@@ -500,6 +501,7 @@ impl Parts<'_> {
                 load: member.load.load.clone(),
                 load_words: member.load.words.clone(),
                 machine: member.machine,
+                agents: member.load.agents.clone(),
             });
         }
         // By default a server is ready when all URLs of its variants answer.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use oroshi_bench::{Draft, push};
 use oroshi_config::{Field, Table};
-use oroshi_lab::plan::Script;
+use oroshi_lab::plan::{AgentsLoad, Script};
 use oroshi_lab::template::Values;
 use oroshi_net::Endpoint;
 use oroshi_words::nearest;
@@ -61,6 +61,8 @@ pub struct LoadValues {
     pub subscribe: Option<push::Draft>,
     /// A script whose users make the load, if there is one.
     pub script: Option<Arc<dyn Script>>,
+    /// The agents that carry out the load, if it names some, and what reports call them.
+    pub agents: Option<(Arc<dyn AgentsLoad>, String)>,
 }
 
 /// Flags that correspond to other keys of an experiment.

@@ -1,12 +1,13 @@
 //! A load's keys: the long flags of `oroshi bench`, or a program and the figures in its output.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_bench::{Draft, Load as Rhythm, push};
 use oroshi_config::{Field, Table};
 use oroshi_lab::Metric;
 use oroshi_lab::metric::Unit;
-use oroshi_lab::plan::{Command, Figure, Load, Subscribe};
+use oroshi_lab::plan::{AgentsLoad, Command, Figure, Load, Subscribe};
 use oroshi_lab::template::{self, Values};
 use oroshi_net::tls::Roots;
 use oroshi_net::{ClientTlsOptions, Endpoint};
@@ -44,6 +45,8 @@ pub(crate) struct DescribedLoad {
     pub(crate) open: bool,
     /// The duration of a run with its warm-up, as far as known.
     pub(crate) run: Duration,
+    /// The agents that carry it out.
+    pub(crate) agents: Option<Arc<dyn AgentsLoad>>,
     /// Why it cannot run here.
     pub(crate) lacks: Option<String>,
 }
@@ -138,7 +141,7 @@ impl<'d> Keys<'d> {
         for entry in foreign {
             entry.value.wrong(format!("`{}` is for a load that is a program: give its `command` as well", entry.key));
         }
-        let LoadValues { draft, share, subscribe, script } = keys::draft(&flags, names, around)?;
+        let LoadValues { draft, share, subscribe, script, agents } = keys::draft(&flags, names, around)?;
         if let Some(script) = script {
             // Its length is the user's or the script's, in a quick run too.
             keys::check(&draft, urls, &flags, variant);
@@ -148,6 +151,7 @@ impl<'d> Keys<'d> {
                 open: draft.load != Rhythm::Closed,
                 run: draft.warmup + draft.duration.unwrap_or(SCRIPT_DURATION),
                 load: Load::Script(Box::new(draft), script),
+                agents: None,
                 lacks: None,
             });
         }
@@ -166,16 +170,22 @@ impl<'d> Keys<'d> {
                     publish_to: url("publish-to"),
                     draft,
                 })),
+                agents: None,
                 lacks: None,
             });
         }
         keys::check(&draft, urls, &flags, variant);
+        if let (Some(_), Some(machine)) = (&agents, &self.machine) {
+            machine.wrong("`agents` carry the load out, wherever they were started: leave one of the two out");
+        }
+        let (agents, on_agents) = agents.map_or((None, String::new()), |(agents, what)| (Some(agents), what));
         Some(DescribedLoad {
-            words: load_words(&draft, share),
+            words: load_words(&draft, share) + &on_agents,
             share,
             open: share.is_some() || draft.load != Rhythm::Closed,
             run: draft.warmup + draft.duration.unwrap_or_default(),
             load: Load::Bench(Box::new(draft)),
+            agents,
             lacks: None,
         })
     }
@@ -257,6 +267,7 @@ impl<'d> Keys<'d> {
             share: None,
             open: false,
             run: draft.warmup + Duration::from_secs_f64(seconds),
+            agents: None,
             lacks,
             load: Load::Command(Command {
                 words,

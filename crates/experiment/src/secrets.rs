@@ -1,6 +1,6 @@
 //! Hides secrets in an experiment's file, which results repeat, as reports of `bench` hide them in flags.
 //!
-//! It hides header values and bodies of loads, headers and bodies in the words of a load program, and the values of
+//! It hides header values, bodies and credentials for NATS of loads, headers and bodies in the words of a load program, and the values of
 //! variables. Everything else stays, including comments and the commands that start servers.
 
 use std::ops::Range;
@@ -41,6 +41,12 @@ fn of_load(load: &Node, hidden: &mut Vec<Hidden>) {
     for (node, header) in headers.filter_map(|node| Some((node, node.as_text()?))) {
         let shown = hidden::header(header);
         if shown != header {
+            hidden.push((node.span.clone(), quoted(&shown)));
+        }
+    }
+    if let Some((node, nats)) = load.get("nats").and_then(|node| Some((node, node.as_text()?))) {
+        let shown = hidden::addresses(nats);
+        if shown != nats {
             hidden.push((node.span.clone(), quoted(&shown)));
         }
     }

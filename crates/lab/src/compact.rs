@@ -105,6 +105,9 @@ struct Columns {
     shift: BTreeMap<usize, String>,
     /// By run, because few have any.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    unfinished_agents: BTreeMap<usize, usize>,
+    /// By run, because few have any.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     warnings: BTreeMap<usize, Vec<String>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     command: Vec<Option<CommandRun>>,
@@ -131,6 +134,9 @@ impl From<&[Run]> for Columns {
             others: machine(|machine| machine.others),
             stolen: machine(|machine| machine.stolen),
             shift: runs.iter().enumerate().filter_map(|(index, run)| Some((index, run.shift.clone()?))).collect(),
+            unfinished_agents: (runs.iter().enumerate().filter(|(_, run)| run.unfinished_agents > 0))
+                .map(|(index, run)| (index, run.unfinished_agents))
+                .collect(),
             warnings: (runs.iter().enumerate().filter(|(_, run)| !run.warnings.is_empty()))
                 .map(|(index, run)| (index, run.warnings.clone()))
                 .collect(),
@@ -183,6 +189,7 @@ impl Columns {
                 others: value(&self.others, index),
                 stolen: value(&self.stolen, index),
             }),
+            unfinished_agents: self.unfinished_agents.remove(&index).unwrap_or_default(),
             grade: value(&self.grade, index),
             record: None,
             command: self.command.get_mut(index).and_then(Option::take).map(|mut command| {
@@ -265,6 +272,7 @@ mod tests {
             run.record = Some(Box::new(record));
         }
         runs[1].shift = Some("it got slower".into());
+        runs[1].unfinished_agents = 2;
         runs[2].warnings = vec!["a".into(), "b".into()];
         runs[3].machine = Some(MachineUse { cpus: 2, others: Some(0.25), stolen: None });
         runs[4].figures.insert(Metric::Cpu, 12_000.0);
@@ -296,8 +304,8 @@ mod tests {
                 assert!((after.figures[metric] / value - 1.0).abs() < 1e-6, "{metric}");
             }
             assert_eq!(
-                (&after.shift, &after.warnings, after.machine),
-                (&before.shift, &before.warnings, before.machine)
+                (&after.shift, &after.warnings, after.machine, after.unfinished_agents),
+                (&before.shift, &before.warnings, before.machine, before.unfinished_agents)
             );
             assert_eq!(after.grade(), before.grade());
             assert!(after.record.is_none());

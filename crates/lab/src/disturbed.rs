@@ -6,6 +6,7 @@
 //! CPU time per request and memory still may. All of this looks at the machine, never at the figures, so repeating a
 //! disturbed block does not choose among results.
 
+use oroshi_bench::Record;
 use oroshi_words::units;
 
 use crate::metric::Metric;
@@ -34,6 +35,20 @@ fn took(machine: &MachineUse) -> bool {
 
 fn stole(machine: &MachineUse) -> bool {
     machine.stolen.is_some_and(|stolen| stolen > STOLEN)
+}
+
+/// Returns the other work on this machine (`here`) or on the agents' machines, where it took more. A record without
+/// agents changes nothing.
+pub(crate) fn worst(here: Option<MachineUse>, record: Option<&Record>) -> Option<MachineUse> {
+    let Some(machine) = record.filter(|record| !record.agents.is_empty()).and_then(|record| record.machine.as_ref())
+    else {
+        return here;
+    };
+    let there = MachineUse { cpus: machine.cpus.max(1), others: machine.others_cpus, stolen: machine.steal_share };
+    let Some(here) = here else { return Some(there) };
+    let share = |machine: &MachineUse| machine.others.unwrap_or(0.0) / machine.cpus.max(1) as f64;
+    let more = if share(&there) > share(&here) { there } else { here };
+    Some(MachineUse { stolen: here.stolen.into_iter().chain(there.stolen).reduce(f64::max), ..more })
 }
 
 /// Says what disturbed a run, if anything did.
@@ -117,6 +132,27 @@ mod tests {
             assert_eq!(is_disturbed(&run), disturbed, "{run:?}");
             assert_eq!(run.machine.as_ref().and_then(words).is_some(), disturbed, "{run:?}");
         }
+    }
+
+    #[test]
+    fn other_work_on_an_agent_s_machine_counts_as_well() {
+        let mut record = crate::sample::record(&oroshi_bench::Load::Closed, 10, "server-bound");
+        let machine = |cpus, others, stolen| Some(MachineUse { cpus, others, stolen });
+        let here = machine(4, Some(0.2), Some(0.01));
+        record.machine = serde_json::from_value(serde_json::json!({
+            "cpus": 2, "busy_share": null, "steal_share": 0.2, "others_cpus": 0.9, "disturbed": false, "why": []
+        }))
+        .unwrap();
+        assert_eq!(worst(here, Some(&record)), here, "a run of this process alone");
+        record.agents = serde_json::from_value(serde_json::json!([{
+            "name": "a", "state": "done", "elapsed_s": 1.0, "started": 1, "completed": 1, "failed": 0, "unsent": 0,
+            "errors": 0, "thread_cpu": [], "p99_ns": null, "lateness_p99_ns": null, "clock_bound_ns": null,
+            "start_late_ns": null
+        }]))
+        .unwrap();
+        assert_eq!(worst(here, Some(&record)), machine(2, Some(0.9), Some(0.2)));
+        assert_eq!(worst(machine(4, Some(3.0), None), Some(&record)), machine(4, Some(3.0), Some(0.2)));
+        assert_eq!(worst(None, Some(&record)), machine(2, Some(0.9), Some(0.2)));
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod throttle;
 
 use std::time::{Duration, Instant};
 
+use oroshi_bench::Record;
 use oroshi_bench::environment::{CpuShares, DescriptorLimit, Environment, StealMeter};
 use oroshi_net::CpuList;
 use oroshi_words::units;
@@ -87,6 +88,10 @@ fn shared_cpus(experiment: &Experiment, cpus: &Cpus<'_>) -> Option<String> {
     if experiment.cells.iter().all(|cell| cell.servers.is_empty()) {
         return None;
     }
+    // Nor are those of agents known.
+    if experiment.cells.iter().flat_map(|cell| &cell.variants).all(|variant| variant.agents.is_some()) {
+        return None;
+    }
     if cpus.available.is_some_and(|available| available.len() == 1) {
         return Some(format!("servers and load share the only CPU: {SO}"));
     }
@@ -158,7 +163,8 @@ pub fn here(experiment: &Experiment, cells: &[CellResult]) -> Option<String> {
         return None;
     }
     let mut runs = cells.iter().flat_map(|cell| &cell.runs);
-    let seen = runs.any(|run| run.record.as_ref().is_some_and(|record| record.server.is_some()));
+    let is_here = |record: &Record| record.server.is_some() && record.agents.is_empty();
+    let seen = runs.any(|run| run.record.as_deref().is_some_and(is_here));
     seen.then(|| {
         format!("the servers run on this machine: unless they are kept off the load's CPUs, they share them, and {SO}")
     })

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oroshi_bench::{Draft, ScriptError};
+use oroshi_bench::{Draft, Observer, Record, ScriptError};
 use oroshi_net::CpuList;
 use regex_lite::Regex;
 
@@ -231,6 +231,30 @@ pub struct Variant {
     pub load_words: String,
     /// The machine that the load runs on: an index into [`Network::machines`]; `None`: this one.
     pub machine: Option<usize>,
+    /// The agents that carry out the load, which is a [`Load::Bench`]; `None`: this process does.
+    pub agents: Option<Arc<dyn AgentsLoad>>,
+}
+
+/// A load of agents on other machines.
+pub trait AgentsLoad: fmt::Debug + Send + Sync {
+    /// Carries out one run, as one load. `draft` has the run's URLs, rate and lengths, and the server to watch.
+    ///
+    /// A run that lost an agent is no error: its record says so.
+    ///
+    /// # Errors
+    /// There is no record.
+    fn run(&self, draft: Draft, observer: &mut dyn Observer) -> Result<Record, AgentsError>;
+}
+
+/// Why a run on agents has no record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AgentsError {
+    /// The observer ended it.
+    #[error("ended before the run began")]
+    Cancelled,
+    /// It could not begin, or nothing was heard of it: the text says why.
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// The load of one run.

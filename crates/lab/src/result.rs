@@ -274,6 +274,9 @@ pub struct Run {
     /// Other work of the machine; missing in results before 1.2.
     #[serde(default)]
     pub machine: Option<MachineUse>,
+    /// Agents that did not carry out their whole part; the run has no figures then. 0 without agents.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unfinished_agents: usize,
     /// The bottleneck, in a compact result; a full one has it in `record`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grade: Option<Bottleneck>,
@@ -340,6 +343,10 @@ pub struct Comparison {
     pub verdict: Verdict,
     /// The verdict as a sentence, with the reason if there is none.
     pub words: String,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 fn never() -> f64 {

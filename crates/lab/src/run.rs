@@ -184,3 +184,110 @@ impl From<&Rules> for RulesRecord {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use oroshi_bench::record::AgentState;
+    use oroshi_bench::{Draft, Load, Observer, Record};
+
+    use super::*;
+    use crate::plan::{AgentsError, AgentsLoad, Variant};
+    use crate::result::Run;
+    use crate::sample;
+
+    /// Two agents, one of which is lost in the runs with these numbers.
+    #[derive(Debug)]
+    struct Two {
+        runs: AtomicUsize,
+        lost_in: &'static [usize],
+        refused_from: usize,
+    }
+
+    impl AgentsLoad for Two {
+        fn run(&self, draft: Draft, _: &mut dyn Observer) -> Result<Record, AgentsError> {
+            let run = self.runs.fetch_add(1, Ordering::Relaxed);
+            if run >= self.refused_from {
+                return Err(AgentsError::Failed("--agents: 2 wanted, and found: a".to_owned()));
+            }
+            assert_eq!(draft.urls.len(), 1);
+            // Half of the requests are missing, and the rate with them.
+            let is_lost = self.lost_in.contains(&run);
+            let mut record = sample::record(&Load::Closed, if is_lost { 500 } else { 1000 }, "server-bound");
+            let agent = |name: &str, state| {
+                serde_json::json!({
+                    "name": name, "state": state, "elapsed_s": 1.0, "started": 1, "completed": 1, "failed": 0,
+                    "unsent": 0, "errors": 0, "thread_cpu": [], "p99_ns": null, "lateness_p99_ns": null,
+                    "clock_bound_ns": null, "start_late_ns": null
+                })
+            };
+            let state = if is_lost { AgentState::Lost } else { AgentState::Done };
+            let agents = [agent("a", AgentState::Done), agent("b", state)];
+            record.agents = serde_json::from_value(agents.into()).unwrap();
+            if is_lost {
+                record.warnings.push("short by 1/2 from 0.5 s: agent b was lost".to_owned());
+            }
+            Ok(record)
+        }
+    }
+
+    struct Quiet;
+
+    impl ExperimentObserver for Quiet {
+        fn bench(&mut self) -> &mut dyn Observer {
+            Box::leak(Box::new(()))
+        }
+    }
+
+    fn carried_out(lost_in: &'static [usize], refused_from: usize) -> LabResult {
+        let agents: Arc<dyn AgentsLoad> = Arc::new(Two { runs: AtomicUsize::new(0), lost_in, refused_from });
+        let mut experiment = sample::experiment();
+        let cell = &mut experiment.cells[0];
+        cell.servers.clear();
+        for variant in &mut cell.variants {
+            *variant = Variant {
+                server: None,
+                urls: vec!["http://127.0.0.1:1/".into()],
+                agents: Some(Arc::clone(&agents)),
+                ..variant.clone()
+            };
+        }
+        experiment.rules = Rules { min_blocks: 3, max_blocks: 3, disturbed: 1.0, ..Rules::default() };
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().to_owned();
+        let tools = Tools { keeper: Vec::new(), oroshi: PathBuf::new(), output };
+        run(experiment, &tools, &mut Quiet).unwrap()
+    }
+
+    #[test]
+    fn a_block_that_lost_an_agent_is_repeated() {
+        let result = carried_out(&[3], usize::MAX);
+        let cell = &result.cells[0];
+        assert_eq!((cell.repeated, cell.blocks, cell.runs.len()), (1, 3, 6));
+        assert!(cell.runs.iter().all(|run| run.unfinished_agents == 0 && run.figures[&Metric::Rps] > 999.0));
+    }
+
+    #[test]
+    fn a_run_that_lost_an_agent_has_no_figures_and_says_why() {
+        // Each of the two repetitions loses one as well.
+        let result = carried_out(&[0, 2, 4], usize::MAX);
+        let cell = &result.cells[0];
+        assert_eq!((cell.repeated, cell.blocks), (2, 3));
+        let short: Vec<&Run> = cell.runs.iter().filter(|run| run.unfinished_agents > 0).collect();
+        assert!(short.len() == 1 && short[0].figures.is_empty() && short[0].record.is_some());
+        assert!(short[0].warnings[0].starts_with("short by 1/2 from 0.5 s"), "{:?}", short[0].warnings);
+        let rps = cell.comparisons.iter().find(|c| c.metric == Metric::Rps).unwrap();
+        assert!(rps.words.contains("2 blocks"), "the third has one figure only: {}", rps.words);
+    }
+
+    #[test]
+    fn agents_that_cannot_begin_end_the_comparison_with_their_reason() {
+        let result = carried_out(&[], 4);
+        let cell = &result.cells[0];
+        assert_eq!((cell.ended, cell.runs.len()), (Ended::Failed, 4));
+        let why = cell.variants.iter().find_map(|variant| variant.failed.as_ref()).unwrap();
+        assert!(why.why.contains("2 wanted, and found: a"), "{}", why.why);
+    }
+}

@@ -102,6 +102,7 @@ pub(crate) fn experiment() -> Experiment {
         load: plan::Load::Bench(Box::default()),
         load_words: "10 connections".into(),
         machine: None,
+        agents: None,
     };
     Experiment {
         name: "sample".into(),

@@ -1,8 +1,9 @@
 //! The page of runs: headline figures and the bottleneck first, then the details.
 //!
-//! [`latency`]: percentiles and phases. [`time`]: figures over time. [`sides`]: costs of server and generator.
+//! [`agents`]: the load machines. [`latency`]: percentiles and phases. [`time`]: figures over time. [`sides`]: costs of server and generator.
 //! [`outcome`]: outcomes of requests. [`scenario`]: what users did; [`flow`]: how steps followed each other.
 
+mod agents;
 mod flow;
 pub(crate) mod latency;
 mod outcome;
@@ -39,6 +40,9 @@ pub(crate) fn one(run: &Named<'_>) -> String {
         (page::warnings(&record.warnings))
     };
     let mut sections = record.scenario.as_ref().map(|scenario| scenario::sections(scenario)).unwrap_or_default();
+    if !record.agents.is_empty() {
+        sections.push(Section { id: "agents", title: "Agents", body: agents::table_of(&record.agents) });
+    }
     sections.extend([
         Section { id: "latency", title: "Latency", body: latency::one(record) },
         Section { id: "time", title: "Over time", body: time::charts(runs) },

@@ -4,7 +4,7 @@ pub mod push;
 pub mod scenario;
 
 use oroshi_bench::environment::Environment;
-use oroshi_bench::record::{ClockRecord, OriginRecord, PlanRecord};
+use oroshi_bench::record::{AgentRecord, AgentState, ClockRecord, OriginRecord, PlanRecord};
 use oroshi_bench::watch::ServerUsage;
 use oroshi_bench::{Bottleneck, Failure, Load, Record, Spacing};
 use oroshi_stats::Quantile;
@@ -258,6 +258,20 @@ pub fn connections(record: &Record) -> String {
         parts.push(format!("{} of {} held", units::count(c.held_at_end as u64), units::count(plan.hold as u64)));
     }
     parts.join(", ")
+}
+
+/// Describes the load machines of a run as a whole: how many, the skew of their start, their clocks.
+pub fn agents(agents: &[AgentRecord]) -> String {
+    let time = |ns: u64| units::time(ns as f64);
+    let most = |of: fn(&AgentRecord) -> Option<u64>| agents.iter().filter_map(of).max().map_or("?".to_owned(), time);
+    let lost = agents.iter().filter(|agent| agent.state == AgentState::Lost).count();
+    let missing = if lost > 0 { format!(", {lost} of them lost") } else { String::new() };
+    format!(
+        "{}{missing}; all began within {} of the agreed moment; clocks known to ±{}",
+        agents.len(),
+        most(|agent| agent.start_late_ns),
+        most(|agent| agent.clock_bound_ns)
+    )
 }
 
 /// Formats `nginx (pid 17)`, `nginx x4 (pids 17 18 19 ...)`.

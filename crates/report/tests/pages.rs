@@ -11,7 +11,7 @@ use oroshi_report::sample::scenario;
 use oroshi_report::{Named, bench_page, lab_page};
 use oroshi_testkit::chromium::{self, count, look};
 use serde_json::Value;
-use support::{closed, lab, nothing, open};
+use support::{closed, lab, nothing, on_agents, open};
 
 /// Widths in pixels: a phone, a desktop.
 const WIDTHS: [u32; 2] = [390, 1280];
@@ -27,6 +27,7 @@ fn pages() -> Vec<(&'static str, String)> {
     vec![
         ("bench", named(&[("run", &one)])),
         ("bench-open", named(&[("run", &slow)])),
+        ("bench-agents", named(&[("run", &on_agents())])),
         ("bench-nothing", named(&[("run", &nothing())])),
         (
             "bench-several",
@@ -318,4 +319,25 @@ fn write_the_sample_pages() {
     for (name, page) in pages() {
         std::fs::write(folder.join(format!("{name}.html")), page).unwrap();
     }
+}
+
+#[test]
+fn the_page_of_agents_has_a_row_for_each() {
+    let Some(browser) = chromium::need("pages") else { return };
+    let page = named(&[("run", &on_agents())]);
+    let seen = look(browser, &[(&page, 1280)], false, &["#agents tbody tr"]);
+    let page = &seen.pages[0];
+    assert_eq!(count(page, "#agents tbody tr"), 3);
+    says(
+        page,
+        &[
+            "short by 1/3 from 12.3 s",
+            "3, 1 of them lost; all began within 75.0us of the agreed moment; clocks known to ±40.0us.",
+            "lab-2",
+            "stopped",
+            "120,001",
+            "+75.0",
+            "agent lab-1",
+        ],
+    );
 }

@@ -35,6 +35,8 @@ pub enum Holds {
     Body,
     /// A header, whose value may be secret.
     Header,
+    /// Addresses with commas between them, which may have credentials before their hosts.
+    Addresses,
 }
 
 /// The words of a command line without bodies and header values. `flags` are those of the command that take a value.
@@ -73,6 +75,19 @@ pub fn header(header: &str) -> String {
     if harmless { header.to_owned() } else { format!("{name}: {HIDDEN}") }
 }
 
+/// Addresses, `scheme://user:password@host`, with commas between them, as they may be shown. `@FILE` stays.
+#[must_use]
+pub fn addresses(text: &str) -> String {
+    let shown = |address: &str| match address.rsplit_once('@') {
+        Some((before, host)) if !before.is_empty() => {
+            let scheme = before.split_once("://").map_or(String::new(), |(scheme, _)| format!("{scheme}://"));
+            format!("{scheme}{HIDDEN}@{host}")
+        }
+        _ => address.to_owned(),
+    };
+    text.split(',').map(shown).collect::<Vec<_>>().join(",")
+}
+
 /// Returns the flag whose value is the word after this one.
 #[must_use]
 pub fn awaited<'f>(flags: &'f [Flag], word: &str) -> Option<&'f Flag> {
@@ -100,6 +115,7 @@ fn hide(flag: &Flag, value: &str) -> String {
     match flag.holds {
         Holds::Body if !value.is_empty() => HIDDEN.to_owned(),
         Holds::Header => header(value),
+        Holds::Addresses => addresses(value),
         Holds::Body | Holds::Plain => value.to_owned(),
     }
 }
@@ -107,6 +123,18 @@ fn hide(flag: &Flag, value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_addresses_credentials_are_hidden() {
+        for (typed, shown) in [
+            ("nats://h:4222", "nats://h:4222"),
+            ("nats://u:p@ss@h:1,tls://token@h:2,h:3", "nats://***@h:1,tls://***@h:2,h:3"),
+            ("u:p@h", "***@h"),
+            ("@/etc/nats", "@/etc/nats"),
+        ] {
+            assert_eq!(addresses(typed), shown);
+        }
+    }
 
     #[test]
     fn of_a_load_program_headers_and_bodies_are_hidden() {

@@ -157,6 +157,8 @@ pub struct Whole {
     started: SystemTime,
     /// The deliveries at the last two looks, for the rate, by when, nanoseconds since the measured part began.
     rate: [(u64, u64); 2],
+    /// The server, as the coordinator saw it.
+    watched: Result<ServerUsage, String>,
 }
 
 /// What is known of one part.
@@ -181,6 +183,7 @@ impl Whole {
             plan,
             started: SystemTime::now(),
             rate: [(0, 0); 2],
+            watched: Err(String::new()),
         }
     }
 
@@ -209,6 +212,17 @@ impl Whole {
             self.rate = [self.rate[1], (newest, delivered)];
         }
         Ok(())
+    }
+
+    /// Returns the plan of the subscriptions, how long after the start the measured part begins, and its length.
+    #[must_use]
+    pub fn measured(&self) -> (&crate::Plan, Duration, Option<Duration>) {
+        (&self.plan.connect, self.plan.before_measuring(), self.plan.duration())
+    }
+
+    /// Takes the server's usage as the coordinator saw it.
+    pub fn watched(&mut self, server: Result<ServerUsage, String>) {
+        self.watched = server;
     }
 
     /// Whether part `index` has handed over its last delta.
@@ -265,7 +279,7 @@ impl Whole {
         let ends = || self.parts.iter().filter_map(|part| part.end.as_deref());
         let commons: Vec<&PartEnd> = ends().map(|end| &end.part).collect();
         let machine = machine_of(&commons, &mut warnings);
-        let server = commons.iter().find_map(|end| end.server.clone().ok());
+        let server = self.watched.clone().ok().or_else(|| commons.iter().find_map(|end| end.server.clone().ok()));
         let unknown = commons.first().and_then(|end| end.server.clone().err());
         let server = server.ok_or(unknown.unwrap_or_else(|| "no agent that watched it came to its end".into()));
         let environment = commons.first().map(|end| end.environment.clone()).unwrap_or_default();

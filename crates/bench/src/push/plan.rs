@@ -37,6 +37,10 @@ impl Mode {
     }
 }
 
+/// In a run of several parts: how long after the warm-up counting begins, and how long after that publishing.
+const AFTER_WARM_UP: Duration = Duration::from_millis(500);
+const BEFORE_MEASURING: Duration = Duration::from_millis(200);
+
 /// Placeholder for a connection's number, from 0, in URLs, headers and bodies.
 pub const NUMBER: &str = "{n}";
 
@@ -431,6 +435,18 @@ impl Plan {
     #[must_use]
     pub fn duration(&self) -> Option<Duration> {
         self.publish.as_ref().map_or(self.connect.duration, |publish| publish.plan.duration)
+    }
+
+    /// In a run of several parts, how long after the start the measured part begins: all parts go by the clock, so that
+    /// they need no messages.
+    pub(crate) fn before_measuring(&self) -> Duration {
+        self.before_counting() + BEFORE_MEASURING
+    }
+
+    /// As [`before_measuring`](Self::before_measuring), until counting begins.
+    pub(crate) fn before_counting(&self) -> Duration {
+        let warmup = self.connect.warmup;
+        if warmup.is_zero() || !self.publishes() { Duration::ZERO } else { warmup + AFTER_WARM_UP }
     }
 
     /// The subscriptions of this process.

@@ -462,6 +462,7 @@ impl Record {
             },
             server: self.server,
             server_unknown: self.server_unknown,
+            server_watched_by: None,
             grade: self.grade,
             warnings,
             machine: self.machine,

@@ -39,10 +39,6 @@ const TELL: Duration = Duration::from_millis(100);
 const SAMPLE: Duration = Duration::from_millis(250);
 /// How often a part of a run hands over what it has counted.
 const HAND_OVER: Duration = Duration::from_secs(1);
-/// In a run of several parts: how long after the warm-up counting begins, and how long after that publishing. All parts
-/// go by the clock, so that they need no messages.
-const AFTER_WARM_UP: Duration = Duration::from_millis(500);
-const BEFORE_MEASURING: Duration = Duration::from_millis(200);
 
 /// Carries out a plan.
 ///
@@ -245,13 +241,9 @@ impl<'a> Coordinator<'a> {
         self.shared.begin_epoch(start);
         self.sleep_until(start);
         let late = monotonic_ns().saturating_sub(start);
-        let warm = if plan.connect.warmup.is_zero() || !plan.publishes() {
-            Duration::ZERO
-        } else {
-            plan.connect.warmup + AFTER_WARM_UP
-        };
-        let counting = start + warm.as_nanos() as u64;
-        Ok(Some(Timetable { counting, measuring: counting + BEFORE_MEASURING.as_nanos() as u64, late }))
+        let after = |length: Duration| start + length.as_nanos() as u64;
+        let (counting, measuring) = (after(plan.before_counting()), after(plan.before_measuring()));
+        Ok(Some(Timetable { counting, measuring, late }))
     }
 
     /// Sleeps until this moment of the monotonic clock.

@@ -2,14 +2,16 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_agents::bus::{Bus, BusError, Settings, check_name};
 use oroshi_agents::coordinator::{Coordinator, OnLoss, Wanted};
-use oroshi_agents::lead::{LeadError, LeadObserver, collect, lead};
-use oroshi_agents::wire::{Key, random};
+use oroshi_agents::lead::{LeadError, LeadObserver, Parts, collect, lead};
+use oroshi_agents::nkey::{Public, Seed};
+use oroshi_agents::wire::{Job, Key, random};
 use oroshi_bench::part::PartProgress;
 use oroshi_bench::record::{AgentRecord, AgentState};
 use oroshi_bench::{Draft, Observer, Part, Plan, Progress, Record, Watching, Whole, push};
@@ -17,7 +19,7 @@ use oroshi_net::monotonic_ns;
 use oroshi_scenario::{PartOptions, Scenario};
 use oroshi_words::{Naming, Secret, units};
 
-use super::args::{AgentsArgs, Args};
+use super::args::{AgentsArgs, Args, CollectArgs};
 use super::observer::Live;
 use super::read::Output;
 use super::scenario::{self, Scenarios};
@@ -29,27 +31,81 @@ use crate::interrupt;
 use crate::problems::Problems;
 use crate::say;
 
-/// How long agents may prepare beyond the timeout of a request.
+/// How long agents may prepare beyond the opening of their connections.
 const PREPARING: Duration = Duration::from_secs(20);
 /// The default group.
 pub(crate) const GROUP: &str = "default";
 
 /// Whether the flags are about agents.
 pub(super) fn is_asked_for(args: &Args) -> bool {
-    args.agents != AgentsArgs::default()
+    args.agents != AgentsArgs::default() || args.collect != CollectArgs::default()
+}
+
+/// Agents that a run wants, and how it goes with them.
+#[derive(Clone, Debug)]
+pub(crate) struct Agents {
+    meeting: Meeting,
+    pub(crate) wanted: Wanted,
+    on_loss: OnLoss,
+}
+
+impl Agents {
+    /// Reads the flags; `None` after a mistake.
+    pub(crate) fn read(args: &AgentsArgs, problems: &mut Problems) -> Option<Self> {
+        let keys = (args.key_file.as_deref(), args.accept.as_deref());
+        let meeting = meeting(args.nats.as_deref(), args.group.as_deref(), keys, problems);
+        let names = (!args.agents.is_empty()).then(|| args.agents.join(","));
+        if names.is_none() {
+            problems.add("--nats", "it is about agents: name them, or leave it out");
+        }
+        let wanted = problems.one("--agents", names.as_deref(), parse_agents);
+        let on_loss = problems.one("--on-agent-loss", args.on_agent_loss.as_deref(), |text| match text {
+            "abort" => Ok(OnLoss::Abort),
+            "continue" => Ok(OnLoss::Continue),
+            _ => Err(format!("`{text}`: expected abort or continue")),
+        });
+        Some(Self { meeting: meeting?, wanted: wanted?, on_loss: on_loss.unwrap_or_default() })
+    }
+
+    /// Connects to NATS.
+    ///
+    /// # Errors
+    /// No server can be reached.
+    pub(crate) fn connect(&self) -> Result<Bus, BusError> {
+        Bus::connect(self.meeting.settings.clone())
+    }
+
+    /// Leads a run from its beginning to its end. `opening`: how long connections may take to open.
+    ///
+    /// # Errors
+    /// There is no record.
+    pub(crate) fn lead<W: Parts>(
+        &self,
+        bus: &Bus,
+        run: u64,
+        job: Job,
+        whole: W,
+        opening: Duration,
+        observer: &mut dyn LeadObserver,
+    ) -> Result<W::Record, LeadError> {
+        let preparing = (opening + PREPARING).as_nanos() as u64;
+        let coordinator = Coordinator::new(run, self.wanted.clone(), job, self.on_loss, preparing, monotonic_ns());
+        lead(bus, &self.meeting.key, &self.meeting.settings.group, coordinator, whole, observer)
+    }
 }
 
 /// What the flags say about the agents.
+#[derive(Clone, Debug)]
 pub(crate) struct Meeting {
     pub(crate) settings: Settings,
     pub(crate) key: Key,
 }
 
-/// Reads where and how coordinator and agents meet.
+/// Reads where and how coordinator and agents meet. `keys`: the file with the key, and the nkeys to accept.
 pub(crate) fn meeting(
     nats: Option<&str>,
     group: Option<&str>,
-    key_file: Option<&std::path::Path>,
+    keys: (Option<&Path>, Option<&str>),
     problems: &mut Problems,
 ) -> Option<Meeting> {
     let nats = problems.one("--nats", nats, |text| match text.strip_prefix('@') {
@@ -58,11 +114,35 @@ pub(crate) fn meeting(
     });
     let nats = nats.map(|text| Secret::new(text.trim()));
     let group = problems.one("--group", group.or(Some(GROUP)), |text| check_name(text).map(|()| text.to_owned()));
-    let key = key_file.and_then(|file| problems.read("--key-file", file)).and_then(|bytes| {
-        let key = Key::new(&bytes);
-        key.map_err(|error| problems.add("--key-file", format!("{error}: make one with `openssl rand -hex 32`"))).ok()
-    });
+    let bytes = keys.0.and_then(|file| problems.read("--key-file", file));
+    let key = bytes.and_then(|bytes| read_key(&bytes, keys.1, problems));
     Some(Meeting { settings: Settings { nats: nats?, group: group?, agent: None }, key: key? })
+}
+
+/// Reads a shared key, or the seed of an nkey with the public keys to accept.
+fn read_key(bytes: &[u8], accept: Option<&str>, problems: &mut Problems) -> Option<Key> {
+    let text = std::str::from_utf8(bytes).unwrap_or_default().trim();
+    if !Seed::is_meant(text) {
+        if accept.is_some() {
+            problems.add("--accept", "it is for nkeys, and --key-file has a shared key: leave one of the two out");
+        }
+        let wrong = |error| format!("{error}: make one with `openssl rand -hex 32`");
+        return Key::new(bytes).map_err(|error| problems.add("--key-file", wrong(error))).ok();
+    }
+    let seed = Seed::parse(text).map_err(|error| problems.add("--key-file", error.to_string())).ok();
+    let accepted = problems.one("--accept", accept, |accept| {
+        let text = match accept.strip_prefix('@') {
+            Some(file) => fs::read_to_string(file).map_err(|error| format!("{file} cannot be read: {error}"))?,
+            None => accept.to_owned(),
+        };
+        let keys = text.split([',', '\n']).map(str::trim).filter(|key| !key.is_empty());
+        let keys: Vec<Public> = keys.map(Public::parse).collect::<Result<_, _>>().map_err(|error| error.to_string())?;
+        if keys.is_empty() { Err("it names no key".to_owned()) } else { Ok(keys) }
+    });
+    if accept.is_none() {
+        problems.add("--key-file", "it is the seed of an nkey: say with --accept whose messages count");
+    }
+    Some(Key::nkeys(seed?, accepted?))
 }
 
 /// Runs the load on agents, or collects a run from them.
@@ -71,89 +151,83 @@ pub(crate) fn meeting(
 /// The flags are wrong, the agents could not begin, or there is no result.
 pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
     let mut problems = Problems::of_flags();
-    let flags = args.agents.clone();
-    let meeting = meeting(flags.nats.as_deref(), flags.group.as_deref(), flags.key_file.as_deref(), &mut problems);
-    let wanted = problems.one("--agents", flags.agents.as_deref(), parse_agents);
-    let on_loss = problems.one("--on-agent-loss", flags.on_agent_loss.as_deref(), |text| match text {
-        "abort" => Ok(OnLoss::Abort),
-        "continue" => Ok(OnLoss::Continue),
-        _ => Err(format!("`{text}`: expected abort or continue")),
-    });
-    let collected = problems.one("--collect", flags.collect.as_deref(), |text| {
-        u64::from_str_radix(text, 16).map_err(|_| format!("`{text}`: expected a run as `bench --agents` names it"))
-    });
     refuse_what_stays(&args, &mut problems);
-    if wanted.is_none() && collected.is_none() && flags.agents.is_none() && flags.collect.is_none() {
-        problems.add("--nats", "it is about agents: add --agents N, or leave it out");
+    if let Some(run) = args.collect.collect.clone() {
+        return collected(&run, args, problems);
     }
+    let agents = Agents::read(&args.agents, &mut problems);
     let mut lines = problems.lines();
-    if let Some(run) = collected {
-        let Some(Meeting { settings, key }) = meeting.filter(|_| lines.is_empty()) else {
-            return Err(Error::Usage(lines));
-        };
-        return collect_run(run, args, settings, &key);
-    }
     if args.subscribe.is_asked_for() {
-        let (Some(Meeting { settings, key }), Some(wanted), true) = (meeting, wanted, lines.is_empty()) else {
-            return Err(Error::Usage(lines));
-        };
-        return subscriptions(args, settings, &key, wanted, on_loss.unwrap_or_default());
+        let Some(agents) = agents.filter(|_| lines.is_empty()) else { return Err(Error::Usage(lines)) };
+        return subscriptions(args, &agents);
     }
-    let load = match scenario::is_asked_for(&args) && lines.is_empty() {
-        true => {
-            let Scenarios { scenario, draft, output, teller } = scenario::read(args, PartOptions::default())?;
-            AgentsLoad { draft, output, script: None, scenario: Some((scenario, teller)) }
-        }
-        false => {
-            let (draft, script, output, found) = args.read();
-            lines.extend(found);
-            AgentsLoad { draft, output, script, scenario: None }
-        }
+    let load = if scenario::is_asked_for(&args) && lines.is_empty() {
+        let Scenarios { scenario, draft, output, teller } = scenario::read(args, PartOptions::default())?;
+        AgentsLoad { draft, output, script: None, scenario: Some((scenario, teller)) }
+    } else {
+        let (draft, script, output, found) = args.read();
+        lines.extend(found);
+        AgentsLoad { draft, output, script, scenario: None }
     };
-    let Some(Meeting { settings, key }) = meeting.filter(|_| lines.is_empty()) else { return Err(Error::Usage(lines)) };
-    let Some(wanted) = wanted else { return Err(Error::Usage(lines)) };
-    let AgentsLoad { draft, output, script, scenario } = load;
-    let mut plan = plan_of(Draft { part: Some(Part { index: 0, of: wanted.count() }), ..draft }).map_err(Error::Usage)?;
-    let mut job = travel::pack(std::env::args().skip(1)).map_err(Error::Usage)?;
-    job.threads = plan.threads;
-    let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
-    let script = script.map(|script| script.lead(&mut plan, &shutdown)).transpose()?;
-    let mut live =
-        AgentsLive { live: Live::new(shutdown.clone(), plan.connections, plan.requests, None), agents: String::new() };
-    let (bus, group) = connect(settings)?;
-    if let Some((scenario, teller)) = scenario {
-        teller.begin(live.live.line(), shutdown);
-        travel::pack_beside(&mut job, scenario.files()).map_err(Error::Usage)?;
-        job.start = Some(scenario.lead().map_err(Error::Scenario)?);
-    }
-    let run = random();
-    live.live.say(&told(run));
-    let preparing = (plan.timeout + PREPARING).as_nanos() as u64;
-    let coordinator = Coordinator::new(run, wanted, job, on_loss.unwrap_or_default(), preparing, monotonic_ns());
-    let (code, record) = report(&output, || {
-        let record = lead(&bus, &key, &group, coordinator, Whole::new(plan), &mut live);
-        live.live.line().finish_and_clear();
-        record
-    })?;
-    match script {
-        Some(script) if script.has_done() && script.has_setup() => {
-            say("note: the script's done() was not called: it may ask for values of threads, which are on the agents");
+    let Some(agents) = agents.filter(|_| lines.is_empty()) else { return Err(Error::Usage(lines)) };
+    load.run(&agents)
+}
+
+/// A load for agents, as the flags say it.
+struct AgentsLoad {
+    draft: Draft,
+    output: Output,
+    /// A wrk script.
+    script: Option<Scripted>,
+    scenario: Option<(Arc<Scenario>, Teller)>,
+}
+
+impl AgentsLoad {
+    fn run(self, agents: &Agents) -> Result<ExitCode, Error> {
+        let Self { draft, output, script, scenario } = self;
+        let part = Part { index: 0, of: agents.wanted.count() };
+        let mut plan = plan_of(Draft { part: Some(part), ..draft }).map_err(Error::Usage)?;
+        let mut job = travel::pack(std::env::args().skip(1)).map_err(Error::Usage)?;
+        job.threads = plan.threads;
+        let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
+        let script = script.map(|script| script.lead(&mut plan, &shutdown)).transpose()?;
+        let mut live = AgentsLive {
+            live: Live::new(shutdown.clone(), plan.connections, plan.requests, None),
+            agents: String::new(),
+        };
+        let bus = agents.connect().map_err(|error| Error::Agents(error.to_string()))?;
+        if let Some((scenario, teller)) = scenario {
+            teller.begin(live.live.line(), shutdown);
+            travel::pack_beside(&mut job, scenario.files()).map_err(Error::Usage)?;
+            job.start = Some(scenario.lead().map_err(Error::Scenario)?);
         }
-        Some(script) => script.done(&record)?,
-        None => {}
+        let run = random();
+        live.live.say(&told(run));
+        let opening = plan.timeout;
+        let (code, record) = report(&output, || {
+            let record = agents.lead(&bus, run, job, Whole::new(plan), opening, &mut live);
+            live.live.line().finish_and_clear();
+            record
+        })?;
+        match script {
+            Some(script) if script.has_done() && script.has_setup() => {
+                say("note: the script's done() was not called: it may ask for values of threads, which are on the agents");
+            }
+            Some(script) => script.done(&record)?,
+            None => {}
+        }
+        Ok(code)
     }
-    Ok(code)
+}
+
+/// Says how a run can be reported without this command.
+fn told(run: u64) -> String {
+    format!("run {run:x}: if this command is killed, `oroshi bench --collect {run:x}` reports it")
 }
 
 /// Runs a load on a hub.
-fn subscriptions(
-    args: Args,
-    settings: Settings,
-    key: &Key,
-    wanted: Wanted,
-    on_loss: OnLoss,
-) -> Result<ExitCode, Error> {
-    let share = Share { part: Some(Part { index: 0, of: wanted.count() }), permitted: None };
+fn subscriptions(args: Args, agents: &Agents) -> Result<ExitCode, Error> {
+    let share = Share { part: Some(Part { index: 0, of: agents.wanted.count() }), permitted: None };
     let (plan, output) = subscribe::read(args, share).map_err(Error::Usage)?;
     let mut job = travel::pack(std::env::args().skip(1)).map_err(Error::Usage)?;
     job.threads = plan.connect.threads;
@@ -162,16 +236,15 @@ fn subscriptions(
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
     let live = Live::new(shutdown, plan.connect.connections, None, None);
     let mut live = AgentsLive { live, agents: String::new() };
-    let (bus, group) = connect(settings)?;
+    let bus = agents.connect().map_err(|error| Error::Agents(error.to_string()))?;
     live.live.say(&told(run));
     // Connections are opened at a rate, or many at a time, until each was tried.
-    let opening = plan.connect_rate.map_or(Duration::ZERO, |rate| {
+    let at_rate = plan.connect_rate.map_or(Duration::ZERO, |rate| {
         Duration::from_secs_f64((plan.connect.connections as f64 / rate).min(86_400.0))
     });
-    let preparing = (plan.connect.timeout * 2 + opening + PREPARING).as_nanos() as u64;
-    let coordinator = Coordinator::new(run, wanted, job, on_loss, preparing, monotonic_ns());
+    let opening = plan.connect.timeout * 2 + at_rate;
     report_subscriptions(&output, || {
-        let record = lead(&bus, key, &group, coordinator, push::Whole::new(plan), &mut live);
+        let record = agents.lead(&bus, run, job, push::Whole::new(plan), opening, &mut live);
         live.live.line().finish_and_clear();
         Ok(record?)
     })
@@ -191,9 +264,78 @@ fn report_subscriptions(
     Ok(if tell_lost(&agents) { ExitCode::from(1) } else { code })
 }
 
-/// Says how a run can be reported without this command.
-fn told(run: u64) -> String {
-    format!("run {run:x}: if this command is killed, `oroshi bench --collect {run:x}` reports it")
+/// Reports a run whose coordinator has ended.
+fn collected(run: &str, args: Args, mut problems: Problems) -> Result<ExitCode, Error> {
+    let run = problems.one("--collect", Some(run), |text| {
+        u64::from_str_radix(text, 16).map_err(|_| format!("`{text}`: expected a run as `bench --agents` names it"))
+    });
+    let flags = &args.agents;
+    let keys = (flags.key_file.as_deref(), flags.accept.as_deref());
+    let meeting = meeting(flags.nats.as_deref(), flags.group.as_deref(), keys, &mut problems);
+    let lines = problems.lines();
+    let (Some(run), Some(meeting), true) = (run, meeting, lines.is_empty()) else { return Err(Error::Usage(lines)) };
+    let Meeting { settings, key } = meeting;
+    let group = settings.group.clone();
+    let bus = Bus::connect(settings).map_err(|error| Error::Agents(error.to_string()))?;
+    let kept = collect(&bus, &key, &group, run)?;
+    // A script of scenarios needs its files until its `final` has ended.
+    let Unpacked { load, folder: _folder } = travel::unpack(kept.job(), None, true).map_err(Error::Refused)?;
+    match load {
+        UnpackedLoad::Requests(draft, _) => {
+            let (_, _, output, found) = args.read();
+            if !found.is_empty() {
+                return Err(Error::Usage(found));
+            }
+            let plan = plan_of(Draft { watch: Watching::None, ..*draft }).map_err(Error::Refused)?;
+            if let Some(journeys) = &plan.journeys {
+                journeys.initialize(1).map_err(Error::Scenario)?;
+            }
+            report(&output, || kept.add_up(Whole::new(plan))).map(|(code, _)| code)
+        }
+        UnpackedLoad::Subscriptions(plan) => {
+            let mut problems = Problems::of_flags();
+            let output = subscribe::read_output(args.output, &mut problems);
+            if !problems.lines().is_empty() {
+                return Err(Error::Usage(problems.lines()));
+            }
+            report_subscriptions(&output, || Ok(kept.add_up(push::Whole::new(*plan))?))
+        }
+    }
+}
+
+fn plan_of(draft: Draft) -> Result<Plan, Vec<String>> {
+    draft.plan().map_err(|found| found.0.iter().map(|problem| problem.told(Naming::Flags)).collect())
+}
+
+/// Refuses flags that do not work with agents.
+fn refuse_what_stays(args: &Args, problems: &mut Problems) {
+    let report = &args.output.report;
+    for (flag, given) in [
+        ("--verbose", args.scenario.verbose),
+        ("--self-test", args.self_test),
+        ("--hdr", report.hdr.is_some()),
+        ("--gnuplot", report.gnuplot.is_some()),
+    ] {
+        if given {
+            problems.add(flag, "agents do not carry it out: leave it out, or leave out --agents");
+        }
+    }
+}
+
+/// Writes the report of the record that `run` makes, and returns both.
+fn report(output: &Output, run: impl FnOnce() -> Result<Record, LeadError>) -> Result<(ExitCode, Record), Error> {
+    let mut made = Made::of([&output.file, &output.page, &output.percentiles]);
+    let reports = Reports::open(output)?;
+    let mut record = run()?;
+    made.0.clear();
+    record.fail_if = output.thresholds.iter().map(|threshold| threshold.judge(&record)).collect();
+    record.warnings.extend(output.remarks.iter().cloned());
+    reports.write(record.clone(), output)?;
+    let mut code = judge(&record, output);
+    if tell_lost(&record.agents) {
+        code = 1;
+    }
+    Ok((ExitCode::from(code), record))
 }
 
 /// Says which agents were lost, if any were.
@@ -215,88 +357,6 @@ impl From<LeadError> for Error {
             error => Error::Agents(error.to_string()),
         }
     }
-}
-
-/// A load for agents, as the flags say it.
-struct AgentsLoad {
-    draft: Draft,
-    output: Output,
-    /// A wrk script.
-    script: Option<Scripted>,
-    scenario: Option<(Arc<Scenario>, Teller)>,
-}
-
-/// Reports a run whose coordinator ended.
-fn collect_run(run: u64, args: Args, settings: Settings, key: &Key) -> Result<ExitCode, Error> {
-    let (bus, group) = connect(settings)?;
-    let kept = collect(&bus, key, &group, run)?;
-    // A script of scenarios needs its files until its `final` has ended.
-    let Unpacked { load, folder: _folder } = travel::unpack(kept.job(), None, true).map_err(Error::Refused)?;
-    match load {
-        UnpackedLoad::Requests(draft, _) => {
-            let (_, _, output, found) = args.read();
-            if !found.is_empty() {
-                return Err(Error::Usage(found));
-            }
-            let plan = plan_of(Draft { watch: Watching::None, ..*draft }).map_err(Error::Refused)?;
-            if let Some(journeys) = &plan.journeys {
-                journeys.initialize(1).map_err(Error::Scenario)?;
-            }
-            let (code, _) = report(&output, || kept.add_up(Whole::new(plan)))?;
-            Ok(code)
-        }
-        UnpackedLoad::Subscriptions(plan) => {
-            let mut problems = Problems::of_flags();
-            let output = subscribe::read_output(args.output, &mut problems);
-            if !problems.lines().is_empty() {
-                return Err(Error::Usage(problems.lines()));
-            }
-            report_subscriptions(&output, || Ok(kept.add_up(push::Whole::new(*plan))?))
-        }
-    }
-}
-
-fn connect(settings: Settings) -> Result<(Bus, String), Error> {
-    let group = settings.group.clone();
-    Ok((Bus::connect(settings).map_err(|error: BusError| Error::Agents(error.to_string()))?, group))
-}
-
-fn plan_of(draft: Draft) -> Result<Plan, Vec<String>> {
-    draft.plan().map_err(|found| found.0.iter().map(|problem| problem.told(Naming::Flags)).collect())
-}
-
-/// Refuses flags that do not work with agents.
-fn refuse_what_stays(args: &Args, problems: &mut Problems) {
-    let report = &args.output.report;
-    for (flag, given) in [
-        ("--verbose", args.scenario.verbose),
-        ("--self-test", args.self_test),
-        ("--hdr", report.hdr.is_some()),
-        ("--gnuplot", report.gnuplot.is_some()),
-    ] {
-        if given {
-            problems.add(flag, "agents do not carry it out: leave it out, or leave out --agents");
-        }
-    }
-    if args.load.watch.as_deref().is_some_and(|watch| watch != "auto") {
-        problems.add("--watch", "each agent watches the server if it is on its machine: leave it out");
-    }
-}
-
-/// Writes the report of the record that `run` makes, and returns both.
-fn report(output: &Output, run: impl FnOnce() -> Result<Record, LeadError>) -> Result<(ExitCode, Record), Error> {
-    let mut made = Made::of([&output.file, &output.page, &output.percentiles]);
-    let reports = Reports::open(output)?;
-    let mut record = run()?;
-    made.0.clear();
-    record.fail_if = output.thresholds.iter().map(|threshold| threshold.judge(&record)).collect();
-    record.warnings.extend(output.remarks.iter().cloned());
-    reports.write(record.clone(), output)?;
-    let mut code = judge(&record, output);
-    if tell_lost(&record.agents) {
-        code = 1;
-    }
-    Ok((ExitCode::from(code), record))
 }
 
 /// Parses a number of agents, or their names.

@@ -80,6 +80,8 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     pub(super) agents: AgentsArgs,
+    #[command(flatten)]
+    pub(super) collect: CollectArgs,
 
     #[command(flatten)]
     pub(super) output: OutputArgs,
@@ -260,7 +262,7 @@ pub(crate) struct ScenarioArgs {
 pub(crate) struct AgentsArgs {
     /// Run on so many agents, or on those with these names (a,b,c), as one (docs/agents.md)
     #[arg(long, value_name = "N|NAMES", requires_all = ["nats", "key_file"], help_heading = "Agents")]
-    pub(crate) agents: Option<String>,
+    pub(crate) agents: Vec<String>,
 
     /// Meet the agents at these NATS servers: nats://host:4222, several with commas
     ///
@@ -273,14 +275,22 @@ pub(crate) struct AgentsArgs {
     #[arg(long, value_name = "NAME", help_heading = "Agents")]
     pub(crate) group: Option<String>,
 
-    /// Sign messages with the key in this file, which the agents have too
+    /// Sign messages with the key in this file, which the agents have too; or with the seed of an nkey
     #[arg(id = "key_file", long = "key-file", value_name = "FILE", help_heading = "Agents")]
     pub(crate) key_file: Option<PathBuf>,
+
+    /// With an nkey: believe agents with these public keys, with commas; @FILE reads them from a file, one a line
+    #[arg(long, value_name = "KEYS", requires = "key_file", help_heading = "Agents")]
+    pub(crate) accept: Option<String>,
 
     /// End the run when an agent is lost, or let the others go on [default: abort]
     #[arg(long, value_name = "abort|continue", requires = "agents", help_heading = "Agents")]
     pub(crate) on_agent_loss: Option<String>,
+}
 
+/// The flag of a run on other machines whose coordinator has ended.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+pub(crate) struct CollectArgs {
     /// Report a run whose coordinator was killed, from what its agents keep
     #[arg(long, value_name = "RUN", requires_all = ["nats", "key_file"], conflicts_with = "agents", help_heading = "Agents")]
     pub(crate) collect: Option<String>,

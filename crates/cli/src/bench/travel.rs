@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::{Arg, ArgMatches, Args as _, Command, Parser};
 use oroshi_agents::wire::Job;
-use oroshi_bench::{Draft, Part, push};
+use oroshi_bench::{Draft, Load, Part, Spacing, push};
 use oroshi_net::Permitted;
 use oroshi_scenario::PartOptions;
 
@@ -83,17 +83,36 @@ pub(super) fn stamps(run: u32) -> Vec<u8> {
 pub(super) fn pack(words: impl IntoIterator<Item = String>) -> Result<Job, Vec<String>> {
     let matches = Args::augment_args(Command::new("bench")).try_get_matches_from(words);
     let matches = matches.map_err(|error| vec![error.to_string()])?;
+    let mut job = pack_flags(&matches)?;
+    job.words.extend(values(&matches, "url"));
+    let arguments = values(&matches, "script_args");
+    if !arguments.is_empty() {
+        job.words.push(ARGUMENTS.to_owned());
+        job.words.extend(arguments);
+    }
+    Ok(job)
+}
+
+/// Makes a job of the flags of a load, without a URL. `matches` may be those of another command that has these flags.
+///
+/// # Errors
+/// A file cannot be read.
+pub(crate) fn pack_flags(matches: &ArgMatches) -> Result<Job, Vec<String>> {
     let mut job = Job::default();
     let mut mistakes = Vec::new();
     for flag in travellers() {
         let (id, long) = (flag.get_id().as_str(), flag.get_long().unwrap_or_default());
+        // An experiment has no file with URLs.
+        if matches.try_contains_id(id).is_err() {
+            continue;
+        }
         if !flag.get_action().takes_values() {
             if matches.get_flag(id) {
                 job.words.push(format!("--{long}"));
             }
             continue;
         }
-        for value in values(&matches, id) {
+        for value in values(matches, id) {
             let value = match FILES.contains(&id).then(|| fs::read(&value)) {
                 None => value,
                 Some(Ok(content)) => {
@@ -109,13 +128,39 @@ pub(super) fn pack(words: impl IntoIterator<Item = String>) -> Result<Job, Vec<S
             job.words.push(format!("--{long}={value}"));
         }
     }
-    job.words.extend(values(&matches, "url"));
-    let arguments = values(&matches, "script_args");
-    if !arguments.is_empty() {
-        job.words.push(ARGUMENTS.to_owned());
-        job.words.extend(arguments);
-    }
     if mistakes.is_empty() { Ok(job) } else { Err(mistakes) }
+}
+
+/// Returns the job of one run of an experiment: with the URLs, the rate and the lengths of `draft`.
+pub(crate) fn with_run(job: &Job, draft: &Draft) -> Job {
+    let steady = match &draft.load {
+        Load::Closed => Some(Vec::new()),
+        Load::Open { stages, spacing, seed } => match &stages[..] {
+            [stage] if stage.duration.is_zero() => Some(match spacing {
+                Spacing::Constant => vec![format!("--rate={}", stage.rate)],
+                Spacing::Poisson => {
+                    vec![format!("--rate={}", stage.rate), "--arrivals=poisson".to_owned(), format!("--seed={seed}")]
+                }
+            }),
+            // The rate changes as the flags say.
+            _ => None,
+        },
+    };
+    let replaced: &[&str] = match steady {
+        Some(_) => &["duration", "warmup", "requests", "rate", "stages", "arrivals", "seed"],
+        None => &["duration", "warmup", "requests"],
+    };
+    let stays = |word: &&String| {
+        let flag = word.strip_prefix("--").map(|flag| flag.split('=').next().unwrap_or_default());
+        flag.is_some_and(|flag| !replaced.contains(&flag))
+    };
+    let mut words: Vec<String> = job.words.iter().filter(stays).cloned().collect();
+    words.extend(steady.into_iter().flatten());
+    words.extend(draft.duration.map(|duration| format!("--duration={}ns", duration.as_nanos())));
+    words.push(format!("--warmup={}ns", draft.warmup.as_nanos()));
+    words.extend(draft.requests.map(|requests| format!("--requests={requests}")));
+    words.extend(draft.urls.iter().map(ToString::to_string));
+    Job { words, ..job.clone() }
 }
 
 fn values(matches: &ArgMatches, id: &str) -> Vec<String> {
@@ -242,6 +287,10 @@ fn folder() -> io::Result<Temporary> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use oroshi_bench::Stage;
+
     use super::*;
 
     fn packed(line: &[&str]) -> Job {
@@ -290,6 +339,39 @@ mod tests {
         let path = folder.path().to_owned();
         drop(folder);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_run_of_an_experiment_has_its_own_urls_rate_and_lengths_on_the_agents_too() {
+        let url = |text: &str| vec![text.parse::<oroshi_net::Endpoint>().unwrap()];
+        let ms = Duration::from_millis;
+        let stage = |seconds, rate| Stage { duration: Duration::from_secs(seconds), rate };
+        let constant = |stages| Load::Open { stages, spacing: Spacing::Constant, seed: 0 };
+        for (line, load, requests) in [
+            (&["-c5", "-d9s", "-H", "A: b"][..], Load::Closed, None),
+            (&["-c5", "-R", "60%"], Load::rate(48_765.4, Spacing::Constant, 0), None),
+            (&["-c5", "-R", "60%"], Load::Closed, Some(20)),
+            (
+                &["-c5", "-R", "2k", "--arrivals", "poisson", "--seed", "7", "-w1s"],
+                Load::rate(2000.0, Spacing::Poisson, 7),
+                None,
+            ),
+            (&["-c5", "--stages", "1s:10,2s:20", "-n", "9"], constant(vec![stage(1, 10.0), stage(2, 20.0)]), None),
+        ] {
+            let wanted = Draft {
+                urls: url("unix:/tmp/a b:/path?q=1"),
+                load,
+                requests,
+                duration: Some(ms(1050)),
+                warmup: Duration::from_nanos(123_456_789),
+                ..Draft::default()
+            };
+            let Unpacked { load, folder: _folder } = unpack(&with_run(&packed(line), &wanted), None, false).unwrap();
+            let UnpackedLoad::Requests(got, None) = load else { panic!("no load of requests") };
+            assert_eq!((&got.urls, &got.load, got.requests), (&wanted.urls, &wanted.load, wanted.requests), "{line:?}");
+            assert_eq!((got.duration, got.warmup, got.connections), (wanted.duration, wanted.warmup, 5), "{line:?}");
+            assert_eq!(got.headers.len(), usize::from(line.contains(&"-H")));
+        }
     }
 
     #[test]

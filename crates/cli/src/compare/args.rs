@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-use crate::bench::LoadArgs;
+use crate::bench::{AgentsArgs, LoadArgs};
 use crate::script_load::ScriptLoadArgs;
 
 /// The format of a report.
@@ -67,6 +67,8 @@ pub(crate) struct Args {
     pub(super) load: LoadArgs,
     #[command(flatten)]
     pub(super) scenario: ScriptLoadArgs,
+    #[command(flatten)]
+    pub(super) agents: AgentsArgs,
     #[command(flatten)]
     pub(super) rules: RuleArgs,
     #[command(flatten)]

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::ArgMatches;
 use oroshi_bench::plan::Problem;
-use oroshi_bench::{Draft, Load as Rhythm, Spacing};
+use oroshi_bench::{Draft, Load as Rhythm, Part, Spacing};
 use oroshi_experiment::rules;
 use oroshi_experiment::words::{load_words, script_words};
 use oroshi_lab::plan::{Cell, Load, Rules, Script, Server, Variant};
@@ -18,6 +19,8 @@ use oroshi_words::units;
 
 use super::args::{Args, Format, OutputArgs, RuleArgs};
 use super::variants::{self, Typed};
+use crate::agents_load::{self, Found};
+use crate::problems::Problems;
 use crate::script_load::{Loader, ReadLoad};
 use crate::verdicts::Condition;
 
@@ -37,7 +40,7 @@ pub(super) struct Output {
 }
 
 impl Args {
-    /// Reads all flags. `oroshi` is this program, for commands that name it.
+    /// Reads all flags. `oroshi` is this program, for commands that name it; `matches` are the flags as they were parsed.
     ///
     /// # Errors
     /// All mistakes.
@@ -46,9 +49,10 @@ impl Args {
         oroshi: &str,
         rerun: Vec<String>,
         loader: Loader,
+        matches: &ArgMatches,
     ) -> Result<(Experiment, Output), Vec<String>> {
         let mut problems = Vec::new();
-        let Self { variants, load, scenario, rules: flags, output } = self;
+        let Self { variants, load, scenario, agents, rules: flags, output } = self;
         let (typed, wrong) = variants::parse(&variants);
         problems.extend(wrong);
         // A single set-up is measured for a later comparison, or compared with an earlier one.
@@ -67,6 +71,13 @@ impl Args {
         let warmup = load.warmup.is_some();
         let ReadLoad { draft, share, script, problems: wrong } = scenario.read(load, Naming::Flags, loader);
         problems.extend(wrong.lines());
+        let mut wrong = Problems::of_flags();
+        let agents = agents_load::read(&agents, matches, &mut wrong);
+        if agents.is_some() && script.is_some() {
+            wrong.add("--agents", "agents carry out loads of requests in a comparison, and no scripts: leave one out");
+        }
+        problems.extend(wrong.lines());
+        let draft = Draft { part: agents.as_ref().map(|agents| Part { index: 0, of: agents.count }), ..draft };
         // The length of a script's run is the script's or the user's.
         let draft = if script.is_some() { draft } else { rules::timed(draft, warmup) };
         let open = share.is_some() || draft.load != Rhythm::Closed;
@@ -112,16 +123,18 @@ impl Args {
             return Err(problems);
         }
         let load_cpus = draft.cpus.clone();
+        let title = title(&typed);
+        let cell = cell(typed, (&draft, scenario.users.is_some()), script.as_ref(), share, ready_timeout);
         let experiment = Experiment {
             name: "compare".into(),
-            title: title(&typed),
+            title,
             rerun,
             metrics,
             score_if_any,
             rules: read_rules,
             server_cpus,
             load_cpus,
-            cells: vec![cell(typed, (&draft, scenario.users.is_some()), script.as_ref(), share, ready_timeout)],
+            cells: vec![on_agents(cell, agents)],
             ..Experiment::default()
         };
         Ok((experiment, Output { format, file, html, baseline, fail_if, note }))
@@ -264,28 +277,34 @@ fn cell(
             Some(script) => (script_words(&draft, &script.name(), users), Load::Script(draft, Arc::clone(script))),
             None => (load_words(&draft, share), Load::Bench(draft)),
         };
-        variants.push(Variant { name, server, urls, load, load_words, machine: None });
+        variants.push(Variant { name, server, urls, load, load_words, machine: None, agents: None });
     }
     Cell { servers, variants, rate_share: share, ..Cell::default() }
 }
 
+/// Lets agents carry out the loads, if there are some.
+fn on_agents(mut cell: Cell, agents: Option<Found>) -> Cell {
+    if let Some(Found { load, words, .. }) = agents {
+        for variant in &mut cell.variants {
+            variant.agents = Some(Arc::clone(&load));
+            variant.load_words += &words;
+        }
+    }
+    cell
+}
+
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{Args as _, Command, FromArgMatches as _};
 
     use super::*;
     use crate::script_load::fake;
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
-
     fn try_read(line: &[&str]) -> Result<(Experiment, Output), Vec<String>> {
         let words = std::iter::once("compare").chain(line.iter().copied());
-        let args = Line::try_parse_from(words).unwrap_or_else(|e| panic!("{line:?}: {e}")).args;
-        args.read("/bin/oroshi", Vec::new(), fake::load)
+        let matches = Args::augment_args(Command::new("compare")).try_get_matches_from(words);
+        let matches = matches.unwrap_or_else(|e| panic!("{line:?}: {e}"));
+        Args::from_arg_matches(&matches).unwrap().read("/bin/oroshi", Vec::new(), fake::load, &matches)
     }
 
     #[track_caller]

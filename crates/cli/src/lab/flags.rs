@@ -3,11 +3,13 @@
 
 use clap::builder::ValueHint;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Arg, ArgAction, Args as _, Command, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, FromArgMatches};
+use oroshi_bench::Part;
 use oroshi_experiment::{Form, LoadKeys, LoadValues};
 use oroshi_words::{Mistake, Naming};
 
-use crate::bench::{LoadArgs, SubscribeArgs, meaningless};
+use crate::agents_load::{self, Found};
+use crate::bench::{AgentsArgs, LoadArgs, SubscribeArgs, meaningless};
 use crate::script_load::{Loader, ReadLoad, ScriptLoadArgs};
 
 /// The parser of the command line.
@@ -41,9 +43,10 @@ impl LoadKeys for Flags {
     }
 
     fn read(&self, given: &[(&str, Vec<String>)]) -> Result<LoadValues, Vec<Mistake>> {
-        let (args, subscribe, scenario) = parse(given).map_err(|error| vec![refused(&error, given)])?;
+        let (args, subscribe, scenario, (agents, matches)) =
+            parse(given).map_err(|error| vec![refused(&error, given)])?;
         let foreign = if subscribe.is_asked_for() { meaningless(&args) } else { Vec::new() };
-        let ReadLoad { draft, share, script, mut problems } = scenario.read(args, Naming::Keys, self.script);
+        let ReadLoad { mut draft, share, script, mut problems } = scenario.read(args, Naming::Keys, self.script);
         if scenario.file.is_some() && subscribe.is_asked_for() {
             problems.add("--script", "its users send requests: leave it out, or leave out `mode`");
         }
@@ -53,22 +56,36 @@ impl LoadKeys for Flags {
         if subscribe.is_asked_for() && share.is_some() {
             problems.add("--rate", "it is a share of what set-ups can do: with `mode`, expected messages per second");
         }
+        let agents = agents_load::read(&agents, &matches, &mut problems);
+        if agents.is_some() && (script.is_some() || subscribe.is_asked_for()) {
+            problems
+                .add("--agents", "they carry out loads of requests: leave them out, or leave out `script` or `mode`");
+        }
+        draft.part = agents.as_ref().map(|agents| Part { index: 0, of: agents.count });
+        let agents = agents.map(|Found { load, words, .. }| (load, words));
         let subscribe = subscribe.read(draft.clone(), &mut problems).filter(|_| subscribe.is_asked_for());
-        if problems.found.is_empty() { Ok(LoadValues { draft, share, subscribe, script }) } else { Err(problems.found) }
+        if problems.found.is_empty() {
+            Ok(LoadValues { draft, share, subscribe, script, agents })
+        } else {
+            Err(problems.found)
+        }
     }
 }
 
 fn parser() -> Command {
     let parser = Command::new("load").no_binary_name(true).disable_help_flag(true);
-    ScriptLoadArgs::augment_args(SubscribeArgs::augment_args(LoadArgs::augment_args(parser)))
+    AgentsArgs::augment_args(ScriptLoadArgs::augment_args(SubscribeArgs::augment_args(LoadArgs::augment_args(parser))))
 }
 
 fn flag<'p>(parser: &'p Command, key: &str) -> Option<&'p Arg> {
     parser.get_arguments().find(|flag| flag.get_long() == Some(key))
 }
 
+/// The flags of a load by subject, those of agents with all as they were parsed.
+type Parsed = (LoadArgs, SubscribeArgs, ScriptLoadArgs, (AgentsArgs, ArgMatches));
+
 /// Parses keys as if they were typed: `--header=A: b`.
-fn parse(given: &[(&str, Vec<String>)]) -> Result<(LoadArgs, SubscribeArgs, ScriptLoadArgs), clap::Error> {
+fn parse(given: &[(&str, Vec<String>)]) -> Result<Parsed, clap::Error> {
     let parser = parser();
     let mut words = Vec::new();
     for (key, values) in given {
@@ -84,6 +101,7 @@ fn parse(given: &[(&str, Vec<String>)]) -> Result<(LoadArgs, SubscribeArgs, Scri
         LoadArgs::from_arg_matches(&matches)?,
         SubscribeArgs::from_arg_matches(&matches)?,
         ScriptLoadArgs::from_arg_matches(&matches)?,
+        (AgentsArgs::from_arg_matches(&matches)?, matches),
     ))
 }
 

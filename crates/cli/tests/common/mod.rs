@@ -100,6 +100,10 @@ impl Target {
         &self.urls[0]
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends it in order: how many requests it says to have answered, and on how many connections.
     pub fn stop(mut self) -> (u64, u64) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();

@@ -1,6 +1,7 @@
 //! `oroshi agent` and `oroshi bench --agents`, with a NATS server of the test's own.
 
 use std::io::{BufRead as _, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -13,11 +14,14 @@ use tempfile::TempDir;
 
 use crate::common::{OROSHI, Recorded as _, Target};
 
+const KEY: &str = "0123456789abcdef0123456789abcdef";
+
 /// A NATS server, a key, and agents.
 pub(crate) struct Group {
-    nats: Nats,
+    pub(crate) nats: Nats,
     pub(crate) folder: TempDir,
     pub(crate) agents: Vec<Process>,
+    flags: Vec<String>,
 }
 
 /// A process whose standard error is read line by line.
@@ -46,6 +50,14 @@ impl Process {
     }
 }
 
+impl Process {
+    /// Waits for its end: the exit code, and all that it said.
+    pub(crate) fn end(&mut self) -> (Option<i32>, Vec<String>) {
+        let said = self.lines.iter().collect();
+        (self.child.wait().unwrap().code(), said)
+    }
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -58,16 +70,42 @@ impl Group {
     pub(crate) fn start(test: &str, names: &[&str], flags: &[&str]) -> Option<Self> {
         let nats = Nats::start(test, &[])?;
         let folder = TempDir::new().unwrap();
-        std::fs::write(folder.path().join("key"), "0123456789abcdef0123456789abcdef").unwrap();
-        let mut group = Self { nats, folder, agents: Vec::new() };
+        std::fs::write(folder.path().join("key"), KEY).unwrap();
+        let flags = flags.iter().map(|&flag| flag.to_owned()).collect();
+        let mut group = Self { nats, folder, agents: Vec::new(), flags };
         for name in names {
-            let mut command = group.command("agent");
-            command.args(["--name", name]).args(flags);
-            let agent = Process::start(command);
-            agent.says("may connect to");
+            let agent = group.agent(name);
             group.agents.push(agent);
         }
         Some(group)
+    }
+
+    fn agent(&self, name: &str) -> Process {
+        let mut command = self.command("agent");
+        command.args(["--name", name]).args(&self.flags);
+        let agent = Process::start(command);
+        agent.says("may connect to");
+        agent
+    }
+
+    /// Ends an agent as `kill -9` does.
+    pub(crate) fn kill(&mut self, index: usize) {
+        self.agents[index].kill();
+    }
+
+    /// Starts an agent again whose name is a letter from `a` on.
+    pub(crate) fn restart(&mut self, index: usize) {
+        self.agents[index] = self.agent(&char::from(b'a' + index as u8).to_string());
+    }
+
+    /// Where the key is.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The key of all.
+    pub(crate) fn key(&self) -> String {
+        KEY.to_owned()
     }
 
     pub(crate) fn command(&self, subcommand: &str) -> Command {
@@ -130,12 +168,49 @@ fn agents_refuse_what_they_may_not_do_and_all_say_so() {
     // TEST-NET-1 (RFC 5737): no packet goes there, because the agents permit loopback only.
     let text = refused(&["-c", "2", "-d", "1s", "http://192.0.2.1/"]);
     assert!(text.contains("connections to 192.0.2.1:80 are not permitted here"), "{text}");
-    let text = refused(&["-c", "2", "-n", "10", "http://127.0.0.1:1/"]);
-    assert!(text.contains("no end by time"), "{text}");
-    for (args, flag) in [(&["--hdr", "x"][..], "--hdr"), (&["-g", "x"], "--gnuplot"), (&["--watch", "1"], "--watch")] {
+    for (args, flag) in [(&["--hdr", "x"][..], "--hdr"), (&["-g", "x"], "--gnuplot")] {
         let ran = group.bench(&[&["--agents", "2", "http://127.0.0.1:1/"], args].concat());
         assert!(ran.code == Some(2) && ran.err.contains(&format!("{flag}: ")), "{ran:?}");
     }
+}
+
+#[test]
+fn a_load_that_ends_with_its_requests_ends_by_the_agents_time_at_the_latest() {
+    let test = "a_load_that_ends_with_its_requests_ends_by_the_agents_time_at_the_latest";
+    let Some(group) = Group::start(test, &["a", "b"], &["--max-duration", "1s"]) else { return };
+    let target = Target::start(&[]);
+    let ran = group.bench(&["--agents", "2", "-c", "4", "-n", "301", target.url()]);
+    assert_eq!((ran.code, ran.record().requests.completed, ran.record().cut_short), (Some(0), 301, false), "{ran:?}");
+    let ran = group.bench(&["--agents", "2", "-c", "4", "-n", "100k", "-R", "100", target.url()]);
+    let record = ran.record();
+    assert!(record.cut_short && record.requests.started < 200, "{:?}", record.requests);
+    assert!(record.warnings.iter().any(|text| text.contains("of 100000 requests were sent")), "{:?}", record.warnings);
+    ledger(&record);
+}
+
+#[test]
+fn the_coordinator_watches_the_server_where_it_can_and_an_agent_otherwise() {
+    let test = "the_coordinator_watches_the_server_where_it_can_and_an_agent_otherwise";
+    let Some(group) = Group::start(test, &["a", "b"], &[]) else { return };
+    let target = Target::start(&[]);
+    let run = |flags: &[&str]| {
+        let fixed = ["--agents", "2", "-c", "4", "-d", "2s", "-w", "100ms", target.url()];
+        let ran = group.bench(&[&fixed, flags].concat());
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran.record()
+    };
+    for flags in [&[][..], &["--watch", &target.pid().to_string()]] {
+        let record = run(flags);
+        assert_eq!(record.server_watched_by.as_deref(), Some("coordinator"), "{:?}", record.server_unknown);
+        let server = record.server.as_ref().unwrap();
+        assert_eq!((server.process_count, server.processes[0].pid), (1, target.pid()));
+        assert!(record.server_cpu_us_per_request().is_some_and(|us| us > 0.1), "{server:?}");
+    }
+    let record = run(&["--watch", "none"]);
+    assert_eq!((record.server_watched_by, record.server.is_none()), (None, true));
+    let gone = Command::new("true").spawn().map(|mut child| (child.id(), child.wait())).unwrap().0;
+    let ran = group.bench(&["--agents", "2", "-c", "4", "--watch", &gone.to_string(), target.url()]);
+    assert!(ran.code == Some(1) && ran.err.contains(&format!("there is no process {gone}")), "{ran:?}");
 }
 
 #[test]

@@ -127,6 +127,7 @@ fn variant(name: &str, server: usize, draft: Draft) -> Variant {
         load: Load::Bench(Box::new(draft)),
         load_words: "4 connections, 100ms".into(),
         machine: None,
+        agents: None,
     }
 }
 

@@ -7,6 +7,8 @@
 mod ab;
 mod ab_files;
 mod agents;
+mod agents_compared;
+mod agents_faults;
 mod agents_scenarios;
 mod agents_subscribe;
 mod bench_truth;

@@ -57,7 +57,7 @@ struct Timetable<'a> {
 impl<'a> Facts<'a> {
     /// Returns the facts of one variant's runs, among those of its cell.
     pub(crate) fn of(name: &'a str, runs: &'a [Run], variant: usize) -> Self {
-        let own = || runs.iter().filter(|run| run.variant == variant);
+        let own = || runs.iter().filter(|run| run.variant == variant && run.unfinished_agents == 0);
         let records: Vec<&Record> = own().filter_map(|run| run.record.as_deref()).collect();
         let bursts: Vec<Burst> = own().filter_map(Burst::of).collect();
         let at_limit = |record: &&&Record| record.grade.bottleneck == Bottleneck::GeneratorBound;

@@ -174,6 +174,7 @@ fn experiment(asked: RealSubject, seed: u64) -> Experiment {
         load: Load::Bench(Box::new(draft.clone())),
         load_words: String::new(),
         machine: None,
+        agents: None,
     };
     let [one, other] = words;
     Experiment {

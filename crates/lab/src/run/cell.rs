@@ -21,6 +21,9 @@ use crate::plan::{Cell, Experiment, LEAST_BLOCKS, Load, Rules, Variant};
 use crate::result::{CellResult, Ended, Failure, Lengthened, Program, Run, VariantResult};
 use crate::{decide, disturbed};
 
+/// The name of an agent's process.
+const AGENT: &str = "oroshi";
+
 /// A cell while it is carried out.
 pub(super) struct CellRun<'a, 'e> {
     experiment: &'e Experiment,
@@ -229,9 +232,13 @@ impl<'a, 'e> CellRun<'a, 'e> {
                 // Servers that ended while others were measured.
                 if block.is_some() {
                     let rules = &self.experiment.rules;
-                    let known = measured.servers.take().map(|servers| [servers, rules.processes.clone()].concat());
+                    // Agents on this machine are the load, as this process is otherwise.
+                    let agents = asked.agents.iter().map(|_| AGENT.to_owned()).collect();
+                    let known = [rules.processes.clone(), agents].concat();
+                    let known = measured.servers.take().map(|servers| [servers, known].concat());
                     let cpus = self.cpus();
-                    measured.machine = self.machine.ran(look, cpus.as_ref(), known.as_deref(), measured.clock);
+                    let here = self.machine.ran(look, cpus.as_ref(), known.as_deref(), measured.clock);
+                    measured.machine = disturbed::worst(here, measured.record.as_deref());
                     measured.warnings.extend(measured.machine.as_ref().and_then(disturbed::words));
                     self.reporter.warn(&measured.warnings);
                 }
@@ -388,8 +395,22 @@ impl<'a, 'e> CellRun<'a, 'e> {
 }
 
 fn as_run(measured: Measured, variant: usize, block: usize, session: usize, place: usize, at_s: f64) -> Run {
-    let Measured { figures, shift, warnings, machine, record, command, .. } = measured;
-    Run { variant, block, session, place, at_s, figures, shift, warnings, machine, grade: None, record, command }
+    let Measured { figures, shift, warnings, machine, unfinished_agents, record, command, .. } = measured;
+    Run {
+        variant,
+        block,
+        session,
+        place,
+        at_s,
+        figures,
+        shift,
+        warnings,
+        machine,
+        unfinished_agents,
+        grade: None,
+        record,
+        command,
+    }
 }
 
 /// Leaves the score out of the metrics if one of these runs has none, and it may give way.
@@ -401,10 +422,9 @@ fn leave_out_score(metrics: &mut Vec<Metric>, may: bool, runs: &[Run]) {
 
 /// Returns a variant's load, with the chosen lengths.
 fn is_to_be_repeated(runs: &[Run], rules: &Rules, primary: Metric, block: usize, repeated: usize) -> bool {
-    disturbed::is_sensitive(primary)
-        && rules.disturbed < 1.0
-        && repeated < rules.min_blocks.div_ceil(2)
-        && runs.iter().any(|run| run.block == block && disturbed::is_disturbed(run))
+    let minds_others = disturbed::is_sensitive(primary) && rules.disturbed < 1.0;
+    let is_useless = |run: &Run| run.unfinished_agents > 0 || minds_others && disturbed::is_disturbed(run);
+    repeated < rules.min_blocks.div_ceil(2) && runs.iter().any(|run| run.block == block && is_useless(run))
 }
 
 /// Rounds a rate as a user would.
@@ -433,6 +453,12 @@ mod tests {
         assert!(!of(1.0, 5, Metric::Rps, 0.2), "half as many as there are blocks at least");
         assert!(!of(1.0, 0, Metric::Cpu, 0.2), "CPU time compares all the same");
         assert!(!of(1.0, 0, Metric::Rps, 1.0), "nobody minds");
+        let short = [Run { unfinished_agents: 1, ..crate::sample::run(1, 4, &[]) }];
+        let again = |primary, limit, repeated| {
+            is_to_be_repeated(&short, &Rules { disturbed: limit, ..Rules::default() }, primary, 4, repeated)
+        };
+        assert!(again(Metric::Cpu, 1.0, 0) && again(Metric::Rps, 0.2, 4), "a run without its agents says nothing");
+        assert!(!again(Metric::Rps, 0.2, 5));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use oroshi_bench::follow::Stage as BenchStage;
+use oroshi_bench::record::AgentState;
 use oroshi_bench::watch::{Clocks, ServerUsage, Watch};
 use oroshi_bench::{Draft, Failure, Load as Loop, Observer, Progress, Record, RunError, Spacing, Watching};
 use oroshi_net::Endpoint;
@@ -16,7 +17,7 @@ use super::{lengths, pick, verify};
 use crate::doubts::megahertz;
 use crate::follow::ExperimentObserver;
 use crate::metric::Metric;
-use crate::plan::{Command, Load, Script, Server, Subscribe, Variant};
+use crate::plan::{AgentsError, Command, Load, Script, Server, Subscribe, Variant};
 use crate::program;
 use crate::result::{CommandRun, Lengthened, MachineUse, Program};
 use crate::serving::{self, Running};
@@ -56,6 +57,8 @@ pub(super) struct Measured {
     pub(super) servers: Option<Vec<String>>,
     /// Other work of the machine.
     pub(super) machine: Option<MachineUse>,
+    /// Agents that did not finish. The run has no figures then.
+    pub(super) unfinished_agents: usize,
 }
 
 /// Makes one run, on the machine of its load.
@@ -96,9 +99,12 @@ fn bench(
             Loop::Closed => Loop::rate(rate, Spacing::Constant, 0),
         };
     }
+    if let Some(agents) = &variant.agents {
+        return own(follow, server, None, |watcher| Ok(agents.run(draft, watcher)?));
+    }
     let plan = draft.plan().map_err(|problems| Stopped::failed(with_causes(&problems)))?;
     let forecast = oroshi_bench::ports::forecast(&plan);
-    own(follow, server, forecast, |watcher| oroshi_bench::run(plan, watcher))
+    own(follow, server, forecast, |watcher| Ok(oroshi_bench::run(plan, watcher)?))
 }
 
 /// Measures journeys. Their length and warm-up are the script's or the user's.
@@ -116,7 +122,7 @@ fn journeys(
     }
     script.prepare(&mut draft).map_err(|error| Stopped::failed(with_causes(&error)))?;
     let plan = draft.plan().map_err(|problems| Stopped::failed(with_causes(&problems)))?;
-    let mut measured = own(follow, server, None, |watcher| oroshi_bench::run(plan, watcher))?;
+    let mut measured = own(follow, server, None, |watcher| Ok(oroshi_bench::run(plan, watcher)?))?;
     // A histogram of each step in each run would be most of the result.
     if let Some(scenario) = measured.record.as_mut().and_then(|record| record.scenario.as_mut()) {
         (scenario.steps, scenario.timers, scenario.flows) = (Vec::new(), Vec::new(), Vec::new());
@@ -151,12 +157,36 @@ fn subscribe(
     own(follow, server, None, |watcher| Ok(oroshi_bench::push::run(plan, watcher)?.as_requests()))
 }
 
+/// Why a load of ours has no record.
+enum NoRecord {
+    Cancelled,
+    Failed(String),
+}
+
+impl From<RunError> for NoRecord {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Cancelled => Self::Cancelled,
+            error => Self::Failed(with_causes(&error)),
+        }
+    }
+}
+
+impl From<AgentsError> for NoRecord {
+    fn from(error: AgentsError) -> Self {
+        match error {
+            AgentsError::Cancelled => Self::Cancelled,
+            AgentsError::Failed(why) => Self::Failed(why),
+        }
+    }
+}
+
 /// A load of ours.
 fn own(
     follow: &mut dyn ExperimentObserver,
     mut server: Option<(&mut Running, &Server)>,
     forecast: Option<String>,
-    run: impl FnOnce(&mut Watcher<'_>) -> Result<Record, RunError>,
+    run: impl FnOnce(&mut Watcher<'_>) -> Result<Record, NoRecord>,
 ) -> Result<Measured, Stopped> {
     let mut watcher = Watcher {
         inner: follow.bench(),
@@ -175,10 +205,15 @@ fn own(
     let mut record = match ran {
         Ok(record) if record.cut_short && follow.cancelled() => return Err(Stopped::Cancelled),
         Ok(record) => record,
-        Err(RunError::Cancelled) => return Err(Stopped::Cancelled),
-        Err(error) => return Err(failed(format!("the run could not begin: {}", with_causes(&error)), server.as_ref())),
+        Err(NoRecord::Cancelled) => return Err(Stopped::Cancelled),
+        Err(NoRecord::Failed(why)) => {
+            return Err(failed(format!("the run could not begin: {why}"), server.as_ref()));
+        }
     };
-    if let Some(why) = verify::failure(&record) {
+    // A part of its requests is missing, and how they ended is not the server's doing.
+    let unfinished_agents = record.agents.iter().filter(|agent| agent.state != AgentState::Done).count();
+    let is_whole = unfinished_agents == 0;
+    if let Some(why) = verify::failure(&record).filter(|_| is_whole) {
         return Err(failed(why, server.as_ref()));
     }
     // That ports might run out is of no interest once it is known that they did not.
@@ -193,10 +228,12 @@ fn own(
         }
     };
     record.environment = oroshi_bench::environment::Environment::default();
+    let figure = |metric: Metric| Some((metric, metric.of(&record).filter(|_| is_whole)?));
     Ok(Measured {
-        figures: Metric::ALL.into_iter().filter_map(|metric| Some((metric, metric.of(&record)?))).collect(),
+        figures: Metric::ALL.into_iter().filter_map(figure).collect(),
         warnings: verify::warnings(&record),
-        shift: verify::shift(&record),
+        shift: verify::shift(&record).filter(|_| is_whole),
+        unfinished_agents,
         record: Some(Box::new(record)),
         clock,
         servers,

@@ -84,6 +84,7 @@ fn server_side(server: &ServerUsage, record: &Record) -> Markup {
             ("Memory, shared pages divided", server.pss_end_bytes.map(bytes)),
             ("Context switches per request", (answers > 0).then(|| units::number(switches as f64 / answers as f64))),
             ("Processes", Some(format!("{}: {found}", words::processes(server)))),
+            ("Watched by", record.server_watched_by.clone()),
             ("Processes that ended", (server.exited > 0).then(|| units::count(server.exited))),
         ]))
         @if server.processes.len() > 1 {

@@ -79,6 +79,7 @@ pub fn closed() -> Record {
         },
         server: Some(server()),
         server_unknown: None,
+        server_watched_by: None,
         grade: Grade {
             bottleneck: Bottleneck::LatencyBound,
             because: "100 connections waited for answers".into(),

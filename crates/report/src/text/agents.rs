@@ -5,6 +5,7 @@ use oroshi_words::units;
 
 use super::bench::Page;
 use crate::paint::Paint;
+use crate::words;
 
 /// Adds a line on all agents, and a row for each.
 pub(super) fn add(page: &mut Page, agents: &[AgentRecord]) {
@@ -12,16 +13,8 @@ pub(super) fn add(page: &mut Page, agents: &[AgentRecord]) {
         return;
     }
     let time = |ns: u64| units::time(ns as f64);
-    let most = |of: fn(&AgentRecord) -> Option<u64>| agents.iter().filter_map(of).max().map_or("?".to_owned(), time);
-    let lost = agents.iter().filter(|agent| agent.state == AgentState::Lost).count();
-    let missing = if lost > 0 { format!(", {lost} of them lost") } else { String::new() };
-    let text = format!(
-        "{}{missing}; all began within {} of the agreed moment; clocks known to ±{}",
-        agents.len(),
-        most(|agent| agent.start_late_ns),
-        most(|agent| agent.clock_bound_ns)
-    );
-    page.painted_row("Agents", &text, if lost > 0 { Paint::red } else { |_, text| text.to_owned() });
+    let lost = agents.iter().any(|agent| agent.state == AgentState::Lost);
+    page.painted_row("Agents", &words::agents(agents), if lost { Paint::red } else { |_, text| text.to_owned() });
     let head = ["  agent", "state", "for", "answered", "errors", "p99", "late p99", "busiest thread"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     rows.extend(agents.iter().map(|agent| {

@@ -104,7 +104,10 @@ impl Page {
             }
         }
         self.row("Generator", generator);
-        self.painted_row("Machine", &machine(environment), Paint::dim);
+        // Nobody is known to have come to an end: all agents were lost.
+        if *environment != Environment::default() {
+            self.painted_row("Machine", &machine(environment), Paint::dim);
+        }
     }
 
     pub(super) fn line(&mut self, text: &str) {
@@ -241,8 +244,9 @@ fn server_rows(server: &ServerUsage, record: &Record) -> [String; 2] {
         None => String::new(),
     };
     let cores = units::number(server.cpu_seconds / record.elapsed_s.max(1e-9));
+    let watched_by = record.server_watched_by.as_ref().map(|who| format!(", watched by {who}")).unwrap_or_default();
     let first = format!(
-        "{per_request}{cores} cores used{}, busiest thread {}, {}",
+        "{per_request}{cores} cores used{}, busiest thread {}, {}{watched_by}",
         if server.precision == Precision::Ticks { " (in clock ticks)" } else { "" },
         units::percent(server.busiest_thread),
         processes(server)

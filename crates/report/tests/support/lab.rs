@@ -172,6 +172,7 @@ fn cell(seed: u64, group: &str, point: Option<usize>, variants: &[(&str, f64)], 
                 shift: None,
                 warnings: Vec::new(),
                 machine: None,
+                unfinished_agents: 0,
                 grade: None,
                 record: None,
                 command: Some(CommandRun {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use oroshi_bench::environment::{Cpu, DescriptorLimit, Environment, Sysctl};
 use oroshi_bench::record::{
-    Answers, ClockRecords, Connections, Generator, HeatMapRecord, OriginRecord, PlanRecord, PointRecord, Rates,
-    Requests, SCHEMA, SeriesRecord,
+    AgentRecord, AgentState, Answers, ClockRecords, Connections, Generator, HeatMapRecord, OriginRecord, PlanRecord,
+    PointRecord, Rates, Requests, SCHEMA, SeriesRecord,
 };
 use oroshi_bench::watch::{FoundBy, Precision, ProcessUsage, ServerSample, ServerUsage};
 use oroshi_bench::{Bottleneck, Failure, Grade, Load, Record, Spacing, Stage};
@@ -133,6 +133,7 @@ pub fn closed(seed: u64, median_ns: f64) -> Record {
         },
         server: Some(server(&mut chance)),
         server_unknown: None,
+        server_watched_by: None,
         grade: Grade {
             bottleneck: Bottleneck::ServerBound,
             because: "the server's busiest thread used 97 % of a core, and 49 % of the CPUs it may use; the \
@@ -299,4 +300,32 @@ fn server(chance: &mut Chance) -> ServerUsage {
         involuntary_switches: 50_000,
         samples: samples.collect(),
     }
+}
+
+/// A run on three agents, one of which was lost.
+pub(crate) fn on_agents() -> Record {
+    let agent = |name: &str, state, start_late_ns| AgentRecord {
+        name: name.to_owned(),
+        state,
+        elapsed_s: 9.99,
+        started: 120_004,
+        completed: 120_001,
+        failed: 3,
+        unsent: 0,
+        errors: 3,
+        thread_cpu: vec![0.5, 0.25],
+        p99_ns: Some(1_500_000),
+        lateness_p99_ns: None,
+        clock_bound_ns: Some(40_000),
+        start_late_ns,
+    };
+    let mut record = closed(1, 350_000.0);
+    record.agents = vec![
+        agent("lab-1", AgentState::Done, Some(60_000)),
+        agent("lab-2", AgentState::Stopped, Some(75_000)),
+        agent("a-machine-with-a-long-name", AgentState::Lost, None),
+    ];
+    record.server_watched_by = Some("agent lab-1".to_owned());
+    record.warnings.insert(0, "short by 1/3 from 12.3 s: agent a-machine-with-a-long-name was lost".to_owned());
+    record
 }

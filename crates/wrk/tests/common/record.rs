@@ -84,6 +84,7 @@ pub fn closed(service_us: impl IntoIterator<Item = u64>, answers: &[u64]) -> Rec
         generator: Generator { thread_cpu: Vec::new(), cpu_us_per_request: None, lag: Latency::new().summary() },
         server: None,
         server_unknown: None,
+        server_watched_by: None,
         grade: Grade { bottleneck: Bottleneck::LatencyBound, because: String::new(), advice: None },
         warnings: Vec::new(),
         machine: None,
