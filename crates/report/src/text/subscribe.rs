@@ -4,6 +4,7 @@ use oroshi_bench::push::Record;
 use oroshi_bench::watch::ServerUsage;
 use oroshi_words::units;
 
+use super::agents;
 use super::bench::{Page, memory};
 use crate::paint::Paint;
 use crate::words::{processes, push as words};
@@ -29,6 +30,7 @@ pub fn subscribe(record: &Record, paint: Paint, width: usize) -> String {
     page.sides(server, record.server_unknown.as_deref(), &words::generator(record), &record.environment);
     page.verdict(&record.grade);
     // Omits what the headline has already.
+    agents::add(&mut page, &record.agents);
     for warning in record.warnings.iter().filter(|warning| Some(*warning) != alarm.as_ref()) {
         page.painted_row("Warning", warning, Paint::yellow);
     }
