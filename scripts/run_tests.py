@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Runs the test programs of the workspace, several at a time, and beside them one more command.
+"""Runs the test programs of the workspace, and with --gem those of the gem, whose builds are in the folder
+TARGET; several at a time.
 
-    scripts/run_tests.py [COMMAND ...]
+    scripts/run_tests.py [--gem TARGET]
 
 Most tests wait for processes and sockets: side by side they take half the time that `cargo test` takes, which runs one
 program after another. Each program's output is printed whole when the program is done. Exit code 1: something failed.
@@ -16,14 +17,16 @@ import sys
 import time
 
 # Those that take longest begin first, so that none is left alone at the end.
-LONGEST = ["measure", "serve", "supervise", "all", "pages"]
+LONGEST = ["measure", "package", "serve", "supervise", "native_wire", "isucon4", "native_endurance", "all", "pages"]
 
 
 def main():
-    jobs = [("doc tests", ["cargo", "test", "--workspace", "--locked", "--doc", "--no-fail-fast"], pathlib.Path("."))]
+    jobs = [("doc tests", ["cargo", "test", "--workspace", "--locked", "--doc", "--no-fail-fast"], pathlib.Path("."), {})]
     jobs += programs()
-    if sys.argv[1:]:
-        jobs.insert(0, (" ".join(sys.argv[1:]), sys.argv[1:], pathlib.Path(".")))
+    if len(sys.argv) == 3 and sys.argv[1] == "--gem":
+        jobs += gem_files(sys.argv[2])
+    place = {name: number for number, name in enumerate(LONGEST)}
+    jobs.sort(key=lambda job: place.get(job[0].split(": ")[-1], len(LONGEST)))
     # One more than CPUs: most of the time most of them wait.
     at_once = min(6, len(os.sched_getaffinity(0)) + 1)
     failed = []
@@ -43,11 +46,11 @@ def as_done(pool, jobs):
         yield future.result()
 
 
-def run(name, command, folder):
+def run(name, command, folder, more):
     """Runs a command to its end; returns its name, exit code, output and how many seconds it took."""
     begun = time.monotonic()
     # As `cargo test` does it: within the package's folder, whose path tests may ask for.
-    environment = os.environ | {"CARGO_MANIFEST_DIR": str(folder.resolve())}
+    environment = os.environ | {"CARGO_MANIFEST_DIR": str(folder.resolve())} | more
     done = subprocess.run(
         command,
         cwd=folder,
@@ -61,7 +64,7 @@ def run(name, command, folder):
 
 
 def programs():
-    """Builds the tests, and returns them as jobs: the longest first."""
+    """Builds the tests, and returns them as jobs."""
     built = subprocess.run(
         ["cargo", "test", "--workspace", "--locked", "--no-run", "--message-format=json-render-diagnostics"],
         stdin=subprocess.DEVNULL,
@@ -72,15 +75,29 @@ def programs():
         sys.exit(built.returncode)
     messages = [json.loads(line) for line in built.stdout.splitlines()]
     tests = [message for message in messages if message.get("executable") and message["profile"]["test"]]
-    place = {name: number for number, name in enumerate(LONGEST)}
-    tests.sort(key=lambda test: (place.get(test["target"]["name"], len(LONGEST)), test["executable"]))
+    tests.sort(key=lambda test: test["executable"])
     return [job(test) for test in tests]
+
+
+def gem_files(target):
+    """Returns the gem's test files as jobs.
+
+    Each runs in a Ruby of its own. In one Ruby with all of them, tests that collect garbage all the time take ten times as
+    long, because the heap is that much larger.
+    """
+    folder = pathlib.Path("ruby")
+    files = sorted(folder.glob("test/*_test.rb"))
+    command = ["ruby", "-I", "lib", "-I", "test"]
+    return [
+        (f"gem: {file.name.removesuffix('_test.rb')}", [*command, str(file.relative_to(folder))], folder, {"CARGO_TARGET_DIR": target})
+        for file in files
+    ]
 
 
 def job(test):
     """Turns cargo's message about a test program into a job."""
     folder = pathlib.Path(test["manifest_path"]).parent
-    return f"{folder.name}: {test['target']['name']}", [test["executable"]], folder
+    return f"{folder.name}: {test['target']['name']}", [test["executable"]], folder, {}
 
 
 if __name__ == "__main__":

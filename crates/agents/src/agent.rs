@@ -23,6 +23,8 @@ pub enum Action {
     Prepare(Box<Job>),
     /// Start the load at this moment of this machine's monotonic clock, nanoseconds.
     Start(u64),
+    /// Another agent has published this.
+    Published(Vec<u8>),
     /// End the load, or its preparation.
     Stop,
 }
@@ -39,6 +41,9 @@ struct Task {
     deltas: Vec<Vec<u8>>,
     /// Deltas that the coordinator has.
     confirmed: usize,
+    /// What it has published, and whether the coordinator said what was published.
+    published: Option<Vec<u8>>,
+    knows_published: bool,
     /// Mistakes that it told, and whether the coordinator knows them.
     refused: Option<Vec<String>>,
     is_known: bool,
@@ -99,6 +104,8 @@ impl Agent {
                     heard: now,
                     deltas: Vec::new(),
                     confirmed: 0,
+                    published: None,
+                    knows_published: false,
                     refused: None,
                     is_known: false,
                 };
@@ -131,6 +138,13 @@ impl Agent {
         task.phase = Phase::Ended;
         task.refused = Some(mistakes.clone());
         vec![task.says(FromAgent::Refused(mistakes))]
+    }
+
+    /// The load has published this.
+    pub fn published(&mut self, sent: Vec<u8>) -> Vec<Action> {
+        let Some(task) = &mut self.task else { return Vec::new() };
+        task.published = Some(sent.clone());
+        vec![task.says(FromAgent::Published(sent))]
     }
 
     /// The load counted something. `last`: it has ended.
@@ -227,7 +241,13 @@ impl Task {
                     (None, Phase::Running | Phase::Stopping) => Some(FromAgent::Started),
                     _ => None,
                 };
-                state.map(|state| self.says(state)).into_iter().chain(again).collect()
+                let published = self.published.as_ref().filter(|_| !self.knows_published);
+                let published = published.map(|sent| self.says(FromAgent::Published(sent.clone())));
+                state.map(|state| self.says(state)).into_iter().chain(published).chain(again).collect()
+            }
+            ToAgent::Published(sent) => {
+                let is_news = !std::mem::replace(&mut self.knows_published, true) && self.published.is_none();
+                if is_news { vec![Action::Published(sent)] } else { Vec::new() }
             }
             ToAgent::Stop if matches!(self.phase, Phase::Ended | Phase::Stopping) => {
                 self.is_known = self.phase == Phase::Ended;

@@ -124,6 +124,8 @@ pub struct Coordinator {
     last: u64,
     start: u64,
     stopping: Option<u64>,
+    /// What the agent that publishes has sent, for the others.
+    published: Option<Vec<u8>>,
     /// Since when the connection to NATS is lost.
     cut_off: Option<u64>,
 }
@@ -145,6 +147,7 @@ impl Coordinator {
             last: 0,
             start: 0,
             stopping: None,
+            published: None,
             cut_off: None,
         }
     }
@@ -220,11 +223,19 @@ impl Coordinator {
             // A question has the time as its number.
             FromAgent::Pong(asked, theirs) if asked <= now => agent.clock.round(asked, theirs, now),
             FromAgent::Started => agent.started = true,
+            FromAgent::Published(sent) if self.published.is_none() => {
+                self.published = Some(sent);
+                orders.extend(self.tell_published());
+            }
             FromAgent::Delta(number, delta) if number == agent.deltas => {
                 agent.deltas += 1;
                 orders.push(Order::Add(index, delta));
             }
-            FromAgent::Pong(..) | FromAgent::Delta(..) | FromAgent::Here { .. } | FromAgent::Keeps(..) => {}
+            FromAgent::Pong(..)
+            | FromAgent::Published(_)
+            | FromAgent::Delta(..)
+            | FromAgent::Here { .. }
+            | FromAgent::Keeps(..) => {}
         }
         orders
     }
@@ -316,6 +327,7 @@ impl Coordinator {
         if again {
             orders.extend(self.starts());
             orders.extend(self.to_all(|agent| Some(ToAgent::Beat(agent.deltas))));
+            orders.extend(self.tell_published());
             if self.stopping.is_some() {
                 orders.extend(self.to_all(|_| Some(ToAgent::Stop)));
             }
@@ -371,6 +383,12 @@ impl Coordinator {
     fn starts(&self) -> Vec<Order> {
         let start = |agent: &Known| agent.clock.theirs(self.start).filter(|_| !agent.started).map(ToAgent::Start);
         self.to_all(start)
+    }
+
+    /// Tells all agents that have not ended what was published.
+    fn tell_published(&self) -> Vec<Order> {
+        let Some(sent) = &self.published else { return Vec::new() };
+        self.to_all(|agent| (!agent.ended && agent.lost.is_none()).then(|| ToAgent::Published(sent.clone())))
     }
 
     fn to_all(&self, body: impl Fn(&Known) -> Option<ToAgent>) -> Vec<Order> {

@@ -3,9 +3,10 @@
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-use oroshi_bench::part::{PartFate, PartProgress};
+use oroshi_bench::part::{Implausible, PartFate, PartProgress};
 use oroshi_bench::record::AgentState;
-use oroshi_bench::{Delta, Observer, Plan, Record, ServerWatch, Watching, Whole};
+use oroshi_bench::watch::ServerUsage;
+use oroshi_bench::{Delta, Observer, Plan, Progress, Record, ScriptError, ServerWatch, Watching, Whole, push};
 use oroshi_net::monotonic_ns;
 
 use crate::bus::{Arrival, Bus};
@@ -44,7 +45,126 @@ pub enum LeadError {
     /// No agent keeps the run.
     #[error("no agent keeps run {0}: agents keep their last four runs while they live")]
     NotKept(String),
+    /// The script failed after the load.
+    #[error(transparent)]
+    Script(#[from] ScriptError),
 }
+
+/// The measured part of a run, as its plan says.
+#[derive(Debug)]
+pub struct Measured<'p> {
+    /// The plan of the requests, or of the subscriptions.
+    pub plan: &'p Plan,
+    /// How long after the start it begins, nanoseconds.
+    pub after: u64,
+    /// Its length, nanoseconds.
+    pub length: Option<u64>,
+}
+
+impl<'p> Measured<'p> {
+    fn new(plan: &'p Plan, after: Duration, length: Option<Duration>) -> Self {
+        Self { plan, after: after.as_nanos() as u64, length: length.map(|length| length.as_nanos() as u64) }
+    }
+}
+
+/// Adds up what the parts of a run have counted.
+pub trait Parts {
+    /// The result.
+    type Record;
+
+    /// The run begins now.
+    fn begin(&mut self);
+
+    /// Adds the next delta of part `index`, as it came. Returns whether it is the part's last.
+    ///
+    /// # Errors
+    /// It is no delta of this run; nothing is added then.
+    fn add(&mut self, index: usize, delta: &[u8]) -> Result<bool, Implausible>;
+
+    /// Returns what is known of the measured part.
+    fn measured(&self) -> Measured<'_>;
+
+    /// Takes the server's usage as the coordinator saw it.
+    fn watched(&mut self, usage: Result<ServerUsage, String>);
+
+    /// Whether the run is to end on all agents.
+    fn is_halted(&self) -> bool;
+
+    /// Whether part `index` has handed over its last delta.
+    fn has_ended(&self, index: usize) -> bool;
+
+    /// How far part `index` was heard of, nanoseconds.
+    fn heard_until(&self, index: usize) -> u64;
+
+    /// The progress of each part, and of the whole.
+    fn parts(&self) -> Vec<PartProgress>;
+
+    /// See `parts`.
+    fn progress(&self) -> Progress;
+
+    /// Puts the record together. `None` if no part was heard of.
+    ///
+    /// # Errors
+    /// The script failed after the load.
+    fn finish(self, fates: &[PartFate], warnings: Vec<String>) -> Result<Option<Self::Record>, ScriptError>;
+}
+
+/// The parts' own methods under the names of the trait.
+macro_rules! parts {
+    ($whole:ty, $delta:ty, $record:ty, $measured:expr, $halted:expr, $finish:expr) => {
+        impl Parts for $whole {
+            type Record = $record;
+
+            fn begin(&mut self) {
+                self.begin();
+            }
+
+            fn add(&mut self, index: usize, delta: &[u8]) -> Result<bool, Implausible> {
+                let delta = wire::decode::<$delta>(delta).map_err(|_| Implausible)?;
+                let last = delta.is_last();
+                self.add(index, delta).map(|()| last)
+            }
+
+            fn measured(&self) -> Measured<'_> {
+                let (plan, after, length) = $measured(self);
+                Measured::new(plan, after, length)
+            }
+
+            fn watched(&mut self, usage: Result<ServerUsage, String>) {
+                self.watched(usage);
+            }
+
+            fn is_halted(&self) -> bool {
+                $halted(self)
+            }
+
+            fn has_ended(&self, index: usize) -> bool {
+                self.has_ended(index)
+            }
+
+            fn heard_until(&self, index: usize) -> u64 {
+                self.heard_until(index)
+            }
+
+            fn parts(&self) -> Vec<PartProgress> {
+                self.parts()
+            }
+
+            fn progress(&self) -> Progress {
+                self.progress()
+            }
+
+            fn finish(self, fates: &[PartFate], warnings: Vec<String>) -> Result<Option<$record>, ScriptError> {
+                $finish(self, fates, warnings)
+            }
+        }
+    };
+}
+
+parts!(Whole, Delta, Record, Whole::measured, Whole::is_halted, Whole::finish);
+parts!(push::Whole, push::Delta, push::Record, push::Whole::measured, |_: &Self| false, |whole: Self, fates: &_, warnings| Ok(
+    push::Whole::finish(whole, fates, warnings)
+));
 
 /// Follows a run on agents.
 pub trait LeadObserver: Observer {
@@ -55,35 +175,25 @@ pub trait LeadObserver: Observer {
     fn note(&mut self, text: &str);
 }
 
-/// Leads a run to its end. `plan`: that of the whole, with [`Plan::part`] for the number of parts.
+/// Leads a run to its end. `whole`: of the run's plan, with nothing added yet.
 ///
 /// # Errors
 /// There is no record.
-pub fn lead(
+pub fn lead<W: Parts>(
     bus: &Bus,
     key: &Key,
     group: &str,
     mut coordinator: Coordinator,
-    plan: Plan,
+    whole: W,
     observer: &mut dyn LeadObserver,
-) -> Result<Record, LeadError> {
-    let (warmup, length) = (plan.warmup.as_nanos() as u64, plan.duration.map(|duration| duration.as_nanos() as u64));
-    let server = ServerWatch::find(&plan);
-    if let (Watching::Pid(_), Some(why)) = (plan.watch, server.unknown()) {
+) -> Result<W::Record, LeadError> {
+    let measured = whole.measured();
+    let server = ServerWatch::find(measured.plan);
+    if let (Watching::Pid(_), Some(why)) = (measured.plan.watch, server.unknown()) {
         return Err(LeadError::Refused(vec![format!("the server cannot be watched: {why}")]));
     }
-    let mut leading = Leading {
-        bus,
-        key,
-        group,
-        warmup,
-        length,
-        server,
-        whole: Whole::new(plan),
-        notes: Vec::new(),
-        start: 0,
-        over: None,
-    };
+    let (after, length) = (measured.after, measured.length);
+    let mut leading = Leading { bus, key, group, after, length, server, whole, notes: Vec::new(), start: 0, over: None };
     let mut shown = 0;
     let mut stopped = false;
     let result = loop {
@@ -106,6 +216,11 @@ pub fn lead(
             let orders = coordinator.stop(now);
             leading.obey(&mut coordinator, orders, observer)?;
         }
+        if leading.whole.is_halted() && !stopped {
+            stopped = true;
+            let orders = coordinator.stop(now);
+            leading.obey(&mut coordinator, orders, observer)?;
+        }
         let orders = coordinator.tick(now);
         leading.obey(&mut coordinator, orders, observer)?;
         if let Some(result) = leading.over.take() {
@@ -119,25 +234,25 @@ pub fn lead(
     match result {
         Err(mistakes) if mistakes.is_empty() => Err(LeadError::Cancelled),
         Err(mistakes) => Err(LeadError::Refused(mistakes)),
-        Ok(()) => leading.record(&coordinator).ok_or(LeadError::NothingHeard),
+        Ok(()) => leading.record(&coordinator)?.ok_or(LeadError::NothingHeard),
     }
 }
 
-struct Leading<'l> {
+struct Leading<'l, W> {
     bus: &'l Bus,
     key: &'l Key,
     group: &'l str,
-    /// Lengths of the warm-up and of the measured part, nanoseconds.
-    warmup: u64,
+    /// How long after the start the measured part begins, and its length, nanoseconds.
+    after: u64,
     length: Option<u64>,
     server: ServerWatch,
-    whole: Whole,
+    whole: W,
     notes: Vec<String>,
     start: u64,
     over: Option<Result<(), Vec<String>>>,
 }
 
-impl Leading<'_> {
+impl<W: Parts> Leading<'_, W> {
     /// Returns how long nothing is to be done unless a message comes.
     fn patience(&self, coordinator: &Coordinator) -> Duration {
         let patience = if coordinator.is_running() { AFTER } else { BEFORE };
@@ -159,20 +274,21 @@ impl Leading<'_> {
                     self.bus.send(to, frame);
                 }
                 Order::Add(index, bytes) => {
-                    let delta = wire::decode::<Delta>(&bytes).ok();
-                    let last = delta.as_ref().is_some_and(Delta::is_last);
-                    if delta.is_none_or(|delta| self.whole.add(index, delta).is_err()) {
-                        let name = &coordinator.agents()[index].name;
-                        let note = format!("{name} sent counts that contradict themselves: a part of them is missing");
-                        observer.note(&note);
-                        self.notes.push(note);
-                    } else if last {
-                        coordinator.ended(index);
+                    match self.whole.add(index, &bytes) {
+                        Ok(true) => coordinator.ended(index),
+                        Ok(false) => {}
+                        Err(Implausible) => {
+                            let name = &coordinator.agents()[index].name;
+                            let note =
+                                format!("{name} sent counts that contradict themselves: a part of them is missing");
+                            observer.note(&note);
+                            self.notes.push(note);
+                        }
                     }
                 }
                 Order::Starts(at) => {
                     self.start = at;
-                    let from = at + self.warmup;
+                    let from = at + self.after;
                     self.server.measure(from, self.length.map(|length| from + length));
                     self.whole.begin();
                 }
@@ -195,7 +311,7 @@ impl Leading<'_> {
         observer.agents(&agents);
     }
 
-    fn record(mut self, coordinator: &Coordinator) -> Option<Record> {
+    fn record(mut self, coordinator: &Coordinator) -> Result<Option<W::Record>, ScriptError> {
         self.whole.watched(self.server.finish(monotonic_ns()));
         let parts: Vec<(String, Offset)> =
             coordinator.agents().iter().map(|known| (known.name.clone(), known.clock)).collect();
@@ -204,7 +320,11 @@ impl Leading<'_> {
 }
 
 /// Makes the record of parts with these names and clocks.
-fn finished(whole: Whole, parts: &[(String, Offset)], notes: Vec<String>) -> Option<Record> {
+fn finished<W: Parts>(
+    whole: W,
+    parts: &[(String, Offset)],
+    notes: Vec<String>,
+) -> Result<Option<W::Record>, ScriptError> {
     let mut warnings = Vec::new();
     let mut fates = Vec::new();
     for (index, (name, clock)) in parts.iter().enumerate() {
@@ -221,6 +341,7 @@ fn finished(whole: Whole, parts: &[(String, Offset)], notes: Vec<String>) -> Opt
 }
 
 /// An agent that keeps a part of the run.
+#[derive(Debug)]
 struct Keeper {
     name: String,
     session: u64,
@@ -229,18 +350,46 @@ struct Keeper {
     deltas: Vec<Vec<u8>>,
 }
 
-/// Collects the results of a run whose coordinator ended, from all agents that keep some. `read` makes the plan from the
-/// job of one.
+/// What agents keep of a run whose coordinator ended.
+#[derive(Debug)]
+pub struct Kept {
+    run: u64,
+    keepers: Vec<Keeper>,
+}
+
+impl Kept {
+    /// The job of the first part that is kept.
+    #[must_use]
+    pub fn job(&self) -> &Job {
+        &self.keepers[0].job
+    }
+
+    /// Adds it up. `whole`: of the run's plan, with nothing added yet.
+    ///
+    /// # Errors
+    /// There is no record.
+    pub fn add_up<W: Parts>(self, mut whole: W) -> Result<W::Record, LeadError> {
+        let of = self.job().of;
+        let mut parts: Vec<(String, Offset)> =
+            (0..of).map(|index| (format!("number {}", index + 1), Offset::default())).collect();
+        let mut notes =
+            vec![format!("collected from what the agents keep of run {:x}, whose coordinator had ended", self.run)];
+        for keeper in &self.keepers {
+            let Some(part) = parts.get_mut(keeper.job.index) else { continue };
+            part.0.clone_from(&keeper.name);
+            if keeper.deltas.iter().any(|bytes| whole.add(keeper.job.index, bytes).is_err()) {
+                notes.push(format!("{} sent counts that contradict themselves", keeper.name));
+            }
+        }
+        finished(whole, &parts, notes)?.ok_or(LeadError::NothingHeard)
+    }
+}
+
+/// Collects what agents keep of a run whose coordinator ended.
 ///
 /// # Errors
-/// No agent keeps the run, or its plan cannot be read.
-pub fn collect(
-    bus: &Bus,
-    key: &Key,
-    group: &str,
-    run: u64,
-    read: impl FnOnce(&Job) -> Result<Plan, Vec<String>>,
-) -> Result<Record, LeadError> {
+/// No agent keeps the run.
+pub fn collect(bus: &Bus, key: &Key, group: &str, run: u64) -> Result<Kept, LeadError> {
     let began = monotonic_ns();
     let mut keepers: Vec<Keeper> = Vec::new();
     let mut asked = 0;
@@ -279,23 +428,5 @@ pub fn collect(
         }
     }
     keepers.sort_by_key(|keeper| keeper.job.index);
-    let Some(first) = keepers.first() else { return Err(LeadError::NotKept(format!("{run:x}"))) };
-    let mut plan = read(&first.job).map_err(LeadError::Refused)?;
-    plan.part = Some(oroshi_bench::Part { index: 0, of: first.job.of });
-    let mut whole = Whole::new(plan);
-    let mut parts: Vec<(String, Offset)> =
-        (0..first.job.of).map(|index| (format!("number {}", index + 1), Offset::default())).collect();
-    let mut notes = vec![format!("collected from what the agents keep of run {run:x}, whose coordinator had ended")];
-    for keeper in &keepers {
-        let Some(part) = parts.get_mut(keeper.job.index) else { continue };
-        part.0.clone_from(&keeper.name);
-        let added = keeper
-            .deltas
-            .iter()
-            .all(|bytes| wire::decode::<Delta>(bytes).is_ok_and(|delta| whole.add(keeper.job.index, delta).is_ok()));
-        if !added {
-            notes.push(format!("{} sent counts that contradict themselves", keeper.name));
-        }
-    }
-    finished(whole, &parts, notes).ok_or(LeadError::NothingHeard)
+    if keepers.is_empty() { Err(LeadError::NotKept(format!("{run:x}"))) } else { Ok(Kept { run, keepers }) }
 }

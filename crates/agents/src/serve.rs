@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use oroshi_bench::{Delta, Observer, PartObserver, Plan, RunError, run_part};
+use oroshi_bench::{Delta, Observer, PartObserver, Plan, RunError, push, run_part};
 use oroshi_net::{Shutdown, monotonic_ns};
 use oroshi_words::{hidden, with_causes};
 
@@ -27,10 +27,19 @@ pub trait Surroundings: Debug + Send + Sync {
     ///
     /// # Errors
     /// All mistakes.
-    fn read(&self, job: &Job) -> Result<(Plan, Box<dyn Send>), Vec<String>>;
+    fn read(&self, job: &Job) -> Result<(Assignment, Box<dyn Send>), Vec<String>>;
 
     /// Tells something.
     fn say(&self, text: &str);
+}
+
+/// What an agent is to do.
+#[derive(Debug)]
+pub enum Assignment {
+    /// A load of requests.
+    Requests(Box<Plan>),
+    /// A load on a hub.
+    Subscriptions(Box<push::Plan>),
 }
 
 /// What a load tells.
@@ -38,11 +47,13 @@ enum News {
     Prepared,
     Failed(Vec<String>),
     Counted(Vec<u8>, bool),
+    Published(Vec<u8>),
 }
 
 /// The load of a job, on a thread of its own.
 struct Work {
     starts: Sender<u64>,
+    published: Sender<Vec<u8>>,
     stop: Arc<AtomicBool>,
     /// Whether it has counted anything.
     counts: bool,
@@ -119,6 +130,7 @@ impl Server<'_> {
         while let Ok(news) = self.news.1.try_recv() {
             let actions = match news {
                 News::Prepared => self.agent.prepared(),
+                News::Published(sent) => self.agent.published(sent),
                 News::Failed(mistakes) => {
                     self.work = None;
                     self.around.say(&format!("no load: {}", mistakes.join("; ")));
@@ -159,6 +171,11 @@ impl Server<'_> {
                         let _ = work.starts.send(at);
                     }
                 }
+                Action::Published(sent) => {
+                    if let Some(work) = &self.work {
+                        let _ = work.published.send(sent);
+                    }
+                }
                 Action::Stop => {
                     self.around.say("the load is to end");
                     if let Some(work) = &self.work {
@@ -170,17 +187,21 @@ impl Server<'_> {
     }
 
     fn prepare(&mut self, job: Box<Job>) {
-        let (starts, starting) = channel();
+        let ((starts, starting), (published, publishing)) = (channel(), channel());
         let stop = Arc::new(AtomicBool::new(false));
         let tells = Tells { news: self.news.0.clone(), waker: self.bus.waker() };
-        let mut load = Load { tells: tells.clone(), starting, stop: Arc::clone(&stop) };
+        let mut load = Load { tells: tells.clone(), starting, publishing, stop: Arc::clone(&stop) };
         let around = Arc::clone(self.around);
         let spawned = thread::Builder::new().name("agent-load".to_owned()).spawn(move || {
-            let (plan, held) = match around.read(&job) {
+            let (assignment, held) = match around.read(&job) {
                 Ok(read) => read,
                 Err(mistakes) => return load.tells.tell(News::Failed(mistakes)),
             };
-            if let Err(error) = run_part(plan, &mut load) {
+            let done = match assignment {
+                Assignment::Requests(plan) => run_part(*plan, &mut load).map(drop),
+                Assignment::Subscriptions(plan) => push::run_part(*plan, &mut load).map(drop),
+            };
+            if let Err(error) = done {
                 let text = match error {
                     RunError::Cancelled => "ended before it began".to_owned(),
                     error => with_causes(&error),
@@ -190,7 +211,7 @@ impl Server<'_> {
             drop(held);
         });
         match spawned {
-            Ok(_) => self.work = Some(Work { starts, stop, counts: false }),
+            Ok(_) => self.work = Some(Work { starts, published, stop, counts: false }),
             Err(error) => tells.tell(News::Failed(vec![format!("no thread can be started: {error}")])),
         }
     }
@@ -214,17 +235,14 @@ impl Tells {
 struct Load {
     tells: Tells,
     starting: Receiver<u64>,
+    /// What another agent has published.
+    publishing: Receiver<Vec<u8>>,
     stop: Arc<AtomicBool>,
 }
 
-impl Observer for Load {
-    fn cancelled(&mut self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-}
-
-impl PartObserver for Load {
-    fn ready(&mut self) -> Option<u64> {
+impl Load {
+    /// Waits for the moment to start.
+    fn await_start(&mut self) -> Option<u64> {
         self.tells.tell(News::Prepared);
         while !self.cancelled() {
             match self.starting.recv_timeout(Duration::from_millis(20)) {
@@ -236,11 +254,48 @@ impl PartObserver for Load {
         None
     }
 
-    fn delta(&mut self, delta: Delta) {
-        let last = delta.is_last();
-        match wire::encode(&delta) {
+    fn hand_over<T: serde::Serialize>(&self, delta: &T, last: bool) {
+        match wire::encode(delta) {
             Ok(bytes) => self.tells.tell(News::Counted(bytes, last)),
             Err(error) => self.tells.tell(News::Failed(vec![error.to_string()])),
         }
+    }
+}
+
+impl Observer for Load {
+    fn cancelled(&mut self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+impl PartObserver for Load {
+    fn ready(&mut self) -> Option<u64> {
+        self.await_start()
+    }
+
+    fn delta(&mut self, delta: Delta) {
+        self.hand_over(&delta, delta.is_last());
+    }
+}
+
+impl push::PartObserver for Load {
+    fn ready(&mut self) -> Option<u64> {
+        self.await_start()
+    }
+
+    fn publish(&mut self, sent: &push::Sent) {
+        match wire::encode(sent) {
+            Ok(bytes) => self.tells.tell(News::Published(bytes)),
+            Err(error) => self.tells.tell(News::Failed(vec![error.to_string()])),
+        }
+    }
+
+    fn published(&mut self) -> Option<push::Sent> {
+        // The coordinator has the right key: what it says is what the other agent said.
+        self.publishing.try_recv().ok().and_then(|bytes| wire::decode(&bytes).ok())
+    }
+
+    fn delta(&mut self, delta: push::Delta) {
+        self.hand_over(&delta, delta.is_last());
     }
 }

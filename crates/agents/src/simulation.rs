@@ -39,6 +39,8 @@ struct Simulated {
     over: Option<u64>,
     /// When the preparation will be done.
     ready_at: Option<u64>,
+    /// What the first agent has published, as often as this one was told.
+    told: Vec<Vec<u8>>,
 }
 
 enum Parcel {
@@ -74,6 +76,7 @@ impl World {
             load: None,
             over: None,
             ready_at: None,
+            told: Vec::new(),
         };
         let agents = (0..count).map(agent).collect();
         let coordinator = Coordinator::new(1, Wanted::Count(count), Job::default(), on_loss, 30 * SECOND, SECOND);
@@ -132,6 +135,7 @@ impl World {
                     let start = at.saturating_sub(self.agents[index].offset).max(self.now);
                     self.agents[index].load = Some((start, 0));
                 }
+                Action::Published(sent) => self.agents[index].told.push(sent),
                 Action::Stop => {
                     let simulated = &mut self.agents[index];
                     simulated.ready_at = None;
@@ -213,6 +217,9 @@ impl World {
             *deltas += 1;
             let (number, last) = (*deltas - 1, *deltas == LENGTH);
             actions.extend(simulated.agent.delta(vec![number as u8, u8::from(last)], last));
+            if index == 0 && number == 1 {
+                actions.extend(simulated.agent.published(vec![42]));
+            }
             if last {
                 simulated.load = None;
                 simulated.over = Some(now);
@@ -275,6 +282,8 @@ fn lost_messages_and_short_partitions_change_nothing() {
             assert_eq!(*deltas, (0..LENGTH).collect::<Vec<_>>(), "{fault:?}");
         }
         assert!(world.final_agents.iter().all(|agent| agent.lost.is_none()), "{fault:?}");
+        let told: Vec<_> = world.agents.iter().map(|simulated| simulated.told.clone()).collect();
+        assert!(told[0].is_empty() && told[1..].iter().all(|told| *told == [[42]]), "{fault:?}: {told:?}");
     }
 }
 

@@ -141,6 +141,8 @@ pub enum ToAgent {
     Start(u64),
     /// The coordinator lives, and has this many of the agent's deltas.
     Beat(u32),
+    /// What the agent that publishes has sent: for the others, and to say that it is known.
+    Published(Vec<u8>),
     /// End the load.
     Stop,
     /// Send what you keep of the run again, from the first delta on.
@@ -160,6 +162,10 @@ pub struct Job {
     pub words: Vec<String>,
     /// The files that the words name: each one's name without its folder, and its content.
     pub files: Vec<(String, Vec<u8>)>,
+    /// The files beside a script: the path that the script has, and the number in `files`.
+    pub beside: Vec<(String, usize)>,
+    /// What a script's `initialize` left for all parts.
+    pub start: Option<Vec<u8>>,
 }
 
 /// A message from an agent.
@@ -193,6 +199,8 @@ pub enum FromAgent {
     Pong(u64, u64),
     /// It knows when to start.
     Started,
+    /// What it has published, for the other agents.
+    Published(Vec<u8>),
     /// A delta with its number, from 0.
     Delta(u32, Vec<u8>),
     /// It keeps a run: its name, its job, and the number of its deltas.

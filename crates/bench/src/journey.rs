@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use crate::core::Core;
 use crate::failure::Failure;
+use crate::part::Implausible;
 use crate::record::Record;
 use crate::record::scenario::ScenarioRecord;
 use crate::script::ScriptError;
@@ -37,6 +38,15 @@ pub trait Journeys: fmt::Debug + Send + Sync {
     /// Returns the error of a call that cannot be ended. Its thread is lost.
     fn stuck(&self) -> Option<ScriptError>;
 
+    /// In a part of a run, takes what the cores have handed over since the last call, for [`absorb`](Self::absorb).
+    fn take_counts(&self) -> Vec<u8>;
+
+    /// Adds what a part of the run counted. Returns whether the script wants the whole run to end.
+    ///
+    /// # Errors
+    /// When these cannot be counts of this script; nothing is added then.
+    fn absorb(&self, counts: &[u8]) -> Result<bool, Implausible>;
+
     /// Does what comes after the load, and returns the record's own part. All cores have left.
     ///
     /// # Errors
@@ -60,7 +70,10 @@ pub trait CoreJourneys: fmt::Debug {
     /// The run is over: requests that are under way are cut off, and all users end.
     fn finish(&self, now: u64);
 
-    /// Hands what the core's users have counted to the journeys of the run, and frees the script.
+    /// Hands what the core's users have counted so far to the journeys of the run.
+    fn hand_over(&self);
+
+    /// Hands the rest of what the core's users have counted to the journeys of the run, and frees the script.
     ///
     /// # Errors
     /// The error of the script that ended the run.

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use oroshi_stats::{Point as _, Sketch};
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,8 @@ use crate::first::FirstResponse;
 use crate::follow::{Observer, PointData, PointSeries, Progress, Stage, fewest};
 use crate::machine::{MachineRecord, OTHER_PROCESSES};
 use crate::plan::{Plan, Watching};
+use crate::run::conclude;
+use crate::script::ScriptError;
 use crate::record::{AgentRecord, AgentState, Record, TlsRecord};
 use crate::shared::{Outcome, Shared, TICK};
 use crate::tally::Tally;
@@ -80,6 +82,8 @@ pub struct Delta {
     workers: Vec<Option<Outcome>>,
     first: FirstFacts,
     start_late_ns: u64,
+    /// What journeys counted, as they encode it.
+    journeys: Option<Vec<u8>>,
     end: Option<Box<PartEnd>>,
 }
 
@@ -204,6 +208,7 @@ impl Recorder {
         self.counted = 0;
         let tally = std::mem::take(&mut self.tally);
         self.total.merge(&tally);
+        let journeys = self.shared.plan.journeys.as_ref().map(|journeys| journeys.take_counts());
         let first = &self.shared.first;
         Delta {
             points: std::mem::take(&mut self.points).into_values().collect(),
@@ -217,6 +222,7 @@ impl Recorder {
                 complaint: first.complaint.get().cloned(),
             },
             start_late_ns: self.shared.late.load(std::sync::atomic::Ordering::Relaxed),
+            journeys,
             end,
         }
     }
@@ -249,6 +255,8 @@ pub struct Whole {
     first: FirstResponse,
     started: SystemTime,
     recent: Vec<(u64, PointData)>,
+    /// A script of journeys wants the run to end.
+    is_halted: bool,
     /// The server, as the coordinator saw it.
     watched: Result<ServerUsage, String>,
 }
@@ -313,6 +321,7 @@ impl Whole {
             first: FirstResponse::default(),
             started: SystemTime::now(),
             recent: Vec::new(),
+            is_halted: false,
             watched: Err(String::new()),
         }
     }
@@ -330,7 +339,12 @@ impl Whole {
         if index >= self.parts.len() || !delta.is_plausible(self.plan.threads) {
             return Err(Implausible);
         }
-        let Delta { points, tally, workers, first, start_late_ns, end } = delta;
+        let Delta { points, tally, workers, first, start_late_ns, journeys: counts, end } = delta;
+        match (&self.plan.journeys, counts) {
+            (Some(journeys), Some(counts)) => self.is_halted |= journeys.absorb(&counts)?,
+            (None, None) => {}
+            _ => return Err(Implausible),
+        }
         self.tally.merge(&tally);
         self.note_first(first);
         let part = &mut self.parts[index];
@@ -381,6 +395,18 @@ impl Whole {
         self.parts.get(index).is_some_and(|part| part.end.is_some())
     }
 
+    /// Whether a script of journeys wants the whole run to end.
+    #[must_use]
+    pub fn is_halted(&self) -> bool {
+        self.is_halted
+    }
+
+    /// Returns the plan, how long after the start the measured part begins, and its length.
+    #[must_use]
+    pub fn measured(&self) -> (&Plan, Duration, Option<Duration>) {
+        (&self.plan, self.plan.warmup, self.plan.duration)
+    }
+
     /// How far part `index` was heard of: nanoseconds since the measured part began.
     #[must_use]
     pub fn heard_until(&self, index: usize) -> u64 {
@@ -403,7 +429,7 @@ impl Whole {
     pub fn progress(&self) -> Progress {
         let mut last = PointData::default();
         self.recent.iter().for_each(|(_, point)| last.absorb(point));
-        let elapsed = std::time::Duration::from_nanos(self.parts.iter().map(|part| part.until).max().unwrap_or(0));
+        let elapsed = Duration::from_nanos(self.parts.iter().map(|part| part.until).max().unwrap_or(0));
         Progress {
             stage: Stage::Measuring,
             elapsed,
@@ -420,11 +446,13 @@ impl Whole {
     /// Puts the record together. `fates` are in the order of the parts; `warnings` come first in the record.
     ///
     /// `None` if no part was heard of.
-    #[must_use]
-    pub fn finish(mut self, fates: &[PartFate], mut warnings: Vec<String>) -> Option<Record> {
+    ///
+    /// # Errors
+    /// A script of journeys failed after the load, in a way that leaves no result.
+    pub fn finish(mut self, fates: &[PartFate], mut warnings: Vec<String>) -> Result<Option<Record>, ScriptError> {
         let outcomes: Vec<Outcome> = self.parts.iter_mut().flat_map(PartState::outcomes).collect();
         if outcomes.is_empty() {
-            return None;
+            return Ok(None);
         }
         for part in &mut self.parts {
             if part.end.is_none() {
@@ -434,9 +462,9 @@ impl Whole {
         }
         let ended_by_time = self.ended_by_time();
         warnings.extend(ended_by_time.clone());
-        let machine = self.machine(&mut warnings);
-        let (server, watched_by) = self.server(fates);
         let ends: Vec<&PartEnd> = self.parts.iter().filter_map(|part| part.end.as_deref()).collect();
+        let machine = machine_of(&ends, &mut warnings);
+        let (server, watched_by) = self.server(fates);
         let finished = Finished {
             server,
             machine,
@@ -452,7 +480,8 @@ impl Whole {
         record.cut_short |= ended_by_time.is_some() || self.parts.iter().any(|part| part.end.is_none());
         record.server_watched_by = record.server.is_some().then_some(watched_by).flatten();
         record.agents = self.parts.iter().zip(fates).map(|(part, fate)| part.record(fate)).collect();
-        Some(record)
+        conclude(&self.plan, &mut record)?;
+        Ok(Some(record))
     }
 
     /// Says that parts ended before all requests were sent, though their plan has no end by time.
@@ -483,41 +512,40 @@ impl Whole {
             None => (seen.first().map_or_else(|| Err("nothing to watch".to_owned()), |first| first.0.clone()), None),
         }
     }
+}
 
-    /// The machines' state as one. Agents on the same machine are no disturbance to each other.
-    fn machine(&self, warnings: &mut Vec<String>) -> MachineRecord {
-        let ends: Vec<&PartEnd> = self.parts.iter().filter_map(|part| part.end.as_deref()).collect();
-        if let [only] = ends[..] {
-            warnings.extend(only.warnings.iter().cloned());
-            return only.machine.clone();
-        }
-        let mut all = MachineRecord::default();
-        let most = |one: Option<f64>, other: Option<f64>| one.into_iter().chain(other).reduce(f64::max);
-        for end in &ends {
-            let neighbours = ends.iter().filter(|other| other.is_on_the_machine_of(end)).map(|other| other.cpu_cpus);
-            let others = end.machine.others_cpus.map(|cpus| (cpus - neighbours.sum::<f64>() + end.cpu_cpus).max(0.0));
-            all.cpus = all.cpus.max(end.machine.cpus);
-            all.busy_share = most(all.busy_share, end.machine.busy_share);
-            all.steal_share = most(all.steal_share, end.machine.steal_share);
-            all.others_cpus = most(all.others_cpus, others);
-            for why in &end.machine.why {
-                let is_neighbour =
-                    why == OTHER_PROCESSES && others.is_some_and(|cpus| cpus < crate::machine::OTHERS_WORTH_A_WARNING);
-                if !is_neighbour && !all.why.contains(why) {
-                    all.disturb(why);
-                }
-            }
-            let told = end.warnings.iter().filter(|text| {
-                all.why.iter().any(|why| why == OTHER_PROCESSES) || !text.starts_with("other processes used")
-            });
-            for text in told {
-                if !warnings.contains(text) {
-                    warnings.push(text.clone());
-                }
-            }
-        }
-        all
+/// The machines' state as one. Agents on the same machine are no disturbance to each other.
+pub(crate) fn machine_of(ends: &[&PartEnd], warnings: &mut Vec<String>) -> MachineRecord {
+    if let [only] = ends {
+        warnings.extend(only.warnings.iter().cloned());
+        return only.machine.clone();
     }
+    let mut all = MachineRecord::default();
+    let most = |one: Option<f64>, other: Option<f64>| one.into_iter().chain(other).reduce(f64::max);
+    for end in ends {
+        let neighbours = ends.iter().filter(|other| other.is_on_the_machine_of(end)).map(|other| other.cpu_cpus);
+        let others = end.machine.others_cpus.map(|cpus| (cpus - neighbours.sum::<f64>() + end.cpu_cpus).max(0.0));
+        all.cpus = all.cpus.max(end.machine.cpus);
+        all.busy_share = most(all.busy_share, end.machine.busy_share);
+        all.steal_share = most(all.steal_share, end.machine.steal_share);
+        all.others_cpus = most(all.others_cpus, others);
+        for why in &end.machine.why {
+            let is_neighbour =
+                why == OTHER_PROCESSES && others.is_some_and(|cpus| cpus < crate::machine::OTHERS_WORTH_A_WARNING);
+            if !is_neighbour && !all.why.contains(why) {
+                all.disturb(why);
+            }
+        }
+        let told = end.warnings.iter().filter(|text| {
+            all.why.iter().any(|why| why == OTHER_PROCESSES) || !text.starts_with("other processes used")
+        });
+        for text in told {
+            if !warnings.contains(text) {
+                warnings.push(text.clone());
+            }
+        }
+    }
+    all
 }
 
 impl PartEnd {

@@ -9,10 +9,12 @@
 //!    messages.
 //! 3. `shared` and `phase`: what all threads share. `core`: one core's subscriptions. `subscription`: one of them.
 //!    `publish`: the publishers. `tally` and `published`: what each side counts.
-//! 4. [`run`](mod@run): all of it together. [`record`] and `grade`: what a report says.
+//! 4. [`run`](mod@run): all of it together. [`part`]: a run that several processes share. [`record`] and `grade`: what
+//!    a report says.
 
 mod core;
 mod grade;
+pub mod part;
 mod phase;
 pub mod plan;
 mod publish;
@@ -27,6 +29,7 @@ mod tally;
 mod wire;
 
 pub use plan::{Draft, Mode, Plan, Publication, Publishing, PublishingTo, SubscribeProblem};
+pub use part::{Delta, PartObserver, Sent, Whole};
 pub use record::Record;
-pub use run::run;
+pub use run::{run, run_part};
 pub use stamp::TemplateError;

@@ -18,6 +18,7 @@ use crate::prepare::{LOOK, Prepared, prepare, thread_options, usage_of};
 use crate::record::Record;
 use crate::shared::{Outcome, Report, Shared, WorkerOutcome};
 use crate::tally::Tally;
+use crate::script::ScriptError;
 use crate::watch::Watch;
 use crate::worker::work;
 
@@ -114,14 +115,22 @@ fn carry_out(plan: Plan, observer: &mut dyn PartObserver, after: impl FnOnce(&Re
     let machine = machine.state;
     let finished = Finished { outcomes, tally, series, fewest_alive, server, machine, started, environment, warnings };
     let mut record = assemble(&shared.plan, &shared.first, finished);
-    if let Some(journeys) = &shared.plan.journeys {
-        let scenario = journeys.conclude(&record)?;
-        record.warnings.extend(sent_again(scenario.retries));
-        record.scenario = Some(Box::new(scenario));
+    if shared.plan.part.is_none() {
+        conclude(&shared.plan, &mut record)?;
     }
     after(&record);
     workers.end()?;
     Ok(record)
+}
+
+/// Lets the plan's journeys do what comes after the load, and adds their part of the record.
+pub(crate) fn conclude(plan: &Plan, record: &mut Record) -> Result<(), ScriptError> {
+    if let Some(journeys) = &plan.journeys {
+        let scenario = journeys.conclude(record)?;
+        record.warnings.extend(sent_again(scenario.retries));
+        record.scenario = Some(Box::new(scenario));
+    }
+    Ok(())
 }
 
 /// Says that users' requests were sent twice.

@@ -457,6 +457,9 @@ impl<'r> Timekeeper<'r> {
             return None;
         }
         self.handed = now;
+        if let Some(journeys) = &self.share.journeys {
+            journeys.hand_over();
+        }
         let mut tally = self.core.counters.tally.borrow_mut();
         let fresh = Tally { window: tally.window, ..Tally::default() };
         let counted = std::mem::replace(&mut *tally, fresh);

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_agents::bus::{Bus, BusError, check_name};
-use oroshi_agents::serve::{Surroundings, serve};
+use oroshi_agents::serve::{Assignment, Surroundings, serve};
 use oroshi_agents::wire::Job;
-use oroshi_bench::{Draft, Load, Plan};
-use oroshi_net::Permitted;
+use oroshi_bench::{Load, Plan, push};
+use oroshi_net::{Permitted, Shutdown};
 use oroshi_words::{Naming, printable, units};
 
-use crate::bench::{Meeting, meeting, parse_size, unpack};
+use crate::bench::{Meeting, Unpacked, UnpackedLoad, meeting, parse_size, unpack};
 use crate::problems::Problems;
 use crate::{CommandError, interrupt, say};
 
@@ -58,6 +58,10 @@ pub(crate) struct Args {
     /// commas, or repeated [default: loopback]
     #[arg(long, value_name = "RULES", value_delimiter = ',')]
     allow: Vec<String>,
+
+    /// Run wrk's scripts too: they can read and write files and start programs, as this user
+    #[arg(long)]
+    wrk_scripts: bool,
 
     /// Refuse plans whose rate is higher on this agent
     #[arg(long, value_name = "PER_SECOND", default_value = "100k")]
@@ -130,6 +134,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         connections: problems.one("--max-connections", Some(&args.max_connections), parse_size).unwrap_or_default(),
         duration: problems.one("--max-duration", Some(&args.max_duration), units::parse_time).unwrap_or_default(),
         permitted: Arc::new(permitted),
+        wrk_scripts: args.wrk_scripts,
     };
     let lines = problems.lines();
     let (Some(Meeting { mut settings, key }), Some(name), true) = (found, name, lines.is_empty()) else {
@@ -152,18 +157,38 @@ struct Limits {
     connections: usize,
     duration: Duration,
     permitted: Arc<Permitted>,
+    wrk_scripts: bool,
 }
 
 impl Surroundings for Limits {
-    fn read(&self, job: &Job) -> Result<(Plan, Box<dyn Send>), Vec<String>> {
-        let (draft, folder) = unpack(job)?;
-        let draft = Draft { permitted: Some(Arc::clone(&self.permitted)), ..draft };
-        let plan = draft.plan();
-        let mut plan = plan.map_err(|found| found.0.iter().map(|it| it.told(Naming::Flags)).collect::<Vec<_>>())?;
+    fn read(&self, job: &Job) -> Result<(Assignment, Box<dyn Send>), Vec<String>> {
+        let Unpacked { load, folder } = unpack(job, Some(Arc::clone(&self.permitted)), false)?;
+        let (draft, script) = match load {
+            UnpackedLoad::Requests(draft, script) => (draft, script),
+            UnpackedLoad::Subscriptions(plan) => {
+                let mistakes = self.exceeded_by_subscriptions(&plan, job);
+                let assignment = Assignment::Subscriptions(plan);
+                return if mistakes.is_empty() { Ok((assignment, Box::new(folder))) } else { Err(mistakes) };
+            }
+        };
+        if script.is_some() && !self.wrk_scripts {
+            return Err(vec![
+                "--script: a wrk script can do all that the agent's user can: start this agent with --wrk-scripts, or \
+                 write scenarios (docs/scenarios.md)"
+                    .to_owned(),
+            ]);
+        }
+        let mut plan = draft.plan().map_err(|found| found.0.iter().map(|it| it.told(Naming::Flags)).collect::<Vec<_>>())?;
         let mistakes = self.exceeded(&plan, job.of);
+        if !mistakes.is_empty() {
+            return Err(mistakes);
+        }
         // A load that ends with its requests ends by time as well, whatever its server does.
         plan.duration.get_or_insert(self.duration.saturating_sub(plan.warmup));
-        if mistakes.is_empty() { Ok((plan, Box::new(folder))) } else { Err(mistakes) }
+        if let Some(script) = script {
+            script.load(&mut plan, &Shutdown::new()).map_err(|error| vec![error.to_string()])?;
+        }
+        Ok((Assignment::Requests(Box::new(plan)), Box::new(folder)))
     }
 
     fn say(&self, text: &str) {
@@ -172,6 +197,15 @@ impl Surroundings for Limits {
 }
 
 impl Limits {
+    /// The limits that a part of a load on a hub exceeds. The first part publishes.
+    fn exceeded_by_subscriptions(&self, plan: &push::Plan, job: &Job) -> Vec<String> {
+        let mut mistakes = self.exceeded(&plan.connect, job.of);
+        let publications = [&plan.publish, &plan.publish_to].into_iter().flatten().filter(|_| job.index == 0);
+        publications.for_each(|publication| mistakes.extend(self.exceeded(&publication.plan, 1)));
+        mistakes.dedup();
+        mistakes
+    }
+
     /// The limits that a part of a plan exceeds.
     fn exceeded(&self, plan: &Plan, parts: usize) -> Vec<String> {
         let mut mistakes = Vec::new();

@@ -43,7 +43,7 @@ mod real {
     use oroshi_agents::lead::{LeadError, LeadObserver};
     use oroshi_agents::wire::{Job, random};
     use oroshi_bench::part::PartProgress;
-    use oroshi_bench::{Draft, Observer, Part, Progress, Record};
+    use oroshi_bench::{Draft, Observer, Part, Progress, Record, Whole};
     use oroshi_lab::plan::{AgentsError, AgentsLoad};
     use oroshi_words::{units, with_causes};
 
@@ -80,7 +80,9 @@ mod real {
             let plan = draft.plan().map_err(|problems| AgentsError::Failed(with_causes(&problems)))?;
             job.threads = plan.threads;
             let bus = self.agents.connect().map_err(|error| AgentsError::Failed(with_causes(&error)))?;
-            let record = self.agents.lead(&bus, random(), job, plan, &mut Followed(observer));
+            let opening = plan.timeout;
+            let whole = Whole::new(plan);
+            let record = self.agents.lead(&bus, random(), job, whole, opening, &mut Followed(observer));
             record.map_err(|error| match error {
                 LeadError::Cancelled => AgentsError::Cancelled,
                 error => AgentsError::Failed(with_causes(&error)),

@@ -64,7 +64,7 @@ use read::Output;
 use script::Scripted;
 pub(crate) use subscribe::{SubscribeArgs, meaningless};
 #[cfg(feature = "agents")]
-pub(crate) use travel::{pack_flags, unpack, with_run};
+pub(crate) use travel::{Unpacked, UnpackedLoad, pack_flags, unpack, with_run};
 
 use crate::CommandError;
 use crate::child::TargetError;

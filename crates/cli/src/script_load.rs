@@ -129,7 +129,7 @@ mod real {
 
     use oroshi_bench::{Draft, Journeys, Load, ScriptError};
     use oroshi_lab::plan::Script;
-    use oroshi_scenario::{Options, Scenario, Settings};
+    use oroshi_scenario::{Options, PartOptions, Scenario, Settings};
 
     use super::Given;
 
@@ -151,6 +151,7 @@ mod real {
             // Many runs of many set-ups: what they print would hide the live line.
             tell: Arc::new(|_| {}),
             verbose: false,
+            part: PartOptions::default(),
         })?;
         Ok(Arc::new(Scenarios { scenario, given }))
     }

@@ -136,7 +136,10 @@ impl Core {
         Core {
             pool: RefCell::new(Pool::new(settings.caps)),
             names: RefCell::new(Names::new(settings.lookup.clone(), settings.dns)),
-            connector: Connector::new(ConnectorOptions::default()),
+            connector: Connector::new(ConnectorOptions {
+                permitted: settings.permitted.clone(),
+                ..ConnectorOptions::default()
+            }),
             settings,
             counts: Counters::default(),
             deadlines: Deadlines::default(),

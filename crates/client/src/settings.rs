@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use oroshi_core::{Addresses, Lookup, Ttl, system};
 use oroshi_http1::Limits;
-use oroshi_net::ClientTlsOptions;
+use oroshi_net::{ClientTlsOptions, Permitted};
 use thiserror::Error;
 
 use crate::deadline::Deadlines;
@@ -32,6 +32,7 @@ pub struct Builder {
     pub(crate) stream_bytes: u64,
     pub(crate) limits: Limits,
     pub(crate) tls: ClientTlsOptions,
+    pub(crate) permitted: Option<Arc<Permitted>>,
     pub(crate) headers: Headers,
     /// The first default field that cannot be sent: its name, and the reason.
     pub(crate) mistake: Option<(String, String)>,
@@ -54,6 +55,7 @@ impl Default for Builder {
             stream_bytes: u64::MAX,
             limits: Limits::default(),
             tls: ClientTlsOptions { alpn: vec![b"http/1.1".to_vec()], ..ClientTlsOptions::default() },
+            permitted: None,
             headers: Headers::new(),
             mistake: None,
         }
@@ -67,6 +69,12 @@ impl Builder {
     /// lowers the cap, and requests queue that would otherwise fail.
     pub fn connections(mut self, most: usize) -> Self {
         self.caps.total = most;
+        self
+    }
+
+    /// Sets the only servers to which the client connects; `None`: all. Default `None`.
+    pub fn permitted(mut self, permitted: Option<Arc<Permitted>>) -> Self {
+        self.permitted = permitted;
         self
     }
 

@@ -8,7 +8,6 @@ mod user;
 pub(crate) use data::Lease;
 
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mlua::{AnyUserData, FromLuaMulti, Function, IntoLuaMulti, Lua, LuaString, Table, Value};
@@ -287,7 +286,7 @@ fn results(library: &Library<'_>) -> mlua::Result<()> {
             let number = number_of("users", &number, 1.0, most.max(crate::ramp::MAX_USERS as f64)).map_err(wrong)?;
             thread.run.ask_users(number as usize);
         }
-        Ok(thread.run.progress.users.load(Ordering::Relaxed))
+        Ok(thread.run.users())
     })?;
     library.add("begin_block", |_, thread, name: Value| {
         let user = thread.user("step")?;

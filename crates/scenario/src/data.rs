@@ -15,7 +15,6 @@ mod lease;
 mod registry;
 mod source;
 
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -25,6 +24,8 @@ pub(crate) use declaration::{Declaration, Origin, parse_separator};
 use lease::Leases;
 pub(crate) use registry::{Declarations, Sets};
 use source::Source;
+
+use crate::files::Files;
 
 /// The largest file, bytes.
 pub(crate) const MAX_FILE_BYTES: u64 = 1 << 30;
@@ -55,16 +56,9 @@ impl Part {
     /// All rows: there is one machine.
     pub(crate) const WHOLE: Part = Part { index: 0, count: 1 };
 
-    #[cfg(test)]
     /// The part of machine `index`, from 0, of `count` machines.
-    ///
-    /// # Errors
-    /// A message for the user if there is no such machine.
-    pub(crate) fn new(index: usize, count: usize) -> Result<Self, String> {
-        if index >= count {
-            return Err(format!("there is no machine {index} of {count}: expected numbers from 0, below the count"));
-        }
-        Ok(Self { index, count })
+    pub(crate) fn new(index: usize, count: usize) -> Self {
+        Self { index: index.min(count.max(1) - 1), count: count.max(1) }
     }
 
     fn has(self, row: usize) -> bool {
@@ -89,6 +83,8 @@ pub(crate) struct Set {
     rows: Rows,
     len: usize,
     part: Part,
+    /// Whether other machines have the same rows.
+    is_everywhere: bool,
     /// How many rows [`Set::next`] has given.
     next: AtomicU64,
     /// Made by the first lease.
@@ -142,21 +138,22 @@ impl<'a> Row<'a> {
 }
 
 impl Set {
-    /// Loads the rows of a declaration. `folder`: where relative paths begin.
+    /// Loads the rows of a declaration.
     ///
     /// # Errors
     /// A message for the user, with the file and the line.
-    pub(crate) fn load(declaration: Declaration, folder: &Path, part: Part) -> Result<Self, String> {
+    pub(crate) fn load(declaration: Declaration, files: &Files, part: Part) -> Result<Self, String> {
+        let is_everywhere = !declaration.split && part != Part::WHOLE;
         let part = if declaration.split { part } else { Part::WHOLE };
         let name = &declaration.name;
         let (rows, total) = match &declaration.origin {
             Origin::Csv { separator, header } => {
-                let source = Source::open(&folder.join(name), name)?;
+                let source = Source::open(&files.path(name)?, name)?;
                 let (table, total) = csv::read(source, *separator, *header, part)?;
                 (Rows::Fields(table), total)
             }
             Origin::JsonLines => {
-                let (cells, total) = jsonl::read(Source::open(&folder.join(name), name)?, part)?;
+                let (cells, total) = jsonl::read(Source::open(&files.path(name)?, name)?, part)?;
                 (Rows::Json(cells), total)
             }
             Origin::List { rows } if *rows > MAX_ROWS => {
@@ -176,7 +173,7 @@ impl Set {
             ));
         }
         let (next, leases) = (AtomicU64::new(0), Mutex::default());
-        Ok(Self { declaration, rows, len, part, next, leases })
+        Ok(Self { declaration, rows, len, part, is_everywhere, next, leases })
     }
 
     /// Returns what the script declared.
@@ -203,10 +200,21 @@ impl Set {
 
     /// Returns the index of the row of a user (from 1), the same one each time; `None` if there are no rows.
     ///
-    /// Users share rows if there are more users than rows.
+    /// Users share rows if there are more users than rows. User `k` has row `k` also of rows that are split over
+    /// machines: its machine has both.
     pub(crate) fn own(&self, user: u64) -> Option<usize> {
         let rows = self.len as u64;
-        user.saturating_sub(1).checked_rem(rows).map(|index| index as usize)
+        (user.saturating_sub(1) / self.part.count as u64).checked_rem(rows).map(|index| index as usize)
+    }
+
+    /// Whether [`next`](Self::next) begins again after the last row.
+    pub(crate) fn wraps(&self) -> bool {
+        self.declaration.wrap
+    }
+
+    /// Whether other machines have the same rows.
+    pub(crate) fn is_everywhere(&self) -> bool {
+        self.is_everywhere
     }
 
     /// Returns the index of the next row, in turn over all threads.

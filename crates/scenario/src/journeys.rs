@@ -41,7 +41,7 @@ pub(crate) struct Users(Rc<Inner>);
 struct Inner {
     state: State,
     thread: Rc<Thread>,
-    /// Which of the run's threads it is.
+    /// Which of the run's threads it is, over all parts.
     index: usize,
     weights: Weights,
     /// Users that are to be there now, of this thread.
@@ -108,7 +108,8 @@ impl CoreJourneys for Users {
         }
         let dispatcher = Rc::clone(inner);
         inner.help(async move { dispatcher.dispatch(start, end.unwrap_or(u64::MAX)).await });
-        if inner.index == 0 {
+        // On the process's first thread.
+        if inner.index < inner.thread.run.part.of {
             for watcher in 0..inner.thread.watchers.borrow().len() {
                 let watching = Rc::clone(inner);
                 inner.help(async move { watching.watch(watcher, start).await });
@@ -142,6 +143,11 @@ impl CoreJourneys for Users {
         self.0.tell_if_ended();
     }
 
+    fn hand_over(&self) {
+        let counted = self.0.thread.tally.borrow_mut().split_off();
+        self.0.thread.run.hand_in(counted);
+    }
+
     fn leave(&self) -> Result<(), ScriptError> {
         let inner = &self.0;
         if let Some(client) = inner.thread.client.get() {
@@ -164,7 +170,7 @@ impl Inner {
     /// Builds what needs the thread's runtime.
     fn prepare(self: &Rc<Self>) -> Result<(), ScriptError> {
         self.thread
-            .build_client(&self.thread.run.tls)
+            .build_client()
             .map_err(|what| ScriptError { place: self.state.file(), what })?;
         let timer = Timer::new().map_err(|error| ScriptError {
             place: self.state.file(),
@@ -467,11 +473,14 @@ impl Inner {
         let made = self.state.engine.with_room(|lua| {
             let table = lua.create_table()?;
             table.raw_set("elapsed", thread.elapsed_s())?;
-            table.raw_set("requests", progress.requests.load(Ordering::Relaxed) as f64)?;
-            table.raw_set("errors", progress.errors.load(Ordering::Relaxed) as f64)?;
-            table.raw_set("checks_failed", progress.checks_failed.load(Ordering::Relaxed) as f64)?;
-            table.raw_set("points", progress.points.load(Ordering::Relaxed) as f64 / 1e3)?;
-            table.raw_set("users", progress.users.load(Ordering::Relaxed))?;
+            // A part of a run takes the others to do as it does.
+            let all = |own: u64| own as f64 * thread.run.part.of as f64;
+            table.raw_set("requests", all(progress.requests.load(Ordering::Relaxed)))?;
+            table.raw_set("errors", all(progress.errors.load(Ordering::Relaxed)))?;
+            table.raw_set("checks_failed", all(progress.checks_failed.load(Ordering::Relaxed)))?;
+            let points = progress.points.load(Ordering::Relaxed) as f64 / 1e3;
+            table.raw_set("points", points * thread.run.part.of as f64)?;
+            table.raw_set("users", thread.run.users())?;
             Ok(table)
         });
         made.map_err(|error| ScriptError { place: self.state.file(), what: error.to_string() })

@@ -11,9 +11,10 @@
 //!    what a user, the users of a thread, and all threads have.
 //! 3. `state`: a Lua state. `api` and `prelude.lua`: the functions that scripts call.
 //! 4. `request`: a user's request, with `cookies`, `cache` and redirects; `response`; `assets`, on `html`.
-//! 5. `data`, `shared`, `random`, `ramp`, `sleeper`: rows, shared values, choices, numbers of users, pauses.
+//! 5. `files`, `data`, `shared`, `random`, `ramp`, `sleeper`: rows, shared values, choices, numbers of users, pauses.
 //! 6. `tally`, with `sample`: what is counted, and how it becomes the record.
-//! 7. [`import`]: scripts from recordings and from curl's command lines.
+//! 7. `part`: a run that several processes share.
+//! 8. [`import`]: scripts from recordings and from curl's command lines.
 
 mod api;
 mod assets;
@@ -21,9 +22,11 @@ mod cache;
 mod cookies;
 mod data;
 mod detect;
+mod files;
 pub mod html;
 pub mod import;
 mod journeys;
+mod part;
 mod ramp;
 mod random;
 mod request;
@@ -41,6 +44,6 @@ mod user;
 
 pub use detect::is_scenario;
 pub use ramp::Ramp;
-pub use scenario::{Options, Scenario};
+pub use scenario::{Options, PartOptions, Scenario};
 pub use settings::{Model, Settings};
 pub use thread::Tell;

@@ -3,9 +3,11 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use oroshi_net::ClientTlsOptions;
+use oroshi_bench::Part;
+use oroshi_net::{ClientTlsOptions, Permitted};
 
 use crate::data::Sets;
+use crate::ramp;
 use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::tally::Tally;
@@ -14,8 +16,11 @@ use crate::tally::Tally;
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) settings: Arc<Settings>,
-    pub(crate) tls: ClientTlsOptions,
+    pub(crate) network: Network,
     pub(crate) seed: u64,
+    /// The part of the run that this process has.
+    pub(crate) part: Part,
+    /// Threads of all parts.
     pub(crate) threads: usize,
     pub(crate) sets: Arc<Sets>,
     pub(crate) shared: Shared,
@@ -31,7 +36,17 @@ pub(crate) struct Run {
     tally: Mutex<Option<Tally>>,
 }
 
-/// Counts of all threads, from the start on.
+/// How users reach servers, and which of them this process has.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Network {
+    pub(crate) tls: ClientTlsOptions,
+    /// The only servers that may be reached; `None`: all.
+    pub(crate) permitted: Option<Arc<Permitted>>,
+    /// The part of a run that several processes share; `None`: this process has all of it.
+    pub(crate) part: Option<Part>,
+}
+
+/// Counts of all threads of this process, from the start on.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     pub(crate) requests: AtomicU64,
@@ -56,20 +71,23 @@ pub(crate) struct Verdict {
 impl Run {
     pub(crate) fn new(
         settings: &Arc<Settings>,
-        threads: usize,
+        cores: usize,
         sets: &Arc<Sets>,
         seed: u64,
-        tls: ClientTlsOptions,
+        network: Network,
     ) -> Self {
-        let journeys = settings.journeys.map_or(i64::MAX, |journeys| i64::try_from(journeys).unwrap_or(i64::MAX));
+        let part = network.part.unwrap_or(Part { index: 0, of: 1 });
+        let own = settings.journeys.map(|journeys| ramp::share(journeys, part.index, part.of));
+        let journeys = own.map_or(i64::MAX, |journeys| i64::try_from(journeys).unwrap_or(i64::MAX));
         sets.reset();
         Run {
             settings: Arc::clone(settings),
-            tls,
             seed,
-            threads,
+            part,
+            threads: cores * part.of,
             sets: Arc::clone(sets),
-            shared: Shared::new(),
+            shared: Shared::new(network.part.is_some()),
+            network,
             users: AtomicUsize::new(0),
             journeys: AtomicI64::new(journeys),
             progress: Progress::default(),
@@ -87,6 +105,17 @@ impl Run {
     /// Whether no journey can begin any more.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.settings.journeys.is_some() && self.journeys.load(Ordering::Relaxed) <= 0
+    }
+
+    /// Returns the number of the process's thread `core` among those of all parts. Those of the same number in their
+    /// process stand together.
+    pub(crate) fn position(&self, core: usize) -> usize {
+        core * self.part.of + self.part.index
+    }
+
+    /// Returns the users of all parts, as far as this process can tell: it takes the others to have as many.
+    pub(crate) fn users(&self) -> usize {
+        self.progress.users.load(Ordering::Relaxed) * self.part.of
     }
 
     /// Returns the users that the script asks for, in place of the ramp.
@@ -137,7 +166,7 @@ impl Run {
         }
     }
 
-    /// Returns the counts of all threads.
+    /// Returns the counts that the threads have handed in.
     pub(crate) fn take_tally(&self) -> Tally {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
     }

@@ -10,6 +10,7 @@ use fastrand::Rng;
 use oroshi_bench::record::scenario::SampleRecord;
 use oroshi_client::Headers;
 use oroshi_net::Endpoint;
+use serde::{Deserialize, Serialize};
 
 /// The first samples of a name, which are all kept.
 const FIRST: usize = 3;
@@ -152,10 +153,10 @@ fn without_half(bytes: &[u8]) -> &[u8] {
 }
 
 /// The samples of checks or failures by name: the first three of each, and two of the later ones, chosen at random.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Samples(HashMap<Box<str>, Kept>);
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Kept {
     first: Vec<SampleRecord>,
     later: Vec<SampleRecord>,

@@ -9,14 +9,17 @@ use std::time::{Duration, Instant};
 
 use oroshi_bench::record::Record;
 use oroshi_bench::record::scenario::{PhaseRecord, ScenarioRecord, ScoreRecord, UserModel, UsersRecord};
-use oroshi_bench::{CoreJourneys, Journeys, Meter, ScriptError};
-use oroshi_net::{ClientTlsOptions, Endpoint, Timer, UnixAddress};
+use oroshi_bench::part::Implausible;
+use oroshi_bench::{CoreJourneys, Journeys, Meter, Part, ScriptError};
+use oroshi_net::{ClientTlsOptions, Endpoint, Permitted, Timer, UnixAddress};
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::api::{Declared, Phase};
-use crate::data::{Part, Sets};
+use crate::data::{self, Sets};
+use crate::files::Files;
 use crate::journeys::{Users, fulfil};
-use crate::run::Run;
+use crate::part::{self, Start};
+use crate::run::{Network, Run};
 use crate::settings::{Model, Settings};
 use crate::state::{Source, State, Step, script_error};
 use crate::tally::Tally;
@@ -51,6 +54,21 @@ pub struct Options {
     pub tell: Arc<Tell>,
     /// Tell every request and check.
     pub verbose: bool,
+    /// Which part of a run of several machines this process has, and what it was sent.
+    pub part: PartOptions,
+}
+
+/// A part of a run that several machines share. The default: this process has all of it.
+#[derive(Clone, Debug, Default)]
+pub struct PartOptions {
+    /// The part.
+    pub part: Option<Part>,
+    /// What [`Scenario::lead`] returned for the run: `initialize` was called. `None`: it is to be called here.
+    pub start: Option<Vec<u8>>,
+    /// The files that came with the script, by the path that it has: it may read no others. `None`: all.
+    pub files: Option<BTreeMap<String, PathBuf>>,
+    /// The only servers that users may reach; `None`: all.
+    pub permitted: Option<Arc<Permitted>>,
 }
 
 impl std::fmt::Debug for Options {
@@ -64,7 +82,9 @@ pub struct Scenario {
     source: Source,
     settings: Arc<Settings>,
     base: Endpoint,
-    tls: ClientTlsOptions,
+    network: Network,
+    /// What `initialize` left for this run, elsewhere.
+    start: Option<Vec<u8>>,
     tell: Arc<Tell>,
     verbose: bool,
     declared: Declared,
@@ -97,20 +117,23 @@ impl Scenario {
     /// # Errors
     /// The script cannot be read, is wrong, or declares no scenario; the URL is wrong or missing.
     pub fn load(options: Options) -> Result<Arc<Self>, ScriptError> {
-        let Options { file, flags, unix, tls, limit, tell, verbose } = options;
+        let Options { file, flags, unix, tls, limit, tell, verbose, part } = options;
+        let PartOptions { part, start, files, permitted } = part;
         let named = file.display().to_string();
         let wrong = |what: String| ScriptError { place: named.clone(), what };
         let text = std::fs::read(&file).map_err(|error| wrong(format!("the script cannot be read: {error}")))?;
         if text.len() > SCRIPT_BYTES {
             return Err(wrong(format!("the script has {} bytes: expected at most {SCRIPT_BYTES}", text.len())));
         }
-        let folder = file.parent().map(PathBuf::from).unwrap_or_default();
-        let sets = Arc::new(Sets::new(folder, Part::WHOLE));
-        let source = Source::new(&file, text, limit.unwrap_or(LIMIT));
+        let files = Files::new(&file, files);
+        let rows = part.map_or(data::Part::WHOLE, |part| data::Part::new(part.index, part.of));
+        let sets = Arc::new(Sets::new(&files, rows));
+        let source = Source::new(&file, text, files, limit.unwrap_or(LIMIT));
+        let network = Network { tls, permitted, part };
         // Nothing is requested here: any URL will do.
         let nowhere: Endpoint = "http://localhost/".parse().map_err(|_| wrong("a defect".to_owned()))?;
         let seed = flags.seed.unwrap_or(0);
-        let run = Arc::new(Run::new(&Arc::new(flags.clone()), 1, &sets, seed, tls.clone()));
+        let run = Arc::new(Run::new(&Arc::new(flags.clone()), 1, &sets, seed, network.clone()));
         let thread = Thread::new(run, nowhere, None, Arc::clone(&tell), false);
         let memory = Settings::default().state_memory();
         let state = State::load(&source, &thread, memory)?;
@@ -140,7 +163,8 @@ impl Scenario {
             source,
             settings,
             base,
-            tls,
+            network,
+            start,
             tell,
             verbose,
             declared,
@@ -159,7 +183,8 @@ impl Scenario {
             source: self.source.anew(),
             settings: Arc::new(self.declared.settings.clone().with(flags)),
             base,
-            tls,
+            network: Network { tls, ..self.network.clone() },
+            start: self.start.clone(),
             tell: Arc::clone(&self.tell),
             verbose: self.verbose,
             declared: self.declared.clone(),
@@ -185,6 +210,24 @@ impl Scenario {
     /// Lets `cancelled` end `initialize` and `final` early. The first call counts.
     pub fn cancelled_by(&self, cancelled: impl Fn() -> bool + Send + Sync + 'static) {
         let _ = self.cancelled.set(Box::new(cancelled));
+    }
+
+    /// Calls `initialize` for a run that other machines carry out. Returns what each of them is to know
+    /// ([`PartOptions::start`]).
+    ///
+    /// # Errors
+    /// `initialize` failed, or leaves too many shared values.
+    pub fn lead(&self) -> Result<Vec<u8>, ScriptError> {
+        self.initialize(1)?;
+        let Current { run, .. } = self.current()?;
+        let start = Start { seed: run.seed, shared: run.shared.all() };
+        start.encode().map_err(|what| self.error(what))
+    }
+
+    /// Returns the other files that the script has read: the path that it has, and where each is.
+    #[must_use]
+    pub fn files(&self) -> Vec<(String, PathBuf)> {
+        self.source.files.read()
     }
 
     fn is_cancelled(&self) -> bool {
@@ -247,7 +290,7 @@ impl Scenario {
         let local = LocalSet::new();
         let ended = self.interruptible(|| {
             local.block_on(&runtime, async {
-                thread.build_client(&run.tls).map_err(|what| self.error(what))?;
+                thread.build_client().map_err(|what| self.error(what))?;
                 let timer = Timer::new().map_err(|error| self.error(format!("a timer could not be made: {error}")))?;
                 let driven = Rc::clone(&thread);
                 let driver = spawn_local(async move { driven.sleeper.drive(timer).await });
@@ -301,10 +344,18 @@ impl Journeys for Scenario {
     }
 
     fn initialize(&self, cores: usize) -> Result<(), ScriptError> {
-        let seed = self.settings.seed.unwrap_or_else(|| fastrand::u64(0..1 << 53));
-        let run = Arc::new(Run::new(&self.settings, cores, &self.sets, seed, self.tls.clone()));
+        let start = self.start.as_deref().map(|start| {
+            Start::decode(start).ok_or_else(|| self.error("the start of the run cannot be read: a defect".into()))
+        });
+        let start = start.transpose()?;
+        let seed = start.as_ref().map(|start| start.seed).or(self.settings.seed);
+        let seed = seed.unwrap_or_else(|| fastrand::u64(0..1 << 53));
+        let run = Arc::new(Run::new(&self.settings, cores, &self.sets, seed, self.network.clone()));
         let mut phases = Vec::new();
-        if let Some(phase) = &self.declared.initialize {
+        if let Some(start) = start {
+            run.shared.apply(start.shared);
+            run.shared.take_changes();
+        } else if let Some(phase) = &self.declared.initialize {
             let began = Instant::now();
             let (failed, tally) = self.phase(&run, "initialize", phase)?;
             let failed = failed.or_else(|| failed_check(&tally).map(|what| self.error(format!("initialize: {what}"))));
@@ -322,7 +373,7 @@ impl Journeys for Scenario {
         let Current { run, .. } = self.current()?;
         let thread = self.thread(&run, Some(meter));
         let state = State::load(&self.source, &thread, self.settings.state_memory())?;
-        Ok(Rc::new(Users::new(state, core)?))
+        Ok(Rc::new(Users::new(state, run.position(core))?))
     }
 
     fn interrupt(&self) {
@@ -331,6 +382,15 @@ impl Journeys for Scenario {
 
     fn stuck(&self) -> Option<ScriptError> {
         self.source.stuck()
+    }
+
+    fn take_counts(&self) -> Vec<u8> {
+        self.current().map(|Current { run, .. }| part::take_counts(&run)).unwrap_or_default()
+    }
+
+    fn absorb(&self, counts: &[u8]) -> Result<bool, Implausible> {
+        let Current { run, .. } = self.current().map_err(|_| Implausible)?;
+        part::absorb(&run, counts, self.scenarios.len())
     }
 
     fn conclude(&self, record: &Record) -> Result<ScenarioRecord, ScriptError> {

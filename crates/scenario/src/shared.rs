@@ -1,12 +1,13 @@
 //! Values that the users of all threads share: counters, flags, what one user tells the others.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use oroshi_words::units;
+use serde::{Deserialize, Serialize};
 
 /// The most keys.
 pub(crate) const MAX_KEYS: usize = 1_000_000;
@@ -31,19 +32,49 @@ pub(crate) struct Shared {
     keys: AtomicUsize,
     /// Bytes of all keys and texts.
     bytes: AtomicUsize,
+    /// Changes that were not taken yet, if anybody will take them.
+    changes: Option<Mutex<Changes>>,
 }
 
 type Shard = HashMap<Box<[u8]>, Value, RandomState>;
 
+/// Changes by key, in the order of their bytes.
+pub(crate) type Changes = BTreeMap<Box<[u8]>, Change>;
+
+/// How a key was changed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Change {
+    /// This was added to it.
+    Added(f64),
+    /// It was set; `None`: removed.
+    Set(Option<Value>),
+}
+
 /// A shared value.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Value {
     /// A number.
     Number(f64),
     /// A text of any bytes.
+    #[serde(with = "text")]
     Text(Arc<[u8]>),
     /// `true` or `false`.
     Boolean(bool),
+}
+
+/// A text as serde has it: bytes.
+mod text {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(text: &Arc<[u8]>, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(text)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<[u8]>, D::Error> {
+        Vec::<u8>::deserialize(deserializer).map(Into::into)
+    }
 }
 
 impl Value {
@@ -64,11 +95,12 @@ impl Value {
 }
 
 impl Shared {
-    /// Creates a store without keys.
-    pub(crate) fn new() -> Self {
+    /// Creates a store without keys. `tells`: it keeps its changes for [`take_changes`](Self::take_changes).
+    pub(crate) fn new(tells: bool) -> Self {
         let hasher = RandomState::new();
         let shards = (0..SHARDS).map(|_| Mutex::new(HashMap::with_hasher(hasher.clone()))).collect();
-        Self { shards, hasher, keys: AtomicUsize::new(0), bytes: AtomicUsize::new(0) }
+        let changes = tells.then(Mutex::default);
+        Self { shards, hasher, keys: AtomicUsize::new(0), bytes: AtomicUsize::new(0), changes }
     }
 
     /// Returns the value of a key; `None` if it has none.
@@ -83,6 +115,15 @@ impl Shared {
     pub(crate) fn set(&self, key: &[u8], value: Option<Value>) -> Result<(), String> {
         check_key(key)?;
         let mut shard = self.shard(key);
+        let change = self.changes.as_ref().map(|_| Change::Set(value.clone()));
+        self.set_in(&mut shard, key, value)?;
+        if let Some(change) = change {
+            self.note(key, change);
+        }
+        Ok(())
+    }
+
+    fn set_in(&self, shard: &mut Shard, key: &[u8], value: Option<Value>) -> Result<(), String> {
         let Some(value) = value else {
             if let Some(old) = shard.remove(key) {
                 self.keys.fetch_sub(1, Ordering::Relaxed);
@@ -99,7 +140,7 @@ impl Shared {
             *old = value;
             return Ok(());
         }
-        self.insert(&mut shard, key, value)
+        self.insert(shard, key, value)
     }
 
     /// Adds to the number of a key, which begins at 0, and returns the sum.
@@ -126,7 +167,50 @@ impl Shared {
             Some(old) => *old = sum,
             None => self.insert(&mut shard, key, Value::Number(sum))?,
         }
+        self.note(key, Change::Added(number));
         Ok(sum)
+    }
+
+    /// Takes the changes since the last call.
+    pub(crate) fn take_changes(&self) -> Changes {
+        self.changes.as_ref().map(|changes| std::mem::take(&mut *lock(changes))).unwrap_or_default()
+    }
+
+    /// Returns all keys and values as changes of an empty store.
+    pub(crate) fn all(&self) -> Changes {
+        let pairs = |shard: &Mutex<Shard>| {
+            let shard = lock(shard);
+            shard.iter().map(|(key, value)| (key.clone(), Change::Set(Some(value.clone())))).collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(pairs).collect()
+    }
+
+    /// Applies changes of another store. What exceeds a limit, or is added to no number, is left out.
+    pub(crate) fn apply(&self, changes: Changes) {
+        for (key, change) in changes {
+            let _ = match change {
+                Change::Added(number) => self.add(&key, number).map(drop),
+                Change::Set(value) => self.set(&key, value),
+            };
+        }
+    }
+
+    /// Keeps a change. The key's shard is locked, so that changes of a key come in their order.
+    fn note(&self, key: &[u8], change: Change) {
+        let Some(changes) = &self.changes else { return };
+        let mut changes = lock(changes);
+        let Some(before) = changes.get_mut(key) else {
+            changes.insert(key.into(), change);
+            return;
+        };
+        *before = match (&*before, change) {
+            (Change::Added(sum), Change::Added(number)) => Change::Added(sum + number),
+            (Change::Set(Some(Value::Number(sum))), Change::Added(number)) => {
+                Change::Set(Some(Value::Number(sum + number)))
+            }
+            (Change::Set(_), Change::Added(number)) => Change::Set(Some(Value::Number(number))),
+            (_, set) => set,
+        };
     }
 
     /// Returns the keys that begin with `prefix`, sorted by their bytes.
@@ -174,8 +258,8 @@ impl Shared {
     }
 }
 
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(locked: &Mutex<T>) -> MutexGuard<'_, T> {
+    locked.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn check_key(key: &[u8]) -> Result<(), String> {
@@ -193,7 +277,6 @@ fn take(count: &AtomicUsize, more: usize, most: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::thread;
 
     use proptest::prelude::*;
@@ -206,7 +289,7 @@ mod tests {
 
     #[test]
     fn values_are_those_of_the_last_set() {
-        let shared = Shared::new();
+        let shared = Shared::new(false);
         assert_eq!(shared.get(b"a"), None);
         for value in [Value::Number(0.5), text(b"\0\xff"), Value::Boolean(false)] {
             shared.set(b"a", Some(value.clone())).unwrap();
@@ -221,7 +304,7 @@ mod tests {
 
     #[test]
     fn threads_count_together() {
-        let shared = Shared::new();
+        let shared = Shared::new(false);
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -238,8 +321,38 @@ mod tests {
     }
 
     #[test]
+    fn what_changes_here_is_applied_there() {
+        let (first, whole) = (Shared::new(false), Shared::new(false));
+        for (key, value) in [("sold", Value::Number(10.0)), ("name", text(b"a")), ("old", Value::Boolean(true))] {
+            first.set(key.as_bytes(), Some(value)).unwrap();
+        }
+        whole.apply(first.all());
+        let parts = [Shared::new(true), Shared::new(true)];
+        for (number, part) in parts.iter().enumerate() {
+            part.apply(first.all());
+            part.take_changes();
+            part.add(b"sold", 1.0).unwrap();
+            part.add(b"sold", 2.0 + number as f64).unwrap();
+            part.set(b"gone", Some(Value::Number(1.0))).unwrap();
+            part.add(b"gone", 1.0).unwrap();
+            part.set(b"old", None).unwrap();
+            part.add(b"old", 5.0).unwrap();
+            part.set(format!("own {number}").as_bytes(), Some(text(b"x"))).unwrap();
+            assert_eq!(part.get(b"sold"), Some(Value::Number(13.0 + number as f64)));
+            whole.apply(part.take_changes());
+            assert!(part.take_changes().is_empty());
+        }
+        parts[1].set(b"gone", None).unwrap();
+        whole.apply(parts[1].take_changes());
+        assert_eq!(whole.get(b"sold"), Some(Value::Number(17.0)), "10, and 3 and 4 more");
+        assert_eq!((whole.get(b"gone"), whole.get(b"old")), (None, Some(Value::Number(5.0))));
+        assert_eq!(whole.get(b"name"), Some(text(b"a")));
+        assert_eq!(whole.keys(b"own ").len(), 2);
+    }
+
+    #[test]
     fn only_numbers_are_added_to() {
-        let shared = Shared::new();
+        let shared = Shared::new(false);
         shared.set(b"name", Some(text(b"x"))).unwrap();
         shared.set(b"is", Some(Value::Boolean(true))).unwrap();
         assert_eq!(shared.add(b"name", 1.0), Err("the value of `name` is a string: expected a number".into()));
@@ -254,7 +367,7 @@ mod tests {
 
     #[test]
     fn mistakes_name_the_limit() {
-        let shared = Shared::new();
+        let shared = Shared::new(false);
         let (long, longest) = ([b'k'; MAX_KEY_BYTES + 1], [b'k'; MAX_KEY_BYTES]);
         let too_long = "the key has 257 bytes: expected at most 256 bytes";
         assert_eq!(shared.set(&long, None), Err(too_long.into()));
@@ -279,7 +392,7 @@ mod tests {
 
     #[test]
     fn all_values_together_have_a_limit() {
-        let shared = Shared::new();
+        let shared = Shared::new(false);
         shared.bytes.store(MAX_BYTES - 10, Ordering::Relaxed);
         shared.set(b"12345", Some(text(b"12345"))).unwrap();
         for key in [&b"12345"[..], b""] {
@@ -306,7 +419,7 @@ mod tests {
         fn it_is_a_map_and_counts_its_bytes(
             steps in prop::collection::vec(("[ab]{0,3}", prop::option::of(value())), 0..200),
         ) {
-            let (shared, mut model) = (Shared::new(), BTreeMap::<Box<[u8]>, Value>::new());
+            let (shared, mut model) = (Shared::new(false), BTreeMap::<Box<[u8]>, Value>::new());
             for (key, step) in steps {
                 let key = key.as_bytes();
                 match step {

@@ -11,6 +11,7 @@ use oroshi_bench::ScriptError;
 use oroshi_script::{ConfinedOptions, Coroutine, Engine, Error, Handle, Progress, Report};
 
 use crate::api::{self, Declared};
+use crate::files::Files;
 use crate::response::Response;
 use crate::thread::{Stage, Thread, Wish};
 use crate::user::User;
@@ -26,6 +27,8 @@ const PARK_FROM: usize = 1_000;
 pub(crate) struct Source {
     pub(crate) file: PathBuf,
     pub(crate) text: Arc<[u8]>,
+    /// The files beside it.
+    pub(crate) files: Arc<Files>,
     /// The longest uninterrupted run of a call.
     pub(crate) limit: Duration,
     /// Handles of all states, to end their calls from other threads.
@@ -60,8 +63,8 @@ pub(crate) enum Step {
 }
 
 impl Source {
-    pub(crate) fn new(file: &Path, text: Vec<u8>, limit: Duration) -> Self {
-        Self { file: file.to_owned(), text: text.into(), limit, handles: Mutex::default(), stuck: Arc::default() }
+    pub(crate) fn new(file: &Path, text: Vec<u8>, files: Arc<Files>, limit: Duration) -> Self {
+        Self { file: file.to_owned(), text: text.into(), files, limit, handles: Mutex::default(), stuck: Arc::default() }
     }
 
     /// Returns the same script without states.
@@ -69,6 +72,7 @@ impl Source {
         Self {
             file: self.file.clone(),
             text: Arc::clone(&self.text),
+            files: Arc::clone(&self.files),
             limit: self.limit,
             handles: Mutex::default(),
             stuck: Arc::default(),
@@ -98,13 +102,14 @@ impl State {
                 stuck.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(script_error(error));
             }
         };
+        let files = Arc::clone(&source.files);
         let options = ConfinedOptions {
             memory,
             jit: true,
             instructions: u64::MAX,
             limit: source.limit,
             tell: Box::new(tell),
-            read: Box::new(|path| std::fs::read(path).map(Into::into)),
+            read: Box::new(move |path| files.module(path)),
         };
         let engine = Engine::confined(&source.file, options).map_err(script_error)?;
         source.handles.lock().unwrap_or_else(PoisonError::into_inner).push(engine.handle());

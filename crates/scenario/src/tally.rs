@@ -7,6 +7,7 @@ use oroshi_bench::record::scenario::{
 };
 use oroshi_bench::{Failure, FailureCounts};
 use oroshi_stats::Latency;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::sample::Samples;
 
@@ -38,7 +39,27 @@ impl<T> Default for Named<T> {
     }
 }
 
+impl<T: Serialize> Serialize for Named<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.values.serialize(serializer)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Named<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let values = Vec::<(Box<str>, T)>::deserialize(deserializer)?;
+        let index = values.iter().zip(0..).map(|((name, _), id)| (name.clone(), id)).collect();
+        Ok(Self { index, values })
+    }
+}
+
 impl<T: Default> Named<T> {
+    /// Takes the values, and keeps the names with their numbers.
+    fn split_off(&mut self) -> Self {
+        let names = self.values.iter().map(|(name, _)| (name.clone(), T::default())).collect();
+        Self { index: self.index.clone(), values: std::mem::replace(&mut self.values, names) }
+    }
+
     /// Returns the number of a name.
     pub(crate) fn id(&mut self, name: &str) -> u32 {
         if let Some(&id) = self.index.get(name) {
@@ -90,7 +111,7 @@ impl<T: Default> Named<T> {
 }
 
 /// Requests of a step.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Step {
     pub(crate) count: u64,
     pub(crate) errors: u64,
@@ -104,21 +125,21 @@ pub(crate) struct Step {
 }
 
 /// A check.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Check {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
 }
 
 /// Points of a label.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Points {
     pub(crate) count: u64,
     pub(crate) sum: f64,
 }
 
 /// Journeys of a scenario.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Journeys {
     pub(crate) begun: u64,
     pub(crate) completed: u64,
@@ -128,7 +149,7 @@ pub(crate) struct Journeys {
 }
 
 /// What a thread counts, or all of them.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tally {
     pub(crate) steps: Named<Step>,
     pub(crate) timers: Named<Latency>,
@@ -156,6 +177,58 @@ impl Tally {
     /// A tally of so many scenarios.
     pub(crate) fn new(scenarios: usize) -> Self {
         Self { journeys: (0..scenarios).map(|_| Journeys::default()).collect(), ..Self::default() }
+    }
+
+    /// Takes what was counted so far. Numbers of names stay.
+    pub(crate) fn split_off(&mut self) -> Self {
+        let scenarios = self.journeys.len();
+        Self {
+            steps: self.steps.split_off(),
+            timers: self.timers.split_off(),
+            checks: self.checks.split_off(),
+            fails: self.fails.split_off(),
+            check_samples: std::mem::take(&mut self.check_samples),
+            fail_samples: std::mem::take(&mut self.fail_samples),
+            points: self.points.split_off(),
+            journeys: std::mem::replace(&mut self.journeys, Tally::new(scenarios).journeys),
+            flows: std::mem::take(&mut self.flows),
+            users: std::mem::take(&mut self.users),
+            retries: std::mem::take(&mut self.retries),
+            due: std::mem::take(&mut self.due),
+            late: std::mem::take(&mut self.late),
+            unbegun: std::mem::take(&mut self.unbegun),
+            lateness: std::mem::take(&mut self.lateness),
+        }
+    }
+
+    /// Whether the counts are those of a run of so many scenarios, and not garbage whose sum could overflow.
+    pub(crate) fn is_plausible(&self, scenarios: usize) -> bool {
+        /// The highest plausible count of a part of a run.
+        const MOST: u64 = 1 << 48;
+        let named = [self.steps.values.len(), self.timers.values.len(), self.checks.values.len()];
+        let others = [self.fails.values.len(), self.points.values.len()];
+        let counts = self.steps.iter().flat_map(|(_, step)| {
+            let counts = [step.count, step.errors, step.cut_off, step.cached, step.body_bytes];
+            counts.into_iter().chain(step.statuses.values().copied()).chain(step.failures.iter().map(|(_, n)| n))
+        });
+        let checks = self.checks.iter().flat_map(|(_, check)| [check.passed, check.failed]);
+        let fails = self.fails.iter().map(|(_, count)| *count);
+        let points = self.points.iter().map(|(_, points)| points.count);
+        let journeys = self.journeys.iter().flat_map(|j| [j.begun, j.completed, j.failed, j.cut_off]);
+        let rest = [self.retries, self.due, self.late, self.unbegun];
+        named.into_iter().chain(others).all(|names| names <= MOST_NAMES + 1)
+            && self.journeys.len() == scenarios
+            && self.flows.len() <= MOST_FLOWS
+            && self.points.iter().all(|(_, points)| points.sum.is_finite())
+            && self.users.values().all(|points| points.is_finite())
+            && counts
+                .chain(checks)
+                .chain(fails)
+                .chain(points)
+                .chain(journeys)
+                .chain(rest)
+                .chain(self.flows.values().copied())
+                .all(|count| count <= MOST)
     }
 
     /// Forgets what was counted. Numbers of names stay.
@@ -216,6 +289,9 @@ impl Tally {
             to.count += from.count;
             to.sum += from.sum;
         });
+        if self.journeys.is_empty() {
+            self.journeys = other.journeys.iter().map(|_| Journeys::default()).collect();
+        }
         for (to, from) in self.journeys.iter_mut().zip(other.journeys) {
             to.begun += from.begun;
             to.completed += from.completed;
@@ -359,6 +435,34 @@ mod tests {
             |from: &str, to: &str, count| FlowRecord { scenario: "s".into(), from: from.into(), to: to.into(), count };
         assert_eq!(flows, [flow("a", "b", 2), flow("", "a", 1), flow("b", "", 1)]);
         assert_eq!(one.users[&7], 3.5);
+    }
+
+    #[test]
+    fn counts_travel_in_pieces_that_add_up_and_garbage_is_refused() {
+        let (mut thread, mut whole) = (Tally::new(1), Tally::default());
+        let a = thread.steps.id("a");
+        for round in 1..=3 {
+            thread.steps.at(a).count += round;
+            thread.steps.at(a).service.record(round * 1000);
+            thread.flow(0, NO_STEP, a);
+            thread.users.insert(7, 0.5);
+            thread.journeys[0].begun += 1;
+            let piece = postcard::to_stdvec(&thread.split_off()).unwrap();
+            let piece: Tally = postcard::from_bytes(&piece).unwrap();
+            assert!(piece.is_plausible(1) && !piece.is_plausible(2));
+            whole.merge(piece);
+            // The users know their steps by number.
+            assert_eq!((thread.steps.name(a), thread.steps.at(a).count, thread.journeys.len()), ("a", 0, 1));
+        }
+        let step = &whole.step_records(1.0)[0];
+        assert_eq!((step.count, step.service.histogram.len()), (6, 3));
+        assert_eq!((whole.users[&7], whole.journeys[0].begun, whole.flows.values().sum::<u64>()), (1.5, 3, 3));
+
+        thread.steps.at(a).count = u64::MAX;
+        assert!(!thread.is_plausible(1));
+        let mut points = Tally::new(1);
+        points.points.get("x").sum = f64::NAN;
+        assert!(!points.is_plausible(1));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use oroshi_bench::Meter;
 use oroshi_bench::record::scenario::SampleRecord;
 use oroshi_client::Deadlines;
 use oroshi_client::local::Client;
-use oroshi_net::{ClientTlsOptions, Endpoint, monotonic_ns};
+use oroshi_net::{Endpoint, monotonic_ns};
 
 use crate::cache::Bodies;
 use crate::data::Declarations;
@@ -148,7 +148,7 @@ impl Thread {
     ///
     /// # Errors
     /// Settings that cannot be used, in words.
-    pub(crate) fn build_client(&self, tls: &ClientTlsOptions) -> Result<(), String> {
+    pub(crate) fn build_client(&self) -> Result<(), String> {
         let settings = &self.run.settings;
         let phases = Deadlines {
             queue: Duration::MAX,
@@ -171,7 +171,8 @@ impl Thread {
             .redirects(0)
             .collect_bytes(settings.largest_body())
             .stream_bytes(settings.largest_body())
-            .tls(tls.clone())
+            .tls(self.run.network.tls.clone())
+            .permitted(self.run.network.permitted.clone())
             .build_local();
         let client = client.map_err(|error| oroshi_words::with_causes(&error))?;
         self.client.set(client).map_err(|_| "the thread has a client already".to_owned())

@@ -93,7 +93,12 @@ impl Wrk {
 
     /// Whether the script has a `done`.
     pub fn has_done(&self) -> bool {
-        self.main.has_done()
+        self.main.has("done")
+    }
+
+    /// Whether the script has a `setup`.
+    pub fn has_setup(&self) -> bool {
+        self.main.has("setup")
     }
 
     /// Calls the script's `done`, if there is one. It may ask for values of load threads: they answer between the end

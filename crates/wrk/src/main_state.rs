@@ -27,8 +27,8 @@ pub(crate) enum Task {
     Setup(usize),
     /// Flush the output.
     Flush(Sender<()>),
-    /// Report whether there is a `done`.
-    HasDone(Sender<bool>),
+    /// Report whether there is a function of this name.
+    Has(&'static str, Sender<bool>),
     /// Call `done`.
     Done(Box<Summary>, Sender<Result<(), ScriptError>>),
 }
@@ -69,10 +69,10 @@ impl MainState {
         let _ = self.send(Task::Flush(reply)).and_then(|()| self.wait(&answer));
     }
 
-    /// Whether the script has a `done`.
-    pub(crate) fn has_done(&self) -> bool {
+    /// Whether the script has a function of this name.
+    pub(crate) fn has(&self, function: &'static str) -> bool {
         let (reply, answer) = channel();
-        self.send(Task::HasDone(reply)).and_then(|()| self.wait(&answer)).unwrap_or(false)
+        self.send(Task::Has(function, reply)).and_then(|()| self.wait(&answer)).unwrap_or(false)
     }
 
     /// Calls `done`.
@@ -124,8 +124,8 @@ fn run(source: &Arc<Source>, loaded: &Sender<Result<(), ScriptError>>, tasks: &R
                 state.engine.flush();
                 let _ = reply.send(());
             }
-            Task::HasDone(reply) => {
-                let _ = reply.send(state.global("done").is_some());
+            Task::Has(function, reply) => {
+                let _ = reply.send(state.global(function).is_some());
             }
             Task::Done(summary, reply) => {
                 let _ = reply.send(done(&state, *summary));

@@ -19,6 +19,8 @@ use super::tally::{DeliveryTally, Tally};
 use super::wire::{End, MessageSink};
 use crate::dialer::Dialer;
 
+/// How often a core of a part of a run hands over what it has counted.
+const HAND_OVER: Duration = Duration::from_secs(1);
 /// How often the user may end the run while connections are opened.
 const LOOK: Duration = Duration::from_millis(100);
 /// The most publishers of somebody else. A greater number in a stamp is not valid.
@@ -63,7 +65,16 @@ pub(crate) async fn work(shared: Arc<Shared>, index: usize) -> Outcome {
     let mut phase = follow_phases(&core.shared.phase);
     core.open_all().await;
     let mut cpu = thread_cpu_ns();
-    while phase.changed().await.is_ok() {
+    let mut hand_over = tokio::time::interval(HAND_OVER);
+    let is_part = core.shared.plan.connect.part.is_some();
+    loop {
+        tokio::select! {
+            changed = phase.changed() => if changed.is_err() { break },
+            _ = hand_over.tick(), if is_part => {
+                core.hand_over();
+                continue;
+            }
+        }
         match *phase.borrow_and_update() {
             Phase::Counting => {
                 cpu = thread_cpu_ns();
@@ -82,10 +93,10 @@ impl Core {
     fn new(shared: Arc<Shared>, index: usize) -> Self {
         let plan = &shared.plan.connect;
         Self {
-            dialer: Dialer::new(plan, &plan.origins[0], shared.peers.clone(), index),
+            dialer: Dialer::new(plan, &plan.origins[0], shared.peers.clone(), plan.position(index).0),
             tally: RefCell::default(),
             subscriptions: RefCell::default(),
-            next_number: Cell::new(index),
+            next_number: Cell::new(plan.position(index).0),
             next_opening: Cell::new(0),
             openers: Cell::new(0),
             opener_ended: Notify::new(),
@@ -101,7 +112,7 @@ impl Core {
     /// Opens this core's share of the subscriptions, some at a time. Failed ones are not retried.
     async fn open_all(self: &Rc<Self>) {
         let plan = &self.shared.plan;
-        let openers = plan.connecting.div_ceil(plan.connect.threads);
+        let openers = plan.connecting.div_ceil(plan.connect.position(self.index).1);
         self.openers.set(openers);
         for _ in 0..openers {
             let core = Rc::clone(self);
@@ -125,9 +136,10 @@ impl Core {
             if number >= plan.connect.connections {
                 return;
             }
-            self.next_number.set(number + plan.connect.threads);
+            let (_, threads) = plan.connect.position(self.index);
+            self.next_number.set(number + threads);
             if let Some(rate) = plan.connect_rate {
-                self.await_turn(rate / plan.connect.threads as f64).await;
+                self.await_turn(rate / threads as f64).await;
             }
             // Boxed, so that the memory for opening is free once the subscription is open.
             match Box::pin(open(self, number as u32)).await {
@@ -167,6 +179,13 @@ impl Core {
         live.counting.store(true, Ordering::Relaxed);
     }
 
+    /// Hands over what was counted, while it is counted.
+    fn hand_over(&self) {
+        if self.live().counting.load(Ordering::Relaxed) {
+            self.shared.hand_over(&self.tally.take());
+        }
+    }
+
     async fn await_turn(&self, rate: f64) {
         let now = monotonic_ns();
         let turn = self.next_opening.get().max(now);
@@ -182,7 +201,7 @@ impl Core {
         if stamp.run == shared.warmup_run() {
             return add(&self.live().warm, 1);
         }
-        let delay = now.saturating_sub(stamp.sent);
+        let delay = shared.since_epoch(now).saturating_sub(stamp.sent);
         if stamp.run != shared.run && !shared.is_of_others(stamp.run) {
             flow.foreign += 1;
             return;

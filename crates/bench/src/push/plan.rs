@@ -37,6 +37,10 @@ impl Mode {
     }
 }
 
+/// In a run of several parts: how long after the warm-up counting begins, and how long after that publishing.
+const AFTER_WARM_UP: Duration = Duration::from_millis(500);
+const BEFORE_MEASURING: Duration = Duration::from_millis(200);
+
 /// Placeholder for a connection's number, from 0, in URLs, headers and bodies.
 pub const NUMBER: &str = "{n}";
 
@@ -114,6 +118,8 @@ pub struct Plan {
     pub publish: Option<Publication>,
     /// Messages for one each.
     pub publish_to: Option<Publication>,
+    /// The number in the stamps of the run, which all its parts know; `None`: a random one.
+    pub run: Option<u32>,
     pub(crate) request: SubscribeRequest,
 }
 
@@ -248,7 +254,7 @@ impl Draft {
         let publish = publish.map(|publishing| {
             let Publishing { url, headers, publishers } = publishing;
             let body = base.body.to_vec();
-            let draft = plan::Draft { connections: publishers, ..base.clone() };
+            let draft = plan::Draft { connections: publishers, part: None, ..base.clone() };
             let publication = publication(draft, url, headers, &body, message_bytes, &mut problems);
             if let Some(publication) = &publication
                 && (publication.url.target.contains(NUMBER) || publication.template.names_target())
@@ -263,7 +269,7 @@ impl Draft {
                 problems.push(SubscribeProblem::Rate("publish-to-rate", rate));
             }
             let load = Load::rate(rate.max(f64::MIN_POSITIVE), Spacing::Constant, 0);
-            let draft = plan::Draft { connections: PUBLISHERS_TO_ONE, requests: None, load, ..base.clone() };
+            let draft = plan::Draft { connections: PUBLISHERS_TO_ONE, requests: None, part: None, load, ..base.clone() };
             let publication = publication(draft, url, headers, &body, message_bytes, &mut problems);
             if let Some(publication) = &publication
                 && !publication.url.target.contains(NUMBER)
@@ -283,6 +289,7 @@ impl Draft {
                 connect_rate,
                 publish: publish.flatten(),
                 publish_to: publish_to.flatten(),
+                run: None,
                 request,
             }),
             _ => Err(problems),
@@ -428,6 +435,28 @@ impl Plan {
     #[must_use]
     pub fn duration(&self) -> Option<Duration> {
         self.publish.as_ref().map_or(self.connect.duration, |publish| publish.plan.duration)
+    }
+
+    /// In a run of several parts, how long after the start the measured part begins: all parts go by the clock, so that
+    /// they need no messages.
+    pub(crate) fn before_measuring(&self) -> Duration {
+        self.before_counting() + BEFORE_MEASURING
+    }
+
+    /// As [`before_measuring`](Self::before_measuring), until counting begins.
+    pub(crate) fn before_counting(&self) -> Duration {
+        let warmup = self.connect.warmup;
+        if warmup.is_zero() || !self.publishes() { Duration::ZERO } else { warmup + AFTER_WARM_UP }
+    }
+
+    /// The subscriptions of this process.
+    pub(crate) fn own_connections(&self) -> u64 {
+        let (plan, connections) = (&self.connect, self.connect.connections);
+        let of = |thread| {
+            let (number, threads) = plan.position(thread);
+            connections / threads + usize::from(number < connections % threads)
+        };
+        (0..plan.threads).map(of).sum::<usize>() as u64
     }
 
     /// Whether anything is published.

@@ -40,6 +40,7 @@ pub(crate) async fn work(shared: Arc<Shared>, done: mpsc::UnboundedSender<Publis
         let (run, length) = match now {
             Phase::Connecting | Phase::Counting => continue,
             Phase::Over => return,
+            _ if !shared.publishes_here() => continue,
             Phase::WarmUp => (shared.warmup_run(), Some(plan.warmup)),
             Phase::Measuring => (shared.run, shared.plan.duration()),
         };
@@ -275,7 +276,7 @@ impl Publisher {
             Some(one) => request.extend(publication.head(&[one]).unwrap_or_default()),
             None => request.extend_from_slice(&task.head),
         }
-        let stamp = Stamp { run: task.run, publisher, sequence, sent: monotonic_ns() };
+        let stamp = Stamp { run: task.run, publisher, sequence, sent: task.shared.since_epoch(monotonic_ns()) };
         publication.template.write(&mut body, &stamp, one);
         encode::content_length(request, body.len() as u64);
         encode::end_of_head(request);

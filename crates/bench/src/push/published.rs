@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use oroshi_stats::Latency;
+use serde::{Deserialize, Serialize};
 
 use super::sequences::Sequences;
+use super::stamp::target;
 use crate::failure::FailureCounts;
 
 /// The messages of one kind, by how they ended.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct PublishTally {
     /// Messages that were due, and those of them never sent, because every publisher was busy.
     pub(crate) due: u64,
@@ -33,7 +35,7 @@ impl PublishTally {
 }
 
 /// All that was published in one part of the run.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Published {
     pub(crate) to_all: PublishTally,
     pub(crate) to_one: PublishTally,
@@ -47,6 +49,27 @@ impl Published {
     /// may have sent all the same.
     pub(crate) fn most(&self, subscriptions: u64) -> u64 {
         self.to_all.sent.iter().sum::<u64>() * subscriptions + self.to_one.sent.iter().sum::<u64>()
+    }
+
+    /// Returns the most deliveries to a part of the subscriptions: so many of them are up, and `is_own` says which
+    /// numbers the part has, of those to which messages for one go.
+    pub(super) fn most_of(&self, subscriptions: u64, targets: &[u32], is_own: impl Fn(u32) -> bool) -> u64 {
+        let to_one: u64 = self.to_one.sent.iter().sum();
+        let own = (0..to_one).filter(|&sequence| target(targets, sequence).is_some_and(&is_own)).count() as u64;
+        self.to_all.sent.iter().sum::<u64>() * subscriptions + own
+    }
+
+    /// Whether another process can have sent it: what it says adds up.
+    pub(super) fn is_plausible(&self) -> bool {
+        /// The highest plausible number of messages.
+        const MOST: u64 = 1 << 40;
+        [&self.to_all, &self.to_one].into_iter().all(|posted| {
+            let sent = posted.sent.iter().fold(0u64, |sum, sent| sum.saturating_add(*sent));
+            sent <= MOST
+                && posted.due <= MOST
+                && posted.confirmed.saturating_add(posted.unsent) <= posted.due
+                && posted.sent.len() == posted.unconfirmed.len()
+        })
     }
 
     /// Returns how many confirmed messages for all did not come to a subscription that received these.

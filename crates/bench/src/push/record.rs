@@ -12,11 +12,11 @@ use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::grade::Grade;
 use crate::plan::Load;
-use crate::record::{self as requests, ClockRecord, Condition, MachineRecord, per_second};
+use crate::record::{self as requests, AgentRecord, ClockRecord, Condition, MachineRecord, per_second};
 use crate::watch::ServerUsage;
 
 /// Version of the schema. The first number changes when a field goes or changes its meaning, the second when one comes.
-pub const SCHEMA: &str = "oroshi-bench-push/1.1";
+pub const SCHEMA: &str = "oroshi-bench-push/1.2";
 
 /// A run and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -59,6 +59,9 @@ pub struct Record {
     /// The user's conditions and their outcomes, in the user's order.
     #[serde(default)]
     pub fail_if: Vec<Condition>,
+    /// The parts that load machines had, in their order; none without agents.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<AgentRecord>,
     /// The machine.
     pub environment: Environment,
 }
@@ -466,7 +469,7 @@ impl Record {
             fail_if: self.fail_if,
             environment: self.environment,
             scenario: None,
-            agents: Vec::new(),
+            agents: self.agents,
         }
     }
 

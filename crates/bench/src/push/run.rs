@@ -11,6 +11,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 
 use super::core::{self, Outcome};
 use super::grade::grade;
+use super::part::{Delta, PartObserver, Sent};
 use super::phase::Phase;
 use super::plan::{Plan, Publication};
 use super::publish;
@@ -25,6 +26,7 @@ use crate::error::RunError;
 use crate::follow::{Observer, Progress, Stage};
 use crate::grade::{Bottleneck, Grade};
 use crate::machine::{GENERATOR_BOUND, Machine};
+use crate::part::Alone;
 use crate::plan::Watching;
 use crate::prepare::{Prepared, find, prepare, thread_options, usage_of};
 use crate::record::{MachineRecord, unix_seconds};
@@ -35,12 +37,26 @@ const LOOK: Duration = Duration::from_millis(5);
 /// How often the observer is called, and the server's processes are sampled.
 const TELL: Duration = Duration::from_millis(100);
 const SAMPLE: Duration = Duration::from_millis(250);
+/// How often a part of a run hands over what it has counted.
+const HAND_OVER: Duration = Duration::from_secs(1);
 
 /// Carries out a plan.
 ///
 /// # Errors
 /// When the run cannot begin: a name, a port, a socket, a limit. Once it has begun, the record has whatever happens.
 pub fn run(plan: Plan, observer: &mut dyn Observer) -> Result<Record, RunError> {
+    carry_out(plan, &mut Alone(observer))
+}
+
+/// Carries out a part of a plan ([`Plan::connect`] has it), as one of several processes. The first part publishes.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_part(plan: Plan, observer: &mut dyn PartObserver) -> Result<Record, RunError> {
+    carry_out(plan, observer)
+}
+
+fn carry_out(plan: Plan, observer: &mut dyn PartObserver) -> Result<Record, RunError> {
     let publications = [&plan.publish, &plan.publish_to];
     let publishers: usize = publications.iter().filter_map(|p| p.as_ref()).map(|p| p.plan.connections).sum();
     let threads = plan.connect.threads + 1;
@@ -74,11 +90,18 @@ pub fn run(plan: Plan, observer: &mut dyn Observer) -> Result<Record, RunError> 
     let mut seen = result?;
     warnings.append(&mut seen.warnings);
     let server = usage_of(watch, seen.server.take());
-    Ok(assemble(&shared, &outcomes, seen, Surroundings { server, started, environment, warnings }))
+    let surroundings = Surroundings { server, started, environment, warnings };
+    let mut counted = Counted::of(&shared, &outcomes, &seen);
+    if shared.plan.connect.part.is_some() {
+        observer.delta(Delta::last(&shared, &counted, &seen, &surroundings));
+        counted.tally.merge(&seen.handed);
+    }
+    let published = shared.published.get();
+    Ok(assemble(&shared.plan, published, counted, seen.machine, seen.idle, surroundings))
 }
 
 /// The addresses of a publication, each connected to once: a hub that is not there is better known before the run.
-fn peers_of(publication: Option<&Publication>, observer: &mut dyn Observer) -> Result<Vec<Peer>, RunError> {
+fn peers_of(publication: Option<&Publication>, observer: &mut dyn PartObserver) -> Result<Vec<Peer>, RunError> {
     let Some(publication) = publication else { return Ok(Vec::new()) };
     let plan = crate::Plan { watch: Watching::None, ..publication.plan.clone() };
     Ok(find(&plan, observer)?.0.swap_remove(0))
@@ -89,7 +112,7 @@ struct Coordinator<'a> {
     shared: &'a Shared,
     /// Messages published in each part of the run.
     published: UnboundedReceiver<Published>,
-    observer: &'a mut dyn Observer,
+    observer: &'a mut dyn PartObserver,
     /// When the current part began.
     begun: Instant,
     /// The run ended because no subscription was left.
@@ -97,40 +120,52 @@ struct Coordinator<'a> {
     /// When the observer was called last, and the deliveries until then.
     told: Option<(Instant, u64)>,
     sampled: Instant,
+    /// In a part of a run: when it handed over what it has counted, and all that it has handed over.
+    handed: (Instant, Tally),
 }
 
 /// The coordinator's observations of a run.
-struct Seen {
-    opening_s: f64,
-    idle: Option<Idle>,
+pub(super) struct Seen {
+    /// Subscriptions that were opened, and how long that took, seconds.
+    pub(super) opened: u64,
+    pub(super) opening_s: f64,
+    /// The server's usage while they were opened.
+    pub(super) idle_usage: Option<ServerUsage>,
+    pub(super) idle: Option<Idle>,
     /// When the measured part began, and its publishing ended, on the monotonic clock.
-    begun: u64,
-    published_until: u64,
-    publisher_cpu: u64,
+    pub(super) begun: u64,
+    pub(super) published_until: u64,
+    pub(super) publisher_cpu: u64,
     server: Option<ServerUsage>,
-    machine: MachineRecord,
+    pub(super) machine: MachineRecord,
+    /// CPUs' worth of time that the process used.
+    pub(super) cpu_cpus: f64,
     warnings: Vec<String>,
-    cut_short: bool,
+    pub(super) cut_short: bool,
+    /// How late it began, nanoseconds, and what it has handed over: in a part of a run.
+    pub(super) start_late_ns: u64,
+    pub(super) handed: Tally,
 }
 
 impl<'a> Coordinator<'a> {
-    fn new(shared: &'a Shared, published: UnboundedReceiver<Published>, observer: &'a mut dyn Observer) -> Self {
-        let now = Instant::now();
-        Self { shared, published, observer, begun: now, gave_up: false, told: None, sampled: now }
+    fn new(shared: &'a Shared, published: UnboundedReceiver<Published>, observer: &'a mut dyn PartObserver) -> Self {
+        let (now, handed) = (Instant::now(), (Instant::now(), Tally::default()));
+        Self { shared, published, observer, begun: now, gave_up: false, told: None, sampled: now, handed }
     }
 
     fn coordinate(&mut self, mut watch: Option<&mut Watch>) -> Result<Seen, RunError> {
         let shared = self.shared;
         let plan = &shared.plan;
-        let wanted = plan.connect.connections as u64;
+        let wanted = plan.own_connections();
         self.wait(None, |shared| shared.sum(|live| &live.tried) >= wanted);
         if shared.is_stopped() {
             return Err(RunError::Cancelled);
         }
         let opening = self.begun.elapsed();
         let opened = shared.close_opening();
-        let usage = watch.as_mut().and_then(|watch| watch.finish(opening, &Clocks::default()));
-        let idle = usage.filter(|_| opened > 0).map(|usage| Idle::of(&usage, opened));
+        let idle_usage = watch.as_mut().and_then(|watch| watch.finish(opening, &Clocks::default()));
+        let idle = idle_usage.as_ref().filter(|_| opened > 0).map(|usage| Idle::of(usage, opened));
+        let mut timetable = self.agree()?;
 
         if !plan.connect.warmup.is_zero() && plan.publishes() {
             let published = self.publish(Phase::WarmUp, watch.as_deref_mut());
@@ -140,37 +175,97 @@ impl<'a> Coordinator<'a> {
                 return Err(RunError::EndedInWarmUp);
             }
         }
+        if let Some(timetable) = &timetable {
+            self.sleep_until(timetable.counting);
+        }
         shared.phase.send_replace(Phase::Counting);
         self.wait(watch.as_deref_mut(), |shared| shared.live.iter().all(|live| live.counting.load(Ordering::Relaxed)));
+        if let Some(timetable) = &mut timetable {
+            self.sleep_until(timetable.measuring);
+            timetable.late += monotonic_ns().saturating_sub(timetable.measuring);
+        }
         let machine = Machine::begin(std::slice::from_ref(&shared.peers), watch.as_deref_mut());
         let begun = monotonic_ns();
         let published = self.publish(Phase::Measuring, watch.as_deref_mut());
+        if plan.connect.part.is_some() && shared.publishes_here() && !shared.is_stopped() {
+            let ended = shared.since_epoch(published.ended);
+            self.observer.publish(&Sent(Published { ended, ..published.clone() }));
+        }
         if plan.publishes() {
             let came = |shared: &Shared| {
                 shared.sum(|live| &live.delivered) - shared.sum(|live| &live.delivered_on_ended)
                     + shared.sum(|live| &live.delivered_to_one)
             };
-            let most = published.most(shared.alive());
+            let most = self.most(&published);
             self.await_messages(came, most, watch.as_deref_mut());
         }
         let used = machine.finish(watch, &Clocks::default());
         let (published_until, publisher_cpu) = (published.ended, published.cpu);
-        let _ = shared.published.set(published);
+        // A part that was not told what was published knows only the gaps in what came.
+        if shared.publishes_here() || !shared.is_stopped() {
+            let _ = shared.published.set(published);
+        }
         let mut warnings = used.warnings;
         if self.gave_up {
             warnings.push("ended early: there was no subscription left to which a message could come".into());
         }
         Ok(Seen {
+            opened,
             opening_s: opening.as_secs_f64(),
+            idle_usage,
             idle,
             begun,
             published_until,
             publisher_cpu,
             server: used.server,
+            cpu_cpus: used.cpu_cpus,
             machine: used.state,
             warnings,
             cut_short: shared.is_stopped(),
+            start_late_ns: timetable.map_or(0, |timetable| timetable.late),
+            handed: std::mem::take(&mut self.handed.1),
         })
+    }
+
+    /// In a part of a run, agrees with the others on the moments of the run.
+    fn agree(&mut self) -> Result<Option<Timetable>, RunError> {
+        let plan = &self.shared.plan;
+        if plan.connect.part.is_none() {
+            return Ok(None);
+        }
+        let Some(start) = self.observer.ready() else {
+            self.shared.stop();
+            return Err(RunError::Cancelled);
+        };
+        let start = if start == 0 { monotonic_ns() } else { start };
+        self.shared.begin_epoch(start);
+        self.sleep_until(start);
+        let late = monotonic_ns().saturating_sub(start);
+        let after = |length: Duration| start + length.as_nanos() as u64;
+        let (counting, measuring) = (after(plan.before_counting()), after(plan.before_measuring()));
+        Ok(Some(Timetable { counting, measuring, late }))
+    }
+
+    /// Sleeps until this moment of the monotonic clock.
+    fn sleep_until(&mut self, moment: u64) {
+        while let Some(left) = moment.checked_sub(monotonic_ns()).filter(|left| *left > 0) {
+            if self.shared.is_stopped() {
+                return;
+            }
+            if left > 2 * LOOK.as_nanos() as u64 {
+                self.look(None);
+            } else {
+                std::thread::sleep(Duration::from_nanos(left));
+            }
+        }
+    }
+
+    /// The most messages that can come to this process.
+    fn most(&self, published: &Published) -> u64 {
+        let (shared, alive) = (self.shared, self.shared.alive());
+        let Some(part) = shared.plan.connect.part else { return published.most(alive) };
+        let (_, threads) = shared.plan.connect.position(0);
+        published.most_of(alive, shared.opened(), |number| number as usize % threads % part.of == part.index)
     }
 
     /// Starts the publishers, and waits until they are done.
@@ -181,6 +276,18 @@ impl<'a> Coordinator<'a> {
             if self.shared.alive() == 0 && !self.shared.is_stopped() {
                 self.shared.stop();
                 self.gave_up = true;
+            }
+            if !self.shared.publishes_here() {
+                // Of the warm-up no part is told.
+                if phase == Phase::WarmUp || self.shared.is_stopped() {
+                    return Published::default();
+                }
+                if let Some(Sent(published)) = self.observer.published() {
+                    let ended = self.shared.at_epoch(published.ended);
+                    return Published { cpu: 0, ended, ..published };
+                }
+                self.look(watch.as_deref_mut());
+                continue;
             }
             match self.published.try_recv() {
                 Ok(published) => return published,
@@ -247,11 +354,26 @@ impl<'a> Coordinator<'a> {
         if self.observer.cancelled() {
             shared.stop();
         }
+        if measuring && shared.plan.connect.part.is_some() && now - self.handed.0 >= HAND_OVER {
+            self.handed.0 = now;
+            let counted = shared.take_handed();
+            self.handed.1.merge(&counted);
+            self.observer.delta(Delta::so_far(counted, shared, self.begun.elapsed()));
+        }
     }
 }
 
+/// The moments of a part of a run, nanoseconds of the monotonic clock.
+struct Timetable {
+    /// When counting begins, and publishing a moment later.
+    counting: u64,
+    measuring: u64,
+    /// How late the part was.
+    late: u64,
+}
+
 impl Idle {
-    fn of(usage: &ServerUsage, opened: u64) -> Self {
+    pub(super) fn of(usage: &ServerUsage, opened: u64) -> Self {
         let each = |total: f64| total / opened as f64;
         Self {
             rss_before_bytes: usage.rss_begin_bytes,
@@ -263,28 +385,61 @@ impl Idle {
 }
 
 /// The run seen from outside its threads.
-struct Surroundings {
+pub(super) struct Surroundings {
     /// The server's usage, or why it is not known.
-    server: Result<ServerUsage, String>,
-    started: SystemTime,
-    environment: Environment,
-    warnings: Vec<String>,
+    pub(super) server: Result<ServerUsage, String>,
+    pub(super) started: SystemTime,
+    pub(super) environment: Environment,
+    pub(super) warnings: Vec<String>,
 }
 
-fn assemble(shared: &Shared, outcomes: &[Outcome], seen: Seen, surroundings: Surroundings) -> Record {
-    let Seen { opening_s, idle, begun, published_until, publisher_cpu, machine, cut_short, .. } = seen;
+/// What the threads of a run have counted.
+pub(super) struct Counted {
+    pub(super) tally: Tally,
+    pub(super) opened: u64,
+    pub(super) opening_s: f64,
+    /// Length of the measured part, nanoseconds.
+    pub(super) elapsed: u64,
+    /// CPU time of each thread that holds subscriptions, and of the publishers' thread, nanoseconds.
+    pub(super) cpu: Vec<u64>,
+    pub(super) publisher_cpu: u64,
+    pub(super) cut_short: bool,
+}
+
+impl Counted {
+    fn of(shared: &Shared, outcomes: &[Outcome], seen: &Seen) -> Self {
+        let mut tally = shared.take_handed();
+        outcomes.iter().for_each(|outcome| tally.merge(&outcome.tally));
+        let last = tally.flow.last.max(seen.handed.flow.last);
+        Self {
+            tally,
+            opened: seen.opened,
+            opening_s: seen.opening_s,
+            elapsed: seen.published_until.max(last).saturating_sub(seen.begun),
+            cpu: outcomes.iter().map(|outcome| outcome.cpu).collect(),
+            publisher_cpu: seen.publisher_cpu,
+            cut_short: seen.cut_short,
+        }
+    }
+}
+
+pub(super) fn assemble(
+    plan: &Plan,
+    published: Option<&Published>,
+    counted: Counted,
+    machine: MachineRecord,
+    idle: Option<Idle>,
+    surroundings: Surroundings,
+) -> Record {
+    let Counted { tally, opened, opening_s, elapsed, cpu, publisher_cpu, cut_short } = counted;
     let Surroundings { server, started, environment, warnings } = surroundings;
-    let mut tally = Tally::default();
-    outcomes.iter().for_each(|outcome| tally.merge(&outcome.tally));
-    let elapsed = published_until.max(tally.flow.last).saturating_sub(begun);
     let elapsed_s = elapsed as f64 / 1e9;
-    let thread_cpu = outcomes.iter().map(|outcome| outcome.cpu as f64 / elapsed.max(1) as f64).collect();
-    let opened = shared.opened().len() as u64;
+    let thread_cpu = cpu.iter().map(|cpu| *cpu as f64 / elapsed.max(1) as f64).collect();
     let parts = RecordParts { tally, opened, opening_s, elapsed_s, thread_cpu };
     let nothing = Published::default();
-    let published = shared.published.get().unwrap_or(&nothing);
-    let to_all = shared.plan.publish.is_some().then_some(&published.to_all);
-    let to_one = shared.plan.publish_to.is_some().then_some(&published.to_one);
+    let published = published.unwrap_or(&nothing);
+    let to_all = plan.publish.is_some().then_some(&published.to_all);
+    let to_one = plan.publish_to.is_some().then_some(&published.to_one);
     let (server, server_unknown) = match server {
         Ok(usage) => (Some(usage), None),
         Err(why) => (None, Some(why)),
@@ -292,7 +447,7 @@ fn assemble(shared: &Shared, outcomes: &[Outcome], seen: Seen, surroundings: Sur
     let mut record = Record {
         schema: SCHEMA.to_owned(),
         started_unix_s: unix_seconds(started),
-        plan: PlanRecord::of(&shared.plan),
+        plan: PlanRecord::of(plan),
         elapsed_s,
         cut_short,
         published: to_all.map(|posted| PublishCounts::of(posted, elapsed_s)),
@@ -308,6 +463,7 @@ fn assemble(shared: &Shared, outcomes: &[Outcome], seen: Seen, surroundings: Sur
         warnings,
         machine: Some(machine),
         fail_if: Vec::new(),
+        agents: Vec::new(),
         environment,
     };
     record.grade = grade(&record);

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::phase::Phase;
 use super::plan::Plan;
 use super::published::Published;
+use super::tally::Tally;
 
 /// State that all threads share.
 #[derive(Debug)]
@@ -34,6 +35,11 @@ pub(crate) struct Shared {
     opened: OnceLock<Vec<u32>>,
     /// Messages published in the measured part, once it has ended.
     pub(crate) published: OnceLock<Published>,
+    /// The moment at which the stamps of this run count from: 0, or in a part of a run its start. Machines share no
+    /// clock.
+    epoch: AtomicU64,
+    /// In a part of a run: what the cores have counted since it was last taken.
+    handed: Mutex<Tally>,
 }
 
 impl Shared {
@@ -42,7 +48,7 @@ impl Shared {
             peers,
             publish_peers,
             publish_to_peers,
-            run: fastrand::u32(..),
+            run: plan.run.unwrap_or_else(|| fastrand::u32(..)),
             others: AtomicU32::new(0),
             heard_others: AtomicBool::new(false),
             phase: watch::Sender::new(Phase::Connecting),
@@ -51,6 +57,8 @@ impl Shared {
             opening: Mutex::default(),
             opened: OnceLock::new(),
             published: OnceLock::new(),
+            epoch: AtomicU64::new(0),
+            handed: Mutex::default(),
             plan,
         }
     }
@@ -85,14 +93,51 @@ impl Shared {
         self.opening.lock().unwrap_or_else(PoisonError::into_inner).push(number);
     }
 
-    /// Fixes the list of open connections, and returns its length.
+    /// Fixes the list of open connections, and returns how many this process has.
+    ///
+    /// A part of a run does not know which connections of other parts are open: it takes all for open.
     pub(crate) fn close_opening(&self) -> u64 {
         let mut opened = self.opening.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let count = opened.len() as u64;
         opened.sort_unstable();
-        self.opened.get_or_init(|| opened).len() as u64
+        if self.plan.connect.part.is_some() {
+            opened = (0..self.plan.connect.connections as u32).collect();
+        }
+        self.opened.get_or_init(|| opened);
+        count
     }
 
-    /// The numbers of the connections that were opened, ascending; none until all were tried.
+    /// Begins to count the time of stamps at this moment of the monotonic clock.
+    pub(crate) fn begin_epoch(&self, moment: u64) {
+        self.epoch.store(moment, Ordering::Relaxed);
+    }
+
+    /// Returns the time in stamps of a moment of the monotonic clock.
+    pub(crate) fn since_epoch(&self, moment: u64) -> u64 {
+        moment.saturating_sub(self.epoch.load(Ordering::Relaxed))
+    }
+
+    /// Returns the moment of the monotonic clock of a time in stamps.
+    pub(crate) fn at_epoch(&self, time: u64) -> u64 {
+        time.saturating_add(self.epoch.load(Ordering::Relaxed))
+    }
+
+    /// Whether this process publishes: of several parts the first does.
+    pub(crate) fn publishes_here(&self) -> bool {
+        self.plan.connect.part.is_none_or(|part| part.index == 0)
+    }
+
+    /// Takes in what a core has counted.
+    pub(crate) fn hand_over(&self, counted: &Tally) {
+        self.handed.lock().unwrap_or_else(PoisonError::into_inner).merge(counted);
+    }
+
+    /// Takes what the cores have handed over.
+    pub(crate) fn take_handed(&self) -> Tally {
+        std::mem::take(&mut *self.handed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The numbers of the connections that messages for one go to, ascending; none until all were tried.
     pub(crate) fn opened(&self) -> &[u32] {
         self.opened.get().map_or(&[], Vec::as_slice)
     }

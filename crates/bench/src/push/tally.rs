@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use oroshi_stats::Latency;
+use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, FailureCounts};
 
 /// The counts of one core.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tally {
     /// Failed attempts by name, and refused ones by status.
     pub(crate) failures: FailureCounts,
@@ -42,8 +43,24 @@ impl Tally {
     }
 }
 
+impl Tally {
+    /// Whether the counts are those of a run, and not garbage whose sum could overflow.
+    pub(crate) fn is_plausible(&self) -> bool {
+        /// The highest plausible count of a part of a run.
+        const MOST: u64 = 1 << 48;
+        /// The most different ends of subscriptions.
+        const ENDS: usize = 10_000;
+        let flow = &self.flow;
+        let counts = [self.lost, self.lost_on_ended, self.delivered, flow.messages, flow.bytes, flow.unstamped];
+        let more = [flow.foreign, flow.duplicated, flow.reordered, flow.to_one.delivered, flow.to_one.duplicated];
+        let rest = [flow.to_one.misdirected, self.failures.iter().map(|(_, n)| n).max().unwrap_or(0)];
+        let maps = self.statuses.values().chain(self.ended.values()).copied();
+        self.ended.len() <= ENDS && counts.into_iter().chain(more).chain(rest).chain(maps).all(|count| count <= MOST)
+    }
+}
+
 /// Messages received in the measured part.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct DeliveryTally {
     /// Messages and bytes, stamped or not.
     pub(crate) messages: u64,
@@ -77,7 +94,7 @@ impl DeliveryTally {
 }
 
 /// Messages for one connection each.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ToOne {
     pub(crate) delivered: u64,
     pub(crate) duplicated: u64,

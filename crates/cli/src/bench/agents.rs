@@ -4,29 +4,34 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_agents::bus::{Bus, BusError, Settings, check_name};
 use oroshi_agents::coordinator::{Coordinator, OnLoss, Wanted};
-use oroshi_agents::lead::{LeadError, LeadObserver, collect, lead};
+use oroshi_agents::lead::{LeadError, LeadObserver, Parts, collect, lead};
 use oroshi_agents::nkey::{Public, Seed};
 use oroshi_agents::wire::{Job, Key, random};
 use oroshi_bench::part::PartProgress;
-use oroshi_bench::record::AgentState;
-use oroshi_bench::{Draft, Observer, Part, Plan, Progress, Record, Watching};
+use oroshi_bench::record::{AgentRecord, AgentState};
+use oroshi_bench::{Draft, Observer, Part, Plan, Progress, Record, Watching, Whole, push};
 use oroshi_net::monotonic_ns;
+use oroshi_scenario::{PartOptions, Scenario};
 use oroshi_words::{Naming, Secret, units};
 
 use super::args::{AgentsArgs, Args, CollectArgs};
 use super::observer::Live;
 use super::read::Output;
-use super::travel;
-use super::{Error, Made, Reports, judge};
+use super::scenario::{self, Scenarios};
+use super::script::Scripted;
+use super::subscribe::{self, Share};
+use super::travel::{self, Unpacked, UnpackedLoad};
+use super::{Error, Made, Reports, Teller, judge};
 use crate::interrupt;
 use crate::problems::Problems;
 use crate::say;
 
-/// How long agents may prepare beyond the timeout of a request.
+/// How long agents may prepare beyond the opening of their connections.
 const PREPARING: Duration = Duration::from_secs(20);
 /// The default group.
 pub(crate) const GROUP: &str = "default";
@@ -70,21 +75,22 @@ impl Agents {
         Bus::connect(self.meeting.settings.clone())
     }
 
-    /// Leads a run from its beginning to its end.
+    /// Leads a run from its beginning to its end. `opening`: how long connections may take to open.
     ///
     /// # Errors
     /// There is no record.
-    pub(crate) fn lead(
+    pub(crate) fn lead<W: Parts>(
         &self,
         bus: &Bus,
         run: u64,
         job: Job,
-        plan: Plan,
+        whole: W,
+        opening: Duration,
         observer: &mut dyn LeadObserver,
-    ) -> Result<Record, LeadError> {
-        let preparing = (plan.timeout + PREPARING).as_nanos() as u64;
+    ) -> Result<W::Record, LeadError> {
+        let preparing = (opening + PREPARING).as_nanos() as u64;
         let coordinator = Coordinator::new(run, self.wanted.clone(), job, self.on_loss, preparing, monotonic_ns());
-        lead(bus, &self.meeting.key, &self.meeting.settings.group, coordinator, plan, observer)
+        lead(bus, &self.meeting.key, &self.meeting.settings.group, coordinator, whole, observer)
     }
 }
 
@@ -150,25 +156,112 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
         return collected(&run, args, problems);
     }
     let agents = Agents::read(&args.agents, &mut problems);
-    let (draft, _, output, found) = args.read();
     let mut lines = problems.lines();
-    lines.extend(found);
+    if args.subscribe.is_asked_for() {
+        let Some(agents) = agents.filter(|_| lines.is_empty()) else { return Err(Error::Usage(lines)) };
+        return subscriptions(args, &agents);
+    }
+    let load = if scenario::is_asked_for(&args) && lines.is_empty() {
+        let Scenarios { scenario, draft, output, teller } = scenario::read(args, PartOptions::default())?;
+        AgentsLoad { draft, output, script: None, scenario: Some((scenario, teller)) }
+    } else {
+        let (draft, script, output, found) = args.read();
+        lines.extend(found);
+        AgentsLoad { draft, output, script, scenario: None }
+    };
     let Some(agents) = agents.filter(|_| lines.is_empty()) else { return Err(Error::Usage(lines)) };
-    let part = Part { index: 0, of: agents.wanted.count() };
-    let plan = plan_of(Draft { part: Some(part), ..draft }).map_err(Error::Usage)?;
+    load.run(&agents)
+}
+
+/// A load for agents, as the flags say it.
+struct AgentsLoad {
+    draft: Draft,
+    output: Output,
+    /// A wrk script.
+    script: Option<Scripted>,
+    scenario: Option<(Arc<Scenario>, Teller)>,
+}
+
+impl AgentsLoad {
+    fn run(self, agents: &Agents) -> Result<ExitCode, Error> {
+        let Self { draft, output, script, scenario } = self;
+        let part = Part { index: 0, of: agents.wanted.count() };
+        let mut plan = plan_of(Draft { part: Some(part), ..draft }).map_err(Error::Usage)?;
+        let mut job = travel::pack(std::env::args().skip(1)).map_err(Error::Usage)?;
+        job.threads = plan.threads;
+        let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
+        let script = script.map(|script| script.lead(&mut plan, &shutdown)).transpose()?;
+        let mut live = AgentsLive {
+            live: Live::new(shutdown.clone(), plan.connections, plan.requests, None),
+            agents: String::new(),
+        };
+        let bus = agents.connect().map_err(|error| Error::Agents(error.to_string()))?;
+        if let Some((scenario, teller)) = scenario {
+            teller.begin(live.live.line(), shutdown);
+            travel::pack_beside(&mut job, scenario.files()).map_err(Error::Usage)?;
+            job.start = Some(scenario.lead().map_err(Error::Scenario)?);
+        }
+        let run = random();
+        live.live.say(&told(run));
+        let opening = plan.timeout;
+        let (code, record) = report(&output, || {
+            let record = agents.lead(&bus, run, job, Whole::new(plan), opening, &mut live);
+            live.live.line().finish_and_clear();
+            record
+        })?;
+        match script {
+            Some(script) if script.has_done() && script.has_setup() => {
+                say("note: the script's done() was not called: it may ask for values of threads, which are on the agents");
+            }
+            Some(script) => script.done(&record)?,
+            None => {}
+        }
+        Ok(code)
+    }
+}
+
+/// Says how a run can be reported without this command.
+fn told(run: u64) -> String {
+    format!("run {run:x}: if this command is killed, `oroshi bench --collect {run:x}` reports it")
+}
+
+/// Runs a load on a hub.
+fn subscriptions(args: Args, agents: &Agents) -> Result<ExitCode, Error> {
+    let share = Share { part: Some(Part { index: 0, of: agents.wanted.count() }), permitted: None };
+    let (plan, output) = subscribe::read(args, share).map_err(Error::Usage)?;
     let mut job = travel::pack(std::env::args().skip(1)).map_err(Error::Usage)?;
-    job.threads = plan.threads;
-    let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
-    let mut live =
-        AgentsLive { live: Live::new(shutdown, plan.connections, plan.requests, None), agents: String::new() };
-    let bus = agents.connect().map_err(|error| Error::Agents(error.to_string()))?;
+    job.threads = plan.connect.threads;
     let run = random();
-    live.live.say(&format!("run {run:x}: if this command is killed, `oroshi bench --collect {run:x}` reports it"));
-    report(&output, || {
-        let record = agents.lead(&bus, run, job, plan, &mut live);
+    job.start = Some(travel::stamps(run as u32));
+    let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
+    let live = Live::new(shutdown, plan.connect.connections, None, None);
+    let mut live = AgentsLive { live, agents: String::new() };
+    let bus = agents.connect().map_err(|error| Error::Agents(error.to_string()))?;
+    live.live.say(&told(run));
+    // Connections are opened at a rate, or many at a time, until each was tried.
+    let at_rate = plan.connect_rate.map_or(Duration::ZERO, |rate| {
+        Duration::from_secs_f64((plan.connect.connections as f64 / rate).min(86_400.0))
+    });
+    let opening = plan.connect.timeout * 2 + at_rate;
+    report_subscriptions(&output, || {
+        let record = agents.lead(&bus, run, job, push::Whole::new(plan), opening, &mut live);
         live.live.line().finish_and_clear();
-        record
+        Ok(record?)
     })
+}
+
+/// Writes the report of a load on a hub, and says which agents were lost.
+fn report_subscriptions(
+    output: &subscribe::Output,
+    run: impl FnOnce() -> Result<push::Record, Error>,
+) -> Result<ExitCode, Error> {
+    let mut agents = Vec::new();
+    let code = subscribe::report(output, || {
+        let record = run()?;
+        agents.clone_from(&record.agents);
+        Ok(record)
+    })?;
+    Ok(if tell_lost(&agents) { ExitCode::from(1) } else { code })
 }
 
 /// Reports a run whose coordinator has ended.
@@ -179,21 +272,35 @@ fn collected(run: &str, args: Args, mut problems: Problems) -> Result<ExitCode, 
     let flags = &args.agents;
     let keys = (flags.key_file.as_deref(), flags.accept.as_deref());
     let meeting = meeting(flags.nats.as_deref(), flags.group.as_deref(), keys, &mut problems);
-    let (_, _, output, found) = args.read();
-    let mut lines = problems.lines();
-    lines.extend(found);
+    let lines = problems.lines();
     let (Some(run), Some(meeting), true) = (run, meeting, lines.is_empty()) else { return Err(Error::Usage(lines)) };
     let Meeting { settings, key } = meeting;
     let group = settings.group.clone();
     let bus = Bus::connect(settings).map_err(|error| Error::Agents(error.to_string()))?;
-    report(&output, || {
-        collect(&bus, &key, &group, run, |job| {
-            let (draft, folder) = travel::unpack(job)?;
-            let plan = plan_of(Draft { watch: Watching::None, ..draft })?;
-            drop(folder);
-            Ok(plan)
-        })
-    })
+    let kept = collect(&bus, &key, &group, run)?;
+    // A script of scenarios needs its files until its `final` has ended.
+    let Unpacked { load, folder: _folder } = travel::unpack(kept.job(), None, true).map_err(Error::Refused)?;
+    match load {
+        UnpackedLoad::Requests(draft, _) => {
+            let (_, _, output, found) = args.read();
+            if !found.is_empty() {
+                return Err(Error::Usage(found));
+            }
+            let plan = plan_of(Draft { watch: Watching::None, ..*draft }).map_err(Error::Refused)?;
+            if let Some(journeys) = &plan.journeys {
+                journeys.initialize(1).map_err(Error::Scenario)?;
+            }
+            report(&output, || kept.add_up(Whole::new(plan))).map(|(code, _)| code)
+        }
+        UnpackedLoad::Subscriptions(plan) => {
+            let mut problems = Problems::of_flags();
+            let output = subscribe::read_output(args.output, &mut problems);
+            if !problems.lines().is_empty() {
+                return Err(Error::Usage(problems.lines()));
+            }
+            report_subscriptions(&output, || Ok(kept.add_up(push::Whole::new(*plan))?))
+        }
+    }
 }
 
 fn plan_of(draft: Draft) -> Result<Plan, Vec<String>> {
@@ -204,8 +311,7 @@ fn plan_of(draft: Draft) -> Result<Plan, Vec<String>> {
 fn refuse_what_stays(args: &Args, problems: &mut Problems) {
     let report = &args.output.report;
     for (flag, given) in [
-        ("--script", args.script.file.is_some()),
-        ("--mode", args.subscribe.is_asked_for()),
+        ("--verbose", args.scenario.verbose),
         ("--self-test", args.self_test),
         ("--hdr", report.hdr.is_some()),
         ("--gnuplot", report.gnuplot.is_some()),
@@ -216,27 +322,41 @@ fn refuse_what_stays(args: &Args, problems: &mut Problems) {
     }
 }
 
-/// Writes the report of the record that `run` makes.
-fn report(output: &Output, run: impl FnOnce() -> Result<Record, LeadError>) -> Result<ExitCode, Error> {
+/// Writes the report of the record that `run` makes, and returns both.
+fn report(output: &Output, run: impl FnOnce() -> Result<Record, LeadError>) -> Result<(ExitCode, Record), Error> {
     let mut made = Made::of([&output.file, &output.page, &output.percentiles]);
     let reports = Reports::open(output)?;
-    let mut record = run().map_err(|error| match error {
-        LeadError::Cancelled => Error::Interrupted,
-        LeadError::Refused(lines) => Error::Refused(lines),
-        error => Error::Agents(error.to_string()),
-    })?;
+    let mut record = run()?;
     made.0.clear();
     record.fail_if = output.thresholds.iter().map(|threshold| threshold.judge(&record)).collect();
     record.warnings.extend(output.remarks.iter().cloned());
     reports.write(record.clone(), output)?;
     let mut code = judge(&record, output);
-    let lost: Vec<&str> =
-        record.agents.iter().filter(|agent| agent.state == AgentState::Lost).map(|agent| &*agent.name).collect();
-    if !lost.is_empty() {
-        say(&format!("error: {} of {} agents lost: {}", lost.len(), record.agents.len(), lost.join(", ")));
+    if tell_lost(&record.agents) {
         code = 1;
     }
-    Ok(ExitCode::from(code))
+    Ok((ExitCode::from(code), record))
+}
+
+/// Says which agents were lost, if any were.
+fn tell_lost(agents: &[AgentRecord]) -> bool {
+    let lost: Vec<&str> =
+        agents.iter().filter(|agent| agent.state == AgentState::Lost).map(|agent| &*agent.name).collect();
+    if !lost.is_empty() {
+        say(&format!("error: {} of {} agents lost: {}", lost.len(), agents.len(), lost.join(", ")));
+    }
+    !lost.is_empty()
+}
+
+impl From<LeadError> for Error {
+    fn from(error: LeadError) -> Self {
+        match error {
+            LeadError::Cancelled => Error::Interrupted,
+            LeadError::Refused(lines) => Error::Refused(lines),
+            LeadError::Script(error) => Error::Scenario(error),
+            error => Error::Agents(error.to_string()),
+        }
+    }
 }
 
 /// Parses a number of agents, or their names.

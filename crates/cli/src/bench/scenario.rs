@@ -5,12 +5,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oroshi_bench::{Load, RunError, Spacing, Stage};
-use oroshi_scenario::{Options, Ramp, Scenario, Settings, is_scenario};
+use oroshi_bench::{Draft, Load, RunError, Spacing, Stage};
+use oroshi_scenario::{Options, PartOptions, Ramp, Scenario, Settings, is_scenario};
 use oroshi_words::units;
 
 use super::args::{Args, LoadArgs};
 use super::load::{parse_size, parse_spacing, parse_stages};
+use super::read::Output;
 use super::{Error, Teller, carry_out_draft};
 use crate::problems::Problems;
 
@@ -27,7 +28,27 @@ pub(super) fn is_asked_for(args: &Args) -> bool {
 ///
 /// # Errors
 /// The flags or the script are wrong, or there is no result.
-pub(super) fn run(mut args: Args) -> Result<ExitCode, Error> {
+pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
+    let Scenarios { draft, output, teller, .. } = read(args, PartOptions::default())?;
+    carry_out_draft(draft, None, &output, Vec::new(), Some(&teller)).map_err(|error| match error {
+        Error::Run(RunError::Script(error)) => Error::Scenario(error),
+        error => error,
+    })
+}
+
+/// A run of a script of scenarios.
+pub(super) struct Scenarios {
+    pub(super) scenario: Arc<Scenario>,
+    pub(super) draft: Draft,
+    pub(super) output: Output,
+    pub(super) teller: Teller,
+}
+
+/// Reads the flags and loads the script.
+///
+/// # Errors
+/// The flags or the script are wrong.
+pub(super) fn read(mut args: Args, part: PartOptions) -> Result<Scenarios, Error> {
     let mut problems = Problems::of_flags();
     let file = args.script.file.take().unwrap_or_default();
     let limit = problems.one("--script-limit", args.script.limit.take().as_deref(), units::parse_time);
@@ -36,7 +57,7 @@ pub(super) fn run(mut args: Args) -> Result<ExitCode, Error> {
             .add("--script", "arguments after -- are for a wrk script: a scenario has `options`, and data of files");
         args.script.args.clear();
     }
-    let flags = read(&mut args, &mut problems);
+    let flags = read_flags(&mut args, &mut problems);
     let verbose = args.scenario.verbose;
     let (mut draft, _, output, found) = args.read();
     let mut lines = problems.lines();
@@ -65,6 +86,7 @@ pub(super) fn run(mut args: Args) -> Result<ExitCode, Error> {
         limit,
         tell: Arc::new(move |line| telling.tell(line)),
         verbose,
+        part,
     });
     let scenario = scenario.map_err(Error::Scenario)?;
     let ending = teller.clone();
@@ -82,15 +104,25 @@ pub(super) fn run(mut args: Args) -> Result<ExitCode, Error> {
     draft.warmup = settings.warmup.unwrap_or(Duration::ZERO);
     draft.timeout = settings.request_timeout();
     draft.load = Load::Closed;
-    draft.journeys = Some(scenario);
-    carry_out_draft(draft, None, &output, Vec::new(), Some(&teller)).map_err(|error| match error {
-        Error::Run(RunError::Script(error)) => Error::Scenario(error),
-        error => error,
-    })
+    draft.journeys = Some(Arc::clone(&scenario) as _);
+    Ok(Scenarios { scenario, draft, output, teller })
+}
+
+/// Reads the flags of a job, and loads its script.
+///
+/// # Errors
+/// The mistakes.
+#[cfg(feature = "agents")]
+pub(super) fn unpack(args: Args, part: PartOptions) -> Result<Draft, Vec<String>> {
+    match read(args, part) {
+        Ok(Scenarios { draft, .. }) => Ok(draft),
+        Err(Error::Usage(lines)) => Err(lines),
+        Err(error) => Err(vec![error.to_string()]),
+    }
 }
 
 /// Takes the flags that are about users and journeys; what is about requests is a mistake.
-fn read(args: &mut Args, problems: &mut Problems) -> Settings {
+fn read_flags(args: &mut Args, problems: &mut Problems) -> Settings {
     let LoadArgs { rate, stages, arrivals, seed, requests, duration, warmup, timeout, .. } = &mut args.load;
     let rate = problems.one("--rate", rate.take().as_deref(), parse_rate);
     let stages = problems.one("--stages", stages.take().as_deref(), parse_stages);

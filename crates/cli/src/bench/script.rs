@@ -61,11 +61,22 @@ impl Scripted {
         }))
     }
 
+    /// As [`load`](Self::load), for the coordinator of a run whose load threads are on agents: it has none.
+    ///
+    /// # Errors
+    /// If the script is not Lua, or fails.
+    #[cfg(feature = "agents")]
+    pub(super) fn lead(self, plan: &mut Plan, shutdown: &Shutdown) -> Result<Arc<Wrk>, ScriptError> {
+        let script = Wrk::load(Options { threads: 0, shutdown: Some(shutdown.clone()), ..self.0 })?;
+        plan.script = Some(Arc::clone(&script) as _);
+        Ok(script)
+    }
+
     /// Runs the script's top level and puts the script into the plan. `shutdown` interrupts the top level.
     ///
     /// # Errors
     /// If the script is not Lua, or fails.
-    pub(super) fn load(self, plan: &mut Plan, shutdown: &Shutdown) -> Result<Arc<Wrk>, ScriptError> {
+    pub(crate) fn load(self, plan: &mut Plan, shutdown: &Shutdown) -> Result<Arc<Wrk>, ScriptError> {
         let script = Wrk::load(Options { threads: plan.threads, shutdown: Some(shutdown.clone()), ..self.0 })?;
         plan.script = Some(Arc::clone(&script) as _);
         Ok(script)

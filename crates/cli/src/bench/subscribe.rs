@@ -4,9 +4,11 @@ mod fail_if;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use oroshi_bench::push::{Draft, Mode, Plan, Publishing, PublishingTo, Record, SubscribeProblem};
-use oroshi_net::Endpoint;
+use oroshi_bench::Part;
+use oroshi_net::{Endpoint, Permitted};
 use oroshi_report::paint::Paint;
 use oroshi_report::table;
 use oroshi_report::words::push as words;
@@ -148,7 +150,7 @@ fn parse_url(text: &str) -> Result<Endpoint, String> {
 }
 
 /// The destination and the content of the report.
-struct Output {
+pub(super) struct Output {
     format: Format,
     file: Option<PathBuf>,
     page: Option<PathBuf>,
@@ -160,14 +162,24 @@ struct Output {
 /// # Errors
 /// If there is no result.
 pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
-    let (plan, output) = read(args).map_err(Error::Usage)?;
-    let file = output.file.as_deref().map(open).transpose()?;
-    let page = output.page.as_deref().map(open).transpose()?;
+    let (plan, output) = read(args, Share::default()).map_err(Error::Usage)?;
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
     let mut live = Live::new(shutdown, plan.connect.connections, None, None);
-    let result = oroshi_bench::push::run(plan, &mut live);
-    live.finish(result.is_ok())?;
-    let mut record = result?;
+    report(&output, || {
+        let result = oroshi_bench::push::run(plan, &mut live);
+        live.finish(result.is_ok())?;
+        Ok(result?)
+    })
+}
+
+/// Writes the report of the record that `run` makes.
+///
+/// # Errors
+/// If there is no result, or it cannot be written.
+pub(super) fn report(output: &Output, run: impl FnOnce() -> Result<Record, Error>) -> Result<ExitCode, Error> {
+    let file = output.file.as_deref().map(open).transpose()?;
+    let page = output.page.as_deref().map(open).transpose()?;
+    let mut record = run()?;
     record.fail_if = output.thresholds.iter().map(|threshold| threshold.judge(&record)).collect();
     if let Some(alarm) = words::alarm(&record) {
         record.warnings.insert(0, alarm);
@@ -190,21 +202,22 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
     Ok(ExitCode::from(judge(&record, &output.thresholds)))
 }
 
+/// What this process has of a run that several share, and which servers it may reach. The default: all.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Share {
+    pub(super) part: Option<Part>,
+    pub(super) permitted: Option<Arc<Permitted>>,
+}
+
 /// Reads all flags.
-fn read(args: Args) -> Result<(Plan, Output), Vec<String>> {
+pub(super) fn read(args: Args, share_of_run: Share) -> Result<(Plan, Output), Vec<String>> {
     let Args { url, load, urls, script, subscribe, output, .. } = args;
-    let OutputArgs { report, format, output } = output;
     let mut problems = Problems::of_flags();
     let mut foreign = meaningless(&load);
     foreign.extend((!urls.is_empty()).then_some("--urls"));
     foreign.extend((script != ScriptArgs::default()).then_some("--script"));
-    let plain = ReportArgs { fail_if: report.fail_if.clone(), report: report.report.clone(), ..ReportArgs::default() };
-    foreign.extend((report != plain).then_some("a report other than --format text or json, or --report"));
-    foreign.extend(matches!(format, Format::Wrk | Format::Ab).then_some("--format wrk or ab"));
-    for flag in foreign {
-        problems.add(flag, "it has no meaning with --mode: leave out one of the two");
-    }
-    no_format(output.as_deref(), &mut problems);
+    refuse(foreign, &mut problems);
+    let output = read_output(output, &mut problems);
     let (base, share, found) = read_load(load, Naming::Flags);
     problems.found.extend(found.found);
     if share.is_some() {
@@ -214,8 +227,9 @@ fn read(args: Args) -> Result<(Plan, Output), Vec<String>> {
     let endpoints = problems.all("URL", &url, parse_url);
     let typed = endpoints.len() == url.len();
     let publishes = subscribe.publish.is_some();
-    let draft = subscribe.read(oroshi_bench::Draft { urls: endpoints, ..base }, &mut problems);
-    let thresholds = problems.all("--fail-if", &report.fail_if, str::parse::<Threshold>);
+    let Share { part, permitted } = share_of_run;
+    let base = oroshi_bench::Draft { urls: endpoints, part, permitted, ..base };
+    let draft = subscribe.read(base, &mut problems);
     let mut problems = problems.lines();
     let plan = draft.and_then(|draft| match draft.plan() {
         Ok(plan) => Some(plan),
@@ -231,10 +245,27 @@ fn read(args: Args) -> Result<(Plan, Output), Vec<String>> {
         }
     });
     match plan {
-        Some(plan) if problems.is_empty() => {
-            Ok((plan, Output { format, file: output, page: report.report, thresholds }))
-        }
+        Some(plan) if problems.is_empty() => Ok((plan, output)),
         _ => Err(problems),
+    }
+}
+
+/// Reads the flags of the report.
+pub(super) fn read_output(args: OutputArgs, problems: &mut Problems) -> Output {
+    let OutputArgs { report, format, output } = args;
+    let plain = ReportArgs { fail_if: report.fail_if.clone(), report: report.report.clone(), ..ReportArgs::default() };
+    let mut foreign = Vec::new();
+    foreign.extend((report != plain).then_some("a report other than --format text or json, or --report"));
+    foreign.extend(matches!(format, Format::Wrk | Format::Ab).then_some("--format wrk or ab"));
+    refuse(foreign, problems);
+    no_format(output.as_deref(), problems);
+    let thresholds = problems.all("--fail-if", &report.fail_if, str::parse::<Threshold>);
+    Output { format, file: output, page: report.report, thresholds }
+}
+
+fn refuse(foreign: Vec<&'static str>, problems: &mut Problems) {
+    for flag in foreign {
+        problems.add(flag, "it has no meaning with --mode: leave out one of the two");
     }
 }
 
@@ -282,12 +313,13 @@ mod tests {
 
     #[track_caller]
     fn plan(line: &str) -> Plan {
-        read(parsed(line).unwrap_or_else(|e| panic!("{line}: {e}"))).unwrap_or_else(|e| panic!("{line}: {e:?}")).0
+        let args = parsed(line).unwrap_or_else(|e| panic!("{line}: {e}"));
+        read(args, Share::default()).unwrap_or_else(|e| panic!("{line}: {e:?}")).0
     }
 
     #[track_caller]
     fn problems(line: &str) -> Vec<String> {
-        match read(parsed(line).unwrap_or_else(|e| panic!("{line}: {e}"))) {
+        match read(parsed(line).unwrap_or_else(|e| panic!("{line}: {e}")), Share::default()) {
             Ok(_) => panic!("{line} is taken"),
             Err(problems) => problems,
         }

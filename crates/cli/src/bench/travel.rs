@@ -3,23 +3,36 @@
 //! Only flags of the load travel. Names of files become numbers, and the files travel beside the words. An agent takes
 //! no other file, so a plan cannot make it read one of its own.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::{Arg, ArgMatches, Args as _, Command, Parser};
 use oroshi_agents::wire::Job;
-use oroshi_bench::{Draft, Load, Part, Spacing};
+use oroshi_bench::{Draft, Load, Part, Spacing, push};
+use oroshi_net::Permitted;
+use oroshi_scenario::PartOptions;
 
 use super::args::{Args, LoadArgs};
+use super::scenario;
+use super::script::Scripted;
+use super::subscribe::{self, Share, SubscribeArgs};
 use crate::interrupt::Temporary;
 
 /// Flags whose values are files.
-const FILES: [&str; 5] = ["body_file", "urls", "cacert", "cert", "key"];
+const FILES: [&str; 6] = ["body_file", "urls", "cacert", "cert", "key", "script"];
+/// Flags of the load that are not about its requests.
+const OTHERS: [&str; 6] = ["urls", "script", "script_limit", "users", "ramp", "iterations"];
+/// The bytes that a job has for a load on a hub: the number in the stamps of the run.
+const RUN_BYTES: usize = 4;
 /// Flags of the load that are about the coordinator's machine.
 const STAYS: [&str; 1] = ["watch"];
+/// What stands before the arguments of a wrk script.
+const ARGUMENTS: &str = "--";
 /// The most threads of a part.
 const THREADS: usize = 64;
 /// The most parts of a run.
@@ -36,9 +49,31 @@ struct Line {
 fn travellers() -> Vec<Arg> {
     let load = LoadArgs::augment_args(Command::new("load"));
     let bench = Args::augment_args(Command::new("bench"));
-    let urls = bench.get_arguments().filter(|flag| flag.get_id() == "urls").cloned();
+    let others = bench.get_arguments().filter(|flag| OTHERS.contains(&flag.get_id().as_str())).cloned();
     let load = load.get_arguments().filter(|flag| !STAYS.contains(&flag.get_id().as_str())).cloned();
-    load.chain(urls).filter(|flag| flag.get_long().is_some()).collect()
+    let subscribe = SubscribeArgs::augment_args(Command::new("subscribe"));
+    let subscribe = subscribe.get_arguments().cloned().collect::<Vec<_>>();
+    load.chain(others).chain(subscribe).filter(|flag| flag.get_long().is_some()).collect()
+}
+
+/// What an agent has read of a job.
+pub(crate) struct Unpacked {
+    pub(crate) load: UnpackedLoad,
+    /// The job's files: needed as long as the draft or its plan.
+    pub(crate) folder: Temporary,
+}
+
+/// The load of a job's part.
+pub(crate) enum UnpackedLoad {
+    /// Requests, perhaps of a wrk script that is to be loaded into the plan.
+    Requests(Box<Draft>, Option<Scripted>),
+    /// Subscriptions.
+    Subscriptions(Box<push::Plan>),
+}
+
+/// Returns the number in the stamps of a run on a hub, as a job has it.
+pub(super) fn stamps(run: u32) -> Vec<u8> {
+    run.to_be_bytes().to_vec()
 }
 
 /// Makes a job of the words of a command line that the parser has accepted. `words`: those after the program's name.
@@ -50,6 +85,11 @@ pub(super) fn pack(words: impl IntoIterator<Item = String>) -> Result<Job, Vec<S
     let matches = matches.map_err(|error| vec![error.to_string()])?;
     let mut job = pack_flags(&matches)?;
     job.words.extend(values(&matches, "url"));
+    let arguments = values(&matches, "script_args");
+    if !arguments.is_empty() {
+        job.words.push(ARGUMENTS.to_owned());
+        job.words.extend(arguments);
+    }
     Ok(job)
 }
 
@@ -129,11 +169,29 @@ fn values(matches: &ArgMatches, id: &str) -> Vec<String> {
     raw.map(|value| value.to_string_lossy().into_owned()).collect()
 }
 
-/// Reads a job into the draft of its part. The folder has its files, and is needed as long as the draft or its plan.
+/// Adds the files beside the job's script: the path that the script has, and where each is.
+///
+/// # Errors
+/// A file cannot be read.
+pub(super) fn pack_beside(job: &mut Job, files: Vec<(String, PathBuf)>) -> Result<(), Vec<String>> {
+    let mut mistakes = Vec::new();
+    for (name, path) in files {
+        match fs::read(&path) {
+            Ok(content) => {
+                job.beside.push((name.clone(), job.files.len()));
+                job.files.push((name, content));
+            }
+            Err(error) => mistakes.push(format!("{} cannot be read: {error}", path.display())),
+        }
+    }
+    if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
+}
+
+/// Reads a job into the draft of its part. `leads`: the coordinator reads it, to put the parts of a run together.
 ///
 /// # Errors
 /// All mistakes; also words that do not travel, such as names of this machine's files.
-pub(crate) fn unpack(job: &Job) -> Result<(Draft, Temporary), Vec<String>> {
+pub(crate) fn unpack(job: &Job, permitted: Option<Arc<Permitted>>, leads: bool) -> Result<Unpacked, Vec<String>> {
     let wrong = |what: &str| Err(vec![format!("the plan is not one of oroshi: {what}")]);
     if job.of == 0 || job.of > PARTS || job.index >= job.of || job.threads == 0 || job.threads > THREADS {
         return wrong("its part or threads");
@@ -141,7 +199,9 @@ pub(crate) fn unpack(job: &Job) -> Result<(Draft, Temporary), Vec<String>> {
     let folder = folder().map_err(|error| vec![format!("no temporary folder can be made: {error}")])?;
     let flags = travellers();
     let mut words = Vec::new();
-    for word in &job.words {
+    let flags_end = job.words.iter().position(|word| word == ARGUMENTS).unwrap_or(job.words.len());
+    let (all, arguments) = job.words.split_at(flags_end);
+    for word in all {
         let Some(flag) = word.strip_prefix("--") else {
             if word.starts_with('-') {
                 return wrong("a flag");
@@ -163,19 +223,52 @@ pub(crate) fn unpack(job: &Job) -> Result<(Draft, Temporary), Vec<String>> {
         let Some((number, (file, content))) = number.and_then(|number| Some((number, job.files.get(number)?))) else {
             return wrong("the name of a file");
         };
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        let file: String = file.chars().filter(|c| is_plain(*c)).take(100).collect();
-        let path = folder.path().join(format!("{number}-{file}"));
-        fs::write(&path, content).map_err(|error| vec![format!("{}: {error}", path.display())])?;
-        words.push(format!("--{name}={}", path.display()));
+        words.push(format!("--{name}={}", written(&folder, number, file, content)?.display()));
     }
+    let mut beside = BTreeMap::new();
+    for (name, number) in &job.beside {
+        let Some((file, content)) = job.files.get(*number) else { return wrong("the name of a file") };
+        beside.insert(name.clone(), written(&folder, *number, file, content)?);
+    }
+    words.extend_from_slice(arguments);
     let line = Line::try_parse_from(words).map_err(|error| vec![error.to_string()])?;
-    let (draft, _, _, problems) = line.args.read();
-    if !problems.is_empty() {
-        return Err(problems);
+    let part = Part { index: job.index, of: job.of };
+    let mut args = line.args;
+    args.load.threads = Some(job.threads.to_string());
+    if args.subscribe.is_asked_for() {
+        let share = Share { part: Some(part), permitted };
+        let (mut plan, _) = subscribe::read(args, share)?;
+        let run: Option<[u8; RUN_BYTES]> = job.start.as_deref().and_then(|start| start.try_into().ok());
+        let Some(run) = run else { return wrong("the number of the run") };
+        plan.run = Some(u32::from_be_bytes(run));
+        return Ok(Unpacked { load: UnpackedLoad::Subscriptions(Box::new(plan)), folder });
     }
-    let part = Some(Part { index: job.index, of: job.of });
-    Ok((Draft { part, threads: Some(job.threads), ..draft }, folder))
+    let (draft, script) = if scenario::is_asked_for(&args) {
+        let part = PartOptions {
+            part: (!leads).then_some(part),
+            start: Some(job.start.clone().unwrap_or_default()),
+            files: Some(beside),
+            permitted: permitted.clone(),
+        };
+        (scenario::unpack(args, part)?, None)
+    } else {
+        let (draft, script, _, problems) = args.read();
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        (draft, script)
+    };
+    let draft = Draft { part: Some(part), threads: Some(job.threads), permitted, ..draft };
+    Ok(Unpacked { load: UnpackedLoad::Requests(Box::new(draft), script), folder })
+}
+
+/// Writes a file of a job.
+fn written(folder: &Temporary, number: usize, name: &str, content: &[u8]) -> Result<PathBuf, Vec<String>> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let name: String = name.chars().filter(|c| is_plain(*c)).take(100).collect();
+    let path = folder.path().join(format!("{number}-{name}"));
+    fs::write(&path, content).map_err(|error| vec![format!("{}: {error}", path.display())])?;
+    Ok(path)
 }
 
 /// Makes a folder that only this user can read.
@@ -237,7 +330,8 @@ mod tests {
             job.words,
             ["--connections=5", "--rate=2k", "--close", "--header=A: b c", "--body-file=0", "http://127.0.0.1:1/x"]
         );
-        let (draft, folder) = unpack(&job).unwrap();
+        let Unpacked { load, folder } = unpack(&job, None, false).unwrap();
+        let UnpackedLoad::Requests(draft, None) = load else { panic!("no load of requests") };
         assert_eq!(
             (draft.connections, &draft.body[..], draft.part),
             (5, &b"content"[..], Some(Part { index: 0, of: 2 }))
@@ -272,7 +366,8 @@ mod tests {
                 warmup: Duration::from_nanos(123_456_789),
                 ..Draft::default()
             };
-            let (got, _folder) = unpack(&with_run(&packed(line), &wanted)).unwrap();
+            let Unpacked { load, folder: _folder } = unpack(&with_run(&packed(line), &wanted), None, false).unwrap();
+            let UnpackedLoad::Requests(got, None) = load else { panic!("no load of requests") };
             assert_eq!((&got.urls, &got.load, got.requests), (&wanted.urls, &wanted.load, wanted.requests), "{line:?}");
             assert_eq!((got.duration, got.warmup, got.connections), (wanted.duration, wanted.warmup, 5), "{line:?}");
             assert_eq!(got.headers.len(), usize::from(line.contains(&"-H")));
@@ -291,11 +386,11 @@ mod tests {
             &["--watch=1"],
         ] {
             let words = words.iter().map(|&word| word.to_owned()).collect();
-            assert!(unpack(&Job { words, of: 1, threads: 1, ..Job::default() }).is_err());
+            assert!(unpack(&Job { words, of: 1, threads: 1, ..Job::default() }, None, false).is_err());
         }
         let job = packed(&["http://h/"]);
         for wrong in [Job { index: 2, ..job.clone() }, Job { threads: 1000, ..job.clone() }, Job { of: 0, ..job }] {
-            assert!(unpack(&wrong).is_err());
+            assert!(unpack(&wrong, None, false).is_err());
         }
     }
 

@@ -19,14 +19,14 @@ const KEY: &str = "0123456789abcdef0123456789abcdef";
 /// A NATS server, a key, and agents.
 pub(crate) struct Group {
     pub(crate) nats: Nats,
-    folder: TempDir,
-    agents: Vec<Process>,
+    pub(crate) folder: TempDir,
+    pub(crate) agents: Vec<Process>,
     flags: Vec<String>,
 }
 
 /// A process whose standard error is read line by line.
 pub(crate) struct Process {
-    child: Child,
+    pub(crate) child: Child,
     lines: Receiver<String>,
 }
 

@@ -11,6 +11,8 @@ mod agents_compared;
 mod agents_faults;
 #[cfg(feature = "agents")]
 mod agents_many;
+mod agents_scenarios;
+mod agents_subscribe;
 mod bench_truth;
 #[path = "../common/mod.rs"]
 mod common;

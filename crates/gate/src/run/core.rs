@@ -97,8 +97,12 @@ pub(super) async fn work(
     let mut open: HashMap<String, Shutdown> = HashMap::new();
     let mut current: Option<CurrentSite> = None;
     let mut flushing = JoinSet::new();
+    // The listeners' shutdown. It comes after every switch that was sent before `shutdown`, so that the drain time is
+    // that of the plan in force.
+    let stop = Shutdown::new();
     loop {
         let job = tokio::select! {
+            biased;
             job = mail.recv() => job,
             () = shutdown.reached(1) => None,
         };
@@ -138,11 +142,12 @@ pub(super) async fn work(
                 for opened in listeners {
                     let ended = Shutdown::new();
                     open.insert(opened.listener.address.clone(), ended.clone());
-                    serving.spawn_local(serve(Rc::clone(current), opened, shutdown.clone(), ended));
+                    serving.spawn_local(serve(Rc::clone(current), opened, stop.clone(), ended));
                 }
             }
         }
     }
+    stop.request();
     let mut at_once = std::pin::pin!(shutdown.reached(2));
     let mut is_cut = false;
     while !serving.is_empty() && !is_cut {
@@ -227,15 +232,15 @@ async fn flush(current: CurrentSite) {
 }
 
 /// Serves an address until it is closed, or all is.
-async fn serve(current: CurrentSite, open: CoreListener<oroshi_net::Listener>, shutdown: Shutdown, ended: Shutdown) {
+async fn serve(current: CurrentSite, open: CoreListener<oroshi_net::Listener>, stop: Shutdown, ended: Shutdown) {
     let CoreListener { listener, socket, capacity } = open;
     let generation = Arc::clone(&current.borrow().generation);
     let settings = Settings { capacity, vouching: listener.serves == Serves::Admin, ..settings(&generation) };
     let until = || {
-        let (shutdown, ended) = (shutdown.clone(), ended.clone());
+        let (stop, ended) = (stop.clone(), ended.clone());
         async move {
             tokio::select! {
-                () = shutdown.reached(1) => {}
+                () = stop.reached(1) => {}
                 () = ended.reached(1) => {}
             }
         }

@@ -20,13 +20,17 @@ struct Peer {
 impl Peer {
     /// Starts `tests/peer.py`, or notes that the test was left out.
     fn start(test: &str, role: &str) -> Option<Self> {
-        let has_packages = Command::new("python3").args(["-c", "import h2, hpack"]).stderr(Stdio::null()).status();
-        if !has_packages.is_ok_and(|status| status.success()) {
+        // Another Python may stand before the system's, which has the system's packages.
+        let has_packages = |python: &&str| {
+            let status = Command::new(python).args(["-c", "import h2, hpack"]).stderr(Stdio::null()).status();
+            status.is_ok_and(|status| status.success())
+        };
+        let Some(python) = ["python3", "/usr/bin/python3"].into_iter().find(has_packages) else {
             skipped(test, "python3 with the packages h2 and hpack is not installed");
             return None;
-        }
+        };
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/peer.py");
-        let mut command = Command::new("python3");
+        let mut command = Command::new(python);
         let command = command.args(["-B", script, role]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("python3 starts");
         let (input, output) = (child.stdin.take().expect("a pipe"), child.stdout.take().expect("a pipe"));

@@ -35,6 +35,18 @@ struct Rows {
 }
 
 impl Rows {
+    /// Refuses a call whose row nobody else may get, where other machines have the same rows.
+    fn alone(&self, called: &str) -> mlua::Result<()> {
+        if self.set.is_everywhere() {
+            return Err(wrong(format!(
+                "{called}: each load machine has all rows of {}, so that several users would get the same one: expected \
+                 split = true where the set is declared",
+                self.set.declaration()
+            )));
+        }
+        Ok(())
+    }
+
     /// Makes a row for a script.
     fn row(&self, lua: &Lua, index: Option<usize>) -> mlua::Result<Value> {
         let Some(index) = index else { return Ok(Value::Nil) };
@@ -80,10 +92,14 @@ impl UserData for Rows {
         });
         methods.add_method("next", |lua, it, ()| {
             it.thread.user("next")?;
+            if !it.set.wraps() {
+                it.alone("next")?;
+            }
             it.row(lua, it.set.next())
         });
         methods.add_method("lease", |lua, it, ()| {
             let user = it.thread.user("lease")?;
+            it.alone("lease")?;
             let index = it.set.lease(user.choices.borrow_mut().bits());
             if let Some(index) = index {
                 user.leases.borrow_mut().push(Lease { set: Arc::clone(&it.set), index });

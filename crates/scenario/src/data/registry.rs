@@ -1,14 +1,14 @@
 //! The sets of a run.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Declaration, MAX_SETS, Part, Set, at_most};
+use crate::files::Files;
 
 /// The sets of a run, which all threads share.
 #[derive(Debug)]
 pub(crate) struct Sets {
-    folder: PathBuf,
+    files: Arc<Files>,
     part: Part,
     declared: Mutex<Declared>,
 }
@@ -22,9 +22,9 @@ struct Declared {
 }
 
 impl Sets {
-    /// Creates an empty registry. `folder`: the script's, where relative paths begin.
-    pub(crate) fn new(folder: impl Into<PathBuf>, part: Part) -> Self {
-        Self { folder: folder.into(), part, declared: Mutex::default() }
+    /// Creates an empty registry. `files`: those beside the script.
+    pub(crate) fn new(files: &Arc<Files>, part: Part) -> Self {
+        Self { files: Arc::clone(files), part, declared: Mutex::default() }
     }
 
     #[cfg(test)]
@@ -70,7 +70,7 @@ impl Declarations {
                 return Err(format!("{declaration} is one set too many: {}", at_most(MAX_SETS, "sets")));
             }
             None => {
-                let set = Arc::new(Set::load(declaration, &self.sets.folder, self.sets.part)?);
+                let set = Arc::new(Set::load(declaration, &self.sets.files, self.sets.part)?);
                 declared.sets.push(Arc::clone(&set));
                 set
             }

@@ -16,8 +16,13 @@ fn folder(content: impl AsRef<[u8]>) -> TempDir {
     folder
 }
 
+/// The files of a script in the folder.
+fn files(folder: &TempDir) -> Arc<Files> {
+    Files::new(&folder.path().join("script.lua"), None)
+}
+
 fn load(content: impl AsRef<[u8]>, declaration: Declaration) -> Result<Set, String> {
-    Set::load(declaration, folder(content).path(), Part::WHOLE)
+    Set::load(declaration, &files(&folder(content)), Part::WHOLE)
 }
 
 fn csv(content: impl AsRef<[u8]>) -> Result<Set, String> {
@@ -40,7 +45,7 @@ fn list(rows: usize) -> Set {
 
 fn split(mut declaration: Declaration, content: &[u8], index: usize, count: usize) -> Result<Set, String> {
     declaration.split = true;
-    Set::load(declaration, folder(content).path(), Part::new(index, count).unwrap())
+    Set::load(declaration, &files(&folder(content)), Part::new(index, count))
 }
 
 fn fields(set: &Set) -> Vec<Vec<Vec<u8>>> {
@@ -171,7 +176,7 @@ fn a_row_without_end_is_refused_before_the_file_was_read() {
 #[test]
 fn files_that_cannot_be_read_are_named() {
     let folder = folder("a\n1\n");
-    let load = |name: &str| Set::load(Declaration::csv(name), folder.path(), Part::WHOLE).map(|set| set.len());
+    let load = |name: &str| Set::load(Declaration::csv(name), &files(&folder), Part::WHOLE).map(|set| set.len());
     assert!(load("other").unwrap_err().starts_with("other cannot be read: No such file"));
     assert_eq!(load("."), Err(". is no regular file: expected a file of rows".into()));
     assert_eq!(load("/dev/zero"), Err("/dev/zero is no regular file: expected a file of rows".into()));
@@ -321,15 +326,15 @@ fn each_machine_has_its_part() {
     assert_eq!(message, "rows has 2 rows, to be split over 3 machines: expected at least one for each");
     // A mistake in another machine's rows is one here, too.
     assert!(split(Declaration::csv("rows"), b"n\n0\n1,2\n", 0, 2).unwrap_err().starts_with("rows, line 3"));
-    let whole = Set::load(Declaration::csv("rows"), folder(content).path(), Part::new(2, 3).unwrap()).unwrap();
+    let whole = Set::load(Declaration::csv("rows"), &files(&folder(content)), Part::new(2, 3)).unwrap();
     assert_eq!(whole.len(), 7);
-    assert_eq!((Part::new(0, 1), Part::new(0, 0).is_err(), Part::new(3, 3).is_err()), (Ok(Part::WHOLE), true, true));
+    assert_eq!((Part::new(0, 1), whole.is_everywhere()), (Part::WHOLE, true));
 }
 
 #[test]
 fn threads_share_the_sets_that_all_declare() {
     let folder = folder("n\n1\n2\n");
-    let sets = Arc::new(Sets::new(folder.path(), Part::WHOLE));
+    let sets = Arc::new(Sets::new(&files(&folder), Part::WHOLE));
     let declare = || {
         let mut declarations = Declarations::new(&sets);
         let file = declarations.declare(Declaration::csv("rows")).unwrap();
@@ -356,7 +361,7 @@ fn threads_share_the_sets_that_all_declare() {
 #[test]
 fn a_thread_that_declares_other_sets_is_told_both() {
     let folder = folder("n\n1\n");
-    let sets = Arc::new(Sets::new(folder.path(), Part::WHOLE));
+    let sets = Arc::new(Sets::new(&files(&folder), Part::WHOLE));
     let mut first = Declarations::new(&sets);
     first.declare(Declaration::csv("rows")).unwrap();
     first.declare(Declaration::list(3)).unwrap();
@@ -385,7 +390,7 @@ fn a_thread_that_declares_other_sets_is_told_both() {
 #[test]
 fn a_set_that_cannot_be_loaded_is_no_set() {
     let folder = folder("n\n");
-    let sets = Arc::new(Sets::new(folder.path(), Part::WHOLE));
+    let sets = Arc::new(Sets::new(&files(&folder), Part::WHOLE));
     let mut declarations = Declarations::new(&sets);
     declarations.declare(Declaration::csv("rows")).unwrap_err();
     for _ in 0..MAX_SETS {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use oroshi_bench::journey::{CoreJourneys, Exchange, Journeys, Meter};
+use oroshi_bench::part::Implausible;
 use oroshi_bench::record::scenario::{FlowRecord, ScenarioRecord, ScoreRecord, UsersRecord};
 use oroshi_bench::{Draft, Record, ScriptError};
 use oroshi_lab::Metric;
@@ -58,6 +59,14 @@ impl Journeys for Fake {
         None
     }
 
+    fn take_counts(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn absorb(&self, _: &[u8]) -> Result<bool, Implausible> {
+        Err(Implausible)
+    }
+
     fn conclude(&self, _: &Record) -> Result<ScenarioRecord, ScriptError> {
         let (value, void) = match (self.score)(self.initialized.load(Ordering::Relaxed)) {
             Ok(value) => (value, None),
@@ -100,6 +109,8 @@ impl CoreJourneys for Users {
     fn finish(&self, _: u64) {
         self.0.all_ended();
     }
+
+    fn hand_over(&self) {}
 
     fn leave(&self) -> Result<(), ScriptError> {
         Ok(())
