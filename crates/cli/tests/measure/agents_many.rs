@@ -83,6 +83,7 @@ fn simulate(settings: Settings, key: &Key, deltas: &[Vec<u8>], over: &AtomicBool
                 Action::Send(up) => bus.send(None, wire::seal(key, Direction::Up, &group, &up).unwrap()),
                 Action::Prepare(_) => actions.extend(agent.prepared()),
                 Action::Start(at) => load = Some((at, 0)),
+                Action::Published(_) => panic!("a load of requests has no publisher"),
                 Action::Stop => {
                     load = None;
                     actions.extend(agent.delta(deltas[deltas.len() - 1].clone(), true));
