@@ -48,7 +48,7 @@ bench-push: build floor ## the push hub beside nginx's nchan; half an hour, writ
 	scripts/setup bench || true
 	scripts/bench-push
 
-agent-faults: ## agents, their coordinator and NATS, killed at 50 moments of real runs; a quarter of an hour
+agent-faults: ## agents, their coordinator and NATS, killed at 50 moments of real runs; eight minutes
 	OROSHI_MOMENTS=50 cargo test --locked -p oroshi --test measure every_process_may_be_killed -- --nocapture
 
 calibrate: build ## how often comparisons are right: thousands on a virtual clock, 64 with real servers; an hour, on a quiet machine; writes docs/

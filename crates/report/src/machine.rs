@@ -15,7 +15,11 @@ pub(crate) fn origin(environment: &Environment) -> Markup {
             p { "The command, as it was typed (what may be secret is " code { "***" } "):" }
             (page::command(&environment.command))
         }
-        (self::environment(environment))
+        @if environment.kernel.is_empty() {
+            p { "The machine is not known." }
+        } @else {
+            (self::environment(environment))
+        }
     }
 }
 

@@ -66,7 +66,7 @@ fn shared(draft: &Draft, of: usize, lost: Option<usize>) -> Record {
     }
     parts.into_iter().for_each(|part| drop(part.join().unwrap()));
     let fate = |index| PartFate { name: format!("a{index}"), state: AgentState::Done, clock_bound_ns: None };
-    whole.finish(&(0..of).map(fate).collect::<Vec<_>>(), Vec::new()).unwrap()
+    whole.finish(&(0..of).map(fate).collect::<Vec<_>>(), Vec::new()).unwrap().unwrap()
 }
 
 fn ledger(record: &Record) {

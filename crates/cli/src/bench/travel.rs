@@ -66,7 +66,7 @@ pub(crate) struct Unpacked {
 /// The load of a job's part.
 pub(crate) enum UnpackedLoad {
     /// Requests, perhaps of a wrk script that is to be loaded into the plan.
-    Requests(Box<Draft>, Option<Scripted>),
+    Requests(Box<Draft>, Option<Box<Scripted>>),
     /// Subscriptions.
     Subscriptions(Box<push::Plan>),
 }
@@ -259,7 +259,7 @@ pub(crate) fn unpack(job: &Job, permitted: Option<Arc<Permitted>>, leads: bool) 
         (draft, script)
     };
     let draft = Draft { part: Some(part), threads: Some(job.threads), permitted, ..draft };
-    Ok(Unpacked { load: UnpackedLoad::Requests(Box::new(draft), script), folder })
+    Ok(Unpacked { load: UnpackedLoad::Requests(Box::new(draft), script.map(Box::new)), folder })
 }
 
 /// Writes a file of a job.

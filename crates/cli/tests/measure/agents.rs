@@ -51,6 +51,10 @@ impl Process {
 }
 
 impl Process {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for its end: the exit code, and all that it said.
     pub(crate) fn end(&mut self) -> (Option<i32>, Vec<String>) {
         let said = self.lines.iter().collect();

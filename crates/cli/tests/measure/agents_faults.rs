@@ -118,7 +118,6 @@ fn a_run_needs_little_of_the_bus() {
     drop(group);
     let sum = bytes.iter().last().unwrap();
     let each = sum / seconds / 2;
-    println!("{each} bytes per second and agent");
     assert!(each < 20_000, "{each} bytes per second and agent");
 }
 

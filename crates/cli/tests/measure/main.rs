@@ -9,6 +9,8 @@ mod ab_files;
 mod agents;
 mod agents_compared;
 mod agents_faults;
+#[cfg(feature = "agents")]
+mod agents_many;
 mod agents_scenarios;
 mod agents_subscribe;
 mod bench_truth;

@@ -105,7 +105,7 @@ impl Page {
         }
         self.row("Generator", generator);
         // Nobody is known to have come to an end: all agents were lost.
-        if *environment != Environment::default() {
+        if !environment.kernel.is_empty() {
             self.painted_row("Machine", &machine(environment), Paint::dim);
         }
     }
