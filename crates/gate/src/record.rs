@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use oroshi_http1::{RequestHead, Version};
+use oroshi_http1::RequestHead;
 use oroshi_net::monotonic_ns;
 use oroshi_server::{Error, Exchange, RefusedRequest};
 
@@ -136,7 +136,7 @@ impl Drop for Record<'_, '_> {
             client: self.client.map(|address| address.ip().to_canonical()),
             method: head.method,
             target: head.target,
-            version: if head.version == Version::Http10 { "1.0" } else { "1.1" },
+            version: head.version.number(),
             host: head.host.unwrap_or_default(),
             status,
             bytes,

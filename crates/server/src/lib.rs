@@ -55,11 +55,13 @@ mod core;
 mod counters;
 mod error;
 mod exchange;
+mod http2;
 mod log_throttle;
 pub mod page;
 mod reply;
 mod serve;
 mod settings;
+mod transport;
 mod wire;
 
 pub use body::RequestBody;
