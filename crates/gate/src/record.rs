@@ -29,7 +29,8 @@ pub(crate) fn tell_refused(sink: &Sink, refused: &RefusedRequest<'_>) {
         Error::Request(defect) => format!("{}: {defect}", defect.name()),
         other => other.to_string(),
     };
-    if line.is_none() {
+    // A request of HTTP/2 that was refused has no bytes to show.
+    if line.is_none() && !first.is_empty() {
         let shown = &first[..first.len().min(SHOWN_BYTES)];
         detail += &format!(": it begins with \"{}\"", shown.escape_ascii());
     }

@@ -123,7 +123,8 @@ impl<'a> RequestBody<'a> {
             rest,
             more: Vec::new(),
             taken: 0,
-            ended: false,
+            // What follows the head of a tunnel over HTTP/2 is no body.
+            ended: matches!(transport, Transport::Http2(_)) && head.framing == Framing::None,
             tells: true,
             trailers: Vec::new(),
             due,

@@ -122,8 +122,9 @@ impl<'a> Exchange<'a> {
         if !self.body.take_end()? {
             return Err(Error::Misuse("the body must be read to its end before an upgrade"));
         }
+        let pair = self.open_pair()?;
         self.reply.begin_tunnel(status, fields.iter().copied())?;
-        let stream = self.hand_off().await?;
+        let stream = self.hand_off(pair).await?;
         Ok((stream, self.body.take_leftover()))
     }
 
@@ -141,19 +142,29 @@ impl<'a> Exchange<'a> {
         if !self.body.take_end()? {
             return Err(Error::Misuse("the body must be read to its end before the connection is handed off"));
         }
+        let pair = self.open_pair()?;
         let chunked = self.reply.begin_detached(status, fields.iter().copied())?;
-        let stream = self.hand_off().await?;
+        let stream = self.hand_off(pair).await?;
         Ok((stream, self.body.take_leftover(), chunked))
     }
 
+    /// Opens what a stream of HTTP/2 needs to be handed off. `None` over HTTP/1.
+    fn open_pair(&self) -> Result<Option<http2::Pair>, Error> {
+        match self.transport {
+            Transport::Http1(_) => Ok(None),
+            Transport::Http2(stream) => http2::Pair::open(stream.wire().core()).map(Some),
+        }
+    }
+
     /// Takes the connection, or the stream of it, for the next owner.
-    async fn hand_off(&mut self) -> Result<Stream, Error> {
-        let stream = match self.transport {
-            Transport::Http1(wire) => {
+    async fn hand_off(&mut self, pair: Option<http2::Pair>) -> Result<Stream, Error> {
+        let stream = match (self.transport, pair) {
+            (Transport::Http2(stream), Some(pair)) => pair.hand_off(stream),
+            _ => {
+                let wire = self.transport.wire();
                 wire.flush().await?;
                 wire.take_stream().ok_or(Error::Misuse("the connection was handed off already"))?
             }
-            Transport::Http2(stream) => http2::hand_off(stream)?,
         };
         self.reply.tunnel_begun();
         Ok(stream)
@@ -168,7 +179,8 @@ impl<'a> Exchange<'a> {
     /// Takes the connection's permit from its [`Capacity`](crate::Capacity), for the next owner after
     /// [`upgrade`](Self::upgrade) or [`detach`](Self::detach): the connection counts there until the permit is dropped.
     /// `None` without a capacity, and the second time. If nobody takes the permit, the connection counts until the
-    /// handler ends. Over HTTP/2 it is `None` too: the connection goes on, and keeps its permit.
+    /// handler ends. Over HTTP/2 it is `None` too: the connection keeps its permit, and a stream that was handed off has
+    /// permits of its own.
     pub fn take_permit(&self) -> Option<Permit> {
         match self.transport {
             Transport::Http1(wire) => wire.guard().take_permit(),

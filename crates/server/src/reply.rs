@@ -137,6 +137,26 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
+    /// As [`send_raw`](Self::send_raw), over HTTP/2: answers with an encoded head, and a body. The caller is responsible
+    /// for the fields, `Date` and `Content-Length` among them, and for an empty body where the method or the status has
+    /// none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misuse`] when an answer has begun, or over HTTP/1; otherwise the connection broke.
+    pub async fn send_encoded(&mut self, head: &oroshi_http2::EncodedResponse, body: &[u8]) -> Result<(), Error> {
+        self.untouched()?;
+        let Transport::Http2(stream) = self.transport else {
+            return Err(Error::Misuse("a head in the form of HTTP/2 answers no request of HTTP/1"));
+        };
+        stream.progress.answered.set(true);
+        self.state = State::Broken;
+        stream.encoded_head(head, body.is_empty())?;
+        stream.write(body, true).await?;
+        self.state = State::Complete;
+        Ok(())
+    }
+
     /// Begins an answer; [`write`](Self::write) adds its body and [`finish`](Self::finish) ends it. `length` is the
     /// body's length in bytes, if known. Fields as for [`send`](Self::send).
     ///

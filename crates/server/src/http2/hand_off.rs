@@ -15,15 +15,43 @@ use oroshi_net::{PeerState, Stream as Socket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Stream;
+use crate::capacity::Permit;
+use crate::core::Core;
 use crate::error::Error;
 
-/// Returns a socket for the stream.
-pub(crate) fn hand_off(stream: &Rc<Stream>) -> Result<Socket, Error> {
-    let [theirs, ours] = UnixStream::pair().map_err(Error::Io)?;
-    let copy = Copy::new(Rc::clone(stream), Socket::Unix(ours));
-    let task = tokio::task::spawn_local(copy.run());
-    stream.set_handed_off(task.abort_handle());
-    Ok(Socket::Unix(theirs))
+/// The sockets for a stream that is to be handed off.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    theirs: UnixStream,
+    ours: UnixStream,
+    /// The permits of two connections, whose descriptors these are.
+    permits: [Option<Permit>; 2],
+}
+
+impl Pair {
+    /// Opens a pair. Fails if the capacity for connections or the descriptors are used up.
+    pub(crate) fn open(core: &Core) -> Result<Self, Error> {
+        let mut permits = [None, None];
+        if let Some(capacity) = &core.settings.capacity {
+            for permit in &mut permits {
+                *permit = Some(capacity.try_acquire().ok_or(Error::Handler("no more connections".into()))?);
+            }
+        }
+        let [theirs, ours] = UnixStream::pair().map_err(|error| Error::Handler(error.into()))?;
+        Ok(Pair { theirs, ours, permits })
+    }
+
+    /// Begins to copy, and returns the next owner's socket.
+    pub(crate) fn hand_off(self, stream: &Rc<Stream>) -> Socket {
+        let Pair { theirs, ours, permits } = self;
+        let copy = Copy::new(Rc::clone(stream), Socket::Unix(ours));
+        let task = tokio::task::spawn_local(async move {
+            let _permits = permits;
+            copy.run().await;
+        });
+        stream.set_handed_off(task.abort_handle());
+        Socket::Unix(theirs)
+    }
 }
 
 /// Copies between a stream and a socket until both sides have ended, or one is gone.

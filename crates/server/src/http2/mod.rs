@@ -23,7 +23,7 @@ use oroshi_http2 as codec;
 use oroshi_http2::PREFACE;
 
 pub(crate) use connection::{serve, take_turn};
-pub(crate) use hand_off::hand_off;
+pub(crate) use hand_off::Pair;
 pub(crate) use head::OwnedHead;
 pub(crate) use slots::{BeginStream, StreamTurns};
 pub(crate) use stream::Stream;

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 
 use oroshi_core::{Deadline, Expire, spares};
 use oroshi_http1::{Headers, check, encode};
-use oroshi_http2::{ErrorCode, SendError};
+use oroshi_http2::{EncodedResponse, ErrorCode, SendError};
 use tokio::task::AbortHandle;
 
 use super::Shared;
@@ -307,6 +307,17 @@ impl Stream {
         let id = self.id.get();
         let sent = self.shared.send(|codec, out| codec.send_response(out, id, status, given.chain(own), end));
         self.check(sent, current.get())?;
+        if end {
+            self.sending.set(Sending::Ended);
+        }
+        Ok(())
+    }
+
+    /// Sends the head of an answer that is encoded. `end`: the head is the whole answer.
+    pub(crate) fn encoded_head(&self, head: &EncodedResponse, end: bool) -> Result<(), Error> {
+        let id = self.id.get();
+        let sent = self.shared.send(|codec, out| codec.send_encoded_response(out, id, head, end));
+        self.check(sent, "")?;
         if end {
             self.sending.set(Sending::Ended);
         }

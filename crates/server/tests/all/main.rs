@@ -8,6 +8,8 @@ mod bodies;
 mod capacity;
 mod conformance;
 mod endings;
+mod http2;
+mod http2_limits;
 mod messages;
 mod relay;
 #[path = "../support/mod.rs"]
