@@ -377,15 +377,15 @@ impl<F: Future<Output = ()>> Connection<F> {
             (result, consumed, codec.is_within_head())
         });
         self.incoming = incoming;
+        // Only now, because the end of a handler may use the codec.
+        for (place, kind) in std::mem::take(&mut self.reset) {
+            self.free(place, Some(kind));
+        }
         if result.is_err() {
             // The codec has written the GOAWAY.
             core.counters.count_error(ErrorKind::Refused);
             self.failed = true;
             self.cut_off();
-        }
-        // Only now, because the end of a handler may use the codec.
-        for (place, kind) in std::mem::take(&mut self.reset) {
-            self.free(place, Some(kind));
         }
         self.set_head_deadline(consumed > 0, is_within_head);
     }
