@@ -356,7 +356,9 @@ impl<'a> RequestBody<'a> {
     /// Gives the buffer back at the end of an exchange over HTTP/2.
     pub(crate) fn release(&mut self, stream: &http2::Stream) {
         self.taken = 0;
-        stream.consume(&mut self.more);
+        if !stream.is_handed_off() {
+            stream.consume(&mut self.more);
+        }
         spares::give(std::mem::take(&mut self.more));
     }
 

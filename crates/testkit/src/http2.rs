@@ -5,7 +5,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use oroshi_http2::{Config, Connection, ErrorCode, Event, FRAME_HEAD_BYTES, Grants, HeadBuffer, Request};
+use oroshi_http2::{Connection, Event, FRAME_HEAD_BYTES, HeadBuffer};
+pub use oroshi_http2::{Config, ErrorCode, Grants, Request};
 
 use crate::HANG;
 use crate::http::Answer;
@@ -96,6 +97,38 @@ impl<S: Read + Write> Client<S> {
     /// Sends a GET without fields.
     pub fn get(&mut self, target: &str) -> u32 {
         self.request("GET", target, &[], true)
+    }
+
+    /// Asks for a WebSocket (RFC 8441), once the server has allowed it. Returns the stream and the answer's head.
+    pub fn websocket(&mut self, target: &str) -> (u32, String) {
+        while !self.codec.peer().extended_connect {
+            assert!(self.read(), "the server does not allow it");
+        }
+        let protocol = Some("websocket");
+        let request = Request { method: "CONNECT", scheme: "http", authority: "a.test", path: target, protocol };
+        let id = self.send(&request, &[("sec-websocket-version", b"13")], false);
+        match self.next(id) {
+            Seen::Head(_, 200, head, false) => (id, head),
+            other => panic!("the WebSocket was refused: {other:?}"),
+        }
+    }
+
+    /// Waits for this many bytes of a body, or for its end.
+    pub fn bytes(&mut self, id: u32, length: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while bytes.len() < length {
+            match self.next(id) {
+                Seen::Data(_, data, end) => {
+                    bytes.extend_from_slice(&data);
+                    if end {
+                        break;
+                    }
+                }
+                Seen::Head(..) => {}
+                other => panic!("the body was cut off: {other:?}"),
+            }
+        }
+        bytes
     }
 
     /// Sends bytes of a body, as the server opens its windows.

@@ -494,3 +494,51 @@ enum Reaction {
         id: u32,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::ready::Ready;
+    use super::super::{Pair, StreamTurns, TABLE_BYTES};
+    use super::*;
+
+    struct Hello;
+    impl Handler for Hello {
+        async fn handle(&self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+            exchange.reply.send(200, [], b"Hello, world").await
+        }
+    }
+
+    /// Returns the sizes of a connection's life, and of a handler at work.
+    fn sizes() -> (usize, usize) {
+        fn of<F: Future<Output = ()>>(_: &StreamTurns<impl Fn(Rc<Stream>, OwnedHead) -> F, F>) -> (usize, usize) {
+            fn size<A, B, C, F>(_: impl Fn(A, B, C) -> F) -> usize {
+                size_of::<F>()
+            }
+            (size(serve::<F>), size_of::<F>())
+        }
+        let handler = Rc::new(Hello);
+        let begin = move |stream, head| take_turn(stream, head, Rc::clone(&handler));
+        of(&StreamTurns::new(begin, Box::new(|_| ())))
+    }
+
+    /// What an idle connection holds, to the byte: it is the same with every handler. The connection of HTTP/1 around it
+    /// has 512 bytes at most (`a_connection_that_waits_is_small`), and tokio's task about a hundred.
+    #[test]
+    fn an_idle_connection_is_small() {
+        let (life, _) = sizes();
+        let counts = 2 * size_of::<usize>();
+        let shared = size_of::<Shared>() + counts;
+        let ready = size_of::<Ready>() + counts;
+        let table = TABLE_BYTES as usize * 3 / 2;
+        let whole = 512 + 128 + life + shared + ready + table;
+        assert!(whole <= 4096, "{whole} bytes: {life} + {shared} + {ready} + {table}");
+    }
+
+    #[test]
+    fn a_stream_is_small() {
+        let (_, turn) = sizes();
+        assert!(turn <= 1280, "{turn} bytes");
+        assert!(size_of::<Stream>() <= 512, "{} bytes", size_of::<Stream>());
+        assert!(size_of::<Option<Pair>>() <= 128, "{} bytes", size_of::<Option<Pair>>());
+    }
+}

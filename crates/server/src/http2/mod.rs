@@ -31,6 +31,10 @@ pub(crate) use stream::Stream;
 use crate::settings::Settings;
 use crate::wire::{OUTPUT_BYTES, Wire};
 
+/// The size of the dynamic table for heads of a client, in bytes: an idle connection keeps up to one and a half times as
+/// many. It holds the usual fields of a client, but no long cookies.
+const TABLE_BYTES: u32 = 1_024;
+
 /// What a server announces, and tolerates of its peers.
 pub(crate) fn config(settings: &Settings) -> Arc<codec::Config> {
     let limits = &settings.limits;
@@ -49,6 +53,7 @@ pub(crate) fn config(settings: &Settings) -> Arc<codec::Config> {
             ..own
         },
         extended_connect: settings.extended_connect,
+        table_bytes: TABLE_BYTES,
         ..codec::Config::default()
     })
 }

@@ -49,7 +49,9 @@ impl Ready {
 
     /// Wakes the task, unless it runs.
     pub(super) fn wake_task(&self) {
-        if !self.awake.swap(true, Ordering::SeqCst)
+        // Reading costs less than a swap, and mostly the task runs.
+        if !self.awake.load(Ordering::SeqCst)
+            && !self.awake.swap(true, Ordering::SeqCst)
             && let Some(task) = &*self.task.lock().unwrap_or_else(PoisonError::into_inner)
         {
             task.wake_by_ref();

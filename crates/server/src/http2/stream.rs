@@ -429,8 +429,10 @@ impl Stream {
         }
         let mut queue = self.queue.borrow_mut();
         let (id, mut taken) = (self.id.get(), 0);
-        if queue.waiting() == 0 && piece.len() <= TURN_BYTES && self.shared.has_room() {
-            let sent = self.shared.send(|codec, out| codec.send_data(out, id, piece, end));
+        if queue.waiting() == 0 && self.shared.has_room() {
+            let first = &piece[..piece.len().min(TURN_BYTES)];
+            let ends = end && first.len() == piece.len();
+            let sent = self.shared.send(|codec, out| codec.send_data(out, id, first, ends));
             taken = sent.map_err(|_| self.gone())?;
             if taken == piece.len() {
                 if end {
@@ -503,6 +505,11 @@ impl Stream {
     pub(super) fn expire(&self, now: u64) -> (u64, bool) {
         let due = self.reader.expire(now);
         (due.min(self.writer.due()), self.writer.is_over(now))
+    }
+
+    /// Whether the stream has another owner than its handler.
+    pub(crate) fn is_handed_off(&self) -> bool {
+        self.handed_off.borrow().is_some()
     }
 
     /// Notes the task that copies between the stream and its next owner.

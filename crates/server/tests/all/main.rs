@@ -10,6 +10,7 @@ mod conformance;
 mod endings;
 mod http2;
 mod http2_limits;
+mod http2_peers;
 mod messages;
 mod relay;
 #[path = "../support/mod.rs"]
