@@ -5,8 +5,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use oroshi_http2::{Connection, Event, FRAME_HEAD_BYTES, HeadBuffer};
 pub use oroshi_http2::{Config, ErrorCode, Grants, Request};
+use oroshi_http2::{Connection, Event, FRAME_HEAD_BYTES, HeadBuffer};
 
 use crate::HANG;
 use crate::http::Answer;

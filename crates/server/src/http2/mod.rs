@@ -31,11 +31,8 @@ pub(crate) use stream::Stream;
 use crate::settings::Settings;
 use crate::wire::{OUTPUT_BYTES, Wire};
 
-/// The size of the dynamic table for heads of a client, in bytes: an idle connection keeps up to one and a half times as
-/// many. It holds the usual fields of a client, but no long cookies.
-const TABLE_BYTES: u32 = 1_024;
-
-/// What a server announces, and tolerates of its peers.
+/// What a server announces, and tolerates of its peers. The dynamic table for heads keeps its default size: clients that
+/// ignore the setting would break.
 pub(crate) fn config(settings: &Settings) -> Arc<codec::Config> {
     let limits = &settings.limits;
     let own = codec::Limits::default();
@@ -53,7 +50,6 @@ pub(crate) fn config(settings: &Settings) -> Arc<codec::Config> {
             ..own
         },
         extended_connect: settings.extended_connect,
-        table_bytes: TABLE_BYTES,
         ..codec::Config::default()
     })
 }
