@@ -1,17 +1,21 @@
 //! The writing side of an exchange: the answer, whole or piece by piece.
 
+mod head;
+
 use std::fmt;
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
 use oroshi_core::SpareBuffer;
-use oroshi_http1::encode::{self, EncodeError};
+use oroshi_http1::encode;
 use oroshi_http1::{Headers, RequestHead, Version};
 use oroshi_net::PeerState;
 
 use crate::error::Error;
 use crate::transport::{Transport, Unread};
 use crate::wire::Wire;
+use head::{FinalHead, Transfer, has_no_body, write_fields, write_head};
+pub(crate) use head::{is_managed, unsendable};
 
 /// The answer to a request.
 ///
@@ -41,20 +45,6 @@ enum State {
     Complete,
     /// A write was dropped halfway, so later bytes would be misplaced.
     Broken,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Transfer {
-    /// This many bytes are still to come.
-    Length(u64),
-    Chunked,
-    UntilClose,
-    /// HTTP/2: the end of the stream ends the body.
-    UntilEnd,
-    /// 204 and 304 have no body.
-    None,
-    /// HEAD: the body is discarded.
-    Discard,
 }
 
 impl<'a> Reply<'a> {
@@ -192,14 +182,14 @@ impl<'a> Reply<'a> {
         let transfer = self.transfer(status, length)?;
         match self.transport {
             Transport::Http1(wire) => {
-                let framing = HeadFraming { transfer, length, close: self.must_close(), date: true };
-                self.write_final_head(wire, status, Some(reason), framing, |out| Ok(lines(out)))?;
+                let head = FinalHead { client: self.client, transfer, length, close: self.must_close(), date: true };
+                head.write(wire, status, Some(reason), |out| Ok(lines(out)))?;
             }
             Transport::Http2(stream) => {
                 let mut written = SpareBuffer::take();
                 lines(&mut written);
                 let fields = Headers::from_checked_lines(&written).iter().map(|field| (field.name, field.value));
-                stream.head(status, fields, announced(transfer, length), true, is_over(transfer))?;
+                stream.head(status, fields, transfer.announced(length), true, transfer.is_over())?;
             }
         }
         self.note_start(status, transfer);
@@ -217,11 +207,11 @@ impl<'a> Reply<'a> {
         let date = self.transport.core().settings.date;
         match self.transport {
             Transport::Http1(wire) => {
-                let framing = HeadFraming { transfer, length, close, date };
-                self.write_final_head(wire, status, None, framing, |out| write_fields(out, fields))?;
+                let head = FinalHead { client: self.client, transfer, length, close, date };
+                head.write(wire, status, None, |out| write_fields(out, fields))?;
             }
             Transport::Http2(stream) => {
-                stream.head(status, fields, announced(transfer, length), date, is_over(transfer))?;
+                stream.head(status, fields, transfer.announced(length), date, transfer.is_over())?;
             }
         }
         self.note_start(status, transfer);
@@ -253,37 +243,6 @@ impl<'a> Reply<'a> {
         self.transport.progress().answered.set(true);
         self.state = State::Body(transfer);
         self.status = Some(status);
-    }
-
-    /// Writes the head of a final answer over HTTP/1.
-    fn write_final_head(
-        &self,
-        wire: &Wire,
-        status: u16,
-        reason: Option<&[u8]>,
-        HeadFraming { transfer, length, close, date }: HeadFraming,
-        fields: impl FnOnce(&mut Vec<u8>) -> Result<bool, Error>,
-    ) -> Result<(), Error> {
-        let close = close || transfer == Transfer::UntilClose;
-        write_head(wire, status, reason, fields, |out, has_date| {
-            if date && !has_date {
-                out.extend_from_slice(b"Date: ");
-                out.extend_from_slice(&wire.core().date());
-                out.extend_from_slice(b"\r\n");
-            }
-            match (transfer, announced(transfer, length)) {
-                (Transfer::Chunked, _) => encode::chunked(out),
-                (_, Some(length)) => encode::content_length(out, length),
-                (_, None) => {}
-            }
-            if close {
-                out.extend_from_slice(b"Connection: close\r\n");
-            } else if self.client == Version::Http10 {
-                out.extend_from_slice(b"Connection: keep-alive\r\n");
-            }
-        })?;
-        wire.progress.close.set(close);
-        Ok(())
     }
 
     /// Writes a piece of the body. For a HEAD request it is discarded. Waits while the peer does not keep up.
@@ -554,53 +513,6 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// What the head of an answer over HTTP/1 says beside the handler's fields.
-struct HeadFraming {
-    transfer: Transfer,
-    /// The length of the body, if known.
-    length: Option<u64>,
-    close: bool,
-    /// Whether a missing `Date` is added.
-    date: bool,
-}
-
-/// Writes a head completely or not at all. `rest` adds the connection's fields, and is told whether there was a `Date`.
-fn write_head(
-    wire: &Wire,
-    status: u16,
-    reason: Option<&[u8]>,
-    fields: impl FnOnce(&mut Vec<u8>) -> Result<bool, Error>,
-    rest: impl FnOnce(&mut Vec<u8>, bool),
-) -> Result<(), Error> {
-    wire.append(|out| {
-        let start = out.len();
-        let written = (|| {
-            encode::status_line(out, Version::Http11, status, reason).map_err(|error| unsendable(error, ""))?;
-            let has_date = fields(out)?;
-            rest(out, has_date);
-            encode::end_of_head(out);
-            Ok(())
-        })();
-        if written.is_err() {
-            out.truncate(start);
-        }
-        written
-    })
-}
-
-/// Returns the value of `Content-Length`, if the answer has one.
-fn announced(transfer: Transfer, length: Option<u64>) -> Option<u64> {
-    match transfer {
-        Transfer::Length(_) | Transfer::Discard => length,
-        _ => None,
-    }
-}
-
-/// Whether the head is the whole answer, over HTTP/2.
-fn is_over(transfer: Transfer) -> bool {
-    matches!(transfer, Transfer::None | Transfer::Discard | Transfer::Length(0))
-}
-
 impl fmt::Debug for Reply<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
@@ -613,38 +525,3 @@ impl fmt::Debug for Reply<'_> {
 
 const NO_BODY: Error = Error::Misuse("a 204 or a 304 has no body");
 const NOT_BEGUN: Error = Error::Misuse("no answer is begun and unfinished");
-
-/// Whether a status has no body (RFC 9110 sections 15.3.5 and 15.4.5).
-fn has_no_body(status: u16) -> bool {
-    matches!(status, 204 | 304)
-}
-
-/// Writes a handler's fields, and returns whether a `Date` is among them.
-fn write_fields<'f>(out: &mut Vec<u8>, fields: impl IntoIterator<Item = (&'f str, &'f [u8])>) -> Result<bool, Error> {
-    let mut has_date = false;
-    for (name, value) in fields {
-        if is_managed(name) {
-            return Err(Error::Header(name.to_owned()));
-        }
-        has_date |= name.eq_ignore_ascii_case("date");
-        encode::header(out, name, value).map_err(|error| unsendable(error, name))?;
-    }
-    Ok(has_date)
-}
-
-/// Whether only this module may write this field.
-pub(crate) fn is_managed(name: &str) -> bool {
-    match name.len() {
-        10 => name.eq_ignore_ascii_case("connection"),
-        14 => name.eq_ignore_ascii_case("content-length"),
-        17 => name.eq_ignore_ascii_case("transfer-encoding"),
-        _ => false,
-    }
-}
-
-pub(crate) fn unsendable(error: EncodeError, name: &str) -> Error {
-    match error {
-        EncodeError::Status => Error::Misuse("a status has three digits"),
-        _ => Error::Header(name.to_owned()),
-    }
-}

@@ -67,8 +67,7 @@ pub(crate) async fn take_turn<H: Handler>(stream: Rc<Stream>, head: OwnedHead, h
             Box::pin(answer_error(reply, &error)).await;
         }
         if !reply.is_complete() {
-            let is_cut = matches!(error, Error::Cut);
-            stream.reset(if is_cut { ErrorCode::CANCEL } else { ErrorCode::INTERNAL_ERROR });
+            stream.reset(ErrorCode::INTERNAL_ERROR);
         }
     }
     body.release(&stream);
@@ -219,7 +218,7 @@ impl<F: Future<Output = ()>> Connection<F> {
             self.release();
             worked = true;
         }
-        let is_idle = self.slots.used() == 0 && self.closing != Closing::Final;
+        let is_idle = self.slots.used() == 0 && self.closing != Closing::Final && !self.failed;
         if is_idle && self.idle_since.saturating_add(core.ticks.idle) <= now {
             self.go_away(None);
             worked = true;

@@ -61,7 +61,7 @@ struct Copy {
     /// Bytes of the peer for the socket.
     held: Vec<u8>,
     written: usize,
-    /// Whether the peer has ended, and the socket's owner knows.
+    /// Whether the peer has ended, and the socket's owner knows; or the peer sends nothing.
     up_over: bool,
     /// Whether the owner has ended, and the peer knows.
     down_over: bool,
@@ -69,7 +69,9 @@ struct Copy {
 
 impl Copy {
     fn new(stream: Rc<Stream>, socket: Socket) -> Self {
-        Copy { stream, socket, held: Vec::new(), written: 0, up_over: false, down_over: false }
+        // The request of a feed has ended, but its owner takes an end for a client that has left.
+        let up_over = !stream.is_tunnel();
+        Copy { stream, socket, held: Vec::new(), written: 0, up_over, down_over: false }
     }
 
     async fn run(mut self) {

@@ -141,10 +141,10 @@ fn answers_are_framed_by_method_and_status() {
         let id = client.get(target);
         assert_eq!(client.answer(id).status, 500, "{target}");
     }
-    for (target, code) in [("/short", ErrorCode::INTERNAL_ERROR), ("/cut", ErrorCode::CANCEL)] {
+    for target in ["/short", "/cut"] {
         let id = client.get(target);
         let reset = client.find(|seen| matches!(seen, Seen::Reset(reset, _) if *reset == id));
-        assert_eq!(reset, Some(Seen::Reset(id, code)), "{target}");
+        assert_eq!(reset, Some(Seen::Reset(id, ErrorCode::INTERNAL_ERROR)), "{target}");
     }
     // Failures of exchanges leave the connection to others.
     let id = client.get("/");
