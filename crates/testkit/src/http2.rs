@@ -225,9 +225,7 @@ impl<S: Read + Write> Client<S> {
     /// Waits until the server closes the connection. Returns the last GOAWAY's code.
     pub fn closed(&mut self) -> Option<ErrorCode> {
         while self.read() {}
-        let codes =
-            self.seen.iter().filter_map(|seen| if let Seen::GoAway(_, code) = seen { Some(*code) } else { None });
-        codes.last()
+        self.seen.iter().rev().find_map(|seen| if let Seen::GoAway(_, code) = seen { Some(*code) } else { None })
     }
 
     /// Returns the socket.
