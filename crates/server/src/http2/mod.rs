@@ -101,9 +101,9 @@ impl Shared {
         self.wire.append(|out| command(&mut self.codec.borrow_mut(), out))
     }
 
-    /// Whether a stream may send without waiting for its turn.
-    fn has_room(&self) -> bool {
-        self.listed.borrow().is_empty() && self.wire.output_bytes() < OUTPUT_BYTES
+    /// Returns how many bytes a stream may send without waiting for its turn.
+    fn room(&self) -> usize {
+        if self.listed.borrow().is_empty() { OUTPUT_BYTES.saturating_sub(self.wire.output_bytes()) } else { 0 }
     }
 
     /// Lets a stream send what waits in it, in its turn.

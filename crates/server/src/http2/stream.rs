@@ -429,8 +429,10 @@ impl Stream {
         }
         let mut queue = self.queue.borrow_mut();
         let (id, mut taken) = (self.id.get(), 0);
-        if queue.waiting() == 0 && self.shared.has_room() {
-            let first = &piece[..piece.len().min(TURN_BYTES)];
+        let room = self.shared.room();
+        if queue.waiting() == 0 && room > 0 {
+            // No other stream waits for its turn.
+            let first = &piece[..piece.len().min(room.max(TURN_BYTES))];
             let ends = end && first.len() == piece.len();
             let sent = self.shared.send(|codec, out| codec.send_data(out, id, first, ends));
             taken = sent.map_err(|_| self.gone())?;
