@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime};
 
 use oroshi_client::local::{Client, Response};
 use oroshi_client::{BuildError, Bytes, Cause, Counts, Phase, RequestBuilder, is_idempotent};
-use oroshi_http1::{DecodeError, Version};
+use oroshi_http1::DecodeError;
 use oroshi_net::{Address, Endpoint, Scheme, Shutdown, monotonic_ns};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
@@ -364,10 +364,7 @@ impl Worker {
         record.status = Some(response.status());
         record.redirects = response.redirects();
         record.final_url = (record.redirects > 0).then(|| response.url().to_string());
-        record.http = Some(match response.version() {
-            Version::Http10 => "1.0",
-            Version::Http11 => "1.1",
-        });
+        record.http = Some(response.version().number());
         record.remote = response.remote_address().map(|address| address.to_string());
         record.coding = response.coding().map(oroshi_client::Coding::name);
         record.headers = self.plan.headers.then(|| {

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use oroshi_http1::{RequestHead, Version};
+use oroshi_http1::RequestHead;
 use oroshi_net::monotonic_ns;
 use oroshi_server::{Error, Exchange, RefusedRequest};
 
@@ -29,7 +29,8 @@ pub(crate) fn tell_refused(sink: &Sink, refused: &RefusedRequest<'_>) {
         Error::Request(defect) => format!("{}: {defect}", defect.name()),
         other => other.to_string(),
     };
-    if line.is_none() {
+    // A request of HTTP/2 that was refused has no bytes to show.
+    if line.is_none() && !first.is_empty() {
         let shown = &first[..first.len().min(SHOWN_BYTES)];
         detail += &format!(": it begins with \"{}\"", shown.escape_ascii());
     }
@@ -136,7 +137,7 @@ impl Drop for Record<'_, '_> {
             client: self.client.map(|address| address.ip().to_canonical()),
             method: head.method,
             target: head.target,
-            version: if head.version == Version::Http10 { "1.0" } else { "1.1" },
+            version: head.version.number(),
             host: head.host.unwrap_or_default(),
             status,
             bytes,

@@ -304,7 +304,8 @@ fn restore_on_error(out: &mut Vec<u8>, start: usize, written: Result<(), EncodeE
 const fn version_text(version: Version) -> &'static [u8] {
     match version {
         Version::Http10 => b"HTTP/1.0",
-        Version::Http11 => b"HTTP/1.1",
+        // A message of HTTP/2 that goes on here gets the version of the connection (RFC 9110 section 6.2).
+        Version::Http11 | Version::Http2 => b"HTTP/1.1",
     }
 }
 

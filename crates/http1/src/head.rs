@@ -1,12 +1,26 @@
 //! The basic types: version, framing, header fields, limits.
 
-/// The protocol version of a message. The decoders accept no other.
+/// The protocol version of a message. The decoders accept HTTP/1.0 and HTTP/1.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
     /// HTTP/1.0: no chunked coding, Host optional, closes unless `Connection: keep-alive`.
     Http10,
     /// HTTP/1.1.
     Http11,
+    /// HTTP/2: another crate has decoded the message to the types of this one. It is written as HTTP/1.1.
+    Http2,
+}
+
+impl Version {
+    /// Returns the number: `1.0`, `1.1` or `2.0`.
+    #[must_use]
+    pub const fn number(self) -> &'static str {
+        match self {
+            Version::Http10 => "1.0",
+            Version::Http11 => "1.1",
+            Version::Http2 => "2.0",
+        }
+    }
 }
 
 /// How a message's body ends (RFC 9112 section 6.3).

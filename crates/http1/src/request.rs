@@ -284,7 +284,7 @@ fn host<'b>(form: &Target<'b>, fields: &Fields<'b>, version: Version) -> Result<
     };
     let Some(text) = fields.host else {
         return match version {
-            Version::Http11 => Err(DecodeError::MissingHost),
+            Version::Http11 | Version::Http2 => Err(DecodeError::MissingHost),
             Version::Http10 => Ok(from_target.map(|authority| authority.text)),
         };
     };

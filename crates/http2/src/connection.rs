@@ -244,6 +244,12 @@ impl Connection {
         self.streams.len() == 0 && self.data.is_none() && self.block.is_none()
     }
 
+    /// Whether a header block lacks its end.
+    #[must_use]
+    pub fn is_within_head(&self) -> bool {
+        self.block.is_some()
+    }
+
     /// Bytes of DATA that the connection and the stream allow now; `None` for a stream that is not open.
     #[must_use]
     pub fn window(&self, id: u32) -> Option<usize> {

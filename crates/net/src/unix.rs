@@ -10,7 +10,7 @@ use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::task::{Context, Poll, ready};
 
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{Interest, ReadBuf};
 use tokio::task::coop::poll_proceed;
@@ -41,6 +41,19 @@ impl UnixStream {
     /// Outside a tokio runtime with I/O enabled.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         Ok(UnixStream { socket: register(socket, Interest::READABLE)?, blocked: None })
+    }
+
+    /// Makes two connected sockets, and registers both in the current runtime.
+    ///
+    /// # Errors
+    /// When the process has no more descriptors, or epoll cannot add them.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with I/O enabled.
+    pub fn pair() -> io::Result<[Self; 2]> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        Ok([UnixStream::new(one)?, UnixStream::new(other)?])
     }
 
     /// Reads the available bytes; `WouldBlock` without any.
@@ -226,16 +239,7 @@ fn again(mut work: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
 mod tests {
     use std::future::poll_fn;
 
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
     use super::*;
-
-    fn pair() -> [UnixStream; 2] {
-        let (one, other) =
-            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
-                .unwrap();
-        [one, other].map(|socket| UnixStream::new(socket).unwrap())
-    }
 
     async fn read(stream: &mut UnixStream, room: usize) -> Vec<u8> {
         let mut bytes = vec![0; room];
@@ -253,7 +257,7 @@ mod tests {
     fn a_write_that_blocks_goes_on_when_there_is_room() {
         const MORE: usize = 4 << 20;
         run(async {
-            let [mut writer, mut reader] = pair();
+            let [mut writer, mut reader] = UnixStream::pair().unwrap();
             let bytes: Vec<u8> = (0..MORE).map(|n| (n % 251) as u8).collect();
             let writing = async {
                 let mut done = 0;
@@ -287,7 +291,7 @@ mod tests {
     #[test]
     fn what_is_tried_says_that_it_would_block_until_room_was_told() {
         run(async {
-            let [mut writer, mut reader] = pair();
+            let [mut writer, mut reader] = UnixStream::pair().unwrap();
             assert_eq!(writer.try_read(&mut [0; 1]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
             let piece = [7; 1 << 16];
             let blocked = loop {
@@ -310,7 +314,7 @@ mod tests {
     #[test]
     fn a_peer_that_goes_is_an_error_also_to_who_waits_for_room() {
         run(async {
-            let [mut writer, reader] = pair();
+            let [mut writer, reader] = UnixStream::pair().unwrap();
             let piece = [7; 1 << 16];
             while writer.try_write(&piece).is_ok() {}
             let mut reader = Some(reader);

@@ -177,6 +177,7 @@ fn settings(node: &Node, serves: Serves, capacity: Option<Arc<Capacity>>) -> Set
     // The API limits bodies itself, to answer a large one in its own form.
     settings.limits.body_bytes = u64::MAX;
     settings.capacity = capacity;
+    settings.extended_connect = serves != Serves::Admin && plan.transports.websocket;
     // A client with the token keeps its connection when others need room.
     settings.vouching = serves == Serves::Admin;
     if serves != Serves::Sessions {

@@ -8,19 +8,21 @@ use oroshi_http1::{Framing, RequestDecoder, RequestEvent, RequestHead};
 
 use crate::core::Core;
 use crate::error::{Error, Wait};
+use crate::http2;
 use crate::settings::Settings;
-use crate::wire::{Unread, Wire};
+use crate::transport::{Transport, Unread};
 
 /// How much [`RequestBody::peer_closed`] reads ahead, in bytes.
 const AHEAD_BYTES: usize = 64 * 1024;
 
 /// The body of a request, read on demand. Unread bodies are never held in memory.
 pub struct RequestBody<'a> {
-    wire: &'a Wire,
-    decoder: &'a mut RequestDecoder,
-    /// Undecoded bytes that came in one read with the head.
+    transport: Transport<'a>,
+    /// `None` over HTTP/2, whose connection decodes the body.
+    decoder: Option<&'a mut RequestDecoder>,
+    /// Undecoded bytes that came in one read with the head. Empty over HTTP/2.
     rest: &'a [u8],
-    /// Bytes read since then. Empty while `rest` is not.
+    /// Bytes read since then. Empty while `rest` is not. Over HTTP/2: the current piece.
     more: Vec<u8>,
     /// The decoded part of `more`, in bytes.
     taken: usize,
@@ -101,26 +103,28 @@ enum Step<'a> {
 
 impl<'a> RequestBody<'a> {
     pub(crate) fn new(
-        wire: &'a Wire,
-        decoder: &'a mut RequestDecoder,
+        transport: Transport<'a>,
+        decoder: Option<&'a mut RequestDecoder>,
         head: &RequestHead<'_>,
         rest: &'a [u8],
         due: u64,
     ) -> Self {
-        wire.unread.set(match head.framing {
+        let progress = transport.progress();
+        progress.unread.set(match head.framing {
             Framing::None => Unread::Nothing,
             Framing::Length(length) => Unread::Bytes(length),
             _ => Unread::Unknown,
         });
         // A peer that sends its body at once needs no `100 Continue`.
-        wire.expecting.set(head.expect_continue && rest.is_empty());
+        progress.expecting.set(head.expect_continue && rest.is_empty());
         RequestBody {
-            wire,
+            transport,
             decoder,
             rest,
             more: Vec::new(),
             taken: 0,
-            ended: false,
+            // What follows the head of a tunnel over HTTP/2 is no body.
+            ended: matches!(transport, Transport::Http2(_)) && head.framing == Framing::None,
             tells: true,
             trailers: Vec::new(),
             due,
@@ -179,12 +183,16 @@ impl<'a> RequestBody<'a> {
     /// It keeps other input (a body, the next request), up to 64 KiB; beyond that it stops reading, and never resolves.
     /// A client that has closed its sending side may still read, so quick handlers need not call this.
     pub async fn peer_closed(&mut self) {
+        let Transport::Http1(wire) = self.transport else {
+            // The handler is dropped when the peer resets the stream or is gone.
+            return std::future::pending().await;
+        };
         self.gather();
         loop {
             if self.more.len() - self.taken >= AHEAD_BYTES {
                 return std::future::pending().await;
             }
-            match self.wire.read(&mut self.more, Wait::Body, u64::MAX).await {
+            match wire.read(&mut self.more, Wait::Body, u64::MAX).await {
                 Ok(0) | Err(_) => return,
                 Ok(_) => {}
             }
@@ -211,7 +219,7 @@ impl<'a> RequestBody<'a> {
 
     /// Decodes the end of the body if it has come. Returns whether it has.
     pub(crate) fn take_end(&mut self) -> Result<bool, Error> {
-        if !self.ended && matches!(self.wire.unread.get(), Unread::Nothing | Unread::Bytes(0)) {
+        if !self.ended && matches!(self.transport.progress().unread.get(), Unread::Nothing | Unread::Bytes(0)) {
             self.step()?;
         }
         Ok(self.ended)
@@ -237,13 +245,16 @@ impl<'a> RequestBody<'a> {
 
     /// Decodes available bytes, up to the next piece.
     fn step(&mut self) -> Result<Step<'a>, Error> {
-        let limits = &self.wire.core().settings.limits;
+        let (Transport::Http1(wire), Some(decoder)) = (self.transport, self.decoder.as_deref_mut()) else {
+            return Ok(self.step_http2());
+        };
+        let limits = &wire.core().settings.limits;
         while !self.ended {
             let in_rest = !self.rest.is_empty();
             let mut input = if in_rest { self.rest } else { &self.more[self.taken..] };
             let start = input.as_ptr().addr();
             // Remember the piece by its position, so that `self` is free for another read if there is none.
-            let piece = match self.decoder.decode(limits, &mut input).map_err(Error::Request)? {
+            let piece = match decoder.decode(limits, &mut input).map_err(Error::Request)? {
                 Some(RequestEvent::Data(piece)) => {
                     let start = piece.as_ptr().addr() - start;
                     Some(start..start + piece.len())
@@ -255,19 +266,19 @@ impl<'a> RequestBody<'a> {
                 }
                 Some(RequestEvent::End | RequestEvent::Head(_)) => {
                     self.ended = true;
-                    self.wire.unread.set(Unread::Nothing);
-                    self.wire.expecting.set(false);
+                    wire.progress.unread.set(Unread::Nothing);
+                    wire.progress.expecting.set(false);
                     None
                 }
                 None => {
                     let left = input.len();
-                    self.leave(in_rest, left);
+                    leave(&mut self.rest, &mut self.taken, self.more.len(), in_rest, left);
                     return Ok(Step::Starved);
                 }
             };
             let left = input.len();
             let (rest, taken) = (self.rest, self.taken);
-            self.leave(in_rest, left);
+            leave(&mut self.rest, &mut self.taken, self.more.len(), in_rest, left);
             if let Some(piece) = piece {
                 self.note(piece.len() as u64);
                 let step = match in_rest {
@@ -280,20 +291,12 @@ impl<'a> RequestBody<'a> {
         Ok(Step::End)
     }
 
-    /// Advances behind the decoded bytes: `left` bytes remain.
-    fn leave(&mut self, in_rest: bool, left: usize) {
-        if in_rest {
-            self.rest = &self.rest[self.rest.len() - left..];
-        } else {
-            self.taken = self.more.len() - left;
-        }
-    }
-
     /// Notes how much is still to come, which decides whether the connection is kept.
     fn note(&self, length: u64) {
-        self.wire.expecting.set(false);
-        if let Unread::Bytes(left) = self.wire.unread.get() {
-            self.wire.unread.set(Unread::Bytes(left.saturating_sub(length)));
+        let progress = self.transport.progress();
+        progress.expecting.set(false);
+        if let Unread::Bytes(left) = progress.unread.get() {
+            progress.unread.set(Unread::Bytes(left.saturating_sub(length)));
         }
     }
 
@@ -301,22 +304,62 @@ impl<'a> RequestBody<'a> {
     async fn fill(&mut self) -> Result<(), Error> {
         self.gather();
         if self.tells {
-            if self.wire.expecting.get() && !self.wire.answered.get() {
-                self.wire.append(|output| output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n"));
+            let progress = self.transport.progress();
+            if progress.expecting.get() && !progress.answered.get() {
+                match self.transport {
+                    Transport::Http1(wire) => {
+                        wire.append(|output| output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n"));
+                    }
+                    Transport::Http2(stream) => stream.inform(100, [])?,
+                }
             }
-            self.wire.expecting.set(false);
+            progress.expecting.set(false);
         }
         self.more.drain(..self.taken);
         self.taken = 0;
-        let core = self.wire.core();
+        let core = self.transport.core();
         let began = core.now();
         let due = began.saturating_add(core.ticks.body).min(self.due).min(self.pace.due(core));
-        let count = self.wire.read(&mut self.more, Wait::Body, due).await?;
+        let count = match self.transport {
+            Transport::Http1(wire) => wire.read(&mut self.more, Wait::Body, due).await?,
+            Transport::Http2(stream) => stream.receive(due).await?,
+        };
         self.pace.note(core, core.now() - began, count);
-        if count == 0 {
-            self.decoder.eof().map_err(Error::Request)?;
+        if let Some(decoder) = self.decoder.as_deref_mut().filter(|_| count == 0) {
+            decoder.eof().map_err(Error::Request)?;
         }
         Ok(())
+    }
+
+    /// As [`step`](Self::step), over HTTP/2: gives the window of the last piece back, and takes what has come since.
+    fn step_http2(&mut self) -> Step<'a> {
+        let Transport::Http2(stream) = self.transport else { return Step::End };
+        if self.ended {
+            return Step::End;
+        }
+        stream.consume(&mut self.more);
+        if !self.more.is_empty() {
+            self.note(self.more.len() as u64);
+            self.taken = self.more.len();
+            return Step::More(0..self.taken);
+        }
+        self.taken = 0;
+        let Some(trailers) = stream.take_trailers() else { return Step::Starved };
+        self.trailers = trailers;
+        self.ended = true;
+        let progress = &stream.progress;
+        progress.unread.set(Unread::Nothing);
+        progress.expecting.set(false);
+        Step::End
+    }
+
+    /// Gives the buffer back at the end of an exchange over HTTP/2.
+    pub(crate) fn release(&mut self, stream: &http2::Stream) {
+        self.taken = 0;
+        if !stream.is_handed_off() {
+            stream.consume(&mut self.more);
+        }
+        spares::give(std::mem::take(&mut self.more));
     }
 
     /// Moves the rest of the first read to where more can be appended.
@@ -326,6 +369,15 @@ impl<'a> RequestBody<'a> {
             self.more.extend_from_slice(self.rest);
             self.rest = &[];
         }
+    }
+}
+
+/// Advances behind the decoded bytes: `left` bytes of `rest`, or else of `length` bytes, remain.
+fn leave(rest: &mut &[u8], taken: &mut usize, length: usize, in_rest: bool, left: usize) {
+    if in_rest {
+        *rest = &rest[rest.len() - left..];
+    } else {
+        *taken = length - left;
     }
 }
 

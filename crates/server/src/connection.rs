@@ -15,7 +15,9 @@ use crate::core::ConnectionGuard;
 use crate::counters::ErrorKind;
 use crate::error::{Error, Wait};
 use crate::exchange::{Exchange, Handler, RefusedRequest};
+use crate::http2;
 use crate::reply::Reply;
+use crate::transport::Transport;
 use crate::wire::Wire;
 
 /// An accepted connection. Boxed, because only the start needs it.
@@ -33,8 +35,14 @@ pub(crate) async fn run<F: Future<Output = Result<bool, Error>> + 'static>(
 ) {
     let Some(wire) = Box::pin(begin(accepted)).await else { return };
     let served = async {
-        let mut input = Vec::new();
+        let (mut input, mut is_new) = (Vec::new(), true);
         while wait_for_request(&wire, &mut input).await? {
+            if std::mem::take(&mut is_new) && http2::may_begin(&wire, &input) {
+                match turns.serve_http2(Rc::clone(&wire), std::mem::take(&mut input)).await? {
+                    Some(received) => input = received,
+                    None => return Ok(()),
+                }
+            }
             let mut turn = Turn::begin(&turns, Rc::clone(&wire), std::mem::take(&mut input));
             if !turn.end().await? {
                 return Ok(());
@@ -73,8 +81,13 @@ async fn begin(accepted: Box<Accepted>) -> Option<Rc<Wire>> {
 /// Begins turns, and keeps the memory of ended ones, so that a request allocates nothing.
 pub(crate) trait Begin<F> {
     fn begin(&self, wire: Rc<Wire>, input: Vec<u8>) -> F;
+    /// Serves a connection that may be HTTP/2. Its output is the received bytes if it is not.
+    fn serve_http2(&self, wire: Rc<Wire>, input: Vec<u8>) -> Http2;
     fn slots(&self) -> &RefCell<Vec<TurnSlot<F>>>;
 }
+
+/// The life of an HTTP/2 connection. Boxed, so that a connection of HTTP/1 has no room for it.
+pub(crate) type Http2 = Pin<Box<dyn Future<Output = Result<Option<Vec<u8>>, Error>>>>;
 
 /// The memory of a turn, which may be empty.
 type TurnSlot<F> = Pin<Box<Option<F>>>;
@@ -82,18 +95,23 @@ type TurnSlot<F> = Pin<Box<Option<F>>>;
 /// The turns of connections with the same handler.
 pub(crate) struct Turns<M, F> {
     begin: M,
+    http2: Box<dyn Fn(Rc<Wire>, Vec<u8>) -> Http2>,
     slots: RefCell<Vec<TurnSlot<F>>>,
 }
 
 impl<M: Fn(Rc<Wire>, Vec<u8>) -> F, F> Turns<M, F> {
-    pub(crate) fn new(begin: M) -> Self {
-        Turns { begin, slots: RefCell::default() }
+    pub(crate) fn new(begin: M, http2: Box<dyn Fn(Rc<Wire>, Vec<u8>) -> Http2>) -> Self {
+        Turns { begin, http2, slots: RefCell::default() }
     }
 }
 
 impl<M: Fn(Rc<Wire>, Vec<u8>) -> F, F> Begin<F> for Turns<M, F> {
     fn begin(&self, wire: Rc<Wire>, input: Vec<u8>) -> F {
         (self.begin)(wire, input)
+    }
+
+    fn serve_http2(&self, wire: Rc<Wire>, input: Vec<u8>) -> Http2 {
+        (self.http2)(wire, input)
     }
 
     fn slots(&self) -> &RefCell<Vec<TurnSlot<F>>> {
@@ -250,7 +268,7 @@ fn next<'a>(
     wire.connection().works();
     core.counters.count_request();
     let due = core.now().saturating_add(core.ticks.request);
-    Ok(Some(Exchange::new(wire, decoder, head, input, due)))
+    Ok(Some(Exchange::new(Transport::Http1(wire), Some(decoder), head, input, due)))
 }
 
 /// Calls the handler. Returns the input behind the request, or `None` if the connection ends.
@@ -261,12 +279,7 @@ async fn answer<H: Handler>(wire: &Wire, handler: &H, exchange: &mut Exchange<'_
     if reply.is_complete() {
         core.counters.count_answer();
     }
-    let failure = match handled {
-        Err(error) => Some(error),
-        Ok(()) if reply.is_complete() => None,
-        Ok(()) if reply.is_begun() => Some(Error::Misuse("the handler did not finish its answer")),
-        Ok(()) => Some(Error::Misuse("the handler gave no answer")),
-    };
+    let failure = failure_of(handled, reply);
     if wire.with_stream(|_| ()).is_none() {
         // The connection was handed off; this module no longer owns it.
         return failure.map_or(Ok(None), Err);
@@ -275,7 +288,7 @@ async fn answer<H: Handler>(wire: &Wire, handler: &H, exchange: &mut Exchange<'_
         Box::pin(fail(wire, reply, &error)).await;
         return Err(error);
     }
-    if !wire.close.get() {
+    if !wire.progress.close.get() {
         let ended = match body.take_end() {
             Ok(true) => true,
             _ => wire.drive(pin!(body.drain(core.settings.drain_bytes))).await?.unwrap_or(false),
@@ -289,10 +302,21 @@ async fn answer<H: Handler>(wire: &Wire, handler: &H, exchange: &mut Exchange<'_
     closed.map(|()| None)
 }
 
+/// Returns why an exchange failed, if it did.
+pub(crate) fn failure_of(handled: Result<(), Error>, reply: &Reply<'_>) -> Option<Error> {
+    match handled {
+        Err(error) => Some(error),
+        Ok(()) if reply.is_complete() => None,
+        Ok(()) if reply.is_begun() => Some(Error::Misuse("the handler did not finish its answer")),
+        Ok(()) => Some(Error::Misuse("the handler gave no answer")),
+    }
+}
+
 /// Ends a failed exchange: with an error's answer if none was begun, otherwise by cutting it off.
 async fn fail(wire: &Wire, reply: &mut Reply<'_>, error: &Error) {
     // Complete answers to earlier requests are still sent. If that fails, nobody is left to tell.
     if !reply.is_begun() && error.status().is_some() {
+        reply.close();
         answer_error(reply, error).await;
         let _ = wire.linger().await;
     } else if reply.is_complete() {
@@ -316,14 +340,17 @@ fn tell_refused<H: Handler>(wire: &Wire, handler: &H, error: &Error, bytes: &[u8
 async fn refuse(wire: &Wire, error: Error) -> Result<(), Error> {
     // Boxed, as are the futures of all rare steps: a connection's task is as large as its largest wait.
     Box::pin(async {
-        answer_error(&mut Reply::to_nobody(wire), &error).await;
+        let mut reply = Reply::to_nobody(wire);
+        reply.close();
+        answer_error(&mut reply, &error).await;
         let _ = wire.linger().await;
     })
     .await;
     Err(error)
 }
 
-async fn answer_error(reply: &mut Reply<'_>, error: &Error) {
+/// Answers with an error's status.
+pub(crate) async fn answer_error(reply: &mut Reply<'_>, error: &Error) {
     let Some(status) = error.status() else { return };
     let text = match error {
         // The sender may know about defects of its request, but not about failures of a handler.
@@ -331,7 +358,6 @@ async fn answer_error(reply: &mut Reply<'_>, error: &Error) {
         Error::Timeout(_) => format!("{error}\n"),
         _ => String::from("the server failed to answer this request\n"),
     };
-    reply.close();
     // The fields are our own, so this fails only if the connection broke, and the caller is about to close it.
     let _ = reply.send(status, [("Content-Type", &b"text/plain"[..])], text.as_bytes()).await;
 }
@@ -367,7 +393,8 @@ mod tests {
             ) -> usize {
                 size(run::<F>)
             }
-            of(&Turns::new(move |wire, input| take_turn(wire, Rc::clone(&handler), input)))
+            let http2 = Box::new(|_, _| -> Http2 { Box::pin(async { Ok(None) }) });
+            of(&Turns::new(move |wire, input| take_turn(wire, Rc::clone(&handler), input), http2))
         }
         let (small, large) = (waiting(Rc::new(Hello)), waiting(Rc::new(Large)));
         assert_eq!(small, large);

@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 
 use crate::capacity::{Capacity, Permit};
 use crate::counters::{Counters, ErrorKind};
+use crate::http2;
 use crate::settings::{Settings, Ticks};
 
 /// State that the connections of one core share.
@@ -23,6 +24,10 @@ pub(crate) struct Core {
     pub(crate) settings: Settings,
     pub(crate) ticks: Ticks,
     pub(crate) counters: Arc<Counters>,
+    /// What all HTTP/2 connections announce and tolerate.
+    pub(crate) http2: Arc<oroshi_http2::Config>,
+    /// The buffer for decoded heads of HTTP/2.
+    pub(crate) heads: RefCell<oroshi_http2::HeadBuffer>,
     /// Whether a shutdown has begun.
     pub(crate) closing: Cell<bool>,
     /// Notified when the shutdown begins.
@@ -39,6 +44,8 @@ impl Core {
     pub(crate) fn new(settings: Settings) -> Self {
         let core = Core {
             ticks: Ticks::new(&settings),
+            http2: http2::config(&settings),
+            heads: RefCell::default(),
             settings,
             counters: Arc::default(),
             closing: Cell::new(false),

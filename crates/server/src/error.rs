@@ -15,6 +15,10 @@ pub enum Error {
     /// give up.
     #[error("the request is not valid")]
     Request(#[source] DecodeError),
+    /// The request breaks the rules of HTTP/2, and was refused before it became an exchange. Handlers get it in
+    /// [`RefusedRequest`](crate::RefusedRequest) alone.
+    #[error("the request is not valid HTTP/2")]
+    Http2(#[source] oroshi_http2::Defect),
     /// A deadline for the peer passed. Give up; or raise the limit in [`Settings`](crate::Settings) if the peers are
     /// known to be slow.
     #[error("the peer let the time limit for {0} pass")]
@@ -64,6 +68,7 @@ impl Error {
     pub fn status(&self) -> Option<u16> {
         match self {
             Error::Request(error) => Some(error.status()),
+            Error::Http2(defect) => Some(defect.status().unwrap_or(400)),
             Error::Timeout(Wait::Head | Wait::Body) => Some(408),
             Error::Timeout(Wait::Write) | Error::Io(_) | Error::Cut => None,
             Error::Header(_) | Error::Misuse(_) | Error::Handler(_) => Some(500),
@@ -74,7 +79,7 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Error::Request(DecodeError::UnexpectedEof) | Error::Io(_) => ErrorKind::Disconnected,
-            Error::Request(_) => ErrorKind::Refused,
+            Error::Request(_) | Error::Http2(_) => ErrorKind::Refused,
             Error::Timeout(Wait::Head) => ErrorKind::HeadTimeout,
             Error::Timeout(Wait::Body) => ErrorKind::BodyTimeout,
             Error::Timeout(Wait::Write) => ErrorKind::WriteTimeout,

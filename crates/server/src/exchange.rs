@@ -10,8 +10,9 @@ use crate::body::RequestBody;
 use crate::capacity::Permit;
 use crate::core::Core;
 use crate::error::Error;
+use crate::http2;
 use crate::reply::Reply;
-use crate::wire::Wire;
+use crate::transport::Transport;
 
 /// A handler of requests. One value serves all connections of a core, so it keeps mutable state in cells; its futures
 /// need not be `Send`.
@@ -73,20 +74,20 @@ pub struct Exchange<'a> {
     pub body: RequestBody<'a>,
     /// The answer.
     pub reply: Reply<'a>,
-    wire: &'a Wire,
+    transport: Transport<'a>,
 }
 
 impl<'a> Exchange<'a> {
     pub(crate) fn new(
-        wire: &'a Wire,
-        decoder: &'a mut RequestDecoder,
+        transport: Transport<'a>,
+        decoder: Option<&'a mut RequestDecoder>,
         head: RequestHead<'a>,
         rest: &'a [u8],
         due: u64,
     ) -> Self {
-        let reply = Reply::new(wire, &head);
-        let body = RequestBody::new(wire, decoder, &head, rest, due);
-        Exchange { head, body, reply, wire }
+        let reply = Reply::new(transport, &head);
+        let body = RequestBody::new(transport, decoder, &head, rest, due);
+        Exchange { head, body, reply, transport }
     }
 
     /// Leaves HTTP: answers, and takes the connection over, with the bytes that the peer sent behind its request.
@@ -94,6 +95,9 @@ impl<'a> Exchange<'a> {
     /// 101 answers a request with [`upgrade`](RequestHead::upgrade); the fields must name the new protocol in
     /// `Upgrade`, and `Connection: upgrade` is added. A status of 200 to 299 answers CONNECT. The request's body, if
     /// any, must have been read to its end.
+    ///
+    /// Over HTTP/2 a request for WebSocket (RFC 8441) looks as over HTTP/1.1, and 101 goes out as 200. The stream is
+    /// then one end of a pair of unix sockets: the connection's thread copies between the other end and the peer.
     ///
     /// The stream may be used within the handler or moved to a task of its own. This crate's time limits no longer
     /// apply to it; within the handler it counts as a connection, and a shutdown waits for it (see
@@ -118,10 +122,9 @@ impl<'a> Exchange<'a> {
         if !self.body.take_end()? {
             return Err(Error::Misuse("the body must be read to its end before an upgrade"));
         }
+        let pair = self.open_pair()?;
         self.reply.begin_tunnel(status, fields.iter().copied())?;
-        self.wire.flush().await?;
-        let stream = self.wire.take_stream().ok_or(Error::Misuse("the connection was handed off already"))?;
-        self.reply.tunnel_begun();
+        let stream = self.hand_off(pair).await?;
         Ok((stream, self.body.take_leftover()))
     }
 
@@ -139,56 +142,81 @@ impl<'a> Exchange<'a> {
         if !self.body.take_end()? {
             return Err(Error::Misuse("the body must be read to its end before the connection is handed off"));
         }
+        let pair = self.open_pair()?;
         let chunked = self.reply.begin_detached(status, fields.iter().copied())?;
-        self.wire.flush().await?;
-        let stream = self.wire.take_stream().ok_or(Error::Misuse("the connection was handed off already"))?;
-        self.reply.tunnel_begun();
+        let stream = self.hand_off(pair).await?;
         Ok((stream, self.body.take_leftover(), chunked))
+    }
+
+    /// Opens what a stream of HTTP/2 needs to be handed off. `None` over HTTP/1.
+    fn open_pair(&self) -> Result<Option<http2::Pair>, Error> {
+        match self.transport {
+            Transport::Http1(_) => Ok(None),
+            Transport::Http2(stream) => http2::Pair::open(stream.wire().core()).map(Some),
+        }
+    }
+
+    /// Takes the connection, or the stream of it, for the next owner.
+    async fn hand_off(&mut self, pair: Option<http2::Pair>) -> Result<Stream, Error> {
+        let stream = match (self.transport, pair) {
+            (Transport::Http2(stream), Some(pair)) => pair.hand_off(stream),
+            _ => {
+                let wire = self.transport.wire();
+                wire.flush().await?;
+                wire.take_stream().ok_or(Error::Misuse("the connection was handed off already"))?
+            }
+        };
+        self.reply.tunnel_begun();
+        Ok(stream)
     }
 
     /// Vouches for the connection, for as long as it lives: it has proven that it belongs to this server's clients. Has
     /// an effect with [`vouching`](crate::Settings::vouching).
     pub fn vouch(&self) {
-        self.wire.guard().vouch();
+        self.transport.wire().guard().vouch();
     }
 
     /// Takes the connection's permit from its [`Capacity`](crate::Capacity), for the next owner after
     /// [`upgrade`](Self::upgrade) or [`detach`](Self::detach): the connection counts there until the permit is dropped.
     /// `None` without a capacity, and the second time. If nobody takes the permit, the connection counts until the
-    /// handler ends.
+    /// handler ends. Over HTTP/2 it is `None` too: the connection keeps its permit, and a stream that was handed off has
+    /// permits of its own.
     pub fn take_permit(&self) -> Option<Permit> {
-        self.wire.guard().take_permit()
+        match self.transport {
+            Transport::Http1(wire) => wire.guard().take_permit(),
+            Transport::Http2(_) => None,
+        }
     }
 
     /// Returns the peer's address; `None` for most clients on a unix socket, or when the connection is gone. Costs a
     /// system call.
     pub fn peer_address(&self) -> Option<Peer> {
-        self.wire.with_stream(|stream| stream.peer_address().ok().flatten()).flatten()
+        self.transport.wire().with_stream(|stream| stream.peer_address().ok().flatten()).flatten()
     }
 
     /// As [`peer_address`](Self::peer_address), for TCP alone, with one system call per connection.
     pub fn remote(&self) -> Option<SocketAddr> {
-        self.wire.addresses().1
+        self.transport.wire().addresses().1
     }
 
     /// Returns the local address of a TCP connection, with one system call per connection.
     pub fn local(&self) -> Option<SocketAddr> {
-        self.wire.addresses().0
+        self.transport.wire().addresses().0
     }
 
     /// Whether the connection is encrypted.
     pub fn is_tls(&self) -> bool {
-        self.wire.with_stream(Stream::is_tls).unwrap_or(false)
+        self.transport.wire().with_stream(Stream::is_tls).unwrap_or(false)
     }
 
     /// Returns the value of a `Date` header for now, for answers that are encoded in advance.
     pub fn date(&self) -> [u8; 29] {
-        self.wire.core().date()
+        self.transport.core().date()
     }
 
     /// Returns an observer of the shutdown, for handlers that would not end otherwise.
     pub fn closing(&self) -> ShutdownObserver {
-        ShutdownObserver(Rc::clone(self.wire.core()))
+        ShutdownObserver(Rc::clone(self.transport.core()))
     }
 }
 

@@ -1,24 +1,32 @@
 //! The writing side of an exchange: the answer, whole or piece by piece.
 
+mod head;
+
 use std::fmt;
+use std::future::poll_fn;
 use std::task::{Context, Poll};
 
-use oroshi_http1::encode::{self, EncodeError};
-use oroshi_http1::{RequestHead, Version};
+use oroshi_core::SpareBuffer;
+use oroshi_http1::encode;
+use oroshi_http1::{Headers, RequestHead, Version};
 use oroshi_net::PeerState;
 
 use crate::error::Error;
-use crate::wire::{Unread, Wire};
+use crate::transport::{Transport, Unread};
+use crate::wire::Wire;
+use head::{FinalHead, Transfer, has_no_body, write_fields, write_head};
+pub(crate) use head::{is_managed, unsendable};
 
 /// The answer to a request.
 ///
 /// The framing follows from the length: a known length gives `Content-Length`; otherwise the body is chunked, or, for
-/// an HTTP/1.0 client, ends with the connection. `Connection` and `Date` are set here too.
+/// an HTTP/1.0 client, ends with the connection. Over HTTP/2 the stream frames the body. `Connection` and `Date` are
+/// set here too.
 ///
 /// Output is sent once the handler waits for anything (or has written much), so a head and a small body leave in one
 /// write. [`flush`](Self::flush) sends it earlier.
 pub struct Reply<'a> {
-    wire: &'a Wire,
+    transport: Transport<'a>,
     client: Version,
     /// Whether the method was HEAD: the answer is as for GET, without a body.
     head_only: bool,
@@ -39,32 +47,34 @@ enum State {
     Broken,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Transfer {
-    /// This many bytes are still to come.
-    Length(u64),
-    Chunked,
-    UntilClose,
-    /// 204 and 304 have no body.
-    None,
-    /// HEAD: the body is discarded.
-    Discard,
-}
-
 impl<'a> Reply<'a> {
-    pub(crate) fn new(wire: &'a Wire, head: &RequestHead<'_>) -> Self {
-        let (head_only, connect) = (head.method == "HEAD", head.method == "CONNECT");
-        // A client that requests a tunnel may already have sent bytes for it, which are no request, whatever they look
-        // like.
-        wire.close.set(!head.keep_alive || connect);
-        wire.answered.set(false);
-        Reply { wire, client: head.version, head_only, connect, state: State::Untouched, status: None }
+    pub(crate) fn new(transport: Transport<'a>, head: &RequestHead<'_>) -> Self {
+        let (head_only, mut connect) = (head.method == "HEAD", head.method == "CONNECT");
+        let progress = transport.progress();
+        match transport {
+            // A client that requests a tunnel may already have sent bytes for it, which are no request, whatever they
+            // look like.
+            Transport::Http1(_) => progress.close.set(!head.keep_alive || connect),
+            Transport::Http2(stream) => {
+                progress.close.set(false);
+                connect = stream.is_tunnel();
+            }
+        }
+        progress.answered.set(false);
+        Reply { transport, client: head.version, head_only, connect, state: State::Untouched, status: None }
     }
 
     /// Creates an answer to a refused request.
     pub(crate) fn to_nobody(wire: &'a Wire) -> Self {
-        wire.answered.set(false);
-        Reply { wire, client: Version::Http11, head_only: false, connect: false, state: State::Untouched, status: None }
+        wire.progress.answered.set(false);
+        Reply {
+            transport: Transport::Http1(wire),
+            client: Version::Http11,
+            head_only: false,
+            connect: false,
+            state: State::Untouched,
+            status: None,
+        }
     }
 
     /// Answers with a complete message. The fields must not hold `Connection`, `Content-Length` or `Transfer-Encoding`.
@@ -84,8 +94,14 @@ impl<'a> Reply<'a> {
             return Err(NO_BODY);
         }
         self.start(status, fields, Some(body.len() as u64), self.closes())?;
-        if self.state != State::Body(Transfer::Discard) {
-            self.write(body).await?;
+        match (self.state, self.transport) {
+            (State::Body(Transfer::Discard), _) => {}
+            (_, Transport::Http1(_)) => self.write(body).await?,
+            // The head has ended the stream if there is no body.
+            (_, Transport::Http2(stream)) => {
+                self.state = State::Broken;
+                stream.write(body, true).await?;
+            }
         }
         self.state = State::Complete;
         Ok(())
@@ -97,13 +113,36 @@ impl<'a> Reply<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Misuse`] when an answer has begun; otherwise the connection broke.
+    /// [`Error::Misuse`] when an answer has begun, or over HTTP/2; otherwise the connection broke.
     pub async fn send_raw(&mut self, message: &[u8]) -> Result<(), Error> {
         self.untouched()?;
-        self.wire.close.set(self.closes());
-        self.wire.answered.set(true);
+        let Transport::Http1(wire) = self.transport else {
+            return Err(Error::Misuse("a message in the form of HTTP/1.1 answers no request of HTTP/2"));
+        };
+        wire.progress.close.set(self.closes());
+        wire.progress.answered.set(true);
         self.state = State::Broken;
-        self.wire.write(message).await?;
+        wire.write(message).await?;
+        self.state = State::Complete;
+        Ok(())
+    }
+
+    /// As [`send_raw`](Self::send_raw), over HTTP/2: answers with an encoded head, and a body. The caller is responsible
+    /// for the fields, `Date` and `Content-Length` among them, and for an empty body where the method or the status has
+    /// none.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misuse`] when an answer has begun, or over HTTP/1; otherwise the connection broke.
+    pub async fn send_encoded(&mut self, head: &oroshi_http2::EncodedResponse, body: &[u8]) -> Result<(), Error> {
+        self.untouched()?;
+        let Transport::Http2(stream) = self.transport else {
+            return Err(Error::Misuse("a head in the form of HTTP/2 answers no request of HTTP/1"));
+        };
+        stream.progress.answered.set(true);
+        self.state = State::Broken;
+        stream.encoded_head(head, body.is_empty())?;
+        stream.write(body, true).await?;
         self.state = State::Complete;
         Ok(())
     }
@@ -140,7 +179,21 @@ impl<'a> Reply<'a> {
         length: Option<u64>,
         lines: impl FnOnce(&mut Vec<u8>) -> bool,
     ) -> Result<(), Error> {
-        self.start_with(status, Some(reason), length, self.must_close(), true, |out| Ok(lines(out)))
+        let transfer = self.transfer(status, length)?;
+        match self.transport {
+            Transport::Http1(wire) => {
+                let head = FinalHead { client: self.client, transfer, length, close: self.must_close(), date: true };
+                head.write(wire, status, Some(reason), |out| Ok(lines(out)))?;
+            }
+            Transport::Http2(stream) => {
+                let mut written = SpareBuffer::take();
+                lines(&mut written);
+                let fields = Headers::from_checked_lines(&written).iter().map(|field| (field.name, field.value));
+                stream.head(status, fields, transfer.announced(length), true, transfer.is_over())?;
+            }
+        }
+        self.note_start(status, transfer);
+        Ok(())
     }
 
     fn start<'f>(
@@ -150,19 +203,23 @@ impl<'a> Reply<'a> {
         length: Option<u64>,
         close: bool,
     ) -> Result<(), Error> {
-        let date = self.wire.core().settings.date;
-        self.start_with(status, None, length, close, date, |out| write_fields(out, fields))
+        let transfer = self.transfer(status, length)?;
+        let date = self.transport.core().settings.date;
+        match self.transport {
+            Transport::Http1(wire) => {
+                let head = FinalHead { client: self.client, transfer, length, close, date };
+                head.write(wire, status, None, |out| write_fields(out, fields))?;
+            }
+            Transport::Http2(stream) => {
+                stream.head(status, fields, transfer.announced(length), date, transfer.is_over())?;
+            }
+        }
+        self.note_start(status, transfer);
+        Ok(())
     }
 
-    fn start_with(
-        &mut self,
-        status: u16,
-        reason: Option<&[u8]>,
-        length: Option<u64>,
-        close: bool,
-        date: bool,
-        fields: impl FnOnce(&mut Vec<u8>) -> Result<bool, Error>,
-    ) -> Result<(), Error> {
+    /// Returns the framing of an answer's body.
+    fn transfer(&self, status: u16, length: Option<u64>) -> Result<Transfer, Error> {
         self.untouched()?;
         if status < 200 {
             return Err(Error::Misuse("an answer needs a final status, 200 to 999"));
@@ -170,38 +227,22 @@ impl<'a> Reply<'a> {
         if self.connect && status < 300 {
             return Err(Error::Misuse("2xx answers CONNECT with a tunnel, which an upgrade gives"));
         }
-        let transfer = match length {
+        Ok(match length {
             _ if has_no_body(status) => Transfer::None,
             _ if self.head_only => Transfer::Discard,
             Some(length) => Transfer::Length(length),
-            None if self.client == Version::Http10 => Transfer::UntilClose,
-            None => Transfer::Chunked,
-        };
-        let close = close || transfer == Transfer::UntilClose;
-        self.write_head(status, reason, fields, |out, has_date| {
-            if date && !has_date {
-                out.extend_from_slice(b"Date: ");
-                out.extend_from_slice(&self.wire.core().date());
-                out.extend_from_slice(b"\r\n");
-            }
-            match (transfer, length) {
-                (Transfer::Length(length), _) | (Transfer::Discard, Some(length)) => {
-                    encode::content_length(out, length);
-                }
-                (Transfer::Chunked, _) => encode::chunked(out),
-                _ => {}
-            }
-            if close {
-                out.extend_from_slice(b"Connection: close\r\n");
-            } else if self.client == Version::Http10 {
-                out.extend_from_slice(b"Connection: keep-alive\r\n");
-            }
-        })?;
-        self.wire.close.set(close);
-        self.wire.answered.set(true);
+            None => match self.client {
+                Version::Http10 => Transfer::UntilClose,
+                Version::Http11 => Transfer::Chunked,
+                Version::Http2 => Transfer::UntilEnd,
+            },
+        })
+    }
+
+    fn note_start(&mut self, status: u16, transfer: Transfer) {
+        self.transport.progress().answered.set(true);
         self.state = State::Body(transfer);
         self.status = Some(status);
-        Ok(())
     }
 
     /// Writes a piece of the body. For a HEAD request it is discarded. Waits while the peer does not keep up.
@@ -213,9 +254,18 @@ impl<'a> Reply<'a> {
     /// [`Error::Misuse`] when no answer was begun or the piece exceeds its length; otherwise the connection broke.
     pub async fn write(&mut self, piece: &[u8]) -> Result<(), Error> {
         let Some((transfer, after)) = self.begin_piece(piece)? else { return Ok(()) };
-        self.wire.add(piece).await?;
-        self.end_piece(transfer, after);
-        self.wire.relieve().await
+        match self.transport {
+            Transport::Http1(wire) => {
+                wire.add(piece).await?;
+                self.end_piece(transfer, after);
+                wire.relieve().await
+            }
+            Transport::Http2(stream) => {
+                stream.write(piece, false).await?;
+                self.end_piece(transfer, after);
+                Ok(())
+            }
+        }
     }
 
     /// Returns a piece's framing, and the state after it; `None` if it is not sent.
@@ -235,14 +285,14 @@ impl<'a> Reply<'a> {
         self.state = State::Broken;
         if transfer == Transfer::Chunked {
             let head = encode::ChunkHead::new(piece.len());
-            self.wire.append(|out| out.extend_from_slice(head.as_bytes()));
+            self.transport.wire().append(|out| out.extend_from_slice(head.as_bytes()));
         }
         Ok(Some((transfer, after)))
     }
 
     fn end_piece(&mut self, transfer: Transfer, after: Transfer) {
         if transfer == Transfer::Chunked {
-            self.wire.append(|out| out.extend_from_slice(encode::CHUNK_END));
+            self.transport.wire().append(|out| out.extend_from_slice(encode::CHUNK_END));
         }
         self.state = State::Body(after);
     }
@@ -255,7 +305,10 @@ impl<'a> Reply<'a> {
     /// As for `write`.
     pub fn push(&mut self, context: &mut Context<'_>, piece: &[u8]) -> Result<(), Error> {
         let Some((transfer, after)) = self.begin_piece(piece)? else { return Ok(()) };
-        self.wire.take_in(context, piece)?;
+        match self.transport {
+            Transport::Http1(wire) => wire.take_in(context, piece)?,
+            Transport::Http2(stream) => stream.push(piece)?,
+        }
         self.end_piece(transfer, after);
         Ok(())
     }
@@ -266,23 +319,34 @@ impl<'a> Reply<'a> {
     ///
     /// When the connection broke, or the peer does not read.
     pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        self.wire.poll_relieve(context)
+        match self.transport {
+            Transport::Http1(wire) => wire.poll_relieve(context),
+            Transport::Http2(stream) => stream.poll_room(context),
+        }
     }
 
     /// Ready when the peer has closed its sending side, is gone, or has sent more. For handlers that wait for something
     /// else, and want to stop when nobody reads. Reads nothing: a next request stays in the socket, and hides a close
     /// behind it. Call it only after the request's body was read to its end, and not after it was ready.
+    ///
+    /// Never ready over HTTP/2, whose handlers are dropped when the peer resets the stream or is gone.
     pub fn poll_peer(&mut self, context: &mut Context<'_>) -> Poll<PeerState> {
-        self.wire.poll_peer(context)
+        match self.transport {
+            Transport::Http1(wire) => wire.poll_peer(context),
+            Transport::Http2(_) => Poll::Pending,
+        }
     }
 
-    /// Waits until the kernel has all output so far.
+    /// Waits until the kernel has all output so far; over HTTP/2, until the connection's output has it.
     ///
     /// # Errors
     ///
     /// When the connection broke.
     pub async fn flush(&mut self) -> Result<(), Error> {
-        self.wire.flush().await
+        match self.transport {
+            Transport::Http1(wire) => wire.flush().await,
+            Transport::Http2(stream) => poll_fn(|context| stream.poll_sent(context)).await,
+        }
     }
 
     /// Ends an answer that was begun.
@@ -294,21 +358,26 @@ impl<'a> Reply<'a> {
         self.finish_with([])
     }
 
-    /// Ends an answer with trailer fields. They are sent if the body is chunked, and omitted otherwise, so nothing
-    /// important may be in them alone.
+    /// Ends an answer with trailer fields. They are sent if the body is chunked, or over HTTP/2 if the answer may have
+    /// a body. They are omitted otherwise, so nothing important may be in them alone.
     ///
     /// # Errors
     ///
     /// As for [`finish`](Self::finish), and [`Error::Header`] for an invalid field.
     pub fn finish_with<'f>(&mut self, trailers: impl IntoIterator<Item = (&'f str, &'f [u8])>) -> Result<(), Error> {
         let State::Body(transfer) = self.state else { return Err(NOT_BEGUN) };
-        match transfer {
-            Transfer::Length(0) | Transfer::UntilClose | Transfer::None | Transfer::Discard => {}
-            Transfer::Length(_) => return Err(Error::Misuse("the body is shorter than was announced")),
-            Transfer::Chunked => {
+        match (transfer, self.transport) {
+            (Transfer::None | Transfer::Discard, _) => {}
+            (Transfer::Length(0) | Transfer::UntilEnd, Transport::Http2(stream)) => stream.finish(trailers)?,
+            (Transfer::Length(0) | Transfer::UntilClose | Transfer::UntilEnd, _) => {}
+            (Transfer::Length(_), _) => return Err(Error::Misuse("the body is shorter than was announced")),
+            (Transfer::Chunked, _) => {
                 let mut current = "";
                 let named = trailers.into_iter().inspect(|(name, _)| current = name);
-                self.wire.append(|out| encode::last_chunk(out, named)).map_err(|error| unsendable(error, current))?;
+                self.transport
+                    .wire()
+                    .append(|out| encode::last_chunk(out, named))
+                    .map_err(|error| unsendable(error, current))?;
             }
         }
         self.state = State::Complete;
@@ -331,28 +400,34 @@ impl<'a> Reply<'a> {
         if !(100..200).contains(&status) || status == 101 {
             return Err(Error::Misuse("an interim answer has a status of 100 to 199, and is not 101"));
         }
-        if self.client == Version::Http10 || (status == 100 && !self.wire.expecting.replace(false)) {
+        let is_wanted = status != 100 || self.transport.progress().expecting.replace(false);
+        if self.client == Version::Http10 || !is_wanted {
             return Ok(());
         }
-        self.write_head(status, None, |out| write_fields(out, fields), |_, _| ())
+        match self.transport {
+            Transport::Http1(wire) => write_head(wire, status, None, |out| write_fields(out, fields), |_, _| ()),
+            Transport::Http2(stream) => stream.inform(status, fields),
+        }
     }
 
-    /// Closes the connection after this answer, which announces it. Call it before the answer begins.
+    /// Closes the connection after this answer, which announces it. Call it before the answer begins. Over HTTP/2 the
+    /// connection takes no more requests then, and closes after its last answer.
     pub fn close(&mut self) {
-        self.wire.close.set(true);
+        self.transport.progress().close.set(true);
     }
 
     /// Whether the connection would close after an answer sent now: the client asked for it, [`close`](Self::close) was
     /// called, a shutdown has begun, or too much of the request's body is unread.
     pub fn closes(&self) -> bool {
-        let core = self.wire.core();
-        let too_much = matches!(self.wire.unread.get(), Unread::Bytes(length) if length > core.settings.drain_bytes);
+        let core = self.transport.core();
+        let too_much = matches!(self.transport.progress().unread.get(), Unread::Bytes(length) if length > core.settings.drain_bytes);
         too_much || self.must_close()
     }
 
     fn must_close(&self) -> bool {
         // A client that waits for `100 Continue` may or may not send its body after an answer.
-        self.wire.close.get() || self.wire.core().closing.get() || self.wire.expecting.get()
+        let progress = self.transport.progress();
+        progress.close.get() || self.transport.core().closing.get() || progress.expecting.get()
     }
 
     /// Returns the status of the begun answer; `None` before that, and after [`send_raw`](Self::send_raw) and an
@@ -383,13 +458,26 @@ impl<'a> Reply<'a> {
         fields: impl IntoIterator<Item = (&'f str, &'f [u8])>,
     ) -> Result<(), Error> {
         self.untouched()?;
-        let fields = |out: &mut Vec<u8>| write_fields(out, fields);
-        self.write_head(status, None, fields, |out, _| {
-            if status == 101 {
-                out.extend_from_slice(b"Connection: upgrade\r\n");
+        match self.transport {
+            Transport::Http1(wire) => write_head(
+                wire,
+                status,
+                None,
+                |out| write_fields(out, fields),
+                |out, _| {
+                    if status == 101 {
+                        out.extend_from_slice(b"Connection: upgrade\r\n");
+                    }
+                },
+            )?,
+            Transport::Http2(stream) => {
+                // RFC 8441 section 5: these fields belong to the handshake of HTTP/1.1.
+                let is_kept = |name: &str| !name.eq_ignore_ascii_case("sec-websocket-accept");
+                let fields = fields.into_iter().filter(|(name, _)| is_kept(name));
+                stream.head(if status == 101 { 200 } else { status }, fields, None, false, false)?;
             }
-        })?;
-        self.wire.answered.set(true);
+        }
+        self.transport.progress().answered.set(true);
         self.state = State::Broken;
         Ok(())
     }
@@ -423,31 +511,6 @@ impl<'a> Reply<'a> {
             _ => Err(Error::Misuse("the request was answered already")),
         }
     }
-
-    /// Writes a head completely or not at all. `rest` adds the connection's fields, and is told whether there was a
-    /// `Date`.
-    fn write_head(
-        &self,
-        status: u16,
-        reason: Option<&[u8]>,
-        fields: impl FnOnce(&mut Vec<u8>) -> Result<bool, Error>,
-        rest: impl FnOnce(&mut Vec<u8>, bool),
-    ) -> Result<(), Error> {
-        self.wire.append(|out| {
-            let start = out.len();
-            let written = (|| {
-                encode::status_line(out, Version::Http11, status, reason).map_err(|error| unsendable(error, ""))?;
-                let has_date = fields(out)?;
-                rest(out, has_date);
-                encode::end_of_head(out);
-                Ok(())
-            })();
-            if written.is_err() {
-                out.truncate(start);
-            }
-            written
-        })
-    }
 }
 
 impl fmt::Debug for Reply<'_> {
@@ -462,38 +525,3 @@ impl fmt::Debug for Reply<'_> {
 
 const NO_BODY: Error = Error::Misuse("a 204 or a 304 has no body");
 const NOT_BEGUN: Error = Error::Misuse("no answer is begun and unfinished");
-
-/// Whether a status has no body (RFC 9110 sections 15.3.5 and 15.4.5).
-fn has_no_body(status: u16) -> bool {
-    matches!(status, 204 | 304)
-}
-
-/// Writes a handler's fields, and returns whether a `Date` is among them.
-fn write_fields<'f>(out: &mut Vec<u8>, fields: impl IntoIterator<Item = (&'f str, &'f [u8])>) -> Result<bool, Error> {
-    let mut has_date = false;
-    for (name, value) in fields {
-        if is_managed(name) {
-            return Err(Error::Header(name.to_owned()));
-        }
-        has_date |= name.eq_ignore_ascii_case("date");
-        encode::header(out, name, value).map_err(|error| unsendable(error, name))?;
-    }
-    Ok(has_date)
-}
-
-/// Whether only this module may write this field.
-fn is_managed(name: &str) -> bool {
-    match name.len() {
-        10 => name.eq_ignore_ascii_case("connection"),
-        14 => name.eq_ignore_ascii_case("content-length"),
-        17 => name.eq_ignore_ascii_case("transfer-encoding"),
-        _ => false,
-    }
-}
-
-fn unsendable(error: EncodeError, name: &str) -> Error {
-    match error {
-        EncodeError::Status => Error::Misuse("a status has three digits"),
-        _ => Error::Header(name.to_owned()),
-    }
-}

@@ -10,11 +10,12 @@ use std::time::Duration;
 use oroshi_net::{Listener, ServerTls, Stream};
 use tokio::task::JoinSet;
 
-use crate::connection::{self, Accepted, Begin, Turns};
+use crate::connection::{self, Accepted, Begin, Http2, Turns};
 use crate::core::{ConnectionGuard, Core};
 use crate::counters::{Counters, ErrorKind};
 use crate::error::Error;
-use crate::exchange::Handler;
+use crate::exchange::{Handler, RefusedRequest};
+use crate::http2::{self, BeginStream, StreamTurns};
 use crate::settings::Settings;
 use crate::wire::Wire;
 
@@ -102,7 +103,9 @@ impl<H: Handler> Server<H> {
 
 /// Accepts from one listener until the shutdown.
 async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, HttpListener { listener, tls }: HttpListener) {
-    let turns = Rc::new(Turns::new(move |wire, input| connection::take_turn(wire, Rc::clone(&handler), input)));
+    let serve_http2 = serve_http2(Rc::clone(&handler));
+    let begin = move |wire, input| connection::take_turn(wire, Rc::clone(&handler), input);
+    let turns = Rc::new(Turns::new(begin, serve_http2));
     let serve = |guard: ConnectionGuard, stream: Stream| spawn(Accepted { guard, stream, tls: tls.clone() }, &turns);
     while !core.closing.get() {
         if core.is_full() {
@@ -137,6 +140,15 @@ async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, HttpListener { liste
             tokio::task::yield_now().await;
         }
     }
+}
+
+/// Returns what serves connections that may be HTTP/2.
+fn serve_http2<H: Handler>(handler: Rc<H>) -> Box<dyn Fn(Rc<Wire>, Vec<u8>) -> Http2> {
+    let teller = Rc::clone(&handler);
+    let refused = move |refused: &RefusedRequest<'_>| teller.refused(refused);
+    let begin = move |stream, head| http2::take_turn(stream, head, Rc::clone(&handler));
+    let turns: Rc<dyn BeginStream<_>> = Rc::new(StreamTurns::new(begin, Box::new(refused)));
+    Box::new(move |wire, input| Box::pin(http2::serve(wire, Rc::clone(&turns), input)))
 }
 
 /// Registers an accepted connection: another core may have taken the last permit meanwhile. After the shutdown has

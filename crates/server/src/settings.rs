@@ -62,6 +62,10 @@ pub struct Settings {
     pub vouching: bool,
     /// How long a connection may be without a whole request head while others wait for its place.
     pub crowded_timeout: Duration,
+    /// Whether connections may be HTTP/2: those that begin with its preface, and over TLS those that chose `h2` by ALPN.
+    pub http2: bool,
+    /// Whether handlers answer requests for WebSocket over HTTP/2 (RFC 8441), which look as over HTTP/1.1.
+    pub extended_connect: bool,
     /// Whether answers get a `Date` header (unless the handler sets one), as RFC 9110 section 6.6.1 asks of an origin
     /// server. A gateway that forwards its upstream's `Date` may switch it off.
     pub date: bool,
@@ -86,6 +90,8 @@ impl Default for Settings {
             capacity: None,
             vouching: false,
             crowded_timeout: Duration::from_secs(1),
+            http2: true,
+            extended_connect: false,
             date: true,
         }
     }
@@ -105,6 +111,8 @@ pub(crate) struct Ticks {
     pub(crate) linger: u64,
     pub(crate) last_request: u64,
     pub(crate) crowded: u64,
+    /// One second, and at least one tick.
+    pub(crate) second: u64,
 }
 
 impl Ticks {
@@ -133,6 +141,7 @@ impl Ticks {
             linger: ticks(settings.linger_timeout),
             // These two need no faster sweep: one matters while others wait, the other once in a server's life.
             crowded: ticks(settings.crowded_timeout),
+            second: ticks(Duration::from_secs(1)),
             last_request: if settings.last_request_timeout.is_zero() {
                 0
             } else {

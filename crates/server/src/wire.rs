@@ -21,20 +21,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::core::{Connection, ConnectionGuard, Core};
 use crate::error::{Error, Wait};
+use crate::transport::Progress;
 
 /// The size up to which a piece of a body is copied to the output; larger pieces are written in place.
 const COPIED_BYTES: usize = 16 * 1024;
 
 /// The size of the output at which writers wait until it is sent.
-const OUTPUT_BYTES: usize = 64 * 1024;
-
-/// The unread part of the request's body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unread {
-    Nothing,
-    Bytes(u64),
-    Unknown,
-}
+pub(crate) const OUTPUT_BYTES: usize = 64 * 1024;
 
 /// A connection's stream, and the state of its exchange in both directions.
 pub(crate) struct Wire {
@@ -44,13 +37,7 @@ pub(crate) struct Wire {
     /// The waker of a flush that does not wait as the connection's task.
     flusher: RefCell<Option<Waker>>,
     addresses: OnceCell<Box<(Option<SocketAddr>, Option<SocketAddr>)>>,
-    /// Whether the connection ends after this exchange.
-    pub(crate) close: Cell<bool>,
-    /// Whether the final answer's head is in `output` or was sent.
-    pub(crate) answered: Cell<bool>,
-    /// Whether the peer waits for `100 Continue` before it sends its body.
-    pub(crate) expecting: Cell<bool>,
-    pub(crate) unread: Cell<Unread>,
+    pub(crate) progress: Progress,
     /// The decoder of requests; a turn takes it out.
     pub(crate) decoder: Cell<RequestDecoder>,
 }
@@ -89,10 +76,7 @@ impl Wire {
             output: RefCell::default(),
             flusher: RefCell::default(),
             addresses: OnceCell::new(),
-            close: Cell::new(false),
-            answered: Cell::new(false),
-            expecting: Cell::new(false),
-            unread: Cell::new(Unread::Nothing),
+            progress: Progress::default(),
             decoder: Cell::default(),
         }
     }
@@ -184,6 +168,15 @@ impl Wire {
             Poll::Pending
         })
         .await
+    }
+
+    /// Reads into a buffer that the caller has for this poll. Zero means that the peer has closed its side.
+    pub(crate) fn poll_fill(&self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Result<usize, Error>> {
+        let mut stream = self.stream.borrow_mut();
+        let Some(stream) = &mut *stream else { return Poll::Ready(Err(HANDED_OFF)) };
+        let mut read = ReadBuf::new(buffer);
+        ready!(Pin::new(stream).poll_read(context, &mut read)).map_err(Error::Io)?;
+        Poll::Ready(Ok(read.filled().len()))
     }
 
     fn poll_read(&self, context: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<Result<usize, Error>> {
@@ -341,12 +334,26 @@ impl Wire {
         .await
     }
 
-    fn has_output(&self) -> bool {
+    pub(crate) fn has_output(&self) -> bool {
         let output = self.output.borrow();
         !output.waiting().is_empty() || output.unflushed
     }
 
-    fn poll_flush(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    /// Returns the number of bytes that wait to be sent.
+    pub(crate) fn output_bytes(&self) -> usize {
+        self.output.borrow().waiting().len()
+    }
+
+    /// Gives an empty output's buffer back.
+    pub(crate) fn release_output(&self) {
+        let mut output = self.output.borrow_mut();
+        if output.waiting().is_empty() {
+            output.sent = 0;
+            spares::give(std::mem::take(&mut output.bytes));
+        }
+    }
+
+    pub(crate) fn poll_flush(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
         loop {
             if !self.has_output() {
                 return Poll::Ready(Ok(()));
@@ -452,9 +459,7 @@ impl fmt::Debug for Wire {
         formatter
             .debug_struct("Wire")
             .field("stream", &self.stream)
-            .field("close", &self.close)
-            .field("answered", &self.answered)
-            .field("unread", &self.unread)
+            .field("progress", &self.progress)
             .finish_non_exhaustive()
     }
 }

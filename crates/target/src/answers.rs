@@ -77,11 +77,15 @@ impl Default for Rotation {
     }
 }
 
-/// The encoded response to an ordinary HTTP/1.1 request, for one status.
+/// The encoded response to an ordinary request, for one status.
 #[derive(Debug, Clone)]
 pub(crate) struct EncodedResponse {
+    /// For HTTP/1.1.
     pub(crate) keep_alive: Rc<[u8]>,
+    /// For HTTP/1.1, if the connection closes.
     pub(crate) close: Rc<[u8]>,
+    /// The head for HTTP/2; `None` for one that HTTP/2 refuses.
+    pub(crate) http2: Option<Rc<oroshi_http2::EncodedResponse>>,
 }
 
 /// The fields of every response.
@@ -100,7 +104,7 @@ impl EncodedResponse {
             });
             debug_assert_eq!(written, Ok(()));
             match status {
-                204 | 304 => encode::end_of_head(&mut message),
+                _ if has_no_body(status) => encode::end_of_head(&mut message),
                 _ if chunked => {
                     encode::chunked(&mut message);
                     encode::end_of_head(&mut message);
@@ -115,8 +119,17 @@ impl EncodedResponse {
             }
             message.into()
         };
-        EncodedResponse { keep_alive: message(false), close: message(true) }
+        let length = body.len().to_string();
+        let length = (!chunked && !has_no_body(status)).then_some(("content-length", length.as_bytes()));
+        let fields = FIELDS.into_iter().chain([("date", date)]).chain(length);
+        let http2 = oroshi_http2::EncodedResponse::new(status, fields).ok().map(Rc::new);
+        EncodedResponse { keep_alive: message(false), close: message(true), http2 }
     }
+}
+
+/// Whether a status has no body (RFC 9110 sections 15.3.5 and 15.4.5).
+pub(crate) fn has_no_body(status: u16) -> bool {
+    matches!(status, 204 | 304)
 }
 
 /// Makes a body of recognizable lines.
@@ -174,6 +187,8 @@ mod tests {
         assert!(chunked.ends_with("Transfer-Encoding: chunked\r\n\r\nc\r\noroshi\norosh\r\n0\r\n\r\n"), "{chunked}");
         let empty = text(&EncodedResponse::new(200, b"D", b"", true).keep_alive);
         assert!(empty.ends_with("\r\n\r\n0\r\n\r\n"), "{empty}");
+        let encoded = oroshi_http2::EncodedResponse::new(204, [FIELDS[0], FIELDS[1], ("date", b"D")]).unwrap();
+        assert_eq!(EncodedResponse::new(204, b"D", &body(12), false).http2.as_deref(), Some(&encoded));
         let none = text(&EncodedResponse::new(204, b"D", &body(12), false).keep_alive);
         assert!(none.ends_with("Date: D\r\n\r\n") && !none.contains("Length"), "{none}");
     }

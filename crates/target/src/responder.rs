@@ -13,7 +13,7 @@ use oroshi_http1::Version;
 use oroshi_net::Timer;
 use oroshi_server::{Error, Exchange, Handler};
 
-use crate::answers::{EncodedResponse, FIELDS, Rotation, body};
+use crate::answers::{EncodedResponse, FIELDS, Rotation, body, has_no_body};
 use crate::delay::Delay;
 use crate::plan::Plan;
 
@@ -97,16 +97,15 @@ impl Responder {
         }
     }
 
-    /// Returns the message for a status, with the present date.
-    fn message(&self, status: usize, date: [u8; 29], close: bool) -> Rc<[u8]> {
+    /// Calls `choose` with the encoded responses for a status, with the present date.
+    fn encoded<T>(&self, status: usize, date: [u8; 29], choose: impl FnOnce(&EncodedResponse) -> T) -> T {
         if date != self.date.get() {
             self.date.set(date);
             let statuses = self.statuses.statuses().iter();
             let written = statuses.map(|&status| EncodedResponse::new(status, &date, &self.block, self.chunked));
             *self.written.borrow_mut() = written.collect();
         }
-        let written = &self.written.borrow()[status];
-        Rc::clone(if close { &written.close } else { &written.keep_alive })
+        choose(&self.written.borrow()[status])
     }
 
     async fn answer(&self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
@@ -117,14 +116,26 @@ impl Responder {
             return exchange.reply.send(501, FIELDS, b"this target is no proxy\n").await;
         }
         let place = self.next_status();
-        let ordinary = exchange.head.version == Version::Http11 && exchange.head.method != "HEAD";
-        if ordinary && self.size <= BLOCK_BYTES {
-            let message = self.message(place, exchange.date(), exchange.reply.closes());
-            return exchange.reply.send_raw(&message).await;
+        let (status, date) = (self.statuses.statuses()[place], exchange.date());
+        let ordinary = exchange.head.method != "HEAD" && self.size <= BLOCK_BYTES;
+        match exchange.head.version {
+            Version::Http11 if ordinary => {
+                let close = exchange.reply.closes();
+                let choose =
+                    |written: &EncodedResponse| Rc::clone(if close { &written.close } else { &written.keep_alive });
+                let message = self.encoded(place, date, choose);
+                return exchange.reply.send_raw(&message).await;
+            }
+            Version::Http2 if ordinary => {
+                if let Some(head) = self.encoded(place, date, |written| written.http2.clone()) {
+                    let body = if has_no_body(status) { &[][..] } else { &self.block };
+                    return exchange.reply.send_encoded(&head, body).await;
+                }
+            }
+            _ => {}
         }
-        let status = self.statuses.statuses()[place];
         exchange.reply.begin(status, FIELDS, (!self.chunked).then_some(self.size))?;
-        let mut left = if matches!(status, 204 | 304) || exchange.head.method == "HEAD" { 0 } else { self.size };
+        let mut left = if has_no_body(status) || exchange.head.method == "HEAD" { 0 } else { self.size };
         while left > 0 {
             let length = left.min(BLOCK_BYTES);
             exchange.reply.write(&self.block[..length as usize]).await?;

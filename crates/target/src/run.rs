@@ -7,7 +7,7 @@ use oroshi_net::inherit::InheritedSocket;
 use oroshi_net::limits::ensure_descriptors;
 use oroshi_net::listen::ListenError;
 use oroshi_net::threads::ThreadsError;
-use oroshi_net::tls::TlsConfigError;
+use oroshi_net::tls::{ServerTlsOptions, TlsConfigError};
 use oroshi_net::{BoundListener, Peer, ServerTls, Shutdown, Threads};
 use oroshi_server::{Counts, HttpListener, Server};
 use oroshi_service::{bind, is_wrong_address, share, thread_options, until_second_request};
@@ -70,7 +70,9 @@ impl Target {
     /// # Errors
     /// [`TargetError`]; then nothing listens.
     pub fn bind(plan: Plan, inherited: Vec<InheritedSocket>) -> Result<Self, TargetError> {
-        let tls = plan.tls.as_ref().map(|files| ServerTls::from_files(&files.cert, &files.key, &Default::default()));
+        let options =
+            ServerTlsOptions { alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()], ..ServerTlsOptions::default() };
+        let tls = plan.tls.as_ref().map(|files| ServerTls::from_files(&files.cert, &files.key, &options));
         let tls = tls.transpose().map_err(TargetError::Tls)?;
         // As far as the limit allows; if it is too low for the load, connections wait in the backlog.
         let _ = [200_000, 50_000, 12_000].into_iter().find(|&count| ensure_descriptors(count).is_ok());

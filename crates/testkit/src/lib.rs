@@ -1,7 +1,7 @@
 //! Helpers that the tests of several crates share. Only dev-dependencies name this crate.
 //!
 //! It knows how to start and end programs that others wrote, how to speak HTTP and WebSocket byte by byte, and how to
-//! wait for an event. It depends on the lowest crates alone (`http1`, `net`, `websocket`), so that every crate's tests
+//! wait for an event. It depends on the lowest crates alone (`http1`, `http2`, `net`, `websocket`), so that every crate's tests
 //! can use it. Helpers that need more than these stay with the tests of their crate.
 //!
 //! In reading order:
@@ -11,7 +11,7 @@
 //! - [`ports`]: addresses that no other test gets; [`tls`]: certificates;
 //! - [`daemon`]: a server with a unix socket, killed, frozen and restarted; [`nginx`], [`stores`], [`nats`]: servers
 //!   that are daemons;
-//! - [`chromium`]: a browser; [`http`] and [`websocket`]: clients; [`head`]: a parsed request head;
+//! - [`chromium`]: a browser; [`http`], [`http2`] and [`websocket`]: clients; [`head`]: a parsed request head;
 //! - [`conformance`]: the conformance table of `http1`; [`corpus`]: the committed corpora of the fuzz targets.
 #![allow(clippy::missing_panics_doc, clippy::new_without_default, reason = "a helper fails the test that calls it")]
 
@@ -21,6 +21,7 @@ pub mod corpus;
 pub mod daemon;
 pub mod head;
 pub mod http;
+pub mod http2;
 pub mod isolated;
 pub mod nats;
 pub mod nginx;

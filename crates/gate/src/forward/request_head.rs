@@ -270,8 +270,7 @@ impl Request<'_> {
 
 /// Writes `Via: 1.1 name`, with the version of the received message.
 pub(super) fn write_via(out: &mut Vec<u8>, version: oroshi_http1::Version, name: &str) {
-    let version = if version == oroshi_http1::Version::Http10 { "1.0" } else { "1.1" };
-    let _ = write!(out, "Via: {version} {name}\r\n");
+    let _ = write!(out, "Via: {} {name}\r\n", version.number());
 }
 
 fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {

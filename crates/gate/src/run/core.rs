@@ -235,7 +235,8 @@ async fn flush(current: CurrentSite) {
 async fn serve(current: CurrentSite, open: CoreListener<oroshi_net::Listener>, stop: Shutdown, ended: Shutdown) {
     let CoreListener { listener, socket, capacity } = open;
     let generation = Arc::clone(&current.borrow().generation);
-    let settings = Settings { capacity, vouching: listener.serves == Serves::Admin, ..settings(&generation) };
+    let (vouching, extended_connect) = (listener.serves == Serves::Admin, listener.serves != Serves::Admin);
+    let settings = Settings { capacity, vouching, extended_connect, ..settings(&generation) };
     let until = || {
         let (stop, ended) = (stop.clone(), ended.clone());
         async move {

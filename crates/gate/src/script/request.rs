@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 
 use mlua::{AnyUserData, Lua, MetaMethod, UserData, UserDataFields, UserDataMethods, Value};
-use oroshi_http1::Version;
 use oroshi_server::Exchange;
 use oroshi_words::query;
 
@@ -64,7 +63,7 @@ impl Request {
             host: host.into(),
             route: route.into(),
             scheme: if exchange.is_tls() { "https" } else { "http" },
-            version: if head.version == Version::Http10 { "1.0" } else { "1.1" },
+            version: head.version.number(),
             client: exchange.remote().map(|remote| remote.ip().to_canonical()),
             id,
             fields: Rc::new(Fields::new(head.headers.as_bytes().into())),

@@ -8,6 +8,7 @@ mod forward;
 mod forward_bodies;
 mod forward_conformance;
 mod forward_faults;
+mod forward_http2;
 mod forward_inspect;
 mod forward_nginx;
 mod forward_tunnel;

@@ -158,6 +158,11 @@ impl Gate {
         Client::new(TcpStream::connect(address).unwrap())
     }
 
+    pub fn connect_http2(&self) -> oroshi_testkit::http2::Client {
+        let Peer::Tcp(address) = self.address else { panic!("a unix socket") };
+        oroshi_testkit::http2::Client::connect(address)
+    }
+
     /// One request on a connection of its own, and its answer.
     pub fn ask(&self, request: &str) -> Answer {
         self.connect().send(request).answer()

@@ -10,6 +10,7 @@ mod cluster;
 mod cluster_faults;
 mod drain;
 mod faults;
+mod http2;
 #[path = "../hub/mod.rs"]
 mod hub;
 mod killed;

@@ -21,7 +21,7 @@ fn every_request_of_the_table_is_taken_or_refused_as_it_says() {
     let mut requests = 0;
     for case in conformance::cases().iter().filter(|case| case.kind == Kind::Request) {
         requests += 1;
-        let server = Running::start(Settings { limits: limits(case), ..patient() }, mirror);
+        let server = Running::start(Settings { limits: limits(case), http2: false, ..patient() }, mirror);
         let mut client = server.connect();
         client.send(&case.bytes).half_close();
         for message in case.messages.iter().filter(|message| message.complete) {

@@ -8,6 +8,9 @@ mod bodies;
 mod capacity;
 mod conformance;
 mod endings;
+mod http2;
+mod http2_limits;
+mod http2_peers;
 mod messages;
 mod relay;
 #[path = "../support/mod.rs"]

@@ -64,16 +64,12 @@ impl Answer {
     }
 
     fn to_ruby(&self, ruby: &Ruby, tag: usize) -> RArray {
-        let version = match self.version {
-            Version::Http10 => "1.0",
-            Version::Http11 => "1.1",
-        };
         let fields = [
             tag.into_value_with(ruby),
             ruby.sym_new("response").into_value_with(ruby),
             self.status.into_value_with(ruby),
             text(ruby, &self.reason).into_value_with(ruby),
-            ruby.str_new(version).into_value_with(ruby),
+            ruby.str_new(self.version.number()).into_value_with(ruby),
             text(ruby, &self.headers).into_value_with(ruby),
             ruby.str_from_slice(&self.body).into_value_with(ruby),
             text(ruby, &self.trailers).into_value_with(ruby),
