@@ -90,6 +90,18 @@ impl Failure {
         self != Self::CutOffAtEnd
     }
 
+    /// Whether the response ended early, or was no HTTP: a read error in wrk.
+    #[must_use]
+    pub fn is_read(self) -> bool {
+        matches!(self, Self::ReadReset | Self::ReadEof | Self::Goaway | Self::StreamReset | Self::Parse)
+    }
+
+    /// Whether the request's time was over.
+    #[must_use]
+    pub fn is_timeout(self) -> bool {
+        matches!(self, Self::Timeout | Self::FlowControlStall)
+    }
+
     /// Whether it is a failure to connect.
     #[must_use]
     pub fn is_connect(self) -> bool {

@@ -91,7 +91,7 @@ impl Flight {
     #[cold]
     pub(crate) fn fail(&self, core: &Core, origin: &OriginState, failure: Failure, first_byte_came: bool) {
         let now = monotonic_ns();
-        let overdue = matches!(failure, Failure::Timeout | Failure::FlowControlStall);
+        let overdue = failure.is_timeout();
         if overdue {
             origin.not_answered(self.began);
         }

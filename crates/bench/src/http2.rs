@@ -36,8 +36,7 @@ impl Http2Shared {
     pub(crate) fn new() -> Self {
         // A load has asked for what it gets, so there are no budgets against useless frames. A dynamic table would only
         // have to be kept up to date.
-        let limits =
-            Limits { resets: u32::MAX, answered_frames: u32::MAX, idle_frames: u32::MAX, ..Limits::default() };
+        let limits = Limits { resets: u32::MAX, answered_frames: u32::MAX, idle_frames: u32::MAX, ..Limits::default() };
         let config = Config {
             limits,
             table_bytes: 0,

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use oroshi_net::limits::ensure_descriptors;
-use oroshi_net::{Connector, Peer, Stream, ThreadsOptions};
+use oroshi_net::{ConnectError, Connector, Peer, Stream, ThreadsOptions};
 
 use crate::environment::Environment;
 use crate::error::RunError;
@@ -112,6 +112,9 @@ async fn probe(plan: &Plan, origin: &Origin, peers: &mut Vec<Peer>) -> Result<Op
                 check_protocol(plan, origin, &connected.stream)?;
                 pid = pid.or(connected.stream.peer_pid());
                 accepted.push(peer.clone());
+            }
+            Err(ConnectError::Tls(error)) if plan.protocol == Protocol::Http2 && error.is_no_protocol() => {
+                return Err(RunError::NoHttp2 { origin: origin.name(), chose: "no protocol".into() });
             }
             Err(error) => first_error = first_error.or(Some(error)),
         }

@@ -117,9 +117,13 @@ fn speaks(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x15 | 0x16, 0x03, ..] => Some("this is TLS, so use https://"),
         // A frame's length, type 4 (SETTINGS) or 7 (GOAWAY), flags, and stream 0 (RFC 9113, section 4.1).
-        [_, _, _, 4 | 7, _, 0, 0, 0, 0, ..] => Some("this is an HTTP/2 frame: give --http2-prior-knowledge, or https:// and --http2"),
+        [_, _, _, 4 | 7, _, 0, 0, 0, 0, ..] => {
+            Some("this is an HTTP/2 frame: give --http2-prior-knowledge, or https:// and --http2")
+        }
         [_, _, _, 0, 10, ..] => Some("this looks like a MySQL server's greeting"),
-        _ if begins(b"PRI * HTTP/2") || begins(b"HTTP/2") => Some("this is HTTP/2: give --http2-prior-knowledge, or https:// and --http2"),
+        _ if begins(b"PRI * HTTP/2") || begins(b"HTTP/2") => {
+            Some("this is HTTP/2: give --http2-prior-knowledge, or https:// and --http2")
+        }
         _ if begins(b"HTTP/3") || begins(b"HTTP/0") => Some("only HTTP/1.0 and 1.1 are spoken here"),
         _ if begins(b"SSH-") => Some("this is an SSH server's greeting"),
         _ if begins(b"220 ") || begins(b"220-") => Some("this looks like a mail or FTP server's greeting"),

@@ -20,7 +20,8 @@ pub(crate) struct Http2Request {
 impl Http2Request {
     /// Encodes the request in `bytes`. `body`: its body, if that is not in the bytes.
     pub(crate) fn of(bytes: &[u8], body: &Arc<[u8]>, scheme: Scheme) -> Result<Self, RequestError> {
-        let line = || String::from_utf8_lossy(bytes.split(|&byte| byte == b'\r').next().unwrap_or_default()).into_owned();
+        let line =
+            || String::from_utf8_lossy(bytes.split(|&byte| byte == b'\r').next().unwrap_or_default()).into_owned();
         let wrong = |source| RequestError::Encode { what: "request", value: line(), source };
         let mut head = None;
         let mut own = Vec::new();
@@ -155,7 +156,8 @@ mod tests {
         let (text, body) = read_back(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc", b"");
         assert!(text.contains("content-length: 3"), "{text}");
         assert_eq!(body, b"abc");
-        let chunked = b"POST /d HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n2\r\nyz\r\n0\r\n\r\n";
+        let chunked =
+            b"POST /d HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n2\r\nyz\r\n0\r\n\r\n";
         let (text, body) = read_back(chunked, b"");
         assert!(!text.contains("transfer"), "{text}");
         assert_eq!(body, b"xyz");

@@ -119,7 +119,7 @@ fn counts(record: &Record, options: Options) -> String {
     let sum =
         |kind: fn(Failure) -> bool| record.failures.iter().filter(|(f, _)| kind(**f)).map(|(_, n)| n).sum::<u64>();
     let connect = sum(Failure::is_connect);
-    let receive = sum(|f| matches!(f, Failure::ReadReset | Failure::ReadEof | Failure::Timeout));
+    let receive = sum(|f| f != Failure::Parse && (f.is_read() || f.is_timeout()));
     let length = if options.any_length { 0 } else { answers.other_lengths };
     let exceptions = sum(|f| matches!(f, Failure::Write | Failure::Parse | Failure::Check));
     let failed = connect + receive + length + exceptions;
