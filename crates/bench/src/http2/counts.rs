@@ -128,6 +128,6 @@ mod tests {
             one.end(Failure::StreamReset, ErrorCode(code), b"");
         }
         assert_eq!(one.record().ends.len(), MOST_CODES);
-        assert!(one.is_plausible(2) && !one.is_plausible(1));
+        assert!(one.is_plausible(3) && !one.is_plausible(2));
     }
 }
