@@ -334,7 +334,7 @@ pub fn meaning(failure: Failure) -> &'static str {
         Failure::Goaway => "the server ended the HTTP/2 connection (GOAWAY) before the answer was whole",
         Failure::StreamReset => "the server reset the HTTP/2 stream before the answer was whole",
         Failure::Parse => "the answer is not valid HTTP, or more came than was asked for",
-        Failure::Timeout => "no whole answer within --timeout; the connection, or HTTP/2 stream, was replaced",
+        Failure::Timeout => "no whole answer within --timeout; connection or stream replaced",
         Failure::FlowControlStall => "no window for the rest of the body within --timeout: the server did not read it",
         Failure::Status => "answers with a status of 400 or more",
         Failure::Check => "answers that did not pass --check, or a script's limits (redirects, body_limit)",
