@@ -1,6 +1,6 @@
 //! The response that a connection is reading: what is kept of it until it is whole.
 
-use oroshi_http1::{Headers, ResponseHead};
+use oroshi_http1::Headers;
 
 use crate::check::Checking;
 use crate::failure::Failure;
@@ -33,17 +33,17 @@ impl Answer {
     }
 
     #[inline]
-    pub(crate) fn head(&mut self, rules: &Rules, head: &ResponseHead<'_>) {
-        self.status = head.status;
-        self.reusable = head.keep_alive;
+    pub(crate) fn head(&mut self, rules: &Rules, status: u16, headers: Headers<'_>, reusable: bool) {
+        self.status = status;
+        self.reusable = reusable;
         if !rules.checks.is_empty() {
-            self.checking.begin(&rules.checks, head.status);
+            self.checking.begin(&rules.checks, status);
         }
         if let Some(wanted) = rules.wanted {
             let response = self.response.get_or_insert_default();
-            response.begin(head.status);
+            response.begin(status);
             if wanted.headers {
-                hear(response, head.headers);
+                hear(response, headers);
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::first::FirstResponse;
 use crate::grade::{Bottleneck, Evidence, Utilisation, grade};
 use crate::hints;
 use crate::machine::GENERATOR_BOUND;
-use crate::plan::{Load, Origin, Plan};
+use crate::plan::{Load, Origin, Plan, Protocol};
 use crate::record::{
     Answers, ConnectionTimesRecord, Connections, Generator, LostServers, MachineRecord, PlanRecord, Rates, Record,
     Requests, SCHEMA, SeriesRecord, per_second, unix_seconds,
@@ -75,6 +75,7 @@ pub(crate) fn assemble(plan: &Plan, first: &FirstResponse, finished: Finished) -
     let totals = Totals::of(plan, &outcomes, tally);
     warnings.extend(in_doubt(&totals.throughput));
     warnings.extend(few_were_due(plan, &totals));
+    warnings.extend(totals.tally.http2.warning(plan));
     let server = server.and_then(|usage| {
         let long_enough = totals.elapsed >= LEAST_TO_LOOK_AT;
         long_enough.then_some(usage).ok_or_else(|| "the measured part was too short to look at its processes".into())
@@ -118,6 +119,7 @@ pub(crate) fn assemble(plan: &Plan, first: &FirstResponse, finished: Finished) -
         failures: tally.failures.iter().collect(),
         errors: tally.failures.errors(),
         parse: tally.unreadable.records(),
+        http2: (plan.protocol == Protocol::Http2).then(|| tally.http2.record()),
         statuses: tally.statuses.iter().enumerate().filter(|s| *s.1 > 0).map(|(s, &n)| (s as u16, n)).collect(),
         connections: Connections {
             opened: tally.opened,
@@ -254,11 +256,12 @@ fn evidence(
         achieved: match plan.load {
             Load::Open { .. } if tally.started > 0 => {
                 // Requests that were sent and are still young at the end were on time as well.
-                Some((tally.completed + tally.cut_off.min(plan.connections as u64)) as f64 / tally.started as f64)
+                Some((tally.completed + tally.cut_off.min(plan.lanes() as u64)) as f64 / tally.started as f64)
             }
             _ => None,
         },
-        connections: plan.connections,
+        lanes: plan.lanes(),
+        http2: plan.protocol == Protocol::Http2,
         journeys: plan.journeys.is_some(),
     }
 }

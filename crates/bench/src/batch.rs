@@ -42,6 +42,11 @@ pub(crate) enum BatchError {
     Connect,
 }
 
+/// The limits on requests that a script makes.
+pub(crate) fn limits() -> Limits {
+    Limits { head_bytes: HEAD_LIMIT, target_bytes: HEAD_LIMIT, headers: usize::MAX, ..Limits::default() }
+}
+
 impl Batch {
     /// Removes the requests, and keeps the memory.
     pub(crate) fn clear(&mut self) {
@@ -51,8 +56,7 @@ impl Batch {
 
     /// Finds the requests in the bytes. They must be whole, with nothing between them.
     pub(crate) fn divide(&mut self) -> Result<(), BatchError> {
-        let limits =
-            Limits { head_bytes: HEAD_LIMIT, target_bytes: HEAD_LIMIT, headers: usize::MAX, ..Limits::default() };
+        let limits = limits();
         let total = self.bytes.len();
         let mut input = &self.bytes[..];
         let mut decoder = RequestDecoder::default();

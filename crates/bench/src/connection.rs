@@ -17,23 +17,18 @@ use crate::answer::Answer;
 use crate::batch::{Batch, BatchedRequest};
 use crate::core::{Core, OriginState, Outgoing, Take, Ticket};
 use crate::failure::Failure;
-use crate::tally::Times;
-pub(crate) use end::cut_off;
-use scripted::Pause;
+use crate::flight::Flight;
+use crate::scripting::Pause;
 
 /// Pieces of requests that one write can carry.
 const WRITE_BATCH: usize = 64;
 
 /// A request on its way.
 struct InFlight {
-    ticket: Ticket,
+    flight: Flight,
     request: RequestRef,
     /// Whether it says `Connection: close`.
     last: bool,
-    /// When the slot began it: connecting, if needed, is part of it.
-    began: u64,
-    /// When its first byte was handed to the kernel; `None` while it waits for the ones before it.
-    sent: Option<u64>,
 }
 
 /// Where the bytes of a request are.
@@ -137,7 +132,7 @@ impl<'c> Connection<'c> {
         self.given += 1;
         let last = self.given >= self.core.rules.per_connection;
         self.closing |= last;
-        self.in_flight.push_back(InFlight { ticket, request, last, began, sent: None });
+        self.in_flight.push_back(InFlight { flight: Flight { ticket, began, sent: None }, request, last });
     }
 
     /// Whether it was given any request.
@@ -301,17 +296,9 @@ impl<'c> Connection<'c> {
         self.offset += n;
         while self.written < self.in_flight.len() && self.offset > 0 {
             let length = pieces(self.origin, &self.batch, &self.in_flight[self.written]).map(<[u8]>::len).iter().sum();
-            let flight = &mut self.in_flight[self.written];
-            if flight.sent.is_none() {
-                flight.sent = Some(now);
-                if self.core.rules.open && timeline.measures(flight.ticket.due) {
-                    // The server causes the wait for a free connection; the generator causes the rest.
-                    let could = flight.ticket.due.max(flight.ticket.free);
-                    tally.clocks.lateness.record(flight.began.saturating_sub(could));
-                }
-                if self.written == 0 {
-                    self.core.slots[self.id].deadline.set(now + self.core.rules.timeout);
-                }
+            let flight = &mut self.in_flight[self.written].flight;
+            if flight.note_sent(self.core, &mut tally, now) && self.written == 0 {
+                self.core.slots[self.id].deadline.set(now + self.core.rules.timeout);
             }
             if self.offset < length {
                 break;
@@ -366,16 +353,14 @@ impl<'c> Connection<'c> {
         loop {
             if !self.answer.begun && !input.is_empty() {
                 // The decoder refuses bytes before any request was sent: it expects nothing.
-                if let Some(InFlight { sent: Some(sent), ticket, request, .. }) = self.in_flight.front() {
+                if let Some(InFlight { flight, request, .. }) = self.in_flight.front()
+                    && flight.sent.is_some()
+                {
                     self.decoder.expect(match request {
                         RequestRef::Planned(request) => self.origin.requests[*request].expect,
                         RequestRef::Made(made) => made.expect,
                     });
-                    let wait = now.saturating_sub(*sent);
-                    self.answer.begin(wait);
-                    if core.timeline.measures(ticket.due) {
-                        core.counters.tally.borrow_mut().clocks.first_byte.record(wait);
-                    }
+                    flight.note_first_byte(core, &mut self.answer, now);
                 }
             }
             match self.decoder.decode(&core.rules.limits, input)? {
@@ -383,8 +368,8 @@ impl<'c> Connection<'c> {
                 Some(ResponseEvent::Informational(_)) => {}
                 Some(ResponseEvent::Trailers(trailers)) => self.answer.trailers(&core.rules, trailers),
                 Some(ResponseEvent::Head(head)) => {
-                    core.first.head(&head);
-                    self.answer.head(&core.rules, &head);
+                    core.first.head(head.status, head.headers);
+                    self.answer.head(&core.rules, head.status, head.headers, head.keep_alive);
                     // A requested upgrade is a response; what follows is no longer HTTP.
                     if head.framing == Framing::Tunnel {
                         self.answer.reusable = false;
@@ -413,74 +398,19 @@ impl<'c> Connection<'c> {
     #[inline]
     fn complete(&mut self, now: u64) -> bool {
         let core = self.core;
-        let Some(flight) = self.in_flight.pop_front() else { return true };
+        let Some(InFlight { flight, last, .. }) = self.in_flight.pop_front() else { return true };
         // A response before its request was written whole leaves the rest of it unwritable.
         let whole = self.written > 0;
         self.written = self.written.saturating_sub(1);
-        let sent = flight.sent.unwrap_or(now);
-        let (service, response) = (now.saturating_sub(sent), now.saturating_sub(flight.ticket.due));
-        let failed = self.answer.failure(&core.rules);
-        let measured = core.timeline.measures(flight.ticket.due);
-        {
-            let mut tally = core.counters.tally.borrow_mut();
-            self.origin.answered(now, service, measured);
-            let in_time = core.count_response(&mut tally, flight.began, now);
-            if measured {
-                tally.completed += 1;
-                tally.clocks.service.record(service);
-                tally.clocks.response.record(response);
-                tally.statuses[usize::from(self.answer.status.min(999))] += 1;
-                tally.answers.body_bytes += self.answer.body_bytes;
-                tally.answers.kept += u64::from(self.answer.reusable);
-                tally.answers.other_lengths += u64::from(core.first.differs_in_length(self.answer.body_bytes));
-                if let Some(failure) = failed {
-                    tally.failures.add(failure);
-                }
-            }
-            let mut interval = core.counters.interval.borrow_mut();
-            if in_time {
-                tally.answered += 1;
-                interval.requests += 1;
-                interval.errors += u64::from(failed.is_some() && measured);
-                interval.service.record(service);
-            }
-            if let Some(full) = &mut interval.full {
-                full.0.record(service);
-                full.1.record(response);
-            }
-        }
-        if core.rules.connection_times || core.rules.each_request {
-            self.note_connection_times(sent, service, measured);
-        }
+        flight.complete(core, self.origin, &self.answer, &mut self.connect_ns, now);
         let goes_on = self.tell_script();
-        let next = self.in_flight.front().and_then(|f| f.sent);
+        let next = self.in_flight.front().and_then(|next| next.flight.sent);
         core.slots[self.id].deadline.set(next.map_or(u64::MAX, |sent| sent + core.rules.timeout));
         // After a failed write, requests that were written before may still get responses.
         let answers_more = !self.write_failed || self.written > 0;
-        let usable = self.answer.reusable && whole && !flight.last && answers_more && goes_on;
+        let usable = self.answer.reusable && whole && !last && answers_more && goes_on;
         self.answer.begun = false;
         !usable
-    }
-
-    /// Records connect time and total time of a request that was sent at `sent`.
-    #[cold]
-    fn note_connection_times(&mut self, sent: u64, service: u64, measured: bool) {
-        let core = self.core;
-        let connect = std::mem::take(&mut self.connect_ns);
-        if !measured {
-            return;
-        }
-        let total = connect + service;
-        if core.rules.connection_times {
-            let mut tally = core.counters.tally.borrow_mut();
-            let times = tally.connection_times.get_or_insert_default();
-            times.connect.record(connect);
-            times.total.record(total);
-        }
-        if core.rules.each_request {
-            let began = sent.saturating_sub(connect);
-            core.counters.interval.borrow_mut().each.push(Times { began, connect, wait: self.answer.wait, total });
-        }
     }
 }
 
@@ -502,7 +432,7 @@ fn pieces<'b>(origin: &'b OriginState, batch: &'b Batch, flight: &InFlight) -> [
     }
 }
 
-fn read_failure(error: &io::Error, stream: &Stream) -> Failure {
+pub(crate) fn read_failure(error: &io::Error, stream: &Stream) -> Failure {
     match (stream, error.kind()) {
         // rustls reports a bad record as InvalidData, and an end without close_notify as UnexpectedEof.
         (Stream::Tls(_), io::ErrorKind::InvalidData) => Failure::Tls,

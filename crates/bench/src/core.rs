@@ -10,6 +10,7 @@ mod tickets;
 mod timeline;
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,12 +18,13 @@ use oroshi_core::Expire;
 
 use crate::failure::Failure;
 use crate::first::FirstResponse;
+use crate::http2::Http2Shared;
 use crate::rules::Rules;
 use crate::scripting::Scripting;
 use crate::tally::{Interval, Tally};
 use activity::Activity;
 pub(crate) use origin::OriginState;
-use slots::Slot;
+pub(crate) use slots::Slot;
 use stagger::Stagger;
 use tickets::Tickets;
 pub(crate) use tickets::{Outgoing, Source, Take, Ticket};
@@ -33,7 +35,12 @@ pub(crate) use timeline::{Phase, Timeline};
 pub(crate) struct Core {
     pub(crate) rules: Rules,
     pub(crate) origins: Vec<OriginState>,
+    /// The slots of the tasks, one for each connection; behind them, over HTTP/2, those of the streams.
     pub(crate) slots: Vec<Slot>,
+    /// Number of tasks.
+    pub(crate) tasks: usize,
+    /// What connections of HTTP/2 share.
+    pub(crate) http2: Http2Shared,
     pub(crate) script: Option<Scripting>,
     /// Shared by all cores.
     pub(crate) first: Arc<FirstResponse>,
@@ -55,10 +62,11 @@ pub(crate) struct Counters {
 }
 
 impl Core {
+    /// The state of a core with so many connections under load, and idle ones beside them.
     pub(crate) fn new(
         rules: Rules,
         origins: Vec<OriginState>,
-        slots: usize,
+        (loads, held): (usize, usize),
         source: Source,
         script: Option<Scripting>,
         first: Arc<FirstResponse>,
@@ -66,10 +74,13 @@ impl Core {
         let interval = Interval::new(rules.interval_histograms);
         // A script may have ended before the run begins.
         let halted = script.as_ref().is_some_and(Scripting::stopped);
+        let tasks = loads + held;
         Rc::new(Self {
-            rules,
             origins,
-            slots: (0..slots).map(|_| Slot::default()).collect(),
+            slots: (0..tasks + loads * rules.streams).map(|_| Slot::default()).collect(),
+            tasks,
+            http2: Http2Shared::new(),
+            rules,
             script,
             first,
             counters: Counters { tally: RefCell::default(), interval: RefCell::new(interval) },
@@ -158,6 +169,15 @@ impl Core {
     pub(crate) fn request_ended(&self) {
         if self.activity.request_ended() == 0 && self.timeline.phase() == Phase::Draining {
             self.activity.changed.notify_one();
+        }
+    }
+
+    /// The slots that take tickets for the connection of task `id`: its own, or those of its streams.
+    #[inline]
+    pub(crate) fn ticket_slots(&self, id: usize) -> Range<usize> {
+        match self.rules.streams {
+            0 => id..id + 1,
+            streams => self.tasks + id * streams..self.tasks + (id + 1) * streams,
         }
     }
 

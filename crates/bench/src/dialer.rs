@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use oroshi_net::{Connector, Peer};
+use oroshi_net::{Connector, Peer, Scheme};
 
 use crate::plan::{Origin, Plan};
 
@@ -29,6 +29,11 @@ impl Dialer {
     /// The address of connection `number`, which always has the same one.
     pub(crate) fn peer_of(&self, number: usize) -> &Peer {
         &self.peers[number % self.peers.len()]
+    }
+
+    /// The scheme of the origin's URLs.
+    pub(crate) fn scheme(&self) -> Scheme {
+        if self.uses_tls() { Scheme::Https } else { Scheme::Http }
     }
 
     pub(crate) fn uses_tls(&self) -> bool {

@@ -23,6 +23,14 @@ pub enum RunError {
         /// Why connecting failed.
         source: ConnectError,
     },
+    /// The server does not choose HTTP/2: turn it on there, or leave out --http2.
+    #[error("{origin} does not speak HTTP/2: of the offered h2 it chose {chose} (ALPN); leave out --http2")]
+    NoHttp2 {
+        /// The origin's address.
+        origin: String,
+        /// The chosen protocol.
+        chose: String,
+    },
     /// Too few file descriptors for the connections asked for: the text says how to get more.
     #[error(transparent)]
     Descriptors(#[from] DescriptorError),

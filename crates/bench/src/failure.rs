@@ -32,10 +32,19 @@ pub enum Failure {
     ReadReset,
     /// The connection was closed before the response was whole.
     ReadEof,
-    /// The response is not HTTP/1.1, or more came than was asked for.
+    /// The server ended an HTTP/2 connection (GOAWAY) before the response was whole. Requests that it announced not to
+    /// have processed, without an error, are sent again instead.
+    Goaway,
+    /// The server reset the stream before the response was whole (RST_STREAM); the record has the codes.
+    StreamReset,
+    /// The response is not HTTP, or more came than was asked for.
     Parse,
-    /// No whole response within the timeout. The connection is replaced; requests pipelined on it fail too.
+    /// No whole response within the timeout. The connection is replaced; requests pipelined on it fail too. Over HTTP/2
+    /// the stream is reset, and the connection is replaced if nothing came on it either.
     Timeout,
+    /// No whole response within the timeout, and the server opened no window for the rest of the request's body
+    /// (HTTP/2).
+    FlowControlStall,
     /// A response with a status of 400 or more.
     Status,
     /// A response that broke one of the plan's checks.
@@ -46,7 +55,7 @@ pub enum Failure {
 
 impl Failure {
     /// All of them with their names, in order.
-    const NAMED: [(Self, &'static str); 14] = [
+    const NAMED: [(Self, &'static str); 17] = [
         (Self::Dns, "dns"),
         (Self::ConnectRefused, "connect-refused"),
         (Self::ConnectTimeout, "connect-timeout"),
@@ -56,15 +65,18 @@ impl Failure {
         (Self::Write, "write"),
         (Self::ReadReset, "read-reset"),
         (Self::ReadEof, "read-eof"),
+        (Self::Goaway, "goaway"),
+        (Self::StreamReset, "stream-reset"),
         (Self::Parse, "parse"),
         (Self::Timeout, "timeout"),
+        (Self::FlowControlStall, "flow-control-stall"),
         (Self::Status, "status"),
         (Self::Check, "check"),
         (Self::CutOffAtEnd, "cut-off-at-end"),
     ];
 
     /// All of them, in the order of a request's life.
-    pub const ALL: [Self; 14] = values(&Self::NAMED);
+    pub const ALL: [Self; 17] = values(&Self::NAMED);
 
     /// Returns the name in reports, JSON and `--fail-if`.
     #[must_use]
@@ -76,6 +88,18 @@ impl Failure {
     #[must_use]
     pub fn is_error(self) -> bool {
         self != Self::CutOffAtEnd
+    }
+
+    /// Whether the response ended early, or was no HTTP: a read error in wrk.
+    #[must_use]
+    pub fn is_read(self) -> bool {
+        matches!(self, Self::ReadReset | Self::ReadEof | Self::Goaway | Self::StreamReset | Self::Parse)
+    }
+
+    /// Whether the request's time was over.
+    #[must_use]
+    pub fn is_timeout(self) -> bool {
+        matches!(self, Self::Timeout | Self::FlowControlStall)
     }
 
     /// Whether it is a failure to connect.

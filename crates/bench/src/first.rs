@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use oroshi_http1::ResponseHead;
+use oroshi_http1::Headers;
 
 use crate::record::TlsRecord;
 
@@ -24,13 +24,13 @@ pub(crate) struct FirstResponse {
 impl FirstResponse {
     /// Notes the `Server` field of the first response, and the `Location` of the first redirect.
     #[inline]
-    pub(crate) fn head(&self, head: &ResponseHead<'_>) {
+    pub(crate) fn head(&self, status: u16, headers: Headers<'_>) {
         if self.server.get().is_none() {
-            let server = head.headers.get("Server").map(|value| String::from_utf8_lossy(value).into_owned());
+            let server = headers.get("Server").map(|value| String::from_utf8_lossy(value).into_owned());
             let _ = self.server.set(server);
         }
-        if (300..400).contains(&head.status) && self.location.get().is_none() {
-            let to = head.headers.get("Location").unwrap_or_default();
+        if (300..400).contains(&status) && self.location.get().is_none() {
+            let to = headers.get("Location").unwrap_or_default();
             let _ = self.location.set(to[..to.len().min(KEPT)].escape_ascii().to_string());
         }
     }
@@ -39,6 +39,11 @@ impl FirstResponse {
     #[inline]
     pub(crate) fn has_server(&self) -> bool {
         self.server.get().is_some()
+    }
+
+    /// Whether the `Location` of the first redirect is known.
+    pub(crate) fn has_location(&self) -> bool {
+        self.location.get().is_some()
     }
 
     /// Whether a body is not as long as that of the first response; the first call sets that length.

@@ -139,7 +139,10 @@ pub(crate) struct Evidence {
     pub(crate) stalled: bool,
     /// Connections that suffice for the due requests, at the mean response time.
     pub(crate) needed: Option<f64>,
-    pub(crate) connections: usize,
+    /// Requests that may be in progress at once: connections, or streams of all of them.
+    pub(crate) lanes: usize,
+    /// The load speaks HTTP/2.
+    pub(crate) http2: bool,
     /// The load is users with journeys, not connections.
     pub(crate) journeys: bool,
 }
@@ -286,8 +289,8 @@ fn other_limit(e: &Evidence, SidesInWords { ours, theirs }: &SidesInWords) -> Op
 
 /// The grade of a run in which neither side was busy.
 fn latency_limit(e: &Evidence, SidesInWords { ours, theirs }: &SidesInWords) -> Grade {
-    let many = e.connections >= MANY_CONNECTIONS;
-    let sufficed = e.needed.is_some_and(|needed| e.connections as f64 >= SUFFICE * needed);
+    let many = e.lanes >= MANY_CONNECTIONS;
+    let sufficed = e.needed.is_some_and(|needed| e.lanes as f64 >= SUFFICE * needed);
     let advice = match (e.sides.server, e.achieved) {
         (_, Some(_)) if e.stalled || sufficed => Some(
             "the timetable was not kept although there were connections enough for it at the mean answer time: the \
@@ -306,6 +309,13 @@ fn latency_limit(e: &Evidence, SidesInWords { ours, theirs }: &SidesInWords) -> 
             "more connections are not what is missing: look for what the answers wait for, or use --rate to see the \
              latency at a given load",
         ),
+        (Some(_), Some(_)) if e.http2 => Some(
+            "the timetable was not kept although neither side was busy: use more connections (-c) or streams (--streams)",
+        ),
+        (Some(_), None) if e.http2 => Some(
+            "use more connections (-c) or streams (--streams) to find the server's limit, or --rate to see its latency \
+             at a given load",
+        ),
         (Some(_), Some(_)) => {
             Some("the timetable was not kept although neither side was busy: use more connections (-c)")
         }
@@ -313,8 +323,12 @@ fn latency_limit(e: &Evidence, SidesInWords { ours, theirs }: &SidesInWords) -> 
             Some("use more connections (-c) to find the server's limit, or --rate to see its latency at a given load")
         }
     };
-    let who = if e.journeys { "users paused or" } else { "connections" };
-    let because = format!("{} {who} waited for answers; {ours}, {theirs}", e.connections);
+    let who = match e.journeys {
+        true => "users paused or",
+        false if e.http2 => "streams",
+        false => "connections",
+    };
+    let because = format!("{} {who} waited for answers; {ours}, {theirs}", e.lanes);
     Grade::new(Bottleneck::LatencyBound, because, advice)
 }
 
@@ -328,7 +342,7 @@ mod tests {
     use super::*;
 
     fn of(e: Evidence) -> Bottleneck {
-        grade(&Evidence { started: 1000, completed: 1000, connections: 10, elapsed_s: 1.0, ..e }).bottleneck
+        grade(&Evidence { started: 1000, completed: 1000, lanes: 10, elapsed_s: 1.0, ..e }).bottleneck
     }
 
     fn sides(generator: f64, busiest_thread: Option<f64>) -> Utilisation {
@@ -359,7 +373,7 @@ mod tests {
             sides: sides(0.3, None),
             started: 9,
             completed: 9,
-            connections: 10,
+            lanes: 10,
             elapsed_s: 1.0,
             ..Evidence::default()
         });
@@ -417,7 +431,7 @@ mod tests {
 
     #[test]
     fn more_connections_are_advised_only_where_they_could_help() {
-        let ten = Evidence { started: 1000, completed: 1000, connections: 10, ..Evidence::default() };
+        let ten = Evidence { started: 1000, completed: 1000, lanes: 10, ..Evidence::default() };
         let (_, users) = advice(Evidence { journeys: true, ..ten.clone() });
         assert!(users.contains("--users") && !users.contains("connections"), "{users}");
         let (bottleneck, text) = advice(ten.clone());
@@ -432,8 +446,8 @@ mod tests {
                 },
                 Bottleneck::MachineBound,
             ),
-            (Evidence { connections: 15_000, ..ten.clone() }, Bottleneck::LatencyBound),
-            (Evidence { connections: 15_000, unsent: 9, achieved: Some(0.5), ..ten.clone() }, Bottleneck::LatencyBound),
+            (Evidence { lanes: 15_000, ..ten.clone() }, Bottleneck::LatencyBound),
+            (Evidence { lanes: 15_000, unsent: 9, achieved: Some(0.5), ..ten.clone() }, Bottleneck::LatencyBound),
             (Evidence { completed: 1, failed: 999, ..ten.clone() }, Bottleneck::NotGraded),
             (Evidence { wrong: 900, ..ten.clone() }, Bottleneck::NotGraded),
             (Evidence { completed: 0, failed: 1000, ..ten.clone() }, Bottleneck::NotGraded),

@@ -219,7 +219,7 @@ impl Meter {
 
     /// Counts a request that the end of the run cut off.
     pub fn cut_off(&self, due: u64, sent: Option<u64>) {
-        crate::connection::cut_off(&self.core, &self.core.origins[0], due, due, sent);
+        crate::flight::cut_off(&self.core, &self.core.origins[0], due, due, sent);
     }
 
     /// Sets how many connections are open.

@@ -12,7 +12,8 @@
 //! 3. `prepare`: what happens before the first request. `shared`: what workers share, and what they report. `worker`:
 //!    one core from start to end; `silence`: when it gives up.
 //! 4. `core`: what the connections of a core share, with `rules`, `dialer` and `first`. `slot`: the task of one slot.
-//!    `connection`: one connection's life, the hot path; `answer`: the response that it reads.
+//!    `connection`: one connection's life, the hot path; `http2`: the same with many streams. `answer`: the response
+//!    that they read; `flight`: how a request is counted, whatever carries it.
 //! 5. [`failure`] and [`tally`]: what is counted. `unreadable`: responses that are no HTTP. `ending`: whether the
 //!    servers were there to the end.
 //! 6. [`run`](mod@run): all of it together; [`follow`]: seen while it lasts (`heat`: its latencies). [`watch`] and
@@ -42,10 +43,12 @@ pub mod environment;
 mod error;
 pub mod failure;
 mod first;
+mod flight;
 pub mod follow;
 pub mod grade;
 mod heat;
 mod hints;
+mod http2;
 pub mod journey;
 mod machine;
 pub mod part;
@@ -75,7 +78,7 @@ pub use follow::{Observer, Progress, RequestTimes, SecondHistograms};
 pub use grade::{Bottleneck, Grade};
 pub use journey::{CoreJourneys, Exchange, Journeys, Meter};
 pub use part::{Delta, Part, PartObserver, Whole};
-pub use plan::{ConnectTo, Draft, Load, Plan, Problems, Watching};
+pub use plan::{ConnectTo, Draft, Http2, Load, Plan, Problems, Protocol, Watching};
 pub use record::Record;
 pub use run::{RunError, run, run_part, run_then};
 pub use script::{CoreScript, ResponseParts, ResponseView, Script, ScriptError, ScriptFeatures};

@@ -2,6 +2,8 @@
 
 mod connect_to;
 mod problem;
+mod protocol;
+mod shares;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,6 +24,9 @@ use crate::script::Script;
 pub use connect_to::ConnectTo;
 pub(crate) use problem::mistake;
 pub use problem::{Problem, Problems};
+pub(crate) use protocol::ALPN;
+pub use protocol::{Http2, Protocol, ProtocolProblem};
+pub(crate) use shares::shares;
 
 /// A load as the user described it: typed, and not yet validated.
 ///
@@ -67,6 +72,10 @@ pub struct Draft {
     pub requests_per_connection: Option<u64>,
     /// Requests in flight per connection.
     pub pipeline: usize,
+    /// Speak HTTP/2, and how to agree on it; `None`: HTTP/1.1.
+    pub http2: Option<Http2>,
+    /// Streams of HTTP/2 that carry requests at once on each connection.
+    pub streams: usize,
     /// Local addresses to connect from, in turn.
     pub sources: Vec<IpAddr>,
     /// CPUs to pin the threads to, in turn.
@@ -114,6 +123,8 @@ impl Default for Draft {
             timeout: Duration::from_secs(2),
             requests_per_connection: None,
             pipeline: 1,
+            http2: None,
+            streams: 1,
             sources: Vec::new(),
             cpus: None,
             tls: ClientTlsOptions::default(),
@@ -199,8 +210,12 @@ pub struct Plan {
     pub timeout: Duration,
     /// Requests on one connection before a new one replaces it.
     pub requests_per_connection: Option<u64>,
-    /// Requests in flight per connection.
+    /// Requests in flight per connection of HTTP/1.1.
     pub pipeline: usize,
+    /// The version of HTTP.
+    pub protocol: Protocol,
+    /// Streams at once per connection of HTTP/2; 1 for HTTP/1.1.
+    pub streams: usize,
     /// Local addresses.
     pub sources: Vec<IpAddr>,
     /// CPUs for the threads.
@@ -277,7 +292,7 @@ impl Draft {
         for (origin, share) in origins.iter_mut().zip(shares(self.connections, &weights)) {
             origin.connections = share;
         }
-        let duration = self.length();
+        let (duration, protocol) = (self.length(), self.protocol());
         Ok(Plan {
             origins,
             threads,
@@ -290,6 +305,8 @@ impl Draft {
             timeout: self.timeout,
             requests_per_connection: self.requests_per_connection,
             pipeline: self.pipeline,
+            protocol,
+            streams: self.streams,
             sources: self.sources,
             cpus: self.cpus,
             checks: self.checks,
@@ -329,6 +346,7 @@ impl Draft {
                 self.requests_per_connection == Some(0),
             ),
             ("pipeline", "the number of pipelined requests", self.pipeline == 0),
+            ("streams", "the number of streams", self.streams == 0),
             ("duration", "the duration", self.duration == Some(Duration::ZERO)),
             ("timeout", "the timeout", self.timeout.is_zero()),
         ];
@@ -348,6 +366,7 @@ impl Draft {
                 problems.push(Problem::OpenPipeline);
             }
         }
+        problems.extend(ProtocolProblem::of(self).into_iter().map(Problem::Protocol));
         problems
     }
 
@@ -387,13 +406,20 @@ impl Draft {
         for url in &self.urls {
             let address = self.destination(url);
             let host = url.host();
-            let request = Request::new(&self.method, url, &self.headers, &self.body, self.requests_per_connection)?;
+            let mut request = Request::new(&self.method, url, &self.headers, &self.body, self.requests_per_connection)?;
+            if self.http2.is_some() {
+                request.encode_http2(url.scheme, &self.body)?;
+            }
             let same = |o: &&mut Origin| o.scheme == url.scheme && o.address == address && o.host == host;
             match origins.iter_mut().find(same) {
                 Some(origin) => origin.requests.push(request),
                 None => {
                     let tls = match url.scheme {
                         Scheme::Http => None,
+                        Scheme::Https if self.http2.is_some() => {
+                            let options = ClientTlsOptions { alpn: vec![ALPN.to_vec()], ..self.tls.clone() };
+                            Some(ClientTls::new(&options, host)?)
+                        }
                         Scheme::Https => Some(ClientTls::new(&self.tls, host)?),
                     };
                     let requests = vec![request];
@@ -445,6 +471,12 @@ impl Plan {
         self.requests_per_connection == Some(1) || self.origins.iter().flat_map(|o| &o.requests).all(|r| r.closes)
     }
 
+    /// Requests that may be in progress at once: connections, times the streams or the pipelined requests of each.
+    #[must_use]
+    pub fn lanes(&self) -> usize {
+        self.connections * self.pipeline.max(self.streams)
+    }
+
     pub(crate) fn connector_options(&self, origin: &Origin) -> ConnectorOptions {
         ConnectorOptions {
             sources: self.sources.clone(),
@@ -486,49 +518,12 @@ const ONE_THREAD_RATE: f64 = 10_000.0;
 /// Default length of a run: wrk's.
 pub const DEFAULT_DURATION: Duration = Duration::from_secs(10);
 
-/// Splits `total` by `weights`, without loss.
-///
-/// Shares are by largest remainder: each differs from the exact one by less than one. Then empty shares take one from
-/// the largest, if there is enough for all.
-pub(crate) fn shares(total: usize, weights: &[usize]) -> Vec<usize> {
-    let sum: usize = weights.iter().sum::<usize>().max(1);
-    let mut shares: Vec<usize> = weights.iter().map(|weight| total * weight / sum).collect();
-    let mut by_remainder: Vec<usize> = (0..weights.len()).collect();
-    by_remainder.sort_by_key(|&i| std::cmp::Reverse(total * weights[i] % sum));
-    let left = total - shares.iter().sum::<usize>();
-    for &i in by_remainder.iter().cycle().take(left) {
-        shares[i] += 1;
-    }
-    if total >= weights.len() {
-        while let Some(empty) = shares.iter().position(|&share| share == 0) {
-            let largest = (0..shares.len()).max_by_key(|&i| shares[i]).unwrap_or(empty);
-            shares[largest] -= 1;
-            shares[empty] += 1;
-        }
-    }
-    shares
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn draft(urls: &[&str]) -> Draft {
         Draft { urls: urls.iter().map(|u| u.parse().unwrap()).collect(), ..Draft::default() }
-    }
-
-    #[test]
-    fn no_connection_is_lost_in_the_split() {
-        assert_eq!(shares(10, &[1, 1, 1]), [4, 3, 3]);
-        assert_eq!(shares(3, &[2, 1]), [2, 1]);
-        assert_eq!(shares(3, &[1, 100, 1]), [1, 1, 1]);
-        assert_eq!(shares(0, &[1, 2]), [0, 0]);
-        assert_eq!(shares(2, &[1, 1, 1]).iter().sum::<usize>(), 2);
-        for total in 3..200 {
-            let split = shares(total, &[5, 1, 3]);
-            assert_eq!(split.iter().sum::<usize>(), total);
-            assert!(split.iter().all(|&s| s > 0));
-        }
     }
 
     #[test]

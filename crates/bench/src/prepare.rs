@@ -4,12 +4,12 @@
 use std::time::{Duration, Instant};
 
 use oroshi_net::limits::ensure_descriptors;
-use oroshi_net::{Connector, Peer, ThreadsOptions};
+use oroshi_net::{ConnectError, Connector, Peer, Stream, ThreadsOptions};
 
 use crate::environment::Environment;
 use crate::error::RunError;
 use crate::follow::Observer;
-use crate::plan::{Origin, Plan, Watching};
+use crate::plan::{ALPN, Origin, Plan, Protocol, Watching};
 use crate::ports;
 use crate::watch::{ServerUsage, Watch};
 
@@ -109,8 +109,12 @@ async fn probe(plan: &Plan, origin: &Origin, peers: &mut Vec<Peer>) -> Result<Op
     for peer in peers.iter() {
         match connector.connect(peer, Some(Instant::now() + plan.timeout)).await {
             Ok(connected) => {
+                check_protocol(plan, origin, &connected.stream)?;
                 pid = pid.or(connected.stream.peer_pid());
                 accepted.push(peer.clone());
+            }
+            Err(ConnectError::Tls(error)) if plan.protocol == Protocol::Http2 && error.is_no_protocol() => {
+                return Err(RunError::NoHttp2 { origin: origin.name(), chose: "no protocol".into() });
             }
             Err(error) => first_error = first_error.or(Some(error)),
         }
@@ -122,6 +126,16 @@ async fn probe(plan: &Plan, origin: &Origin, peers: &mut Vec<Peer>) -> Result<Op
             Ok(pid)
         }
     }
+}
+
+/// Checks that TLS has agreed on HTTP/2, where the load speaks that.
+fn check_protocol(plan: &Plan, origin: &Origin, stream: &Stream) -> Result<(), RunError> {
+    let chosen = stream.alpn();
+    if plan.protocol == Protocol::Http1 || origin.tls.is_none() || chosen == Some(ALPN) {
+        return Ok(());
+    }
+    let chose = chosen.map_or_else(|| "no protocol".to_owned(), |name| String::from_utf8_lossy(name).into_owned());
+    Err(RunError::NoHttp2 { origin: origin.name(), chose })
 }
 
 fn watch_listener(peer: &Peer, pid: Option<u32>) -> Result<Watch, String> {

@@ -1,5 +1,6 @@
 //! The record of a run: everything a report says, as data. This is the JSON schema; `docs/bench.md` explains it.
 
+mod plan;
 pub mod scenario;
 
 use std::collections::BTreeMap;
@@ -11,14 +12,15 @@ use serde::{Deserialize, Serialize};
 use crate::environment::Environment;
 use crate::failure::Failure;
 use crate::grade::Grade;
+pub use crate::http2::{Http2Record, StreamEnds};
 pub use crate::machine::MachineRecord;
-use crate::plan::{Load, Plan};
 use crate::tally::Clocks;
 pub use crate::unreadable::ParseRecord;
 use crate::watch::{FoundBy, ServerUsage};
+pub use plan::{OriginRecord, PlanRecord};
 
 /// Version of the schema. The first number changes when a field goes or changes its meaning, the second when one comes.
-pub const SCHEMA: &str = "oroshi-bench/1.5";
+pub const SCHEMA: &str = "oroshi-bench/1.6";
 
 /// A run and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -51,6 +53,9 @@ pub struct Record {
     /// Failures called `parse` by broken rule, the most frequent first; empty in records before 1.3.
     #[serde(default)]
     pub parse: Vec<ParseRecord>,
+    /// How the server ended streams, and how many it allows. `None` over HTTP/1.1, and in records before 1.6.
+    #[serde(default)]
+    pub http2: Option<Http2Record>,
     /// Responses by status.
     pub statuses: BTreeMap<u16, u64>,
     /// Connections by how they ended.
@@ -254,66 +259,6 @@ impl Record {
     }
 }
 
-/// The plan, as in JSON.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct PlanRecord {
-    /// The origins, each with the lines of its requests.
-    pub origins: Vec<OriginRecord>,
-    /// Threads.
-    pub threads: usize,
-    /// Connections under load.
-    pub connections: usize,
-    /// Idle connections beside them.
-    pub hold: usize,
-    /// Closed or open loop.
-    pub load: Load,
-    /// Planned length, seconds.
-    pub duration_s: Option<f64>,
-    /// Planned number of requests.
-    pub requests: Option<u64>,
-    /// Warm-up before the measured part, seconds.
-    pub warmup_s: f64,
-    /// Timeout, seconds.
-    pub timeout_s: f64,
-    /// Requests per connection; `None`: no limit.
-    pub requests_per_connection: Option<u64>,
-    /// Requests in flight per connection.
-    pub pipeline: usize,
-    /// The script that made the requests, if any.
-    #[serde(default)]
-    pub script: Option<String>,
-}
-
-/// One origin of a plan.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct OriginRecord {
-    /// Host and port, or the unix socket.
-    pub address: String,
-    /// `http` or `https`.
-    pub scheme: String,
-    /// The URL's host and port, where connections went elsewhere (`--connect-to`, `--unix`). Otherwise, and in records
-    /// before 1.3, empty.
-    #[serde(default)]
-    pub authority: String,
-    /// Connections to it.
-    pub connections: usize,
-    /// The first line of each request, at most a hundred; of a script, that of its first request.
-    pub requests: Vec<String>,
-    /// Number of requests, sent in turn. 0 in records before 1.3.
-    #[serde(default)]
-    pub request_count: usize,
-    /// Size of the first request, bytes.
-    pub request_bytes: usize,
-}
-
-impl OriginRecord {
-    /// Returns the number of requests, in records of any version.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.request_count.max(self.requests.len())
-    }
-}
-
 /// Requests of the measured part: `started = completed + failed + cut_off + unsent`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requests {
@@ -496,41 +441,6 @@ pub struct Generator {
     pub cpu_us_per_request: Option<f64>,
     /// How late the threads' timers fired.
     pub lag: LatencySummary,
-}
-
-impl PlanRecord {
-    pub(crate) fn of(plan: &Plan) -> Self {
-        let first_line = |bytes: &[u8]| {
-            let end = bytes.iter().position(|&b| b == b'\r').unwrap_or(bytes.len());
-            String::from_utf8_lossy(&bytes[..end]).into_owned()
-        };
-        Self {
-            origins: plan
-                .origins
-                .iter()
-                .map(|o| OriginRecord {
-                    address: o.name(),
-                    scheme: o.scheme.as_str().to_owned(),
-                    authority: o.elsewhere.clone().unwrap_or_default(),
-                    connections: o.connections,
-                    requests: o.requests.iter().take(100).map(|r| first_line(&r.keep)).collect(),
-                    request_count: o.requests.len(),
-                    request_bytes: o.requests.first().map_or(0, crate::request::Request::size),
-                })
-                .collect(),
-            threads: plan.position(0).1,
-            connections: plan.connections,
-            hold: plan.hold,
-            load: plan.load.clone(),
-            duration_s: plan.duration.map(|d| d.as_secs_f64()),
-            requests: plan.requests,
-            warmup_s: plan.warmup.as_secs_f64(),
-            timeout_s: plan.timeout.as_secs_f64(),
-            requests_per_connection: if plan.connects_per_request() { Some(1) } else { plan.requests_per_connection },
-            pipeline: plan.pipeline,
-            script: plan.script.as_ref().map(|script| script.name()).or(plan.journeys.as_ref().map(|it| it.name())),
-        }
-    }
 }
 
 impl From<Clocks> for ClockRecords {

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use oroshi_http1::encode::{self, EncodeError};
 use oroshi_http1::{ExpectedResponse, Version};
-use oroshi_net::Endpoint;
+use oroshi_net::{Endpoint, Scheme};
 use oroshi_words::{Naming, with_causes};
 
 use crate::batch::{Batch, BatchError};
+use crate::http2::Http2Request;
 
 /// A body up to this length is in one piece with its head; all requests and threads share one copy of a longer one.
 const JOINED: usize = 4096;
@@ -25,6 +26,8 @@ pub struct Request {
     pub expect: ExpectedResponse,
     /// Whether the user's own headers already ask the server to close.
     pub closes: bool,
+    /// The request as HTTP/2 has it, where the load speaks that.
+    pub(crate) http2: Option<Http2Request>,
 }
 
 /// Why a request cannot be written.
@@ -131,7 +134,7 @@ impl Request {
             ExpectedResponse::Body
         };
         let body = if joined { Arc::default() } else { Arc::clone(body) };
-        Ok(Self { keep, last, body, expect, closes })
+        Ok(Self { keep, last, body, expect, closes, http2: None })
     }
 
     /// Takes the only request in `bytes`, as a script made it.
@@ -146,12 +149,21 @@ impl Request {
         } else {
             Arc::clone(&keep)
         };
-        Ok(Self { keep, last, body: Arc::default(), expect: made.expect, closes: made.closes })
+        Ok(Self { keep, last, body: Arc::default(), expect: made.expect, closes: made.closes, http2: None })
+    }
+
+    /// Encodes it for HTTP/2 as well. `body`: its body, where that is apart from the head.
+    pub(crate) fn encode_http2(&mut self, scheme: Scheme, body: &Arc<[u8]>) -> Result<(), RequestError> {
+        self.http2 = Some(Http2Request::of(&self.keep, body, scheme)?);
+        Ok(())
     }
 
     /// Returns the length of the longer form, body included, in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
+        if let Some(request) = &self.http2 {
+            return request.size();
+        }
         self.keep.len().max(self.last.len()) + self.body.len()
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use oroshi_http1::Limits;
 
 use crate::check::Check;
-use crate::plan::{Load, Plan};
+use crate::plan::{Load, Plan, Protocol};
 use crate::script::ResponseParts;
 use crate::shared::nanos;
 
@@ -18,6 +18,8 @@ pub(crate) struct Rules {
     /// Timeout of a request, and of a connect, nanoseconds.
     pub(crate) timeout: u64,
     pub(crate) pipeline: usize,
+    /// Streams at once per connection; 0: the load speaks HTTP/1.1.
+    pub(crate) streams: usize,
     pub(crate) per_connection: u64,
     /// A ticket is taken before its connection is made.
     pub(crate) connect_per_request: bool,
@@ -41,6 +43,7 @@ impl Rules {
         Self {
             timeout: nanos(plan.timeout),
             pipeline: plan.pipeline,
+            streams: if plan.protocol == Protocol::Http2 { plan.streams } else { 0 },
             per_connection: if connect_per_request { 1 } else { plan.requests_per_connection.unwrap_or(u64::MAX) },
             connect_per_request,
             checks: plan.checks.clone().into(),

@@ -1,13 +1,55 @@
 //! How a core calls its part of a script, and checks the results.
 
 use std::cell::{Cell, RefCell};
+use std::task::Poll;
 use std::time::Duration;
 
+use oroshi_net::monotonic_ns;
+
 use crate::batch::{Batch, BatchError};
+use crate::core::Core;
+use crate::rules::Rules;
 use crate::script::{CoreScript, ResponseView, ScriptError, ScriptFeatures};
 
 /// The most bytes of bodies that one core keeps for a script.
 const BODIES: usize = 256 * 1024 * 1024;
+
+/// The pause that a script wants before a connection or stream sends its next requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Pause {
+    /// The script has not been asked yet.
+    #[default]
+    ToAsk,
+    /// Nanoseconds of the monotonic clock; the slot's deadline until then.
+    Until(u64),
+    Over,
+}
+
+impl Pause {
+    /// Waits with slot `id` for as long as the script wants.
+    pub(crate) fn poll(&mut self, core: &Core, id: usize) -> Poll<()> {
+        loop {
+            match self {
+                Pause::Over => return Poll::Ready(()),
+                Pause::Until(end) => {
+                    if monotonic_ns() < *end {
+                        core.wake_at(id, *end);
+                        return Poll::Pending;
+                    }
+                    *self = Pause::Over;
+                }
+                Pause::ToAsk => {
+                    *self = match core.ask_for_pause() {
+                        Some(pause) if pause.is_zero() => Pause::Over,
+                        Some(pause) => Pause::Until(monotonic_ns() + pause.as_nanos() as u64),
+                        // The script has ended: no request follows the pause.
+                        None => Pause::Over,
+                    }
+                }
+            }
+        }
+    }
+}
 
 /// A core's part of a script while requests flow.
 #[derive(Debug)]
@@ -38,14 +80,16 @@ impl Scripting {
         self.features.request.is_none()
     }
 
-    /// Fills `batch` with the next requests, for a connection that carries `per_connection`.
-    pub(crate) fn request(&self, batch: &mut Batch, per_connection: u64, open: bool) -> Result<(), ScriptError> {
+    /// Fills `batch` with the next requests.
+    pub(crate) fn request(&self, batch: &mut Batch, rules: &Rules) -> Result<(), ScriptError> {
         batch.clear();
         self.part.borrow_mut().request(&mut batch.bytes)?;
         batch.divide().map_err(|error| self.unusable(error))?;
         let several = batch.requests.len();
-        if several > 1 && (per_connection != u64::MAX || open) {
-            let (what, step) = if open {
+        if several > 1 && (rules.per_connection != u64::MAX || rules.open || rules.streams > 0) {
+            let (what, step) = if rules.streams > 0 {
+                ("each stream of HTTP/2 carries one", "--http2")
+            } else if rules.open {
                 ("an open loop (--rate, --stages) sends each when it is due", "--rate")
             } else {
                 ("connections carry a limited number of requests", "--close or --requests-per-connection")

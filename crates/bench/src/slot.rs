@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Poll, ready};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use oroshi_core::Scratch;
@@ -11,9 +11,12 @@ use oroshi_net::{ConnectError, Connected, Stream, monotonic_ns};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::batch::Batch;
-use crate::connection::{Connection, ToResend, cut_off};
-use crate::core::{Core, OriginState, Outgoing, Phase, Take, Ticket};
+use crate::connection::{Connection, ToResend};
+use crate::core::{Core, OriginState, Outgoing, Phase, Slot, Take, Ticket};
 use crate::failure::Failure;
+use crate::flight::cut_off;
+use crate::http2;
+use crate::plan::ALPN;
 use crate::record::TlsRecord;
 
 /// Pause after a connection that came to nothing; it doubles up to the second value while that goes on.
@@ -36,7 +39,7 @@ pub(crate) async fn fill_slot(core: Rc<Core>, id: usize, origin: usize) {
                 Some(first) => Some(first),
                 None => break,
             }
-        } else if core.exhausted() {
+        } else if core.exhausted() && !slot.is_assigned() {
             break;
         } else {
             None
@@ -95,10 +98,16 @@ pub(crate) async fn hold(core: Rc<Core>, id: usize, origin: usize) {
         match connected {
             Ok(Connected { stream, .. }) => {
                 core.activity.held.set(core.activity.held.get() + 1);
-                slot.read_until_closed(stream).await;
+                if core.rules.streams > 0 {
+                    let mut connection = http2::Connection::held(&core, id, slot.origin, stream);
+                    poll_fn(|cx| connection.poll(cx)).await;
+                } else {
+                    slot.read_until_closed(stream).await;
+                    let closed = u64::from(!core.timeline.is_over());
+                    core.counters.tally.borrow_mut().closed_by_server += closed;
+                }
                 core.activity.held.set(core.activity.held.get() - 1);
                 if !core.timeline.is_over() {
-                    core.counters.tally.borrow_mut().closed_by_server += 1;
                     // A server that closes idle connections at once is not to be hammered.
                     backoff.pause().await;
                 }
@@ -135,6 +144,29 @@ enum Unconnected {
     Over,
 }
 
+/// A connection of either version.
+enum Either<'c> {
+    Http1(Connection<'c>),
+    Http2(http2::Connection<'c>),
+}
+
+impl Either<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ToResend> {
+        match self {
+            Self::Http1(connection) => connection.poll(cx),
+            Self::Http2(connection) => connection.poll(cx),
+        }
+    }
+
+    /// Whether it was given any request, and whether it was up and idle when nothing was left to send.
+    fn was_used_and_is_spare(&self) -> (bool, bool) {
+        match self {
+            Self::Http1(connection) => (connection.was_used(), connection.is_spare()),
+            Self::Http2(connection) => (connection.was_used(), connection.is_spare()),
+        }
+    }
+}
+
 /// One slot, as its task sees it.
 #[derive(Clone, Copy)]
 struct SlotTask<'c> {
@@ -144,12 +176,17 @@ struct SlotTask<'c> {
 }
 
 impl<'c> SlotTask<'c> {
+    /// Whether a ticket was given to the slot, or to one of its streams.
+    fn is_assigned(&self) -> bool {
+        self.core.slots[self.core.ticket_slots(self.id)].iter().any(Slot::is_assigned)
+    }
+
     /// The bytes of a request that has its connection to itself: they go out with the connect.
     fn bytes_with_connect<'b>(&self, first: Option<&'b (Ticket, Outgoing)>) -> &'b [u8]
     where
         'c: 'b,
     {
-        match first {
+        match first.filter(|_| self.core.rules.streams == 0) {
             Some((_, Outgoing::Planned(request))) => &self.origin.requests[*request].last,
             Some((_, Outgoing::Made(_, bytes))) => bytes,
             None => &[],
@@ -163,30 +200,41 @@ impl<'c> SlotTask<'c> {
         first: Option<(Ticket, Outgoing)>,
         began: u64,
         carried: ToResend,
-    ) -> Connection<'c> {
+    ) -> Either<'c> {
         self.count_connection(&connected);
         if self.origin.connected() {
             self.core.activity.last_contact.set(connected.at);
         }
         let connect_ns = (connected.connect + connected.tls.unwrap_or_default()).as_nanos() as u64;
+        if self.core.rules.streams > 0 {
+            let (core, id, origin, stream) = (self.core, self.id, self.origin, connected.stream);
+            let mut connection = http2::Connection::new(core, id, origin, stream, connect_ns, carried);
+            if let Some((ticket, request)) = &first {
+                connection.give(*ticket, request, began);
+            }
+            return Either::Http2(connection);
+        }
         let mut connection = Connection::new(self.core, self.id, self.origin, connected.stream, connect_ns, carried);
         if let Some((ticket, request)) = &first {
             connection.give(*ticket, request, began);
             connection.wrote(connected.sent, connected.at);
         }
-        connection
+        Either::Http1(connection)
     }
 
     /// Notes that the slot's connection has ended. True where the connection came to nothing.
-    fn end(&self, connection: &Connection<'_>) -> bool {
+    fn end(&self, connection: &Either<'_>) -> bool {
+        let (was_used, is_spare) = connection.was_used_and_is_spare();
         // A connection that is merely not needed any more counts as up to the end.
-        if !connection.is_spare() {
+        if !is_spare {
             self.origin.disconnected();
         }
-        let slot = &self.core.slots[self.id];
-        slot.deadline.clear();
-        slot.withdraw();
-        !connection.was_used() && !connection.is_spare()
+        self.core.slots[self.id].deadline.clear();
+        for slot in &self.core.slots[self.core.ticket_slots(self.id)] {
+            slot.deadline.clear();
+            slot.withdraw();
+        }
+        !was_used && !is_spare
     }
 
     /// Waits, without a connection, for a ticket and the request to send with it. `None`: there will be none any more.
@@ -214,8 +262,8 @@ impl<'c> SlotTask<'c> {
 
     /// Pauses for as long as the script wants, once requests may go out.
     async fn pause_as_scripted(&self) -> Option<()> {
-        let core = self.core;
-        let slot = &core.slots[self.id];
+        let (core, id) = (self.core, self.core.ticket_slots(self.id).start);
+        let slot = &core.slots[id];
         poll_fn(|cx| {
             slot.enrol(cx);
             if core.timeline.phase() == Phase::Connecting { Poll::Pending } else { Poll::Ready(()) }
@@ -224,7 +272,7 @@ impl<'c> SlotTask<'c> {
         let end = monotonic_ns() + core.ask_for_pause()?.as_nanos() as u64;
         poll_fn(|cx| {
             slot.enrol(cx);
-            core.wake_at(self.id, end);
+            core.wake_at(id, end);
             if monotonic_ns() >= end || core.exhausted() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
@@ -234,9 +282,10 @@ impl<'c> SlotTask<'c> {
 
     /// Waits for a ticket without a connection.
     async fn next_ticket(&self) -> Option<Ticket> {
+        let id = self.core.ticket_slots(self.id).start;
         poll_fn(|cx| {
-            self.core.slots[self.id].enrol(cx);
-            match self.core.take_ticket(self.id, cx, monotonic_ns) {
+            self.core.slots[id].enrol(cx);
+            match self.core.take_ticket(id, cx, monotonic_ns) {
                 Take::Now(ticket) => Poll::Ready(Some(ticket)),
                 Take::Wait => Poll::Pending,
                 Take::Over => Poll::Ready(None),
@@ -273,6 +322,12 @@ impl<'c> SlotTask<'c> {
             .await?
         };
         slot.deadline.clear();
+        if let Ok(Connected { stream: stream @ Stream::Tls(_), .. }) = &result
+            && core.rules.streams > 0
+            && stream.alpn() != Some(ALPN)
+        {
+            return Err(Unconnected::Failed(Failure::Tls));
+        }
         result.map_err(|error| {
             let failure = Failure::from(&error);
             if matches!(failure, Failure::ConnectTimeout | Failure::ConnectBacklog) {

@@ -4,6 +4,7 @@ use oroshi_stats::{Latency, Sketch, WindowCount};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, FailureCounts};
+pub use crate::http2::Http2Counts;
 use crate::unreadable::Unreadable;
 
 /// Histograms of the six times of a request, in nanoseconds.
@@ -78,6 +79,8 @@ pub struct Tally {
     pub lag: Latency,
     /// Details of the failures called `parse`.
     pub unreadable: Unreadable,
+    /// How servers ended streams and connections of HTTP/2.
+    pub http2: Http2Counts,
 }
 
 /// Properties of whole responses.
@@ -127,6 +130,7 @@ impl Default for Tally {
             connection_times: None,
             lag: Latency::default(),
             unreadable: Unreadable::default(),
+            http2: Http2Counts::default(),
         }
     }
 }
@@ -160,6 +164,7 @@ impl Tally {
         }
         self.lag.merge(&other.lag);
         self.unreadable.merge(&other.unreadable);
+        self.http2.merge(&other.http2);
     }
 
     /// Whether the counts are those of a run, and not garbage whose sum could overflow.
@@ -183,6 +188,7 @@ impl Tally {
         let failures = self.failures.iter().map(|(_, count)| count);
         counts.into_iter().chain(failures).chain(self.statuses.iter().copied()).all(|count| count <= MOST)
             && self.statuses.len() == STATUSES
+            && self.http2.is_plausible(MOST)
     }
 
     /// Counts the failure of a request.

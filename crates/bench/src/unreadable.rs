@@ -1,12 +1,13 @@
-//! Responses that are no HTTP/1.1: the broken rule, the protocol that the sender seems to speak, and the first bytes.
+//! Responses that are no HTTP: the broken rule, the protocol that the sender seems to speak, and the first bytes.
 
 use oroshi_http1::{DecodeError, Limits};
+use oroshi_http2::Defect;
 use serde::{Deserialize, Serialize};
 
 /// Bytes kept of the first response that broke each rule.
 const SHOWN: usize = 64;
 
-/// Failures called `parse` that broke the same rule of HTTP/1.1.
+/// Failures called `parse` that broke the same rule of HTTP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParseRecord {
     /// Stable name of the rule: `length-and-transfer-encoding`, `head-too-large`, `bare-lf`.
@@ -37,11 +38,25 @@ impl Unreadable {
     /// part.
     #[cold]
     pub(crate) fn add(&mut self, error: DecodeError, limits: &Limits, bytes: &[u8], count: u64) {
-        match self.0.iter_mut().find(|kind| kind.rule == error.name()) {
+        self.add_rule(error.name(), || explained(error, limits, bytes), bytes, count);
+    }
+
+    /// Counts `count` requests that failed because `bytes` broke a rule of HTTP/2. No bytes: a part of a frame broke
+    /// it, which is not text.
+    #[cold]
+    pub(crate) fn add_http2(&mut self, defect: Defect, bytes: &[u8], count: u64) {
+        let what = || match speaks_no_http2(bytes) {
+            Some(what) => format!("{defect}: {what}"),
+            None => defect.to_string(),
+        };
+        self.add_rule(defect.name(), what, bytes, count);
+    }
+
+    fn add_rule(&mut self, rule: &str, what: impl FnOnce() -> String, bytes: &[u8], count: u64) {
+        match self.0.iter_mut().find(|kind| kind.rule == rule) {
             Some(kind) => kind.count += count,
             None => {
-                let (rule, what) = (error.name().to_owned(), explained(error, limits, bytes));
-                self.0.push(Kind { rule, count, what, first_bytes: shown(bytes) });
+                self.0.push(Kind { rule: rule.to_owned(), count, what: what(), first_bytes: shown(bytes) });
             }
         }
     }
@@ -88,15 +103,27 @@ pub(crate) fn explained(error: DecodeError, limits: &Limits, bytes: &[u8]) -> St
     }
 }
 
+/// Recognises the first bytes of servers that do not speak HTTP/2.
+fn speaks_no_http2(bytes: &[u8]) -> Option<&'static str> {
+    if bytes.starts_with(b"HTTP/1.") {
+        return Some("this is HTTP/1.1, so leave out --http2-prior-knowledge");
+    }
+    speaks(bytes).filter(|_| bytes.first_chunk::<4>().is_none_or(|first| !matches!(first[3], 4 | 7)))
+}
+
 /// Recognises the first bytes of servers of other protocols.
 fn speaks(bytes: &[u8]) -> Option<&'static str> {
     let begins = |with: &[u8]| bytes.starts_with(with);
     match bytes {
         [0x15 | 0x16, 0x03, ..] => Some("this is TLS, so use https://"),
         // A frame's length, type 4 (SETTINGS) or 7 (GOAWAY), flags, and stream 0 (RFC 9113, section 4.1).
-        [_, _, _, 4 | 7, _, 0, 0, 0, 0, ..] => Some("this is an HTTP/2 frame; only HTTP/1.1 is spoken here"),
+        [_, _, _, 4 | 7, _, 0, 0, 0, 0, ..] => {
+            Some("this is an HTTP/2 frame: give --http2-prior-knowledge, or https:// and --http2")
+        }
         [_, _, _, 0, 10, ..] => Some("this looks like a MySQL server's greeting"),
-        _ if begins(b"PRI * HTTP/2") || begins(b"HTTP/2") => Some("this is HTTP/2; only HTTP/1.1 is spoken here"),
+        _ if begins(b"PRI * HTTP/2") || begins(b"HTTP/2") => {
+            Some("this is HTTP/2: give --http2-prior-knowledge, or https:// and --http2")
+        }
         _ if begins(b"HTTP/3") || begins(b"HTTP/0") => Some("only HTTP/1.0 and 1.1 are spoken here"),
         _ if begins(b"SSH-") => Some("this is an SSH server's greeting"),
         _ if begins(b"220 ") || begins(b"220-") => Some("this looks like a mail or FTP server's greeting"),

@@ -16,7 +16,7 @@ use crate::dialer::Dialer;
 use crate::ending::ServerState;
 use crate::error::RunError;
 use crate::journey::{CoreJourneys, Meter};
-use crate::plan::{Load, shares};
+use crate::plan::{Load, Protocol, shares};
 use crate::request::Request;
 use crate::rules::Rules;
 use crate::script::ScriptError;
@@ -96,7 +96,7 @@ async fn carry_out(
         journeys.begin(start, plan.duration.map(|duration| start + nanos(plan.warmup) + nanos(duration)));
     }
     let mut outcome = Timekeeper::new(shared, &share, start, timer, reports).keep_time().await;
-    while core.activity.ended_slots() < core.slots.len() {
+    while core.activity.ended_slots() < core.tasks {
         core.activity.changed.notified().await;
     }
     if let Some(error) = core.script.as_ref().and_then(Scripting::take_error) {
@@ -158,11 +158,12 @@ impl Share {
         let arrivals = plan.load.arrivals(part, position as f64 / all as f64, position as u64);
         let source = arrivals.map_or(Source::Closed, Source::Open);
         let origins = origins(shared, index, script.as_ref(), fixed.as_ref());
-        let connect_per_request = plan.connects_per_request() || fixed.is_some_and(|request| request.closes);
+        let closes = fixed.is_some_and(|request| request.closes) && plan.protocol == Protocol::Http1;
+        let connect_per_request = plan.connects_per_request() || closes;
         let wanted = script.as_ref().and_then(|script| script.features.responses);
         let rules = Rules::new(plan, connect_per_request, wanted);
         let slots = if plan.journeys.is_some() { vec![0] } else { slots };
-        let core = Core::new(rules, origins, slots.len() + held.len(), source, script, Arc::clone(&shared.first));
+        let core = Core::new(rules, origins, (slots.len(), held.len()), source, script, Arc::clone(&shared.first));
         let journeys = plan.journeys.as_ref().map(|journeys| journeys.enter(index, Meter::new(&core))).transpose()?;
         Ok(Self { core, index, slots, held, requests, journeys })
     }
@@ -523,7 +524,11 @@ fn script_of(shared: &Shared, index: usize) -> Result<Option<(Scripting, Option<
         );
     }
     let Some(bytes) = script.features.request.clone() else { return Ok(Some((script, None))) };
-    let request = Request::made(bytes, plan.requests_per_connection).map_err(|error| script.unusable(error))?;
+    let mut request = Request::made(bytes, plan.requests_per_connection).map_err(|error| script.unusable(error))?;
+    if plan.protocol == Protocol::Http2 {
+        let encoded = request.encode_http2(plan.origins[0].scheme, &Arc::default());
+        encoded.map_err(|error| script.error("request", error.to_string()))?;
+    }
     script.note_first(&request.keep);
     Ok(Some((script, Some(request))))
 }

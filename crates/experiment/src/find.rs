@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use oroshi_words::nearest;
 
 /// The project's own experiments, without those that need its folder of examples.
-const BUILT_IN: [(&str, &str); 15] = [
+const BUILT_IN: [(&str, &str); 16] = [
     ("concurrency", include_str!("../../../experiments/concurrency.toml")),
     ("gate-bodies", include_str!("../../../experiments/gate-bodies.toml")),
     ("gate-static", include_str!("../../../experiments/gate-static.toml")),
     ("generators", include_str!("../../../experiments/generators.toml")),
     ("http-clients", include_str!("../../../experiments/http-clients.toml")),
+    ("http1-or-http2", include_str!("../../../experiments/http1-or-http2.toml")),
     ("keepalive", include_str!("../../../experiments/keepalive.toml")),
     ("push-fanout", include_str!("../../../experiments/push-fanout.toml")),
     ("push-rates", include_str!("../../../experiments/push-rates.toml")),

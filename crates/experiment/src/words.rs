@@ -10,6 +10,12 @@ use oroshi_words::units;
 #[must_use]
 pub fn load_words(draft: &Draft, share: Option<f64>) -> String {
     let mut parts = vec![units::plural(draft.connections as u64, "connection")];
+    if draft.http2.is_some() {
+        parts[0] += " of HTTP/2";
+    }
+    if draft.streams > 1 {
+        parts[0] += &format!(" with {} streams each", units::count(draft.streams as u64));
+    }
     match draft.requests_per_connection {
         Some(1) => parts.push("one per request".into()),
         Some(n) => parts.push(format!("each for {}", units::plural(n, "request"))),

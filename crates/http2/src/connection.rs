@@ -7,7 +7,7 @@ mod messages;
 
 use std::sync::Arc;
 
-use crate::config::{Budget, Config};
+use crate::config::{Budget, Config, Heads};
 use crate::event::{Event, StreamRef};
 use crate::frame::{self, DEFAULT_WINDOW, FRAME_HEAD_BYTES, FrameHead, MAX_FRAME_BYTES, MAX_WINDOW, PREFACE};
 use crate::frame::{kind, setting};
@@ -55,6 +55,8 @@ pub struct PeerSettings {
 #[derive(Debug)]
 pub struct Connection {
     config: Arc<Config>,
+    /// Which fields to decode: the config's at first.
+    heads: Heads,
     role: Role,
     phase: Phase,
     peer: PeerSettings,
@@ -158,6 +160,7 @@ impl Connection {
             resets: Budget::new(config.limits.resets),
             answered_frames: Budget::new(config.limits.answered_frames),
             idle_frames: Budget::new(config.limits.idle_frames),
+            heads: config.heads,
             config,
         }
     }
@@ -262,6 +265,12 @@ impl Connection {
         if let Some(stream) = self.streams.get_mut(id) {
             stream.tag = tag;
         }
+    }
+
+    /// Changes which fields of later heads are decoded, from [`Config::heads`].
+    #[inline]
+    pub fn decode_heads(&mut self, heads: Heads) {
+        self.heads = heads;
     }
 
     /// Frees memory that an idle connection does not need.

@@ -6,7 +6,7 @@ pub mod scenario;
 use oroshi_bench::environment::Environment;
 use oroshi_bench::record::{AgentRecord, AgentState, ClockRecord, OriginRecord, PlanRecord};
 use oroshi_bench::watch::ServerUsage;
-use oroshi_bench::{Bottleneck, Failure, Load, Record, Spacing};
+use oroshi_bench::{Bottleneck, Failure, Load, Protocol, Record, Spacing};
 use oroshi_stats::Quantile;
 use oroshi_words::units::{self, plural};
 
@@ -52,6 +52,9 @@ pub fn how(record: &Record) -> String {
     }
     if plan.pipeline > 1 {
         parts.push(format!("{} pipelined", plan.pipeline));
+    }
+    if plan.protocol == Protocol::Http2 {
+        parts.push(format!("HTTP/2 with {} on each", plural(plan.streams as u64, "stream")));
     }
     if plan.hold > 0 {
         parts.push(format!("beside {}", plural(plan.hold as u64, "idle connection")));
@@ -218,6 +221,18 @@ pub fn unreadable(record: &Record) -> impl Iterator<Item = (&str, u64, String)> 
     })
 }
 
+/// Returns the codes with which the server ended streams or connections, the counts, and the texts of GOAWAYs.
+pub fn stream_ends(record: &Record, failure: Failure) -> impl Iterator<Item = (&str, u64, String)> {
+    let ends = record.http2.iter().flat_map(|http2| &http2.ends).filter(move |end| end.failure == failure);
+    ends.map(|end| {
+        let says = match end.text.as_str() {
+            "" => String::new(),
+            text => format!("the server says \"{text}\""),
+        };
+        (end.code.as_str(), end.count, says)
+    })
+}
+
 /// Formats a quantile of a clock, `>= x` for a bound, a dash without a value.
 #[must_use]
 pub fn quantile(clock: &ClockRecord, q: f64) -> String {
@@ -330,8 +345,11 @@ pub fn meaning(failure: Failure) -> &'static str {
         Failure::Write => "the server had closed the connection before the request was out",
         Failure::ReadReset => "the connection was reset before the answer was whole",
         Failure::ReadEof => "the connection was closed before the answer was whole",
-        Failure::Parse => "the answer is not valid HTTP/1.1, or more came than was asked for",
-        Failure::Timeout => "no whole answer within --timeout; the connection was replaced",
+        Failure::Goaway => "the server ended the HTTP/2 connection (GOAWAY) before the answer was whole",
+        Failure::StreamReset => "the server reset the HTTP/2 stream before the answer was whole",
+        Failure::Parse => "the answer is not valid HTTP, or more came than was asked for",
+        Failure::Timeout => "no whole answer within --timeout; connection or stream replaced",
+        Failure::FlowControlStall => "no window for the rest of the body within --timeout: the server did not read it",
         Failure::Status => "answers with a status of 400 or more",
         Failure::Check => "answers that did not pass --check, or a script's limits (redirects, body_limit)",
         Failure::CutOffAtEnd => "the run ended first",

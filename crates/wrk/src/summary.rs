@@ -78,11 +78,11 @@ impl Errors {
         let sum = |kind: fn(Failure) -> bool| record.failures.iter().filter(|(f, _)| kind(**f)).map(|(_, n)| n).sum();
         Self {
             connect: sum(Failure::is_connect),
-            read: sum(|f| matches!(f, Failure::ReadReset | Failure::ReadEof | Failure::Parse)),
+            read: sum(Failure::is_read),
             write: sum(|f| f == Failure::Write),
             // wrk says "2xx or 3xx" and counts statuses above 399.
             status: record.statuses.iter().filter(|(status, _)| **status > 399).map(|(_, n)| n).sum(),
-            timeout: sum(|f| f == Failure::Timeout),
+            timeout: sum(Failure::is_timeout),
         }
     }
 }

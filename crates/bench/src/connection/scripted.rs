@@ -1,20 +1,10 @@
 //! How a connection takes requests from a script: batch by batch, with a pause before each.
 
-use std::task::{Context, Poll};
-
-use oroshi_net::monotonic_ns;
+use std::task::Context;
 
 use super::{Connection, RequestRef};
 use crate::core::{Phase, Ticket};
-
-/// The pause that a script wants before each batch of requests.
-pub(super) enum Pause {
-    /// The script has not been asked yet.
-    ToAsk,
-    /// Nanoseconds of the monotonic clock; the slot's deadline until then.
-    Until(u64),
-    Over,
-}
+use crate::scripting::Pause;
 
 impl Connection<'_> {
     /// Takes the next batch of requests, once the last one got its responses and the pause is over.
@@ -33,8 +23,11 @@ impl Connection<'_> {
             self.closing = true;
             return;
         }
-        if core.delays() && self.pause().is_pending() {
-            return;
+        if core.delays() {
+            if self.pause.poll(core, self.id).is_pending() {
+                return;
+            }
+            self.now = None;
         }
         let Some(ticket) = self.ticket(cx) else { return };
         self.pause = Pause::ToAsk;
@@ -84,31 +77,5 @@ impl Connection<'_> {
         let now = self.now();
         let ticket = if self.core.rules.open { ticket } else { Ticket { due: now, free: now } };
         self.take(ticket, request, now);
-    }
-
-    /// Waits for as long as the script wants.
-    fn pause(&mut self) -> Poll<()> {
-        loop {
-            match &mut self.pause {
-                Pause::Over => return Poll::Ready(()),
-                Pause::Until(end) => {
-                    let now = monotonic_ns();
-                    if now < *end {
-                        self.core.wake_at(self.id, *end);
-                        return Poll::Pending;
-                    }
-                    self.now = Some(now);
-                    self.pause = Pause::Over;
-                }
-                Pause::ToAsk => {
-                    self.pause = match self.core.ask_for_pause() {
-                        Some(pause) if pause.is_zero() => Pause::Over,
-                        Some(pause) => Pause::Until(monotonic_ns() + pause.as_nanos() as u64),
-                        // The script has ended: no request follows the pause.
-                        None => Pause::Over,
-                    }
-                }
-            }
-        }
     }
 }

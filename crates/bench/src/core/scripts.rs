@@ -22,7 +22,7 @@ impl Core {
 
     /// Makes the next batch of requests. False when that ended the core's part of the run.
     pub(crate) fn make_requests(&self, batch: &mut Batch) -> bool {
-        self.call_script(|script| script.request(batch, self.rules.per_connection, self.rules.open)).is_some()
+        self.call_script(|script| script.request(batch, &self.rules)).is_some()
     }
 
     /// Returns the pause before the next batch; `None` when the core's part of the run has ended.
@@ -47,6 +47,12 @@ impl Core {
         if let Some(script) = &self.script {
             script.release_body(bytes);
         }
+    }
+
+    /// Ends the core's part of the run because of what a function of the script returned.
+    #[cold]
+    pub(crate) fn fail_script(&self, function: &str, what: String) {
+        self.call_script(|script| -> Result<(), _> { Err(script.error(function, what)) });
     }
 
     /// Calls the script, and ends the core's part of the run if it fails or says stop.

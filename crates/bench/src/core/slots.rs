@@ -1,4 +1,5 @@
-//! Slots: each holds one connection at a time and outlives it, so that no place in the load is ever lost.
+//! Slots: each holds one connection, or stream of HTTP/2, at a time and outlives it, so that no place in the load is
+//! ever lost.
 
 use std::cell::Cell;
 use std::task::Context;
@@ -8,7 +9,7 @@ use oroshi_core::Deadline;
 use super::stagger::StaggerState;
 use super::tickets::Ticket;
 
-/// The place of one connection.
+/// The place of one connection, or of one stream.
 #[derive(Debug)]
 pub(crate) struct Slot {
     /// When the slot has waited too long. The core also wakes the slot's task for other reasons.
@@ -46,6 +47,18 @@ impl Slot {
 
     pub(super) fn take_assigned(&self) -> Option<Ticket> {
         self.assigned.take()
+    }
+
+    /// Whether the slot is known to be free, and waits for a ticket.
+    #[inline]
+    pub(crate) fn is_queued(&self) -> bool {
+        self.queued.get() && self.free.get().is_some()
+    }
+
+    /// Whether a ticket was given to the slot.
+    #[inline]
+    pub(crate) fn is_assigned(&self) -> bool {
+        self.assigned.get().is_some()
     }
 
     /// Withdraws a slot without a connection from the free ones. A ticket that it was given meanwhile stays its own.

@@ -43,10 +43,15 @@ impl Core {
     /// this core's slots between those of other cores. To be called before [`start`](Self::start).
     pub(crate) fn stagger(&self, length: u64, phase: f64) {
         if self.tickets.is_closed_loop() && self.script.is_none() && self.rules.pipeline == 1 {
-            let step = if self.slots.len() as u64 > PAUSES { (length / PAUSES).max(1) } else { 1 };
+            let step = if self.places() as u64 > PAUSES { (length / PAUSES).max(1) } else { 1 };
             // The shift differs in each run, so that an edge of the measured part does not always hit the same slots.
             self.stagger.set(Some(Stagger { phase, shift: fastrand::f64(), step }));
         }
+    }
+
+    /// Slots that take tickets.
+    fn places(&self) -> usize {
+        if self.rules.streams > 0 { self.slots.len() - self.tasks } else { self.slots.len() }
     }
 
     /// Whether slot `id`, which asks for a request, is to pause first. The core wakes it when the pause is over.
@@ -59,7 +64,8 @@ impl Core {
                 return false;
             }
             StaggerState::First(began) => {
-                let position = (id as f64 + stagger.phase) / self.slots.len() as f64 + stagger.shift;
+                let number = if self.rules.streams > 0 { id - self.tasks } else { id };
+                let position = (number as f64 + stagger.phase) / self.places() as f64 + stagger.shift;
                 let pause = (position.fract() * now.saturating_sub(began) as f64) as u64;
                 (now + pause).next_multiple_of(stagger.step)
             }
@@ -93,7 +99,7 @@ mod tests {
     fn core(slots: usize) -> std::rc::Rc<Core> {
         let plan = Draft { urls: vec!["http://h/".parse().unwrap()], ..Draft::default() }.plan().unwrap();
         let rules = Rules::new(&plan, false, None);
-        Core::new(rules, Vec::new(), slots, Source::Closed, None, Arc::new(FirstResponse::default()))
+        Core::new(rules, Vec::new(), (slots, 0), Source::Closed, None, Arc::new(FirstResponse::default()))
     }
 
     /// On a virtual clock: every slot sends as soon as it may, and each response takes `delay`. Returns when each sends

@@ -3,6 +3,7 @@
 use oroshi_net::tls::TlsConfigError;
 use oroshi_words::{Mistake, Naming, with_causes};
 
+use super::protocol::ProtocolProblem;
 use crate::request::RequestError;
 
 /// Everything that is wrong with a draft.
@@ -66,6 +67,9 @@ pub enum Problem {
     /// Correct the method, header or target.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// Correct what HTTP/2 does not allow.
+    #[error("{}", self.told(Naming::Flags))]
+    Protocol(ProtocolProblem),
     /// Correct the certificate files or the name.
     #[error("TLS settings: {0}")]
     Tls(#[from] TlsConfigError),
@@ -84,6 +88,7 @@ impl Problem {
             Problem::Rate(_) => &["rate", "stages"],
             Problem::SourceWithUnix(_) => &["source"],
             Problem::Request(_) => &["method", "header"],
+            Problem::Protocol(problem) => problem.fields(),
             Problem::Tls(_) => &["cacert", "cert", "key"],
         }
     }
@@ -111,6 +116,7 @@ impl Problem {
                 format!("source addresses are for TCP, and {origin} is a unix socket: leave out {}", name("source"))
             }
             Problem::Request(error) => error.told(naming),
+            Problem::Protocol(problem) => problem.told(naming),
             Problem::NoUrl
             | Problem::Zero { .. }
             | Problem::TooFewConnections { .. }

@@ -7,6 +7,7 @@
 mod answers;
 mod exchange;
 mod failures;
+mod http2;
 mod many_runs;
 mod nchan;
 mod nginx;

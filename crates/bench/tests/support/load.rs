@@ -60,7 +60,7 @@ fn check_ledger(record: &Record) {
     let latency = &record.latency;
     assert_eq!(latency.service.summary.count, r.completed);
     assert_eq!(latency.response.summary.count, r.completed);
-    let timeouts = failed(record, Failure::Timeout);
+    let timeouts = failures(&[Failure::Timeout, Failure::FlowControlStall]);
     // With a connection per request, one that was never made bounds the response time too.
     let least = r.cut_off + r.unsent + timeouts;
     let most = least + failures(&[Failure::ConnectTimeout, Failure::ConnectBacklog]);
@@ -70,9 +70,9 @@ fn check_ledger(record: &Record) {
     assert!(record.connections.alive_at_end <= record.plan.connections);
     assert!(record.connections.held_at_end <= record.plan.hold);
     assert_eq!(record.series.points.iter().map(|p| p.requests).sum::<u64>(), r.answered);
-    // Each connection has at most one request (or pipeline) across either edge of the measured part.
+    // Each connection has at most one request (or pipeline, or one per stream) across either edge of the measured part.
     let counted = record.requests_done();
-    let across = 2.0 * (record.plan.connections * record.plan.pipeline) as f64;
+    let across = 2.0 * record.plan.lanes() as f64;
     assert!((counted - r.answered as f64).abs() <= across, "{counted} {r:?}");
     let by_time = record.rates.requests_per_s * record.elapsed_s;
     assert!((by_time - counted).abs() <= 0.02 * counted + 0.5 || record.plan.threads > 1, "{by_time} {counted}");

@@ -2,6 +2,7 @@
 //! ([`peer`]).
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "a module of each test file, which uses its part")]
 
+pub mod http2;
 pub mod hub;
 pub mod load;
 pub mod nginx;

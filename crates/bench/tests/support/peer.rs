@@ -326,6 +326,17 @@ impl Conn {
         request
     }
 
+    /// The next bytes, whatever they are, or `None` when the other side is gone.
+    pub fn bytes(&mut self) -> Option<Vec<u8>> {
+        (!self.ahead.is_empty() || self.more()).then(|| std::mem::take(&mut self.ahead))
+    }
+
+    /// Counts a request that was read in another way.
+    pub fn counted(&mut self, method: &str, target: &str) -> Request {
+        let (method, target) = (method.to_owned(), target.to_owned());
+        self.count(Request { number: 0, on_connection: 0, method, target, head: String::new(), length: 0 })
+    }
+
     fn more(&mut self) -> bool {
         let mut buffer = [0; 16384];
         if !self.pause.is_zero() {

@@ -119,7 +119,7 @@ fn counts(record: &Record, options: Options) -> String {
     let sum =
         |kind: fn(Failure) -> bool| record.failures.iter().filter(|(f, _)| kind(**f)).map(|(_, n)| n).sum::<u64>();
     let connect = sum(Failure::is_connect);
-    let receive = sum(|f| matches!(f, Failure::ReadReset | Failure::ReadEof | Failure::Timeout));
+    let receive = sum(|f| f != Failure::Parse && (f.is_read() || f.is_timeout()));
     let length = if options.any_length { 0 } else { answers.other_lengths };
     let exceptions = sum(|f| matches!(f, Failure::Write | Failure::Parse | Failure::Check));
     let failed = connect + receive + length + exceptions;
@@ -477,10 +477,11 @@ TLS Server Name:        localhost
         record.failures = Failure::ALL.into_iter().zip(1..).collect();
         record.statuses = [(200, 10), (204, 1), (302, 20), (404, 300)].into();
         record.answers.other_lengths = 1000;
-        // Dns to Tls are 1 to 6, then write 7, read-reset 8, read-eof 9, parse 10, timeout 11, status 12, check 13.
+        // Dns to Tls are 1 to 6, then write 7, read-reset 8, read-eof 9, goaway 10, stream-reset 11, parse 12, timeout 13,
+        // flow-control-stall 14, status 15, check 16.
         let failed = "\
-Failed requests:        1079
-   (Connect: 21, Receive: 28, Length: 1000, Exceptions: 30)
+Failed requests:        1121
+   (Connect: 21, Receive: 65, Length: 1000, Exceptions: 35)
 Write errors:           7
 Non-2xx responses:      320
 Keep-Alive requests:    99999
@@ -490,7 +491,7 @@ Keep-Alive requests:    99999
         assert!(text.contains("Document Length:        5 bytes"), "{text}");
 
         let any = body(&record, URL, Options { any_length: true, ..Options::default() });
-        assert!(any.contains("Failed requests:        79\n   (Connect: 21, Receive: 28, Length: 0,"), "{any}");
+        assert!(any.contains("Failed requests:        121\n   (Connect: 21, Receive: 65, Length: 0,"), "{any}");
         assert!(any.contains("Document Length:        Variable\n"), "{any}");
         // Different documents have different lengths.
         record.plan.origins[0].requests.push("GET /other HTTP/1.1".into());

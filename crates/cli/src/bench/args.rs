@@ -35,6 +35,8 @@ Examples:
       a wrk script makes the requests; its init() receives the words after --
   oroshi bench -s examples/scenarios/shop.lua --users 50 http://localhost:8080/
       50 users make the journeys of a script: logins, pages, checks, a score
+  oroshi bench --http2 -c4 --streams 32 https://localhost:8443/
+      HTTP/2: each of 4 connections has 32 requests in progress
   oroshi bench --close -P /run/app.sock http://app.example/path
       one connection per request, over a unix socket
   oroshi bench --fail-if 'p99>10ms' --fail-if 'errors>0' http://localhost:8080/
@@ -154,6 +156,20 @@ pub(crate) struct LoadArgs {
     /// Keep this many requests in progress per connection; not with --close [default: 1]
     #[arg(long, value_name = "N", help_heading = "Connections")]
     pub(crate) pipeline: Option<String>,
+
+    /// Speak HTTP/2 with https URLs; a server that does not choose it (ALPN) is an error
+    #[arg(long, help_heading = "Connections")]
+    pub(crate) http2: bool,
+
+    /// Speak HTTP/2 without asking, also with http and unix URLs (h2c)
+    #[arg(long, conflicts_with = "http2", help_heading = "Connections")]
+    pub(crate) http2_prior_knowledge: bool,
+
+    /// Keep this many requests in progress per HTTP/2 connection, each on a stream of its own [default: 1]
+    ///
+    /// h2load calls it -m. Where the server allows fewer streams, the others stay unused, and the report says so.
+    #[arg(long, value_name = "N", help_heading = "Connections")]
+    pub(crate) streams: Option<String>,
 
     /// Keep this many idle connections open beside the load [default: none]
     #[arg(long, value_name = "N", help_heading = "Connections")]

@@ -159,7 +159,7 @@ mod tests {
             ("-redirects=3 http://h/", &["vegeta's -redirects"]),
             ("--redirct 3 http://h/", &["oha's --redirect is not needed", "always"]),
             ("--vus 5 http://h/", &["k6's --vus is -c here"]),
-            ("--http2 http://h/", &["oha's --http2 has no equivalent here"]),
+            ("--max-concurrent-streams 5 http://h/", &["h2load's --max-concurrent-streams is --streams here"]),
             ("-disable-keepalive http://h/", &["hey's -disable-keepalive is --close here"]),
             ("-rate=50 http://h/", &["vegeta's -rate is -R here"]),
             ("--u_latency http://h/", &["wrk2's --u_latency is -L here"]),

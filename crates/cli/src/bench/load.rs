@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use oroshi_bench::{ConnectTo, Draft, Load, Spacing, Stage, Watching};
+use oroshi_bench::{ConnectTo, Draft, Http2, Load, Spacing, Stage, Watching};
 use oroshi_net::{ClientTlsOptions, UnixAddress};
 use oroshi_words::Naming;
 use oroshi_words::units;
@@ -59,6 +59,12 @@ impl LoadArgs {
                 problems.one("--requests-per-connection", text, parse_requests_per_connection).flatten()
             },
             pipeline: problems.one("--pipeline", self.pipeline.as_deref(), parse_size).unwrap_or(1),
+            http2: match (self.http2, self.http2_prior_knowledge) {
+                (_, true) => Some(Http2::PriorKnowledge),
+                (true, false) => Some(Http2::Alpn),
+                (false, false) => None,
+            },
+            streams: problems.one("--streams", self.streams.as_deref(), parse_size).unwrap_or(1),
             sources: problems.one("--source", self.source.as_deref(), sources::parse).unwrap_or_default(),
             cpus: problems.one("--cpus", self.cpus.as_deref(), str::parse),
             tls: ClientTlsOptions { alpn: vec![b"http/1.1".to_vec()], ..self.tls.options() },
@@ -229,6 +235,11 @@ mod tests {
             words("-R 2k --hold 50 -b secret -H X-Key:secret"),
             "10 connections, open loop at 2,000/s, 50 idle ones beside them, POST with 6 B, with X-Key"
         );
+        assert_eq!(
+            words("-c 4 --http2-prior-knowledge --streams 32"),
+            "4 connections of HTTP/2 with 32 streams each, closed loop"
+        );
+        assert_eq!(words("--http2 --close"), "10 connections of HTTP/2, one per request, closed loop");
         assert_eq!(words("--pipeline 4 -m PUT"), "10 connections, closed loop, 4 in flight on each, PUT");
     }
 }

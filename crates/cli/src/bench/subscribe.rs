@@ -129,6 +129,9 @@ pub(crate) fn meaningless(load: &LoadArgs) -> Vec<&'static str> {
         ("--close", load.close),
         ("--requests-per-connection", load.requests_per_connection.is_some()),
         ("--pipeline", load.pipeline.is_some()),
+        ("--http2", load.http2),
+        ("--http2-prior-knowledge", load.http2_prior_knowledge),
+        ("--streams", load.streams.is_some()),
         ("--hold", load.hold.is_some()),
         ("--check", !load.check.is_empty()),
     ];

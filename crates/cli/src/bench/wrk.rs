@@ -60,12 +60,7 @@ pub(crate) fn has_bounds(record: &Record) -> bool {
 /// Returns the counts of wrk's four kinds of errors, in its order: connect, read, write, timeout.
 fn socket_errors(record: &Record) -> [u64; 4] {
     let sum = |kind: fn(Failure) -> bool| record.failures.iter().filter(|(f, _)| kind(**f)).map(|(_, n)| n).sum();
-    [
-        sum(Failure::is_connect),
-        sum(|f| matches!(f, Failure::ReadReset | Failure::ReadEof | Failure::Parse)),
-        sum(|f| f == Failure::Write),
-        sum(|f| f == Failure::Timeout),
-    ]
+    [sum(Failure::is_connect), sum(Failure::is_read), sum(|f| f == Failure::Write), sum(Failure::is_timeout)]
 }
 
 /// Returns the interval between a connection's requests that wrk assumes: run time / (requests / connections).

@@ -73,6 +73,18 @@ impl EncodedRequest {
         encode_request(&mut Encoder::new(Compression::Static), &mut block, request, fields)?;
         Ok(EncodedRequest { block, flags: method_flags(request.method) })
     }
+
+    /// Returns the length of the header block in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.block.len()
+    }
+
+    /// Whether the block is empty, which no request's is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.block.is_empty()
+    }
 }
 
 /// The head of a response in its encoded form, for a server that sends it many times.

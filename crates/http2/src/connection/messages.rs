@@ -101,7 +101,7 @@ impl Connection {
         let section = match (&target, self.role) {
             (Target::Ignored, _) => Section::Ignored,
             (Target::Trailers, _) => Section::Trailers,
-            (_, Role::Client) => Section::Response { keep: self.config.heads == Heads::All },
+            (_, Role::Client) => Section::Response { keep: self.heads == Heads::All },
             (_, Role::Server) => Section::Request { extended_connect: self.config.extended_connect },
         };
         // Every block is decoded, wanted or not: the next one depends on its state (RFC 9113 section 4.3).

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use oroshi_bench::environment::Environment;
 use oroshi_bench::record::PlanRecord;
-use oroshi_bench::{Load, Record};
+use oroshi_bench::{Load, Protocol, Record};
 use oroshi_words::units;
 
 use super::{SavedResult, same_cell};
@@ -173,11 +173,12 @@ fn described(plan: &PlanRecord) -> String {
     };
     let length = plan.duration_s.map(units::length).or(plan.requests.map(|n| units::plural(n, "request")));
     let each = plan.requests_per_connection.map(|n| format!(" of {}", units::plural(n, "request")));
+    let protocol = if plan.protocol == Protocol::Http2 { " of HTTP/2" } else { "" };
     format!(
-        "{}{}, {} in flight on each, {pace}, {}",
+        "{}{protocol}{}, {} in flight on each, {pace}, {}",
         units::plural(plan.connections as u64, "connection"),
         each.unwrap_or_default(),
-        plan.pipeline,
+        plan.pipeline.max(plan.streams),
         length.unwrap_or_default()
     )
 }

@@ -25,7 +25,7 @@ const WARM_ROUNDS: u32 = 2;
 const FEW_ROUNDS: f64 = 5.0;
 /// Lengths are multiples of this.
 const STEP: Duration = Duration::from_millis(50);
-/// Requests per connection (or per place in its pipeline) that measure the response time, and their time limit.
+/// Requests per connection (or stream, or place in its pipeline) that measure the response time, and their time limit.
 const PROBES: u64 = 2;
 const LONGEST_PROBE: Duration = Duration::from_secs(10);
 
@@ -45,7 +45,7 @@ pub(super) fn are_free(draft: &Draft) -> bool {
 
 /// Returns the load that measures the response time.
 pub(super) fn probe(draft: Draft) -> Draft {
-    let requests = PROBES * (draft.connections * draft.pipeline) as u64;
+    let requests = PROBES * draft.lanes() as u64;
     Draft { requests: Some(requests), duration: Some(LONGEST_PROBE), ..draft }
 }
 
@@ -113,7 +113,7 @@ pub(super) fn in_words(draft: &Draft, lengths: &Lengthened) -> String {
 /// Warns if a run of a closed loop is too short for its server.
 pub(super) fn too_few_rounds(record: &Record) -> Option<String> {
     let plan = &record.plan;
-    let lanes = (plan.connections * plan.pipeline) as f64;
+    let lanes = plan.lanes() as f64;
     let rounds = record.requests_done() / lanes;
     // Users of a scenario also think; its length is the script's.
     let asked = plan.load == Load::Closed && plan.requests.is_none() && !record.cut_short && record.scenario.is_none();

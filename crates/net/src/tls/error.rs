@@ -40,6 +40,14 @@ pub enum TlsError {
     Io(#[source] io::Error),
 }
 
+impl TlsError {
+    /// Whether the peer speaks none of the protocols that were offered by ALPN.
+    #[must_use]
+    pub fn is_no_protocol(&self) -> bool {
+        matches!(self, TlsError::Alert(AlertDescription::NoApplicationProtocol))
+    }
+}
+
 impl From<io::Error> for TlsError {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::UnexpectedEof {

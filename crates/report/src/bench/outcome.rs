@@ -26,11 +26,21 @@ pub(super) fn one(record: &Record) -> Markup {
             (table("Failures by name", &["name", "count", "what happened"], rows.collect::<Vec<_>>()))
         }
         @if !record.parse.is_empty() {
-            h3 { "Answers that are no HTTP/1.1" }
+            h3 { "Answers that are no HTTP" }
             @let words = |what: String| html! { span.words { (what) } };
             @let rows = words::unreadable(record);
             @let rows = rows.map(|(rule, n, what)| [cell(rule), cell(units::count(n)), words(what)]);
             (table("Rules that were broken", &["rule", "count", "what came"], rows.collect::<Vec<_>>()))
+        }
+        @if record.http2.as_ref().is_some_and(|http2| !http2.ends.is_empty()) {
+            h3 { "Streams that the server ended" }
+            @let words = |what: String| html! { span.words { (what) } };
+            @let of = |failure: Failure| words::stream_ends(record, failure).map(move |end| (failure, end));
+            @let rows = of(Failure::StreamReset).chain(of(Failure::Goaway));
+            @let rows = rows.map(|(failure, (code, n, says))| [
+                cell(failure.name()), cell(code), cell(units::count(n)), words(says)
+            ]);
+            (table("Codes of HTTP/2", &["failure", "code", "count", "text"], rows.collect::<Vec<_>>()))
         }
         @if !record.statuses.is_empty() {
             h3 { "Statuses" }

@@ -8,7 +8,7 @@ use oroshi_bench::record::{
     PlanRecord, PointRecord, Rates, Requests, SCHEMA, SeriesRecord,
 };
 use oroshi_bench::watch::{FoundBy, Precision, ProcessUsage, ServerSample, ServerUsage};
-use oroshi_bench::{Bottleneck, Failure, Grade, Load, Record, Spacing};
+use oroshi_bench::{Bottleneck, Failure, Grade, Load, Protocol, Record, Spacing};
 use oroshi_stats::Latency;
 
 /// Closed loop, 10 s, 100,000 requests whose times lie evenly between 50 us and 1.05 ms, a few errors.
@@ -61,6 +61,7 @@ pub fn closed() -> Record {
         failures: BTreeMap::from([(Failure::Timeout, 12), (Failure::ReadReset, 3), (Failure::CutOffAtEnd, 19)]),
         errors: 15,
         parse: Vec::new(),
+        http2: None,
         statuses: BTreeMap::from([(200, 100_000)]),
         connections: Connections {
             opened: 115,
@@ -199,6 +200,8 @@ fn plan(load: Load, threads: usize, connections: usize, seconds: f64) -> PlanRec
         timeout_s: 2.0,
         requests_per_connection: None,
         pipeline: 1,
+        protocol: Protocol::Http1,
+        streams: 1,
         script: None,
     }
 }

@@ -15,7 +15,7 @@ use crate::paint::Paint;
 use crate::table::{fitted, wrap};
 use crate::words::{
     alarm, connections, generator, headline, is_open, machine, meaning, measured_clocks, processes, quantile, requests,
-    throughput, unreadable,
+    stream_ends, throughput, unreadable,
 };
 
 /// Minimum width of a text beside a name and its count; with less room the text stands below.
@@ -227,6 +227,9 @@ impl Page {
                     for (rule, count, what) in unreadable(record) {
                         self.counted(&format!("  {rule}"), count, &what);
                     }
+                }
+                for (code, count, says) in stream_ends(record, *failure) {
+                    self.counted(&format!("  {code}"), count, &says);
                 }
             }
         }

@@ -12,7 +12,7 @@ use oroshi_bench::record::{
     PointRecord, Rates, Requests, SCHEMA, SeriesRecord,
 };
 use oroshi_bench::watch::{FoundBy, Precision, ProcessUsage, ServerSample, ServerUsage};
-use oroshi_bench::{Bottleneck, Failure, Grade, Load, Record, Spacing, Stage};
+use oroshi_bench::{Bottleneck, Failure, Grade, Load, Protocol, Record, Spacing, Stage};
 use oroshi_stats::Latency;
 
 /// A deterministic pseudo-random generator.
@@ -111,6 +111,7 @@ pub fn closed(seed: u64, median_ns: f64) -> Record {
         failures: BTreeMap::from([(Failure::Timeout, 12), (Failure::ReadReset, 3), (Failure::CutOffAtEnd, 19)]),
         errors: 15,
         parse: Vec::new(),
+        http2: None,
         statuses: BTreeMap::from([(200, answered - 7), (502, 7)]),
         connections: Connections {
             opened: 115,
@@ -227,6 +228,8 @@ pub fn plan(load: Load) -> PlanRecord {
         timeout_s: 2.0,
         requests_per_connection: None,
         pipeline: 1,
+        protocol: Protocol::Http1,
+        streams: 1,
         script: None,
     }
 }

@@ -7,7 +7,7 @@ use oroshi_bench::record::{
     Answers, ClockRecord, ClockRecords, Connections, Generator, OriginRecord, PlanRecord, PointRecord, Rates, Requests,
     SCHEMA, SeriesRecord,
 };
-use oroshi_bench::{Bottleneck, Failure, Grade, Load, Record, Spacing, Stage};
+use oroshi_bench::{Bottleneck, Failure, Grade, Load, Protocol, Record, Spacing, Stage};
 use oroshi_stats::Latency;
 
 /// Makes a closed loop of 2 threads: these service times in microseconds, these numbers of responses per 100 ms, and
@@ -48,6 +48,8 @@ pub fn closed(service_us: impl IntoIterator<Item = u64>, answers: &[u64]) -> Rec
             timeout_s: 2.0,
             requests_per_connection: None,
             pipeline: 1,
+            protocol: Protocol::Http1,
+            streams: 1,
             script: Some("a.lua".into()),
         },
         elapsed_s: answers.len() as f64 / 10.0,
@@ -76,6 +78,7 @@ pub fn closed(service_us: impl IntoIterator<Item = u64>, answers: &[u64]) -> Rec
         ]),
         errors: 255,
         parse: Vec::new(),
+        http2: None,
         statuses: BTreeMap::from([(200, 10), (302, 5), (399, 2), (404, 7), (500, 2)]),
         connections: Connections::default(),
         answers: Answers::default(),
