@@ -162,9 +162,14 @@ macro_rules! parts {
 }
 
 parts!(Whole, Delta, Record, Whole::measured, Whole::is_halted, Whole::finish);
-parts!(push::Whole, push::Delta, push::Record, push::Whole::measured, |_: &Self| false, |whole: Self, fates: &_, warnings| Ok(
-    push::Whole::finish(whole, fates, warnings)
-));
+parts!(
+    push::Whole,
+    push::Delta,
+    push::Record,
+    push::Whole::measured,
+    |_: &Self| false,
+    |whole: Self, fates: &_, warnings| Ok(push::Whole::finish(whole, fates, warnings))
+);
 
 /// Follows a run on agents.
 pub trait LeadObserver: Observer {
@@ -193,7 +198,8 @@ pub fn lead<W: Parts>(
         return Err(LeadError::Refused(vec![format!("the server cannot be watched: {why}")]));
     }
     let (after, length) = (measured.after, measured.length);
-    let mut leading = Leading { bus, key, group, after, length, server, whole, notes: Vec::new(), start: 0, over: None };
+    let mut leading =
+        Leading { bus, key, group, after, length, server, whole, notes: Vec::new(), start: 0, over: None };
     let mut shown = 0;
     let mut stopped = false;
     let result = loop {
@@ -273,19 +279,16 @@ impl<W: Parts> Leading<'_, W> {
                     let frame = wire::seal(self.key, Direction::Down, self.group, &down)?;
                     self.bus.send(to, frame);
                 }
-                Order::Add(index, bytes) => {
-                    match self.whole.add(index, &bytes) {
-                        Ok(true) => coordinator.ended(index),
-                        Ok(false) => {}
-                        Err(Implausible) => {
-                            let name = &coordinator.agents()[index].name;
-                            let note =
-                                format!("{name} sent counts that contradict themselves: a part of them is missing");
-                            observer.note(&note);
-                            self.notes.push(note);
-                        }
+                Order::Add(index, bytes) => match self.whole.add(index, &bytes) {
+                    Ok(true) => coordinator.ended(index),
+                    Ok(false) => {}
+                    Err(Implausible) => {
+                        let name = &coordinator.agents()[index].name;
+                        let note = format!("{name} sent counts that contradict themselves: a part of them is missing");
+                        observer.note(&note);
+                        self.notes.push(note);
                     }
-                }
+                },
                 Order::Starts(at) => {
                     self.start = at;
                     let from = at + self.after;

@@ -28,8 +28,8 @@ mod subscription;
 mod tally;
 mod wire;
 
-pub use plan::{Draft, Mode, Plan, Publication, Publishing, PublishingTo, SubscribeProblem};
 pub use part::{Delta, PartObserver, Sent, Whole};
+pub use plan::{Draft, Mode, Plan, Publication, Publishing, PublishingTo, SubscribeProblem};
 pub use record::Record;
 pub use run::{run, run_part};
 pub use stamp::TemplateError;

@@ -16,9 +16,9 @@ use crate::part::{Alone, PartEnd, PartObserver, Recorder};
 use crate::plan::{Plan, Watching};
 use crate::prepare::{LOOK, Prepared, prepare, thread_options, usage_of};
 use crate::record::Record;
+use crate::script::ScriptError;
 use crate::shared::{Outcome, Report, Shared, WorkerOutcome};
 use crate::tally::Tally;
-use crate::script::ScriptError;
 use crate::watch::Watch;
 use crate::worker::work;
 

@@ -145,9 +145,10 @@ enum Unconnected {
 }
 
 /// A connection of either version.
+#[expect(clippy::large_enum_variant, reason = "a box for HTTP/1 would be an allocation for each new connection")]
 enum Either<'c> {
     Http1(Connection<'c>),
-    Http2(http2::Connection<'c>),
+    Http2(Box<http2::Connection<'c>>),
 }
 
 impl Either<'_> {
@@ -212,7 +213,7 @@ impl<'c> SlotTask<'c> {
             if let Some((ticket, request)) = &first {
                 connection.give(*ticket, request, began);
             }
-            return Either::Http2(connection);
+            return Either::Http2(Box::new(connection));
         }
         let mut connection = Connection::new(self.core, self.id, self.origin, connected.stream, connect_ns, carried);
         if let Some((ticket, request)) = &first {

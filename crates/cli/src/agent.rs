@@ -178,7 +178,8 @@ impl Surroundings for Limits {
                     .to_owned(),
             ]);
         }
-        let mut plan = draft.plan().map_err(|found| found.0.iter().map(|it| it.told(Naming::Flags)).collect::<Vec<_>>())?;
+        let mut plan =
+            draft.plan().map_err(|found| found.0.iter().map(|it| it.told(Naming::Flags)).collect::<Vec<_>>())?;
         let mistakes = self.exceeded(&plan, job.of);
         if !mistakes.is_empty() {
             return Err(mistakes);

@@ -31,7 +31,9 @@ impl Files {
         let path = match &self.sent {
             None => self.folder.join(name),
             Some(sent) => sent.get(name).cloned().ok_or_else(|| {
-                format!("{name} did not come with the script: expected the files that its top level names, and no others")
+                format!(
+                    "{name} did not come with the script: expected the files that its top level names, and no others"
+                )
             })?,
         };
         self.note(name);

@@ -169,9 +169,7 @@ impl Task {
 impl Inner {
     /// Builds what needs the thread's runtime.
     fn prepare(self: &Rc<Self>) -> Result<(), ScriptError> {
-        self.thread
-            .build_client()
-            .map_err(|what| ScriptError { place: self.state.file(), what })?;
+        self.thread.build_client().map_err(|what| ScriptError { place: self.state.file(), what })?;
         let timer = Timer::new().map_err(|error| ScriptError {
             place: self.state.file(),
             what: format!("a timer could not be made: {error}"),

@@ -69,13 +69,7 @@ pub(crate) struct Verdict {
 }
 
 impl Run {
-    pub(crate) fn new(
-        settings: &Arc<Settings>,
-        cores: usize,
-        sets: &Arc<Sets>,
-        seed: u64,
-        network: Network,
-    ) -> Self {
+    pub(crate) fn new(settings: &Arc<Settings>, cores: usize, sets: &Arc<Sets>, seed: u64, network: Network) -> Self {
         let part = network.part.unwrap_or(Part { index: 0, of: 1 });
         let own = settings.journeys.map(|journeys| ramp::share(journeys, part.index, part.of));
         let journeys = own.map_or(i64::MAX, |journeys| i64::try_from(journeys).unwrap_or(i64::MAX));

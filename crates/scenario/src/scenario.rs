@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use oroshi_bench::part::Implausible;
 use oroshi_bench::record::Record;
 use oroshi_bench::record::scenario::{PhaseRecord, ScenarioRecord, ScoreRecord, UserModel, UsersRecord};
-use oroshi_bench::part::Implausible;
 use oroshi_bench::{CoreJourneys, Journeys, Meter, Part, ScriptError};
 use oroshi_net::{ClientTlsOptions, Endpoint, Permitted, Timer, UnixAddress};
 use tokio::task::{LocalSet, spawn_local};

@@ -1,7 +1,7 @@
 //! Values that the users of all threads share: counters, flags, what one user tells the others.
 
-use std::collections::{BTreeMap, HashMap};
 use std::collections::hash_map::{Entry, RandomState};
+use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

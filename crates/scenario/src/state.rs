@@ -64,7 +64,14 @@ pub(crate) enum Step {
 
 impl Source {
     pub(crate) fn new(file: &Path, text: Vec<u8>, files: Arc<Files>, limit: Duration) -> Self {
-        Self { file: file.to_owned(), text: text.into(), files, limit, handles: Mutex::default(), stuck: Arc::default() }
+        Self {
+            file: file.to_owned(),
+            text: text.into(),
+            files,
+            limit,
+            handles: Mutex::default(),
+            stuck: Arc::default(),
+        }
     }
 
     /// Returns the same script without states.

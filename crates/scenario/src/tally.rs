@@ -452,7 +452,7 @@ mod tests {
             assert!(piece.is_plausible(1) && !piece.is_plausible(2));
             whole.merge(piece);
             // The users know their steps by number.
-            assert_eq!((thread.steps.name(a), thread.steps.at(a).count, thread.journeys.len()), ("a", 0, 1));
+            assert_eq!((thread.steps.at(a).count, thread.steps.name(a), thread.journeys.len()), (0, "a", 1));
         }
         let step = &whole.step_records(1.0)[0];
         assert_eq!((step.count, step.service.histogram.len()), (6, 3));

@@ -335,9 +335,8 @@ impl PartState {
             failed: self.tally.lost,
             unsent: 0,
             errors: self.tally.failures.errors(),
-            thread_cpu: end.map_or_else(Vec::new, |end| {
-                end.cpu.iter().map(|cpu| *cpu as f64 / elapsed.max(1) as f64).collect()
-            }),
+            thread_cpu: end
+                .map_or_else(Vec::new, |end| end.cpu.iter().map(|cpu| *cpu as f64 / elapsed.max(1) as f64).collect()),
             p99_ns: self.delay.quantile(0.99),
             lateness_p99_ns: None,
             clock_bound_ns: fate.clock_bound_ns,

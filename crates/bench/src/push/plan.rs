@@ -269,7 +269,8 @@ impl Draft {
                 problems.push(SubscribeProblem::Rate("publish-to-rate", rate));
             }
             let load = Load::rate(rate.max(f64::MIN_POSITIVE), Spacing::Constant, 0);
-            let draft = plan::Draft { connections: PUBLISHERS_TO_ONE, requests: None, part: None, load, ..base.clone() };
+            let draft =
+                plan::Draft { connections: PUBLISHERS_TO_ONE, requests: None, part: None, load, ..base.clone() };
             let publication = publication(draft, url, headers, &body, message_bytes, &mut problems);
             if let Some(publication) = &publication
                 && !publication.url.target.contains(NUMBER)

@@ -361,7 +361,7 @@ fn what_is_no_http2_is_named() {
 fn over_tls_the_server_must_choose_http2() {
     let identity = tls::Identity::new();
     // Without ALPN a server chooses nothing.
-    let peer = Peer::start_tls(Place::Tcp, &identity, |conn| conn.stall());
+    let peer = Peer::start_tls(Place::Tcp, &identity, super::support::peer::Conn::stall);
     let draft = |url: &str| Draft { http2: Some(Http2::Alpn), tls: identity.trusted(), ..requests(url, 1, 1) };
     let error = refused(draft(&peer.url));
     assert!(matches!(&error, RunError::NoHttp2 { chose, .. } if chose == "no protocol"), "{error}");

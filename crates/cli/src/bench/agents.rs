@@ -211,7 +211,9 @@ impl AgentsLoad {
         })?;
         match script {
             Some(script) if script.has_done() && script.has_setup() => {
-                say("note: the script's done() was not called: it may ask for values of threads, which are on the agents");
+                say(
+                    "note: the script's done() was not called: it may ask for values of threads, which are on the agents",
+                );
             }
             Some(script) => script.done(&record)?,
             None => {}
@@ -239,9 +241,9 @@ fn subscriptions(args: Args, agents: &Agents) -> Result<ExitCode, Error> {
     let bus = agents.connect().map_err(|error| Error::Agents(error.to_string()))?;
     live.live.say(&told(run));
     // Connections are opened at a rate, or many at a time, until each was tried.
-    let at_rate = plan.connect_rate.map_or(Duration::ZERO, |rate| {
-        Duration::from_secs_f64((plan.connect.connections as f64 / rate).min(86_400.0))
-    });
+    let at_rate = plan
+        .connect_rate
+        .map_or(Duration::ZERO, |rate| Duration::from_secs_f64((plan.connect.connections as f64 / rate).min(86_400.0)));
     let opening = plan.connect.timeout * 2 + at_rate;
     report_subscriptions(&output, || {
         let record = agents.lead(&bus, run, job, push::Whole::new(plan), opening, &mut live);

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use oroshi_bench::push::{Draft, Mode, Plan, Publishing, PublishingTo, Record, SubscribeProblem};
 use oroshi_bench::Part;
+use oroshi_bench::push::{Draft, Mode, Plan, Publishing, PublishingTo, Record, SubscribeProblem};
 use oroshi_net::{Endpoint, Permitted};
 use oroshi_report::paint::Paint;
 use oroshi_report::table;

@@ -75,7 +75,10 @@ fn scenarios_on_agents_are_one_run_with_one_score() {
     };
     assert_eq!((check("ok"), check("it was initialized"), check("goods")), ((60, 0), (60, 0), (60, 0)));
     assert_eq!((check("all are counted"), check("all rows"), check("each row once")), ((1, 0), (1, 0), (60, 0)));
-    assert_eq!((&*scenario.fails[0].reason, scenario.fails[0].count, scenario.fails[0].samples.len()), ("sold out", 1, 1));
+    assert_eq!(
+        (&*scenario.fails[0].reason, scenario.fails[0].count, scenario.fails[0].samples.len()),
+        ("sold out", 1, 1)
+    );
     assert_eq!(scenario.phases.iter().map(|phase| &*phase.name).collect::<Vec<_>>(), ["initialize", "final"]);
     assert_eq!(record.requests.completed, 60);
     assert_eq!(target.stop().0, 61, "and one of initialize");
@@ -93,7 +96,12 @@ fn mistakes_of_scenarios_on_agents_are_told_before_the_load() {
         assert!(texts.iter().all(|text| ran.err.contains(text)), "{}", ran.err);
     };
     refused("scenario(\"s\", 5)", &[], 1, &["shop.lua:1"]);
-    refused(&SHOP.replace("== 200)\n  shared", "== 500)\n  shared"), &[], 1, &["the check \"the server is there\" failed"]);
+    refused(
+        &SHOP.replace("== 200)\n  shared", "== 500)\n  shared"),
+        &[],
+        1,
+        &["the check \"the server is there\" failed"],
+    );
     refused("function request() end", &["-d1s"], 1, &["a: --script: a wrk script", "b: --script", "--wrk-scripts"]);
     refused(SHOP, &["--verbose"], 2, &["--verbose: "]);
     // TEST-NET-1 (RFC 5737): no packet goes there. The agents permit this machine only; the coordinator has no such rule, and this script asks nothing before.
