@@ -507,7 +507,7 @@ fn flags_of_other_tools_are_told_what_they_are_here() {
         (&["-z", "1s"], &["oha's -z is -d here", "hey's -z is -d here"]),
         (&["--redirects", "3"], &["vegeta's --redirects", "none is followed"]),
         (&["--vus", "10"], &["k6's --vus is -c here"]),
-        (&["--http2"], &["oha's --http2 has no equivalent here"]),
+        (&["--http2"], &["--http2 agrees on HTTP/2 within TLS", "--http2-prior-knowledge"]),
         (&["-disable-keepalive"], &["hey's -disable-keepalive is --close here"]),
         (&["-o", "json"], &["--output", "--format json", &format]),
         (&["-k"], &["--insecure", "no URL is https", "ab's -k"]),
