@@ -41,7 +41,7 @@ struct Task {
     deltas: Vec<Vec<u8>>,
     /// Deltas that the coordinator has.
     confirmed: usize,
-    /// What it has published, and whether the coordinator said what was published.
+    /// The messages that it has published, and whether the coordinator has told the published messages.
     published: Option<Vec<u8>>,
     knows_published: bool,
     /// Mistakes that it told, and whether the coordinator knows them.

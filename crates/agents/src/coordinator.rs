@@ -124,7 +124,7 @@ pub struct Coordinator {
     last: u64,
     start: u64,
     stopping: Option<u64>,
-    /// What the agent that publishes has sent, for the others.
+    /// The messages of the publishing agent, for the others.
     published: Option<Vec<u8>>,
     /// Since when the connection to NATS is lost.
     cut_off: Option<u64>,

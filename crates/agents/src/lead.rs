@@ -353,7 +353,7 @@ struct Keeper {
     deltas: Vec<Vec<u8>>,
 }
 
-/// What agents keep of a run whose coordinator ended.
+/// The results that agents keep of a run whose coordinator ended.
 #[derive(Debug)]
 pub struct Kept {
     run: u64,

@@ -6,7 +6,8 @@
 //!
 //! Read in this order:
 //!
-//! 1. [`wire`]: the messages, their signature and limits; [`nkey`]: keys in NATS's own form. [`clock`]: the offset of another machine's clock.
+//! 1. [`wire`]: the messages, their signature and limits; [`nkey`]: keys in NATS's own form. [`clock`]: the offset of
+//!    another machine's clock.
 //! 2. [`agent`] and [`coordinator`]: the two state machines. They do no I/O, and time is an argument.
 //! 3. [`bus`]: the connection to NATS. [`serve`]: an agent with its load. [`lead`]: a coordinator with its record.
 

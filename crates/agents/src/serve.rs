@@ -33,7 +33,7 @@ pub trait Surroundings: Debug + Send + Sync {
     fn say(&self, text: &str);
 }
 
-/// What an agent is to do.
+/// The load that an agent carries out.
 #[derive(Debug)]
 pub enum Assignment {
     /// A load of requests.
@@ -235,7 +235,7 @@ impl Tells {
 struct Load {
     tells: Tells,
     starting: Receiver<u64>,
-    /// What another agent has published.
+    /// The messages that another agent has published.
     publishing: Receiver<Vec<u8>>,
     stop: Arc<AtomicBool>,
 }

@@ -39,7 +39,7 @@ struct Simulated {
     over: Option<u64>,
     /// When the preparation will be done.
     ready_at: Option<u64>,
-    /// What the first agent has published, as often as this one was told.
+    /// The messages of the first agent, once for each time that this agent was told them.
     told: Vec<Vec<u8>>,
 }
 

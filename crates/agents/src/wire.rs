@@ -2,7 +2,8 @@
 //!
 //! A frame is a version byte, a signature, and a payload: postcard, compressed by DEFLATE (RFC 1951). The signature is an
 //! HMAC-SHA256 (RFC 2104) under the shared key, or the sender's public key and its Ed25519 signature (RFC 8032). It covers
-//! the direction and the group, so that no frame can be replayed in another place. Messages to an agent name its session, which the agent draws anew after each run, so that an old plan cannot
+//! the direction and the group, so that no frame can be replayed in another place. Messages to an agent name its
+//! session. The agent draws it anew after each run, so that an old plan cannot
 //! start a load again.
 
 use std::io::{Read as _, Write as _};
@@ -29,7 +30,7 @@ const PAYLOAD_BYTES: u64 = 16 << 20;
 pub const KEY_BYTES: usize = 16;
 const HMAC: usize = 32;
 
-/// What signs frames, and what accepts them.
+/// The key that signs frames, and the keys that are accepted.
 #[derive(Clone)]
 pub struct Key(Kind);
 
@@ -96,7 +97,7 @@ fn mac(key: &[u8], signed: &[u8]) -> Hmac<Sha256> {
     mac
 }
 
-/// What a signature covers.
+/// The content that a signature covers.
 fn signed(version: u8, direction: Direction, group: &str, payload: &[u8]) -> Vec<u8> {
     [&[version, direction as u8][..], &(group.len() as u64).to_be_bytes(), group.as_bytes(), payload].concat()
 }
@@ -141,7 +142,7 @@ pub enum ToAgent {
     Start(u64),
     /// The coordinator lives, and has this many of the agent's deltas.
     Beat(u32),
-    /// What the agent that publishes has sent: for the others, and to say that it is known.
+    /// The messages of the publishing agent. The others need them; to the publisher it is the confirmation.
     Published(Vec<u8>),
     /// End the load.
     Stop,
@@ -164,7 +165,7 @@ pub struct Job {
     pub files: Vec<(String, Vec<u8>)>,
     /// The files beside a script: the path that the script has, and the number in `files`.
     pub beside: Vec<(String, usize)>,
-    /// What a script's `initialize` left for all parts.
+    /// The state that a script's `initialize` left for all parts, or the number of a run on a hub.
     pub start: Option<Vec<u8>>,
 }
 
@@ -199,7 +200,7 @@ pub enum FromAgent {
     Pong(u64, u64),
     /// It knows when to start.
     Started,
-    /// What it has published, for the other agents.
+    /// The messages that it has published, for the other agents.
     Published(Vec<u8>),
     /// A delta with its number, from 0.
     Delta(u32, Vec<u8>),

@@ -39,7 +39,7 @@ pub(crate) struct Core {
     pub(crate) slots: Vec<Slot>,
     /// Number of tasks.
     pub(crate) tasks: usize,
-    /// What connections of HTTP/2 share.
+    /// The state that connections of HTTP/2 share.
     pub(crate) http2: Http2Shared,
     pub(crate) script: Option<Scripting>,
     /// Shared by all cores.

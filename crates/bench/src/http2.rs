@@ -25,7 +25,7 @@ pub(crate) use request::Http2Request;
 /// down, and grants are rare.
 const WINDOW: u32 = 1 << 30;
 
-/// What all HTTP/2 connections of a core share.
+/// The state that all HTTP/2 connections of a core share.
 #[derive(Debug)]
 pub(crate) struct Http2Shared {
     config: Arc<Config>,

@@ -82,7 +82,7 @@ pub struct Delta {
     workers: Vec<Option<Outcome>>,
     first: FirstFacts,
     start_late_ns: u64,
-    /// What journeys counted, as they encode it.
+    /// The counts of journeys, as they encode them.
     journeys: Option<Vec<u8>>,
     end: Option<Box<PartEnd>>,
 }

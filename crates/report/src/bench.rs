@@ -1,6 +1,7 @@
 //! The page of runs: headline figures and the bottleneck first, then the details.
 //!
-//! [`agents`]: the load machines. [`latency`]: percentiles and phases. [`time`]: figures over time. [`sides`]: costs of server and generator.
+//! [`agents`]: the load machines. [`latency`]: percentiles and phases. [`time`]: figures over time. [`sides`]: costs of
+//! server and generator.
 //! [`outcome`]: outcomes of requests. [`scenario`]: what users did; [`flow`]: how steps followed each other.
 
 mod agents;

@@ -10,7 +10,7 @@ use crate::tally::Tally;
 /// The most bytes of shared values that `initialize` may leave for parts.
 const START_BYTES: usize = 4 << 20;
 
-/// What every part of a run knows before its load.
+/// The state that every part of a run has before its load.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Start {
     /// The seed of all choices.
@@ -42,7 +42,7 @@ impl Start {
     }
 }
 
-/// What a part has counted since it last handed counts over.
+/// The counts of a part since it last handed counts over.
 #[derive(Debug, Serialize, Deserialize)]
 struct Counts {
     tally: Tally,

@@ -63,7 +63,7 @@ pub struct Options {
 pub struct PartOptions {
     /// The part.
     pub part: Option<Part>,
-    /// What [`Scenario::lead`] returned for the run: `initialize` was called. `None`: it is to be called here.
+    /// The result of [`Scenario::lead`] for the run, whose `initialize` was called. `None`: it is to be called here.
     pub start: Option<Vec<u8>>,
     /// The files that came with the script, by the path that it has: it may read no others. `None`: all.
     pub files: Option<BTreeMap<String, PathBuf>>,
@@ -83,7 +83,7 @@ pub struct Scenario {
     settings: Arc<Settings>,
     base: Endpoint,
     network: Network,
-    /// What `initialize` left for this run, elsewhere.
+    /// The state that `initialize` left for this run in another process.
     start: Option<Vec<u8>>,
     tell: Arc<Tell>,
     verbose: bool,

@@ -123,7 +123,7 @@ impl<'a> RequestBody<'a> {
             rest,
             more: Vec::new(),
             taken: 0,
-            // What follows the head of a tunnel over HTTP/2 is no body.
+            // The data behind the head of a tunnel over HTTP/2 is no body.
             ended: matches!(transport, Transport::Http2(_)) && head.framing == Framing::None,
             tells: true,
             trailers: Vec::new(),

@@ -24,7 +24,7 @@ pub(crate) struct Core {
     pub(crate) settings: Settings,
     pub(crate) ticks: Ticks,
     pub(crate) counters: Arc<Counters>,
-    /// What all HTTP/2 connections announce and tolerate.
+    /// The settings and limits of all HTTP/2 connections.
     pub(crate) http2: Arc<oroshi_http2::Config>,
     /// The buffer for decoded heads of HTTP/2.
     pub(crate) heads: RefCell<oroshi_http2::HeadBuffer>,

@@ -1,4 +1,4 @@
-//! What requests cost on a kept HTTP/2 connection: allocations, counted.
+//! The cost of requests on a kept HTTP/2 connection: allocations, counted.
 //! A binary of its own, as `allocation_counter` brings an allocator for all of it.
 
 use std::sync::mpsc;
@@ -7,7 +7,7 @@ use oroshi_net::{BoundListener, ListenOptions, Peer};
 use oroshi_server::{Exchange, Server, Settings};
 use oroshi_testkit::http2::Client;
 
-/// What a server's thread allocates for so many rounds of 32 requests at once, from its beginning to its end.
+/// The allocations of a server's thread for so many rounds of 32 requests at once, from its beginning to its end.
 fn allocations(rounds: usize) -> u64 {
     let bound = BoundListener::bind("127.0.0.1:0", &ListenOptions::default()).unwrap();
     let Peer::Tcp(address) = *bound.address() else { panic!("a unix socket") };

@@ -1,4 +1,4 @@
-//! What is counted of HTTP/2 beyond HTTP/1.1: how servers ended streams and connections, and how many streams they
+//! The counters of HTTP/2 beyond those of HTTP/1.1: how servers ended streams and connections, and how many streams they
 //! allowed.
 
 use std::collections::BTreeMap;

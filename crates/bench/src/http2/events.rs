@@ -1,4 +1,4 @@
-//! What the server's frames mean for the requests.
+//! The effect of the server's frames on the requests.
 
 use oroshi_http2::{ErrorCode, Event, Heads, StreamRef};
 

@@ -125,7 +125,7 @@ mod tests {
         let id = client.send_encoded_request(&mut to_server, &request.head, request.body.is_empty(), 0).unwrap();
         let rest = client.send_data(&mut to_server, id, &request.body, true);
         assert_eq!(rest.is_ok(), !request.body.is_empty());
-        // What a script makes is the same on the wire.
+        // A script's request is the same on the wire.
         if body.is_empty() {
             let mut other = Connection::client(Arc::clone(&config), &mut made);
             let id = send_made(&mut other, &mut made, bytes, Scheme::Https, &mut made_body, 0).unwrap();

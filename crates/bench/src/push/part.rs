@@ -37,7 +37,7 @@ pub trait PartObserver: Observer {
     fn delta(&mut self, delta: Delta);
 }
 
-/// What the part that publishes has sent, for the others. Times are relative to the start of the run.
+/// The messages of the publishing part, for the others. Times are relative to the start of the run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sent(pub(super) Published);
 
@@ -55,7 +55,7 @@ impl PartObserver for Alone<'_> {
     fn delta(&mut self, _: Delta) {}
 }
 
-/// What a part counted since its last delta, and its state.
+/// The counts of a part since its last delta, and its state.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Delta {
     tally: Tally,
@@ -69,7 +69,7 @@ pub struct Delta {
     end: Option<Box<End>>,
 }
 
-/// What a part knows when it has ended.
+/// The facts that a part knows when it has ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct End {
     part: PartEnd,
@@ -82,7 +82,7 @@ struct End {
     start_late_ns: u64,
     /// The server's usage while subscriptions were opened, if the part has watched it.
     idle: Option<ServerUsage>,
-    /// What was published, of the part that publishes.
+    /// The published messages; only the publishing part has them.
     published: Option<Published>,
 }
 
@@ -161,7 +161,7 @@ pub struct Whole {
     watched: Result<ServerUsage, String>,
 }
 
-/// What is known of one part.
+/// The state of one part, as far as deltas tell.
 #[derive(Debug, Default)]
 struct PartState {
     tally: Tally,

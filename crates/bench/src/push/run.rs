@@ -393,7 +393,7 @@ pub(super) struct Surroundings {
     pub(super) warnings: Vec<String>,
 }
 
-/// What the threads of a run have counted.
+/// The counts of the threads of a run.
 pub(super) struct Counted {
     pub(super) tally: Tally,
     pub(super) opened: u64,

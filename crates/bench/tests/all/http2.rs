@@ -177,7 +177,7 @@ fn idle_connections_are_held_and_speak_http2() {
     assert_eq!(record.connections.held_at_end, 3);
 }
 
-/// What a GOAWAY without an error excludes was not processed (RFC 9113, section 6.8).
+/// The streams that a GOAWAY without an error excludes were not processed (RFC 9113, section 6.8).
 #[test]
 fn requests_that_a_graceful_goaway_excludes_are_sent_again() {
     // Answers ten, and lets the fifth be the last.

@@ -15,7 +15,7 @@ pub struct Http2Conn {
     heads: HeadBuffer,
 }
 
-/// What came on a connection.
+/// The frames that came on a connection.
 #[derive(Clone, Debug)]
 pub enum Heard {
     /// A request with its stream; `end`: it has no body. The counts of the request are those of its peer.

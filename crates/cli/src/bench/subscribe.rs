@@ -205,7 +205,7 @@ pub(super) fn report(output: &Output, run: impl FnOnce() -> Result<Record, Error
     Ok(ExitCode::from(judge(&record, &output.thresholds)))
 }
 
-/// What this process has of a run that several share, and which servers it may reach. The default: all.
+/// The part of a shared run that this process has, and the servers that it may reach. The default: all.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Share {
     pub(super) part: Option<Part>,

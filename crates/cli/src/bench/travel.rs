@@ -31,7 +31,7 @@ const OTHERS: [&str; 6] = ["urls", "script", "script_limit", "users", "ramp", "i
 const RUN_BYTES: usize = 4;
 /// Flags of the load that are about the coordinator's machine.
 const STAYS: [&str; 1] = ["watch"];
-/// What stands before the arguments of a wrk script.
+/// The word before the arguments of a wrk script.
 const ARGUMENTS: &str = "--";
 /// The most threads of a part.
 const THREADS: usize = 64;
@@ -56,7 +56,7 @@ fn travellers() -> Vec<Arg> {
     load.chain(others).chain(subscribe).filter(|flag| flag.get_long().is_some()).collect()
 }
 
-/// What an agent has read of a job.
+/// A job as an agent has read it.
 pub(crate) struct Unpacked {
     pub(crate) load: UnpackedLoad,
     /// The job's files: needed as long as the draft or its plan.

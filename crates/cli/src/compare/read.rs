@@ -40,7 +40,8 @@ pub(super) struct Output {
 }
 
 impl Args {
-    /// Reads all flags. `oroshi` is this program, for commands that name it; `matches` are the flags as they were parsed.
+    /// Reads all flags. `oroshi` is this program, for commands that name it. `matches` are the flags as they were
+    /// parsed.
     ///
     /// # Errors
     /// All mistakes.

@@ -1,4 +1,4 @@
-//! What a coordinator costs with two hundred agents. They are simulated: real messages over a real NATS server, with the
+//! The cost of a coordinator with two hundred agents. They are simulated: real messages over a real NATS server, the
 //! counts of one real load.
 
 use std::fs;

@@ -44,7 +44,7 @@ impl OwnedHead {
             bytes.extend_from_slice(WEBSOCKET_FIELDS);
         }
         let framing = match head.content_length {
-            // What follows belongs to the tunnel.
+            // The data behind it belongs to the tunnel.
             _ if end || head.method == "CONNECT" => Framing::None,
             Some(length) => Framing::Length(length),
             None => Framing::Chunked,

@@ -31,7 +31,7 @@ pub(crate) use stream::Stream;
 use crate::settings::Settings;
 use crate::wire::{OUTPUT_BYTES, Wire};
 
-/// What a server announces, and tolerates of its peers. The dynamic table for heads keeps its default size: clients that
+/// The settings and limits of a server. The dynamic table for heads keeps its default size: clients that
 /// ignore the setting would break.
 pub(crate) fn config(settings: &Settings) -> Arc<codec::Config> {
     let limits = &settings.limits;

@@ -36,7 +36,7 @@ impl Transfer {
     }
 }
 
-/// What the head of a final answer over HTTP/1 says beside the handler's fields.
+/// The lines of the head of a final answer over HTTP/1 beside the handler's fields.
 pub(super) struct FinalHead {
     pub(super) client: Version,
     pub(super) transfer: Transfer,
