@@ -1,5 +1,7 @@
 //! A run that several processes share: what each part knows before its load, and what it hands over.
 
+use std::sync::atomic::Ordering;
+
 use oroshi_bench::part::Implausible;
 use serde::{Deserialize, Serialize};
 
@@ -47,8 +49,8 @@ impl Start {
 struct Counts {
     tally: Tally,
     shared: Changes,
-    /// The most users that the part has had at a time.
-    most_users: usize,
+    /// By how much the most users at a time of the part have grown.
+    more_users: usize,
     /// Why the script ended the run, and why the result is void.
     aborted: Option<String>,
     void: Option<String>,
@@ -57,10 +59,12 @@ struct Counts {
 /// Takes what the threads of a part have handed in.
 pub(crate) fn take_counts(run: &Run) -> Vec<u8> {
     let verdict = run.verdict().clone();
+    let most = run.progress.most.load(Ordering::Relaxed);
+    let more_users = most.saturating_sub(run.progress.told.swap(most, Ordering::Relaxed));
     let counts = Counts {
         tally: run.take_tally(),
         shared: run.shared.take_changes(),
-        most_users: run.progress.most.load(std::sync::atomic::Ordering::Relaxed),
+        more_users,
         aborted: verdict.aborted,
         void: verdict.void,
     };
@@ -77,14 +81,14 @@ pub(crate) fn absorb(run: &Run, bytes: &[u8], scenarios: usize) -> Result<bool, 
     let counts: Counts = postcard::from_bytes(bytes).map_err(|_| Implausible)?;
     // A part that has counted nothing yet knows no scenarios.
     let is_empty = counts.tally.journeys.is_empty();
-    if !counts.tally.is_plausible(if is_empty { 0 } else { scenarios }) || counts.most_users > MOST_USERS {
+    if !counts.tally.is_plausible(if is_empty { 0 } else { scenarios }) || counts.more_users > MOST_USERS {
         return Err(Implausible);
     }
     if !is_empty {
         run.hand_in(counts.tally);
     }
     run.shared.apply(counts.shared);
-    run.progress.most.fetch_max(counts.most_users, std::sync::atomic::Ordering::Relaxed);
+    run.progress.most.fetch_add(counts.more_users, Ordering::Relaxed);
     if let Some(reason) = &counts.void {
         run.void(reason);
     }

@@ -55,8 +55,9 @@ pub(crate) struct Progress {
     /// Thousandths of a point.
     pub(crate) points: AtomicI64,
     pub(crate) users: AtomicUsize,
-    /// The most users at a time.
+    /// The most users at a time, and as many of them as a part has told.
     pub(crate) most: AtomicUsize,
+    pub(crate) told: AtomicUsize,
 }
 
 /// Whether the result counts.

@@ -10,6 +10,7 @@ use oroshi_net::clock::thread_cpu_ns;
 use oroshi_net::monotonic_ns;
 use tokio::sync::Notify;
 
+use super::part::HAND_OVER;
 use super::phase::{Phase, follow_phases};
 use super::sequences::{Arrival, Sequences};
 use super::shared::{Live, Shared, add};
@@ -19,8 +20,6 @@ use super::tally::{DeliveryTally, Tally};
 use super::wire::{End, MessageSink};
 use crate::dialer::Dialer;
 
-/// How often a core of a part of a run hands over what it has counted.
-const HAND_OVER: Duration = Duration::from_secs(1);
 /// How often the user may end the run while connections are opened.
 const LOOK: Duration = Duration::from_millis(100);
 /// The most publishers of somebody else. A greater number in a stamp is not valid.

@@ -21,6 +21,9 @@ use crate::part::{Alone, Implausible, PartEnd, PartFate, PartProgress, machine_o
 use crate::record::{AgentRecord, AgentState};
 use crate::watch::ServerUsage;
 
+/// How often the cores of a part hand over their counts, and the part hands over a delta.
+pub(super) const HAND_OVER: Duration = Duration::from_secs(1);
+
 /// Leads one part of a run.
 pub trait PartObserver: Observer {
     /// Called when all subscriptions were tried. Returns the moment to start, nanoseconds of this machine's monotonic
@@ -102,8 +105,6 @@ impl Delta {
     pub(super) fn last(shared: &Shared, counted: &Counted, seen: &Seen, around: &Surroundings) -> Self {
         let mut last = Self::so_far(counted.tally.clone(), shared, Duration::from_nanos(counted.elapsed));
         last.opened = counted.opened;
-        // The last delivery's moment is this machine's own.
-        last.tally.flow.last = 0;
         let published = shared.published.get().filter(|_| shared.publishes_here()).cloned();
         last.end = Some(Box::new(End {
             part: PartEnd {

@@ -55,11 +55,17 @@ impl Published {
     /// numbers the part has, of those to which messages for one go.
     pub(super) fn most_of(&self, subscriptions: u64, targets: &[u32], is_own: impl Fn(u32) -> bool) -> u64 {
         let to_one: u64 = self.to_one.sent.iter().sum();
-        let own = (0..to_one).filter(|&sequence| target(targets, sequence).is_some_and(&is_own)).count() as u64;
-        self.to_all.sent.iter().sum::<u64>() * subscriptions + own
+        // Messages go through all targets before any gets another one.
+        let rounds = to_one / targets.len().max(1) as u64;
+        let each = targets.iter().filter(|&&number| is_own(number)).count() as u64;
+        let begun = if targets.is_empty() { to_one } else { rounds * targets.len() as u64 };
+        let last = (begun..to_one).filter_map(|sequence| target(targets, sequence));
+        self.to_all.sent.iter().sum::<u64>() * subscriptions
+            + rounds * each
+            + last.filter(|&n| is_own(n)).count() as u64
     }
 
-    /// Whether another process can have sent it: what it says adds up.
+    /// Whether another process can have sent it: its counts add up, and no sum of them overflows.
     pub(super) fn is_plausible(&self) -> bool {
         /// The highest plausible number of messages.
         const MOST: u64 = 1 << 40;
@@ -81,5 +87,28 @@ impl Published {
             sequences.missing(*sent, unconfirmed)
         })
         .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_expect_together_as_many_as_the_whole() {
+        let sent = |to_one| Published {
+            to_one: PublishTally { sent: vec![to_one], unconfirmed: vec![Vec::new()], ..PublishTally::default() },
+            ..Published::default()
+        };
+        let targets: Vec<u32> = (0..7).collect();
+        for count in [0, 1, 6, 7, 8, 1000] {
+            let parts = (0..3).map(|part| sent(count).most_of(0, &targets, |number| number % 3 == part));
+            assert_eq!(parts.sum::<u64>(), count);
+        }
+        // At once, however many another process claims.
+        let many = sent(1 << 40);
+        assert!(many.is_plausible() && many.most_of(0, &targets, |number| number == 0) > 1 << 36);
+        assert!(!sent(1 << 41).is_plausible() && !sent(u64::MAX).is_plausible());
+        assert_eq!(sent(5).most_of(0, &[], |_| true), 0);
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::error::TryRecvError;
 
 use super::core::{self, Outcome};
 use super::grade::grade;
-use super::part::{Delta, PartObserver, Sent};
+use super::part::{Delta, HAND_OVER, PartObserver, Sent};
 use super::phase::Phase;
 use super::plan::{Plan, Publication};
 use super::publish;
@@ -37,8 +37,6 @@ const LOOK: Duration = Duration::from_millis(5);
 /// How often the observer is called, and the server's processes are sampled.
 const TELL: Duration = Duration::from_millis(100);
 const SAMPLE: Duration = Duration::from_millis(250);
-/// How often a part of a run hands over what it has counted.
-const HAND_OVER: Duration = Duration::from_secs(1);
 
 /// Carries out a plan.
 ///
@@ -282,7 +280,7 @@ impl<'a> Coordinator<'a> {
                 if phase == Phase::WarmUp || self.shared.is_stopped() {
                     return Published::default();
                 }
-                if let Some(Sent(published)) = self.observer.published() {
+                if let Some(Sent(published)) = self.observer.published().filter(|sent| sent.0.is_plausible()) {
                     let ended = self.shared.at_epoch(published.ended);
                     return Published { cpu: 0, ended, ..published };
                 }

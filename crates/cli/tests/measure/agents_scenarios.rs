@@ -65,6 +65,7 @@ fn scenarios_on_agents_are_one_run_with_one_score() {
     let scenario = record.scenario.as_deref().unwrap();
     let score = scenario.score.as_ref().unwrap();
     assert_eq!((score.value, score.points, &score.void), (180.0, 120.0, &None));
+    assert_eq!(scenario.users.most, 6);
     let journeys = &scenario.journeys[0];
     assert_eq!((journeys.begun, journeys.completed, journeys.failed), (60, 59, 1));
     assert_eq!((scenario.steps.len(), &*scenario.steps[0].name, scenario.steps[0].count), (1, "visit", 60));
@@ -87,7 +88,7 @@ fn scenarios_on_agents_are_one_run_with_one_score() {
 #[test]
 fn mistakes_of_scenarios_on_agents_are_told_before_the_load() {
     let test = "mistakes_of_scenarios_on_agents_are_told_before_the_load";
-    let Some(group) = Group::start(test, &["a", "b"], &[]) else { return };
+    let Some(group) = Group::start(test, &["a", "b"], &["--allow", "127.0.0.1"]) else { return };
     let target = Target::start(&[]);
     let refused = |script: &str, args: &[&str], code: i32, texts: &[&str]| {
         let script = shop(&group, script);
@@ -104,8 +105,8 @@ fn mistakes_of_scenarios_on_agents_are_told_before_the_load() {
     );
     refused("function request() end", &["-d1s"], 1, &["a: --script: a wrk script", "b: --script", "--wrk-scripts"]);
     refused(SHOP, &["--verbose"], 2, &["--verbose: "]);
-    // TEST-NET-1 (RFC 5737): no packet goes there. The agents permit this machine only; the coordinator has no such rule, and this script asks nothing before.
-    let elsewhere = "scenario(\"s\", function(user) fail(user:get(\"http://192.0.2.1/\").error) end)";
+    // The agents permit one address. The coordinator has no such rule, and this script asks nothing before.
+    let elsewhere = "scenario(\"s\", function(user) fail(user:get(\"http://127.0.0.2:1/\").error) end)";
     let ran = group.bench(&["--agents", "2", "-s", &shop(&group, elsewhere), "-n", "4", "-d", "1h", target.url()]);
     let record = ran.record();
     assert_eq!((record.requests.completed, record.requests.failed), (0, 4), "{ran:?}");
