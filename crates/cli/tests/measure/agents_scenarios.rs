@@ -180,13 +180,8 @@ final(function(user) check("it was more", shared.get("n") > 5); check(names.step
 "#;
     let mut command = group.command("bench");
     command.args(["--agents", "2", "-s", &shop(&group, script), "-d", "10m", target.url()]);
-    let mut run = Process::start(command);
-    let line = run.says("--collect");
-    let number = line.split_whitespace().nth(1).unwrap().trim_end_matches(':').to_owned();
-    group.agents.iter().for_each(|agent| assert!(!agent.says("the first counts").is_empty()));
-    run.kill();
-    group.agents.iter().for_each(|agent| assert!(!agent.says("the load has ended").is_empty()));
-    let ran = group.bench(&["--collect", &number]);
+    let run = Process::start(command);
+    let ran = group.kill_and_collect(run);
     let record: Record = ran.record();
     assert_eq!(ran.code, Some(0), "{ran:?}");
     ledger(&record);

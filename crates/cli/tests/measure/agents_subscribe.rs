@@ -86,13 +86,8 @@ fn a_load_on_a_hub_can_be_collected() {
     let mut command = group.command("bench");
     command.args(["--agents", "2", "--mode", "ws", "-c", "8", "-R", "50", "-d", "10m", "--publish"]);
     command.args([&hub.publish("publish"), &hub.url("ws")]);
-    let mut run = Process::start(command);
-    let line = run.says("--collect");
-    let number = line.split_whitespace().nth(1).unwrap().trim_end_matches(':').to_owned();
-    group.agents.iter().for_each(|agent| assert!(!agent.says("the first counts").is_empty()));
-    run.kill();
-    group.agents.iter().for_each(|agent| assert!(!agent.says("the load has ended").is_empty()));
-    let ran = group.bench(&["--collect", &number]);
+    let run = Process::start(command);
+    let ran = group.kill_and_collect(run);
     let of: Record = serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
     assert!(of.agents.iter().all(|agent| agent.state == AgentState::Stopped), "{:?}", of.agents);
     assert!(of.deliveries.delivered > 0 && of.warnings[0].contains("collected from what the agents keep"));
