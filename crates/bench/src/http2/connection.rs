@@ -60,7 +60,8 @@ pub(crate) struct Connection<'c> {
     pub(super) carried: ToResend,
     /// Connect time, nanoseconds, until it is counted for the first request.
     connect_ns: u64,
-    /// When bytes last came, nanoseconds of the monotonic clock.
+    /// When frames of a response last came, nanoseconds of the monotonic clock. SETTINGS and its acknowledgement do not
+    /// count: they can come after the first request was sent.
     pub(super) heard: u64,
     pub(super) goaway: Option<Goaway>,
     /// The text of the GOAWAY.
@@ -496,7 +497,6 @@ impl<'c> Connection<'c> {
             self.ended(crate::failure::Failure::ReadEof);
             return Poll::Ready(true);
         }
-        self.heard = now;
         if core.timeline.is_running() {
             core.counters.tally.borrow_mut().bytes_read += data.len() as u64;
             core.counters.interval.borrow_mut().bytes += data.len() as u64;

@@ -9,6 +9,9 @@ impl Connection<'_> {
     #[inline]
     pub(super) fn event(&mut self, event: Event<'_>, now: u64) {
         let core = self.core;
+        if !matches!(event, Event::Settings | Event::WindowOpen { .. } | Event::Pong { .. }) {
+            self.heard = now;
+        }
         match event {
             Event::Response { stream, head, end } => {
                 let Some(place) = self.places.get_mut(stream.tag as usize) else { return };
