@@ -1,6 +1,6 @@
 //! State that the threads of a run share.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use oroshi_net::Peer;
@@ -22,8 +22,7 @@ pub(crate) struct Shared {
     /// The number in the stamps of this run; stamps of its warm-up have the next number.
     pub(crate) run: u32,
     /// If somebody else publishes: the run whose stamps came first, and whether any came.
-    others: AtomicU32,
-    heard_others: AtomicBool,
+    others: OnceLock<u32>,
     pub(crate) phase: watch::Sender<Phase>,
     /// The user ends the run.
     stop: AtomicBool,
@@ -49,8 +48,7 @@ impl Shared {
             publish_peers,
             publish_to_peers,
             run: plan.run.unwrap_or_else(|| fastrand::u32(..)),
-            others: AtomicU32::new(0),
-            heard_others: AtomicBool::new(false),
+            others: OnceLock::new(),
             phase: watch::Sender::new(Phase::Connecting),
             stop: AtomicBool::new(false),
             live: (0..plan.connect.threads).map(|_| Live::default()).collect(),
@@ -79,13 +77,7 @@ impl Shared {
 
     /// Whether somebody else publishes, and this is their run: the one whose stamps came first.
     pub(crate) fn is_of_others(&self, run: u32) -> bool {
-        if self.plan.publish.is_some() {
-            return false;
-        }
-        if !self.heard_others.swap(true, Ordering::Relaxed) {
-            self.others.store(run, Ordering::Relaxed);
-        }
-        self.others.load(Ordering::Relaxed) == run
+        self.plan.publish.is_none() && *self.others.get_or_init(|| run) == run
     }
 
     /// Notes that connection `number` is open.

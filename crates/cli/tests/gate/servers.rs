@@ -45,6 +45,11 @@ impl Kind {
         matches!(self, Kind::Puma | Kind::Node | Kind::Go)
     }
 
+    /// Whether it reads trailers that come in two pieces. Puma 5.6 fails on them, and closes the connection.
+    pub fn skips_trailers(self) -> bool {
+        self != Kind::Puma
+    }
+
     /// Whether its application gets to see trailers.
     pub fn has_trailers(self) -> bool {
         matches!(self, Kind::Node | Kind::Go)

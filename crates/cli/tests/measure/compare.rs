@@ -188,10 +188,10 @@ fn answers_of_another_kind_are_not_compared_unless_that_is_wanted() {
 #[test]
 fn latency_is_compared_at_one_rate() {
     // Far more than what a server waits for a CPU that others use.
-    let (fast, slow) = (target("fast", ""), target("slow", "--delay 50ms"));
+    let (fast, slow) = (target("fast", ""), target("slow", "--delay 200ms"));
     let words = [&slow[0], &slow[1], &fast[0], &fast[1]].map(String::as_str);
     // Of a hundred requests in a run, one at its edge does not make it another rate.
-    let run = ["compare", "-c16", "-t1", "-d", "500ms", "-w", "20ms", "--blocks", "4", "--format", "json", "-R", "200"];
+    let run = ["compare", "-c64", "-t1", "-d", "500ms", "-w", "20ms", "--blocks", "4", "--format", "json", "-R", "200"];
     let run = [&run[..], &["--disturbed", "100%"]].concat();
     let flags = ["--primary", "p50", "--fail-if", "slower,different", "--blocks-per-start", "all"];
     let ran = oroshi(&[&run[..], &flags, &words].concat());

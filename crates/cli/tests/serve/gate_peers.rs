@@ -338,7 +338,11 @@ impl<'s> Run<'s> {
                         message.extend(piece);
                         message.extend(b"\r\n");
                     }
-                    message.extend(b"0\r\nX-Check: all\r\nX-Forwarded-For: 6.6.6.6\r\n\r\n");
+                    message.extend(b"0\r\n");
+                    if self.server.kind.skips_trailers() {
+                        message.extend(b"X-Check: all\r\nX-Forwarded-For: 6.6.6.6\r\n");
+                    }
+                    message.extend(b"\r\n");
                 }
                 // From another thread, as the answer may begin before all is sent.
                 let socket = std::sync::Arc::clone(&client.socket);
