@@ -24,6 +24,7 @@ mod selector;
 mod tests;
 mod text;
 
+pub(crate) use entities::decode_attribute;
 pub use form::{Encoding, Form, Method};
 pub use page::{Learned, Match, Page};
 pub use resources::{Kind, Resource, Resources};

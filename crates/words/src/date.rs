@@ -93,12 +93,18 @@ pub fn parse_http_date(text: &[u8]) -> Option<u64> {
     if year < 1970 {
         return Some(0);
     }
-    // The reverse of `Date::at`.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let (era, year_of_era) = (year / 400, year % 400);
-    let day_of_year = (153 * month + 2) / 5 + day - 1;
-    let days = era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468;
+    let days = days_since_1970(year as i64, month as i64, day as i64) as u64;
     Some(days * 86_400 + hour * 3600 + minute * 60 + second)
+}
+
+/// Returns the days from 1 January 1970 to a date of the Gregorian calendar: the reverse of [`Date::at`]. `month` is 1 to
+/// 12; a `day` beyond the month's last counts on into the next.
+#[must_use]
+pub fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
+    // Years begin in March here, so a leap day comes last.
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let day_of_year = (153 * month + 2) / 5 + day - 1;
+    365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year - 719_468
 }
 
 /// `Jan` for 1. Panics unless `month` is 1 to 12.

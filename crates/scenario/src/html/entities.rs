@@ -15,6 +15,11 @@ pub(super) enum Place {
     Attribute,
 }
 
+/// Replaces the character references in the value of an attribute.
+pub(crate) fn decode_attribute(text: &str) -> String {
+    decode(text, Place::Attribute).into_owned()
+}
+
 /// Replaces the character references in `text`; borrows it if there are none.
 pub(super) fn decode(text: &str, place: Place) -> Cow<'_, str> {
     let Some(first) = memchr::memchr(b'&', text.as_bytes()) else { return Cow::Borrowed(text) };

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use super::entities::{Place, decode};
+use super::entities::{Place, decode, decode_attribute};
 
 /// The inner HTML of `element` is longer than its content if its end tag was left out: returns the content's length.
 pub(super) fn content_end(element: &str, html: &[u8]) -> usize {
@@ -307,10 +307,7 @@ pub(super) struct RawAttribute<'a> {
 impl RawAttribute<'_> {
     /// Returns the value with references decoded.
     pub(super) fn value(&self) -> String {
-        match String::from_utf8_lossy(self.value) {
-            Cow::Borrowed(text) => decode(text, Place::Attribute).into_owned(),
-            Cow::Owned(text) => decode(&text, Place::Attribute).into_owned(),
-        }
+        decode_attribute(&String::from_utf8_lossy(self.value))
     }
 }
 

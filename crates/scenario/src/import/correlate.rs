@@ -11,6 +11,7 @@ use serde_json::Value as Json;
 use super::BODY_BYTES;
 use super::call::{Answer, Body, Call, essence, is_json};
 use super::lua::{field, name_of, quoted};
+use crate::html::decode_attribute;
 
 /// The most values that a script takes from responses: LuaJIT permits 200 local variables.
 const MOST_TOKENS: usize = 100;
@@ -243,7 +244,7 @@ fn hidden(page: &[u8]) -> Vec<(String, String, Place)> {
     let state = Rc::new(RefCell::new(State { action: None, found: Vec::new() }));
     let (forms, inputs, metas) = (Rc::clone(&state), Rc::clone(&state), Rc::clone(&state));
     let on_form = element!("form", move |form| {
-        forms.borrow_mut().action = form.get_attribute("action").map(|text| decoded(&text));
+        forms.borrow_mut().action = form.get_attribute("action").map(|text| decode_attribute(&text));
         let forms = Rc::clone(&forms);
         if let Some(handlers) = form.end_tag_handlers() {
             let end: lol_html::EndTagHandler<'static> = Box::new(move |_| {
@@ -261,7 +262,7 @@ fn hidden(page: &[u8]) -> Vec<(String, String, Place)> {
             && state.found.len() < MOST_VALUES
         {
             let action = state.action.clone();
-            state.found.push((decoded(&name), decoded(&value), Some(action)));
+            state.found.push((decode_attribute(&name), decode_attribute(&value), Some(action)));
         }
         Ok(())
     });
@@ -271,7 +272,7 @@ fn hidden(page: &[u8]) -> Vec<(String, String, Place)> {
         if let (Some(name), Some(value)) = (name, value)
             && state.found.len() < MOST_VALUES
         {
-            state.found.push((decoded(&name), decoded(&value), None));
+            state.found.push((decode_attribute(&name), decode_attribute(&value), None));
         }
         Ok(())
     });
@@ -321,44 +322,6 @@ fn css(value: &str) -> String {
         }
     }
     out + "\""
-}
-
-/// Decodes the entities that occur in attributes of tokens and URLs.
-fn decoded(text: &str) -> String {
-    if !text.contains('&') {
-        return text.to_owned();
-    }
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find('&') {
-        out.push_str(&rest[..at]);
-        rest = &rest[at..];
-        let end = rest.find(';').filter(|&end| end <= 10);
-        let name = end.map_or("", |end| &rest[1..end]);
-        let number = name.strip_prefix('#').and_then(|digits| match digits.strip_prefix(['x', 'X']) {
-            Some(digits) => u32::from_str_radix(digits, 16).ok(),
-            None => digits.parse().ok(),
-        });
-        let char = match name {
-            "amp" => Some('&'),
-            "lt" => Some('<'),
-            "gt" => Some('>'),
-            "quot" => Some('"'),
-            "apos" => Some('\''),
-            _ => number.and_then(char::from_u32),
-        };
-        match (char, end) {
-            (Some(char), Some(end)) => {
-                out.push(char);
-                rest = &rest[end + 1..];
-            }
-            _ => {
-                out.push('&');
-                rest = &rest[1..];
-            }
-        }
-    }
-    out + rest
 }
 
 /// Writes how a script takes a token from `page` or `answer`.

@@ -328,10 +328,7 @@ fn unix_ms(text: &str) -> Option<f64> {
             (hours * 60 + minutes) * if zone.starts_with('-') { -60 } else { 60 }
         }
     };
-    // Days since 1970, of years that begin in March.
-    let (year, month): (i64, i64) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let day_of_year = (153 * month + 2) / 5 + day - 1;
-    let days = 365 * year + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year - 719_468;
+    let days = oroshi_words::date::days_since_1970(year, month, day);
     Some(((days * 86_400 + hour * 3600 + minute * 60 + second - offset) as f64 + fraction) * 1000.0)
 }
 
