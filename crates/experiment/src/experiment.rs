@@ -11,8 +11,7 @@ use oroshi_lab::plan::{Cell, Experiment, Load, Ready, Sweep, Variant};
 use oroshi_lab::result::Skipped;
 use oroshi_lab::template::Values;
 use oroshi_net::Endpoint;
-use oroshi_words::Mistake;
-use oroshi_words::nearest;
+use oroshi_words::{Mistake, nearest};
 
 use crate::keys::LoadKeys;
 use crate::load::{self, Keys};

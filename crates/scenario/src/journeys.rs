@@ -2,8 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
-use std::future::poll_fn;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,20 +12,18 @@ use oroshi_script::{Error, Kind};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, spawn_local};
 
-use crate::assets;
+use crate::fulfil::fulfil;
 use crate::ramp::{self, Ramp};
 use crate::random::Weights;
-use crate::request::{Last, perform};
+use crate::request::Last;
 use crate::settings::Model;
-use crate::state::{Got, State, Step, script_error};
+use crate::state::{State, Step, script_error};
 use crate::tally::{NO_STEP, Tally};
-use crate::thread::{Stage, Thread, Wish};
+use crate::thread::{Stage, Thread};
 use crate::user::User;
 
 /// How often a thread looks whether the script has asked for other users, or ended the run.
 const LOOK: u64 = 50_000_000;
-/// Pause after a request that failed, nanoseconds.
-const BACKOFF: u64 = 1_000_000;
 /// Arrivals that a late timetable begins before others run.
 const AT_ONCE: u32 = 100;
 /// Journeys that may fail by errors of the script before any has come to its end; then the run ends.
@@ -497,46 +493,6 @@ impl Inner {
             && let Some(meter) = &self.thread.meter
         {
             meter.all_ended();
-        }
-    }
-}
-
-/// Gives a journey what it waits for. Lets others run in any case: what is there at once would otherwise keep the end of
-/// the run, and of a phase, from coming.
-pub(crate) async fn fulfil(thread: &Rc<Thread>, user: &Rc<User>, wish: Wish) -> Got {
-    let mut work = pin!(obtain(thread, user, wish));
-    let mut waited = false;
-    let got = poll_fn(|cx| {
-        let polled = work.as_mut().poll(cx);
-        waited |= polled.is_pending();
-        polled
-    })
-    .await;
-    if !waited {
-        tokio::task::yield_now().await;
-    }
-    got
-}
-
-async fn obtain(thread: &Rc<Thread>, user: &Rc<User>, wish: Wish) -> Got {
-    if !matches!(wish, Wish::Request(_)) {
-        // Only a request that comes first was due when the user arrived.
-        user.due.set(None);
-    }
-    match wish {
-        Wish::Request(spec) => {
-            let response = perform(thread, user, *spec).await;
-            if response.error.is_some() {
-                // A server that is not there is not to be hammered.
-                thread.sleeper.sleep_until(monotonic_ns() + BACKOFF).await;
-            }
-            Got::response(response)
-        }
-        Wish::Assets(wanted) => Got::Assets(assets::fetch(thread, user, *wanted).await),
-        Wish::Think(think) => {
-            let pause = think.draw(&mut user.choices.borrow_mut());
-            thread.sleeper.sleep_until(monotonic_ns() + pause.as_nanos() as u64).await;
-            Got::Paused(pause.as_secs_f64())
         }
     }
 }

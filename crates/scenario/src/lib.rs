@@ -23,6 +23,7 @@ mod cookies;
 mod data;
 mod detect;
 mod files;
+mod fulfil;
 pub mod html;
 pub mod import;
 mod journeys;

@@ -33,6 +33,7 @@ mod reports;
 mod scenario_import;
 mod scenarios;
 mod scenarios_compared;
+mod scenarios_faults;
 mod schema;
 mod scripts;
 mod scripts_wrk;
