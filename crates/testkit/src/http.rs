@@ -1,6 +1,6 @@
 //! An HTTP client that writes a test's bytes, and reads answers.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -96,10 +96,24 @@ pub fn end_of_head(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|four| four == b"\r\n\r\n")
 }
 
+/// Reads once; again if a signal interrupts it. Reads with a timeout end with EINTR whichever handler takes the signal
+/// (signal(7)): it may be that of a child of another test.
+///
+/// # Errors
+/// As the stream says.
+pub fn read(stream: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(buffer) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
 /// Appends received bytes to `into`. Returns false at the end of the connection, also at a reset.
 pub fn read_more(stream: &mut impl Read, into: &mut Vec<u8>) -> bool {
     let mut buffer = [0; 16 * 1024];
-    match stream.read(&mut buffer) {
+    match read(stream, &mut buffer) {
         Ok(count) => {
             into.extend_from_slice(&buffer[..count]);
             count > 0
@@ -141,7 +155,7 @@ pub enum Socket {
 }
 
 impl Read for &Socket {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Socket::Tcp(stream) => (&mut &*stream).read(buffer),
             Socket::Unix(stream) => (&mut &*stream).read(buffer),
@@ -150,7 +164,7 @@ impl Read for &Socket {
 }
 
 impl Write for &Socket {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Socket::Tcp(stream) => (&mut &*stream).write(bytes),
             Socket::Unix(stream) => (&mut &*stream).write(bytes),
@@ -317,7 +331,7 @@ impl Client {
 
     fn more(&mut self) {
         let mut buffer = [0; 64 * 1024];
-        let count = (&*self.socket).read(&mut buffer).expect("an answer");
+        let count = read(&mut &*self.socket, &mut buffer).expect("an answer");
         self.reads += 1;
         assert_ne!(count, 0, "closed in the middle: {}", self.ahead.escape_ascii());
         self.ahead.extend_from_slice(&buffer[..count]);

@@ -236,7 +236,7 @@ impl<S: Read + Write> Client<S> {
     /// Reads once. Returns false at the end of the connection.
     pub fn read(&mut self) -> bool {
         let mut buffer = [0; 16 * 1024];
-        let count = match self.socket.read(&mut buffer) {
+        let count = match crate::http::read(&mut self.socket, &mut buffer) {
             Ok(count) => count,
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => 0,
             Err(error) => panic!("nothing came: {error}"),

@@ -7,6 +7,10 @@ use std::path::{Path, PathBuf};
 /// The largest kept result, in bytes: each clone downloads all of them.
 const MAX_RESULT_BYTES: u64 = 200_000;
 
+/// The most lines of a Rust file, and the most columns of a comment.
+const MAX_LINES: usize = 600;
+const MAX_COLUMNS: usize = 120;
+
 /// Folders that are built, or belong to others.
 const NOT_OURS: [&str; 4] = ["target", "tmp", "pkg", "node_modules"];
 
@@ -102,4 +106,22 @@ fn kept_results_are_small() {
         let bytes = file.metadata().unwrap().len();
         assert!(bytes <= MAX_RESULT_BYTES, "{} has {bytes} bytes: expected {MAX_RESULT_BYTES} at most", file.display());
     }
+}
+
+/// CONTRIBUTING.md promises both. rustfmt leaves comments as they are.
+#[test]
+fn files_are_short_and_comments_narrow() {
+    let mut wrong = Vec::new();
+    for path in files(&root(), ".rs") {
+        let text = fs::read_to_string(&path).unwrap();
+        if text.lines().count() > MAX_LINES {
+            wrong.push(format!("{}: {} lines", path.display(), text.lines().count()));
+        }
+        for (number, line) in text.lines().enumerate() {
+            if line.trim_start().starts_with("//") && line.chars().count() > MAX_COLUMNS {
+                wrong.push(format!("{}:{}: {} columns", path.display(), number + 1, line.chars().count()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "expected at most {MAX_LINES} lines and {MAX_COLUMNS} columns:\n{}", wrong.join("\n"));
 }

@@ -342,7 +342,7 @@ impl Conn {
         if !self.pause.is_zero() {
             std::thread::sleep(self.pause);
         }
-        match self.wire.read(&mut buffer) {
+        match oroshi_testkit::http::read(&mut self.wire, &mut buffer) {
             Ok(0) | Err(_) => false,
             Ok(n) => {
                 self.ahead.extend_from_slice(&buffer[..n]);

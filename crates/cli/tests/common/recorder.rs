@@ -109,7 +109,7 @@ fn serve(shared: &Shared, mut stream: TcpStream) {
             if let Some(sent) = take(&mut ahead) {
                 break sent;
             }
-            match stream.read(&mut buffer) {
+            match oroshi_testkit::http::read(&mut stream, &mut buffer) {
                 Ok(0) | Err(_) => return,
                 Ok(n) => ahead.extend_from_slice(&buffer[..n]),
             }

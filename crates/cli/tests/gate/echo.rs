@@ -22,7 +22,7 @@ fn serve(mut stream: UnixStream, name: &str) {
             if let Some(at) = bytes.windows(4).position(|end| end == b"\r\n\r\n") {
                 break at + 4;
             }
-            match stream.read(&mut room) {
+            match oroshi_testkit::http::read(&mut stream, &mut room) {
                 Ok(count) if count > 0 => bytes.extend_from_slice(&room[..count]),
                 _ => return,
             }

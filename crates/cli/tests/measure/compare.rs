@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// Few short runs: the verdicts asked for here are far from any border, also beside other tests.
 const QUICK: [&str; 12] =
-    ["--disturbed", "100%", "-c2", "-t1", "-d", "100ms", "-w", "20ms", "--blocks", "4", "--format", "json"];
+    ["--disturbed", "100%", "-c2", "-t1", "-d", "300ms", "-w", "20ms", "--blocks", "4", "--format", "json"];
 
 fn compare(args: &[&str]) -> Ran {
     oroshi(&[&["compare"], &QUICK[..], args].concat())

@@ -143,7 +143,7 @@ impl Conversation {
 
     fn more(&mut self) -> bool {
         let mut buffer = [0; 64 * 1024];
-        let count = self.stream.read(&mut buffer).unwrap_or(0);
+        let count = oroshi_testkit::http::read(&mut self.stream, &mut buffer).unwrap_or(0);
         self.ahead.extend_from_slice(&buffer[..count]);
         count > 0
     }

@@ -377,7 +377,7 @@ impl Behind {
 
     fn more(&mut self) -> io::Result<usize> {
         let mut buffer = [0; 64 * 1024];
-        let count = self.stream.read(&mut buffer)?;
+        let count = oroshi_testkit::http::read(&mut self.stream, &mut buffer)?;
         self.ahead.extend_from_slice(&buffer[..count]);
         Ok(count)
     }
