@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use oroshi_words::nearest;
 
 /// The project's own experiments, without those that need its folder of examples.
-const BUILT_IN: [(&str, &str); 16] = [
+const BUILT_IN: [(&str, &str); 17] = [
     ("concurrency", include_str!("../../../experiments/concurrency.toml")),
     ("gate-bodies", include_str!("../../../experiments/gate-bodies.toml")),
+    ("gate-http2", include_str!("../../../experiments/gate-http2.toml")),
     ("gate-static", include_str!("../../../experiments/gate-static.toml")),
     ("generators", include_str!("../../../experiments/generators.toml")),
     ("http-clients", include_str!("../../../experiments/http-clients.toml")),

@@ -311,6 +311,29 @@ fn one_alone_is_measured_and_saved_to_be_compared_with_later() {
     assert!(ran.out.contains("Against "), "{ran:?}");
 }
 
+/// nginx before 1.25.1 speaks nothing else on a cleartext port with `http2`.
+#[test]
+fn a_server_of_http2_alone_becomes_ready() {
+    let test = "a_server_of_http2_alone_becomes_ready";
+    if oroshi_testkit::need(test, "nginx").is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let conf = folder.path().join("nginx.conf");
+    let text = "daemon off; pid PID; worker_processes 1; error_log stderr crit; events {}\n\
+        http { access_log off; server { listen 127.0.0.1:PORT http2; location / { return 200 x; } } }";
+    std::fs::write(&conf, text).unwrap();
+    let start = format!(
+        "nginx=sh -c 'sed -e \"s|PORT|{{{{port}}}}|; s|PID|{{{{dir}}}}/pid|\" {} > {{{{dir}}}}/conf; \
+         exec nginx -p {{{{dir}}}} -e stderr -c {{{{dir}}}}/conf'",
+        conf.display()
+    );
+    let saved = folder.path().join("saved.json").to_str().unwrap().to_owned();
+    let flags = ["--http2-prior-knowledge", "--streams", "2", "-o", &saved];
+    let ran = compare(&[&flags[..], &[&start, "@http://127.0.0.1:{{port}}/"]].concat());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}
+
 #[test]
 fn a_dead_url_is_told() {
     let target = Target::start(&[]);
