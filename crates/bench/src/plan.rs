@@ -76,6 +76,9 @@ pub struct Draft {
     pub http2: Option<Http2>,
     /// Streams of HTTP/2 that carry requests at once on each connection.
     pub streams: usize,
+    /// In a closed loop, each thread waits this long before it reads what has come, so that it reads more at a time;
+    /// zero: it does not wait.
+    pub gather: Duration,
     /// Local addresses to connect from, in turn.
     pub sources: Vec<IpAddr>,
     /// CPUs to pin the threads to, in turn.
@@ -125,6 +128,7 @@ impl Default for Draft {
             pipeline: 1,
             http2: None,
             streams: 1,
+            gather: Duration::ZERO,
             sources: Vec::new(),
             cpus: None,
             tls: ClientTlsOptions::default(),
@@ -216,6 +220,8 @@ pub struct Plan {
     pub protocol: Protocol,
     /// Streams at once per connection of HTTP/2; 1 for HTTP/1.1.
     pub streams: usize,
+    /// How long each thread waits before it reads; zero: it does not wait.
+    pub gather: Duration,
     /// Local addresses.
     pub sources: Vec<IpAddr>,
     /// CPUs for the threads.
@@ -307,6 +313,7 @@ impl Draft {
             pipeline: self.pipeline,
             protocol,
             streams: self.streams,
+            gather: self.gather,
             sources: self.sources,
             cpus: self.cpus,
             checks: self.checks,
@@ -364,6 +371,14 @@ impl Draft {
             );
             if self.pipeline > 1 {
                 problems.push(Problem::OpenPipeline);
+            }
+        }
+        if !self.gather.is_zero() {
+            if self.load != Load::Closed || self.journeys.is_some() {
+                problems.push(Problem::GatherPaced);
+            }
+            if self.gather > LONGEST_GATHER {
+                problems.push(Problem::GatherLong(self.gather));
             }
         }
         problems.extend(ProtocolProblem::of(self).into_iter().map(Problem::Protocol));
@@ -512,6 +527,9 @@ impl Origin {
         Endpoint { scheme, address, authority: self.host.as_str().into(), target: "/".into() }.peers().await
     }
 }
+
+/// The longest wait before reading.
+const LONGEST_GATHER: Duration = Duration::from_millis(10);
 
 /// Requests per second that one thread carries with ease, whether connections are kept or not.
 const ONE_THREAD_RATE: f64 = 10_000.0;

@@ -92,6 +92,9 @@ async fn carry_out(
     if core.rules.open {
         tokio::task::spawn_local(dispatch(Rc::clone(&core), dispatch_timer));
     }
+    if !plan.gather.is_zero() {
+        tokio::task::spawn_local(gather(Rc::clone(&core), plan.gather));
+    }
     if let Some(journeys) = &share.journeys {
         journeys.begin(start, plan.duration.map(|duration| start + nanos(plan.warmup) + nanos(duration)));
     }
@@ -126,6 +129,15 @@ async fn dispatch(core: Rc<Core>, mut timer: Timer) {
             }
             None => freed.notified().await,
         }
+    }
+}
+
+/// Blocks the thread for `pause` each time that it has handled all that had come.
+async fn gather(core: Rc<Core>, pause: Duration) {
+    while !core.timeline.is_over() {
+        std::thread::sleep(pause);
+        // The runtime polls the sockets before it runs this task again.
+        tokio::task::yield_now().await;
     }
 }
 

@@ -28,6 +28,9 @@ pub fn load_words(draft: &Draft, share: Option<f64>) -> String {
     if draft.pipeline > 1 {
         parts.push(format!("{} in flight on each", units::count(draft.pipeline as u64)));
     }
+    if !draft.gather.is_zero() {
+        parts.push(format!("gathering for {}", units::length(draft.gather.as_secs_f64())));
+    }
     if draft.hold > 0 {
         parts.push(format!("{} idle ones beside them", units::count(draft.hold as u64)));
     }

@@ -56,6 +56,9 @@ pub fn how(record: &Record) -> String {
     if plan.protocol == Protocol::Http2 {
         parts.push(format!("HTTP/2 with {} on each", plural(plan.streams as u64, "stream")));
     }
+    if plan.gather_s > 0.0 {
+        parts.push(format!("gathering for {}, which latencies include", units::length(plan.gather_s)));
+    }
     if plan.hold > 0 {
         parts.push(format!("beside {}", plural(plan.hold as u64, "idle connection")));
     }

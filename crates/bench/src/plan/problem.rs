@@ -1,8 +1,11 @@
 //! Mistakes in a draft: a value for each kind, and the fields that it is about.
 
+use std::time::Duration;
+
 use oroshi_net::tls::TlsConfigError;
 use oroshi_words::{Mistake, Naming, with_causes};
 
+use super::LONGEST_GATHER;
 use super::protocol::ProtocolProblem;
 use crate::request::RequestError;
 
@@ -58,6 +61,12 @@ pub enum Problem {
     /// Choose one of the two: an open loop, or several requests in flight on each connection.
     #[error("{}", self.told(Naming::Flags))]
     OpenPipeline,
+    /// Leave out the gathering: it would make requests of a timetable, or of users, late.
+    #[error("{}", self.told(Naming::Flags))]
+    GatherPaced,
+    /// Give a shorter time.
+    #[error("gathering for {0:?}: expected at most {LONGEST_GATHER:?}, as no thread looks at its clock meanwhile")]
+    GatherLong(Duration),
     /// Correct the rate.
     #[error("a rate of {0} requests per second: expected a number above 0 and up to 10 million")]
     Rate(f64),
@@ -85,6 +94,7 @@ impl Problem {
             Problem::TooFewConnections { .. } => &["threads", "connections"],
             Problem::TooManyOrigins { .. } => &["connections"],
             Problem::OpenPipeline | Problem::Pipeline { .. } => &["pipeline"],
+            Problem::GatherPaced | Problem::GatherLong(_) => &["gather"],
             Problem::Rate(_) => &["rate", "stages"],
             Problem::SourceWithUnix(_) => &["source"],
             Problem::Request(_) => &["method", "header"],
@@ -112,12 +122,17 @@ impl Problem {
                 let [rate, stages, pipeline] = ["rate", "stages", "pipeline"].map(name);
                 format!("an open loop ({rate}, {stages}) and {pipeline} exclude each other")
             }
+            Problem::GatherPaced => format!(
+                "{} is for closed loops of requests: a thread that waits would send late what is due",
+                name("gather")
+            ),
             Problem::SourceWithUnix(origin) => {
                 format!("source addresses are for TCP, and {origin} is a unix socket: leave out {}", name("source"))
             }
             Problem::Request(error) => error.told(naming),
             Problem::Protocol(problem) => problem.told(naming),
             Problem::NoUrl
+            | Problem::GatherLong(_)
             | Problem::Zero { .. }
             | Problem::TooFewConnections { .. }
             | Problem::TooManyOrigins { .. }
@@ -142,6 +157,8 @@ pub(crate) fn mistake(fields: &[&str], text: String) -> Mistake {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arrivals::Spacing;
+    use crate::plan::{Draft, Load};
 
     #[test]
     fn texts_name_fields_as_flags_or_as_keys() {
@@ -163,5 +180,16 @@ mod tests {
         let mistake = problems[2].mistake(Naming::Keys);
         assert_eq!((mistake.key.as_str(), mistake.looked_at), ("pipeline", vec!["pipeline".to_owned()]));
         assert_eq!(Problem::Rate(0.0).mistake(Naming::Flags).looked_at, ["rate", "stages"]);
+    }
+
+    #[test]
+    fn only_closed_loops_gather_and_only_for_a_moment() {
+        let said = |gather, load| {
+            let draft = Draft { urls: vec!["http://h/".parse().unwrap()], gather, load, ..Draft::default() };
+            draft.plan().unwrap_err().to_string()
+        };
+        let moment = Duration::from_micros(500);
+        assert!(said(moment, Load::rate(1.0, Spacing::Constant, 0)).contains("--gather is for closed loops"));
+        assert!(said(Duration::from_secs(1), Load::Closed).contains("at most 10ms"));
     }
 }

@@ -422,6 +422,7 @@ impl Record {
                 pipeline: 1,
                 protocol: crate::plan::Protocol::Http1,
                 streams: 1,
+                gather_s: 0.0,
                 script: None,
             },
             elapsed_s: self.elapsed_s,

@@ -36,6 +36,9 @@ pub struct PlanRecord {
     /// Streams at once on each connection of HTTP/2; 1 for HTTP/1.1, and in records before 1.6.
     #[serde(default = "one")]
     pub streams: usize,
+    /// How long each thread waited before it read, seconds. Latencies include it. 0: it did not, as in records before 1.7.
+    #[serde(default)]
+    pub gather_s: f64,
     /// The script that made the requests, if any.
     #[serde(default)]
     pub script: Option<String>,
@@ -107,6 +110,7 @@ impl PlanRecord {
             pipeline: plan.pipeline,
             protocol: plan.protocol,
             streams: plan.streams,
+            gather_s: plan.gather.as_secs_f64(),
             script: plan.script.as_ref().map(|script| script.name()).or(plan.journeys.as_ref().map(|it| it.name())),
         }
     }

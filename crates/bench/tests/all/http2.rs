@@ -97,6 +97,22 @@ fn nghttpd_answers_every_request() {
 }
 
 #[test]
+fn gathered_answers_are_all_counted_and_their_latencies_include_the_wait() {
+    let peer = serving(Place::Tcp, automatic(), |conn, heard| {
+        if let Heard::Request { id, .. } = heard {
+            conn.answer(id, b"hello");
+        }
+        true
+    });
+    let record = run(Draft { gather: Duration::from_millis(3), ..streams(&peer.url, 400, 2, 20) });
+    all_answered(&record, 400);
+    // Requests leave when answers were read, and no answer is read within 3 ms of that.
+    let p50 = record.latency.response.summary.p50.unwrap().value_ns;
+    assert!(p50 >= 2_900_000, "{p50} ns");
+    assert!((record.plan.gather_s - 0.003).abs() < 1e-9);
+}
+
+#[test]
 fn requests_and_their_bodies_arrive_and_answers_are_checked() {
     let received = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&received);

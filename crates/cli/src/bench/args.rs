@@ -171,6 +171,12 @@ pub(crate) struct LoadArgs {
     #[arg(long, value_name = "N", help_heading = "Connections")]
     pub(crate) streams: Option<String>,
 
+    /// Wait this long before reading, each time: less CPU time per request, longer latencies [default: 0]
+    ///
+    /// For closed loops with many requests in progress. Latencies include the wait, and the report says so.
+    #[arg(long, value_name = "TIME", help_heading = "Connections")]
+    pub(crate) gather: Option<String>,
+
     /// Keep this many idle connections open beside the load [default: none]
     #[arg(long, value_name = "N", help_heading = "Connections")]
     pub(crate) hold: Option<String>,

@@ -65,6 +65,7 @@ impl LoadArgs {
                 (false, false) => None,
             },
             streams: problems.one("--streams", self.streams.as_deref(), parse_size).unwrap_or(1),
+            gather: problems.one("--gather", self.gather.as_deref(), units::parse_time).unwrap_or_default(),
             sources: problems.one("--source", self.source.as_deref(), sources::parse).unwrap_or_default(),
             cpus: problems.one("--cpus", self.cpus.as_deref(), str::parse),
             tls: ClientTlsOptions { alpn: vec![b"http/1.1".to_vec()], ..self.tls.options() },

@@ -154,6 +154,7 @@ fn read_flags(args: &mut Args, problems: &mut Problems) -> Settings {
         ("--http2", load.http2, "users speak HTTP/1.1"),
         ("--http2-prior-knowledge", load.http2_prior_knowledge, "users speak HTTP/1.1"),
         ("--streams", load.streams.is_some(), "users speak HTTP/1.1"),
+        ("--gather", load.gather.is_some(), "users wait for their responses"),
         ("--hold", load.hold.is_some(), "it is not for scripts of scenarios"),
         ("--source", load.source.is_some(), "it is not for scripts of scenarios"),
         ("--connect-to", !load.connect_to.is_empty(), "--unix connects elsewhere"),

@@ -132,6 +132,7 @@ pub(crate) fn meaningless(load: &LoadArgs) -> Vec<&'static str> {
         ("--http2", load.http2),
         ("--http2-prior-knowledge", load.http2_prior_knowledge),
         ("--streams", load.streams.is_some()),
+        ("--gather", load.gather.is_some()),
         ("--hold", load.hold.is_some()),
         ("--check", !load.check.is_empty()),
     ];

@@ -174,8 +174,10 @@ fn described(plan: &PlanRecord) -> String {
     let length = plan.duration_s.map(units::length).or(plan.requests.map(|n| units::plural(n, "request")));
     let each = plan.requests_per_connection.map(|n| format!(" of {}", units::plural(n, "request")));
     let protocol = if plan.protocol == Protocol::Http2 { " of HTTP/2" } else { "" };
+    let gathered =
+        if plan.gather_s > 0.0 { format!(", gathering for {}", units::length(plan.gather_s)) } else { String::new() };
     format!(
-        "{}{protocol}{}, {} in flight on each, {pace}, {}",
+        "{}{protocol}{}, {} in flight on each{gathered}, {pace}, {}",
         units::plural(plan.connections as u64, "connection"),
         each.unwrap_or_default(),
         plan.pipeline.max(plan.streams),

@@ -202,6 +202,7 @@ fn plan(load: Load, threads: usize, connections: usize, seconds: f64) -> PlanRec
         pipeline: 1,
         protocol: Protocol::Http1,
         streams: 1,
+        gather_s: 0.0,
         script: None,
     }
 }

@@ -230,6 +230,7 @@ pub fn plan(load: Load) -> PlanRecord {
         pipeline: 1,
         protocol: Protocol::Http1,
         streams: 1,
+        gather_s: 0.0,
         script: None,
     }
 }

@@ -50,6 +50,7 @@ pub fn closed(service_us: impl IntoIterator<Item = u64>, answers: &[u64]) -> Rec
             pipeline: 1,
             protocol: Protocol::Http1,
             streams: 1,
+            gather_s: 0.0,
             script: Some("a.lua".into()),
         },
         elapsed_s: answers.len() as f64 / 10.0,
