@@ -277,3 +277,6 @@ fn place_limit<S: Shared>(limit: &mut usize, connection: &S) {
         *limit = most;
     }
 }
+
+#[cfg(test)]
+mod tests;
