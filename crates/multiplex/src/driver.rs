@@ -338,3 +338,18 @@ impl Drop for Driver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slots::Slot;
+
+    /// The memory of an idle connection, beside tokio's own for a task and a socket, the table for heads, and the slots
+    /// that are kept.
+    #[test]
+    fn an_idle_connection_is_small() {
+        let whole = size_of::<Shared>() + size_of::<Driver>();
+        assert!(whole <= 1280, "{whole} bytes: {} + {}", size_of::<Shared>(), size_of::<Driver>());
+        assert!(size_of::<Slot>() <= 176, "{} bytes", size_of::<Slot>());
+    }
+}

@@ -124,6 +124,9 @@ impl State {
     /// Notes that the task is about to wait.
     pub(crate) fn end_turn(&mut self) {
         self.awake = false;
+        if self.out.is_empty() {
+            spares::give(std::mem::take(&mut self.out));
+        }
     }
 
     /// Makes the task run, unless it does.

@@ -85,7 +85,6 @@ fn an_idle_connection_has_at_most_four_kilobytes() {
             });
             bytes += freed.bytes_current;
             let each = bytes / (CONNECTIONS as i64 - 1);
-            eprintln!("{each}");
             (each < 4096).then_some(each)
         },
     );
