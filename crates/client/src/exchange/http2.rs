@@ -6,7 +6,7 @@
 use std::io;
 use std::task::{Context, Poll};
 
-use oroshi_core::Scratch;
+use oroshi_core::{Scratch, after};
 use oroshi_http1::encode::EncodeError;
 use oroshi_http1::{Headers as Lines, Version};
 use oroshi_multiplex::{ConnectionError, Defect, Error as StreamError, Request, Stream};
@@ -245,11 +245,15 @@ impl Exchange {
         let bounded = self.bounded(Poll::<T>::Pending, context);
         if bounded.is_ready() {
             self.note_sent();
-            let sent = self.stamps.sent;
+            let now = monotonic_ns();
+            let since = match self.phase {
+                Phase::FirstByte if self.stamps.sent != 0 => self.stamps.sent,
+                phase => now.saturating_sub(after(0, self.deadlines().limit(phase))),
+            };
             if let Some(stream) = self.http2()
-                && stream.connection().heard_at() < sent.max(1)
+                && stream.connection().heard_at() < since
             {
-                // Nothing has come since the request: the connection may be dead, so later requests get another.
+                // Nothing has come meanwhile: the connection may be dead, so later requests get another.
                 stream.connection().close();
             }
         }
