@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use oroshi_gate::forward::{self, Call, CallTargets, Edits, Failure, Inspect, Outcome, Rules};
-use oroshi_gate::upstream::{self, Balancer, Counts, Policy, PoolSettings, Pools, Registry, Target};
+use oroshi_gate::upstream::{self, Balancer, Counts, Policy, PoolSettings, Place, Pools, Registry, Target};
 use oroshi_net::{BoundListener, ListenOptions, Peer, Shutdown, Threads, ThreadsOptions};
 use oroshi_server::{Exchange, Server};
 #[allow(unused_imports)] // as above
@@ -224,7 +224,7 @@ impl Upstream {
     /// The script gets the number of the connection, from 0, and the connection.
     pub fn start(script: impl Fn(usize, &mut Behind) + Send + Sync + 'static) -> Upstream {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let target = Target::Peer(listener.local_addr().unwrap().into());
+        let target = Target::from(Peer::from(listener.local_addr().unwrap()));
         let (script, accepted, ending) =
             (Arc::new(script), Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
         let (counted, ended) = (Arc::clone(&accepted), Arc::clone(&ending));
@@ -270,7 +270,7 @@ impl Upstream {
     fn finish(&mut self) {
         let Some(accepting) = self.accepting.take() else { return };
         self.ending.store(true, Ordering::SeqCst);
-        let Target::Peer(Peer::Tcp(address)) = self.target else { return };
+        let Place::Peer(Peer::Tcp(address)) = self.target.place else { return };
         let _ = TcpStream::connect(address);
         for thread in accepting.join().unwrap() {
             if let Err(panic) = thread.join() {
@@ -403,6 +403,6 @@ pub fn nobody() -> (socket2::Socket, Target) {
     // Bound and never listened at, so that nobody else gets the port.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-    let target = Target::Peer(socket.local_addr().unwrap().as_socket().unwrap().into());
+    let target = Target::from(Peer::from(socket.local_addr().unwrap().as_socket().unwrap()));
     (socket, target)
 }

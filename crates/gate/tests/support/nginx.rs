@@ -1,6 +1,7 @@
 //! nginx, as a server that others wrote: on a port and on a unix socket.
 
 use oroshi_gate::upstream::Target;
+use oroshi_net::Peer;
 use oroshi_testkit::nginx::{self, Setup};
 
 /// An nginx of this test's own, until it is dropped.
@@ -20,7 +21,7 @@ impl Nginx {
         );
         let nginx = Setup { http: &http, ..Setup::default() }.start(test)?;
         let unix = format!("unix:{}", nginx.unix.display()).parse().unwrap();
-        Some(Nginx { tcp: Target::Peer(nginx.tcp.into()), unix, nginx })
+        Some(Nginx { tcp: Target::from(Peer::from(nginx.tcp)), unix, nginx })
     }
 
     /// A file in its folder.
