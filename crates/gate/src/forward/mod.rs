@@ -3,9 +3,10 @@
 //! Everything happens within the handler's own future: no task, no channel, no allocation on kept connections. Bytes
 //! from the upstream go to the client from the core's scratch buffer.
 //!
-//! Read `carry` (a request's life, with retries), `request_head` and `response_head` (changes to heads), `answer`,
-//! `upload` and `tunnel` (bytes), `held` (inspected responses), `link` (deadlines), `rules` and `edits` (a route's
-//! settings), `outcome`, `network`.
+//! Read `carry` (a request's life, with retries), `message` (the request as it is sent), `request_head` and
+//! `response_head` (changes to heads), `answer`, `upload` and `tunnel` (bytes), `multiplexed` with `stream_link` (the
+//! same over HTTP/2), `held` (inspected responses), `link` (deadlines), `rules` and `edits` (a route's settings),
+//! `outcome`, `network`.
 
 mod answer;
 mod carry;
@@ -13,11 +14,14 @@ mod edits;
 mod fields;
 mod held;
 mod link;
+mod message;
+mod multiplexed;
 mod network;
 mod outcome;
 mod request_head;
 mod response_head;
 mod rules;
+mod stream_link;
 mod tunnel;
 mod upload;
 
@@ -26,9 +30,9 @@ use std::rc::Rc;
 use oroshi_http1::encode;
 use oroshi_server::{Error, Exchange};
 
-pub(crate) use carry::request_id;
 pub use edits::{EditError, Edits};
 pub(crate) use fields::hops;
+pub(crate) use message::request_id;
 pub use held::{Inspect, InspectFuture, InspectedHead, Verdict};
 pub use network::{Network, NetworkError};
 pub use outcome::{Outcome, RequestId};

@@ -1,10 +1,11 @@
 //! One core's connections of HTTP/2 to one target: each carries several requests at once.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use oroshi_core::{Registration, after};
 use oroshi_http2 as codec;
@@ -30,6 +31,8 @@ pub(crate) struct Multiplexed {
     version: Cell<u64>,
     /// Whether the pool has closed it.
     is_closed: Cell<bool>,
+    /// Tasks that wait for the server's settings.
+    waiting: RefCell<Vec<Waker>>,
 }
 
 impl Multiplexed {
@@ -82,6 +85,19 @@ impl StreamLease {
     /// Returns whether the connection has carried a request before.
     pub(crate) fn is_used(&self) -> bool {
         self.is_used
+    }
+
+    /// Returns whether the server allows extended CONNECT (RFC 8441), once its settings have come or it has gone.
+    pub(crate) fn poll_allows_tunnels(&self, context: &Context<'_>) -> Poll<bool> {
+        let connection = &self.connection;
+        if connection.is_settled() {
+            return Poll::Ready(connection.connection.peer().extended_connect);
+        }
+        let mut waiting = connection.waiting.borrow_mut();
+        if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+            waiting.push(context.waker().clone());
+        }
+        Poll::Pending
     }
 }
 
@@ -201,6 +217,7 @@ impl Pool {
             address,
             version: Cell::new(version),
             is_closed: Cell::new(false),
+            waiting: RefCell::default(),
         });
         opening.is_over = true;
         self.streams.borrow_mut().opened(Rc::clone(&connection));
@@ -229,6 +246,9 @@ impl Pool {
         let mut streams = self.streams.borrow_mut();
         let mut stale = 0;
         streams.retain(|one| {
+            if one.is_settled() {
+                one.waiting.borrow_mut().drain(..).for_each(Waker::wake);
+            }
             let is_over = one.connection.is_ended();
             stale += u64::from(is_over && !one.is_closed.get() && one.connection.idle_since().is_some());
             !is_over

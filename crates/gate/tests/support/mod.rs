@@ -14,11 +14,15 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use oroshi_gate::forward::{self, Call, CallTargets, Edits, Failure, Inspect, Outcome, Rules};
+use oroshi_gate::upstream::Protocol;
 use oroshi_gate::upstream::{self, Balancer, Counts, Policy, PoolSettings, Place, Pools, Registry, Target};
 use oroshi_net::{BoundListener, ListenOptions, Peer, Shutdown, Threads, ThreadsOptions};
 use oroshi_server::{Exchange, Server};
 #[allow(unused_imports)] // as above
 pub use oroshi_testkit::skipped;
+#[allow(unused_imports)] // as above
+pub use oroshi_testkit::http2::server::{Asked, Requested, Server as Server2};
+pub use oroshi_testkit::http2::{Config, ErrorCode, Grants, Seen};
 #[allow(unused_imports)] // as above
 pub use server::{Answer, Client, HANG, SHORT, patient};
 
@@ -255,6 +259,21 @@ impl Upstream {
                 behind.send(&answer);
             }
         })
+    }
+
+    /// A server of HTTP/2. The script gets the number of the connection and the connection.
+    pub fn http2(script: impl Fn(usize, &mut Server2) + Send + Sync + 'static) -> Upstream {
+        let config = Config { grants: Grants::Automatic, ..Config::default() };
+        Upstream::http2_with(config, script)
+    }
+
+    /// As [`http2`](Self::http2), with a configuration.
+    pub fn http2_with(config: Config, script: impl Fn(usize, &mut Server2) + Send + Sync + 'static) -> Upstream {
+        let mut upstream = Upstream::start(move |number, behind| {
+            script(number, &mut Server2::with(behind.stream.try_clone().unwrap(), config.clone()));
+        });
+        upstream.target.protocol = Protocol::H2c;
+        upstream
     }
 
     /// How many connections were made.
