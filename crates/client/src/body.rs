@@ -47,6 +47,11 @@ impl<R: ?Sized> Body<R> {
         }
     }
 
+    /// Whether there is nothing to send.
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Body::Empty | Body::Used)
+    }
+
     pub(crate) fn is_used(&self) -> bool {
         matches!(self, Body::Used)
     }

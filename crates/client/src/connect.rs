@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use oroshi_core::{HasDeadlines, Names, Scratch, after};
+use oroshi_multiplex::Place;
 use oroshi_net::{Address, ConnectError, Connected, Endpoint, Peer, Scheme, Stream, monotonic_ns};
 use tokio::io::{AsyncRead, ReadBuf};
 
@@ -17,6 +18,7 @@ use crate::error::{Cause, Error};
 use crate::exchange::Exchange;
 use crate::eyeballs::{interleaved, race};
 use crate::pool::{Grant, Take};
+use crate::settings::Http2;
 
 /// How long a client that ran out of descriptors keeps its cap lowered.
 const LOWERED: Duration = Duration::from_secs(1);
@@ -35,19 +37,32 @@ pub(crate) enum Reuse {
 impl Exchange {
     /// Acquires a connection. A new connection may already have sent a part of the request.
     pub(crate) async fn acquire(&mut self, endpoint: &Endpoint, partition: u64, reuse: Reuse) -> Result<(), Error> {
-        let origin = Origin::of(endpoint, partition);
+        let origin = Origin::of(endpoint, partition, &self.core().settings);
         self.enter(Phase::Queue);
         loop {
             self.lease(&origin, reuse).await?;
             if self.is_connected() {
                 self.stamps.ready = self.stamps.leased;
+            } else {
+                // Boxed, so that a request that waits for its response reserves no space for connecting.
+                match Box::pin(self.connect(endpoint)).await {
+                    Ok(()) => {}
+                    Err(error) if self.may_queue(&error) => {
+                        self.lower_the_cap();
+                        continue;
+                    }
+                    Err(error) => {
+                        self.unreachable();
+                        return Err(error);
+                    }
+                }
+            }
+            if self.begin_stream(endpoint.scheme, reuse == Reuse::Checked)? {
                 return Ok(());
             }
-            // Boxed, so that a request that waits for its response reserves no space for connecting.
-            match Box::pin(self.connect(endpoint)).await {
-                Err(error) if self.may_queue(&error) => self.lower_the_cap(),
-                result => return result,
-            }
+            // The connection of the place takes no more streams.
+            self.drop_lease();
+            self.enter(Phase::Queue);
         }
     }
 
@@ -57,22 +72,33 @@ impl Exchange {
         loop {
             let take = self.take(&core, origin, reuse == Reuse::None);
             let (host, connection, waited) = match take {
+                Take::Place(place) => {
+                    self.leased(Lease::place(&core, place));
+                    return Ok(());
+                }
                 Take::Idle(host, connection) => (host, Some(connection), false),
                 Take::Connect(host) => (host, None, false),
                 Take::Full => return Err(self.fail(Cause::QueueFull { waiting: core.pool.borrow().waiting() })),
                 Take::Wait(turn) => {
-                    let place = InLine { core: &core, turn };
-                    let given = poll_fn(|context| match place.poll(context) {
+                    let position = InLine { core: &core, turn };
+                    let given = poll_fn(|context| match position.poll(context) {
                         Poll::Pending => self.bounded(Poll::Pending, context),
                         Poll::Ready(given) => Poll::Ready(Ok(given)),
                     });
                     match given.await? {
+                        Grant::Place(place) => {
+                            self.leased(Lease::place(&core, place));
+                            return Ok(());
+                        }
                         Grant::Idle(host, connection, _) => (host, Some(connection), true),
                         Grant::Connect(host) => (host, None, true),
                     }
                 }
             };
-            let mut lease = Lease::new(&core, host, connection);
+            let mut lease = match connection {
+                Some(connection) => Lease::of(&core, host, connection),
+                None => Lease::permit(&core, host),
+            };
             // Closes a connection that the server has closed meanwhile, and a used one where a fresh one is required.
             if let Some(connection) = lease.connection()
                 && (reuse == Reuse::None || !is_alive(&mut connection.stream, reuse == Reuse::Checked))
@@ -83,14 +109,18 @@ impl Exchange {
                 // No other is idle, because a request waits; and a request that has waited keeps its turn.
                 lease.close();
             }
-            self.stamps.leased = monotonic_ns();
-            self.set_lease(lease);
+            self.leased(lease);
             return Ok(());
         }
     }
 
+    fn leased(&mut self, lease: Lease) {
+        self.stamps.leased = monotonic_ns();
+        self.set_lease(lease);
+    }
+
     /// Asks the pool; the first call also gets a turn.
-    fn take(&mut self, core: &Core, origin: &Rc<Origin>, fresh: bool) -> Take<Connection> {
+    fn take(&mut self, core: &Core, origin: &Rc<Origin>, fresh: bool) -> Take<Connection, Place> {
         let mut pool = core.pool.borrow_mut();
         if self.turn != 0 {
             return pool.take_again(origin, fresh, monotonic_ns(), self.turn);
@@ -126,7 +156,8 @@ impl Exchange {
     async fn reach(&mut self, endpoint: &Endpoint, peer: Peer) -> Result<(), Error> {
         self.enter(Phase::Connect);
         let core = Rc::clone(self.core());
-        let first = if endpoint.scheme == Scheme::Http { self.take_first() } else { Vec::new() };
+        let is_http1 = endpoint.scheme == Scheme::Http && core.settings.http2 != Http2::PriorKnowledge;
+        let first = if is_http1 { self.take_first() } else { Vec::new() };
         let connected = {
             let mut connecting = pin!(core.connector.connect_sending(&peer, None, &first));
             poll_fn(|context| self.bounded(connecting.as_mut().poll(context), context)).await
@@ -186,7 +217,12 @@ impl Exchange {
             Scheme::Https => Box::pin(self.secure(endpoint.host(), stream)).await?,
         };
         self.stamps.ready = self.stamps.connected.max(self.stamps.secured);
-        self.put_connection(Connection::new(stream, at, remote));
+        let is_http2 = match self.core().settings.http2 {
+            Http2::Off => false,
+            Http2::Negotiated => stream.alpn() == Some(b"h2"),
+            Http2::PriorKnowledge => true,
+        };
+        self.put_connection(Connection::new(stream, at, remote), is_http2);
         Ok(())
     }
 
@@ -229,7 +265,7 @@ struct InLine<'c> {
 }
 
 impl InLine<'_> {
-    fn poll(&self, context: &Context<'_>) -> Poll<Grant<Connection>> {
+    fn poll(&self, context: &Context<'_>) -> Poll<Grant<Connection, Place>> {
         let polled = self.core.pool.borrow_mut().poll_wait(self.turn, context);
         // The place keeps the waker registered until the grant is taken.
         match polled {

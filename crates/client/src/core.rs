@@ -3,15 +3,18 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_core::{Deadline, Deadlines, HasDeadlines, Names, Registration, after, sweep_pause};
+use oroshi_http2 as codec;
+use oroshi_multiplex as multiplex;
 use oroshi_net::tls::TlsConfigError;
-use oroshi_net::{Address, ClientTls, Connector, ConnectorOptions, Endpoint, Scheme, Stream};
+use oroshi_net::{Address, ClientTls, Connector, ConnectorOptions, Endpoint, Scheme, Stream, monotonic_ns};
 
-use crate::pool::{HostId, Key, Pool};
-use crate::settings::Builder;
+use crate::pool::{HostId, Key, Pool, Shared};
+use crate::settings::{Builder, Http2};
 
 /// The shortest and the longest pause between two sweeps of idle connections; between them, an eighth of the idle
 /// timeout.
@@ -26,20 +29,59 @@ pub(crate) struct Origin {
     name: Option<Box<str>>,
     /// See [`RequestBuilder::partition`](crate::RequestBuilder::partition).
     partition: u64,
+    may_share: bool,
 }
 
 impl Origin {
     /// Shared, to keep requests under way small.
-    pub(crate) fn of(endpoint: &Endpoint, partition: u64) -> Rc<Self> {
+    pub(crate) fn of(endpoint: &Endpoint, partition: u64, settings: &Builder) -> Rc<Self> {
+        let may_share = settings.keep_alive
+            && match settings.http2 {
+                Http2::Off => false,
+                Http2::Negotiated => endpoint.scheme == Scheme::Https,
+                Http2::PriorKnowledge => true,
+            };
         let behind_unix = endpoint.scheme == Scheme::Https && matches!(endpoint.address, Address::Unix(_));
         let name = behind_unix.then(|| endpoint.host().into());
-        Rc::new(Origin { scheme: endpoint.scheme, address: endpoint.address.clone(), name, partition })
+        Rc::new(Origin { scheme: endpoint.scheme, address: endpoint.address.clone(), name, partition, may_share })
     }
 }
 
 impl Key for Rc<Origin> {
     fn partition(&self) -> u64 {
         self.partition
+    }
+
+    fn may_share(&self) -> bool {
+        self.may_share
+    }
+}
+
+impl Shared for multiplex::Connection {
+    type Place = multiplex::Place;
+
+    fn reserve(&self) -> Option<multiplex::Place> {
+        self.reserve()
+    }
+
+    fn limit(&self) -> Option<usize> {
+        self.limit()
+    }
+
+    fn is_open(&self) -> bool {
+        self.is_open()
+    }
+
+    fn is_ended(&self) -> bool {
+        self.is_ended()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.under_way() == 0
+    }
+
+    fn close(&self) {
+        self.close();
     }
 }
 
@@ -62,7 +104,8 @@ impl Connection {
 /// State that the requests of one core share.
 pub(crate) struct Core {
     pub(crate) settings: Builder,
-    pub(crate) pool: RefCell<Pool<Rc<Origin>, Connection>>,
+    pub(crate) pool: RefCell<Pool<Rc<Origin>, Connection, multiplex::Connection>>,
+    pub(crate) http2: multiplex::Config,
     pub(crate) names: RefCell<Names>,
     pub(crate) connector: Connector,
     pub(crate) counts: Counters,
@@ -135,6 +178,7 @@ impl Core {
         }
         Core {
             pool: RefCell::new(Pool::new(settings.caps)),
+            http2: http2_config(&settings),
             names: RefCell::new(Names::new(settings.lookup.clone(), settings.dns)),
             connector: Connector::new(ConnectorOptions {
                 permitted: settings.permitted.clone(),
@@ -227,43 +271,132 @@ impl fmt::Debug for Core {
     }
 }
 
-/// A connection, or the permit to open one. Dropping it closes the connection and frees its place.
+/// A connection, a place on a shared one, or the permit to open one. Dropping it closes the connection, or resets the
+/// stream, and frees its place.
 pub(crate) struct Lease {
     core: Rc<Core>,
     host: HostId,
-    connection: Option<Connection>,
-    /// Whether the pool still counts it.
-    held: bool,
+    line: Line,
+    /// What the pool still counts.
+    held: Held,
+}
+
+/// What carries the request.
+enum Line {
+    None,
+    Own(Connection),
+    Place(multiplex::Place),
+    Stream(multiplex::Stream),
+}
+
+/// What the pool counts for a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    Nothing,
+    /// A permit to connect.
+    Permit,
+    Connection,
 }
 
 impl Lease {
-    pub(crate) fn new(core: &Rc<Core>, host: HostId, connection: Option<Connection>) -> Self {
-        Lease { core: Rc::clone(core), host, connection, held: true }
+    /// Returns the lease of an idle connection.
+    pub(crate) fn of(core: &Rc<Core>, host: HostId, connection: Connection) -> Self {
+        Lease { core: Rc::clone(core), host, line: Line::Own(connection), held: Held::Connection }
+    }
+
+    /// Returns the lease of a permit to connect.
+    pub(crate) fn permit(core: &Rc<Core>, host: HostId) -> Self {
+        Lease { core: Rc::clone(core), host, line: Line::None, held: Held::Permit }
+    }
+
+    /// Returns the lease of a place on a shared connection.
+    pub(crate) fn place(core: &Rc<Core>, place: multiplex::Place) -> Self {
+        Lease { core: Rc::clone(core), host: 0, line: Line::Place(place), held: Held::Nothing }
     }
 
     pub(crate) fn connection(&mut self) -> Option<&mut Connection> {
-        self.connection.as_mut()
+        if let Line::Own(connection) = &mut self.line { Some(connection) } else { None }
     }
 
+    pub(crate) fn stream(&mut self) -> Option<&mut multiplex::Stream> {
+        if let Line::Stream(stream) = &mut self.line { Some(stream) } else { None }
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        !matches!(self.line, Line::None)
+    }
+
+    pub(crate) fn is_http2(&self) -> bool {
+        matches!(self.line, Line::Stream(_))
+    }
+
+    /// Puts the connection of a permit.
     pub(crate) fn put(&mut self, connection: Connection) {
-        self.connection = Some(connection);
+        self.line = Line::Own(connection);
+        if self.held == Held::Permit {
+            self.held = Held::Connection;
+            self.core.pool.borrow_mut().connected(self.host);
+        }
     }
 
-    /// Closes the connection, and keeps the permit to open another.
+    /// Starts a shared connection with the socket of a permit, and takes its first place.
+    pub(crate) fn share(&mut self, connection: Connection) {
+        let Connection { stream, born, .. } = connection;
+        let watch = Watcher { core: Rc::downgrade(&self.core), host: self.host };
+        let connection = multiplex::Connection::start(stream, &self.core.http2, watch);
+        let place = connection.reserve();
+        self.line = place.map_or(Line::None, Line::Place);
+        self.held = Held::Nothing;
+        let retire_at = after(born, self.core.settings.age);
+        self.core.pool.borrow_mut().share(self.host, connection, retire_at);
+    }
+
+    /// Takes the place, to begin a stream there.
+    pub(crate) fn take_place(&mut self) -> Option<multiplex::Place> {
+        match std::mem::replace(&mut self.line, Line::None) {
+            Line::Place(place) => Some(place),
+            line => {
+                self.line = line;
+                None
+            }
+        }
+    }
+
+    /// Puts the stream that has begun.
+    pub(crate) fn put_stream(&mut self, stream: multiplex::Stream) {
+        if !self.core.settings.keep_alive {
+            stream.connection().close();
+        }
+        self.line = Line::Stream(stream);
+    }
+
+    /// Closes an idle connection, and keeps the permit to open another.
     pub(crate) fn close(&mut self) {
-        self.connection = None;
+        self.line = Line::None;
+        self.held = Held::Permit;
+        self.core.pool.borrow_mut().reopen(self.host);
+    }
+
+    /// Notes that the attempt to connect has failed.
+    pub(crate) fn unreachable(&self) {
+        if self.held == Held::Permit {
+            self.core.pool.borrow_mut().unreachable(self.host);
+        }
     }
 
     /// Returns a connection to the pool; `hint` is how long the server keeps it.
     pub(crate) fn give_back(mut self, now: u64, hint: Option<Duration>) {
-        let Some(connection) = self.connection.take() else { return };
+        let connection = match std::mem::replace(&mut self.line, Line::None) {
+            Line::Own(connection) => connection,
+            _ => return,
+        };
         let settings = &self.core.settings;
         let idle = hint.map_or(settings.idle, |hint| settings.idle.min(hint));
         let until = after(now, idle).min(after(connection.born, settings.age));
         if until <= now {
             return;
         }
-        self.held = false;
+        self.held = Held::Nothing;
         self.core.pool.borrow_mut().give_back(self.host, connection, until);
         self.core.look_at_idle(until);
     }
@@ -271,9 +404,57 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        drop(self.connection.take());
-        if self.held {
-            self.core.pool.borrow_mut().forget(self.host);
+        drop(std::mem::replace(&mut self.line, Line::None));
+        match self.held {
+            Held::Nothing => {}
+            Held::Permit => self.core.pool.borrow_mut().give_up(self.host),
+            Held::Connection => self.core.pool.borrow_mut().forget(self.host),
         }
     }
+}
+
+/// Tells the pool about a shared connection.
+struct Watcher {
+    core: Weak<Core>,
+    host: HostId,
+}
+
+impl multiplex::Watch for Watcher {
+    fn changed(&self) {
+        let Some(core) = self.core.upgrade() else { return };
+        let until = after(monotonic_ns(), core.settings.idle);
+        let next = core.pool.borrow_mut().changed(self.host, until);
+        if let Some(until) = next {
+            core.look_at_idle(until);
+        }
+    }
+
+    fn received(&self, bytes: usize) {
+        if let Some(core) = self.core.upgrade() {
+            add(&core.counts.bytes_read, bytes);
+        }
+    }
+
+    fn sent(&self, bytes: usize) {
+        if let Some(core) = self.core.upgrade() {
+            add(&core.counts.bytes_written, bytes);
+        }
+    }
+}
+
+/// Returns the settings of connections of HTTP/2: the limits are those on a response of HTTP/1.
+fn http2_config(settings: &Builder) -> multiplex::Config {
+    let mut config = multiplex::Config::default();
+    let (limits, own) = (&settings.limits, codec::Limits::default());
+    let limits = codec::Limits {
+        block_bytes: limits.head_bytes.max(own.block_bytes),
+        head_bytes: limits.head_bytes,
+        headers: limits.headers,
+        trailer_bytes: limits.trailer_bytes,
+        trailers: limits.trailers,
+        body_bytes: limits.body_bytes,
+        ..own
+    };
+    Arc::make_mut(&mut config.codec).limits = limits;
+    config
 }

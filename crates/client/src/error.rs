@@ -223,6 +223,10 @@ pub enum Cause {
     /// The response is not valid HTTP/1.1; with [`DecodeError::UnexpectedEof`] it ended too early.
     #[error("the response cannot be used")]
     Response(#[source] DecodeError),
+    /// HTTP/2: the server has reset the stream or ended the connection, or the peer broke the protocol. The source says
+    /// which.
+    #[error("the request failed over HTTP/2")]
+    Http2(#[source] oroshi_multiplex::Error),
     /// The reader of the request's body failed, or broke the announced length.
     #[error("the request's body could not be read")]
     Body(#[source] io::Error),
@@ -283,6 +287,7 @@ impl Cause {
             Cause::Tls(_) => "tls",
             Cause::Io(_) => "io",
             Cause::Response(_) => "parse",
+            Cause::Http2(error) => http2_name(error),
             Cause::Body(_) => "request-body",
             Cause::Coding { .. } => "coding",
             Cause::BodyTooLarge { .. } => "body-too-large",
@@ -293,6 +298,20 @@ impl Cause {
             Cause::Ended => "ended",
             Cause::Thread(_) => "thread",
         }
+    }
+}
+
+/// Returns the name of a failure of HTTP/2 that HTTP/1 does not have.
+fn http2_name(error: &oroshi_multiplex::Error) -> &'static str {
+    use oroshi_multiplex::{ConnectionError, Error, ErrorCode};
+    match error {
+        Error::Reset(ErrorCode::REFUSED_STREAM) => "refused-stream",
+        Error::Reset(_) => "stream-reset",
+        Error::Connection { cause, .. } if matches!(**cause, ConnectionError::Goaway { .. }) => "goaway",
+        Error::Connection { cause, .. } if matches!(**cause, ConnectionError::Protocol(_)) => "parse",
+        Error::Response(_) => "parse",
+        Error::Send(_) => "request",
+        _ => "http2",
     }
 }
 

@@ -3,6 +3,8 @@
 //! Sending and receiving overlap: a server may respond before it has the whole request, and a body may be sent while
 //! the response's body is read. A poll for the response also sends.
 
+mod http2;
+
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -56,6 +58,8 @@ pub(crate) struct Exchange {
     keep_hint: Option<u32>,
     /// Whether the response is complete.
     ended: bool,
+    /// Whether the request's method is HEAD.
+    is_head: bool,
     progress: Progress,
 }
 
@@ -97,6 +101,7 @@ impl Exchange {
             keep_alive: false,
             keep_hint: None,
             ended: false,
+            is_head: false,
             progress: Progress::default(),
         })
     }
@@ -108,6 +113,7 @@ impl Exchange {
         self.stamps = Timestamps { called: self.stamps.called, began: monotonic_ns(), ..Timestamps::default() };
         self.outgoing = Outgoing::new(head, body);
         self.decoder = ResponseDecoder::default();
+        self.is_head = expect == ExpectedResponse::Head;
         self.decoder.expect(expect);
         self.input.clear();
         self.body.clear();
@@ -167,14 +173,21 @@ impl Exchange {
         self.lease = None;
     }
 
-    pub(crate) fn is_connected(&mut self) -> bool {
-        self.stream().is_some()
+    pub(crate) fn is_connected(&self) -> bool {
+        self.lease.as_ref().is_some_and(Lease::is_connected)
     }
 
-    pub(crate) fn put_connection(&mut self, connection: Connection) {
-        if let Some(lease) = &mut self.lease {
-            lease.put(connection);
+    pub(crate) fn put_connection(&mut self, connection: Connection, is_http2: bool) {
+        match &mut self.lease {
+            Some(lease) if is_http2 => lease.share(connection),
+            Some(lease) => lease.put(connection),
+            None => {}
         }
+    }
+
+    /// Notes that the attempt to connect has failed.
+    pub(crate) fn unreachable(&self) {
+        self.lease.iter().for_each(Lease::unreachable);
     }
 
     /// Takes the bytes that can be sent during the connect.
@@ -344,6 +357,9 @@ impl Exchange {
     /// Receives the response's head. Keeps body bytes that came with it; a response that is complete already has
     /// returned its connection.
     pub(crate) fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<Head, Error>> {
+        if self.is_http2() {
+            return self.poll_head_http2(context);
+        }
         loop {
             let sending = self.poll_send(context)?;
             if sending.is_ready() && !matches!(self.phase, Phase::FirstByte) {
@@ -384,6 +400,9 @@ impl Exchange {
             if self.registration.is_over() && self.total_due <= monotonic_ns() {
                 self.drop_lease();
                 return Poll::Ready(Err(self.overdue()));
+            }
+            if self.is_http2() {
+                return self.poll_body_http2(context, into);
             }
             // A caller that stops sending harms only itself; its reads continue.
             let _ = self.poll_send(context)?;

@@ -1,10 +1,11 @@
-//! An event-driven HTTP/1.1 client that stays fast at thousands of connections.
+//! An event-driven client of HTTP/1.1 and HTTP/2 that stays fast at thousands of connections.
 //!
 //! **What it knows**: the choice of a connection for a request, and the caps on connections; names and addresses;
 //! deadlines and timings of each phase; retries; redirects; content codings. TCP, unix and abstract sockets, TLS.
 //!
-//! **What it does not know**: parsing of HTTP (`oroshi-http1`) and opening of sockets (`oroshi-net`); HTTP/2, proxies,
-//! cookies, multipart; the meaning of a body, beyond text and JSON. It prints nothing and logs nothing.
+//! **What it does not know**: parsing of HTTP (`oroshi-http1`), connections of HTTP/2 (`oroshi-multiplex`) and opening
+//! of sockets (`oroshi-net`); proxies, cookies, multipart; the meaning of a body, beyond text and JSON. It prints nothing
+//! and logs nothing.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -45,7 +46,7 @@
 //!    again.
 //! 4. `connect`: from an origin to a connection. `pool` and `eyeballs`: the source of connections; `oroshi-core`
 //!    resolves names.
-//! 5. `exchange`: one request on one connection. `outgoing` and `body`: the request; `incoming` and `decode`: the
+//! 5. `exchange`: one request on one connection; `exchange::http2`: on a stream. `outgoing` and `body`: the request; `incoming` and `decode`: the
 //!    response.
 //! 6. `core`: state that the requests of a core share. `headers`, `form`.
 //!
@@ -86,6 +87,7 @@ pub use decode::Coding;
 pub use error::{Cause, Error};
 pub use headers::Headers;
 pub use oroshi_core::{Addresses, Lookup};
+pub use oroshi_http1::Version;
 pub use redirect::Redirect;
 pub use request::{Handle, IntoUrl, RequestBuilder};
 pub use response::{Chunks, Response as AnyResponse, Source, Whole};

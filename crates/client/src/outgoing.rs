@@ -85,6 +85,16 @@ impl Outgoing {
         Poll::Ready(Ok(count))
     }
 
+    /// As [`append`](Self::append), without chunks: HTTP/2 frames the body by itself.
+    pub(crate) fn append_plain(&mut self, piece: &[u8]) {
+        self.bytes.clear();
+        self.sent = 0;
+        self.bytes.extend_from_slice(piece);
+        if piece.is_empty() {
+            self.body = Body::Empty;
+        }
+    }
+
     /// Appends a piece from the reader; an empty one is its end.
     pub(crate) fn append(&mut self, piece: &[u8]) {
         self.bytes.clear();

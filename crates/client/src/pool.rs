@@ -14,12 +14,21 @@
 //! - The pool wakes a waiting request with either a connection or a permit to open one, so later requests cannot
 //!   overtake it.
 //!
+//! - Connections of HTTP/2 carry many requests at a time: see `shared`.
+//!
 //! Invariants after every call: an origin with idle connections has no waiting requests; a request waits only because
-//! its origin's cap is reached, or the total cap with no idle connection anywhere.
+//! its origin's cap is reached, or the total cap with no idle connection anywhere, or because a connection is on its way
+//! that may carry many requests.
+
+mod shared;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::convert::Infallible;
 use std::hash::Hash;
 use std::task::{Context, Poll, Waker};
+
+pub(crate) use shared::Shared;
+use shared::SharedOf;
 
 /// The limits of a pool.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +43,12 @@ pub(crate) struct Caps {
 pub(crate) trait Key: Clone + Eq + Hash {
     /// Returns the partition that the origin belongs to; 0 is the default.
     fn partition(&self) -> u64;
+
+    /// Whether a connection of the origin may carry many requests at a time, so that the first one decides how many are
+    /// opened.
+    fn may_share(&self) -> bool {
+        false
+    }
 }
 
 /// An origin's index in the pool; valid while the caller holds a connection or a permit of the origin.
@@ -41,10 +56,12 @@ pub(crate) type HostId = usize;
 
 /// The answer to a request for a connection.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Take<C> {
+pub(crate) enum Take<C, P = Infallible> {
     /// An idle connection.
     Idle(HostId, C),
-    /// A permit to open a connection. The caller must open it, or call `forget`.
+    /// A place on a shared connection.
+    Place(P),
+    /// A permit to open a connection. The caller must call `connected` or `share` once it is open, or `give_up`.
     Connect(HostId),
     /// A turn in the queue.
     Wait(u64),
@@ -54,20 +71,20 @@ pub(crate) enum Take<C> {
 
 /// A grant to a waiting request.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Grant<C> {
+pub(crate) enum Grant<C, P = Infallible> {
     /// A connection that has just come back; without the request it would be idle until this time.
     Idle(HostId, C, u64),
+    Place(P),
     Connect(HostId),
 }
 
-/// The connections `C` of origins `K`.
-#[derive(Debug)]
-pub(crate) struct Pool<K, C> {
+/// The connections `C` of origins `K`, and the shared ones `S`.
+pub(crate) struct Pool<K, C, S: Shared = Infallible> {
     caps: Caps,
     /// The current total cap, and until when it is below the settings' cap.
     total: usize,
     lowered_until: u64,
-    hosts: Vec<Host<K, C>>,
+    hosts: Vec<Host<K, C, S>>,
     free: Vec<HostId>,
     index: HashMap<K, HostId>,
     /// The origins of all partitions but the default one, which so costs nothing.
@@ -75,7 +92,7 @@ pub(crate) struct Pool<K, C> {
     open: usize,
     /// All idle connections, in the order in which they became idle.
     idle: BTreeMap<u64, HostId>,
-    waiters: HashMap<u64, Waiter<C>>,
+    waiters: HashMap<u64, Waiter<C, S::Place>>,
     /// Origins with waiting requests and room below their own cap: ordered by open connections, then by the longest
     /// wait.
     ready: BTreeSet<(usize, u64, HostId)>,
@@ -84,12 +101,12 @@ pub(crate) struct Pool<K, C> {
     turn: u64,
 }
 
-#[derive(Debug)]
-struct Host<K, C> {
+struct Host<K, C, S> {
     key: Option<K>,
     open: usize,
     /// Idle connections, the longest idle first.
     idle: VecDeque<Idle<C>>,
+    shared: SharedOf<S>,
     /// The turns of waiting requests; ascending.
     queue: VecDeque<u64>,
     /// The origin's entry in `ready`: its open connections and its first turn.
@@ -103,14 +120,13 @@ struct Idle<C> {
     connection: C,
 }
 
-#[derive(Debug)]
-struct Waiter<C> {
+struct Waiter<C, P> {
     host: HostId,
     waker: Option<Waker>,
-    grant: Option<Grant<C>>,
+    grant: Option<Grant<C, P>>,
 }
 
-impl<K: Key, C> Pool<K, C> {
+impl<K: Key, C, S: Shared> Pool<K, C, S> {
     pub(crate) fn new(caps: Caps) -> Self {
         Pool {
             caps,
@@ -174,7 +190,7 @@ impl<K: Key, C> Pool<K, C> {
     }
 
     /// Asks for a connection of an origin; with `fresh` for an unused one.
-    pub(crate) fn take(&mut self, key: &K, fresh: bool, now: u64) -> Take<C> {
+    pub(crate) fn take(&mut self, key: &K, fresh: bool, now: u64) -> Take<C, S::Place> {
         self.raise(now);
         self.turn += 1;
         let full = self.waiting() >= self.caps.waiting;
@@ -183,14 +199,17 @@ impl<K: Key, C> Pool<K, C> {
 
     /// Asks again after a granted connect failed for lack of descriptors. The request keeps its turn, and a full queue
     /// does not refuse it.
-    pub(crate) fn take_again(&mut self, key: &K, fresh: bool, now: u64, turn: u64) -> Take<C> {
+    pub(crate) fn take_again(&mut self, key: &K, fresh: bool, now: u64, turn: u64) -> Take<C, S::Place> {
         self.raise(now);
         self.ask(key, fresh, now, Some(turn))
     }
 
     /// Asks for a connection. Without a turn, the request cannot queue.
-    fn ask(&mut self, key: &K, fresh: bool, now: u64, turn: Option<u64>) -> Take<C> {
+    fn ask(&mut self, key: &K, fresh: bool, now: u64, turn: Option<u64>) -> Take<C, S::Place> {
         let host = self.host(key);
+        if let Some(place) = self.place(host, now) {
+            return Take::Place(place);
+        }
         if fresh {
             if self.hosts[host].open >= self.caps.per_host {
                 self.close_oldest_of(host);
@@ -204,8 +223,8 @@ impl<K: Key, C> Pool<K, C> {
                 self.count_closed(host);
             }
         }
-        if self.hosts[host].open < self.caps.per_host && self.has_room(host) {
-            self.count_open(host);
+        if self.hosts[host].open < self.caps.per_host && self.may_connect(host, 1) && self.has_room(host) {
+            self.count_permit(host);
             return Take::Connect(host);
         }
         let Some(turn) = turn else {
@@ -220,7 +239,7 @@ impl<K: Key, C> Pool<K, C> {
     }
 
     /// Ready with the grant of a turn; until then it keeps the waker.
-    pub(crate) fn poll_wait(&mut self, turn: u64, context: &Context<'_>) -> Poll<Option<Grant<C>>> {
+    pub(crate) fn poll_wait(&mut self, turn: u64, context: &Context<'_>) -> Poll<Option<Grant<C, S::Place>>> {
         let Some(waiter) = self.waiters.get_mut(&turn) else { return Poll::Ready(None) };
         if waiter.grant.is_none() {
             match &mut waiter.waker {
@@ -244,7 +263,9 @@ impl<K: Key, C> Pool<K, C> {
                 self.give_back(host, connection, until);
                 return Some(until);
             }
-            Some(Grant::Connect(host)) => self.forget(host),
+            Some(Grant::Connect(host)) => self.give_up(host),
+            // The connection tells of its room.
+            Some(Grant::Place(place)) => drop(place),
             None => {
                 let queue = &mut self.hosts[waiter.host].queue;
                 if let Ok(place) = queue.binary_search(&turn) {
@@ -294,12 +315,20 @@ impl<K: Key, C> Pool<K, C> {
         let idle: Vec<(u64, HostId)> = self.idle.iter().map(|(&turn, &host)| (turn, host)).collect();
         for (turn, host) in idle {
             let list = &mut self.hosts[host].idle;
-            let Ok(place) = list.binary_search_by_key(&turn, |idle| idle.turn) else { continue };
-            let until = list[place].until;
+            let place = list.binary_search_by_key(&turn, |idle| idle.turn);
+            let until = match place {
+                Ok(place) => list[place].until,
+                Err(_) => self.idle_until(host, turn),
+            };
             if until <= now {
-                list.remove(place);
-                self.idle.remove(&turn);
-                self.forget(host);
+                match place {
+                    Ok(place) => {
+                        self.hosts[host].idle.remove(place);
+                        self.idle.remove(&turn);
+                        self.forget(host);
+                    }
+                    Err(_) => self.forget_shared(host, turn),
+                }
             } else {
                 next = Some(next.map_or(until, |next: u64| next.min(until)));
             }
@@ -326,6 +355,9 @@ impl<K: Key, C> Pool<K, C> {
                 self.idle.remove(&idle.turn);
                 drop(idle);
                 self.forget(host);
+            }
+            while let Some((turn, _)) = self.idle_shared(host) {
+                self.forget_shared(host, turn);
             }
         }
     }
@@ -354,10 +386,30 @@ impl<K: Key, C> Pool<K, C> {
 
     /// Closes an origin's longest idle connection, if there is one.
     fn close_oldest_of(&mut self, host: HostId) {
-        if let Some(idle) = self.hosts[host].idle.pop_front() {
+        let single = self.hosts[host].idle.front().map(|idle| idle.turn);
+        if let Some((turn, _)) = self.idle_shared(host)
+            && single.is_none_or(|single| turn < single)
+        {
+            self.close_shared(host, turn);
+        } else if let Some(idle) = self.hosts[host].idle.pop_front() {
             self.idle.remove(&idle.turn);
             self.count_closed(host);
         }
+    }
+
+    /// Closes an idle shared connection.
+    fn forget_shared(&mut self, host: HostId, turn: u64) {
+        if self.close_shared(host, turn) {
+            self.grant_room();
+            self.reap(host);
+        }
+    }
+
+    /// Whether another connection may be opened for `more` requests besides the waiting ones.
+    fn may_connect(&self, host: HostId, more: usize) -> bool {
+        let place = &self.hosts[host];
+        let may_share = place.key.as_ref().is_some_and(Key::may_share);
+        !may_share || place.shared.may_connect(place.queue.len() + more)
     }
 
     /// Grants permits to connect, in order, while there is room.
@@ -367,12 +419,12 @@ impl<K: Key, C> Pool<K, C> {
                 return;
             }
             self.hosts[host].queue.pop_front();
-            self.count_open(host);
+            self.count_permit(host);
             self.grant(turn, Grant::Connect(host));
         }
     }
 
-    fn grant(&mut self, turn: u64, grant: Grant<C>) {
+    fn grant(&mut self, turn: u64, grant: Grant<C, S::Place>) {
         let Some(waiter) = self.waiters.get_mut(&turn) else { return };
         waiter.grant = Some(grant);
         self.granted += 1;
@@ -381,9 +433,10 @@ impl<K: Key, C> Pool<K, C> {
         }
     }
 
-    fn count_open(&mut self, host: HostId) {
+    fn count_permit(&mut self, host: HostId) {
         self.open += 1;
         self.hosts[host].open += 1;
+        self.hosts[host].shared.connecting += 1;
         self.refresh(host);
     }
 
@@ -395,9 +448,10 @@ impl<K: Key, C> Pool<K, C> {
 
     /// Updates an origin's entry in `ready`.
     fn refresh(&mut self, host: HostId) {
+        let may_open = self.hosts[host].open < self.caps.per_host && self.may_connect(host, 0);
         let place = &mut self.hosts[host];
         let open = place.open;
-        let wanted = place.queue.front().filter(|_| open < self.caps.per_host).map(|&turn| (open, turn));
+        let wanted = place.queue.front().filter(|_| may_open).map(|&turn| (open, turn));
         if place.ready == wanted {
             return;
         }
@@ -413,7 +467,14 @@ impl<K: Key, C> Pool<K, C> {
         if let Some(&host) = self.index.get(key) {
             return host;
         }
-        let new = Host { key: Some(key.clone()), open: 0, idle: VecDeque::new(), queue: VecDeque::new(), ready: None };
+        let new = Host {
+            key: Some(key.clone()),
+            open: 0,
+            idle: VecDeque::new(),
+            shared: SharedOf::default(),
+            queue: VecDeque::new(),
+            ready: None,
+        };
         let host = match self.free.pop() {
             Some(host) => {
                 self.hosts[host] = new;

@@ -31,11 +31,22 @@ pub struct Builder {
     pub(crate) collect_bytes: u64,
     pub(crate) stream_bytes: u64,
     pub(crate) limits: Limits,
+    pub(crate) http2: Http2,
     pub(crate) tls: ClientTlsOptions,
     pub(crate) permitted: Option<Arc<Permitted>>,
     pub(crate) headers: Headers,
     /// The first default field that cannot be sent: its name, and the reason.
     pub(crate) mistake: Option<(String, String)>,
+}
+
+/// Which connections speak HTTP/2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Http2 {
+    Off,
+    /// Those over TLS whose server chooses it by ALPN.
+    Negotiated,
+    /// All.
+    PriorKnowledge,
 }
 
 impl Default for Builder {
@@ -54,7 +65,8 @@ impl Default for Builder {
             collect_bytes: 64 << 20,
             stream_bytes: u64::MAX,
             limits: Limits::default(),
-            tls: ClientTlsOptions { alpn: vec![b"http/1.1".to_vec()], ..ClientTlsOptions::default() },
+            http2: Http2::Negotiated,
+            tls: ClientTlsOptions::default(),
             permitted: None,
             headers: Headers::new(),
             mistake: None,
@@ -186,9 +198,24 @@ impl Builder {
         self
     }
 
-    /// Sets trusted roots and client certificates: [`ClientTlsOptions`]. The client itself sets ALPN: `http/1.1`.
+    /// Sets whether servers may choose HTTP/2 by ALPN, over TLS. Default true. Without [`keep_alive`](Self::keep_alive)
+    /// the client does not offer it.
+    pub fn http2(mut self, on: bool) -> Self {
+        self.http2 = if on { Http2::Negotiated } else { Http2::Off };
+        self
+    }
+
+    /// Makes all connections speak HTTP/2, also those without TLS (RFC 9113, section 3.3). A server that does not know
+    /// HTTP/2 then answers nothing that can be used.
+    pub fn http2_prior_knowledge(mut self) -> Self {
+        self.http2 = Http2::PriorKnowledge;
+        self
+    }
+
+    /// Sets trusted roots and client certificates: [`ClientTlsOptions`]. The client itself sets ALPN: `h2` and
+    /// `http/1.1`, or what [`http2`](Self::http2) leaves of them.
     pub fn tls(mut self, options: ClientTlsOptions) -> Self {
-        self.tls = ClientTlsOptions { alpn: self.tls.alpn, ..options };
+        self.tls = options;
         self
     }
 
@@ -216,6 +243,15 @@ impl Builder {
             return Err(BuildError::NoConnections);
         }
         self.caps.per_host = self.caps.per_host.min(self.caps.total);
+        if !self.keep_alive && self.http2 == Http2::Negotiated {
+            self.http2 = Http2::Off;
+        }
+        let protocols: &[&[u8]] = match self.http2 {
+            Http2::Off => &[b"http/1.1"],
+            Http2::Negotiated => &[b"h2", b"http/1.1"],
+            Http2::PriorKnowledge => &[b"h2"],
+        };
+        self.tls.alpn = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         Ok(self)
     }
 }

@@ -10,7 +10,7 @@ use std::task::Poll;
 
 use oroshi_client::{Addresses, Client, Error, local};
 use oroshi_server::Exchange;
-use support::{Full, Identity, Peer, Running, block_on, builder, keeping, told};
+use support::{Full, Http2Peer, Identity, Peer, Running, block_on, builder, http2, keeping, told};
 
 /// The future's output, or `None` if it is not done after `most` waits: it is then dropped.
 async fn within<F: Future>(most: usize, future: F) -> Option<F::Output> {
@@ -279,4 +279,66 @@ fn the_client_for_all_threads_forgets_what_is_dropped() {
             assert_eq!(next.text().await.unwrap(), "hello");
         }
     });
+}
+
+/// A server of HTTP/2 whose answer comes in pieces.
+fn http2_in_pieces() -> Http2Peer {
+    Http2Peer::start(|mut server, _| {
+        while let Some(asked) = server.request() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            server.head(asked.id, 103, &[], false);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            // A client that has reset the stream, perhaps on its way to this peer, wants no more.
+            let head = server.codec.send_response(&mut server.out, asked.id, 200, [], false);
+            server.flush();
+            if head.is_ok() {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                let _ = server.data(asked.id, b"hel", false);
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                let _ = server.data(asked.id, b"lo", true);
+            }
+        }
+    })
+}
+
+#[test]
+fn streams_of_http2_are_dropped_at_every_wait() {
+    let peer = http2_in_pieces();
+    block_on(async {
+        let client = http2().build_local().unwrap();
+        for most in 0.. {
+            let request = || whole(client.get(peer.url("/")));
+            let done = within(most, request()).await;
+            assert_eq!((client.counts().in_flight, client.counts().waiting), (0, 0), "at wait {most}");
+            assert_eq!(request().await.map_err(|error| told(&error)).unwrap(), b"hello");
+            if done.is_some() {
+                break;
+            }
+        }
+        // One connection, unless the first was dropped while it was made.
+        assert!(peer.accepted() <= 2, "{}", peer.accepted());
+        while client.counts().idle == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(client.counts().open, 1);
+    });
+}
+
+#[test]
+fn what_is_dropped_over_http2_leaves_no_memory_behind() {
+    let peer = http2_in_pieces();
+    let all = || {
+        block_on(async {
+            let client = http2().build_local().unwrap();
+            for most in 0..12 {
+                drop(within(most, whole(client.get(peer.url("/")))).await);
+                let reader = std::io::Cursor::new(vec![b'x'; 100_000]);
+                drop(within(most, whole(client.post(peer.url("/")).reader(reader, Some(100_000)))).await);
+            }
+            assert_eq!(whole(client.get(peer.url("/"))).await.map_err(|error| told(&error)).unwrap(), b"hello");
+        });
+    };
+    all();
+    let counted = allocation_counter::measure(all);
+    assert!(counted.bytes_current.abs() < 4096, "{counted:?}");
 }

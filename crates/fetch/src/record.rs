@@ -28,7 +28,7 @@ pub struct Record {
     pub redirects: u32,
     /// The answer's status.
     pub status: Option<u16>,
-    /// `1.1`.
+    /// The response's version: `1.0`, `1.1` or `2.0`.
     pub http: Option<&'static str>,
     /// The server's address.
     pub remote: Option<String>,

@@ -38,16 +38,19 @@
 //!
 //! 1. [`Connection`] and [`Place`] (`connection`), [`Stream`] (`stream`), [`Config`] (`config`), [`Error`] (`error`):
 //!    the interface.
-//! 2. `shared`: the state of a connection. `slots`: that of its streams. `writers`: the turns of bodies.
+//! 2. `shared`: the state of a connection. `slots`: that of its streams.
 //! 3. `driver`: the task that reads, decodes and writes.
 
 mod config;
 mod connection;
+mod driver;
 mod error;
+mod shared;
+mod slots;
 mod stream;
 
 pub use config::{Config, OUTPUT_BYTES, Ping};
 pub use connection::{Connection, Place, Watch};
 pub use error::{ConnectionError, Error};
-pub use oroshi_http2::{Defect, ErrorCode, Request, ResponseHead};
+pub use oroshi_http2::{Defect, ErrorCode, Request, ResponseHead, SendError};
 pub use stream::{Sent, Stream};

@@ -1,4 +1,6 @@
-//! An HTTP/2 client on a blocking socket, which notes all events of its streams.
+//! An HTTP/2 client on a blocking socket, which notes all events of its streams. [`server`] is its mirror.
+
+pub mod server;
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};

@@ -46,7 +46,7 @@ pub(crate) struct Args {
     #[arg(long, requires = "output", conflicts_with = "burst", help_heading = "List")]
     pub(super) resume: bool,
 
-    /// Send this many requests concurrently, each on a connection of its own [default: 16]
+    /// Send this many requests concurrently, each on a connection of its own, or a stream of HTTP/2 [default: 16]
     #[arg(short, long, value_name = "N", help_heading = "Pace")]
     pub(super) concurrency: Option<String>,
 
@@ -159,6 +159,14 @@ pub(super) struct ConnectionArgs {
     /// Use one connection per request
     #[arg(long, help_heading = "Connections")]
     pub(super) close: bool,
+
+    /// Speak HTTP/2 from the first byte, also without TLS; the server must know it
+    #[arg(long, conflicts_with = "http1", help_heading = "Connections")]
+    pub(super) http2_prior_knowledge: bool,
+
+    /// Speak HTTP/1.1 alone [default: the server chooses HTTP/2 or HTTP/1.1 over TLS]
+    #[arg(long, help_heading = "Connections")]
+    pub(super) http1: bool,
 
     #[command(flatten)]
     pub(super) tls: TlsArgs,

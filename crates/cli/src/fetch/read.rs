@@ -63,6 +63,7 @@ impl Args {
         };
         let client = self.request.client(&mut problems).deadlines(self.time.deadlines(&mut problems));
         let client = client.tls(self.connection.tls(&mut problems));
+        let client = self.connection.version(client);
         let mut client = client.keep_alive(!self.connection.close && !self.burst);
         if let Some(most) = problems.one("--max-body", self.output.max_body.as_deref(), units::parse_count) {
             client = client.stream_bytes(most);
@@ -207,6 +208,10 @@ impl TimeArgs {
 }
 
 impl ConnectionArgs {
+    fn version(&self, client: Builder) -> Builder {
+        if self.http2_prior_knowledge { client.http2_prior_knowledge() } else { client.http2(!self.http1) }
+    }
+
     fn tls(&self, problems: &mut Problems) -> ClientTlsOptions {
         let TlsArgs { cacert, cert, key, .. } = &self.tls;
         let options = self.tls.options();

@@ -7,6 +7,8 @@
 mod clients;
 mod corpus;
 mod hostile;
+mod http2;
+mod http2_servers;
 mod nginx;
 mod partitions;
 mod redirects;

@@ -12,7 +12,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use oroshi_client::{Builder, Client, Deadlines, Error};
+use oroshi_net::ServerTls;
+use oroshi_net::tls::ServerTlsOptions;
 use oroshi_server::Settings;
+use oroshi_testkit::http2::server::Server;
+use oroshi_testkit::http2::{Config, Grants};
 pub use oroshi_testkit::{HANG, Identity, skipped};
 pub use running::Running;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -201,4 +205,57 @@ impl Full {
 /// Settings of a [`Running`] server that keeps idle connections.
 pub fn keeping() -> Settings {
     Settings { idle_timeout: HANG * 3, drain_timeout: SHORT, ..Settings::default() }
+}
+
+/// A server of HTTP/2 that does whatever the test says, on threads of its own. Connections are counted from 0.
+pub struct Http2Peer {
+    pub address: SocketAddr,
+    accepted: Arc<AtomicUsize>,
+}
+
+impl Http2Peer {
+    pub fn start(serve: impl Fn(Server, usize) + Send + Sync + 'static) -> Http2Peer {
+        Http2Peer::with(Server::on, serve)
+    }
+
+    /// A server with at most so many streams at once.
+    pub fn limited(streams: u32, serve: impl Fn(Server, usize) + Send + Sync + 'static) -> Http2Peer {
+        let config = Config { streams, grants: Grants::Automatic, ..Config::default() };
+        Http2Peer::with(move |socket| Server::with(socket, config.clone()), serve)
+    }
+
+    fn with(
+        begin: impl Fn(TcpStream) -> Server + Send + Sync + 'static,
+        serve: impl Fn(Server, usize) + Send + Sync + 'static,
+    ) -> Http2Peer {
+        let peer = Peer::start(move |conversation, number| serve(begin(conversation.stream), number));
+        Http2Peer { address: peer.address, accepted: peer.accepted }
+    }
+
+    pub fn url(&self, target: &str) -> String {
+        format!("http://{}{target}", self.address)
+    }
+
+    pub fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::SeqCst)
+    }
+}
+
+/// Answers each request with its target.
+pub fn echoes(mut server: Server, _: usize) {
+    while let Some(asked) = server.request() {
+        server.answer(asked.id, 200, asked.target.as_bytes());
+    }
+}
+
+/// A builder that speaks HTTP/2 without TLS.
+pub fn http2() -> Builder {
+    builder().http2_prior_knowledge()
+}
+
+/// Settings of TLS with both versions, as `oroshi target` has them.
+pub fn both_versions(identity: &Identity) -> ServerTls {
+    let (certificate, key) = identity.files();
+    let options = ServerTlsOptions { alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()], ..Default::default() };
+    ServerTls::from_files(certificate, key, &options).unwrap()
 }

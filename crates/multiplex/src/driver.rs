@@ -1,0 +1,327 @@
+//! The task of a connection: it reads, decodes and writes.
+
+use std::cell::Cell;
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use oroshi_core::{Deadlines, HasDeadlines, Incoming, Registration, Scratch, after};
+use oroshi_http2::HeadBuffer;
+use oroshi_net::{Stream, monotonic_ns};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::config::Ping;
+use crate::error::ConnectionError;
+use crate::shared::{MOST_UNWRITTEN, Shared, State};
+
+/// How often the runtime is asked for the bytes that the kernel already has.
+const CHECKS: u8 = 3;
+
+thread_local! {
+    /// The buffer of decoded heads, and the deadlines of pings, of all connections of this thread.
+    static HEADS: Cell<Option<Box<HeadBuffer>>> = const { Cell::new(None) };
+    static PINGS: Rc<Pings> = Rc::default();
+}
+
+/// The deadlines of pings.
+#[derive(Default)]
+struct Pings(Deadlines);
+
+impl HasDeadlines for Pings {
+    type Value = oroshi_core::Deadline;
+
+    fn deadlines(&self) -> &Deadlines {
+        &self.0
+    }
+}
+
+/// The task of a connection.
+pub(crate) struct Driver {
+    shared: Rc<Shared>,
+    stream: Stream,
+    /// Bytes of an incomplete frame.
+    kept: Incoming,
+    /// Nothing has been written yet.
+    fresh: bool,
+    /// TLS holds records that the socket had no room for.
+    unflushed: bool,
+    /// Times that the kernel's bytes were waited for.
+    checks: u8,
+    pinging: Option<Box<Pinging>>,
+}
+
+struct Pinging {
+    ping: Ping,
+    registration: Registration<Pings>,
+    /// When a ping was sent that has no answer yet; 0 for none.
+    sent_at: u64,
+}
+
+impl Driver {
+    pub(crate) fn new(shared: Rc<Shared>, stream: Stream) -> Self {
+        let pinging = shared.config.ping.map(|ping| {
+            let pings = PINGS.with(Rc::clone);
+            Deadlines::watch(&pings);
+            Box::new(Pinging { ping, registration: Deadlines::register(&pings), sent_at: 0 })
+        });
+        Driver { shared, stream, kept: Incoming::default(), fresh: true, unflushed: false, checks: 0, pinging }
+    }
+
+    /// Whether the connection has no handle and no stream.
+    fn is_alone(&self) -> bool {
+        Rc::strong_count(&self.shared) == 1
+    }
+
+    /// Reads all that has come, decodes and writes it. Ready when the connection has ended.
+    fn turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.shared.state.borrow_mut().begin_turn(cx);
+        loop {
+            let read = self.read_all(cx);
+            self.ping(cx);
+            self.tell();
+            if self.shared.state.borrow().end.is_some() {
+                return Poll::Ready(());
+            }
+            if self.must_look_first(cx) {
+                return Poll::Pending;
+            }
+            self.write(cx);
+            self.tell();
+            let mut state = self.shared.state.borrow_mut();
+            if state.end.is_some() {
+                return Poll::Ready(());
+            }
+            if self.is_alone() {
+                state.close();
+            }
+            let is_written = state.unwritten() == 0 && !self.unflushed;
+            // A peer that takes nothing does not get a farewell either.
+            if state.under_way() == 0 && !state.is_open() && (is_written || state.blocked) {
+                if !state.blocked && !state.say_goodbye() {
+                    continue;
+                }
+                state.finish(ConnectionError::Closed);
+                drop(state);
+                self.tell();
+                return Poll::Ready(());
+            }
+            if state.permit_writers() {
+                // The tasks that were woken run before this one.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let to_write = state.unwritten() > 0 && !state.blocked;
+            let to_read = read && state.unwritten() <= MOST_UNWRITTEN;
+            if state.changed || to_write || to_read {
+                continue;
+            }
+            state.release();
+            state.end_turn();
+            return Poll::Pending;
+        }
+    }
+
+    /// Tells the observer of a change.
+    fn tell(&self) {
+        let changed = std::mem::take(&mut self.shared.state.borrow_mut().changed);
+        if changed {
+            self.shared.watch.changed();
+        }
+    }
+
+    /// Whether the kernel has bytes, perhaps the peer's close, that the runtime has not reported: then they are read
+    /// before a request goes out.
+    fn must_look_first(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut state = self.shared.state.borrow_mut();
+        if !state.check || state.unwritten() == 0 {
+            return false;
+        }
+        if self.checks < CHECKS && !self.stream.is_quiet() {
+            self.checks += 1;
+            // The runtime asks the kernel before it runs this task again.
+            let _ = pin!(tokio::task::yield_now()).poll(cx);
+            return true;
+        }
+        self.checks = 0;
+        state.check = false;
+        false
+    }
+
+    // Reading.
+
+    /// Reads until nothing is left. False if the output had no room for answers before that.
+    fn read_all(&mut self, cx: &mut Context<'_>) -> bool {
+        while self.shared.state.borrow().unwritten() <= MOST_UNWRITTEN {
+            match self.read(cx) {
+                Poll::Pending => return false,
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(cause)) => {
+                    self.shared.state.borrow_mut().finish(cause);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ConnectionError>> {
+        let mut scratch = Scratch::take();
+        let mut buffer = ReadBuf::new(&mut scratch);
+        match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(Ok(())) => {}
+            // Without close_notify, the end of TLS is an end like any other: the codec knows what is missing.
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Poll::Ready(Err(ConnectionError::Closed));
+            }
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(ConnectionError::Io(error))),
+        }
+        let data = buffer.filled();
+        if data.is_empty() {
+            return Poll::Ready(Err(ConnectionError::Closed));
+        }
+        let (shared, kept) = (&self.shared, &mut self.kept);
+        let mut heads = HEADS.take().unwrap_or_default();
+        let mut state = shared.state.borrow_mut();
+        let now = monotonic_ns();
+        state.heard_at = now;
+        state.tick(now);
+        state.open_output();
+        let decoded = kept.decode(data, |input| decode(&mut state, input, &mut heads, shared.config.interim));
+        HEADS.set(Some(heads));
+        drop(state);
+        shared.watch.received(data.len());
+        if let Err(defect) = decoded {
+            // The peer learns why, if its socket has room.
+            let state = shared.state.borrow();
+            let _ = self.stream.try_write(&state.out[state.written..]);
+            return Poll::Ready(Err(ConnectionError::Protocol(defect)));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    // Writing.
+
+    fn write(&mut self, cx: &mut Context<'_>) {
+        let shared = Rc::clone(&self.shared);
+        let mut state = shared.state.borrow_mut();
+        let before = state.position();
+        if let Err(error) = self.write_all(&mut state, cx) {
+            // What the peer has sent before, perhaps its GOAWAY, is still read.
+            drop(state);
+            while let Poll::Ready(Ok(())) = self.read(cx) {}
+            state = shared.state.borrow_mut();
+            state.finish(ConnectionError::Io(error));
+        }
+        let count = state.position() - before;
+        drop(state);
+        if count > 0 {
+            shared.watch.sent(usize::try_from(count).unwrap_or(usize::MAX));
+        }
+    }
+
+    /// Writes as much as the kernel takes.
+    fn write_all(&mut self, state: &mut State, cx: &mut Context<'_>) -> io::Result<()> {
+        if state.unwritten() == 0 && !self.unflushed {
+            return Ok(());
+        }
+        let was_full = state.unwritten() > MOST_UNWRITTEN;
+        state.blocked = false;
+        let now = monotonic_ns();
+        while state.unwritten() > 0 {
+            let bytes = &state.out[state.written..];
+            let written = if std::mem::take(&mut self.fresh) {
+                // tokio would first wait for epoll to say that a socket just connected is writable.
+                match self.stream.write_first(bytes) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                    written => Poll::Ready(written),
+                }
+            } else {
+                Pin::new(&mut self.stream).poll_write(cx, bytes)
+            };
+            match oroshi_net::stream::nonzero_write(written) {
+                Poll::Ready(Ok(count)) => state.wrote(count, now),
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Pending => {
+                    state.block();
+                    break;
+                }
+            }
+        }
+        state.changed |= was_full && state.unwritten() <= MOST_UNWRITTEN;
+        // TLS may hold records back. For plain sockets this does nothing.
+        self.unflushed = self.stream.is_tls() && Pin::new(&mut self.stream).poll_flush(cx)?.is_pending();
+        Ok(())
+    }
+
+    // Pings.
+
+    /// Sends a ping on a silent connection with streams, and ends a connection that has not answered one.
+    fn ping(&mut self, cx: &mut Context<'_>) {
+        let Some(pinging) = &mut self.pinging else { return };
+        let mut state = self.shared.state.borrow_mut();
+        if state.under_way() == 0 {
+            pinging.sent_at = 0;
+            pinging.registration.set(u64::MAX);
+            return;
+        }
+        if pinging.sent_at < state.heard_at {
+            pinging.sent_at = 0;
+        }
+        let now = monotonic_ns();
+        // A connection that was idle is not silent yet.
+        let quiet_since = state.heard_at.max(state.idle_since);
+        if pinging.sent_at == 0 && after(quiet_since, pinging.ping.after) <= now {
+            state.open_output();
+            let State { codec, out, .. } = &mut *state;
+            codec.ping(out, *b"oroshi\0\0");
+            pinging.sent_at = now;
+        }
+        let due = match pinging.sent_at {
+            0 => after(quiet_since, pinging.ping.after),
+            sent => after(sent, pinging.ping.timeout),
+        };
+        if due <= now {
+            state.finish(ConnectionError::PingTimeout);
+            return;
+        }
+        pinging.registration.set(due);
+        // The sweep wakes the task; a wait that is over already was counted above.
+        let _ = pinging.registration.poll_over(cx);
+    }
+}
+
+/// Handles all whole frames of `input`.
+fn decode(
+    state: &mut State,
+    input: &mut &[u8],
+    heads: &mut HeadBuffer,
+    interim: bool,
+) -> Result<(), oroshi_http2::Defect> {
+    loop {
+        let State { codec, out, .. } = state;
+        match codec.receive(input, heads, out)? {
+            Some(event) => state.take(event, interim),
+            None => return Ok(()),
+        }
+    }
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.get_mut().turn(cx)
+    }
+}
+
+impl Drop for Driver {
+    /// The connection has ended, or its runtime has.
+    fn drop(&mut self) {
+        let mut state = self.shared.state.borrow_mut();
+        if state.end.is_none() {
+            state.finish(ConnectionError::Dropped);
+        }
+    }
+}
