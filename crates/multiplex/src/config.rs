@@ -34,11 +34,8 @@ pub struct Ping {
 impl Default for Config {
     /// Windows of 256 KiB for each stream and of 2 GiB for the connection.
     fn default() -> Self {
-        let codec = codec::Config {
-            stream_window: 256 * 1024,
-            connection_window: u32::MAX >> 1,
-            ..codec::Config::default()
-        };
+        let codec =
+            codec::Config { stream_window: 256 * 1024, connection_window: u32::MAX >> 1, ..codec::Config::default() };
         Config { codec: Arc::new(codec), streams: 1_000, interim: false, ping: None }
     }
 }

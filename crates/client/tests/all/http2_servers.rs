@@ -106,8 +106,7 @@ fn waiting_requests_try_for_themselves_when_the_first_cannot_connect() {
     let url = format!("https://{}/", port.address());
     block_on(async {
         let client = builder().build_local().unwrap();
-        let requests: Vec<_> =
-            (0..10).map(|_| tokio::task::spawn_local(client.get(&*url).send())).collect();
+        let requests: Vec<_> = (0..10).map(|_| tokio::task::spawn_local(client.get(&*url).send())).collect();
         for request in requests {
             let error = request.await.unwrap().unwrap_err();
             assert_eq!((error.phase(), error.name()), (Phase::Connect, "connect-refused"));
@@ -163,9 +162,8 @@ fn nghttpd_over_cleartext_and_tls() {
         let url = format!("{}://{address}", if tls { "https" } else { "http" });
         block_on(async {
             let client = client.build_local().unwrap();
-            let requests: Vec<_> = (0..200)
-                .map(|_| tokio::task::spawn_local(client.get(format!("{url}/page")).send()))
-                .collect();
+            let requests: Vec<_> =
+                (0..200).map(|_| tokio::task::spawn_local(client.get(format!("{url}/page")).send())).collect();
             for request in requests {
                 let response = request.await.unwrap().map_err(|error| told(&error)).unwrap();
                 assert_eq!((response.version(), response.status()), (Version::Http2, 200));

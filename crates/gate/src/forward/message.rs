@@ -175,7 +175,6 @@ impl Message {
         place: multiplex::Place,
     ) -> Result<(multiplex::Stream, bool), multiplex::Error> {
         let Some(parts) = &self.http2 else { return Err(codec::SendError::OutOfOrder.into()) };
-        let text = |bytes| str::from_utf8(bytes).unwrap_or_default();
         let is_tunnel = self.expect == ExpectedResponse::Upgrade;
         let request = codec::Request {
             // RFC 8441, section 5.
@@ -198,7 +197,7 @@ impl Message {
 
     /// Returns the trailers of a complete body over HTTP/2.
     pub(super) fn trailers(&self) -> Headers<'_> {
-        Headers::from_checked_lines(self.http2.as_ref().map_or(&[], |parts| &parts.trailers))
+        Headers::from_checked_lines(self.http2.as_ref().map_or(&[][..], |parts| &parts.trailers))
     }
 }
 
@@ -211,6 +210,11 @@ pub(crate) fn request_id(exchange: &Exchange<'_>, rules: &Rules) -> Option<Reque
     let address = exchange.remote().map(|remote| remote.ip());
     let given = is_trusted(forwarding, address).then(|| exchange.head.headers.get("x-request-id")).flatten();
     Some(given.and_then(RequestId::given).unwrap_or_else(RequestId::new))
+}
+
+/// Returns a part of the head, which was text before.
+fn text(bytes: &[u8]) -> &str {
+    str::from_utf8(bytes).unwrap_or_default()
 }
 
 /// Returns whether a request is one of gRPC, by its content type (`application/grpc`, `application/grpc+proto`).
@@ -238,7 +242,8 @@ fn chunked(body: &[u8], whole: bool, trailers: &[u8]) -> Vec<u8> {
 fn unchunked(chunks: &[u8]) -> (Vec<u8>, Vec<u8>) {
     const HEAD: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
     let limits = Limits { trailer_bytes: usize::MAX, trailers: usize::MAX, ..Limits::default() };
-    let (mut decoder, mut body, mut trailers) = (RequestDecoder::default(), Vec::with_capacity(chunks.len()), Vec::new());
+    let (mut decoder, mut body, mut trailers) =
+        (RequestDecoder::default(), Vec::with_capacity(chunks.len()), Vec::new());
     for mut input in [HEAD, chunks] {
         while let Ok(Some(event)) = decoder.decode(&limits, &mut input) {
             match event {

@@ -32,8 +32,8 @@ use oroshi_server::{Error, Exchange};
 
 pub use edits::{EditError, Edits};
 pub(crate) use fields::hops;
-pub(crate) use message::request_id;
 pub use held::{Inspect, InspectFuture, InspectedHead, Verdict};
+pub(crate) use message::request_id;
 pub use network::{Network, NetworkError};
 pub use outcome::{Outcome, RequestId};
 pub(crate) use request_head::leads_out;

@@ -10,7 +10,7 @@ use oroshi_http1::{ExpectedResponse, Headers, Version};
 use oroshi_multiplex as multiplex;
 use oroshi_net::monotonic_ns;
 use oroshi_server::{Exchange, Reply, RequestBody};
-use oroshi_websocket::{UpgradeRequest, UpgradeRequestError};
+use oroshi_websocket::handshake::{UpgradeRequest, UpgradeRequestError};
 
 use super::Call;
 use super::answer::{Answer, AnswerContext, ExchangeError, ProtocolSwitch, ResponseEnd};
@@ -188,5 +188,5 @@ async fn send(
     }
     let mut lines = Vec::new();
     write_trailers(body, &mut lines, (&answering.rules.settings.request, answering.request));
-    link.finish(Headers::from_checked_lines(&lines))
+    poll_fn(|context| link.poll_finish(context, Headers::from_checked_lines(&lines))).await
 }

@@ -71,7 +71,7 @@ impl StreamLink {
                 Poll::Pending => return Poll::Pending,
             }
         }
-        Poll::Ready(if ends { Ok(()) } else { self.finish(trailers) })
+        self.poll_finish(context, trailers)
     }
 
     /// Sends a whole message, or the rest of it.
@@ -114,12 +114,17 @@ impl StreamLink {
     }
 
     /// Ends the request, with trailers if there are any.
-    pub(crate) fn finish(&self, trailers: Headers<'_>) -> Result<(), Unsent> {
+    pub(crate) fn poll_finish(&self, context: &mut Context<'_>, trailers: Headers<'_>) -> Poll<Result<(), Unsent>> {
         if self.is_finished.replace(true) {
-            return Ok(());
+            return Poll::Ready(Ok(()));
+        }
+        let mut stream = self.stream.borrow_mut();
+        if trailers.as_bytes().is_empty() {
+            // An empty section would be a second head, which some servers refuse.
+            return stream.poll_write(context, b"", true).map(|ended| ended.map(|_| ()).map_err(|_| Unsent::Refused));
         }
         let fields = trailers.iter().map(|field| (field.name, field.value));
-        self.stream.borrow_mut().finish(fields).map_err(|_| Unsent::Refused)
+        Poll::Ready(stream.finish(fields).map_err(|_| Unsent::Refused))
     }
 }
 

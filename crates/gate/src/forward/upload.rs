@@ -53,11 +53,7 @@ impl Buffered<'_> {
 }
 
 /// Appends the part of the body that arrived with the head. Returns whether the body is complete.
-pub(crate) fn gather(
-    body: &mut RequestBody<'_>,
-    buffered: &mut Buffered<'_>,
-    drops: Drops<'_>,
-) -> Result<bool, Error> {
+pub(crate) fn gather(body: &mut RequestBody<'_>, buffered: &mut Buffered<'_>, drops: Drops<'_>) -> Result<bool, Error> {
     while let Some(piece) = body.at_hand()? {
         buffered.add(piece);
     }
@@ -169,10 +165,7 @@ pub(crate) fn write_trailers(body: &RequestBody<'_>, lines: &mut Vec<u8>, drops:
 }
 
 /// Returns the trailers that may pass.
-fn trailers<'b>(
-    body: &'b RequestBody<'_>,
-    (route, request): Drops<'b>,
-) -> impl Iterator<Item = (&'b str, &'b [u8])> {
+fn trailers<'b>(body: &'b RequestBody<'_>, (route, request): Drops<'b>) -> impl Iterator<Item = (&'b str, &'b [u8])> {
     let is_kept = move |name: &str| !is_left_out_of_trailers(name) && !route.drops(name) && !request.drops(name);
     body.trailers().filter(move |(name, _)| is_kept(name))
 }

@@ -26,7 +26,7 @@ pub use health::Ejection;
 pub(crate) use multiplexed::StreamLease;
 pub use oroshi_lookup::Protocol;
 pub use own::{OwnSocket, OwnSockets};
-pub(crate) use pool::{AcquireLimits, Connection, Lease};
+pub(crate) use pool::{AcquireLimits, Connection};
 pub use pool::{Allow, Pool, PoolSettings};
 pub use pools::{Pools, Registry, Settings, TargetCounts};
 pub use target::{Place, Target, TargetError};

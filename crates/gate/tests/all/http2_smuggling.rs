@@ -52,7 +52,12 @@ const CASES: &[Case] = &[
     },
     Case { name: "content-length-list", fields: &[(b"content-length", b"35, 0")], data: &[SECOND], ..Case::NONE },
     Case { name: "content-length-sign", fields: &[(b"content-length", b"+35")], data: &[SECOND], ..Case::NONE },
-    Case { name: "chunked", fields: &[(b"transfer-encoding", b"chunked")], data: &[b"0\r\n\r\n", SECOND], ..Case::NONE },
+    Case {
+        name: "chunked",
+        fields: &[(b"transfer-encoding", b"chunked")],
+        data: &[b"0\r\n\r\n", SECOND],
+        ..Case::NONE
+    },
     Case { name: "chunked-te", fields: &[(b"te", b"trailers, chunked")], data: &[b"0\r\n\r\n", SECOND], ..Case::NONE },
     Case { name: "underscore", fields: &[(b"transfer_encoding", b"chunked")], data: &[b"0\r\n\r\n"], ..Case::NONE },
     Case { name: "connection", fields: &[(b"connection", b"content-length")], data: &[SECOND], ..Case::NONE },
@@ -110,13 +115,23 @@ fn a_request_that_http_1_would_refuse_reaches_nobody() {
     let send = |case: &Case| -> (Client, u32) {
         let mut client = gate.connect_http2();
         // Opens stream 1 by the codec, so that the raw stream is one that it knows.
-        let mut fields: Vec<(&[u8], &[u8])> =
-            vec![(b":method", case.method), (b":scheme", b"http"), (b":path", case.path), (b":authority", case.authority)];
+        let mut fields: Vec<(&[u8], &[u8])> = vec![
+            (b":method", case.method),
+            (b":scheme", b"http"),
+            (b":path", case.path),
+            (b":authority", case.authority),
+        ];
         fields.extend(case.fields);
         let end = if case.data.is_empty() { END_STREAM } else { 0 };
         let id = client.codec.send_request(
             &mut Vec::new(),
-            &oroshi_testkit::http2::Request { method: "POST", scheme: "http", authority: "a", path: "/", protocol: None },
+            &oroshi_testkit::http2::Request {
+                method: "POST",
+                scheme: "http",
+                authority: "a",
+                path: "/",
+                protocol: None,
+            },
             [],
             case.data.is_empty(),
             0,
@@ -131,7 +146,8 @@ fn a_request_that_http_1_would_refuse_reaches_nobody() {
     };
     for case in CASES {
         let (mut client, id) = send(case);
-        let seen = client.find(|seen| is_refusal(seen, id) || matches!(seen, Seen::GoAway(..) | Seen::Head(_, 200, ..)));
+        let seen =
+            client.find(|seen| is_refusal(seen, id) || matches!(seen, Seen::GoAway(..) | Seen::Head(_, 200, ..)));
         assert!(seen.as_ref().is_some_and(|seen| is_refusal(seen, id)), "{}: {seen:?}", case.name);
     }
     assert_eq!(*received.lock().unwrap(), Vec::<String>::new());

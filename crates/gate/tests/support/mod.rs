@@ -15,14 +15,14 @@ use std::time::Duration;
 
 use oroshi_gate::forward::{self, Call, CallTargets, Edits, Failure, Inspect, Outcome, Rules};
 use oroshi_gate::upstream::Protocol;
-use oroshi_gate::upstream::{self, Balancer, Counts, Policy, PoolSettings, Place, Pools, Registry, Target};
+use oroshi_gate::upstream::{self, Balancer, Counts, Place, Policy, PoolSettings, Pools, Registry, Target};
 use oroshi_net::{BoundListener, ListenOptions, Peer, Shutdown, Threads, ThreadsOptions};
 use oroshi_server::{Exchange, Server};
 #[allow(unused_imports)] // as above
-pub use oroshi_testkit::skipped;
-#[allow(unused_imports)] // as above
 pub use oroshi_testkit::http2::server::{Asked, Requested, Server as Server2};
 pub use oroshi_testkit::http2::{Config, ErrorCode, Grants, Seen};
+#[allow(unused_imports)] // as above
+pub use oroshi_testkit::skipped;
 #[allow(unused_imports)] // as above
 pub use server::{Answer, Client, HANG, SHORT, patient};
 

@@ -226,7 +226,8 @@ fn a_connection_ends_with_its_last_handle() {
 #[test]
 fn a_runtime_that_ends_ends_its_connections() {
     let peer = |mut server: Server| drop(server.rest());
-    let (stream, ()) = with(Config::default(), peer, |connection, seen| async move { get(&connection, &seen, "/").await });
+    let (stream, ()) =
+        with(Config::default(), peer, |connection, seen| async move { get(&connection, &seen, "/").await });
     assert!(stream.connection().is_ended());
     assert!(matches!(*stream.connection().end().unwrap(), ConnectionError::Dropped));
 }

@@ -58,21 +58,26 @@ fn the_peers_limit_is_kept_even_if_it_shrinks() {
             server.answer(asked.id, 200, b"ok");
         }
     };
-    with_server(Config::default(), move |socket| Server::with(socket, limit(2)), peer, |connection, seen| async move {
-        let mut first = get(&connection, &seen, "/").await;
-        assert_eq!(whole(&mut first).await.unwrap().0, 200);
-        seen.until(|| connection.limit() == Some(1)).await;
-        let second = get(&connection, &seen, "/").await;
-        assert!(connection.reserve().is_none() && connection.is_open());
-        drop(second);
-        // A stream that was dropped has made room.
-        let mut third = get(&connection, &seen, "/").await;
-        assert_eq!(whole(&mut third).await.unwrap().0, 200);
-        let reserved = place(&connection, &seen).await;
-        assert!(connection.reserve().is_none());
-        drop(reserved);
-        assert_eq!(connection.room(), 1);
-    });
+    with_server(
+        Config::default(),
+        move |socket| Server::with(socket, limit(2)),
+        peer,
+        |connection, seen| async move {
+            let mut first = get(&connection, &seen, "/").await;
+            assert_eq!(whole(&mut first).await.unwrap().0, 200);
+            seen.until(|| connection.limit() == Some(1)).await;
+            let second = get(&connection, &seen, "/").await;
+            assert!(connection.reserve().is_none() && connection.is_open());
+            drop(second);
+            // A stream that was dropped has made room.
+            let mut third = get(&connection, &seen, "/").await;
+            assert_eq!(whole(&mut third).await.unwrap().0, 200);
+            let reserved = place(&connection, &seen).await;
+            assert!(connection.reserve().is_none());
+            drop(reserved);
+            assert_eq!(connection.room(), 1);
+        },
+    );
 }
 
 #[test]
