@@ -221,8 +221,9 @@ impl<C: Multiplex, E: Clone> Streams<C, E> {
     /// Returns the oldest connection with room for somebody who does not wait.
     pub(crate) fn with_room(&self) -> Option<Rc<C>> {
         let found = self.connections.iter().find(|one| one.room() > 0)?;
-        // Those who wait, called or not, come first.
-        (self.line.is_empty() || self.room() > self.line.len()).then(|| Rc::clone(found))
+        // Those who wait come first, and those who were called and have not come yet.
+        let is_free = self.waiting == 0 && (self.called == 0 || self.room() > self.called);
+        is_free.then(|| Rc::clone(found))
     }
 
     fn room(&self) -> usize {
@@ -366,9 +367,10 @@ mod tests {
         one.0.set(Some(1));
         streams.call();
         streams.retain(|_| false);
-        // The first asks again, and opens a connection.
-        assert_eq!(poll(&mut streams, first), None);
-        assert_eq!((poll(&mut streams, first), poll(&mut streams, second)), (Some("connect"), None));
+        // The second opens a connection, and the first gets its stream.
+        assert_eq!((poll(&mut streams, first), poll(&mut streams, second)), (None, Some("connect")));
+        open(&mut streams, Some(1));
+        assert_eq!(poll(&mut streams, first), Some("stream"));
     }
 
     #[derive(Clone, Debug)]

@@ -24,6 +24,10 @@ fn what_goes_through_is_read_the_same_and_what_is_refused_goes_nowhere() {
     let cases = cases.iter().filter(|case| case.kind == Kind::Request);
     // Over both versions of HTTP to the server behind.
     for (case, server) in cases.flat_map(|case| [(case, &nginx.unix), (case, &nginx.h2c)]) {
+        // Over HTTP/2 nginx takes 1,000 fields, pseudo-headers among them.
+        if server == &nginx.h2c && case.limits.iter().any(|(name, most)| name == "headers" && *most >= 1000) {
+            continue;
+        }
         requests += 1;
         let mut setup = Setup::to(server);
         // The table has the preface of HTTP/2 as a request that is refused.

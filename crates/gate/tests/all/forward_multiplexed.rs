@@ -362,3 +362,29 @@ fn large_bodies_go_through_whole_and_a_slow_one_holds_nobody() {
     gate.stop();
     upstream.end();
 }
+
+#[test]
+fn many_fields_and_long_ones_arrive_in_order() {
+    let mut config = Config { grants: Grants::Automatic, ..Config::default() };
+    (config.limits.headers, config.limits.head_bytes, config.limits.block_bytes) = (2000, 1 << 20, 1 << 20);
+    let upstream = Upstream::http2_with(config, |_, behind| {
+        while let Some(request) = behind.request() {
+            let count = request.lines.lines().filter(|line| *line == "a: b").count();
+            assert!(
+                request.lines.ends_with("x-last: 1\r\n")
+                    && request.lines.contains(&format!("long: {}", "y".repeat(50_000)))
+            );
+            behind.answer(request.id, 200, count.to_string().as_bytes());
+        }
+    });
+    let mut setup = Setup::to(&upstream.target);
+    (setup.server.limits.headers, setup.server.limits.head_bytes) = (2000, 1 << 20);
+    setup.rules.forwarding.x_forwarded = false;
+    setup.rules.request.set("X-Last", b"1").unwrap();
+    let gate = setup.start();
+    let lines = "A: b\r\n".repeat(1000);
+    let request = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}Long: {}\r\n\r\n", "y".repeat(50_000));
+    assert_eq!(gate.ask(&request).text(), "1000");
+    gate.stop();
+    upstream.end();
+}
