@@ -353,13 +353,11 @@ impl Lease {
 
     /// Takes the place, to begin a stream there.
     pub(crate) fn take_place(&mut self) -> Option<multiplex::Place> {
-        match std::mem::replace(&mut self.line, Line::None) {
-            Line::Place(place) => Some(place),
-            line => {
-                self.line = line;
-                None
-            }
+        if !matches!(self.line, Line::Place(_)) {
+            return None;
         }
+        let line = std::mem::replace(&mut self.line, Line::None);
+        if let Line::Place(place) = line { Some(place) } else { None }
     }
 
     /// Puts the stream that has begun.

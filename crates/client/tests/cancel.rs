@@ -286,9 +286,10 @@ fn http2_in_pieces() -> Http2Peer {
     Http2Peer::start(|mut server, _| {
         while let Some(asked) = server.request() {
             std::thread::sleep(std::time::Duration::from_millis(1));
-            server.head(asked.id, 103, &[], false);
-            std::thread::sleep(std::time::Duration::from_millis(1));
             // A client that has reset the stream, perhaps on its way to this peer, wants no more.
+            let _ = server.codec.send_response(&mut server.out, asked.id, 103, [], false);
+            server.flush();
+            std::thread::sleep(std::time::Duration::from_millis(1));
             let head = server.codec.send_response(&mut server.out, asked.id, 200, [], false);
             server.flush();
             if head.is_ok() {
@@ -339,6 +340,7 @@ fn what_is_dropped_over_http2_leaves_no_memory_behind() {
         });
     };
     all();
-    let counted = allocation_counter::measure(all);
-    assert!(counted.bytes_current.abs() < 4096, "{counted:?}");
+    let counted = allocation_counter::measure(|| (0..3).for_each(|_| all()));
+    // The spare buffers of the thread may still grow, by one or two.
+    assert!(counted.bytes_current.abs() < 48 * 1024 && counted.count_current.abs() < 4, "{counted:?}");
 }

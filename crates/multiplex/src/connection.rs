@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use oroshi_http2::{PeerSettings, Request, SendError};
+use oroshi_http2::{PeerSettings, Request};
 use oroshi_net as net;
 use oroshi_net::Peer;
 
@@ -119,7 +119,8 @@ impl Connection {
         Some(Place { connection: self.clone(), is_used: false })
     }
 
-    /// Ends the connection in good order: no stream begins from now on, and those under way go on.
+    /// Ends the connection in good order: it gives no more places. Streams under way go on, and places that were given
+    /// still begin one.
     pub fn close(&self) {
         self.shared.state.borrow_mut().close();
     }
@@ -169,8 +170,8 @@ impl Place {
     /// Names are written in lower case. The codec leaves out Host, and the fields of an HTTP/1.1 connection.
     ///
     /// # Errors
-    /// [`Error::Send`]: a part of the head is invalid, or the connection takes no more streams since the place was
-    /// reserved. Nothing was sent.
+    /// [`Error::Send`]: a part of the head is invalid, or the peer takes no more streams since the place was reserved.
+    /// [`Error::Connection`]: the connection has ended. Nothing was sent.
     pub fn begin<'f>(
         mut self,
         request: &Request<'_>,
@@ -180,9 +181,6 @@ impl Place {
         let mut state = self.connection.shared.state.borrow_mut();
         if let Some(cause) = &state.end {
             return Err(Error::Connection { cause: Arc::clone(cause), written: false });
-        }
-        if state.closing {
-            return Err(SendError::GoingAway.into());
         }
         state.open_output();
         let (begun_at, number) = (state.end_position(), state.slots.next());

@@ -5,6 +5,7 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use oroshi_core::{Deadlines, HasDeadlines, Incoming, Registration, Scratch, after};
 use oroshi_http2::HeadBuffer;
@@ -15,20 +16,22 @@ use crate::config::Ping;
 use crate::error::ConnectionError;
 use crate::shared::{MOST_UNWRITTEN, Shared, State};
 
+/// How long an idle connection keeps the memory of many streams.
+const SPARE_TIME: Duration = Duration::from_secs(1);
 /// How often the runtime is asked for the bytes that the kernel already has.
 const CHECKS: u8 = 3;
 
 thread_local! {
-    /// The buffer of decoded heads, and the deadlines of pings, of all connections of this thread.
+    /// The buffer of decoded heads, and the waits, of all connections of this thread.
     static HEADS: Cell<Option<Box<HeadBuffer>>> = const { Cell::new(None) };
-    static PINGS: Rc<Pings> = Rc::default();
+    static WAITS: Rc<Waits> = Rc::default();
 }
 
-/// The deadlines of pings.
+/// The waits of connections: for pings, and to free memory.
 #[derive(Default)]
-struct Pings(Deadlines);
+struct Waits(Deadlines);
 
-impl HasDeadlines for Pings {
+impl HasDeadlines for Waits {
     type Value = oroshi_core::Deadline;
 
     fn deadlines(&self) -> &Deadlines {
@@ -48,24 +51,18 @@ pub(crate) struct Driver {
     unflushed: bool,
     /// Times that the kernel's bytes were waited for.
     checks: u8,
-    pinging: Option<Box<Pinging>>,
-}
-
-struct Pinging {
-    ping: Ping,
-    registration: Registration<Pings>,
+    wait: Registration<Waits>,
     /// When a ping was sent that has no answer yet; 0 for none.
-    sent_at: u64,
+    pinged_at: u64,
 }
 
 impl Driver {
     pub(crate) fn new(shared: Rc<Shared>, stream: Stream) -> Self {
-        let pinging = shared.config.ping.map(|ping| {
-            let pings = PINGS.with(Rc::clone);
-            Deadlines::watch(&pings);
-            Box::new(Pinging { ping, registration: Deadlines::register(&pings), sent_at: 0 })
-        });
-        Driver { shared, stream, kept: Incoming::default(), fresh: true, unflushed: false, checks: 0, pinging }
+        let waits = WAITS.with(Rc::clone);
+        Deadlines::watch(&waits);
+        let wait = Deadlines::register(&waits);
+        let kept = Incoming::default();
+        Driver { shared, stream, kept, fresh: true, unflushed: false, checks: 0, wait, pinged_at: 0 }
     }
 
     /// Whether the connection has no handle and no stream.
@@ -78,7 +75,7 @@ impl Driver {
         self.shared.state.borrow_mut().begin_turn(cx);
         loop {
             let read = self.read_all(cx);
-            self.ping(cx);
+            self.ping();
             self.tell();
             if self.shared.state.borrow().end.is_some() {
                 return Poll::Ready(());
@@ -116,8 +113,9 @@ impl Driver {
             if state.changed || to_write || to_read {
                 continue;
             }
-            state.release();
             state.end_turn();
+            drop(state);
+            self.wait(cx);
             return Poll::Pending;
         }
     }
@@ -255,41 +253,56 @@ impl Driver {
         Ok(())
     }
 
-    // Pings.
+    // Time.
 
     /// Sends a ping on a silent connection with streams, and ends a connection that has not answered one.
-    fn ping(&mut self, cx: &mut Context<'_>) {
-        let Some(pinging) = &mut self.pinging else { return };
+    fn ping(&mut self) {
+        let Some(ping) = self.shared.config.ping else { return };
         let mut state = self.shared.state.borrow_mut();
-        if state.under_way() == 0 {
-            pinging.sent_at = 0;
-            pinging.registration.set(u64::MAX);
-            return;
-        }
-        if pinging.sent_at < state.heard_at {
-            pinging.sent_at = 0;
+        if state.under_way() == 0 || self.pinged_at < state.heard_at {
+            self.pinged_at = 0;
         }
         let now = monotonic_ns();
-        // A connection that was idle is not silent yet.
-        let quiet_since = state.heard_at.max(state.idle_since);
-        if pinging.sent_at == 0 && after(quiet_since, pinging.ping.after) <= now {
+        if state.under_way() > 0 && self.pinged_at == 0 && silent_at(&state, ping) <= now {
             state.open_output();
             let State { codec, out, .. } = &mut *state;
             codec.ping(out, *b"oroshi\0\0");
-            pinging.sent_at = now;
+            self.pinged_at = now;
         }
-        let due = match pinging.sent_at {
-            0 => after(quiet_since, pinging.ping.after),
-            sent => after(sent, pinging.ping.timeout),
-        };
-        if due <= now {
+        if self.pinged_at > 0 && after(self.pinged_at, ping.timeout) <= now {
             state.finish(ConnectionError::PingTimeout);
-            return;
         }
-        pinging.registration.set(due);
-        // The sweep wakes the task; a wait that is over already was counted above.
-        let _ = pinging.registration.poll_over(cx);
     }
+
+    /// Sets when the task has something to do, if nothing happens before.
+    fn wait(&mut self, cx: &Context<'_>) {
+        let mut state = self.shared.state.borrow_mut();
+        let due = match self.shared.config.ping {
+            _ if state.is_spacious() => {
+                let due = after(state.idle_since, SPARE_TIME);
+                if due <= monotonic_ns() {
+                    state.release();
+                }
+                if state.is_spacious() { due } else { u64::MAX }
+            }
+            Some(ping) if state.under_way() > 0 && self.pinged_at > 0 => after(self.pinged_at, ping.timeout),
+            Some(ping) if state.under_way() > 0 => silent_at(&state, ping),
+            _ => u64::MAX,
+        };
+        if due != self.wait.entry().due() {
+            self.wait.set(due);
+        }
+        if due != u64::MAX && self.wait.poll_over(cx) {
+            // The sweep was before this turn.
+            cx.waker().wake_by_ref();
+        }
+    }
+}
+
+/// Returns when a connection with streams counts as silent.
+fn silent_at(state: &State, ping: Ping) -> u64 {
+    // A connection that was idle is not silent yet.
+    after(state.heard_at.max(state.idle_since), ping.after)
 }
 
 /// Handles all whole frames of `input`.
@@ -323,5 +336,20 @@ impl Drop for Driver {
         if state.end.is_none() {
             state.finish(ConnectionError::Dropped);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slots::Slot;
+
+    /// The memory of an idle connection, beside tokio's own for a task and a socket, the table for heads, and the slots
+    /// that are kept.
+    #[test]
+    fn an_idle_connection_is_small() {
+        let whole = size_of::<Shared>() + size_of::<Driver>();
+        assert!(whole <= 1280, "{whole} bytes: {} + {}", size_of::<Shared>(), size_of::<Driver>());
+        assert!(size_of::<Slot>() <= 176, "{} bytes", size_of::<Slot>());
     }
 }

@@ -124,6 +124,9 @@ impl State {
     /// Notes that the task is about to wait.
     pub(crate) fn end_turn(&mut self) {
         self.awake = false;
+        if self.out.is_empty() {
+            spares::give(std::mem::take(&mut self.out));
+        }
     }
 
     /// Makes the task run, unless it does.
@@ -379,6 +382,10 @@ impl State {
             self.writers.retain(|&queued| queued != number);
         }
         self.slots.free(number);
+        if self.slots.are_spare() {
+            // The task frees them after a while.
+            self.wake_task();
+        }
     }
 
     // Input.
@@ -476,12 +483,16 @@ impl State {
         }
     }
 
-    /// Frees memory that an idle connection does not need.
+    /// Whether the connection is idle, and has memory that it does not need.
+    pub(crate) fn is_spacious(&self) -> bool {
+        self.under_way() == 0 && self.slots.are_spare()
+    }
+
+    /// Frees that memory.
     pub(crate) fn release(&mut self) {
-        if self.under_way() == 0 && self.slots.release() {
-            self.codec.release();
-            self.writers = VecDeque::new();
-            self.marks = VecDeque::new();
-        }
+        self.slots.release();
+        self.codec.release();
+        self.writers = VecDeque::new();
+        self.marks = VecDeque::new();
     }
 }

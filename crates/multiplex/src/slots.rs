@@ -210,12 +210,15 @@ impl Slots {
         }
     }
 
-    /// Frees memory that an idle connection does not need, if there is much. Returns whether there was.
-    pub(crate) fn release(&mut self) -> bool {
-        if self.used() > 0 || self.slots.len() <= KEPT_SLOTS {
-            return false;
+    /// Whether no stream uses the slots, and they have much memory.
+    pub(crate) fn are_spare(&self) -> bool {
+        self.used() == 0 && self.slots.len() > KEPT_SLOTS
+    }
+
+    /// Frees the memory of slots that no stream uses.
+    pub(crate) fn release(&mut self) {
+        if self.used() == 0 {
+            *self = Slots::default();
         }
-        *self = Slots::default();
-        true
     }
 }

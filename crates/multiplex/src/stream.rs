@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use oroshi_core::spares;
 use oroshi_http1::Headers;
-use oroshi_http2::{ErrorCode, ResponseHead, SendError};
+use oroshi_http2::{ErrorCode, ResponseHead};
 
 use crate::connection::Connection;
 use crate::error::Error;

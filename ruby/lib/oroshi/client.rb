@@ -4,8 +4,8 @@ require "io/wait"
 require_relative "version"
 
 module Oroshi
-  # An event-driven HTTP/1.1 client. One native thread carries out its requests and never holds Ruby's lock (the GVL):
-  # thousands at once cost no Ruby threads.
+  # An event-driven client of HTTP/1.1 and HTTP/2. One native thread carries out its requests and never holds Ruby's lock
+  # (the GVL): thousands at once cost no Ruby threads.
   #
   #   client = Oroshi::Client.new(max_connections: 1000, timeout: 10)
   #   response = client.get("https://example.org/", query: { page: 1 })

@@ -239,7 +239,10 @@ impl<K: Key, C, S: Shared> Pool<K, C, S> {
 
     /// Gives up a connection for an origin that has none, if all connections are taken.
     fn yield_to_others(&mut self, host: HostId) {
-        let Some(&(0, _, other)) = self.ready.first() else { return };
+        let Some(&(0, turn, other)) = self.ready.first() else { return };
+        if self.hosts[host].queue.front().is_some_and(|&own| own < turn) {
+            return; // waits longer
+        }
         let connections = &self.hosts[host].shared.connections;
         let one_ends = connections.iter().any(|entry| !entry.connection.is_open());
         if other != host && self.open >= self.total && !one_ends {

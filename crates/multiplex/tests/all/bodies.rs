@@ -158,9 +158,12 @@ fn uploads_take_turns_and_the_output_is_bounded() {
         )
     };
     with_server(Config::default(), wide, peer, |connection, seen| async move {
-        let mut tasks = Vec::new();
+        let mut streams = Vec::new();
         for _ in 0..5 {
-            let mut stream = place(&connection, &seen).await.begin(&request("PUT", "/"), [], false).unwrap();
+            streams.push(place(&connection, &seen).await.begin(&request("PUT", "/"), [], false).unwrap());
+        }
+        let mut tasks = Vec::new();
+        for mut stream in streams {
             tasks.push(tokio::task::spawn_local(async move {
                 let mut most = 0;
                 let bytes = vec![0; EACH];

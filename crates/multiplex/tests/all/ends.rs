@@ -95,14 +95,16 @@ fn what_came_before_the_end_of_the_connection_is_read() {
 
 #[test]
 fn a_request_that_was_not_written_may_be_sent_again() {
-    let peer = |mut server: Server| {
+    let (close, may_close) = std::sync::mpsc::channel();
+    let peer = move |mut server: Server| {
         let asked = server.request().unwrap();
         server.answer(asked.id, 200, b"");
+        may_close.recv().unwrap();
     };
     with(Config::default(), peer, |connection, seen| async move {
         assert_eq!(status(&mut get(&connection, &seen, "/").await).await.unwrap(), 200);
-        // Takes the place before the close is known, and asks the kernel before it is written.
         let place = place(&connection, &seen).await;
+        close.send(()).unwrap();
         seen.until(|| connection.is_ended()).await;
         let error = place.begin(&request("POST", "/"), [], true).unwrap_err();
         assert!(error.is_unprocessed(), "{error:?}");

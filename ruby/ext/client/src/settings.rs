@@ -56,6 +56,7 @@ struct Reading {
     deadlines: Deadlines,
     limits: Limits,
     tls: ClientTlsOptions,
+    prior_knowledge: bool,
     insecure: bool,
     system_roots: Option<bool>,
     ca_files: Vec<PathBuf>,
@@ -77,6 +78,7 @@ impl Reading {
             "idle_timeout" => builder.idle_timeout(seconds(value)?),
             "max_age" => builder.max_age(seconds(value)?),
             "keep_alive" => builder.keep_alive(get(value)?),
+            "http2" => builder.http2(get(value)?),
             "dns_ttl" => builder.dns_ttl(seconds(value)?),
             "dns_negative_ttl" => builder.dns_negative_ttl(seconds(value)?),
             "attempt_delay" => builder.attempt_delay(seconds(value)?),
@@ -100,6 +102,7 @@ impl Reading {
         match name {
             "max_head_bytes" => self.limits.head_bytes = get(value)?,
             "max_headers" => self.limits.headers = get(value)?,
+            "http2_prior_knowledge" => self.prior_knowledge = get(value)?,
             "verify" => self.insecure = !get::<bool>(value)?,
             "system_roots" => self.system_roots = Some(get(value)?),
             "ca_files" => self.ca_files = get::<Vec<PathBuf>>(value)?,
@@ -135,7 +138,7 @@ impl Reading {
     }
 
     fn finish(self) -> (Builder, Deadlines) {
-        let Reading { builder, deadlines, limits, mut tls, insecure, .. } = self;
+        let Reading { builder, deadlines, limits, mut tls, insecure, prior_knowledge, .. } = self;
         let Reading { system_roots, ca_files, certificate, private_key, .. } = self;
         tls.roots = match (insecure, system_roots, ca_files.is_empty()) {
             (true, _, _) => Roots::Insecure,
@@ -144,6 +147,7 @@ impl Reading {
             (_, _, false) => Roots::SystemAnd(ca_files),
         };
         tls.identity = certificate.zip(private_key);
+        let builder = if prior_knowledge { builder.http2_prior_knowledge() } else { builder };
         (builder.deadlines(deadlines).limits(limits).tls(tls), deadlines)
     }
 }

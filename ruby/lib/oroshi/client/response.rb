@@ -12,7 +12,7 @@ module Oroshi
       attr_reader :status
       # The reason phrase, perhaps empty.
       attr_reader :reason
-      # "1.1" or "1.0".
+      # "2.0", "1.1" or "1.0".
       attr_reader :version
       # A String, decoded. Its encoding is the charset of Content-Type if Ruby knows it, else binary.
       attr_reader :body
