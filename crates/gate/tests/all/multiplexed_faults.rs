@@ -6,7 +6,7 @@ use oroshi_gate::forward::Failure;
 use oroshi_gate::upstream::Ejection;
 use oroshi_testkit::http2::frame;
 
-use crate::support::{Asked, Config, ErrorCode, GET, Grants, OK, SHORT, Seen, Setup, Upstream, nobody};
+use crate::support::{Asked, Config, ErrorCode, GET, OK, SHORT, Seen, Setup, Upstream, nobody};
 
 const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
 
