@@ -1,15 +1,18 @@
-// A gRPC server that sends messages back, for scripts/grpc-calls: on a port that the kernel chooses, which it prints.
+// A gRPC server that sends messages back, for scripts/grpc-calls: on a port that the kernel chooses, which it prints. For
+// each line on standard input it prints how many calls there were.
 //
 // The message says how: "fail 5" ends the call with status 5, "wait" holds it until its deadline.
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -34,20 +37,15 @@ func (s *server) answer(ctx context.Context, message string) (*pb.EchoResponse, 
 		number, _ := strconv.ParseUint(code, 10, 32)
 		return nil, status.Error(codes.Code(number), "as asked for")
 	}
-	switch message {
-	case "wait":
+	if message == "wait" {
 		<-ctx.Done()
 		return nil, status.FromContextError(ctx.Err()).Err()
-	case "calls":
-		return &pb.EchoResponse{Message: strconv.FormatInt(s.calls.Load(), 10)}, nil
 	}
 	return &pb.EchoResponse{Message: message}, nil
 }
 
 func (s *server) UnaryEcho(ctx context.Context, in *pb.EchoRequest) (*pb.EchoResponse, error) {
-	if in.GetMessage() != "calls" {
-		s.calls.Add(1)
-	}
+	s.calls.Add(1)
 	return s.answer(ctx, in.GetMessage())
 }
 
@@ -106,8 +104,13 @@ func main() {
 		log.Fatal(err)
 	}
 	fmt.Println(listener.Addr())
-	served := grpc.NewServer()
-	pb.RegisterEchoServer(served, &server{})
+	served, echo := grpc.NewServer(), &server{}
+	go func() {
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			fmt.Println(echo.calls.Load())
+		}
+	}()
+	pb.RegisterEchoServer(served, echo)
 	reflection.Register(served)
 	log.Fatal(served.Serve(listener))
 }
