@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use oroshi_http2::ErrorCode;
 use oroshi_net::{ConnectError, Peer};
 use oroshi_words::named::values;
 
@@ -164,19 +165,21 @@ pub(crate) struct ForwardError {
     pub(crate) detail: String,
     /// Whether the target may have received part of the request.
     pub(crate) sent: bool,
+    /// The code with which the target has reset the request's stream.
+    pub(crate) reset: Option<ErrorCode>,
 }
 
 impl ForwardError {
     /// A failure before any byte of the request was sent.
     #[cold]
     pub(crate) fn unsent(failure: Failure, detail: impl FnOnce() -> String) -> Self {
-        ForwardError { failure, detail: detail(), sent: false }
+        ForwardError { failure, detail: detail(), sent: false, reset: None }
     }
 
     /// A failure after some or all of the request was sent.
     #[cold]
     pub(crate) fn sent(failure: Failure, detail: impl Into<String>) -> Self {
-        ForwardError { failure, detail: detail.into(), sent: true }
+        ForwardError { failure, detail: detail.into(), sent: true, reset: None }
     }
 
     #[cold]

@@ -218,7 +218,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 /// Returns whether a request is one of gRPC, by its content type (`application/grpc`, `application/grpc+proto`).
-fn is_grpc(headers: Headers<'_>) -> bool {
+pub(super) fn is_grpc(headers: Headers<'_>) -> bool {
     const GRPC: &[u8] = b"application/grpc";
     let kind = headers.get("content-type").unwrap_or_default();
     kind.get(..GRPC.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(GRPC))

@@ -27,7 +27,7 @@ mod upload;
 
 use std::rc::Rc;
 
-use oroshi_http1::encode;
+use oroshi_http1::{Version, encode};
 use oroshi_server::{Error, Exchange};
 
 pub use edits::{EditError, Edits};
@@ -141,6 +141,13 @@ async fn fail(
     };
     outcome.fail(error.failure, error.detail);
     let begun = exchange.reply.is_begun();
+    // A client of gRPC reads a reset as what it means, and a 502 as a server that cannot be reached.
+    if let Some(code) = error.reset
+        && (begun || (exchange.head.version == Version::Http2 && message::is_grpc(exchange.head.headers)))
+    {
+        exchange.reply.reset(code);
+        return Err(Error::Cut);
+    }
     let Some(status) = error.failure.status().filter(|_| !begun) else { return Err(Error::Cut) };
     outcome.status = status;
     let mut text = error.failure.text().to_owned();

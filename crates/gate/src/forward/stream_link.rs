@@ -157,5 +157,11 @@ pub(crate) fn stream_failure(error: &StreamError, begun: bool) -> ExchangeError 
         detail += &format!(": {why}");
         cause = why.source();
     }
-    ForwardError { failure, detail, sent: !error.is_unprocessed() }.into()
+    let reset = match error {
+        // The client must not take its request for unprocessed, nor its answer for whole.
+        StreamError::Reset(ErrorCode::REFUSED_STREAM | ErrorCode::NO_ERROR) => None,
+        StreamError::Reset(code) => Some(*code),
+        _ => None,
+    };
+    ForwardError { failure, detail, sent: !error.is_unprocessed(), reset }.into()
 }

@@ -128,6 +128,30 @@ fn what_a_reset_means_depends_on_what_has_come() {
 }
 
 #[test]
+fn a_client_of_grpc_gets_the_reset_of_its_server() {
+    let upstream = Upstream::http2(|_, behind| {
+        while let Some(request) = behind.request() {
+            behind.reset(request.id, ErrorCode::CANCEL);
+        }
+    });
+    let mut setup = Setup::to(&upstream.target);
+    setup.rules.retry = false;
+    let gate = setup.start();
+    let mut client = gate.connect_http2();
+    let id = client.request("POST", "/echo.Echo/Say", &[("content-type", b"application/grpc+proto")], false);
+    client.data(id, b"\0\0\0\0\0", true);
+    assert_eq!(client.next(id), Seen::Reset(id, ErrorCode::CANCEL));
+    // Other clients get an answer.
+    let id = client.get("/");
+    assert_eq!(client.answer(id).status, 502);
+    let records = gate.records(2);
+    assert_eq!((records[0].status, records[0].failure), (0, Some(Failure::Closed)));
+    drop(client);
+    gate.stop();
+    upstream.end();
+}
+
+#[test]
 fn a_client_that_leaves_cancels_its_stream_alone() {
     let upstream = Upstream::http2(|_, behind| {
         let mut cancelled = 0;
