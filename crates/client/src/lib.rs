@@ -4,8 +4,8 @@
 //! deadlines and timings of each phase; retries; redirects; content codings. TCP, unix and abstract sockets, TLS.
 //!
 //! **What it does not know**: parsing of HTTP (`oroshi-http1`), connections of HTTP/2 (`oroshi-multiplex`) and opening
-//! of sockets (`oroshi-net`); proxies, cookies, multipart; the meaning of a body, beyond text and JSON. It prints nothing
-//! and logs nothing.
+//! of sockets (`oroshi-net`); proxies, cookies, multipart; the meaning of a body, beyond text and JSON. It prints
+//! nothing and logs nothing.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -46,8 +46,8 @@
 //!    again.
 //! 4. `connect`: from an origin to a connection. `pool` and `eyeballs`: the source of connections; `oroshi-core`
 //!    resolves names.
-//! 5. `exchange`: one request on one connection; `exchange::http2`: on a stream. `outgoing` and `body`: the request; `incoming` and `decode`: the
-//!    response.
+//! 5. `exchange`: one request on one connection, in `exchange::http2` on a stream. `outgoing` and `body`: the request;
+//!    `incoming` and `decode`: the response.
 //! 6. `core`: state that the requests of a core share. `headers`, `form`.
 //!
 //! **Circles.** None: no two files import each other. Each client implements its own `build` of [`Builder`].

@@ -17,8 +17,8 @@
 //! - Connections of HTTP/2 carry many requests at a time: see `shared`.
 //!
 //! Invariants after every call: an origin with idle connections has no waiting requests; a request waits only because
-//! its origin's cap is reached, or the total cap with no idle connection anywhere, or because a connection is on its way
-//! that may carry many requests.
+//! its origin's cap is reached, or the total cap with no idle connection anywhere, or because a connection that may
+//! carry many requests is on its way.
 
 mod shared;
 

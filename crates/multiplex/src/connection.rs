@@ -68,9 +68,9 @@ impl Connection {
         Connection { shared }
     }
 
-    /// Returns how many streams may begin now: the limit of the peer and of the settings, less those under way and those
-    /// reserved. 1 before the peer's settings have come; 0 once the connection takes no more streams, and while too much
-    /// output waits for the socket.
+    /// Returns how many streams may begin now: the limit of the peer and of the settings, less those under way and
+    /// those reserved. 1 before the peer's settings have come; 0 once the connection takes no more streams, and while
+    /// too much output waits for the socket.
     #[must_use]
     pub fn room(&self) -> usize {
         self.shared.state.borrow().room(self.shared.config.streams)

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use oroshi_http2::{Defect, ErrorCode, SendError};
 
-/// Why a stream failed. [`is_unprocessed`](Self::is_unprocessed) says whether its request may be sent again in any case.
+/// Why a stream failed. [`is_unprocessed`](Self::is_unprocessed) says whether its request may be sent again in any
+/// case.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

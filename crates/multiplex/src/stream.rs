@@ -49,8 +49,8 @@ impl Stream {
         &self.connection
     }
 
-    /// Takes bytes of the body, and returns how many: as many as the windows and the turn allow. `end`: the bytes are the
-    /// last, and the request ends when all are taken. Empty bytes with `end` end it at once.
+    /// Takes bytes of the body, and returns how many: as many as the windows and the turn allow. `end`: the bytes are
+    /// the last, and the request ends when all are taken. Empty bytes with `end` end it at once.
     ///
     /// Pending while a window is shut, or while it is the turn of other streams.
     ///
@@ -147,8 +147,8 @@ impl Stream {
         Poll::Ready(Ok(taken))
     }
 
-    /// Appends the next bytes of the body to `into`; false at its end. Taking them lets the peer send more. Into an empty
-    /// buffer it moves them without a copy, and leaves another in its place.
+    /// Appends the next bytes of the body to `into`; false at its end. Taking them lets the peer send more. Into an
+    /// empty buffer it moves many bytes without a copy, and keeps that buffer for the next.
     ///
     /// # Errors
     /// The stream has failed; bytes that came before the failure are returned first.

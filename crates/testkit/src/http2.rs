@@ -1,4 +1,4 @@
-//! An HTTP/2 client on a blocking socket, which notes all events of its streams. [`server`] is its mirror.
+//! HTTP/2 on a blocking socket: a client that notes all events of its streams, and in [`server`] its mirror.
 
 pub mod server;
 
@@ -41,9 +41,9 @@ impl Seen {
     }
 }
 
-/// A client's connection. Each wait ends after [`HANG`].
+/// One side of a connection, whose events are `E`. Each wait ends after [`HANG`].
 #[derive(Debug)]
-pub struct Client<S = TcpStream> {
+pub struct Side<S, E> {
     socket: S,
     /// The codec. Its output is sent by [`flush`](Self::flush), which most methods call.
     pub codec: Connection,
@@ -51,7 +51,22 @@ pub struct Client<S = TcpStream> {
     pub out: Vec<u8>,
     heads: HeadBuffer,
     received: Vec<u8>,
-    seen: VecDeque<Seen>,
+    seen: VecDeque<E>,
+}
+
+/// An event as a side notes it.
+pub trait Note {
+    /// Returns the note of an event.
+    fn of(event: Event<'_>) -> Self;
+}
+
+/// A client's connection.
+pub type Client<S = TcpStream> = Side<S, Seen>;
+
+impl Note for Seen {
+    fn of(event: Event<'_>) -> Seen {
+        seen(event)
+    }
 }
 
 impl Client {
@@ -64,11 +79,7 @@ impl Client {
     /// As [`connect`](Self::connect), with a configuration.
     #[must_use]
     pub fn with(address: std::net::SocketAddr, config: Config) -> Client {
-        let socket = TcpStream::connect(address).unwrap();
-        socket.set_read_timeout(Some(HANG)).unwrap();
-        socket.set_write_timeout(Some(HANG)).unwrap();
-        socket.set_nodelay(true).unwrap();
-        Client::new(socket, config)
+        Client::new(bounded(TcpStream::connect(address).unwrap()), config)
     }
 }
 
@@ -77,10 +88,7 @@ impl<S: Read + Write> Client<S> {
     pub fn new(socket: S, config: Config) -> Client<S> {
         let mut out = Vec::new();
         let codec = Connection::client(Arc::new(config), &mut out);
-        let mut client =
-            Client { socket, codec, out, heads: HeadBuffer::default(), received: Vec::new(), seen: VecDeque::new() };
-        client.flush();
-        client
+        Side::begin(socket, codec, out)
     }
 
     /// Sends the head of a request, and returns its stream.
@@ -158,38 +166,9 @@ impl<S: Read + Write> Client<S> {
         self.flush();
     }
 
-    /// Lets the server send more bytes, with [`Grants::Manual`].
-    pub fn grant(&mut self, id: u32, bytes: usize) {
-        self.codec.grant(&mut self.out, id, bytes);
-        self.flush();
-    }
-
-    /// Sends bytes that the codec does not know of. Returns false if the server takes no more.
-    pub fn raw(&mut self, bytes: &[u8]) -> bool {
-        self.socket.write_all(bytes).is_ok()
-    }
-
-    /// Sends the output. A connection that the server has closed shows at the next read.
-    pub fn flush(&mut self) {
-        let _ = self.socket.write_all(&self.out);
-        self.out.clear();
-    }
-
     /// Returns the next event of this stream. Panics at the end of the connection.
     pub fn next(&mut self, id: u32) -> Seen {
         self.find(|seen| seen.stream() == Some(id)).unwrap_or_else(|| panic!("no event of stream {id}"))
-    }
-
-    /// Waits for an event, and removes it. `None` at the end of the connection.
-    pub fn find(&mut self, is_wanted: impl Fn(&Seen) -> bool) -> Option<Seen> {
-        loop {
-            if let Some(place) = self.seen.iter().position(&is_wanted) {
-                return self.seen.remove(place);
-            }
-            if !self.read() {
-                return None;
-            }
-        }
     }
 
     /// Waits for the whole answer to a request, without interim ones. Returns its trailers too.
@@ -229,6 +208,44 @@ impl<S: Read + Write> Client<S> {
         while self.read() {}
         self.seen.iter().rev().find_map(|seen| if let Seen::GoAway(_, code) = seen { Some(*code) } else { None })
     }
+}
+
+impl<S: Read + Write, E: Note> Side<S, E> {
+    fn begin(socket: S, codec: Connection, out: Vec<u8>) -> Self {
+        let heads = HeadBuffer::default();
+        let mut side = Side { socket, codec, out, heads, received: Vec::new(), seen: VecDeque::new() };
+        side.flush();
+        side
+    }
+
+    /// Lets the peer send more bytes, with [`Grants::Manual`].
+    pub fn grant(&mut self, id: u32, bytes: usize) {
+        self.codec.grant(&mut self.out, id, bytes);
+        self.flush();
+    }
+
+    /// Sends bytes that the codec does not know of. Returns false if the peer takes no more.
+    pub fn raw(&mut self, bytes: &[u8]) -> bool {
+        self.socket.write_all(bytes).is_ok()
+    }
+
+    /// Sends the output. A connection that the peer has closed shows at the next read.
+    pub fn flush(&mut self) {
+        let _ = self.socket.write_all(&self.out);
+        self.out.clear();
+    }
+
+    /// Waits for an event, and removes it. `None` at the end of the connection.
+    pub fn find(&mut self, is_wanted: impl Fn(&E) -> bool) -> Option<E> {
+        loop {
+            if let Some(place) = self.seen.iter().position(&is_wanted) {
+                return self.seen.remove(place);
+            }
+            if !self.read() {
+                return None;
+            }
+        }
+    }
 
     /// Returns the socket.
     pub fn socket(&self) -> &S {
@@ -241,20 +258,29 @@ impl<S: Read + Write> Client<S> {
         let count = match self.socket.read(&mut buffer) {
             Ok(count) => count,
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => 0,
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => 0,
             Err(error) => panic!("nothing came: {error}"),
         };
         self.received.extend_from_slice(&buffer[..count]);
         let mut input = &self.received[..];
         while let Some(event) =
-            self.codec.receive(&mut input, &mut self.heads, &mut self.out).expect("the server keeps the protocol")
+            self.codec.receive(&mut input, &mut self.heads, &mut self.out).expect("the peer keeps the protocol")
         {
-            self.seen.push_back(seen(event));
+            self.seen.push_back(E::of(event));
         }
         let used = self.received.len() - input.len();
         self.received.drain(..used);
         self.flush();
         count > 0
     }
+}
+
+/// Bounds the waits on a socket.
+fn bounded(socket: TcpStream) -> TcpStream {
+    socket.set_read_timeout(Some(HANG)).unwrap();
+    socket.set_write_timeout(Some(HANG)).unwrap();
+    socket.set_nodelay(true).unwrap();
+    socket
 }
 
 fn seen(event: Event<'_>) -> Seen {

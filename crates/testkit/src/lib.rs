@@ -11,7 +11,7 @@
 //! - [`ports`]: addresses that no other test gets; [`tls`]: certificates;
 //! - [`daemon`]: a server with a unix socket, killed, frozen and restarted; [`nginx`], [`stores`], [`nats`]: servers
 //!   that are daemons;
-//! - [`chromium`]: a browser; [`http`], [`http2`] and [`websocket`]: clients, and a server of HTTP/2; [`head`]: a parsed
+//! - [`chromium`]: a browser; [`http`] and [`websocket`]: clients; [`http2`]: a client and a server; [`head`]: a parsed
 //!   request head;
 //! - [`conformance`]: the conformance table of `http1`; [`corpus`]: the committed corpora of the fuzz targets.
 #![allow(clippy::missing_panics_doc, clippy::new_without_default, reason = "a helper fails the test that calls it")]

@@ -178,6 +178,35 @@ fn unix_sockets_and_tls_are_places_like_any_other() {
 }
 
 #[test]
+fn the_version_of_http_is_the_servers_choice_or_that_of_a_flag() {
+    let identity = Identity::new();
+    let (cert, key) = identity.files();
+    let folder = tempfile::tempdir().unwrap();
+    let unix = format!("unix:{}", folder.path().join("app.sock").display());
+    let tls = ["--listen", "https://127.0.0.1:0/", "--cert", cert.to_str().unwrap(), "--key", key.to_str().unwrap()];
+    let server = Target::at(2, &[&tls[..], &["--listen", &unix]].concat());
+    for (url, flags, version) in [
+        (server.url(), &["--insecure"][..], "2.0"),
+        (server.url(), &["--insecure", "--http2-prior-knowledge"], "2.0"),
+        (server.url(), &["--insecure", "--http1"], "1.1"),
+        (server.url(), &["--insecure", "--close"], "1.1"),
+        (&unix, &[], "1.1"),
+        (&unix, &["--http2-prior-knowledge"], "2.0"),
+    ] {
+        let record = only(&fetch(&[&[url], flags].concat()), 0);
+        assert_eq!((&record["http"], &record["status"]), (&json!(version), &json!(200)), "{url} {flags:?}");
+    }
+    // Many share a connection.
+    let list = format!("{}\n", server.url()).repeat(200);
+    let records = records(&fetch_list(&list, &["--insecure", "-c", "50"]).out);
+    assert_eq!(records.len(), 200);
+    assert!(each(&records, "http").iter().all(|version| **version == json!("2.0")));
+    let connected = records.iter().filter(|record| !record["timings"]["connect_ns"].is_null()).count();
+    assert_eq!(connected, 1, "one connection");
+    fetch(&["--http1", "--http2-prior-knowledge", "http://h/"]).said(2, &["--http1"]);
+}
+
+#[test]
 fn a_proxy_in_the_environment_is_not_used_and_that_is_said() {
     let target = Target::start(&[]);
     let run = |variable: &str, flags: &[&str]| {

@@ -1,12 +1,12 @@
 //! One request on a stream of HTTP/2.
 //!
-//! The request is encoded as HTTP/1.1 first, whose rules so hold for both versions; the stream's head has the same parts.
-//! The codec leaves out the fields that only HTTP/1.1 has: `Connection`, `Transfer-Encoding` and Host.
+//! The request is encoded as HTTP/1.1 first, so that the rules for both versions are the same. The stream's head has the
+//! same parts. The codec leaves out the fields that only HTTP/1.1 has: `Connection`, `Transfer-Encoding` and Host.
 
 use std::io;
 use std::task::{Context, Poll};
 
-use oroshi_core::Scratch;
+use oroshi_core::{Scratch, after};
 use oroshi_http1::encode::EncodeError;
 use oroshi_http1::{Headers as Lines, Version};
 use oroshi_multiplex::{ConnectionError, Defect, Error as StreamError, Request, Stream};
@@ -24,8 +24,8 @@ impl Exchange {
         self.lease.as_ref().is_some_and(Lease::is_http2)
     }
 
-    /// Begins a stream, if the request has a place on a shared connection. False if the connection takes no more streams.
-    /// `checked`: the request cannot be sent again, so the kernel is asked whether the connection is open.
+    /// Begins a stream, if the request has a place on a shared connection. Returns false if the connection takes no more
+    /// streams. `checked`: the request cannot be sent again, so the kernel is asked whether the connection is open.
     pub(crate) fn begin_stream(&mut self, scheme: Scheme, checked: bool) -> Result<bool, Error> {
         let Some(place) = self.lease.as_mut().and_then(Lease::take_place) else { return Ok(self.is_connected()) };
         if checked {
@@ -245,11 +245,15 @@ impl Exchange {
         let bounded = self.bounded(Poll::<T>::Pending, context);
         if bounded.is_ready() {
             self.note_sent();
-            let sent = self.stamps.sent;
+            let now = monotonic_ns();
+            let since = match self.phase {
+                Phase::FirstByte if self.stamps.sent != 0 => self.stamps.sent,
+                phase => now.saturating_sub(after(0, self.deadlines().limit(phase))),
+            };
             if let Some(stream) = self.http2()
-                && stream.connection().heard_at() < sent.max(1)
+                && stream.connection().heard_at() < since
             {
-                // Nothing has come since the request: the connection may be dead, so later requests get another.
+                // Nothing has come meanwhile: the connection may be dead, so later requests get another.
                 stream.connection().close();
             }
         }

@@ -254,17 +254,25 @@ fn each_phase_has_its_deadline_and_a_silent_connection_is_not_used_again() {
     block_on(async {
         let client = http2().build_local().unwrap();
         assert_eq!(text(&client, peer.url("/")).await, "0");
-        let limits = Deadlines { between_bytes: SHORT, ..patient() };
-        let slow = client.get(peer.url("/slow")).deadlines(limits).send().await.unwrap();
-        let late = slow.text().await.unwrap_err();
-        assert_eq!((late.phase(), late.name()), (Phase::BetweenBytes, "between-bytes-timeout"));
-        // The connection has answered since, so it goes on.
-        assert_eq!(text(&client, peer.url("/")).await, "0");
         let limits = Deadlines { first_byte: SHORT, ..patient() };
         let late = client.get(peer.url("/silent")).deadlines(limits).send().await.unwrap_err();
         assert_eq!((late.phase(), late.name()), (Phase::FirstByte, "first-byte-timeout"));
         assert!(late.timings().sent.is_some() && late.retry_is_safe());
         assert_eq!(text(&client, peer.url("/")).await, "1");
+        let limits = Deadlines { between_bytes: SHORT, ..patient() };
+        let slow = client.get(peer.url("/slow")).deadlines(limits).send().await.unwrap();
+        let late = slow.text().await.unwrap_err();
+        assert_eq!((late.phase(), late.name()), (Phase::BetweenBytes, "between-bytes-timeout"));
+        assert_eq!(text(&client, peer.url("/")).await, "2");
+        // A connection that has answered others meanwhile goes on.
+        let limits = Deadlines { first_byte: SHORT, ..patient() };
+        let silent = tokio::task::spawn_local(client.get(peer.url("/silent")).deadlines(limits).send());
+        while !silent.is_finished() {
+            assert_eq!(text(&client, peer.url("/")).await, "2");
+        }
+        let late = silent.await.unwrap().unwrap_err();
+        assert_eq!(late.phase(), Phase::FirstByte);
+        assert_eq!(text(&client, peer.url("/")).await, "2");
         let late = client.get(peer.url("/silent")).timeout(SHORT).send().await.unwrap_err();
         assert_eq!((late.phase(), late.name()), (Phase::Total, "total-timeout"));
         assert_eq!(client.counts().in_flight, 0);

@@ -209,15 +209,15 @@ fn a_stream_that_is_dropped_is_reset_and_holds_up_no_other() {
 fn a_request_that_http1_would_refuse_is_not_sent() {
     let peer = |mut server: Server| assert_eq!(server.request().map(|asked| asked.target), Some("/good".to_owned()));
     with(Config::default(), peer, |connection, seen| async move {
-        let bad: [(&str, &str, &[(&str, &[u8])]); 5] = [
-            ("GET", "no-slash", &[]),
-            ("G ET", "/", &[]),
-            ("GET", "/ HTTP/1.1\r\n\r\n", &[]),
-            ("GET", "/", &[("x", b"a\r\nb: c")]),
-            ("GET", "/", &[(":path", b"/b")]),
-        ];
-        for (method, path, fields) in bad {
-            let begun = place(&connection, &seen).await.begin(&request(method, path), fields.iter().copied(), true);
+        for (method, path, field) in [
+            ("GET", "no-slash", ("x", "a")),
+            ("G ET", "/", ("x", "a")),
+            ("GET", "/ HTTP/1.1\r\n\r\n", ("x", "a")),
+            ("GET", "/", ("x", "a\r\nb: c")),
+            ("GET", "/", (":path", "/b")),
+        ] {
+            let fields = [(field.0, field.1.as_bytes())];
+            let begun = place(&connection, &seen).await.begin(&request(method, path), fields, true);
             assert!(begun.unwrap_err().is_unprocessed(), "{method} {path}");
         }
         let mut good = get(&connection, &seen, "/good").await;

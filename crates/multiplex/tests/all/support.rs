@@ -54,7 +54,7 @@ pub(crate) fn with<P: Send + 'static, F: Future>(
     peer: impl FnOnce(Server) -> P + Send + 'static,
     test: impl FnOnce(Connection, Seen) -> F,
 ) -> (F::Output, P) {
-    with_server(config, |socket| Server::on(socket), peer, test)
+    with_server(config, Server::on, peer, test)
 }
 
 /// As [`with`], with a server of its own settings.

@@ -1,13 +1,12 @@
 //! An HTTP/2 server on a blocking socket, which does as a test tells it.
 
-use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use oroshi_http2::{Config, Connection, ErrorCode, Event, Grants, HeadBuffer};
+use oroshi_http2::{Config, Connection, ErrorCode, Event, Grants};
 
-use crate::HANG;
+use super::{Note, Side, bounded};
 
 /// Something that the client has sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,17 +54,13 @@ impl Asked {
     }
 }
 
-/// One connection of a server. Each wait ends after [`HANG`].
-#[derive(Debug)]
-pub struct Server<S = TcpStream> {
-    socket: S,
-    /// The codec. Its output is sent by [`flush`](Self::flush), which most methods call.
-    pub codec: Connection,
-    /// The output.
-    pub out: Vec<u8>,
-    heads: HeadBuffer,
-    received: Vec<u8>,
-    asked: VecDeque<Asked>,
+/// A server's connection.
+pub type Server<S = TcpStream> = Side<S, Asked>;
+
+impl Note for Asked {
+    fn of(event: Event<'_>) -> Asked {
+        asked(event)
+    }
 }
 
 impl Server {
@@ -78,10 +73,7 @@ impl Server {
     /// As [`on`](Self::on), with a configuration.
     #[must_use]
     pub fn with(socket: TcpStream, config: Config) -> Server {
-        socket.set_read_timeout(Some(HANG)).unwrap();
-        socket.set_write_timeout(Some(HANG)).unwrap();
-        socket.set_nodelay(true).unwrap();
-        Server::new(socket, config)
+        Server::new(bounded(socket), config)
     }
 }
 
@@ -90,10 +82,7 @@ impl<S: Read + Write> Server<S> {
     pub fn new(socket: S, config: Config) -> Server<S> {
         let mut out = Vec::new();
         let codec = Connection::server(Arc::new(config), &mut out);
-        let mut server =
-            Server { socket, codec, out, heads: HeadBuffer::default(), received: Vec::new(), asked: VecDeque::new() };
-        server.flush();
-        server
+        Side::begin(socket, codec, out)
     }
 
     /// Returns the next request; `None` when the client has closed.
@@ -155,23 +144,6 @@ impl<S: Read + Write> Server<S> {
         self.flush();
     }
 
-    /// Lets the client send more bytes, with [`Grants::Manual`].
-    pub fn grant(&mut self, id: u32, bytes: usize) {
-        self.codec.grant(&mut self.out, id, bytes);
-        self.flush();
-    }
-
-    /// Sends bytes that the codec does not know of. Returns false if the client takes no more.
-    pub fn raw(&mut self, bytes: &[u8]) -> bool {
-        self.socket.write_all(bytes).is_ok()
-    }
-
-    /// Sends the output. A connection that the client has closed shows at the next read.
-    pub fn flush(&mut self) {
-        let _ = self.socket.write_all(&self.out);
-        self.out.clear();
-    }
-
     /// Returns the next event of this stream; `None` at the end of the connection.
     pub fn next(&mut self, id: u32) -> Option<Asked> {
         self.find(|asked| asked.stream() == Some(id))
@@ -194,49 +166,10 @@ impl<S: Read + Write> Server<S> {
         }
     }
 
-    /// Waits for an event, and removes it. `None` at the end of the connection.
-    pub fn find(&mut self, is_wanted: impl Fn(&Asked) -> bool) -> Option<Asked> {
-        loop {
-            if let Some(place) = self.asked.iter().position(&is_wanted) {
-                return self.asked.remove(place);
-            }
-            if !self.read() {
-                return None;
-            }
-        }
-    }
-
     /// Waits until the client closes the connection. Returns all events that nobody has taken.
     pub fn rest(&mut self) -> Vec<Asked> {
         while self.read() {}
-        self.asked.drain(..).collect()
-    }
-
-    /// Returns the socket.
-    pub fn socket(&self) -> &S {
-        &self.socket
-    }
-
-    /// Reads once. Returns false at the end of the connection.
-    pub fn read(&mut self) -> bool {
-        let mut buffer = [0; 16 * 1024];
-        let count = match self.socket.read(&mut buffer) {
-            Ok(count) => count,
-            Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => 0,
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => 0,
-            Err(error) => panic!("nothing came: {error}"),
-        };
-        self.received.extend_from_slice(&buffer[..count]);
-        let mut input = &self.received[..];
-        while let Some(event) =
-            self.codec.receive(&mut input, &mut self.heads, &mut self.out).expect("the client keeps the protocol")
-        {
-            self.asked.push_back(asked(event));
-        }
-        let used = self.received.len() - input.len();
-        self.received.drain(..used);
-        self.flush();
-        count > 0
+        self.seen.drain(..).collect()
     }
 }
 
