@@ -1,5 +1,5 @@
-// A gRPC server that sends messages back, for scripts/grpc-calls: on a port that the kernel chooses, which it prints. For
-// each line on standard input it prints how many calls there were.
+// A gRPC server that sends messages back, for scripts/grpc-calls: on a port that the kernel chooses, which it prints.
+// For each line on standard input it prints how many calls there were.
 //
 // The message says how: "fail 5" ends the call with status 5, "wait" holds it until its deadline.
 package main

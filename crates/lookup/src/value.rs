@@ -1,8 +1,8 @@
 //! Values of keys: one target or several.
 //!
 //! Forms: `host`, `host:port`, `unix:/path`, `http://host[:port][/]`, with HTTP/2 `h2c://host[:port][/]` and
-//! `h2c+unix:/path`; `{"targets": [{"to": "...", "weight": 3}, ...]}`, `["...", ...]`. A host is a name, an IPv4 address,
-//! or an IPv6 address in brackets; the default port is 80.
+//! `h2c+unix:/path`; `{"targets": [{"to": "...", "weight": 3}, ...]}`, `["...", ...]`. A host is a name, an IPv4
+//! address, or an IPv6 address in brackets; the default port is 80.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Passes the upstream's response to the client, through the core's scratch buffer. From a stream of HTTP/2: `streamed`.
+//! Passes the upstream's response to the client, through the core's scratch buffer. `streamed` does so from a stream of
+//! HTTP/2.
 
 mod streamed;
 
