@@ -60,7 +60,7 @@ pub struct Line<'a> {
     pub method: &'a str,
     /// The target, as received.
     pub target: &'a str,
-    /// `1.0` or `1.1`.
+    /// `1.0`, `1.1` or `2.0`.
     pub version: &'a str,
     /// The requested host, as received.
     pub host: &'a [u8],
@@ -74,6 +74,8 @@ pub struct Line<'a> {
     pub route: &'a str,
     /// The target that gave the response; empty if none did.
     pub upstream: &'a str,
+    /// The version of its response, as `version`; empty if there was none.
+    pub upstream_version: &'a str,
     /// From the first byte to the upstream to the end of the response's head.
     pub upstream_took: Option<Duration>,
     /// How many further connections the gateway tried after the first.
@@ -278,6 +280,8 @@ struct Json<'a> {
     seconds: f64,
     route: &'a str,
     upstream: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    upstream_version: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     upstream_seconds: Option<f64>,
     #[serde(skip_serializing_if = "is_zero")]
@@ -314,6 +318,7 @@ fn json(out: &mut Vec<u8>, line: &Line<'_>, since: Duration) {
         seconds: microseconds(line.took),
         route: line.route,
         upstream: line.upstream,
+        upstream_version: line.upstream_version,
         upstream_seconds: line.upstream_took.map(microseconds),
         retries: line.retries,
         failure: line.failure,
@@ -361,6 +366,7 @@ mod tests {
             took: Duration::from_micros(1500),
             route: "shop",
             upstream: "unix:/run/app.sock",
+            upstream_version: "2.0",
             upstream_took: Some(Duration::from_millis(1)),
             agent: b"curl 8\n\xff",
             ..Line::default()
@@ -386,7 +392,7 @@ mod tests {
         let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(value["time"], 1.5);
         assert_eq!(value["seconds"], 0.0015);
-        assert_eq!(value["upstream_seconds"], 0.001);
+        assert_eq!((&value["upstream_version"], &value["upstream_seconds"]), (&"2.0".into(), &0.001.into()));
         assert_eq!(value["target"], "/a?b=\"c\"");
         assert_eq!(value["agent"], "curl 8\n\u{fffd}");
         assert!(value.get("failure").is_none());

@@ -8,6 +8,7 @@ mod routes;
 use std::collections::HashSet;
 use std::time::Duration;
 
+use oroshi_http1 as http1;
 use oroshi_lookup::{Allow, LookupSettings, StoreKind, StoreSettings};
 use oroshi_net::{CpuList, Peer, available_cpus, listen};
 use oroshi_server::page::names_this_machine;
@@ -235,6 +236,12 @@ impl Draft {
             return Err(findings.errors);
         }
         same_routes(&matchers, &routes, &mut findings);
+        let limits = http1::Limits {
+            headers: self.limits.answer_headers,
+            head_bytes: self.limits.head_bytes,
+            ..http1::Limits::default()
+        };
+        destinations.pools().for_each(|pool| pool.limits = limits.clone());
         let Destinations { upstreams, lookups, scripts, .. } = destinations;
         let named = self.upstreams.len();
         // Scripts with mistakes are missing; the mistakes are already recorded.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use oroshi_http2::ErrorCode;
 use oroshi_net::{ConnectError, Peer};
 use oroshi_words::named::values;
 
@@ -28,13 +29,19 @@ pub enum Failure {
     Exhausted,
     /// The target did not read the request in time.
     SendTimeout,
-    /// The target closed or reset the connection before any byte of the response.
+    /// The target, which speaks HTTP/2, refused the stream (REFUSED_STREAM) or left it out with its GOAWAY: it has not
+    /// processed the request.
+    Refused,
+    /// The target speaks HTTP/2 and does not allow WebSocket over it (RFC 8441). Give WebSocket a route to a target of
+    /// HTTP/1.
+    NoWebSocket,
+    /// The target closed or reset the connection, or the stream, before any byte of the response.
     Closed,
     /// The response's head did not arrive in time.
     HeadTimeout,
-    /// The target sent no valid HTTP/1.1 response to this request, or exceeded a limit.
+    /// The target sent no valid response to this request, or exceeded a limit.
     Malformed,
-    /// The target closed or reset the connection in the middle of the response.
+    /// The target closed or reset the connection, or the stream, in the middle of the response.
     Cut,
     /// The response's body, or a tunnel, paused for too long.
     BodyTimeout,
@@ -53,7 +60,7 @@ pub(crate) const SCRIPT_FAILED: &str = "a script of this gateway failed";
 
 impl Failure {
     /// All of them with their names, in order.
-    const NAMED: [(Self, &'static str); 19] = [
+    const NAMED: [(Self, &'static str); 21] = [
         (Failure::NoTarget, "no-target"),
         (Failure::QueueFull, "queue-full"),
         (Failure::QueueTimeout, "queue-timeout"),
@@ -64,6 +71,8 @@ impl Failure {
         (Failure::ConnectTimeout, "connect-timeout"),
         (Failure::Exhausted, "exhausted"),
         (Failure::SendTimeout, "send-timeout"),
+        (Failure::Refused, "refused"),
+        (Failure::NoWebSocket, "no-websocket"),
         (Failure::Closed, "closed"),
         (Failure::HeadTimeout, "head-timeout"),
         (Failure::Malformed, "malformed"),
@@ -76,7 +85,7 @@ impl Failure {
     ];
 
     /// Every failure, in the order of `Counts::failures` of the upstreams.
-    pub const ALL: [Self; 19] = values(&Self::NAMED);
+    pub const ALL: [Self; 21] = values(&Self::NAMED);
 
     /// Returns the stable kebab-case name.
     pub fn name(self) -> &'static str {
@@ -87,6 +96,8 @@ impl Failure {
     pub fn status(self) -> Option<u16> {
         match self {
             Failure::NoTarget | Failure::QueueFull | Failure::QueueTimeout | Failure::Exhausted => Some(503),
+            Failure::Refused => Some(503),
+            Failure::NoWebSocket => Some(501),
             Failure::ConnectTimeout | Failure::SendTimeout | Failure::HeadTimeout => Some(504),
             Failure::BodyTimeout | Failure::TotalTimeout => Some(504),
             Failure::Resolve | Failure::NotAllowed | Failure::OwnAddress | Failure::Connect => Some(502),
@@ -108,6 +119,8 @@ impl Failure {
             Failure::ConnectTimeout => "the server behind this gateway did not take the connection in time",
             Failure::Exhausted => "this gateway cannot open another connection at the moment",
             Failure::SendTimeout => "the server behind this gateway did not take the request in time",
+            Failure::Refused => "the server behind this gateway takes no more requests at the moment",
+            Failure::NoWebSocket => "the server behind this gateway speaks HTTP/2 and takes no WebSocket over it",
             Failure::Closed => "the server behind this gateway closed the connection without an answer",
             Failure::HeadTimeout => "the server behind this gateway did not answer in time",
             Failure::Malformed => "the server behind this gateway gave an answer that is not valid",
@@ -128,6 +141,8 @@ impl Failure {
             Failure::NoTarget | Failure::QueueFull | Failure::QueueTimeout | Failure::NotAllowed => false,
             Failure::OwnAddress
             | Failure::Exhausted
+            | Failure::Refused
+            | Failure::NoWebSocket
             | Failure::TotalTimeout
             | Failure::ClientGone
             | Failure::ClientBody
@@ -150,19 +165,21 @@ pub(crate) struct ForwardError {
     pub(crate) detail: String,
     /// Whether the target may have received part of the request.
     pub(crate) sent: bool,
+    /// The code with which the target has reset the request's stream.
+    pub(crate) reset: Option<ErrorCode>,
 }
 
 impl ForwardError {
     /// A failure before any byte of the request was sent.
     #[cold]
     pub(crate) fn unsent(failure: Failure, detail: impl FnOnce() -> String) -> Self {
-        ForwardError { failure, detail: detail(), sent: false }
+        ForwardError { failure, detail: detail(), sent: false, reset: None }
     }
 
     /// A failure after some or all of the request was sent.
     #[cold]
     pub(crate) fn sent(failure: Failure, detail: impl Into<String>) -> Self {
-        ForwardError { failure, detail: detail.into(), sent: true }
+        ForwardError { failure, detail: detail.into(), sent: true, reset: None }
     }
 
     #[cold]

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use oroshi_http1::RequestHead;
+use oroshi_http1::{RequestHead, Version};
 use oroshi_net::monotonic_ns;
 use oroshi_server::{Error, Exchange, RefusedRequest};
 
@@ -144,6 +144,7 @@ impl Drop for Record<'_, '_> {
             took: Duration::from_nanos(monotonic_ns() - self.began),
             route: self.route,
             upstream: target.as_deref().unwrap_or_default(),
+            upstream_version: outcome.version.map_or("", Version::number),
             upstream_took: (outcome.head > 0).then(|| Duration::from_nanos(outcome.head)),
             retries: outcome.retries,
             failure,

@@ -20,7 +20,7 @@ use crate::plan::{Action, Answer, HashBy, KeyFrom, Route, TemplateValues};
 use crate::record::{self, Record};
 use crate::route::{PathReadings, Repeated, RouteQuery, readings};
 use crate::script::hooks::ScriptInstance;
-use crate::upstream::{Balancer, Policy, Pool, PoolSettings, Pools, Target, hash};
+use crate::upstream::{Balancer, Place, Policy, Pool, PoolSettings, Pools, Target, hash};
 
 /// The message for a path that takes two routes.
 const TWO_WAYS: &str =
@@ -525,10 +525,11 @@ fn client(exchange: &Exchange<'_>) -> Option<SocketAddr> {
 /// Converts a looked-up target for the pools.
 fn pool_target(target: &oroshi_lookup::Target) -> Option<Target> {
     use oroshi_lookup::Target as Looked;
-    Some(match target {
-        Looked::V4 { address, port } => Target::Peer(Peer::Tcp(SocketAddr::new((*address).into(), *port))),
-        Looked::V6 { address, port } => Target::Peer(Peer::Tcp(SocketAddr::new((*address).into(), *port))),
-        Looked::Name { name, port } => Target::Name { host: (&**name).into(), port: *port },
-        Looked::Unix(path) => Target::Peer(Peer::Unix(UnixAddress::path(&**path).ok()?)),
-    })
+    let place = match target {
+        Looked::V4 { address, port, .. } => Place::Peer(Peer::Tcp(SocketAddr::new((*address).into(), *port))),
+        Looked::V6 { address, port, .. } => Place::Peer(Peer::Tcp(SocketAddr::new((*address).into(), *port))),
+        Looked::Name { name, port, .. } => Place::Name { host: (&**name).into(), port: *port },
+        Looked::Unix { path, .. } => Place::Peer(Peer::Unix(UnixAddress::path(&**path).ok()?)),
+    };
+    Some(Target { place, protocol: target.protocol() })
 }

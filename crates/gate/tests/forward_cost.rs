@@ -64,3 +64,15 @@ fn a_request_on_kept_connections_allocates_nothing() {
     assert!(many < few + 100, "{few} for 100 requests, {many} for 1,100");
     upstream.end();
 }
+
+#[test]
+fn a_request_on_a_stream_of_a_kept_connection_allocates_nothing() {
+    let upstream = Upstream::http2(|_, behind| {
+        while let Some(request) = behind.request() {
+            behind.answer(request.id, 200, b"Hello, world");
+        }
+    });
+    let (few, many) = (allocations(100, &upstream.target), allocations(1_100, &upstream.target));
+    assert!(many < few + 100, "{few} for 100 requests, {many} for 1,100");
+    upstream.end();
+}

@@ -66,7 +66,7 @@ fn of_twenty_thousand_targets_the_last_ones_keep_their_connections() {
                 let number: u32 = exchange.head.target[1..].parse().unwrap();
                 // 127.1.0.0 and those behind.
                 let address = SocketAddrV4::new(Ipv4Addr::from_bits(0x7f01_0000 + number), port);
-                let pool = its_pools.pool(&Target::Peer(Peer::Tcp(address.into())), &settings);
+                let pool = its_pools.pool(&Target::from(Peer::Tcp(address.into())), &settings);
                 seen.set(seen.get().max(its_pools.len()));
                 let mut outcome = Outcome::default();
                 let result = forward(exchange, &Call::new(&rules, CallTargets::One(&pool)), &mut outcome).await;

@@ -57,6 +57,26 @@ impl Default for Limits {
     }
 }
 
+/// The limits of HTTP/1 that HTTP/2 has too; the others are the default ones.
+impl From<&oroshi_http1::Limits> for Limits {
+    fn from(limits: &oroshi_http1::Limits) -> Self {
+        let own = Limits::default();
+        Limits {
+            block_bytes: limits.head_bytes.max(own.block_bytes),
+            // A frame has at least 16 KiB, unless the peer wastes frames.
+            continuations: (limits.head_bytes / 4096).max(own.continuations),
+            head_bytes: limits.head_bytes,
+            headers: limits.headers,
+            target_bytes: limits.target_bytes,
+            trailer_bytes: limits.trailer_bytes,
+            trailers: limits.trailers,
+            body_bytes: limits.body_bytes,
+            informational: u8::try_from(limits.informational).unwrap_or(u8::MAX),
+            ..own
+        }
+    }
+}
+
 /// The side of the interface that gives window back for received DATA.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Grants {

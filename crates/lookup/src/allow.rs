@@ -59,10 +59,10 @@ impl Allow {
     /// Whether a value may contain this target. Check an allowed name again when it is resolved: [`Allow::resolved`].
     pub fn target(&self, target: &Target) -> bool {
         match target {
-            Target::V4 { address, port } => self.address((*address, *port).into()),
-            Target::V6 { address, port } => self.address((*address, *port).into()),
-            Target::Name { name, port } => self.name(name, *port),
-            Target::Unix(path) => self.unix(Path::new(&**path)),
+            Target::V4 { address, port, .. } => self.address((*address, *port).into()),
+            Target::V6 { address, port, .. } => self.address((*address, *port).into()),
+            Target::Name { name, port, .. } => self.name(name, *port),
+            Target::Unix { path, .. } => self.unix(Path::new(&**path)),
         }
     }
 

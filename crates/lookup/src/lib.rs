@@ -62,4 +62,4 @@ pub use settings::{
 };
 pub use sql::{Rows, SqlState, Value, panics_are_contained};
 pub use stores::{MemcachedStore, SqlStore, StartError, StoreState, Stores};
-pub use value::{Target, Targets};
+pub use value::{Protocol, Target, Targets};

@@ -13,7 +13,7 @@ use crate::answer::{Answer, Outcome, Tier};
 use crate::cache::{self, Bounds, Cache, Fingerprint, Hit, KeyHash};
 use crate::counts::MemoryCounts;
 use crate::settings::MemoryTier;
-use crate::value::{Target, Targets};
+use crate::value::{Protocol, Target, Targets};
 
 /// The memory tier: sharded caches of values and refusals.
 #[derive(Debug)]
@@ -277,18 +277,25 @@ fn ask_again_at(values: &mut Cache<Targets, Note>, hit: Hit, times: Times, age: 
     values.set_meta(hit, Times { asked: true, ..times }.to_word());
 }
 
+/// The bit of a target's word that says that the target speaks HTTP/2, above address and port.
+const H2C_BIT: u32 = 48;
+
 /// An IPv4 address, the most common target, fits into a word.
 impl cache::Value for Targets {
     fn to_word(&self) -> Option<u64> {
         match self {
-            Targets::One(Target::V4 { address, port }) => Some(u64::from(address.to_bits()) << 16 | u64::from(*port)),
+            Targets::One(Target::V4 { address, port, protocol }) => {
+                let h2c = u64::from(*protocol == Protocol::H2c);
+                Some(h2c << H2C_BIT | u64::from(address.to_bits()) << 16 | u64::from(*port))
+            }
             _ => None,
         }
     }
 
     #[inline]
     fn from_word(word: u64) -> Self {
-        Targets::One(Target::V4 { address: Ipv4Addr::from_bits((word >> 16) as u32), port: word as u16 })
+        let protocol = if word >> H2C_BIT == 1 { Protocol::H2c } else { Protocol::Http1 };
+        Targets::One(Target::V4 { address: Ipv4Addr::from_bits((word >> 16) as u32), port: word as u16, protocol })
     }
 
     fn heap_bytes(&self) -> usize {

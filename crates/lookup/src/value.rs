@@ -1,7 +1,8 @@
 //! Values of keys: one target or several.
 //!
-//! Forms: `host`, `host:port`, `unix:/path`, `http://host[:port][/]`, `{"targets": [{"to": "...", "weight": 3}, ...]}`,
-//! `["...", ...]`. A host is a name, an IPv4 address, or an IPv6 address in brackets; the default port is 80.
+//! Forms: `host`, `host:port`, `unix:/path`, `http://host[:port][/]`, with HTTP/2 `h2c://host[:port][/]` and
+//! `h2c+unix:/path`; `{"targets": [{"to": "...", "weight": 3}, ...]}`, `["...", ...]`. A host is a name, an IPv4
+//! address, or an IPv6 address in brackets; the default port is 80.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use serde::Deserialize;
 
 use crate::allow::Allow;
 use crate::key;
-pub use crate::target::Target;
+pub use crate::target::{Protocol, Target};
 
 /// The longest accepted value.
 pub const VALUE_BYTES: usize = 4096;
@@ -77,7 +78,7 @@ impl Targets {
     pub(crate) fn heap_bytes(&self) -> usize {
         let target = |target: &Target| match target {
             Target::V4 { .. } | Target::V6 { .. } => 0,
-            Target::Name { name: text, .. } | Target::Unix(text) => ALLOCATION + text.len(),
+            Target::Name { name: text, .. } | Target::Unix { path: text, .. } => ALLOCATION + text.len(),
         };
         match self {
             Targets::One(one) => target(one),
@@ -121,7 +122,7 @@ pub enum ValueError {
     #[error("the value is not text (UTF-8)")]
     NotText,
     /// Write one of the forms.
-    #[error("`{target}` is not a target: expected host, host:port, unix:/path or http://host:port")]
+    #[error("`{target}` is not a target: expected host, host:port, unix:/path, http://host:port or h2c://host:port")]
     NotATarget {
         /// The target as written, cut.
         target: String,
@@ -177,10 +178,14 @@ fn parse_allowed(text: &str, allow: &Allow) -> Result<Target, ValueError> {
 
 fn parse_target(text: &str) -> Result<Target, ValueError> {
     let not_a_target = || ValueError::NotATarget { target: shown(text) };
-    if let Some(path) = text.strip_prefix("unix:") {
+    let (protocol, place) = match text.strip_prefix("h2c+") {
+        Some(place) => (Protocol::H2c, place),
+        None => (Protocol::Http1, text),
+    };
+    if let Some(path) = place.strip_prefix("unix:") {
         let fine =
             oroshi_net::permit::is_plain(path) && path.len() <= UNIX_BYTES && !path.chars().any(char::is_control);
-        return if fine { Ok(Target::Unix(path.into())) } else { Err(not_a_target()) };
+        return if fine { Ok(Target::Unix { path: path.into(), protocol }) } else { Err(not_a_target()) };
     }
     if text.contains('@') {
         return Err(ValueError::HasUser);
@@ -189,30 +194,29 @@ fn parse_target(text: &str) -> Result<Target, ValueError> {
     if scheme("https://") {
         return Err(ValueError::Tls { target: shown(text) });
     }
-    let place = if scheme("http://") {
-        let rest = &text["http://".len()..];
-        let place = rest.strip_suffix('/').unwrap_or(rest);
-        if place.contains(['/', '?', '#']) {
-            return Err(ValueError::HasPath { target: shown(text) });
-        }
-        place
-    } else {
-        text
-    };
-    parse_place(place).ok_or_else(not_a_target)
+    let known = [("http://", Protocol::Http1), ("h2c://", Protocol::H2c)].into_iter().find(|(name, _)| scheme(name));
+    let Some((name, protocol)) = known else { return parse_place(text).ok_or_else(not_a_target) };
+    let rest = &text[name.len()..];
+    let place = rest.strip_suffix('/').unwrap_or(rest);
+    if place.contains(['/', '?', '#']) {
+        return Err(ValueError::HasPath { target: shown(text) });
+    }
+    parse_place(place).map(|target| target.speaking(protocol)).ok_or_else(not_a_target)
 }
 
+/// Parses a host and a port, for HTTP/1.1.
 fn parse_place(place: &str) -> Option<Target> {
+    let protocol = Protocol::Http1;
     if let Some(rest) = place.strip_prefix('[') {
         let (address, port) = rest.split_once(']')?;
-        return Some(Target::V6 { address: address.parse().ok()?, port: parse_port(port)? });
+        return Some(Target::V6 { address: address.parse().ok()?, port: parse_port(port)?, protocol });
     }
     let (host, port) = place.split_at(place.find(':').unwrap_or(place.len()));
     let port = parse_port(port)?;
     let name = key::name_or_ipv4(host.strip_suffix('.').unwrap_or(host)).ok()?;
     Some(match name.parse() {
-        Ok(address) => Target::V4 { address, port },
-        Err(_) => Target::Name { name: (*name).into(), port },
+        Ok(address) => Target::V4 { address, port, protocol },
+        Err(_) => Target::Name { name: (*name).into(), port, protocol },
     })
 }
 
@@ -309,6 +313,11 @@ mod tests {
             ("http://app", "app:80"),
             ("HTTP://app:8080/", "app:8080"),
             ("http://[::1]:9/", "[::1]:9"),
+            ("h2c://10.0.0.1", "h2c://10.0.0.1:80"),
+            ("H2C://App:8080/", "h2c://app:8080"),
+            ("h2c://[::1]:9", "h2c://[::1]:9"),
+            ("h2c+unix:/run/app.sock", "h2c+unix:/run/app.sock"),
+            (r#"["h2c://10.0.0.1", "a"]"#, "h2c://10.0.0.1:80, a:80"),
             (r#"["10.0.0.1"]"#, "10.0.0.1:80"),
             (r#"[ "10.0.0.1", "[::1]:2", "unix:/a" ]"#, "10.0.0.1:80, [::1]:2, unix:/a"),
             (r#"{"targets":[{"to":"a:1","weight":3},{"to":"http://b/"}]}"#, "a:1 (weight 3), b:80"),
@@ -340,6 +349,11 @@ mod tests {
             ("unix:/run/../etc/app.sock", "not a target"),
             ("unix:/run//app.sock", "not a target"),
             (&long, "not a target"),
+            ("h2c+10.0.0.1", "not a target"),
+            ("h2c:a", "not a target"),
+            ("h2c://unix:/a", "path"),
+            ("h2c://a/b", "path"),
+            ("h2c+unix:a", "not a target"),
             ("https://a", "TLS"),
             ("http://a/b", "path"),
             ("http://a?b", "path"),
@@ -390,7 +404,7 @@ mod tests {
 
         #[test]
         fn what_was_read_can_be_read_again(
-            value in r#"(http://)?(\[[0-9a-f:]{2,8}\]|[a-zA-Z0-9.-]{1,12})(:[0-9]{1,5})?/?"#,
+            value in r#"((http|h2c)://)?(\[[0-9a-f:]{2,8}\]|[a-zA-Z0-9.-]{1,12})(:[0-9]{1,5})?/?"#,
         ) {
             if let Ok(targets) = Targets::parse(value.as_bytes(), &Allow::any()) {
                 let again = Targets::parse(targets.to_string().as_bytes(), &Allow::any());

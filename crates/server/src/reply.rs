@@ -410,6 +410,15 @@ impl<'a> Reply<'a> {
         }
     }
 
+    /// Gives the answer up, over HTTP/2 by a reset of the stream with this code, as a gateway passes one on. The
+    /// handler then returns [`Error::Cut`], with which a connection of HTTP/1 closes.
+    pub fn reset(&mut self, code: oroshi_http2::ErrorCode) {
+        if let Transport::Http2(stream) = self.transport {
+            stream.reset(code);
+        }
+        self.state = State::Broken;
+    }
+
     /// Closes the connection after this answer, which announces it. Call it before the answer begins. Over HTTP/2 the
     /// connection takes no more requests then, and closes after its last answer.
     pub fn close(&mut self) {

@@ -162,6 +162,14 @@ impl Draft {
 }
 
 impl Destinations {
+    /// Returns the settings of all pools.
+    pub(super) fn pools(&mut self) -> impl Iterator<Item = &mut PoolSettings> {
+        let upstreams = self.upstreams.iter_mut().map(|upstream| &mut upstream.pool);
+        let lookups = self.lookups.iter_mut().map(|lookup| &mut lookup.pool);
+        let scripts = self.scripts.planned.iter_mut().flatten().map(|script| &mut script.pool);
+        upstreams.chain(lookups).chain(scripts)
+    }
+
     /// Returns the index of the upstream with this name, or of the one for this address.
     fn upstream(&mut self, to: &str, key: &str, named: &[UpstreamDraft], findings: &mut Findings) -> usize {
         let known = self.upstreams.iter().position(|upstream| upstream.name == to);

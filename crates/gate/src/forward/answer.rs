@@ -1,4 +1,7 @@
-//! Passes the upstream's response to the client, through the core's scratch buffer.
+//! Passes the upstream's response to the client, through the core's scratch buffer. `streamed` does so from a stream of
+//! HTTP/2.
+
+mod streamed;
 
 use std::io;
 use std::pin::Pin;
@@ -6,7 +9,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use oroshi_core::{Incoming, Scratch};
-use oroshi_http1::{DecodeError, ExpectedResponse, Framing, ResponseDecoder, ResponseEvent, ResponseHead};
+use oroshi_http1::{DecodeError, ExpectedResponse, Framing, Headers, Version};
+use oroshi_http1::{ResponseDecoder, ResponseEvent, ResponseHead};
 use oroshi_net::{PeerState, monotonic_ns};
 use oroshi_server::{Error, Reply};
 use tokio::io::{AsyncRead, ReadBuf};
@@ -73,6 +77,8 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     /// The upstream's status. It differs from `status` only if an inspector changed it.
     pub(crate) given: u16,
+    /// The upstream's version of HTTP.
+    pub(crate) version: Version,
     /// When the head arrived.
     pub(crate) head_at: u64,
     /// Whether one read brought the head and the whole body so far.
@@ -84,6 +90,8 @@ pub(crate) struct Answer {
     /// The keep-alive time that the server announced.
     pub(crate) keep: Option<Duration>,
     is_head: bool,
+    /// Whether a 2xx is no response but the begin of a tunnel, over HTTP/2.
+    is_tunnel: bool,
     /// Whether the client reads too slowly.
     stalled: bool,
     watch: Watch,
@@ -118,12 +126,14 @@ impl Answer {
             kept: Incoming::default(),
             status: 0,
             given: 0,
+            version: Version::Http11,
             head_at: 0,
             came_at_once: true,
             bytes: 0,
             keep_alive: false,
             keep: None,
             is_head: expect == ExpectedResponse::Head,
+            is_tunnel: expect == ExpectedResponse::Upgrade,
             stalled: false,
             watch: Watch::Quiet,
             inspection: None,
@@ -156,16 +166,7 @@ impl Answer {
             let mut buffer = ReadBuf::new(&mut scratch);
             let read = Pin::new(&mut *connection.stream.borrow_mut()).poll_read(context, &mut buffer);
             match read {
-                Poll::Pending => {
-                    if self.client_has_left(context, answering, reply) {
-                        let left = io::Error::new(io::ErrorKind::ConnectionAborted, "the client has left");
-                        return Poll::Ready(Err(ExchangeError::Client(Error::Io(left))));
-                    }
-                    return match answering.waiting.poll_over(context) {
-                        Some(error) => Poll::Ready(Err(ExchangeError::Upstream(error))),
-                        None => Poll::Pending,
-                    };
-                }
+                Poll::Pending => return self.wait(context, answering, reply),
                 Poll::Ready(Err(error)) => {
                     return Poll::Ready(Err(ForwardError::sent(self.broken(), error.to_string()).into()));
                 }
@@ -182,6 +183,23 @@ impl Answer {
                     answering.waiting.enter(Phase::Body, monotonic_ns());
                 }
             }
+        }
+    }
+
+    /// Waits for the upstream, unless it is overdue or the client has left.
+    fn wait(
+        &mut self,
+        context: &mut Context<'_>,
+        answering: &AnswerContext<'_>,
+        reply: &mut Reply<'_>,
+    ) -> Poll<Result<ResponseEnd, ExchangeError>> {
+        if self.client_has_left(context, answering, reply) {
+            let left = io::Error::new(io::ErrorKind::ConnectionAborted, "the client has left");
+            return Poll::Ready(Err(ExchangeError::Client(Error::Io(left))));
+        }
+        match answering.waiting.poll_over(context) {
+            Some(error) => Poll::Ready(Err(ExchangeError::Upstream(error))),
+            None => Poll::Pending,
         }
     }
 
@@ -289,15 +307,7 @@ impl Answer {
                     // An interim response that cannot be passed on may be lost: a final one follows.
                     let _ = reply.inform(head.status, fields(head.headers, false));
                 }
-                ResponseEvent::Trailers(trailers) => {
-                    let changes = match self.inspection.as_deref() {
-                        Some(Inspection::Over(changes)) => changes,
-                        _ => const { &Edits::none() },
-                    };
-                    let drops = |name: &str| answering.rules.settings.response.drops(name) || changes.drops(name);
-                    let kept = trailers.iter().filter(|field| !drops(field.name));
-                    reply.finish_with(kept.map(|field| (field.name, field.value))).map_err(ExchangeError::Client)?;
-                }
+                ResponseEvent::Trailers(trailers) => self.pass_trailers_on(trailers, answering, reply)?,
                 ResponseEvent::End => {
                     // Bytes after the response answer no request.
                     self.keep_alive &= std::mem::take(input).is_empty();
@@ -309,6 +319,21 @@ impl Answer {
         Ok(None)
     }
 
+    fn pass_trailers_on(
+        &self,
+        trailers: Headers<'_>,
+        answering: &AnswerContext<'_>,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), ExchangeError> {
+        let changes = match self.inspection.as_deref() {
+            Some(Inspection::Over(changes)) => changes,
+            _ => const { &Edits::none() },
+        };
+        let drops = |name: &str| answering.rules.settings.response.drops(name) || changes.drops(name);
+        let kept = trailers.iter().filter(|field| !drops(field.name));
+        reply.finish_with(kept.map(|field| (field.name, field.value))).map_err(ExchangeError::Client)
+    }
+
     fn pass_head_on(
         &mut self,
         head: &ResponseHead<'_>,
@@ -316,6 +341,7 @@ impl Answer {
         reply: &mut Reply<'_>,
     ) -> Result<(), ExchangeError> {
         self.head_at = monotonic_ns();
+        self.version = head.version;
         self.keep_alive = head.keep_alive;
         if is_stream(head) {
             answering.waiting.is_stream();
@@ -347,6 +373,7 @@ impl Answer {
     #[cold]
     fn hold(&mut self, head: &ResponseHead<'_>, answering: &AnswerContext<'_>, inspect: &dyn Inspect) {
         self.head_at = monotonic_ns();
+        self.version = head.version;
         self.keep_alive = head.keep_alive;
         self.given = head.status;
         if is_stream(head) {

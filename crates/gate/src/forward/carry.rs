@@ -5,51 +5,31 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use oroshi_core::SpareBuffer;
-use oroshi_http1::{ExpectedResponse, Framing};
+use oroshi_http1::ExpectedResponse;
 use oroshi_net::monotonic_ns;
 use oroshi_server::{Error, Exchange, Wait};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::answer::{Answer, AnswerContext, ExchangeError, ProtocolSwitch, ResponseEnd};
-use super::fields::{holds, is_websocket};
+use super::fields::holds;
 use super::link::{Phase, Waiting};
-use super::outcome::{Outcome, RequestId};
-use super::request_head::{Peer, Request, is_trusted};
-use super::rules::{HostPolicy, Rules};
-use super::{Call, CallTargets, tunnel, upload};
+use super::message::Message;
+use super::outcome::Outcome;
+use super::rules::HostPolicy;
+use super::{Call, CallTargets, multiplexed, tunnel, upload};
 use crate::failure::{Failure, ForwardError};
-use crate::upstream::{AcquireLimits, BufferShare, Engine, Lease, Pool};
+use crate::upstream::{AcquireLimits, Pool};
 
-/// The request as the gateway sends it, the same for every attempt.
-struct Message {
-    /// The head and the buffered body, which is complete if `whole`.
-    bytes: SpareBuffer,
-    head_bytes: usize,
-    whole: bool,
-    framing: Framing,
-    expect: ExpectedResponse,
-    /// The core's account of the buffered body.
-    account: Option<BufferShare>,
-    /// Whether the method is idempotent (RFC 9110, section 9.2.2).
-    idempotent: bool,
-}
-
-impl Message {
-    /// Returns whether the gateway buffers the body before sending.
-    fn is_buffered(&self, rules: &Rules) -> bool {
-        rules.settings.buffer > 0 && self.expect != ExpectedResponse::Upgrade
-    }
-
-    /// Returns whether a retry is safe although a server may have acted on the request.
-    fn is_repeatable(&self) -> bool {
-        self.idempotent && self.whole
-    }
-}
+/// How often a request is sent again because a server of HTTP/2 has refused its stream, or left it out with its GOAWAY.
+/// A server that takes few requests on each connection does so to several of them in turn.
+const MOST_REFUSED: u8 = 3;
 
 /// The attempts so far.
 #[derive(Default)]
 struct Attempts {
     places: Vec<u16>,
+    /// How often a server has refused the stream.
+    refused: u8,
     /// The request was already retried after sending, so it is not retried again.
     again: bool,
     /// The next attempt needs a new connection.
@@ -65,11 +45,11 @@ pub(super) async fn carry(
     let (mut place, mut pool) = call.to.pick(call.key, &[], now).ok_or_else(no_target)?;
     let engine = Rc::clone(pool.engine());
     let waiting = Waiting::new(engine.register(), &call.rules.settings.timeouts, now);
-    let mut message = compose(exchange, call, pool, outcome).map_err(ExchangeError::Client)?;
+    let mut message = Message::compose(exchange, call, pool, outcome).map_err(ExchangeError::Client)?;
     if !message.whole && message.is_buffered(call.rules) {
         // Boxed, because most requests arrive whole.
         waiting.enter(Phase::Client, 0);
-        let waited = Box::pin(waiting.registration.bound(wait_for_body(exchange, call, &engine, &mut message))).await;
+        let waited = Box::pin(waiting.registration.bound(message.wait_for_body(exchange, call, &engine))).await;
         let overdue = || ForwardError::unsent(Failure::TotalTimeout, || "the request's body did not come".to_owned());
         waited.ok_or_else(overdue)?.map_err(ExchangeError::Client)?;
         outcome.started = monotonic_ns();
@@ -80,7 +60,11 @@ pub(super) async fn carry(
         pool.counters.requests.add(1);
         // Counts the request if this future is dropped midway.
         let gone = CountIfDropped(pool);
-        let stop = match attempt(exchange, call, outcome, &message, pool, attempts.fresh, &waiting).await {
+        let tried = match pool.is_http2() {
+            false => attempt(exchange, call, outcome, &message, pool, attempts.fresh, &waiting).await,
+            true => multiplexed::attempt(exchange, call, outcome, &message, pool, &waiting).await,
+        };
+        let stop = match tried {
             Ok(()) => {
                 std::mem::forget(gone);
                 return Ok(());
@@ -103,7 +87,11 @@ pub(super) async fn carry(
         }
         let nothing_came = error.failure == Failure::Closed;
         let may_repeat = call.rules.settings.retry && !attempts.again && nothing_came;
-        if may_repeat && was_used && (!error.sent || message.is_repeatable()) {
+        // A server that refuses a stream has not processed the request.
+        let is_refused = call.rules.settings.retry && error.failure == Failure::Refused && !error.sent;
+        if is_refused && attempts.refused < MOST_REFUSED {
+            attempts.refused += 1;
+        } else if may_repeat && was_used && (!error.sent || message.is_repeatable()) {
             attempts.again = true;
             attempts.fresh = true;
         } else if (!error.sent && error.failure != Failure::TotalTimeout) || (may_repeat && message.is_repeatable()) {
@@ -112,14 +100,14 @@ pub(super) async fn carry(
             attempts.places.push(place);
             let Some(next) = call.to.pick(call.key, &attempts.places, monotonic_ns()) else { return Err(error.into()) };
             (place, pool) = next;
-            if call.rules.settings.host == HostPolicy::Target {
-                readdress(exchange, call, &mut message, pool, outcome);
+            if call.rules.settings.host == HostPolicy::Target || !message.fits(pool) {
+                message.readdress(exchange, call, pool, outcome);
             }
         } else {
             return Err(error.into());
         }
         outcome.retries += 1;
-        if error.sent || was_used {
+        if error.sent || was_used || is_refused {
             pool.counters.retries.add(1);
         }
     }
@@ -159,91 +147,6 @@ impl Drop for CountIfDropped<'_> {
     }
 }
 
-/// Writes the head and the body that arrived with it.
-fn compose(exchange: &mut Exchange<'_>, call: &Call<'_>, pool: &Pool, outcome: &mut Outcome) -> Result<Message, Error> {
-    let head = exchange.head;
-    let settings = &call.rules.settings;
-    if outcome.request_id.is_none() {
-        outcome.request_id = request_id(exchange, call.rules);
-    }
-    let mut message = Message {
-        bytes: SpareBuffer::take(),
-        head_bytes: 0,
-        whole: true,
-        framing: head.framing,
-        account: None,
-        expect: match head.method {
-            "HEAD" => ExpectedResponse::Head,
-            // Any other protocol would bypass the rules, h2c above all.
-            _ if settings.upgrade && is_websocket(head.upgrade) => ExpectedResponse::Upgrade,
-            _ => ExpectedResponse::Body,
-        },
-        idempotent: matches!(head.method, "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS"),
-    };
-    write_head(exchange, call, &mut message, pool, outcome);
-    if !matches!(head.framing, Framing::None) {
-        if !message.is_buffered(call.rules) {
-            exchange.body.leave_continue();
-        }
-        message.whole = upload::gather(&mut exchange.body, head.framing, &mut message.bytes, call.drops())?;
-    }
-    Ok(message)
-}
-
-/// Buffers the body, up to the route's limit.
-async fn wait_for_body(
-    exchange: &mut Exchange<'_>,
-    call: &Call<'_>,
-    engine: &Rc<Engine>,
-    message: &mut Message,
-) -> Result<(), Error> {
-    let account = message.account.insert(engine.account());
-    let most = (message.head_bytes, call.rules.settings.buffer);
-    let (body, bytes) = (&mut exchange.body, &mut *message.bytes);
-    message.whole = upload::buffer(body, message.framing, bytes, most, account, call.drops()).await?;
-    Ok(())
-}
-
-/// Returns the request's id, if the route asks for one: a trusted client's, or a new one.
-pub(crate) fn request_id(exchange: &Exchange<'_>, rules: &Rules) -> Option<RequestId> {
-    let forwarding = &rules.settings.forwarding;
-    if !forwarding.request_id {
-        return None;
-    }
-    let address = exchange.remote().map(|remote| remote.ip());
-    let given = is_trusted(forwarding, address).then(|| exchange.head.headers.get("x-request-id")).flatten();
-    Some(given.and_then(RequestId::given).unwrap_or_else(RequestId::new))
-}
-
-fn write_head(exchange: &Exchange<'_>, call: &Call<'_>, message: &mut Message, pool: &Pool, outcome: &Outcome) {
-    let remote = exchange.remote();
-    let request = Request {
-        head: &exchange.head,
-        target: call.target,
-        peer: Peer {
-            address: remote.map(|remote| remote.ip()),
-            port: exchange.local().map(|local| local.port()),
-            is_tls: exchange.is_tls(),
-        },
-        rules: call.rules,
-        edits: call.request,
-        authority: pool.authority(),
-        upgrade: message.expect == ExpectedResponse::Upgrade,
-        expect: !message.is_buffered(call.rules),
-        id: outcome.request_id.as_ref().map(RequestId::as_str),
-    };
-    request.write(&mut message.bytes);
-    message.head_bytes = message.bytes.len();
-}
-
-/// Writes the head again for another target, whose name is in it.
-fn readdress(exchange: &Exchange<'_>, call: &Call<'_>, message: &mut Message, pool: &Pool, outcome: &Outcome) {
-    let body = message.bytes.split_off(message.head_bytes);
-    message.bytes.clear();
-    write_head(exchange, call, message, pool, outcome);
-    message.bytes.extend_from_slice(&body);
-}
-
 /// Sends the request on one connection and passes the response on.
 async fn attempt(
     exchange: &mut Exchange<'_>,
@@ -256,7 +159,7 @@ async fn attempt(
 ) -> Result<(), ExchangeError> {
     let began = outcome.started;
     let idle = if fresh { None } else { pool.take_idle(!message.is_repeatable(), began) };
-    let (lease, mut sent) = match idle {
+    let (mut lease, mut sent) = match idle {
         Some(lease) => (lease, 0),
         None => {
             let timeouts = &call.rules.settings.timeouts;
@@ -288,7 +191,7 @@ async fn attempt(
     let Call { rules, request, response: edits, inspect, .. } = *call;
     let answering = AnswerContext { rules, request, edits, inspect, waiting };
     let is_at_once = outcome.reused && outcome.retries == 0;
-    let mut noted = CountedAnswer { answer: Answer::new(message.expect), pool, outcome };
+    let mut noted = CountedAnswer::new(message.expect, pool, outcome);
     let answer = &mut noted.answer;
     let Exchange { body, reply, .. } = exchange;
     let ending = if sent == message.bytes.len() && message.whole {
@@ -312,7 +215,9 @@ async fn attempt(
             Ok(())
         }
         (ResponseEnd::Switch(switch), true) => {
-            Box::pin(switch_over(exchange, call, outcome, lease, *switch, waiting)).await
+            let Some(connection) = lease.connection_mut() else { return Ok(()) };
+            let server = connection.stream.get_mut();
+            Box::pin(switch_over(exchange, call, outcome, server, *switch, waiting)).await
         }
         (ResponseEnd::Switch(_), false) => {
             Err(ForwardError::sent(Failure::Malformed, "101 before the request was complete").into())
@@ -321,10 +226,16 @@ async fn attempt(
 }
 
 /// A response in progress. Dropping it counts what arrived, also when the client leaves midway.
-struct CountedAnswer<'a> {
-    answer: Answer,
+pub(super) struct CountedAnswer<'a> {
+    pub(super) answer: Answer,
     pool: &'a Pool,
     outcome: &'a mut Outcome,
+}
+
+impl<'a> CountedAnswer<'a> {
+    pub(super) fn new(expect: ExpectedResponse, pool: &'a Pool, outcome: &'a mut Outcome) -> Self {
+        CountedAnswer { answer: Answer::new(expect), pool, outcome }
+    }
 }
 
 impl Drop for CountedAnswer<'_> {
@@ -341,6 +252,7 @@ fn count_answer(answer: &Answer, pool: &Pool, outcome: &mut Outcome) {
     outcome.status = answer.status;
     outcome.bytes = answer.bytes;
     outcome.head = answer.head_at - outcome.started;
+    outcome.version = Some(answer.version);
     let counters = &pool.counters;
     counters.answers.add(1);
     counters.server_errors.add(u64::from(answer.given >= 500));
@@ -350,11 +262,11 @@ fn count_answer(answer: &Answer, pool: &Pool, outcome: &mut Outcome) {
 }
 
 /// Sends the 101 to the client, then runs the tunnel.
-async fn switch_over(
+pub(super) async fn switch_over(
     exchange: &mut Exchange<'_>,
     call: &Call<'_>,
     outcome: &mut Outcome,
-    mut lease: Lease,
+    server: &mut (impl AsyncRead + AsyncWrite + Unpin),
     switch: ProtocolSwitch,
     waiting: &Waiting<'_>,
 ) -> Result<(), ExchangeError> {
@@ -383,12 +295,12 @@ async fn switch_over(
         pool.counters.count_latency(outcome.head);
         pool.note(false, now);
     }
-    let (Some(pool), Some(connection)) = (&pool, lease.connection_mut()) else { return Ok(()) };
-    let server = connection.stream.get_mut();
     let idle = call.rules.settings.timeouts.tunnel;
     let (up, down, ended) = tunnel::run(&mut client, server, early, switch.rest, &waiting.registration, idle).await;
     (outcome.bytes_up, outcome.bytes) = (up, down);
-    pool.counters.bytes.add(down);
+    if let Some(pool) = &pool {
+        pool.counters.bytes.add(down);
+    }
     match ended {
         tunnel::TunnelEnd::Properly => Ok(()),
         tunnel::TunnelEnd::Idle => {

@@ -3,9 +3,10 @@
 //! Everything happens within the handler's own future: no task, no channel, no allocation on kept connections. Bytes
 //! from the upstream go to the client from the core's scratch buffer.
 //!
-//! Read `carry` (a request's life, with retries), `request_head` and `response_head` (changes to heads), `answer`,
-//! `upload` and `tunnel` (bytes), `held` (inspected responses), `link` (deadlines), `rules` and `edits` (a route's
-//! settings), `outcome`, `network`.
+//! Read `carry` (a request's life, with retries), `message` (the request as it is sent), `request_head` and
+//! `response_head` (changes to heads), `answer`, `upload` and `tunnel` (bytes), `multiplexed` with `stream_link` (the
+//! same over HTTP/2), `held` (inspected responses), `link` (deadlines), `rules` and `edits` (a route's settings),
+//! `outcome`, `network`.
 
 mod answer;
 mod carry;
@@ -13,23 +14,26 @@ mod edits;
 mod fields;
 mod held;
 mod link;
+mod message;
+mod multiplexed;
 mod network;
 mod outcome;
 mod request_head;
 mod response_head;
 mod rules;
+mod stream_link;
 mod tunnel;
 mod upload;
 
 use std::rc::Rc;
 
-use oroshi_http1::encode;
+use oroshi_http1::{Version, encode};
 use oroshi_server::{Error, Exchange};
 
-pub(crate) use carry::request_id;
 pub use edits::{EditError, Edits};
 pub(crate) use fields::hops;
 pub use held::{Inspect, InspectFuture, InspectedHead, Verdict};
+pub(crate) use message::request_id;
 pub use network::{Network, NetworkError};
 pub use outcome::{Outcome, RequestId};
 pub(crate) use request_head::leads_out;
@@ -137,6 +141,13 @@ async fn fail(
     };
     outcome.fail(error.failure, error.detail);
     let begun = exchange.reply.is_begun();
+    // A client of gRPC reads a reset as what it means, and a 502 as a server that cannot be reached.
+    if let Some(code) = error.reset
+        && (begun || (exchange.head.version == Version::Http2 && message::is_grpc(exchange.head.headers)))
+    {
+        exchange.reply.reset(code);
+        return Err(Error::Cut);
+    }
     let Some(status) = error.failure.status().filter(|_| !begun) else { return Err(Error::Cut) };
     outcome.status = status;
     let mut text = error.failure.text().to_owned();
@@ -154,5 +165,5 @@ async fn fail(
 /// Returns whether a target can replace the client's path and query.
 pub(crate) fn is_path(target: &str) -> bool {
     target.starts_with('/')
-        && encode::request_line(&mut Vec::new(), "GET", target, oroshi_http1::Version::Http11).is_ok()
+        && encode::request_line(&mut Vec::new(), "GET", target, Version::Http11).is_ok()
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::rc::Rc;
 
+use oroshi_http1::Version;
 use oroshi_net::monotonic_ns;
 
 use crate::failure::Failure;
@@ -17,6 +18,8 @@ pub struct Outcome {
     pub target: Option<Rc<Pool>>,
     /// Whether its connection had carried other requests.
     pub reused: bool,
+    /// The version of HTTP that the target answered with.
+    pub version: Option<Version>,
     /// How many earlier attempts there were, on this target or on others.
     pub retries: u32,
     /// Bytes of the response's body; in a tunnel, bytes to the client.

@@ -41,6 +41,8 @@ pub(crate) struct Request<'r> {
     pub(crate) expect: bool,
     /// The id, if the gateway writes one.
     pub(crate) id: Option<&'r str>,
+    /// Whether the upstream speaks HTTP/2.
+    pub(crate) is_http2: bool,
 }
 
 /// Facts found while copying the fields.
@@ -68,19 +70,42 @@ pub(crate) fn is_trusted(forwarding: &Forwarding, address: Option<IpAddr>) -> bo
 impl Request<'_> {
     /// Appends the head.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        let settings = &self.rules.settings;
         out.extend_from_slice(self.head.method.as_bytes());
         out.push(b' ');
         self.write_target(out);
         out.extend_from_slice(b" HTTP/1.1\r\nHost: ");
-        out.extend_from_slice(match &settings.host {
+        out.extend_from_slice(self.host());
+        out.extend_from_slice(b"\r\n");
+        self.write_fields(out);
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// Appends path, authority and field lines for HTTP/2. Returns where the first two end.
+    pub(crate) fn write_http2(&self, out: &mut Vec<u8>) -> (usize, usize) {
+        self.write_target(out);
+        let path_end = out.len();
+        // An empty Host is valid over HTTP/1.1 alone.
+        out.extend_from_slice(match self.host() {
+            b"" => self.authority.as_bytes(),
+            host => host,
+        });
+        let authority_end = out.len();
+        self.write_fields(out);
+        (path_end, authority_end)
+    }
+
+    fn host(&self) -> &[u8] {
+        match &self.rules.settings.host {
             HostPolicy::Preserve => self.head.host.unwrap_or(self.authority.as_bytes()),
             HostPolicy::Target => self.authority.as_bytes(),
             HostPolicy::Fixed(host) => host.as_bytes(),
-        });
-        out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    /// Writes all field lines but Host.
+    fn write_fields(&self, out: &mut Vec<u8>) {
         let fields = out.len();
-        let trusted = is_trusted(&settings.forwarding, self.peer.address);
+        let trusted = is_trusted(&self.rules.settings.forwarding, self.peer.address);
         let mut seen = RequestFacts::default();
         copy_kept(self.head.headers, out, |field| self.keeps(field, trusted, &mut seen, &[]));
         if seen.named {
@@ -91,7 +116,6 @@ impl Request<'_> {
         }
         self.write_origin(out, trusted, &seen);
         self.write_own(out, &seen);
-        out.extend_from_slice(b"\r\n");
     }
 
     /// Writes the path and query (RFC 9112, section 3.2.1), or `*` for OPTIONS of the whole server (section 3.2.4).
@@ -156,6 +180,8 @@ impl Request<'_> {
                 trusted
             }
             17 if is("transfer-encoding") => return false,
+            // RFC 8441, section 5.
+            17 if self.is_http2 && self.upgrade && is("sec-websocket-key") => return false,
             17 if is("x-forwarded-proto") => {
                 seen.proto |= trusted;
                 trusted
@@ -251,8 +277,14 @@ impl Request<'_> {
         out.extend_from_slice(self.edits.lines());
         match self.head.framing {
             Framing::Length(length) => encode::content_length(out, length),
-            Framing::Chunked => encode::chunked(out),
+            Framing::Chunked if !self.is_http2 => encode::chunked(out),
             _ => {}
+        }
+        if self.is_http2 {
+            if seen.trailers_wanted {
+                out.extend_from_slice(b"TE: trailers\r\n");
+            }
+            return;
         }
         if self.upgrade {
             for value in self.head.headers.get_all("upgrade") {

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use oroshi_core::{Registration, Scratch, after};
+use oroshi_multiplex as multiplex;
 use oroshi_net::{Stream, monotonic_ns};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -39,7 +40,7 @@ struct Direction {
 /// from the client, `late` from the server. Returns the bytes to the server and to the client.
 pub(crate) async fn run(
     client: &mut Stream,
-    server: &mut Stream,
+    server: &mut (impl AsyncRead + AsyncWrite + Unpin),
     early: Vec<u8>,
     late: Vec<u8>,
     registration: &Registration<Engine>,
@@ -70,7 +71,12 @@ pub(crate) async fn run(
 
 impl Direction {
     /// Ready when one side has ended and the other side has all bytes and the end.
-    fn poll(&mut self, context: &mut Context<'_>, from: &mut Stream, to: &mut Stream) -> Poll<io::Result<()>> {
+    fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        from: &mut (impl AsyncRead + Unpin),
+        to: &mut (impl AsyncWrite + Unpin),
+    ) -> Poll<io::Result<()>> {
         loop {
             while self.taken < self.held.len() {
                 self.taken += ready!(Pin::new(&mut *to).poll_write(context, &self.held[self.taken..]))?;
@@ -106,5 +112,54 @@ impl Direction {
             self.bytes += taken as u64;
             self.held.extend_from_slice(&data[taken..]);
         }
+    }
+}
+
+/// A stream of HTTP/2 as one end of a tunnel.
+pub(crate) struct StreamSocket {
+    stream: multiplex::Stream,
+    /// Bytes received and not yet read.
+    held: Vec<u8>,
+    taken: usize,
+}
+
+impl StreamSocket {
+    pub(crate) fn new(stream: multiplex::Stream) -> Self {
+        StreamSocket { stream, held: Vec::new(), taken: 0 }
+    }
+}
+
+impl AsyncRead for StreamSocket {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let StreamSocket { stream, held, taken } = self.get_mut();
+        if *taken == held.len() {
+            held.clear();
+            *taken = 0;
+            if !ready!(stream.poll_data(context, held)).map_err(io::Error::other)? {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        let count = into.remaining().min(held.len() - *taken);
+        into.put_slice(&held[*taken..*taken + count]);
+        *taken += count;
+        if *taken == held.len() {
+            // A silent tunnel holds no buffer.
+            (*held, *taken) = (Vec::new(), 0);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for StreamSocket {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.get_mut().stream.poll_write(context, bytes, false).map_err(io::Error::other)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().stream.poll_write(context, b"", true).map_ok(|_| ()).map_err(io::Error::other)
     }
 }

@@ -15,7 +15,7 @@ use super::request_head::is_left_out_of_trailers;
 use crate::upstream::{BufferShare, Connection};
 
 /// Why the rest of a request cannot be sent.
-enum Unsent {
+pub(crate) enum Unsent {
     /// The client sends it too slowly or wrongly.
     Client(Error),
     /// The upstream does not read it. It may still explain why.
@@ -23,45 +23,60 @@ enum Unsent {
 }
 
 /// The edits of the route and of the request's script. Fields that they drop are dropped from trailers too.
-type Drops<'d> = (&'d Edits, &'d Edits);
+pub(crate) type Drops<'d> = (&'d Edits, &'d Edits);
 
-/// Appends the part of the body that arrived with the head. Returns whether the body is complete.
-pub(crate) fn gather(
-    body: &mut RequestBody<'_>,
-    framing: Framing,
-    out: &mut Vec<u8>,
-    drops: Drops<'_>,
-) -> Result<bool, Error> {
-    while let Some(piece) = body.at_hand()? {
-        match framing {
-            Framing::Chunked => encode::chunk(out, piece),
-            _ => out.extend_from_slice(piece),
+/// Where a body is buffered, and in which form.
+pub(crate) struct Buffered<'b> {
+    /// The head, and the body behind it.
+    pub(crate) bytes: &'b mut Vec<u8>,
+    /// Whether the body goes out as chunks.
+    pub(crate) is_chunked: bool,
+    /// Where the lines of trailers go, over HTTP/2.
+    pub(crate) trailers: Option<&'b mut Vec<u8>>,
+}
+
+impl Buffered<'_> {
+    fn add(&mut self, piece: &[u8]) {
+        match self.is_chunked {
+            true => encode::chunk(self.bytes, piece),
+            false => self.bytes.extend_from_slice(piece),
         }
     }
-    if body.is_ended() && framing == Framing::Chunked {
-        end_chunked(body, out, drops);
+
+    fn end(&mut self, body: &RequestBody<'_>, drops: Drops<'_>) {
+        if self.is_chunked {
+            end_chunked(body, self.bytes, drops);
+        } else if let Some(lines) = &mut self.trailers {
+            write_trailers(body, lines, drops);
+        }
+    }
+}
+
+/// Appends the part of the body that arrived with the head. Returns whether the body is complete.
+pub(crate) fn gather(body: &mut RequestBody<'_>, buffered: &mut Buffered<'_>, drops: Drops<'_>) -> Result<bool, Error> {
+    while let Some(piece) = body.at_hand()? {
+        buffered.add(piece);
+    }
+    if body.is_ended() {
+        buffered.end(body, drops);
     }
     Ok(body.is_ended())
 }
 
-/// Buffers the body until it is complete, `out` has `most` bytes of it, or there is no room. Returns whether the body
-/// is complete.
+/// Buffers the body until it is complete, `most` bytes of it are buffered, or there is no room. Returns whether the
+/// body is complete.
 pub(crate) async fn buffer(
     body: &mut RequestBody<'_>,
-    framing: Framing,
-    out: &mut Vec<u8>,
+    buffered: &mut Buffered<'_>,
     (head_bytes, most): (usize, usize),
     account: &mut BufferShare,
     drops: Drops<'_>,
 ) -> Result<bool, Error> {
-    while out.len() - head_bytes < most && account.holds(out.len() - head_bytes) {
+    while buffered.bytes.len() - head_bytes < most && account.holds(buffered.bytes.len() - head_bytes) {
         match body.chunk().await? {
-            Some(piece) if framing == Framing::Chunked => encode::chunk(out, piece),
-            Some(piece) => out.extend_from_slice(piece),
+            Some(piece) => buffered.add(piece),
             None => {
-                if framing == Framing::Chunked {
-                    end_chunked(body, out, drops);
-                }
+                buffered.end(body, drops);
                 return Ok(true);
             }
         }
@@ -134,10 +149,23 @@ async fn send(
 }
 
 /// Writes the last chunk, with the trailers that may pass.
-fn end_chunked(body: &RequestBody<'_>, out: &mut Vec<u8>, (route, request): Drops<'_>) {
-    let is_kept = |name: &str| !is_left_out_of_trailers(name) && !route.drops(name) && !request.drops(name);
+fn end_chunked(body: &RequestBody<'_>, out: &mut Vec<u8>, drops: Drops<'_>) {
     // The trailers were read as valid fields, so they can be written.
-    if encode::last_chunk(out, body.trailers().filter(|(name, _)| is_kept(name))).is_err() {
+    if encode::last_chunk(out, trailers(body, drops)).is_err() {
         out.extend_from_slice(encode::LAST_CHUNK);
     }
+}
+
+/// Writes the lines of the trailers that may pass.
+pub(crate) fn write_trailers(body: &RequestBody<'_>, lines: &mut Vec<u8>, drops: Drops<'_>) {
+    for (name, value) in trailers(body, drops) {
+        // As above.
+        let _ = encode::header(lines, name, value);
+    }
+}
+
+/// Returns the trailers that may pass.
+fn trailers<'b>(body: &'b RequestBody<'_>, (route, request): Drops<'b>) -> impl Iterator<Item = (&'b str, &'b [u8])> {
+    let is_kept = move |name: &str| !is_left_out_of_trailers(name) && !route.drops(name) && !request.drops(name);
+    body.trailers().filter(move |(name, _)| is_kept(name))
 }

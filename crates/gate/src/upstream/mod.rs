@@ -1,26 +1,32 @@
 //! Targets, their pools of connections, and balancing. Cores share only counters.
 //!
-//! Read `target` (an address), `pool` (its connections; `slots` and `health` make its decisions without I/O), `pools`
-//! (all pools of a core, with one sweeper), `balance` (several targets), `own` (the gateway's own listeners, which are
-//! no targets), `engine` and `counters`.
+//! Read `target` (an address), `pool` (its connections; `slots` and `health` make its decisions without I/O),
+//! `multiplexed` (those of HTTP/2, with `streams` for `slots`), `dial` (opens them), `pools` (all pools of a core, with
+//! one sweeper), `balance` (several targets), `own` (the gateway's own listeners, which are no targets), `engine` and
+//! `counters`.
 
 mod balance;
 mod counters;
+mod dial;
 mod engine;
 mod health;
+mod multiplexed;
 mod own;
 mod pool;
 mod pools;
 mod recent;
 mod slots;
+mod streams;
 mod target;
 
 pub use balance::{Balancer, Policy, hash};
 pub use counters::{Counters, Counts, LATENCY_BOUNDS_US};
 pub(crate) use engine::{BufferShare, Engine};
 pub use health::Ejection;
+pub(crate) use multiplexed::StreamLease;
+pub use oroshi_lookup::Protocol;
 pub use own::{OwnSocket, OwnSockets};
-pub(crate) use pool::{AcquireLimits, Connection, Lease};
+pub(crate) use pool::{AcquireLimits, Connection};
 pub use pool::{Allow, Pool, PoolSettings};
 pub use pools::{Pools, Registry, Settings, TargetCounts};
-pub use target::{Target, TargetError};
+pub use target::{Place, Target, TargetError};

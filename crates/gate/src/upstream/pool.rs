@@ -1,4 +1,5 @@
-//! One core's connections to one target: idle and new ones, the queue, health, and counters.
+//! One core's connections to one target: idle and new ones, the queue, health, and counters. Those of HTTP/2 are in
+//! `multiplexed`.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -8,14 +9,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oroshi_core::{Names, Registration, Ttl, after};
-use oroshi_net::{ConnectError, Peer, Stream, monotonic_ns};
+use oroshi_core::{Registration, after};
+use oroshi_http1::Limits;
+use oroshi_lookup::Protocol;
+use oroshi_net::{Stream, monotonic_ns};
 
 use super::counters::Counters;
+use super::dial::Dialled;
 use super::engine::Engine;
 use super::health::{Ejection, Health};
+use super::multiplexed::{Multiplexed, OpenFailure};
 use super::own::OwnSockets;
 use super::slots::{Caps, Grant, Slots, Take};
+use super::streams::Streams;
 use super::target::Target;
 use crate::failure::{Failure, ForwardError};
 
@@ -48,6 +54,8 @@ pub struct PoolSettings {
     pub name_ttl: Duration,
     /// How long a failed name resolution is cached. Default 1 s.
     pub name_negative_ttl: Duration,
+    /// Limits on heads of responses over HTTP/2, for connections opened from now on. A route's own limits apply too.
+    pub limits: Limits,
     /// The addresses that the gateway may connect to; `None`: all.
     pub allow: Option<Allow>,
     /// This process's own listeners, which are refused as targets whatever `allow` says. `None` if the configuration
@@ -69,6 +77,7 @@ impl Default for PoolSettings {
             ejection: Ejection::default(),
             name_ttl: Duration::from_secs(30),
             name_negative_ttl: Duration::from_secs(1),
+            limits: Limits::default(),
             allow: None,
             own: None,
         }
@@ -76,7 +85,7 @@ impl Default for PoolSettings {
 }
 
 impl PoolSettings {
-    fn caps(&self) -> Caps {
+    pub(super) fn caps(&self) -> Caps {
         // With a limit of 0 the queue would never move.
         Caps { open: self.connections.max(1), idle: self.idle_connections, waiting: self.queue }
     }
@@ -92,12 +101,17 @@ impl fmt::Debug for PoolSettings {
 pub struct Pool {
     target: Target,
     authority: Box<str>,
-    settings: RefCell<Rc<PoolSettings>>,
+    pub(super) settings: RefCell<Rc<PoolSettings>>,
     engine: Rc<Engine>,
+    /// The connections of HTTP/1.
     slots: RefCell<Slots<Connection>>,
+    /// The connections of HTTP/2. A target uses these or `slots`.
+    pub(super) streams: RefCell<Streams<Multiplexed, OpenFailure>>,
+    /// Requests on them.
+    pub(super) streaming: Cell<usize>,
     health: Cell<Health>,
     /// The address of the target's name that accepted the last connection.
-    address: Cell<Option<IpAddr>>,
+    pub(super) address: Cell<Option<IpAddr>>,
     /// The time of the last request for this pool.
     pub(super) used: Cell<u64>,
     /// The index in the list of pools by use.
@@ -152,6 +166,8 @@ impl Pool {
             authority: target.authority().into(),
             target,
             slots: RefCell::new(Slots::new(settings.caps())),
+            streams: RefCell::new(Streams::new(settings.caps())),
+            streaming: Cell::new(0),
             settings: RefCell::new(settings),
             engine,
             health: Cell::default(),
@@ -167,6 +183,12 @@ impl Pool {
         &self.target
     }
 
+    /// Returns whether the target speaks HTTP/2.
+    #[inline]
+    pub(crate) fn is_http2(&self) -> bool {
+        self.target.protocol == Protocol::H2c
+    }
+
     /// The target's name for a `Host` header.
     pub fn authority(&self) -> &str {
         &self.authority
@@ -174,6 +196,9 @@ impl Pool {
 
     /// Returns the requests in progress and in the queue, which balancing by load compares.
     pub fn load(&self) -> usize {
+        if self.is_http2() {
+            return self.streaming.get() + self.streams.borrow().waiting();
+        }
         let slots = self.slots.borrow();
         slots.open() - slots.idle() + slots.waiting()
     }
@@ -278,80 +303,10 @@ impl Pool {
         limits: AcquireLimits,
         first: &[u8],
     ) -> Result<usize, ForwardError> {
-        let mut now = monotonic_ns();
-        let due = after(now, limits.connect).min(limits.total);
-        let overdue = || match due == limits.total {
-            true => ForwardError::unsent(Failure::TotalTimeout, String::new),
-            false => ForwardError::unsent(Failure::ConnectTimeout, || self.target.to_string()),
-        };
-        registration.set(due);
-        // The version before connecting: later settings may not allow the address.
-        let version = self.settings.borrow().version;
-        let peers = match &self.target {
-            Target::Peer(peer) => {
-                let refused = |address: SocketAddr| ForwardError::unsent(Failure::NotAllowed, || address.to_string());
-                match peer {
-                    Peer::Tcp(address) if !self.allows(*address) => return Err(refused(*address)),
-                    peer => vec![peer.clone()],
-                }
-            }
-            Target::Name { host, port } => {
-                registration.bound(self.resolve(host, *port)).await.unwrap_or_else(|| Err(overdue()))?
-            }
-        };
-        if let Some(own) = peers.iter().find(|peer| self.is_own(peer)) {
-            return Err(self.refuse_own(own));
-        }
-        let mut last = None;
-        for (place, peer) in peers.iter().enumerate() {
-            // Each address gets an equal share of the remaining time.
-            now = monotonic_ns();
-            let share = due.saturating_sub(now) / (peers.len() - place) as u64;
-            registration.set(if place + 1 == peers.len() { due } else { now + share });
-            let connecting = self.engine.connector.connect_sending(peer, None, first);
-            match registration.bound(connecting).await {
-                Some(Ok(connected)) => {
-                    self.counters.connects.add(1);
-                    let address = match peer {
-                        Peer::Tcp(address) => Some(*address),
-                        Peer::Unix(_) => None,
-                    };
-                    self.address.set(address.map(|address| address.ip()).or(self.address.get()));
-                    let stream = RefCell::new(connected.stream);
-                    lease.connection = Some(Connection { stream, born: connected.at, requests: 0, address, version });
-                    return Ok(connected.sent);
-                }
-                // Registering an already connected socket can fail too, and has no error kind of its own.
-                Some(Err(error @ ConnectError::Io(_))) if !first.is_empty() => {
-                    return Err(ForwardError { sent: true, ..ForwardError::connect(peer, &error) });
-                }
-                Some(Err(error)) => last = Some(ForwardError::connect(peer, &error)),
-                None => last = Some(overdue()),
-            }
-        }
-        Err(last.unwrap_or_else(overdue))
-    }
-
-    async fn resolve(&self, host: &str, port: u16) -> Result<Vec<Peer>, ForwardError> {
-        let settings = Rc::clone(&self.settings.borrow());
-        let names = self.engine.names(Ttl { positive: settings.name_ttl, negative: settings.name_negative_ttl });
-        let addresses = Names::resolve(&names, host)
-            .await
-            .map_err(|error| ForwardError::unsent(Failure::Resolve, || format!("{host}: {error}")))?;
-        let mut peers = allowed(&addresses, port, &settings);
-        if peers.is_empty() {
-            return Err(ForwardError::unsent(Failure::NotAllowed, || format!("{host} is {addresses:?}")));
-        }
-        let answered_last =
-            |peer: &Peer| matches!(peer, Peer::Tcp(address) if Some(address.ip()) == self.address.get());
-        if let Some(place) = peers.iter().position(answered_last) {
-            peers[..=place].rotate_right(1);
-        }
-        Ok(peers)
-    }
-
-    fn allows(&self, address: SocketAddr) -> bool {
-        self.settings.borrow().allow.as_ref().is_none_or(|allow| allow(canonical(address)))
+        let Dialled { stream, sent, at, address, version } = self.dial(registration, limits, first).await?;
+        let stream = RefCell::new(stream);
+        lease.connection = Some(Connection { stream, born: at, requests: 0, address, version });
+        Ok(sent)
     }
 
     /// Returns whether the current settings allow a connection from earlier settings.
@@ -359,27 +314,6 @@ impl Pool {
         let version = self.settings.borrow().version;
         let before = std::mem::replace(&mut connection.version, version);
         before == version || connection.address.is_none_or(|address| self.allows(address))
-    }
-
-    /// Returns whether the peer is a listener of this gateway.
-    fn is_own(&self, peer: &Peer) -> bool {
-        self.settings.borrow().own.as_ref().is_some_and(|own| own.hold(peer))
-    }
-
-    /// Refuses a listener of this gateway as a target, and warns in the log, at a limited rate.
-    #[cold]
-    fn refuse_own(&self, own: &Peer) -> ForwardError {
-        let mut told = self.engine.own_told.get();
-        if let Some(count) = told.next(std::time::Instant::now()) {
-            let target = &self.target;
-            tracing::warn!(
-                count,
-                "a row or a script names `{target}` for a server, which is {own}, where this gateway itself listens: \
-                 answered 502"
-            );
-        }
-        self.engine.own_told.set(told);
-        ForwardError::unsent(Failure::OwnAddress, || format!("{own} is where this gateway itself listens"))
     }
 
     /// Records a success or a failure for the target's health.
@@ -409,6 +343,9 @@ impl Pool {
         };
         if is_newer {
             *self.settings.borrow_mut() = Rc::clone(settings);
+            if self.is_http2() {
+                return self.configure_streams();
+            }
             let mut slots = self.slots.borrow_mut();
             slots.set_caps(settings.caps());
             slots.sweep(monotonic_ns(), |connection| self.may_keep(connection));
@@ -418,7 +355,10 @@ impl Pool {
 
     /// Returns whether all connections are idle and the queue is empty.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.slots.borrow().is_at_rest()
+        match self.is_http2() {
+            true => self.streaming.get() == 0 && self.streams.borrow().is_quiet(),
+            false => self.slots.borrow().is_at_rest(),
+        }
     }
 
     /// Returns the class of the settings.
@@ -428,6 +368,10 @@ impl Pool {
 
     /// Closes expired idle connections and those that the server closed. Returns whether any are left.
     pub(super) fn sweep(&self, now: u64) -> bool {
+        self.counters.ejected.set(u64::from(self.is_ejected(now)));
+        if self.is_http2() {
+            return self.sweep_streams(now);
+        }
         let mut slots = self.slots.borrow_mut();
         if slots.idle() > 0 {
             let stale = Cell::new(0);
@@ -439,7 +383,6 @@ impl Pool {
             self.counters.stale.add(stale.get());
             self.show(&slots);
         }
-        self.counters.ejected.set(u64::from(self.is_ejected(now)));
         !slots.is_empty()
     }
 
@@ -455,17 +398,6 @@ impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool").field("target", &self.target).field("load", &self.load()).finish_non_exhaustive()
     }
-}
-
-/// Returns the allowed addresses of a name.
-fn allowed(addresses: &[IpAddr], port: u16, settings: &PoolSettings) -> Vec<Peer> {
-    let allow = |address: &SocketAddr| settings.allow.as_ref().is_none_or(|allow| allow(canonical(*address)));
-    addresses.iter().map(|&address| SocketAddr::new(address, port)).filter(allow).map(Peer::Tcp).collect()
-}
-
-/// Converts an IPv4-mapped address to IPv4.
-fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// A place in the queue. Dropping it leaves the queue.

@@ -1,20 +1,31 @@
-//! Targets: an address, a name or a unix socket.
+//! Targets: an address, a name or a unix socket, and the protocol that is spoken there.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use oroshi_lookup::Protocol;
 use oroshi_net::{Peer, UnixAddress};
 
 /// The longest host name, in bytes (RFC 1035, section 2.3.4, without the root's dot).
 const NAME_BYTES: usize = 253;
 
-/// An address or name of a server for plain HTTP/1.1. Cheap to compare; the key of its pool.
+/// A server: its address or name, and its protocol, in cleartext. Cheap to compare; the key of its pool.
 ///
 /// Parsed from text: `10.0.0.7:8080`, `[::1]:8080`, `app.internal:8080` (default port 80), `unix:/run/app.sock`,
-/// `unix:@name`. URLs are refused: the configuration's reader handles what surrounds the address.
+/// `unix:@name`; for HTTP/2 `h2c://10.0.0.7:8080` and `h2c+unix:/run/app.sock`. Other URLs are refused: the
+/// configuration's reader handles what surrounds the address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Target {
+pub struct Target {
+    /// Where the server is.
+    pub place: Place,
+    /// How to speak with it.
+    pub protocol: Protocol,
+}
+
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
     /// An address that needs no resolution.
     Peer(Peer),
     /// A name, resolved for each new connection.
@@ -29,30 +40,49 @@ pub enum Target {
 impl Target {
     /// Returns the target's name for a `Host` header; `localhost` for a unix socket.
     pub fn authority(&self) -> String {
-        match self {
-            Target::Peer(Peer::Unix(_)) => "localhost".to_owned(),
-            Target::Peer(Peer::Tcp(address)) if address.port() == 80 => match address {
+        match &self.place {
+            Place::Peer(Peer::Unix(_)) => "localhost".to_owned(),
+            Place::Peer(Peer::Tcp(address)) if address.port() == 80 => match address {
                 SocketAddr::V4(address) => address.ip().to_string(),
                 SocketAddr::V6(address) => format!("[{}]", address.ip()),
             },
-            Target::Name { host, port: 80 } => host.to_string(),
+            Place::Name { host, port: 80 } => host.to_string(),
             other => other.to_string(),
         }
     }
 }
 
+/// A server of HTTP/1.1 there.
 impl From<Peer> for Target {
     fn from(peer: Peer) -> Self {
-        Target::Peer(peer)
+        Place::Peer(peer).into()
+    }
+}
+
+/// A server of HTTP/1.1 there.
+impl From<Place> for Target {
+    fn from(place: Place) -> Self {
+        Target { place, protocol: Protocol::Http1 }
     }
 }
 
 /// Writes the text that parses as the same target.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.protocol, &self.place) {
+            (Protocol::Http1, _) => {}
+            (Protocol::H2c, Place::Peer(Peer::Unix(_))) => f.write_str("h2c+")?,
+            (Protocol::H2c, _) => f.write_str("h2c://")?,
+        }
+        self.place.fmt(f)
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Target::Peer(peer) => peer.fmt(f),
-            Target::Name { host, port } => write!(f, "{host}:{port}"),
+            Place::Peer(peer) => peer.fmt(f),
+            Place::Name { host, port } => write!(f, "{host}:{port}"),
         }
     }
 }
@@ -87,7 +117,10 @@ pub enum TargetError {
         text: String,
     },
     /// The host is neither an address nor a name. An IPv6 address needs brackets.
-    #[error("{text:?} names no host: give a name, an IPv4 address, an IPv6 address in brackets, or unix:/path")]
+    #[error(
+        "{text:?} names no host: give a name, an IPv4 address, an IPv6 address in brackets, or unix:/path; for HTTP/2 \
+         h2c:// before the host, or h2c+unix:/path"
+    )]
     Host {
         /// The text as given.
         text: String,
@@ -98,10 +131,27 @@ impl FromStr for Target {
     type Err = TargetError;
 
     fn from_str(text: &str) -> Result<Self, TargetError> {
+        if let Some(place) = text.strip_prefix("h2c+").filter(|place| place.starts_with("unix:")) {
+            return Ok(Target { place: place.parse()?, protocol: Protocol::H2c });
+        }
+        match text.split_once("://") {
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("h2c") && !rest.starts_with("unix:") => {
+                let place = rest.strip_suffix('/').unwrap_or(rest);
+                Ok(Target { place: place.parse()?, protocol: Protocol::H2c })
+            }
+            _ => Ok(text.parse::<Place>()?.into()),
+        }
+    }
+}
+
+impl FromStr for Place {
+    type Err = TargetError;
+
+    fn from_str(text: &str) -> Result<Self, TargetError> {
         if let Some(name) = text.strip_prefix("unix:") {
             let address = UnixAddress::parse(name)
                 .map_err(|error| TargetError::Unix { text: text.to_owned(), why: error.to_string() })?;
-            return Ok(Target::Peer(Peer::Unix(address)));
+            return Ok(Place::Peer(Peer::Unix(address)));
         }
         if let Some((scheme, rest)) = text.split_once("://") {
             let address = rest.split(['/', '?', '#']).next().unwrap_or_default().to_owned();
@@ -124,16 +174,16 @@ impl FromStr for Target {
         }
         if text.starts_with('[') {
             let address = host.parse().map_err(|_| bad_host())?;
-            return Ok(Target::Peer(Peer::Tcp(SocketAddr::new(IpAddr::V6(address), port))));
+            return Ok(Place::Peer(Peer::Tcp(SocketAddr::new(IpAddr::V6(address), port))));
         }
         if let Ok(address) = host.parse::<IpAddr>() {
-            return Ok(Target::Peer(Peer::Tcp(SocketAddr::new(address, port))));
+            return Ok(Place::Peer(Peer::Tcp(SocketAddr::new(address, port))));
         }
         let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
         if !is_name(&host) {
             return Err(bad_host());
         }
-        Ok(Target::Name { host: host.into(), port })
+        Ok(Place::Name { host: host.into(), port })
     }
 }
 
@@ -164,6 +214,10 @@ mod tests {
             ("app", "app:80", "app"),
             ("unix:/run/app.sock", "unix:/run/app.sock", "localhost"),
             ("unix:@app", "unix:@app", "localhost"),
+            ("h2c://10.0.0.7:8080", "h2c://10.0.0.7:8080", "10.0.0.7:8080"),
+            ("H2C://App/", "h2c://app:80", "app"),
+            ("h2c://[::1]:81", "h2c://[::1]:81", "[::1]:81"),
+            ("h2c+unix:/run/app.sock", "h2c+unix:/run/app.sock", "localhost"),
         ] {
             let target: Target = text.parse().unwrap();
             assert_eq!((target.to_string().as_str(), target.authority().as_str()), (shown, authority));
@@ -183,6 +237,13 @@ mod tests {
             "a b",
             "a/b",
             "http://a",
+            "h2c://",
+            "h2c://a/b",
+            "h2c://unix:/a",
+            "h2c://h2c://a",
+            "h2c+a",
+            "h2c+unix:",
+            "h2c:a",
             "a:80:80",
             "::1",
             "[::1",

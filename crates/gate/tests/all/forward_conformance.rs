@@ -7,6 +7,7 @@ use crate::support::nginx::Nginx;
 use crate::support::{Setup, Upstream};
 use oroshi_http1::{DecodeError, ExpectedResponse, Framing, Limits, ResponseDecoder, ResponseEvent};
 use oroshi_testkit::conformance::{self, Case, Kind, Verdict};
+use oroshi_testkit::http2::Request;
 
 /// nginx takes a whole request in before it passes it on to itself, where it is logged with the length that it has
 /// found.
@@ -19,9 +20,16 @@ fn what_goes_through_is_read_the_same_and_what_is_refused_goes_nowhere() {
         return;
     };
     let (mut expected, mut requests) = (Vec::new(), 0);
-    for case in conformance::cases().iter().filter(|case| case.kind == Kind::Request) {
+    let cases = conformance::cases();
+    let cases = cases.iter().filter(|case| case.kind == Kind::Request);
+    // Over both versions of HTTP to the server behind.
+    for (case, server) in cases.flat_map(|case| [(case, &nginx.unix), (case, &nginx.h2c)]) {
+        // Over HTTP/2 nginx takes 1,000 fields, pseudo-headers among them.
+        if server == &nginx.h2c && case.limits.iter().any(|(name, most)| name == "headers" && *most >= 1000) {
+            continue;
+        }
         requests += 1;
-        let mut setup = Setup::to(&nginx.unix);
+        let mut setup = Setup::to(server);
         // The table has the preface of HTTP/2 as a request that is refused.
         setup.server.http2 = false;
         setup.server.limits = limits(case);
@@ -34,6 +42,11 @@ fn what_goes_through_is_read_the_same_and_what_is_refused_goes_nowhere() {
         for message in case.messages.iter().filter(|message| message.complete) {
             let mut words = message.summary.split(' ');
             let (method, target) = (words.next().unwrap(), words.next().unwrap());
+            // nginx takes no trailers in requests over HTTP/2: it ends the connection.
+            if server == &nginx.h2c && !message.trailers.is_empty() {
+                assert_eq!(client.answer_to(method).status, 502);
+                continue;
+            }
             let answer = client.answer_to(method);
             if ["CONNECT", "TRACE"].contains(&method) {
                 assert_eq!(answer.status, 405, "{}", case.id);
@@ -64,7 +77,59 @@ fn what_goes_through_is_read_the_same_and_what_is_refused_goes_nowhere() {
         drop(client);
         gate.stop();
     }
-    assert!(requests > 80, "only {requests} requests were found in the table");
+    assert!(requests > 160, "only {requests} requests were found in the table");
+    check_log(&nginx, expected);
+}
+
+#[test]
+fn requests_of_http_2_are_read_the_same() {
+    let Some(nginx) = Nginx::start("requests_of_http_2_are_read_the_same", NGINX) else { return };
+    let (mut expected, mut requests) = (Vec::new(), 0);
+    for target in [&nginx.unix, &nginx.h2c] {
+        let mut setup = Setup::to(target);
+        setup.rules.forwarding.x_forwarded = false;
+        let gate = setup.start();
+        let mut client = gate.connect_http2();
+        for case in conformance::cases().iter().filter(|case| case.kind == Kind::Request) {
+            for message in case.messages.iter().filter(|message| message.complete) {
+                let mut words = message.summary.split(' ');
+                let (method, path) = (words.next().unwrap(), words.next().unwrap());
+                let host = message.has.iter().find(|(name, _)| name == "@host").map(|(_, host)| host.clone());
+                let authority = String::from_utf8(host.unwrap_or_else(|| b"a".to_vec())).unwrap();
+                let request = Request { method, scheme: "http", authority: &authority, path, protocol: None };
+                let fields = [("x-case", case.id.as_bytes())];
+                let end = message.body.is_empty();
+                // HTTP/2 has neither absolute targets nor an empty authority, and CONNECT is another thing there.
+                let is_plain = !["CONNECT", "TRACE"].contains(&method);
+                let Some(id) = is_plain
+                    .then(|| client.codec.send_request(&mut client.out, &request, fields, end, 0).ok())
+                    .flatten()
+                else {
+                    continue;
+                };
+                client.flush();
+                if !end {
+                    client.data(id, &message.body, true);
+                }
+                let answer = client.answer(id);
+                if answer.status == 400 && answer.field("server").is_some_and(|server| server.starts_with("nginx")) {
+                    continue;
+                }
+                assert_eq!(answer.status, 200, "{}: {answer:?}", case.id);
+                requests += 1;
+                let length = if end { String::new() } else { message.body.len().to_string() };
+                expected.push((case.id.clone(), method.to_owned(), path.as_bytes().to_vec(), length));
+            }
+        }
+        drop(client);
+        gate.stop();
+    }
+    assert!(requests > 60, "only {requests} requests were sent");
+    check_log(&nginx, expected);
+}
+
+/// Checks that nginx has logged these requests and no others.
+fn check_log(nginx: &Nginx, mut expected: Vec<(String, String, Vec<u8>, String)>) {
     // One more, behind which nothing is under way any more; a line may still be written a moment after its answer.
     let last = Setup::to(&nginx.unix).start();
     last.ask("GET /the-last-one HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -77,6 +142,8 @@ fn what_goes_through_is_read_the_same_and_what_is_refused_goes_nowhere() {
     let mut found: Vec<_> = nginx.log().lines().map(logged).collect();
     found.sort();
     expected.sort();
+    let unexpected: Vec<_> = found.iter().filter(|line| !expected.contains(line)).collect();
+    assert!(unexpected.is_empty(), "{unexpected:?}");
     for (found, expected) in found.iter().zip(&expected) {
         assert_eq!(found, expected);
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier, mpsc};
 
 use crate::support::{Behind, GET, Gate, HANG, OK, SHORT, Setup, Upstream, nobody};
 use oroshi_gate::forward::Failure;
-use oroshi_gate::upstream::{Ejection, PoolSettings, Target};
+use oroshi_gate::upstream::{Ejection, Place, PoolSettings, Target};
 
 const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";
 
@@ -51,7 +51,7 @@ fn nobody_listens() {
 #[test]
 fn names_and_addresses_that_are_not_allowed() {
     let upstream = Upstream::answering(OK);
-    let Target::Peer(oroshi_net::Peer::Tcp(address)) = upstream.target else { panic!("a unix socket") };
+    let Place::Peer(oroshi_net::Peer::Tcp(address)) = upstream.target.place else { panic!("a unix socket") };
     let named: Target = format!("localhost:{}", address.port()).parse().unwrap();
     for target in [&upstream.target, &named] {
         for allowed in [true, false] {

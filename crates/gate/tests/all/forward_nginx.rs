@@ -2,6 +2,9 @@
 
 use std::thread;
 
+use oroshi_gate::forward::Failure;
+use oroshi_gate::upstream::Target;
+
 use crate::support::nginx::Nginx;
 use crate::support::{GET, Setup};
 
@@ -46,7 +49,13 @@ fn thousands_of_requests_lose_none_although_nginx_closes_every_seventh_time() {
 #[test]
 fn files_and_uploads_arrive_whole() {
     let Some(nginx) = Nginx::start("files_and_uploads_arrive_whole", SERVER) else { return };
-    let gate = Setup::to(&nginx.unix).start();
+    for target in [&nginx.unix, &nginx.h2c] {
+        carry_files(target);
+    }
+}
+
+fn carry_files(target: &Target) {
+    let gate = Setup::to(target).start();
     let mut client = gate.connect();
     let body: Vec<u8> = (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect();
     client.send(format!("PUT /put/a HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len())).send(&body);
@@ -74,7 +83,35 @@ fn files_and_uploads_arrive_whole() {
     let away = client.send("GET /away HTTP/1.1\r\nHost: example.org\r\n\r\n").answer();
     assert_eq!((away.status, away.field("location")), (302, Some("http://example.org/")));
     let counts = gate.counts();
-    assert_eq!(counts.failures.iter().sum::<u64>(), 0);
+    // nginx has gone away from several connections.
+    let failures = counts.failures.iter().sum::<u64>() - counts.failure(Failure::Refused);
+    assert_eq!(failures, 0);
     drop(client);
+    gate.stop();
+}
+
+#[test]
+fn over_http_2_nginx_goes_away_every_seventh_time_and_every_request_is_answered() {
+    let test = "over_http_2_nginx_goes_away_every_seventh_time_and_every_request_is_answered";
+    let Some(nginx) = Nginx::start(test, SERVER) else { return };
+    let gate = Setup::to(&nginx.h2c).start();
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut client = gate.connect_http2();
+                for _ in 0..200 {
+                    let id = client.get("/");
+                    assert_eq!(client.answer(id).text(), "hello from nginx");
+                    let id = client.request("POST", "/echo", &[("content-length", b"5")], false);
+                    client.data(id, b"hello", true);
+                    assert_eq!(client.answer(id).text(), "hello from nginx");
+                }
+            });
+        }
+    });
+    let counts = gate.until("idle", |counts| counts.answers == 1_200);
+    let failures = counts.failures.iter().sum::<u64>() - counts.failure(Failure::Refused);
+    assert_eq!(failures, 0, "{counts:?}");
+    assert!(counts.connects >= 1_200 / 7, "{}", counts.connects);
     gate.stop();
 }

@@ -10,7 +10,11 @@ mod forward_conformance;
 mod forward_faults;
 mod forward_http2;
 mod forward_inspect;
+mod forward_multiplexed;
 mod forward_nginx;
 mod forward_tunnel;
+mod http2_smuggling;
+mod multiplexed_faults;
+mod multiplexed_tunnel;
 #[path = "../support/mod.rs"]
 mod support;

@@ -14,9 +14,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use oroshi_gate::forward::{self, Call, CallTargets, Edits, Failure, Inspect, Outcome, Rules};
-use oroshi_gate::upstream::{self, Balancer, Counts, Policy, PoolSettings, Pools, Registry, Target};
+use oroshi_gate::upstream::Protocol;
+use oroshi_gate::upstream::{self, Balancer, Counts, Place, Policy, PoolSettings, Pools, Registry, Target};
 use oroshi_net::{BoundListener, ListenOptions, Peer, Shutdown, Threads, ThreadsOptions};
 use oroshi_server::{Exchange, Server};
+#[allow(unused_imports)] // as above
+pub use oroshi_testkit::http2::server::{Asked, Requested, Server as Server2};
+pub use oroshi_testkit::http2::{Config, ErrorCode, Grants, Seen};
 #[allow(unused_imports)] // as above
 pub use oroshi_testkit::skipped;
 #[allow(unused_imports)] // as above
@@ -224,7 +228,7 @@ impl Upstream {
     /// The script gets the number of the connection, from 0, and the connection.
     pub fn start(script: impl Fn(usize, &mut Behind) + Send + Sync + 'static) -> Upstream {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let target = Target::Peer(listener.local_addr().unwrap().into());
+        let target = Target::from(Peer::from(listener.local_addr().unwrap()));
         let (script, accepted, ending) =
             (Arc::new(script), Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
         let (counted, ended) = (Arc::clone(&accepted), Arc::clone(&ending));
@@ -257,6 +261,21 @@ impl Upstream {
         })
     }
 
+    /// A server of HTTP/2. The script gets the number of the connection and the connection.
+    pub fn http2(script: impl Fn(usize, &mut Server2) + Send + Sync + 'static) -> Upstream {
+        let config = Config { grants: Grants::Automatic, ..Config::default() };
+        Upstream::http2_with(config, script)
+    }
+
+    /// As [`http2`](Self::http2), with a configuration.
+    pub fn http2_with(config: Config, script: impl Fn(usize, &mut Server2) + Send + Sync + 'static) -> Upstream {
+        let mut upstream = Upstream::start(move |number, behind| {
+            script(number, &mut Server2::with(behind.stream.try_clone().unwrap(), config.clone()));
+        });
+        upstream.target.protocol = Protocol::H2c;
+        upstream
+    }
+
     /// How many connections were made.
     pub fn accepted(&self) -> usize {
         self.accepted.load(Ordering::SeqCst)
@@ -270,7 +289,7 @@ impl Upstream {
     fn finish(&mut self) {
         let Some(accepting) = self.accepting.take() else { return };
         self.ending.store(true, Ordering::SeqCst);
-        let Target::Peer(Peer::Tcp(address)) = self.target else { return };
+        let Place::Peer(Peer::Tcp(address)) = self.target.place else { return };
         let _ = TcpStream::connect(address);
         for thread in accepting.join().unwrap() {
             if let Err(panic) = thread.join() {
@@ -403,6 +422,6 @@ pub fn nobody() -> (socket2::Socket, Target) {
     // Bound and never listened at, so that nobody else gets the port.
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-    let target = Target::Peer(socket.local_addr().unwrap().as_socket().unwrap().into());
+    let target = Target::from(Peer::from(socket.local_addr().unwrap().as_socket().unwrap()));
     (socket, target)
 }

@@ -34,21 +34,8 @@ use crate::wire::{OUTPUT_BYTES, Wire};
 /// The settings and limits of a server. The dynamic table for heads keeps its default size: clients that
 /// ignore the setting would break.
 pub(crate) fn config(settings: &Settings) -> Arc<codec::Config> {
-    let limits = &settings.limits;
-    let own = codec::Limits::default();
     Arc::new(codec::Config {
-        limits: codec::Limits {
-            block_bytes: limits.head_bytes.max(own.block_bytes),
-            // A frame has at least 16 KiB, unless the peer wastes frames.
-            continuations: (limits.head_bytes / 4096).max(own.continuations),
-            head_bytes: limits.head_bytes,
-            headers: limits.headers,
-            target_bytes: limits.target_bytes,
-            trailer_bytes: limits.trailer_bytes,
-            trailers: limits.trailers,
-            body_bytes: limits.body_bytes,
-            ..own
-        },
+        limits: (&settings.limits).into(),
         extended_connect: settings.extended_connect,
         ..codec::Config::default()
     })

@@ -193,7 +193,7 @@ impl Stream {
     }
 
     /// Ends the stream early.
-    pub(super) fn reset(&self, code: ErrorCode) {
+    pub(crate) fn reset(&self, code: ErrorCode) {
         let id = self.id.get();
         self.shared.send(|codec, out| codec.reset(out, id, code));
         self.sending.set(Sending::Cut);

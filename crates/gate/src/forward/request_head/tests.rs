@@ -25,6 +25,7 @@ fn written_with(request: &str, from: &str, settings: Settings, target: Option<&s
         upgrade: crate::forward::fields::is_websocket(head.upgrade) && rules.settings.upgrade,
         expect: true,
         id,
+        is_http2: false,
     };
     let mut out = Vec::new();
     request.write(&mut out);
