@@ -115,7 +115,9 @@ impl Agent {
                 let (bytes, most) = (parcel.plain, self.most_plan);
                 match Assembly::new(parcel, most) {
                     Ok(assembly) => task.assembly = Some(assembly),
-                    Err(_) => return task.refuse(format!("a plan of {bytes} bytes: this agent's --max-plan is {most}")),
+                    Err(_) => {
+                        return task.refuse(format!("a plan of {bytes} bytes: this agent's --max-plan is {most}"));
+                    }
                 }
                 vec![task.says(FromAgent::Wants(0))]
             }

@@ -50,7 +50,8 @@ mod real {
 
     use super::Found;
     use crate::bench::{
-        Agents, AgentsArgs, opening, pack_flags, pack_journeys, pack_stamps, with_journeys, with_run, with_subscriptions,
+        Agents, AgentsArgs, opening, pack_flags, pack_journeys, pack_stamps, with_journeys, with_run,
+        with_subscriptions,
     };
     use crate::problems::Problems;
 

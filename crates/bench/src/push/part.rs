@@ -19,8 +19,8 @@ use super::tally::Tally;
 use crate::follow::{Observer, Progress, Stage};
 use crate::part::{Alone, Implausible, Measured, PartEnd, PartFate, PartProgress, Parts, machine_of};
 use crate::record::{AgentRecord, AgentState};
-use crate::shared::Began;
 use crate::script::ScriptError;
+use crate::shared::Began;
 use crate::watch::ServerUsage;
 
 /// How often the cores of a part hand over their counts, and the part hands over a delta.

@@ -243,20 +243,12 @@ impl Ladder<'_> {
         let draft = Draft { duration: Some(NULL), ..self.draft(&target.urls[0], places) };
         let record = self.load(draft, "without delay: ")?;
         let p50_ns = record.latency.service.summary.p50.ok_or(Error::Interrupted)?.value_ns;
-        Ok(Null {
-            places,
-            requests_per_s: record.rates.requests_per_s,
-            p50_ns,
-            bottleneck: record.grade.bottleneck,
-        })
+        Ok(Null { places, requests_per_s: record.rates.requests_per_s, p50_ns, bottleneck: record.grade.bottleneck })
     }
 
     fn rung(&self, url: &Endpoint, delay: Duration, places: Places, rate: f64) -> Result<Record, Error> {
-        let draft = Draft {
-            duration: Some(RUNG),
-            load: Load::rate(rate, Spacing::Constant, 0),
-            ..self.draft(url, places)
-        };
+        let draft =
+            Draft { duration: Some(RUNG), load: Load::rate(rate, Spacing::Constant, 0), ..self.draft(url, places) };
         self.load(draft, &format!("{} ms x {}: ", delay.as_millis(), places.words()))
     }
 
@@ -367,8 +359,7 @@ fn text(report: &Report, paint: Paint) -> String {
         (Protocol::Http2, false) => "HTTP/2, unix socket",
         (Protocol::Http2, true) => "HTTP/2, TLS over TCP",
     };
-    let mut text =
-        paint.bold(&format!("What oroshi {version} adds to servers of known delay ({way}, {place})")) + "\n";
+    let mut text = paint.bold(&format!("What oroshi {version} adds to servers of known delay ({way}, {place})")) + "\n";
     let busy = if report.protocol == Protocol::Http2 { "streams" } else { "connections" };
     text += &format!(
         "From the moment a request was due until its answer was read, minus the delay; open loop, half of the\n\

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use oroshi_bench::{Protocol, Record};
 use oroshi_bench::record::AgentState;
+use oroshi_bench::{Protocol, Record};
 use oroshi_testkit::nats::Nats;
 use oroshi_testkit::process::{Ran, to_the_end};
 use tempfile::TempDir;

@@ -158,7 +158,8 @@ fn an_experiment_has_the_users_of_its_script_on_agents() {
     let test = "an_experiment_has_the_users_of_its_script_on_agents";
     let Some(group) = Group::start(test, &["a", "b"], &[]) else { return };
     let target = Target::start(&["--delay", "1ms"]);
-    let variant = |name: &str, load: &str| format!("[[variant]]\nname = \"{name}\"\nurl = \"{}\"\n{load}\n", target.url());
+    let variant =
+        |name: &str, load: &str| format!("[[variant]]\nname = \"{name}\"\nurl = \"{}\"\n{load}\n", target.url());
     let head = "title = \"Users\"\nblocks = 3\ndisturbed = \"100%\"\ncpus = \"any\"\nmetrics = [\"rps\"]\n";
     let load = format!(
         "[load]\nagents = 2\nnats = \"{}\"\nkey-file = \"key\"\nscript = \"s.lua\"\nduration = \"80ms\"\n",
@@ -217,7 +218,8 @@ load.mode = "sse"
     );
     let here = folder(&[("push.toml", &file), ("key", &group.key())]);
     let ran = lab(here.path(), &["run", "push.toml", "--out", "out"]);
-    let kept = fs::read_to_string(here.path().join("out/result.json")).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+    let kept =
+        fs::read_to_string(here.path().join("out/result.json")).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
     let result: LabResult = serde_json::from_str(&kept).unwrap();
     let cell = &result.cells[0];
     assert!(cell.variants.iter().all(|variant| variant.load.ends_with(", on 2 agents")), "{:?}", cell.variants);
