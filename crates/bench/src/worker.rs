@@ -78,8 +78,7 @@ async fn carry_out(
     shared.prepared.fetch_add(1, Ordering::Relaxed);
     // Blocks the thread, because nothing is to happen before all workers are here.
     let start = shared.meet(0);
-    let is_agreed = shared.is_agreed();
-    if is_agreed {
+    if shared.is_agreed() {
         let punctuality = Punctuality::watch();
         timer.sleep_until(start).await.map_err(RunError::Timer)?;
         shared.note_began(punctuality.began(start));
@@ -91,10 +90,6 @@ async fn carry_out(
         core.stagger(nanos(plan.warmup), index as f64 / all as f64);
     }
     core.start(start);
-    if is_agreed {
-        // Others begin at this moment too, perhaps on this CPU. This runs once the slots have sent their first requests.
-        tokio::task::spawn_local(async { std::thread::yield_now() });
-    }
     if let Some(script) = &core.script {
         script.begin(plan.duration.map(|duration| start + nanos(plan.warmup) + nanos(duration)));
     }
