@@ -269,7 +269,7 @@ impl Task {
             }
             Ok(Some(job)) => {
                 self.assembly = None;
-                self.job = Box::new(Job { index: self.job.index, of: self.job.of, ..job });
+                *self.job = Job { index: self.job.index, of: self.job.of, ..job };
                 self.prepare()
             }
             Err(error) => {
