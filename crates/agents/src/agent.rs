@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::parcel::{Assembly, PLAN_BYTES, Packed, WINDOW};
 use crate::wire::{Down, FromAgent, Job, ToAgent, Up};
 
 /// An agent that hears nothing of its coordinator for this long ends its load, nanoseconds.
@@ -35,6 +36,10 @@ struct Task {
     run: u64,
     session: u64,
     job: Box<Job>,
+    /// The job, while it comes in pieces.
+    assembly: Option<Assembly>,
+    /// The job as it travels, for a coordinator that collects the run.
+    packed: Option<Packed>,
     phase: Phase,
     /// When the coordinator was last heard.
     heard: u64,
@@ -51,6 +56,8 @@ struct Task {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
+    /// The plan is on its way.
+    Fetching,
     Preparing,
     Ready,
     Running,
@@ -70,18 +77,21 @@ pub struct Agent {
     /// The last runs, for a coordinator that collects them.
     kept: VecDeque<Task>,
     random: fn() -> u64,
+    /// The largest plan that it takes, bytes.
+    most_plan: u64,
 }
 
 impl Agent {
-    /// An agent without a run. `random` draws sessions.
-    pub fn new(name: String, random: fn() -> u64) -> Self {
-        Self { name, session: random(), task: None, kept: VecDeque::new(), random }
+    /// An agent without a run. `random` draws sessions. `most_plan`: the largest plan that it takes, bytes.
+    pub fn new(name: String, random: fn() -> u64, most_plan: u64) -> Self {
+        let most_plan = most_plan.min(PLAN_BYTES);
+        Self { name, session: random(), task: None, kept: VecDeque::new(), random, most_plan }
     }
 
-    /// Whether it has a run whose load has not ended.
+    /// Whether it prepares or carries out a load.
     #[must_use]
     pub fn is_loading(&self) -> bool {
-        self.task.as_ref().is_some_and(|task| task.phase != Phase::Ended)
+        self.task.as_ref().is_some_and(|task| !matches!(task.phase, Phase::Fetching | Phase::Ended))
     }
 
     /// Takes a message of a coordinator.
@@ -96,22 +106,20 @@ impl Agent {
             }
             ToAgent::Collect => self.collect(run, now),
             ToAgent::Plan(job) if self.task.is_none() && session == self.session => {
-                let task = Task {
-                    run,
-                    session,
-                    job: job.clone(),
-                    phase: Phase::Preparing,
-                    heard: now,
-                    deltas: Vec::new(),
-                    confirmed: 0,
-                    published: None,
-                    knows_published: false,
-                    refused: None,
-                    is_known: false,
-                };
-                let said = task.says(FromAgent::Preparing);
-                self.task = Some(task);
-                vec![said, Action::Prepare(job)]
+                let task = self.task.insert(Task::new(run, session, job, now));
+                task.prepare()
+            }
+            ToAgent::Large(index, of, parcel) if self.task.is_none() && session == self.session => {
+                let job = Box::new(Job { index, of, ..Job::default() });
+                let task = self.task.insert(Task::new(run, session, job, now));
+                let (bytes, most) = (parcel.plain, self.most_plan);
+                match Assembly::new(parcel, most) {
+                    Ok(assembly) => task.assembly = Some(assembly),
+                    Err(_) => {
+                        return task.refuse(format!("a plan of {bytes} bytes: this agent's --max-plan is {most}"));
+                    }
+                }
+                vec![task.says(FromAgent::Wants(0))]
             }
             body => {
                 let own = |task: &&mut Task| task.run == run && task.session == session;
@@ -134,10 +142,7 @@ impl Agent {
 
     /// The load cannot be carried out, or ended without a result.
     pub fn failed(&mut self, mistakes: Vec<String>) -> Vec<Action> {
-        let Some(task) = &mut self.task else { return Vec::new() };
-        task.phase = Phase::Ended;
-        task.refused = Some(mistakes.clone());
-        vec![task.says(FromAgent::Refused(mistakes))]
+        self.task.as_mut().map_or_else(Vec::new, |task| task.fail(mistakes))
     }
 
     /// The load has published this.
@@ -173,6 +178,7 @@ impl Agent {
                 }
             }
             Phase::Stopping => {}
+            Phase::Fetching if silence > PATIENCE => self.leave(),
             _ if silence > PATIENCE => {
                 task.phase = Phase::Stopping;
                 actions.push(Action::Stop);
@@ -201,12 +207,78 @@ impl Agent {
         let ended = |task: &&mut Task| task.run == run && task.phase == Phase::Ended && !task.deltas.is_empty();
         let Some(task) = self.task.iter_mut().chain(&mut self.kept).find(ended) else { return Vec::new() };
         (task.confirmed, task.heard) = (0, now);
-        let keeps = FromAgent::Keeps(self.name.clone(), task.job.clone(), task.deltas.len() as u32);
+        let (name, deltas) = (self.name.clone(), task.deltas.len() as u32);
+        if task.packed.is_none() {
+            // It was packed before, so it is not too large.
+            task.packed = Packed::new((*task.job).clone()).ok();
+        }
+        let keeps = match &task.packed {
+            Some(Packed::Pieces(parcel, _)) => {
+                FromAgent::KeepsLarge(name, task.job.index, task.job.of, parcel.clone(), deltas)
+            }
+            _ => FromAgent::Keeps(name, task.job.clone(), deltas),
+        };
         vec![task.says(keeps)]
     }
 }
 
 impl Task {
+    fn new(run: u64, session: u64, job: Box<Job>, now: u64) -> Self {
+        Self {
+            run,
+            session,
+            job,
+            assembly: None,
+            packed: None,
+            phase: Phase::Fetching,
+            heard: now,
+            deltas: Vec::new(),
+            confirmed: 0,
+            published: None,
+            knows_published: false,
+            refused: None,
+            is_known: false,
+        }
+    }
+
+    /// The job is here.
+    fn prepare(&mut self) -> Vec<Action> {
+        self.phase = Phase::Preparing;
+        vec![self.says(FromAgent::Preparing), Action::Prepare(self.job.clone())]
+    }
+
+    fn refuse(&mut self, mistake: String) -> Vec<Action> {
+        self.fail(vec![mistake])
+    }
+
+    fn fail(&mut self, mistakes: Vec<String>) -> Vec<Action> {
+        self.phase = Phase::Ended;
+        self.refused = Some(mistakes.clone());
+        vec![self.says(FromAgent::Refused(mistakes))]
+    }
+
+    /// Takes a piece of the plan.
+    fn piece(&mut self, number: u32, piece: &[u8]) -> Vec<Action> {
+        let Some(assembly) = self.assembly.as_mut().filter(|assembly| assembly.next() == number) else {
+            return Vec::new();
+        };
+        match assembly.take(number, piece) {
+            Ok(None) => {
+                let next = assembly.next();
+                vec![self.says(FromAgent::Wants(next))]
+            }
+            Ok(Some(job)) => {
+                self.assembly = None;
+                *self.job = Job { index: self.job.index, of: self.job.of, ..job };
+                self.prepare()
+            }
+            Err(error) => {
+                self.assembly = None;
+                self.refuse(format!("the plan came in pieces, and {error}"))
+            }
+        }
+    }
+
     fn says(&self, body: FromAgent) -> Action {
         Action::Send(Up { run: self.run, session: self.session, body })
     }
@@ -215,8 +287,12 @@ impl Task {
         self.heard = now;
         match body {
             // The answer was lost.
-            ToAgent::Plan(_) => match (&self.refused, self.phase) {
+            ToAgent::Plan(_) | ToAgent::Large(..) => match (&self.refused, self.phase) {
                 (Some(mistakes), _) => vec![self.says(FromAgent::Refused(mistakes.clone()))],
+                (None, Phase::Fetching) => {
+                    let next = self.assembly.as_ref().map_or(0, Assembly::next);
+                    vec![self.says(FromAgent::Wants(next))]
+                }
                 (None, Phase::Preparing) => vec![self.says(FromAgent::Preparing)],
                 (None, _) => vec![self.says(FromAgent::Ready)],
             },
@@ -253,9 +329,16 @@ impl Task {
                 self.is_known = self.phase == Phase::Ended;
                 Vec::new()
             }
+            ToAgent::Stop if self.phase == Phase::Fetching => self.refuse("ended before it began".to_owned()),
             ToAgent::Stop => {
                 self.phase = Phase::Stopping;
                 vec![Action::Stop]
+            }
+            ToAgent::Piece(number, piece) => self.piece(number, &piece),
+            ToAgent::Wants(from) => {
+                let Some(Packed::Pieces(_, pieces)) = &self.packed else { return Vec::new() };
+                let window = (from..).zip(pieces.iter().skip(from as usize)).take(WINDOW as usize);
+                window.map(|(number, piece)| self.says(FromAgent::Piece(number, piece.clone()))).collect()
             }
             ToAgent::Who | ToAgent::Collect => Vec::new(),
         }

@@ -4,6 +4,7 @@
 //! and notes who is lost. The caller adds the deltas up.
 
 use crate::clock::Offset;
+use crate::parcel::{Packed, WINDOW};
 use crate::wire::{Down, FromAgent, Job, ToAgent, Up};
 
 /// An agent that says nothing for this long is lost, nanoseconds: it has ended its load by then.
@@ -91,6 +92,9 @@ pub struct Known {
     heard: u64,
     asked: u64,
     has_plan: bool,
+    /// The pieces of the plan that it has, and the next one to send.
+    pieces: u32,
+    next_piece: u32,
     ready: bool,
     started: bool,
     ended: bool,
@@ -112,7 +116,7 @@ enum Phase {
 pub struct Coordinator {
     run: u64,
     wanted: Wanted,
-    job: Job,
+    job: Packed,
     on_loss: OnLoss,
     /// How long preparing may take.
     preparing: u64,
@@ -133,7 +137,7 @@ pub struct Coordinator {
 impl Coordinator {
     /// A coordinator of `run` that begins at `now`. `preparing`: how long the agents may prepare.
     #[must_use]
-    pub fn new(run: u64, wanted: Wanted, job: Job, on_loss: OnLoss, preparing: u64, now: u64) -> Self {
+    pub fn new(run: u64, wanted: Wanted, job: Packed, on_loss: OnLoss, preparing: u64, now: u64) -> Self {
         Self {
             run,
             wanted,
@@ -215,6 +219,14 @@ impl Coordinator {
         }
         match body {
             FromAgent::Preparing => agent.has_plan = true,
+            FromAgent::Wants(from) => {
+                if from > agent.pieces {
+                    agent.pieces = from;
+                    // Sending the plan does not count as preparing.
+                    self.since = now;
+                }
+                orders.extend(self.send_pieces(index));
+            }
             FromAgent::Ready => agent.ready = true,
             FromAgent::Refused(mut mistakes) => {
                 mistakes.truncate(MISTAKES);
@@ -235,7 +247,9 @@ impl Coordinator {
             | FromAgent::Published(_)
             | FromAgent::Delta(..)
             | FromAgent::Here { .. }
-            | FromAgent::Keeps(..) => {}
+            | FromAgent::Keeps(..)
+            | FromAgent::KeepsLarge(..)
+            | FromAgent::Piece(..) => {}
         }
         orders
     }
@@ -309,6 +323,10 @@ impl Coordinator {
             return orders;
         }
         let mut orders = if again { self.plans() } else { Vec::new() };
+        if again {
+            // Pieces that were asked for may be lost.
+            self.agents.iter_mut().for_each(|agent| agent.next_piece = agent.pieces);
+        }
         for agent in self.agents.iter_mut().filter(|agent| agent.ready) {
             if now - agent.asked >= PAUSE {
                 agent.asked = now;
@@ -369,14 +387,29 @@ impl Coordinator {
     fn plans(&self) -> Vec<Order> {
         let of = self.agents.len();
         let plan = |(index, agent): (usize, &Known)| {
-            let job = Box::new(Job { index, of, ..self.job.clone() });
-            (!agent.has_plan && !agent.ready && agent.refused.is_none()).then_some(Order::Send(Down {
-                run: self.run,
-                session: agent.session,
-                body: ToAgent::Plan(job),
-            }))
+            if agent.has_plan || agent.ready || agent.refused.is_some() {
+                return None;
+            }
+            let body = match &self.job {
+                Packed::Whole(job) => ToAgent::Plan(Box::new(Job { index, of, ..(**job).clone() })),
+                Packed::Pieces(parcel, _) => ToAgent::Large(index, of, parcel.clone()),
+            };
+            Some(Order::Send(Down { run: self.run, session: agent.session, body }))
         };
         self.agents.iter().enumerate().filter_map(plan).collect()
+    }
+
+    /// The pieces of the plan that agent `index` may get now.
+    fn send_pieces(&mut self, index: usize) -> Vec<Order> {
+        let (Packed::Pieces(_, pieces), agent) = (&self.job, &mut self.agents[index]) else { return Vec::new() };
+        let until = agent.pieces.saturating_add(WINDOW).min(pieces.len() as u32);
+        let numbers = agent.next_piece.max(agent.pieces)..until;
+        agent.next_piece = agent.next_piece.max(until);
+        let piece = |number: u32| {
+            let body = ToAgent::Piece(number, pieces[number as usize].clone());
+            Order::Send(Down { run: self.run, session: agent.session, body })
+        };
+        numbers.map(piece).collect()
     }
 
     /// The moment to start, for agents that have not said that they know it.

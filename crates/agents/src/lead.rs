@@ -3,26 +3,21 @@
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-use oroshi_bench::part::{Implausible, PartFate, PartProgress};
+use oroshi_bench::part::{Implausible, PartFate, PartProgress, Parts};
 use oroshi_bench::record::AgentState;
-use oroshi_bench::watch::ServerUsage;
-use oroshi_bench::{Delta, Observer, Plan, Progress, Record, ScriptError, ServerWatch, Watching, Whole, push};
+use oroshi_bench::{Observer, ScriptError, ServerWatch, Watching};
 use oroshi_net::monotonic_ns;
 
 use crate::bus::{Arrival, Bus};
 use crate::clock::Offset;
 use crate::coordinator::{Coordinator, Order};
-use crate::wire::{self, Direction, Down, FromAgent, Job, Key, ToAgent, Up};
+use crate::wire::{self, Direction, Key, Up};
 
 /// How often the coordinator looks at the time: before the start, when clocks are measured, and after it.
-const BEFORE: Duration = Duration::from_millis(5);
+pub(crate) const BEFORE: Duration = Duration::from_millis(5);
 const AFTER: Duration = Duration::from_millis(50);
 /// How often the observer sees the progress, nanoseconds.
 const SHOWN: u64 = 100_000_000;
-/// How long agents that keep a run may take to say so, and then to send it, nanoseconds.
-const COLLECTING: u64 = 3_000_000_000;
-const SENDING: u64 = 30_000_000_000;
-const AGAIN: u64 = 500_000_000;
 
 /// Why there is no record.
 #[derive(Debug, thiserror::Error)]
@@ -50,127 +45,6 @@ pub enum LeadError {
     Script(#[from] ScriptError),
 }
 
-/// The measured part of a run, as its plan says.
-#[derive(Debug)]
-pub struct Measured<'p> {
-    /// The plan of the requests, or of the subscriptions.
-    pub plan: &'p Plan,
-    /// How long after the start it begins, nanoseconds.
-    pub after: u64,
-    /// Its length, nanoseconds.
-    pub length: Option<u64>,
-}
-
-impl<'p> Measured<'p> {
-    fn new(plan: &'p Plan, after: Duration, length: Option<Duration>) -> Self {
-        Self { plan, after: after.as_nanos() as u64, length: length.map(|length| length.as_nanos() as u64) }
-    }
-}
-
-/// Adds up what the parts of a run have counted.
-pub trait Parts {
-    /// The result.
-    type Record;
-
-    /// The run begins now.
-    fn begin(&mut self);
-
-    /// Adds the next delta of part `index`, as it came. Returns whether it is the part's last.
-    ///
-    /// # Errors
-    /// It is no delta of this run; nothing is added then.
-    fn add(&mut self, index: usize, delta: &[u8]) -> Result<bool, Implausible>;
-
-    /// Returns what is known of the measured part.
-    fn measured(&self) -> Measured<'_>;
-
-    /// Takes the server's usage as the coordinator saw it.
-    fn watched(&mut self, usage: Result<ServerUsage, String>);
-
-    /// Whether the run is to end on all agents.
-    fn is_halted(&self) -> bool;
-
-    /// Whether part `index` has handed over its last delta.
-    fn has_ended(&self, index: usize) -> bool;
-
-    /// How far part `index` was heard of, nanoseconds.
-    fn heard_until(&self, index: usize) -> u64;
-
-    /// The progress of each part, and of the whole.
-    fn parts(&self) -> Vec<PartProgress>;
-
-    /// See `parts`.
-    fn progress(&self) -> Progress;
-
-    /// Puts the record together. `None` if no part was heard of.
-    ///
-    /// # Errors
-    /// The script failed after the load.
-    fn finish(self, fates: &[PartFate], warnings: Vec<String>) -> Result<Option<Self::Record>, ScriptError>;
-}
-
-/// The parts' own methods under the names of the trait.
-macro_rules! parts {
-    ($whole:ty, $delta:ty, $record:ty, $measured:expr, $halted:expr, $finish:expr) => {
-        impl Parts for $whole {
-            type Record = $record;
-
-            fn begin(&mut self) {
-                self.begin();
-            }
-
-            fn add(&mut self, index: usize, delta: &[u8]) -> Result<bool, Implausible> {
-                let delta = wire::decode::<$delta>(delta).map_err(|_| Implausible)?;
-                let last = delta.is_last();
-                self.add(index, delta).map(|()| last)
-            }
-
-            fn measured(&self) -> Measured<'_> {
-                let (plan, after, length) = $measured(self);
-                Measured::new(plan, after, length)
-            }
-
-            fn watched(&mut self, usage: Result<ServerUsage, String>) {
-                self.watched(usage);
-            }
-
-            fn is_halted(&self) -> bool {
-                $halted(self)
-            }
-
-            fn has_ended(&self, index: usize) -> bool {
-                self.has_ended(index)
-            }
-
-            fn heard_until(&self, index: usize) -> u64 {
-                self.heard_until(index)
-            }
-
-            fn parts(&self) -> Vec<PartProgress> {
-                self.parts()
-            }
-
-            fn progress(&self) -> Progress {
-                self.progress()
-            }
-
-            fn finish(self, fates: &[PartFate], warnings: Vec<String>) -> Result<Option<$record>, ScriptError> {
-                $finish(self, fates, warnings)
-            }
-        }
-    };
-}
-
-parts!(Whole, Delta, Record, Whole::measured, Whole::is_halted, Whole::finish);
-parts!(
-    push::Whole,
-    push::Delta,
-    push::Record,
-    push::Whole::measured,
-    |_: &Self| false,
-    |whole: Self, fates: &_, warnings| Ok(push::Whole::finish(whole, fates, warnings))
-);
-
 /// Follows a run on agents.
 pub trait LeadObserver: Observer {
     /// Called about ten times per second, with the name and the progress of each agent, and whether it is lost.
@@ -197,7 +71,7 @@ pub fn lead<W: Parts>(
     if let (Watching::Pid(_), Some(why)) = (measured.plan.watch, server.unknown()) {
         return Err(LeadError::Refused(vec![format!("the server cannot be watched: {why}")]));
     }
-    let (after, length) = (measured.after, measured.length);
+    let (after, length) = (measured.after.as_nanos() as u64, measured.length.map(|length| length.as_nanos() as u64));
     let mut leading =
         Leading { bus, key, group, after, length, server, whole, notes: Vec::new(), start: 0, over: None };
     let mut shown = 0;
@@ -279,7 +153,7 @@ impl<W: Parts> Leading<'_, W> {
                     let frame = wire::seal(self.key, Direction::Down, self.group, &down)?;
                     self.bus.send(to, frame);
                 }
-                Order::Add(index, bytes) => match self.whole.add(index, &bytes) {
+                Order::Add(index, bytes) => match add(&mut self.whole, index, &bytes) {
                     Ok(true) => coordinator.ended(index),
                     Ok(false) => {}
                     Err(Implausible) => {
@@ -322,8 +196,13 @@ impl<W: Parts> Leading<'_, W> {
     }
 }
 
+/// Adds a delta as it came.
+pub(crate) fn add<W: Parts>(whole: &mut W, index: usize, delta: &[u8]) -> Result<bool, Implausible> {
+    whole.add(index, wire::decode(delta).map_err(|_| Implausible)?)
+}
+
 /// Makes the record of parts with these names and clocks.
-fn finished<W: Parts>(
+pub(crate) fn finished<W: Parts>(
     whole: W,
     parts: &[(String, Offset)],
     notes: Vec<String>,
@@ -341,95 +220,4 @@ fn finished<W: Parts>(
     }
     warnings.extend(notes);
     whole.finish(&fates, warnings)
-}
-
-/// An agent that keeps a part of the run.
-#[derive(Debug)]
-struct Keeper {
-    name: String,
-    session: u64,
-    job: Box<Job>,
-    wanted: u32,
-    deltas: Vec<Vec<u8>>,
-}
-
-/// The results that agents keep of a run whose coordinator ended.
-#[derive(Debug)]
-pub struct Kept {
-    run: u64,
-    keepers: Vec<Keeper>,
-}
-
-impl Kept {
-    /// The job of the first part that is kept.
-    #[must_use]
-    pub fn job(&self) -> &Job {
-        &self.keepers[0].job
-    }
-
-    /// Adds it up. `whole`: of the run's plan, with nothing added yet.
-    ///
-    /// # Errors
-    /// There is no record.
-    pub fn add_up<W: Parts>(self, mut whole: W) -> Result<W::Record, LeadError> {
-        let of = self.job().of;
-        let mut parts: Vec<(String, Offset)> =
-            (0..of).map(|index| (format!("number {}", index + 1), Offset::default())).collect();
-        let mut notes =
-            vec![format!("collected from what the agents keep of run {:x}, whose coordinator had ended", self.run)];
-        for keeper in &self.keepers {
-            let Some(part) = parts.get_mut(keeper.job.index) else { continue };
-            part.0.clone_from(&keeper.name);
-            if keeper.deltas.iter().any(|bytes| whole.add(keeper.job.index, bytes).is_err()) {
-                notes.push(format!("{} sent counts that contradict themselves", keeper.name));
-            }
-        }
-        finished(whole, &parts, notes)?.ok_or(LeadError::NothingHeard)
-    }
-}
-
-/// Collects what agents keep of a run whose coordinator ended.
-///
-/// # Errors
-/// No agent keeps the run.
-pub fn collect(bus: &Bus, key: &Key, group: &str, run: u64) -> Result<Kept, LeadError> {
-    let began = monotonic_ns();
-    let mut keepers: Vec<Keeper> = Vec::new();
-    let mut asked = 0;
-    loop {
-        let now = monotonic_ns();
-        let complete = keepers.iter().all(|keeper| keeper.deltas.len() as u32 == keeper.wanted);
-        let known = keepers.first().is_some_and(|keeper| keepers.len() == keeper.job.of);
-        if complete && (known || now - began > COLLECTING) || now - began > SENDING {
-            break;
-        }
-        if now - asked >= AGAIN {
-            asked = now;
-            if !known {
-                let all = Down { run, session: 0, body: ToAgent::Collect };
-                bus.send(None, wire::seal(key, Direction::Down, group, &all)?);
-            }
-            for keeper in &keepers {
-                let body = ToAgent::Beat(keeper.deltas.len() as u32);
-                let beat = wire::seal(key, Direction::Down, group, &Down { run, session: keeper.session, body })?;
-                bus.send(Some(&keeper.name), beat);
-            }
-        }
-        let Ok(Arrival::Frame(frame, _)) = bus.arrivals().recv_timeout(BEFORE) else { continue };
-        let Ok(up) = wire::open::<Up>(key, Direction::Up, group, &frame) else { continue };
-        let keeper = keepers.iter_mut().find(|keeper| keeper.session == up.session);
-        match (up.body, keeper) {
-            (FromAgent::Keeps(name, job, wanted), None) if up.run == run => {
-                keepers.push(Keeper { name, session: up.session, job, wanted, deltas: Vec::new() });
-            }
-            (FromAgent::Delta(number, delta), Some(keeper))
-                if up.run == run && number as usize == keeper.deltas.len() =>
-            {
-                keeper.deltas.push(delta);
-            }
-            _ => {}
-        }
-    }
-    keepers.sort_by_key(|keeper| keeper.job.index);
-    if keepers.is_empty() { Err(LeadError::NotKept(format!("{run:x}"))) } else { Ok(Kept { run, keepers }) }
 }

@@ -29,6 +29,9 @@ pub trait Surroundings: Debug + Send + Sync {
     /// All mistakes.
     fn read(&self, job: &Job) -> Result<(Assignment, Box<dyn Send>), Vec<String>>;
 
+    /// The largest plan that the agent takes, bytes.
+    fn most_plan(&self) -> u64;
+
     /// Tells something.
     fn say(&self, text: &str);
 }
@@ -65,7 +68,7 @@ pub fn serve(bus: &Bus, key: &Key, group: &str, name: String, around: &Arc<dyn S
         bus,
         key,
         group,
-        agent: Agent::new(name, wire::random),
+        agent: Agent::new(name, wire::random, around.most_plan()),
         around,
         news: channel(),
         work: None,

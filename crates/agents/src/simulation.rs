@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use crate::agent::{Action, Agent, PATIENCE};
 use crate::coordinator::{Coordinator, Known, LOST, OUTAGE, OnLoss, Order, Wanted};
-use crate::wire::{Down, Job, Up};
+use crate::parcel::{Assembly, PLAN_BYTES, Packed};
+use crate::wire::{Down, FromAgent, Job, ToAgent, Up};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
@@ -41,6 +42,8 @@ struct Simulated {
     ready_at: Option<u64>,
     /// The messages of the first agent, once for each time that this agent was told them.
     told: Vec<Vec<u8>>,
+    /// The job that it was to prepare.
+    job: Option<Box<Job>>,
 }
 
 enum Parcel {
@@ -70,16 +73,18 @@ impl World {
     fn new(count: usize, fault: Fault, on_loss: OnLoss, seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let agent = |number: usize| Simulated {
-            agent: Agent::new(format!("a{number:03}"), session),
+            agent: Agent::new(format!("a{number:03}"), session, PLAN_BYTES),
             offset: random.u64(0..1 << 50),
             alive: true,
             load: None,
             over: None,
             ready_at: None,
             told: Vec::new(),
+            job: None,
         };
         let agents = (0..count).map(agent).collect();
-        let coordinator = Coordinator::new(1, Wanted::Count(count), Job::default(), on_loss, 30 * SECOND, SECOND);
+        let job = Packed::new(Job::default()).unwrap();
+        let coordinator = Coordinator::new(1, Wanted::Count(count), job, on_loss, 30 * SECOND, SECOND);
         Self {
             now: SECOND,
             random,
@@ -130,7 +135,11 @@ impl World {
         for action in actions {
             match action {
                 Action::Send(up) => self.post(Parcel::Up(up)),
-                Action::Prepare(_) => self.agents[index].ready_at = Some(self.now + 50 * MS),
+                Action::Prepare(job) => {
+                    let simulated = &mut self.agents[index];
+                    simulated.ready_at = Some(self.now + 50 * MS);
+                    simulated.job = Some(job);
+                }
                 Action::Start(at) => {
                     let start = at.saturating_sub(self.agents[index].offset).max(self.now);
                     self.agents[index].load = Some((start, 0));
@@ -287,6 +296,76 @@ fn lost_messages_and_short_partitions_change_nothing() {
     }
 }
 
+/// A job whose file cannot be compressed.
+fn large_job(bytes: usize) -> Job {
+    let mut random = fastrand::Rng::with_seed(3);
+    Job { files: vec![("rows.csv".to_owned(), (0..bytes).map(|_| random.u8(..)).collect())], ..Job::default() }
+}
+
+/// A world whose plan travels in pieces to agents that take plans of `most` bytes.
+fn with_large_plan(fault: Fault, bytes: usize, most: u64) -> World {
+    let mut world = World::new(3, fault, OnLoss::Abort, bytes as u64);
+    let job = Packed::new(large_job(bytes)).unwrap();
+    world.coordinator = Some(Coordinator::new(1, Wanted::Count(3), job, OnLoss::Abort, 5 * SECOND, SECOND));
+    for (index, simulated) in world.agents.iter_mut().enumerate() {
+        simulated.agent = Agent::new(format!("a{index:03}"), session, most);
+    }
+    world
+}
+
+#[test]
+fn a_large_plan_comes_in_pieces_though_messages_are_lost() {
+    let faults = [Fault::None, Fault::Losses(3), Fault::Losses(10), Fault::Partition(1200 * MS, 3 * SECOND)];
+    for fault in faults {
+        let mut world = with_large_plan(fault, 5_000_000, PLAN_BYTES);
+        world.run();
+        assert_eq!(world.result, Some(Ok(())), "{fault:?}");
+        for (index, simulated) in world.agents.iter().enumerate() {
+            let expected = Job { index, of: 3, ..large_job(5_000_000) };
+            assert!(simulated.job.as_deref() == Some(&expected), "{fault:?}: agent {index} has another job");
+        }
+    }
+}
+
+#[test]
+fn a_plan_beyond_the_agents_limit_is_refused_by_its_name() {
+    let mut world = with_large_plan(Fault::None, 3_000_000, 2_000_000);
+    world.run();
+    let Some(Err(mistakes)) = &world.result else { panic!("{:?}", world.result) };
+    assert!(mistakes.len() == 3 && mistakes[0].starts_with("a000: a plan of 30000"), "{mistakes:?}");
+    assert!(mistakes[2].ends_with("this agent's --max-plan is 2000000"), "{mistakes:?}");
+    // They are free again.
+    for _ in 0..10_000 {
+        world.step();
+    }
+    assert!(world.agents.iter().all(|simulated| simulated.job.is_none() && !simulated.agent.is_loading()));
+}
+
+#[test]
+fn a_run_with_a_large_plan_is_collected_with_its_plan() {
+    let mut world = with_large_plan(Fault::Coordinator(9 * SECOND), 4_000_000, PLAN_BYTES);
+    world.run();
+    for _ in 0..12_000 {
+        world.step();
+    }
+    let offset = world.agents[1].offset;
+    let mut ask = |session, body| world.agents[1].agent.message(Down { run: 1, session, body }, world.now + offset);
+    let [Action::Send(up)] = &ask(0, ToAgent::Collect)[..] else { panic!("it keeps nothing") };
+    let FromAgent::KeepsLarge(name, 1, 3, parcel, 1..) = &up.body else { panic!("{:?}", up.body) };
+    assert_eq!(name, "a001");
+    let mut assembly = Assembly::new(parcel.clone(), PLAN_BYTES).unwrap();
+    let mut got = None;
+    while got.is_none() {
+        let actions = ask(up.session, ToAgent::Wants(assembly.next()));
+        assert!(!actions.is_empty());
+        for action in actions {
+            let Action::Send(Up { body: FromAgent::Piece(number, piece), .. }) = action else { panic!("{action:?}") };
+            got = assembly.take(number, &piece).unwrap();
+        }
+    }
+    assert!(got.is_some_and(|job| job.files == large_job(4_000_000).files));
+}
+
 #[test]
 fn an_agent_may_die_at_any_moment() {
     for moment in 0..50 {
@@ -328,7 +407,7 @@ fn no_load_goes_on_without_its_coordinator_and_results_are_kept() {
             world.step();
         }
         for simulated in &mut world.agents {
-            let collect = Down { run: 1, session: 0, body: crate::wire::ToAgent::Collect };
+            let collect = Down { run: 1, session: 0, body: ToAgent::Collect };
             let actions = simulated.agent.message(collect, world.now + simulated.offset);
             assert_eq!(!actions.is_empty(), had_load && simulated.over.is_some());
             assert!(!simulated.agent.is_loading());

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
 use crate::nkey::{self, Public, Seed};
+use crate::parcel::Parcel;
 
 /// The version of this protocol: both sides must have the same. The second one has signatures by nkeys.
 pub const VERSION: u8 = 1;
@@ -148,6 +149,12 @@ pub enum ToAgent {
     Stop,
     /// Send what you keep of the run again, from the first delta on.
     Collect,
+    /// Prepare this part of a run: its number, how many there are, and the plan, which comes in pieces.
+    Large(usize, usize, Parcel),
+    /// A piece of the plan.
+    Piece(u32, Vec<u8>),
+    /// Send the pieces of the plan that you keep, from this one on.
+    Wants(u32),
 }
 
 /// A part of a run, as words.
@@ -206,6 +213,12 @@ pub enum FromAgent {
     Delta(u32, Vec<u8>),
     /// It keeps a run: its name, its job, and the number of its deltas.
     Keeps(String, Box<Job>, u32),
+    /// It needs the pieces of the plan from this one on.
+    Wants(u32),
+    /// As `Keeps`: its name, its part, how many there are, the job in pieces, and the number of its deltas.
+    KeepsLarge(String, usize, usize, Parcel, u32),
+    /// A piece of the job that it keeps.
+    Piece(u32, Vec<u8>),
 }
 
 /// A frame is not for this program.
@@ -220,9 +233,12 @@ pub enum WireError {
     /// A defect, or garbage.
     #[error("it cannot be read")]
     Garbage,
-    /// The plan has too much in its files.
+    /// A defect.
     #[error("it has more than {FRAME_BYTES} bytes")]
     TooLarge,
+    /// Make the plan's files smaller, or permit an agent more (`--max-plan`).
+    #[error("the plan has too many bytes")]
+    LargePlan,
     /// Choose a longer key.
     #[error("the key has less than {KEY_BYTES} bytes")]
     ShortKey,
@@ -237,9 +253,7 @@ pub fn seal<T: Serialize>(key: &Key, direction: Direction, group: &str, message:
     let head = 1 + key.signature_bytes();
     let mut frame = vec![0; head];
     frame[0] = key.version();
-    let mut encoder = DeflateEncoder::new(&mut frame, Compression::fast());
-    encoder.write_all(&plain).and_then(|()| encoder.try_finish()).map_err(|_| WireError::Garbage)?;
-    drop(encoder);
+    frame.extend(deflate(&plain)?);
     if plain.len() as u64 > PAYLOAD_BYTES || frame.len() > FRAME_BYTES {
         return Err(WireError::TooLarge);
     }
@@ -261,12 +275,20 @@ pub fn open<T: DeserializeOwned>(key: &Key, direction: Direction, group: &str, f
     if !key.verifies(&signed(version, direction, group, payload), signature) {
         return Err(WireError::Signature);
     }
+    decode(&inflate(payload, PAYLOAD_BYTES)?)
+}
+
+/// Compresses.
+pub(crate) fn deflate(plain: &[u8]) -> Result<Vec<u8>, WireError> {
+    let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(plain).and_then(|()| encoder.finish()).map_err(|_| WireError::Garbage)
+}
+
+/// Decompresses what has at most `most` bytes then.
+pub(crate) fn inflate(bytes: &[u8], most: u64) -> Result<Vec<u8>, WireError> {
     let mut plain = Vec::new();
-    DeflateDecoder::new(payload).take(PAYLOAD_BYTES + 1).read_to_end(&mut plain).map_err(|_| WireError::Garbage)?;
-    if plain.len() as u64 > PAYLOAD_BYTES {
-        return Err(WireError::TooLarge);
-    }
-    postcard::from_bytes(&plain).map_err(|_| WireError::Garbage)
+    DeflateDecoder::new(bytes).take(most + 1).read_to_end(&mut plain).map_err(|_| WireError::Garbage)?;
+    if plain.len() as u64 > most { Err(WireError::TooLarge) } else { Ok(plain) }
 }
 
 /// Encodes what travels within a message.

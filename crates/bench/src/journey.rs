@@ -5,6 +5,7 @@
 //! does its own.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use crate::core::Core;
@@ -37,6 +38,16 @@ pub trait Journeys: fmt::Debug + Send + Sync {
 
     /// Returns the error of a call that cannot be ended. Its thread is lost.
     fn stuck(&self) -> Option<ScriptError>;
+
+    /// Does what comes before a load that other processes carry out, in place of [`initialize`](Self::initialize).
+    /// Returns what each of them is to know.
+    ///
+    /// # Errors
+    /// When the run is not to begin.
+    fn lead(&self) -> Result<Vec<u8>, ScriptError>;
+
+    /// Returns the files that the script has read, and other processes need: the path that it has, and where each is.
+    fn files(&self) -> Vec<(String, PathBuf)>;
 
     /// In a part of a run, takes what the cores have handed over since the last call, for [`absorb`](Self::absorb).
     fn take_counts(&self) -> Vec<u8>;

@@ -5,25 +5,27 @@
 //! merged without loss. The shares of connections, requests and arrivals follow from the part alone, so processes need
 //! no messages while requests flow.
 
+mod whole;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use oroshi_stats::{Point as _, Sketch};
+use oroshi_stats::Point as _;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::assemble::{Finished, assemble};
 use crate::environment::Environment;
-use crate::first::FirstResponse;
-use crate::follow::{Observer, PointData, PointSeries, Progress, Stage, fewest};
-use crate::machine::{MachineRecord, OTHER_PROCESSES};
-use crate::plan::{Plan, Watching};
-use crate::record::{AgentRecord, AgentState, Record, TlsRecord};
-use crate::run::conclude;
+use crate::follow::{Observer, PointData, Progress};
+use crate::machine::MachineRecord;
+use crate::plan::Plan;
+use crate::record::{AgentState, TlsRecord};
 use crate::script::ScriptError;
-use crate::shared::{Outcome, Shared, TICK};
+use crate::shared::{Began, Outcome, Shared, TICK};
 use crate::tally::Tally;
 use crate::watch::ServerUsage;
+pub use whole::Whole;
+pub(crate) use whole::machine_of;
 
 /// The part of a run that one of several processes has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,6 +75,92 @@ impl Observer for Alone<'_> {
     }
 }
 
+/// The measured part of a run, as its plan says.
+#[derive(Debug)]
+pub struct Measured<'p> {
+    /// The plan of the requests, or of the subscriptions.
+    pub plan: &'p Plan,
+    /// How long after the start it begins.
+    pub after: Duration,
+    /// Its length.
+    pub length: Option<Duration>,
+}
+
+/// Adds up what the parts of a run hand over: [`Whole`], and [`push::Whole`](crate::push::Whole) for subscriptions.
+pub trait Parts {
+    /// What a part hands over.
+    type Delta: DeserializeOwned;
+    /// The result.
+    type Record;
+
+    /// The run begins now.
+    fn begin(&mut self);
+
+    /// Adds the next delta of part `index`; each must be added once. Returns whether it is the part's last.
+    ///
+    /// # Errors
+    /// It cannot be a delta of this run; nothing is added then.
+    fn add(&mut self, index: usize, delta: Self::Delta) -> Result<bool, Implausible>;
+
+    /// Returns what is known of the measured part.
+    fn measured(&self) -> Measured<'_>;
+
+    /// Takes the server's usage as the coordinator saw it, which counts before what the parts saw.
+    fn watched(&mut self, usage: Result<ServerUsage, String>);
+
+    /// Whether a script of journeys wants the whole run to end.
+    fn is_halted(&self) -> bool {
+        false
+    }
+
+    /// Whether part `index` has handed over its last delta.
+    fn has_ended(&self, index: usize) -> bool;
+
+    /// How far part `index` was heard of: nanoseconds since the measured part began.
+    fn heard_until(&self, index: usize) -> u64;
+
+    /// Returns the progress of each part.
+    fn parts(&self) -> Vec<PartProgress>;
+
+    /// Returns the progress of the whole, as far as deltas tell.
+    fn progress(&self) -> Progress;
+
+    /// Puts the record together. `fates` are in the order of the parts; `warnings` come first in the record.
+    ///
+    /// `None` if no part was heard of.
+    ///
+    /// # Errors
+    /// A script of journeys failed after the load, in a way that leaves no result.
+    fn finish(self, fates: &[PartFate], warnings: Vec<String>) -> Result<Option<Self::Record>, ScriptError>;
+}
+
+/// How the coordinator saw a part.
+#[derive(Clone, Debug)]
+pub struct PartFate {
+    /// Its name.
+    pub name: String,
+    /// How it ended, as far as messages tell.
+    pub state: AgentState,
+    /// See [`AgentRecord::clock_bound_ns`](crate::record::AgentRecord::clock_bound_ns).
+    pub clock_bound_ns: Option<u64>,
+}
+
+/// The progress of one part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartProgress {
+    /// Responses, and errors.
+    pub done: u64,
+    /// See `done`.
+    pub errors: u64,
+    /// Connections that are up.
+    pub alive: usize,
+}
+
+/// A part of a run failed to follow the protocol: its delta is not added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the counts of a part of the run contradict themselves")]
+pub struct Implausible;
+
 /// What a part counted since its last delta, and its state. Times are relative to the start of the run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Delta {
@@ -81,7 +169,7 @@ pub struct Delta {
     /// By thread; `None` before it has handed anything over.
     workers: Vec<Option<Outcome>>,
     first: FirstFacts,
-    start_late_ns: u64,
+    began: Began,
     /// The counts of journeys, as they encode them.
     journeys: Option<Vec<u8>>,
     end: Option<Box<PartEnd>>,
@@ -221,7 +309,7 @@ impl Recorder {
                 location: first.location.get().cloned(),
                 complaint: first.complaint.get().cloned(),
             },
-            start_late_ns: self.shared.late.load(std::sync::atomic::Ordering::Relaxed),
+            began: self.shared.began(),
             journeys,
             end,
         }
@@ -237,364 +325,6 @@ impl Recorder {
             }
         }
         outcome
-    }
-}
-
-/// A part of a run failed to follow the protocol: its delta is not added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the counts of a part of the run contradict themselves")]
-pub struct Implausible;
-
-/// Adds up the parts of a run.
-pub struct Whole {
-    plan: Plan,
-    parts: Vec<PartState>,
-    tally: Tally,
-    series: PointSeries,
-    fewest_alive: Option<usize>,
-    first: FirstResponse,
-    started: SystemTime,
-    recent: Vec<(u64, PointData)>,
-    /// A script of journeys wants the run to end.
-    is_halted: bool,
-    /// The server, as the coordinator saw it.
-    watched: Result<ServerUsage, String>,
-}
-
-impl std::fmt::Debug for Whole {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Whole").field("parts", &self.parts.len()).finish_non_exhaustive()
-    }
-}
-
-/// What is known of one part.
-#[derive(Default)]
-struct PartState {
-    workers: Vec<Outcome>,
-    started: u64,
-    completed: u64,
-    failed: u64,
-    unsent: u64,
-    cut_off: u64,
-    errors: u64,
-    service: Sketch,
-    lateness: Sketch,
-    alive: Option<usize>,
-    until: u64,
-    start_late_ns: Option<u64>,
-    end: Option<Box<PartEnd>>,
-}
-
-/// How the coordinator saw a part.
-#[derive(Clone, Debug)]
-pub struct PartFate {
-    /// Its name.
-    pub name: String,
-    /// How it ended, as far as messages tell.
-    pub state: AgentState,
-    /// See [`AgentRecord::clock_bound_ns`].
-    pub clock_bound_ns: Option<u64>,
-}
-
-/// The progress of one part.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PartProgress {
-    /// Responses, and errors.
-    pub done: u64,
-    /// See `done`.
-    pub errors: u64,
-    /// Connections that are up.
-    pub alive: usize,
-}
-
-impl Whole {
-    /// Begins with nothing. `plan`: that of the whole; its [`part`](Plan::part) says how many parts there are.
-    #[must_use]
-    pub fn new(plan: Plan) -> Self {
-        let parts = plan.part.map_or(1, |part| part.of);
-        Self {
-            parts: (0..parts).map(|_| PartState::default()).collect(),
-            plan,
-            tally: Tally::default(),
-            series: PointSeries::new(),
-            fewest_alive: None,
-            first: FirstResponse::default(),
-            started: SystemTime::now(),
-            recent: Vec::new(),
-            is_halted: false,
-            watched: Err(String::new()),
-        }
-    }
-
-    /// The run begins now.
-    pub fn begin(&mut self) {
-        self.started = SystemTime::now();
-    }
-
-    /// Adds a delta of part `index`. Each must be added once.
-    ///
-    /// # Errors
-    /// When the delta cannot be that of a run; nothing is added then.
-    pub fn add(&mut self, index: usize, delta: Delta) -> Result<(), Implausible> {
-        if index >= self.parts.len() || !delta.is_plausible(self.plan.threads) {
-            return Err(Implausible);
-        }
-        let Delta { points, tally, workers, first, start_late_ns, journeys: counts, end } = delta;
-        match (&self.plan.journeys, counts) {
-            (Some(journeys), Some(counts)) => self.is_halted |= journeys.absorb(&counts)?,
-            (None, None) => {}
-            _ => return Err(Implausible),
-        }
-        self.tally.merge(&tally);
-        self.note_first(first);
-        let part = &mut self.parts[index];
-        part.started += tally.started;
-        part.completed += tally.completed;
-        part.failed += tally.failed;
-        part.unsent += tally.unsent;
-        part.cut_off += tally.cut_off;
-        part.errors += tally.failures.errors();
-        part.lateness.record_all(&tally.clocks.lateness);
-        part.workers = workers.into_iter().flatten().collect();
-        part.start_late_ns = Some(start_late_ns);
-        part.end = end.or(part.end.take());
-        for SentPoint { until, length, mut point } in points {
-            let part = &mut self.parts[index];
-            part.until = part.until.max(until);
-            part.service.merge(&point.service);
-            part.alive = point.alive.or(part.alive);
-            // The sum means nothing until each part was heard of.
-            point.alive = self.parts.iter().map(|part| part.alive).sum();
-            self.fewest_alive = fewest(self.fewest_alive, point.alive);
-            self.series.spread(until, length, &point);
-            self.recent.push((until, point));
-        }
-        let newest = self.recent.iter().map(|(until, _)| *until).max().unwrap_or(0);
-        self.recent.retain(|(until, _)| until + 1_500_000_000 > newest);
-        Ok(())
-    }
-
-    /// Takes what the coordinator saw of the server, which counts before what the parts saw.
-    pub fn watched(&mut self, server: Result<ServerUsage, String>) {
-        self.watched = server;
-    }
-
-    fn note_first(&self, facts: FirstFacts) {
-        let FirstFacts { server, body_bytes, tls, location, complaint } = facts;
-        // The first to know a value sets it.
-        let _ = server.map(|server| self.first.server.set(server));
-        let _ = body_bytes.map(|bytes| self.first.body_bytes.set(bytes));
-        let _ = tls.map(|tls| self.first.tls.set(tls));
-        let _ = location.map(|location| self.first.location.set(location));
-        let _ = complaint.map(|complaint| self.first.complaint.set(complaint));
-    }
-
-    /// Whether part `index` has handed over its last delta.
-    #[must_use]
-    pub fn has_ended(&self, index: usize) -> bool {
-        self.parts.get(index).is_some_and(|part| part.end.is_some())
-    }
-
-    /// Whether a script of journeys wants the whole run to end.
-    #[must_use]
-    pub fn is_halted(&self) -> bool {
-        self.is_halted
-    }
-
-    /// Returns the plan, how long after the start the measured part begins, and its length.
-    #[must_use]
-    pub fn measured(&self) -> (&Plan, Duration, Option<Duration>) {
-        (&self.plan, self.plan.warmup, self.plan.duration)
-    }
-
-    /// How far part `index` was heard of: nanoseconds since the measured part began.
-    #[must_use]
-    pub fn heard_until(&self, index: usize) -> u64 {
-        self.parts.get(index).map_or(0, |part| part.until)
-    }
-
-    /// Returns the progress of each part.
-    #[must_use]
-    pub fn parts(&self) -> Vec<PartProgress> {
-        let progress = |part: &PartState| PartProgress {
-            done: part.completed,
-            errors: part.errors,
-            alive: part.alive.unwrap_or(0),
-        };
-        self.parts.iter().map(progress).collect()
-    }
-
-    /// Returns the progress of the whole, as far as deltas tell.
-    #[must_use]
-    pub fn progress(&self) -> Progress {
-        let mut last = PointData::default();
-        self.recent.iter().for_each(|(_, point)| last.absorb(point));
-        let elapsed = Duration::from_nanos(self.parts.iter().map(|part| part.until).max().unwrap_or(0));
-        Progress {
-            stage: Stage::Measuring,
-            elapsed,
-            left: self.plan.duration.map(|duration| duration.saturating_sub(elapsed)),
-            done: self.tally.answered,
-            rate: last.requests as f64 / elapsed.as_secs_f64().clamp(0.1, 1.5),
-            p50_ns: last.service.quantile(0.5),
-            p99_ns: last.service.quantile(0.99),
-            errors: self.tally.failures.errors(),
-            alive: self.parts.iter().filter_map(|part| part.alive).sum(),
-        }
-    }
-
-    /// Puts the record together. `fates` are in the order of the parts; `warnings` come first in the record.
-    ///
-    /// `None` if no part was heard of.
-    ///
-    /// # Errors
-    /// A script of journeys failed after the load, in a way that leaves no result.
-    pub fn finish(mut self, fates: &[PartFate], mut warnings: Vec<String>) -> Result<Option<Record>, ScriptError> {
-        let outcomes: Vec<Outcome> = self.parts.iter_mut().flat_map(PartState::outcomes).collect();
-        if outcomes.is_empty() {
-            return Ok(None);
-        }
-        for part in &mut self.parts {
-            if part.end.is_none() {
-                let in_flight = part.started.saturating_sub(part.completed + part.failed + part.cut_off + part.unsent);
-                self.tally.cut_off += in_flight;
-            }
-        }
-        let ended_by_time = self.ended_by_time();
-        warnings.extend(ended_by_time.clone());
-        let ends: Vec<&PartEnd> = self.parts.iter().filter_map(|part| part.end.as_deref()).collect();
-        let machine = machine_of(&ends, &mut warnings);
-        let (server, watched_by) = self.server(fates);
-        let finished = Finished {
-            server,
-            machine,
-            environment: ends.first().map(|end| end.environment.clone()).unwrap_or_default(),
-            outcomes,
-            tally: self.tally,
-            series: self.series.record(),
-            fewest_alive: self.fewest_alive,
-            started: self.started,
-            warnings,
-        };
-        let mut record = assemble(&self.plan, &self.first, finished);
-        record.cut_short |= ended_by_time.is_some() || self.parts.iter().any(|part| part.end.is_none());
-        record.server_watched_by = record.server.is_some().then_some(watched_by).flatten();
-        record.agents = self.parts.iter().zip(fates).map(|(part, fate)| part.record(fate)).collect();
-        conclude(&self.plan, &mut record)?;
-        Ok(Some(record))
-    }
-
-    /// Says that parts ended before all requests were sent, though their plan has no end by time.
-    fn ended_by_time(&self) -> Option<String> {
-        let wanted = self.plan.requests.filter(|_| self.plan.duration.is_none())?;
-        let stopped = |part: &PartState| part.end.is_none() || part.workers.iter().any(|worker| worker.stopped_early);
-        let (started, unknown) = (self.tally.started, self.parts.iter().any(stopped));
-        (started < wanted && !unknown).then(|| {
-            format!("only {started} of {wanted} requests were sent: an agent ended its part at its --max-duration")
-        })
-    }
-
-    /// The server's usage, and who saw it: the coordinator, or else the first agent on the server's machine.
-    fn server(&self, fates: &[PartFate]) -> (Result<ServerUsage, String>, Option<String>) {
-        if self.parts.iter().any(|part| part.end.is_none()) {
-            return (Err("an agent was lost, and nobody knows its last requests".to_owned()), None);
-        }
-        if self.plan.watch == Watching::None {
-            return (Err("not watched (--watch none)".to_owned()), None);
-        }
-        if let Ok(usage) = &self.watched {
-            return (Ok(usage.clone()), Some("coordinator".to_owned()));
-        }
-        let end = |(part, fate): (&PartState, &PartFate)| Some((part.end.as_ref()?.server.clone(), fate.name.clone()));
-        let seen: Vec<_> = self.parts.iter().zip(fates).filter_map(end).collect();
-        match seen.iter().find(|(server, _)| server.is_ok()) {
-            Some((server, name)) => (server.clone(), Some(format!("agent {name}"))),
-            None => (seen.first().map_or_else(|| Err("nothing to watch".to_owned()), |first| first.0.clone()), None),
-        }
-    }
-}
-
-/// The machines' state as one. Agents on the same machine are no disturbance to each other.
-pub(crate) fn machine_of(ends: &[&PartEnd], warnings: &mut Vec<String>) -> MachineRecord {
-    if let [only] = ends {
-        warnings.extend(only.warnings.iter().cloned());
-        return only.machine.clone();
-    }
-    let mut all = MachineRecord::default();
-    let most = |one: Option<f64>, other: Option<f64>| one.into_iter().chain(other).reduce(f64::max);
-    for end in ends {
-        let neighbours = ends.iter().filter(|other| other.is_on_the_machine_of(end)).map(|other| other.cpu_cpus);
-        let others = end.machine.others_cpus.map(|cpus| (cpus - neighbours.sum::<f64>() + end.cpu_cpus).max(0.0));
-        all.cpus = all.cpus.max(end.machine.cpus);
-        all.busy_share = most(all.busy_share, end.machine.busy_share);
-        all.steal_share = most(all.steal_share, end.machine.steal_share);
-        all.others_cpus = most(all.others_cpus, others);
-        for why in &end.machine.why {
-            let is_neighbour =
-                why == OTHER_PROCESSES && others.is_some_and(|cpus| cpus < crate::machine::OTHERS_WORTH_A_WARNING);
-            if !is_neighbour && !all.why.contains(why) {
-                all.disturb(why);
-            }
-        }
-        let told = end.warnings.iter().filter(|text| {
-            all.why.iter().any(|why| why == OTHER_PROCESSES) || !text.starts_with("other processes used")
-        });
-        for text in told {
-            if !warnings.contains(text) {
-                warnings.push(text.clone());
-            }
-        }
-    }
-    all
-}
-
-impl PartEnd {
-    fn is_on_the_machine_of(&self, other: &Self) -> bool {
-        let key = |end: &Self| (end.environment.boot_id.clone(), end.environment.kernel.clone());
-        key(self) == key(other)
-    }
-}
-
-impl PartState {
-    /// The outcomes of its threads. Those of a part that has not ended are cut off where it was last heard of.
-    fn outcomes(&mut self) -> Vec<Outcome> {
-        let mut outcomes = self.workers.clone();
-        if self.end.is_none() {
-            for outcome in &mut outcomes {
-                outcome.window = outcome.window.closed_after(outcome.elapsed);
-                // Nobody knows how its servers were when it was lost.
-                outcome.servers.clear();
-            }
-        }
-        outcomes
-    }
-
-    fn record(&self, fate: &PartFate) -> AgentRecord {
-        let elapsed = self.workers.iter().map(|outcome| outcome.elapsed).max().unwrap_or(0);
-        let share = |outcome: &Outcome| match outcome.elapsed {
-            0 => 0.0,
-            elapsed => outcome.cpu as f64 / elapsed as f64,
-        };
-        let stopped = self.end.is_some() && self.workers.iter().any(|outcome| outcome.stopped_early);
-        AgentRecord {
-            name: fate.name.clone(),
-            state: match (&self.end, fate.state) {
-                (Some(_), _) if stopped => AgentState::Stopped,
-                (Some(_), _) => AgentState::Done,
-                (None, _) => AgentState::Lost,
-            },
-            elapsed_s: elapsed as f64 / 1e9,
-            started: self.started,
-            completed: self.completed,
-            failed: self.failed,
-            unsent: self.unsent,
-            errors: self.errors,
-            thread_cpu: self.workers.iter().map(share).collect(),
-            p99_ns: self.service.quantile(0.99),
-            lateness_p99_ns: self.lateness.quantile(0.99),
-            clock_bound_ns: fate.clock_bound_ns,
-            start_late_ns: self.start_late_ns,
-        }
     }
 }
 

@@ -20,7 +20,7 @@ use crate::watch::{FoundBy, ServerUsage};
 pub use plan::{OriginRecord, PlanRecord};
 
 /// Version of the schema. The first number changes when a field goes or changes its meaning, the second when one comes.
-pub const SCHEMA: &str = "oroshi-bench/1.6";
+pub const SCHEMA: &str = "oroshi-bench/1.7";
 
 /// A run and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -126,6 +126,10 @@ pub struct AgentRecord {
     pub clock_bound_ns: Option<u64>,
     /// How long after the agreed moment its last thread began, nanoseconds. `None` until it is known.
     pub start_late_ns: Option<u64>,
+    /// How much of that the thread was ready to run and waited for a CPU, nanoseconds, by the kernel's account. `None` if
+    /// that is not known, and in records before 1.7.
+    #[serde(default)]
+    pub start_queued_ns: Option<u64>,
 }
 
 /// How an agent's part of a run ended.

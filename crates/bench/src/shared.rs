@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Barrier, OnceLock};
+use std::sync::{Arc, Barrier, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use oroshi_net::clock::QueueClock;
 use oroshi_net::{Peer, monotonic_ns};
 use oroshi_stats::WindowCount;
 use serde::{Deserialize, Serialize};
@@ -31,8 +32,8 @@ pub(crate) struct Shared {
     start: OnceLock<u64>,
     /// The moment to start that was agreed with other processes; 0: none.
     agreed: AtomicU64,
-    /// How late the last worker began, nanoseconds.
-    pub(crate) late: AtomicU64,
+    /// How the last worker began.
+    began: Mutex<Began>,
     /// Workers that wait to meet the others.
     pub(crate) prepared: AtomicUsize,
     /// The user, or a failed script, ends the run.
@@ -50,7 +51,7 @@ impl Shared {
             ready: Barrier::new(plan.threads + 1),
             start: OnceLock::new(),
             agreed: AtomicU64::new(0),
-            late: AtomicU64::new(0),
+            began: Mutex::default(),
             stop: AtomicBool::new(false),
             prepared: AtomicUsize::new(0),
             server,
@@ -71,15 +72,20 @@ impl Shared {
         *self.start.get().expect("set by the leader")
     }
 
-    /// Blocks the thread until the agreed moment, and notes how late it woke up. At once if the moment has passed.
-    pub(crate) fn sleep_until(&self, start: u64) {
-        if self.agreed.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        while let Some(left) = start.checked_sub(monotonic_ns()).filter(|left| *left > 0) {
-            std::thread::sleep(Duration::from_nanos(left));
-        }
-        self.late.fetch_max(monotonic_ns() - start, Ordering::Relaxed);
+    /// Whether the moment to start was agreed with other processes.
+    pub(crate) fn is_agreed(&self) -> bool {
+        self.agreed.load(Ordering::Relaxed) != 0
+    }
+
+    /// Notes how a worker began. The last one counts.
+    pub(crate) fn note_began(&self, began: Began) {
+        let mut last = self.began.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = last.later(began);
+    }
+
+    /// How the last worker began so far.
+    pub(crate) fn began(&self) -> Began {
+        *self.began.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the run as soon as the workers notice.
@@ -105,6 +111,40 @@ impl Shared {
 
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// How a thread began after the agreed moment; nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Began {
+    /// How late it was.
+    pub(crate) late: u64,
+    /// How much of that it waited for a CPU. `None`: not known.
+    pub(crate) queued: Option<u64>,
+}
+
+impl Began {
+    /// The later one of two.
+    pub(crate) fn later(self, other: Self) -> Self {
+        if other.late > self.late { other } else { self }
+    }
+}
+
+/// Tells how late a thread is that waits for a moment.
+#[derive(Debug)]
+pub(crate) struct Punctuality(Option<(QueueClock, u64)>);
+
+impl Punctuality {
+    /// Of the calling thread, from now on.
+    pub(crate) fn watch() -> Self {
+        Self(QueueClock::of_this_thread().and_then(|clock| clock.ns().map(|before| (clock, before))))
+    }
+
+    /// How late it is: `moment` was agreed.
+    pub(crate) fn began(&self, moment: u64) -> Began {
+        let late = monotonic_ns().saturating_sub(moment);
+        let queued = self.0.as_ref().and_then(|(clock, before)| Some(clock.ns()?.saturating_sub(*before).min(late)));
+        Began { late, queued }
     }
 }
 

@@ -21,7 +21,7 @@ use crate::request::Request;
 use crate::rules::Rules;
 use crate::script::ScriptError;
 use crate::scripting::Scripting;
-use crate::shared::{Outcome, Outcomes, Report, Shared, TICK, nanos};
+use crate::shared::{Outcome, Outcomes, Punctuality, Report, Shared, TICK, nanos};
 use crate::silence::Silence;
 use crate::slot::{fill_slot, hold};
 use crate::tally::{Interval, Tally};
@@ -68,7 +68,7 @@ pub(crate) async fn work(shared: Arc<Shared>, index: usize, reports: Sender<Repo
 async fn carry_out(
     shared: &Shared,
     share: Share,
-    timer: Timer,
+    mut timer: Timer,
     dispatch_timer: Timer,
     reports: &Sender<Report>,
 ) -> Result<(Outcome, Tally), RunError> {
@@ -78,7 +78,11 @@ async fn carry_out(
     shared.prepared.fetch_add(1, Ordering::Relaxed);
     // Blocks the thread, because nothing is to happen before all workers are here.
     let start = shared.meet(0);
-    shared.sleep_until(start);
+    if shared.is_agreed() {
+        let punctuality = Punctuality::watch();
+        timer.sleep_until(start).await.map_err(RunError::Timer)?;
+        shared.note_began(punctuality.began(start));
+    }
     let core = Rc::clone(&share.core);
     let plan = &shared.plan;
     if !plan.warmup.is_zero() {

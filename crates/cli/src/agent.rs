@@ -71,6 +71,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "10k")]
     max_connections: String,
 
+    /// Refuse plans with more bytes, the files that travel with them included
+    #[arg(long, value_name = "BYTES", default_value = "64M")]
+    max_plan: String,
+
     /// Refuse plans that last longer, and end plans after this time that end with their requests
     #[arg(long, value_name = "TIME", default_value = "1h")]
     max_duration: String,
@@ -133,6 +137,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         rate: problems.one("--max-rate", Some(&args.max_rate), units::parse_number).unwrap_or_default(),
         connections: problems.one("--max-connections", Some(&args.max_connections), parse_size).unwrap_or_default(),
         duration: problems.one("--max-duration", Some(&args.max_duration), units::parse_time).unwrap_or_default(),
+        plan_bytes: problems.one("--max-plan", Some(&args.max_plan), units::parse_count).unwrap_or_default(),
         permitted: Arc::new(permitted),
         wrk_scripts: args.wrk_scripts,
     };
@@ -156,6 +161,7 @@ struct Limits {
     rate: f64,
     connections: usize,
     duration: Duration,
+    plan_bytes: u64,
     permitted: Arc<Permitted>,
     wrk_scripts: bool,
 }
@@ -190,6 +196,10 @@ impl Surroundings for Limits {
             script.load(&mut plan, &Shutdown::new()).map_err(|error| vec![error.to_string()])?;
         }
         Ok((Assignment::Requests(Box::new(plan)), Box::new(folder)))
+    }
+
+    fn most_plan(&self) -> u64 {
+        self.plan_bytes
     }
 
     fn say(&self, text: &str) {

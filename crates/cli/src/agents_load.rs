@@ -38,20 +38,24 @@ pub(crate) fn read(args: &AgentsArgs, _: &ArgMatches, problems: &mut Problems) -
 #[cfg(feature = "agents")]
 mod real {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use clap::ArgMatches;
     use oroshi_agents::lead::{LeadError, LeadObserver};
     use oroshi_agents::wire::{Job, random};
-    use oroshi_bench::part::PartProgress;
-    use oroshi_bench::{Draft, Observer, Part, Progress, Record, Whole};
+    use oroshi_bench::part::{PartProgress, Parts};
+    use oroshi_bench::{Draft, Observer, Part, Progress, Record, Whole, push};
     use oroshi_lab::plan::{AgentsError, AgentsLoad};
     use oroshi_words::{units, with_causes};
 
     use super::Found;
-    use crate::bench::{Agents, AgentsArgs, pack_flags, with_run};
+    use crate::bench::{
+        Agents, AgentsArgs, opening, pack_flags, pack_journeys, pack_stamps, with_journeys, with_run,
+        with_subscriptions,
+    };
     use crate::problems::Problems;
 
-    /// A load whose runs differ in their URL, rate and lengths.
+    /// A load whose runs differ in their URLs, rate and lengths.
     #[derive(Debug)]
     struct OnAgents {
         agents: Agents,
@@ -73,16 +77,52 @@ mod real {
 
     impl AgentsLoad for OnAgents {
         fn run(&self, draft: Draft, observer: &mut dyn Observer) -> Result<Record, AgentsError> {
-            let part = Some(Part { index: 0, of: self.agents.wanted.count() });
-            // The CPUs of an experiment are those of this machine. Agents get them by the load's own flag only.
-            let draft = Draft { part, cpus: None, ..draft };
-            let mut job = with_run(&self.job, &draft);
+            let draft = self.shared(draft);
+            let mut job = match &draft.journeys {
+                Some(_) => with_journeys(&self.job, &draft),
+                None => with_run(&self.job, &draft),
+            };
             let plan = draft.plan().map_err(|problems| AgentsError::Failed(with_causes(&problems)))?;
             job.threads = plan.threads;
-            let bus = self.agents.connect().map_err(|error| AgentsError::Failed(with_causes(&error)))?;
+            if let Some(journeys) = &plan.journeys {
+                pack_journeys(&mut job, &**journeys).map_err(|error| AgentsError::Failed(with_causes(&error)))?;
+            }
             let opening = plan.timeout;
-            let whole = Whole::new(plan);
-            let record = self.agents.lead(&bus, random(), job, whole, opening, &mut Followed(observer));
+            self.lead(random(), job, Whole::new(plan), opening, observer)
+        }
+
+        fn subscribe(&self, draft: push::Draft, observer: &mut dyn Observer) -> Result<push::Record, AgentsError> {
+            let draft = push::Draft { base: self.shared(draft.base), ..draft };
+            let mut job = with_subscriptions(&self.job, &draft);
+            let plan = draft.plan().map_err(|problems| {
+                let each: Vec<String> = problems.iter().map(ToString::to_string).collect();
+                AgentsError::Failed(each.join("; "))
+            })?;
+            let (run, opening) = (random(), opening(&plan));
+            job.threads = plan.connect.threads;
+            pack_stamps(&mut job, run);
+            self.lead(run, job, push::Whole::new(plan), opening, observer)
+        }
+    }
+
+    impl OnAgents {
+        /// The load as that of all agents.
+        fn shared(&self, draft: Draft) -> Draft {
+            let part = Some(Part { index: 0, of: self.agents.wanted.count() });
+            // The CPUs of an experiment are those of this machine. Agents get them by the load's own flag only.
+            Draft { part, cpus: None, ..draft }
+        }
+
+        fn lead<W: Parts>(
+            &self,
+            run: u64,
+            job: Job,
+            whole: W,
+            opening: Duration,
+            observer: &mut dyn Observer,
+        ) -> Result<W::Record, AgentsError> {
+            let bus = self.agents.connect().map_err(|error| AgentsError::Failed(with_causes(&error)))?;
+            let record = self.agents.lead(&bus, run, job, whole, opening, &mut Followed(observer));
             record.map_err(|error| match error {
                 LeadError::Cancelled => AgentsError::Cancelled,
                 error => AgentsError::Failed(with_causes(&error)),

@@ -50,7 +50,7 @@ use rustix::stdio::dup2_stdout;
 
 use ab::RequestLog;
 #[cfg(feature = "agents")]
-pub(crate) use agents::{Agents, Meeting, meeting};
+pub(crate) use agents::{Agents, Meeting, meeting, opening};
 use args::Format;
 pub(crate) use args::{AgentsArgs, Args, LoadArgs};
 pub(crate) use command_line::{awaited, without_secrets};
@@ -64,7 +64,9 @@ use read::Output;
 use script::Scripted;
 pub(crate) use subscribe::{SubscribeArgs, meaningless};
 #[cfg(feature = "agents")]
-pub(crate) use travel::{Unpacked, UnpackedLoad, pack_flags, unpack, with_run};
+pub(crate) use travel::{
+    Unpacked, UnpackedLoad, pack_flags, pack_journeys, pack_stamps, unpack, with_journeys, with_run, with_subscriptions,
+};
 
 use crate::CommandError;
 use crate::child::TargetError;
@@ -111,6 +113,9 @@ pub(crate) enum Error {
     /// The server for a self-test could not be started.
     #[error(transparent)]
     Target(#[from] TargetError),
+    /// Free space in the folder for temporary files, or set TMPDIR to another.
+    #[error("no certificate can be made for the server of a self-test")]
+    Identity(#[source] io::Error),
     /// This build has no agents.
     #[cfg(not(feature = "agents"))]
     #[error(transparent)]
@@ -195,8 +200,8 @@ fn connect_step(error: &ConnectError) -> Option<&'static str> {
 /// If there is no result.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     if args.self_test {
-        let (format, file) = args.read_for_self_test().map_err(Error::Usage)?;
-        return self_test::run(format, file.as_deref());
+        let (base, format, file) = args.read_for_self_test().map_err(Error::Usage)?;
+        return self_test::run(base, format, file.as_deref());
     }
     #[cfg(feature = "agents")]
     if agents::is_asked_for(&args) {

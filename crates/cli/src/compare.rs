@@ -8,9 +8,8 @@ mod read;
 mod variants;
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -166,16 +165,7 @@ struct OutputFolder {
 
 impl OutputFolder {
     fn make() -> Result<Self, Error> {
-        let mut attempt = 0;
-        let folder = loop {
-            let path = std::env::temp_dir().join(format!("oroshi-compare-{}-{attempt}", std::process::id()));
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => break Temporary::new(path),
-                // Another process with the same number left it behind.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < 100 => attempt += 1,
-                Err(source) => return Err(Error::Folder { path, source }),
-            }
-        };
+        let folder = Temporary::folder("compare").map_err(|(path, source)| Error::Folder { path, source })?;
         let output = folder.path().join("output");
         match fs::create_dir(&output) {
             Ok(()) => Ok(Self { folder, output }),

@@ -149,7 +149,7 @@ fn default_within() -> Regex {
 fn code(text: &str) -> String {
     let literal = Regex::new(concat!(
         r"(?<kept>`[^`]*`)|(?<before>^|[\s(:])(?<code>",
-        r"'[^']+'|--format [a-z]+|--?[A-Za-z][a-z-]*|[A-Z]+_[A-Z_]+|(?:[a-z]+://|unix:)[^\s,;()]*|\{\w+\}",
+        r"'[^']+'|--format [a-z]+|--?[A-Za-z][a-z0-9-]*|[A-Z]+_[A-Z_]+|(?:[a-z]+://|unix:)[^\s,;()]*|\{\w+\}",
         ")"
     ));
     let text = text.replace("n in braces", "{n}");
@@ -219,6 +219,7 @@ fn literals_are_code() {
         ("With --format ab and -g: as ab's -g (CSV)", "With `--format ab` and `-g`: as ab's `-g` (CSV)"),
         ("Send output to a file, or '| command'", "Send output to a file, or `'| command'`"),
         ("`Host` of https://..., unix:/path, or -", "`Host` of `https://...`, `unix:/path`, or -"),
+        ("with --http2 (TLS), --http2-prior-knowledge", "with `--http2` (TLS), `--http2-prior-knowledge`"),
         ("KILL_OLD_DELAY; 0; {stamp}; n in braces", "`KILL_OLD_DELAY`; 0; `{stamp}`; `{n}`"),
     ] {
         assert_eq!(code(text), expected);

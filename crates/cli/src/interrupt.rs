@@ -1,8 +1,10 @@
 //! Ctrl-C: once to end early and still report, twice to end at once.
 
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -45,6 +47,25 @@ impl Temporary {
     pub(crate) fn new(path: PathBuf) -> Self {
         folders().push(path.clone());
         Self(path)
+    }
+
+    /// Makes a folder that only this user can read, in the system's folder for temporary files. `what` is a part of its
+    /// name.
+    ///
+    /// # Errors
+    /// The path that could not be made, and why.
+    pub(crate) fn folder(what: &str) -> Result<Self, (PathBuf, io::Error)> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        loop {
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let path = std::env::temp_dir().join(format!("oroshi-{what}-{}-{number}", std::process::id()));
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Self::new(path)),
+                // Another process with the same number left it behind.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err((path, error)),
+            }
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -339,6 +339,7 @@ impl<'d> File<'d> {
             let urls = url.iter().chain(keys.urls());
             urls.for_each(|url| self.machines.check_url(url, names, server_machine, machine));
         }
+        keys.agents().into_iter().for_each(|agents| self.machines.check_agents(agents));
         table.finish_with(|key| self.is_of_load(key).then(|| format!("it belongs into the load: load.{key}")));
         if parts.variants.iter().any(|v| (v.point, &v.group, &v.name) == (point, &group, &name)) {
             table.wrong(format!("there is another variant named `{full_name}`: give each its own name, or group"));
@@ -346,7 +347,6 @@ impl<'d> File<'d> {
         let Some(mut load) = keys.read(table, &endpoints.unwrap_or_default(), names.as_ref(), around, longest) else {
             return;
         };
-        let machine = machine.filter(|_| load.agents.is_none());
         load.words += &self.machines.elsewhere(machine);
         let same_cell = |v: &&Candidate<'_>| v.point == point && v.group == group;
         if let Some(other) = parts.variants.iter().find(same_cell)

@@ -102,6 +102,11 @@ impl<'d> Keys<'d> {
         self.machine.as_ref()
     }
 
+    /// Returns the value that names the agents that carry it out.
+    pub(crate) fn agents(&self) -> Option<&Field<'d>> {
+        self.get("agents")
+    }
+
     /// Returns the values of keys that are URLs.
     pub(crate) fn urls(&self) -> impl Iterator<Item = &Field<'d>> {
         keys::URLS.iter().filter_map(|key| self.get(key))
@@ -142,16 +147,17 @@ impl<'d> Keys<'d> {
             entry.value.wrong(format!("`{}` is for a load that is a program: give its `command` as well", entry.key));
         }
         let LoadValues { draft, share, subscribe, script, agents } = keys::draft(&flags, names, around)?;
+        let (agents, on_agents) = agents.map_or((None, String::new()), |(agents, what)| (Some(agents), what));
         if let Some(script) = script {
             // Its length is the user's or the script's, in a quick run too.
             keys::check(&draft, urls, &flags, variant);
             return Some(DescribedLoad {
-                words: script_words(&draft, &script.name(), self.get("users").is_some()),
+                words: script_words(&draft, &script.name(), self.get("users").is_some()) + &on_agents,
                 share: None,
                 open: draft.load != Rhythm::Closed,
                 run: draft.warmup + draft.duration.unwrap_or(SCRIPT_DURATION),
                 load: Load::Script(Box::new(draft), script),
-                agents: None,
+                agents,
                 lacks: None,
             });
         }
@@ -161,7 +167,7 @@ impl<'d> Keys<'d> {
             keys::check_subscribe(&draft, urls, &flags, variant);
             let url = |key| self.get(key).and_then(Field::text).map(str::to_owned);
             return Some(DescribedLoad {
-                words: subscribe_words(&draft),
+                words: subscribe_words(&draft) + &on_agents,
                 share: None,
                 open: draft.base.load != Rhythm::Closed,
                 run: draft.base.warmup + draft.base.duration.unwrap_or_default(),
@@ -170,15 +176,11 @@ impl<'d> Keys<'d> {
                     publish_to: url("publish-to"),
                     draft,
                 })),
-                agents: None,
+                agents,
                 lacks: None,
             });
         }
         keys::check(&draft, urls, &flags, variant);
-        if let (Some(_), Some(machine)) = (&agents, &self.machine) {
-            machine.wrong("`agents` carry the load out, wherever they were started: leave one of the two out");
-        }
-        let (agents, on_agents) = agents.map_or((None, String::new()), |(agents, what)| (Some(agents), what));
         Some(DescribedLoad {
             words: load_words(&draft, share) + &on_agents,
             share,

@@ -120,6 +120,16 @@ impl Machines {
         }
     }
 
+    /// Reports a load of agents: they run elsewhere, and the machines reach neither them nor NATS.
+    pub(crate) fn check_agents(&self, agents: &Field<'_>) {
+        if self.is_given {
+            agents.wrong(
+                "the machines of [network] reach nothing but each other, and so neither agents nor NATS: leave [network] \
+                 out, and let agents and servers have real machines, or leave `agents` out",
+            );
+        }
+    }
+
     /// Reports a variant whose server is not started here: no machine reaches it.
     pub(crate) fn check_external(&self, variant: &Table<'_>) {
         if self.is_given {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oroshi_bench::{Draft, Observer, Record, ScriptError};
+use oroshi_bench::{Draft, Observer, Record, ScriptError, push};
 use oroshi_net::CpuList;
 use regex_lite::Regex;
 
@@ -231,19 +231,26 @@ pub struct Variant {
     pub load_words: String,
     /// The machine that the load runs on: an index into [`Network::machines`]; `None`: this one.
     pub machine: Option<usize>,
-    /// The agents that carry out the load, which is a [`Load::Bench`]; `None`: this process does.
+    /// The agents that carry out the load, which is no [`Load::Command`]; `None`: this process does.
     pub agents: Option<Arc<dyn AgentsLoad>>,
 }
 
 /// A load of agents on other machines.
 pub trait AgentsLoad: fmt::Debug + Send + Sync {
-    /// Carries out one run, as one load. `draft` has the run's URLs, rate and lengths, and the server to watch.
+    /// Carries out one run, as one load. `draft` has the run's URLs, rate and lengths, and the server to watch; of a
+    /// [`Load::Script`], its journeys.
     ///
     /// A run that lost an agent is no error: its record says so.
     ///
     /// # Errors
     /// There is no record.
     fn run(&self, draft: Draft, observer: &mut dyn Observer) -> Result<Record, AgentsError>;
+
+    /// As [`run`](Self::run), for subscriptions.
+    ///
+    /// # Errors
+    /// There is no record.
+    fn subscribe(&self, draft: push::Draft, observer: &mut dyn Observer) -> Result<push::Record, AgentsError>;
 }
 
 /// Why a run on agents has no record.
@@ -288,7 +295,7 @@ pub trait Script: fmt::Debug + Send + Sync {
 pub struct Subscribe {
     /// The subscriptions. The `urls` of its base are empty, as in [`Load::Bench`]; the templates below replace the
     /// publishers' URLs.
-    pub draft: oroshi_bench::push::Draft,
+    pub draft: push::Draft,
     /// The URL for messages to all: a template.
     pub publish: Option<String>,
     /// The URL for messages to single subscribers: a template.

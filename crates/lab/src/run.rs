@@ -191,7 +191,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use oroshi_bench::record::AgentState;
-    use oroshi_bench::{Draft, Load, Observer, Record};
+    use oroshi_bench::{Draft, Load, Observer, Record, push};
 
     use super::*;
     use crate::plan::{AgentsError, AgentsLoad, Variant};
@@ -230,6 +230,10 @@ mod tests {
                 record.warnings.push("short by 1/2 from 0.5 s: agent b was lost".to_owned());
             }
             Ok(record)
+        }
+
+        fn subscribe(&self, _: push::Draft, _: &mut dyn Observer) -> Result<push::Record, AgentsError> {
+            unreachable!("the experiment has requests")
         }
     }
 

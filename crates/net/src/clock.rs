@@ -1,5 +1,8 @@
 //! The clocks for all measurements.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::sys;
@@ -36,6 +39,27 @@ pub fn cpu_ns_of(pid: u32) -> Option<u64> {
     (1..=1 << 22).contains(&pid).then(|| sys::clock_ns((!pid << 3).cast_signed() | SCHEDULED))?
 }
 
+/// How long a thread was ready to run and had no CPU, by the kernel's account.
+#[derive(Debug)]
+pub struct QueueClock(File);
+
+impl QueueClock {
+    /// The clock of the calling thread. `None` where the kernel does not count that (CONFIG_SCHED_INFO).
+    #[must_use]
+    pub fn of_this_thread() -> Option<Self> {
+        File::open("/proc/thread-self/schedstat").ok().map(Self)
+    }
+
+    /// Returns the time so far, nanoseconds. Costs one system call.
+    #[must_use]
+    pub fn ns(&self) -> Option<u64> {
+        // CPU time, time in the queue, and how often the thread got a CPU.
+        let mut text = [0; 64];
+        let length = self.0.read_at(&mut text, 0).ok()?;
+        str::from_utf8(text.get(..length)?).ok()?.split_whitespace().nth(1)?.parse().ok()
+    }
+}
+
 #[inline]
 fn nanoseconds(clock: ClockId) -> u64 {
     let now = clock_gettime(clock);
@@ -61,6 +85,15 @@ mod tests {
     fn burn(ns: u64) {
         let end = thread_cpu_ns() + ns;
         while thread_cpu_ns() < end {}
+    }
+
+    #[test]
+    fn time_in_the_queue_only_grows() {
+        // A kernel may have no such account.
+        let Some(clock) = QueueClock::of_this_thread() else { return };
+        let before = clock.ns().unwrap();
+        burn(2_000_000);
+        assert!(clock.ns().unwrap() >= before);
     }
 
     #[test]

@@ -284,8 +284,11 @@ pub fn agents(agents: &[AgentRecord]) -> String {
     let most = |of: fn(&AgentRecord) -> Option<u64>| agents.iter().filter_map(of).max().map_or("?".to_owned(), time);
     let lost = agents.iter().filter(|agent| agent.state == AgentState::Lost).count();
     let missing = if lost > 0 { format!(", {lost} of them lost") } else { String::new() };
+    let last = agents.iter().max_by_key(|agent| agent.start_late_ns);
+    let queued = last.and_then(|agent| agent.start_queued_ns).filter(|queued| *queued > 0);
+    let queued = queued.map_or(String::new(), |ns| format!(" (the last one waited {} of it for a CPU)", time(ns)));
     format!(
-        "{}{missing}; all began within {} of the agreed moment; clocks known to ±{}",
+        "{}{missing}; all began within {} of the agreed moment{queued}; clocks known to ±{}",
         agents.len(),
         most(|agent| agent.start_late_ns),
         most(|agent| agent.clock_bound_ns)

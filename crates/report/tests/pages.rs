@@ -332,7 +332,7 @@ fn the_page_of_agents_has_a_row_for_each() {
         page,
         &[
             "short by 1/3 from 12.3 s",
-            "3, 1 of them lost; all began within 75.0us of the agreed moment; clocks known to ±40.0us.",
+            "3, 1 of them lost; all began within 75.0us of the agreed moment (the last one waited 55.0us of it for a CPU); clocks known to ±40.0us.",
             "lab-2",
             "stopped",
             "120,001",

@@ -64,7 +64,7 @@ pub struct Options {
 pub struct PartOptions {
     /// The part.
     pub part: Option<Part>,
-    /// The result of [`Scenario::lead`] for the run, whose `initialize` was called. `None`: it is to be called here.
+    /// The result of [`Journeys::lead`] for the run, whose `initialize` was called. `None`: it is to be called here.
     pub start: Option<Vec<u8>>,
     /// The files that came with the script, by the path that it has: it may read no others. `None`: all.
     pub files: Option<BTreeMap<String, PathBuf>>,
@@ -211,24 +211,6 @@ impl Scenario {
     /// Lets `cancelled` end `initialize` and `final` early. The first call counts.
     pub fn cancelled_by(&self, cancelled: impl Fn() -> bool + Send + Sync + 'static) {
         let _ = self.cancelled.set(Box::new(cancelled));
-    }
-
-    /// Calls `initialize` for a run that other machines carry out. Returns what each of them is to know
-    /// ([`PartOptions::start`]).
-    ///
-    /// # Errors
-    /// `initialize` failed, or leaves too many shared values.
-    pub fn lead(&self) -> Result<Vec<u8>, ScriptError> {
-        self.initialize(1)?;
-        let Current { run, .. } = self.current()?;
-        let start = Start { seed: run.seed, shared: run.shared.all() };
-        start.encode().map_err(|what| self.error(what))
-    }
-
-    /// Returns the other files that the script has read: the path that it has, and where each is.
-    #[must_use]
-    pub fn files(&self) -> Vec<(String, PathBuf)> {
-        self.source.files.read()
     }
 
     fn is_cancelled(&self) -> bool {
@@ -383,6 +365,17 @@ impl Journeys for Scenario {
 
     fn stuck(&self) -> Option<ScriptError> {
         self.source.stuck()
+    }
+
+    fn lead(&self) -> Result<Vec<u8>, ScriptError> {
+        self.initialize(1)?;
+        let Current { run, .. } = self.current()?;
+        let start = Start { seed: run.seed, shared: run.shared.all() };
+        start.encode().map_err(|what| self.error(what))
+    }
+
+    fn files(&self) -> Vec<(String, PathBuf)> {
+        self.source.files.read()
     }
 
     fn take_counts(&self) -> Vec<u8> {

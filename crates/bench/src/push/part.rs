@@ -17,8 +17,10 @@ use super::run::{Counted, Seen, Surroundings, assemble};
 use super::shared::Shared;
 use super::tally::Tally;
 use crate::follow::{Observer, Progress, Stage};
-use crate::part::{Alone, Implausible, PartEnd, PartFate, PartProgress, machine_of};
+use crate::part::{Alone, Implausible, Measured, PartEnd, PartFate, PartProgress, Parts, machine_of};
 use crate::record::{AgentRecord, AgentState};
+use crate::script::ScriptError;
+use crate::shared::Began;
 use crate::watch::ServerUsage;
 
 /// How often the cores of a part hand over their counts, and the part hands over a delta.
@@ -82,7 +84,7 @@ struct End {
     cpu: Vec<u64>,
     publisher_cpu: u64,
     cut_short: bool,
-    start_late_ns: u64,
+    began: Began,
     /// The server's usage while subscriptions were opened, if the part has watched it.
     idle: Option<ServerUsage>,
     /// The published messages; only the publishing part has them.
@@ -119,7 +121,7 @@ impl Delta {
             cpu: counted.cpu.clone(),
             publisher_cpu: counted.publisher_cpu,
             cut_short: counted.cut_short,
-            start_late_ns: seen.start_late_ns,
+            began: seen.began,
             idle: seen.idle_usage.clone(),
             published,
         }));
@@ -187,20 +189,21 @@ impl Whole {
             watched: Err(String::new()),
         }
     }
+}
 
-    /// The run begins now.
-    pub fn begin(&mut self) {
+impl Parts for Whole {
+    type Delta = Delta;
+    type Record = Record;
+
+    fn begin(&mut self) {
         self.started = SystemTime::now();
     }
 
-    /// Adds a delta of part `index`. Each must be added once.
-    ///
-    /// # Errors
-    /// When the delta cannot be that of a run; nothing is added then.
-    pub fn add(&mut self, index: usize, delta: Delta) -> Result<(), Implausible> {
+    fn add(&mut self, index: usize, delta: Delta) -> Result<bool, Implausible> {
         if index >= self.parts.len() || !delta.is_plausible(&self.plan) {
             return Err(Implausible);
         }
+        let is_last = delta.is_last();
         let Delta { tally, until, opened, alive, delivered, end } = delta;
         let part = &mut self.parts[index];
         part.delay.record_all(&tally.flow.delay);
@@ -212,35 +215,26 @@ impl Whole {
             let delivered = self.parts.iter().map(|part| part.delivered).sum();
             self.rate = [self.rate[1], (newest, delivered)];
         }
-        Ok(())
+        Ok(is_last)
     }
 
-    /// Returns the plan of the subscriptions, how long after the start the measured part begins, and its length.
-    #[must_use]
-    pub fn measured(&self) -> (&crate::Plan, Duration, Option<Duration>) {
-        (&self.plan.connect, self.plan.before_measuring(), self.plan.duration())
+    fn measured(&self) -> Measured<'_> {
+        Measured { plan: &self.plan.connect, after: self.plan.before_measuring(), length: self.plan.duration() }
     }
 
-    /// Takes the server's usage as the coordinator saw it.
-    pub fn watched(&mut self, server: Result<ServerUsage, String>) {
+    fn watched(&mut self, server: Result<ServerUsage, String>) {
         self.watched = server;
     }
 
-    /// Whether part `index` has handed over its last delta.
-    #[must_use]
-    pub fn has_ended(&self, index: usize) -> bool {
+    fn has_ended(&self, index: usize) -> bool {
         self.parts.get(index).is_some_and(|part| part.end.is_some())
     }
 
-    /// How far part `index` was heard of: nanoseconds since the measured part began.
-    #[must_use]
-    pub fn heard_until(&self, index: usize) -> u64 {
+    fn heard_until(&self, index: usize) -> u64 {
         self.parts.get(index).map_or(0, |part| part.until)
     }
 
-    /// Returns the progress of each part.
-    #[must_use]
-    pub fn parts(&self) -> Vec<PartProgress> {
+    fn parts(&self) -> Vec<PartProgress> {
         let progress = |part: &PartState| PartProgress {
             done: part.delivered,
             errors: part.tally.failures.errors(),
@@ -249,9 +243,7 @@ impl Whole {
         self.parts.iter().map(progress).collect()
     }
 
-    /// Returns the progress of the whole, as far as deltas tell.
-    #[must_use]
-    pub fn progress(&self) -> Progress {
+    fn progress(&self) -> Progress {
         let sum = |count: fn(&PartState) -> u64| self.parts.iter().map(count).sum::<u64>();
         let elapsed = Duration::from_nanos(self.parts.iter().map(|part| part.until).max().unwrap_or(0));
         let [(from, before), (to, after)] = self.rate;
@@ -268,13 +260,9 @@ impl Whole {
         }
     }
 
-    /// Puts the record together. `fates` are in the order of the parts; `warnings` come first in the record.
-    ///
-    /// `None` if no part was heard of.
-    #[must_use]
-    pub fn finish(self, fates: &[PartFate], mut warnings: Vec<String>) -> Option<Record> {
+    fn finish(self, fates: &[PartFate], mut warnings: Vec<String>) -> Result<Option<Record>, ScriptError> {
         if self.parts.iter().all(|part| part.end.is_none() && part.until == 0) {
-            return None;
+            return Ok(None);
         }
         let agents = self.parts.iter().zip(fates).map(|(part, fate)| part.record(fate)).collect();
         let ends = || self.parts.iter().filter_map(|part| part.end.as_deref());
@@ -311,7 +299,7 @@ impl Whole {
         let surroundings = Surroundings { server, started: self.started, environment, warnings };
         let mut record = assemble(&self.plan, published, counted, machine, idle, surroundings);
         record.agents = agents;
-        Some(record)
+        Ok(Some(record))
     }
 }
 
@@ -341,7 +329,8 @@ impl PartState {
             p99_ns: self.delay.quantile(0.99),
             lateness_p99_ns: None,
             clock_bound_ns: fate.clock_bound_ns,
-            start_late_ns: end.map(|end| end.start_late_ns),
+            start_late_ns: end.map(|end| end.began.late),
+            start_queued_ns: end.and_then(|end| end.began.queued),
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::record::{self as requests, AgentRecord, ClockRecord, Condition, Machi
 use crate::watch::ServerUsage;
 
 /// Version of the schema. The first number changes when a field goes or changes its meaning, the second when one comes.
-pub const SCHEMA: &str = "oroshi-bench-push/1.2";
+pub const SCHEMA: &str = "oroshi-bench-push/1.3";
 
 /// A run and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -30,6 +30,7 @@ use crate::part::Alone;
 use crate::plan::Watching;
 use crate::prepare::{Prepared, find, prepare, thread_options, usage_of};
 use crate::record::{MachineRecord, unix_seconds};
+use crate::shared::{Began, Punctuality};
 use crate::watch::{Clocks, ServerUsage, Watch};
 
 /// How often the counters of the cores are read.
@@ -140,8 +141,8 @@ pub(super) struct Seen {
     pub(super) cpu_cpus: f64,
     warnings: Vec<String>,
     pub(super) cut_short: bool,
-    /// How late it began, nanoseconds, and what it has handed over: in a part of a run.
-    pub(super) start_late_ns: u64,
+    /// How it began, and what it has handed over: in a part of a run.
+    pub(super) began: Began,
     pub(super) handed: Tally,
 }
 
@@ -179,8 +180,9 @@ impl<'a> Coordinator<'a> {
         shared.phase.send_replace(Phase::Counting);
         self.wait(watch.as_deref_mut(), |shared| shared.live.iter().all(|live| live.counting.load(Ordering::Relaxed)));
         if let Some(timetable) = &mut timetable {
+            let punctuality = Punctuality::watch();
             self.sleep_until(timetable.measuring);
-            timetable.late += monotonic_ns().saturating_sub(timetable.measuring);
+            timetable.began = timetable.began.later(punctuality.began(timetable.measuring));
         }
         let machine = Machine::begin(std::slice::from_ref(&shared.peers), watch.as_deref_mut());
         let begun = monotonic_ns();
@@ -220,7 +222,7 @@ impl<'a> Coordinator<'a> {
             machine: used.state,
             warnings,
             cut_short: shared.is_stopped(),
-            start_late_ns: timetable.map_or(0, |timetable| timetable.late),
+            began: timetable.map(|timetable| timetable.began).unwrap_or_default(),
             handed: std::mem::take(&mut self.handed.1),
         })
     }
@@ -237,11 +239,12 @@ impl<'a> Coordinator<'a> {
         };
         let start = if start == 0 { monotonic_ns() } else { start };
         self.shared.begin_epoch(start);
+        let punctuality = Punctuality::watch();
         self.sleep_until(start);
-        let late = monotonic_ns().saturating_sub(start);
+        let began = punctuality.began(start);
         let after = |length: Duration| start + length.as_nanos() as u64;
         let (counting, measuring) = (after(plan.before_counting()), after(plan.before_measuring()));
-        Ok(Some(Timetable { counting, measuring, late }))
+        Ok(Some(Timetable { counting, measuring, began }))
     }
 
     /// Sleeps until this moment of the monotonic clock.
@@ -367,7 +370,7 @@ struct Timetable {
     counting: u64,
     measuring: u64,
     /// How late the part was.
-    late: u64,
+    began: Began,
 }
 
 impl Idle {

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use oroshi_bench::part::PartFate;
+use oroshi_bench::part::{PartFate, Parts as _};
 use oroshi_bench::record::{AgentState, Record};
 use oroshi_bench::{Delta, Draft, Load, Observer, Part, PartObserver, Spacing, Whole, run_part};
 use oroshi_net::monotonic_ns;

@@ -4,19 +4,20 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_agents::bus::{Bus, BusError, Settings, check_name};
+use oroshi_agents::collect::collect;
 use oroshi_agents::coordinator::{Coordinator, OnLoss, Wanted};
-use oroshi_agents::lead::{LeadError, LeadObserver, Parts, collect, lead};
+use oroshi_agents::lead::{LeadError, LeadObserver, lead};
 use oroshi_agents::nkey::{Public, Seed};
+use oroshi_agents::parcel::Packed;
 use oroshi_agents::wire::{Job, Key, random};
-use oroshi_bench::part::PartProgress;
+use oroshi_bench::part::{PartProgress, Parts};
 use oroshi_bench::record::{AgentRecord, AgentState};
 use oroshi_bench::{Draft, Observer, Part, Plan, Progress, Record, Watching, Whole, push};
 use oroshi_net::monotonic_ns;
-use oroshi_scenario::{PartOptions, Scenario};
+use oroshi_scenario::PartOptions;
 use oroshi_words::{Naming, Secret, units};
 
 use super::args::{AgentsArgs, Args, CollectArgs};
@@ -89,6 +90,7 @@ impl Agents {
         observer: &mut dyn LeadObserver,
     ) -> Result<W::Record, LeadError> {
         let preparing = (opening + PREPARING).as_nanos() as u64;
+        let job = Packed::new(job)?;
         let coordinator = Coordinator::new(run, self.wanted.clone(), job, self.on_loss, preparing, monotonic_ns());
         lead(bus, &self.meeting.key, &self.meeting.settings.group, coordinator, whole, observer)
     }
@@ -162,29 +164,30 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
         return subscriptions(args, &agents);
     }
     let load = if scenario::is_asked_for(&args) && lines.is_empty() {
-        let Scenarios { scenario, draft, output, teller } = scenario::read(args, PartOptions::default())?;
-        AgentsLoad { draft, output, script: None, scenario: Some((scenario, teller)) }
+        let Scenarios { draft, output, teller } = scenario::read(args, PartOptions::default())?;
+        RequestLoad { draft, output, script: None, teller: Some(teller) }
     } else {
         let (draft, script, output, found) = args.read();
         lines.extend(found);
-        AgentsLoad { draft, output, script, scenario: None }
+        RequestLoad { draft, output, script, teller: None }
     };
     let Some(agents) = agents.filter(|_| lines.is_empty()) else { return Err(Error::Usage(lines)) };
     load.run(&agents)
 }
 
-/// A load for agents, as the flags say it.
-struct AgentsLoad {
+/// A load of requests for agents, as the flags say it.
+struct RequestLoad {
     draft: Draft,
     output: Output,
     /// A wrk script.
     script: Option<Scripted>,
-    scenario: Option<(Arc<Scenario>, Teller)>,
+    /// Tells the output of a script of scenarios.
+    teller: Option<Teller>,
 }
 
-impl AgentsLoad {
+impl RequestLoad {
     fn run(self, agents: &Agents) -> Result<ExitCode, Error> {
-        let Self { draft, output, script, scenario } = self;
+        let Self { draft, output, script, teller } = self;
         let part = Part { index: 0, of: agents.wanted.count() };
         let mut plan = plan_of(Draft { part: Some(part), ..draft }).map_err(Error::Usage)?;
         let mut job = travel::pack(std::env::args().skip(1)).map_err(Error::Usage)?;
@@ -196,10 +199,11 @@ impl AgentsLoad {
             agents: String::new(),
         };
         let bus = agents.connect().map_err(|error| Error::Agents(error.to_string()))?;
-        if let Some((scenario, teller)) = scenario {
+        if let Some(teller) = teller {
             teller.begin(live.live.line(), shutdown);
-            travel::pack_beside(&mut job, scenario.files()).map_err(Error::Usage)?;
-            job.start = Some(scenario.lead().map_err(Error::Scenario)?);
+        }
+        if let Some(journeys) = &plan.journeys {
+            travel::pack_journeys(&mut job, &**journeys)?;
         }
         let run = random();
         live.live.say(&told(run));
@@ -234,22 +238,24 @@ fn subscriptions(args: Args, agents: &Agents) -> Result<ExitCode, Error> {
     let mut job = travel::pack(std::env::args().skip(1)).map_err(Error::Usage)?;
     job.threads = plan.connect.threads;
     let run = random();
-    job.start = Some(travel::stamps(run as u32));
+    travel::pack_stamps(&mut job, run);
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
     let live = Live::new(shutdown, plan.connect.connections, None, None);
     let mut live = AgentsLive { live, agents: String::new() };
     let bus = agents.connect().map_err(|error| Error::Agents(error.to_string()))?;
     live.live.say(&told(run));
-    // Connections are opened at a rate, or many at a time, until each was tried.
-    let at_rate = plan
-        .connect_rate
-        .map_or(Duration::ZERO, |rate| Duration::from_secs_f64((plan.connect.connections as f64 / rate).min(86_400.0)));
-    let opening = plan.connect.timeout * 2 + at_rate;
+    let opening = opening(&plan);
     report_subscriptions(&output, || {
         let record = agents.lead(&bus, run, job, push::Whole::new(plan), opening, &mut live);
         live.live.line().finish_and_clear();
         Ok(record?)
     })
+}
+
+/// Returns how long the subscriptions may take to open: at a rate, or many at a time, until each was tried.
+pub(crate) fn opening(plan: &push::Plan) -> Duration {
+    let at_rate = |rate: f64| Duration::from_secs_f64((plan.connect.connections as f64 / rate).min(86_400.0));
+    plan.connect.timeout * 2 + plan.connect_rate.map_or(Duration::ZERO, at_rate)
 }
 
 /// Writes the report of a load on a hub, and says which agents were lost.

@@ -89,6 +89,8 @@ pub(crate) struct Args {
     pub(super) output: OutputArgs,
 
     /// Measure oroshi itself: the latency that it adds to servers of known delay; takes a minute
+    ///
+    /// Over HTTP/1.1, or with --http2-prior-knowledge (unix socket) or --http2 (TLS), and --streams, over HTTP/2.
     #[arg(long, help_heading = "Self-test")]
     pub(super) self_test: bool,
 }

@@ -1,5 +1,6 @@
 //! Turns flags into a draft and an output; reports every mistake at once.
 
+use std::mem;
 use std::path::{Path, PathBuf};
 
 use oroshi_bench::Draft;
@@ -109,22 +110,38 @@ impl Args {
         (draft, script, output, problems.lines())
     }
 
-    /// Reads the flags of --self-test: the format and the file of its report.
+    /// Reads the flags of --self-test: a draft with the version of HTTP, the format of its report, and its file.
     ///
     /// # Errors
-    /// If there are other flags.
-    pub(crate) fn read_for_self_test(self) -> Result<(Format, Option<PathBuf>), Vec<String>> {
+    /// If there are other flags, or one of these is wrong.
+    pub(crate) fn read_for_self_test(mut self) -> Result<(Draft, Format, Option<PathBuf>), Vec<String>> {
         let OutputArgs { report, format, output } = self.output;
+        let version = LoadArgs {
+            http2: mem::take(&mut self.load.http2),
+            http2_prior_knowledge: mem::take(&mut self.load.http2_prior_knowledge),
+            streams: self.load.streams.take(),
+            ..LoadArgs::default()
+        };
         let loaded = self.load != LoadArgs::default()
             || self.script != ScriptArgs::default()
             || !self.url.is_empty()
             || !self.urls.is_empty();
         if loaded || report != ReportArgs::default() || matches!(format, Format::Wrk | Format::Ab) {
             return Err(vec![
-                "--self-test chooses its own loads: expected only --format text or json, and --output".into(),
+                "--self-test chooses its own loads: expected only --format text or json, --output, and --http2 or \
+                 --http2-prior-knowledge with --streams"
+                    .into(),
             ]);
         }
-        Ok((format, output))
+        let (draft, _, mut problems) = read_load(version, Naming::Flags);
+        match (draft.streams, draft.http2) {
+            (0, _) => problems.add("--streams", "`0`: expected at least 1"),
+            (2.., None) => {
+                problems.add("--streams", "it is about HTTP/2: give --http2 or --http2-prior-knowledge as well");
+            }
+            _ => {}
+        }
+        if problems.found.is_empty() { Ok((draft, format, output)) } else { Err(problems.lines()) }
     }
 }
 
@@ -191,7 +208,7 @@ mod tests {
     use std::time::Duration;
 
     use clap::Parser;
-    use oroshi_bench::{Check, Load, Spacing, Stage, Watching};
+    use oroshi_bench::{Check, Http2, Load, Spacing, Stage, Watching};
     use oroshi_net::UnixAddress;
     use oroshi_net::tls::Roots;
 
@@ -328,7 +345,11 @@ mod tests {
         for line in ["http://h/", "-c 5", "-s x", "-L", "--format wrk", "--format ab", "-g x", "--fail-if x"] {
             assert!(self_test(line).unwrap_err()[0].contains("--self-test"), "{line}");
         }
-        assert_eq!(self_test("--format json -o x"), Ok((Format::Json, Some("x".into()))));
+        let (base, format, file) = self_test("--format json -o x").unwrap();
+        assert_eq!((base.http2, base.streams, format, file), (None, 1, Format::Json, Some("x".into())));
+        let (base, ..) = self_test("--http2 --streams 32").unwrap();
+        assert_eq!((base.http2, base.streams), (Some(Http2::Alpn), 32));
+        assert_eq!(self_test("--http2-prior-knowledge").unwrap().0.http2, Some(Http2::PriorKnowledge));
         assert!(read("--wrk-backfill http://h/").2[0].contains("--format wrk"));
         assert!(read("-o page.html --report page.html http://h/").2[0].contains("--report"));
         let problems = read("--hdr x -g x -e x -o y --report z http://h/").2;

@@ -29,7 +29,7 @@ pub(super) fn is_asked_for(args: &Args) -> bool {
 /// # Errors
 /// The flags or the script are wrong, or there is no result.
 pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
-    let Scenarios { draft, output, teller, .. } = read(args, PartOptions::default())?;
+    let Scenarios { draft, output, teller } = read(args, PartOptions::default())?;
     carry_out_draft(draft, None, &output, Vec::new(), Some(&teller)).map_err(|error| match error {
         Error::Run(RunError::Script(error)) => Error::Scenario(error),
         error => error,
@@ -38,7 +38,6 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
 
 /// A run of a script of scenarios.
 pub(super) struct Scenarios {
-    pub(super) scenario: Arc<Scenario>,
     pub(super) draft: Draft,
     pub(super) output: Output,
     pub(super) teller: Teller,
@@ -104,8 +103,8 @@ pub(super) fn read(mut args: Args, part: PartOptions) -> Result<Scenarios, Error
     draft.warmup = settings.warmup.unwrap_or(Duration::ZERO);
     draft.timeout = settings.request_timeout();
     draft.load = Load::Closed;
-    draft.journeys = Some(Arc::clone(&scenario) as _);
-    Ok(Scenarios { scenario, draft, output, teller })
+    draft.journeys = Some(scenario);
+    Ok(Scenarios { draft, output, teller })
 }
 
 /// Reads the flags of a job, and loads its script.

@@ -4,16 +4,22 @@
 //! beyond the delay, counted from when a request was due, was added by this generator, the target's timer, or the
 //! kernel. Each rung keeps half of its connections busy, but uses at most a quarter of the machine's capacity: at
 //! its limit any generator adds queueing, and `oroshi bench` reports such a run as generator-bound.
+//!
+//! Over HTTP/2 each stream counts as a connection does over HTTP/1. With TLS the target has a certificate made for this
+//! run, and listens on TCP.
 
-use std::path::Path;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use oroshi_bench::environment::Environment;
 use oroshi_bench::plan::Problems;
 use oroshi_bench::record::ClockRecord;
-use oroshi_bench::{Bottleneck, Draft, Load, Record, RunError, Spacing, Watching};
+use oroshi_bench::{Bottleneck, Draft, Http2, Load, Protocol, Record, RunError, Spacing, Watching};
 use oroshi_net::limits::ensure_descriptors;
+use oroshi_net::tls::Roots;
 use oroshi_net::{CpuList, Endpoint, Shutdown, two_cpus};
 use oroshi_report::paint::Paint;
 use oroshi_report::table::columns;
@@ -22,28 +28,35 @@ use serde::Serialize;
 
 use super::{Error, Format, Live, open, write};
 use crate::child::{Target, unix_name};
-use crate::interrupt;
+use crate::interrupt::{self, Temporary};
 use crate::terminal;
 
 const DELAYS_MS: [u64; 3] = [1, 10, 100];
-const CONNECTIONS: [usize; 4] = [10, 100, 1000, 10_000];
+/// Requests that may be in progress at once: connections, times the streams of each.
+const PLACES: [usize; 4] = [10, 100, 1000, 10_000];
 /// Length of a rung, and of its warm-up.
 const RUNG: Duration = Duration::from_secs(4);
 const WARMUP: Duration = Duration::from_millis(500);
 /// Length of the measurement without delay.
 const NULL: Duration = Duration::from_millis(1500);
-const NULL_CONNECTIONS: usize = 10;
-/// Share of a rung's connections that are busy.
+const NULL_PLACES: usize = 10;
+/// Share of a rung's connections, or of their streams, that are busy.
 const BUSY: f64 = 0.5;
 /// Share of the machine's capacity that a rung may use.
 const EASY: f64 = 0.25;
 /// Descriptors of each of the two processes that are not connections.
 const OTHER_DESCRIPTORS: u64 = 128;
 
+/// The name and version of the JSON.
+const SCHEMA: &str = "oroshi-self-test/1.1";
+
 /// The result, as JSON shows it. Times are in nanoseconds.
 #[derive(Debug, Serialize)]
 struct Report {
     schema: &'static str,
+    protocol: Protocol,
+    /// Whether TLS over TCP carries it, or else a unix socket without TLS.
+    tls: bool,
     load_cpu: Option<usize>,
     target_cpu: Option<usize>,
     /// The capacity of load and target: without delay, in a closed loop.
@@ -57,7 +70,8 @@ struct Report {
 
 #[derive(Debug, Serialize)]
 struct Null {
-    connections: usize,
+    #[serde(flatten)]
+    places: Places,
     requests_per_s: f64,
     p50_ns: u64,
     bottleneck: Bottleneck,
@@ -66,7 +80,8 @@ struct Null {
 #[derive(Debug, Serialize)]
 struct Rung {
     delay_ns: u64,
-    connections: usize,
+    #[serde(flatten)]
+    places: Places,
     /// Requests that were due per second.
     rate_per_s: f64,
     /// Requests that were answered.
@@ -81,6 +96,14 @@ struct Rung {
     warnings: Vec<String>,
 }
 
+/// Where requests may be in progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+struct Places {
+    connections: usize,
+    /// Streams of each connection; 1 over HTTP/1.
+    streams: usize,
+}
+
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Added {
     p50_ns: i64,
@@ -88,55 +111,60 @@ struct Added {
     max_ns: i64,
 }
 
-/// Runs the ladder and reports.
+/// Runs the ladder and reports. `base` has the version of HTTP, and the most streams of a connection.
 ///
 /// # Errors
 /// If the target or a run cannot be started, or nothing was measured.
-pub(crate) fn run(format: Format, path: Option<&Path>) -> Result<ExitCode, Error> {
+pub(crate) fn run(base: Draft, format: Format, path: Option<&Path>) -> Result<ExitCode, Error> {
     let file = path.map(open).transpose()?;
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
-    let report = climb(&shutdown)?;
+    let report = climb(base, &shutdown)?;
     let text = match format {
         Format::Json => serde_json::to_string_pretty(&report)? + "\n",
-        _ => text(&report, if path.is_none() { terminal::paint(&std::io::stdout()) } else { Paint::PLAIN }),
+        _ => text(&report, if path.is_none() { terminal::paint(&io::stdout()) } else { Paint::PLAIN }),
     };
     write(&text, file, path)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn climb(shutdown: &Shutdown) -> Result<Report, Error> {
+fn climb(base: Draft, shutdown: &Shutdown) -> Result<Report, Error> {
     let cpus = two_cpus();
     let mut notes = Vec::new();
-    let most = most_connections(&mut notes);
+    let (protocol, streams) = (base.protocol(), base.streams);
+    let most = most_connections(streams, &mut notes);
     if cpus.is_none() {
         notes.push(
             "there is one CPU only, which load and target share: what they add to each other is part of the figures"
                 .into(),
         );
     }
-    let ladder = Ladder { cpus, shutdown };
+    let tls = base.http2 == Some(Http2::Alpn);
+    let identity = if tls { Some(Identity::make().map_err(Error::Identity)?) } else { None };
+    let ladder = Ladder { base, identity, cpus, shutdown };
     let null = ladder.null()?;
     let mut rungs = Vec::new();
     'ladder: for delay_ms in DELAYS_MS {
         let target = ladder.target(Some(delay_ms))?;
-        for connections in steps(most) {
+        for places in steps(most, streams) {
             let delay = Duration::from_millis(delay_ms);
-            let rate = rate(delay, connections, null.requests_per_s);
-            let record = match ladder.rung(&target.urls[0], delay, connections, rate) {
+            let rate = rate(delay, places.count(), null.requests_per_s);
+            let record = match ladder.rung(&target.urls[0], delay, places, rate) {
                 Err(Error::Run(RunError::Cancelled)) => break 'ladder,
                 record => record?,
             };
             if record.cut_short {
                 break 'ladder;
             }
-            rungs.extend(Rung::of(&record, delay, connections, rate));
+            rungs.extend(Rung::of(&record, delay, places, rate));
         }
     }
     if rungs.is_empty() {
         return Err(Error::Interrupted);
     }
     Ok(Report {
-        schema: "oroshi-self-test/1.0",
+        schema: SCHEMA,
+        protocol,
+        tls,
         load_cpu: cpus.map(|c| c.0),
         target_cpu: cpus.map(|c| c.1),
         null,
@@ -147,50 +175,99 @@ fn climb(shutdown: &Shutdown) -> Result<Report, Error> {
     })
 }
 
+/// A certificate for 127.0.0.1 and its key, for one run.
+struct Identity(Temporary);
+
+impl Identity {
+    fn make() -> io::Result<Self> {
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).map_err(io::Error::other)?;
+        let identity = Self(Temporary::folder("self-test").map_err(|(_, error)| error)?);
+        fs::write(identity.certificate(), made.cert.pem())?;
+        fs::write(identity.key(), made.signing_key.serialize_pem())?;
+        Ok(identity)
+    }
+
+    fn certificate(&self) -> PathBuf {
+        self.0.path().join("certificate.pem")
+    }
+
+    fn key(&self) -> PathBuf {
+        self.0.path().join("key.pem")
+    }
+}
+
+impl Places {
+    /// Shares `count` requests in progress among connections of at most `streams` each.
+    fn of(count: usize, streams: usize) -> Self {
+        let streams = streams.clamp(1, count.max(1));
+        Self { connections: count / streams, streams }
+    }
+
+    fn count(self) -> usize {
+        self.connections * self.streams
+    }
+
+    /// `31x32`: connections, and the streams of each if there are several.
+    fn words(self) -> String {
+        let connections = units::count(self.connections as u64);
+        if self.streams == 1 { connections } else { format!("{connections}x{}", units::count(self.streams as u64)) }
+    }
+}
+
 struct Ladder<'s> {
+    base: Draft,
+    /// The target's, with TLS.
+    identity: Option<Identity>,
     cpus: Option<(usize, usize)>,
     shutdown: &'s Shutdown,
 }
 
 impl Ladder<'_> {
     fn target(&self, delay_ms: Option<u64>) -> Result<Target, Error> {
-        let name = unix_name(&format!("self-test-{}", delay_ms.unwrap_or(0)));
-        let options = delay_ms.map_or_else(Vec::new, |ms| vec!["--delay".to_owned(), format!("{ms}ms")]);
-        Ok(Target::start(&[name], &options, self.cpus.map(|c| c.1))?)
+        let mut options = delay_ms.map_or_else(Vec::new, |ms| vec!["--delay".to_owned(), format!("{ms}ms")]);
+        let place = match &self.identity {
+            None => unix_name(&format!("self-test-{}", delay_ms.unwrap_or(0))),
+            Some(identity) => {
+                for (flag, file) in [("--cert", identity.certificate()), ("--key", identity.key())] {
+                    options.extend([flag.to_owned(), file.to_string_lossy().into_owned()]);
+                }
+                "127.0.0.1:0".to_owned()
+            }
+        };
+        Ok(Target::start(&[place], &options, self.cpus.map(|c| c.1))?)
     }
 
     fn null(&self) -> Result<Null, Error> {
         let target = self.target(None)?;
-        let draft = Draft { connections: NULL_CONNECTIONS, duration: Some(NULL), ..self.draft(&target.urls[0]) };
+        let places = Places::of(NULL_PLACES, self.base.streams);
+        let draft = Draft { duration: Some(NULL), ..self.draft(&target.urls[0], places) };
         let record = self.load(draft, "without delay: ")?;
         let p50_ns = record.latency.service.summary.p50.ok_or(Error::Interrupted)?.value_ns;
-        Ok(Null {
-            connections: NULL_CONNECTIONS,
-            requests_per_s: record.rates.requests_per_s,
-            p50_ns,
-            bottleneck: record.grade.bottleneck,
-        })
+        Ok(Null { places, requests_per_s: record.rates.requests_per_s, p50_ns, bottleneck: record.grade.bottleneck })
     }
 
-    fn rung(&self, url: &Endpoint, delay: Duration, connections: usize, rate: f64) -> Result<Record, Error> {
-        let draft = Draft {
-            connections,
-            duration: Some(RUNG),
-            load: Load::rate(rate, Spacing::Constant, 0),
-            ..self.draft(url)
-        };
-        self.load(draft, &format!("{} ms x {}: ", delay.as_millis(), units::count(connections as u64)))
+    fn rung(&self, url: &Endpoint, delay: Duration, places: Places, rate: f64) -> Result<Record, Error> {
+        let draft =
+            Draft { duration: Some(RUNG), load: Load::rate(rate, Spacing::Constant, 0), ..self.draft(url, places) };
+        self.load(draft, &format!("{} ms x {}: ", delay.as_millis(), places.words()))
     }
 
-    fn draft(&self, url: &Endpoint) -> Draft {
+    fn draft(&self, url: &Endpoint, places: Places) -> Draft {
+        let mut tls = self.base.tls.clone();
+        if let Some(identity) = &self.identity {
+            tls.roots = Roots::Only(vec![identity.certificate()]);
+        }
         Draft {
             urls: vec![url.clone()],
+            connections: places.connections,
+            streams: places.streams,
+            tls,
             threads: Some(1),
             warmup: WARMUP,
             timeout: Duration::from_secs(10),
             cpus: self.cpus.map(|cpus| CpuList::one(cpus.0)),
             watch: Watching::Auto,
-            ..Draft::default()
+            ..self.base.clone()
         }
     }
 
@@ -204,11 +281,11 @@ impl Ladder<'_> {
 }
 
 impl Rung {
-    fn of(record: &Record, delay: Duration, connections: usize, rate: f64) -> Option<Self> {
+    fn of(record: &Record, delay: Duration, places: Places, rate: f64) -> Option<Self> {
         let delay_ns = delay.as_nanos() as u64;
         Some(Self {
             delay_ns,
-            connections,
+            places,
             rate_per_s: rate,
             requests: record.requests.completed,
             added: Added::of(&record.latency.response, delay_ns)?,
@@ -232,24 +309,28 @@ impl Added {
     }
 }
 
-/// Returns the rate of a rung: half of its connections busy, within the machine's capacity, in round numbers.
-fn rate(delay: Duration, connections: usize, capacity: f64) -> f64 {
-    let wanted = BUSY * connections as f64 / delay.as_secs_f64();
+/// Returns the rate of a rung: half of its places busy, within the machine's capacity, in round numbers.
+fn rate(delay: Duration, places: usize, capacity: f64) -> f64 {
+    let wanted = BUSY * places as f64 / delay.as_secs_f64();
     let rate = wanted.min(EASY * capacity).max(10.0);
     let step = 10f64.powf(rate.log10().floor() - 1.0);
     (rate / step + 1e-9).floor() * step
 }
 
-/// Returns the ladder's numbers of connections, each at most `most`.
-fn steps(most: usize) -> Vec<usize> {
-    let mut steps: Vec<usize> = CONNECTIONS.iter().map(|&n| n.min(most)).collect();
+/// Returns the ladder's steps: at most `most` connections of at most `streams` each.
+fn steps(most: usize, streams: usize) -> Vec<Places> {
+    let mut steps: Vec<Places> = PLACES
+        .iter()
+        .map(|&count| Places::of(count, streams))
+        .map(|places| Places { connections: places.connections.min(most), ..places })
+        .collect();
     steps.dedup();
     steps
 }
 
 /// Raises the descriptor limit, which the target inherits, and returns the number of connections that it allows.
-fn most_connections(notes: &mut Vec<String>) -> usize {
-    let wanted = CONNECTIONS[CONNECTIONS.len() - 1];
+fn most_connections(streams: usize, notes: &mut Vec<String>) -> usize {
+    let wanted = Places::of(PLACES[PLACES.len() - 1], streams).connections;
     match ensure_descriptors(wanted as u64 + OTHER_DESCRIPTORS) {
         Ok(_) => wanted,
         Err(error) => {
@@ -273,17 +354,24 @@ fn text(report: &Report, paint: Paint) -> String {
         (Some(load), Some(target)) => format!("load on CPU {load}, target on CPU {target}"),
         _ => "both on one CPU".into(),
     };
-    let mut text =
-        paint.bold(&format!("What oroshi {version} adds to servers of known delay (unix socket, {place})")) + "\n";
-    text += "From the moment a request was due until its answer was read, minus the delay; open loop, half of the\n\
-             connections busy where the machine can do that. The target's own timer and the kernel are part of it.\n\n";
+    let way = match (report.protocol, report.tls) {
+        (Protocol::Http1, _) => "unix socket",
+        (Protocol::Http2, false) => "HTTP/2, unix socket",
+        (Protocol::Http2, true) => "HTTP/2, TLS over TCP",
+    };
+    let mut text = paint.bold(&format!("What oroshi {version} adds to servers of known delay ({way}, {place})")) + "\n";
+    let busy = if report.protocol == Protocol::Http2 { "streams" } else { "connections" };
+    text += &format!(
+        "From the moment a request was due until its answer was read, minus the delay; open loop, half of the\n\
+         {busy} busy where the machine can do that. The target's own timer and the kernel are part of it.\n\n"
+    );
     let head = ["delay", "connections", "requests/s", "added p50", "p99", "max", "late p50", "p99", "errors", ""];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     let time = |ns: i64| if ns < 0 { format!("-{}", units::time(-ns as f64)) } else { units::time(ns as f64) };
     for rung in &report.rungs {
         rows.push(vec![
             units::length(rung.delay_ns as f64 / 1e9),
-            units::count(rung.connections as u64),
+            rung.places.words(),
             units::number(rung.rate_per_s),
             time(rung.added.p50_ns),
             time(rung.added.p99_ns),
@@ -298,7 +386,7 @@ fn text(report: &Report, paint: Paint) -> String {
     let null = &report.null;
     text += &format!(
         "\nWithout delay, {} connections, closed loop: {} requests/s, p50 {} ({}).\n",
-        null.connections,
+        null.places.words(),
         units::number(null.requests_per_s),
         units::time(null.p50_ns as f64),
         null.bottleneck.name()
@@ -310,7 +398,7 @@ fn text(report: &Report, paint: Paint) -> String {
             time(median),
             time(worst.added.p99_ns),
             units::length(worst.delay_ns as f64 / 1e9),
-            units::count(worst.connections as u64)
+            worst.places.words()
         );
     }
     if report.cut_short {
@@ -348,16 +436,25 @@ mod tests {
 
     #[test]
     fn the_ladder_ends_where_descriptors_do() {
-        assert_eq!(steps(10_000), [10, 100, 1000, 10_000]);
-        assert_eq!(steps(3000), [10, 100, 1000, 3000]);
-        assert_eq!(steps(500), [10, 100, 500]);
+        let connections = |most| steps(most, 1).iter().map(|places| places.connections).collect::<Vec<_>>();
+        assert_eq!(connections(10_000), [10, 100, 1000, 10_000]);
+        assert_eq!(connections(3000), [10, 100, 1000, 3000]);
+        assert_eq!(connections(500), [10, 100, 500]);
+    }
+
+    #[test]
+    fn streams_take_the_place_of_connections() {
+        let words = |most, streams| steps(most, streams).into_iter().map(Places::words).collect::<Vec<_>>();
+        assert_eq!(words(312, 32), ["1x10", "3x32", "31x32", "312x32"]);
+        assert_eq!(words(100, 32), ["1x10", "3x32", "31x32", "100x32"]);
+        assert_eq!(words(1, 100_000), ["1x10", "1x100", "1x1,000", "1x10,000"]);
     }
 
     #[test]
     fn the_table_has_a_row_per_rung() {
         let rung = |connections, bottleneck| Rung {
             delay_ns: 1_000_000,
-            connections,
+            places: Places { connections, streams: 1 },
             rate_per_s: 5000.0,
             requests: 20_000,
             added: Added { p50_ns: 60_000, p99_ns: 130_000, max_ns: 1_200_000 },
@@ -367,11 +464,13 @@ mod tests {
             warnings: vec!["others were busy".into()],
         };
         let report = Report {
-            schema: "oroshi-self-test/1.0",
+            schema: SCHEMA,
+            protocol: Protocol::Http1,
+            tls: false,
             load_cpu: Some(0),
             target_cpu: Some(1),
             null: Null {
-                connections: 10,
+                places: Places { connections: 10, streams: 1 },
                 requests_per_s: 85_000.0,
                 p50_ns: 95_000,
                 bottleneck: Bottleneck::ServerBound,
@@ -391,6 +490,7 @@ mod tests {
                 && text.contains("ended early")
         );
         assert!(text.contains("2 of 2 rungs have warnings, the first: others were busy"));
-        assert!(serde_json::to_string(&report).unwrap().contains("\"p99_ns\":130000"));
+        let json = serde_json::to_string(&report).unwrap();
+        assert!(json.contains("\"p99_ns\":130000") && json.contains("\"connections\":10000,\"streams\":1"), "{json}");
     }
 }

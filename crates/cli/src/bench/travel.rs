@@ -4,19 +4,17 @@
 //! no other file, so a plan cannot make it read one of its own.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder};
-use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::{Arg, ArgMatches, Args as _, Command, Parser};
 use oroshi_agents::wire::Job;
-use oroshi_bench::{Draft, Load, Part, Spacing, push};
+use oroshi_bench::{Draft, Journeys, Load, Part, Spacing, push};
 use oroshi_net::Permitted;
 use oroshi_scenario::PartOptions;
 
+use super::Error;
 use super::args::{Args, LoadArgs};
 use super::scenario;
 use super::script::Scripted;
@@ -69,11 +67,6 @@ pub(crate) enum UnpackedLoad {
     Requests(Box<Draft>, Option<Box<Scripted>>),
     /// Subscriptions.
     Subscriptions(Box<push::Plan>),
-}
-
-/// Returns the number in the stamps of a run on a hub, as a job has it.
-pub(super) fn stamps(run: u32) -> Vec<u8> {
-    run.to_be_bytes().to_vec()
 }
 
 /// Makes a job of the words of a command line that the parser has accepted. `words`: those after the program's name.
@@ -163,6 +156,42 @@ pub(crate) fn with_run(job: &Job, draft: &Draft) -> Job {
     Job { words, ..job.clone() }
 }
 
+/// As [`with_run`], of a script: its lengths and rate are the flags' or the script's own.
+pub(crate) fn with_journeys(job: &Job, draft: &Draft) -> Job {
+    // In an experiment connections are another word for users.
+    let word = |word: &String| match word.strip_prefix("--connections=") {
+        Some(users) => format!("--users={users}"),
+        None => word.clone(),
+    };
+    let flags = job.words.iter().filter(|word| word.starts_with("--")).map(word);
+    let words = flags.chain(draft.urls.iter().map(ToString::to_string)).collect();
+    Job { words, ..job.clone() }
+}
+
+/// As [`with_run`], of subscriptions: also with the URLs to publish at.
+pub(crate) fn with_subscriptions(job: &Job, draft: &push::Draft) -> Job {
+    let mut job = with_run(job, &draft.base);
+    job.words.retain(|word| !word.starts_with("--publish=") && !word.starts_with("--publish-to="));
+    job.words.extend(draft.publish.iter().map(|publish| format!("--publish={}", publish.url)));
+    job.words.extend(draft.publish_to.iter().map(|publish| format!("--publish-to={}", publish.url)));
+    job
+}
+
+/// Adds the number in the stamps of a run on a hub to its job.
+pub(crate) fn pack_stamps(job: &mut Job, run: u64) {
+    job.start = Some((run as u32).to_be_bytes().to_vec());
+}
+
+/// Adds to the job what agents need for journeys: the files beside the script, and what comes before the load leaves.
+///
+/// # Errors
+/// A file cannot be read, or the script failed.
+pub(crate) fn pack_journeys(job: &mut Job, journeys: &dyn Journeys) -> Result<(), Error> {
+    pack_beside(job, journeys.files()).map_err(Error::Usage)?;
+    job.start = Some(journeys.lead().map_err(Error::Scenario)?);
+    Ok(())
+}
+
 fn values(matches: &ArgMatches, id: &str) -> Vec<String> {
     let given = matches.value_source(id) == Some(clap::parser::ValueSource::CommandLine);
     let raw = matches.get_raw(id).filter(|_| given).into_iter().flatten();
@@ -173,7 +202,7 @@ fn values(matches: &ArgMatches, id: &str) -> Vec<String> {
 ///
 /// # Errors
 /// A file cannot be read.
-pub(super) fn pack_beside(job: &mut Job, files: Vec<(String, PathBuf)>) -> Result<(), Vec<String>> {
+fn pack_beside(job: &mut Job, files: Vec<(String, PathBuf)>) -> Result<(), Vec<String>> {
     let mut mistakes = Vec::new();
     for (name, path) in files {
         match fs::read(&path) {
@@ -196,7 +225,7 @@ pub(crate) fn unpack(job: &Job, permitted: Option<Arc<Permitted>>, leads: bool) 
     if job.of == 0 || job.of > PARTS || job.index >= job.of || job.threads == 0 || job.threads > THREADS {
         return wrong("its part or threads");
     }
-    let folder = folder().map_err(|error| vec![format!("no temporary folder can be made: {error}")])?;
+    let folder = Temporary::folder("agent").map_err(|(path, error)| vec![format!("{}: {error}", path.display())])?;
     let flags = travellers();
     let mut words = Vec::new();
     let flags_end = job.words.iter().position(|word| word == ARGUMENTS).unwrap_or(job.words.len());
@@ -269,20 +298,6 @@ fn written(folder: &Temporary, number: usize, name: &str, content: &[u8]) -> Res
     let path = folder.path().join(format!("{number}-{name}"));
     fs::write(&path, content).map_err(|error| vec![format!("{}: {error}", path.display())])?;
     Ok(path)
-}
-
-/// Makes a folder that only this user can read.
-fn folder() -> io::Result<Temporary> {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    loop {
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("oroshi-agent-{}-{number}", std::process::id()));
-        match DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => return Ok(Temporary::new(path)),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -74,11 +74,10 @@ impl Args {
         problems.extend(wrong.lines());
         let mut wrong = Problems::of_flags();
         let agents = agents_load::read(&agents, matches, &mut wrong);
-        if agents.is_some() && script.is_some() {
-            wrong.add("--agents", "agents carry out loads of requests in a comparison, and no scripts: leave one out");
-        }
         problems.extend(wrong.lines());
-        let draft = Draft { part: agents.as_ref().map(|agents| Part { index: 0, of: agents.count }), ..draft };
+        // How many users share themselves among agents, the script may say.
+        let part = agents.as_ref().filter(|_| script.is_none()).map(|agents| Part { index: 0, of: agents.count });
+        let draft = Draft { part, ..draft };
         // The length of a script's run is the script's or the user's.
         let draft = if script.is_some() { draft } else { rules::timed(draft, warmup) };
         let open = share.is_some() || draft.load != Rhythm::Closed;

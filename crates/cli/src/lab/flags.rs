@@ -57,11 +57,8 @@ impl LoadKeys for Flags {
             problems.add("--rate", "it is a share of what set-ups can do: with `mode`, expected messages per second");
         }
         let agents = agents_load::read(&agents, &matches, &mut problems);
-        if agents.is_some() && (script.is_some() || subscribe.is_asked_for()) {
-            problems
-                .add("--agents", "they carry out loads of requests: leave them out, or leave out `script` or `mode`");
-        }
-        draft.part = agents.as_ref().map(|agents| Part { index: 0, of: agents.count });
+        // How many users share themselves among agents, the script may say.
+        draft.part = agents.as_ref().filter(|_| script.is_none()).map(|agents| Part { index: 0, of: agents.count });
         let agents = agents.map(|Found { load, words, .. }| (load, words));
         let subscribe = subscribe.read(draft.clone(), &mut problems).filter(|_| subscribe.is_asked_for());
         if problems.found.is_empty() {

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use oroshi_bench::Record;
 use oroshi_bench::record::AgentState;
+use oroshi_bench::{Protocol, Record};
 use oroshi_testkit::nats::Nats;
 use oroshi_testkit::process::{Ran, to_the_end};
 use tempfile::TempDir;
@@ -162,6 +162,60 @@ fn several_agents_are_one_load_whose_counts_are_the_servers() {
     let one = group.bench(&["--agents", "b", "-c", "2", "-n", "100", "-d", "1h", target.url()]);
     assert_eq!((one.code, one.record().requests.completed), (Some(0), 100), "{one:?}");
     assert_eq!(target.stop().0, 5103, "the server counts as many");
+}
+
+#[test]
+fn agents_speak_http2_by_streams_and_their_scripts_too() {
+    let test = "agents_speak_http2_by_streams_and_their_scripts_too";
+    let Some(group) = Group::start(test, &["a", "b"], &["--wrk-scripts"]) else { return };
+    let target = Target::start(&[]);
+    let http2 = ["--agents", "2", "--http2-prior-knowledge", "--streams", "8", "-c", "3", "-d", "1h", target.url()];
+    let closed = group.bench(&[&http2[..], &["-n", "2001"]].concat());
+    let open = group.bench(&[&http2[..], &["-n", "301", "-R", "600"]].concat());
+    let script = group.folder().join("own.lua");
+    let source = "local n = 0\nfunction request() n = n + 1 return wrk.format('POST', '/' .. n, nil, 'body') end\n\
+        function response(status, headers, body) assert(status == 200 and #body == 12) end";
+    std::fs::write(&script, source).unwrap();
+    let scripted = group.bench(&[&http2[..], &["-n", "500", "-s", script.to_str().unwrap()]].concat());
+    for (ran, expected) in [(closed, 2001), (open, 301), (scripted, 500)] {
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let record = ran.record();
+        assert_eq!((record.plan.protocol, record.plan.streams), (Protocol::Http2, 8));
+        assert_eq!((record.requests.completed, record.errors, record.connections.opened), (expected, 0, 3));
+        assert!(record.agents.iter().all(|agent| agent.completed > 0), "{:?}", record.agents);
+        ledger(&record);
+    }
+    assert_eq!(target.stop().0, 2001 + 301 + 500, "the server counts as many");
+}
+
+#[test]
+fn plans_beyond_a_message_travel_in_pieces_up_to_the_agents_limit() {
+    let test = "plans_beyond_a_message_travel_in_pieces_up_to_the_agents_limit";
+    let Some(group) = Group::start(test, &["a", "b"], &["--max-plan", "6M"]) else { return };
+    let target = Target::start(&[]);
+    let path = group.folder().join("body");
+    let file = |bytes: usize| {
+        let mut random = fastrand::Rng::with_seed(5);
+        std::fs::write(&path, (0..bytes).map(|_| random.u8(..)).collect::<Vec<_>>()).unwrap();
+    };
+    let bench = || {
+        let body = ["--agents", "2", "-c", "2", "-n", "5", "-d", "1h", "--body-file", path.to_str().unwrap()];
+        group.bench(&[&body[..], &[target.url()]].concat())
+    };
+    file(5_000_000);
+    let ran = bench();
+    let record = ran.record();
+    assert_eq!((ran.code, record.requests.completed), (Some(0), 5), "{ran:?}");
+    assert!(record.rates.written_bytes >= 5 * 5_000_000, "{:?}", record.rates);
+    file(6_100_000);
+    let ran = bench();
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    for agent in ["a", "b"] {
+        assert!(ran.err.contains(&format!("{agent}: a plan of 6100")) && ran.err.contains("--max-plan is 6000000"));
+    }
+    // The agents are free again.
+    file(10);
+    assert_eq!(bench().record().requests.completed, 5);
 }
 
 #[test]

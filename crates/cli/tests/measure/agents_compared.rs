@@ -10,6 +10,7 @@ use oroshi_testkit::process::to_the_end;
 
 use crate::agents::Group;
 use crate::common::Target;
+use crate::common::support::hub::{Hub, Settings};
 use crate::lab_files::{folder, lab};
 
 /// The records of all runs, in which two agents had their parts and somebody saw the server.
@@ -107,6 +108,132 @@ agents = 2
 }
 
 #[test]
+fn scripts_are_compared_on_agents_with_their_files_and_phases() {
+    let test = "scripts_are_compared_on_agents_with_their_files_and_phases";
+    let Some(group) = Group::start(test, &["a", "b"], &[]) else { return };
+    let here = folder(&[
+        ("rows.csv", "page\n1\n2\n3\n4\n"),
+        (
+            "pages.lua",
+            r#"options { users = 4, duration = "100ms" }
+local rows = data.csv("rows.csv", { split = true, wrap = true })
+initialize(function(user) user:get("/", { expect = 200 }); shared.set("begun", 1) end)
+scenario("read", function(user)
+  check("begun", shared.get("begun") == 1)
+  check("answered", user:get("/" .. rows:next().page).ok)
+  shared.add("pages")
+  award(1, "page")
+end)
+final(function(user) check("all add up", shared.get("pages") > 1) end)
+score(function(result) return result.points / result.elapsed end)
+"#,
+        ),
+    ]);
+    let script = here.path().join("pages.lua").display().to_string();
+    let (fast, slow) = (Target::start(&[]), Target::start(&["--delay", "10ms"]));
+    let mut command = group.command("compare");
+    command.args(["--agents", "2", "-s", &script, "--disturbed", "100%", "--blocks", "3", "--any-answers"]);
+    command.args(["--format", "json", fast.url(), slow.url()]);
+    let ran = to_the_end(command);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let result: LabResult = serde_json::from_str(&ran.out).unwrap();
+    let cell = &result.cells[0];
+    assert!(cell.variants[0].load.contains("pages.lua") && cell.variants[0].load.ends_with(", on 2 agents"));
+    let found = &cell.comparisons[0];
+    assert_eq!((found.metric, found.verdict), (Metric::Score, Verdict::Slower), "{found:?}");
+    let records = on_two_agents(&result);
+    assert_eq!(records.len(), 6);
+    for record in records {
+        let scenario = record.scenario.as_deref().unwrap();
+        assert_eq!((scenario.users.most, record.plan.duration_s), (4, Some(0.1)));
+        assert!(scenario.checks.iter().all(|check| check.passed > 0 && check.failed == 0), "{:?}", scenario.checks);
+        let phases: Vec<_> = scenario.phases.iter().map(|phase| (&*phase.name, &phase.error)).collect();
+        assert_eq!(phases, [("initialize", &None), ("final", &None)]);
+        assert!(record.agents.iter().all(|agent| agent.completed > 0), "{:?}", record.agents);
+    }
+}
+
+#[test]
+fn an_experiment_has_the_users_of_its_script_on_agents() {
+    let test = "an_experiment_has_the_users_of_its_script_on_agents";
+    let Some(group) = Group::start(test, &["a", "b"], &[]) else { return };
+    let target = Target::start(&["--delay", "1ms"]);
+    let variant =
+        |name: &str, load: &str| format!("[[variant]]\nname = \"{name}\"\nurl = \"{}\"\n{load}\n", target.url());
+    let head = "title = \"Users\"\nblocks = 3\ndisturbed = \"100%\"\ncpus = \"any\"\nmetrics = [\"rps\"]\n";
+    let load = format!(
+        "[load]\nagents = 2\nnats = \"{}\"\nkey-file = \"key\"\nscript = \"s.lua\"\nduration = \"80ms\"\n",
+        group.nats.url()
+    );
+    // In an experiment `connections` are users too.
+    let file = [head, &load, &variant("two", "load.connections = 2"), &variant("six", "load.users = 6")].concat();
+    let script = "options { users = 50 }\nscenario(\"s\", function(user) user:get(\"/\") end)";
+    let here = folder(&[("users.toml", &file), ("key", &group.key()), ("s.lua", script)]);
+    let ran = lab(here.path(), &["run", "users.toml", "--out", "out"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let result: LabResult =
+        serde_json::from_str(&fs::read_to_string(here.path().join("out/result.json")).unwrap()).unwrap();
+    assert_eq!(on_two_agents(&result).len(), 6);
+    for run in &result.cells[0].runs {
+        let record = run.record.as_deref().unwrap();
+        let users = record.scenario.as_deref().unwrap().users.most;
+        assert_eq!((users, record.plan.duration_s), ([2, 6][run.variant], Some(0.08)));
+    }
+}
+
+#[test]
+fn an_experiment_has_its_subscriptions_on_agents() {
+    let test = "an_experiment_has_its_subscriptions_on_agents";
+    let Some(group) = Group::start(test, &["a", "b"], &[]) else { return };
+    let hub = Hub::start(Settings::default());
+    let file = format!(
+        r#"
+title = "Push"
+metrics = ["rps", "p99"]
+blocks = 3
+disturbed = "100%"
+cpus = "any"
+[load]
+agents = ["a", "b"]
+nats = "{}"
+key-file = "key"
+mode = "ws"
+connections = 5
+requests = 20
+warmup = "10ms"
+publish = "{}"
+publishers = 2
+[[variant]]
+name = "ws"
+url = "{}"
+[[variant]]
+name = "sse"
+url = "{}"
+load.mode = "sse"
+"#,
+        group.nats.url(),
+        hub.publish("publish"),
+        hub.url("ws"),
+        hub.url("sse")
+    );
+    let here = folder(&[("push.toml", &file), ("key", &group.key())]);
+    let ran = lab(here.path(), &["run", "push.toml", "--out", "out"]);
+    let kept =
+        fs::read_to_string(here.path().join("out/result.json")).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+    let result: LabResult = serde_json::from_str(&kept).unwrap();
+    let cell = &result.cells[0];
+    assert!(cell.variants.iter().all(|variant| variant.load.ends_with(", on 2 agents")), "{:?}", cell.variants);
+    assert_eq!(cell.runs.len(), 6, "{ran:?}");
+    for run in &cell.runs {
+        let record = run.record.as_deref().unwrap();
+        assert_eq!(record.requests.completed, 100, "{:?}", record.requests);
+        let agents: Vec<_> = record.agents.iter().map(|agent| (&*agent.name, agent.state)).collect();
+        assert_eq!(agents, [("a", AgentState::Done), ("b", AgentState::Done)]);
+        assert!(run.figures[&Metric::Rps] > 0.0 && run.figures[&Metric::P99] > 0.0);
+    }
+}
+
+#[test]
 fn mistakes_about_agents_name_their_flags_and_keys() {
     let key = tempfile::NamedTempFile::new().unwrap();
     fs::write(key.path(), "0123456789abcdef").unwrap();
@@ -129,8 +256,8 @@ fn mistakes_about_agents_name_their_flags_and_keys() {
         ("agents = [\"a\", \"a\"]\nnats = \"nats://h\"\nkey-file = \"k\"", "agents: `a` stands there twice"),
         ("agents = 2\nnats = \"nats://h\"\nkey-file = \"missing\"", "key-file"),
         (
-            "agents = 2\nnats = \"nats://h\"\nkey-file = \"k\"\nmode = \"ws\"",
-            "leave them out, or leave out `script` or `mode`",
+            "agents = 2\nnats = \"nats://h\"\nkey-file = \"k\"\n[network]\nmachines = [\"one\", \"two\"]",
+            "agents: the machines of [network] reach nothing but each other",
         ),
         ("agents = 2\nnats = \"nats://h\"\nkey-file = \"k\"\ncommand = \"wrk {{url}}\"", "the program in `command`"),
     ] {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use oroshi_agents::agent::{Action, Agent};
 use oroshi_agents::bus::{Arrival, Bus, Settings};
+use oroshi_agents::parcel::PLAN_BYTES;
 use oroshi_agents::wire::{self, Direction, Key};
 use oroshi_bench::{Delta, Draft, Load, Observer, Part, PartObserver, Record, Spacing, run_part};
 use oroshi_net::monotonic_ns;
@@ -58,7 +59,7 @@ fn recorded(url: &str) -> (Vec<Vec<u8>>, u64) {
 fn simulate(settings: Settings, key: &Key, deltas: &[Vec<u8>], over: &AtomicBool) {
     let (group, name) = (settings.group.clone(), settings.agent.clone().unwrap());
     let bus = Bus::connect(settings).unwrap();
-    let mut agent = Agent::new(name, wire::random);
+    let mut agent = Agent::new(name, wire::random, PLAN_BYTES);
     // When the load began, and how many deltas it has handed over.
     let mut load: Option<(u64, usize)> = None;
     while !over.load(Ordering::Relaxed) {

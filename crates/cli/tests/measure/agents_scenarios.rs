@@ -171,12 +171,18 @@ fn what_agents_keep_of_scenarios_can_be_collected() {
     let test = "what_agents_keep_of_scenarios_can_be_collected";
     let Some(group) = Group::start(test, &["a", "b"], &[]) else { return };
     let target = Target::start(&[]);
+    // Too much for one message.
+    let mut random = fastrand::Rng::with_seed(9);
+    let rows: String = (0..100_000).map(|_| format!("{:016x}{:016x}\n", random.u64(..), random.u64(..))).collect();
+    fs::create_dir_all(group.folder.path().join("data")).unwrap();
+    fs::write(group.folder.path().join("data/large.csv"), format!("id\n{rows}")).unwrap();
     let script = r#"
 options { users = 4 }
 local names = require("lib.names")
+local rows = data.csv("data/large.csv")
 initialize(function(user) shared.set("n", 5) end)
 scenario("s", function(user) user:get("/", { name = names.step }); shared.add("n"); award(1, "p"); think("2ms") end)
-final(function(user) check("it was more", shared.get("n") > 5); check(names.step, user:get("/").status == 200) end)
+final(function(user) check("it was more", shared.get("n") > 5 and #rows == 100000); check(names.step, user:get("/").status == 200) end)
 "#;
     let mut command = group.command("bench");
     command.args(["--agents", "2", "-s", &shop(&group, script), "-d", "10m", target.url()]);

@@ -44,6 +44,9 @@ fn wrong_usage_is_2_and_says_what_was_expected() {
         (&["--format", "xml", "http://h/"], &["xml", "json"]),
         (&["-s", "post.lua", "http://h/"], &["--script: post.lua cannot be read"]),
         (&["--self-test", "http://h/"], &["--self-test"]),
+        (&["--self-test", "--streams", "4"], &["--streams: ", "--http2-prior-knowledge"]),
+        (&["--self-test", "--http2", "--streams", "0"], &["--streams: `0`"]),
+        (&["--self-test", "--http2", "--pipeline", "4"], &["--self-test"]),
     ];
     for (args, words) in cases {
         let ran = bench(args);

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::common;
 use crate::common::support::skipped;
 use crate::common::{Ran, Recorded as _, Target, bench, oroshi};
-use oroshi_bench::Record;
+use oroshi_bench::{Protocol, Record};
 
 fn example(name: &str) -> String {
     format!("{}/../../examples/lua/{name}", env!("CARGO_MANIFEST_DIR"))
@@ -45,9 +45,22 @@ mod examples {
     /// All requests are answered, by a server that answers anything.
     #[track_caller]
     fn runs(name: &str, path: &str, args: &[&str]) -> (Record, String) {
+        let (record, said) = runs_with(&[], name, path, args);
+        if !["delay.lua", "pipeline.lua"].contains(&name) {
+            // Over HTTP/2 too. There a stream carries one request at a time, without pauses.
+            let (over_http2, _) = runs_with(&["--http2-prior-knowledge", "--streams", "3"], name, path, args);
+            assert_eq!(over_http2.plan.protocol, Protocol::Http2);
+            assert_eq!(first_line(&over_http2), first_line(&record));
+        }
+        (record, said)
+    }
+
+    #[track_caller]
+    fn runs_with(flags: &[&str], name: &str, path: &str, args: &[&str]) -> (Record, String) {
         let target = Target::start(&[]);
         let (script, url) = (example(name), format!("{}{path}", target.url().trim_end_matches('/')));
-        let flags = ["-t2", "-c4", "-n200", "--format", "json", "-s", &script, &url];
+        let fixed = ["-t2", "-c4", "-n200", "--format", "json", "-s", &script, &url];
+        let flags = [flags, &fixed].concat();
         let args = if args.is_empty() { Vec::new() } else { [&["--"], args].concat() };
         let ran = bench(&[&flags[..], &args].concat());
         assert_eq!(ran.code, Some(0), "{name}: {ran:?}");

@@ -99,6 +99,16 @@ fn bench(
             Loop::Closed => Loop::rate(rate, Spacing::Constant, 0),
         };
     }
+    requests(draft, variant, server, follow)
+}
+
+/// Carries out a load of requests: here, or on agents.
+fn requests(
+    draft: Draft,
+    variant: &Variant,
+    server: Option<(&mut Running, &Server)>,
+    follow: &mut dyn ExperimentObserver,
+) -> Result<Measured, Stopped> {
     if let Some(agents) = &variant.agents {
         return own(follow, server, None, |watcher| Ok(agents.run(draft, watcher)?));
     }
@@ -121,8 +131,7 @@ fn journeys(
         draft.watch = Watching::Pid(running.pid());
     }
     script.prepare(&mut draft).map_err(|error| Stopped::failed(with_causes(&error)))?;
-    let plan = draft.plan().map_err(|problems| Stopped::failed(with_causes(&problems)))?;
-    let mut measured = own(follow, server, None, |watcher| Ok(oroshi_bench::run(plan, watcher)?))?;
+    let mut measured = requests(draft, variant, server, follow)?;
     // A histogram of each step in each run would be most of the result.
     if let Some(scenario) = measured.record.as_mut().and_then(|record| record.scenario.as_mut()) {
         (scenario.steps, scenario.timers, scenario.flows) = (Vec::new(), Vec::new(), Vec::new());
@@ -149,6 +158,9 @@ fn subscribe(
     }
     if let (Watching::Auto, Some((running, _))) = (draft.base.watch, &server) {
         draft.base.watch = Watching::Pid(running.pid());
+    }
+    if let Some(agents) = &variant.agents {
+        return own(follow, server, None, |watcher| Ok(agents.subscribe(draft, watcher)?.as_requests()));
     }
     let plan = draft.plan().map_err(|problems| {
         let each: Vec<String> = problems.iter().map(ToString::to_string).collect();

@@ -54,10 +54,13 @@ mod tests {
             lateness_p99_ns: None,
             clock_bound_ns: Some(200_000),
             start_late_ns: Some(60_000),
+            start_queued_ns: Some(45_000),
         };
         let mut page = Page { text: String::new(), paint: Paint::PLAIN, width: 110 };
         add(&mut page, &[agent("a", AgentState::Done), agent("b", AgentState::Lost)]);
-        assert!(page.text.contains("2, 1 of them lost; all began within 60.0us of the agreed moment"), "{}", page.text);
+        let words = page.text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("2, 1 of them lost; all began within 60.0us of the agreed moment"), "{}", page.text);
+        assert!(words.contains("(the last one waited 45.0us of it for a CPU)"), "{}", page.text);
         assert!(
             page.text.contains("±200us") && page.text.contains("12.3 s") && page.text.contains("52 %"),
             "{}",

@@ -322,6 +322,7 @@ pub(crate) fn on_agents() -> Record {
         lateness_p99_ns: None,
         clock_bound_ns: Some(40_000),
         start_late_ns,
+        start_queued_ns: start_late_ns.map(|ns: u64| ns - 20_000),
     };
     let mut record = closed(1, 350_000.0);
     record.agents = vec![

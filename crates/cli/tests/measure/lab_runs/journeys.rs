@@ -1,5 +1,6 @@
 //! Journeys of a script in place of requests: scores are compared, and a void one is a failed run.
 
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,6 +58,14 @@ impl Journeys for Fake {
 
     fn stuck(&self) -> Option<ScriptError> {
         None
+    }
+
+    fn lead(&self) -> Result<Vec<u8>, ScriptError> {
+        self.initialize(1).map(|()| Vec::new())
+    }
+
+    fn files(&self) -> Vec<(String, PathBuf)> {
+        Vec::new()
     }
 
     fn take_counts(&self) -> Vec<u8> {
