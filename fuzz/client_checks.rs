@@ -1,5 +1,6 @@
-//! What must hold for any bytes that a server sends, and for any text that is given as a URL; one function for each fuzz target. The
-//! fuzzer calls them with bytes it makes up; a test of the crate client calls them with those in `corpus/`.
+//! What must hold for any bytes that a server sends, and for any text that is given as a URL; one function for each
+//! fuzz target. The fuzzer calls them with bytes it makes up; a test of the crate client calls them with those in
+//! `corpus/`.
 #![allow(dead_code)] // each target uses one of them
 
 use std::cell::OnceCell;
@@ -14,7 +15,8 @@ use tokio::runtime::LocalRuntime;
 /// How much of a body is gathered at most, unpacked.
 const BODY_BYTES: u64 = 100_000;
 
-/// A response, head and body. The first byte says whether it answers a HEAD (its lowest bit) and how it is cut (the others).
+/// A response, head and body. The first byte says whether it answers a HEAD (its lowest bit) and how it is cut (the
+/// others).
 pub(crate) fn client_response(data: &[u8]) {
     let Some((&how, response)) = data.split_first() else { return };
     let method = if how & 1 == 1 { "HEAD" } else { "GET" };

@@ -1,5 +1,6 @@
 //! What must hold for any recording and any command line from which a script is written; one function for each fuzz
-//! target. The fuzzer calls them with bytes it makes up; a test of the crate scenario calls them with those in `corpus/`.
+//! target. The fuzzer calls them with bytes it makes up; a test of the crate scenario calls them with those in
+//! `corpus/`.
 #![allow(dead_code)] // each target uses one of them
 
 use oroshi_scenario::import::{self, Assets, Commands, Options};

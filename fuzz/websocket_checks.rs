@@ -1,5 +1,5 @@
-//! What must hold for any bytes that a WebSocket peer sends; one function for each fuzz target. The fuzzer calls them with bytes it
-//! makes up; a test of the crate websocket calls them with those in `corpus/`.
+//! What must hold for any bytes that a WebSocket peer sends; one function for each fuzz target. The fuzzer calls them
+//! with bytes it makes up; a test of the crate websocket calls them with those in `corpus/`.
 #![allow(dead_code)] // each target uses one of them
 
 use oroshi_http1::{

@@ -1,7 +1,7 @@
 //! The coordinator as a state machine: messages and time in, messages out.
 //!
-//! It finds its agents, gives each its part, measures their clocks, lets all start at one moment, confirms their deltas,
-//! and notes who is lost. The caller adds the deltas up.
+//! It finds its agents, gives each its part, measures their clocks, lets all start at one moment, confirms their
+//! deltas, and notes who is lost. The caller adds the deltas up.
 
 use crate::clock::Offset;
 use crate::parcel::{Packed, WINDOW};

@@ -1,8 +1,8 @@
 //! One load from several machines: a coordinator, its agents, and the messages between them over NATS.
 //!
 //! This crate knows how agents are found, how their clocks are compared, when they start, how their counts reach the
-//! coordinator, and what follows when a process or NATS vanishes. It does not know flags, files or how a job's words are
-//! read: the command line gives it a reader. It does not know what is counted: `bench` does.
+//! coordinator, and what follows when a process or NATS vanishes. It does not know flags, files or how a job's words
+//! are read: the command line gives it a reader. It does not know what is counted: `bench` does.
 //!
 //! Read in this order:
 //!

@@ -1,8 +1,8 @@
 //! NATS's nkeys: Ed25519 keys (RFC 8032) as text, with a kind and a checksum.
 //!
-//! A seed is `S`, the letter of its kind, and 32 bytes; a public key is that letter and 32 bytes. Both are in base32 without
-//! padding (RFC 4648, section 6) and end in a CRC-16. `nk -gen user` makes one, `nk -inkey FILE -pubout` shows its
-//! public key.
+//! A seed is `S`, the letter of its kind, and 32 bytes; a public key is that letter and 32 bytes. Both are in base32
+//! without padding (RFC 4648, section 6) and end in a CRC-16. `nk -gen user` makes one, `nk -inkey FILE -pubout` shows
+//! its public key.
 
 use data_encoding::BASE32_NOPAD;
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};

@@ -1,8 +1,8 @@
 //! Messages between a coordinator and its agents: signed, compressed, bounded.
 //!
-//! A frame is a version byte, a signature, and a payload: postcard, compressed by DEFLATE (RFC 1951). The signature is an
-//! HMAC-SHA256 (RFC 2104) under the shared key, or the sender's public key and its Ed25519 signature (RFC 8032). It covers
-//! the direction and the group, so that no frame can be replayed in another place. Messages to an agent name its
+//! A frame is a version byte, a signature, and a payload: postcard, compressed by DEFLATE (RFC 1951). The signature is
+//! an HMAC-SHA256 (RFC 2104) under the shared key, or the sender's public key and its Ed25519 signature (RFC 8032). It
+//! covers the direction and the group, so that no frame can be replayed in another place. Messages to an agent name its
 //! session. The agent draws it anew after each run, so that an old plan cannot
 //! start a load again.
 

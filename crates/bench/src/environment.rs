@@ -24,8 +24,8 @@ pub struct Environment {
     pub command: Vec<String>,
     /// Release of the kernel: `uname -r`.
     pub kernel: String,
-    /// The kernel's identity since it started (`/proc/sys/kernel/random/boot_id`): two runs with the same one were on the
-    /// same machine.
+    /// The kernel's identity since it started (`/proc/sys/kernel/random/boot_id`): two runs with the same one were on
+    /// the same machine.
     pub boot_id: Option<String>,
     /// Machine type: `uname -m`.
     pub architecture: String,

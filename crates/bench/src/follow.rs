@@ -190,7 +190,8 @@ impl PointSeries {
         Self(Series::new(TICK.as_nanos() as u64, SERIES_CAPACITY))
     }
 
-    /// Spreads a report until `until` (nanoseconds since the measured part began) over the points that it covers: a core that reports late was at work all the while.
+    /// Spreads a report until `until` (nanoseconds since the measured part began) over the points that it covers: a
+    /// core that reports late was at work all the while.
     pub(crate) fn spread(&mut self, until: u64, length: u64, point: &PointData) {
         let from = until.saturating_sub(length);
         let middle = from + (until - from) / 2;

@@ -38,8 +38,8 @@ pub struct Part {
 
 /// Leads one part of a run.
 pub trait PartObserver: Observer {
-    /// Called when all connections are open. Returns the moment to start, nanoseconds of this machine's monotonic clock,
-    /// or 0 for now. `None` gives the run up. The call may block.
+    /// Called when all connections are open. Returns the moment to start, nanoseconds of this machine's monotonic
+    /// clock, or 0 for now. `None` gives the run up. The call may block.
     fn ready(&mut self) -> Option<u64>;
 
     /// Takes what was counted since the last call.

@@ -126,8 +126,8 @@ pub struct AgentRecord {
     pub clock_bound_ns: Option<u64>,
     /// How long after the agreed moment its last thread began, nanoseconds. `None` until it is known.
     pub start_late_ns: Option<u64>,
-    /// How much of that the thread was ready to run and waited for a CPU, nanoseconds, by the kernel's account. `None` if
-    /// that is not known, and in records before 1.7.
+    /// How much of that the thread was ready to run and waited for a CPU, nanoseconds, by the kernel's account. `None`
+    /// if that is not known, and in records before 1.7.
     #[serde(default)]
     pub start_queued_ns: Option<u64>,
 }

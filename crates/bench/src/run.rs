@@ -43,8 +43,8 @@ pub fn run_then(plan: Plan, observer: &mut dyn Observer, after: impl FnOnce(&Rec
     carry_out(Plan { part: None, ..plan }, &mut Alone(observer), after)
 }
 
-/// Carries out a part of a plan ([`Plan::part`]), as one of several processes. The observer says when to start, and gets
-/// what was counted.
+/// Carries out a part of a plan ([`Plan::part`]), as one of several processes. The observer says when to start, and
+/// gets what was counted.
 ///
 /// # Errors
 /// As [`run`].

@@ -1,8 +1,8 @@
 //! `oroshi bench`: from flags to a run to a report.
 //!
 //! `args` has the flags, `foreign` those of other tools. `read` turns the flags into a plan; `load`, `sources` and
-//! `fail_if` read parts of them. `observer` shows a run while it lasts. `script` runs wrk's scripts, `scenario` those of
-//! scenarios. `subscribe` is the other kind of load (`--mode`), from its flags to its report. `text`, `wrk` and `ab`
+//! `fail_if` read parts of them. `observer` shows a run while it lasts. `script` runs wrk's scripts, `scenario` those
+//! of scenarios. `subscribe` is the other kind of load (`--mode`), from its flags to its report. `text`, `wrk` and `ab`
 //! write the report, and `command_line` the command line in it. `agents` leads load
 //! machines, and `travel` makes words of a load for them. `self_test` measures oroshi itself.
 

@@ -3,7 +3,8 @@
 //! Read it in this order:
 //!
 //! 1. This file: the subcommands, error messages, exit codes.
-//! 2. [`mod@bench`]: `oroshi bench`, from its flags to its reports. `agent`: `oroshi agent`, a load machine. [`target`]: the test server.
+//! 2. [`mod@bench`]: `oroshi bench`, from its flags to its reports. `agent`: `oroshi agent`, a load machine.
+//!    [`target`]: the test server.
 //! 3. [`compare`]: `oroshi compare`. [`lab`]: `oroshi lab`, experiments from files. Both use
 //!    [`lab_live`] (the live line), [`verdicts`] (the exit code) and [`script_load`] (users of a script as load).
 //! 4. [`mod@report`]: saved results as a page. [`saved`] reads them. [`scenario`]: `oroshi scenario`, scripts from

@@ -6,9 +6,9 @@
 //! the command line lends its parser for them ([`LoadKeys`]).
 //!
 //! Read the modules in this order: [`find`] finds a file. [`experiment`] reads it, once for each `point` of its sweep:
-//! `top`, `network`, `server` and `load` read their keys, `keys` passes a load's keys to the parser of flags, `machine` finds
-//! installed programs. `secrets` hides values that a result must not repeat. [`rules`] reads the values that files and
-//! the flags of `oroshi compare` share. [`text`] describes an experiment, [`words`] a load.
+//! `top`, `network`, `server` and `load` read their keys, `keys` passes a load's keys to the parser of flags, `machine`
+//! finds installed programs. `secrets` hides values that a result must not repeat. [`rules`] reads the values that
+//! files and the flags of `oroshi compare` share. [`text`] describes an experiment, [`words`] a load.
 //!
 //! **Circles.** `keys`, `load` and `server`: a server's variants have a load, a load's command is a program like a
 //! server's, and `keys` passes both to the parser of flags.

@@ -1,7 +1,7 @@
 //! Hides secrets in an experiment's file, which results repeat, as reports of `bench` hide them in flags.
 //!
-//! It hides header values, bodies and credentials for NATS of loads, headers and bodies in the words of a load program, and the values of
-//! variables. Everything else stays, including comments and the commands that start servers.
+//! It hides header values, bodies and credentials for NATS of loads, headers and bodies in the words of a load program,
+//! and the values of variables. Everything else stays, including comments and the commands that start servers.
 
 use std::ops::Range;
 

@@ -20,8 +20,8 @@ pub fn method(text: &str) -> Result<(), DecodeError> {
     if is_token(text.as_bytes()) { Ok(()) } else { Err(DecodeError::BadRequestLine) }
 }
 
-/// Checks that `method` allows the form of a target, and that it has no white space, control character or `#`, and is at
-/// most `most` bytes long.
+/// Checks that `method` allows the form of a target, and that it has no white space, control character or `#`, and is
+/// at most `most` bytes long.
 ///
 /// # Errors
 ///

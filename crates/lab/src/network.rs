@@ -129,8 +129,8 @@ impl From<&Network> for NetworkRecord {
 }
 
 impl NetworkRecord {
-    /// Returns a description in one line: `server (198.18.0.1) and load (198.18.0.2), network namespaces of one machine;
-    /// link of 1 Gbit/s`.
+    /// Returns a description in one line: `server (198.18.0.1) and load (198.18.0.2), network namespaces of one
+    /// machine; link of 1 Gbit/s`.
     #[must_use]
     pub fn words(&self) -> String {
         let machines: Vec<String> =

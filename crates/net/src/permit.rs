@@ -16,8 +16,8 @@ use crate::address::Peer;
 ///   folder may lead out of it; `..` is refused.
 /// - `any`: everything.
 ///
-/// Addresses and `any` hold for every port, unless a port or a range follows: `10.0.0.0/8:8080`, `[fd00::/8]:8080` (IPv6
-/// in brackets), `any:8000-8999`. `any` with ports permits no unix sockets.
+/// Addresses and `any` hold for every port, unless a port or a range follows: `10.0.0.0/8:8080`, `[fd00::/8]:8080`
+/// (IPv6 in brackets), `any:8000-8999`. `any` with ports permits no unix sockets.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Permitted {
     any: Vec<Ports>,

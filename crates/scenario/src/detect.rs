@@ -1,6 +1,7 @@
 //! Whether a script is a scenario, or one of wrk's.
 
-/// Whether a Lua script calls the global `scenario`, outside comments and texts, and not as a field or its own function.
+/// Whether a Lua script calls the global `scenario`, outside comments and texts, and not as a field or its own
+/// function.
 #[must_use]
 pub fn is_scenario(source: &[u8]) -> bool {
     let mut rest = source;

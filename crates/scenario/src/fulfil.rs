@@ -15,8 +15,8 @@ use crate::user::User;
 /// Pause after a request that failed, nanoseconds.
 const BACKOFF: u64 = 1_000_000;
 
-/// Carries out a wish. Lets other tasks run in any case: journeys whose wishes never wait would otherwise hold up the end
-/// of the run, and of a phase.
+/// Carries out a wish. Lets other tasks run in any case: journeys whose wishes never wait would otherwise hold up the
+/// end of the run, and of a phase.
 pub(crate) async fn fulfil(thread: &Rc<Thread>, user: &Rc<User>, wish: Wish) -> Got {
     let mut work = pin!(obtain(thread, user, wish));
     let mut waited = false;

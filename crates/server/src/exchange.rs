@@ -179,8 +179,8 @@ impl<'a> Exchange<'a> {
     /// Takes the connection's permit from its [`Capacity`](crate::Capacity), for the next owner after
     /// [`upgrade`](Self::upgrade) or [`detach`](Self::detach): the connection counts there until the permit is dropped.
     /// `None` without a capacity, and the second time. If nobody takes the permit, the connection counts until the
-    /// handler ends. Over HTTP/2 it is `None` too: the connection keeps its permit, and a stream that was handed off has
-    /// permits of its own.
+    /// handler ends. Over HTTP/2 it is `None` too: the connection keeps its permit, and a stream that was handed off
+    /// has permits of its own.
     pub fn take_permit(&self) -> Option<Permit> {
         match self.transport {
             Transport::Http1(wire) => wire.guard().take_permit(),

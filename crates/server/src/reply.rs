@@ -127,9 +127,9 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    /// As [`send_raw`](Self::send_raw), over HTTP/2: answers with an encoded head, and a body. The caller is responsible
-    /// for the fields, `Date` and `Content-Length` among them, and for an empty body where the method or the status has
-    /// none.
+    /// As [`send_raw`](Self::send_raw), over HTTP/2: answers with an encoded head, and a body. The caller is
+    /// responsible for the fields, `Date` and `Content-Length` among them, and for an empty body where the method or
+    /// the status has none.
     ///
     /// # Errors
     ///

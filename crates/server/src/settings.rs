@@ -62,7 +62,8 @@ pub struct Settings {
     pub vouching: bool,
     /// How long a connection may be without a whole request head while others wait for its place.
     pub crowded_timeout: Duration,
-    /// Whether connections may be HTTP/2: those that begin with its preface, and over TLS those that chose `h2` by ALPN.
+    /// Whether connections may be HTTP/2: those that begin with its preface, and over TLS those that chose `h2` by
+    /// ALPN.
     pub http2: bool,
     /// Whether handlers answer requests for WebSocket over HTTP/2 (RFC 8441), which look as over HTTP/1.1.
     pub extended_connect: bool,

@@ -52,9 +52,9 @@
 //!   too would raise its coverage to 99.5 %;
 //! - by a part of `5 / n` in between.
 //!
-//! With fewer than seven blocks or sessions, chance makes much narrower intervals: two sessions often agree. Both limits
-//! then shrink in proportion to `n - 1`. For a precise figure from sessions, look only when a session is complete: with
-//! 5 blocks per session, or 10, looks after each block left only 92 % or 85 % coverage.
+//! With fewer than seven blocks or sessions, chance makes much narrower intervals: two sessions often agree. Both
+//! limits then shrink in proportion to `n - 1`. For a precise figure from sessions, look only when a session is
+//! complete: with 5 blocks per session, or 10, looks after each block left only 92 % or 85 % coverage.
 //!
 //! Figures that did not decide are selected as far as they [vary together](shared_variance) with the figure that did.
 //! They are widened by that share: an independent figure, widened in full, had 98 to 99 % coverage.
@@ -188,7 +188,8 @@ pub fn ratio(pairs: &[Pair], options: &Bootstrap) -> Option<RatioEstimate> {
     })
 }
 
-/// Returns the share of one figure's variance between blocks that goes with the other's: r² of their logarithmic ratios.
+/// Returns the share of one figure's variance between blocks that goes with the other's: r² of their logarithmic
+/// ratios.
 ///
 /// `one` and `other` are figures of the same blocks, in the same order. Skips blocks in which a figure is not positive
 /// and finite. Without any variance the share is 1.

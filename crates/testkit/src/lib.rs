@@ -1,8 +1,8 @@
 //! Helpers that the tests of several crates share. Only dev-dependencies name this crate.
 //!
 //! It knows how to start and end programs that others wrote, how to speak HTTP and WebSocket byte by byte, and how to
-//! wait for an event. It depends on the lowest crates alone (`http1`, `http2`, `net`, `websocket`), so that every crate's tests
-//! can use it. Helpers that need more than these stay with the tests of their crate.
+//! wait for an event. It depends on the lowest crates alone (`http1`, `http2`, `net`, `websocket`), so that every
+//! crate's tests can use it. Helpers that need more than these stay with the tests of their crate.
 //!
 //! In reading order:
 //! - [`skipped`] notes a test that was left out; [`need`] and [`find`] look for programs;

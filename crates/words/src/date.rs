@@ -57,8 +57,8 @@ pub fn http_date(unix_s: u64) -> [u8; HTTP_DATE_BYTES] {
     date
 }
 
-/// Parses an HTTP date in any of its three forms (RFC 9110 section 5.6.7), and returns Unix time in seconds; 0 for dates
-/// before 1970. Does not check the name of the weekday.
+/// Parses an HTTP date in any of its three forms (RFC 9110 section 5.6.7), and returns Unix time in seconds; 0 for
+/// dates before 1970. Does not check the name of the weekday.
 #[must_use]
 pub fn parse_http_date(text: &[u8]) -> Option<u64> {
     let words: Vec<&str> = str::from_utf8(text).ok()?.split([' ', '-']).filter(|word| !word.is_empty()).collect();
@@ -97,8 +97,8 @@ pub fn parse_http_date(text: &[u8]) -> Option<u64> {
     Some(days * 86_400 + hour * 3600 + minute * 60 + second)
 }
 
-/// Returns the days from 1 January 1970 to a date of the Gregorian calendar: the reverse of [`Date::at`]. `month` is 1 to
-/// 12; a `day` beyond the month's last counts on into the next.
+/// Returns the days from 1 January 1970 to a date of the Gregorian calendar: the reverse of [`Date::at`]. `month` is 1
+/// to 12; a `day` beyond the month's last counts on into the next.
 #[must_use]
 pub fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     // Years begin in March here, so a leap day comes last.

@@ -1,5 +1,5 @@
-//! The counters of HTTP/2 beyond those of HTTP/1.1: how servers ended streams and connections, and how many streams they
-//! allowed.
+//! The counters of HTTP/2 beyond those of HTTP/1.1: how servers ended streams and connections, and how many streams
+//! they allowed.
 
 use std::collections::BTreeMap;
 

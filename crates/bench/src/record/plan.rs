@@ -36,7 +36,8 @@ pub struct PlanRecord {
     /// Streams at once on each connection of HTTP/2; 1 for HTTP/1.1, and in records before 1.6.
     #[serde(default = "one")]
     pub streams: usize,
-    /// How long each thread waited before it read, seconds. Latencies include it. 0: it did not, as in records before 1.7.
+    /// How long each thread waited before it read, seconds. Latencies include it. 0: it did not, as in records before
+    /// 1.7.
     #[serde(default)]
     pub gather_s: f64,
     /// The script that made the requests, if any.

@@ -290,7 +290,8 @@ fn messages_of_others_are_measured_too() {
     listening.base.requests = None;
     listening.base.duration = Some(HANG);
     let listener = std::thread::spawn(move || record_seen(listening, &mut UntilCame(5 * 9)));
-    // It hears them only once it listens, so one run publishes until it has enough: it counts the run that it hears first.
+    // It hears them only once it listens, so one run publishes until it has enough: it counts the run that it hears
+    // first.
     let mut publishing = draft(&hub, Mode::Sse, 1, 1);
     publishing.base.urls = vec![hub.url("sse").replace("{n}", "10{n}").parse().unwrap()];
     publishing.base.requests = None;

@@ -477,8 +477,8 @@ TLS Server Name:        localhost
         record.failures = Failure::ALL.into_iter().zip(1..).collect();
         record.statuses = [(200, 10), (204, 1), (302, 20), (404, 300)].into();
         record.answers.other_lengths = 1000;
-        // Dns to Tls are 1 to 6, then write 7, read-reset 8, read-eof 9, goaway 10, stream-reset 11, parse 12, timeout 13,
-        // flow-control-stall 14, status 15, check 16.
+        // Dns to Tls are 1 to 6, then write 7, read-reset 8, read-eof 9, goaway 10, stream-reset 11, parse 12, timeout
+        // 13, flow-control-stall 14, status 15, check 16.
         let failed = "\
 Failed requests:        1121
    (Connect: 21, Receive: 65, Length: 1000, Exceptions: 35)

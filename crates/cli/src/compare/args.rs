@@ -79,7 +79,8 @@ pub(crate) struct Args {
 #[command(next_help_heading = "Comparison")]
 pub(super) struct RuleArgs {
     /// Decide by this metric: score (of a script), rps, p50, p90, p99, p99.9, mean, cpu (the server's CPU time per
-    /// request), load-cpu (the load's own) or memory [default: rps; with a rate p99; with a script score, if it has one]
+    /// request), load-cpu (the load's own) or memory [default: rps; with a rate p99; with a script score, if it has
+    /// one]
     #[arg(long, value_name = "METRIC")]
     pub(super) primary: Option<String>,
 

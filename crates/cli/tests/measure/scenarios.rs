@@ -124,7 +124,8 @@ fn every_request_check_and_point_is_counted_once() {
     let server = Peer::answering(shop);
     let record = Script::new(JOURNEY).record(&[&server.url]);
     let seen = server.seen();
-    // Ten journeys of two users: each fetches the page, four assets, the login with its redirect, and what is not there.
+    // Ten journeys of two users: each fetches the page, four assets, the login with its redirect, and what is not
+    // there.
     let targets: Vec<(&str, u64)> = seen.targets.iter().map(|(target, n)| (target.as_str(), *n)).collect();
     let expected = [
         ("/", 10),

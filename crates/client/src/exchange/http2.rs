@@ -1,7 +1,7 @@
 //! One request on a stream of HTTP/2.
 //!
-//! The request is encoded as HTTP/1.1 first, so that the rules for both versions are the same. The stream's head has the
-//! same parts. The codec leaves out the fields that only HTTP/1.1 has: `Connection`, `Transfer-Encoding` and Host.
+//! The request is encoded as HTTP/1.1 first, so that the rules for both versions are the same. The stream's head has
+//! the same parts. The codec leaves out the fields that only HTTP/1.1 has: `Connection`, `Transfer-Encoding` and Host.
 
 use std::io;
 use std::task::{Context, Poll};
@@ -24,8 +24,9 @@ impl Exchange {
         self.lease.as_ref().is_some_and(Lease::is_http2)
     }
 
-    /// Begins a stream, if the request has a place on a shared connection. Returns false if the connection takes no more
-    /// streams. `checked`: the request cannot be sent again, so the kernel is asked whether the connection is open.
+    /// Begins a stream, if the request has a place on a shared connection. Returns false if the connection takes no
+    /// more streams. `checked`: the request cannot be sent again, so the kernel is asked whether the connection is
+    /// open.
     pub(crate) fn begin_stream(&mut self, scheme: Scheme, checked: bool) -> Result<bool, Error> {
         let Some(place) = self.lease.as_mut().and_then(Lease::take_place) else { return Ok(self.is_connected()) };
         if checked {

@@ -164,6 +164,5 @@ async fn fail(
 
 /// Returns whether a target can replace the client's path and query.
 pub(crate) fn is_path(target: &str) -> bool {
-    target.starts_with('/')
-        && encode::request_line(&mut Vec::new(), "GET", target, Version::Http11).is_ok()
+    target.starts_with('/') && encode::request_line(&mut Vec::new(), "GET", target, Version::Http11).is_ok()
 }

@@ -6,8 +6,8 @@ use oroshi_bench::{Draft, Failure, Http2, Observer, Record, Watching};
 use oroshi_net::Endpoint;
 use oroshi_net::tls::{ClientTlsOptions, Roots};
 
-/// Sends one request, and expects a complete answer with a status below 500. A server that does not speak HTTP/1.1 is asked
-/// over HTTP/2.
+/// Sends one request, and expects a complete answer with a status below 500. A server that does not speak HTTP/1.1 is
+/// asked over HTTP/2.
 ///
 /// # Errors
 /// Another outcome, in words; also when `given_up` ends the wait.

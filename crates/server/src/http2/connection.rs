@@ -521,8 +521,8 @@ mod tests {
     }
 
     /// The memory of an idle connection, to the byte: the same with every handler. The connection of HTTP/1 around it
-    /// has 512 bytes at most (`a_connection_that_waits_is_small`), and tokio's task about a hundred. The table for heads
-    /// holds what the client has put there: here 1,000 bytes, which may take one and a half times as many.
+    /// has 512 bytes at most (`a_connection_that_waits_is_small`), and tokio's task about a hundred. The table for
+    /// heads holds what the client has put there: here 1,000 bytes, which may take one and a half times as many.
     #[test]
     fn an_idle_connection_is_small() {
         let (life, _) = sizes();

@@ -141,8 +141,8 @@ fn stopping_when_precise_is_paid_for() {
         ((estimate.interval.high / estimate.interval.estimate).ln(), estimate.widened)
     };
     let (plain, share) = (of(Stopping::Fixed).0, of(Stopping::Fixed).0.exp_m1());
-    // Twelve blocks: 42 % wider if the interval was just narrow enough, or would not have been; not at all if it was more
-    // than twice as narrow as requested, because then chance decided nothing.
+    // Twelve blocks: 42 % wider if the interval was just narrow enough, or would not have been; not at all if it was
+    // more than twice as narrow as requested, because then chance decided nothing.
     let whole = 1.0 + 5.0 / 12.0;
     for (precision, widened) in [(share, whole), (share / 2.0, whole), (2.3 * share, 1.0), (1.0, 1.0)] {
         let (reach, told) = of(Stopping::AtPrecision(precision));

@@ -51,8 +51,8 @@ fn covered(trials: &[Trial]) -> usize {
     trials.iter().filter(|trial| trial.covered()).count()
 }
 
-/// The rule once looked at parts of a start, and took two or three starts that agreed by luck for a precise figure: 85 %
-/// of these intervals held the truth.
+/// The rule once looked at parts of a start, and took two or three starts that agreed by luck for a precise figure: 85
+/// % of these intervals held the truth.
 #[test]
 fn starts_that_agree_by_chance_end_no_comparison() {
     let mut rng = Rng::with_seed(4);
@@ -61,8 +61,8 @@ fn starts_that_agree_by_chance_end_no_comparison() {
     assert!((270..=296).contains(&covered), "{covered} of 300");
 }
 
-/// CPU time was once widened as much as a rate that it does not depend on: 98 to 99 % of these intervals held the truth,
-/// and were a fifth too wide.
+/// CPU time was once widened as much as a rate that it does not depend on: 98 to 99 % of these intervals held the
+/// truth, and were a fifth too wide.
 #[test]
 fn a_figure_that_goes_its_own_way_is_not_widened_by_the_primary_one() {
     let mut rng = Rng::with_seed(5);
