@@ -1,6 +1,6 @@
 //! A server behind the gateway that tells what it was asked.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::thread;
