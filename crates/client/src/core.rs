@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_core::{Deadline, Deadlines, HasDeadlines, Names, Registration, after, sweep_pause};
-use oroshi_http2 as codec;
 use oroshi_multiplex as multiplex;
 use oroshi_net::tls::TlsConfigError;
 use oroshi_net::{Address, ClientTls, Connector, ConnectorOptions, Endpoint, Scheme, Stream, monotonic_ns};
@@ -443,16 +442,6 @@ impl multiplex::Watch for Watcher {
 /// Returns the settings of connections of HTTP/2: the limits are those on a response of HTTP/1.
 fn http2_config(settings: &Builder) -> multiplex::Config {
     let mut config = multiplex::Config::default();
-    let (limits, own) = (&settings.limits, codec::Limits::default());
-    let limits = codec::Limits {
-        block_bytes: limits.head_bytes.max(own.block_bytes),
-        head_bytes: limits.head_bytes,
-        headers: limits.headers,
-        trailer_bytes: limits.trailer_bytes,
-        trailers: limits.trailers,
-        body_bytes: limits.body_bytes,
-        ..own
-    };
-    Arc::make_mut(&mut config.codec).limits = limits;
+    Arc::make_mut(&mut config.codec).limits = (&settings.limits).into();
     config
 }

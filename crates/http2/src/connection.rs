@@ -22,7 +22,7 @@ pub use commands::{EncodedRequest, EncodedResponse, Request, SendError};
 const DEFAULT_TABLE_BYTES: usize = 4_096;
 
 /// DATA below this many bytes that does not end its stream spends a budget.
-const TINY_DATA_BYTES: usize = 32;
+const TINY_DATA_BYTES: usize = 5;
 
 /// The role of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -192,8 +192,11 @@ impl Driver {
         shared.watch.received(data.len());
         if let Err(defect) = decoded {
             // The peer learns why, if its socket has room.
-            let state = shared.state.borrow();
-            let _ = self.stream.try_write(&state.out[state.written..]);
+            let mut state = shared.state.borrow_mut();
+            if let Ok(count) = self.stream.try_write(&state.out[state.written..]) {
+                // Requests that went out with it may have been processed.
+                state.wrote(count, now);
+            }
             return Poll::Ready(Err(ConnectionError::Protocol(defect)));
         }
         Poll::Ready(Ok(()))

@@ -132,6 +132,7 @@ impl Exchange {
         drop(buffer);
         polled.map_err(|error| {
             self.phase = Phase::Write;
+            self.assume_sent();
             self.drop_lease();
             self.fail(Cause::Body(error))
         })
@@ -246,6 +247,10 @@ impl Exchange {
         let bounded = self.bounded(Poll::<T>::Pending, context);
         if bounded.is_ready() {
             self.note_sent();
+            if self.http2().is_some() {
+                // The output of the connection may hold the request, and send it yet.
+                self.assume_sent();
+            }
             let now = monotonic_ns();
             let since = match self.phase {
                 Phase::FirstByte if self.stamps.sent != 0 => self.stamps.sent,

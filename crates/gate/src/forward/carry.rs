@@ -82,7 +82,8 @@ pub(super) async fn carry(
         let was_used = std::mem::take(&mut outcome.reused);
         pool.counters.count_failure(error.failure);
         // A server that closes a kept connection is not unhealthy.
-        if error.failure.is_the_targets() && !(was_used && error.failure == Failure::Closed) {
+        let is_closed = error.failure == Failure::Closed && error.reset.is_none();
+        if error.failure.is_the_targets() && !(was_used && is_closed) {
             pool.note(true, monotonic_ns());
         }
         let nothing_came = error.failure == Failure::Closed;
@@ -91,7 +92,7 @@ pub(super) async fn carry(
         let is_refused = call.rules.settings.retry && error.failure == Failure::Refused && !error.sent;
         if is_refused && attempts.refused < MOST_REFUSED {
             attempts.refused += 1;
-        } else if may_repeat && was_used && (!error.sent || message.is_repeatable()) {
+        } else if may_repeat && was_used && is_closed && (!error.sent || message.is_repeatable()) {
             attempts.again = true;
             attempts.fresh = true;
         } else if (!error.sent && error.failure != Failure::TotalTimeout) || (may_repeat && message.is_repeatable()) {

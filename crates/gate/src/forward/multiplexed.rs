@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use oroshi_core::after;
 use oroshi_http1::{ExpectedResponse, Headers, Version};
 use oroshi_multiplex as multiplex;
 use oroshi_net::monotonic_ns;
@@ -19,6 +20,7 @@ use super::fields::holds;
 use super::link::{Phase, Waiting};
 use super::message::Message;
 use super::outcome::Outcome;
+use super::rules::Timeouts;
 use super::stream_link::{StreamLink, stream_failure};
 use super::tunnel::StreamSocket;
 use super::upload::{Unsent, write_trailers};
@@ -67,6 +69,9 @@ pub(super) async fn attempt(
     };
     let ended_at = counted.answer.came_at_once.then_some(counted.answer.head_at);
     drop(counted);
+    if let Err(ExchangeError::Upstream(error)) = &ending {
+        leave_if_silent(&link, error, &rules.settings.timeouts);
+    }
     match ending? {
         ResponseEnd::Whole => {
             // Saves a clock read if everything came at once.
@@ -78,6 +83,20 @@ pub(super) async fn attempt(
             let switch = agreed(exchange, *switch);
             Box::pin(switch_over(exchange, call, outcome, &mut server, switch, waiting)).await
         }
+    }
+}
+
+/// Gives the connection no more requests if nothing at all came on it while this one waited: it may be dead.
+#[cold]
+fn leave_if_silent(link: &StreamLink, error: &ForwardError, timeouts: &Timeouts) {
+    let waited = match error.failure {
+        Failure::HeadTimeout => timeouts.head,
+        Failure::SendTimeout | Failure::BodyTimeout => timeouts.between,
+        _ => return,
+    };
+    let stream = link.stream.borrow();
+    if after(stream.connection().heard_at(), waited) <= monotonic_ns() {
+        stream.connection().close();
     }
 }
 

@@ -55,6 +55,14 @@ impl Multiplex for Multiplexed {
     fn is_settled(&self) -> bool {
         self.connection.limit().is_some() || !self.connection.is_open()
     }
+
+    fn is_draining(&self) -> bool {
+        self.is_closed.get() || !self.connection.is_open()
+    }
+
+    fn refuses_all(&self) -> bool {
+        self.connection.limit() == Some(0) && !self.is_draining()
+    }
 }
 
 /// Why a connection could not be opened, for those who waited for it.
@@ -301,10 +309,15 @@ impl Pool {
     }
 }
 
+/// Bytes of a response that a stream keeps while its client does not read.
+const STREAM_WINDOW: u32 = 128 * 1024;
+
 /// Returns the settings of a connection.
 fn config(settings: &PoolSettings) -> multiplex::Config {
     let own = multiplex::Config::default();
-    let codec = codec::Config { limits: (&settings.limits).into(), ..(*own.codec).clone() };
+    // A reply may hold as much again as the stream does.
+    let codec =
+        codec::Config { limits: (&settings.limits).into(), stream_window: STREAM_WINDOW, ..(*own.codec).clone() };
     multiplex::Config { codec: Arc::new(codec), interim: true, ..own }
 }
 

@@ -25,6 +25,12 @@ pub(crate) trait Multiplex {
 
     /// Returns whether the room is final: the peer has said how many streams it allows.
     fn is_settled(&self) -> bool;
+
+    /// Returns whether it takes no more requests, and ends with those under way.
+    fn is_draining(&self) -> bool;
+
+    /// Returns whether the peer allows no stream at all, for now.
+    fn refuses_all(&self) -> bool;
 }
 
 /// The result of asking for a stream.
@@ -234,7 +240,11 @@ impl<C: Multiplex, E: Clone> Streams<C, E> {
     fn may_connect(&self, waiting: usize) -> bool {
         let unsettled = self.connections.iter().filter(|one| !one.is_settled()).count();
         let expected = (self.connecting + unsettled).saturating_mul(EXPECTED_STREAMS);
-        waiting >= expected && self.open() < self.caps.open
+        let draining = self.connections.iter().filter(|one| one.is_draining()).count();
+        // Those that drain may last as long as their longest stream. They count too, but not at once.
+        let has_place = self.open() - draining < self.caps.open && self.open() < self.caps.open.saturating_mul(2);
+        // Another connection to a server that allows no stream would not help.
+        waiting >= expected && has_place && !self.connections.iter().any(|one| one.refuses_all())
     }
 }
 
@@ -265,6 +275,14 @@ mod tests {
 
         fn is_settled(&self) -> bool {
             self.0.get().is_some()
+        }
+
+        fn is_draining(&self) -> bool {
+            false
+        }
+
+        fn refuses_all(&self) -> bool {
+            false
         }
     }
 

@@ -272,7 +272,8 @@ impl Connection {
         if taken > 0 {
             self.send_window -= taken as i64;
             stream.send_window -= taken as i32;
-            self.idle_frames.earn(2);
+            // Receivers that read in pieces of 4 KiB grant both windows for each.
+            self.idle_frames.earn(2 + (taken / 1024) as u32);
             stream.stalled_ticks = 0;
         }
         if complete {
@@ -355,6 +356,9 @@ impl Connection {
     #[inline]
     fn open(&mut self, id: u32, end: bool, tag: u32, flags: u16) {
         let flags = flags | stream::HEAD_SENT | if end { stream::LOCAL_CLOSED } else { 0 };
+        // As much as a server gives for a request.
+        self.answered_frames.earn(1);
+        self.idle_frames.earn(4);
         let stream = self.new_stream(id, tag, flags);
         self.streams.insert(stream);
         self.next_id += 2;

@@ -55,6 +55,10 @@ impl Connection {
         let end = head.has(flag::END_STREAM);
         if data >= TINY_DATA_BYTES && data >= padding {
             self.idle_frames.earn(2);
+            if self.role == Role::Client {
+                // Servers measure the bandwidth with a PING per DATA frame, those of gRPC for example.
+                self.answered_frames.earn(1);
+            }
         } else if !end {
             self.count_idle_frame()?;
         }

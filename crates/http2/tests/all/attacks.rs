@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use oroshi_http2::{Config, Connection, Defect, Event, HeadBuffer, Role};
+use oroshi_http2::{Config, Connection, Defect, ErrorCode, Event, HeadBuffer, Request, Role};
 
 use crate::notation::{bytes, frames};
 use crate::trace::{connection, handshake};
@@ -256,5 +256,76 @@ fn a_hostile_server() {
             }
         };
         assert_eq!(end, Defect::PingFlood, "{line}");
+    }
+}
+
+/// A client with requests on its connection.
+struct Client {
+    connection: Connection,
+    heads: HeadBuffer,
+    out: Vec<u8>,
+}
+
+impl Client {
+    fn new() -> Self {
+        let config = Config { grants: oroshi_http2::Grants::Automatic, ..Config::default() };
+        let (connection, out) = connection(Role::Client, &Arc::new(config));
+        let mut client = Client { connection, heads: HeadBuffer::default(), out };
+        client.receive(&handshake(Role::Client));
+        client
+    }
+
+    fn get(&mut self) -> u32 {
+        let get = Request { method: "GET", scheme: "http", authority: "a", path: "/", protocol: None };
+        self.connection.send_request(&mut self.out, &get, [], true, 0).expect("room")
+    }
+
+    fn receive(&mut self, mut input: &[u8]) {
+        while self.connection.receive(&mut input, &mut self.heads, &mut self.out).expect("no attack").is_some() {}
+        self.out.clear();
+    }
+}
+
+/// A proxy whose client leaves resets all its streams at once. Their responses are on their way.
+#[test]
+fn responses_to_many_streams_that_were_reset_leave_a_client_s_connection_alone() {
+    let mut client = Client::new();
+    let ids: Vec<u32> = (0..100).map(|_| client.get()).collect();
+    for &id in &ids {
+        client.connection.reset(&mut client.out, id, ErrorCode::CANCEL);
+    }
+    for id in ids {
+        client.receive(&bytes(&format!("HEADERS {id} | :status: 200")));
+        client.receive(&bytes(&format!("DATA {id} END | hello")));
+    }
+    let id = client.get();
+    client.receive(&bytes(&format!("HEADERS {id} END | :status: 200")));
+}
+
+/// gRPC's servers measure the bandwidth with a PING for a DATA frame, and many have small messages.
+#[test]
+fn a_server_may_ping_with_each_message_and_a_receiver_grant_in_small_pieces() {
+    let mut client = Client::new();
+    for _ in 0..20_000 {
+        let id = client.get();
+        client.receive(&bytes(&format!("HEADERS {id} | :status: 200")));
+        client.receive(&bytes("PING 0 | 12345678"));
+        client.receive(&bytes(&format!("DATA {id} END | hello")));
+    }
+    let id = client.get();
+    client.receive(&bytes(&format!("HEADERS {id} | :status: 200")));
+    for _ in 0..20_000 {
+        client.receive(&bytes(&format!("DATA {id} | hello")));
+        client.receive(&bytes("PING 0 | 12345678"));
+    }
+    // An upload, for which both windows are granted every 4 KiB.
+    let post = Request { method: "POST", scheme: "http", authority: "a", path: "/", protocol: None };
+    let id = client.connection.send_request(&mut client.out, &post, [], false, 0).expect("room");
+    for _ in 0..10_000 {
+        assert_eq!(client.connection.send_data(&mut client.out, id, &[0; 16_384], false), Ok(16_384));
+        for _ in 0..4 {
+            client.receive(&bytes("WINDOW_UPDATE 0 | 4096"));
+            client.receive(&bytes(&format!("WINDOW_UPDATE {id} | 4096")));
+        }
     }
 }
