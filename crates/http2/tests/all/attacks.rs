@@ -163,10 +163,10 @@ fn floods_of_frames_without_use() {
     // Heads of a stream that the server has reset, and after its GOAWAY.
     let mut server = Server::new(Config::default());
     server.lines(&[post(1)]).unwrap();
-    server.connection.reset(&mut server.out, 1, oroshi_http2::ErrorCode::CANCEL);
+    server.connection.reset(&mut server.out, 1, ErrorCode::CANCEL);
     assert_eq!(server.until_it_ends(|_| vec!["HEADERS 1 | x: y".into()]), (10_001, Defect::FrameFlood));
     let mut server = Server::new(Config::default());
-    server.connection.goaway(&mut server.out, None, oroshi_http2::ErrorCode::NO_ERROR);
+    server.connection.goaway(&mut server.out, None, ErrorCode::NO_ERROR);
     assert_eq!(server.until_it_ends(|id| vec![get(id)]), (10_001, Defect::FrameFlood));
     let mut server = Server::new(Config::default());
     server.lines(&[get(1), "RST_STREAM 1 | CANCEL".to_owned()]).unwrap();
@@ -234,7 +234,7 @@ fn windows_held_at_zero() {
     }
     let mut stalled = 0;
     while let Some(stream) = server.connection.stalled(30) {
-        server.connection.reset(&mut server.out, stream.id, oroshi_http2::ErrorCode::ENHANCE_YOUR_CALM);
+        server.connection.reset(&mut server.out, stream.id, ErrorCode::ENHANCE_YOUR_CALM);
         stalled += 1;
     }
     assert_eq!((stalled, server.connection.streams()), (127, 1));
