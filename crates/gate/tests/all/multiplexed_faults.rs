@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use oroshi_gate::forward::Failure;
-use oroshi_gate::upstream::Ejection;
+use oroshi_gate::upstream::{Counts, Ejection};
 use oroshi_testkit::http2::frame;
 
-use crate::support::{Asked, Config, ErrorCode, GET, OK, SHORT, Seen, Setup, Upstream, nobody};
+use crate::support::{Asked, Config, ErrorCode, GET, HANG, OK, SHORT, Seen, Setup, Upstream, nobody};
 
 const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
 
@@ -144,7 +144,7 @@ fn a_reset_before_the_response_goes_to_another_server_if_the_method_may_be_repea
     let mut setup = Setup::to(&resets.target);
     setup.targets.push((answers.target.clone(), 1));
     // Two resets in a row leave the server out: they count for its health, on a kept connection too.
-    setup.pool.ejection = Ejection { failures: 2, ..Ejection::default() };
+    setup.pool.ejection = Ejection { failures: 2, back_off: HANG * 2, longest: HANG * 2, ..Ejection::default() };
     let gate = setup.start();
     let mut client = gate.connect_http2();
     // The servers take turns; the first is first.
@@ -154,7 +154,9 @@ fn a_reset_before_the_response_goes_to_another_server_if_the_method_may_be_repea
     }
     let retries: Vec<u32> = gate.records(5).iter().map(|record| record.retries).collect();
     assert_eq!(retries, [1, 0, 0, 0, 0]);
-    assert_eq!((gate.counts().failure(Failure::Closed), gate.counts().ejections), (2, 1));
+    let counts = gate.registry.counts();
+    let sum = |of: fn(&Counts) -> u64| counts.iter().map(|target| of(&target.counts)).sum::<u64>();
+    assert_eq!((sum(|counts| counts.failure(Failure::Closed)), sum(|counts| counts.ejections)), (2, 1));
     drop(client);
     gate.stop();
     resets.end();
