@@ -38,7 +38,7 @@ const POST: &str = ":method: POST | :scheme: http | :path: / | :authority: a";
 fn attacks() -> Vec<Attack> {
     let open = |count: u32| (0..count).map(|n| format!("HEADERS {} | {POST}", 2 * n + 1)).collect::<Vec<_>>();
     let entry = format!("\\x82\\x86\\x84\\x41\\x01a\\x40\\x01x\\x7f\\xa1\\x1e\\{{{}:y}}", 127 + 0x21 + 0x1e * 128);
-    let crumb = "\\x82\\x86\\x84\\x41\\x01a\\x60\\x01c\\x01d".to_owned();
+    let crumb = "\\x82\\x86\\x84\\x41\\x01a\\x60\\x01c".to_owned();
     let attack = |name, start, round, requests, out| Attack { name, start, round, requests, out };
     vec![
         attack(
