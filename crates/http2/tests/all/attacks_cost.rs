@@ -2,6 +2,7 @@
 //!
 //! The unit of CPU time is an ordinary request, which the same thread decodes and answers beside it. So the bounds hold
 //! for each machine and build.
+#![allow(clippy::print_stderr)] // the figures, for `cargo test -p oroshi-http2 --test all attacks_cost -- --nocapture`
 
 use std::sync::Arc;
 
@@ -180,7 +181,6 @@ fn an_attack_costs_no_more_than_its_bound_in_cpu_time_and_bytes() {
         let cpu = runs.iter().map(|run| run.0).min().unwrap_or_default();
         let out = runs[0].1;
         let worth = cpu / ordinary_ns();
-        // For those who look at the figures: `cargo test ... -- --nocapture`.
         eprintln!("{:<55} {worth:>6} requests, {out:>6} bytes", attack.name);
         if worth > attack.requests || out > attack.out {
             beyond.push(format!("{}: as much CPU time as {worth} requests, {out} bytes of output", attack.name));
