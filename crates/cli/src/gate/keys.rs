@@ -154,7 +154,7 @@ fn breaker(table: &Table<'_>, breaking: &mut BreakerSettings) {
     });
 }
 
-fn lookup(name: &str, table: &Table<'_>) -> LookupDraft {
+fn lookup(name: &str, table: &Table<'_>, folder: &Path) -> LookupDraft {
     let mut draft = LookupDraft::new(name);
     let settings = &mut draft.settings;
     table.set("key", &mut draft.key, key);
@@ -288,7 +288,7 @@ fn pool(table: &Table<'_>, folder: &Path, pool: &mut PoolSettings) {
 }
 
 fn tls(table: &Table<'_>, folder: &Path, tls: &mut TlsSettings) {
-    let file = |key: &str| table.text(key).map(|text| folder.join(text));
+    let file = |key: &'static str| table.text(key).map(|text| folder.join(text));
     table.set("verify", &mut tls.verify, switch);
     if let Some(field) = table.get("ca") {
         let files = field.texts().unwrap_or_default();
