@@ -45,6 +45,11 @@ module Oroshi
       @listeners.map { |one| one.io.fileno }
     end
 
+    # Sockets, for questions about their queues.
+    def ios
+      @listeners.map(&:io)
+    end
+
     def names
       @listeners.map(&:name)
     end
@@ -53,6 +58,12 @@ module Oroshi
     def hand_over
       @listeners.each { |one| one.io.autoclose = false }
       fds
+    end
+
+    # In a process that only forks workers: closes its copies. Others still accept.
+    def forget
+      @listeners.each { |one| one.io.close }
+      @listeners = []
     end
 
     # In the manager, before the end: refuses new clients; those that have connected can still be accepted. True if this

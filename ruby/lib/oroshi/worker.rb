@@ -132,6 +132,7 @@ module Oroshi
       {
         rack_release: Rack.release, multiprocess: true, # one that is being replaced is never alone
         url_scheme: "http", errors: $stderr,
+        early_hints: @settings.early_hints, check_client_connection: @settings.check_client_connection,
         title: "oroshi worker #{@slot}",
         keep_alive_s: @settings.keep_alive, timeout_s: @settings.timeout, linger_s: LINGER_S,
         max_body: @settings.max_body.zero? ? ANY_SIZE : @settings.max_body,

@@ -19,6 +19,7 @@ use std::time::Instant;
 
 use oroshi_http1::{RequestDecoder, RequestEvent};
 
+use crate::clock;
 use crate::connection::{Connection, Stage};
 use crate::engine::Engine;
 use crate::exchange::Body;
@@ -263,6 +264,7 @@ impl Engine<'_> {
         let mut connection = Box::new(Connection::new(handed.socket, index, peer));
         connection.must_shut = handed.note.must_shut;
         connection.has_asked = handed.note.has_asked;
+        connection.arrived_ms = handed.note.arrived_ms;
         let due_ms = handed.note.due_ms;
         connection.due_ms = due_ms.max(self.now_ms + MIN_QUIET_MS);
         let deadline = ProgressDeadline::with_left(handed.note.deadline_left_us);
@@ -397,6 +399,18 @@ impl Engine<'_> {
         self.leave.is_some() || !(self.worker.stop.get() == Stop::No || self.drains)
     }
 
+    /// Returns when the bytes of a new TCP connection arrived, in milliseconds of the coarse clock, if the kernel must be
+    /// asked: this worker has not rested since the last tick. At most once per tick, because the answer costs a system
+    /// call. 0: just now, or unknown.
+    fn arrival(&mut self, socket: RawFd) -> u64 {
+        let now_ms = clock::coarse_ms();
+        if now_ms == self.rested_ms || now_ms == self.asked_ms {
+            return 0;
+        }
+        self.asked_ms = now_ms;
+        socket::quiet_ms(socket).map_or(0, |quiet_ms| now_ms.saturating_sub(quiet_ms))
+    }
+
     /// Accepts one connection and reads its request. False: there is none.
     fn accept_from(&mut self, index: usize) -> bool {
         if !self.make_room_for_connection() {
@@ -412,6 +426,9 @@ impl Engine<'_> {
                 let mut connection = Box::new(Connection::new(socket, index, peer));
                 connection.due_ms = self.now_ms + self.worker.settings.timeout_ms;
                 self.accepted_ms = self.now_ms;
+                if peer.is_some() {
+                    connection.arrived_ms = self.arrival(connection.number());
+                }
                 self.guarded(None, |engine| engine.read(connection));
                 true
             }

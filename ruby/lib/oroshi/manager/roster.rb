@@ -10,8 +10,8 @@ module Oroshi
     # the next one may be replaced.
     class Roster
       # slot: its index on the scoreboard; epoch: number of HUPs before it started; enough: why it has asked to be
-      # replaced; kill_at: when its time to stop is over.
-      Worker = Struct.new(:slot, :pid, :state, :epoch, :since, :enough, :kill_at, keyword_init: true) do
+      # replaced; kill_at: when its time to stop is over; why: why it was told to stop.
+      Worker = Struct.new(:slot, :pid, :state, :epoch, :since, :enough, :kill_at, :why, keyword_init: true) do
         def alive?
           state != :stopping
         end
@@ -89,7 +89,7 @@ module Oroshi
 
       # The worker has served its number of requests; it continues until its successor is ready.
       def enough(worker, why)
-        worker.enough = why
+        worker.enough ||= why
       end
 
       # A worker has ended. good: as intended (exit code 0, or ended for a reason). Returns the seconds until another
@@ -220,6 +220,7 @@ module Oroshi
 
       def tell(worker, signal, why, now, within: @stop_timeout)
         worker.state = :stopping
+        worker.why = why
         worker.kill_at = now + within if within.positive?
         Tell.new(worker, signal, why)
       end

@@ -74,6 +74,19 @@ module Oroshi
                  })
       end
 
+      # One address, or nil.
+      def address
+        Type.new("an address: /a/path, @name, HOST:PORT or [V6]:PORT", "/run/app.status", lambda { |value|
+          value.nil? || (value.is_a?(String) && Listeners::Address.parse(value)) ? value : UNFIT
+        })
+      end
+
+      # A size, or nil.
+      def optional_bytes
+        plain = bytes
+        Type.new(plain.expected, plain.example, ->(value) { value.nil? ? nil : plain.read.call(value) })
+      end
+
       def one_of(*words)
         Type.new("one of #{words.join(", ")}", words.last, lambda { |value|
           words.include?(value.to_s) ? value.to_s.to_sym : UNFIT
