@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require_relative "support"
+require "oroshi/manager/watched_files"
 
 # HUP, and Watch: the application is loaded again.
 class ReloadTest < Support::Test
@@ -42,7 +43,8 @@ class ReloadTest < Support::Test
     assert_equal "old", get("/").body
     file("config.ru", app("new"))
     server.signal("HUP")
-    server.wait_for(/: ended$/, count: 3)
+    server.wait_for(/stopping: HUP/, count: 2)
+    server.wait_for(/: ended$/, count: 2)
     assert_equal "new", get("/").body
   end
 

@@ -51,6 +51,8 @@ pub(crate) struct Listener {
 pub(crate) const LISTENER: u64 = 1 << 63;
 /// An application that takes this long per request is slow: reconnecting costs little beside it.
 const SLOW_MS: u64 = 8;
+/// A shorter wait cannot be told from the clock's ticks.
+const LEAST_WAIT_MS: u64 = 8;
 /// How long a refusing listener must have been quiet before it is closed: a connected client has sent its request by
 /// then.
 const QUIET_MS: u64 = 200;
@@ -408,7 +410,8 @@ impl Engine<'_> {
             return 0;
         }
         self.asked_ms = now_ms;
-        socket::quiet_ms(socket).map_or(0, |quiet_ms| now_ms.saturating_sub(quiet_ms))
+        let quiet_ms = socket::quiet_ms(socket).filter(|&quiet_ms| quiet_ms >= LEAST_WAIT_MS);
+        quiet_ms.map_or(0, |quiet_ms| now_ms.saturating_sub(quiet_ms))
     }
 
     /// Accepts one connection and reads its request. False: there is none.

@@ -27,7 +27,7 @@ pub(crate) struct Finished {
 impl Callbacks {
     /// Returns new Arrays, which stay alive with the worker.
     pub(crate) fn new(roots: &rb::Roots) -> Result<Self, Error> {
-        let array = || {
+        let array = || -> Result<VALUE, Error> {
             // SAFETY: a new Array, on the stack until it is in `roots`.
             let array = rb::protect(|| unsafe { rb_sys::rb_ary_new() })?;
             roots.add(array);

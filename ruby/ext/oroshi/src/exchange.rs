@@ -235,7 +235,7 @@ impl Engine<'_> {
     /// Chooses when the garbage collector runs next: at random within its range, so that workers do not pause together.
     pub(crate) fn plan_collection(&mut self) {
         let Some((min, max)) = self.worker.settings.oob_gc else { return };
-        let seed = crate::clock::exact_us() ^ u64::from(std::process::id()) << 32;
+        let seed = clock::exact_us() ^ u64::from(std::process::id()) << 32;
         let mixed = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         self.collect_at = self.requests + min + (mixed ^ (mixed >> 27)) % (max - min + 1);
     }
