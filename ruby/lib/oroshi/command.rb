@@ -56,8 +56,7 @@ module Oroshi
 
     def serve
       settings = prepare
-      Manager.new(settings, env: @env, read_again: -> { Settings.build(@options, env: @env) }, reloads: true) { load_app }
-             .run
+      Manager.new(settings, env: @env, read_again: -> { read_settings }, reloads: true) { load_app }.run
     end
 
     # --check: checks the options, their files, and the application; without sockets or workers.
@@ -118,7 +117,7 @@ module Oroshi
       OptionParser.new(nil, 26) do |opts|
         opts.banner = "Usage: oroshi-rack [options] [config.ru]\n       oroshi-rack top [options]\n\nServes a Rack application with several worker " \
                       "processes.\n\n"
-        opts.on("-c", "--config FILE", "a Ruby file with options; it wins over this line") do |file|
+        opts.on("-c", "--config FILE", "a Ruby file with options; it wins over this line (config/oroshi.rb, if it exists)") do |file|
           @options["ConfigFile"] = file
         end
         opts.on("-O", "--option NAME=VALUE", "one option; the list is below") { |text| note(text) }
@@ -160,7 +159,7 @@ module Oroshi
     end
 
     def status_client
-      address = Settings.build(@options, env: @env).status_socket
+      address = read_settings.status_socket
       address ||= raise Failure.new("which server? Give its StatusSocket: -O StatusSocket=/run/app.status, or its " \
                                     "config file with -c", WRONG_USAGE)
       StatusClient.new(address)
@@ -175,8 +174,12 @@ module Oroshi
       end
     end
 
+    def read_settings
+      Settings.build(Settings.with_usual_file(@options), env: @env)
+    end
+
     def prepare
-      settings = Settings.build(@options, env: @env)
+      settings = read_settings
       @env["RACK_ENV"] ||= "development"
       return settings if File.file?(@rackup_file)
 

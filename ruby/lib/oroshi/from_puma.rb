@@ -124,8 +124,10 @@ module Oroshi
       @notes << "#{text} (line #{line})"
     end
 
+    # Only numbers and names: other values may be secrets.
     def shown(name, values)
-      [name, values.map(&:inspect).join(", ")].reject(&:empty?).join(" ")
+      plain = values.map { |value| value.is_a?(Numeric) || value.is_a?(Symbol) || value == true || value == false ? value.inspect : "..." }
+      [name, plain.join(", ")].reject(&:empty?).join(" ")
     end
 
     # What the file sees as `self`.

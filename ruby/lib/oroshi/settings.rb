@@ -141,6 +141,9 @@ module Oroshi
       end
     end
 
+    # The config file that commands read if it exists and none is named.
+    USUAL_FILE = "config/oroshi.rb"
+
     # An option that a user wrote. spelled: its spelling, for messages.
     Given = Struct.new(:name, :value, :spelled, :origin)
 
@@ -163,6 +166,12 @@ module Oroshi
         raise Invalid, mistakes unless mistakes.empty?
 
         new(values, origins)
+      end
+
+      # Returns the options with the file that is read without being named, if there is one and no other is named.
+      def with_usual_file(options)
+        named = options.keys.any? { |name| option(name)&.name == :config_file }
+        named || !File.file?(USUAL_FILE) ? options : options.merge("ConfigFile" => USUAL_FILE)
       end
 
       # Returns the option of this name in either spelling, or nil.
