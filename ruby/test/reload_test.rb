@@ -178,7 +178,7 @@ class ReloadTest < Support::Test
     server = start(*Support::RUBY, "-S", "rackup", "-s", "oroshi", "-O", "Path=#{socket_path}", "-O", "Watch=.",
                    file("config.ru", app("one")))
     assert_equal 2, server.wait.exitstatus
-    assert_match(/error: Watch=\.: only the command oroshi-rack can load an application again/, server.said)
+    assert_match(/error: Watch=\.: needs the command oroshi-rack/, server.said)
   end
 end
 

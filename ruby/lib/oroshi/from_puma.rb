@@ -27,8 +27,7 @@ module Oroshi
                "nakayoshi_fork" => "Warmup is on by default", "drain_on_shutdown" => "TERM drains, always" }.freeze
     # What oroshi-rack does not have, and what to use.
     NOT_HERE = { "plugin" => "no plugins; `:tmp_restart`: `oroshi start --restart`",
-                 "ssl_bind" => "no TLS: nginx or another proxy in front", "fork_worker" => "no refork",
-                 "on_restart" => "no such moment: `oroshi start` starts a new process",
+                 "ssl_bind" => "no TLS: nginx or another proxy in front", "on_restart" => "no such moment: `oroshi start` starts a new process",
                  "after_worker_boot" => "no such moment", "after_worker_fork" => "no such moment",
                  "on_worker_fork" => "use before_fork", "raise_exception_on_sigterm" => "TERM never raises",
                  "silence_single_worker_warning" => "no such warning" }.freeze
@@ -71,6 +70,7 @@ module Oroshi
       when "workers" then @workers = values.first.to_s == "auto" ? "auto" : values.first.to_i
       when "threads" then @threads = values.map(&:to_i).max
       when "environment" then note("environment #{values.first.inspect}: oroshi-rack -E #{values.first}", line)
+      when "fork_worker" then set("refork_after", [(values.first || 1000).to_i])
       when "early_hints" then set("early_hints", values.first != false)
       when "worker_timeout" then note("worker_timeout #{values.first}: Puma kills a worker that is silent for so long. Here it " \
                                       "limits each request: choose a time, such as worker_timeout \"30s\"", line)

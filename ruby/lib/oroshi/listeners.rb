@@ -92,6 +92,11 @@ module Oroshi
     end
 
     class << self
+      # Listeners on open sockets, for a process that only forks workers.
+      def of(sockets)
+        new(sockets.map { |socket| Listener.new(socket, nil, nil, nil) }, nil)
+      end
+
       private
 
       # Fills `listeners`; returns the variable's name, or nil without inherited sockets.

@@ -49,6 +49,8 @@ module Oroshi
   class Manager
     # How long a process with the application may take to end, with its `at_exit` blocks.
     MOULD_END_S = 5
+    # How often to look whether a worker has served ReforkAfter requests.
+    WARM_INTERVAL_S = 1
     # How long to wait before the application is loaded again in place of a process that has died.
     MOULD_PAUSE_S = 1
 
@@ -84,6 +86,7 @@ module Oroshi
         look_for_overdue
         look_for_large
         look_for_changes
+        look_for_warm
         mend
         act(@roster.decide(now))
         break if @roster.done?
@@ -121,10 +124,10 @@ module Oroshi
     end
 
     def load_here
-      if @settings.watch
-        raise Settings::Invalid, ["Watch=#{@settings.watch}: only the command oroshi-rack can load an application again; " \
-                                  "rackup and rails server have loaded it before this server starts"]
+      mistakes = { "Watch" => @settings.watch, "ReforkAfter" => @settings.refork_after.first }.compact.map do |name, value|
+        "#{name}=#{value}: needs the command oroshi-rack; rackup and rails server load the application themselves"
       end
+      raise Settings::Invalid, mistakes unless mistakes.empty?
 
       app = @app_source.call
       Oroshi.warm_up if @settings.warmup
@@ -143,6 +146,7 @@ module Oroshi
       Native.adopt_orphans
       @mould = mould(@settings)
       @mould.wait_until_loaded
+      @refork_left = @settings.refork_after.dup
     ensure
       @moulds.clear if @mould && @mould.pid.nil? # it has ended while it loaded
     end
@@ -210,6 +214,7 @@ module Oroshi
     # Waits for an event or a due time. Returns the signals that have arrived.
     def wait
       seconds = [@roster.next_decision&.-(now), @watchdog&.interval_s, @memory&.interval_s, @watched&.interval_s,
+                 (WARM_INTERVAL_S if @refork_left&.any?),
                  @mould_due&.-(now), @status_server&.next_due_s(now)].compact.min
       moulds = [@mould, @candidate].filter_map { |one| one.socket if one.is_a?(Mould) && !one.socket.closed? }
       readable, writable = IO.select([@wake, *@channels.keys, *moulds, *@status_server&.reading],
@@ -275,17 +280,62 @@ module Oroshi
     # The new application is loaded, or cannot be.
     def hear_candidate
       @candidate.loaded?
-      @mould.close
+      @candidate.worker ? @mould.leave : @mould.close
       @mould, @candidate, @mould_due = @candidate, nil, nil
-      Log.event("the application is loaded again")
-      apply(@mould.settings)
-      @roster.replace_all
+      @mould.worker ? has_become_mould(@mould.worker) : is_loaded_again
+      @roster.replace_all(@mould.worker ? "refork" : "HUP")
     rescue Mould::LoadFailed => e
       @candidate.close
-      @candidate = nil
+      @promoting = nil
+      failed, @candidate = @candidate, nil
+      return Log.event("#{failed.worker}: has not become the process that forks the next ones: #{e.message}") if failed.worker
+
       # Without a process to fork from, it tries again.
       @mould_due = @mould.socket.closed? ? now + MOULD_PAUSE_S : nil
       Log.event("the application cannot be loaded again: #{e.message}; the workers keep the one that they have")
+    end
+
+    def is_loaded_again
+      Log.event("the application is loaded again")
+      @refork_left = @mould.settings.refork_after.dup
+      @promoting = nil
+      apply(@mould.settings)
+    end
+
+    # A worker forks the next workers from here on.
+    def has_become_mould(worker)
+      Log.event("#{worker}: forks the next workers, which share its memory")
+      @promoting = nil
+      @moulds << worker.pid
+      channel = @channels.key(worker)
+      forget(channel) if channel
+      @roster.ended(worker, now, good: true)
+      @status.ended(worker, @scoreboard.read(worker.slot), timed_out: false, status: nil)
+      @memory&.forget(worker)
+      @scoreboard.clear(worker.slot)
+    end
+
+    # ReforkAfter: a worker that has served so many requests gets a successor, as one that is recycled does; then it
+    # becomes the process that forks the next workers, instead of ending.
+    def look_for_warm
+      return if @promoting || @candidate || !@refork_left&.any? || @roster.mode != :serving
+
+      @promoting = @roster.workers.find do |worker|
+        worker.state == :ready && worker.enough.nil? && @roster.current?(worker) &&
+          @scoreboard.read(worker.slot)[:requests] >= @refork_left.first
+      end
+      return unless @promoting
+
+      @roster.enough(@promoting, "refork after #{@refork_left.shift} requests")
+    end
+
+    # The worker is about to be told to stop.
+    def promote(worker)
+      @candidate&.close
+      @candidate = Mould.of_worker(worker, @settings, @listeners, @channels.key(worker))
+    rescue SystemCallError => e
+      @promoting = nil
+      Log.event("#{worker}: cannot fork the next workers: #{e.message}")
     end
 
     # The process that forks workers has ended by itself: somebody killed it, or memory ran out.
@@ -363,6 +413,7 @@ module Oroshi
         case action
         when Roster::Start then start(action.slot, action.replaces)
         when Roster::Tell
+          promote(action.worker) if action.worker.equal?(@promoting) && @roster.mode == :serving
           Log.event("#{action.worker}: stopping: #{action.why}")
           signal(action.worker, action.signal)
         when Roster::Kill
@@ -383,13 +434,13 @@ module Oroshi
 
     def start(slot, replaces)
       @scoreboard.clear(slot)
-      channel, theirs = IO.pipe
+      channel, theirs = UNIXSocket.pair
       pid = @mould.fork_worker(@settings, slot, quit_after, theirs)
       theirs.close
       worker = @roster.started(slot, pid)
       @channels[channel] = worker
       @memory&.started(worker)
-      Log.event("#{worker}: started#{", to replace #{replaces}: #{replaces.enough || "HUP"}" if replaces}")
+      Log.event("#{worker}: started#{", to replace #{replaces}: #{@roster.why_replaced(replaces)}" if replaces}")
     rescue StandardError, ScriptError => e
       [channel, theirs].each { |io| io&.close }
       e.is_a?(Mould::Failed) ? Log.event("worker #{slot}: cannot be started: #{e.message}") \
@@ -498,6 +549,7 @@ module Oroshi
         forget(channel)
       end
       @watchdog&.forget(worker.slot)
+      @promoting = nil if worker.equal?(@promoting)
       timed_out = status&.exitstatus == Worker::TIMED_OUT
       expected = !worker.alive?
       pause = @roster.ended(worker, now, good: timed_out || status&.success? || false)

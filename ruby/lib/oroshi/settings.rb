@@ -50,6 +50,8 @@ module Oroshi
              "with MaxMemoryPerChild: each worker draws its limit from this range"],
       option[:max_memory_per_child, "MaxMemoryPerChild", Types.bytes, 0,
              "a worker with more memory (PSS, which counts shared pages in parts) is replaced; 0: never"],
+      option[:refork_after, "ReforkAfter", Types.integers, [].freeze,
+             "after how many requests a worker becomes the process that forks the next ones, so that they share its memory; `50,1000`: then once more"],
       option[:spawn_interval, "SpawnInterval", Types.seconds(optional: true), nil,
              "start at most one worker in this time; USR1 then is a slow stop, one worker in this time"],
       option[:err_respawn_interval, "ErrRespawnInterval", Types.seconds, 1.0,

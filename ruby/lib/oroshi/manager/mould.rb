@@ -53,19 +53,37 @@ module Oroshi
 
       MOST_BYTES = 60_000
 
-      # Replaces a forked process by a worker; never returns. The block: see OwnFork.
+      # Replaces a forked process by a worker, and perhaps later by the process that forks the next workers; never
+      # returns. The block: see OwnFork.
       def self.become_worker(app, settings, parts, slot, quit_after, channel)
-        worker = Worker.new(slot: slot, app: app, settings: settings, channel: channel, quit_after: quit_after,
-                            **parts.to_h)
-        worker.trap_signals
-        worker.run(told: yield)
-      rescue Exception => e # Nothing may bring a child into its parent's loop.
-        Log.exception("worker #{slot}: ended", e)
-      ensure
-        exit!(Worker::FAILED)
+        begin
+          worker = Worker.new(slot: slot, app: app, settings: settings, channel: channel, quit_after: quit_after,
+                              **parts.to_h)
+          worker.trap_signals
+          socket, listeners = worker.run(told: yield)
+        rescue Exception => e # Nothing may bring a child into its parent's loop.
+          Log.exception("worker #{slot}: ended", e)
+        end
+        exit!(Worker::FAILED) unless socket
+        parts = Parts.new(**parts.to_h, listeners: listeners)
+        Loaded.new(socket, settings, parts, Process.ppid).run_with(app)
       end
 
-      attr_reader :pid, :settings, :socket
+      # worker: the Roster::Worker that has become this process, or nil.
+      attr_reader :pid, :settings, :socket, :worker
+
+      # Turns a worker into the process from which the next workers are forked. It first ends as a worker: tell it to
+      # stop after this. channel: to the worker. Raises SystemCallError.
+      def self.of_worker(worker, settings, listeners, channel)
+        socket, theirs = UNIXSocket.pair(:SEQPACKET)
+        channel.sendmsg(PROMOTION, 0, nil, Socket::AncillaryData.unix_rights(theirs, *listeners.ios))
+        allocate.tap { |mould| mould.send(:take_worker, worker, settings, socket) }
+      ensure
+        theirs&.close
+      end
+
+      # What of_worker sends to the worker.
+      PROMOTION = "mould"
 
       # Starts the process. leave: runs in it first, and closes what is the manager's alone. load: returns the
       # application.
@@ -119,12 +137,28 @@ module Oroshi
         nil # it has ended, which the manager will hear
       end
 
+      # Ends the process without `at_exit` blocks: another one with the same application goes on.
+      def leave
+        @socket.send("leave", 0)
+      rescue SystemCallError
+        nil # it has ended
+      ensure
+        close
+      end
+
       # Lets the process end in its own time, with its `at_exit` blocks.
       def close
         @socket.close unless @socket.closed?
       end
 
       private
+
+      def take_worker(worker, settings, socket)
+        @worker = worker
+        @pid = worker.pid
+        @settings = settings
+        @socket = socket
+      end
 
       # Returns nil when the process has ended.
       def receive
@@ -149,13 +183,28 @@ module Oroshi
         @manager = manager
       end
 
-      # Never returns.
+      # Loads the application, and forks workers. Never returns.
       def run(load)
+        begin_here
+        Process.setproctitle("oroshi application: loading")
+        serve(load_with(load))
+      end
+
+      # The same in a worker, which has the application. Never returns.
+      def run_with(app)
+        begin_here
+        serve(app)
+      end
+
+      private
+
+      def begin_here
         trap_signals
         Native.end_with_parent(Signal.list["KILL"])
         exit!(1) if Process.ppid != @manager # it has ended already
-        Process.setproctitle("oroshi application: loading")
-        app = load_with(load)
+      end
+
+      def serve(app)
         Oroshi.warm_up if @settings.warmup
         Process.setproctitle("oroshi application: loaded")
         say("ready")
@@ -163,8 +212,6 @@ module Oroshi
         @parts.listeners.forget
         exit(0)
       end
-
-      private
 
       # The manager's signals reach the whole group from a terminal, and are its affair. Blocks, so that programs that
       # the application starts do not ignore these signals.
@@ -195,6 +242,7 @@ module Oroshi
         case word
         when "start" then start(app, slot.to_i, quit_after.to_i, control.unix_rights.first)
         when "reopen" then @parts.logs.reopen
+        when "leave" then exit!(0)
         else return false
         end
         true

@@ -45,6 +45,7 @@ module Oroshi
         @mode = :serving # then :slow_stop, :graceful_stop, :quick_stop
         @replacing = nil
         @shrinks_because = "TTOU"
+        @replaces_because = "HUP"
         @failures = 0 # workers that died before they were ready, since one became ready
         @no_start_before = -Float::INFINITY
         @next_slow_stop = -Float::INFINITY
@@ -106,8 +107,19 @@ module Oroshi
       # --- requests ---
 
       # HUP: replaces every present worker.
-      def replace_all
+      def replace_all(why = "HUP")
         @epoch += 1
+        @replaces_because = why
+      end
+
+      # Whether the worker was started after the last replace_all.
+      def current?(worker)
+        worker.epoch == @epoch
+      end
+
+      # Returns the reason why this worker is replaced.
+      def why_replaced(worker)
+        worker.enough || @replaces_because
       end
 
       # TTIN, TTOU. Returns the new target, between one worker and the scoreboard's maximum.
@@ -175,10 +187,6 @@ module Oroshi
         return [] unless @replacing&.alive? && ready_ones.size > @target
 
         [tell(@replacing, "TERM", why_replaced(@replacing), now)]
-      end
-
-      def why_replaced(worker)
-        worker.enough || "HUP"
       end
 
       # After TTOU. A successor during a replacement is not surplus.

@@ -59,6 +59,7 @@ module Oroshi
         case worker.why
         when /requests served/ then "requests"
         when /\Amemory/ then "memory"
+        when /\Arefork/ then "refork"
         when "HUP" then "reload"
         when nil then "timeout" # killed: it did not even answer to its signal
         else "told"

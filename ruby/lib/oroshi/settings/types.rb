@@ -81,6 +81,15 @@ module Oroshi
         })
       end
 
+      # Whole numbers from 1 on, as an Array; a String has commas between them.
+      def integers
+        Type.new("whole numbers from 1 on, with commas between them", "50,1000", lambda { |value|
+          all = Array(value.is_a?(String) ? value.split(",") : value)
+          all = all.map { |one| one.is_a?(String) ? Integer(one.strip, 10, exception: false) : one }
+          !all.empty? && all.all? { |one| one.is_a?(Integer) && one.positive? } ? all : UNFIT
+        })
+      end
+
       # A size, or nil.
       def optional_bytes
         plain = bytes
