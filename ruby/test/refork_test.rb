@@ -73,7 +73,7 @@ class ReforkTest < Support::Test
     server.wait_for(/the application is loaded again/, count: 2)
     wait_until("new code") { get("/").body == "new" }
     status = JSON.parse(Support::Client.unix("#{@dir}/status") { |client| client.get("/status").body })
-    assert_equal 1, status["restarts"]["refork"]
+    assert_operator status["restarts"]["refork"], :>=, 1
     assert_equal 0, server.stop.exitstatus
   end
 

@@ -108,7 +108,7 @@ module Oroshi
              "a Ruby file with options; it wins over the command line"],
 
       # Hooks. Each receives the worker's number if it takes an argument.
-      option[:before_fork, "BeforeFork", Types.hook, nil, "run in the manager before each worker starts"],
+      option[:before_fork, "BeforeFork", Types.hook, nil, "run before each worker starts, in the process that forks it"],
       option[:after_fork, "AfterFork", Types.hook, nil, "run in each worker before its first request"],
       option[:before_worker_exit, "BeforeWorkerExit", Types.hook, nil,
              "run in each worker after its last request; `at_exit` blocks are not run there"]
