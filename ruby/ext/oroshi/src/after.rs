@@ -39,13 +39,15 @@ impl Callbacks {
     /// Returns the arguments of this request's callbacks; `None` without callbacks.
     pub(crate) fn finished(&self, env: VALUE, response: &Result<VALUE, Error>) -> Option<Finished> {
         // SAFETY: the worker's Arrays; no Ruby code runs while they are looked at.
-        let any = unsafe { !rb::elements(self.after_reply).is_empty() || !rb::elements(self.response_finished).is_empty() };
+        let any =
+            unsafe { !rb::elements(self.after_reply).is_empty() || !rb::elements(self.response_finished).is_empty() };
         if !any {
             return None;
         }
         let arguments = match response {
             Ok(response) => {
-                let [status, headers] = triple(*response).map_or([rb::NIL; 2], |[status, headers, _]| [status, headers]);
+                let [status, headers] =
+                    triple(*response).map_or([rb::NIL; 2], |[status, headers, _]| [status, headers]);
                 [env, status, headers, rb::NIL]
             }
             Err(error) => {

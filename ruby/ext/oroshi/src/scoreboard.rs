@@ -86,8 +86,12 @@ pub(crate) struct Slot {
 const _: () = assert!(size_of::<Slot>() == 1024);
 
 /// The figures of Ruby's garbage collector in a slot: the key in `GC.stat`, and the name here.
-pub(crate) const GC_FIGURES: [(&str, &str); 4] =
-    [("count", "runs"), ("time", "ms"), ("heap_live_slots", "live_objects"), ("total_allocated_objects", "allocations")];
+pub(crate) const GC_FIGURES: [(&str, &str); 4] = [
+    ("count", "runs"),
+    ("time", "ms"),
+    ("heap_live_slots", "live_objects"),
+    ("total_allocated_objects", "allocations"),
+];
 
 /// Upper bounds of the buckets of [`QueueTimes`], in microseconds. Longer times are in none.
 const BUCKETS_US: [u64; 9] = [1_000, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000];

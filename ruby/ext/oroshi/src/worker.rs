@@ -240,9 +240,9 @@ pub(crate) fn end_with_parent(ruby: &Ruby, signal: i32) -> Result<(), Error> {
 }
 
 fn prctl_done(ruby: &Ruby, what: &str, result: i32) -> Result<(), Error> {
-    crate::socket::checked(result as isize).map(|_| ()).map_err(|error| {
-        Error::new(ruby.exception_runtime_error(), format!("prctl {what}: {error}"))
-    })
+    crate::socket::checked(result as isize)
+        .map(|_| ())
+        .map_err(|error| Error::new(ruby.exception_runtime_error(), format!("prctl {what}: {error}")))
 }
 
 /// Clears the active worker, however `run` ends.
