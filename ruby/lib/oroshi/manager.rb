@@ -315,13 +315,13 @@ module Oroshi
       @scoreboard.clear(worker.slot)
     end
 
-    # ReforkAfter: a worker that has served so many requests gets a successor, as one that is recycled does; then it
-    # becomes the process that forks the next workers, instead of ending.
+    # ReforkAfter: a worker that has served so many requests gets a successor, as one that is recycled does (and it may be
+    # one); then it becomes the process that forks the next workers, instead of ending.
     def look_for_warm
       return if @promoting || @candidate || !@refork_left&.any? || @roster.mode != :serving
 
       @promoting = @roster.workers.find do |worker|
-        worker.state == :ready && worker.enough.nil? && @roster.current?(worker) &&
+        worker.state == :ready && @roster.current?(worker) &&
           @scoreboard.read(worker.slot)[:requests] >= @refork_left.first
       end
       return unless @promoting
