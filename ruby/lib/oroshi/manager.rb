@@ -329,9 +329,10 @@ module Oroshi
       @roster.enough(@promoting, "refork after #{@refork_left.shift} requests")
     end
 
-    # The worker is about to be told to stop.
+    # The worker is about to be told to stop. Nothing, if a new application is loading.
     def promote(worker)
-      @candidate&.close
+      return unless worker.equal?(@promoting) && @candidate.nil? && @roster.mode == :serving
+
       @candidate = Mould.of_worker(worker, @settings, @listeners, @channels.key(worker))
     rescue SystemCallError => e
       @promoting = nil
@@ -413,7 +414,7 @@ module Oroshi
         case action
         when Roster::Start then start(action.slot, action.replaces)
         when Roster::Tell
-          promote(action.worker) if action.worker.equal?(@promoting) && @roster.mode == :serving
+          promote(action.worker)
           Log.event("#{action.worker}: stopping: #{action.why}")
           signal(action.worker, action.signal)
         when Roster::Kill
