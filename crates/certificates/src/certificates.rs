@@ -1,7 +1,7 @@
 //! Chooses the settings of each handshake by the name that the client asks for.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use oroshi_lookup::{Lookup, Stores};
 use oroshi_net::tls::{Choice, ChooseTls, TlsError, TlsFacts};
@@ -66,20 +66,27 @@ pub struct Certificates {
 #[derive(Debug)]
 pub(crate) struct Served {
     pub(crate) certificate: Arc<Certificate>,
-    config: OnceLock<(Arc<ServerConfig>, Arc<ServerConfig>)>,
+    /// The settings, and those of all certificates that they were made from.
+    config: Mutex<Option<(Arc<ServerConfig>, Arc<ServerConfig>)>>,
 }
 
 impl Served {
     pub(crate) fn new(certificate: Arc<Certificate>) -> Self {
-        Served { certificate, config: OnceLock::new() }
+        Served { certificate, config: Mutex::default() }
     }
 
     /// Returns the settings of a handshake with this certificate.
     fn config(&self, template: &Arc<ServerConfig>) -> Arc<ServerConfig> {
-        let make = || Arc::new(with_certificate(template, Arc::clone(&self.certificate.key)));
-        let (of, config) = self.config.get_or_init(|| (Arc::clone(template), make()));
-        // A reload may have changed the settings since.
-        if Arc::ptr_eq(of, template) { Arc::clone(config) } else { make() }
+        let mut made = self.config.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*made {
+            Some((config, of)) if Arc::ptr_eq(of, template) => Arc::clone(config),
+            // A reload may have changed the settings since.
+            _ => {
+                let config = Arc::new(with_certificate(template, Arc::clone(&self.certificate.key)));
+                *made = Some((Arc::clone(&config), Arc::clone(template)));
+                config
+            }
+        }
     }
 }
 
