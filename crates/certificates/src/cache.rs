@@ -110,7 +110,7 @@ impl<V> Cache<V> {
 
     /// Keeps that a name has no value. A value that it had is forgotten.
     pub(crate) fn keep_negative(&mut self, name: &str, until: u64) {
-        self.forget(name);
+        self.forget_value(name);
         self.negatives.insert(name, (), 0, until);
     }
 
@@ -129,11 +129,15 @@ impl<V> Cache<V> {
     pub(crate) fn forget(&mut self, name: &str) -> bool {
         let known = self.values.entries.contains_key(name) || self.negatives.entries.contains_key(name);
         self.forget_negative(name);
+        self.forget_value(name);
+        known
+    }
+
+    fn forget_value(&mut self, name: &str) {
         if self.values.entries.contains_key(name) {
             self.values.remove(name);
             self.values.order.retain(|other| **other != *name);
         }
-        known
     }
 
     fn forget_negative(&mut self, name: &str) {

@@ -1,7 +1,7 @@
 //! Validates the settings of TLS towards clients.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use oroshi_certificates::{Catalogue, FinderSettings, MinVersion, Seal, Source, Tickets};
 use oroshi_lookup::{Allow, LookupSettings, StoreKind, StoreSettings};
@@ -59,6 +59,12 @@ impl TlsDraft {
             errors.iter().for_each(|error| findings.add("tls.certificates", error.to_string()));
             Catalogue::default()
         });
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+        for (certificate, file) in catalogue.iter().filter(|(certificate, _)| !certificate.is_valid(now)) {
+            let name = certificate.names().next().unwrap_or_default();
+            let why = format!("the certificate of {name} in `{}` is not valid now: see its dates", file.display());
+            findings.warn("tls.certificates", why);
+        }
         if self.certificates.is_empty() && self.lookup.is_none() {
             findings.add("tls", "there is no certificate: expected `certificates` or `lookup`");
         }
