@@ -4,6 +4,7 @@
 mod odd;
 mod parts;
 mod routes;
+mod tls;
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -23,6 +24,7 @@ use crate::upstream::{Policy, PoolSettings};
 
 use odd::{is_one_socket, same_routes, unused};
 use routes::Destinations;
+pub use tls::TlsDraft;
 
 /// A gateway's unvalidated configuration. `Default` has no listeners and no routes.
 #[derive(Clone, Debug)]
@@ -35,6 +37,8 @@ pub struct Draft {
     pub listeners: Vec<Listener>,
     /// Whether the process inherits sockets, so that `listeners` may be empty.
     pub inherits: bool,
+    /// TLS towards clients, if any.
+    pub tls: Option<TlsDraft>,
     /// Limits on clients.
     pub limits: Limits,
     /// The stores.
@@ -64,6 +68,7 @@ impl Default for Draft {
             cpus: None,
             listeners: Vec::new(),
             inherits: false,
+            tls: None,
             limits: Limits::default(),
             stores: Vec::new(),
             lookups: Vec::new(),
@@ -225,6 +230,7 @@ impl Draft {
         self.check_listeners(threads, &mut findings);
         self.check_limits(threads, &mut findings);
         self.check_stores(&mut findings);
+        let tls = self.tls.take().map(|tls| tls.plan(&self.stores, &mut findings));
         let mut destinations = self.plan_destinations(&mut findings);
         let (routes, matchers) = self.plan_routes(&mut destinations, &mut findings);
         check_answer(&self.no_route, "no-route", &mut findings);
@@ -246,11 +252,12 @@ impl Draft {
         let named = self.upstreams.len();
         // Scripts with mistakes are missing; the mistakes are already recorded.
         let scripts: Vec<_> = scripts.planned.into_iter().flatten().collect();
-        unused(&routes, &lookups, &upstreams[..named], &scripts, &self.stores, &mut findings);
+        unused(&routes, &lookups, &upstreams[..named], &scripts, &self.stores, tls.as_ref(), &mut findings);
         Ok(Plan {
             threads,
             cpus: self.cpus,
             listeners: self.listeners,
+            tls,
             limits: self.limits,
             admin_connections: None,
             stores: self.stores,
@@ -268,7 +275,7 @@ impl Draft {
     }
 
     fn check_listeners(&self, threads: usize, findings: &mut Findings) {
-        if !self.inherits && !self.listeners.iter().any(|listener| listener.serves == Serves::Public) {
+        if !self.inherits && !self.listeners.iter().any(|listener| listener.serves != Serves::Admin) {
             findings.add(
                 "listen.public",
                 "there is nowhere to listen: expected an address such as :8080 or unix:/run/gate.sock",
@@ -276,7 +283,14 @@ impl Draft {
         }
         let mut seen: Vec<(&str, Peer)> = Vec::new();
         for listener in &self.listeners {
-            let key = if listener.serves == Serves::Admin { "listen.admin" } else { "listen.public" };
+            let key = match listener.serves {
+                Serves::Admin => "listen.admin",
+                Serves::Public => "listen.public",
+                Serves::Tls => "listen.tls",
+            };
+            if listener.serves == Serves::Tls && self.tls.is_none() {
+                findings.add(key, "there is no certificate: expected a table [tls] with `certificates` or `lookup`");
+            }
             match listen::check(&listener.address) {
                 Ok(socket) => {
                     let twice = seen.iter().find(|(address, known)| {

@@ -12,6 +12,7 @@ use crate::access;
 use crate::forward::Rules;
 use crate::route::Table;
 use crate::script::{HookSet, ScriptSettings};
+use crate::tls::TlsPlan;
 use crate::upstream::{Policy, PoolSettings, Target};
 
 /// A validated gateway. [`Draft::plan`](crate::Draft::plan) makes one.
@@ -23,6 +24,8 @@ pub struct Plan {
     pub cpus: Option<CpuList>,
     /// The listeners.
     pub listeners: Vec<Listener>,
+    /// TLS towards clients, if any.
+    pub tls: Option<TlsPlan>,
     /// Limits on clients.
     pub limits: Limits,
     /// The limit on operators' connections, shared equally by all admin listeners; `None`: no limit.
@@ -80,12 +83,15 @@ pub type Listener = oroshi_service::Listener<Serves>;
 pub enum Serves {
     /// Client requests, which the gateway forwards.
     Public,
+    /// Client requests over TLS.
+    Tls,
     /// `/status`, `/metrics`, `/explain`, `/purge`.
     Admin,
 }
 
 impl Role for Serves {
-    const NAMED: &'static [(&'static str, Self)] = &[("public", Serves::Public), ("admin", Serves::Admin)];
+    const NAMED: &'static [(&'static str, Self)] =
+        &[("public", Serves::Public), ("tls", Serves::Tls), ("admin", Serves::Admin)];
 
     fn is_admin(self) -> bool {
         self == Serves::Admin
@@ -94,6 +100,7 @@ impl Role for Serves {
     fn description(self) -> &'static str {
         match self {
             Serves::Public => "public: requests are forwarded",
+            Serves::Tls => "tls: requests over TLS are forwarded",
             Serves::Admin => "admin: status, metrics, explain, purge",
         }
     }

@@ -33,6 +33,9 @@ const TWO_FIELDS: &str =
 /// The message for a path that leads above the prefix that its route adds.
 const LEADS_OUT: &str = "`..` in the path leads out of where this route goes";
 
+/// The paths of challenges of certificate authorities (RFC 8555, section 8.3).
+const CHALLENGES: &str = "/.well-known/acme-challenge/";
+
 /// The most pools that a finder caches by looked-up target. A full cache is cleared.
 const MOST_CACHED: usize = 16_384;
 
@@ -209,6 +212,13 @@ impl Site {
 
     async fn take_route<'s>(&'s self, exchange: &mut Exchange<'_>, record: &mut Record<'s, '_>) -> Result<(), Error> {
         let plan = &self.generation.plan;
+        if let Some(token) = exchange.head.target.strip_prefix(CHALLENGES)
+            && let Some(proof) = self.generation.tls.challenges.http_answer(token)
+        {
+            let content_type = "application/octet-stream".to_owned();
+            let answer = Answer { body: proof.into_bytes().into(), content_type, ..Answer::text(200, "") };
+            return Box::pin(send_answer(exchange, &answer, record)).await;
+        }
         if matches!(exchange.head.method, "CONNECT" | "TRACE") {
             // The gateway is no proxy that clients may choose, and TRACE would expose headers that the gateway adds.
             record.why = "method";

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use oroshi_http1::{RequestDecoder, RequestHead};
+use oroshi_net::tls::TlsFacts;
 use oroshi_net::{Peer, Stream};
 
 use crate::body::RequestBody;
@@ -207,6 +208,11 @@ impl<'a> Exchange<'a> {
     /// Whether the connection is encrypted.
     pub fn is_tls(&self) -> bool {
         self.transport.wire().with_stream(Stream::is_tls).unwrap_or(false)
+    }
+
+    /// Returns the facts about the client's TLS handshake, computed at most once per connection; `None` without TLS.
+    pub fn tls_facts(&self) -> Option<&'a TlsFacts> {
+        self.transport.wire().tls_facts()
     }
 
     /// Returns the value of a `Date` header for now, for answers that are encoded in advance.

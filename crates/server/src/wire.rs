@@ -16,6 +16,7 @@ use std::task::{Context, Poll, Waker, ready};
 use oroshi_core::{Deadline, HasDeadlines, Scratch, spares};
 use oroshi_http1::RequestDecoder;
 use oroshi_net::stream::nonzero_write;
+use oroshi_net::tls::TlsFacts;
 use oroshi_net::{Peer, PeerState, Stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -37,6 +38,7 @@ pub(crate) struct Wire {
     /// The waker of a flush that does not wait as the connection's task.
     flusher: RefCell<Option<Waker>>,
     addresses: OnceCell<Box<(Option<SocketAddr>, Option<SocketAddr>)>>,
+    tls: OnceCell<Box<TlsFacts>>,
     pub(crate) progress: Progress,
     /// The decoder of requests; a turn takes it out.
     pub(crate) decoder: Cell<RequestDecoder>,
@@ -76,6 +78,7 @@ impl Wire {
             output: RefCell::default(),
             flusher: RefCell::default(),
             addresses: OnceCell::new(),
+            tls: OnceCell::new(),
             progress: Progress::default(),
             decoder: Cell::default(),
         }
@@ -114,6 +117,16 @@ impl Wire {
             || self.with_stream(|stream| (tcp(stream.local_address()), tcp(stream.peer_address()))).unwrap_or_default();
         // Boxed, because most servers never ask.
         **self.addresses.get_or_init(|| Box::new(ask()))
+    }
+
+    /// Returns the facts about the client's handshake, computed once per connection. `None` without TLS.
+    pub(crate) fn tls_facts(&self) -> Option<&TlsFacts> {
+        if let Some(facts) = self.tls.get() {
+            return Some(facts);
+        }
+        let facts = self.with_stream(Stream::tls_facts).flatten()?;
+        // Boxed, because most servers never ask.
+        Some(self.tls.get_or_init(|| Box::new(facts)))
     }
 
     /// Takes the stream. All output must have been sent.

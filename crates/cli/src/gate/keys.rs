@@ -26,10 +26,11 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
     root.set("drain", &mut draft.drain, parse_time);
     root.set("script-cache", &mut draft.script_cache, number);
     root.within("listen", |listen| {
-        for (key, serves) in [("public", Serves::Public), ("admin", Serves::Admin)] {
+        for (key, serves) in [("public", Serves::Public), ("tls", Serves::Tls), ("admin", Serves::Admin)] {
             draft.listeners.extend(listen.texts(key).into_iter().map(|address| Listener { address, serves }));
         }
     });
+    root.within("tls", |table| draft.tls = Some(super::tls::read(table, folder)));
     root.within("limits", |table| limits(table, &mut draft.limits));
     root.within("access-log", |table| draft.access_log = Some(access_log(table)));
     root.within("no-route", |table| answer(table, &mut draft.no_route));

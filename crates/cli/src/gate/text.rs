@@ -24,6 +24,7 @@ pub(super) fn config(plan: &Plan) -> String {
     if let Some(route) = plan.routes.first() {
         forwarding(&mut out, &route.rules.settings().forwarding);
     }
+    super::tls::write(&mut out, plan);
     stores(&mut out, plan);
     scripts(&mut out, plan);
     lookups(&mut out, plan);
@@ -34,7 +35,7 @@ pub(super) fn config(plan: &Plan) -> String {
 
 fn listeners(out: &mut Toml, plan: &Plan) {
     out.table("listen");
-    for (key, serves) in [("public", Serves::Public), ("admin", Serves::Admin)] {
+    for (key, serves) in [("public", Serves::Public), ("tls", Serves::Tls), ("admin", Serves::Admin)] {
         let addresses: Vec<&str> = plan
             .listeners
             .iter()

@@ -17,7 +17,11 @@ fn check(config: &str, files: &[(&str, &str)]) -> Ran {
         fs::write(folder.path().join(name), text).unwrap();
     }
     let mut command = oroshi();
-    command.args(["gate", "--check"]).current_dir(folder.path()).env("GATE_PASSWORD", "hush");
+    command
+        .args(["gate", "--check"])
+        .current_dir(folder.path())
+        .env("GATE_PASSWORD", "hush")
+        .env("GATE_SEAL", "hush".repeat(8));
     Ran::of(command.output().unwrap())
 }
 
@@ -73,6 +77,14 @@ fn every_key_is_taken_and_shown_but_for_secrets() {
     for line in [
         "threads = 2",
         "drain = \"20s\"",
+        "tls = [\"unix:tls.sock\"]",
+        "min-version = \"1.3\"",
+        "# rows may be sealed",
+        "# a key is set",
+        "names-in-flight = 101",
+        "names-per-second = 102",
+        "wildcards = false",
+        "query = \"SELECT pem FROM certificate WHERE name = ?\"",
         "per-host = 100",
         "body-bytes = 1000000",
         "body = \"6s\"",
@@ -332,9 +344,9 @@ fn every_mistake_is_told_with_its_line() {
 fn the_page_has_every_key_and_no_other() {
     let documented: BTreeSet<String> = keys_of_the_page();
     let known: BTreeSet<String> = keys_of(&EVERY_KEY.parse().unwrap(), "");
-    // In place of a URL, a password.
+    // In place of a URL, a password, a key; with certificates of files.
     let mut known: BTreeSet<String> = known.into_iter().collect();
-    known.extend(["url-file", "url-env", "password-file"].map(str::to_owned));
+    known.extend(["url-file", "url-env", "password-file", "key-file", "default", "certificate"].map(str::to_owned));
     let missing: Vec<&String> = known.difference(&documented).collect();
     let unknown: Vec<&String> = documented.difference(&known).collect();
     assert!(missing.is_empty() && unknown.is_empty(), "not in docs/gate.md: {missing:?}; not known: {unknown:?}");
@@ -390,7 +402,16 @@ fn keys_of_the_page() -> BTreeSet<String> {
                 // Those that hold tables: their own keys are listed.
                 if !matches!(
                     last,
-                    "no-route" | "unknown" | "down" | "invalid" | "request" | "response" | "redirect" | "answer"
+                    "memcached"
+                        | "sql"
+                        | "no-route"
+                        | "unknown"
+                        | "down"
+                        | "invalid"
+                        | "request"
+                        | "response"
+                        | "redirect"
+                        | "answer"
                 ) {
                     keys.insert(last.to_owned());
                 }

@@ -18,6 +18,7 @@ pub(super) async fn text(site: &Site) -> String {
     let generation = &site.generation;
     let mut metrics = Metrics::new("oroshi_gate");
     clients(&mut metrics, generation);
+    tls(&mut metrics, generation);
     routes(&mut metrics, generation);
     let counts: Vec<(String, LookupCounts)> =
         generation.lookups.iter().map(|lookup| (lookup.settings().name.clone(), lookup.counts())).collect();
@@ -59,6 +60,33 @@ fn clients(metrics: &mut Metrics, generation: &Generation) {
         );
         metrics.one("access_log_failed_total", Kind::Counter, "Writes of the access log that failed", lost.failed);
     }
+}
+
+fn tls(metrics: &mut Metrics, generation: &Generation) {
+    let Some(counts) = generation.certificates.as_ref().map(|certificates| certificates.counts()) else { return };
+    let mut handshakes = metrics.family("tls_handshakes_total", Kind::Counter, "Handshakes of clients by their end");
+    for (result, count) in [
+        ("full", counts.handshakes.saturating_sub(counts.resumed)),
+        ("resumed", counts.resumed),
+        ("refused", counts.refused),
+        ("failed", counts.failed.saturating_sub(counts.refused)),
+    ] {
+        handshakes.sample(&[("result", result)], count);
+    }
+    let mut names = metrics.family("tls_names_total", Kind::Counter, "Names of clients by how they were looked up");
+    for (result, count) in [
+        ("hit", counts.hits),
+        ("negative", counts.negatives),
+        ("asked", counts.asked),
+        ("joined", counts.joined),
+        ("limited", counts.limited),
+        ("invalid", counts.invalid),
+        ("store-down", counts.store_down),
+    ] {
+        names.sample(&[("result", result)], count);
+    }
+    metrics.one("tls_certificates", Kind::Gauge, "Certificates in memory that were looked up", counts.entries);
+    metrics.one("tls_certificates_bytes", Kind::Gauge, "What they take, about", counts.bytes);
 }
 
 fn routes(metrics: &mut Metrics, generation: &Generation) {

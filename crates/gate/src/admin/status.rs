@@ -31,6 +31,7 @@ pub(super) async fn status(site: &Site) -> Value {
         "clients": {
             "connections": clients.alive, "accepted": clients.accepted, "requests": clients.requests, "errors": errors,
         },
+        "tls": tls(generation),
         "routes": routes(generation),
         "scripts": scripts(generation),
         "script_cache": {
@@ -41,6 +42,22 @@ pub(super) async fn status(site: &Site) -> Value {
         "stores": stores(generation).await,
         "targets": targets,
         "access_log": { "dropped_buffers": lost.dropped, "failed_writes": lost.failed },
+    })
+}
+
+/// Returns the counts of handshakes and certificates; null without TLS.
+fn tls(generation: &Generation) -> Value {
+    let Some(counts) = generation.certificates.as_ref().map(|certificates| certificates.counts()) else {
+        return Value::Null;
+    };
+    json!({
+        "handshakes": counts.handshakes, "resumed": counts.resumed, "failed": counts.failed,
+        "refused": counts.refused,
+        "lookup": {
+            "hits": counts.hits, "negatives": counts.negatives, "asked": counts.asked, "joined": counts.joined,
+            "limited": counts.limited, "invalid": counts.invalid, "store_down": counts.store_down,
+            "entries": counts.entries, "bytes": counts.bytes, "evictions": counts.evictions,
+        },
     })
 }
 

@@ -8,6 +8,7 @@ use oroshi_net::Peer;
 use super::Findings;
 use crate::plan::{Action, KeyFrom, Lookup, Route, Script, Upstream};
 use crate::route::Matcher;
+use crate::tls::TlsPlan;
 
 /// Returns whether two addresses cannot both be bound. Several threads share ports with SO_REUSEPORT, so a specific
 /// address can then stand beside the wildcard address: the kernel chooses the more specific one.
@@ -55,6 +56,7 @@ pub(super) fn unused(
     upstreams: &[Upstream],
     scripts: &[Script],
     stores: &[StoreSettings],
+    tls: Option<&TlsPlan>,
     findings: &mut Findings,
 ) {
     for (place, script) in scripts.iter().enumerate() {
@@ -78,8 +80,8 @@ pub(super) fn unused(
         }
     }
     for store in stores {
-        let is_used = lookups.iter().any(|lookup| {
-            let settings = &lookup.settings;
+        let certificates = tls.and_then(|tls| tls.lookup.as_ref());
+        let is_used = lookups.iter().map(|lookup| &lookup.settings).chain(certificates).any(|settings| {
             settings.memcached.as_ref().is_some_and(|tier| tier.store == store.name)
                 || settings.sql.as_ref().is_some_and(|tier| tier.store == store.name)
         });
