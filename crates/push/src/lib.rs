@@ -40,6 +40,7 @@ mod clock;
 mod cluster;
 mod counts;
 mod draft;
+mod history;
 mod http;
 mod hub;
 mod mailboxes;
@@ -47,6 +48,7 @@ mod message;
 mod node;
 mod plan;
 mod publish;
+mod rights;
 mod run;
 mod secrets;
 mod session;
@@ -54,7 +56,7 @@ mod writer;
 
 pub use draft::Draft;
 pub use plan::{
-    Callbacks, Cluster, Drain, GroupRule, Limits, Listener, Origins, Paths, Plan, SendSettings, Serves, SlowPolicy,
+    Access, Callbacks, Cluster, Drain, GroupRule, HistoryRule, Limits, Listener, Origins, Paths, Plan, SendSettings, Serves, SlowPolicy,
     Transports,
 };
 pub use run::{OpenListener, RunError, run};

@@ -120,6 +120,7 @@ fn paths(paths: &Paths, problems: &mut Vec<Mistake>) {
     let all = [
         ("paths.connect", &paths.connect),
         ("paths.poll", &paths.poll),
+        ("paths.command", &paths.command),
         ("paths.send", &paths.send),
         ("paths.close", &paths.close),
         ("paths.broadcast", &paths.broadcast),
@@ -345,7 +346,7 @@ mod tests {
     #[test]
     fn everything_that_is_wrong_is_said_at_once_with_the_value_and_what_was_expected() {
         let group =
-            |pattern: &str| GroupRule { pattern: pattern.into(), slow: SlowPolicy::Disconnect, client_may_join: false };
+            |pattern: &str| GroupRule { pattern: pattern.into(), ..GroupRule::default() };
         let draft = Draft {
             threads: Some(0),
             paths: Paths {

@@ -147,7 +147,7 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
         plan.limits.publish_bytes = 1000;
         plan.limits.sessions = 3;
         plan.origins = Origins::List(vec!["https://example.org".into()]);
-        plan.groups = vec![GroupRule { pattern: "open".into(), slow: SlowPolicy::Disconnect, client_may_join: true }];
+        plan.groups = vec![GroupRule { pattern: "open".into(), slow: SlowPolicy::Disconnect, client_may_join: true, ..GroupRule::default() }];
     });
     let api = Description::of(&hub);
     let ask = |method: &str, path: &str, target: &str, headers: &[(&str, &str)], body: &[u8]| -> Answer {
