@@ -7,6 +7,7 @@
 
 mod admission;
 mod channels;
+pub(crate) mod commands;
 pub(crate) mod connection;
 mod control;
 mod drain;
@@ -243,6 +244,9 @@ impl Hub {
 
     /// Adds a session of this thread to a group. Returns false if it is a member already.
     fn join_here(&self, session: &Rc<Session>, group: &str) -> bool {
+        if session.speaks_channels() {
+            return self.subscribe_for_backend(session, group);
+        }
         self.groups.join(session, group, || self.rule_of(group))
     }
 

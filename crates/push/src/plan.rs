@@ -308,6 +308,8 @@ pub struct Limits {
     pub poll_wait: Duration,
     /// How long the hub waits for the answer to a close frame.
     pub close: Duration,
+    /// The most messages that one client may publish per second.
+    pub client_publishes: Option<u32>,
     /// The most channels that one session may subscribe to.
     pub session_channels: usize,
     /// The most that the histories of all channels may hold together, bytes.
@@ -331,6 +333,7 @@ impl Default for Limits {
             poll_absence: Duration::from_secs(30),
             poll_wait: Duration::from_secs(25),
             close: Duration::from_secs(5),
+            client_publishes: Some(10),
             session_channels: 100,
             history_bytes: 256 * 1024 * 1024,
         }
@@ -371,8 +374,6 @@ pub struct GroupRule {
     pub history: Access,
     /// The clients that may see who subscribes.
     pub presence: Access,
-    /// Whether subscribers learn who comes and goes.
-    pub presence_events: bool,
     /// The history that is kept, if any.
     pub keeps: Option<HistoryRule>,
 }

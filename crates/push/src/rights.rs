@@ -1,17 +1,27 @@
 //! Who may do what in a channel: the rules of the plan, and the rights of a token or the backend.
 
-use serde::Deserialize;
-
 use crate::plan::{Access, GroupRule, Plan};
 
 /// Something that a client does in a channel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Right {
     Subscribe,
     Publish,
     History,
     Presence,
+}
+
+impl Right {
+    /// Returns the right with this name.
+    pub(crate) fn named(name: &str) -> Option<Right> {
+        match name {
+            "subscribe" => Some(Right::Subscribe),
+            "publish" => Some(Right::Publish),
+            "history" => Some(Right::History),
+            "presence" => Some(Right::Presence),
+            _ => None,
+        }
+    }
 }
 
 /// Rights in the channels that patterns fit, as a token or the backend grants them.

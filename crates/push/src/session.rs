@@ -207,6 +207,17 @@ impl Session {
         self.rare.borrow_mut().as_mut()?.channels.as_deref_mut().map(change)
     }
 
+    /// Returns the names of its groups, and of the channels and patterns that it subscribes to.
+    pub(crate) fn group_names(&self) -> Vec<Box<str>> {
+        let mut names: Vec<_> = self.groups.borrow().iter().map(|membership| membership.group.name.clone()).collect();
+        self.channels(|channels| {
+            for one in &channels.subscriptions {
+                names.push(if one.is_pattern { format!("{}*", one.group.name).into() } else { one.group.name.clone() });
+            }
+        });
+        names
+    }
+
     /// Wakes its task, or the poll that waits for messages.
     pub(crate) fn wake(&self) {
         if let Some(waker) = self.waker.borrow_mut().take() {

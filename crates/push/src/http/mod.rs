@@ -1,6 +1,7 @@
 //! The HTTP API: it routes each request to the module that answers it.
 
 mod answer;
+mod command;
 mod connect;
 mod kuiperbelt;
 mod native;
@@ -23,7 +24,7 @@ pub(crate) async fn answer(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchang
     let (plan, head) = (hub.plan(), exchange.head);
     let (path, paths) = (query::split(head.target).0, &plan.paths);
     // kuiperbelt does not log the first and the last of these either.
-    if !plan.access_log || path == paths.connect || path == paths.poll || path == paths.stats {
+    if !plan.access_log || path == paths.connect || path == paths.poll || path == paths.command || path == paths.stats {
         return route(hub, serves, exchange).await;
     }
     let begun = Instant::now();
@@ -38,8 +39,9 @@ async fn route(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> Re
     let clients = serves != Serves::Admin;
     let (plan, paths) = (hub.plan(), &hub.plan().paths);
     let polls = plan.transports.poll && path == paths.poll;
-    if clients && (path == paths.connect || polls) && exchange.head.method == "OPTIONS" {
-        return Box::pin(origin::preflight(hub, exchange)).await;
+    let commands = path == paths.command && plan.has_channels();
+    if clients && (path == paths.connect || polls || commands) && exchange.head.method == "OPTIONS" {
+        return Box::pin(origin::preflight(hub, exchange, if commands { "POST" } else { "GET" })).await;
     }
     // Boxed, as large futures: a connection's task is as large as the largest future that it awaits.
     if clients && path == paths.connect {
@@ -47,6 +49,9 @@ async fn route(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> Re
     }
     if clients && polls {
         return Box::pin(poll::answer(hub, exchange)).await;
+    }
+    if clients && commands {
+        return Box::pin(command::answer(hub, exchange)).await;
     }
     let answered = answer_api(hub, serves, exchange).await;
     answer::send(exchange, answered).await

@@ -135,7 +135,7 @@ impl Groups {
                 return false;
             }
             let at = group.subscribers();
-            channels.subscriptions.push(Subscription { group: Rc::clone(&group), at, is_pattern, until: 0 });
+            channels.subscriptions.push(Subscription { group: Rc::clone(&group), at, is_pattern });
             true
         });
         if is_new != Some(true) {
