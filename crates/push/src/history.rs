@@ -83,22 +83,34 @@ impl Histories {
     }
 
     /// Returns what a subscriber gets, and calls `then` before any later publish to the channel.
+    ///
+    /// If `then` returns something, there is one more subscriber, until [`leave`](Self::leave).
     pub(crate) fn recover<T>(
         &self,
         channel: &Arc<str>,
         rule: HistoryRule,
         since: Option<Place>,
         now_ms: u64,
-        then: impl FnOnce(Recovery) -> T,
-    ) -> T {
+        then: impl FnOnce(Recovery) -> Option<T>,
+    ) -> Option<T> {
         let result = {
             let mut part = self.part(channel);
             let log = self.log(&mut part, channel);
             log.touch(rule, now_ms);
-            then(log.recover(rule, since, now_ms))
+            let result = then(log.recover(rule, since, now_ms));
+            log.subscribers += u32::from(result.is_some());
+            result
         };
         self.give_way();
         result
+    }
+
+    /// Counts one subscriber less.
+    pub(crate) fn leave(&self, channel: &str, rule: HistoryRule, now_ms: u64) {
+        if let Some(log) = self.part(channel).get_mut(channel) {
+            log.subscribers = log.subscribers.saturating_sub(1);
+            log.touch(rule, now_ms);
+        }
     }
 
     /// Returns a channel's newest messages, and its position; `None` if nothing is known of the channel.
@@ -110,13 +122,27 @@ impl Histories {
     /// Ends all histories, because messages may be missing in them: what is published next has another epoch.
     pub(crate) fn end_all(&self) {
         for at in 0..PARTS {
-            self.forget(&mut self.lock(at), |_, _| true);
+            self.end_where(&mut self.lock(at), |_| true);
         }
     }
 
     /// As [`end_all`](Self::end_all), for one channel.
     pub(crate) fn end(&self, channel: &str) {
-        self.forget(&mut self.part(channel), |name, _| name == channel);
+        self.end_where(&mut self.part(channel), |name| name == channel);
+    }
+
+    fn end_where(&self, part: &mut Part, ends: impl Fn(&str) -> bool) {
+        for (_, log) in part.iter_mut().filter(|(name, _)| ends(name)) {
+            let before = log.bytes();
+            log.restart(self.next_epoch());
+            self.resized(before, log.bytes());
+        }
+        self.forget(part, |name, log| ends(name) && log.subscribers == 0);
+    }
+
+    fn next_epoch(&self) -> u64 {
+        // The run has the upper half alone, so a number never reaches it.
+        self.run | (self.epochs.fetch_add(1, Ordering::Relaxed) & u64::from(u32::MAX))
     }
 
     /// Forgets the channels of a part that nobody has used for their time. The parts take turns: one per call.
@@ -127,7 +153,7 @@ impl Histories {
             log.expire(now_ms);
             self.resized(before, log.bytes());
         }
-        self.forget(&mut part, |_, log| log.until_ms <= now_ms);
+        self.forget(&mut part, |_, log| log.until_ms <= now_ms && log.subscribers == 0);
         if part.capacity() > 64 && part.len() < part.capacity() / 4 {
             part.shrink_to_fit();
         }
@@ -142,8 +168,7 @@ impl Histories {
     fn log<'p>(&self, part: &'p mut Part, channel: &Arc<str>) -> &'p mut Log {
         part.entry(Arc::clone(channel)).or_insert_with(|| {
             self.resized(0, CHANNEL_BYTES + channel.len());
-            // The run has the upper half alone, so a number never reaches it.
-            Log::new(self.run | (self.epochs.fetch_add(1, Ordering::Relaxed) & u64::from(u32::MAX)))
+            Log::new(self.next_epoch())
         })
     }
 
@@ -171,7 +196,7 @@ impl Histories {
             if freed < excess {
                 let mut rest = excess - freed;
                 self.forget(&mut part, |name, log| {
-                    let goes = rest > 0 && log.is_empty();
+                    let goes = rest > 0 && log.is_empty() && log.subscribers == 0;
                     rest = rest.saturating_sub(if goes { CHANNEL_BYTES + name.len() } else { 0 });
                     goes
                 });
@@ -218,12 +243,35 @@ mod tests {
 
     fn publish(histories: &Histories, channel: &str, text: &'static str, now_ms: u64) -> Place {
         let channel: Arc<str> = channel.into();
-        let make = |place| Arc::new(Message::data(Kind::Text, Bytes::from(text)).to_publication(Some(Arc::clone(&channel)), Some(place)));
+        let make = |place| {
+            Arc::new(
+                Message::data(Kind::Text, Bytes::from(text)).to_publication(Some(Arc::clone(&channel)), Some(place)),
+            )
+        };
         histories.append(&channel, RULE, now_ms, make, |message| message.place().unwrap())
     }
 
+    /// Subscribes, looks and leaves.
     fn recovered(histories: &Histories, channel: &str, since: Place, now_ms: u64) -> (Option<bool>, usize) {
-        histories.recover(&channel.into(), RULE, Some(since), now_ms, |got| (got.recovered, got.messages.len()))
+        let found = |got: Recovery| Some((got.recovered, got.messages.len()));
+        let recovered = histories.recover(&channel.into(), RULE, Some(since), now_ms, found).unwrap();
+        histories.leave(channel, RULE, now_ms);
+        recovered
+    }
+
+    #[test]
+    fn a_channel_with_subscribers_is_not_forgotten_and_knows_when_it_ends() {
+        let histories = Histories::new(1 << 20);
+        let first = publish(&histories, "a", "x", 0);
+        histories.recover(&"a".into(), RULE, None, 0, |_| Some(())).unwrap();
+        (0..64).for_each(|turn| histories.sweep(turn, 1_000_000));
+        assert_eq!(publish(&histories, "a", "x", 1_000_000), Place { offset: 2, ..first }, "no subscriber is alarmed");
+        histories.end("a");
+        let next = publish(&histories, "a", "x", 1_000_000);
+        assert!(next.epoch != first.epoch && next.offset == 1, "each subscriber is");
+        histories.leave("a", RULE, 1_000_000);
+        (0..64).for_each(|turn| histories.sweep(turn, 1_001_000));
+        assert_eq!(histories.counts(), HistoryCounts::default());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use oroshi_net::Endpoint;
 use oroshi_words::{Mistake, Secret};
 
 use super::{Draft, is_unix};
-use crate::plan::{Cluster, GroupRule, HistoryRule, Limits, Origins, Paths, Serves, Transports};
+use crate::plan::{Access, Cluster, GroupRule, HistoryRule, Limits, Origins, Paths, Serves, Transports};
 
 /// More threads than this are a slip of the finger.
 const MOST_THREADS: usize = 1024;
@@ -27,7 +27,7 @@ pub(super) fn all(draft: &Draft) -> Vec<Mistake> {
         problems.push(Mistake::value("threads", threads, "is no sensible number of threads", expected));
     }
     listeners(draft, &mut problems);
-    paths(&draft.paths, &mut problems);
+    paths(draft, &mut problems);
     if let Some(name) = &draft.session_header
         && let Some(why) = wrong_header_name(name)
     {
@@ -116,7 +116,11 @@ fn is_of_this_machine(address: &str) -> bool {
     is_unix(address) || host.eq_ignore_ascii_case("localhost") || host.starts_with("127.") || host == "[::1]"
 }
 
-fn paths(paths: &Paths, problems: &mut Vec<Mistake>) {
+fn paths(draft: &Draft, problems: &mut Vec<Mistake>) {
+    let Draft { paths, groups, .. } = draft;
+    // There are no commands without channels.
+    let has_commands = *paths != Paths { command: Paths::default().command, ..paths.clone() }
+        || groups.iter().any(|rule| rule.subscribe != Access::Nobody);
     let all = [
         ("paths.connect", &paths.connect),
         ("paths.poll", &paths.poll),
@@ -128,7 +132,7 @@ fn paths(paths: &Paths, problems: &mut Vec<Mistake>) {
         ("paths.stats", &paths.stats),
     ];
     let mut seen = HashSet::new();
-    for (key, path) in all {
+    for (key, path) in all.into_iter().filter(|(key, _)| has_commands || *key != "paths.command") {
         let is_path = path.starts_with('/') && path.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'?' | b'#'));
         if !is_path {
             problems.push(Mistake::value(key, path, "is no path", "one that begins with /, without ? and #"));
@@ -356,8 +360,7 @@ mod tests {
 
     #[test]
     fn everything_that_is_wrong_is_said_at_once_with_the_value_and_what_was_expected() {
-        let group =
-            |pattern: &str| GroupRule { pattern: pattern.into(), ..GroupRule::default() };
+        let group = |pattern: &str| GroupRule { pattern: pattern.into(), ..GroupRule::default() };
         let keeps = HistoryRule { messages: 0, time: Duration::ZERO, ..HistoryRule::default() };
         let empty = GroupRule { keeps: Some(keeps), ..group("d") };
         let draft = Draft {

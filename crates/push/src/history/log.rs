@@ -19,8 +19,10 @@ pub(super) struct Log {
     floor: u64,
     entries: VecDeque<Entry>,
     bytes: usize,
-    /// When it is forgotten, milliseconds.
+    /// When it is forgotten, milliseconds, if nobody subscribes.
     pub(super) until_ms: u64,
+    /// How many sessions subscribe. They would take another epoch for a loss.
+    pub(super) subscribers: u32,
 }
 
 #[derive(Debug)]
@@ -44,7 +46,7 @@ pub(crate) struct Recovery {
 impl Log {
     /// Begins the history of a channel.
     pub(super) fn new(epoch: u64) -> Self {
-        Log { epoch, top: 0, floor: 0, entries: VecDeque::new(), bytes: 0, until_ms: 0 }
+        Log { epoch, top: 0, floor: 0, entries: VecDeque::new(), bytes: 0, until_ms: 0, subscribers: 0 }
     }
 
     /// Returns the newest position.
@@ -55,6 +57,12 @@ impl Log {
     /// Returns what its messages hold, bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Begins another history, because messages may be missing in this one.
+    pub(super) fn restart(&mut self, epoch: u64) {
+        let Log { until_ms, subscribers, .. } = *self;
+        *self = Log { until_ms, subscribers, ..Log::new(epoch) };
     }
 
     /// Returns whether it holds no message.
@@ -122,10 +130,15 @@ impl Log {
             let newest = live().next_back();
             let has_it = since == Some(place);
             let recovered = since.map(|_| has_it || newest.is_some());
-            return Recovery { place, recovered, messages: newest.filter(|_| !has_it).map(message).into_iter().collect() };
+            return Recovery {
+                place,
+                recovered,
+                messages: newest.filter(|_| !has_it).map(message).into_iter().collect(),
+            };
         }
         let Some(since) = since else { return Recovery { place, recovered: None, messages: Vec::new() } };
-        let missed = self.top.checked_sub(since.offset).filter(|_| since.epoch == self.epoch && since.offset >= self.floor);
+        let missed =
+            self.top.checked_sub(since.offset).filter(|_| since.epoch == self.epoch && since.offset >= self.floor);
         let messages: Vec<_> = live().filter(|entry| entry.offset > since.offset).map(message).collect();
         match missed {
             // Some of them may have been too old.
@@ -161,7 +174,10 @@ mod tests {
         let mut offset = 0;
         log.append(rule, now_ms, |place| {
             offset = place.offset;
-            Arc::new(Message::data(Kind::Text, Bytes::from(vec![b'x'; length])).to_publication(Some("c".into()), Some(place)))
+            Arc::new(
+                Message::data(Kind::Text, Bytes::from(vec![b'x'; length]))
+                    .to_publication(Some("c".into()), Some(place)),
+            )
         });
         offset
     }

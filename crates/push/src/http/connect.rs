@@ -16,8 +16,8 @@ use serde_json::json;
 use crate::callbacks::{self, Accepted};
 use crate::http::answer::Problem;
 use crate::http::{origin, poll, query};
-use crate::hub::connection::Connection;
 use crate::hub::commands::NOWHERE;
+use crate::hub::connection::Connection;
 use crate::hub::{Hub, OpenError};
 use crate::message::{Framing, Message, Place};
 use crate::plan::{Plan, Transports};
@@ -45,7 +45,8 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
             Some(Err(refusal)) => return refuse(hub, exchange, &refusal).await,
             None => return Err(Error::Io(io::ErrorKind::ConnectionAborted.into())),
         };
-    let protocol = match opening.map_or(Ok(None), |opening| choose_protocol(hub, &opening, protocol.as_deref(), &wish)) {
+    let protocol = match opening.map_or(Ok(None), |opening| choose_protocol(hub, &opening, protocol.as_deref(), &wish))
+    {
         Ok(protocol) => protocol,
         Err(ProtocolError::Offered(problem)) => return problem.for_page(origins, &head).send(exchange).await,
         Err(ProtocolError::Chosen(refusal)) => return refuse(hub, exchange, &refusal).await,

@@ -24,7 +24,10 @@ pub(crate) async fn answer(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchang
     let (plan, head) = (hub.plan(), exchange.head);
     let (path, paths) = (query::split(head.target).0, &plan.paths);
     // kuiperbelt does not log the first and the last of these either.
-    if !plan.access_log || path == paths.connect || path == paths.poll || path == paths.command || path == paths.stats {
+    if !plan.access_log || path == paths.connect || path == paths.poll || path == paths.stats {
+        return route(hub, serves, exchange).await;
+    }
+    if path == paths.command && plan.has_channels() {
         return route(hub, serves, exchange).await;
     }
     let begun = Instant::now();

@@ -10,11 +10,11 @@ use crate::history::Recovery;
 use crate::hub::Hub;
 use crate::hub::fan_out::{Begun, Part};
 use crate::message::{Message, Place};
-use crate::plan::{HistoryRule, SlowPolicy};
+use crate::plan::HistoryRule;
 use crate::publish::Publish;
 use crate::rights::prefix;
 use crate::session::Session;
-use crate::session::group::Group;
+use crate::session::channels::Subscription;
 use crate::session::tally::Delivery;
 use crate::writer::Writer;
 
@@ -46,7 +46,12 @@ impl Hub {
     /// Subscribes a session, with the messages since its last position. `None`: it does so already.
     ///
     /// The caller answers the client, then calls [`catch_up`](Self::catch_up).
-    pub(super) fn subscribe_here(&self, session: &Rc<Session>, channel: &str, since: Option<Place>) -> Option<Subscribed> {
+    pub(super) fn subscribe_here(
+        &self,
+        session: &Rc<Session>,
+        channel: &str,
+        since: Option<Place>,
+    ) -> Option<Subscribed> {
         if let Some(prefix) = prefix(channel) {
             let slow = || self.rule_of(channel);
             let group = self.patterns.subscribe(session, prefix, true, None, slow)?;
@@ -55,8 +60,7 @@ impl Hub {
             // A pattern has no position: the hub cannot know what was missed.
             return Some(Subscribed { recovered: since.map(|_| false), ..Subscribed::default() });
         }
-        let subscribe =
-            |last| self.groups.subscribe(session, channel, false, last, || self.rule_of(channel)).is_some();
+        let subscribe = |last| self.groups.subscribe(session, channel, false, last, || self.rule_of(channel)).is_some();
         let subscribed = match self.history_rule(channel) {
             Some(rule) => {
                 let name: Arc<str> = channel.into();
@@ -64,9 +68,7 @@ impl Hub {
                     subscribe(Some(recovery.place)).then(|| self.fitting(session, recovery))
                 })?
             }
-            None => {
-                subscribe(None).then(|| Subscribed { recovered: since.map(|_| false), ..Subscribed::default() })?
-            }
+            None => subscribe(None).then(|| Subscribed { recovered: since.map(|_| false), ..Subscribed::default() })?,
         };
         self.count_subscriptions(1);
         Some(subscribed)
@@ -92,27 +94,40 @@ impl Hub {
             Some(channels.subscriptions.swap_remove(at))
         });
         let Some(Some(subscription)) = found else { return false };
-        if is_pattern { self.patterns.unsubscribe(&subscription) } else { self.groups.unsubscribe(&subscription) }
+        if is_pattern {
+            self.patterns.unsubscribe(&subscription)
+        } else {
+            self.groups.unsubscribe(&subscription)
+        }
         self.count_subscriptions(-1);
         true
     }
 
-    /// Ends all subscriptions of a session, which ends. Returns their channels.
-    pub(super) fn unsubscribe_all(&self, session: &Session) -> Vec<Rc<Group>> {
+    /// Ends all subscriptions of a session, which ends.
+    pub(super) fn unsubscribe_all(&self, session: &Session) {
         let all = session.channels(|channels| std::mem::take(&mut channels.subscriptions)).unwrap_or_default();
-        for subscription in &all {
-            let groups = if subscription.is_pattern { &self.patterns } else { &self.groups };
-            groups.unsubscribe(subscription);
+        all.iter().for_each(|subscription| self.end_subscription(subscription));
+    }
+
+    fn end_subscription(&self, subscription: &Subscription) {
+        if subscription.is_pattern {
+            self.patterns.unsubscribe(subscription);
+        } else {
+            self.groups.unsubscribe(subscription);
+            if let Some(rule) = self.history_rule(&subscription.group.name) {
+                self.node.histories.leave(&subscription.group.name, rule, self.node.now_ms());
+            }
         }
-        self.count_subscriptions(-(all.len() as isize));
-        all.into_iter().filter(|one| !one.is_pattern).map(|one| one.group).collect()
+        self.count_subscriptions(-1);
     }
 
     /// Gives a publish its place in each channel with a history, and hands it to the subscribers on all threads.
     pub(super) fn publish_in_order(&self, publish: &Arc<Publish>) -> Vec<Receiver<Part>> {
         let mut asked = Vec::new();
         for (at, name) in publish.to.groups.iter().enumerate() {
-            let Some(rule) = self.history_rule(name).filter(|_| !publish.to.groups[..at].contains(name)) else { continue };
+            let Some(rule) = self.history_rule(name).filter(|_| !publish.to.groups[..at].contains(name)) else {
+                continue;
+            };
             let channel: Arc<str> = Arc::from(&**name);
             let make = |place| Arc::new(publish.message.to_publication(Some(Arc::clone(&channel)), Some(place)));
             self.node.histories.append(&channel, rule, self.node.now_ms(), make, |message| {
@@ -135,9 +150,10 @@ impl Hub {
             return Vec::new();
         }
         let groups = &publish.to.groups;
-        let channels = groups.iter().enumerate().filter(|(at, name)| {
-            self.history_rule(name).is_none() && !groups[..*at].contains(name)
-        });
+        let channels = groups
+            .iter()
+            .enumerate()
+            .filter(|(at, name)| self.history_rule(name).is_none() && !groups[..*at].contains(name));
         let message = |name: &str| Arc::new(publish.message.to_publication(Some(Arc::from(name)), None));
         channels.filter_map(|(_, name)| self.enqueue_in_channel(publish, name, &message(name))).collect()
     }
@@ -203,8 +219,8 @@ impl Hub {
         let fits = outbox.bytes() + bytes <= limits.session_queue_bytes / 2
             && outbox.len() + messages.len() <= limits.session_queue_messages / 2
             && self.node.queued_bytes() + bytes <= limits.total_queue_bytes;
-        // A single message fits in any case, as in any queue.
-        if fits || messages.len() <= 1 {
+        let is_alone = messages.len() <= 1 && outbox.bytes() + bytes <= limits.session_queue_bytes / 10 * 9;
+        if fits || is_alone {
             return Subscribed { place: Some(place), recovered, messages };
         }
         Subscribed { place: Some(place), recovered: recovered.map(|_| false), messages: Vec::new() }

@@ -34,9 +34,8 @@ impl Hub {
         if missed.any_group {
             self.each(|session| {
                 let groups = session.groups.borrow();
-                let subscribed = session.channels(|channels| {
-                    channels.subscriptions.iter().map(|one| one.group.slow).reduce(milder)
-                });
+                let subscribed =
+                    session.channels(|channels| channels.subscriptions.iter().map(|one| one.group.slow).reduce(milder));
                 let rule = groups.iter().map(|of| of.group.slow).chain(subscribed.flatten()).reduce(milder);
                 drop(groups);
                 if let Some(rule) = rule.filter(|_| is_new(session)) {

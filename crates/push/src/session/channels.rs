@@ -92,6 +92,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_channels_of_a_session_are_small() {
+        assert!(size_of::<Channels>() <= 104, "{} bytes", size_of::<Channels>());
+        assert!(size_of::<Subscription>() <= 24, "{} bytes", size_of::<Subscription>());
+    }
+
+    #[test]
     fn a_client_publishes_so_many_per_second() {
         let mut channels = Channels::new(Who::default());
         let tick = Duration::from_millis(100);

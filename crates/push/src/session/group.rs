@@ -153,7 +153,8 @@ impl Groups {
         subscribers.swap_remove(*at);
         if let Some(moved) = subscribers.get(*at) {
             moved.session.channels(|channels| {
-                if let Some(theirs) = channels.subscriptions.iter_mut().find(|theirs| Rc::ptr_eq(&theirs.group, group)) {
+                if let Some(theirs) = channels.subscriptions.iter_mut().find(|theirs| Rc::ptr_eq(&theirs.group, group))
+                {
                     theirs.at = *at;
                 }
             });
@@ -278,6 +279,11 @@ mod tests {
         groups.unsubscribe(&take(&all[1]));
         assert_eq!(groups.len(), 0, "an empty group is not kept, also where nobody could subscribe");
         assert!(all.iter().all(|session| Rc::strong_count(session) == 1));
+    }
+
+    #[test]
+    fn a_subscriber_is_small() {
+        assert!(size_of::<Subscriber>() <= 24, "{} bytes", size_of::<Subscriber>());
     }
 
     #[test]

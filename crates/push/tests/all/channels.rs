@@ -48,7 +48,8 @@ struct Client {
 impl Client {
     fn open(hub: &Hub) -> Client {
         let fields = [("Sec-WebSocket-Protocol", "other, oroshi.v1")];
-        let mut socket = WebSocket::open(hub.address, "/connect", &fields).unwrap_or_else(|answer| panic!("{answer:?}"));
+        let mut socket =
+            WebSocket::open(hub.address, "/connect", &fields).unwrap_or_else(|answer| panic!("{answer:?}"));
         let first = frame(&socket.text());
         Client { socket, first, next_id: 1 }
     }
@@ -114,7 +115,8 @@ fn clients_subscribe_and_unsubscribe_while_they_are_connected() {
     assert_eq!(publish(&hub, "kept:a", "two")["written"], 1);
     let epoch = &place["epoch"];
     assert_eq!(client.next(), json!({ "channel": "kept:a", "epoch": epoch, "offset": 1, "text": "two" }));
-    let bytes = hub.request("POST", "/publish/raw?group=kept:a", &[("Content-Type", "application/octet-stream")], b"\xff");
+    let bytes =
+        hub.request("POST", "/publish/raw?group=kept:a", &[("Content-Type", "application/octet-stream")], b"\xff");
     assert_eq!(bytes.status, 200);
     assert_eq!(client.next(), json!({ "channel": "kept:a", "epoch": epoch, "offset": 2, "base64": "/w==" }));
 
@@ -151,11 +153,24 @@ fn what_is_no_command_is_refused_and_the_session_lives_on() {
     });
     let mut client = Client::open(&hub);
     for wrong in [
-        "", "[]", "null", "{", "{}", r#"{"id":0,"ping":{}}"#, r#"{"id":-1,"ping":{}}"#, r#"{"id":1.5,"ping":{}}"#,
-        r#"{"id":9007199254740993,"ping":{}}"#, r#"{"id":1,"ping":{},"history":{"channel":"a"}}"#, r#"{"ping":{"a":1}}"#,
-        r#"{"subscribe":{}}"#, r#"{"subscribe":{"channel":""}}"#, r#"{"subscribe":{"channel":"a","x":1}}"#,
-        r#"{"publish":{"channel":"live:a"}}"#, r#"{"publish":{"channel":"live:a","text":"a","json":1}}"#,
-        r#"{"publish":{"channel":"live:*","text":"a"}}"#, r#"{"publish":{"channel":"live:a","base64":"?"}}"#,
+        "",
+        "[]",
+        "null",
+        "{",
+        "{}",
+        r#"{"id":0,"ping":{}}"#,
+        r#"{"id":-1,"ping":{}}"#,
+        r#"{"id":1.5,"ping":{}}"#,
+        r#"{"id":9007199254740993,"ping":{}}"#,
+        r#"{"id":1,"ping":{},"history":{"channel":"a"}}"#,
+        r#"{"ping":{"a":1}}"#,
+        r#"{"subscribe":{}}"#,
+        r#"{"subscribe":{"channel":""}}"#,
+        r#"{"subscribe":{"channel":"a","x":1}}"#,
+        r#"{"publish":{"channel":"live:a"}}"#,
+        r#"{"publish":{"channel":"live:a","text":"a","json":1}}"#,
+        r#"{"publish":{"channel":"live:*","text":"a"}}"#,
+        r#"{"publish":{"channel":"live:a","base64":"?"}}"#,
         r#"{"pung":{}}"#,
     ] {
         client.socket.send(Kind::Text, wrong.as_bytes());
@@ -212,7 +227,10 @@ fn a_client_gets_all_that_it_missed_or_is_told() {
     let subscribed = client.subscribe("short", Some(&one));
     assert_eq!((&subscribed["recovered"], &subscribed["offset"]), (&json!(true), &json!(4)));
     for text in ["2", "3", "4"] {
-        assert_eq!(client.next(), json!({ "channel": "short", "epoch": one["epoch"], "offset": text.parse::<u64>().unwrap(), "text": text }));
+        assert_eq!(
+            client.next(),
+            json!({ "channel": "short", "epoch": one["epoch"], "offset": text.parse::<u64>().unwrap(), "text": text })
+        );
     }
     let mut late = Client::open(&hub);
     let subscribed = late.subscribe("short", Some(&start));
@@ -297,8 +315,13 @@ fn events_streams_and_polls_subscribe_recover_and_send_commands() {
     let polling = hub.request("GET", &format!("{since}&transport=poll"), &[], b"").json();
     assert!(polling["client"].is_string(), "{polling}");
     let (key, token) = (polling["session"].as_str().unwrap(), polling["token"].as_str().unwrap());
-    let messages = hub.request("GET", &format!("/poll?session={key}&token={token}"), &[], b"").json()["messages"].clone();
-    assert_eq!((&messages[0]["subscribed"]["recovered"], &messages[1]["text"]), (&json!(true), &json!("3")), "{messages}");
+    let messages =
+        hub.request("GET", &format!("/poll?session={key}&token={token}"), &[], b"").json()["messages"].clone();
+    assert_eq!(
+        (&messages[0]["subscribed"]["recovered"], &messages[1]["text"]),
+        (&json!(true), &json!("3")),
+        "{messages}"
+    );
     let pong = hub.request("POST", &format!("/command?session={key}&token={token}"), &[], br#"{"id":1,"ping":{}}"#);
     assert_eq!(pong.json(), json!({ "id": 1, "pong": {} }));
 }
@@ -340,7 +363,8 @@ fn clients_publish_within_their_rate_and_see_each_other() {
     assert_eq!(refused.as_deref(), Some("too-fast"));
 
     let presence = one.ask(json!({ "presence": { "channel": "kept:a" } }))["presence"].clone();
-    let mut list: Vec<&str> = presence["list"].as_array().unwrap().iter().map(|who| who["client"].as_str().unwrap()).collect();
+    let mut list: Vec<&str> =
+        presence["list"].as_array().unwrap().iter().map(|who| who["client"].as_str().unwrap()).collect();
     let mut expected = [one.client(), two.client()];
     list.sort_unstable();
     expected.sort_unstable();
@@ -393,7 +417,10 @@ fn a_storm_of_clients_comes_back_and_each_gets_all_that_it_missed_without_the_ba
                     assert_eq!(subscribed["recovered"], true, "{subscribed}");
                     for number in 0..2 * MISSED {
                         let message = client.next();
-                        assert_eq!((&message["text"], &message["offset"]), (&json!(number.to_string()), &json!(number + 1)));
+                        assert_eq!(
+                            (&message["text"], &message["offset"]),
+                            (&json!(number.to_string()), &json!(number + 1))
+                        );
                     }
                 }
             });

@@ -152,7 +152,13 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
         plan.limits.publish_bytes = 1000;
         plan.limits.sessions = 3;
         plan.origins = Origins::List(vec!["https://example.org".into()]);
-        plan.groups = vec![GroupRule { pattern: "open".into(), slow: SlowPolicy::Disconnect, client_may_join: true, subscribe: Access::Anyone, ..GroupRule::default() }];
+        plan.groups = vec![GroupRule {
+            pattern: "open".into(),
+            slow: SlowPolicy::Disconnect,
+            client_may_join: true,
+            subscribe: Access::Anyone,
+            ..GroupRule::default()
+        }];
         plan.limits.message_bytes = 1000;
     });
     let api = Description::of(&hub);
