@@ -73,7 +73,9 @@ fn status(hub: &Hub, counts: &Counts) -> Value {
         "deliveries": {
             "matched": counts.matched, "written": counts.written, "dropped": counts.dropped, "closed": counts.closed,
         },
-        "histories": { "channels": histories.channels, "bytes": histories.bytes, "most_bytes": plan.limits.history_bytes },
+        "histories": {
+            "channels": histories.channels, "bytes": histories.bytes, "most_bytes": plan.limits.history_bytes,
+        },
         "received": { "messages": counts.received, "bytes": counts.received_bytes },
         "callbacks": callbacks,
         "dead_letters": counts.callbacks.dead_letters(),

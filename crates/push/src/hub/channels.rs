@@ -94,12 +94,7 @@ impl Hub {
             Some(channels.subscriptions.swap_remove(at))
         });
         let Some(Some(subscription)) = found else { return false };
-        if is_pattern {
-            self.patterns.unsubscribe(&subscription)
-        } else {
-            self.groups.unsubscribe(&subscription)
-        }
-        self.count_subscriptions(-1);
+        self.end_subscription(&subscription);
         true
     }
 
