@@ -317,7 +317,7 @@ fn twice(key: &str, value: &str) -> Mistake {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Callbacks, Listener, SlowPolicy};
+    use crate::plan::{Callbacks, Listener};
 
     fn listener(address: &str, serves: Serves) -> Listener {
         Listener { address: address.into(), serves }

@@ -192,7 +192,9 @@ mod tests {
         let at = |epoch, offset| Some(Place { epoch, offset });
         assert_eq!(log.recover(RULE, None, 0).recovered, None);
         assert_eq!(log.recover(RULE, at(7, 0), 0).recovered, Some(true), "nothing was published, nothing is missed");
-        (0..7).for_each(|_| drop(append(&mut log, RULE, 0, 1)));
+        for _ in 0..7 {
+            append(&mut log, RULE, 0, 1);
+        }
         for (since, recovered, found) in [
             (at(7, 7), true, vec![]),
             (at(7, 4), true, vec![5, 6, 7]),
@@ -213,7 +215,9 @@ mod tests {
     fn the_latest_value_alone_is_kept() {
         let rule = HistoryRule { latest: true, ..RULE };
         let mut log = Log::new(7);
-        (0..3).for_each(|_| drop(append(&mut log, rule, 0, 1)));
+        for _ in 0..3 {
+            append(&mut log, rule, 0, 1);
+        }
         assert_eq!(offsets(&log.recover(rule, None, 0)), [3], "a new subscriber gets it at once");
         let old = log.recover(rule, Some(Place { epoch: 1, offset: 9 }), 0);
         assert_eq!((old.recovered, offsets(&old)), (Some(true), vec![3]));

@@ -23,7 +23,7 @@ pub(crate) struct Channels {
 }
 
 /// The identity of a client, by its token or by the backend.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Who {
     pub(crate) user: Option<Arc<str>>,
     /// The rights beside those of the rules.
