@@ -309,5 +309,6 @@ mod tests {
     #[test]
     fn a_session_is_small() {
         assert!(size_of::<Session>() <= 320, "{} bytes", size_of::<Session>());
+        assert!(size_of::<RareState>() <= 128, "{} bytes", size_of::<RareState>());
     }
 }
