@@ -60,7 +60,12 @@ fn what_is_shown_can_be_read_again() {
 #[test]
 fn every_key_is_taken_and_shown_but_for_secrets() {
     let script = "function on_route(request) return nil end function on_key(request) return request.host end";
-    let checked = check(EVERY_KEY, &[("body.txt", "back soon\n"), ("route.lua", script)]);
+    let identity = oroshi_testkit::Identity::new();
+    let [ca, client, key] =
+        ["ca.pem", "client.pem", "client.key"].map(|name| fs::read_to_string(identity.path(name)).unwrap());
+    let certificates = [("ca.pem", &*ca), ("client.pem", &client), ("client.key", &key)];
+    let files = [[("body.txt", "back soon\n"), ("route.lua", script)].as_slice(), &certificates].concat();
+    let checked = check(EVERY_KEY, &files);
     assert_eq!(checked.code, Some(0), "{}", checked.err);
     assert!(!checked.out.contains("hush") && !checked.out.contains("gate@127.0.0.1"), "{}", checked.out);
     // What is given comes back, where it is shown at all.
@@ -88,6 +93,13 @@ fn every_key_is_taken_and_shown_but_for_secrets() {
         "row-bytes = 60000",
         "file = \"route.lua\"",
         "# its functions: on_route, on_key",
+        "ca = [\"ca.pem\"]",
+        "system-roots = true",
+        "verify = false",
+        "server-name = \"app.internal\"",
+        "certificate = \"client.pem\"",
+        "protocol = \"h2\"",
+        "resume = false",
         "instructions = 200000",
         "wall = \"3s\"",
         "jit = true",

@@ -17,6 +17,7 @@ mod gate_serve;
 mod gate_stores;
 mod gate_stores_tls;
 mod gate_tiers;
+mod gate_tls;
 #[path = "../gate/metrics.rs"]
 mod metrics;
 #[path = "../../../lookup/tests/peers/mod.rs"]
