@@ -208,9 +208,9 @@ pub(crate) async fn value(
     let store = thread.sql(stores.number(), name)?;
     let value = timed(&shared.sql, store.look_up(&shared.user, &shared.query, &key)).await?;
     if value.is_some() {
-        shared.sql.hits.more()
+        shared.sql.hits.more();
     } else {
-        shared.sql.negatives.more()
+        shared.sql.negatives.more();
     }
     if let Some(WriteBack { store, key, ttl, negative_ttl }) = cache {
         let written = match &value {
