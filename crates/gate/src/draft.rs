@@ -16,7 +16,7 @@ use oroshi_words::Mistake;
 
 use crate::access;
 use crate::forward;
-use crate::plan::{Answer, HashBy, KeyFrom, Limits, Listener, Plan, Serves};
+use crate::plan::{Answer, HashBy, KeyFrom, Limits, Listener, Plan, Proxies, Serves};
 use crate::route::{HeaderPattern, Table};
 use crate::script::ScriptSettings;
 use crate::upstream::{Policy, PoolSettings};
@@ -35,6 +35,8 @@ pub struct Draft {
     pub listeners: Vec<Listener>,
     /// Whether the process inherits sockets, so that `listeners` may be empty.
     pub inherits: bool,
+    /// The proxies in front that send a header of the PROXY protocol.
+    pub proxies: Proxies,
     /// Limits on clients.
     pub limits: Limits,
     /// The stores.
@@ -64,6 +66,7 @@ impl Default for Draft {
             cpus: None,
             listeners: Vec::new(),
             inherits: false,
+            proxies: Proxies::default(),
             limits: Limits::default(),
             stores: Vec::new(),
             lookups: Vec::new(),
@@ -251,6 +254,7 @@ impl Draft {
             threads,
             cpus: self.cpus,
             listeners: self.listeners,
+            proxies: self.proxies,
             limits: self.limits,
             admin_connections: None,
             stores: self.stores,

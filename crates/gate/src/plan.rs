@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_lookup::{Allow, LookupSettings, StoreSettings};
-use oroshi_net::CpuList;
+use oroshi_net::{CpuList, Peer, Stream};
 use oroshi_service::Role;
 use oroshi_words::Mistake;
 
 use crate::access;
-use crate::forward::Rules;
+use crate::forward::{Network, Rules};
 use crate::route::Table;
 use crate::script::{HookSet, ScriptSettings};
 use crate::upstream::{Policy, PoolSettings, Target};
@@ -23,6 +23,8 @@ pub struct Plan {
     pub cpus: Option<CpuList>,
     /// The listeners.
     pub listeners: Vec<Listener>,
+    /// The proxies in front that send a header of the PROXY protocol.
+    pub proxies: Proxies,
     /// Limits on clients.
     pub limits: Limits,
     /// The limit on operators' connections, shared equally by all admin listeners; `None`: no limit.
@@ -74,6 +76,31 @@ impl Role for Serves {
         match self {
             Serves::Public => "public: requests are forwarded",
             Serves::Admin => "admin: status, metrics, explain, purge",
+        }
+    }
+}
+
+/// The proxies in front of public listeners. Each of their connections must begin with a header of the PROXY protocol,
+/// which names the client.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Proxies {
+    /// Their addresses.
+    pub trusted: Vec<Network>,
+    /// Whether peers on a unix socket are proxies.
+    pub trust_unix: bool,
+}
+
+impl Proxies {
+    /// Returns whether the peer of a new connection is a proxy. Costs a system call if there are proxies.
+    pub(crate) fn contain(&self, stream: &Stream) -> bool {
+        if self.trusted.is_empty() && !self.trust_unix {
+            return false;
+        }
+        match stream.peer_address() {
+            Ok(Some(Peer::Tcp(address))) => self.trusted.iter().any(|network| network.contains(address.ip())),
+            Ok(_) => self.trust_unix,
+            // The peer has reset the connection.
+            Err(_) => false,
         }
     }
 }

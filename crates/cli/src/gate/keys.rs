@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oroshi_config::values::{number, off_or, switch, text};
 use oroshi_config::{SecretSource, Table, secret};
-use oroshi_gate::forward::{Edits, Forwarding, HostPolicy};
+use oroshi_gate::forward::{Edits, Forwarding, HostPolicy, Network};
 use oroshi_gate::route::HeaderPattern;
 use oroshi_gate::upstream::{Policy, PoolSettings};
 use oroshi_gate::{
@@ -17,6 +17,7 @@ use oroshi_lookup::{
     Allow, BreakerSettings, MemcachedSettings, MemcachedTier, SqlSettings, SqlTier, StoreKind, StoreSettings,
 };
 use oroshi_net::CpuList;
+use oroshi_net::proxy_protocol::ProxyVersion;
 use oroshi_words::units::{parse_number, parse_time};
 
 /// Reads a configuration. `folder` is its folder: paths of scripts are relative to it.
@@ -29,6 +30,10 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
         for (key, serves) in [("public", Serves::Public), ("admin", Serves::Admin)] {
             draft.listeners.extend(listen.texts(key).into_iter().map(|address| Listener { address, serves }));
         }
+    });
+    root.within("proxy-protocol", |table| {
+        networks(table, &mut draft.proxies.trusted);
+        table.set("trust-unix", &mut draft.proxies.trust_unix, switch);
     });
     root.within("limits", |table| limits(table, &mut draft.limits));
     root.within("access-log", |table| draft.access_log = Some(access_log(table)));
@@ -96,12 +101,16 @@ fn forwarding_keys(table: &Table<'_>, forwarding: &mut Forwarding) {
     ] {
         table.set(key, place, switch);
     }
-    if let Some(field) = table.get("trusted") {
-        for text in field.texts().unwrap_or_default() {
-            match text.parse() {
-                Ok(network) => forwarding.trusted.push(network),
-                Err(error) => field.wrong(format!("{error}")),
-            }
+    networks(table, &mut forwarding.trusted);
+}
+
+/// Reads the networks of trusted peers.
+fn networks(table: &Table<'_>, trusted: &mut Vec<Network>) {
+    let Some(field) = table.get("trusted") else { return };
+    for text in field.texts().unwrap_or_default() {
+        match text.parse() {
+            Ok(network) => trusted.push(network),
+            Err(error) => field.wrong(format!("{error}")),
         }
     }
 }
@@ -277,6 +286,12 @@ fn pool(table: &Table<'_>, pool: &mut PoolSettings) {
     table.set("max-requests", &mut pool.max_requests, |text| Ok(off_or(text, number)?.unwrap_or(u64::MAX)));
     table.set("name-ttl", &mut pool.name_ttl, parse_time);
     table.set("name-negative-ttl", &mut pool.name_negative_ttl, parse_time);
+    table.set("proxy-protocol", &mut pool.proxy_protocol, |text| {
+        off_or(text, |text| {
+            let found = ProxyVersion::NAMED.into_iter().find(|(name, _)| *name == text);
+            found.map(|(_, version)| version).ok_or_else(|| format!("`{text}` is no version: expected v1, v2 or off"))
+        })
+    });
     table.within("ejection", |table| {
         let ejection = &mut pool.ejection;
         table.set("failures", &mut ejection.failures, |text| Ok(off_or(text, number)?.unwrap_or(0)));

@@ -10,7 +10,7 @@ use oroshi_lookup::{Allow, LookupSettings, StoreKind, StoreSettings};
 use super::{Findings, KeyDraft, LookupDraft, ScriptDraft, UpstreamDraft, check_answer, expected};
 use crate::plan::{KeyFrom, Lookup, Script, Upstream};
 use crate::script::{self, Hook, HookSet, ScriptSettings, StoreNames};
-use crate::upstream::{Ejection, PoolSettings};
+use crate::upstream::{Ejection, PoolSettings, Protocol, Target};
 
 impl UpstreamDraft {
     pub(super) fn plan(&self, class: u32, findings: &mut Findings) -> Upstream {
@@ -33,6 +33,16 @@ impl UpstreamDraft {
             );
         }
         check_pool(&self.pool, &at, findings);
+        if self.pool.proxy_protocol.is_some()
+            && let Some((target, _)) = targets.iter().find(|(target, _): &&(Target, u32)| target.protocol == Protocol::H2c)
+        {
+            findings.add(
+                format!("{at}.proxy-protocol"),
+                format!(
+                    "`{target}` speaks HTTP/2, where a connection carries requests of many clients and its header could                      name but one: expected targets of HTTP/1.1, or proxy-protocol = \"off\""
+                ),
+            );
+        }
         let pool = PoolSettings { class, ..self.pool.clone() };
         Upstream { name: self.name.clone(), targets, policy: self.policy, hash: self.hash.clone(), pool }
     }

@@ -31,6 +31,10 @@ impl Pool {
         limits: AcquireLimits,
         first: &[u8],
     ) -> Result<Dialled, ForwardError> {
+        if self.is_http2() && self.settings.borrow().proxy_protocol.is_some() {
+            let why = || "the PROXY protocol names one client, and connections of HTTP/2 carry those of many".to_owned();
+            return Err(ForwardError::unsent(Failure::NotAllowed, why));
+        }
         let mut now = monotonic_ns();
         let due = after(now, limits.connect).min(limits.total);
         let overdue = || match due == limits.total {
