@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use oroshi_lookup::{Lookup, Stores};
 
 use crate::access;
+use crate::limit::Limiter;
 use crate::plan::Plan;
 use crate::script::hooks::ScriptCounters;
 use crate::script::{Cache, Hook, HookCounts};
@@ -21,6 +22,8 @@ pub(crate) struct Generation {
     /// One per look-up of the plan, in the plan's order.
     pub(crate) lookups: Vec<Lookup>,
     pub(crate) stores: Stores,
+    /// One per rate limit of the plan, in the plan's order.
+    pub(crate) limiters: Vec<Arc<Limiter>>,
     /// Values that scripts share (`gate.cache`).
     pub(crate) cache: Arc<Cache>,
     pub(crate) log: Option<Arc<access::Log>>,

@@ -16,7 +16,7 @@
 //! 3. [`forward`]: one request to an upstream and its response; a route's settings for that.
 //! 4. [`upstream`]: targets, their pools of connections, balancing. `failure`: how forwarding fails.
 //! 5. `script`: scripts in Lua, their hooks and functions.
-//! 6. [`access`]: the access log.
+//! 6. [`access`]: the access log. [`limit`]: rate limits.
 //!
 //! **Circles.** `draft`, `forward`, `run` and `script` have the types that their own parts share: the parent calls its
 //! parts, and they return its types. In `script`, LuaJIT also calls the functions of `api` back.
@@ -27,6 +27,7 @@ mod draft;
 mod failure;
 pub mod forward;
 mod generation;
+pub mod limit;
 mod plan;
 mod record;
 pub mod route;

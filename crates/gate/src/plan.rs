@@ -10,6 +10,7 @@ use oroshi_words::Mistake;
 
 use crate::access;
 use crate::forward::{Network, Rules};
+use crate::limit;
 use crate::route::Table;
 use crate::script::{HookSet, ScriptSettings};
 use crate::upstream::{Policy, PoolSettings, Target};
@@ -39,6 +40,8 @@ pub struct Plan {
     pub scripts: Vec<Script>,
     /// The limit on the bytes of `gate.cache`, which all scripts of the process share.
     pub script_cache: usize,
+    /// The rate limits that routes name.
+    pub limits_by_key: Vec<limit::Settings>,
     /// Finds a request's route, as an index into `routes`.
     pub table: Table,
     /// The routes.
@@ -257,6 +260,8 @@ pub struct Route {
     pub script: Option<usize>,
     /// Whether a script takes part: the route's own, or one that gives its look-up's key.
     pub is_scripted: bool,
+    /// The rate limits that its requests must pass, in this order: indexes into [`Plan::limits_by_key`].
+    pub limits: Vec<usize>,
     /// The action. A route with only a script has the script's `unknown`.
     pub action: Action,
     /// The rules for forwarding.

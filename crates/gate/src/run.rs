@@ -19,6 +19,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::access;
 use crate::generation::{GateCounters, Generation};
+use crate::limit::{self, Limiter};
 use crate::plan::{Listener, Plan, Serves};
 use crate::script::{Cache, Hook, ScriptError};
 use crate::upstream::{OwnSocket, OwnSockets};
@@ -144,6 +145,7 @@ impl Gate {
                 .map(|lookup| Lookup::start(lookup.settings.clone(), &stores))
                 .collect::<Result<_, _>>()?,
             stores,
+            limiters: plan.limits_by_key.iter().map(|limit| Arc::new(Limiter::new(limit.clone()))).collect(),
             cache: Arc::new(Cache::new(plan.script_cache)),
             log: open_log(plan.access_log.as_ref())?,
             counters: Arc::new(GateCounters::default()),
@@ -227,8 +229,14 @@ impl Gate {
                 None => Lookup::start(lookup.settings.clone(), &stores)?,
             });
         }
+        // An unchanged limit keeps its counts.
+        let limiter = |limit: &limit::Settings| match was.limiters.iter().find(|known| known.settings == *limit) {
+            Some(known) => Arc::clone(known),
+            None => Arc::new(Limiter::new(limit.clone())),
+        };
         let generation = Arc::new(Generation {
             lookups,
+            limiters: plan.limits_by_key.iter().map(limiter).collect(),
             cache: Arc::clone(&was.cache),
             log,
             stores,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use oroshi_config::values::{number, off_or, switch, text};
 use oroshi_config::{SecretSource, Table, secret};
 use oroshi_gate::forward::{Edits, Forwarding, HostPolicy, Network};
+use oroshi_gate::limit::{self, KeyPart, Rate};
 use oroshi_gate::route::HeaderPattern;
 use oroshi_gate::upstream::{Policy, PoolSettings};
 use oroshi_gate::{
@@ -47,6 +48,7 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
     });
     named(&root, "lookup", |name, table| draft.lookups.push(lookup(name, table)));
     named(&root, "upstream", |name, table| draft.upstreams.push(upstream(name, table)));
+    named(&root, "limit", |name, table| draft.limits_by_key.push(limit(name, table)));
     named(&root, "script", |name, table| draft.scripts.push(script(name, table, folder)));
     let mut forwarding = Forwarding::default();
     root.within("forwarding", |table| forwarding_keys(table, &mut forwarding));
@@ -102,6 +104,44 @@ fn forwarding_keys(table: &Table<'_>, forwarding: &mut Forwarding) {
         table.set(key, place, switch);
     }
     networks(table, &mut forwarding.trusted);
+}
+
+fn limit(name: &str, table: &Table<'_>) -> limit::Settings {
+    let mut limit = limit::Settings::new(name);
+    if let Some(field) = table.get("key") {
+        limit.key.clear();
+        for text in field.texts().unwrap_or_default() {
+            match text.split_once(' ') {
+                None if text == "client" => limit.key.push(KeyPart::Client),
+                None if text == "host" => limit.key.push(KeyPart::Host),
+                Some(("header", name)) if is_token(name.as_bytes()) => limit.key.push(KeyPart::Header(name.to_owned())),
+                _ => field.wrong(format!("`{text}` is no key of a limit: expected client, host or header NAME")),
+            }
+        }
+    }
+    table.set("rate", &mut limit.rate, rate);
+    table.set("burst", &mut limit.burst, |text| {
+        number(text).and_then(|burst| match burst {
+            0 => Err("0 leaves room for nothing: expected at least 1".to_owned()),
+            burst => Ok(burst),
+        })
+    });
+    table.set("entries", &mut limit.entries, number);
+    table.within("answer", |table| answer(table, &mut limit.answer));
+    limit
+}
+
+/// Reads a rate: `100/s`, `5/10m`.
+fn rate(text: &str) -> Result<Rate, String> {
+    let wrong = || format!("`{text}` is no rate: expected requests per time such as 100/s, 600/m or 5/10m");
+    let (count, period) = text.split_once('/').ok_or_else(wrong)?;
+    let period = if period.starts_with(|first: char| first.is_ascii_digit()) {
+        period.to_owned()
+    } else {
+        format!("1{period}")
+    };
+    let (count, period) = (number(count).map_err(|_| wrong())?, parse_time(&period).map_err(|_| wrong())?);
+    Ok(Rate { count, period })
 }
 
 /// Reads the networks of trusted peers.
@@ -324,6 +364,7 @@ fn route(table: Table<'_>, forwarding: &Forwarding) -> RouteDraft {
         script: table.text("script"),
         to: table.text("to"),
         lookup: table.text("lookup"),
+        limits: table.texts("limit"),
         forward: forward::Settings { forwarding: forwarding.clone(), ..forward::Settings::default() },
         ..RouteDraft::default()
     };

@@ -32,6 +32,7 @@ pub(super) fn config(plan: &Plan) -> String {
     scripts(&mut out, plan);
     lookups(&mut out, plan);
     upstreams(&mut out, plan);
+    limits_by_key(&mut out, plan);
     routes(&mut out, plan);
     out.0
 }
@@ -70,6 +71,19 @@ fn limits(out: &mut Toml, limits: &Limits) {
     out.time("write", limits.write);
 }
 
+fn limits_by_key(out: &mut Toml, plan: &Plan) {
+    for limit in &plan.limits_by_key {
+        let name = format!("limit.{}", Toml::key(&limit.name));
+        out.table(&name);
+        let key: Vec<String> = limit.key.iter().map(ToString::to_string).collect();
+        out.texts("key", key.iter().map(String::as_str));
+        out.text("rate", &format!("{}/{}ms", limit.rate.count, limit.rate.period.as_secs_f64() * 1e3));
+        out.bare("burst", limit.burst);
+        out.bare("entries", limit.entries);
+        answer(out, &format!("{name}.answer"), &limit.answer);
+    }
+}
+
 fn access_log(out: &mut Toml, log: Option<&access::Settings>) {
     let Some(log) = log else { return out.comment("no access log") };
     out.table("access-log");
@@ -97,6 +111,9 @@ fn routes(out: &mut Toml, plan: &Plan) {
         out.line("\n[[route]]");
         out.text("name", &route.name);
         let headers = plan.table.matcher(number).map_or(&[][..], |matcher| matches(out, matcher));
+        if !route.limits.is_empty() {
+            out.texts("limit", route.limits.iter().map(|&limit| &*plan.limits_by_key[limit].name));
+        }
         if let Some(script) = route.script {
             out.text("script", &plan.scripts[script].settings.name);
         }

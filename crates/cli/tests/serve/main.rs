@@ -12,6 +12,7 @@ mod gate_config;
 mod gate_faults;
 mod gate_hostile;
 mod gate_peers;
+mod gate_proxy_protocol;
 mod gate_scripts;
 mod gate_serve;
 mod gate_stores;

@@ -39,7 +39,8 @@ impl UpstreamDraft {
             findings.add(
                 format!("{at}.proxy-protocol"),
                 format!(
-                    "`{target}` speaks HTTP/2, where a connection carries requests of many clients and its header could                      name but one: expected targets of HTTP/1.1, or proxy-protocol = \"off\""
+                    "`{target}` speaks HTTP/2, where a connection carries requests of many clients and its header could \
+                     name but one: expected targets of HTTP/1.1, or proxy-protocol = \"off\""
                 ),
             );
         }
