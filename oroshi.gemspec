@@ -20,7 +20,7 @@ Gem::Specification.new do |spec|
   spec.metadata = { "rubygems_mfa_required" => "true" }
 
   spec.files = Dir.chdir(__dir__) do
-    Dir["Cargo.toml", "LICENSE-*", "docs/{rack,client}.md", "crates/{http1,words,net,core,client}/{Cargo.toml,src/**/*.rs}",
+    Dir["Cargo.toml", "LICENSE-*", "docs/{rack,client}.md", "crates/{http1,http2,words,net,core,multiplex,client}/{Cargo.toml,src/**/*.rs}",
         "ruby/README.md", "ruby/exe/*", "ruby/lib/**/*.rb", "ruby/ext/{Cargo.toml,Cargo.lock,native_makefile.rb}",
         "ruby/ext/{oroshi,client}/{Cargo.toml,extconf.rb,src/**/*.rs}"]
   end

@@ -5,7 +5,8 @@
 #   settings.rb        every option once; checks the user's values
 #   config_file.rb     the same options as a Ruby file
 #   listeners.rb       sockets, opened or inherited
-#   manager.rb         the process that starts, watches, replaces and stops workers
+#   manager.rb         the process that starts, watches, replaces and stops workers; manager/mould.rb: the one that
+#                      holds the application and forks them
 #   worker.rb          a worker process, around the native part
 #   input.rb stream.rb an application's input and output, where they are Ruby's
 #   rack_handler.rb    `rackup -s oroshi`

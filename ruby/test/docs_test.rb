@@ -34,6 +34,15 @@ class DocsTest < Support::Test
     assert_equal [4, 30], [settings.max_workers, settings.worker_timeout]
   end
 
+  # The example's application and settings.
+  def test_the_example
+    folder = File.join(Support::ROOT, "../examples/rack")
+    checked = start(*Support::COMMAND, "--check", chdir: folder)
+    assert_equal 0, checked.wait.exitstatus, checked.said
+    assert_match(%r{^ConfigFile +config/oroshi\.rb}, checked.said)
+    assert_match(/^MaxMemoryPerChild +419430400 /, checked.said)
+  end
+
   def test_wrong_options
     said = DOCS[/^\$ (oroshi-rack -O MaxWokers.*?)\n(.*?)^```/m, 2]
     server = start(*Support::COMMAND, "-O", "MaxWokers=3", "-p", "http")

@@ -148,4 +148,19 @@ class OptionsTest < Support::Test
     serve(PathMode: "0600")
     assert_equal 0o600, File.stat(socket_path).mode & 0o777
   end
+
+  # As people write config/puma.rb.
+  def test_the_usual_config_file
+    Dir.mkdir(File.join(@dir, "config"))
+    file("config/oroshi.rb", "max_workers 2\nlisten '#{socket_path}'")
+    config = file("config.ru", Support::PLAIN_APP)
+    server = start(*Support::COMMAND, "-w", "1", config)
+    server.wait_for(/serving unix:#{socket_path} with 2 workers/)
+    server.stop
+    server = start(*Support::RUBY, "-S", "rackup", "-s", "oroshi", config)
+    server.wait_for(/serving unix:#{socket_path} with 2 workers/)
+    server.stop
+    server = start(*Support::COMMAND, "-c", file("other.rb", "max_workers 3\nlisten '#{socket_path}'"), config)
+    server.wait_for(/serving unix:#{socket_path} with 3 workers/)
+  end
 end

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::clock::ClockId;
 use crate::parcel::{Assembly, PLAN_BYTES, Packed, WINDOW};
 use crate::wire::{Down, FromAgent, Job, ToAgent, Up};
 
@@ -79,13 +80,21 @@ pub struct Agent {
     random: fn() -> u64,
     /// The largest plan that it takes, bytes.
     most_plan: u64,
+    clock: Option<ClockId>,
 }
 
 impl Agent {
     /// An agent without a run. `random` draws sessions. `most_plan`: the largest plan that it takes, bytes.
     pub fn new(name: String, random: fn() -> u64, most_plan: u64) -> Self {
         let most_plan = most_plan.min(PLAN_BYTES);
-        Self { name, session: random(), task: None, kept: VecDeque::new(), random, most_plan }
+        Self { name, session: random(), task: None, kept: VecDeque::new(), random, most_plan, clock: None }
+    }
+
+    /// Names the clock that this agent reads; without a name it is one that nobody else reads.
+    #[must_use]
+    pub fn with_clock(mut self, clock: Option<ClockId>) -> Self {
+        self.clock = clock;
+        self
     }
 
     /// Whether it prepares or carries out a load.
@@ -101,7 +110,7 @@ impl Agent {
             ToAgent::Who => {
                 let busy = self.task.as_ref().is_some_and(|task| task.run != run);
                 let (run, session) = (0, self.task.as_ref().map_or(self.session, |task| task.session));
-                let body = FromAgent::Here { name: self.name.clone(), busy };
+                let body = FromAgent::Here { name: self.name.clone(), busy, clock: self.clock };
                 vec![Action::Send(Up { run, session, body })]
             }
             ToAgent::Collect => self.collect(run, now),

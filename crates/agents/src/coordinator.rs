@@ -3,7 +3,7 @@
 //! It finds its agents, gives each its part, measures their clocks, lets all start at one moment, confirms their
 //! deltas, and notes who is lost. The caller adds the deltas up.
 
-use crate::clock::Offset;
+use crate::clock::{ClockId, Offset};
 use crate::parcel::{Packed, WINDOW};
 use crate::wire::{Down, FromAgent, Job, ToAgent, Up};
 
@@ -120,6 +120,7 @@ pub struct Coordinator {
     on_loss: OnLoss,
     /// How long preparing may take.
     preparing: u64,
+    clock: Option<ClockId>,
     agents: Vec<Known>,
     /// Names of agents that are there and have another run.
     busy: Vec<String>,
@@ -144,6 +145,7 @@ impl Coordinator {
             job,
             on_loss,
             preparing,
+            clock: None,
             agents: Vec::new(),
             busy: Vec::new(),
             phase: Phase::Finding,
@@ -154,6 +156,13 @@ impl Coordinator {
             published: None,
             cut_off: None,
         }
+    }
+
+    /// Names the clock that this coordinator reads: agents that read the same one start without an error of clocks.
+    #[must_use]
+    pub fn with_clock(mut self, clock: Option<ClockId>) -> Self {
+        self.clock = clock;
+        self
     }
 
     /// The connection to NATS is there again, or is lost. While it is lost, silence says nothing about agents.
@@ -204,8 +213,9 @@ impl Coordinator {
     /// Takes a message of an agent.
     pub fn message(&mut self, up: Up, now: u64) -> Vec<Order> {
         let Up { run, session, body } = up;
-        if let FromAgent::Here { name, busy } = body {
-            return self.here(name, session, busy, now);
+        if let FromAgent::Here { name, busy, clock } = body {
+            let clock = Offset::new(clock.is_some() && clock == self.clock);
+            return self.here(Known { name, clock, session, heard: now, ..Known::default() }, busy, now);
         }
         let Some(index) = self.agents.iter().position(|agent| agent.session == session) else { return Vec::new() };
         if run != self.run || self.phase == Phase::Over {
@@ -255,21 +265,22 @@ impl Coordinator {
     }
 
     /// An agent says that it is there.
-    fn here(&mut self, name: String, session: u64, busy: bool, now: u64) -> Vec<Order> {
-        if self.phase != Phase::Finding || !self.wanted.wants(&name) {
+    fn here(&mut self, known: Known, busy: bool, now: u64) -> Vec<Order> {
+        let name = &known.name;
+        if self.phase != Phase::Finding || !self.wanted.wants(name) {
             return Vec::new();
         }
-        if self.agents.iter().any(|agent| agent.name == name) || self.agents.len() == self.wanted.count() {
+        if self.agents.iter().any(|agent| agent.name == *name) || self.agents.len() == self.wanted.count() {
             return Vec::new();
         }
         if busy {
-            if !self.busy.contains(&name) {
-                self.busy.push(name);
+            if !self.busy.contains(name) {
+                self.busy.push(known.name);
             }
             return Vec::new();
         }
-        self.busy.retain(|busy| *busy != name);
-        self.agents.push(Known { name, session, heard: now, ..Known::default() });
+        self.busy.retain(|busy| busy != name);
+        self.agents.push(known);
         if self.agents.len() < self.wanted.count() {
             return Vec::new();
         }

@@ -13,6 +13,7 @@ use oroshi_words::{hidden, with_causes};
 
 use crate::agent::{Action, Agent};
 use crate::bus::{Arrival, Bus};
+use crate::clock::ClockId;
 use crate::wire::{self, Direction, Job, Key};
 
 /// How often the agent looks at the time.
@@ -68,7 +69,7 @@ pub fn serve(bus: &Bus, key: &Key, group: &str, name: String, around: &Arc<dyn S
         bus,
         key,
         group,
-        agent: Agent::new(name, wire::random, around.most_plan()),
+        agent: Agent::new(name, wire::random, around.most_plan()).with_clock(ClockId::own()),
         around,
         news: channel(),
         work: None,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BinaryHeap};
 
 use crate::agent::{Action, Agent, PATIENCE};
+use crate::clock::ClockId;
 use crate::coordinator::{Coordinator, Known, LOST, OUTAGE, OnLoss, Order, Wanted};
 use crate::parcel::{Assembly, PLAN_BYTES, Packed};
 use crate::wire::{Down, FromAgent, Job, ToAgent, Up};
@@ -269,6 +270,53 @@ fn all_start_together_and_every_delta_comes_once() {
     let bound = world.final_agents.iter().filter_map(|agent| agent.clock.bound()).max().unwrap();
     assert!(starts.len() == 200 && last - first <= 2 * bound, "{} ns apart, bound {bound} ns", last - first);
     assert!(world.added.values().all(|deltas| *deltas == (0..LENGTH).collect::<Vec<_>>()));
+}
+
+/// The coordinator's work, in messages: it makes or reads each of them, and does little else. What that costs in CPU
+/// time is measured with real messages (`make agent-cost`).
+#[test]
+fn a_run_has_few_messages_per_agent() {
+    let mut world = World::new(200, Fault::None, OnLoss::Abort, 1);
+    let mut before = None;
+    while world.result.is_none() {
+        world.step();
+        if before.is_none() && world.agents.iter().all(|simulated| simulated.load.is_some()) {
+            before = Some((world.now, world.sent));
+        }
+    }
+    let (since, preparing) = before.unwrap();
+    // Thirty questions about the clock, their answers, and a dozen others.
+    assert!(preparing <= 75 * 200, "{} messages per agent before the start", preparing / 200);
+    let seconds = (world.now - since).div_ceil(SECOND);
+    let most = 200 * (5 * seconds + 5);
+    assert!(world.sent - preparing <= most, "{} messages in {seconds} s", world.sent - preparing);
+}
+
+/// Agents that name the coordinator's clock start at the same moment, whatever the network does.
+#[test]
+fn agents_on_one_clock_start_without_an_error_of_clocks() {
+    let mut world = World::new(20, Fault::None, OnLoss::Abort, 1);
+    let clock = Some(ClockId::new("one"));
+    world.coordinator = world.coordinator.take().map(|coordinator| coordinator.with_clock(clock));
+    for (index, simulated) in world.agents.iter_mut().enumerate() {
+        // Some have the name by mistake.
+        simulated.offset = if index < 15 { 0 } else { index as u64 * SECOND };
+        simulated.agent = Agent::new(format!("a{index:03}"), session, PLAN_BYTES).with_clock(clock);
+    }
+    let mut starts = Vec::new();
+    while world.result.is_none() {
+        world.step();
+        if starts.is_empty() && world.agents.iter().all(|simulated| simulated.load.is_some()) {
+            starts.extend(world.agents.iter().filter_map(|simulated| simulated.load.map(|(start, _)| start)));
+        }
+    }
+    assert_eq!(world.result, Some(Ok(())));
+    assert!(starts[..15].iter().all(|start| *start == starts[0]), "{starts:?}");
+    for (start, known) in starts.iter().zip(&world.final_agents) {
+        let bound = known.clock.bound().unwrap();
+        assert_eq!(bound == 0, known.name.as_str() < "a015", "{known:?}");
+        assert!(start.abs_diff(starts[0]) <= bound, "{start} of {known:?}");
+    }
 }
 
 #[test]

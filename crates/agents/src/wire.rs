@@ -17,12 +17,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
+use crate::clock::ClockId;
 use crate::nkey::{self, Public, Seed};
 use crate::parcel::Parcel;
 
 /// The version of this protocol: both sides must have the same. The second one has signatures by nkeys.
-pub const VERSION: u8 = 1;
-const VERSION_NKEYS: u8 = 2;
+pub const VERSION: u8 = 3;
+const VERSION_NKEYS: u8 = 4;
 /// The largest frame, bytes: below NATS's default limit of 1 MiB.
 pub const FRAME_BYTES: usize = 1_000_000;
 /// The largest payload after decompression, bytes.
@@ -196,6 +197,8 @@ pub enum FromAgent {
         name: String,
         /// Whether it has a run.
         busy: bool,
+        /// The clock that it reads, where that has a name.
+        clock: Option<ClockId>,
     },
     /// It has the plan, and prepares.
     Preparing,

@@ -339,8 +339,14 @@ fn what_is_dropped_over_http2_leaves_no_memory_behind() {
             assert_eq!(whole(client.get(peer.url("/"))).await.map_err(|error| told(&error)).unwrap(), b"hello");
         });
     };
-    all();
-    let counted = allocation_counter::measure(|| (0..3).for_each(|_| all()));
-    // The spare buffers of the thread may still grow, by one or two.
-    assert!(counted.bytes_current.abs() < 48 * 1024 && counted.count_current.abs() < 4, "{counted:?}");
+    // The spare buffers of the thread grow for a few rounds, in sizes that depend on how bytes arrive. A leak grows for ever.
+    let mut grown = Vec::new();
+    for _ in 0..20 {
+        let counted = allocation_counter::measure(all);
+        if counted.bytes_current <= 0 && counted.count_current <= 0 {
+            return;
+        }
+        grown.push((counted.count_current, counted.bytes_current));
+    }
+    panic!("each of 20 rounds left allocations behind (count, bytes): {grown:?}");
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use oroshi_http2::ErrorCode;
+use oroshi_net::tls::TlsError;
 use oroshi_net::{ConnectError, Peer};
 use oroshi_words::named::values;
 
@@ -25,6 +26,16 @@ pub enum Failure {
     Connect,
     /// The target did not accept the connection in time.
     ConnectTimeout,
+    /// The TLS handshake with the target failed: the target does not speak TLS, or neither its versions nor its protocols
+    /// fit, or it refused the gateway's certificate.
+    Tls,
+    /// The target's certificate is not trusted, expired or of another name. Correct the certificate, or the settings
+    /// `tls.ca` and `tls.server-name`.
+    TlsCertificate,
+    /// The TLS handshake with the target did not end in time.
+    TlsTimeout,
+    /// The target agreed to another protocol in each handshake.
+    Protocol,
     /// This machine has no port or no descriptor left for another connection.
     Exhausted,
     /// The target did not read the request in time.
@@ -60,7 +71,7 @@ pub(crate) const SCRIPT_FAILED: &str = "a script of this gateway failed";
 
 impl Failure {
     /// All of them with their names, in order.
-    const NAMED: [(Self, &'static str); 21] = [
+    const NAMED: [(Self, &'static str); 25] = [
         (Failure::NoTarget, "no-target"),
         (Failure::QueueFull, "queue-full"),
         (Failure::QueueTimeout, "queue-timeout"),
@@ -69,6 +80,10 @@ impl Failure {
         (Failure::OwnAddress, "own-address"),
         (Failure::Connect, "connect"),
         (Failure::ConnectTimeout, "connect-timeout"),
+        (Failure::Tls, "tls"),
+        (Failure::TlsCertificate, "tls-certificate"),
+        (Failure::TlsTimeout, "tls-timeout"),
+        (Failure::Protocol, "protocol"),
         (Failure::Exhausted, "exhausted"),
         (Failure::SendTimeout, "send-timeout"),
         (Failure::Refused, "refused"),
@@ -85,7 +100,7 @@ impl Failure {
     ];
 
     /// Every failure, in the order of `Counts::failures` of the upstreams.
-    pub const ALL: [Self; 21] = values(&Self::NAMED);
+    pub const ALL: [Self; 25] = values(&Self::NAMED);
 
     /// Returns the stable kebab-case name.
     pub fn name(self) -> &'static str {
@@ -98,9 +113,10 @@ impl Failure {
             Failure::NoTarget | Failure::QueueFull | Failure::QueueTimeout | Failure::Exhausted => Some(503),
             Failure::Refused => Some(503),
             Failure::NoWebSocket => Some(501),
-            Failure::ConnectTimeout | Failure::SendTimeout | Failure::HeadTimeout => Some(504),
+            Failure::ConnectTimeout | Failure::TlsTimeout | Failure::SendTimeout | Failure::HeadTimeout => Some(504),
             Failure::BodyTimeout | Failure::TotalTimeout => Some(504),
             Failure::Resolve | Failure::NotAllowed | Failure::OwnAddress | Failure::Connect => Some(502),
+            Failure::Tls | Failure::TlsCertificate | Failure::Protocol => Some(502),
             Failure::Closed | Failure::Malformed | Failure::Cut => Some(502),
             Failure::Script => Some(500),
             Failure::ClientGone | Failure::ClientBody => None,
@@ -117,6 +133,10 @@ impl Failure {
                 "the server behind this gateway cannot be reached"
             }
             Failure::ConnectTimeout => "the server behind this gateway did not take the connection in time",
+            Failure::Tls | Failure::TlsCertificate | Failure::Protocol => {
+                "no secure connection to the server behind this gateway could be made"
+            }
+            Failure::TlsTimeout => "the server behind this gateway did not secure the connection in time",
             Failure::Exhausted => "this gateway cannot open another connection at the moment",
             Failure::SendTimeout => "the server behind this gateway did not take the request in time",
             Failure::Refused => "the server behind this gateway takes no more requests at the moment",
@@ -137,6 +157,7 @@ impl Failure {
     pub(crate) fn is_the_targets(self) -> bool {
         match self {
             Failure::Resolve | Failure::Connect | Failure::ConnectTimeout | Failure::SendTimeout => true,
+            Failure::Tls | Failure::TlsCertificate | Failure::TlsTimeout | Failure::Protocol => true,
             Failure::Closed | Failure::HeadTimeout | Failure::Malformed | Failure::Cut | Failure::BodyTimeout => true,
             Failure::NoTarget | Failure::QueueFull | Failure::QueueTimeout | Failure::NotAllowed => false,
             Failure::OwnAddress
@@ -191,4 +212,20 @@ impl ForwardError {
         };
         ForwardError::unsent(failure, || format!("{peer}: {}: {error}", error.name()))
     }
+
+    #[cold]
+    pub(crate) fn tls(peer: &Peer, error: &TlsError) -> Self {
+        let failure = match error {
+            TlsError::Certificate(_) | TlsError::CaCertificate(_) => Failure::TlsCertificate,
+            TlsError::Timeout => Failure::TlsTimeout,
+            _ => Failure::Tls,
+        };
+        ForwardError::unsent(failure, || format!("{peer}: {}", chain(error)))
+    }
+}
+
+/// Returns an error's message with those of its causes.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -39,8 +39,8 @@ pub mod upstream;
 pub use draft::{Draft, KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft};
 pub use oroshi_script::panics_are_contained;
 pub use plan::{
-    Action, Answer, HashBy, KeyFrom, Limits, Listener, Lookup, Plan, Proxies, Route, Script, Serves, Template, TemplateValues,
-    Upstream,
+    Action, Answer, HashBy, KeyFrom, Limits, Listener, Lookup, Plan, Proxies, Route, Script, Serves, Template,
+    TemplateValues, Upstream,
 };
 pub use run::{Gate, OpenListener, RunError};
 pub use script::{ErrorKind as ScriptErrorKind, Hook, HookSet, Modules, ScriptError, ScriptSettings};

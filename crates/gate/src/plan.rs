@@ -56,6 +56,27 @@ pub struct Plan {
     pub warnings: Vec<Mistake>,
 }
 
+impl Plan {
+    /// Takes over TLS towards upstreams, with the sessions that can be resumed, where settings and files are the same.
+    pub(crate) fn keep_tls(&mut self, was: &Plan) {
+        let known: Vec<_> = was.pools().filter_map(|pool| pool.secure.clone()).collect();
+        let upstreams = self.upstreams.iter_mut().map(|upstream| &mut upstream.pool);
+        let lookups = self.lookups.iter_mut().map(|lookup| &mut lookup.pool);
+        let scripts = self.scripts.iter_mut().map(|script| &mut script.pool);
+        for secure in upstreams.chain(lookups).chain(scripts).filter_map(|pool| pool.secure.as_mut()) {
+            if let Some(same) = known.iter().find(|known| known.id() == secure.id()) {
+                *secure = Arc::clone(same);
+            }
+        }
+    }
+
+    fn pools(&self) -> impl Iterator<Item = &PoolSettings> {
+        let upstreams = self.upstreams.iter().map(|upstream| &upstream.pool);
+        let lookups = self.lookups.iter().map(|lookup| &lookup.pool);
+        upstreams.chain(lookups).chain(self.scripts.iter().map(|script| &script.pool))
+    }
+}
+
 /// A listener: an address, and what is served there.
 pub type Listener = oroshi_service::Listener<Serves>;
 

@@ -206,7 +206,7 @@ impl Gate {
     ///
     /// # Errors
     /// When the plan cannot be put in force. The gateway then keeps the plan before.
-    pub fn reload(&self, plan: Plan, opened: Vec<OpenListener>) -> Result<u64, RunError> {
+    pub fn reload(&self, mut plan: Plan, opened: Vec<OpenListener>) -> Result<u64, RunError> {
         if plan.threads != self.threads {
             return Err(RunError::Threads { was: self.threads, wanted: plan.threads });
         }
@@ -215,6 +215,7 @@ impl Gate {
         if plan.cpus != was.plan.cpus {
             return Err(RunError::Cpus { was: was.plan.cpus.clone(), wanted: plan.cpus });
         }
+        plan.keep_tls(&was.plan);
         let log =
             if was.plan.access_log == plan.access_log { was.log.clone() } else { open_log(plan.access_log.as_ref())? };
         // The plan in force keeps its stores, because this reload may still fail.

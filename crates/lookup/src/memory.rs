@@ -277,16 +277,15 @@ fn ask_again_at(values: &mut Cache<Targets, Note>, hit: Hit, times: Times, age: 
     values.set_meta(hit, Times { asked: true, ..times }.to_word());
 }
 
-/// The bit of a target's word that says that the target speaks HTTP/2, above address and port.
-const H2C_BIT: u32 = 48;
+/// The first bit of a target's protocol in its word, above address and port.
+const PROTOCOL_BIT: u32 = 48;
 
 /// An IPv4 address, the most common target, fits into a word.
 impl cache::Value for Targets {
     fn to_word(&self) -> Option<u64> {
         match self {
             Targets::One(Target::V4 { address, port, protocol }) => {
-                let h2c = u64::from(*protocol == Protocol::H2c);
-                Some(h2c << H2C_BIT | u64::from(address.to_bits()) << 16 | u64::from(*port))
+                Some((*protocol as u64) << PROTOCOL_BIT | u64::from(address.to_bits()) << 16 | u64::from(*port))
             }
             _ => None,
         }
@@ -294,7 +293,11 @@ impl cache::Value for Targets {
 
     #[inline]
     fn from_word(word: u64) -> Self {
-        let protocol = if word >> H2C_BIT == 1 { Protocol::H2c } else { Protocol::Http1 };
+        let protocol = match word >> PROTOCOL_BIT {
+            0 => Protocol::Http1,
+            1 => Protocol::H2c,
+            _ => Protocol::Https,
+        };
         Targets::One(Target::V4 { address: Ipv4Addr::from_bits((word >> 16) as u32), port: word as u16, protocol })
     }
 

@@ -4,14 +4,16 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// The protocol that a target speaks, in cleartext.
+/// The protocol that a target speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// HTTP/1.1.
+    /// HTTP/1.1, in cleartext.
     #[default]
     Http1,
-    /// HTTP/2, with prior knowledge (RFC 9113, section 3.3).
+    /// HTTP/2 in cleartext, with prior knowledge (RFC 9113, section 3.3).
     H2c,
+    /// HTTP/2 or HTTP/1.1 over TLS, as agreed by ALPN (RFC 9113, section 3.2). Not over a unix socket.
+    Https,
 }
 
 /// A target of requests, before names are resolved. Cloning one allocates nothing.
@@ -78,13 +80,14 @@ impl Target {
 }
 
 /// `10.0.0.1:80`, `[::1]:80`, `app.internal:80`, `unix:/run/app.sock`; with HTTP/2 `h2c://10.0.0.1:80`,
-/// `h2c+unix:/run/app.sock`.
+/// `h2c+unix:/run/app.sock`; with TLS `https://app.internal:443`.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.protocol(), self) {
             (Protocol::Http1, _) => {}
             (Protocol::H2c, Target::Unix { .. }) => f.write_str("h2c+")?,
             (Protocol::H2c, _) => f.write_str("h2c://")?,
+            (Protocol::Https, _) => f.write_str("https://")?,
         }
         match self {
             Target::V4 { address, port, .. } => write!(f, "{address}:{port}"),

@@ -1,8 +1,8 @@
 //! Values of keys: one target or several.
 //!
-//! Forms: `host`, `host:port`, `unix:/path`, `http://host[:port][/]`, with HTTP/2 `h2c://host[:port][/]` and
-//! `h2c+unix:/path`; `{"targets": [{"to": "...", "weight": 3}, ...]}`, `["...", ...]`. A host is a name, an IPv4
-//! address, or an IPv6 address in brackets; the default port is 80.
+//! Forms: `host`, `host:port`, `unix:/path`, `http://host[:port][/]`, with TLS `https://host[:port][/]`, with HTTP/2 in
+//! cleartext `h2c://host[:port][/]` and `h2c+unix:/path`; `{"targets": [{"to": "...", "weight": 3}, ...]}`, `["...", ...]`. A host is a name, an IPv4
+//! address, or an IPv6 address in brackets; the default port is 80, with TLS 443.
 
 use std::fmt;
 use std::sync::Arc;
@@ -122,14 +122,11 @@ pub enum ValueError {
     #[error("the value is not text (UTF-8)")]
     NotText,
     /// Write one of the forms.
-    #[error("`{target}` is not a target: expected host, host:port, unix:/path, http://host:port or h2c://host:port")]
+    #[error(
+        "`{target}` is not a target: expected host, host:port, unix:/path, http://host:port, https://host:port or \
+         h2c://host:port"
+    )]
     NotATarget {
-        /// The target as written, cut.
-        target: String,
-    },
-    /// Configure the target to listen without TLS.
-    #[error("`{target}` asks for TLS, which is not supported: expected http://")]
-    Tls {
         /// The target as written, cut.
         target: String,
     },
@@ -191,28 +188,27 @@ fn parse_target(text: &str) -> Result<Target, ValueError> {
         return Err(ValueError::HasUser);
     }
     let scheme = |scheme: &str| text.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme));
-    if scheme("https://") {
-        return Err(ValueError::Tls { target: shown(text) });
-    }
-    let known = [("http://", Protocol::Http1), ("h2c://", Protocol::H2c)].into_iter().find(|(name, _)| scheme(name));
-    let Some((name, protocol)) = known else { return parse_place(text).ok_or_else(not_a_target) };
+    let known = [("http://", Protocol::Http1), ("https://", Protocol::Https), ("h2c://", Protocol::H2c)];
+    let known = known.into_iter().find(|(name, _)| scheme(name));
+    let Some((name, protocol)) = known else { return parse_place(text, 80).ok_or_else(not_a_target) };
     let rest = &text[name.len()..];
     let place = rest.strip_suffix('/').unwrap_or(rest);
     if place.contains(['/', '?', '#']) {
         return Err(ValueError::HasPath { target: shown(text) });
     }
-    parse_place(place).map(|target| target.speaking(protocol)).ok_or_else(not_a_target)
+    let port = if protocol == Protocol::Https { 443 } else { 80 };
+    parse_place(place, port).map(|target| target.speaking(protocol)).ok_or_else(not_a_target)
 }
 
-/// Parses a host and a port, for HTTP/1.1.
-fn parse_place(place: &str) -> Option<Target> {
+/// Parses a host and a port, which may be missing, for HTTP/1.1.
+fn parse_place(place: &str, usual: u16) -> Option<Target> {
     let protocol = Protocol::Http1;
     if let Some(rest) = place.strip_prefix('[') {
         let (address, port) = rest.split_once(']')?;
-        return Some(Target::V6 { address: address.parse().ok()?, port: parse_port(port)?, protocol });
+        return Some(Target::V6 { address: address.parse().ok()?, port: parse_port(port, usual)?, protocol });
     }
     let (host, port) = place.split_at(place.find(':').unwrap_or(place.len()));
-    let port = parse_port(port)?;
+    let port = parse_port(port, usual)?;
     let name = key::name_or_ipv4(host.strip_suffix('.').unwrap_or(host)).ok()?;
     Some(match name.parse() {
         Ok(address) => Target::V4 { address, port, protocol },
@@ -220,10 +216,10 @@ fn parse_place(place: &str) -> Option<Target> {
     })
 }
 
-/// Parses nothing, which means 80, or `:` and a number from 1.
-fn parse_port(port: &str) -> Option<u16> {
+/// Parses nothing, which means `usual`, or `:` and a number from 1.
+fn parse_port(port: &str, usual: u16) -> Option<u16> {
     match port.strip_prefix(':') {
-        None => port.is_empty().then_some(80),
+        None => port.is_empty().then_some(usual),
         Some(digits) => {
             digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?.filter(|&port| port > 0)
         }
@@ -317,6 +313,9 @@ mod tests {
             ("H2C://App:8080/", "h2c://app:8080"),
             ("h2c://[::1]:9", "h2c://[::1]:9"),
             ("h2c+unix:/run/app.sock", "h2c+unix:/run/app.sock"),
+            ("https://app", "https://app:443"),
+            ("HTTPS://10.0.0.1:8443/", "https://10.0.0.1:8443"),
+            ("https://[::1]", "https://[::1]:443"),
             (r#"["h2c://10.0.0.1", "a"]"#, "h2c://10.0.0.1:80, a:80"),
             (r#"["10.0.0.1"]"#, "10.0.0.1:80"),
             (r#"[ "10.0.0.1", "[::1]:2", "unix:/a" ]"#, "10.0.0.1:80, [::1]:2, unix:/a"),
@@ -354,7 +353,10 @@ mod tests {
             ("h2c://unix:/a", "path"),
             ("h2c://a/b", "path"),
             ("h2c+unix:a", "not a target"),
-            ("https://a", "TLS"),
+            ("https://a/b", "path"),
+            ("https://", "not a target"),
+            ("https://unix:/a", "path"),
+            ("https+unix:/a", "not a target"),
             ("http://a/b", "path"),
             ("http://a?b", "path"),
             ("http://user:secret@a", "user"),
@@ -404,7 +406,7 @@ mod tests {
 
         #[test]
         fn what_was_read_can_be_read_again(
-            value in r#"((http|h2c)://)?(\[[0-9a-f:]{2,8}\]|[a-zA-Z0-9.-]{1,12})(:[0-9]{1,5})?/?"#,
+            value in r#"((https?|h2c)://)?(\[[0-9a-f:]{2,8}\]|[a-zA-Z0-9.-]{1,12})(:[0-9]{1,5})?/?"#,
         ) {
             if let Ok(targets) = Targets::parse(value.as_bytes(), &Allow::any()) {
                 let again = Targets::parse(targets.to_string().as_bytes(), &Allow::any());

@@ -1,6 +1,6 @@
 //! The clocks for all measurements.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -14,6 +14,18 @@ use crate::sys;
 #[inline]
 pub fn monotonic_ns() -> u64 {
     nanoseconds(ClockId::Monotonic)
+}
+
+/// Returns a name of the clock that [`monotonic_ns`] reads: of the boot, and of the time namespace.
+///
+/// Processes whose names differ read different clocks. Copies of a running virtual machine have the same name, and
+/// clocks that may differ. `None` without `/proc`.
+#[must_use]
+pub fn name() -> Option<String> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    // Kernels before 5.6 have no time namespaces.
+    let space = fs::read_link("/proc/self/ns/time").map(|link| link.display().to_string()).unwrap_or_default();
+    Some(format!("{} {space}", boot.trim_end()))
 }
 
 /// Returns the CPU time of the calling thread so far, nanoseconds.
@@ -79,6 +91,15 @@ mod tests {
             assert!(now >= last, "{now} after {last}");
             last = now;
         }
+    }
+
+    #[test]
+    fn processes_of_a_machine_name_one_clock() {
+        let Some(own) = name() else { return };
+        let script = "cat /proc/sys/kernel/random/boot_id; readlink /proc/self/ns/time";
+        let other = std::process::Command::new("sh").args(["-c", script]).output().unwrap();
+        let other = String::from_utf8(other.stdout).unwrap();
+        assert_eq!(own, other.trim_end().replace('\n', " "));
     }
 
     /// Uses CPU until the thread's own clock has advanced by `ns`.

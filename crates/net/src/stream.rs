@@ -141,6 +141,11 @@ impl Stream {
         }
     }
 
+    /// Whether this is TLS, and its handshake resumed an earlier session.
+    pub fn is_resumed(&self) -> bool {
+        matches!(self, Stream::Tls(stream) if stream.is_resumed())
+    }
+
     /// The process at the other end of a unix socket when it connected or began to listen (SO_PEERCRED, unix(7)).
     /// None for TCP, or if the process is not in this PID namespace.
     pub fn peer_pid(&self) -> Option<u32> {

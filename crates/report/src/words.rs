@@ -287,12 +287,12 @@ pub fn agents(agents: &[AgentRecord]) -> String {
     let last = agents.iter().max_by_key(|agent| agent.start_late_ns);
     let queued = last.and_then(|agent| agent.start_queued_ns).filter(|queued| *queued > 0);
     let queued = queued.map_or(String::new(), |ns| format!(" (the last one waited {} of it for a CPU)", time(ns)));
-    format!(
-        "{}{missing}; all began within {} of the agreed moment{queued}; clocks known to ±{}",
-        agents.len(),
-        most(|agent| agent.start_late_ns),
-        most(|agent| agent.clock_bound_ns)
-    )
+    let clocks = match agents.iter().map(|agent| agent.clock_bound_ns).collect::<Option<Vec<_>>>() {
+        Some(bounds) if bounds.iter().all(|&bound| bound == 0) => "all read one clock".to_owned(),
+        _ => format!("clocks known to ±{}", most(|agent| agent.clock_bound_ns)),
+    };
+    let late = most(|agent| agent.start_late_ns);
+    format!("{}{missing}; all began within {late} of the agreed moment{queued}; {clocks}", agents.len())
 }
 
 /// Formats `nginx (pid 17)`, `nginx x4 (pids 17 18 19 ...)`.

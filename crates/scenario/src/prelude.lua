@@ -3,7 +3,7 @@
 -- replace the global ones later.
 local own = ...
 
-local error, next, pcall, setmetatable, tostring, type = error, next, pcall, setmetatable, tostring, type
+local error, math, next, pcall, setmetatable, tostring, type = error, math, next, pcall, setmetatable, tostring, type
 local select, concat = select, table.concat
 local wait, request, think_of, begin_block, end_block = own.wait, own.request, own.think, own.begin_block, own.end_block
 
@@ -52,6 +52,12 @@ for _, name in ipairs { "header", "cookie", "set_cookie", "reset", "random", "pi
   User[name] = function(_, ...)
     return f(...)
   end
+end
+
+-- Modules that were not written for scenarios choose by the run's seed too.
+math.random = own.random
+function math.randomseed()
+  error("math.randomseed: the run's seed decides all choices: expected `seed` in options, or --seed", 2)
 end
 
 -- A journey: the body of each coroutine.

@@ -17,7 +17,7 @@ use oroshi_net::{Endpoint, monotonic_ns};
 use crate::cache::Bodies;
 use crate::data::Declarations;
 use crate::html::Learned;
-use crate::random::Think;
+use crate::random::{Choices, Think};
 use crate::request::Spec;
 use crate::run::Run;
 use crate::sleeper::Sleeper;
@@ -67,6 +67,8 @@ pub(crate) struct Thread {
     pub(crate) bodies: RefCell<Bodies>,
     /// Steps' selectors.
     pub(crate) learned: RefCell<HashMap<u32, Rc<RefCell<Learned>>>>,
+    /// Chooses for code that no user runs: the top level, functions of `every`, the score's formula.
+    pub(crate) choices: RefCell<Choices>,
     /// Chooses samples.
     random: RefCell<fastrand::Rng>,
     /// Bytes that the client had read and written at the last look.
@@ -125,6 +127,8 @@ impl Thread {
             held: Rc::default(),
             bodies: RefCell::new(Bodies::new(CACHE_BYTES, unix_at_zero())),
             learned: RefCell::default(),
+            // Each state of a run makes the same choices at its top level. Users' own begin with user 0, journey 0.
+            choices: RefCell::new(Choices::new(seed, 0, u64::MAX)),
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
             seen: Cell::new((0, 0)),
             tell,

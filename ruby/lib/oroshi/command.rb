@@ -3,6 +3,8 @@
 require "optparse"
 require "uri" # Rack::Lint of Rack 2.2 needs it, and does not load it
 require_relative "../oroshi"
+require_relative "from_puma"
+require_relative "status_client"
 
 module Oroshi
   # The command `oroshi-rack`. It adds no middleware of its own.
@@ -29,10 +31,10 @@ module Oroshi
       e.mistakes.each { |mistake| warn "error: #{mistake}" }
       warn "  next: `oroshi-rack --help` lists the options; docs/rack.md explains them"
       WRONG_USAGE
-    rescue Failure => e
+    rescue Failure, Manager::Mould::LoadFailed, StatusClient::Error, FromPuma::Error => e
       warn "error: #{e.message}"
       e.code
-    rescue Listeners::Error, PidFile::Taken, OptionFile::Error, SystemCallError => e
+    rescue Listeners::Error, Manager::StatusServer::Error, PidFile::Taken, OptionFile::Error, SystemCallError => e
       warn "error: #{with}: #{e.message}"
       FAILED
     end
@@ -54,7 +56,7 @@ module Oroshi
 
     def serve
       settings = prepare
-      Manager.new(settings, env: @env, read_again: -> { Settings.build(@options, env: @env) }) { load_app }.run
+      Manager.new(settings, env: @env, read_again: -> { read_settings }, reloads: true) { load_app }.run
     end
 
     # --check: checks the options, their files, and the application; without sockets or workers.
@@ -67,6 +69,24 @@ module Oroshi
         end
       load_app
       puts settings.describe, "#{@rackup_file} is fine"
+      DONE
+    end
+
+    # --status: prints what the running server says of itself.
+    def status
+      print status_client.get("/status")
+      DONE
+    end
+
+    # top: shows it as a table, again and again on a terminal.
+    def top
+      status_client.top
+      DONE
+    end
+
+    # --from-puma: prints the settings of a file of Puma's as one of ours.
+    def from_puma
+      puts FromPuma.new(@puma_file, env: @env).text
       DONE
     end
 
@@ -83,6 +103,7 @@ module Oroshi
     private
 
     def parse
+      @action = :top if @argv.first == "top" && @argv.shift
       rest = parser.parse(@argv)
       raise Failure.new("too many arguments: #{rest.drop(1).join(" ")}; one config.ru is served", WRONG_USAGE) \
         if rest.size > 1
@@ -94,9 +115,9 @@ module Oroshi
 
     def parser
       OptionParser.new(nil, 26) do |opts|
-        opts.banner = "Usage: oroshi-rack [options] [config.ru]\n\nServes a Rack application with several worker " \
+        opts.banner = "Usage: oroshi-rack [options] [config.ru]\n       oroshi-rack top [options]\n\nServes a Rack application with several worker " \
                       "processes.\n\n"
-        opts.on("-c", "--config FILE", "a Ruby file with options; it wins over this line") do |file|
+        opts.on("-c", "--config FILE", "a Ruby file with options; it wins over this line (config/oroshi.rb, if it exists)") do |file|
           @options["ConfigFile"] = file
         end
         opts.on("-O", "--option NAME=VALUE", "one option; the list is below") { |text| note(text) }
@@ -109,6 +130,16 @@ module Oroshi
         opts.on("-E", "--env NAME", "sets RACK_ENV; unset it is development") { |name| @env["RACK_ENV"] = name }
         opts.on("--check", "say what is wrong with options and application, or show all values, and end") do
           @action = :check
+        end
+        opts.on("--dev", "for development: one worker, and the application is loaded again when a file changes") do
+          { "Watch" => ".", "MaxWorkers" => "1" }.each { |name, value| @options[name] ||= value }
+        end
+        opts.on("--status", "print what the running server does, as JSON, and end; needs its StatusSocket") do
+          @action = :status
+        end
+        opts.on("--from-puma FILE", "print the settings of a config/puma.rb as a config/oroshi.rb, and end") do |file|
+          @puma_file = file
+          @action = :from_puma
         end
         opts.on("--version", "show the version") { @action = :version }
         opts.on("-h", "--help", "show this") { @action = :help }
@@ -127,6 +158,13 @@ module Oroshi
       "    #{option.flag.ljust(20)}#{option.doc} (#{default})"
     end
 
+    def status_client
+      address = read_settings.status_socket
+      address ||= raise Failure.new("which server? Give its StatusSocket: -O StatusSocket=/run/app.status, or its " \
+                                    "config file with -c", WRONG_USAGE)
+      StatusClient.new(address)
+    end
+
     def note(text)
       name, value = text.split("=", 2)
       if Settings.option(name) == Settings.option("listen") && value
@@ -136,8 +174,12 @@ module Oroshi
       end
     end
 
+    def read_settings
+      Settings.build(Settings.with_usual_file(@options), env: @env)
+    end
+
     def prepare
-      settings = Settings.build(@options, env: @env)
+      settings = read_settings
       @env["RACK_ENV"] ||= "development"
       return settings if File.file?(@rackup_file)
 

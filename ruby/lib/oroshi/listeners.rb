@@ -45,6 +45,11 @@ module Oroshi
       @listeners.map { |one| one.io.fileno }
     end
 
+    # Sockets, for questions about their queues.
+    def ios
+      @listeners.map(&:io)
+    end
+
     def names
       @listeners.map(&:name)
     end
@@ -53,6 +58,12 @@ module Oroshi
     def hand_over
       @listeners.each { |one| one.io.autoclose = false }
       fds
+    end
+
+    # In a process that only forks workers: closes its copies. Others still accept.
+    def forget
+      @listeners.each { |one| one.io.close }
+      @listeners = []
     end
 
     # In the manager, before the end: refuses new clients; those that have connected can still be accepted. True if this
@@ -81,6 +92,11 @@ module Oroshi
     end
 
     class << self
+      # Listeners on open sockets, for a process that only forks workers.
+      def of(sockets)
+        new(sockets.map { |socket| Listener.new(socket, nil, nil, nil) }, nil)
+      end
+
       private
 
       # Fills `listeners`; returns the variable's name, or nil without inherited sockets.

@@ -9,7 +9,7 @@ module Oroshi
     # Serves `app` until told to stop. options: rackup's own (Host, Port and the like) and those after -O. Ends the
     # process when the server cannot start: 2 for wrong options, 1 otherwise.
     def self.run(app, **options)
-      options = for_rails(options)
+      options = Settings.with_usual_file(for_rails(options)).transform_keys(&:to_sym)
       code = Command.reporting(with: "rackup -s oroshi") { Oroshi.serve(**options) { app } }
       exit code unless code.zero?
     end

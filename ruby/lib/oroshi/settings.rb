@@ -46,6 +46,12 @@ module Oroshi
              "with MaxRequestPerChild: each worker draws its limit from this range"],
       option[:max_request_per_child, "MaxRequestPerChild", Types.integer(0..), 1000,
              "after how many requests a worker is replaced; 0: never"],
+      option[:min_memory_per_child, "MinMemoryPerChild", Types.optional_bytes, nil,
+             "with MaxMemoryPerChild: each worker draws its limit from this range"],
+      option[:max_memory_per_child, "MaxMemoryPerChild", Types.bytes, 0,
+             "a worker with more memory (PSS, which counts shared pages in parts) is replaced; 0: never"],
+      option[:refork_after, "ReforkAfter", Types.integers, [].freeze,
+             "after how many requests a worker becomes the process that forks the next ones, so that they share its memory; `50,1000`: then once more"],
       option[:spawn_interval, "SpawnInterval", Types.seconds(optional: true), nil,
              "start at most one worker in this time; USR1 then is a slow stop, one worker in this time"],
       option[:err_respawn_interval, "ErrRespawnInterval", Types.seconds, 1.0,
@@ -74,6 +80,11 @@ module Oroshi
       option[:chunked_transfer, "ChunkedTransfer", Types.boolean, true,
              "answers of unknown length go out in chunks; false: they end with the connection"],
 
+      option[:early_hints, "EarlyHints", Types.boolean, false,
+             "applications may send `103 Early Hints` with `rack.early_hints`"],
+      option[:check_client_connection, "CheckClientConnection", Types.boolean, false,
+             "drop requests whose client has disconnected, before the application is called"],
+
       # Garbage collection outside of requests.
       option[:oobgc, "OobGC", Types.boolean, false, "collect garbage between requests"],
       option[:max_gc_per_request, "MaxGCPerRequest", Types.integer(1..), 5, "with OobGC: after how many requests"],
@@ -89,11 +100,15 @@ module Oroshi
              "the file for standard error: the manager's log, `rack.errors`"],
       option[:pid_file, "PidFile", Types.text("a file", "tmp/oroshi.pid", optional: true), nil,
              "the manager's process number, as long as it runs"],
+      option[:status_socket, "StatusSocket", Types.address, nil,
+             "the address that tells what the server does: `oroshi-rack --status`, `oroshi-rack top`, Prometheus"],
+      option[:watch, "Watch", Types.text("files and folders, with commas between them", "app,lib,config.ru", optional: true), nil,
+             "for development: load the application again when one of these files changes; `--dev` is `Watch=.`"],
       option[:config_file, "ConfigFile", Types.text("a file", "config/oroshi.rb", optional: true), nil,
              "a Ruby file with options; it wins over the command line"],
 
       # Hooks. Each receives the worker's number if it takes an argument.
-      option[:before_fork, "BeforeFork", Types.hook, nil, "run in the manager before each worker starts"],
+      option[:before_fork, "BeforeFork", Types.hook, nil, "run before each worker starts, in the process that forks it"],
       option[:after_fork, "AfterFork", Types.hook, nil, "run in each worker before its first request"],
       option[:before_worker_exit, "BeforeWorkerExit", Types.hook, nil,
              "run in each worker after its last request; `at_exit` blocks are not run there"]
@@ -109,12 +124,12 @@ module Oroshi
       "first_data_timeout" => "timeout", "on_worker_boot" => "after_fork", "before_worker_boot" => "after_fork",
       "on_worker_fork" => "before_fork", "on_worker_shutdown" => "before_worker_exit",
       "before_worker_shutdown" => "before_worker_exit", "http_content_length_limit" => "max_body",
-      "client_max_body_size" => "max_body"
+      "client_max_body_size" => "max_body", "activate_control_app" => "status_socket"
     }.freeze
 
     # Options that rackup and `rails server` give to every server.
     OF_LAUNCHERS = %i[
-      app builder caching config daemonize debug DoNotReverseLookup early_hints environment heapfile include
+      app builder caching config daemonize debug DoNotReverseLookup environment heapfile include
       log_stdout pid profile_file profile_mode quiet require restart_cmd server user_supplied_options warn
     ].freeze
 
@@ -127,6 +142,9 @@ module Oroshi
         super(mistakes.join("\n"))
       end
     end
+
+    # The config file that commands read if it exists and none is named.
+    USUAL_FILE = "config/oroshi.rb"
 
     # An option that a user wrote. spelled: its spelling, for messages.
     Given = Struct.new(:name, :value, :spelled, :origin)
@@ -152,6 +170,12 @@ module Oroshi
         new(values, origins)
       end
 
+      # Returns the options with the file that is read without being named, if there is one and no other is named.
+      def with_usual_file(options)
+        named = options.keys.any? { |name| option(name)&.name == :config_file }
+        named || !File.file?(USUAL_FILE) ? options : options.merge("ConfigFile" => USUAL_FILE)
+      end
+
       # Returns the option of this name in either spelling, or nil.
       def option(name)
         BY_KEY[Option.key_of(name)]
@@ -171,6 +195,7 @@ module Oroshi
         options.filter_map do |name, value|
           next if OF_LAUNCHERS.include?(name.to_sym)
           next if name.to_sym == :AccessLog && value.is_a?(Array) # rackup's, for WEBrick
+          next if name.to_sym == :early_hints && value.nil? # Rails's, without --early-hints
 
           spelled = value.is_a?(String) ? "#{name}=#{value}" : "#{name} #{value.inspect}"
           Given.new(name.to_s, value, value == true ? "#{name} without a value" : spelled, "command line")
@@ -222,7 +247,8 @@ module Oroshi
       end
 
       def contradictions(values)
-        [%i[min_request_per_child max_request_per_child], %i[min_gc_per_request max_gc_per_request]]
+        [%i[min_request_per_child max_request_per_child], %i[min_gc_per_request max_gc_per_request],
+         %i[min_memory_per_child max_memory_per_child]]
           .filter_map do |low, high|
             least = values[low] or next
             most = values.fetch(high) { option(high).default }
@@ -243,7 +269,7 @@ module Oroshi
 
     # Settings that take effect only when the server starts.
     OPENED_ONCE = %i[host port path listen backlog reuseport path_mode warmup log_format access_log error_log pid_file
-                     config_file].freeze
+                     status_socket watch config_file].freeze
 
     # Returns these settings with the values of `before` under `names`, and a line for each that differs.
     def keeping(before, names)

@@ -47,7 +47,8 @@ module Oroshi
       trap("URG") { give_up }
     end
 
-    # told: signals that arrived before the traps above. Ends the process.
+    # told: signals that arrived before the traps above. Ends the process; or returns, when it has ended as a worker to
+    # fork the next ones: the socket to the manager, and Listeners.
     def run(told: [])
       told.each do |name|
         case name
@@ -74,7 +75,18 @@ module Oroshi
       tell_manager("ready")
       Log.event("worker #{@slot}: the manager is gone; ending") if @native.run == :manager_gone
       call_hook(@settings.before_worker_exit)
-      leave(DONE)
+      promotion || leave(DONE)
+    end
+
+    # Returns what the manager has sent to a worker that is to become a Manager::Mould; nil for others.
+    def promotion
+      text, _, _, control = @channel.recvmsg_nonblock(16, scm_rights: true, exception: false)
+      return nil if text == :wait_readable || text != Manager::Mould::PROMOTION
+
+      socket, *listeners = control.unix_rights
+      [UNIXSocket.for_fd(socket.fileno).tap { socket.autoclose = false }, Listeners.of(listeners)]
+    rescue SystemCallError
+      nil # the manager has gone
     end
 
     def stop(how)
@@ -132,6 +144,7 @@ module Oroshi
       {
         rack_release: Rack.release, multiprocess: true, # one that is being replaced is never alone
         url_scheme: "http", errors: $stderr,
+        early_hints: @settings.early_hints, check_client_connection: @settings.check_client_connection,
         title: "oroshi worker #{@slot}",
         keep_alive_s: @settings.keep_alive, timeout_s: @settings.timeout, linger_s: LINGER_S,
         max_body: @settings.max_body.zero? ? ANY_SIZE : @settings.max_body,

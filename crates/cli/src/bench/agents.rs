@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use oroshi_agents::bus::{Bus, BusError, Settings, check_name};
+use oroshi_agents::clock::ClockId;
 use oroshi_agents::collect::collect;
 use oroshi_agents::coordinator::{Coordinator, OnLoss, Wanted};
 use oroshi_agents::lead::{LeadError, LeadObserver, lead};
@@ -92,6 +93,7 @@ impl Agents {
         let preparing = (opening + PREPARING).as_nanos() as u64;
         let job = Packed::new(job)?;
         let coordinator = Coordinator::new(run, self.wanted.clone(), job, self.on_loss, preparing, monotonic_ns());
+        let coordinator = coordinator.with_clock(ClockId::own());
         lead(bus, &self.meeting.key, &self.meeting.settings.group, coordinator, whole, observer)
     }
 }

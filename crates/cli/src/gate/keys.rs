@@ -8,7 +8,7 @@ use oroshi_config::{SecretSource, Table, secret};
 use oroshi_gate::forward::{Edits, Forwarding, HostPolicy, Network};
 use oroshi_gate::limit::{self, KeyPart, Rate};
 use oroshi_gate::route::HeaderPattern;
-use oroshi_gate::upstream::{Policy, PoolSettings};
+use oroshi_gate::upstream::{Policy, PoolSettings, TlsProtocol, TlsSettings};
 use oroshi_gate::{
     Answer, Draft, HashBy, KeyDraft, KeyFrom, Limits, Listener, LookupDraft, RouteDraft, ScriptDraft, ScriptSettings,
     Serves, UpstreamDraft, access, forward,
@@ -46,8 +46,8 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
     named(&root, "sql", |name, table| {
         stores.push(StoreSettings { name: name.to_owned(), kind: StoreKind::Sql(sql(table)) });
     });
-    named(&root, "lookup", |name, table| draft.lookups.push(lookup(name, table)));
-    named(&root, "upstream", |name, table| draft.upstreams.push(upstream(name, table)));
+    named(&root, "lookup", |name, table| draft.lookups.push(lookup(name, table, folder)));
+    named(&root, "upstream", |name, table| draft.upstreams.push(upstream(name, table, folder)));
     named(&root, "limit", |name, table| draft.limits_by_key.push(limit(name, table)));
     named(&root, "script", |name, table| draft.scripts.push(script(name, table, folder)));
     let mut forwarding = Forwarding::default();
@@ -135,11 +135,8 @@ fn limit(name: &str, table: &Table<'_>) -> limit::Settings {
 fn rate(text: &str) -> Result<Rate, String> {
     let wrong = || format!("`{text}` is no rate: expected requests per time such as 100/s, 600/m or 5/10m");
     let (count, period) = text.split_once('/').ok_or_else(wrong)?;
-    let period = if period.starts_with(|first: char| first.is_ascii_digit()) {
-        period.to_owned()
-    } else {
-        format!("1{period}")
-    };
+    let period =
+        if period.starts_with(|first: char| first.is_ascii_digit()) { period.to_owned() } else { format!("1{period}") };
     let (count, period) = (number(count).map_err(|_| wrong())?, parse_time(&period).map_err(|_| wrong())?);
     Ok(Rate { count, period })
 }
@@ -203,7 +200,7 @@ fn breaker(table: &Table<'_>, breaking: &mut BreakerSettings) {
     });
 }
 
-fn lookup(name: &str, table: &Table<'_>) -> LookupDraft {
+fn lookup(name: &str, table: &Table<'_>, folder: &Path) -> LookupDraft {
     let mut draft = LookupDraft::new(name);
     let settings = &mut draft.settings;
     table.set("key", &mut draft.key, key);
@@ -245,7 +242,7 @@ fn lookup(name: &str, table: &Table<'_>) -> LookupDraft {
         table.within(key, |table| answer(table, place));
     }
     balance(table, &mut draft.policy, &mut draft.hash);
-    pool(table, &mut draft.pool);
+    pool(table, folder, &mut draft.pool);
     draft
 }
 
@@ -268,7 +265,7 @@ fn script(name: &str, table: &Table<'_>, folder: &Path) -> ScriptDraft {
         table.within(key, |table| answer(table, place));
     }
     balance(table, &mut draft.policy, &mut draft.hash);
-    pool(table, &mut draft.pool);
+    pool(table, folder, &mut draft.pool);
     draft
 }
 
@@ -282,7 +279,7 @@ fn allow(table: &Table<'_>, place: &mut Allow) {
     }
 }
 
-fn upstream(name: &str, table: &Table<'_>) -> UpstreamDraft {
+fn upstream(name: &str, table: &Table<'_>, folder: &Path) -> UpstreamDraft {
     let mut draft = UpstreamDraft { name: name.to_owned(), ..UpstreamDraft::default() };
     if let Some(field) = table.get("targets") {
         for element in field.elements().unwrap_or_default() {
@@ -296,7 +293,7 @@ fn upstream(name: &str, table: &Table<'_>) -> UpstreamDraft {
         }
     }
     balance(table, &mut draft.policy, &mut draft.hash);
-    pool(table, &mut draft.pool);
+    pool(table, folder, &mut draft.pool);
     draft
 }
 
@@ -317,7 +314,7 @@ fn balance(table: &Table<'_>, policy: &mut Policy, hash: &mut HashBy) {
     });
 }
 
-fn pool(table: &Table<'_>, pool: &mut PoolSettings) {
+fn pool(table: &Table<'_>, folder: &Path, pool: &mut PoolSettings) {
     table.set("connections", &mut pool.connections, number);
     table.set("idle-connections", &mut pool.idle_connections, number);
     table.set("queue", &mut pool.queue, number);
@@ -339,6 +336,24 @@ fn pool(table: &Table<'_>, pool: &mut PoolSettings) {
         table.set("longest", &mut ejection.longest, parse_time);
         table.set("server-errors", &mut ejection.server_errors, switch);
     });
+    table.within("tls", |table| tls(table, folder, &mut pool.tls));
+}
+
+fn tls(table: &Table<'_>, folder: &Path, tls: &mut TlsSettings) {
+    let file = |key: &'static str| table.text(key).map(|text| folder.join(text));
+    table.set("verify", &mut tls.verify, switch);
+    if let Some(field) = table.get("ca") {
+        let files = field.texts().unwrap_or_default();
+        tls.roots.files = files.iter().map(|file| folder.join(file)).collect();
+    }
+    tls.roots.system = table.read("system-roots", switch);
+    tls.server_name = table.text("server-name");
+    (tls.certificate, tls.key) = (file("certificate"), file("key"));
+    table.set("protocol", &mut tls.protocol, |text| {
+        let found = TlsProtocol::ALL.into_iter().find(|protocol| protocol.name() == text);
+        found.ok_or_else(|| format!("`{text}` is no protocol over TLS: expected auto, http/1.1 or h2"))
+    });
+    table.set("resume", &mut tls.resume, switch);
 }
 
 fn key(text: &str) -> Result<KeyDraft, String> {

@@ -3,7 +3,7 @@
 use oroshi_config::written::Toml;
 use oroshi_gate::forward::{Edits, Forwarding, HostPolicy, Network, Settings};
 use oroshi_gate::route::{HeaderPattern, HostPattern, Matcher};
-use oroshi_gate::upstream::{Policy, PoolSettings};
+use oroshi_gate::upstream::{Policy, PoolSettings, TlsSettings};
 use oroshi_gate::{Action, Answer, HashBy, Hook, KeyFrom, Limits, Plan, Serves, access};
 use oroshi_lookup::{BreakerSettings, StoreKind};
 use oroshi_net::proxy_protocol::ProxyVersion;
@@ -327,6 +327,29 @@ fn pool(out: &mut Toml, policy: Policy, hash: &HashBy, pool: &PoolSettings, name
     out.time("back-off", ejection.back_off);
     out.time("longest", ejection.longest);
     out.bare("server-errors", ejection.server_errors);
+    out.table(&format!("{name}.tls"));
+    tls(out, &pool.tls);
+}
+
+fn tls(out: &mut Toml, tls: &TlsSettings) {
+    out.bare("verify", tls.verify);
+    let files: Vec<String> = tls.roots.files.iter().map(|file| file.display().to_string()).collect();
+    if !files.is_empty() {
+        out.texts("ca", files.iter().map(String::as_str));
+    }
+    if tls.verify {
+        out.bare("system-roots", tls.roots.has_system());
+    }
+    if let Some(name) = &tls.server_name {
+        out.text("server-name", name);
+    }
+    for (key, file) in [("certificate", &tls.certificate), ("key", &tls.key)] {
+        if let Some(file) = file {
+            out.text(key, &file.display().to_string());
+        }
+    }
+    out.text("protocol", tls.protocol.name());
+    out.bare("resume", tls.resume);
 }
 
 fn rules(out: &mut Toml, settings: &Settings) {

@@ -32,18 +32,19 @@ fn on_two_agents(result: &LabResult) -> Vec<&Record> {
 fn compare_lets_agents_make_the_load_of_every_run() {
     let Some(group) = Group::start("compare_lets_agents_make_the_load_of_every_run", &["a", "b"], &[]) else { return };
     let mut command = group.command("compare");
-    command.args(["--agents", "2", "--disturbed", "100%", "-c4", "-t1", "-w", "20ms", "-d", "100ms", "--blocks", "3"]);
+    command.args(["--agents", "2", "--disturbed", "100%", "-c4", "-t1", "-w", "20ms", "-d", "100ms", "--blocks", "6"]);
     command.args(["--blocks-per-start", "all", "--format", "json"]);
-    for (name, flags) in [("fast", ""), ("slow", "--delay 5ms")] {
+    // A delay that a busy machine does not hide.
+    for (name, flags) in [("fast", ""), ("slow", "--delay 50ms")] {
         let start = format!("{name}={{{{oroshi}}}} target --threads 1 {flags} --listen 127.0.0.1:{{{{port}}}}");
         command.args([&start, "@http://127.0.0.1:{{port}}/"]);
     }
     let ran = to_the_end(command);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let result: LabResult = serde_json::from_str(&ran.out).unwrap();
-    assert_eq!(on_two_agents(&result).len(), 6);
+    assert_eq!(on_two_agents(&result).len(), 12);
     let cell = &result.cells[0];
-    assert_eq!((cell.blocks, cell.comparisons[0].verdict), (3, Verdict::Slower), "{:?}", cell.comparisons[0]);
+    assert_eq!((cell.blocks, cell.comparisons[0].verdict), (6, Verdict::Slower), "{:?}", cell.comparisons[0]);
     assert!(cell.variants[1].load.ends_with(", on 2 agents"), "{}", cell.variants[1].load);
     assert!(cell.runs.iter().all(|run| run.figures.contains_key(&Metric::Cpu)), "{:?}", cell.runs[0].figures);
 }
@@ -72,7 +73,7 @@ fn an_experiment_names_its_agents() {
     let file = format!(
         r#"
 title = "On agents"
-blocks = 3
+blocks = 6
 blocks-per-start = "all"
 disturbed = "100%"
 cpus = "any"
@@ -89,7 +90,7 @@ start = "{{{{oroshi}}}} target --threads 1 --listen 127.0.0.1:{{{{port}}}}"
 url = "http://127.0.0.1:{{{{port}}}}/"
 [[variant]]
 name = "late"
-start = "{{{{oroshi}}}} target --threads 1 --delay 5ms --listen 127.0.0.1:{{{{port}}}}"
+start = "{{{{oroshi}}}} target --threads 1 --delay 50ms --listen 127.0.0.1:{{{{port}}}}"
 url = "http://127.0.0.1:{{{{port}}}}/"
 [variant.load]
 agents = 2
@@ -104,7 +105,7 @@ agents = 2
     let text = fs::read_to_string(here.path().join("out/result.json")).unwrap();
     assert!(!text.contains("secret") && text.contains("nats://***@127.0.0.1"));
     let result: LabResult = serde_json::from_str(&text).unwrap();
-    assert_eq!((on_two_agents(&result).len(), result.cells[0].comparisons[0].verdict), (6, Verdict::Slower));
+    assert_eq!((on_two_agents(&result).len(), result.cells[0].comparisons[0].verdict), (12, Verdict::Slower));
 }
 
 #[test]
@@ -130,9 +131,9 @@ score(function(result) return result.points / result.elapsed end)
         ),
     ]);
     let script = here.path().join("pages.lua").display().to_string();
-    let (fast, slow) = (Target::start(&[]), Target::start(&["--delay", "10ms"]));
+    let (fast, slow) = (Target::start(&[]), Target::start(&["--delay", "40ms"]));
     let mut command = group.command("compare");
-    command.args(["--agents", "2", "-s", &script, "--disturbed", "100%", "--blocks", "3", "--any-answers"]);
+    command.args(["--agents", "2", "-s", &script, "--disturbed", "100%", "--blocks", "6", "--any-answers"]);
     command.args(["--format", "json", fast.url(), slow.url()]);
     let ran = to_the_end(command);
     assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -142,7 +143,7 @@ score(function(result) return result.points / result.elapsed end)
     let found = &cell.comparisons[0];
     assert_eq!((found.metric, found.verdict), (Metric::Score, Verdict::Slower), "{found:?}");
     let records = on_two_agents(&result);
-    assert_eq!(records.len(), 6);
+    assert_eq!(records.len(), 12);
     for record in records {
         let scenario = record.scenario.as_deref().unwrap();
         assert_eq!((scenario.users.most, record.plan.duration_s), (4, Some(0.1)));

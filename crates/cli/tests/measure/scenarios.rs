@@ -224,12 +224,14 @@ fn the_same_seed_makes_the_same_choices_whatever_the_threads() {
     let text = r#"
 options { users = 4, iterations = 20 }
 local words = data.csv("words.csv")
+local top = math.random(1e9)
 for _, name in ipairs { "a", "b" } do
   scenario(name, { weight = name == "a" and 3 or 1 }, function(user)
     think { uniform = { 0, 0.001 } }
     local list = user:shuffle { 1, 2, 3 }
     user:get("/" .. name .. "/" .. user.id .. "/" .. user.journey .. "/" .. user:random(1000) .. "/" .. user:pick { "x", "y" }
-      .. "/" .. words:random().word .. table.concat(list) .. words:own().word)
+      .. "/" .. words:random().word .. table.concat(list) .. words:own().word
+      .. "/" .. math.random(1000) .. "/" .. math.random(5, 9.5) .. "/" .. top)
   end)
 end
 "#;
@@ -241,6 +243,10 @@ end
     };
     let (first, seed) = run(&["--seed", "7", "-t1"]);
     assert_eq!((first.values().sum::<u64>(), seed), (80, 7));
+    let parts = |index: usize| first.keys().map(move |target| target.split('/').nth(index).unwrap()).collect();
+    let (drawn, top): (BTreeSet<&str>, BTreeSet<&str>) = (parts(7), parts(9));
+    assert!(drawn.len() > 60, "a thousand numbers, drawn eighty times: {drawn:?}");
+    assert_eq!(top.len(), 1, "the top level is the same on all threads: {top:?}");
     let of_a = first.keys().filter(|target| target.starts_with("/a/")).count();
     assert!((45..=75).contains(&of_a), "three of four: {of_a}");
     assert_eq!(run(&["--seed", "7", "-t2"]).0, first);

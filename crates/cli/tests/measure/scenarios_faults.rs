@@ -54,6 +54,8 @@ fn mistakes_are_named_by_file_and_line() {
         ("scenario('a', function(user) user:get('/', { headers = { Expect = 'x' } }) end)", "the client's to write"),
         ("options { headers = { X = 'a\\nb' } } scenario('a', function(user) end)", "shop.lua:1: options: headers"),
         ("scenario('a', function(user) user:request('BAD METHOD', '/') end)", "the method is \"BAD METHOD\""),
+        ("math.randomseed(7) scenario('a', function() end)", "shop.lua:1: math.randomseed: the run's seed decides"),
+        ("scenario('a', function(user) math.random(0) end)", "random: there is no number from 1 to 0"),
         ("options { timeout = 0 } scenario('a', function() end)", "timeout is 0: expected a time"),
         ("options { rate = 5, ramp = {{'1s', 2}} } scenario('a', function() end)", "ramp, and rate or stages"),
     ];

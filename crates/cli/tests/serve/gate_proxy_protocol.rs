@@ -91,7 +91,8 @@ fn a_client_is_told_on_to_nginx_and_its_connection_is_its_own() {
 fn kept_connections_of_other_clients_make_room() {
     let test = "kept_connections_of_other_clients_make_room";
     let Some(nginx) = Nginx::start(test, BEHIND) else { return };
-    let config = behind(&nginx, "v2", "tcp").replace("proxy-protocol = \"v2\"", "proxy-protocol = \"v2\"\nconnections = 1");
+    let config =
+        behind(&nginx, "v2", "tcp").replace("proxy-protocol = \"v2\"", "proxy-protocol = \"v2\"\nconnections = 1");
     let gate = Gate::start(tempfile::tempdir().unwrap(), &format!("{ONE_THREAD}{config}"));
     let (mut one, mut other) = (connect(&gate, V1), connect(&gate, V1_OTHER));
     for _ in 0..3 {
@@ -120,7 +121,9 @@ fn only_what_is_a_header_to_its_last_byte_opens_a_connection() {
         let _ = stream.read_to_end(&mut rest);
         assert!(rest.is_empty(), "{}", rest.escape_ascii());
     };
-    for begin in [REQUEST, b"PROXY TCP4 1.2.3.4 1.2.3.4 1 99999\r\n", b"\r\n\r\n\0\r\nQUIT\n\x31\x11\0\0", b"\x16\x03\x01\0"] {
+    for begin in
+        [REQUEST, b"PROXY TCP4 1.2.3.4 1.2.3.4 1 99999\r\n", b"\r\n\r\n\0\r\nQUIT\n\x31\x11\0\0", b"\x16\x03\x01\0"]
+    {
         closed(connect(&gate, begin));
     }
     // One that stops within its header, and one that never begins, are closed when a head would be overdue.
@@ -135,7 +138,8 @@ fn only_what_is_a_header_to_its_last_byte_opens_a_connection() {
 #[test]
 fn a_header_of_others_is_a_malformed_request_and_reloads_change_who_is_believed() {
     let route = "[[route]]\nanswer = { status = 200, body = \"x\" }\n";
-    let mut gate = Gate::start(tempfile::tempdir().unwrap(), &format!("[proxy-protocol]\ntrusted = [\"127.0.0.1\"]\n{route}"));
+    let mut gate =
+        Gate::start(tempfile::tempdir().unwrap(), &format!("[proxy-protocol]\ntrusted = [\"127.0.0.1\"]\n{route}"));
     let refused = |gate: &Gate| {
         let mut stream = connect(gate, V1);
         stream.write_all(REQUEST).unwrap();

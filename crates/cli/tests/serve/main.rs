@@ -11,6 +11,7 @@ mod gate;
 mod gate_config;
 mod gate_faults;
 mod gate_hostile;
+mod gate_limits;
 mod gate_peers;
 mod gate_proxy_protocol;
 mod gate_scripts;
@@ -18,6 +19,7 @@ mod gate_serve;
 mod gate_stores;
 mod gate_stores_tls;
 mod gate_tiers;
+mod gate_tls;
 #[path = "../gate/metrics.rs"]
 mod metrics;
 #[path = "../../../lookup/tests/peers/mod.rs"]

@@ -273,7 +273,7 @@ fn stores(metrics: &mut Metrics, stores: &[(String, StoreState)]) {
 
 fn targets(metrics: &mut Metrics, site: &Site, all: &[TargetCounts]) {
     type Read = fn(&Counts) -> u64;
-    let figures: [(&'static str, Kind, &str, Read); 13] = [
+    let figures: [(&'static str, Kind, &str, Read); 15] = [
         ("target_requests_total", Kind::Counter, "Requests for which a target was chosen", |counts| counts.requests),
         ("target_answers_total", Kind::Counter, "Answers whose head came", |counts| counts.answers),
         ("target_server_errors_total", Kind::Counter, "Of these, those of 500 to 599", |counts| counts.server_errors),
@@ -281,6 +281,8 @@ fn targets(metrics: &mut Metrics, site: &Site, all: &[TargetCounts]) {
         ("target_reuses_total", Kind::Counter, "Requests on a connection that had carried others", |counts| {
             counts.reuses
         }),
+        ("target_tls_handshakes_total", Kind::Counter, "TLS handshakes that succeeded", |counts| counts.handshakes),
+        ("target_tls_resumed_total", Kind::Counter, "Of these, those that resumed a session", |counts| counts.resumed),
         ("target_stale_total", Kind::Counter, "Idle connections that turned out to be closed", |counts| counts.stale),
         ("target_retries_total", Kind::Counter, "Requests sent a second time", |counts| counts.retries),
         ("target_ejections_total", Kind::Counter, "How often a target was left out for a while", |counts| {

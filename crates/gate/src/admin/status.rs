@@ -167,7 +167,8 @@ fn counted(target: &str, group: &str, weight: Option<u32>, counts: &Counts) -> V
     let mut value = json!({
         "target": target, "of": group, "requests": counts.requests, "answers": counts.answers,
         "server_errors": counts.server_errors,
-        "connects": counts.connects, "reuses": counts.reuses, "stale": counts.stale, "retries": counts.retries,
+        "connects": counts.connects, "tls_handshakes": counts.handshakes, "tls_resumed": counts.resumed,
+        "reuses": counts.reuses, "stale": counts.stale, "retries": counts.retries,
         "open": counts.open, "idle": counts.idle, "queued": counts.queued,
         "ejections": counts.ejections, "ejected_on_threads": counts.ejected, "failures": failures,
     });

@@ -10,7 +10,7 @@ use oroshi_lookup::{Allow, LookupSettings, StoreKind, StoreSettings};
 use super::{Findings, KeyDraft, LookupDraft, ScriptDraft, UpstreamDraft, check_answer, expected};
 use crate::plan::{KeyFrom, Lookup, Script, Upstream};
 use crate::script::{self, Hook, HookSet, ScriptSettings, StoreNames};
-use crate::upstream::{Ejection, PoolSettings, Protocol, Target};
+use crate::upstream::{Ejection, PoolSettings, Protocol, Target, TlsSettings, UpstreamTls};
 
 impl UpstreamDraft {
     pub(super) fn plan(&self, class: u32, findings: &mut Findings) -> Upstream {
@@ -34,17 +34,20 @@ impl UpstreamDraft {
         }
         check_pool(&self.pool, &at, findings);
         if self.pool.proxy_protocol.is_some()
-            && let Some((target, _)) = targets.iter().find(|(target, _): &&(Target, u32)| target.protocol == Protocol::H2c)
+            && let Some((target, _)) =
+                targets.iter().find(|(target, _): &&(Target, u32)| target.protocol != Protocol::Http1)
         {
             findings.add(
                 format!("{at}.proxy-protocol"),
                 format!(
-                    "`{target}` speaks HTTP/2, where a connection carries requests of many clients and its header could \
-                     name but one: expected targets of HTTP/1.1, or proxy-protocol = \"off\""
+                    "`{target}` is no target of HTTP/1.1 in cleartext, whose connections alone can name one client each: \
+                     expected such targets, or proxy-protocol = \"off\""
                 ),
             );
         }
-        let pool = PoolSettings { class, ..self.pool.clone() };
+        let is_secure = targets.iter().any(|(target, _): &(Target, u32)| target.protocol == Protocol::Https);
+        let secure = secure(&self.pool.tls, is_secure, &at, findings);
+        let pool = PoolSettings { class, secure, ..self.pool.clone() };
         Upstream { name: self.name.clone(), targets, policy: self.policy, hash: self.hash.clone(), pool }
     }
 }
@@ -107,7 +110,8 @@ impl LookupDraft {
             .unwrap_or_default();
         let least = u32::try_from(longest.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
         self.down.retry_after = self.down.retry_after.map(|told| told.max(least));
-        let pool = restricted(self.pool, class, self.settings.allow.clone());
+        let secure = secure(&self.pool.tls, false, &at, findings);
+        let pool = PoolSettings { secure, ..restricted(self.pool, class, self.settings.allow.clone()) };
         Lookup {
             settings: self.settings,
             key,
@@ -124,6 +128,32 @@ impl LookupDraft {
 /// Returns the settings of pools that connect only to allowed addresses.
 fn restricted(pool: PoolSettings, class: u32, allow: Allow) -> PoolSettings {
     PoolSettings { class, allow: Some(Arc::new(move |address: SocketAddr| allow.resolved(address))), ..pool }
+}
+
+/// Prepares TLS, if `needed` or if the settings are not the usual ones.
+pub(super) fn secure(
+    settings: &TlsSettings,
+    needed: bool,
+    at: &str,
+    findings: &mut Findings,
+) -> Option<Arc<UpstreamTls>> {
+    if !settings.verify {
+        findings.warn(
+            format!("{at}.tls.verify"),
+            "CERTIFICATES ARE NOT CHECKED: anyone between this gateway and its https:// targets can read and change \
+             all that passes; expected `ca` with the file of the authority or of the server's own certificate",
+        );
+    }
+    if !needed && *settings == TlsSettings::default() {
+        return None;
+    }
+    match UpstreamTls::new(settings) {
+        Ok(tls) => Some(Arc::new(tls)),
+        Err(mistake) => {
+            findings.add(format!("{at}.tls.{}", mistake.key()), mistake.to_string());
+            None
+        }
+    }
 }
 
 /// Returns whether the look-up uses this store.
@@ -179,7 +209,8 @@ impl ScriptDraft {
                 format!("`{file}` has no function that is called: expected one of {}", known.join(", ")),
             );
         }
-        let pool = restricted(self.pool, class, self.allow.clone());
+        let secure = secure(&self.pool.tls, false, &at, findings);
+        let pool = PoolSettings { secure, ..restricted(self.pool, class, self.allow.clone()) };
         Some(Script {
             settings,
             hooks,

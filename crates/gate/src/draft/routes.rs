@@ -6,13 +6,13 @@ use std::mem;
 use oroshi_lookup::key;
 use oroshi_words::Mistake;
 
-use super::parts::Scripts;
+use super::parts::{Scripts, secure};
 use super::{Classes, Draft, Findings, RouteDraft, UpstreamDraft, check_answer, expected, repeated};
 use crate::forward::Rules;
 use crate::plan::{Action, HashBy, KeyFrom, Lookup, Route, Template, Upstream};
 use crate::route::{HostPattern, Matcher, in_ascii, plain_path};
 use crate::script::{Hook, HookSet, StoreNames};
-use crate::upstream::{Policy, PoolSettings, Target};
+use crate::upstream::{Policy, PoolSettings, Protocol, Target};
 
 /// The keys that set a route's action.
 const WAYS: [&str; 5] = ["to", "lookup", "redirect", "answer", "script"];
@@ -221,6 +221,8 @@ fn only(text: &str, class: u32, key: &str, named: &[UpstreamDraft], findings: &m
         Err(error) => findings.add(key, format!("{error}; nor is there an upstream of that name")),
     }
     let pool = PoolSettings { class, ..PoolSettings::default() };
+    let is_secure = targets.iter().any(|(target, _)| target.protocol == Protocol::Https);
+    let pool = PoolSettings { secure: secure(&pool.tls, is_secure, key, findings), ..pool };
     Upstream { name: text.to_owned(), targets, policy: Policy::default(), hash: HashBy::default(), pool }
 }
 

@@ -19,11 +19,14 @@ use super::outcome::Outcome;
 use super::rules::HostPolicy;
 use super::{Call, CallTargets, multiplexed, tunnel, upload};
 use crate::failure::{Failure, ForwardError};
-use crate::upstream::{AcquireLimits, Pool};
+use crate::upstream::{AcquireLimits, Pool, Wanted};
 
 /// How often a request is sent again because a server of HTTP/2 has refused its stream, or left it out with its GOAWAY.
 /// A server that takes few requests on each connection does so to several of them in turn.
 const MOST_REFUSED: u8 = 3;
+
+/// How often a request is written anew because a handshake has led to the other version of HTTP.
+const MOST_SWITCHED: u8 = 3;
 
 /// The attempts so far.
 #[derive(Default)]
@@ -31,6 +34,8 @@ struct Attempts {
     places: Vec<u16>,
     /// How often a server has refused the stream.
     refused: u8,
+    /// How often a handshake has led to the other version of HTTP.
+    switched: u8,
     /// The request was already retried after sending, so it is not retried again.
     again: bool,
     /// The next attempt needs a new connection.
@@ -61,9 +66,21 @@ pub(super) async fn carry(
         pool.counters.requests.add(1);
         // Counts the request if this future is dropped midway.
         let gone = CountIfDropped(pool);
-        let tried = match pool.is_http2() {
-            false => attempt(exchange, call, outcome, &message, pool, attempts.fresh, &waiting).await,
-            true => multiplexed::attempt(exchange, call, outcome, &message, pool, &waiting).await,
+        let tried = loop {
+            let tried = match message.is_http2() {
+                false => attempt(exchange, call, outcome, &message, pool, attempts.fresh, &waiting).await,
+                true => multiplexed::attempt(exchange, call, outcome, &message, pool, &waiting).await,
+            };
+            match &tried {
+                // The handshake has shown that the target speaks the other version of HTTP.
+                Err(ExchangeError::Upstream(error))
+                    if error.failure == Failure::Protocol && attempts.switched < MOST_SWITCHED =>
+                {
+                    attempts.switched += 1;
+                    message.readdress(exchange, call, pool, outcome);
+                }
+                _ => break tried,
+            }
         };
         let stop = match tried {
             Ok(()) => {
@@ -170,7 +187,9 @@ async fn attempt(
             let queue = timeouts.queue.saturating_sub(Duration::from_nanos(outcome.queued));
             let limits = AcquireLimits { queue, connect: timeouts.connect, total: waiting.total() };
             // Boxed, so that no space is reserved for connecting while the response is awaited.
-            let acquired = Box::pin(pool.acquire(fresh, &origin, &waiting.registration, limits, &message.bytes)).await?;
+            let wanted = Wanted { fresh, tunnel: message.expect == ExpectedResponse::Upgrade };
+            let acquired =
+                Box::pin(pool.acquire(wanted, &origin, &waiting.registration, limits, &message.bytes)).await?;
             outcome.queued += acquired.queued;
             outcome.connecting += acquired.connecting;
             (acquired.lease, acquired.sent)
@@ -197,7 +216,7 @@ async fn attempt(
     let mut noted = CountedAnswer::new(message.expect, pool, outcome);
     let answer = &mut noted.answer;
     let Exchange { body, reply, .. } = exchange;
-    let ending = if sent == message.bytes.len() && message.whole {
+    let ending = if sent == message.bytes.len() && message.whole && !connection.unflushed.get() {
         waiting.enter(Phase::Head, if is_at_once { began } else { monotonic_ns() });
         poll_fn(|context| answer.poll(context, &answering, connection, reply)).await.map(|ending| (ending, true))
     } else {

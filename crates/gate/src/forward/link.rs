@@ -86,7 +86,21 @@ impl Connection {
     /// Writes as much as the socket takes at once.
     #[inline]
     pub(crate) fn poll_write(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        nonzero_write(Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, bytes))
+        let written = nonzero_write(Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, bytes));
+        // A broken connection shows again when the response is read.
+        let _ = self.poll_flush(context);
+        written
+    }
+
+    /// Writes what is still in a buffer of TLS. Ready when there is nothing.
+    pub(crate) fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut stream = self.stream.borrow_mut();
+        if !stream.is_tls() {
+            return Poll::Ready(Ok(()));
+        }
+        let flushed = Pin::new(&mut *stream).poll_flush(context);
+        self.unflushed.set(flushed.is_pending());
+        flushed
     }
 
     /// Writes all pieces. While the socket takes nothing, the phase is [`Phase::Send`].
@@ -114,7 +128,11 @@ impl Connection {
                     }
                 }
             }
-            Poll::Ready(Ok(()))
+            let flushed = self.poll_flush(context);
+            if flushed.is_pending() && waiting.phase() == Phase::Client {
+                waiting.enter(Phase::Send, monotonic_ns());
+            }
+            flushed
         })
         .await
     }

@@ -27,6 +27,8 @@ pub(super) struct Message {
     pub(super) expect: ExpectedResponse,
     /// What only HTTP/2 needs; `None` over HTTP/1.
     http2: Option<Http2Parts>,
+    /// The scheme of the request over HTTP/2.
+    scheme: &'static str,
     /// The core's account of the buffered body.
     account: Option<BufferShare>,
     /// Whether the method is idempotent (RFC 9110, section 9.2.2).
@@ -63,6 +65,7 @@ impl Message {
             whole: true,
             framing: head.framing,
             http2: None,
+            scheme: "http",
             account: None,
             expect: match head.method {
                 "HEAD" => ExpectedResponse::Head,
@@ -118,7 +121,17 @@ impl Message {
 
     /// Returns whether the form fits the target's protocol.
     pub(super) fn fits(&self, pool: &Pool) -> bool {
-        self.http2.is_some() == pool.is_http2()
+        self.http2.is_some() == pool.takes_http2(self.is_tunnel()) && self.scheme == scheme(pool)
+    }
+
+    /// Returns whether the message has the form for HTTP/2.
+    pub(super) fn is_http2(&self) -> bool {
+        self.http2.is_some()
+    }
+
+    /// Returns whether the connection may become a tunnel.
+    fn is_tunnel(&self) -> bool {
+        self.expect == ExpectedResponse::Upgrade
     }
 
     fn write_head(&mut self, exchange: &Exchange<'_>, call: &Call<'_>, pool: &Pool, outcome: &Outcome) {
@@ -137,9 +150,10 @@ impl Message {
             upgrade: self.expect == ExpectedResponse::Upgrade,
             expect: !self.is_buffered(call.rules),
             id: outcome.request_id.as_ref().map(RequestId::as_str),
-            is_http2: pool.is_http2(),
+            is_http2: pool.takes_http2(self.is_tunnel()),
         };
-        if pool.is_http2() {
+        self.scheme = scheme(pool);
+        if request.is_http2 {
             let parts = self.http2.get_or_insert_default();
             (parts.path_end, parts.authority_end) = request.write_http2(&mut self.bytes);
         } else {
@@ -156,9 +170,10 @@ impl Message {
         let (before, is_chunked) = (self.http2.take(), self.framing == Framing::Chunked);
         let was_http2 = before.is_some();
         let mut trailers = before.map(|parts| parts.trailers).unwrap_or_default();
-        if is_chunked && was_http2 && !pool.is_http2() {
+        let is_http2 = pool.takes_http2(self.is_tunnel());
+        if is_chunked && was_http2 && !is_http2 {
             body = chunked(&body, self.whole, &trailers);
-        } else if is_chunked && !was_http2 && pool.is_http2() {
+        } else if is_chunked && !was_http2 && is_http2 {
             (body, trailers) = unchunked(&body);
         }
         self.write_head(exchange, call, pool, outcome);
@@ -175,11 +190,11 @@ impl Message {
         place: multiplex::Place,
     ) -> Result<(multiplex::Stream, bool), multiplex::Error> {
         let Some(parts) = &self.http2 else { return Err(codec::SendError::OutOfOrder.into()) };
-        let is_tunnel = self.expect == ExpectedResponse::Upgrade;
+        let is_tunnel = self.is_tunnel();
         let request = codec::Request {
             // RFC 8441, section 5.
             method: if is_tunnel { "CONNECT" } else { method },
-            scheme: "http",
+            scheme: self.scheme,
             authority: text(&self.bytes[parts.path_end..parts.authority_end]),
             path: text(&self.bytes[..parts.path_end]),
             protocol: is_tunnel.then_some("websocket"),
@@ -210,6 +225,11 @@ pub(crate) fn request_id(exchange: &Exchange<'_>, rules: &Rules) -> Option<Reque
     let address = exchange.remote().map(|remote| remote.ip());
     let given = is_trusted(forwarding, address).then(|| exchange.head.headers.get("x-request-id")).flatten();
     Some(given.and_then(RequestId::given).unwrap_or_else(RequestId::new))
+}
+
+/// Returns the scheme of requests to a target.
+fn scheme(pool: &Pool) -> &'static str {
+    if pool.is_secure() { "https" } else { "http" }
 }
 
 /// Returns a part of the head, which was text before.

@@ -51,7 +51,8 @@ impl Table {
                 counts.passed += 1;
                 let way = known.unwrap_or_else(|| {
                     // Empty places have the time 0.
-                    let (way, earliest) = (0..WAYS).map(|way| (way, arrivals[way])).min_by_key(|&(_, at)| at).unwrap_or_default();
+                    let (way, earliest) =
+                        (0..WAYS).map(|way| (way, arrivals[way])).min_by_key(|&(_, at)| at).unwrap_or_default();
                     counts.forgotten += u64::from(earliest > now);
                     way
                 });

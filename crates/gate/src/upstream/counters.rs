@@ -24,6 +24,10 @@ pub struct TargetFigures<N> {
     pub server_errors: N,
     /// Connections opened.
     pub connects: N,
+    /// TLS handshakes that succeeded.
+    pub handshakes: N,
+    /// Of these, those that resumed an earlier session.
+    pub resumed: N,
     /// Requests on connections that had carried others.
     pub reuses: N,
     /// Idle connections found closed, at reuse or by the sweeper.
@@ -65,6 +69,8 @@ impl<N> TargetFigures<N> {
             answers: combine(&self.answers, &other.answers),
             server_errors: combine(&self.server_errors, &other.server_errors),
             connects: combine(&self.connects, &other.connects),
+            handshakes: combine(&self.handshakes, &other.handshakes),
+            resumed: combine(&self.resumed, &other.resumed),
             reuses: combine(&self.reuses, &other.reuses),
             stale: combine(&self.stale, &other.stale),
             retries: combine(&self.retries, &other.retries),

@@ -3,10 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 
 use oroshi_core::{Names, Registration, Ttl, after};
+use oroshi_lookup::Protocol;
+use oroshi_net::tls::TlsError;
 use oroshi_net::{ConnectError, Peer, Stream, monotonic_ns};
 
 use super::engine::Engine;
 use super::pool::{AcquireLimits, Pool, PoolSettings};
+use super::secure::TlsProtocol;
 use super::target::Place;
 use crate::failure::{Failure, ForwardError};
 
@@ -21,18 +24,22 @@ pub(super) struct Dialled {
     pub(super) address: Option<SocketAddr>,
     /// The version of the settings that allowed the address.
     pub(super) version: u64,
+    /// [`UpstreamTls::id`](super::UpstreamTls::id); 0 without TLS.
+    pub(super) tls: u64,
 }
 
 impl Pool {
-    /// Opens a connection. The connect may send part of `first`.
+    /// Opens a connection, and secures it. Without TLS, the connect may send part of `first`. `offer`: the protocols to
+    /// offer by ALPN, where the settings leave the choice.
     pub(super) async fn dial(
         &self,
+        offer: TlsProtocol,
         registration: &Registration<Engine>,
         limits: AcquireLimits,
         first: &[u8],
     ) -> Result<Dialled, ForwardError> {
-        if self.is_http2() && self.settings.borrow().proxy_protocol.is_some() {
-            let why = || "the PROXY protocol names one client, and connections of HTTP/2 carry those of many".to_owned();
+        if self.target().protocol != Protocol::Http1 && self.settings.borrow().proxy_protocol.is_some() {
+            let why = || "the PROXY protocol is sent to targets of HTTP/1.1 in cleartext alone".to_owned();
             return Err(ForwardError::unsent(Failure::NotAllowed, why));
         }
         let mut now = monotonic_ns();
@@ -42,6 +49,10 @@ impl Pool {
             false => ForwardError::unsent(Failure::ConnectTimeout, || self.target().to_string()),
         };
         registration.set(due);
+        let (secure, first) = match self.is_secure() {
+            true => (Some(self.tls()?), &b""[..]),
+            false => (None, first),
+        };
         // The version before connecting: later settings may not allow the address.
         let version = self.settings.borrow().version;
         let peers = match &self.target().place {
@@ -74,8 +85,27 @@ impl Pool {
                         Peer::Unix(_) => None,
                     };
                     self.address.set(address.map(|address| address.ip()).or(self.address.get()));
-                    let (stream, sent, at) = (connected.stream, connected.sent, connected.at);
-                    return Ok(Dialled { stream, sent, at, address, version });
+                    let (mut stream, sent, at) = (connected.stream, connected.sent, connected.at);
+                    let Some((tls, host)) = &secure else {
+                        return Ok(Dialled { stream, sent, at, address, version, tls: 0 });
+                    };
+                    match registration.bound(tls.connect(host, offer, stream)).await {
+                        Some(Ok(secured)) => stream = secured,
+                        Some(Err(error)) => {
+                            last = Some(ForwardError::tls(peer, &error));
+                            continue;
+                        }
+                        None => {
+                            last = Some(match due == limits.total && monotonic_ns() >= due {
+                                true => overdue(),
+                                false => ForwardError::tls(peer, &TlsError::Timeout),
+                            });
+                            continue;
+                        }
+                    }
+                    self.counters.handshakes.add(1);
+                    self.counters.resumed.add(u64::from(stream.is_resumed()));
+                    return Ok(Dialled { stream, sent: 0, at: monotonic_ns(), address, version, tls: tls.id() });
                 }
                 // Registering an already connected socket can fail too, and has no error kind of its own.
                 Some(Err(error @ ConnectError::Io(_))) if !first.is_empty() => {

@@ -1,7 +1,7 @@
 //! Targets, their pools of connections, and balancing. Cores share only counters.
 //!
 //! Read `target` (an address), `pool` (its connections; `slots` and `health` make its decisions without I/O),
-//! `multiplexed` (those of HTTP/2, with `streams` for `slots`), `dial` (opens them), `pools` (all pools of a core, with
+//! `multiplexed` (those of HTTP/2, with `streams` for `slots`), `dial` (opens them), `secure` (TLS), `pools` (all pools of a core, with
 //! one sweeper), `balance` (several targets), `own` (the gateway's own listeners, which are no targets), `engine` and
 //! `counters`.
 
@@ -15,6 +15,7 @@ mod own;
 mod pool;
 mod pools;
 mod recent;
+mod secure;
 mod slots;
 mod streams;
 mod target;
@@ -26,7 +27,8 @@ pub use health::Ejection;
 pub(crate) use multiplexed::StreamLease;
 pub use oroshi_lookup::Protocol;
 pub use own::{OwnSocket, OwnSockets};
-pub(crate) use pool::{AcquireLimits, Connection};
+pub(crate) use pool::{AcquireLimits, Connection, Wanted};
 pub use pool::{Allow, Pool, PoolSettings};
 pub use pools::{Pools, Registry, Settings, TargetCounts};
+pub use secure::{CaRoots, TlsMistake, TlsProtocol, TlsSettings, UpstreamTls};
 pub use target::{Place, Target, TargetError};

@@ -15,6 +15,7 @@ use oroshi_net::monotonic_ns;
 use super::dial::Dialled;
 use super::engine::Engine;
 use super::pool::{AcquireLimits, Pool, PoolSettings};
+use super::secure::TlsProtocol;
 use super::streams::{Multiplex, StreamGrant, Streams, TakeStream};
 use crate::failure::{Failure, ForwardError};
 
@@ -29,6 +30,8 @@ pub(crate) struct Multiplexed {
     address: Option<SocketAddr>,
     /// The version of the settings that allowed the address.
     version: Cell<u64>,
+    /// [`UpstreamTls::id`](super::UpstreamTls::id) of the settings with which it was secured; 0 without TLS.
+    tls: u64,
     /// Whether the pool has closed it.
     is_closed: Cell<bool>,
     /// Tasks that wait for the server's settings.
@@ -182,6 +185,10 @@ impl Pool {
         limits: AcquireLimits,
         began: u64,
     ) -> Result<StreamGrant<Multiplexed, OpenFailure>, ForwardError> {
+        // While the request came here, another connection found out that the target speaks HTTP/1.1.
+        if !self.is_http2() {
+            return Err(self.other_protocol());
+        }
         let take = self.streams.borrow_mut().take();
         let turn = match take {
             TakeStream::Stream(connection) => return Ok(StreamGrant::Stream(connection)),
@@ -208,28 +215,56 @@ impl Pool {
         limits: AcquireLimits,
     ) -> Result<Rc<Multiplexed>, ForwardError> {
         let mut opening = Opening { pool: self, error: None, is_over: false };
-        let dialled = self.dial(registration, limits, b"").await;
-        let Dialled { stream, at, address, version, .. } = dialled.inspect_err(|error| {
+        let dialled = self.dial(TlsProtocol::Auto, registration, limits, b"").await.and_then(|dialled| {
+            if !self.is_secure() || dialled.stream.alpn() == Some(b"h2") {
+                return Ok(dialled);
+            }
+            if self.is_negotiated() {
+                self.adopt(dialled);
+                return Err(self.other_protocol());
+            }
+            let why = || format!("{} does not agree to h2 by ALPN, and `tls.protocol` is h2", self.target());
+            Err(ForwardError::unsent(Failure::Tls, why))
+        });
+        let dialled = dialled.inspect_err(|error| {
             // A deadline of one request says nothing about the others.
             if error.failure != Failure::TotalTimeout {
                 opening.error = Some(OpenFailure { failure: error.failure, detail: (&*error.detail).into() });
             }
         })?;
+        let connection = self.multiplexed(dialled);
+        opening.is_over = true;
+        self.streams.borrow_mut().opened(Rc::clone(&connection));
+        Ok(connection)
+    }
+
+    /// Takes in a connection of HTTP/2 of a target that was expected to speak HTTP/1.1.
+    pub(super) fn adopt_multiplexed(self: &Rc<Self>, dialled: Dialled) {
+        // Of several connections that find out at once, one is enough.
+        if self.http2.replace(true) {
+            return;
+        }
+        let connection = self.multiplexed(dialled);
+        let mut streams = self.streams.borrow_mut();
+        streams.adopt(connection);
+        self.show_streams(&streams);
+    }
+
+    fn multiplexed(self: &Rc<Self>, dialled: Dialled) -> Rc<Multiplexed> {
+        let Dialled { stream, at, address, version, tls, .. } = dialled;
         let settings = self.settings.borrow().clone();
         let watch = Watch(Rc::downgrade(self));
-        let connection = Rc::new(Multiplexed {
+        Rc::new(Multiplexed {
             connection: multiplex::Connection::start(stream, &config(&settings), watch),
             born: at,
             requests: Cell::new(0),
             max_requests: settings.max_requests,
             address,
             version: Cell::new(version),
+            tls,
             is_closed: Cell::new(false),
             waiting: RefCell::default(),
-        });
-        opening.is_over = true;
-        self.streams.borrow_mut().opened(Rc::clone(&connection));
-        Ok(connection)
+        })
     }
 
     /// Counts a request on a connection; `None` if there is no room.
@@ -272,7 +307,7 @@ impl Pool {
         let mut streams = self.streams.borrow_mut();
         for one in streams.connections() {
             let before = one.version.replace(settings.version);
-            if before != settings.version && !one.address.is_none_or(|address| self.allows(address)) {
+            if before != settings.version && !self.may_stay(one.address, one.tls) {
                 one.close();
             }
         }
@@ -299,14 +334,12 @@ impl Pool {
         let streams = self.streams.borrow();
         streams.open() > 0 || !streams.is_quiet()
     }
+}
 
-    /// Publishes the numbers of connections.
-    fn show_streams(&self, streams: &Streams<Multiplexed, OpenFailure>) {
-        let idle = streams.connections().iter().filter(|one| one.connection.under_way() == 0).count();
-        self.counters.open.set(streams.open() as u64);
-        self.counters.idle.set(idle as u64);
-        self.counters.queued.set(streams.waiting() as u64);
-    }
+/// Returns the numbers of open and of idle connections, and of requests in the queue.
+pub(super) fn counted(streams: &Streams<Multiplexed, OpenFailure>) -> (usize, usize, usize) {
+    let idle = streams.connections().iter().filter(|one| one.connection.under_way() == 0).count();
+    (streams.open(), idle, streams.waiting())
 }
 
 /// Bytes of a response that a stream keeps while its client does not read.

@@ -21,8 +21,9 @@ use super::counters::Counters;
 use super::dial::Dialled;
 use super::engine::Engine;
 use super::health::{Ejection, Health};
-use super::multiplexed::{Multiplexed, OpenFailure};
+use super::multiplexed::{Multiplexed, OpenFailure, counted};
 use super::own::OwnSockets;
+use super::secure::{TlsProtocol, TlsSettings, UpstreamTls};
 use super::slots::{Caps, Grant, Slots, Take};
 use super::streams::Streams;
 use super::target::Target;
@@ -59,6 +60,10 @@ pub struct PoolSettings {
     pub name_negative_ttl: Duration,
     /// Limits on heads of responses over HTTP/2, for connections opened from now on. A route's own limits apply too.
     pub limits: Limits,
+    /// TLS towards targets that are reached by it.
+    pub tls: TlsSettings,
+    /// The same, prepared; `None`: prepared when it is first needed, which is only possible with the default settings.
+    pub secure: Option<Arc<UpstreamTls>>,
     /// The addresses that the gateway may connect to; `None`: all.
     pub allow: Option<Allow>,
     /// The version of the PROXY protocol whose header each connection begins with; `None`: no header. A connection then
@@ -84,6 +89,8 @@ impl Default for PoolSettings {
             name_ttl: Duration::from_secs(30),
             name_negative_ttl: Duration::from_secs(1),
             limits: Limits::default(),
+            tls: TlsSettings::default(),
+            secure: None,
             allow: None,
             proxy_protocol: None,
             own: None,
@@ -112,8 +119,10 @@ pub struct Pool {
     engine: Rc<Engine>,
     /// The connections of HTTP/1.
     slots: RefCell<Slots<Connection>>,
-    /// The connections of HTTP/2. A target uses these or `slots`.
+    /// The connections of HTTP/2. A target uses these or `slots`; over TLS possibly both.
     pub(super) streams: RefCell<Streams<Multiplexed, OpenFailure>>,
+    /// Whether the target speaks HTTP/2. Over TLS, the last handshake's ALPN decides.
+    pub(super) http2: Cell<bool>,
     /// Requests on them.
     pub(super) streaming: Cell<usize>,
     health: Cell<Health>,
@@ -139,12 +148,22 @@ pub(crate) struct Connection {
     version: u64,
     /// The header of the PROXY protocol that it began with. Boxed, because most have none.
     origin: Origin,
+    /// [`UpstreamTls::id`] of the settings with which the connection was secured; 0 without TLS.
+    tls: u64,
+    /// Whether a part of what was written is still in a buffer of TLS.
+    pub(crate) unflushed: Cell<bool>,
 }
 
 /// The header of the PROXY protocol for a client's connection, as bytes; `None` without the protocol.
 pub(crate) type Origin = Option<Box<[u8]>>;
 
 impl Connection {
+    fn new(dialled: Dialled) -> Self {
+        let Dialled { stream, at, address, version, tls, .. } = dialled;
+        let (stream, unflushed) = (RefCell::new(stream), Cell::new(false));
+        Connection { stream, born: at, requests: 0, address, version, origin: None, tls, unflushed }
+    }
+
     /// Returns whether the connection is open and silent: any byte would answer no request. With `surely`, asks the
     /// kernel.
     fn is_alive(&self, surely: bool) -> bool {
@@ -164,6 +183,15 @@ pub(crate) struct Acquired {
     pub(crate) connecting: u64,
 }
 
+/// Which connection a request wants.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wanted {
+    /// A new one, never an idle one.
+    pub(crate) fresh: bool,
+    /// One of HTTP/1.1, because the request may become a tunnel.
+    pub(crate) tunnel: bool,
+}
+
 /// Time limits for getting a connection: timeouts of queue and connect, and the deadline of the whole exchange.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AcquireLimits {
@@ -176,9 +204,13 @@ impl Pool {
     pub(super) fn new(target: Target, settings: Rc<PoolSettings>, engine: Rc<Engine>) -> Self {
         Pool {
             authority: target.authority().into(),
-            target,
             slots: RefCell::new(Slots::new(settings.caps())),
             streams: RefCell::new(Streams::new(settings.caps())),
+            http2: Cell::new(match target.protocol {
+                Protocol::Http1 => false,
+                Protocol::H2c => true,
+                Protocol::Https => settings.tls.protocol != TlsProtocol::Http1,
+            }),
             streaming: Cell::new(0),
             settings: RefCell::new(settings),
             engine,
@@ -187,6 +219,7 @@ impl Pool {
             used: Cell::new(monotonic_ns()),
             place: Cell::new(u32::MAX),
             counters: Arc::default(),
+            target,
         }
     }
 
@@ -195,10 +228,28 @@ impl Pool {
         &self.target
     }
 
-    /// Returns whether the target speaks HTTP/2.
+    /// Returns whether the target speaks HTTP/2. Over TLS that may be a guess until the handshake.
     #[inline]
     pub(crate) fn is_http2(&self) -> bool {
-        self.target.protocol == Protocol::H2c
+        self.http2.get()
+    }
+
+    /// Returns whether a request goes to the target over HTTP/2. One that may become a tunnel does not where ALPN
+    /// decides: few servers take WebSocket over HTTP/2.
+    #[inline]
+    pub(crate) fn takes_http2(&self, tunnel: bool) -> bool {
+        self.http2.get() && !(tunnel && self.is_negotiated())
+    }
+
+    /// Returns whether ALPN decides on the protocol.
+    pub(super) fn is_negotiated(&self) -> bool {
+        self.is_secure() && self.settings.borrow().tls.protocol == TlsProtocol::Auto
+    }
+
+    /// Returns whether the target is reached by TLS.
+    #[inline]
+    pub(crate) fn is_secure(&self) -> bool {
+        self.target.protocol == Protocol::Https
     }
 
     /// The target's name for a `Host` header.
@@ -208,11 +259,12 @@ impl Pool {
 
     /// Returns the requests in progress and in the queue, which balancing by load compares.
     pub fn load(&self) -> usize {
-        if self.is_http2() {
-            return self.streaming.get() + self.streams.borrow().waiting();
-        }
         let slots = self.slots.borrow();
-        slots.open() - slots.idle() + slots.waiting()
+        let load = slots.open() - slots.idle() + slots.waiting();
+        match self.is_http2() || self.is_secure() {
+            true => load + self.streaming.get() + self.streams.borrow().waiting(),
+            false => load,
+        }
     }
 
     /// Returns whether the target is ejected because its requests kept failing.
@@ -244,12 +296,12 @@ impl Pool {
         Some(Lease { pool: Rc::clone(self), connection: Some(connection), held: true })
     }
 
-    /// Gets an idle connection or makes a new one, after waiting in the queue if the limit is reached. With `fresh`,
-    /// ignores idle connections. The connect may send part of `first`. With an `origin`, a new connection begins with it,
-    /// and idle connections of other clients do not count.
+    /// Gets an idle connection or makes a new one, after waiting in the queue if the limit is reached. The connect may
+    /// send part of `first`. With an `origin`, a new connection begins with it, and idle connections of other clients do
+    /// not count.
     pub(crate) async fn acquire(
         self: &Rc<Self>,
-        fresh: bool,
+        Wanted { fresh, tunnel }: Wanted,
         origin: &Origin,
         registration: &Registration<Engine>,
         limits: AcquireLimits,
@@ -265,7 +317,7 @@ impl Pool {
         }
         let mut lease = lease;
         let sent = match origin {
-            None => self.connect(&mut lease, registration, limits, first).await?,
+            None => self.connect(&mut lease, tunnel, registration, limits, first).await?,
             Some(origin) => Box::pin(self.connect_as(origin, &mut lease, registration, limits)).await?,
         };
         Ok(Acquired { lease, sent, queued, connecting: monotonic_ns() - leased })
@@ -317,27 +369,52 @@ impl Pool {
 
     /// Opens the connection for a lease that has none.
     async fn connect(
-        &self,
+        self: &Rc<Self>,
         lease: &mut Lease,
+        tunnel: bool,
         registration: &Registration<Engine>,
         limits: AcquireLimits,
         first: &[u8],
     ) -> Result<usize, ForwardError> {
-        let Dialled { stream, sent, at, address, version } = self.dial(registration, limits, first).await?;
-        let stream = RefCell::new(stream);
-        lease.connection = Some(Connection { stream, born: at, requests: 0, address, version, origin: None });
+        // While the request waited, another connection found out that the target speaks HTTP/2.
+        if self.takes_http2(tunnel) {
+            return Err(self.other_protocol());
+        }
+        let offer = if tunnel { TlsProtocol::Http1 } else { TlsProtocol::Auto };
+        let dialled = self.dial(offer, registration, limits, first).await?;
+        if dialled.stream.alpn() == Some(b"h2") {
+            self.adopt_multiplexed(dialled);
+            return Err(self.other_protocol());
+        }
+        let sent = dialled.sent;
+        lease.connection = Some(Connection::new(dialled));
         Ok(sent)
+    }
+
+    /// Takes in a connection of HTTP/1.1 of a target that was expected to speak HTTP/2.
+    pub(super) fn adopt(self: &Rc<Self>, dialled: Dialled) {
+        self.http2.set(false);
+        let idle = self.settings.borrow().idle_timeout;
+        let mut slots = self.slots.borrow_mut();
+        slots.adopt(Connection::new(dialled), after(monotonic_ns(), idle));
+        self.show(&slots);
+    }
+
+    /// Makes the error that sends the request to the target once more, in the other protocol.
+    #[cold]
+    pub(super) fn other_protocol(&self) -> ForwardError {
+        ForwardError::unsent(Failure::Protocol, || format!("{} agreed to another protocol each time", self.target))
     }
 
     /// As [`connect`](Self::connect), and sends the header of a client's connection. Nothing of a request is sent.
     async fn connect_as(
-        &self,
+        self: &Rc<Self>,
         origin: &[u8],
         lease: &mut Lease,
         registration: &Registration<Engine>,
         limits: AcquireLimits,
     ) -> Result<usize, ForwardError> {
-        let connected = self.connect(lease, registration, limits, origin).await;
+        let connected = self.connect(lease, false, registration, limits, origin).await;
         let mut sent = connected.map_err(|error| ForwardError { sent: false, ..error })?;
         let Some(connection) = &mut lease.connection else { return Ok(0) };
         connection.origin = Some(origin.into());
@@ -373,7 +450,12 @@ impl Pool {
         let version = settings.version;
         drop(settings);
         let before = std::mem::replace(&mut connection.version, version);
-        before == version || connection.address.is_none_or(|address| self.allows(address))
+        before == version || self.may_stay(connection.address, connection.tls)
+    }
+
+    /// Returns whether the current settings allow the address of a connection, and would secure it in the same way.
+    pub(super) fn may_stay(&self, address: Option<SocketAddr>, tls: u64) -> bool {
+        address.is_none_or(|address| self.allows(address)) && tls == self.tls_id()
     }
 
     /// Records a success or a failure for the target's health.
@@ -403,8 +485,15 @@ impl Pool {
         };
         if is_newer {
             *self.settings.borrow_mut() = Rc::clone(settings);
-            if self.is_http2() {
-                return self.configure_streams();
+            if self.is_secure() {
+                match settings.tls.protocol {
+                    TlsProtocol::Auto => {}
+                    TlsProtocol::Http1 => self.http2.set(false),
+                    TlsProtocol::Http2 => self.http2.set(true),
+                }
+            }
+            if self.is_http2() || self.is_secure() {
+                self.configure_streams();
             }
             let mut slots = self.slots.borrow_mut();
             slots.set_caps(settings.caps());
@@ -415,10 +504,7 @@ impl Pool {
 
     /// Returns whether all connections are idle and the queue is empty.
     pub(super) fn is_at_rest(&self) -> bool {
-        match self.is_http2() {
-            true => self.streaming.get() == 0 && self.streams.borrow().is_quiet(),
-            false => self.slots.borrow().is_at_rest(),
-        }
+        self.slots.borrow().is_at_rest() && self.streaming.get() == 0 && self.streams.borrow().is_quiet()
     }
 
     /// Returns the class of the settings.
@@ -429,9 +515,7 @@ impl Pool {
     /// Closes expired idle connections and those that the server closed. Returns whether any are left.
     pub(super) fn sweep(&self, now: u64) -> bool {
         self.counters.ejected.set(u64::from(self.is_ejected(now)));
-        if self.is_http2() {
-            return self.sweep_streams(now);
-        }
+        let has_streams = (self.is_http2() || self.is_secure()) && self.sweep_streams(now);
         let mut slots = self.slots.borrow_mut();
         if slots.idle() > 0 {
             let stale = Cell::new(0);
@@ -443,14 +527,29 @@ impl Pool {
             self.counters.stale.add(stale.get());
             self.show(&slots);
         }
-        !slots.is_empty()
+        !slots.is_empty() || has_streams
     }
 
     /// Publishes the numbers of connections.
     fn show(&self, slots: &Slots<Connection>) {
-        self.counters.open.set(slots.open() as u64);
-        self.counters.idle.set(slots.idle() as u64);
-        self.counters.queued.set(slots.waiting() as u64);
+        let (open, idle, waiting) = match self.is_secure() {
+            true => counted(&self.streams.borrow()),
+            false => (0, 0, 0),
+        };
+        self.show_counts(slots.open() + open, slots.idle() + idle, slots.waiting() + waiting);
+    }
+
+    /// As `show`, for the connections of HTTP/2.
+    pub(super) fn show_streams(&self, streams: &Streams<Multiplexed, OpenFailure>) {
+        let (open, idle, waiting) = counted(streams);
+        let slots = self.slots.borrow();
+        self.show_counts(slots.open() + open, slots.idle() + idle, slots.waiting() + waiting);
+    }
+
+    fn show_counts(&self, open: usize, idle: usize, waiting: usize) {
+        self.counters.open.set(open as u64);
+        self.counters.idle.set(idle as u64);
+        self.counters.queued.set(waiting as u64);
     }
 }
 

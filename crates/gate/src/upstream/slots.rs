@@ -197,6 +197,12 @@ impl<C> Slots<C> {
         }
     }
 
+    /// Takes in a connection that was opened without a slot.
+    pub(crate) fn adopt(&mut self, connection: C, until: u64) {
+        self.open += 1;
+        self.give_back(connection, until);
+    }
+
     /// Frees the slot of a connection that was closed or never opened.
     pub(crate) fn forget(&mut self) {
         self.open -= 1;

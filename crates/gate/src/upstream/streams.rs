@@ -184,6 +184,12 @@ impl<C: Multiplex, E: Clone> Streams<C, E> {
         self.connections.push(connection);
     }
 
+    /// Takes in a connection that was opened without a right.
+    pub(crate) fn adopt(&mut self, connection: Rc<C>) {
+        self.connections.push(connection);
+        self.call();
+    }
+
     /// Ends an attempt to open a connection. With an error, those who have nothing else to wait for fail with it too.
     pub(crate) fn not_opened(&mut self, error: Option<&E>) {
         self.connecting -= 1;

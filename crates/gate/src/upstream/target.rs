@@ -10,11 +10,11 @@ use oroshi_net::{Peer, UnixAddress};
 /// The longest host name, in bytes (RFC 1035, section 2.3.4, without the root's dot).
 const NAME_BYTES: usize = 253;
 
-/// A server: its address or name, and its protocol, in cleartext. Cheap to compare; the key of its pool.
+/// A server: its address or name, and its protocol. Cheap to compare; the key of its pool.
 ///
 /// Parsed from text: `10.0.0.7:8080`, `[::1]:8080`, `app.internal:8080` (default port 80), `unix:/run/app.sock`,
-/// `unix:@name`; for HTTP/2 `h2c://10.0.0.7:8080` and `h2c+unix:/run/app.sock`. Other URLs are refused: the
-/// configuration's reader handles what surrounds the address.
+/// `unix:@name`; for TLS `https://app.internal` (default port 443); for HTTP/2 in cleartext `h2c://10.0.0.7:8080` and
+/// `h2c+unix:/run/app.sock`. Other URLs are refused: the configuration's reader handles what surrounds the address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     /// Where the server is.
@@ -42,13 +42,18 @@ impl Target {
     pub fn authority(&self) -> String {
         match &self.place {
             Place::Peer(Peer::Unix(_)) => "localhost".to_owned(),
-            Place::Peer(Peer::Tcp(address)) if address.port() == 80 => match address {
+            Place::Peer(Peer::Tcp(address)) if address.port() == self.usual_port() => match address {
                 SocketAddr::V4(address) => address.ip().to_string(),
                 SocketAddr::V6(address) => format!("[{}]", address.ip()),
             },
-            Place::Name { host, port: 80 } => host.to_string(),
+            Place::Name { host, port } if *port == self.usual_port() => host.to_string(),
             other => other.to_string(),
         }
+    }
+
+    /// Returns the port that a URL of this protocol leaves out.
+    fn usual_port(&self) -> u16 {
+        if self.protocol == Protocol::Https { 443 } else { 80 }
     }
 }
 
@@ -73,6 +78,7 @@ impl fmt::Display for Target {
             (Protocol::Http1, _) => {}
             (Protocol::H2c, Place::Peer(Peer::Unix(_))) => f.write_str("h2c+")?,
             (Protocol::H2c, _) => f.write_str("h2c://")?,
+            (Protocol::Https, _) => f.write_str("https://")?,
         }
         self.place.fmt(f)
     }
@@ -99,16 +105,15 @@ pub enum TargetError {
         why: String,
     },
     /// The text is a URL. Write the address alone.
-    #[error("{text:?} is a URL: expected an address alone such as {address:?}{}", if *.secure {
-        "; HTTPS behind the gateway is not here yet"
-    } else { "" })]
+    #[error(
+        "{text:?} is a URL: expected an address alone such as {address:?}; for TLS https:// before the host, without a \
+         path"
+    )]
     Url {
         /// The text as given.
         text: String,
         /// The URL's address.
         address: String,
-        /// Whether the URL is HTTPS.
-        secure: bool,
     },
     /// The port is not a number from 1 to 65535.
     #[error("{text:?} has a port that is not a number from 1 to 65535")]
@@ -118,8 +123,8 @@ pub enum TargetError {
     },
     /// The host is neither an address nor a name. An IPv6 address needs brackets.
     #[error(
-        "{text:?} names no host: give a name, an IPv4 address, an IPv6 address in brackets, or unix:/path; for HTTP/2 \
-         h2c:// before the host, or h2c+unix:/path"
+        "{text:?} names no host: give a name, an IPv4 address, an IPv6 address in brackets, or unix:/path; for TLS \
+         https:// before the host; for HTTP/2 in cleartext h2c:// before it, or h2c+unix:/path"
     )]
     Host {
         /// The text as given.
@@ -139,6 +144,13 @@ impl FromStr for Target {
                 let place = rest.strip_suffix('/').unwrap_or(rest);
                 Ok(Target { place: place.parse()?, protocol: Protocol::H2c })
             }
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") && !rest.starts_with("unix:") => {
+                let place = rest.strip_suffix('/').unwrap_or(rest);
+                if let Some((address, _)) = place.split_once(['/', '?', '#']) {
+                    return Err(TargetError::Url { text: text.to_owned(), address: format!("https://{address}") });
+                }
+                Ok(Target { place: Place::parse(place, 443)?, protocol: Protocol::Https })
+            }
             _ => Ok(text.parse::<Place>()?.into()),
         }
     }
@@ -148,15 +160,21 @@ impl FromStr for Place {
     type Err = TargetError;
 
     fn from_str(text: &str) -> Result<Self, TargetError> {
+        Place::parse(text, 80)
+    }
+}
+
+impl Place {
+    /// Parses a place whose port may be missing.
+    fn parse(text: &str, usual: u16) -> Result<Self, TargetError> {
         if let Some(name) = text.strip_prefix("unix:") {
             let address = UnixAddress::parse(name)
                 .map_err(|error| TargetError::Unix { text: text.to_owned(), why: error.to_string() })?;
             return Ok(Place::Peer(Peer::Unix(address)));
         }
-        if let Some((scheme, rest)) = text.split_once("://") {
+        if let Some((_, rest)) = text.split_once("://") {
             let address = rest.split(['/', '?', '#']).next().unwrap_or_default().to_owned();
-            let secure = scheme.eq_ignore_ascii_case("https");
-            return Err(TargetError::Url { text: text.to_owned(), address, secure });
+            return Err(TargetError::Url { text: text.to_owned(), address });
         }
         let bad_host = || TargetError::Host { text: text.to_owned() };
         let (host, port) = match text.strip_prefix('[') {
@@ -164,7 +182,7 @@ impl FromStr for Place {
             None => text.split_at(text.find(':').unwrap_or(text.len())),
         };
         let port = match port.strip_prefix(':') {
-            None if port.is_empty() => 80,
+            None if port.is_empty() => usual,
             None => return Err(bad_host()),
             Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().unwrap_or(0),
             Some(_) => 0,
@@ -218,6 +236,10 @@ mod tests {
             ("H2C://App/", "h2c://app:80", "app"),
             ("h2c://[::1]:81", "h2c://[::1]:81", "[::1]:81"),
             ("h2c+unix:/run/app.sock", "h2c+unix:/run/app.sock", "localhost"),
+            ("HTTPS://App/", "https://app:443", "app"),
+            ("https://app:8443", "https://app:8443", "app:8443"),
+            ("https://10.0.0.7", "https://10.0.0.7:443", "10.0.0.7"),
+            ("https://[::1]:80", "https://[::1]:80", "[::1]:80"),
         ] {
             let target: Target = text.parse().unwrap();
             assert_eq!((target.to_string().as_str(), target.authority().as_str()), (shown, authority));
@@ -237,6 +259,11 @@ mod tests {
             "a b",
             "a/b",
             "http://a",
+            "https://",
+            "https://a/b",
+            "https://unix:/a",
+            "https://h2c://a",
+            "https+unix:/a",
             "h2c://",
             "h2c://a/b",
             "h2c://unix:/a",

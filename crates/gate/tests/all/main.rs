@@ -12,6 +12,7 @@ mod forward_http2;
 mod forward_inspect;
 mod forward_multiplexed;
 mod forward_nginx;
+mod forward_tls;
 mod forward_tunnel;
 mod http2_smuggling;
 mod multiplexed_faults;

@@ -5,6 +5,7 @@
 //! another binary.
 
 mod attacks;
+mod attacks_cost;
 mod conformance;
 mod corpus;
 mod hpack;

@@ -40,6 +40,8 @@ pub struct ClientTlsOptions {
     pub server_name: Option<String>,
     /// Protocols offered by ALPN, the preferred first, for example `http/1.1`.
     pub alpn: Vec<Vec<u8>>,
+    /// How many servers' sessions are kept; 0 means rustls's own number, 256.
+    pub sessions: usize,
     /// Makes every handshake a full one. Otherwise connections resume an earlier session if the server allows it.
     pub no_resumption: bool,
 }
@@ -70,6 +72,8 @@ impl ClientTls {
         config.alpn_protocols.clone_from(&options.alpn);
         if options.no_resumption {
             config.resumption = Resumption::disabled();
+        } else if options.sessions > 0 {
+            config.resumption = Resumption::in_memory_sessions(options.sessions);
         }
         let name = server_name(options.server_name.as_deref().unwrap_or(host))?;
         Ok(ClientTls { config: Arc::new(config), name, fixed_name: options.server_name.is_some() })
@@ -79,6 +83,14 @@ impl ClientTls {
     pub fn with_host(&self, host: &str) -> Result<Self, TlsConfigError> {
         let name = if self.fixed_name { self.name.clone() } else { server_name(host)? };
         Ok(ClientTls { config: Arc::clone(&self.config), name, fixed_name: self.fixed_name })
+    }
+
+    /// Returns the same with other protocols offered by ALPN. Both share the session cache.
+    #[must_use]
+    pub fn offering(&self, alpn: &[&[u8]]) -> Self {
+        let mut config = ClientConfig::clone(&self.config);
+        config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+        ClientTls { config: Arc::new(config), name: self.name.clone(), fixed_name: self.fixed_name }
     }
 
     /// Performs the handshake over a connected stream.

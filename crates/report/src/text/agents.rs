@@ -66,6 +66,10 @@ mod tests {
             "{}",
             page.text
         );
+        let mut near = Page { text: String::new(), paint: Paint::PLAIN, width: 110 };
+        add(&mut near, &[AgentRecord { clock_bound_ns: Some(0), ..agent("a", AgentState::Done) }]);
+        let words = near.text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("for a CPU); all read one clock"), "{}", near.text);
         let mut none = Page { text: String::new(), paint: Paint::PLAIN, width: 110 };
         add(&mut none, &[]);
         assert_eq!(none.text, "");

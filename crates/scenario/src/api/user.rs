@@ -3,6 +3,7 @@
 use mlua::{LuaString, Table, Value};
 
 use super::{Library, wrong};
+use crate::random::Choices;
 use crate::settings::{check_header, kind, number_of, text};
 
 /// The most fields that a user sends with all requests.
@@ -43,20 +44,16 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
     })?;
     library.add("user_random", |_, thread, (one, other): (Value, Value)| {
         let user = thread.user("random")?;
-        let whole = |value: &Value| {
-            let number = number_of("random", value, -9e15, 9e15).map_err(wrong)?;
-            if number.fract() != 0.0 {
-                return Err(wrong(format!("random: {number} is no whole number")));
-            }
-            Ok(number as i64)
-        };
         let mut choices = user.choices.borrow_mut();
-        let between = match (&one, &other) {
-            (Value::Nil, _) => return Ok(choices.random()),
-            (most, Value::Nil) => choices.between(1, whole(most)?),
-            (least, most) => choices.between(whole(least)?, whole(most)?),
-        };
-        between.map(|number| number as f64).map_err(|why| wrong(format!("random: {why}")))
+        random(&mut choices, &one, &other, |number| match number.fract() {
+            0.0 => Ok(number),
+            _ => Err(wrong(format!("random: {number} is no whole number"))),
+        })
+    })?;
+    // Lua's own function, which rounds.
+    library.add("random", |_, thread, (one, other): (Value, Value)| match thread.current.borrow().as_ref() {
+        Some(user) => random(&mut user.choices.borrow_mut(), &one, &other, |number| Ok(number.floor())),
+        None => random(&mut thread.choices.borrow_mut(), &one, &other, |number| Ok(number.floor())),
     })?;
     library.add("user_pick", |_, thread, list: Value| {
         let user = thread.user("pick")?;
@@ -78,4 +75,23 @@ pub(super) fn add(library: &Library<'_>) -> mlua::Result<()> {
         })?;
         lua.create_sequence_from(values)
     })
+}
+
+/// Returns a number from 0 to 1, from 1 to `one`, or from `one` to `other`. `whole` makes a whole number of a limit.
+fn random(
+    choices: &mut Choices,
+    one: &Value,
+    other: &Value,
+    whole: impl Fn(f64) -> mlua::Result<f64>,
+) -> mlua::Result<f64> {
+    let limit = |value: &Value| {
+        let number = number_of("random", value, -9e15, 9e15).map_err(wrong)?;
+        whole(number).map(|number| number as i64)
+    };
+    let between = match (one, other) {
+        (Value::Nil, _) => return Ok(choices.random()),
+        (most, Value::Nil) => choices.between(1, limit(most)?),
+        (least, most) => choices.between(limit(least)?, limit(most)?),
+    };
+    between.map(|number| number as f64).map_err(|why| wrong(format!("random: {why}")))
 }

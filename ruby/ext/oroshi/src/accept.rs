@@ -19,6 +19,7 @@ use std::time::Instant;
 
 use oroshi_http1::{RequestDecoder, RequestEvent};
 
+use crate::clock;
 use crate::connection::{Connection, Stage};
 use crate::engine::Engine;
 use crate::exchange::Body;
@@ -50,6 +51,8 @@ pub(crate) struct Listener {
 pub(crate) const LISTENER: u64 = 1 << 63;
 /// An application that takes this long per request is slow: reconnecting costs little beside it.
 const SLOW_MS: u64 = 8;
+/// A shorter wait cannot be told from the clock's ticks.
+const LEAST_WAIT_MS: u64 = 8;
 /// How long a refusing listener must have been quiet before it is closed: a connected client has sent its request by
 /// then.
 const QUIET_MS: u64 = 200;
@@ -263,6 +266,7 @@ impl Engine<'_> {
         let mut connection = Box::new(Connection::new(handed.socket, index, peer));
         connection.must_shut = handed.note.must_shut;
         connection.has_asked = handed.note.has_asked;
+        connection.arrived_ms = handed.note.arrived_ms;
         let due_ms = handed.note.due_ms;
         connection.due_ms = due_ms.max(self.now_ms + MIN_QUIET_MS);
         let deadline = ProgressDeadline::with_left(handed.note.deadline_left_us);
@@ -397,6 +401,19 @@ impl Engine<'_> {
         self.leave.is_some() || !(self.worker.stop.get() == Stop::No || self.drains)
     }
 
+    /// Returns when the bytes of a new TCP connection arrived, in milliseconds of the coarse clock, if the kernel must be
+    /// asked: this worker has not rested since the last tick. At most once per tick, because the answer costs a system
+    /// call. 0: just now, or unknown.
+    fn arrival(&mut self, socket: RawFd) -> u64 {
+        let now_ms = clock::coarse_ms();
+        if now_ms == self.rested_ms || now_ms == self.asked_ms {
+            return 0;
+        }
+        self.asked_ms = now_ms;
+        let quiet_ms = socket::quiet_ms(socket).filter(|&quiet_ms| quiet_ms >= LEAST_WAIT_MS);
+        quiet_ms.map_or(0, |quiet_ms| now_ms.saturating_sub(quiet_ms))
+    }
+
     /// Accepts one connection and reads its request. False: there is none.
     fn accept_from(&mut self, index: usize) -> bool {
         if !self.make_room_for_connection() {
@@ -412,6 +429,9 @@ impl Engine<'_> {
                 let mut connection = Box::new(Connection::new(socket, index, peer));
                 connection.due_ms = self.now_ms + self.worker.settings.timeout_ms;
                 self.accepted_ms = self.now_ms;
+                if peer.is_some() {
+                    connection.arrived_ms = self.arrival(connection.number());
+                }
                 self.guarded(None, |engine| engine.read(connection));
                 true
             }

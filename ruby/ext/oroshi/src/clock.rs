@@ -19,6 +19,12 @@ pub(crate) fn unix_s() -> u64 {
     read(libc::CLOCK_REALTIME_COARSE).tv_sec as u64
 }
 
+/// Returns microseconds since 1970, exact.
+pub(crate) fn unix_us() -> u64 {
+    let time = read(libc::CLOCK_REALTIME);
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000
+}
+
 fn read(clock: libc::clockid_t) -> libc::timespec {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a local; these clocks always exist.

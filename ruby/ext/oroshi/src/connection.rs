@@ -67,6 +67,8 @@ pub(crate) struct Connection {
     pub(crate) token: Option<u64>,
     /// Whether it had a request.
     pub(crate) has_asked: bool,
+    /// When its request arrived, in milliseconds of the coarse clock; 0: just now, or unknown.
+    pub(crate) arrived_ms: u64,
     /// Whether its client was told to send its body.
     pub(crate) was_asked: bool,
     /// Whether the watcher has read the whole body, though its stage is still [`Stage::Body`].
@@ -93,6 +95,7 @@ impl Connection {
             must_shut: false,
             token: None,
             has_asked: false,
+            arrived_ms: 0,
             was_asked: false,
             is_whole: false,
             held: Reservation::none(&HEADS),

@@ -12,6 +12,7 @@ use magnus::{Error, Ruby, value::ReprValue as _};
 use oroshi_http1::{RequestEvent, RequestHead};
 
 use crate::accept::{self, LISTENER, Listener};
+use crate::after::Callbacks;
 use crate::budget;
 use crate::clock::{self, DateLine};
 use crate::connection::{Connection, Next, Stage};
@@ -23,7 +24,7 @@ use crate::poll::Poll;
 use crate::progress_deadline;
 use crate::rb;
 use crate::request::{BodyError, RequestStart, begin, gather};
-use crate::scoreboard::State;
+use crate::scoreboard::{GC_FIGURES, State};
 use crate::socket::{self, is_for_later};
 use crate::title::ProcessTitle;
 use crate::watcher::{Watch, Watcher};
@@ -57,12 +58,19 @@ pub(crate) struct Engine<'w> {
     /// The answer being written.
     pub(crate) out: Vec<u8>,
     pub(crate) environments: Environments<'w>,
+    pub(crate) callbacks: Callbacks,
     pub(crate) date: DateLine,
     pub(crate) title: Option<ProcessTitle>,
     pub(crate) requests: u64,
     /// When the garbage collector runs next, counted in requests.
     pub(crate) collect_at: u64,
     pub(crate) now_ms: u64,
+    /// When the worker last had no work.
+    pub(crate) rested_ms: u64,
+    /// When it last asked the kernel for the arrival of a request.
+    pub(crate) asked_ms: u64,
+    /// The number of requests when the garbage collector's figures were published.
+    published: u64,
     swept_ms: u64,
     complained_ms: u64,
     /// Since when it has been stopping, and why.
@@ -98,11 +106,14 @@ impl<'w> Engine<'w> {
         budget::BODY_FILES.limit(settings.body_file_bytes);
         budget::HEADS.limit(settings.buffer_bytes);
         progress_deadline::limit(settings.timeout_ms, settings.least_rate);
+        let callbacks = Callbacks::new(&worker.roots)?;
         let common = Common {
             rack2: settings.rack2,
             multiprocess: settings.multiprocess,
             https: settings.https,
             errors: rb::raw(settings.errors),
+            after_reply: callbacks.after_reply,
+            response_finished: callbacks.response_finished,
             in_place: settings.in_place,
         };
         let poll = Poll::new().map_err(|error| broken(ruby, "epoll_create1", &error))?;
@@ -135,11 +146,15 @@ impl<'w> Engine<'w> {
             scratch: vec![0; SCRATCH_BYTES],
             out: Vec::with_capacity(SCRATCH_BYTES),
             environments: Environments::new(&worker.roots, common)?,
+            callbacks,
             date: DateLine::default(),
             title,
             requests: 0,
             collect_at: 0,
             now_ms: clock::coarse_ms(),
+            rested_ms: 0,
+            asked_ms: 0,
+            published: 0,
             swept_ms: 0,
             complained_ms: 0,
             stopping: None,
@@ -160,6 +175,8 @@ impl<'w> Engine<'w> {
         overdue::install(self.worker.slot).map_err(|error| broken(self.ruby, "sigaction for SIGURG", &error))?;
         crate::crash::install().map_err(|error| broken(self.ruby, "sigaction for SIGSEGV", &error))?;
         self.worker.slot.set_state(State::Idle);
+        self.worker.slot.begins_to_serve(self.now_ms);
+        self.publish();
         self.show_idle();
         loop {
             self.take_notes();
@@ -179,8 +196,12 @@ impl<'w> Engine<'w> {
             let mut ready = self.poll.look().map_err(|error| broken(self.ruby, "epoll_wait", &error))?;
             if ready == 0 && nothing_at_hand {
                 ready = self.wait()?;
+                self.now_ms = clock::coarse_ms();
+                self.rested_ms = self.now_ms;
+                self.worker.slot.goes_on(self.now_ms);
+            } else {
+                self.now_ms = clock::coarse_ms();
             }
-            self.now_ms = clock::coarse_ms();
             self.serve(ready);
             let is_due = self.now_ms.saturating_sub(self.swept_ms) >= SWEEP_MS || self.stopping.is_some();
             if is_due && self.leave.is_none() {
@@ -235,12 +256,17 @@ impl<'w> Engine<'w> {
             // Stopping: check often whether it is done.
             Some(_) => 50,
             None if self.has_left_listener() => LEFT_FOR.as_millis() as i32,
-            None if self.watch.connections.taken() > 0 || self.has_paused_listener() || self.is_watching() => {
+            None if self.watch.connections.taken() > 0
+                || self.published != self.requests
+                || self.has_paused_listener()
+                || self.is_watching() =>
+            {
                 SWEEP_MS as i32
             }
             None => -1,
         };
         let (poll, worker, stopping) = (&mut self.poll, self.worker, self.stopping.is_some());
+        worker.slot.rests();
         // Traps may run on the way in, before a signal could interrupt the wait; their notes must not wait.
         rb::without_gvl(|| if worker.has_notes(stopping) { Ok(0) } else { poll.wait(timeout_ms) })?
             .map_err(|error| broken(self.ruby, "epoll_wait", &error))
@@ -318,7 +344,7 @@ impl<'w> Engine<'w> {
         if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
             let connection = {
                 let mut present = self.worker.present.borrow_mut();
-                (present.env, present.hijack, present.stream) = (0, 0, None);
+                (present.env, present.hijack, present.hints, present.stream) = (0, 0, 0, None);
                 present.connection.take()
             };
             self.scratch.resize(SCRATCH_BYTES, 0);
@@ -496,6 +522,7 @@ impl<'w> Engine<'w> {
         self.tell_of_pressure();
         self.look_for_manager();
         self.resume();
+        self.publish();
         let now_ms = self.now_ms;
         self.watch.has_looked(now_ms);
         for token in self.watch.connections.tokens(|connection| connection.due_ms <= now_ms) {
@@ -539,6 +566,14 @@ impl<'w> Engine<'w> {
         if self.out.capacity() > 4 * SCRATCH_BYTES {
             self.out = Vec::with_capacity(SCRATCH_BYTES);
         }
+    }
+
+    /// Publishes the garbage collector's figures.
+    fn publish(&mut self) {
+        self.published = self.requests;
+        // A key that this Ruby does not know reads as 0.
+        let figures = GC_FIGURES.map(|(key, _)| self.ruby.gc_stat(key).unwrap_or_default() as u64);
+        self.worker.slot.publish_gc(figures);
     }
 
     pub(crate) fn show_idle(&mut self) {

@@ -13,6 +13,7 @@ use magnus::Error;
 use oroshi_http1::{Header, RequestHead, Version};
 use rb_sys::VALUE;
 
+use crate::queue_time::since_request_start;
 use crate::rb::{self, Roots};
 use crate::shapes::{FieldAt, Shapes};
 use crate::socket::SocketAddress;
@@ -28,6 +29,8 @@ pub(crate) struct Facts<'r> {
     pub(crate) address: &'r SocketAddress,
     /// The length of a chunked body that was read already: the application sees a body with a length.
     pub(crate) decoded_bytes: Option<u64>,
+    /// How long the request waited for this worker, in microseconds, if the worker knows it.
+    pub(crate) wait_us: Option<u64>,
 }
 
 /// The facts common to all environments of a worker.
@@ -37,6 +40,9 @@ pub(crate) struct Common {
     pub(crate) multiprocess: bool,
     pub(crate) https: bool,
     pub(crate) errors: VALUE,
+    /// The Arrays of `rack.after_reply` and `rack.response_finished`, the same for all requests.
+    pub(crate) after_reply: VALUE,
+    pub(crate) response_finished: VALUE,
     /// See [`Shapes::new`].
     pub(crate) in_place: bool,
 }
@@ -55,6 +61,9 @@ const FIXED: [&str; 11] = [
     "rack.input",
     "rack.hijack",
 ];
+
+/// The header in which a proxy says when it received the request.
+const REQUEST_START: &str = "x-request-start";
 
 /// The server's name.
 const SOFTWARE: &str = concat!("oroshi/", env!("CARGO_PKG_VERSION"));
@@ -77,6 +86,8 @@ pub(crate) struct Environments<'w> {
     fields: Vec<FieldAt>,
     names: Vec<u8>,
     key: String,
+    /// Time since a proxy received the current request, in microseconds, if its head says so.
+    pub(crate) queue_us: Option<u64>,
 }
 
 impl<'w> Environments<'w> {
@@ -98,6 +109,7 @@ impl<'w> Environments<'w> {
             fields: Vec::new(),
             names: Vec::new(),
             key: String::new(),
+            queue_us: None,
         };
         rb::protect(|| {
             // SAFETY: a new Array, on the stack.
@@ -114,6 +126,7 @@ impl<'w> Environments<'w> {
         let base = lines.as_ptr().addr();
         self.fields.clear();
         self.names.clear();
+        self.queue_us = None;
         for Header { name, value } in head.headers.iter() {
             let (name_at, value_at) = ((name.as_ptr().addr() - base) as u32, (value.as_ptr().addr() - base) as u32);
             self.fields.push(FieldAt {
@@ -122,6 +135,9 @@ impl<'w> Environments<'w> {
             });
             self.names.extend_from_slice(name.as_bytes());
             self.names.push(b':');
+            if name.len() == REQUEST_START.len() && name.eq_ignore_ascii_case(REQUEST_START) {
+                self.queue_us = since_request_start(value);
+            }
         }
     }
 
@@ -167,6 +183,12 @@ impl<'w> Environments<'w> {
     /// Sets the values that field names alone do not determine.
     fn adjust(&mut self, env: VALUE, facts: &Facts<'_>) {
         let head = &facts.head;
+        for (key, us) in [("oroshi.queue_seconds", self.queue_us), ("oroshi.wait_seconds", facts.wait_us)] {
+            if let Some(us) = us {
+                // SAFETY: a plain number.
+                set(env, key, unsafe { rb_sys::rb_float_new(us as f64 / 1e6) });
+            }
+        }
         if let Some(length) = facts.decoded_bytes {
             set(env, "CONTENT_LENGTH", rb::string(length.to_string().as_bytes()));
             // SAFETY: a Hash and a String.
@@ -239,6 +261,8 @@ impl<'w> Environments<'w> {
         set(template, "rack.url_scheme", rb::interned(if self.common.https { "https" } else { "http" }));
         set(template, "rack.errors", self.common.errors);
         set(template, "rack.hijack?", rb::TRUE);
+        set(template, "rack.after_reply", self.common.after_reply);
+        set(template, "rack.response_finished", self.common.response_finished);
         set(template, "rack.multithread", rb::FALSE);
         set(template, "rack.multiprocess", boolean(self.common.multiprocess));
         set(template, "rack.run_once", rb::FALSE);

@@ -7,7 +7,7 @@ use magnus::{Error, Exception, Value, value::ReprValue as _};
 use oroshi_http1::{Framing, RequestDecoder, RequestEvent, RequestHead, Version, encode};
 use rb_sys::VALUE;
 
-use crate::clock::DateLine;
+use crate::clock::{self, DateLine};
 use crate::connection::{Connection, Next, Stage};
 use crate::engine::Engine;
 use crate::env::Facts;
@@ -17,8 +17,12 @@ use crate::overdue;
 use crate::rb;
 use crate::request::Spool;
 use crate::scoreboard::State;
+use crate::socket;
 use crate::stop::Stop;
 use crate::watcher::RefusedClient;
+
+/// The status in the access log of a request whose client had gone.
+const CLIENT_GONE: u16 = 499;
 
 /// The body of a request.
 #[derive(Debug)]
@@ -49,6 +53,9 @@ impl Engine<'_> {
     pub(crate) fn exchange(&mut self, mut connection: Box<Connection>, head: &RequestHead<'_>, body: Body<'_>) {
         let worker = self.worker;
         let known = &worker.known;
+        if worker.settings.check_client && connection.input.is_empty() && socket::has_ended(connection.number()) {
+            return self.client_has_gone(connection, head);
+        }
         let answer_facts = AnswerFacts {
             http11: head.version == Version::Http11,
             head_only: head.method == "HEAD",
@@ -56,13 +63,14 @@ impl Engine<'_> {
         };
         connection.is_last = !head.keep_alive;
         connection.has_asked = true;
-        let serial = self.begin(head, connection.peer, answer_facts.http11);
+        let wait_us = arrival_to_now(std::mem::take(&mut connection.arrived_ms));
+        let serial = self.begin(head, connection.peer, answer_facts.http11, wait_us);
         let decoded_bytes = match &body {
             Body::Spooled(spool) if head.framing == Framing::Chunked => Some(spool.length()),
             _ => None,
         };
         let address = &self.listeners[connection.listener].address;
-        let facts = Facts { head: *head, peer: connection.peer, address, decoded_bytes };
+        let facts = Facts { head: *head, peer: connection.peer, address, decoded_bytes, wait_us };
         let (token, socket) = (connection.token, connection.number());
         {
             let mut present = worker.present.borrow_mut();
@@ -72,21 +80,25 @@ impl Engine<'_> {
         }
         overdue::arm(serial, socket, answer_facts.head_only);
         let mut file = rb::NIL;
+        let mut env = rb::NIL;
+        let hints_on = worker.settings.early_hints && answer_facts.http11;
         let environments = &mut self.environments;
         let mut serve = |given: Result<VALUE, &[u8]>| {
             rb::protect(|| {
                 let input = given.unwrap_or_else(|bytes| worker.input_of_bytes(bytes));
                 // SAFETY: a class whose objects have no state.
                 let hijack = unsafe { rb_sys::rb_obj_alloc(known.hijack) };
-                let env = environments.build(&facts, input, hijack);
+                env = environments.build(&facts, input, hijack);
+                let hints = if hints_on { add_hints(env, known.hints) } else { 0 };
                 {
                     let mut present = worker.present.borrow_mut();
                     present.env = env;
                     present.hijack = hijack;
+                    present.hints = hints;
                 }
                 let response = rb::call_raising(rb::raw(worker.app), known.call, &[env]);
                 // `present` knows both by their addresses; until here the stack held them.
-                std::hint::black_box((&env, &hijack));
+                std::hint::black_box((&hijack, &hints));
                 response
             })
         };
@@ -101,13 +113,14 @@ impl Engine<'_> {
         drop(lent);
         let (connection, hijacked) = {
             let mut present = worker.present.borrow_mut();
-            (present.env, present.hijack) = (0, 0);
+            (present.env, present.hijack, present.hints) = (0, 0, 0);
             (present.connection.take(), present.hijacked)
         };
         if forked::is_child() {
             return self.leave_to_parent(response.err());
         }
         worker.slot.set_state(State::Writing);
+        let finished = self.callbacks.finished(env, &response);
         match (connection, response) {
             (Some(connection), Ok(response)) if !hijacked => self.respond(connection, response, answer_facts),
             (Some(connection), Err(error)) if !hijacked => self.failed(connection, error, answer_facts),
@@ -124,11 +137,17 @@ impl Engine<'_> {
             // Close the file now, not when the garbage collector finds it.
             let _ = rb::call(file, known.close, &[]);
         }
+        if let Some(finished) = finished
+            && !forked::is_child()
+        {
+            self.finish(&finished);
+        }
+        std::hint::black_box(&env);
         self.end();
     }
 
     /// Begins a request. Returns its serial in the scoreboard.
-    fn begin(&mut self, head: &RequestHead<'_>, peer: Option<IpAddr>, http11: bool) -> u64 {
+    fn begin(&mut self, head: &RequestHead<'_>, peer: Option<IpAddr>, http11: bool, wait_us: Option<u64>) -> u64 {
         let serial = self.worker.slot.begin(head.method, head.target, http11);
         self.requests += 1;
         if let Some(title) = &mut self.title {
@@ -140,7 +159,30 @@ impl Engine<'_> {
             self.log_begins(peer, Some(head));
         }
         self.environments.look_at(head);
+        let queue_us = self.environments.queue_us;
+        if queue_us.is_some() || wait_us.is_some() {
+            self.note_waits(queue_us, wait_us);
+        }
         serial
+    }
+
+    /// Counts how long the request has waited: since a proxy received it, and for this worker.
+    #[cold]
+    fn note_waits(&mut self, queue_us: Option<u64>, wait_us: Option<u64>) {
+        let slot = self.worker.slot;
+        for (times, us) in [(&slot.queue, queue_us), (&slot.wait, wait_us)] {
+            us.into_iter().for_each(|us| times.add(us));
+        }
+        self.worker.log.borrow_mut().waited(queue_us, wait_us);
+    }
+
+    /// Drops the request of a client that has disconnected. The access log says 499, as nginx's does.
+    fn client_has_gone(&mut self, connection: Box<Connection>, head: &RequestHead<'_>) {
+        if self.worker.log.borrow().is_on() {
+            self.log_begins(connection.peer, Some(head));
+            self.worker.log.borrow_mut().end(CLIENT_GONE, 0);
+        }
+        self.close(connection, Next::Close);
     }
 
     /// Begins a line of the access log; without a head if none was readable.
@@ -193,7 +235,7 @@ impl Engine<'_> {
     /// Chooses when the garbage collector runs next: at random within its range, so that workers do not pause together.
     pub(crate) fn plan_collection(&mut self) {
         let Some((min, max)) = self.worker.settings.oob_gc else { return };
-        let seed = crate::clock::exact_us() ^ u64::from(std::process::id()) << 32;
+        let seed = clock::exact_us() ^ u64::from(std::process::id()) << 32;
         let mixed = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         self.collect_at = self.requests + min + (mixed ^ (mixed >> 27)) % (max - min + 1);
     }
@@ -331,6 +373,21 @@ impl Engine<'_> {
         if let Err(error) = closed {
             self.report(error);
         }
+    }
+}
+
+/// Returns the microseconds since a request's arrival, in milliseconds of the coarse clock; `None` for 0.
+fn arrival_to_now(arrived_ms: u64) -> Option<u64> {
+    (arrived_ms != 0).then(|| clock::coarse_ms().saturating_sub(arrived_ms) * 1000)
+}
+
+/// Puts an object of `class` into the environment as `rack.early_hints`, and returns it. May raise.
+fn add_hints(env: VALUE, class: VALUE) -> VALUE {
+    // SAFETY: a class whose objects have no state, and a Hash on the stack.
+    unsafe {
+        let hints = rb_sys::rb_obj_alloc(class);
+        rb_sys::rb_hash_aset(env, rb::interned("rack.early_hints"), hints);
+        hints
     }
 }
 

@@ -35,6 +35,8 @@ pub(crate) struct Note {
     pub(crate) has_asked: bool,
     /// Its deadline, in milliseconds of the coarse clock, which all processes share. Moving does not extend it.
     pub(crate) due_ms: u64,
+    /// When its request arrived, on the same clock; 0: unknown.
+    pub(crate) arrived_ms: u64,
     /// Time left for a body or an answer, in microseconds. Nobody reads it in the queue, so the time stands still
     /// there.
     pub(crate) deadline_left_us: u64,
@@ -55,7 +57,7 @@ pub(crate) struct HandedConnection {
 pub(crate) const MOST_INPUT: usize = 160 * 1024;
 /// Maximum number of files that move with a connection.
 const MOST_FILES: usize = 60;
-const FIXED_BYTES: usize = 24;
+const FIXED_BYTES: usize = 32;
 const FILE_BYTES: usize = 17;
 const MOST_BYTES: usize = FIXED_BYTES + MOST_FILES * FILE_BYTES + MOST_INPUT;
 /// Words of ancillary data: its header, and a descriptor in every half.
@@ -109,6 +111,7 @@ impl Queue {
         bytes.extend_from_slice(&(files.len() as u32).to_le_bytes());
         bytes.extend_from_slice(&note.due_ms.to_le_bytes());
         bytes.extend_from_slice(&note.deadline_left_us.to_le_bytes());
+        bytes.extend_from_slice(&note.arrived_ms.to_le_bytes());
         let mut descriptors = vec![socket];
         for rest in files {
             bytes.extend_from_slice(&rest.offset.to_le_bytes());
@@ -139,14 +142,15 @@ impl Queue {
         let socket = descriptors.next().ok_or_else(lost)?;
         let odd = || io::Error::from(io::ErrorKind::InvalidData);
         let (fixed, mut rest) = bytes[..length].split_first_chunk::<FIXED_BYTES>().ok_or_else(odd)?;
-        let [due_ms, deadline_left_us] =
-            [8, 16].map(|at| u64::from_le_bytes(std::array::from_fn(|byte| fixed[at + byte])));
+        let [due_ms, deadline_left_us, arrived_ms] =
+            [8, 16, 24].map(|at| u64::from_le_bytes(std::array::from_fn(|byte| fixed[at + byte])));
         let note = Note {
             pending: pending_of(fixed[0]),
             must_shut: fixed[1] & 1 != 0,
             has_asked: fixed[1] & 2 != 0,
             listener: u16::from_le_bytes([fixed[2], fixed[3]]),
             due_ms,
+            arrived_ms,
             deadline_left_us,
         };
         let count = u32::from_le_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]);
@@ -251,6 +255,7 @@ mod tests {
             must_shut: true,
             has_asked: true,
             due_ms: 1 << 40,
+            arrived_ms: 1 << 39,
             deadline_left_us: 77,
         };
         queue.send(server.as_raw_fd(), note, b"GET / HT", &files).unwrap();
@@ -288,6 +293,7 @@ mod tests {
             must_shut: false,
             has_asked: false,
             due_ms: 0,
+            arrived_ms: 0,
             deadline_left_us: 0,
         };
         let input = vec![b'x'; MOST_INPUT];

@@ -13,7 +13,8 @@
 //!    connections; `poll`, `socket`: the system calls; `connection`: the table of waiting connections; `watcher`: reads
 //!    connections while the application works; `handover`: moves requests from a busy worker to an idle one; `crash`:
 //!    and from one that crashes; `peers`, `waker`: wakes idle workers.
-//! 3. `exchange`: one request, from its bytes to the application and back.
+//! 3. `exchange`: one request, from its bytes to the application and back; `after`: callbacks behind it; `hints`: early
+//!    hints before its answer; `queue_time`: how long it waited before.
 //! 4. `env`, `shapes`, `values`: the environment, and why it costs so little; `request`: its body.
 //! 5. `respond`, `head`, `output`: the answer; `budget`: limits of memory and descriptors; `progress_deadline`: limits
 //!    of time; `pressure`: which clients go when a limit is reached; `stream`: a body in pieces; `hijack`: sockets
@@ -22,6 +23,7 @@
 //! 7. `rb`: Ruby's C interface, and the two rules that keep its use sound.
 
 mod accept;
+mod after;
 mod budget;
 mod client_wait;
 mod clock;
@@ -34,6 +36,7 @@ mod forked;
 mod handover;
 mod head;
 mod hijack;
+mod hints;
 mod log;
 mod output;
 mod overdue;
@@ -43,6 +46,7 @@ mod poll;
 mod present;
 mod pressure;
 mod progress_deadline;
+mod queue_time;
 mod rb;
 mod request;
 mod respond;
@@ -93,6 +97,11 @@ mod entry {
         let hijack = native.define_class("Hijack", ruby.class_object())?;
         hijack.define_method("call", method!(crate::hijack::call, 0))?;
 
+        let hints = native.define_class("EarlyHints", ruby.class_object())?;
+        hints.define_method("call", method!(crate::hints::call, 1))?;
+
+        native.define_singleton_method("adopt_orphans", function!(crate::worker::adopt_orphans, 0))?;
+        native.define_singleton_method("end_with_parent", function!(crate::worker::end_with_parent, 1))?;
         native.define_singleton_method("refuse_new", function!(crate::worker::refuse_new, 1))?;
         Ok(())
     }

@@ -48,6 +48,8 @@ pub(crate) struct Entry {
     ends: [usize; 6],
     http11: bool,
     began_us: u64,
+    /// Time since a proxy received the request, and time that it waited for this worker, where known.
+    waits_us: [Option<u64>; 2],
     /// Whether its line is not written yet.
     open: bool,
 }
@@ -111,7 +113,13 @@ impl AccessLog {
         }
         entry.http11 = http11;
         entry.began_us = clock::exact_us();
+        entry.waits_us = [None; 2];
         entry.open = true;
+    }
+
+    /// Adds how long the begun request has waited: since a proxy received it, and for this worker.
+    pub(crate) fn waited(&mut self, queue_us: Option<u64>, wait_us: Option<u64>) {
+        self.entry.waits_us = [queue_us, wait_us];
     }
 
     /// Ends the line, with the length of the answer's body. Does nothing without a begun line.
@@ -226,6 +234,12 @@ fn json_line(out: &mut Vec<u8>, entry: &Entry, time: &[u8], status: u16, body_by
     number(out, body_bytes);
     out.extend_from_slice(b",\"seconds\":");
     seconds(out, took_us);
+    for (name, us) in [&b",\"queue_seconds\":"[..], b",\"wait_seconds\":"].into_iter().zip(entry.waits_us) {
+        if let Some(us) = us {
+            out.extend_from_slice(name);
+            seconds(out, us);
+        }
+    }
     out.extend_from_slice(b"}\n");
 }
 

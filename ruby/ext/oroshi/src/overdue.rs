@@ -64,6 +64,11 @@ pub(crate) fn arm(serial: u64, socket: i32, head_only: bool) {
     RIGHT.store(serial, Release);
 }
 
+/// Arms the handler again for the present request, after [`claim`].
+pub(crate) fn arm_again(serial: u64) {
+    RIGHT.store(serial, Release);
+}
+
 /// Takes the right to write to the client. False: it received a 504, and the connection must be dropped.
 pub(crate) fn claim() -> bool {
     let right = RIGHT.load(Acquire);

@@ -20,6 +20,8 @@ pub(crate) struct CurrentExchange {
     /// The object in `rack.hijack`. The exchange's stack keeps it alive while the application works.
     pub(crate) hijack: VALUE,
     pub(crate) hijacked: bool,
+    /// The object in `rack.early_hints`, likewise; 0 without one.
+    pub(crate) hints: VALUE,
     /// The environment, for `rack.hijack_io`; 0 before it exists.
     pub(crate) env: VALUE,
     /// The number of the epoll set.

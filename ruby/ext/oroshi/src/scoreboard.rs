@@ -44,7 +44,7 @@ impl State {
     }
 }
 
-/// One worker's part: 512 bytes. The worker writes all of it except `condemned`.
+/// One worker's part: 1024 bytes. The worker writes all of it except `condemned`.
 #[derive(Debug)]
 #[repr(C, align(512))]
 pub(crate) struct Slot {
@@ -69,9 +69,73 @@ pub(crate) struct Slot {
     condemned: AtomicU64,
     request_bytes: AtomicU32,
     request: [AtomicU8; REQUEST_BYTES],
+    /// Time since a proxy received the request (X-Request-Start), at the application's call.
+    pub(crate) queue: QueueTimes,
+    /// Time that a request waited for this worker, where the worker can know it.
+    pub(crate) wait: QueueTimes,
+    /// When the worker began to serve, in milliseconds of the monotonic clock.
+    served_since_ms: AtomicU64,
+    /// Time without work, in milliseconds, without the current pause.
+    idle_ms: AtomicU64,
+    /// Since when the worker has no work; 0 while it has.
+    idle_since_ms: AtomicU64,
+    /// The garbage collector's figures, at most a second old: runs, milliseconds, living objects, allocations.
+    gc: [AtomicU64; GC_FIGURES.len()],
 }
 
-const _: () = assert!(size_of::<Slot>() == 512);
+const _: () = assert!(size_of::<Slot>() == 1024);
+
+/// The figures of Ruby's garbage collector in a slot: the key in `GC.stat`, and the name here.
+pub(crate) const GC_FIGURES: [(&str, &str); 4] = [
+    ("count", "runs"),
+    ("time", "ms"),
+    ("heap_live_slots", "live_objects"),
+    ("total_allocated_objects", "allocations"),
+];
+
+/// Upper bounds of the buckets of [`QueueTimes`], in microseconds. Longer times are in none.
+const BUCKETS_US: [u64; 9] = [1_000, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000];
+
+/// A histogram of times in a queue.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct QueueTimes {
+    count: AtomicU64,
+    sum_us: AtomicU64,
+    buckets: [AtomicU64; BUCKETS_US.len()],
+}
+
+impl QueueTimes {
+    /// Counts a time.
+    pub(crate) fn add(&self, us: u64) {
+        // One writer: plain additions.
+        let add = |place: &AtomicU64, more: u64| place.store(place.load(Relaxed) + more, Relaxed);
+        add(&self.count, 1);
+        add(&self.sum_us, us);
+        if let Some(bucket) = BUCKETS_US.iter().position(|&most_us| us <= most_us) {
+            add(&self.buckets[bucket], 1);
+        }
+    }
+
+    fn clear(&self) {
+        for number in [&self.count, &self.sum_us].into_iter().chain(&self.buckets) {
+            number.store(0, Relaxed);
+        }
+    }
+
+    /// Returns count, sum in seconds, and pairs of a bucket's upper bound in seconds and its count.
+    fn read(&self, ruby: &Ruby) -> Result<RHash, Error> {
+        let hash = ruby.hash_new();
+        hash.aset(ruby.to_symbol("count"), self.count.load(Relaxed))?;
+        hash.aset(ruby.to_symbol("sum_s"), self.sum_us.load(Relaxed) as f64 / 1e6)?;
+        let buckets = ruby.ary_new();
+        for (most_us, count) in BUCKETS_US.iter().zip(&self.buckets) {
+            buckets.push((*most_us as f64 / 1e6, count.load(Relaxed)))?;
+        }
+        hash.aset(ruby.to_symbol("buckets"), buckets)?;
+        Ok(hash)
+    }
+}
 
 impl Slot {
     pub(crate) fn set_state(&self, state: State) {
@@ -106,6 +170,46 @@ impl Slot {
     /// Returns the number of requests.
     pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Relaxed)
+    }
+
+    /// Notes that the worker begins to serve.
+    pub(crate) fn begins_to_serve(&self, now_ms: u64) {
+        self.served_since_ms.store(now_ms, Relaxed);
+    }
+
+    /// Notes that the worker has no work.
+    pub(crate) fn rests(&self) {
+        self.idle_since_ms.store(clock::coarse_ms(), Relaxed);
+    }
+
+    /// Notes that the pause has ended.
+    pub(crate) fn goes_on(&self, now_ms: u64) {
+        let since_ms = self.idle_since_ms.load(Relaxed);
+        if since_ms != 0 {
+            self.idle_ms.store(self.idle_ms.load(Relaxed) + now_ms.saturating_sub(since_ms), Relaxed);
+            self.idle_since_ms.store(0, Relaxed);
+        }
+    }
+
+    /// Publishes the garbage collector's figures, in the order of [`GC_FIGURES`].
+    pub(crate) fn publish_gc(&self, figures: [u64; GC_FIGURES.len()]) {
+        for (place, figure) in self.gc.iter().zip(figures) {
+            place.store(figure, Relaxed);
+        }
+    }
+
+    /// Returns how long the worker has served, and how long of that it had no work, in seconds.
+    fn times(&self) -> (f64, f64) {
+        let since_ms = self.served_since_ms.load(Relaxed);
+        if since_ms == 0 {
+            return (0.0, 0.0);
+        }
+        let now_ms = clock::coarse_ms();
+        let idle_since_ms = self.idle_since_ms.load(Relaxed);
+        let pause_ms = if idle_since_ms == 0 { 0 } else { now_ms.saturating_sub(idle_since_ms) };
+        let served_ms = now_ms.saturating_sub(since_ms);
+        let idle_ms = (self.idle_ms.load(Relaxed) + pause_ms).min(served_ms);
+        (served_ms as f64 / 1000.0, idle_ms as f64 / 1000.0)
     }
 
     pub(crate) fn set_pid(&self, pid: i32) {
@@ -207,9 +311,13 @@ impl Slot {
         self.set_pid(0);
         self.keep(0);
         self.handed_over.store(0, Relaxed);
-        for number in [&self.requests, &self.serial, &self.began_ms, &self.waits_since_ms, &self.condemned] {
+        let own = [&self.requests, &self.serial, &self.began_ms, &self.waits_since_ms, &self.condemned];
+        let times = [&self.served_since_ms, &self.idle_ms, &self.idle_since_ms];
+        for number in own.into_iter().chain(times).chain(&self.gc) {
             number.store(0, Relaxed);
         }
+        self.queue.clear();
+        self.wait.clear();
         // A killed worker may have left it odd.
         self.version.store(0, Relaxed);
         self.told.store(false, Relaxed);
@@ -331,6 +439,17 @@ impl Scoreboard {
         hash.aset(ruby.to_symbol("serial"), present.as_ref().map_or(0, |(serial, ..)| *serial))?;
         hash.aset(ruby.to_symbol("request"), present.map(|(.., line)| line))?;
         hash.aset(ruby.to_symbol("told"), slot.told.load(Acquire))?;
+        hash.aset(ruby.to_symbol("connections"), slot.kept())?;
+        let (served_s, idle_s) = slot.times();
+        hash.aset(ruby.to_symbol("served_s"), served_s)?;
+        hash.aset(ruby.to_symbol("idle_s"), idle_s)?;
+        hash.aset(ruby.to_symbol("queue"), slot.queue.read(ruby)?)?;
+        hash.aset(ruby.to_symbol("wait"), slot.wait.read(ruby)?)?;
+        let gc = ruby.hash_new();
+        for ((_, name), figure) in GC_FIGURES.iter().zip(&slot.gc) {
+            gc.aset(ruby.to_symbol(name), figure.load(Relaxed))?;
+        }
+        hash.aset(ruby.to_symbol("gc"), gc)?;
         Ok(hash)
     }
 
@@ -382,6 +501,33 @@ pub(crate) mod tests {
         assert_eq!((slot.version.load(Relaxed), slot.present()), (0, None));
         slot.begin("GET", "/next", true);
         assert_eq!(slot.present().map(|(serial, _, line)| (serial, line)), Some((1, "GET /next HTTP/1.1".to_owned())));
+    }
+
+    #[test]
+    fn idle_time_counts_the_present_pause() {
+        let slot = slot();
+        let now_ms = clock::coarse_ms();
+        slot.begins_to_serve(now_ms - 10_000);
+        slot.idle_since_ms.store(now_ms - 9000, Relaxed);
+        slot.goes_on(now_ms - 6000);
+        slot.goes_on(now_ms);
+        assert_eq!(slot.idle_ms.load(Relaxed), 3000);
+        slot.idle_since_ms.store(now_ms - 1000, Relaxed);
+        let (served_s, idle_s) = slot.times();
+        assert!(served_s >= 10.0 && idle_s >= 4.0 && served_s - idle_s <= 6.0, "{served_s} {idle_s}");
+    }
+
+    #[test]
+    fn a_time_is_in_one_bucket_or_in_none() {
+        let slot = slot();
+        for us in [0, 1000, 1001, 1_000_000, 1_000_001] {
+            slot.queue.add(us);
+        }
+        let buckets: Vec<u64> = slot.queue.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect();
+        assert_eq!(buckets, [2, 1, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!((slot.queue.count.load(Relaxed), slot.queue.sum_us.load(Relaxed)), (5, 2_003_002));
+        slot.clear();
+        assert_eq!(slot.queue.count.load(Relaxed), 0);
     }
 
     #[test]

@@ -33,6 +33,10 @@ pub(crate) struct Settings {
     /// Whether the application's Rack is older than 3.
     pub(crate) rack2: bool,
     pub(crate) multiprocess: bool,
+    /// Whether environments have `rack.early_hints`.
+    pub(crate) early_hints: bool,
+    /// Whether requests of clients that have gone are dropped before the application is called.
+    pub(crate) check_client: bool,
     pub(crate) https: bool,
     pub(crate) errors: Value,
     pub(crate) log_format: Format,
@@ -51,7 +55,7 @@ pub(crate) struct Settings {
     pub(crate) in_place: bool,
 }
 
-const KNOWN: [&str; 23] = [
+const KNOWN: [&str; 25] = [
     "rack_release",
     "keep_alive_s",
     "timeout_s",
@@ -65,6 +69,8 @@ const KNOWN: [&str; 23] = [
     "least_rate",
     "chunked",
     "multiprocess",
+    "early_hints",
+    "check_client_connection",
     "url_scheme",
     "errors",
     "log_format",
@@ -117,6 +123,8 @@ impl Settings {
             chunked: reader.get("chunked")?.unwrap_or(true),
             rack2: major < 3,
             multiprocess: reader.get("multiprocess")?.unwrap_or(true),
+            early_hints: reader.get("early_hints")?.unwrap_or(false),
+            check_client: reader.get("check_client_connection")?.unwrap_or(false),
             https: scheme == "https",
             errors,
             log_format,

@@ -97,6 +97,25 @@ pub(crate) fn has_unread(socket: RawFd) -> bool {
     result == 0 && unread > 0
 }
 
+/// Returns the milliseconds since a TCP connection received its latest bytes; `None` for other sockets.
+pub(crate) fn quiet_ms(socket: RawFd) -> Option<u64> {
+    // SAFETY: all zeros is a valid tcp_info; pointer and length belong together.
+    unsafe {
+        let mut info: libc::tcp_info = std::mem::zeroed();
+        let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+        let result =
+            libc::getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast(), &raw mut length);
+        (result == 0).then_some(u64::from(info.tcpi_last_data_recv))
+    }
+}
+
+/// Whether the peer has closed without unread bytes: no request waits there.
+pub(crate) fn has_ended(socket: RawFd) -> bool {
+    let mut byte = 0_u8;
+    // SAFETY: room for one byte.
+    unsafe { libc::recv(socket, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) == 0 }
+}
+
 /// Shuts down the sending side: the peer reads the sent bytes, then the end.
 pub(crate) fn shut_sending(socket: RawFd) {
     // SAFETY: a number. If it fails, the connection is gone already.

@@ -35,7 +35,7 @@ use crate::pressure::tell_busy;
 use crate::request::behind_end;
 use crate::scoreboard::{Scoreboard, Slot};
 use crate::settings::Settings;
-use crate::socket::{self, has_unread};
+use crate::socket::{self, has_ended, has_unread};
 
 pub(crate) use attend::RefusedClient;
 use attend::Tools;
@@ -311,6 +311,7 @@ impl Watch {
             must_shut: connection.must_shut || forked::has_forked(),
             has_asked: connection.has_asked,
             due_ms: connection.due_ms,
+            arrived_ms: connection.arrived_ms,
             deadline_left_us: match pending {
                 Pending::Rest(_) => connection.output.deadline.left_us(),
                 _ => connection.deadline.left_us(),
@@ -447,11 +448,4 @@ fn give_up(connection: &mut Connection) {
 /// Whether the queue has no room, or this user has too many descriptors in flight.
 fn is_full(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ETOOMANYREFS)
-}
-
-/// Whether the peer has closed without unread bytes: no request waits there.
-fn has_ended(socket: RawFd) -> bool {
-    let mut byte = 0_u8;
-    // SAFETY: room for one byte.
-    unsafe { libc::recv(socket, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) == 0 }
 }

@@ -72,6 +72,7 @@ pub(crate) struct RubyNames {
     pub(crate) stream: rb_sys::VALUE,
     pub(crate) null_input: rb_sys::VALUE,
     pub(crate) hijack: rb_sys::VALUE,
+    pub(crate) hints: rb_sys::VALUE,
     pub(crate) string_io: rb_sys::VALUE,
     pub(crate) file: rb_sys::VALUE,
 }
@@ -97,6 +98,7 @@ impl RubyNames {
             stream: find("Oroshi::Stream")?,
             null_input: find("Oroshi::NULL_INPUT")?,
             hijack: find("Oroshi::Native::Hijack")?,
+            hints: find("Oroshi::Native::EarlyHints")?,
             string_io: find("::StringIO")?,
             file: find("::File")?,
         })
@@ -219,6 +221,28 @@ pub(crate) fn refuse_new(ruby: &Ruby, listener: RawFd) -> Result<(), Error> {
     crate::socket::refuse_new(listener).map_err(|error| {
         Error::new(ruby.exception_io_error(), format!("descriptor {listener} cannot be made to refuse: {error}"))
     })
+}
+
+/// `Oroshi::Native.adopt_orphans`: this process becomes the parent of its descendants' orphans, and reaps them
+/// (PR_SET_CHILD_SUBREAPER).
+pub(crate) fn adopt_orphans(ruby: &Ruby) -> Result<(), Error> {
+    // SAFETY: plain numbers.
+    let result = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+    prctl_done(ruby, "PR_SET_CHILD_SUBREAPER", result)
+}
+
+/// `Oroshi::Native.end_with_parent(signal)`: the kernel sends this signal when the parent process ends; 0: none
+/// (PR_SET_PDEATHSIG).
+pub(crate) fn end_with_parent(ruby: &Ruby, signal: i32) -> Result<(), Error> {
+    // SAFETY: plain numbers.
+    let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal, 0, 0, 0) };
+    prctl_done(ruby, "PR_SET_PDEATHSIG", result)
+}
+
+fn prctl_done(ruby: &Ruby, what: &str, result: i32) -> Result<(), Error> {
+    crate::socket::checked(result as isize)
+        .map(|_| ())
+        .map_err(|error| Error::new(ruby.exception_runtime_error(), format!("prctl {what}: {error}")))
 }
 
 /// Clears the active worker, however `run` ends.

@@ -10,8 +10,8 @@ module Oroshi
     # the next one may be replaced.
     class Roster
       # slot: its index on the scoreboard; epoch: number of HUPs before it started; enough: why it has asked to be
-      # replaced; kill_at: when its time to stop is over.
-      Worker = Struct.new(:slot, :pid, :state, :epoch, :since, :enough, :kill_at, keyword_init: true) do
+      # replaced; kill_at: when its time to stop is over; why: why it was told to stop.
+      Worker = Struct.new(:slot, :pid, :state, :epoch, :since, :enough, :kill_at, :why, keyword_init: true) do
         def alive?
           state != :stopping
         end
@@ -45,6 +45,7 @@ module Oroshi
         @mode = :serving # then :slow_stop, :graceful_stop, :quick_stop
         @replacing = nil
         @shrinks_because = "TTOU"
+        @replaces_because = "HUP"
         @failures = 0 # workers that died before they were ready, since one became ready
         @no_start_before = -Float::INFINITY
         @next_slow_stop = -Float::INFINITY
@@ -89,7 +90,7 @@ module Oroshi
 
       # The worker has served its number of requests; it continues until its successor is ready.
       def enough(worker, why)
-        worker.enough = why
+        worker.enough ||= why
       end
 
       # A worker has ended. good: as intended (exit code 0, or ended for a reason). Returns the seconds until another
@@ -106,8 +107,19 @@ module Oroshi
       # --- requests ---
 
       # HUP: replaces every present worker.
-      def replace_all
+      def replace_all(why = "HUP")
         @epoch += 1
+        @replaces_because = why
+      end
+
+      # Whether the worker was started after the last replace_all.
+      def current?(worker)
+        worker.epoch == @epoch
+      end
+
+      # Returns the reason why this worker is replaced.
+      def why_replaced(worker)
+        worker.enough || @replaces_because
       end
 
       # TTIN, TTOU. Returns the new target, between one worker and the scoreboard's maximum.
@@ -177,10 +189,6 @@ module Oroshi
         [tell(@replacing, "TERM", why_replaced(@replacing), now)]
       end
 
-      def why_replaced(worker)
-        worker.enough || "HUP"
-      end
-
       # After TTOU. A successor during a replacement is not surplus.
       def shrink(now)
         return [] if @replacing&.alive?
@@ -220,6 +228,7 @@ module Oroshi
 
       def tell(worker, signal, why, now, within: @stop_timeout)
         worker.state = :stopping
+        worker.why = why
         worker.kill_at = now + within if within.positive?
         Tell.new(worker, signal, why)
       end

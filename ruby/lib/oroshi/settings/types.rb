@@ -74,6 +74,28 @@ module Oroshi
                  })
       end
 
+      # One address, or nil.
+      def address
+        Type.new("an address: /a/path, @name, HOST:PORT or [V6]:PORT", "/run/app.status", lambda { |value|
+          value.nil? || (value.is_a?(String) && Listeners::Address.parse(value)) ? value : UNFIT
+        })
+      end
+
+      # Whole numbers from 1 on, as an Array; a String has commas between them.
+      def integers
+        Type.new("whole numbers from 1 on, with commas between them", "50,1000", lambda { |value|
+          all = Array(value.is_a?(String) ? value.split(",") : value)
+          all = all.map { |one| one.is_a?(String) ? Integer(one.strip, 10, exception: false) : one }
+          !all.empty? && all.all? { |one| one.is_a?(Integer) && one.positive? } ? all : UNFIT
+        })
+      end
+
+      # A size, or nil.
+      def optional_bytes
+        plain = bytes
+        Type.new(plain.expected, plain.example, ->(value) { value.nil? ? nil : plain.read.call(value) })
+      end
+
       def one_of(*words)
         Type.new("one of #{words.join(", ")}", words.last, lambda { |value|
           words.include?(value.to_s) ? value.to_s.to_sym : UNFIT

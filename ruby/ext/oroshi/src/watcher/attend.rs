@@ -134,6 +134,7 @@ impl Watch {
             ReadOutcome::Refused(status, why) => self.refuse(connection, status, why, tools),
             ReadOutcome::Waits | ReadOutcome::Whole => {
                 if matches!(took, ReadOutcome::Whole) {
+                    connection.arrived_ms = clock::coarse_ms();
                     self.has_news.store(true, Relaxed);
                 }
                 connection.count_input();

@@ -1,0 +1,3 @@
+module oroshi/http2-go
+
+go 1.25.0
