@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use oroshi_testkit::need;
-use oroshi_testkit::nginx::Nginx;
+use oroshi_testkit::nginx::{Nginx, Setup};
 
 use crate::gate::{Answer, Gate, HANG};
 use crate::metrics;
@@ -63,9 +63,9 @@ fn behind(nginx: &Nginx, version: &str, target: &str) -> String {
 #[test]
 fn a_client_is_told_on_to_nginx_and_its_connection_is_its_own() {
     let test = "a_client_is_told_on_to_nginx_and_its_connection_is_its_own";
-    let Some(nginx) = Nginx::start(test, BEHIND) else { return };
+    let Some(nginx) = (Setup { http: BEHIND, ..Setup::default() }).start(test) else { return };
     for (version, target) in [("v1", "tcp"), ("v2", "tcp"), ("v1", "unix"), ("v2", "unix")] {
-        let gate = Gate::start(tempfile::tempdir().unwrap(), &behind(&nginx, version, target));
+        let mut gate = Gate::start(tempfile::tempdir().unwrap(), &behind(&nginx, version, target));
         let (mut one, mut other) = (connect(&gate, V1), connect(&gate, V1_OTHER));
         let (first, foreign, second) = (ask(&mut one), ask(&mut other), ask(&mut one));
         assert_eq!(first[..4], ["192.0.2.7", "4711", "198.51.100.1", "192.0.2.7"], "{version} {target}");
@@ -74,23 +74,18 @@ fn a_client_is_told_on_to_nginx_and_its_connection_is_its_own() {
         assert_eq!(first, second);
         assert_ne!(first[4], foreign[4]);
         assert_ne!(ask(&mut connect(&gate, V2))[4], first[4]);
-        // The same client again, on another connection of its own, is another port at its proxy.
         drop((one, other));
-        let log = |gate: &Gate| fs::read_to_string(gate.path("access.log")).unwrap_or_default();
-        let folder = gate.path("");
-        let mut gate = gate;
         gate.process.signal(rustix::process::Signal::TERM);
         gate.process.ended();
-        let log = log(&gate);
+        let log = fs::read_to_string(gate.path("access.log")).unwrap();
         assert!(log.contains("\"client\":\"192.0.2.7\"") && log.contains("\"client\":\"2001:db8::9\""), "{log}");
-        drop(folder);
     }
 }
 
 #[test]
 fn kept_connections_of_other_clients_make_room() {
     let test = "kept_connections_of_other_clients_make_room";
-    let Some(nginx) = Nginx::start(test, BEHIND) else { return };
+    let Some(nginx) = (Setup { http: BEHIND, ..Setup::default() }).start(test) else { return };
     let config =
         behind(&nginx, "v2", "tcp").replace("proxy-protocol = \"v2\"", "proxy-protocol = \"v2\"\nconnections = 1");
     let gate = Gate::start(tempfile::tempdir().unwrap(), &format!("{ONE_THREAD}{config}"));
