@@ -25,11 +25,15 @@ fn request_start_us(value: &[u8]) -> Option<u64> {
         let scale = 10_u64.pow(6 - fraction.len() as u32);
         return whole.checked_mul(1_000_000)?.checked_add(digits(fraction, 6)? * scale);
     }
-    Some(match whole {
-        ..100_000_000_000 => whole * 1_000_000,
-        ..100_000_000_000_000 => whole * 1000,
-        ..100_000_000_000_000_000 => whole,
-        _ => whole / 1000,
+    let (seconds, milliseconds, microseconds) = (100_000_000_000, 100_000_000_000_000, 100_000_000_000_000_000);
+    Some(if whole < seconds {
+        whole * 1_000_000
+    } else if whole < milliseconds {
+        whole * 1000
+    } else if whole < microseconds {
+        whole
+    } else {
+        whole / 1000
     })
 }
 
