@@ -9,6 +9,7 @@ use oroshi_certificates::Certificates;
 use oroshi_lookup::{Lookup, Stores};
 
 use crate::access;
+use crate::limit::Limiter;
 use crate::plan::Plan;
 use crate::script::hooks::ScriptCounters;
 use crate::script::{Cache, Hook, HookCounts};
@@ -26,6 +27,8 @@ pub(crate) struct Generation {
     /// The certificates, if the plan has any.
     pub(crate) certificates: Option<Arc<Certificates>>,
     pub(crate) tls: Arc<TlsState>,
+    /// One per rate limit of the plan, in the plan's order.
+    pub(crate) limiters: Vec<Arc<Limiter>>,
     /// Values that scripts share (`gate.cache`).
     pub(crate) cache: Arc<Cache>,
     pub(crate) log: Option<Arc<access::Log>>,

@@ -19,6 +19,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::access;
 use crate::generation::{GateCounters, Generation};
+use crate::limit::{self, Limiter};
 use crate::plan::{Listener, Plan, Serves};
 use crate::script::{Cache, Hook, ScriptError};
 use crate::tls::TlsState;
@@ -153,6 +154,7 @@ impl Gate {
             stores,
             certificates,
             tls,
+            limiters: plan.limits_by_key.iter().map(|limit| Arc::new(Limiter::new(limit.clone()))).collect(),
             cache: Arc::new(Cache::new(plan.script_cache)),
             log: open_log(plan.access_log.as_ref())?,
             counters: Arc::new(GateCounters::default()),
@@ -239,8 +241,14 @@ impl Gate {
         }
         let before = was.plan.tls.as_ref().zip(was.certificates.as_deref());
         let certificates = plan.tls.as_ref().map(|plan| plan.start(&stores, &was.tls, before)).transpose()?;
+        // An unchanged limit keeps its counts.
+        let limiter = |limit: &limit::Settings| match was.limiters.iter().find(|known| known.settings == *limit) {
+            Some(known) => Arc::clone(known),
+            None => Arc::new(Limiter::new(limit.clone())),
+        };
         let generation = Arc::new(Generation {
             lookups,
+            limiters: plan.limits_by_key.iter().map(limiter).collect(),
             certificates,
             tls: Arc::clone(&was.tls),
             cache: Arc::clone(&was.cache),

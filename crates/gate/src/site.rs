@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use oroshi_lookup::{LookupResult, Outcome as Found, Targets, key};
-use oroshi_net::{Peer, UnixAddress};
+use oroshi_net::{Peer, UnixAddress, monotonic_ns};
 use oroshi_server::{Error, Exchange, LogThrottle, RefusedRequest};
 
 use crate::access::Sink;
 use crate::forward::{Call, CallTargets, Edits, Inspect, forward, hops, leads_out};
 use crate::generation::{Generation, RouteCounters};
+use crate::limit::retry_after;
 use crate::plan::{Action, Answer, HashBy, KeyFrom, Route, TemplateValues};
 use crate::record::{self, Record};
 use crate::route::{PathReadings, Repeated, RouteQuery, readings};
@@ -263,6 +264,12 @@ impl Site {
         if leads_out(&route.rules, path) {
             return Box::pin(refuse(exchange, LEADS_OUT, record)).await;
         }
+        if !route.limits.is_empty()
+            && let Some(answer) = self.over_limit(route, exchange, host)
+        {
+            record.why = "rate-limit";
+            return Box::pin(send_answer(exchange, &answer, record)).await;
+        }
         let _in_flight = match self.hosts.as_ref().map(|hosts| hosts.enter(host)) {
             None => None,
             Some(Some(guard)) => Some(guard),
@@ -278,6 +285,16 @@ impl Site {
         }
         let routed = RoutedRequest { route, action: &route.action, parts, extras: Extras::NONE };
         self.act(exchange, record, &routed).await
+    }
+
+    /// Counts a request for the route's rate limits. Returns the response if it is beyond one of them.
+    fn over_limit(&self, route: &Route, exchange: &Exchange<'_>, host: &str) -> Option<Answer> {
+        let (now, client) = (monotonic_ns(), client(exchange).map(|address| address.ip()));
+        route.limits.iter().find_map(|&limit| {
+            let limiter = &self.generation.limiters[limit];
+            let wait = limiter.check(client, host, exchange.head.headers, now).err()?;
+            Some(Answer { retry_after: Some(retry_after(wait)), ..limiter.settings.answer.clone() })
+        })
     }
 
     async fn act(

@@ -30,6 +30,9 @@ const COPIED_BYTES: usize = 16 * 1024;
 /// The size of the output at which writers wait until it is sent.
 pub(crate) const OUTPUT_BYTES: usize = 64 * 1024;
 
+/// The local and the remote address of a TCP connection.
+pub(crate) type Addresses = (Option<SocketAddr>, Option<SocketAddr>);
+
 /// A connection's stream, and the state of its exchange in both directions.
 pub(crate) struct Wire {
     guard: ConnectionGuard,
@@ -37,7 +40,7 @@ pub(crate) struct Wire {
     output: RefCell<Output>,
     /// The waker of a flush that does not wait as the connection's task.
     flusher: RefCell<Option<Waker>>,
-    addresses: OnceCell<Box<(Option<SocketAddr>, Option<SocketAddr>)>>,
+    addresses: OnceCell<Box<Addresses>>,
     tls: OnceCell<Box<TlsFacts>>,
     pub(crate) progress: Progress,
     /// The decoder of requests; a turn takes it out.
@@ -71,13 +74,14 @@ impl Output {
 }
 
 impl Wire {
-    pub(crate) fn new(guard: ConnectionGuard, stream: Stream) -> Self {
+    /// `origin` has the addresses of the client behind a proxy, in place of the socket's.
+    pub(crate) fn new(guard: ConnectionGuard, stream: Stream, origin: Option<Addresses>) -> Self {
         Wire {
             guard,
             stream: RefCell::new(Some(stream)),
             output: RefCell::default(),
             flusher: RefCell::default(),
-            addresses: OnceCell::new(),
+            addresses: origin.map(|origin| OnceCell::from(Box::new(origin))).unwrap_or_default(),
             tls: OnceCell::new(),
             progress: Progress::default(),
             decoder: Cell::default(),
@@ -107,8 +111,9 @@ impl Wire {
         self.stream.borrow().as_ref().map(look)
     }
 
-    /// Returns the local and the remote address, for TCP, with one query per connection.
-    pub(crate) fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
+    /// Returns the local and the remote address, for TCP, with one query per connection; behind a proxy that sends them,
+    /// its client's.
+    pub(crate) fn addresses(&self) -> Addresses {
         let tcp = |peer| match peer {
             Ok(Some(Peer::Tcp(address))) => Some(address),
             _ => None,

@@ -20,6 +20,7 @@ pub(super) async fn text(site: &Site) -> String {
     clients(&mut metrics, generation);
     tls(&mut metrics, generation);
     routes(&mut metrics, generation);
+    limits(&mut metrics, generation);
     let counts: Vec<(String, LookupCounts)> =
         generation.lookups.iter().map(|lookup| (lookup.settings().name.clone(), lookup.counts())).collect();
     lookups(&mut metrics, &counts);
@@ -111,6 +112,25 @@ fn routes(metrics: &mut Metrics, generation: &Generation) {
     let mut bytes = metrics.family("answered_bytes_total", Kind::Counter, "Bytes of answers' bodies");
     for (name, counts) in &routes {
         bytes.sample(&[("route", name)], counts.bytes);
+    }
+}
+
+fn limits(metrics: &mut Metrics, generation: &Generation) {
+    let counts: Vec<_> =
+        generation.limiters.iter().map(|limiter| (&*limiter.settings.name, limiter.counts())).collect();
+    if counts.is_empty() {
+        return;
+    }
+    let mut requests = metrics.family("limit_requests_total", Kind::Counter, "Requests that rate limits looked at");
+    for (name, counts) in &counts {
+        for (result, count) in [("passed", counts.passed), ("refused", counts.refused)] {
+            requests.sample(&[("limit", name), ("result", result)], count);
+        }
+    }
+    let help = "Keys of rate limits that were forgotten too early, for lack of room";
+    let mut forgotten = metrics.family("limit_forgotten_keys_total", Kind::Counter, help);
+    for (name, counts) in &counts {
+        forgotten.sample(&[("limit", name)], counts.forgotten);
     }
 }
 

@@ -33,6 +33,7 @@ pub(super) async fn status(site: &Site) -> Value {
         },
         "tls": tls(generation),
         "routes": routes(generation),
+        "limits": limits(generation),
         "scripts": scripts(generation),
         "script_cache": {
             "entries": cache.entries, "bytes": cache.bytes, "hits": cache.hits, "misses": cache.misses,
@@ -80,6 +81,15 @@ fn routes(generation: &Generation) -> Map<String, Value> {
         (name, value)
     });
     routes.collect()
+}
+
+fn limits(generation: &Generation) -> Map<String, Value> {
+    let limits = generation.limiters.iter().map(|limiter| {
+        let counts = limiter.counts();
+        let value = json!({ "passed": counts.passed, "refused": counts.refused, "forgotten_keys": counts.forgotten });
+        (limiter.settings.name.clone(), value)
+    });
+    limits.collect()
 }
 
 fn lookups(generation: &Generation) -> Map<String, Value> {

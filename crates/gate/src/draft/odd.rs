@@ -6,6 +6,7 @@ use oroshi_lookup::{StoreKind, StoreSettings};
 use oroshi_net::Peer;
 
 use super::Findings;
+use crate::limit;
 use crate::plan::{Action, KeyFrom, Lookup, Route, Script, Upstream};
 use crate::route::Matcher;
 use crate::tls::TlsPlan;
@@ -45,6 +46,15 @@ pub(super) fn same_routes(matchers: &[Matcher], routes: &[Route], findings: &mut
             let name = &routes[before].name;
             let problem = format!("no request takes it: route `{name}` stands before it, and fits all that it fits");
             findings.warn(format!("route[{}]", place + 1), problem);
+        }
+    }
+}
+
+/// Warns of rate limits that no route names.
+pub(super) fn unused_limits(routes: &[Route], limits: &[limit::Settings], findings: &mut Findings) {
+    for (place, limit) in limits.iter().enumerate() {
+        if !routes.iter().any(|route| route.limits.contains(&place)) {
+            findings.warn(format!("limit.{}", limit.name), "no route uses it");
         }
     }
 }
