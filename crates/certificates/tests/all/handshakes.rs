@@ -3,7 +3,7 @@
 use std::fs;
 
 use oroshi_certificates::{Catalogue, Certificate, CertificateError};
-use rcgen::{CertificateParams, CustomExtension, KeyPair};
+use rcgen::{CertificateParams, KeyPair};
 
 use super::*;
 
@@ -128,9 +128,8 @@ fn an_authority_s_challenge_is_answered_over_its_protocol_alone() {
         let refused = shake(&current, &asks("new.example")).await;
         assert!(was_refused(&refused, "UnrecognisedName"), "{refused:?}");
         let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec!["new.example".to_owned()]).unwrap();
-        params.custom_extensions.push(CustomExtension::new_acme_identifier(&[7; 32]));
-        let proof = params.self_signed(&key).unwrap();
+        // Without the extension of RFC 8737: it is critical, and rustls as a client knows no such one.
+        let proof = CertificateParams::new(vec!["new.example".to_owned()]).unwrap().self_signed(&key).unwrap();
         let key = rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap();
         assert!(challenges.enter_tls("New.Example", proof.der().clone(), &key).unwrap());
         let facts = shake(&current, &asks("new.example")).await.unwrap();
