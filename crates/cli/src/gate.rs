@@ -6,6 +6,7 @@ mod args;
 mod ask;
 mod keys;
 mod text;
+mod tls;
 mod trial;
 
 use std::io::{self, Write};
@@ -43,6 +44,9 @@ pub(crate) enum GateError {
     /// The question could not be sent, or was refused.
     #[error(transparent)]
     Ask(ask::AskError),
+    /// A row could not be sealed.
+    #[error(transparent)]
+    Seal(tls::SealingError),
 }
 
 impl RoleError for GateError {
@@ -50,6 +54,7 @@ impl RoleError for GateError {
         match self {
             GateError::Run(error) => matches!(error, RunError::Stores(_)),
             GateError::Ask(error) => error.is_usage(),
+            GateError::Seal(error) => !matches!(error, tls::SealingError::Random | tls::SealingError::Output(_)),
         }
     }
 
@@ -77,6 +82,11 @@ impl From<ask::AskError> for Error {
 
 /// Runs the gateway until a signal ends it, or asks a running gateway.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+    if let Some(args::Command::Seal { file }) = &args.command {
+        let (draft, ..) = draft(&args.config)?;
+        tls::seal(file.as_ref(), draft.tls).map_err(|error| ServiceError::Role(GateError::Seal(error)))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some(command) = &args.command {
         let admin = || -> Result<Option<String>, Error> {
             // Other mistakes do not matter here: the file may be in the middle of an edit, or a secret may be absent.
@@ -175,7 +185,7 @@ fn draft(file: &Path) -> Result<(Draft, Node, Vec<Mistake>), Error> {
 
 /// Takes over the inherited sockets. Other users may not connect to those of operators.
 fn adopt(plan: &Plan, inherited: Vec<InheritedSocket>) -> Result<Vec<OpenListener>, Error> {
-    let listens = plan.listeners.iter().any(|listener| listener.serves == Serves::Public);
+    let listens = plan.listeners.iter().any(|listener| listener.serves != Serves::Admin);
     let unnamed = (!listens).then_some(Serves::Public);
     let adopt = |socket: InheritedSocket| {
         let (variable, peer) = (socket.variable, socket.listener.local_address().peer());

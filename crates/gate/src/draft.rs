@@ -4,6 +4,7 @@
 mod odd;
 mod parts;
 mod routes;
+mod tls;
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -16,13 +17,15 @@ use oroshi_words::Mistake;
 
 use crate::access;
 use crate::forward;
-use crate::plan::{Answer, HashBy, KeyFrom, Limits, Listener, Plan, Serves};
+use crate::limit;
+use crate::plan::{Answer, HashBy, KeyFrom, Limits, Listener, Plan, Proxies, Serves};
 use crate::route::{HeaderPattern, Table};
 use crate::script::ScriptSettings;
 use crate::upstream::{Policy, PoolSettings};
 
-use odd::{is_one_socket, same_routes, unused};
+use odd::{is_one_socket, same_routes, unused, unused_limits};
 use routes::Destinations;
+pub use tls::TlsDraft;
 
 /// A gateway's unvalidated configuration. `Default` has no listeners and no routes.
 #[derive(Clone, Debug)]
@@ -35,6 +38,10 @@ pub struct Draft {
     pub listeners: Vec<Listener>,
     /// Whether the process inherits sockets, so that `listeners` may be empty.
     pub inherits: bool,
+    /// TLS towards clients, if any.
+    pub tls: Option<TlsDraft>,
+    /// The proxies in front that send a header of the PROXY protocol.
+    pub proxies: Proxies,
     /// Limits on clients.
     pub limits: Limits,
     /// The stores.
@@ -47,6 +54,8 @@ pub struct Draft {
     pub scripts: Vec<ScriptDraft>,
     /// The limit on the bytes of `gate.cache`.
     pub script_cache: usize,
+    /// The rate limits.
+    pub limits_by_key: Vec<limit::Settings>,
     /// The routes, in order.
     pub routes: Vec<RouteDraft>,
     /// The response to requests without a route.
@@ -64,12 +73,15 @@ impl Default for Draft {
             cpus: None,
             listeners: Vec::new(),
             inherits: false,
+            tls: None,
+            proxies: Proxies::default(),
             limits: Limits::default(),
             stores: Vec::new(),
             lookups: Vec::new(),
             upstreams: Vec::new(),
             scripts: Vec::new(),
             script_cache: 64 << 20,
+            limits_by_key: Vec::new(),
             routes: Vec::new(),
             no_route: Answer::text(404, "there is no route for this request"),
             access_log: None,
@@ -204,6 +216,8 @@ pub struct RouteDraft {
     pub redirect: Option<(u16, String)>,
     /// A constant response.
     pub answer: Option<Answer>,
+    /// The names of the rate limits that its requests must pass.
+    pub limits: Vec<String>,
     /// The rules for forwarding.
     pub forward: forward::Settings,
 }
@@ -225,9 +239,11 @@ impl Draft {
         self.check_listeners(threads, &mut findings);
         self.check_limits(threads, &mut findings);
         self.check_stores(&mut findings);
+        let tls = self.tls.take().map(|tls| tls.plan(&self.stores, &mut findings));
         let mut destinations = self.plan_destinations(&mut findings);
         let (routes, matchers) = self.plan_routes(&mut destinations, &mut findings);
         check_answer(&self.no_route, "no-route", &mut findings);
+        self.check_rates(&mut findings);
         if self.script_cache == 0 {
             findings.add("script-cache", "0 bytes leave room for nothing: expected at least 1");
         }
@@ -246,11 +262,14 @@ impl Draft {
         let named = self.upstreams.len();
         // Scripts with mistakes are missing; the mistakes are already recorded.
         let scripts: Vec<_> = scripts.planned.into_iter().flatten().collect();
-        unused(&routes, &lookups, &upstreams[..named], &scripts, &self.stores, &mut findings);
+        unused_limits(&routes, &self.limits_by_key, &mut findings);
+        unused(&routes, &lookups, &upstreams[..named], &scripts, &self.stores, tls.as_ref(), &mut findings);
         Ok(Plan {
             threads,
             cpus: self.cpus,
             listeners: self.listeners,
+            tls,
+            proxies: self.proxies,
             limits: self.limits,
             admin_connections: None,
             stores: self.stores,
@@ -258,6 +277,7 @@ impl Draft {
             upstreams,
             scripts,
             script_cache: self.script_cache,
+            limits_by_key: self.limits_by_key,
             table: Table::new(matchers),
             routes,
             no_route: self.no_route,
@@ -268,7 +288,7 @@ impl Draft {
     }
 
     fn check_listeners(&self, threads: usize, findings: &mut Findings) {
-        if !self.inherits && !self.listeners.iter().any(|listener| listener.serves == Serves::Public) {
+        if !self.inherits && !self.listeners.iter().any(|listener| listener.serves != Serves::Admin) {
             findings.add(
                 "listen.public",
                 "there is nowhere to listen: expected an address such as :8080 or unix:/run/gate.sock",
@@ -276,7 +296,14 @@ impl Draft {
         }
         let mut seen: Vec<(&str, Peer)> = Vec::new();
         for listener in &self.listeners {
-            let key = if listener.serves == Serves::Admin { "listen.admin" } else { "listen.public" };
+            let key = match listener.serves {
+                Serves::Admin => "listen.admin",
+                Serves::Public => "listen.public",
+                Serves::Tls => "listen.tls",
+            };
+            if listener.serves == Serves::Tls && self.tls.is_none() {
+                findings.add(key, "there is no certificate: expected a table [tls] with `certificates` or `lookup`");
+            }
             match listen::check(&listener.address) {
                 Ok(socket) => {
                     let twice = seen.iter().find(|(address, known)| {
@@ -368,6 +395,28 @@ impl Draft {
             }
         }
         repeated("store", self.stores.iter().map(|store| &*store.name), findings);
+    }
+
+    /// Checks the rate limits. A burst that is not given is the count of the rate.
+    fn check_rates(&mut self, findings: &mut Findings) {
+        repeated("limit", self.limits_by_key.iter().map(|limit| &*limit.name), findings);
+        for limit in &mut self.limits_by_key {
+            let at = format!("limit.{}", limit.name);
+            if limit.rate.count == 0 {
+                findings.add(format!("{at}.rate"), "there is none: expected requests per time such as 100/s or 5/10m");
+            }
+            if limit.rate.period.is_zero() {
+                findings.add(format!("{at}.rate"), "0 leaves no time at all: expected more");
+            }
+            if !(1..=limit::MOST_ENTRIES).contains(&limit.entries) {
+                let most = limit::MOST_ENTRIES;
+                findings.add(format!("{at}.entries"), format!("{} keys: expected 1 to {most}", limit.entries));
+            }
+            if limit.burst == 0 {
+                limit.burst = limit.rate.count;
+            }
+            check_answer(&limit.answer, &format!("{at}.answer"), findings);
+        }
     }
 
     fn check_access_log(&self, findings: &mut Findings) {

@@ -5,12 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+use oroshi_certificates::Certificates;
 use oroshi_lookup::{Lookup, Stores};
 
 use crate::access;
+use crate::limit::Limiter;
 use crate::plan::Plan;
 use crate::script::hooks::ScriptCounters;
 use crate::script::{Cache, Hook, HookCounts};
+use crate::tls::TlsState;
 use crate::upstream::{OwnSockets, Registry};
 
 /// A plan in force, with its look-ups, stores and log. A reload makes a new generation, which takes over unchanged
@@ -21,6 +24,11 @@ pub(crate) struct Generation {
     /// One per look-up of the plan, in the plan's order.
     pub(crate) lookups: Vec<Lookup>,
     pub(crate) stores: Stores,
+    /// The certificates, if the plan has any.
+    pub(crate) certificates: Option<Arc<Certificates>>,
+    pub(crate) tls: Arc<TlsState>,
+    /// One per rate limit of the plan, in the plan's order.
+    pub(crate) limiters: Vec<Arc<Limiter>>,
     /// Values that scripts share (`gate.cache`).
     pub(crate) cache: Arc<Cache>,
     pub(crate) log: Option<Arc<access::Log>>,

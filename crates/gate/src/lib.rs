@@ -16,7 +16,8 @@
 //! 3. [`forward`]: one request to an upstream and its response; a route's settings for that.
 //! 4. [`upstream`]: targets, their pools of connections, balancing. `failure`: how forwarding fails.
 //! 5. `script`: scripts in Lua, their hooks and functions.
-//! 6. [`access`]: the access log.
+//! 6. [`access`]: the access log. [`limit`]: rate limits. `tls`: the certificates in force (`oroshi-certificates` finds
+//!    them).
 //!
 //! **Circles.** `draft`, `forward`, `run` and `script` have the types that their own parts share: the parent calls its
 //! parts, and they return its types. In `script`, LuaJIT also calls the functions of `api` back.
@@ -27,19 +28,22 @@ mod draft;
 mod failure;
 pub mod forward;
 mod generation;
+pub mod limit;
 mod plan;
 mod record;
 pub mod route;
 mod run;
 mod script;
 mod site;
+mod tls;
 pub mod upstream;
 
-pub use draft::{Draft, KeyDraft, LookupDraft, RouteDraft, ScriptDraft, UpstreamDraft};
+pub use draft::{Draft, KeyDraft, LookupDraft, RouteDraft, ScriptDraft, TlsDraft, UpstreamDraft};
 pub use oroshi_script::panics_are_contained;
 pub use plan::{
-    Action, Answer, HashBy, KeyFrom, Limits, Listener, Lookup, Plan, Route, Script, Serves, Template, TemplateValues,
-    Upstream,
+    Action, Answer, HashBy, KeyFrom, Limits, Listener, Lookup, Plan, Proxies, Route, Script, Serves, Template,
+    TemplateValues, Upstream,
 };
 pub use run::{Gate, OpenListener, RunError};
 pub use script::{ErrorKind as ScriptErrorKind, Hook, HookSet, Modules, ScriptError, ScriptSettings};
+pub use tls::TlsPlan;

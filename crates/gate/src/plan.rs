@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_lookup::{Allow, LookupSettings, StoreSettings};
-use oroshi_net::CpuList;
+use oroshi_net::{CpuList, Peer, Stream};
 use oroshi_service::Role;
 use oroshi_words::Mistake;
 
 use crate::access;
-use crate::forward::Rules;
+use crate::forward::{Network, Rules};
+use crate::limit;
 use crate::route::Table;
 use crate::script::{HookSet, ScriptSettings};
+use crate::tls::TlsPlan;
 use crate::upstream::{Policy, PoolSettings, Target};
 
 /// A validated gateway. [`Draft::plan`](crate::Draft::plan) makes one.
@@ -23,6 +25,10 @@ pub struct Plan {
     pub cpus: Option<CpuList>,
     /// The listeners.
     pub listeners: Vec<Listener>,
+    /// TLS towards clients, if any.
+    pub tls: Option<TlsPlan>,
+    /// The proxies in front that send a header of the PROXY protocol.
+    pub proxies: Proxies,
     /// Limits on clients.
     pub limits: Limits,
     /// The limit on operators' connections, shared equally by all admin listeners; `None`: no limit.
@@ -37,6 +43,8 @@ pub struct Plan {
     pub scripts: Vec<Script>,
     /// The limit on the bytes of `gate.cache`, which all scripts of the process share.
     pub script_cache: usize,
+    /// The rate limits that routes name.
+    pub limits_by_key: Vec<limit::Settings>,
     /// Finds a request's route, as an index into `routes`.
     pub table: Table,
     /// The routes.
@@ -80,12 +88,15 @@ pub type Listener = oroshi_service::Listener<Serves>;
 pub enum Serves {
     /// Client requests, which the gateway forwards.
     Public,
+    /// Client requests over TLS.
+    Tls,
     /// `/status`, `/metrics`, `/explain`, `/purge`.
     Admin,
 }
 
 impl Role for Serves {
-    const NAMED: &'static [(&'static str, Self)] = &[("public", Serves::Public), ("admin", Serves::Admin)];
+    const NAMED: &'static [(&'static str, Self)] =
+        &[("public", Serves::Public), ("tls", Serves::Tls), ("admin", Serves::Admin)];
 
     fn is_admin(self) -> bool {
         self == Serves::Admin
@@ -94,7 +105,33 @@ impl Role for Serves {
     fn description(self) -> &'static str {
         match self {
             Serves::Public => "public: requests are forwarded",
+            Serves::Tls => "tls: requests over TLS are forwarded",
             Serves::Admin => "admin: status, metrics, explain, purge",
+        }
+    }
+}
+
+/// The proxies in front of public listeners. Each of their connections must begin with a header of the PROXY protocol,
+/// which names the client.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Proxies {
+    /// Their addresses.
+    pub trusted: Vec<Network>,
+    /// Whether peers on a unix socket are proxies.
+    pub trust_unix: bool,
+}
+
+impl Proxies {
+    /// Returns whether the peer of a new connection is a proxy. Costs a system call if there are proxies.
+    pub(crate) fn contain(&self, stream: &Stream) -> bool {
+        if self.trusted.is_empty() && !self.trust_unix {
+            return false;
+        }
+        match stream.peer_address() {
+            Ok(Some(Peer::Tcp(address))) => self.trusted.iter().any(|network| network.contains(address.ip())),
+            Ok(_) => self.trust_unix,
+            // The peer has reset the connection.
+            Err(_) => false,
         }
     }
 }
@@ -251,6 +288,8 @@ pub struct Route {
     pub script: Option<usize>,
     /// Whether a script takes part: the route's own, or one that gives its look-up's key.
     pub is_scripted: bool,
+    /// The rate limits that its requests must pass, in this order: indexes into [`Plan::limits_by_key`].
+    pub limits: Vec<usize>,
     /// The action. A route with only a script has the script's `unknown`.
     pub action: Action,
     /// The rules for forwarding.

@@ -19,8 +19,10 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::access;
 use crate::generation::{GateCounters, Generation};
+use crate::limit::{self, Limiter};
 use crate::plan::{Listener, Plan, Serves};
 use crate::script::{Cache, Hook, ScriptError};
+use crate::tls::TlsState;
 use crate::upstream::{OwnSocket, OwnSockets};
 
 use self::core::{CoreListener, Job, work};
@@ -84,6 +86,9 @@ pub enum RunError {
         /// The line and the reason.
         error: ScriptError,
     },
+    /// The system has no random numbers, which tickets of TLS need.
+    #[error("the system has no random numbers (getrandom)")]
+    Random,
     /// A thread cannot serve a bound socket.
     #[error("cannot serve `{address}`")]
     Register {
@@ -137,6 +142,9 @@ impl Gate {
     /// When the stores, the access log or the threads cannot be started.
     pub fn start(plan: Plan, bound: Vec<OpenListener>, shutdown: &Shutdown) -> Result<Self, RunError> {
         let stores = Stores::start(plan.stores.clone())?;
+        let tls = Arc::new(TlsState::new().ok_or(RunError::Random)?);
+        let certificates = plan.tls.as_ref().map(|plan| plan.start(&stores, &tls, None)).transpose()?;
+        tls.current.set(certificates.clone());
         let generation = Arc::new(Generation {
             lookups: plan
                 .lookups
@@ -144,6 +152,9 @@ impl Gate {
                 .map(|lookup| Lookup::start(lookup.settings.clone(), &stores))
                 .collect::<Result<_, _>>()?,
             stores,
+            certificates,
+            tls,
+            limiters: plan.limits_by_key.iter().map(|limit| Arc::new(Limiter::new(limit.clone()))).collect(),
             cache: Arc::new(Cache::new(plan.script_cache)),
             log: open_log(plan.access_log.as_ref())?,
             counters: Arc::new(GateCounters::default()),
@@ -186,7 +197,7 @@ impl Gate {
             return Err(error);
         }
         tell(&mail, || Job::Switch { close: Vec::new() });
-        generation.lookups.iter().for_each(Lookup::tell_trial);
+        tell_trials(&generation);
         Ok(Gate { running: Mutex::new(Some(running)), mail, threads, state })
     }
 
@@ -228,8 +239,18 @@ impl Gate {
                 None => Lookup::start(lookup.settings.clone(), &stores)?,
             });
         }
+        let before = was.plan.tls.as_ref().zip(was.certificates.as_deref());
+        let certificates = plan.tls.as_ref().map(|plan| plan.start(&stores, &was.tls, before)).transpose()?;
+        // An unchanged limit keeps its counts.
+        let limiter = |limit: &limit::Settings| match was.limiters.iter().find(|known| known.settings == *limit) {
+            Some(known) => Arc::clone(known),
+            None => Arc::new(Limiter::new(limit.clone())),
+        };
         let generation = Arc::new(Generation {
             lookups,
+            limiters: plan.limits_by_key.iter().map(limiter).collect(),
+            certificates,
+            tls: Arc::clone(&was.tls),
             cache: Arc::clone(&was.cache),
             log,
             stores,
@@ -257,10 +278,14 @@ impl Gate {
         generation.cache.set_bytes(generation.plan.script_cache);
         // Both plans share these look-ups. They asked the stores of the plan before, and keep those answers.
         kept.iter().for_each(|lookup| lookup.set_stores(&generation.stores));
+        if let Some(certificates) = &generation.certificates {
+            certificates.set_stores(&generation.stores);
+        }
+        generation.tls.current.set(generation.certificates.clone());
         if let Some(log) = &generation.log {
             log.reopen();
         }
-        generation.lookups.iter().for_each(Lookup::tell_trial);
+        tell_trials(&generation);
         let number = generation.number;
         *state = State { generation, listeners, sockets, stay: std::mem::take(&mut state.stay) };
         Ok(number)
@@ -280,6 +305,14 @@ impl Gate {
             tracing::warn!("the access log takes nothing: what was told last is lost");
         }
         joined.map_err(RunError::Serving)
+    }
+}
+
+/// Tries the queries of look-ups in the background.
+fn tell_trials(generation: &Generation) {
+    generation.lookups.iter().for_each(Lookup::tell_trial);
+    if let Some(lookup) = generation.certificates.as_ref().and_then(|certificates| certificates.lookup()) {
+        lookup.tell_trial();
     }
 }
 

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use oroshi_lookup::{LookupResult, Outcome as Found, Targets, key};
-use oroshi_net::{Peer, UnixAddress};
+use oroshi_net::{Peer, UnixAddress, monotonic_ns};
 use oroshi_server::{Error, Exchange, LogThrottle, RefusedRequest};
 
 use crate::access::Sink;
 use crate::forward::{Call, CallTargets, Edits, Inspect, forward, hops, leads_out};
 use crate::generation::{Generation, RouteCounters};
+use crate::limit::retry_after;
 use crate::plan::{Action, Answer, HashBy, KeyFrom, Route, TemplateValues};
 use crate::record::{self, Record};
 use crate::route::{PathReadings, Repeated, RouteQuery, readings};
@@ -32,6 +33,9 @@ const TWO_FIELDS: &str =
 
 /// The message for a path that leads above the prefix that its route adds.
 const LEADS_OUT: &str = "`..` in the path leads out of where this route goes";
+
+/// The paths of challenges of certificate authorities (RFC 8555, section 8.3).
+const CHALLENGES: &str = "/.well-known/acme-challenge/";
 
 /// The most pools that a finder caches by looked-up target. A full cache is cleared.
 const MOST_CACHED: usize = 16_384;
@@ -209,6 +213,13 @@ impl Site {
 
     async fn take_route<'s>(&'s self, exchange: &mut Exchange<'_>, record: &mut Record<'s, '_>) -> Result<(), Error> {
         let plan = &self.generation.plan;
+        if let Some(token) = exchange.head.target.strip_prefix(CHALLENGES)
+            && let Some(proof) = self.generation.tls.challenges.http_answer(token)
+        {
+            let content_type = "application/octet-stream".to_owned();
+            let answer = Answer { body: proof.into_bytes().into(), content_type, ..Answer::text(200, "") };
+            return Box::pin(send_answer(exchange, &answer, record)).await;
+        }
         if matches!(exchange.head.method, "CONNECT" | "TRACE") {
             // The gateway is no proxy that clients may choose, and TRACE would expose headers that the gateway adds.
             record.why = "method";
@@ -253,6 +264,12 @@ impl Site {
         if leads_out(&route.rules, path) {
             return Box::pin(refuse(exchange, LEADS_OUT, record)).await;
         }
+        if !route.limits.is_empty()
+            && let Some(answer) = self.over_limit(route, exchange, host)
+        {
+            record.why = "rate-limit";
+            return Box::pin(send_answer(exchange, &answer, record)).await;
+        }
         let _in_flight = match self.hosts.as_ref().map(|hosts| hosts.enter(host)) {
             None => None,
             Some(Some(guard)) => Some(guard),
@@ -268,6 +285,16 @@ impl Site {
         }
         let routed = RoutedRequest { route, action: &route.action, parts, extras: Extras::NONE };
         self.act(exchange, record, &routed).await
+    }
+
+    /// Counts a request for the route's rate limits. Returns the response if it is beyond one of them.
+    fn over_limit(&self, route: &Route, exchange: &Exchange<'_>, host: &str) -> Option<Answer> {
+        let (now, client) = (monotonic_ns(), client(exchange).map(|address| address.ip()));
+        route.limits.iter().find_map(|&limit| {
+            let limiter = &self.generation.limiters[limit];
+            let wait = limiter.check(client, host, exchange.head.headers, now).err()?;
+            Some(Answer { retry_after: Some(retry_after(wait)), ..limiter.settings.answer.clone() })
+        })
     }
 
     async fn act(

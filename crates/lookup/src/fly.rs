@@ -169,6 +169,67 @@ async fn resolve(
     Ok((said, Tier::Sql))
 }
 
+/// Asks the tiers for a value that the caller interprets.
+pub(crate) async fn value(
+    thread: Rc<ThreadState>,
+    shared: Arc<Shared>,
+    key: Box<str>,
+) -> Result<Option<Vec<u8>>, StoreError> {
+    let stores = shared.stores();
+    let mut cache = None;
+    if let (Some(tier), Some(name)) = (&shared.settings.memcached, &shared.memcached_store) {
+        let store = thread.memcached(stores.number(), name)?;
+        let its_key = memcached::key_of(&tier.prefix, &key);
+        let last = shared.sql_store.is_none();
+        match timed(&shared.memcached, store.get(&its_key)).await {
+            Ok(Some(value)) if &*value == NONE => {
+                shared.memcached.negatives.more();
+                return Ok(None);
+            }
+            Ok(Some(value)) => {
+                shared.memcached.hits.more();
+                return Ok(Some(value.into_vec()));
+            }
+            Ok(None) => {
+                shared.memcached.misses.more();
+                if last {
+                    return Ok(None);
+                }
+                if tier.write_back {
+                    cache = Some(WriteBack { store, key: its_key, ttl: tier.ttl, negative_ttl: tier.negative_ttl });
+                }
+            }
+            Err(error) if last => return Err(error),
+            // A server that has just failed to answer gets no write either.
+            Err(_) => {}
+        }
+    }
+    let name = shared.sql_store.as_ref().ok_or_else(|| shared.error(Failure::Unknown))?;
+    let store = thread.sql(stores.number(), name)?;
+    let value = timed(&shared.sql, store.look_up(&shared.user, &shared.query, &key)).await?;
+    if value.is_some() {
+        shared.sql.hits.more();
+    } else {
+        shared.sql.negatives.more();
+    }
+    if let Some(WriteBack { store, key, ttl, negative_ttl }) = cache {
+        let written = match &value {
+            Some(value) => Some((value.clone(), ttl)),
+            None => negative_ttl.map(|ttl| (NONE.to_vec(), ttl)),
+        };
+        if let Some((value, ttl)) = written {
+            let shared = Arc::clone(&shared);
+            spawn_local(async move {
+                match store.set(&key, &value, Some(ttl)).await {
+                    Ok(()) => shared.memcached.writes.more(),
+                    Err(_) => shared.memcached.write_errors.more(),
+                }
+            });
+        }
+    }
+    Ok(value)
+}
+
 /// The target of a write-back in memcached.
 struct WriteBack {
     store: Rc<Memcached>,

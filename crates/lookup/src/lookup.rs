@@ -109,6 +109,25 @@ impl Lookup {
         self.ask(key, expired)
     }
 
+    /// Returns the value of a key as the stores have it, uninterpreted: from memcached, or else from SQL, whose value is
+    /// written back. For users that interpret and cache values themselves: the memory tier takes no part, and nothing
+    /// deduplicates requests.
+    ///
+    /// # Errors
+    /// A failure of the stores, or no answer within [`LookupSettings::wait`].
+    pub async fn value(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let (shared, key): (_, Box<str>) = (Arc::clone(&self.0), key.into());
+        shared.asked.more();
+        let asked = self.0.stores().run(move |thread| fly::value(thread, shared, key));
+        match timeout(self.0.settings.wait, asked).await {
+            Ok(answered) => answered.unwrap_or_else(|| Err(self.0.error(Failure::Closed))),
+            Err(_) => {
+                self.0.overdue.more();
+                Err(self.0.error(Failure::Timeout))
+            }
+        }
+    }
+
     /// Prepares the query in the database without running it: `None` without an SQL tier. Logs nothing, and does not
     /// affect the breaker.
     ///

@@ -10,7 +10,7 @@
 //! In reading order:
 //! - [`address`]: socket addresses; [`endpoint`]: URLs and their grammar;
 //! - [`stream`]: a connection; [`connect`]: opening one, where
-//!   [`permit`] lets it; [`tls`]: TLS at either end;
+//!   [`permit`] lets it; [`tls`]: TLS at either end; [`proxy_protocol`]: what a proxy in front says of it;
 //! - [`listen`]: accepting connections; [`inherit`]: sockets from a supervisor; [`handover`]: passing sockets on;
 //! - [`threads`]: a runtime per thread, pinned or not; [`signal`]: shutdown; [`notify`]: sd_notify; [`process`]: other
 //!   processes, and signals by name; [`diag`]: kernel information about sockets;
@@ -32,6 +32,7 @@ pub mod pages;
 pub mod permit;
 pub mod ports;
 pub mod process;
+pub mod proxy_protocol;
 pub mod signal;
 pub mod stream;
 mod sys;

@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::address::Peer;
+use crate::tls::TlsFacts;
 pub use crate::unix::UnixStream;
 
 /// A connected stream socket. Without TLS it adds one branch to tokio's own stream.
@@ -137,6 +138,17 @@ impl Stream {
     pub fn alpn(&self) -> Option<&[u8]> {
         match self {
             Stream::Tls(stream) => stream.session().alpn_protocol(),
+            _ => None,
+        }
+    }
+
+    /// Facts about the handshake of a client; None without TLS, or at the client's end. Computed at each call.
+    pub fn tls_facts(&self) -> Option<TlsFacts> {
+        match self {
+            Stream::Tls(stream) => match &stream.0 {
+                tokio_rustls::TlsStream::Server(stream) => Some(TlsFacts::of(stream.get_ref().1)),
+                tokio_rustls::TlsStream::Client(_) => None,
+            },
             _ => None,
         }
     }

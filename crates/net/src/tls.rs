@@ -2,11 +2,13 @@
 
 mod client;
 mod error;
+mod facts;
 mod server;
 
 pub use client::{ClientTls, ClientTlsOptions, Roots};
 pub use error::{TlsConfigError, TlsError};
-pub use server::{ServerTls, ServerTlsOptions};
+pub use facts::{ClientCertificate, TlsFacts};
+pub use server::{Choice, ChooseTls, ServerTls, ServerTlsOptions};
 
 use std::path::Path;
 

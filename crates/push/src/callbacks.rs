@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,10 +20,16 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::plan::Plan;
+use crate::rights::{Right, Rights};
 use crate::secrets;
+use crate::session::channels::Who;
 
 /// The field that names the hub to the backend.
 const ENDPOINT: &str = "X-Kuiperbelt-Endpoint";
+/// The field of the connect callback's answer that names the client's user.
+const USER: &str = "X-Oroshi-User";
+/// The field of the connect callback's answer with the client's rights in channels.
+const RIGHTS: &str = "X-Oroshi-Rights";
 /// The field with the session's groups in the answer to the connect callback, with commas.
 const GROUPS: &str = "X-Oroshi-Groups";
 /// The field with the client's subprotocols in the connect callback, and with the chosen one in its answer.
@@ -72,6 +79,8 @@ pub(crate) struct Accepted {
     pub(crate) key: String,
     /// The session's groups, each once.
     pub(crate) groups: Vec<String>,
+    /// The client, for the protocol of channels.
+    pub(crate) who: Who,
     /// The first message to the session.
     pub(crate) first_message: Option<(Kind, Bytes)>,
     /// The subprotocol that the backend chose.
@@ -174,7 +183,8 @@ impl Callbacks {
         left: impl Future<Output = ()>,
     ) -> Option<Result<Accepted, Refusal>> {
         let Some(url) = &self.connect else {
-            return Some(Ok(Accepted { key: secrets::key(), groups: Vec::new(), first_message: None, protocol: None }));
+            let (key, groups, who) = (secrets::key(), Vec::new(), Who::default());
+            return Some(Ok(Accepted { key, groups, who, first_message: None, protocol: None }));
         };
         let turn = match select(pin!(timeout(self.queue, self.turns.acquire())), pin!(left)).await {
             Either::Left((Ok(Ok(turn)), _)) => Some(turn),
@@ -360,7 +370,31 @@ impl Callbacks {
             return Err(Refusal::text(502, why.into()));
         }
         let protocol = once(headers, PROTOCOL)?.map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned);
-        Ok(Accepted { key, groups, first_message: (!body.is_empty()).then(|| (kind, body.into())), protocol })
+        let who = self.who(headers)?;
+        Ok(Accepted { key, groups, who, first_message: (!body.is_empty()).then(|| (kind, body.into())), protocol })
+    }
+
+    /// Reads who the client is and what it may do, for a session that speaks the protocol of channels.
+    fn who(&self, headers: &Headers) -> Result<Who, Refusal> {
+        let user = once(headers, USER)?.map(str::trim).filter(|user| !user.is_empty()).map(Arc::from);
+        let mut rights = Rights::default();
+        for list in headers.get_all(RIGHTS) {
+            let Ok(list) = str::from_utf8(list) else {
+                return Err(Refusal::text(502, format!("the backend's {RIGHTS} is not UTF-8")));
+            };
+            for grant in list.split(',').map(str::trim).filter(|grant| !grant.is_empty()) {
+                let mut words = grant.split_ascii_whitespace();
+                let pattern = words.next().unwrap_or_default();
+                for word in words {
+                    let Some(right) = Right::named(word) else {
+                        let expected = "expected a pattern, then some of subscribe, publish, history and presence";
+                        return Err(Refusal::text(502, format!("the backend's {RIGHTS} grants {word:?}: {expected}")));
+                    };
+                    rights.grant(pattern, right);
+                }
+            }
+        }
+        Ok(Who { user, rights: Arc::new(rights) })
     }
 
     fn message_name(&self) -> String {

@@ -6,6 +6,8 @@
 //! checks time limits, `drain` ends the hub. None of them is imported here.
 
 mod admission;
+mod channels;
+pub(crate) mod commands;
 pub(crate) mod connection;
 mod control;
 mod drain;
@@ -56,6 +58,10 @@ pub(crate) struct Hub {
     pub(crate) writer: Writer,
     backlog: Rc<Backlog>,
     groups: Groups,
+    /// The subscriptions to all channels with a prefix, by prefix.
+    patterns: Groups,
+    /// How many subscriptions the sessions of this thread have.
+    subscriptions: Cell<usize>,
     sessions: RefCell<Slab<Rc<Session>>>,
     generation: Cell<u32>,
     /// The number of the last publish on this thread.
@@ -93,6 +99,8 @@ impl Hub {
             draining: Cell::new(false),
             backlog,
             groups: Groups::default(),
+            patterns: Groups::default(),
+            subscriptions: Cell::new(0),
             sessions: RefCell::default(),
             generation: Cell::new(0),
             stamp: Cell::new(0),
@@ -133,6 +141,7 @@ impl Hub {
         session.state.set(State::Over(reason));
         self.node.directory.remove(&session.key, location);
         self.groups.leave_all(session);
+        self.unsubscribe_all(session);
         let waiting = session.outbox.borrow().bytes();
         session.outbox.borrow_mut().abandon();
         self.backlog.shrunk(waiting, 0);
@@ -235,6 +244,9 @@ impl Hub {
 
     /// Adds a session of this thread to a group. Returns false if it is a member already.
     fn join_here(&self, session: &Rc<Session>, group: &str) -> bool {
+        if session.speaks_channels() {
+            return self.subscribe_for_backend(session, group);
+        }
         self.groups.join(session, group, || self.rule_of(group))
     }
 

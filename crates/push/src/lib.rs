@@ -13,6 +13,7 @@
 //! - A publish puts its message into each session's queue. Once per turn of the thread's loop, the writer writes to
 //!   each session with all that has gathered. It writes large fan-outs in slices, and messages for few sessions go
 //!   between the slices.
+//! - A channel is a group to which clients subscribe. If it has a history, all threads get its messages in one order.
 //! - A message ends exactly once per session: written, dropped or closed. The receipt is that count.
 //! - A session costs a task of a hundred bytes, three hundred bytes of its own, and no buffer while it is idle.
 //!
@@ -21,13 +22,14 @@
 //! A file imports only files of its own layer or of layers above it in this list.
 //!
 //! 1. Values. [`Plan`] (`plan`), and [`Draft`] (`draft`), which becomes one. `message`: a message and its frames.
-//!    `publish`: a publish, its targets, its receipt. `secrets`: keys and tokens.
+//!    `publish`: a publish, its targets, its receipt. `rights`: who may do what in a channel. `secrets`: keys and
+//!    tokens.
 //! 2. Sessions and their queues. `session`: a session; below it `tally` (the outcomes of a message), `outbox` (the
-//!    queue, no I/O), `group`, `directory`, `info`. `session` and `group` import each other, as a group lists its
-//!    members and a session its groups: that circle is the data itself.
-//! 3. What threads share. `node`: the plan, the directory, the load of each thread, the link to other nodes
-//!    (`cluster::link` and `cluster::wire`, which know no hub). `mailboxes`: work from thread to thread, by closures,
-//!    so that it need not know the hub.
+//!    queue, no I/O), `group`, `channels` (the state of a client that subscribes), `directory`, `info`. `session` and
+//!    `group` import each other, as a group lists its members and a session its groups: that circle is the data itself.
+//! 3. What threads share. `history`: the numbered messages of channels. `node`: the plan, the directory, the load of
+//!    each thread, the link to other nodes (`cluster::link` and `cluster::wire`, which know no hub). `mailboxes`: work
+//!    from thread to thread, by closures, so that it need not know the hub.
 //! 4. The writer of a thread. `clock`, `backlog` (what waits, and who waits for room), `writer` (into queues, out to
 //!    sockets).
 //! 5. The hub of a thread. `callbacks`, `counts`, then `hub`: the only way in for the next layer. The files in `hub/`
@@ -40,6 +42,7 @@ mod clock;
 mod cluster;
 mod counts;
 mod draft;
+mod history;
 mod http;
 mod hub;
 mod mailboxes;
@@ -47,6 +50,7 @@ mod message;
 mod node;
 mod plan;
 mod publish;
+mod rights;
 mod run;
 mod secrets;
 mod session;
@@ -54,7 +58,7 @@ mod writer;
 
 pub use draft::Draft;
 pub use plan::{
-    Callbacks, Cluster, Drain, GroupRule, Limits, Listener, Origins, Paths, Plan, SendSettings, Serves, SlowPolicy,
-    Transports,
+    Access, Callbacks, Cluster, Drain, GroupRule, HistoryRule, Limits, Listener, Origins, Paths, Plan, SendSettings,
+    Serves, SlowPolicy, Transports,
 };
 pub use run::{OpenListener, RunError, run};

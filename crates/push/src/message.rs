@@ -1,5 +1,6 @@
 //! A message, and its bytes on each transport: framed once, shared by all sessions that get it.
 
+use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 
 use base64::Engine as _;
@@ -56,13 +57,53 @@ pub(crate) const TRANSPORTS: [&str; 4] = ["websocket", "sse", "stream", "poll"];
 pub(crate) struct Message {
     body: Body,
     key: Option<Box<str>>,
+    /// The client that published it, as JSON; `None` for the backend.
+    sender: Option<Box<str>>,
     frames: [OnceLock<Box<[u8]>>; Framing::COUNT],
+}
+
+/// A message's place in its channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Names one uninterrupted history of the channel.
+    pub(crate) epoch: u64,
+    /// Counts the messages in it, from 1.
+    pub(crate) offset: u64,
+}
+
+impl Place {
+    /// Returns the epoch as clients see it: JavaScript has no integers of 64 bits.
+    pub(crate) fn epoch_text(self) -> String {
+        format!("{:016x}", self.epoch)
+    }
+
+    /// Reads a place from its two parts. `None` if they are not as this hub writes them.
+    pub(crate) fn read(epoch: &str, offset: u64) -> Option<Place> {
+        let is_epoch = epoch.len() == 16 && epoch.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        is_epoch.then(|| u64::from_str_radix(epoch, 16).ok()).flatten().map(|epoch| Place { epoch, offset })
+    }
+}
+
+impl FromStr for Place {
+    type Err = ();
+
+    /// Reads `EPOCH:OFFSET`.
+    fn from_str(text: &str) -> Result<Place, ()> {
+        let (epoch, offset) = text.split_once(':').ok_or(())?;
+        let is_number = !offset.is_empty() && offset.bytes().all(|byte| byte.is_ascii_digit());
+        let offset = if is_number { offset.parse().map_err(|_| ())? } else { return Err(()) };
+        Place::read(epoch, offset).ok_or(())
+    }
 }
 
 #[derive(Debug)]
 enum Body {
     /// A publisher's message.
     Data { kind: Kind, data: Bytes },
+    /// A publisher's message for clients that speak the protocol of channels.
+    Publication { kind: Kind, data: Bytes, channel: Option<Arc<str>>, place: Option<Place> },
+    /// A frame of the hub's own in the protocol of channels: one JSON object.
+    Frame(Box<str>),
     /// The number of messages that are missing here; `None` if it is unknown, and may be 0.
     Gap(Option<u64>),
     /// The hub's first message: the session's key.
@@ -73,12 +114,45 @@ enum Body {
 
 impl Message {
     fn new(body: Body) -> Self {
-        Message { body, key: None, frames: Default::default() }
+        Message { body, key: None, sender: None, frames: Default::default() }
     }
 
     /// Creates a publisher's message. The caller has checked that a text is UTF-8.
     pub(crate) fn data(kind: Kind, data: Bytes) -> Self {
         Self::new(Body::Data { kind, data })
+    }
+
+    /// Creates a frame of the hub's own in the protocol of channels.
+    pub(crate) fn channel_frame(frame: &serde_json::Value) -> Self {
+        Self::new(Body::Frame(frame.to_string().into()))
+    }
+
+    /// Returns a publisher's message as clients get it that speak the protocol of channels.
+    ///
+    /// `channel`: unless it is for single sessions or all.
+    pub(crate) fn to_publication(&self, channel: Option<Arc<str>>, place: Option<Place>) -> Self {
+        let (kind, data) = self.payload().map_or((Kind::Text, Bytes::new()), |(kind, data)| (kind, data.clone()));
+        let publication = Self::new(Body::Publication { kind, data, channel, place });
+        publication.with_key(self.key.clone()).with_sender(self.sender.clone())
+    }
+
+    /// Sets the client that published it, as JSON.
+    pub(crate) fn with_sender(mut self, sender: Option<Box<str>>) -> Self {
+        self.sender = sender;
+        self
+    }
+
+    /// Returns the client that published it, as JSON.
+    pub(crate) fn sender(&self) -> Option<&str> {
+        self.sender.as_deref()
+    }
+
+    /// Returns its place in its channel.
+    pub(crate) fn place(&self) -> Option<Place> {
+        match self.body {
+            Body::Publication { place, .. } => place,
+            _ => None,
+        }
     }
 
     /// Sets the key under which a newer message replaces it ([`SlowPolicy::KeepLatest`](crate::SlowPolicy)).
@@ -135,7 +209,7 @@ impl Message {
 
     /// Returns whether it is a publisher's message. Only these may be dropped, and are counted.
     pub(crate) fn is_data(&self) -> bool {
-        matches!(self.body, Body::Data { .. })
+        matches!(self.body, Body::Data { .. } | Body::Publication { .. })
     }
 
     /// Returns whether it is a gap of unknown size.
@@ -151,7 +225,7 @@ impl Message {
     /// Returns the length of the payload, bytes.
     pub(crate) fn len(&self) -> usize {
         match &self.body {
-            Body::Data { data, .. } => data.len(),
+            Body::Data { data, .. } | Body::Publication { data, .. } => data.len(),
             _ => 0,
         }
     }
@@ -159,7 +233,7 @@ impl Message {
     /// Returns the payload of a publisher's message.
     pub(crate) fn payload(&self) -> Option<(Kind, &Bytes)> {
         match &self.body {
-            Body::Data { kind, data } => Some((*kind, data)),
+            Body::Data { kind, data } | Body::Publication { kind, data, .. } => Some((*kind, data)),
             _ => None,
         }
     }
@@ -202,6 +276,7 @@ impl Message {
             Body::Data { kind: Kind::Text, data } => (None, String::from_utf8_lossy(data).into_owned()),
             Body::Data { kind: Kind::Binary, data } => (Some("binary"), BASE64.encode(data)),
             Body::Gap(_) => (Some("gap"), self.as_json()),
+            Body::Publication { .. } | Body::Frame(_) => (None, self.as_json()),
             _ => (Some("session"), self.as_json()),
         };
         let mut event = String::with_capacity(text.len() + 32);
@@ -210,6 +285,9 @@ impl Message {
         }
         if let Some(name) = name {
             event.push_str(&format!("event: {name}\n"));
+        }
+        if let Some(place) = self.place() {
+            event.push_str(&format!("id: {:016x}:{}\n", place.epoch, place.offset));
         }
         // CR, LF and CRLF end a line of an event; the client sees LF for all.
         for line in text.replace("\r\n", "\n").replace('\r', "\n").split('\n') {
@@ -223,6 +301,10 @@ impl Message {
 
     fn as_json(&self) -> String {
         let value = match &self.body {
+            Body::Frame(frame) => return (**frame).to_owned(),
+            Body::Publication { kind, data, channel, place } => {
+                return publication(*kind, data, channel.as_deref(), *place, self.sender());
+            }
             Body::Data { kind: Kind::Text, data } => json!({ "text": String::from_utf8_lossy(data) }),
             Body::Data { kind: Kind::Binary, data } => json!({ "base64": BASE64.encode(data) }),
             Body::Gap(lost) => json!({ "gap": lost }),
@@ -232,6 +314,26 @@ impl Message {
         };
         value.to_string()
     }
+}
+
+/// Formats a publication. The members have a fixed order, so that people can read them.
+fn publication(kind: Kind, data: &[u8], channel: Option<&str>, place: Option<Place>, from: Option<&str>) -> String {
+    let mut out = String::with_capacity(data.len() + 128);
+    out.push('{');
+    if let Some(channel) = channel {
+        out.push_str(&format!("\"channel\":{},", json!(channel)));
+    }
+    if let Some(Place { epoch, offset }) = place {
+        out.push_str(&format!("\"epoch\":\"{epoch:016x}\",\"offset\":{offset},"));
+    }
+    if let Some(from) = from {
+        out.push_str(&format!("\"from\":{from},"));
+    }
+    match kind {
+        Kind::Text => out.push_str(&format!("\"text\":{}}}", json!(String::from_utf8_lossy(data)))),
+        Kind::Binary => out.push_str(&format!("\"base64\":\"{}\"}}", BASE64.encode(data))),
+    }
+    out
 }
 
 /// Appends a piece of a body, as a chunk if the body is chunked.
@@ -276,6 +378,41 @@ mod tests {
         assert_eq!(frame(&message, Framing::Events { chunked: false }), "event: binary\ndata: /wA=\n\n");
         assert_eq!(frame(&message, Framing::Lines { chunked: false }), "/wA=\n");
         assert_eq!(frame(&message, Framing::Poll), r#"{"base64":"/wA="}"#);
+    }
+
+    #[test]
+    fn a_publication_on_every_transport() {
+        let place = Place { epoch: 0xab, offset: 7 };
+        let message = Message::data(Kind::Text, Bytes::from_static(b"a\nb"));
+        let message = message.with_sender(Some("{\"client\":\"x\"}".into()));
+        let publication = message.to_publication(Some("c\"".into()), Some(place));
+        let json = r#"{"channel":"c\"","epoch":"00000000000000ab","offset":7,"from":{"client":"x"},"text":"a\nb"}"#;
+        assert_eq!(&publication.frame(Framing::WebSocket)[2..], json.as_bytes());
+        let event = format!("id: 00000000000000ab:7\ndata: {json}\n\n");
+        assert_eq!(frame(&publication, Framing::Events { chunked: false }), event);
+        assert_eq!(frame(&publication, Framing::Lines { chunked: false }), format!("{json}\n"));
+        assert_eq!(frame(&publication, Framing::Poll), json);
+        assert!(publication.is_data() && publication.place() == Some(place) && publication.len() == 3);
+        let direct = Message::data(Kind::Binary, Bytes::from_static(b"\xff")).to_publication(None, None);
+        assert_eq!(frame(&direct, Framing::Poll), r#"{"base64":"/w=="}"#);
+    }
+
+    #[test]
+    fn places_are_read_as_they_are_written() {
+        assert_eq!("00000000000000ab:7".parse(), Ok(Place { epoch: 0xab, offset: 7 }));
+        for wrong in [
+            "",
+            ":",
+            "ab:7",
+            "00000000000000AB:7",
+            "00000000000000ab:",
+            "00000000000000ab:+7",
+            "00000000000000ab:-1",
+            "+0000000000000ab:7",
+            "00000000000000ab:99999999999999999999",
+        ] {
+            assert_eq!(wrong.parse::<Place>(), Err(()), "{wrong}");
+        }
     }
 
     #[test]

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use oroshi_server::Capacity;
 use tokio::sync::Barrier;
 
 use crate::cluster::link::Link;
+use crate::history::Histories;
 use crate::plan::Plan;
 use crate::session::directory::Directory;
 
@@ -15,6 +17,9 @@ use crate::session::directory::Directory;
 pub(crate) struct Node {
     pub(crate) plan: Plan,
     pub(crate) directory: Directory,
+    /// The histories of channels that have one.
+    pub(crate) histories: Histories,
+    began: Instant,
     /// The link to the other nodes, if there is a cluster.
     pub(crate) link: Option<Link>,
     /// Limits the connections of clients, if they are limited.
@@ -47,12 +52,19 @@ impl Node {
             capacity: plan.connections.map(Capacity::new),
             rejected: AtomicUsize::new(0),
             loads: (0..plan.threads).map(|_| Load::default()).collect(),
+            histories: Histories::new(plan.limits.history_bytes),
+            began: Instant::now(),
             plan,
             directory: Directory::new(),
             link,
             name: crate::secrets::key()[..12].to_owned(),
             published: AtomicUsize::new(0),
         }
+    }
+
+    /// Returns the time since the node began, milliseconds: the clock of the histories.
+    pub(crate) fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Returns the number of threads.

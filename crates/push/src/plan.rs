@@ -99,6 +99,12 @@ impl Plan {
     pub fn group_rule(&self, group: &str) -> Option<&GroupRule> {
         self.groups.iter().find(|rule| rule.fits(group))
     }
+
+    /// Returns whether clients may speak the protocol of channels.
+    #[must_use]
+    pub fn has_channels(&self) -> bool {
+        self.groups.iter().any(|rule| rule.subscribe != Access::Nobody)
+    }
 }
 
 /// A listener: an address, and what is served there.
@@ -140,6 +146,8 @@ pub struct Paths {
     pub connect: String,
     /// `GET`: returns the messages of a polling session.
     pub poll: String,
+    /// `POST`: takes commands of a session that speaks the protocol of channels.
+    pub command: String,
     /// `POST`: sends a message to the sessions that header fields name.
     pub send: String,
     /// `POST`: closes sessions, with a last message.
@@ -157,6 +165,7 @@ impl Default for Paths {
         Paths {
             connect: String::from("/connect"),
             poll: String::from("/poll"),
+            command: String::from("/command"),
             send: String::from("/send"),
             close: String::from("/close"),
             broadcast: String::from("/broadcast"),
@@ -299,6 +308,12 @@ pub struct Limits {
     pub poll_wait: Duration,
     /// How long the hub waits for the answer to a close frame.
     pub close: Duration,
+    /// The most messages that one client may publish per second.
+    pub client_publishes: Option<u32>,
+    /// The most channels that one session may subscribe to.
+    pub session_channels: usize,
+    /// The most that the histories of all channels may hold together, bytes.
+    pub history_bytes: usize,
 }
 
 impl Default for Limits {
@@ -318,6 +333,9 @@ impl Default for Limits {
             poll_absence: Duration::from_secs(30),
             poll_wait: Duration::from_secs(25),
             close: Duration::from_secs(5),
+            client_publishes: Some(10),
+            session_channels: 100,
+            history_bytes: 256 * 1024 * 1024,
         }
     }
 }
@@ -337,8 +355,8 @@ impl Default for SendSettings {
     }
 }
 
-/// A rule for the groups that a pattern fits.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A rule for the groups that a pattern fits. Its `Default` permits clients nothing and keeps nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupRule {
     /// A name, or a prefix and `*`.
     pub pattern: String,
@@ -346,6 +364,49 @@ pub struct GroupRule {
     pub slow: SlowPolicy,
     /// Whether a client may join by itself (`?group=` when it connects).
     pub client_may_join: bool,
+    /// The clients that may subscribe to these groups as channels.
+    pub subscribe: Access,
+    /// Whether they may also subscribe to all channels that begin with a prefix.
+    pub subscribe_patterns: bool,
+    /// The clients that may publish.
+    pub publish: Access,
+    /// The clients that may read the history without a subscription.
+    pub history: Access,
+    /// The clients that may see who subscribes.
+    pub presence: Access,
+    /// The history that is kept, if any.
+    pub keeps: Option<HistoryRule>,
+}
+
+/// The clients that have a right by a group's rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// Only those whose token or backend grants it.
+    #[default]
+    Nobody,
+    /// Those whose user is known, by their token or by the backend.
+    Users,
+    /// All.
+    Anyone,
+}
+
+/// The bounds of a channel's history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryRule {
+    /// The most messages.
+    pub messages: usize,
+    /// The most bytes, with the hub's own for each message.
+    pub bytes: usize,
+    /// How long a message is kept, and how long the channel is remembered after its last use.
+    pub time: Duration,
+    /// Whether the newest message replaces all earlier ones.
+    pub latest: bool,
+}
+
+impl Default for HistoryRule {
+    fn default() -> Self {
+        HistoryRule { messages: 100, bytes: 1024 * 1024, time: Duration::from_secs(300), latest: false }
+    }
 }
 
 impl GroupRule {

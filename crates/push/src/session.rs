@@ -3,6 +3,7 @@
 //! [`Session`] and [`group::Group`] refer to each other: a group lists its members, and a session lists its groups so
 //! that it can leave them. That circle is the data itself.
 
+pub(crate) mod channels;
 pub(crate) mod directory;
 pub(crate) mod group;
 pub(crate) mod info;
@@ -21,6 +22,7 @@ use oroshi_net::Stream;
 use oroshi_websocket::Kind;
 
 use crate::message::Framing;
+use crate::session::channels::Channels;
 use crate::session::directory::Location;
 use crate::session::group::Membership;
 use crate::session::outbox::Outbox;
@@ -102,6 +104,8 @@ pub(crate) struct Flags {
     pub(crate) blocked: bool,
     /// The hub does not read it now: enough of its messages wait for the backend.
     pub(crate) paused: bool,
+    /// It speaks the protocol of channels.
+    pub(crate) channels: bool,
 }
 
 /// Times in ticks of the thread's clock; 0 is never.
@@ -123,6 +127,8 @@ pub(crate) struct RareState {
     /// Whether a task sends `upstream` to the backend.
     pub(crate) is_forwarding: bool,
     pub(crate) polling: Option<Polling>,
+    /// `None` unless it speaks the protocol of channels.
+    channels: Option<Box<Channels>>,
     /// Why it ends, if that is known before its end.
     pub(crate) reason: Option<Reason>,
 }
@@ -180,6 +186,36 @@ impl Session {
     /// Changes its rare state, which is created on first use.
     pub(crate) fn rare<T>(&self, change: impl FnOnce(&mut RareState) -> T) -> T {
         change(self.rare.borrow_mut().get_or_insert_default())
+    }
+
+    /// Makes it a session that speaks the protocol of channels.
+    pub(crate) fn speak_channels(&self, channels: Channels) {
+        self.rare(|rare| rare.channels = Some(Box::new(channels)));
+        self.update_flags(|flags| flags.channels = true);
+    }
+
+    /// Returns whether it speaks the protocol of channels.
+    pub(crate) fn speaks_channels(&self) -> bool {
+        self.flags.get().channels
+    }
+
+    /// Reads or changes its channels; `None` if it does not speak the protocol. `change` must not publish.
+    pub(crate) fn channels<T>(&self, change: impl FnOnce(&mut Channels) -> T) -> Option<T> {
+        if !self.speaks_channels() {
+            return None;
+        }
+        self.rare.borrow_mut().as_mut()?.channels.as_deref_mut().map(change)
+    }
+
+    /// Returns the names of its groups, and of the channels and patterns that it subscribes to.
+    pub(crate) fn group_names(&self) -> Vec<Box<str>> {
+        let mut names: Vec<_> = self.groups.borrow().iter().map(|membership| membership.group.name.clone()).collect();
+        self.channels(|channels| {
+            for one in &channels.subscriptions {
+                names.push(if one.is_pattern { format!("{}*", one.group.name).into() } else { one.group.name.clone() });
+            }
+        });
+        names
     }
 
     /// Wakes its task, or the poll that waits for messages.
@@ -273,5 +309,6 @@ mod tests {
     #[test]
     fn a_session_is_small() {
         assert!(size_of::<Session>() <= 320, "{} bytes", size_of::<Session>());
+        assert!(size_of::<RareState>() <= 128, "{} bytes", size_of::<RareState>());
     }
 }

@@ -2,12 +2,14 @@
 
 use std::cell::RefCell;
 use std::future::poll_fn;
+use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
 use oroshi_core::{HasDeadlines, spares};
 use oroshi_http1::{DecodeError, RequestDecoder, RequestEvent};
+use oroshi_net::proxy_protocol::ProxyHeader;
 use oroshi_net::{ServerTls, Stream};
 
 use crate::body::Leftover;
@@ -18,12 +20,14 @@ use crate::exchange::{Exchange, Handler, RefusedRequest};
 use crate::http2;
 use crate::reply::Reply;
 use crate::transport::Transport;
-use crate::wire::Wire;
+use crate::wire::{Addresses, Wire};
 
 /// An accepted connection. Boxed, because only the start needs it.
 pub(crate) struct Accepted {
     pub(crate) guard: ConnectionGuard,
     pub(crate) stream: Stream,
+    /// Whether the peer begins with a header of the PROXY protocol.
+    pub(crate) is_proxied: bool,
     pub(crate) tls: Option<ServerTls>,
 }
 
@@ -57,7 +61,7 @@ pub(crate) async fn run<F: Future<Output = Result<bool, Error>> + 'static>(
 
 /// Starts a connection. `None`: the peer is gone, which is counted.
 async fn begin(accepted: Box<Accepted>) -> Option<Rc<Wire>> {
-    let Accepted { guard, stream, tls } = *accepted;
+    let Accepted { guard, mut stream, is_proxied, tls } = *accepted;
     let core = Rc::clone(guard.core());
     if core.closing.get() || core.settings.vouching {
         // The connection was accepted just before the shutdown, or its request decides about it: the next poll of the
@@ -65,17 +69,33 @@ async fn begin(accepted: Box<Accepted>) -> Option<Rc<Wire>> {
         tokio::task::yield_now().await;
         guard.doubt();
     }
-    let stream = match tls {
-        None => stream,
-        Some(tls) => match handshake(&guard, &tls, stream).await {
-            Ok(stream) => stream,
-            Err(kind) => {
-                core.counters.count_error(kind);
-                return None;
-            }
-        },
+    let started = async {
+        let origin = if is_proxied { Some(origin(&guard, &mut stream).await?) } else { None };
+        match tls {
+            None => Ok((stream, origin)),
+            Some(tls) => Ok((handshake(&guard, &tls, stream).await?, origin)),
+        }
     };
-    Some(Rc::new(Wire::new(guard, stream)))
+    match started.await {
+        Ok((stream, origin)) => Some(Rc::new(Wire::new(guard, stream, origin.flatten()))),
+        Err(kind) => {
+            core.counters.count_error(kind);
+            None
+        }
+    }
+}
+
+/// Reads the header of a proxy. Returns the local and the remote address of its client, `None` for a connection of the
+/// proxy itself.
+async fn origin(guard: &ConnectionGuard, stream: &mut Stream) -> Result<Option<Addresses>, ErrorKind> {
+    let read = within_head_timeout(guard, ProxyHeader::read(stream)).await;
+    match read.ok_or(ErrorKind::HeadTimeout)? {
+        Ok(ProxyHeader::Local) => Ok(None),
+        Ok(ProxyHeader::Unknown) => Ok(Some((None, None))),
+        Ok(ProxyHeader::Tcp { source, destination }) => Ok(Some((Some(destination), Some(source)))),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(ErrorKind::ProxyHeader),
+        Err(_) => Err(ErrorKind::Disconnected),
+    }
 }
 
 /// Begins turns, and keeps the memory of ended ones, so that a request allocates nothing.
@@ -157,18 +177,24 @@ impl<F> Drop for Turn<'_, F> {
 }
 
 async fn handshake(guard: &ConnectionGuard, tls: &ServerTls, stream: Stream) -> Result<Stream, ErrorKind> {
+    let shaken = within_head_timeout(guard, Box::pin(tls.accept(stream))).await;
+    shaken.ok_or(ErrorKind::HeadTimeout)?.map_err(|_| ErrorKind::Tls)
+}
+
+/// Runs a step before the first request. `None`: it took longer than a request's head may.
+async fn within_head_timeout<F: Future>(guard: &ConnectionGuard, step: F) -> Option<F::Output> {
     let (core, deadline) = (guard.core(), &guard.connection().read);
     core.deadlines().set(deadline, core.now().saturating_add(core.ticks.head));
-    let mut shaking = Box::pin(tls.accept(stream));
+    let mut step = pin!(step);
     poll_fn(|context| {
-        if let Poll::Ready(result) = shaking.as_mut().poll(context) {
+        if let Poll::Ready(output) = step.as_mut().poll(context) {
             deadline.clear();
-            return Poll::Ready(result.map_err(|_| ErrorKind::Tls));
+            return Poll::Ready(Some(output));
         }
-        if deadline.poll_over(core.now(), context) {
-            return Poll::Ready(Err(ErrorKind::HeadTimeout));
+        match deadline.poll_over(core.now(), context) {
+            true => Poll::Ready(None),
+            false => Poll::Pending,
         }
-        Poll::Pending
     })
     .await
 }

@@ -21,6 +21,8 @@ pub enum ErrorKind {
     WriteTimeout,
     /// The TLS handshake failed.
     Tls,
+    /// The connection did not begin with the header of the PROXY protocol that its peer must send.
+    ProxyHeader,
     /// The handler failed, gave no answer, or cut its answer off.
     Handler,
     /// A shutdown's `drain_timeout` passed, and the exchange was cut off.
@@ -33,13 +35,14 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// All of them with their names, in order.
-    const NAMED: [(Self, &'static str); 10] = [
+    const NAMED: [(Self, &'static str); 11] = [
         (ErrorKind::Refused, "refused"),
         (ErrorKind::Disconnected, "disconnected"),
         (ErrorKind::HeadTimeout, "head-timeout"),
         (ErrorKind::BodyTimeout, "body-timeout"),
         (ErrorKind::WriteTimeout, "write-timeout"),
         (ErrorKind::Tls, "tls"),
+        (ErrorKind::ProxyHeader, "proxy-header"),
         (ErrorKind::Handler, "handler"),
         (ErrorKind::Shutdown, "shutdown"),
         (ErrorKind::Accept, "accept"),
@@ -47,7 +50,7 @@ impl ErrorKind {
     ];
 
     /// All kinds, in the order of [`Counts::errors`].
-    pub const ALL: [Self; 10] = values(&Self::NAMED);
+    pub const ALL: [Self; 11] = values(&Self::NAMED);
 
     /// Returns a stable kebab-case name, for metrics and logs.
     pub fn name(self) -> &'static str {

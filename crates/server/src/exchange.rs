@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use oroshi_http1::{RequestDecoder, RequestHead};
+use oroshi_net::tls::TlsFacts;
 use oroshi_net::{Peer, Stream};
 
 use crate::body::RequestBody;
@@ -38,7 +39,7 @@ pub struct RefusedRequest<'a> {
     pub status: u16,
     /// The received bytes, from the request's first on; they may be anything.
     pub bytes: &'a [u8],
-    /// The sender's address, over TCP.
+    /// The client's address, as [`Exchange::remote`].
     pub remote: Option<SocketAddr>,
 }
 
@@ -194,12 +195,14 @@ impl<'a> Exchange<'a> {
         self.transport.wire().with_stream(|stream| stream.peer_address().ok().flatten()).flatten()
     }
 
-    /// As [`peer_address`](Self::peer_address), for TCP alone, with one system call per connection.
+    /// Returns the client's address, for TCP alone, with one system call per connection. Behind a proxy that sends it
+    /// ([`HttpListener::proxied`](crate::HttpListener::proxied)), it is that client's, and not the proxy's.
     pub fn remote(&self) -> Option<SocketAddr> {
         self.transport.wire().addresses().1
     }
 
-    /// Returns the local address of a TCP connection, with one system call per connection.
+    /// Returns the local address of a TCP connection, with one system call per connection; behind a proxy that sends it,
+    /// the address to which the client connected there.
     pub fn local(&self) -> Option<SocketAddr> {
         self.transport.wire().addresses().0
     }
@@ -207,6 +210,11 @@ impl<'a> Exchange<'a> {
     /// Whether the connection is encrypted.
     pub fn is_tls(&self) -> bool {
         self.transport.wire().with_stream(Stream::is_tls).unwrap_or(false)
+    }
+
+    /// Returns the facts about the client's TLS handshake, computed at most once per connection; `None` without TLS.
+    pub fn tls_facts(&self) -> Option<&'a TlsFacts> {
+        self.transport.wire().tls_facts()
     }
 
     /// Returns the value of a `Date` header for now, for answers that are encoded in advance.

@@ -74,5 +74,5 @@ pub use error::{Error, Wait};
 pub use exchange::{Exchange, Handler, RefusedRequest, ShutdownObserver};
 pub use log_throttle::LogThrottle;
 pub use reply::Reply;
-pub use serve::{HttpListener, Server};
+pub use serve::{HttpListener, Proxied, Server};
 pub use settings::Settings;

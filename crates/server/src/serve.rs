@@ -1,5 +1,6 @@
 //! The server of a core: accepts connections, and shuts down.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -36,11 +37,37 @@ pub struct HttpListener {
     pub listener: Listener,
     /// The certificate and settings of an `https` listener.
     pub tls: Option<ServerTls>,
+    /// Which peers begin with a header of the PROXY protocol, if any.
+    pub proxied: Option<Proxied>,
+}
+
+/// Decides about each accepted connection whether its peer is a proxy that begins with a header of the PROXY protocol.
+///
+/// A connection without its header is closed. Bytes of other peers are read as they are, so that such a header from
+/// them is a malformed request.
+#[derive(Clone)]
+pub struct Proxied(Rc<dyn Fn(&Stream) -> bool>);
+
+impl Proxied {
+    /// Makes a decision from the new connection.
+    pub fn new(decide: impl Fn(&Stream) -> bool + 'static) -> Self {
+        Proxied(Rc::new(decide))
+    }
+
+    pub(crate) fn expects_header(&self, stream: &Stream) -> bool {
+        (self.0)(stream)
+    }
+}
+
+impl fmt::Debug for Proxied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxied").finish_non_exhaustive()
+    }
 }
 
 impl From<Listener> for HttpListener {
     fn from(listener: Listener) -> Self {
-        HttpListener { listener, tls: None }
+        HttpListener { listener, tls: None, proxied: None }
     }
 }
 
@@ -102,11 +129,14 @@ impl<H: Handler> Server<H> {
 }
 
 /// Accepts from one listener until the shutdown.
-async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, HttpListener { listener, tls }: HttpListener) {
+async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, HttpListener { listener, tls, proxied }: HttpListener) {
     let serve_http2 = serve_http2(Rc::clone(&handler));
     let begin = move |wire, input| connection::take_turn(wire, Rc::clone(&handler), input);
     let turns = Rc::new(Turns::new(begin, serve_http2));
-    let serve = |guard: ConnectionGuard, stream: Stream| spawn(Accepted { guard, stream, tls: tls.clone() }, &turns);
+    let serve = |guard: ConnectionGuard, stream: Stream| {
+        let is_proxied = proxied.as_ref().is_some_and(|proxied| proxied.expects_header(&stream));
+        spawn(Accepted { guard, stream, is_proxied, tls: tls.clone() }, &turns);
+    };
     while !core.closing.get() {
         if core.is_full() {
             until_room(&core, listener.has_waiting()).await;

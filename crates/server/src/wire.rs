@@ -16,6 +16,7 @@ use std::task::{Context, Poll, Waker, ready};
 use oroshi_core::{Deadline, HasDeadlines, Scratch, spares};
 use oroshi_http1::RequestDecoder;
 use oroshi_net::stream::nonzero_write;
+use oroshi_net::tls::TlsFacts;
 use oroshi_net::{Peer, PeerState, Stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -29,6 +30,9 @@ const COPIED_BYTES: usize = 16 * 1024;
 /// The size of the output at which writers wait until it is sent.
 pub(crate) const OUTPUT_BYTES: usize = 64 * 1024;
 
+/// The local and the remote address of a TCP connection.
+pub(crate) type Addresses = (Option<SocketAddr>, Option<SocketAddr>);
+
 /// A connection's stream, and the state of its exchange in both directions.
 pub(crate) struct Wire {
     guard: ConnectionGuard,
@@ -36,7 +40,8 @@ pub(crate) struct Wire {
     output: RefCell<Output>,
     /// The waker of a flush that does not wait as the connection's task.
     flusher: RefCell<Option<Waker>>,
-    addresses: OnceCell<Box<(Option<SocketAddr>, Option<SocketAddr>)>>,
+    addresses: OnceCell<Box<Addresses>>,
+    tls: OnceCell<Box<TlsFacts>>,
     pub(crate) progress: Progress,
     /// The decoder of requests; a turn takes it out.
     pub(crate) decoder: Cell<RequestDecoder>,
@@ -69,13 +74,15 @@ impl Output {
 }
 
 impl Wire {
-    pub(crate) fn new(guard: ConnectionGuard, stream: Stream) -> Self {
+    /// `origin` has the addresses of the client behind a proxy, in place of the socket's.
+    pub(crate) fn new(guard: ConnectionGuard, stream: Stream, origin: Option<Addresses>) -> Self {
         Wire {
             guard,
             stream: RefCell::new(Some(stream)),
             output: RefCell::default(),
             flusher: RefCell::default(),
-            addresses: OnceCell::new(),
+            addresses: origin.map(|origin| OnceCell::from(Box::new(origin))).unwrap_or_default(),
+            tls: OnceCell::new(),
             progress: Progress::default(),
             decoder: Cell::default(),
         }
@@ -104,8 +111,9 @@ impl Wire {
         self.stream.borrow().as_ref().map(look)
     }
 
-    /// Returns the local and the remote address, for TCP, with one query per connection.
-    pub(crate) fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
+    /// Returns the local and the remote address, for TCP, with one query per connection; behind a proxy that sends them,
+    /// its client's.
+    pub(crate) fn addresses(&self) -> Addresses {
         let tcp = |peer| match peer {
             Ok(Some(Peer::Tcp(address))) => Some(address),
             _ => None,
@@ -114,6 +122,16 @@ impl Wire {
             || self.with_stream(|stream| (tcp(stream.local_address()), tcp(stream.peer_address()))).unwrap_or_default();
         // Boxed, because most servers never ask.
         **self.addresses.get_or_init(|| Box::new(ask()))
+    }
+
+    /// Returns the facts about the client's handshake, computed once per connection. `None` without TLS.
+    pub(crate) fn tls_facts(&self) -> Option<&TlsFacts> {
+        if let Some(facts) = self.tls.get() {
+            return Some(facts);
+        }
+        let facts = self.with_stream(Stream::tls_facts).flatten()?;
+        // Boxed, because most servers never ask.
+        Some(self.tls.get_or_init(|| Box::new(facts)))
     }
 
     /// Takes the stream. All output must have been sent.

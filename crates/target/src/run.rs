@@ -126,7 +126,7 @@ impl Target {
                 }
                 let listeners: io::Result<Vec<HttpListener>> = mine
                     .into_iter()
-                    .map(|(bound, tls)| Ok(HttpListener { listener: bound.into_listener()?, tls }))
+                    .map(|(bound, tls)| Ok(HttpListener { listener: bound.into_listener()?, tls, proxied: None }))
                     .collect();
                 let server = Server::new(responder, plan.settings());
                 until_second_request(&shutdown, server.serve(listeners?, shutdown.reached(1))).await;

@@ -126,7 +126,7 @@ module Oroshi
 
     # Only numbers and names: other values may be secrets.
     def shown(name, values)
-      plain = values.map { |value| value.is_a?(Numeric) || value.is_a?(Symbol) || value == true || value == false ? value.inspect : "..." }
+      plain = values.map { |value| [Numeric, Symbol, TrueClass, FalseClass].any? { |it| it === value } ? value.inspect : "..." }
       [name, plain.join(", ")].reject(&:empty?).join(" ")
     end
 
@@ -138,7 +138,9 @@ module Oroshi
 
       # Kernel's and Rake's namesakes must not be called instead.
       %i[bind port threads workers plugin environment rackup tag quiet app directory].each do |name|
-        define_method(name) { |*values, &block| @owner.take(name.to_s, values, block, caller_locations(1, 1).first.lineno) }
+        define_method(name) do |*values, &block|
+          @owner.take(name.to_s, values, block, caller_locations(1, 1).first.lineno)
+        end
       end
 
       def get(_name, default = nil) = default

@@ -315,13 +315,13 @@ module Oroshi
       @scoreboard.clear(worker.slot)
     end
 
-    # ReforkAfter: a worker that has served so many requests gets a successor, as one that is recycled does; then it
-    # becomes the process that forks the next workers, instead of ending.
+    # ReforkAfter: a worker that has served so many requests gets a successor, as one that is recycled does (and it may be
+    # one); then it becomes the process that forks the next workers, instead of ending.
     def look_for_warm
       return if @promoting || @candidate || !@refork_left&.any? || @roster.mode != :serving
 
       @promoting = @roster.workers.find do |worker|
-        worker.state == :ready && worker.enough.nil? && @roster.current?(worker) &&
+        worker.state == :ready && @roster.current?(worker) &&
           @scoreboard.read(worker.slot)[:requests] >= @refork_left.first
       end
       return unless @promoting
@@ -329,9 +329,10 @@ module Oroshi
       @roster.enough(@promoting, "refork after #{@refork_left.shift} requests")
     end
 
-    # The worker is about to be told to stop.
+    # The worker is about to be told to stop. Nothing, if a new application is loading.
     def promote(worker)
-      @candidate&.close
+      return unless worker.equal?(@promoting) && @candidate.nil? && @roster.mode == :serving
+
       @candidate = Mould.of_worker(worker, @settings, @listeners, @channels.key(worker))
     rescue SystemCallError => e
       @promoting = nil
@@ -413,7 +414,7 @@ module Oroshi
         case action
         when Roster::Start then start(action.slot, action.replaces)
         when Roster::Tell
-          promote(action.worker) if action.worker.equal?(@promoting) && @roster.mode == :serving
+          promote(action.worker)
           Log.event("#{action.worker}: stopping: #{action.why}")
           signal(action.worker, action.signal)
         when Roster::Kill

@@ -59,7 +59,8 @@ module Oroshi
       when %r{\A(?:unix:(?://)?)?(@.+|\.{0,2}/.+)\z}
         path = Regexp.last_match(1)
         Socket.unix(path.start_with?("@") ? "\0#{path[1..]}" : path, &block)
-      when /\A(?:(.*):)?(\d+)\z/ then Socket.tcp(Regexp.last_match(1)&.delete("[]") || "127.0.0.1", Regexp.last_match(2), &block)
+      when /\A(?:(.*):)?(\d+)\z/
+        Socket.tcp(Regexp.last_match(1)&.delete("[]") || "127.0.0.1", Regexp.last_match(2), &block)
       else Socket.unix(@address.sub(%r{\Aunix:(//)?}, ""), &block)
       end
     end
@@ -129,8 +130,8 @@ module Oroshi
       def duration(seconds)
         return "#{(seconds * 1000).round} ms" if seconds < 1
 
-        [[86_400, "d"], [3600, "h"], [60, "m"]].each { |unit, name| return "#{(seconds / unit).floor}#{name}" if seconds >= 2 * unit }
-        "#{seconds.round}s"
+        unit, name = [[86_400, "d"], [3600, "h"], [60, "m"]].find { |one, _| seconds >= 2 * one }
+        unit ? "#{(seconds / unit).floor}#{name}" : "#{seconds.round}s"
       end
     end
   end

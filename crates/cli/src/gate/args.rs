@@ -82,4 +82,13 @@ pub(super) enum Command {
     },
     /// Print the state of the gateway as JSON
     Status,
+    /// Seal a chain and its key: prints the row for the look-up of certificates
+    ///
+    /// The secret is that of `tls.seal` in the configuration. The chain and its key are PEM, the server's own
+    /// certificate first.
+    Seal {
+        /// Read the chain and its key from this file [default: standard input]
+        #[arg(value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
 }

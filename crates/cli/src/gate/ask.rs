@@ -53,7 +53,7 @@ pub(super) fn ask<E: From<AskError>>(
     let text = match command {
         Command::Explain { .. } => explained(&value),
         Command::Purge { .. } => format!("forgotten: {}\n", value["forgotten"]),
-        Command::Status => format!("{value:#}\n"),
+        Command::Status | Command::Seal { .. } => format!("{value:#}\n"),
     };
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(AskError::Output)?;
@@ -65,7 +65,8 @@ fn put(command: &Command, address: &str) -> Result<Value, AskError> {
     let base = base(address);
     let client = Client::builder().build().map_err(|error| unreachable(error.to_string()))?;
     let request = match command {
-        Command::Status => client.get(format!("{base}/status")),
+        // A row is sealed without asking.
+        Command::Status | Command::Seal { .. } => client.get(format!("{base}/status")),
         Command::Explain { host, path, method, key } => {
             let mut query = vec![("host", &**host), ("path", path), ("method", method)];
             if let Some(key) = key {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use oroshi_config::values::{number, off_or, switch, text};
 use oroshi_config::{SecretSource, Table, secret};
-use oroshi_gate::forward::{Edits, Forwarding, HostPolicy};
+use oroshi_gate::forward::{Edits, Forwarding, HostPolicy, Network};
+use oroshi_gate::limit::{self, KeyPart, Rate};
 use oroshi_gate::route::HeaderPattern;
 use oroshi_gate::upstream::{Policy, PoolSettings, TlsProtocol, TlsSettings};
 use oroshi_gate::{
@@ -17,6 +18,7 @@ use oroshi_lookup::{
     Allow, BreakerSettings, MemcachedSettings, MemcachedTier, SqlSettings, SqlTier, StoreKind, StoreSettings,
 };
 use oroshi_net::CpuList;
+use oroshi_net::proxy_protocol::ProxyVersion;
 use oroshi_words::units::{parse_number, parse_time};
 
 /// Reads a configuration. `folder` is its folder: paths of scripts are relative to it.
@@ -26,9 +28,14 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
     root.set("drain", &mut draft.drain, parse_time);
     root.set("script-cache", &mut draft.script_cache, number);
     root.within("listen", |listen| {
-        for (key, serves) in [("public", Serves::Public), ("admin", Serves::Admin)] {
+        for (key, serves) in [("public", Serves::Public), ("tls", Serves::Tls), ("admin", Serves::Admin)] {
             draft.listeners.extend(listen.texts(key).into_iter().map(|address| Listener { address, serves }));
         }
+    });
+    root.within("tls", |table| draft.tls = Some(super::tls::read(table, folder)));
+    root.within("proxy-protocol", |table| {
+        networks(table, &mut draft.proxies.trusted);
+        table.set("trust-unix", &mut draft.proxies.trust_unix, switch);
     });
     root.within("limits", |table| limits(table, &mut draft.limits));
     root.within("access-log", |table| draft.access_log = Some(access_log(table)));
@@ -42,6 +49,7 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
     });
     named(&root, "lookup", |name, table| draft.lookups.push(lookup(name, table, folder)));
     named(&root, "upstream", |name, table| draft.upstreams.push(upstream(name, table, folder)));
+    named(&root, "limit", |name, table| draft.limits_by_key.push(limit(name, table)));
     named(&root, "script", |name, table| draft.scripts.push(script(name, table, folder)));
     let mut forwarding = Forwarding::default();
     root.within("forwarding", |table| forwarding_keys(table, &mut forwarding));
@@ -96,12 +104,51 @@ fn forwarding_keys(table: &Table<'_>, forwarding: &mut Forwarding) {
     ] {
         table.set(key, place, switch);
     }
-    if let Some(field) = table.get("trusted") {
+    networks(table, &mut forwarding.trusted);
+}
+
+fn limit(name: &str, table: &Table<'_>) -> limit::Settings {
+    let mut limit = limit::Settings::new(name);
+    if let Some(field) = table.get("key") {
+        limit.key.clear();
         for text in field.texts().unwrap_or_default() {
-            match text.parse() {
-                Ok(network) => forwarding.trusted.push(network),
-                Err(error) => field.wrong(format!("{error}")),
+            match text.split_once(' ') {
+                None if text == "client" => limit.key.push(KeyPart::Client),
+                None if text == "host" => limit.key.push(KeyPart::Host),
+                Some(("header", name)) if is_token(name.as_bytes()) => limit.key.push(KeyPart::Header(name.to_owned())),
+                _ => field.wrong(format!("`{text}` is no key of a limit: expected client, host or header NAME")),
             }
+        }
+    }
+    table.set("rate", &mut limit.rate, rate);
+    table.set("burst", &mut limit.burst, |text| {
+        number(text).and_then(|burst| match burst {
+            0 => Err("0 leaves room for nothing: expected at least 1".to_owned()),
+            burst => Ok(burst),
+        })
+    });
+    table.set("entries", &mut limit.entries, number);
+    table.within("answer", |table| answer(table, &mut limit.answer));
+    limit
+}
+
+/// Reads a rate: `100/s`, `5/10m`.
+fn rate(text: &str) -> Result<Rate, String> {
+    let wrong = || format!("`{text}` is no rate: expected requests per time such as 100/s, 600/m or 5/10m");
+    let (count, period) = text.split_once('/').ok_or_else(wrong)?;
+    let period =
+        if period.starts_with(|first: char| first.is_ascii_digit()) { period.to_owned() } else { format!("1{period}") };
+    let (count, period) = (number(count).map_err(|_| wrong())?, parse_time(&period).map_err(|_| wrong())?);
+    Ok(Rate { count, period })
+}
+
+/// Reads the networks of trusted peers.
+fn networks(table: &Table<'_>, trusted: &mut Vec<Network>) {
+    let Some(field) = table.get("trusted") else { return };
+    for text in field.texts().unwrap_or_default() {
+        match text.parse() {
+            Ok(network) => trusted.push(network),
+            Err(error) => field.wrong(format!("{error}")),
         }
     }
 }
@@ -277,6 +324,12 @@ fn pool(table: &Table<'_>, folder: &Path, pool: &mut PoolSettings) {
     table.set("max-requests", &mut pool.max_requests, |text| Ok(off_or(text, number)?.unwrap_or(u64::MAX)));
     table.set("name-ttl", &mut pool.name_ttl, parse_time);
     table.set("name-negative-ttl", &mut pool.name_negative_ttl, parse_time);
+    table.set("proxy-protocol", &mut pool.proxy_protocol, |text| {
+        off_or(text, |text| {
+            let found = ProxyVersion::NAMED.into_iter().find(|(name, _)| *name == text);
+            found.map(|(_, version)| version).ok_or_else(|| format!("`{text}` is no version: expected v1, v2 or off"))
+        })
+    });
     table.within("ejection", |table| {
         let ejection = &mut pool.ejection;
         table.set("failures", &mut ejection.failures, |text| Ok(off_or(text, number)?.unwrap_or(0)));
@@ -327,6 +380,7 @@ fn route(table: Table<'_>, forwarding: &Forwarding) -> RouteDraft {
         script: table.text("script"),
         to: table.text("to"),
         lookup: table.text("lookup"),
+        limits: table.texts("limit"),
         forward: forward::Settings { forwarding: forwarding.clone(), ..forward::Settings::default() },
         ..RouteDraft::default()
     };

@@ -1,11 +1,12 @@
 //! Writes a plan as TOML, with every default and without secrets: the output of `--check`.
 
 use oroshi_config::written::Toml;
-use oroshi_gate::forward::{Edits, Forwarding, HostPolicy, Settings};
+use oroshi_gate::forward::{Edits, Forwarding, HostPolicy, Network, Settings};
 use oroshi_gate::route::{HeaderPattern, HostPattern, Matcher};
 use oroshi_gate::upstream::{Policy, PoolSettings, TlsSettings};
 use oroshi_gate::{Action, Answer, HashBy, Hook, KeyFrom, Limits, Plan, Serves, access};
 use oroshi_lookup::{BreakerSettings, StoreKind};
+use oroshi_net::proxy_protocol::ProxyVersion;
 
 /// Returns the configuration of a plan, without its secrets.
 pub(super) fn config(plan: &Plan) -> String {
@@ -17,6 +18,9 @@ pub(super) fn config(plan: &Plan) -> String {
     out.time("drain", plan.drain);
     out.bare("script-cache", plan.script_cache);
     listeners(&mut out, plan);
+    out.table("proxy-protocol");
+    networks(&mut out, &plan.proxies.trusted);
+    out.bare("trust-unix", plan.proxies.trust_unix);
     limits(&mut out, &plan.limits);
     access_log(&mut out, plan.access_log.as_ref());
     answer(&mut out, "no-route", &plan.no_route);
@@ -24,17 +28,19 @@ pub(super) fn config(plan: &Plan) -> String {
     if let Some(route) = plan.routes.first() {
         forwarding(&mut out, &route.rules.settings().forwarding);
     }
+    super::tls::write(&mut out, plan);
     stores(&mut out, plan);
     scripts(&mut out, plan);
     lookups(&mut out, plan);
     upstreams(&mut out, plan);
+    limits_by_key(&mut out, plan);
     routes(&mut out, plan);
     out.0
 }
 
 fn listeners(out: &mut Toml, plan: &Plan) {
     out.table("listen");
-    for (key, serves) in [("public", Serves::Public), ("admin", Serves::Admin)] {
+    for (key, serves) in [("public", Serves::Public), ("tls", Serves::Tls), ("admin", Serves::Admin)] {
         let addresses: Vec<&str> = plan
             .listeners
             .iter()
@@ -66,6 +72,19 @@ fn limits(out: &mut Toml, limits: &Limits) {
     out.time("write", limits.write);
 }
 
+fn limits_by_key(out: &mut Toml, plan: &Plan) {
+    for limit in &plan.limits_by_key {
+        let name = format!("limit.{}", Toml::key(&limit.name));
+        out.table(&name);
+        let key: Vec<String> = limit.key.iter().map(ToString::to_string).collect();
+        out.texts("key", key.iter().map(String::as_str));
+        out.text("rate", &format!("{}/{}ms", limit.rate.count, limit.rate.period.as_secs_f64() * 1e3));
+        out.bare("burst", limit.burst);
+        out.bare("entries", limit.entries);
+        answer(out, &format!("{name}.answer"), &limit.answer);
+    }
+}
+
 fn access_log(out: &mut Toml, log: Option<&access::Settings>) {
     let Some(log) = log else { return out.comment("no access log") };
     out.table("access-log");
@@ -93,6 +112,9 @@ fn routes(out: &mut Toml, plan: &Plan) {
         out.line("\n[[route]]");
         out.text("name", &route.name);
         let headers = plan.table.matcher(number).map_or(&[][..], |matcher| matches(out, matcher));
+        if !route.limits.is_empty() {
+            out.texts("limit", route.limits.iter().map(|&limit| &*plan.limits_by_key[limit].name));
+        }
         if let Some(script) = route.script {
             out.text("script", &plan.scripts[script].settings.name);
         }
@@ -121,9 +143,13 @@ fn forwarding(out: &mut Toml, forwarding: &Forwarding) {
     out.bare("x-real-ip", forwarding.x_real_ip);
     out.bare("forwarded", forwarding.forwarded);
     out.bare("request-id", forwarding.request_id);
-    let trusted: Vec<String> = forwarding.trusted.iter().map(ToString::to_string).collect();
-    out.texts("trusted", trusted.iter().map(String::as_str));
+    networks(out, &forwarding.trusted);
     out.bare("trust-unix", forwarding.trust_unix);
+}
+
+fn networks(out: &mut Toml, trusted: &[Network]) {
+    let trusted: Vec<String> = trusted.iter().map(ToString::to_string).collect();
+    out.texts("trusted", trusted.iter().map(String::as_str));
 }
 
 /// Writes the conditions of a route. Conditions on header fields are a table, so they follow all keys.
@@ -295,6 +321,7 @@ fn pool(out: &mut Toml, policy: Policy, hash: &HashBy, pool: &PoolSettings, name
     out.or_off("max-requests", Some(pool.max_requests).filter(|&most| most < u64::MAX));
     out.time("name-ttl", pool.name_ttl);
     out.time("name-negative-ttl", pool.name_negative_ttl);
+    out.text("proxy-protocol", pool.proxy_protocol.map_or("off", ProxyVersion::name));
     let ejection = &pool.ejection;
     out.table(&format!("{name}.ejection"));
     out.or_off("failures", Some(ejection.failures).filter(|&failures| failures > 0));

@@ -10,13 +10,19 @@ type Found = Vec<(String, String)>;
 /// Lets all databases prepare the queries of their look-ups concurrently; returns rejected and untried queries.
 pub(super) fn queries(plan: &Plan) -> (Found, Found) {
     let asked = plan.lookups.iter().filter(|lookup| lookup.settings.sql.is_some());
-    let settings: Vec<LookupSettings> =
+    let mut settings: Vec<LookupSettings> =
         asked.map(|lookup| LookupSettings { memory: None, ..lookup.settings.clone() }).collect();
+    let routes = settings.len();
+    let certificates = plan.tls.as_ref().and_then(|tls| tls.lookup.clone()).filter(|lookup| lookup.sql.is_some());
+    settings.extend(certificates);
     if settings.is_empty() {
         return (Found::new(), Found::new());
     }
-    let key = |name: &str| format!("lookup.{name}.sql.query");
-    let none = |why: String| (Found::new(), settings.iter().map(|one| (key(&one.name), why.clone())).collect());
+    let key = |place: usize| match settings.get(place).filter(|_| place < routes) {
+        Some(lookup) => format!("lookup.{}.sql.query", lookup.name),
+        None => "tls.lookup.sql.query".to_owned(),
+    };
+    let none = |why: String| (Found::new(), (0..settings.len()).map(|place| (key(place), why.clone())).collect());
     let stores = match Stores::start(plan.stores.clone()) {
         Ok(stores) => stores,
         Err(error) => return none(format!("it could not be tried: {error}")),
@@ -28,19 +34,18 @@ pub(super) fn queries(plan: &Plan) -> (Found, Found) {
     let (mut refused, mut untried) = (Found::new(), Found::new());
     runtime.block_on(async {
         let mut trials = JoinSet::new();
-        for settings in &settings {
-            let name = settings.name.clone();
+        for (place, settings) in settings.iter().enumerate() {
             match Lookup::start(settings.clone(), &stores) {
-                Ok(lookup) => drop(trials.spawn(async move { (name, lookup.try_query().await) })),
-                Err(error) => untried.push((key(&name), format!("it could not be tried: {error}"))),
+                Ok(lookup) => drop(trials.spawn(async move { (place, lookup.try_query().await) })),
+                Err(error) => untried.push((key(place), format!("it could not be tried: {error}"))),
             }
         }
         while let Some(tried) = trials.join_next().await {
             match tried {
-                Ok((name, Some(Err(error)))) if matches!(error.failure, Failure::Refused(_)) => {
-                    refused.push((key(&name), format!("the database rejects it: {error}")));
+                Ok((place, Some(Err(error)))) if matches!(error.failure, Failure::Refused(_)) => {
+                    refused.push((key(place), format!("the database rejects it: {error}")));
                 }
-                Ok((name, Some(Err(error)))) => untried.push((key(&name), format!("it could not be tried: {error}"))),
+                Ok((place, Some(Err(error)))) => untried.push((key(place), format!("it could not be tried: {error}"))),
                 _ => {}
             }
         }

@@ -77,6 +77,7 @@ pub(super) fn read(root: Table<'_>) -> Draft {
             ("send", &mut paths.send),
             ("ping", &mut paths.ping),
             ("poll", &mut paths.poll),
+            ("command", &mut paths.command),
             ("broadcast", &mut paths.broadcast),
         ] {
             table.set(key, place, text);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use oroshi_config::values::{number, off_or, switch, text};
 use oroshi_config::{Field, SecretSource, Table, secret};
 use oroshi_net::CpuList;
-use oroshi_push::{Cluster, Draft, GroupRule, Listener, Origins, Serves, SlowPolicy, Transports};
+use oroshi_push::{Access, Cluster, Draft, GroupRule, HistoryRule, Listener, Origins, Serves, SlowPolicy, Transports};
 use oroshi_words::units::parse_time;
 
 /// The default time that a publish waits for the receipts of other nodes.
@@ -30,6 +30,7 @@ pub(super) fn read(root: Table<'_>) -> Draft {
         for (key, place) in [
             ("connect", &mut paths.connect),
             ("poll", &mut paths.poll),
+            ("command", &mut paths.command),
             ("send", &mut paths.send),
             ("close", &mut paths.close),
             ("broadcast", &mut paths.broadcast),
@@ -90,10 +91,13 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
         table.set("poll-absence", &mut limits.poll_absence, parse_time);
         table.set("poll-wait", &mut limits.poll_wait, parse_time);
         table.set("close", &mut limits.close, parse_time);
+        table.set("client-publishes", &mut limits.client_publishes, |text| off_or(text, number));
+        table.set("session-channels", &mut limits.session_channels, number);
+        table.set("history-bytes", &mut limits.history_bytes, number);
     });
     for element in root.get("group").and_then(|field| field.elements()).unwrap_or_default() {
         if let Some(table) = element.table() {
-            let mut rule = GroupRule { pattern: String::new(), slow: SlowPolicy::default(), client_may_join: false };
+            let mut rule = GroupRule::default();
             match table.text("pattern") {
                 Some(pattern) => rule.pattern = pattern,
                 // The group's own name, so that no further mistake is reported.
@@ -102,6 +106,7 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
             }
             table.set("slow", &mut rule.slow, slow);
             table.set("client-may-join", &mut rule.client_may_join, switch);
+            channel(&table, &mut rule);
             table.finish();
             draft.groups.push(rule);
         }
@@ -128,6 +133,32 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
         let receipt_timeout = table.read("receipt-timeout", parse_time).unwrap_or(RECEIPT_TIMEOUT);
         table.finish();
         draft.cluster = nats.map(|nats| Cluster { nats, name, receipt_timeout });
+    }
+}
+
+/// Reads the keys of a group that clients use as a channel.
+fn channel(table: &Table<'_>, rule: &mut GroupRule) {
+    table.set("subscribe", &mut rule.subscribe, access);
+    table.set("subscribe-patterns", &mut rule.subscribe_patterns, switch);
+    table.set("publish", &mut rule.publish, access);
+    table.set("see-history", &mut rule.history, access);
+    table.set("see-presence", &mut rule.presence, access);
+    let mut keeps = HistoryRule::default();
+    table.set("history-messages", &mut keeps.messages, number);
+    table.set("history-bytes", &mut keeps.bytes, number);
+    table.set("history-time", &mut keeps.time, parse_time);
+    table.set("latest", &mut keeps.latest, switch);
+    let is_kept = keeps.latest
+        || ["history-messages", "history-bytes", "history-time"].into_iter().any(|key| table.get(key).is_some());
+    rule.keeps = is_kept.then_some(keeps);
+}
+
+fn access(text: &str) -> Result<Access, String> {
+    match text {
+        "nobody" => Ok(Access::Nobody),
+        "users" => Ok(Access::Users),
+        "anyone" => Ok(Access::Anyone),
+        _ => Err(format!("`{text}` names no clients: expected nobody, users or anyone")),
     }
 }
 

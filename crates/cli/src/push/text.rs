@@ -1,7 +1,7 @@
 //! Writes a plan as TOML, with every default and without secrets: the output of `--check`.
 
 use oroshi_config::written::Toml;
-use oroshi_push::{Listener, Origins, Plan, Serves, SlowPolicy};
+use oroshi_push::{Access, GroupRule, HistoryRule, Listener, Origins, Plan, Serves, SlowPolicy};
 
 /// Returns the configuration of a plan, without its secrets.
 pub(super) fn config(plan: &Plan) -> String {
@@ -44,6 +44,7 @@ pub(super) fn config(plan: &Plan) -> String {
     out.table("paths");
     out.text("connect", &paths.connect);
     out.text("poll", &paths.poll);
+    out.text("command", &paths.command);
     out.text("send", &paths.send);
     out.text("close", &paths.close);
     out.text("broadcast", &paths.broadcast);
@@ -74,6 +75,7 @@ pub(super) fn config(plan: &Plan) -> String {
         };
         out.text("slow", slow);
         out.bare("client-may-join", rule.client_may_join);
+        channel(&mut out, rule);
     }
     if let Some(cluster) = &plan.cluster {
         out.table("cluster");
@@ -82,6 +84,29 @@ pub(super) fn config(plan: &Plan) -> String {
         out.time("receipt-timeout", cluster.receipt_timeout);
     }
     out.0
+}
+
+/// The keys of a group that clients use as a channel.
+fn channel(out: &mut Toml, rule: &GroupRule) {
+    let access = |access| match access {
+        Access::Nobody => "nobody",
+        Access::Users => "users",
+        Access::Anyone => "anyone",
+    };
+    out.text("subscribe", access(rule.subscribe));
+    out.bare("subscribe-patterns", rule.subscribe_patterns);
+    out.text("publish", access(rule.publish));
+    out.text("see-history", access(rule.history));
+    out.text("see-presence", access(rule.presence));
+    match rule.keeps {
+        Some(HistoryRule { messages, bytes, time, latest }) => {
+            out.bare("history-messages", messages);
+            out.bare("history-bytes", bytes);
+            out.time("history-time", time);
+            out.bare("latest", latest);
+        }
+        None => out.comment("no history"),
+    }
 }
 
 fn callbacks(out: &mut Toml, plan: &Plan) {
@@ -136,6 +161,9 @@ fn limits(out: &mut Toml, plan: &Plan) {
     out.time("poll-absence", limits.poll_absence);
     out.time("poll-wait", limits.poll_wait);
     out.time("close", limits.close);
+    out.or_off("client-publishes", limits.client_publishes);
+    out.bare("session-channels", limits.session_channels);
+    out.bare("history-bytes", limits.history_bytes);
 }
 
 fn address(listener: &Listener) -> &str {

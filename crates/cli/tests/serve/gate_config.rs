@@ -17,7 +17,11 @@ fn check(config: &str, files: &[(&str, &str)]) -> Ran {
         fs::write(folder.path().join(name), text).unwrap();
     }
     let mut command = oroshi();
-    command.args(["gate", "--check"]).current_dir(folder.path()).env("GATE_PASSWORD", "hush");
+    command
+        .args(["gate", "--check"])
+        .current_dir(folder.path())
+        .env("GATE_PASSWORD", "hush")
+        .env("GATE_SEAL", "hush".repeat(8));
     Ran::of(command.output().unwrap())
 }
 
@@ -73,6 +77,22 @@ fn every_key_is_taken_and_shown_but_for_secrets() {
     for line in [
         "threads = 2",
         "drain = \"20s\"",
+        "tls = [\"unix:tls.sock\"]",
+        "min-version = \"1.3\"",
+        "# rows may be sealed",
+        "# a key is set",
+        "names-in-flight = 101",
+        "names-per-second = 102",
+        "wildcards = false",
+        "query = \"SELECT pem FROM certificate WHERE name = ?\"",
+        "trusted = [\"192.0.2.0/24\", \"2001:db8::/32\"]",
+        "proxy-protocol = \"v1\"",
+        "proxy-protocol = \"v2\"",
+        "key = [\"client\", \"host\", \"header X-Api-Key\"]",
+        "rate = \"600/60000ms\"",
+        "burst = 20",
+        "entries = 5000",
+        "limit = [\"api\"]",
         "per-host = 100",
         "body-bytes = 1000000",
         "body = \"6s\"",
@@ -312,6 +332,23 @@ fn every_mistake_is_told_with_its_line() {
         ("[limits]\nper-host = 1\n[listen]\npublic = ':1'\n", "limits.per-host: 1 cannot be divided among"),
         ("[access-log]\nsample = 2\n", "line 2: access-log.sample: 2 is no share"),
         ("[forwarding]\ntrusted = ['10.0.0.1/8']\n", "line 2: forwarding.trusted: "),
+        ("[proxy-protocol]\ntrusted = ['10.0.0.1/8']\n", "line 2: proxy-protocol.trusted: "),
+        ("[proxy-protocol]\ntrust = ['10.0.0.1']\n", "line 2: proxy-protocol.trust: "),
+        (
+            "[upstream.a]\ntargets = ['a']\nproxy-protocol = 'v3'\n",
+            "line 3: upstream.a.proxy-protocol: `v3` is no version",
+        ),
+        (
+            "[upstream.a]\ntargets = ['h2c://a']\nproxy-protocol = 'v2'\n",
+            "line 3: upstream.a.proxy-protocol: `h2c://a:80` is no target of HTTP/1.1 in cleartext",
+        ),
+        ("[limit.a]\n", "line 1: limit.a.rate: there is none: expected requests per time such as 100/s"),
+        ("[limit.a]\nrate = '100'\n", "line 2: limit.a.rate: `100` is no rate"),
+        ("[limit.a]\nrate = '1/0s'\n", "line 2: limit.a.rate: 0 leaves no time at all"),
+        ("[limit.a]\nrate = '1/s'\nburst = 0\n", "line 3: limit.a.burst: 0 leaves room for nothing"),
+        ("[limit.a]\nrate = '1/s'\nkey = 'cookie'\n", "line 3: limit.a.key: `cookie` is no key of a limit"),
+        ("[limit.a]\nrate = '1/s'\nentries = 0\n", "line 3: limit.a.entries: 0 keys: expected 1 to"),
+        ("[[route]]\nto = '1.1.1.1'\nlimit = 'x'\n", "line 3: route[1].limit: there is no limit `x`"),
     ] {
         // Enough threads that they are too many to share among.
         let config = if config.contains("per-host") { format!("threads = 2\n{config}") } else { config.to_owned() };
@@ -332,9 +369,9 @@ fn every_mistake_is_told_with_its_line() {
 fn the_page_has_every_key_and_no_other() {
     let documented: BTreeSet<String> = keys_of_the_page();
     let known: BTreeSet<String> = keys_of(&EVERY_KEY.parse().unwrap(), "");
-    // In place of a URL, a password.
+    // In place of a URL, a password, a key; with certificates of files.
     let mut known: BTreeSet<String> = known.into_iter().collect();
-    known.extend(["url-file", "url-env", "password-file"].map(str::to_owned));
+    known.extend(["url-file", "url-env", "password-file", "key-file", "default", "certificate"].map(str::to_owned));
     let missing: Vec<&String> = known.difference(&documented).collect();
     let unknown: Vec<&String> = documented.difference(&known).collect();
     assert!(missing.is_empty() && unknown.is_empty(), "not in docs/gate.md: {missing:?}; not known: {unknown:?}");
@@ -390,7 +427,16 @@ fn keys_of_the_page() -> BTreeSet<String> {
                 // Those that hold tables: their own keys are listed.
                 if !matches!(
                     last,
-                    "no-route" | "unknown" | "down" | "invalid" | "request" | "response" | "redirect" | "answer"
+                    "memcached"
+                        | "sql"
+                        | "no-route"
+                        | "unknown"
+                        | "down"
+                        | "invalid"
+                        | "request"
+                        | "response"
+                        | "redirect"
+                        | "answer"
                 ) {
                     keys.insert(last.to_owned());
                 }

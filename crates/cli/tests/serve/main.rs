@@ -8,10 +8,13 @@
 mod echo;
 #[path = "../gate/mod.rs"]
 mod gate;
+mod gate_client_tls;
 mod gate_config;
 mod gate_faults;
 mod gate_hostile;
+mod gate_limits;
 mod gate_peers;
+mod gate_proxy_protocol;
 mod gate_scripts;
 mod gate_serve;
 mod gate_stores;

@@ -18,7 +18,9 @@ pub(super) async fn text(site: &Site) -> String {
     let generation = &site.generation;
     let mut metrics = Metrics::new("oroshi_gate");
     clients(&mut metrics, generation);
+    tls(&mut metrics, generation);
     routes(&mut metrics, generation);
+    limits(&mut metrics, generation);
     let counts: Vec<(String, LookupCounts)> =
         generation.lookups.iter().map(|lookup| (lookup.settings().name.clone(), lookup.counts())).collect();
     lookups(&mut metrics, &counts);
@@ -61,6 +63,33 @@ fn clients(metrics: &mut Metrics, generation: &Generation) {
     }
 }
 
+fn tls(metrics: &mut Metrics, generation: &Generation) {
+    let Some(counts) = generation.certificates.as_ref().map(|certificates| certificates.counts()) else { return };
+    let mut handshakes = metrics.family("tls_handshakes_total", Kind::Counter, "Handshakes of clients by their end");
+    for (result, count) in [
+        ("full", counts.handshakes.saturating_sub(counts.resumed)),
+        ("resumed", counts.resumed),
+        ("refused", counts.refused),
+        ("failed", counts.failed.saturating_sub(counts.refused)),
+    ] {
+        handshakes.sample(&[("result", result)], count);
+    }
+    let mut names = metrics.family("tls_names_total", Kind::Counter, "Names of clients by how they were looked up");
+    for (result, count) in [
+        ("hit", counts.hits),
+        ("negative", counts.negatives),
+        ("asked", counts.asked),
+        ("joined", counts.joined),
+        ("limited", counts.limited),
+        ("invalid", counts.invalid),
+        ("store-down", counts.store_down),
+    ] {
+        names.sample(&[("result", result)], count);
+    }
+    metrics.one("tls_certificates", Kind::Gauge, "Certificates in memory that were looked up", counts.entries);
+    metrics.one("tls_certificates_bytes", Kind::Gauge, "What they take, about", counts.bytes);
+}
+
 fn routes(metrics: &mut Metrics, generation: &Generation) {
     let routes = generation.counters.routes();
     let mut requests =
@@ -83,6 +112,25 @@ fn routes(metrics: &mut Metrics, generation: &Generation) {
     let mut bytes = metrics.family("answered_bytes_total", Kind::Counter, "Bytes of answers' bodies");
     for (name, counts) in &routes {
         bytes.sample(&[("route", name)], counts.bytes);
+    }
+}
+
+fn limits(metrics: &mut Metrics, generation: &Generation) {
+    let counts: Vec<_> =
+        generation.limiters.iter().map(|limiter| (&*limiter.settings.name, limiter.counts())).collect();
+    if counts.is_empty() {
+        return;
+    }
+    let mut requests = metrics.family("limit_requests_total", Kind::Counter, "Requests that rate limits looked at");
+    for (name, counts) in &counts {
+        for (result, count) in [("passed", counts.passed), ("refused", counts.refused)] {
+            requests.sample(&[("limit", name), ("result", result)], count);
+        }
+    }
+    let help = "Keys of rate limits that were forgotten too early, for lack of room";
+    let mut forgotten = metrics.family("limit_forgotten_keys_total", Kind::Counter, help);
+    for (name, counts) in &counts {
+        forgotten.sample(&[("limit", name)], counts.forgotten);
     }
 }
 

@@ -31,7 +31,9 @@ pub(super) async fn status(site: &Site) -> Value {
         "clients": {
             "connections": clients.alive, "accepted": clients.accepted, "requests": clients.requests, "errors": errors,
         },
+        "tls": tls(generation),
         "routes": routes(generation),
+        "limits": limits(generation),
         "scripts": scripts(generation),
         "script_cache": {
             "entries": cache.entries, "bytes": cache.bytes, "hits": cache.hits, "misses": cache.misses,
@@ -41,6 +43,22 @@ pub(super) async fn status(site: &Site) -> Value {
         "stores": stores(generation).await,
         "targets": targets,
         "access_log": { "dropped_buffers": lost.dropped, "failed_writes": lost.failed },
+    })
+}
+
+/// Returns the counts of handshakes and certificates; null without TLS.
+fn tls(generation: &Generation) -> Value {
+    let Some(counts) = generation.certificates.as_ref().map(|certificates| certificates.counts()) else {
+        return Value::Null;
+    };
+    json!({
+        "handshakes": counts.handshakes, "resumed": counts.resumed, "failed": counts.failed,
+        "refused": counts.refused,
+        "lookup": {
+            "hits": counts.hits, "negatives": counts.negatives, "asked": counts.asked, "joined": counts.joined,
+            "limited": counts.limited, "invalid": counts.invalid, "store_down": counts.store_down,
+            "entries": counts.entries, "bytes": counts.bytes, "evictions": counts.evictions,
+        },
     })
 }
 
@@ -63,6 +81,15 @@ fn routes(generation: &Generation) -> Map<String, Value> {
         (name, value)
     });
     routes.collect()
+}
+
+fn limits(generation: &Generation) -> Map<String, Value> {
+    let limits = generation.limiters.iter().map(|limiter| {
+        let counts = limiter.counts();
+        let value = json!({ "passed": counts.passed, "refused": counts.refused, "forgotten_keys": counts.forgotten });
+        (limiter.settings.name.clone(), value)
+    });
+    limits.collect()
 }
 
 fn lookups(generation: &Generation) -> Map<String, Value> {

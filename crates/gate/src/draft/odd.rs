@@ -6,8 +6,10 @@ use oroshi_lookup::{StoreKind, StoreSettings};
 use oroshi_net::Peer;
 
 use super::Findings;
+use crate::limit;
 use crate::plan::{Action, KeyFrom, Lookup, Route, Script, Upstream};
 use crate::route::Matcher;
+use crate::tls::TlsPlan;
 
 /// Returns whether two addresses cannot both be bound. Several threads share ports with SO_REUSEPORT, so a specific
 /// address can then stand beside the wildcard address: the kernel chooses the more specific one.
@@ -48,6 +50,15 @@ pub(super) fn same_routes(matchers: &[Matcher], routes: &[Route], findings: &mut
     }
 }
 
+/// Warns of rate limits that no route names.
+pub(super) fn unused_limits(routes: &[Route], limits: &[limit::Settings], findings: &mut Findings) {
+    for (place, limit) in limits.iter().enumerate() {
+        if !routes.iter().any(|route| route.limits.contains(&place)) {
+            findings.warn(format!("limit.{}", limit.name), "no route uses it");
+        }
+    }
+}
+
 /// Warns of unused parts. If there are scripts, every upstream, look-up and store counts as used.
 pub(super) fn unused(
     routes: &[Route],
@@ -55,6 +66,7 @@ pub(super) fn unused(
     upstreams: &[Upstream],
     scripts: &[Script],
     stores: &[StoreSettings],
+    tls: Option<&TlsPlan>,
     findings: &mut Findings,
 ) {
     for (place, script) in scripts.iter().enumerate() {
@@ -78,8 +90,8 @@ pub(super) fn unused(
         }
     }
     for store in stores {
-        let is_used = lookups.iter().any(|lookup| {
-            let settings = &lookup.settings;
+        let certificates = tls.and_then(|tls| tls.lookup.as_ref());
+        let is_used = lookups.iter().map(|lookup| &lookup.settings).chain(certificates).any(|settings| {
             settings.memcached.as_ref().is_some_and(|tier| tier.store == store.name)
                 || settings.sql.as_ref().is_some_and(|tier| tier.store == store.name)
         });

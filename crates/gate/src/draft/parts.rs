@@ -33,6 +33,18 @@ impl UpstreamDraft {
             );
         }
         check_pool(&self.pool, &at, findings);
+        if self.pool.proxy_protocol.is_some()
+            && let Some((target, _)) =
+                targets.iter().find(|(target, _): &&(Target, u32)| target.protocol != Protocol::Http1)
+        {
+            findings.add(
+                format!("{at}.proxy-protocol"),
+                format!(
+                    "`{target}` is no target of HTTP/1.1 in cleartext, whose connections alone can name one client each: \
+                     expected such targets, or proxy-protocol = \"off\""
+                ),
+            );
+        }
         let is_secure = targets.iter().any(|(target, _): &(Target, u32)| target.protocol == Protocol::Https);
         let secure = secure(&self.pool.tls, is_secure, &at, findings);
         let pool = PoolSettings { class, secure, ..self.pool.clone() };

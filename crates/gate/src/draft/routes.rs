@@ -103,7 +103,20 @@ impl Draft {
         let is_scripted = script.is_some()
             || matches!(action, Action::Lookup(place) if destinations.lookups.get(place).is_some_and(by_key));
         let name = if route.name.is_empty() { format!("route-{}", place + 1) } else { route.name };
-        Route { name, script, is_scripted, action, rules }
+        let mut limits = Vec::new();
+        for limit in &route.limits {
+            match self.limits_by_key.iter().position(|known| known.name == *limit) {
+                Some(place) if limits.contains(&place) => {
+                    findings.add(format!("{at}.limit"), format!("`{limit}` is given twice: expected each only once"));
+                }
+                Some(place) => limits.push(place),
+                None => {
+                    let names: Vec<&str> = self.limits_by_key.iter().map(|limit| &*limit.name).collect();
+                    findings.add(format!("{at}.limit"), format!("there is no limit `{limit}`{}", expected(&names)));
+                }
+            }
+        }
+        Route { name, script, is_scripted, limits, action, rules }
     }
 
     /// Returns what a route does; after a mistake, any action.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use oroshi_http1::ExpectedResponse;
 use oroshi_net::monotonic_ns;
+use oroshi_net::proxy_protocol::ProxyHeader;
 use oroshi_server::{Error, Exchange, Wait};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -176,7 +177,8 @@ async fn attempt(
     waiting: &Waiting<'_>,
 ) -> Result<(), ExchangeError> {
     let began = outcome.started;
-    let idle = if fresh { None } else { pool.take_idle(!message.is_repeatable(), began) };
+    let origin = pool.origin_of(|| ProxyHeader::of(exchange.remote(), exchange.local()));
+    let idle = if fresh { None } else { pool.take_idle(&origin, !message.is_repeatable(), began) };
     let (mut lease, mut sent) = match idle {
         Some(lease) => (lease, 0),
         None => {
@@ -186,7 +188,8 @@ async fn attempt(
             let limits = AcquireLimits { queue, connect: timeouts.connect, total: waiting.total() };
             // Boxed, so that no space is reserved for connecting while the response is awaited.
             let wanted = Wanted { fresh, tunnel: message.expect == ExpectedResponse::Upgrade };
-            let acquired = Box::pin(pool.acquire(wanted, &waiting.registration, limits, &message.bytes)).await?;
+            let acquired =
+                Box::pin(pool.acquire(wanted, &origin, &waiting.registration, limits, &message.bytes)).await?;
             outcome.queued += acquired.queued;
             outcome.connecting += acquired.connecting;
             (acquired.lease, acquired.sent)

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use oroshi_net::{BoundListener, Shutdown};
-use oroshi_server::{Capacity, Error, Exchange, Handler, RefusedRequest, Server, Settings};
+use oroshi_net::{BoundListener, ServerTls, Shutdown};
+use oroshi_server::{Capacity, Error, Exchange, Handler, HttpListener, Proxied, RefusedRequest, Server, Settings};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 
@@ -264,10 +264,15 @@ async fn serve(current: CurrentSite, open: CoreListener<oroshi_net::Listener>, s
         let until = until();
         Box::pin(async move { server.serve([socket.into()], until).await })
     } else {
+        let plans = Rc::clone(&current);
+        // Of the plan in force, because a reload may change the proxies.
+        let proxied = Proxied::new(move |stream| plans.borrow().generation.plan.proxies.contain(stream));
         let server = Server::new(Public(current), settings);
         generation.counters.enter(server.counters());
         let until = until();
-        Box::pin(async move { server.serve([socket.into()], until).await })
+        let tls = (listener.serves == Serves::Tls).then(|| ServerTls::chosen(Arc::clone(&generation.tls.current) as _));
+        let socket = HttpListener { tls, proxied: Some(proxied), ..socket.into() };
+        Box::pin(async move { server.serve([socket], until).await })
     };
     tokio::select! {
         () = serving => {}

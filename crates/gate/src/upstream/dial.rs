@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use oroshi_core::{Names, Registration, Ttl, after};
+use oroshi_lookup::Protocol;
 use oroshi_net::tls::TlsError;
 use oroshi_net::{ConnectError, Peer, Stream, monotonic_ns};
 
@@ -37,6 +38,10 @@ impl Pool {
         limits: AcquireLimits,
         first: &[u8],
     ) -> Result<Dialled, ForwardError> {
+        if self.target().protocol != Protocol::Http1 && self.settings.borrow().proxy_protocol.is_some() {
+            let why = || "the PROXY protocol is sent to targets of HTTP/1.1 in cleartext alone".to_owned();
+            return Err(ForwardError::unsent(Failure::NotAllowed, why));
+        }
         let mut now = monotonic_ns();
         let due = after(now, limits.connect).min(limits.total);
         let overdue = || match due == limits.total {

@@ -4,14 +4,17 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::poll_fn;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use oroshi_core::{Registration, after};
 use oroshi_http1::Limits;
 use oroshi_lookup::Protocol;
+use oroshi_net::proxy_protocol::{ProxyHeader, ProxyVersion};
 use oroshi_net::{Stream, monotonic_ns};
 
 use super::counters::Counters;
@@ -63,6 +66,9 @@ pub struct PoolSettings {
     pub secure: Option<Arc<UpstreamTls>>,
     /// The addresses that the gateway may connect to; `None`: all.
     pub allow: Option<Allow>,
+    /// The version of the PROXY protocol whose header each connection begins with; `None`: no header. A connection then
+    /// carries requests of one client's connection only.
+    pub proxy_protocol: Option<ProxyVersion>,
     /// This process's own listeners, which are refused as targets whatever `allow` says. `None` if the configuration
     /// names the targets.
     pub own: Option<OwnSockets>,
@@ -86,6 +92,7 @@ impl Default for PoolSettings {
             tls: TlsSettings::default(),
             secure: None,
             allow: None,
+            proxy_protocol: None,
             own: None,
         }
     }
@@ -139,17 +146,22 @@ pub(crate) struct Connection {
     address: Option<SocketAddr>,
     /// The version of the settings that allowed the address.
     version: u64,
+    /// The header of the PROXY protocol that it began with. Boxed, because most have none.
+    origin: Origin,
     /// [`UpstreamTls::id`] of the settings with which the connection was secured; 0 without TLS.
     tls: u64,
     /// Whether a part of what was written is still in a buffer of TLS.
     pub(crate) unflushed: Cell<bool>,
 }
 
+/// The header of the PROXY protocol for a client's connection, as bytes; `None` without the protocol.
+pub(crate) type Origin = Option<Box<[u8]>>;
+
 impl Connection {
     fn new(dialled: Dialled) -> Self {
         let Dialled { stream, at, address, version, tls, .. } = dialled;
         let (stream, unflushed) = (RefCell::new(stream), Cell::new(false));
-        Connection { stream, born: at, requests: 0, address, version, tls, unflushed }
+        Connection { stream, born: at, requests: 0, address, version, origin: None, tls, unflushed }
     }
 
     /// Returns whether the connection is open and silent: any byte would answer no request. With `surely`, asks the
@@ -267,10 +279,10 @@ impl Pool {
     /// Takes an idle connection that is still alive. With `surely`, asks the kernel, for requests that cannot be
     /// retried.
     #[inline]
-    pub(crate) fn take_idle(self: &Rc<Self>, surely: bool, now: u64) -> Option<Lease> {
+    pub(crate) fn take_idle(self: &Rc<Self>, origin: &Origin, surely: bool, now: u64) -> Option<Lease> {
         let mut slots = self.slots.borrow_mut();
         let mut found = None;
-        while let Some(connection) = slots.take_idle(now) {
+        while let Some(connection) = take_idle_of(&mut slots, origin, now) {
             if connection.is_alive(surely) {
                 found = Some(connection);
                 break;
@@ -286,16 +298,18 @@ impl Pool {
     }
 
     /// Gets an idle connection or makes a new one, after waiting in the queue if the limit is reached. The connect may
-    /// send part of `first`.
+    /// send part of `first`. With an `origin`, a new connection begins with it, and idle connections of other clients do
+    /// not count.
     pub(crate) async fn acquire(
         self: &Rc<Self>,
         Wanted { fresh, tunnel }: Wanted,
+        origin: &Origin,
         registration: &Registration<Engine>,
         limits: AcquireLimits,
         first: &[u8],
     ) -> Result<Acquired, ForwardError> {
         let began = monotonic_ns();
-        let lease = self.lease(fresh, registration, limits, began).await?;
+        let lease = self.lease(fresh, origin, registration, limits, began).await?;
         let leased = monotonic_ns();
         let queued = leased - began;
         if let Some(connection) = &lease.connection {
@@ -303,7 +317,10 @@ impl Pool {
             return Ok(Acquired { lease, sent: 0, queued, connecting: 0 });
         }
         let mut lease = lease;
-        let sent = self.connect(&mut lease, tunnel, registration, limits, first).await?;
+        let sent = match origin {
+            None => self.connect(&mut lease, tunnel, registration, limits, first).await?,
+            Some(origin) => Box::pin(self.connect_as(origin, &mut lease, registration, limits)).await?,
+        };
         Ok(Acquired { lease, sent, queued, connecting: monotonic_ns() - leased })
     }
 
@@ -311,10 +328,13 @@ impl Pool {
     async fn lease(
         self: &Rc<Self>,
         fresh: bool,
+        origin: &Origin,
         registration: &Registration<Engine>,
         limits: AcquireLimits,
         now: u64,
     ) -> Result<Lease, ForwardError> {
+        // Without a connection of this client's, the request needs a new one, if need be in place of an idle one.
+        let fresh = fresh || origin.is_some();
         let lease = |connection| Lease { pool: Rc::clone(self), connection, held: true };
         loop {
             let take = self.slots.borrow_mut().take(fresh, now);
@@ -387,9 +407,49 @@ impl Pool {
         ForwardError::unsent(Failure::Protocol, || format!("{} agreed to another protocol each time", self.target))
     }
 
+    /// As [`connect`](Self::connect), and sends the header of a client's connection. Nothing of a request is sent.
+    async fn connect_as(
+        self: &Rc<Self>,
+        origin: &[u8],
+        lease: &mut Lease,
+        registration: &Registration<Engine>,
+        limits: AcquireLimits,
+    ) -> Result<usize, ForwardError> {
+        let connected = self.connect(lease, false, registration, limits, origin).await;
+        let mut sent = connected.map_err(|error| ForwardError { sent: false, ..error })?;
+        let Some(connection) = &mut lease.connection else { return Ok(0) };
+        connection.origin = Some(origin.into());
+        let connection = &*connection;
+        let written = poll_fn(|context| {
+            while sent < origin.len() {
+                sent += ready!(connection.poll_write(context, &origin[sent..]))?;
+            }
+            Poll::Ready(Ok::<_, io::Error>(()))
+        });
+        match registration.bound(written).await {
+            Some(Ok(())) => Ok(0),
+            Some(Err(error)) => Err(ForwardError::unsent(Failure::Closed, || error.to_string())),
+            None => Err(ForwardError::unsent(Failure::ConnectTimeout, || self.target.to_string())),
+        }
+    }
+
+    /// Returns the header of the PROXY protocol for a client, if the settings want one.
+    #[inline]
+    pub(crate) fn origin_of(&self, client: impl FnOnce() -> ProxyHeader) -> Origin {
+        let version = self.settings.borrow().proxy_protocol?;
+        let mut header = Vec::new();
+        client().write(version, &mut header);
+        Some(header.into())
+    }
+
     /// Returns whether the current settings allow a connection from earlier settings.
     fn may_keep(&self, connection: &mut Connection) -> bool {
-        let version = self.settings.borrow().version;
+        let settings = self.settings.borrow();
+        if settings.proxy_protocol.is_some() != connection.origin.is_some() {
+            return false;
+        }
+        let version = settings.version;
+        drop(settings);
         let before = std::mem::replace(&mut connection.version, version);
         before == version || self.may_stay(connection.address, connection.tls)
     }
@@ -497,6 +557,15 @@ impl Pool {
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool").field("target", &self.target).field("load", &self.load()).finish_non_exhaustive()
+    }
+}
+
+/// Takes an idle connection that began with this origin.
+#[inline]
+fn take_idle_of(slots: &mut Slots<Connection>, origin: &Origin, now: u64) -> Option<Connection> {
+    match origin {
+        None => slots.take_idle(now),
+        Some(_) => slots.take_idle_where(now, |connection| connection.origin == *origin),
     }
 }
 

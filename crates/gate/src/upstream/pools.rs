@@ -346,7 +346,9 @@ mod tests {
                 total: u64::MAX,
             };
             let registration = pool.engine().register();
-            let connect = async || pool.acquire(true, &registration, limits, b"").await.map(|it| it.lease).unwrap();
+            let wanted = super::super::pool::Wanted { fresh: true, tunnel: false };
+            let connect =
+                async || pool.acquire(wanted, &None, &registration, limits, b"").await.map(|it| it.lease).unwrap();
             let (idle, used, again) = (connect().await, connect().await, connect().await);
             idle.give_back(None, monotonic_ns());
             // New settings that allow the address keep the connection.

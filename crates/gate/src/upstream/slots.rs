@@ -114,6 +114,18 @@ impl<C> Slots<C> {
         None
     }
 
+    /// Takes the most recently used idle connection that fits and has not expired.
+    pub(crate) fn take_idle_where(&mut self, now: u64, fits: impl Fn(&C) -> bool) -> Option<C> {
+        while let Some(place) = self.idle.iter().rposition(|idle| fits(&idle.connection)) {
+            let idle = self.idle.remove(place);
+            if now < idle.until {
+                return Some(idle.connection);
+            }
+            self.open -= 1;
+        }
+        None
+    }
+
     /// Asks for a connection; with `fresh`, only for a new one.
     pub(crate) fn take(&mut self, fresh: bool, now: u64) -> Take<C> {
         if !fresh && let Some(connection) = self.take_idle(now) {

@@ -2,6 +2,7 @@
 //!
 //! The unit of CPU time is an ordinary request, which the same thread decodes and answers beside it. So the bounds hold
 //! for each machine and build.
+#![allow(clippy::print_stderr)] // the figures, for `cargo test -p oroshi-http2 --test all attacks_cost -- --nocapture`
 
 use std::sync::Arc;
 
@@ -13,6 +14,10 @@ use crate::trace::{connection, handshake};
 
 /// Bytes of an attack that does not end its connection.
 const MOST_BYTES: usize = 1 << 20;
+/// Bytes of an ordinary request.
+const ORDINARY_BYTES: usize = 59;
+/// Ordinary requests that have as many bytes. Attacks that do not end their connection are worth a multiple of them.
+const ORDINARY_PER_MEGABYTE: u64 = (MOST_BYTES / ORDINARY_BYTES) as u64;
 /// Times that everything is measured; the least counts.
 const ROUNDS: usize = 5;
 
@@ -34,7 +39,7 @@ const POST: &str = ":method: POST | :scheme: http | :path: / | :authority: a";
 fn attacks() -> Vec<Attack> {
     let open = |count: u32| (0..count).map(|n| format!("HEADERS {} | {POST}", 2 * n + 1)).collect::<Vec<_>>();
     let entry = format!("\\x82\\x86\\x84\\x41\\x01a\\x40\\x01x\\x7f\\xa1\\x1e\\{{{}:y}}", 127 + 0x21 + 0x1e * 128);
-    let crumb = "\\x82\\x86\\x84\\x41\\x01a\\x60\\x01c\\x01d".to_owned();
+    let crumb = "\\x82\\x86\\x84\\x41\\x01a\\x60\\x01c".to_owned();
     let attack = |name, start, round, requests, out| Attack { name, start, round, requests, out };
     vec![
         attack(
@@ -69,14 +74,14 @@ fn attacks() -> Vec<Attack> {
             "CVE-2016-6581, references to an entry of 4,000 bytes",
             vec![format!("HEADERS 1 END | raw {entry}")],
             |id| format!("HEADERS {} END | raw \\x82\\x86\\x84\\xbf\\{{16000:\\xbe}}", id + 2),
-            25_000,
+            4 * ORDINARY_PER_MEGABYTE,
             10_000,
         ),
         attack(
             "CVE-2026-49975, cookie crumbs",
             vec![format!("HEADERS 1 END | raw {crumb}")],
             |id| format!("HEADERS {} END | raw \\x82\\x86\\x84\\xbf\\{{16000:\\xbe}}", id + 2),
-            25_000,
+            4 * ORDINARY_PER_MEGABYTE,
             10_000,
         ),
         attack("CVE-2019-9512, PING", vec![], |_| "PING 0 | 12345678".to_owned(), 1_000, 18_000),
@@ -142,6 +147,7 @@ impl Server {
 fn ordinary_ns() -> u64 {
     const COUNT: u32 = 2_000;
     let input: Vec<u8> = (0..COUNT).flat_map(|n| bytes(&format!("HEADERS {} END | {GET}", 2 * n + 1))).collect();
+    assert_eq!(input.len(), ORDINARY_BYTES * COUNT as usize);
     let once = || {
         let mut server = Server::new();
         server.out.reserve(100_000);
@@ -154,6 +160,7 @@ fn ordinary_ns() -> u64 {
 
 #[test]
 fn an_attack_costs_no_more_than_its_bound_in_cpu_time_and_bytes() {
+    let mut beyond = Vec::new();
     for attack in attacks() {
         let start: Vec<u8> = attack.start.iter().flat_map(|line| bytes(line)).collect();
         let mut input = Vec::new();
@@ -174,11 +181,12 @@ fn an_attack_costs_no_more_than_its_bound_in_cpu_time_and_bytes() {
         let cpu = runs.iter().map(|run| run.0).min().unwrap_or_default();
         let out = runs[0].1;
         let worth = cpu / ordinary_ns();
-        // For those who look at the figures: `cargo test ... -- --nocapture`.
         eprintln!("{:<55} {worth:>6} requests, {out:>6} bytes", attack.name);
-        assert!(worth <= attack.requests, "{}: as much CPU time as {worth} requests", attack.name);
-        assert!(out <= attack.out, "{}: {out} bytes of output", attack.name);
+        if worth > attack.requests || out > attack.out {
+            beyond.push(format!("{}: as much CPU time as {worth} requests, {out} bytes of output", attack.name));
+        }
     }
+    assert!(beyond.is_empty(), "{beyond:#?}");
 }
 
 /// CVE-2026-47774: 128 streams whose windows the peer holds at zero cost nothing but a look a second.

@@ -23,6 +23,9 @@ pub enum TlsError {
     /// The peer refused and sent a reason: a missing or unknown client certificate, no common version or protocol.
     #[error("the peer refused the handshake ({0:?})")]
     Alert(AlertDescription),
+    /// This side refused the ClientHello with this alert: no certificate serves the name, for example.
+    #[error("the handshake was refused ({0:?})")]
+    Refused(AlertDescription),
     /// The peer's answer is not TLS: check whether it is a plain HTTP port.
     #[error("the peer does not speak TLS")]
     NotTls(#[source] rustls::Error),

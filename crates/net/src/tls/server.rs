@@ -1,15 +1,18 @@
 //! The server side of TLS.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
-use tokio_rustls::TlsAcceptor;
+use rustls::server::{Acceptor, ClientHello, WebPkiClientVerifier};
+use rustls::{AlertDescription, RootCertStore, ServerConfig};
+use tokio::io::AsyncWriteExt;
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
-use super::{TlsConfigError, TlsError, certificates, private_key};
+use super::{TlsConfigError, TlsError, TlsFacts, certificates, private_key};
 use crate::stream::{Stream, TlsStream};
 
 /// TLS options of a server.
@@ -23,8 +26,41 @@ pub struct ServerTlsOptions {
 
 /// TLS for a server. Cheap to clone; clones share the session cache.
 #[derive(Debug, Clone)]
-pub struct ServerTls {
-    config: Arc<ServerConfig>,
+pub struct ServerTls(Source);
+
+/// Where the settings of a handshake come from.
+#[derive(Debug, Clone)]
+enum Source {
+    /// All handshakes have these.
+    Fixed(Arc<ServerConfig>),
+    /// The ClientHello decides.
+    Chosen(Arc<dyn ChooseTls>),
+}
+
+/// Chooses the settings of a handshake by its ClientHello.
+pub trait ChooseTls: fmt::Debug + Send + Sync {
+    /// Returns the settings, or a future of them. Call it on the thread that serves the connection.
+    fn choose(&self, hello: &ClientHello<'_>) -> Choice;
+
+    /// Notes the end of a handshake: the facts, or the reason why it failed.
+    fn ended(&self, result: Result<&TlsFacts, &TlsError>);
+}
+
+/// The settings of a handshake.
+pub enum Choice {
+    /// They are known.
+    Now(Result<Arc<ServerConfig>, AlertDescription>),
+    /// They must be looked up.
+    Later(Pin<Box<dyn Future<Output = Result<Arc<ServerConfig>, AlertDescription>>>>),
+}
+
+impl fmt::Debug for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Choice::Now(settings) => f.debug_tuple("Now").field(settings).finish(),
+            Choice::Later(_) => f.write_str("Later"),
+        }
+    }
 }
 
 impl ServerTls {
@@ -69,12 +105,57 @@ impl ServerTls {
         };
         let mut config = builder.with_single_cert(chain, key).map_err(TlsConfigError::Identity)?;
         config.alpn_protocols.clone_from(&options.alpn);
-        Ok(ServerTls { config: Arc::new(config) })
+        Ok(ServerTls(Source::Fixed(Arc::new(config))))
+    }
+
+    /// Lets the ClientHello of each handshake decide about its settings.
+    #[must_use]
+    pub fn chosen(by: Arc<dyn ChooseTls>) -> Self {
+        ServerTls(Source::Chosen(by))
     }
 
     /// Performs the handshake over an accepted stream.
     pub async fn accept(&self, stream: Stream) -> Result<Stream, TlsError> {
-        let stream = TlsAcceptor::from(Arc::clone(&self.config)).accept(stream).await?;
-        Ok(Stream::Tls(Box::new(TlsStream(stream.into()))))
+        let by = match &self.0 {
+            Source::Fixed(config) => {
+                let stream = TlsAcceptor::from(Arc::clone(config)).accept(stream).await?;
+                return Ok(Stream::Tls(Box::new(TlsStream(stream.into()))));
+            }
+            Source::Chosen(by) => by,
+        };
+        match shake(&**by, stream).await {
+            Ok(stream) => {
+                if let Some(facts) = stream.tls_facts() {
+                    by.ended(Ok(&facts));
+                }
+                Ok(stream)
+            }
+            Err(error) => {
+                by.ended(Err(&error));
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Performs a handshake whose ClientHello decides about its settings.
+async fn shake(by: &dyn ChooseTls, stream: Stream) -> Result<Stream, TlsError> {
+    let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+    // In a statement of its own: the hello borrows what the future must not hold.
+    let choice = by.choose(&begun.client_hello());
+    let settings = match choice {
+        Choice::Now(settings) => settings,
+        Choice::Later(later) => later.await,
+    };
+    match settings {
+        Ok(settings) => Ok(Stream::Tls(Box::new(TlsStream(begun.into_stream(settings).await?.into())))),
+        Err(alert) => {
+            let mut stream = begun.io;
+            // A fatal alert in a record of its own (RFC 8446, sections 5.1 and 6). The handshake fails in any case, so
+            // a failed write changes nothing.
+            let _ = stream.write_all(&[21, 3, 3, 0, 2, 2, alert.into()]).await;
+            let _ = stream.shutdown().await;
+            Err(TlsError::Refused(alert))
+        }
     }
 }

@@ -16,6 +16,7 @@ use crate::cluster::wire::{Body, BroadcastCounts, Head, Reply, Request};
 use crate::message::Message;
 use crate::plan::Cluster;
 use crate::publish::{Nodes, Publish, Receipt, Targets};
+use crate::session::channels::Member;
 use crate::session::info::{Closed, SessionInfo};
 
 /// The most that may wait for the NATS thread, KiB. Each request counts as at least one.
@@ -239,6 +240,17 @@ impl Link {
             }
         }
         sum
+    }
+
+    /// Adds the sessions of the other nodes that subscribe to a channel, as far as the nodes reply.
+    pub(crate) async fn add_members(&self, channel: &str, count: &mut u64, members: &mut Vec<Member>) {
+        let mut replies = self.request(Request::Members { channel: channel.into() }, Duration::ZERO);
+        while let Some(reply) = replies.next().await {
+            if let Reply::Members(theirs, some) = reply {
+                *count = count.saturating_add(theirs);
+                members.extend(some);
+            }
+        }
     }
 
     /// Tells the other nodes that a session with this key was opened, so that an older one ends.

@@ -392,6 +392,13 @@ impl Worker {
         self.shared.trouble(
             "publishes of other nodes were lost: the hub tells the sessions that may have missed them".to_owned(),
         );
+        // No recovery from before may be taken for whole.
+        let histories = &self.node.histories;
+        if missed.any_group {
+            histories.end_all();
+        } else {
+            missed.groups.iter().for_each(|group| histories.end(group));
+        }
         let missed = Arc::new(missed);
         for thread in 0..self.node.threads() {
             let missed = Arc::clone(&missed);

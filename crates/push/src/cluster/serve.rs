@@ -27,6 +27,10 @@ pub(super) async fn perform(
         Request::Join { key, group } => Reply::Known(hub.join_group_here(&key, &group).await),
         Request::Leave { key, group } => Reply::Known(hub.leave_group_here(&key, &group).await),
         Request::GroupSize { group } => Reply::GroupSize(hub.group_size_here(&group).await),
+        Request::Members { channel } => {
+            let (count, members) = hub.members_here(&channel).await;
+            Reply::Members(count, members)
+        }
         // The NATS thread handles these.
         Request::Claim { .. } => return None,
     })

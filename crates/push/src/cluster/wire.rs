@@ -13,10 +13,11 @@ use thiserror::Error;
 
 use crate::message::{Message, TRANSPORTS};
 use crate::publish::{Publish, ReceiptWait, Targets};
+use crate::session::channels::Member;
 use crate::session::info::{Closed, SessionInfo};
 
 /// The version of the protocol. Nodes refuse messages of another version.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// The offset of the number in a frame.
 const NUMBER_AT: usize = 10;
@@ -116,6 +117,10 @@ pub(super) enum Request {
     GroupSize {
         group: Box<str>,
     },
+    /// Who subscribes to a channel.
+    Members {
+        channel: Box<str>,
+    },
     /// Sessions with these keys were opened; older ones end. It has no reply.
     Claim {
         keys: Vec<Box<str>>,
@@ -133,6 +138,8 @@ pub(super) enum Reply {
     /// To `Join` and `Leave`: whether the node has the session.
     Known(bool),
     GroupSize(u64),
+    /// To `Members`: how many sessions subscribe, and some of them.
+    Members(u64, Vec<Member>),
 }
 
 /// The outcome of a publish on a node, in sessions.
@@ -286,6 +293,10 @@ impl Request {
                 out.push(6);
                 texts(out, keys);
             }
+            Request::Members { channel } => {
+                out.push(7);
+                text(out, channel);
+            }
         }
     }
 
@@ -319,6 +330,7 @@ impl Request {
             4 => Request::Leave { key: reader.text()?, group: reader.text()? },
             5 => Request::GroupSize { group: reader.text()? },
             6 => Request::Claim { keys: reader.texts()? },
+            7 => Request::Members { channel: reader.text()? },
             _ => return Err(DecodeError::Malformed("an unknown request")),
         })
     }
@@ -363,6 +375,16 @@ impl Reply {
                 out.push(4);
                 number(out, *size);
             }
+            Reply::Members(count, members) => {
+                out.push(5);
+                number(out, *count);
+                number(out, members.len() as u64);
+                for Member { client, user } in members {
+                    out.extend_from_slice(&client.to_le_bytes());
+                    flag(out, user.is_some());
+                    user.iter().for_each(|user| text(out, user));
+                }
+            }
         }
     }
 
@@ -396,6 +418,15 @@ impl Reply {
             }),
             3 => Reply::Known(reader.flag()?),
             4 => Reply::GroupSize(reader.number()?),
+            5 => {
+                let count = reader.number()?;
+                let members = reader.list(|reader| {
+                    let client = reader.fixed()?;
+                    let user = if reader.flag()? { Some(Arc::from(reader.text()?)) } else { None };
+                    Ok(Member { client, user })
+                })?;
+                Reply::Members(count, members)
+            }
             _ => return Err(DecodeError::Malformed("an unknown reply")),
         })
     }
@@ -434,6 +465,8 @@ fn message(out: &mut Vec<u8>, message: &Message) {
     out.extend_from_slice(data);
     flag(out, message.key().is_some());
     message.key().into_iter().for_each(|key| text(out, key));
+    flag(out, message.sender().is_some());
+    message.sender().into_iter().for_each(|sender| text(out, sender));
 }
 
 fn stamp(value: u64) -> Result<u64, DecodeError> {
@@ -528,7 +561,12 @@ impl Reader<'_> {
             return Err(DecodeError::Malformed("a text that is not UTF-8"));
         }
         let key = if self.flag()? { Some(self.text()?) } else { None };
-        Ok(Message::data(kind, data).with_key(key))
+        let sender = if self.flag()? { Some(self.text()?) } else { None };
+        // It is sent on to clients as it is.
+        if sender.as_deref().is_some_and(|sender| serde_json::from_str::<serde_json::Map<_, _>>(sender).is_err()) {
+            return Err(DecodeError::Malformed("a sender that is no object"));
+        }
+        Ok(Message::data(kind, data).with_key(key).with_sender(sender))
     }
 }
 

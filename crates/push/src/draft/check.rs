@@ -9,7 +9,7 @@ use oroshi_net::Endpoint;
 use oroshi_words::{Mistake, Secret};
 
 use super::{Draft, is_unix};
-use crate::plan::{Cluster, GroupRule, Limits, Origins, Paths, Serves, Transports};
+use crate::plan::{Access, Cluster, GroupRule, HistoryRule, Limits, Origins, Paths, Serves, Transports};
 
 /// More threads than this are a slip of the finger.
 const MOST_THREADS: usize = 1024;
@@ -27,7 +27,7 @@ pub(super) fn all(draft: &Draft) -> Vec<Mistake> {
         problems.push(Mistake::value("threads", threads, "is no sensible number of threads", expected));
     }
     listeners(draft, &mut problems);
-    paths(&draft.paths, &mut problems);
+    paths(draft, &mut problems);
     if let Some(name) = &draft.session_header
         && let Some(why) = wrong_header_name(name)
     {
@@ -116,10 +116,15 @@ fn is_of_this_machine(address: &str) -> bool {
     is_unix(address) || host.eq_ignore_ascii_case("localhost") || host.starts_with("127.") || host == "[::1]"
 }
 
-fn paths(paths: &Paths, problems: &mut Vec<Mistake>) {
+fn paths(draft: &Draft, problems: &mut Vec<Mistake>) {
+    let Draft { paths, groups, .. } = draft;
+    // There are no commands without channels.
+    let has_commands = *paths != Paths { command: Paths::default().command, ..paths.clone() }
+        || groups.iter().any(|rule| rule.subscribe != Access::Nobody);
     let all = [
         ("paths.connect", &paths.connect),
         ("paths.poll", &paths.poll),
+        ("paths.command", &paths.command),
         ("paths.send", &paths.send),
         ("paths.close", &paths.close),
         ("paths.broadcast", &paths.broadcast),
@@ -127,7 +132,7 @@ fn paths(paths: &Paths, problems: &mut Vec<Mistake>) {
         ("paths.stats", &paths.stats),
     ];
     let mut seen = HashSet::new();
-    for (key, path) in all {
+    for (key, path) in all.into_iter().filter(|(key, _)| has_commands || *key != "paths.command") {
         let is_path = path.starts_with('/') && path.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'?' | b'#'));
         if !is_path {
             problems.push(Mistake::value(key, path, "is no path", "one that begins with /, without ? and #"));
@@ -221,6 +226,9 @@ fn limits(limits: &Limits, problems: &mut Vec<Mistake>) {
         ("limits.session-queue-bytes", limits.session_queue_bytes as u64),
         ("limits.session-queue-messages", limits.session_queue_messages as u64),
         ("limits.total-queue-bytes", limits.total_queue_bytes as u64),
+        ("limits.client-publishes", limits.client_publishes.map_or(1, u64::from)),
+        ("limits.session-channels", limits.session_channels as u64),
+        ("limits.history-bytes", limits.history_bytes as u64),
     ] {
         least(key, number, problems);
     }
@@ -258,8 +266,16 @@ fn limits(limits: &Limits, problems: &mut Vec<Mistake>) {
 }
 
 fn groups(groups: &[GroupRule], problems: &mut Vec<Mistake>) {
-    for (place, GroupRule { pattern, .. }) in groups.iter().enumerate() {
+    for (place, GroupRule { pattern, keeps, .. }) in groups.iter().enumerate() {
         let key = || format!("group[{}].pattern", place + 1);
+        if let Some(HistoryRule { messages, bytes, time, .. }) = keeps {
+            for (name, number) in [("messages", *messages), ("bytes", *bytes), ("time", time.as_millis() as usize)] {
+                if number == 0 {
+                    let key = format!("group[{}].history-{name}", place + 1);
+                    problems.push(Mistake::value(key, number, "keeps nothing", "more, or no history-... at all"));
+                }
+            }
+        }
         let prefix = pattern.strip_suffix('*').unwrap_or(pattern);
         if pattern.is_empty() || prefix.contains('*') || !is_field_value(pattern.as_bytes()) {
             let expected = "a group's name, or the beginning of one with * behind it, such as chat:*";
@@ -301,7 +317,7 @@ fn twice(key: &str, value: &str) -> Mistake {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Callbacks, Listener, SlowPolicy};
+    use crate::plan::{Callbacks, Listener};
 
     fn listener(address: &str, serves: Serves) -> Listener {
         Listener { address: address.into(), serves }
@@ -344,8 +360,9 @@ mod tests {
 
     #[test]
     fn everything_that_is_wrong_is_said_at_once_with_the_value_and_what_was_expected() {
-        let group =
-            |pattern: &str| GroupRule { pattern: pattern.into(), slow: SlowPolicy::Disconnect, client_may_join: false };
+        let group = |pattern: &str| GroupRule { pattern: pattern.into(), ..GroupRule::default() };
+        let keeps = HistoryRule { messages: 0, time: Duration::ZERO, ..HistoryRule::default() };
+        let empty = GroupRule { keeps: Some(keeps), ..group("d") };
         let draft = Draft {
             threads: Some(0),
             paths: Paths {
@@ -367,7 +384,7 @@ mod tests {
             transports: Some(Transports::NONE),
             subprotocols: vec!["chat.v1".into(), "a b".into(), String::new(), "chat.v1".into()],
             limits: Limits { sessions: 0, publish_bytes: 1 << 40, pong: Duration::ZERO, ..Limits::default() },
-            groups: vec![group("a*"), group("ab"), group(""), group("*c")],
+            groups: vec![group("a*"), group("ab"), group(""), group("*c"), empty],
             token: Some(Secret::new("hid den")),
             cluster: Some(Cluster {
                 nats: Secret::new("http://hidden"),
@@ -400,6 +417,8 @@ mod tests {
             "group[2].pattern",
             "group[3].pattern",
             "group[4].pattern",
+            "group[5].history-messages",
+            "group[5].history-time",
             "auth.token",
             "cluster.nats",
             "cluster.name",

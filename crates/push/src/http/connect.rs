@@ -11,14 +11,17 @@ use oroshi_server::{Error, Exchange, RequestBody};
 use oroshi_websocket::Kind;
 use oroshi_websocket::handshake::{UpgradeRequest, UpgradeRequestError};
 use rustix::net::sockopt;
+use serde_json::json;
 
 use crate::callbacks::{self, Accepted};
 use crate::http::answer::Problem;
 use crate::http::{origin, poll, query};
+use crate::hub::commands::NOWHERE;
 use crate::hub::connection::Connection;
 use crate::hub::{Hub, OpenError};
-use crate::message::{Framing, Message};
+use crate::message::{Framing, Message, Place};
 use crate::plan::{Plan, Transports};
+use crate::session::channels::Channels;
 
 /// Opens a session.
 pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(), Error> {
@@ -35,22 +38,25 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
         exchange.reply.close();
         return Problem::busy(FULL).for_page(origins, &head).send(exchange).await;
     }
-    let ConnectRequest { framing, opening, mut groups, of_page } = request;
-    let Accepted { key, groups: from_backend, first_message, protocol } =
+    let ConnectRequest { framing, opening, mut groups, of_page, wish } = request;
+    let Accepted { key, groups: from_backend, who, first_message, protocol } =
         match call_backend(hub, &head, &mut exchange.body).await {
             Some(Ok(accepted)) => accepted,
             Some(Err(refusal)) => return refuse(hub, exchange, &refusal).await,
             None => return Err(Error::Io(io::ErrorKind::ConnectionAborted.into())),
         };
-    let protocol = match opening.map_or(Ok(None), |opening| choose_protocol(hub, &opening, protocol.as_deref())) {
+    let protocol = match opening.map_or(Ok(None), |opening| choose_protocol(hub, &opening, protocol.as_deref(), &wish))
+    {
         Ok(protocol) => protocol,
         Err(ProtocolError::Offered(problem)) => return problem.for_page(origins, &head).send(exchange).await,
         Err(ProtocolError::Chosen(refusal)) => return refuse(hub, exchange, &refusal).await,
     };
     groups.extend(from_backend);
     let has_first = first_message.is_some();
-    let first_messages = first_messages(hub, framing, first_message);
-    let session = match hub.open(&key, framing, of_page, first_messages, &groups) {
+    let speaks = wish.speaks(protocol);
+    let channels = speaks.then(|| Channels::new(who));
+    let first_messages = first_messages(hub, framing, first_message, channels.as_ref());
+    let session = match hub.open(&key, framing, of_page, channels, first_messages, &groups) {
         Ok(session) => {
             if has_first {
                 hub.counters.direct_message();
@@ -64,6 +70,9 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
             return not_opened(why).for_page(origins, &head).send(exchange).await;
         }
     };
+    if speaks {
+        wish.channels.iter().for_each(|(channel, since)| session.subscribe(channel, *since));
+    }
     match framing {
         Framing::Poll => return poll::begin(hub, exchange, session).await,
         Framing::WebSocket => {
@@ -134,6 +143,7 @@ fn choose_protocol<'b>(
     hub: &Hub,
     opening: &UpgradeRequest<'b>,
     chosen: Option<&str>,
+    wish: &Wish,
 ) -> Result<Option<&'b [u8]>, ProtocolError> {
     if opening.protocols().next().is_none() {
         return Ok(None);
@@ -145,6 +155,9 @@ fn choose_protocol<'b>(
             let text = format!("the backend chose the subprotocol {chosen:?}, which the client does not offer");
             ProtocolError::Chosen(callbacks::Refusal::text(502, text))
         });
+    }
+    if wish.by_subprotocol {
+        return Ok(Some(CHANNELS.as_bytes()));
     }
     let known = &hub.plan().subprotocols;
     let first = opening.protocols().find(|name| known.iter().any(|known| known.as_bytes() == *name));
@@ -163,6 +176,63 @@ struct ConnectRequest<'b> {
     groups: Vec<String>,
     /// Whether a page with a permitted origin sent it.
     of_page: bool,
+    /// The protocol of channels.
+    wish: Wish,
+}
+
+/// The name of the protocol of channels: a subprotocol, and the value of `?protocol=`.
+const CHANNELS: &str = "oroshi.v1";
+
+/// The most channels in a request.
+const MOST_CHANNELS: usize = 100;
+
+/// A client's wish to speak the protocol of channels.
+#[derive(Debug, Default)]
+struct Wish {
+    by_subprotocol: bool,
+    by_query: bool,
+    /// The channels to subscribe to at once, with the positions to recover from.
+    channels: Vec<(String, Option<Place>)>,
+}
+
+impl Wish {
+    /// Returns whether the session speaks the protocol, given the subprotocol that was agreed on.
+    fn speaks(&self, agreed: Option<&[u8]>) -> bool {
+        self.by_query || (self.by_subprotocol && agreed == Some(CHANNELS.as_bytes()))
+    }
+
+    /// Reads a request whose other parameters are checked.
+    fn of(plan: &Plan, head: &RequestHead<'_>, opening: Option<&UpgradeRequest<'_>>) -> Result<Wish, Problem> {
+        if !plan.has_channels() {
+            return Ok(Wish::default());
+        }
+        let offers = |opening: &UpgradeRequest<'_>| opening.protocols().any(|name| name == CHANNELS.as_bytes());
+        let mut wish = Wish { by_subprotocol: opening.is_some_and(offers), ..Wish::default() };
+        for pair in query::pairs(query::split(head.target).1) {
+            let (name, value) = pair?;
+            match &*name {
+                "protocol" => wish.by_query |= value == CHANNELS,
+                "channel" => wish.channels.push((value.into_owned(), None)),
+                "since" => {
+                    if let Some((_, since)) = wish.channels.last_mut() {
+                        *since = Some(value.parse().unwrap_or(NOWHERE));
+                    }
+                }
+                _ => {}
+            }
+        }
+        if !wish.by_query && !wish.by_subprotocol {
+            return Ok(Wish::default());
+        }
+        if wish.channels.len() > MOST_CHANNELS {
+            return Err(Problem::bad(format!("a request may name {MOST_CHANNELS} channels")));
+        }
+        // With several channels the field does not say for which one it is.
+        if let (Some(id), [(_, since @ None)]) = (head.headers.get("Last-Event-ID"), &mut wish.channels[..]) {
+            *since = Some(str::from_utf8(id).ok().and_then(|id| id.parse().ok()).unwrap_or(NOWHERE));
+        }
+        Ok(wish)
+    }
 }
 
 impl<'b> ConnectRequest<'b> {
@@ -194,13 +264,14 @@ impl<'b> ConnectRequest<'b> {
             }
         }
         let (framing, opening) = transport(plan, head, wanted.as_deref())?;
+        let wish = Wish::of(plan, head, opening.as_ref())?;
         if hub.draining.get() {
             return Err(Problem::busy(DRAINING));
         }
         if !hub.admit() {
             return Err(Problem::busy("more clients connect than this hub takes per second"));
         }
-        Ok(ConnectRequest { framing, opening, groups, of_page })
+        Ok(ConnectRequest { framing, opening, groups, of_page, wish })
     }
 }
 
@@ -281,7 +352,8 @@ fn first_messages(
     hub: &Hub,
     framing: Framing,
     from_backend: Option<(Kind, Bytes)>,
-) -> impl FnOnce(&Arc<str>) -> Vec<Message> {
+    channels: Option<&Channels>,
+) -> impl FnOnce(&Arc<str>) -> Vec<Message> + use<> {
     let plan = hub.plan();
     let knows_key = match framing {
         // kuiperbelt sends its clients only the backend's message.
@@ -289,7 +361,14 @@ fn first_messages(
         Framing::Poll => true,
         Framing::Events { .. } | Framing::Lines { .. } => false,
     };
+    let channels = channels.map(|channels| (channels.client_text(), channels.token.clone()));
     move |key| {
+        if let Some((client, token)) = channels {
+            let frame = json!({ "session": &**key, "client": client, "token": token });
+            let own = (framing != Framing::Poll).then(|| Message::channel_frame(&frame));
+            let first = from_backend.map(|(kind, data)| Message::data(kind, data).to_publication(None, None));
+            return own.into_iter().chain(first).collect();
+        }
         let own = (!knows_key).then(|| Message::session(key, None));
         own.into_iter().chain(from_backend.map(|(kind, data)| Message::data(kind, data))).collect()
     }

@@ -1,6 +1,7 @@
 //! The HTTP API: it routes each request to the module that answers it.
 
 mod answer;
+mod command;
 mod connect;
 mod kuiperbelt;
 mod native;
@@ -26,6 +27,9 @@ pub(crate) async fn answer(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchang
     if !plan.access_log || path == paths.connect || path == paths.poll || path == paths.stats {
         return route(hub, serves, exchange).await;
     }
+    if path == paths.command && plan.has_channels() {
+        return route(hub, serves, exchange).await;
+    }
     let begun = Instant::now();
     let result = route(hub, serves, exchange).await;
     let (status, us) = (exchange.reply.status().unwrap_or_default(), begun.elapsed().as_micros() as u64);
@@ -38,8 +42,9 @@ async fn route(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> Re
     let clients = serves != Serves::Admin;
     let (plan, paths) = (hub.plan(), &hub.plan().paths);
     let polls = plan.transports.poll && path == paths.poll;
-    if clients && (path == paths.connect || polls) && exchange.head.method == "OPTIONS" {
-        return Box::pin(origin::preflight(hub, exchange)).await;
+    let commands = path == paths.command && plan.has_channels();
+    if clients && (path == paths.connect || polls || commands) && exchange.head.method == "OPTIONS" {
+        return Box::pin(origin::preflight(hub, exchange, if commands { "POST" } else { "GET" })).await;
     }
     // Boxed, as large futures: a connection's task is as large as the largest future that it awaits.
     if clients && path == paths.connect {
@@ -47,6 +52,9 @@ async fn route(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) -> Re
     }
     if clients && polls {
         return Box::pin(poll::answer(hub, exchange)).await;
+    }
+    if clients && commands {
+        return Box::pin(command::answer(hub, exchange)).await;
     }
     let answered = answer_api(hub, serves, exchange).await;
     answer::send(exchange, answered).await

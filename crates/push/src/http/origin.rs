@@ -96,15 +96,18 @@ pub(crate) fn fields<'b>(
 }
 
 /// `OPTIONS`: answers a preflight (Fetch, "CORS-preflight request").
-pub(crate) async fn preflight(hub: &Hub, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+///
+/// `method`: what the page may send here beside OPTIONS.
+pub(crate) async fn preflight(hub: &Hub, exchange: &mut Exchange<'_>, method: &'static str) -> Result<(), Error> {
     let (origins, head) = (&hub.plan().origins, exchange.head);
     if !may_connect(origins, &head) {
         return forbidden().send(exchange).await;
     }
-    let mut fields = vec![("Allow", &b"GET, OPTIONS"[..])];
+    let allow = format!("{method}, OPTIONS");
+    let mut fields = vec![("Allow", allow.as_bytes())];
     fields.extend(self::fields(origins, &head));
     if head.headers.get("Origin").is_some() {
-        fields.push(("Access-Control-Allow-Methods", b"GET"));
+        fields.push(("Access-Control-Allow-Methods", method.as_bytes()));
         fields.push(("Access-Control-Max-Age", PREFLIGHT_AGE));
         let names = head.headers.get("Access-Control-Request-Headers");
         if let Some(names) = names.filter(|names| names.len() <= PREFLIGHT_HEADERS && names.iter().all(is_in_list)) {

@@ -16,12 +16,16 @@ use crate::plan::Origins;
 /// Answers the request that opened a polling session, with what the client needs to poll.
 pub(crate) async fn begin(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, opened: Opened<'_>) -> Result<(), Error> {
     let Some(key) = opened.key() else { return Ok(()) };
-    let token = crate::secrets::key();
+    let channels = opened.channels();
+    let token = channels.as_ref().map_or_else(crate::secrets::key, |(_, token)| token.to_string());
     if !opened.establish_polling(&token).await {
         let refused = Problem::new(403, "refused", "the backend did not agree");
         return refused.for_page(&hub.plan().origins, &exchange.head).send(exchange).await;
     }
-    let body = json!({ "session": &*key, "UUID": &*key, "token": token, "next": 0 });
+    let mut body = json!({ "session": &*key, "UUID": &*key, "token": token, "next": 0 });
+    if let Some((client, _)) = channels {
+        body["client"] = json!(client);
+    }
     answer_json(hub, exchange, &body.to_string()).await?;
     opened.keep();
     Ok(())

@@ -51,6 +51,7 @@ fn status(hub: &Hub, counts: &Counts) -> Value {
             (name.to_owned(), count)
         })
         .collect();
+    let histories = hub.node.histories.counts();
     let mut status = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "node": hub.node.name,
@@ -71,6 +72,9 @@ fn status(hub: &Hub, counts: &Counts) -> Value {
         "published": { "messages": counts.published, "bytes": counts.published_bytes, "overloaded": counts.overloaded },
         "deliveries": {
             "matched": counts.matched, "written": counts.written, "dropped": counts.dropped, "closed": counts.closed,
+        },
+        "histories": {
+            "channels": histories.channels, "bytes": histories.bytes, "most_bytes": plan.limits.history_bytes,
         },
         "received": { "messages": counts.received, "bytes": counts.received_bytes },
         "callbacks": callbacks,
@@ -105,6 +109,7 @@ fn cluster(counts: &LinkCounts) -> Value {
 fn metrics(hub: &Hub, counts: &Counts) -> String {
     let mut metrics = Metrics::new("oroshi_push");
     let limits = &hub.plan().limits;
+    let histories = hub.node.histories.counts();
     let by_transport = |of: &[u64; TRANSPORTS.len()]| TRANSPORTS.into_iter().zip(*of).collect::<Vec<_>>();
     labelled(
         &mut metrics.family("sessions", Gauge, "Sessions by transport"),
@@ -117,6 +122,9 @@ fn metrics(hub: &Hub, counts: &Counts) -> String {
         ("queued_bytes", "What waits for sessions", counts.queued_bytes),
         ("queued_bytes_limit", "What may wait for sessions", limits.total_queue_bytes as u64),
         ("sessions_limit", "Sessions that there may be", limits.sessions as u64),
+        ("history_channels", "Channels with a history", histories.channels as u64),
+        ("history_bytes", "What the histories of channels hold", histories.bytes as u64),
+        ("history_bytes_limit", "What the histories of channels may hold", limits.history_bytes as u64),
         ("draining", "1 while the hub ends", u64::from(hub.draining.get())),
     ] {
         metrics.one(name, Gauge, help, value);

@@ -68,6 +68,13 @@ impl Hub {
     /// Passes a session's message to the receive callback, or back to the session if the plan says `echo`.
     fn receive(self: &Rc<Self>, session: &Rc<Session>, kind: Kind, data: Bytes) {
         self.counters.received(data.len());
+        if session.speaks_channels() {
+            if session.push_upstream(kind, data) {
+                let (hub, session) = (Rc::clone(self), Rc::clone(session));
+                tokio::task::spawn_local(async move { hub.command_all(&session).await });
+            }
+            return;
+        }
         if self.plan().echo {
             let delivery = Rc::new(Delivery::new(Arc::new(Message::data(kind, data))));
             self.writer.enqueue(session, &delivery, SlowPolicy::Disconnect);
@@ -199,6 +206,10 @@ impl Serving {
                 Ok(Some(Event::Ping(_))) if session.flags.get().blocked => {}
                 Ok(Some(Event::Ping(payload))) => hub.writer.send_control(session, Message::pong(payload)),
                 Ok(Some(Event::Pong(_))) => {}
+                Ok(Some(Event::Message { kind: Kind::Binary, .. })) if session.speaks_channels() => {
+                    let why = "commands are text";
+                    hub.end(session, Reason::Violation, CloseCode(1003), why);
+                }
                 Ok(Some(Event::Message { kind, data })) => {
                     let data = Bytes::copy_from_slice(&data);
                     hub.receive(session, kind, data);

@@ -8,8 +8,12 @@ use oroshi_websocket::CloseCode;
 use crate::counts::Counts;
 use crate::hub::Hub;
 use crate::message::Message;
+use crate::session::channels::Member;
 use crate::session::info::{Closed, SessionInfo};
 use crate::session::{Reason, Session};
+
+/// The most members of a channel in an answer to `presence`.
+pub(crate) const MEMBERS: usize = 1000;
 
 impl Hub {
     /// Returns the keys that no session has.
@@ -72,13 +76,23 @@ impl Hub {
         }
     }
 
+    /// Returns how many sessions subscribe to a channel, and some of them, on all nodes that answer.
+    pub(crate) async fn members(self: &Rc<Self>, channel: &str) -> (u64, Vec<Member>) {
+        let (mut count, mut members) = self.members_here(channel).await;
+        if let Some(link) = &self.node.link {
+            link.add_members(channel, &mut count, &mut members).await;
+            members.truncate(MEMBERS);
+        }
+        (count, members)
+    }
+
     /// [`find`](Self::find) on this node.
     pub(crate) async fn find_here(self: &Rc<Self>, key: &str) -> Option<SessionInfo> {
         self.with(key, |hub, session| {
             let outbox = session.outbox.borrow();
             SessionInfo {
                 transport: session.framing.name(),
-                groups: session.groups.borrow().iter().map(|membership| membership.group.name.clone()).collect(),
+                groups: session.group_names(),
                 queued_messages: outbox.len(),
                 queued_bytes: outbox.bytes(),
                 age: hub.clock.tick() * (hub.clock.now() - session.began),
@@ -123,7 +137,11 @@ impl Hub {
     /// [`leave`](Self::leave) on this node.
     pub(crate) async fn leave_group_here(self: &Rc<Self>, key: &str, group: &str) -> bool {
         let group = group.to_owned();
-        self.with(key, move |hub, session| hub.groups.leave(session, &group)).await.is_some()
+        let left = self.with(key, move |hub, session| {
+            hub.groups.leave(session, &group);
+            hub.unsubscribe_for_backend(session, &group);
+        });
+        left.await.is_some()
     }
 
     /// [`group_size`](Self::group_size) on this node.
@@ -131,6 +149,28 @@ impl Hub {
         let group: Arc<str> = group.into();
         let sizes = self.on_all(move |hub| hub.groups.find(&group).map_or(0, |group| group.len() as u64));
         sizes.await.into_iter().sum()
+    }
+
+    /// Returns how many sessions subscribe to a channel on this node, and some of them.
+    pub(crate) async fn members_here(self: &Rc<Self>, channel: &str) -> (u64, Vec<Member>) {
+        let channel: Arc<str> = channel.into();
+        let parts = self.on_all(move |hub| {
+            let mut some = Vec::new();
+            let Some(group) = hub.groups.find(&channel) else { return (0, some) };
+            group.each_subscriber(None, |session| {
+                if some.len() < MEMBERS {
+                    some.extend(session.channels(|channels| channels.member()));
+                }
+            });
+            (group.subscribers() as u64, some)
+        });
+        let mut members = (0, Vec::new());
+        for (count, some) in parts.await {
+            members.0 += count;
+            members.1.extend(some);
+        }
+        members.1.truncate(MEMBERS);
+        members
     }
 
     /// Returns what all threads of this node have counted.

@@ -7,6 +7,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::cluster::link::Link;
 use crate::hub::Hub;
+use crate::message::Message;
 use crate::plan::SlowPolicy;
 use crate::publish::{Nodes, Overloaded, Publish, Receipt, ReceiptWait};
 use crate::session::Session;
@@ -15,15 +16,30 @@ use crate::session::tally::{Delivery, Outcome, Tally};
 use crate::writer::Writer;
 
 /// The outcome of a publish on one thread.
-#[derive(Debug)]
-struct Part {
+#[derive(Debug, Default)]
+pub(super) struct Part {
     tally: Tally,
     refused: Vec<Box<str>>,
 }
 
+/// A message in one form, in the queues of this thread.
+#[derive(Debug)]
+pub(super) struct Begun {
+    pub(super) delivery: Rc<Delivery>,
+    pub(super) slowest: Slowest,
+}
+
+impl Begun {
+    /// Creates the delivery of a message that is in no queue yet.
+    pub(super) fn new(hub: &Hub, message: &Arc<Message>) -> Self {
+        let delivery = Rc::new(Delivery::counted(Arc::clone(message), &hub.counters.deliveries));
+        Begun { delivery, slowest: Slowest::default() }
+    }
+}
+
 /// The sessions that a publish has to wait for.
 #[derive(Debug, Default)]
-struct Slowest {
+pub(super) struct Slowest {
     /// Sessions whose queue has no room now.
     full: Vec<Rc<Session>>,
     /// Sessions that took the message, and are far behind.
@@ -87,7 +103,7 @@ impl Hub {
         let is_broadcast = to.all || !to.groups.is_empty();
         let is_for = |thread: u16| is_broadcast || sessions.iter().any(|location| location.thread == thread);
         // The other threads begin before this one does its own part.
-        let mut asked = Vec::new();
+        let mut asked = self.publish_in_order(publish);
         for thread in (0..self.node.threads()).filter(|&thread| thread != self.thread && is_for(thread)) {
             let (publish, sessions) = (Arc::clone(publish), sessions.clone());
             asked.push(self.mailboxes.ask(thread, move |hub| async move { hub.deliver(&publish, &sessions).await }));
@@ -113,56 +129,76 @@ impl Hub {
 
     /// Publishes on this thread. `sessions` may contain sessions of other threads.
     async fn deliver(self: &Rc<Self>, publish: &Publish, sessions: &[Location]) -> Part {
-        let delivery = Rc::new(Delivery::counted(Arc::clone(&publish.message), &self.counters.deliveries));
-        let until = Instant::now() + publish.deadline;
-        let Slowest { full, behind } = self.enqueue_all(publish, sessions, &delivery);
-        let refused = if full.is_empty() { Vec::new() } else { self.retry_full(full, &delivery, until).await };
-        self.hold_back(behind, publish.message.len(), until).await;
-        if publish.wait != ReceiptWait::Queued {
-            // A first try is soon over; only `ReceiptWait::Written` depends on readers.
-            let _ = timeout_at(until, delivery.wait(publish.wait)).await;
-        }
-        let tally = delivery.tally();
-        Part { tally, refused }
+        let begun = self.enqueue_all(publish, sessions);
+        self.finish(publish, begun).await
     }
 
-    /// Puts a message into every queue of this thread that it is for.
-    fn enqueue_all(&self, publish: &Publish, sessions: &[Location], delivery: &Rc<Delivery>) -> Slowest {
+    /// Waits for sessions that are full or behind, and for what the publisher waits for.
+    pub(super) async fn finish(&self, publish: &Publish, begun: Vec<Begun>) -> Part {
+        let until = Instant::now() + publish.deadline;
+        let mut part = Part::default();
+        for Begun { delivery, slowest: Slowest { full, behind } } in begun {
+            if !full.is_empty() {
+                part.refused.extend(self.retry_full(full, &delivery, until).await);
+            }
+            self.hold_back(behind, publish.message.len(), until).await;
+            if publish.wait != ReceiptWait::Queued {
+                // A first try is soon over; only `ReceiptWait::Written` depends on readers.
+                let _ = timeout_at(until, delivery.wait(publish.wait)).await;
+            }
+            part.tally += delivery.tally();
+        }
+        part
+    }
+
+    /// Puts a message into every queue of this thread that it is for, but those of channels with a history.
+    fn enqueue_all(&self, publish: &Publish, sessions: &[Location]) -> Vec<Begun> {
         let (to, stamp) = (&publish.to, self.next_stamp());
-        let (mut slowest, few) = (Slowest::default(), Writer::is_small(sessions.len()));
+        let (mut begun, few) = (Begun::new(self, &publish.message), Writer::is_small(sessions.len()));
+        // For sessions that speak the protocol of channels: the same message in an envelope.
+        let mut enveloped: Option<Begun> = None;
         for key in &publish.except {
             if let Some(session) = self.node.directory.find(key).and_then(|location| self.at(location)) {
                 session.stamp.set(stamp);
             }
         }
-        for (at, &location) in sessions.iter().enumerate() {
-            let Some(session) = self.at(location) else {
-                // The session ended after the look-up of its key. That ends the message for it, and counts once.
-                if location.thread == self.thread && !sessions[..at].contains(&location) {
-                    delivery.matched();
-                    delivery.settle(Outcome::Closed);
-                }
-                continue;
+        let mut direct = |session: &Rc<Session>, slow, is_urgent| {
+            let begun = if session.speaks_channels() {
+                enveloped.get_or_insert_with(|| Begun::new(self, &Arc::new(publish.message.to_publication(None, None))))
+            } else {
+                &mut begun
             };
-            self.enqueue_one(&session, delivery, SlowPolicy::Refuse, stamp, few, &mut slowest);
-        }
-        let mut one_of_many = |session: &Rc<Session>, slow, is_urgent| {
-            self.enqueue_one(session, delivery, slow, stamp, is_urgent, &mut slowest);
+            self.enqueue_one(session, &begun.delivery, slow, stamp, is_urgent, &mut begun.slowest);
         };
+        for &location in sessions {
+            if let Some(session) = self.at(location) {
+                direct(&session, SlowPolicy::Refuse, few);
+            }
+        }
         for group in to.groups.iter().filter_map(|group| self.groups.find(group)) {
             let is_urgent = Writer::is_small(group.len());
-            group.each(|session| one_of_many(session, group.slow, is_urgent));
+            group.each(|session| direct(session, group.slow, is_urgent));
         }
         if to.all {
             let slow = self.rule_of_all();
             let is_urgent = Writer::is_small(self.len());
-            self.each(|session| one_of_many(session, slow, is_urgent));
+            self.each(|session| direct(session, slow, is_urgent));
         }
+        for (at, &location) in sessions.iter().enumerate() {
+            // The session ended after the look-up of its key. That ends the message for it, and counts once.
+            if location.thread == self.thread && self.at(location).is_none() && !sessions[..at].contains(&location) {
+                begun.delivery.matched();
+                begun.delivery.settle(Outcome::Closed);
+            }
+        }
+        let mut all = vec![begun];
+        all.extend(enveloped);
+        all.extend(self.enqueue_in_channels(publish));
         self.relieve();
-        slowest
+        all
     }
 
-    fn enqueue_one(
+    pub(super) fn enqueue_one(
         &self,
         session: &Rc<Session>,
         delivery: &Rc<Delivery>,

@@ -33,19 +33,34 @@ impl Hub {
         // Groups come before `all`: a session's group may have a rule that allows gaps.
         if missed.any_group {
             self.each(|session| {
-                let rule = session.groups.borrow().iter().map(|of| of.group.slow).reduce(milder);
+                let groups = session.groups.borrow();
+                let subscribed =
+                    session.channels(|channels| channels.subscriptions.iter().map(|one| one.group.slow).reduce(milder));
+                let rule = groups.iter().map(|of| of.group.slow).chain(subscribed.flatten()).reduce(milder);
+                drop(groups);
                 if let Some(rule) = rule.filter(|_| is_new(session)) {
                     self.report_gap(session, rule);
                 }
             });
         }
         for group in missed.groups.iter().filter_map(|group| self.groups.find(group)) {
-            group.each(|session| {
+            let mut report = |session: &Rc<Session>| {
                 if is_new(session) {
                     self.report_gap(session, group.slow);
                 }
-            });
+            };
+            group.each(&mut report);
+            group.each_subscriber(None, report);
         }
+        self.patterns.each(|pattern| {
+            if missed.groups.iter().any(|group| group.starts_with(&*pattern.name)) {
+                pattern.each_subscriber(None, |session| {
+                    if is_new(session) {
+                        self.report_gap(session, pattern.slow);
+                    }
+                });
+            }
+        });
         if missed.all {
             let rule = self.rule_of_all();
             self.each(|session| {

@@ -10,7 +10,8 @@ use oroshi_websocket::CloseCode;
 
 use crate::hub::connection::Connection;
 use crate::hub::{Hub, OpenError};
-use crate::message::{Framing, Message};
+use crate::message::{Framing, Message, Place};
+use crate::session::channels::Channels;
 use crate::session::directory::{HeldByPage, Location};
 use crate::session::{Polling, Reason, Session};
 
@@ -24,11 +25,13 @@ impl Hub {
     /// Opens a session under this key, with its first messages. It replaces an older session with the same key.
     ///
     /// Messages published from here on reach it, once it is served. `of_page`: a page with a permitted origin asks.
+    /// `channels`: it speaks the protocol of channels.
     pub(crate) fn open<'h>(
         self: &'h Rc<Self>,
         key: &str,
         framing: Framing,
         of_page: bool,
+        channels: Option<Channels>,
         first_messages: impl FnOnce(&Arc<str>) -> Vec<Message>,
         groups: &[String],
     ) -> Result<Opened<'h>, OpenError> {
@@ -51,6 +54,9 @@ impl Hub {
             (session, old)
         };
         self.counters.opened(framing);
+        if let Some(channels) = channels {
+            session.speak_channels(channels);
+        }
         // Jobs of other threads that publish to it run after this one, so these messages come first.
         for message in first_messages(&session.key) {
             self.writer.send_control(&session, message);
@@ -78,6 +84,19 @@ impl Opened<'_> {
     /// Returns the session's key.
     pub(crate) fn key(&self) -> Option<Arc<str>> {
         self.session.as_ref().map(|session| Arc::clone(&session.key))
+    }
+
+    /// Returns the client's name for others and its token, if it speaks the protocol of channels.
+    pub(crate) fn channels(&self) -> Option<(String, Box<str>)> {
+        let session = self.session.as_ref()?;
+        session.channels(|channels| (channels.client_text(), channels.token.clone()))
+    }
+
+    /// Subscribes the session to a channel, as its request says.
+    pub(crate) fn subscribe(&self, channel: &str, since: Option<Place>) {
+        if let Some(session) = &self.session {
+            self.hub.subscribe_at_connect(session, channel, since);
+        }
     }
 
     /// Prepares the session for polls that show `token`, and calls the establish callback. False: the backend refused.

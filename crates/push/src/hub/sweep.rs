@@ -26,6 +26,7 @@ impl Hub {
             self.clock.advance();
             if self.thread == 0 {
                 capacity.check(&self.node);
+                self.node.histories.sweep(self.clock.now(), self.node.now_ms());
             }
             let mut from = Some(0);
             while let Some(slot) = from {

@@ -1,11 +1,13 @@
 //! Groups of a thread's sessions.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use crate::message::Place;
 use crate::plan::SlowPolicy;
 use crate::session::Session;
+use crate::session::channels::Subscription;
 
 /// A named set of a thread's sessions.
 #[derive(Debug)]
@@ -14,6 +16,16 @@ pub(crate) struct Group {
     /// The rule for members with a full queue.
     pub(crate) slow: SlowPolicy,
     members: RefCell<Vec<Rc<Session>>>,
+    /// Sessions that speak the protocol of channels: they get publications, members get the messages as they are.
+    subscribers: RefCell<Vec<Subscriber>>,
+}
+
+/// A session that subscribes to a channel.
+#[derive(Debug)]
+struct Subscriber {
+    session: Rc<Session>,
+    /// The last place that it got, or that its answer named.
+    last: Cell<Place>,
 }
 
 /// A session's entry in a group.
@@ -36,9 +48,29 @@ impl Group {
         self.members.borrow().iter().for_each(&mut visit);
     }
 
-    /// Returns how many members it has.
+    /// Calls `visit` with every subscriber that has not got the message at this place. It must not change the group.
+    pub(crate) fn each_subscriber(&self, place: Option<Place>, mut visit: impl FnMut(&Rc<Session>)) {
+        for Subscriber { session, last } in &*self.subscribers.borrow() {
+            if let Some(place) = place {
+                let known = last.get();
+                // It subscribed while this message was on its way to the thread, and got it from the history.
+                if known.epoch == place.epoch && place.offset <= known.offset {
+                    continue;
+                }
+                last.set(place);
+            }
+            visit(session);
+        }
+    }
+
+    /// Returns how many sessions it has.
     pub(crate) fn len(&self) -> usize {
-        self.members.borrow().len()
+        self.members.borrow().len() + self.subscribers()
+    }
+
+    /// Returns how many subscribers it has.
+    pub(crate) fn subscribers(&self) -> usize {
+        self.subscribers.borrow().len()
     }
 }
 
@@ -58,16 +90,8 @@ impl Groups {
         if session.groups.borrow().iter().any(|membership| &*membership.group.name == name) {
             return false;
         }
-        let mut by_name = self.by_name.borrow_mut();
-        let group = match by_name.get(name) {
-            Some(group) => Rc::clone(group),
-            None => {
-                let group = Rc::new(Group { name: name.into(), slow: slow(), members: RefCell::default() });
-                by_name.insert(name.into(), Rc::clone(&group));
-                group
-            }
-        };
-        let at = group.len();
+        let group = self.group(name, slow);
+        let at = group.members.borrow().len();
         group.members.borrow_mut().push(Rc::clone(session));
         session.groups.borrow_mut().push(Membership { group, at });
         true
@@ -90,6 +114,91 @@ impl Groups {
         }
     }
 
+    /// Subscribes a session that speaks the protocol of channels. `None`: it does so already.
+    ///
+    /// `last`: the place up to which it needs no messages.
+    pub(crate) fn subscribe(
+        &self,
+        session: &Rc<Session>,
+        name: &str,
+        is_pattern: bool,
+        last: Option<Place>,
+        slow: impl FnOnce() -> SlowPolicy,
+    ) -> Option<Rc<Group>> {
+        if !session.speaks_channels() {
+            return None;
+        }
+        let group = self.group(name, slow);
+        let is_new = session.channels(|channels| {
+            let is_same = |known: &Subscription| Rc::ptr_eq(&known.group, &group);
+            if channels.subscriptions.iter().any(is_same) {
+                return false;
+            }
+            let at = group.subscribers();
+            channels.subscriptions.push(Subscription { group: Rc::clone(&group), at, is_pattern });
+            true
+        });
+        if is_new != Some(true) {
+            return None;
+        }
+        let last = Cell::new(last.unwrap_or(Place { epoch: 0, offset: 0 }));
+        group.subscribers.borrow_mut().push(Subscriber { session: Rc::clone(session), last });
+        Some(group)
+    }
+
+    /// Ends a subscription that was taken out of its session.
+    pub(crate) fn unsubscribe(&self, subscription: &Subscription) {
+        let Subscription { group, at, .. } = subscription;
+        let mut subscribers = group.subscribers.borrow_mut();
+        subscribers.swap_remove(*at);
+        if let Some(moved) = subscribers.get(*at) {
+            moved.session.channels(|channels| {
+                if let Some(theirs) = channels.subscriptions.iter_mut().find(|theirs| Rc::ptr_eq(&theirs.group, group))
+                {
+                    theirs.at = *at;
+                }
+            });
+        }
+        if subscribers.capacity() > 64 && subscribers.len() < subscribers.capacity() / 4 {
+            subscribers.shrink_to_fit();
+        }
+        drop(subscribers);
+        self.remove_if_empty(group);
+    }
+
+    /// Returns whether there is no group.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_name.borrow().is_empty()
+    }
+
+    /// Calls `visit` with every group. It must not add or remove groups.
+    pub(crate) fn each(&self, visit: impl FnMut(&Rc<Group>)) {
+        self.by_name.borrow().values().for_each(visit);
+    }
+
+    fn group(&self, name: &str, slow: impl FnOnce() -> SlowPolicy) -> Rc<Group> {
+        let mut by_name = self.by_name.borrow_mut();
+        match by_name.get(name) {
+            Some(group) => Rc::clone(group),
+            None => {
+                let (members, subscribers) = Default::default();
+                let group = Rc::new(Group { name: name.into(), slow: slow(), members, subscribers });
+                by_name.insert(name.into(), Rc::clone(&group));
+                group
+            }
+        }
+    }
+
+    fn remove_if_empty(&self, group: &Group) {
+        if group.len() == 0 {
+            let mut by_name = self.by_name.borrow_mut();
+            by_name.remove(&group.name);
+            if by_name.capacity() > 1024 && by_name.len() < by_name.capacity() / 4 {
+                by_name.shrink_to_fit();
+            }
+        }
+    }
+
     fn remove(&self, membership: &Membership) {
         let group = &membership.group;
         let mut members = group.members.borrow_mut();
@@ -100,9 +209,8 @@ impl Groups {
                 entry.at = membership.at;
             }
         }
-        if members.is_empty() {
-            self.by_name.borrow_mut().remove(&group.name);
-        }
+        drop(members);
+        self.remove_if_empty(group);
     }
 }
 
@@ -110,6 +218,7 @@ impl Groups {
 mod tests {
     use super::*;
     use crate::message::Framing;
+    use crate::session::channels::{Channels, Who};
     use crate::session::directory::Location;
 
     fn session(slot: u32) -> Rc<Session> {
@@ -144,5 +253,51 @@ mod tests {
         [1, 2, 3].into_iter().for_each(|at: usize| groups.leave_all(&all[at]));
         assert_eq!(groups.len(), 0, "an empty group is not kept");
         assert!(all.iter().all(|session| Rc::strong_count(session) == 1));
+    }
+
+    #[test]
+    fn subscribers_come_and_go_beside_members() {
+        let groups = Groups::default();
+        let all: Vec<_> = (0..4).map(session).collect();
+        for session in &all[..3] {
+            session.speak_channels(Channels::new(Who::default()));
+            assert!(groups.subscribe(session, "a", false, None, SlowPolicy::default).is_some());
+            assert!(groups.subscribe(session, "a", false, None, SlowPolicy::default).is_none(), "twice is once");
+        }
+        assert!(groups.subscribe(&all[3], "b", false, None, SlowPolicy::default).is_none(), "it speaks no channels");
+        groups.join(&all[3], "a", SlowPolicy::default);
+        let take = |session: &Rc<Session>| session.channels(|channels| channels.subscriptions.pop().unwrap()).unwrap();
+        groups.unsubscribe(&take(&all[0]));
+        groups.unsubscribe(&take(&all[2]));
+        let found = || {
+            let mut slots = Vec::new();
+            groups.find("a").unwrap().each_subscriber(None, |session| slots.push(session.location.slot));
+            slots
+        };
+        assert_eq!((found(), members(&groups, "a"), groups.find("a").unwrap().len()), (vec![1], vec![3], 2));
+        groups.leave_all(&all[3]);
+        groups.unsubscribe(&take(&all[1]));
+        assert_eq!(groups.len(), 0, "an empty group is not kept, also where nobody could subscribe");
+        assert!(all.iter().all(|session| Rc::strong_count(session) == 1));
+    }
+
+    #[test]
+    fn a_subscriber_is_small() {
+        assert!(size_of::<Subscriber>() <= 24, "{} bytes", size_of::<Subscriber>());
+    }
+
+    #[test]
+    fn a_subscriber_gets_no_message_twice() {
+        let groups = Groups::default();
+        let one = session(0);
+        one.speak_channels(Channels::new(Who::default()));
+        let at = |epoch, offset| Some(Place { epoch, offset });
+        let group = groups.subscribe(&one, "a", false, at(7, 3), SlowPolicy::default).unwrap();
+        let count = |place| {
+            let mut count = 0;
+            group.each_subscriber(place, |_| count += 1);
+            count
+        };
+        assert_eq!([at(7, 2), at(7, 3), at(7, 4), at(7, 4), at(8, 1), None].map(count), [0, 0, 1, 0, 1, 1]);
     }
 }

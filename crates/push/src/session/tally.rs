@@ -43,6 +43,15 @@ pub(crate) struct Tally {
     pub(crate) closed: u32,
 }
 
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
+        self.matched += other.matched;
+        self.written += other.written;
+        self.dropped += other.dropped;
+        self.closed += other.closed;
+    }
+}
+
 impl Tally {
     /// Returns how many sessions have it in their queue.
     pub(crate) fn queued(self) -> u32 {

@@ -188,7 +188,12 @@ fn messages_that_nats_does_not_take_stay_here() {
     let Some(nats) = Nats::start("messages_that_nats_does_not_take_stay_here", &[]) else { return };
     let roomy = |plan: &mut Plan| {
         plan.limits.session_queue_bytes = 8 << 20;
-        plan.groups = vec![GroupRule { pattern: "*".into(), slow: SlowPolicy::DropOldest, client_may_join: false }];
+        plan.groups = vec![GroupRule {
+            pattern: "*".into(),
+            slow: SlowPolicy::DropOldest,
+            client_may_join: false,
+            ..GroupRule::default()
+        }];
     };
     let hubs = [nats.node(1, roomy), nats.node(1, roomy)];
     hubs.iter().for_each(|hub| knows(hub, 1));

@@ -34,7 +34,12 @@ const GAP: &str = "{\"gap\":null}";
 
 /// Sessions are told what they missed, and stay.
 fn gaps(plan: &mut Plan) {
-    plan.groups = vec![GroupRule { pattern: "*".into(), slow: SlowPolicy::DropOldest, client_may_join: true }];
+    plan.groups = vec![GroupRule {
+        pattern: "*".into(),
+        slow: SlowPolicy::DropOldest,
+        client_may_join: true,
+        ..GroupRule::default()
+    }];
 }
 
 /// A receipt timeout that a test does not wait long for.
@@ -174,7 +179,12 @@ fn no_receipt_waits_for_the_receipt_timeout_once_nats_is_back() {
 fn sessions_whose_rule_is_to_disconnect_end_if_they_missed_something_and_only_then() {
     let Some(mut nats) = Nats::start("sessions_whose_rule_is_to_disconnect_end", &[]) else { return };
     let grouped = |plan: &mut Plan| {
-        plan.groups = vec![GroupRule { pattern: "g".into(), slow: SlowPolicy::Disconnect, client_may_join: true }];
+        plan.groups = vec![GroupRule {
+            pattern: "g".into(),
+            slow: SlowPolicy::Disconnect,
+            client_may_join: true,
+            ..GroupRule::default()
+        }];
     };
     let hubs = [nats.node(2, grouped), nats.node(2, grouped)];
     hubs.iter().for_each(|hub| knows(hub, 1));

@@ -6,6 +6,7 @@
 
 mod autobahn;
 mod callbacks;
+mod channels;
 mod cluster;
 mod cluster_faults;
 mod drain;

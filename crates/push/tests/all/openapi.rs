@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 
 use crate::hub;
 use crate::hub::{Answer, Hub, WebSocket, connect, head, key_of};
-use oroshi_push::{Cluster, GroupRule, Origins, Plan, SlowPolicy};
+use oroshi_push::{Access, Cluster, GroupRule, Origins, Plan, SlowPolicy};
 use oroshi_words::Secret;
 use serde_json::{Value, json};
 
@@ -125,6 +125,11 @@ impl Description {
     }
 }
 
+/// Lets clients subscribe, as some paths exist only then.
+fn channels(plan: &mut Plan) {
+    plan.groups = vec![GroupRule { pattern: "c".into(), subscribe: Access::Anyone, ..GroupRule::default() }];
+}
+
 fn target(path: &str) -> String {
     path.replace("{key}", "nobody").replace("{group}", "g")
 }
@@ -147,7 +152,14 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
         plan.limits.publish_bytes = 1000;
         plan.limits.sessions = 3;
         plan.origins = Origins::List(vec!["https://example.org".into()]);
-        plan.groups = vec![GroupRule { pattern: "open".into(), slow: SlowPolicy::Disconnect, client_may_join: true }];
+        plan.groups = vec![GroupRule {
+            pattern: "open".into(),
+            slow: SlowPolicy::Disconnect,
+            client_may_join: true,
+            subscribe: Access::Anyone,
+            ..GroupRule::default()
+        }];
+        plan.limits.message_bytes = 1000;
     });
     let api = Description::of(&hub);
     let ask = |method: &str, path: &str, target: &str, headers: &[(&str, &str)], body: &[u8]| -> Answer {
@@ -197,12 +209,18 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
     ask("GET", "/poll", &format!("{poll}&after=7"), &[], b"");
     ask("GET", "/poll", "/poll?session=nobody&token=x", &[], b"");
     ask("GET", "/poll", "/poll", &[], b"");
-    for path in ["/connect", "/poll"] {
-        let method = ("Access-Control-Request-Method", "GET");
+    for path in ["/connect", "/poll", "/command"] {
+        let method = ("Access-Control-Request-Method", if path == "/command" { "POST" } else { "GET" });
         assert_eq!(ask("OPTIONS", path, path, &[("Origin", "https://example.org"), method], b"").status, 204);
         assert_eq!(ask("OPTIONS", path, path, &[("Origin", "https://example.com"), method], b"").status, 403);
     }
     assert_eq!(ask("GET", "/poll", &poll, &[("Origin", "https://example.com")], b"").status, 403);
+
+    // Commands. The session does not speak the protocol of channels, so nobody has its token for them.
+    ask("POST", "/command", "/command", &[JSON], b"{}");
+    ask("POST", "/command", "/command?session=nobody&token=x", &[JSON], b"{}");
+    ask("POST", "/command", "/command?session=nobody&token=x", &[JSON], &large);
+    ask("POST", "/command", "/command", &[JSON, ("Origin", "https://example.com")], b"{}");
 
     // Publishing.
     let envelope = json!({ "all": true, "groups": ["open", "empty"], "sessions": ["nobody"], "except": [poll_key],
@@ -324,6 +342,7 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
         api.check("GET", "/poll", &ended);
     });
 
+    commands(&api);
     overloaded(&api);
     unauthorized(&api);
     foreign(&api);
@@ -332,6 +351,17 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
     let (seen, all) = (api.seen.take(), api.all());
     let never: Vec<_> = all.difference(&seen).collect();
     assert!(never.is_empty(), "described, and never seen: {never:#?}");
+}
+
+/// Commands of a session that polls and speaks the protocol of channels.
+fn commands(api: &Description) {
+    let hub = Hub::start(channels);
+    let session = hub.request("GET", "/connect?transport=poll&protocol=oroshi.v1", &[], b"").json();
+    let (key, token) = (session["session"].as_str().unwrap(), session["token"].as_str().unwrap());
+    let target = format!("/command?session={key}&token={token}");
+    let answer = hub.request("POST", &target, &[JSON], br#"[{"id":1,"ping":{}},{"ping":{}}]"#);
+    assert_eq!(answer.json(), json!([{ "id": 1, "pong": {} }, null]));
+    api.check("POST", "/command", &answer);
 }
 
 /// The hub answers 429 only if others publish faster than it frees memory. No test can produce that each time.
@@ -458,7 +488,7 @@ fn a_node_of_a_cluster_says_how_its_link_is() {
 
 #[test]
 fn what_is_not_described_is_refused() {
-    let hub = Hub::start(|_| {});
+    let hub = Hub::start(channels);
     let api = Description::of(&hub);
     for (path, methods) in api.paths() {
         // Which methods these are asked by means nothing.

@@ -89,7 +89,12 @@ fn a_poll_waits_for_a_message() {
 fn groups_and_exceptions() {
     let hub = Hub::start(|plan| {
         plan.threads = 2;
-        plan.groups = vec![GroupRule { pattern: "room-*".into(), slow: SlowPolicy::Disconnect, client_may_join: true }];
+        plan.groups = vec![GroupRule {
+            pattern: "room-*".into(),
+            slow: SlowPolicy::Disconnect,
+            client_may_join: true,
+            ..GroupRule::default()
+        }];
     });
     let mut both = hub.websocket("/connect?group=room-1&group=room-2");
     let key = key_of(&both.text());
@@ -147,7 +152,12 @@ fn a_slow_session_of_a_strict_group_ends_and_others_go_on() {
 fn a_slow_session_that_may_lose_messages_is_told_how_many() {
     let hub = Hub::start(|plan| {
         plan.limits.session_queue_bytes = 256 * 1024;
-        plan.groups = vec![GroupRule { pattern: "lossy".into(), slow: SlowPolicy::DropOldest, client_may_join: true }];
+        plan.groups = vec![GroupRule {
+            pattern: "lossy".into(),
+            slow: SlowPolicy::DropOldest,
+            client_may_join: true,
+            ..GroupRule::default()
+        }];
     });
     let mut slow = hub.websocket("/connect?group=lossy");
     slow.text();

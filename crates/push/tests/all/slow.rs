@@ -33,7 +33,8 @@ impl Scene {
             plan.limits.session_queue_bytes = QUEUED * (MESSAGE + 100);
             // A question without an answer only acknowledges.
             plan.limits.poll_wait = std::time::Duration::from_millis(20);
-            plan.groups = vec![GroupRule { pattern: "g".into(), slow: rule, client_may_join: true }];
+            plan.groups =
+                vec![GroupRule { pattern: "g".into(), slow: rule, client_may_join: true, ..GroupRule::default() }];
         });
         let [slow, reader] = [(); 2].map(|()| Subscriber::open(&hub, transport, "group=g"));
         Scene { slow, reader, hub, published: 0, known: 0, matched: 0 }

@@ -36,7 +36,7 @@ impl Running {
             let (bound, tls, ending) = (bound.lock().unwrap().take().unwrap(), tls.clone(), ending.clone());
             async move {
                 let listener = bound.into_listener().unwrap();
-                server.serve([HttpListener { listener, tls }], ending.reached(1)).await;
+                server.serve([HttpListener { listener, tls, proxied: None }], ending.reached(1)).await;
                 server.counters().counts()
             }
         });

@@ -42,8 +42,8 @@ module Oroshi
         slots = roster.workers.map { |worker| [worker, scoreboard.read(worker.slot)] }
         totals = totals(slots.map(&:last))
         {
-          version: VERSION, pid: Process.pid, started_at: @began_at.utc.iso8601, uptime_seconds: (Time.now - @began_at).round(3),
-          mode: roster.mode, target_workers: roster.target, **totals, restarts: @restarts.sort.to_h,
+          version: VERSION, pid: Process.pid, started_at: @began_at.utc.iso8601,
+          uptime_seconds: (Time.now - @began_at).round(3), mode: roster.mode, target_workers: roster.target, **totals, restarts: @restarts.sort.to_h,
           listeners: listeners.names.zip(listeners.ios).map { |name, io| listener(name, io) },
           workers: slots.map { |worker, slot| worker(worker, slot, now) }
         }
@@ -173,12 +173,17 @@ module Oroshi
         def labels(labels)
           return "" if labels.empty?
 
-          "{#{labels.map { |name, value| %(#{name}="#{value.to_s.gsub(/["\\\n]/) { |it| it == "\n" ? "\\n" : "\\#{it}" }}") }.join(",")}}"
+          "{#{labels.map { |name, value| %(#{name}="#{escaped(value.to_s)}") }.join(",")}}"
+        end
+
+        def escaped(text)
+          text.gsub(/["\\\n]/) { |it| it == "\n" ? "\\n" : "\\#{it}" }
         end
 
         def histogram(name, help, times)
           sum = 0
-          buckets = (times[:buckets] || []).map { |most, count| [{ le: most }, sum += count] } + [[{ le: "+Inf" }, times[:count]]]
+          buckets = (times[:buckets] || []).map { |most, count| [{ le: most }, sum += count] }
+          buckets << [{ le: "+Inf" }, times[:count]]
           metric("#{name}_bucket", "histogram", help, {})
             .map { |line| line.sub("_bucket ", " ") } +
             buckets.map { |labels, count| "oroshi_rack_#{name}_bucket#{labels(labels)} #{count}" } +

@@ -9,7 +9,8 @@ const MOST: u64 = 1 << 20;
 fn every_kind() -> Vec<Body> {
     let names = |names: &[&str]| names.iter().map(|&name| name.into()).collect::<Vec<Box<str>>>();
     let message = |kind, data: &'static [u8], key: Option<&str>| {
-        Arc::new(Message::data(kind, Bytes::from_static(data)).with_key(key.map(Box::from)))
+        let sender = key.map(|_| r#"{"client":"a"}"#.into());
+        Arc::new(Message::data(kind, Bytes::from_static(data)).with_key(key.map(Box::from)).with_sender(sender))
     };
     let publish = Publish {
         message: message(Kind::Text, "grüß".as_bytes(), Some("k")),
@@ -32,6 +33,7 @@ fn every_kind() -> Vec<Body> {
         Request::Leave { key: "k".into(), group: "g".into() },
         Request::GroupSize { group: "g".into() },
         Request::Claim { keys: names(&["a", "b"]) },
+        Request::Members { channel: "c".into() },
     ];
     let info = SessionInfo {
         transport: "poll",
@@ -58,6 +60,7 @@ fn every_kind() -> Vec<Body> {
         Reply::Closed(Closed::Unknown),
         Reply::Known(true),
         Reply::GroupSize(u64::MAX),
+        Reply::Members(2, vec![Member { client: 1, user: None }, Member { client: u64::MAX, user: Some("u".into()) }]),
     ];
     let beats = [vec![], vec![Echo { node: u64::MAX, sent_ms: 5, heard_ms: MOST_MS }]];
     let mut all = vec![Body::Working];

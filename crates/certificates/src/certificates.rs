@@ -1,0 +1,278 @@
+//! Chooses the settings of each handshake by the name that the client asks for.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use oroshi_lookup::{Lookup, Stores};
+use oroshi_net::tls::{Choice, ChooseTls, TlsError, TlsFacts};
+use rustls::crypto::ring::default_provider;
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::version::{TLS12, TLS13};
+use rustls::{AlertDescription, ServerConfig};
+
+use crate::catalogue::Catalogue;
+use crate::certificate::Certificate;
+use crate::challenges::{ACME_TLS_ALPN, Challenges};
+use crate::counts::{CertificateCounts, Counters};
+use crate::finder::{Finder, FinderSettings, Found, Miss, Search};
+use crate::seal::Seal;
+use crate::tickets::Tickets;
+
+/// The earliest version of TLS that clients may speak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MinVersion {
+    /// TLS 1.2.
+    #[default]
+    Tls12,
+    /// TLS 1.3.
+    Tls13,
+}
+
+/// Settings of all handshakes.
+#[derive(Debug)]
+pub struct CertificatesSettings {
+    /// Certificates of files.
+    pub catalogue: Arc<Catalogue>,
+    /// The name whose certificate clients get that ask for no name, or for one without a certificate; `None`: their
+    /// handshakes are refused.
+    pub default: Option<String>,
+    /// The look-up of certificates, with its settings.
+    pub lookup: Option<(Lookup, FinderSettings)>,
+    /// Opens sealed rows.
+    pub seal: Option<Seal>,
+    /// The earliest version.
+    pub min_version: MinVersion,
+    /// Protocols for ALPN, the preferred first.
+    pub alpn: Vec<Vec<u8>>,
+    /// Session tickets.
+    pub tickets: Tickets,
+    /// Answers to challenges.
+    pub challenges: Arc<Challenges>,
+}
+
+/// The certificates in force.
+#[derive(Debug)]
+pub struct Certificates {
+    filed: std::collections::HashMap<Box<str>, Arc<Served>>,
+    default: Option<String>,
+    finder: Option<Finder>,
+    challenges: Arc<Challenges>,
+    template: Arc<ServerConfig>,
+    counters: Arc<Counters>,
+}
+
+/// A certificate, and the settings of its handshakes.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(crate) certificate: Arc<Certificate>,
+    /// The settings, and those of all certificates that they were made from.
+    config: Mutex<Option<(Arc<ServerConfig>, Arc<ServerConfig>)>>,
+}
+
+impl Served {
+    pub(crate) fn new(certificate: Arc<Certificate>) -> Self {
+        Served { certificate, config: Mutex::default() }
+    }
+
+    /// Returns the settings of a handshake with this certificate.
+    fn config(&self, template: &Arc<ServerConfig>) -> Arc<ServerConfig> {
+        let mut made = self.config.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*made {
+            Some((config, of)) if Arc::ptr_eq(of, template) => Arc::clone(config),
+            // A reload may have changed the settings since.
+            _ => {
+                let config = Arc::new(with_certificate(template, Arc::clone(&self.certificate.key)));
+                *made = Some((Arc::clone(&config), Arc::clone(template)));
+                config
+            }
+        }
+    }
+}
+
+impl Certificates {
+    /// Puts settings in force. `before`: the ones in force so far, whose counters go on, and whose cache goes on if
+    /// its look-up is the same and `keep_cache`.
+    #[must_use]
+    pub fn new(settings: CertificatesSettings, before: Option<&Certificates>, keep_cache: bool) -> Self {
+        let counters = before.map(|before| Arc::clone(&before.counters)).unwrap_or_default();
+        let served = |certificate: &Arc<Certificate>| Arc::new(Served::new(Arc::clone(certificate)));
+        let mut by_certificate: Vec<Arc<Served>> = Vec::new();
+        let filed = settings.catalogue.by_name().map(|(name, certificate)| {
+            let known = by_certificate.iter().find(|known| Arc::ptr_eq(&known.certificate, certificate)).cloned();
+            let one = known.unwrap_or_else(|| {
+                by_certificate.push(served(certificate));
+                Arc::clone(&by_certificate[by_certificate.len() - 1])
+            });
+            (name.into(), one)
+        });
+        let filed = filed.collect();
+        let kept = before.and_then(|before| before.finder.clone()).filter(|_| keep_cache);
+        let finder = settings.lookup.map(|(lookup, finder)| {
+            kept.unwrap_or_else(|| Finder::new(lookup, finder, settings.seal, Arc::clone(&counters)))
+        });
+        let template = Arc::new(template(settings.min_version, settings.alpn, settings.tickets));
+        let default = settings.default.map(|name| name.to_ascii_lowercase());
+        Certificates { filed, default, finder, challenges: settings.challenges, template, counters }
+    }
+
+    /// Returns the look-up, if there is one.
+    #[must_use]
+    pub fn lookup(&self) -> Option<&Lookup> {
+        self.finder.as_ref().map(Finder::lookup)
+    }
+
+    /// Replaces the look-up's stores by others with the same names and kinds.
+    pub fn set_stores(&self, stores: &Stores) {
+        if let Some(finder) = &self.finder {
+            finder.set_stores(stores);
+        }
+    }
+
+    /// Forgets a name that was looked up, and returns whether it was known. The next handshake asks the stores.
+    pub fn purge(&self, name: &str) -> bool {
+        self.finder.as_ref().is_some_and(|finder| finder.purge(&name.to_ascii_lowercase()))
+    }
+
+    /// Answers to challenges, for issuing certificates.
+    #[must_use]
+    pub fn challenges(&self) -> &Arc<Challenges> {
+        &self.challenges
+    }
+
+    /// Returns the counts.
+    #[must_use]
+    pub fn counts(&self) -> CertificateCounts {
+        let cached = self.finder.as_ref().map(Finder::cached);
+        let (entries, bytes, evictions) = cached.unwrap_or_default();
+        CertificateCounts { entries: entries as u64, bytes: bytes as u64, evictions, ..self.counters.counts() }
+    }
+
+    fn filed(&self, name: &str) -> Option<&Arc<Served>> {
+        let wildcard = || self.filed.get(crate::certificate::wildcard_of(name)?.as_str());
+        self.filed.get(name).or_else(wildcard)
+    }
+
+    /// Returns the settings of a found certificate, or of the default.
+    fn settled(&self, found: Found) -> Result<Arc<ServerConfig>, AlertDescription> {
+        let default = || self.default.as_deref().and_then(|name| self.filed(name));
+        match found {
+            Ok(served) => Ok(served.config(&self.template)),
+            Err(miss) => match (miss, default()) {
+                (Miss::Unknown, Some(served)) => Ok(served.config(&self.template)),
+                (Miss::Unknown, None) => Err(AlertDescription::UnrecognisedName),
+                // The name may have a certificate: the wrong one would only confuse.
+                (Miss::Down, _) => Err(AlertDescription::InternalError),
+            },
+        }
+    }
+
+    fn choose(self: &Arc<Self>, hello: &ClientHello<'_>) -> Choice {
+        let name = hello.server_name().map(str::to_ascii_lowercase);
+        if hello.alpn().is_some_and(|mut offered| offered.any(|protocol| protocol == ACME_TLS_ALPN)) {
+            let proof = name.and_then(|name| self.challenges.tls_answer(&name));
+            let config = proof.map(|proof| {
+                let mut config = with_certificate(&self.template, proof);
+                config.alpn_protocols = vec![ACME_TLS_ALPN.to_vec()];
+                Arc::new(config)
+            });
+            return Choice::Now(config.ok_or(AlertDescription::UnrecognisedName));
+        }
+        let Some(name) = name else { return Choice::Now(self.settled(Err(Miss::Unknown))) };
+        if let Some(served) = self.filed(&name) {
+            return Choice::Now(Ok(served.config(&self.template)));
+        }
+        let Some(finder) = &self.finder else { return Choice::Now(self.settled(Err(Miss::Unknown))) };
+        match finder.find(&name) {
+            Search::Now(found) => Choice::Now(self.settled(found)),
+            Search::Later(later) => {
+                let certificates = Arc::clone(self);
+                Choice::Later(Box::pin(async move { certificates.settled(later.await.unwrap_or(Err(Miss::Down))) }))
+            }
+        }
+    }
+}
+
+/// Makes the settings that all certificates share.
+fn template(min_version: MinVersion, alpn: Vec<Vec<u8>>, tickets: Tickets) -> ServerConfig {
+    let versions = match min_version {
+        MinVersion::Tls12 => &[&TLS13, &TLS12][..],
+        MinVersion::Tls13 => &[&TLS13][..],
+    };
+    let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_protocol_versions(versions)
+        .expect("ring has suites for both versions");
+    let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(Only(None)));
+    config.alpn_protocols = alpn;
+    // Sessions are in the tickets alone, so that every thread and process resumes them.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.ticketer = Arc::new(tickets);
+    config
+}
+
+fn with_certificate(template: &ServerConfig, key: Arc<CertifiedKey>) -> ServerConfig {
+    let mut config = template.clone();
+    config.cert_resolver = Arc::new(Only(Some(key)));
+    config
+}
+
+/// Resolves to one certificate.
+struct Only(Option<Arc<CertifiedKey>>);
+
+impl ResolvesServerCert for Only {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.clone()
+    }
+}
+
+/// Shows no key.
+impl fmt::Debug for Only {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Only")
+    }
+}
+
+/// The certificates in force, which a reload replaces while listeners stay.
+#[derive(Debug, Default)]
+pub struct Current(RwLock<Option<Arc<Certificates>>>);
+
+impl Current {
+    /// Returns the certificates in force; `None`: handshakes are refused.
+    #[must_use]
+    pub fn get(&self) -> Option<Arc<Certificates>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts others in force. Handshakes under way end with those that they began with.
+    pub fn set(&self, certificates: Option<Arc<Certificates>>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = certificates;
+    }
+}
+
+impl ChooseTls for Current {
+    fn choose(&self, hello: &ClientHello<'_>) -> Choice {
+        match self.get() {
+            Some(certificates) => certificates.choose(hello),
+            None => Choice::Now(Err(AlertDescription::InternalError)),
+        }
+    }
+
+    fn ended(&self, result: Result<&TlsFacts, &TlsError>) {
+        let Some(certificates) = self.get() else { return };
+        let counters = &certificates.counters;
+        match result {
+            Ok(facts) => {
+                counters.handshakes.more();
+                if facts.resumed {
+                    counters.resumed.more();
+                }
+            }
+            Err(error) => {
+                counters.failed.more();
+                if matches!(error, TlsError::Refused(_)) {
+                    counters.refused.more();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The interface for issuing certificates by ACME: answers to the challenges of an authority.
+//!
+//! Whoever orders a certificate enters its answers here, asks the authority to validate, and removes them. The
+//! server answers from all threads: HTTP-01 by [`Challenges::http_answer`] to `/.well-known/acme-challenge/TOKEN`,
+//! TLS-ALPN-01 in the handshake, as [`Certificates`](crate::Certificates) does. An issued chain is written to the store
+//! of the look-up; [`Certificates::purge`](crate::Certificates::purge) makes the next handshake find it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+/// The protocol of TLS-ALPN-01 (RFC 8737, section 6.2).
+pub const ACME_TLS_ALPN: &[u8] = b"acme-tls/1";
+
+/// The most answers of each kind at the same time.
+const ANSWERS: usize = 10_000;
+
+/// Answers to challenges that are under way. All threads share them.
+#[derive(Default)]
+pub struct Challenges {
+    http: Mutex<HashMap<String, String>>,
+    tls: Mutex<HashMap<String, Arc<CertifiedKey>>>,
+    /// The number of answers for HTTP-01, so that requests pay for one load while there are none.
+    http_count: AtomicUsize,
+}
+
+impl Challenges {
+    /// Enters the key authorization for a token of HTTP-01 (RFC 8555, section 8.3). False: there are too many.
+    pub fn enter_http(&self, token: &str, key_authorization: &str) -> bool {
+        let mut all = locked(&self.http);
+        let fits = all.len() < ANSWERS || all.contains_key(token);
+        if fits {
+            all.insert(token.to_owned(), key_authorization.to_owned());
+        }
+        self.http_count.store(all.len(), Relaxed);
+        fits
+    }
+
+    /// Removes a token of HTTP-01.
+    pub fn remove_http(&self, token: &str) {
+        let mut all = locked(&self.http);
+        all.remove(token);
+        self.http_count.store(all.len(), Relaxed);
+    }
+
+    /// Returns the key authorization of a token.
+    #[must_use]
+    pub fn http_answer(&self, token: &str) -> Option<String> {
+        if self.http_count.load(Relaxed) == 0 {
+            return None;
+        }
+        locked(&self.http).get(token).cloned()
+    }
+
+    /// Enters the certificate that proves control over a name to TLS-ALPN-01 (RFC 8737, section 3). False: there are
+    /// too many.
+    ///
+    /// # Errors
+    /// The key is of no supported kind, or belongs to another certificate.
+    pub fn enter_tls(
+        &self,
+        name: &str,
+        certificate: CertificateDer<'static>,
+        key: &PrivateKeyDer<'_>,
+    ) -> Result<bool, rustls::Error> {
+        let certified = CertifiedKey::new(vec![certificate], rustls::crypto::ring::sign::any_supported_type(key)?);
+        certified.keys_match()?;
+        let mut all = locked(&self.tls);
+        let name = name.to_ascii_lowercase();
+        let fits = all.len() < ANSWERS || all.contains_key(&name);
+        if fits {
+            all.insert(name, Arc::new(certified));
+        }
+        Ok(fits)
+    }
+
+    /// Removes the certificate of a name.
+    pub fn remove_tls(&self, name: &str) {
+        locked(&self.tls).remove(&name.to_ascii_lowercase());
+    }
+
+    pub(crate) fn tls_answer(&self, name: &str) -> Option<Arc<CertifiedKey>> {
+        locked(&self.tls).get(name).cloned()
+    }
+}
+
+fn locked<T>(answers: &Mutex<T>) -> MutexGuard<'_, T> {
+    answers.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for Challenges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (http, tls) = (locked(&self.http).len(), locked(&self.tls).len());
+        f.debug_struct("Challenges").field("http", &http).field("tls", &tls).finish()
+    }
+}

@@ -1,0 +1,227 @@
+//! Channels: subscriptions of this thread's sessions, and publishes in the order of a channel's history.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::sync::oneshot::Receiver;
+
+use crate::history::Recovery;
+use crate::hub::Hub;
+use crate::hub::fan_out::{Begun, Part};
+use crate::message::{Message, Place};
+use crate::plan::HistoryRule;
+use crate::publish::Publish;
+use crate::rights::prefix;
+use crate::session::Session;
+use crate::session::channels::Subscription;
+use crate::session::tally::Delivery;
+use crate::writer::Writer;
+
+/// The result of a subscription.
+#[derive(Debug, Default)]
+pub(super) struct Subscribed {
+    /// The position in a channel with history.
+    pub(super) place: Option<Place>,
+    pub(super) recovered: Option<bool>,
+    messages: Vec<Arc<Message>>,
+}
+
+impl Subscribed {
+    /// Returns the answer to the client.
+    pub(super) fn to_json(&self, channel: &str) -> Value {
+        let mut answer = json!({ "channel": channel });
+        if let Some(place) = self.place {
+            answer["epoch"] = json!(place.epoch_text());
+            answer["offset"] = json!(place.offset);
+        }
+        if let Some(recovered) = self.recovered {
+            answer["recovered"] = json!(recovered);
+        }
+        answer
+    }
+}
+
+impl Hub {
+    /// Subscribes a session, with the messages since its last position. `None`: it does so already.
+    ///
+    /// The caller answers the client, then calls [`catch_up`](Self::catch_up).
+    pub(super) fn subscribe_here(
+        &self,
+        session: &Rc<Session>,
+        channel: &str,
+        since: Option<Place>,
+    ) -> Option<Subscribed> {
+        if let Some(prefix) = prefix(channel) {
+            let slow = || self.rule_of(channel);
+            let group = self.patterns.subscribe(session, prefix, true, None, slow)?;
+            self.count_subscriptions(1);
+            drop(group);
+            // A pattern has no position: the hub cannot know what was missed.
+            return Some(Subscribed { recovered: since.map(|_| false), ..Subscribed::default() });
+        }
+        let subscribe = |last| self.groups.subscribe(session, channel, false, last, || self.rule_of(channel)).is_some();
+        let subscribed = match self.history_rule(channel) {
+            Some(rule) => {
+                let name: Arc<str> = channel.into();
+                self.node.histories.recover(&name, rule, since, self.node.now_ms(), |recovery| {
+                    subscribe(Some(recovery.place)).then(|| self.fitting(session, recovery))
+                })?
+            }
+            None => subscribe(None).then(|| Subscribed { recovered: since.map(|_| false), ..Subscribed::default() })?,
+        };
+        self.count_subscriptions(1);
+        Some(subscribed)
+    }
+
+    /// Queues the messages of a recovery.
+    pub(super) fn catch_up(&self, session: &Rc<Session>, channel: &str, subscribed: Subscribed) {
+        let slow = self.rule_of(channel);
+        for message in subscribed.messages {
+            let delivery = Rc::new(Delivery::new(message));
+            delivery.matched();
+            self.writer.enqueue(session, &delivery, slow);
+        }
+        self.writer.list_urgent(session);
+    }
+
+    /// Ends a subscription. Returns false if there is none.
+    pub(super) fn unsubscribe_here(&self, session: &Session, channel: &str) -> bool {
+        let (name, is_pattern) = prefix(channel).map_or((channel, false), |prefix| (prefix, true));
+        let found = session.channels(|channels| {
+            let mut all = channels.subscriptions.iter();
+            let at = all.position(|one| one.is_pattern == is_pattern && *one.group.name == *name)?;
+            Some(channels.subscriptions.swap_remove(at))
+        });
+        let Some(Some(subscription)) = found else { return false };
+        self.end_subscription(&subscription);
+        true
+    }
+
+    /// Ends all subscriptions of a session, which ends.
+    pub(super) fn unsubscribe_all(&self, session: &Session) {
+        let all = session.channels(|channels| std::mem::take(&mut channels.subscriptions)).unwrap_or_default();
+        all.iter().for_each(|subscription| self.end_subscription(subscription));
+    }
+
+    fn end_subscription(&self, subscription: &Subscription) {
+        if subscription.is_pattern {
+            self.patterns.unsubscribe(subscription);
+        } else {
+            self.groups.unsubscribe(subscription);
+            if let Some(rule) = self.history_rule(&subscription.group.name) {
+                self.node.histories.leave(&subscription.group.name, rule, self.node.now_ms());
+            }
+        }
+        self.count_subscriptions(-1);
+    }
+
+    /// Gives a publish its place in each channel with a history, and hands it to the subscribers on all threads.
+    pub(super) fn publish_in_order(&self, publish: &Arc<Publish>) -> Vec<Receiver<Part>> {
+        let mut asked = Vec::new();
+        for (at, name) in publish.to.groups.iter().enumerate() {
+            let Some(rule) = self.history_rule(name).filter(|_| !publish.to.groups[..at].contains(name)) else {
+                continue;
+            };
+            let channel: Arc<str> = Arc::from(&**name);
+            let make = |place| Arc::new(publish.message.to_publication(Some(Arc::clone(&channel)), Some(place)));
+            self.node.histories.append(&channel, rule, self.node.now_ms(), make, |message| {
+                // While the channel is locked, so that each thread gets its messages in their order.
+                for thread in 0..self.node.threads() {
+                    let (publish, channel, message) = (Arc::clone(publish), Arc::clone(&channel), Arc::clone(message));
+                    asked.push(self.mailboxes.ask(thread, move |hub| {
+                        let begun = hub.enqueue_in_channel(&publish, &channel, &message);
+                        async move { hub.finish(&publish, begun.into_iter().collect()).await }
+                    }));
+                }
+            });
+        }
+        asked
+    }
+
+    /// Puts a message into the queues of subscribers to channels without a history.
+    pub(super) fn enqueue_in_channels(&self, publish: &Publish) -> Vec<Begun> {
+        if self.subscriptions.get() == 0 {
+            return Vec::new();
+        }
+        let groups = &publish.to.groups;
+        let channels = groups
+            .iter()
+            .enumerate()
+            .filter(|(at, name)| self.history_rule(name).is_none() && !groups[..*at].contains(name));
+        let message = |name: &str| Arc::new(publish.message.to_publication(Some(Arc::from(name)), None));
+        channels.filter_map(|(_, name)| self.enqueue_in_channel(publish, name, &message(name))).collect()
+    }
+
+    /// Puts a message into the queues of a channel's subscribers on this thread; `None` if there are none.
+    fn enqueue_in_channel(&self, publish: &Publish, channel: &str, message: &Arc<Message>) -> Option<Begun> {
+        if self.subscriptions.get() == 0 {
+            return None;
+        }
+        let stamp = self.next_stamp();
+        let place = message.place();
+        for key in &publish.except {
+            let excepted = self.node.directory.find(key).and_then(|location| self.at(location));
+            if let Some(session) = excepted {
+                session.stamp.set(stamp);
+                self.skip(&session, channel, place);
+            }
+        }
+        let mut begun: Option<Begun> = None;
+        let mut enqueue = |session: &Rc<Session>, slow, is_urgent| {
+            let Begun { delivery, slowest } = begun.get_or_insert_with(|| Begun::new(self, message));
+            self.enqueue_one(session, delivery, slow, stamp, is_urgent, slowest);
+        };
+        if let Some(group) = self.groups.find(channel) {
+            let is_urgent = Writer::is_small(group.subscribers());
+            group.each_subscriber(place, |session| enqueue(session, group.slow, is_urgent));
+        }
+        if !self.patterns.is_empty() {
+            self.patterns.each(|pattern| {
+                if channel.starts_with(&*pattern.name) {
+                    let is_urgent = Writer::is_small(pattern.subscribers());
+                    pattern.each_subscriber(None, |session| enqueue(session, pattern.slow, is_urgent));
+                }
+            });
+        }
+        self.relieve();
+        begun
+    }
+
+    /// Tells a subscriber the position of a message that it does not get.
+    fn skip(&self, session: &Rc<Session>, channel: &str, place: Option<Place>) {
+        let subscribes = session.channels(|channels| {
+            channels.subscriptions.iter().any(|one| !one.is_pattern && *one.group.name == *channel)
+        });
+        if let Some(place) = place.filter(|_| subscribes == Some(true) && session.is_open()) {
+            let frame = json!({ "channel": channel, "epoch": place.epoch_text(), "offset": place.offset });
+            self.writer.send_control(session, Message::channel_frame(&frame));
+        }
+    }
+
+    /// Returns the bounds of a channel's history, if it has one.
+    pub(super) fn history_rule(&self, channel: &str) -> Option<HistoryRule> {
+        self.plan().group_rule(channel).and_then(|rule| rule.keeps)
+    }
+
+    /// Returns a recovery that fits into the session's queue. One that does not is none: the client would be slow at
+    /// once.
+    fn fitting(&self, session: &Session, recovery: Recovery) -> Subscribed {
+        let Recovery { place, recovered, messages } = recovery;
+        let limits = &self.plan().limits;
+        let bytes: usize = messages.iter().map(|message| message.frame(session.framing).len()).sum();
+        let outbox = session.outbox.borrow();
+        let fits = outbox.bytes() + bytes <= limits.session_queue_bytes / 2
+            && outbox.len() + messages.len() <= limits.session_queue_messages / 2
+            && self.node.queued_bytes() + bytes <= limits.total_queue_bytes;
+        let is_alone = messages.len() <= 1 && outbox.bytes() + bytes <= limits.session_queue_bytes / 10 * 9;
+        if fits || is_alone {
+            return Subscribed { place: Some(place), recovered, messages };
+        }
+        Subscribed { place: Some(place), recovered: recovered.map(|_| false), messages: Vec::new() }
+    }
+
+    fn count_subscriptions(&self, more: isize) {
+        self.subscriptions.set(self.subscriptions.get().saturating_add_signed(more));
+    }
+}

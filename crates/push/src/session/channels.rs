@@ -1,0 +1,107 @@
+//! The state of a session that speaks the protocol of channels.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::rights::Rights;
+use crate::session::group::Group;
+
+/// The channels of a session, and who its client is.
+#[derive(Debug)]
+pub(crate) struct Channels {
+    /// The client's name for others. It lives as long as the session.
+    pub(crate) client: u64,
+    /// Proves that a command beside the connection comes from the client that connected.
+    pub(crate) token: Box<str>,
+    pub(crate) who: Who,
+    pub(crate) subscriptions: Vec<Subscription>,
+    /// How many messages the client may publish now, and the tick up to which that counts.
+    budget: (f32, u32),
+}
+
+/// The identity of a client, by its token or by the backend.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Who {
+    pub(crate) user: Option<Arc<str>>,
+    /// The rights beside those of the rules.
+    pub(crate) rights: Arc<Rights>,
+}
+
+/// A session's entry in a channel, or in all channels with a prefix.
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    pub(crate) group: Rc<Group>,
+    /// Its index among the subscribers.
+    pub(crate) at: usize,
+    /// Whether the group's name is the prefix of a pattern.
+    pub(crate) is_pattern: bool,
+}
+
+impl Channels {
+    /// Creates the state of a new session.
+    pub(crate) fn new(who: Who) -> Self {
+        let (client, token) = (crate::secrets::number(), crate::secrets::key().into());
+        Channels { client, token, who, subscriptions: Vec::new(), budget: (0.0, 0) }
+    }
+
+    /// Returns whether the client may publish now, and counts it if so. It may save up the messages of one second.
+    pub(crate) fn may_publish(&mut self, per_second: u32, now: u32, tick: Duration) -> bool {
+        let (tokens, filled) = self.budget;
+        let most = per_second.max(1) as f32;
+        let passed = if filled == 0 { f32::MAX } else { now.saturating_sub(filled) as f32 * tick.as_secs_f32() };
+        let tokens = (tokens + passed.min(1e6) * per_second as f32).min(most);
+        let may = tokens >= 1.0;
+        self.budget = (if may { tokens - 1.0 } else { tokens }, now.max(1));
+        may
+    }
+
+    /// Returns the client's name as clients get it.
+    pub(crate) fn client_text(&self) -> String {
+        format!("{:016x}", self.client)
+    }
+
+    /// Returns what others see of the client.
+    pub(crate) fn member(&self) -> Member {
+        Member { client: self.client, user: self.who.user.clone() }
+    }
+}
+
+/// A client as others see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) client: u64,
+    pub(crate) user: Option<Arc<str>>,
+}
+
+impl Member {
+    /// Returns it as clients get it.
+    pub(crate) fn to_json(&self) -> Value {
+        let client = format!("{:016x}", self.client);
+        match &self.user {
+            Some(user) => json!({ "client": client, "user": &**user }),
+            None => json!({ "client": client }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_channels_of_a_session_are_small() {
+        assert!(size_of::<Channels>() <= 104, "{} bytes", size_of::<Channels>());
+        assert!(size_of::<Subscription>() <= 24, "{} bytes", size_of::<Subscription>());
+    }
+
+    #[test]
+    fn a_client_publishes_so_many_per_second() {
+        let mut channels = Channels::new(Who::default());
+        let tick = Duration::from_millis(100);
+        let mut count = |now| (0..20).filter(|_| channels.may_publish(10, now, tick)).count();
+        assert_eq!([count(1), count(1), count(2), count(4), count(1000)], [10, 0, 1, 2, 10]);
+    }
+}
