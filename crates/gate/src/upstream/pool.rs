@@ -292,7 +292,8 @@ impl Pool {
         }
         self.show(&slots);
         let connection = found?;
-        self.counters.reuses.add(1);
+        // One that a request of HTTP/2 has opened may have carried none.
+        self.counters.reuses.add(u64::from(connection.requests > 0));
         Some(Lease { pool: Rc::clone(self), connection: Some(connection), held: true })
     }
 
@@ -311,8 +312,8 @@ impl Pool {
         let lease = self.lease(fresh, origin, registration, limits, began).await?;
         let leased = monotonic_ns();
         let queued = leased - began;
-        if lease.connection.is_some() {
-            self.counters.reuses.add(1);
+        if let Some(connection) = &lease.connection {
+            self.counters.reuses.add(u64::from(connection.requests > 0));
             return Ok(Acquired { lease, sent: 0, queued, connecting: 0 });
         }
         let mut lease = lease;

@@ -11,7 +11,7 @@ use oroshi_gate::forward::Failure;
 use oroshi_gate::upstream::{CaRoots, PoolSettings, Target, TlsProtocol, TlsSettings, UpstreamTls};
 use oroshi_testkit::nginx::{self, Nginx};
 use oroshi_testkit::{Identity, need};
-use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
 
 use crate::support::{GET, Gate, HANG, SHORT, Setup, Upstream};
 
@@ -87,8 +87,9 @@ fn many_first_requests_find_out_the_version_together() {
                     let mut client = gate.connect();
                     for _ in 0..5 {
                         assert_eq!(client.send(GET).answer().status, 200);
-                        let body = "POST /put/none HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n";
-                        assert_eq!(client.send(body).answer().status, 405);
+                        let body =
+                            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n";
+                        assert_eq!(client.send(body).answer().status, 200);
                     }
                 });
             }
@@ -188,14 +189,23 @@ fn the_gateway_shows_its_own_certificate_where_the_server_asks() {
     let http = "server { listen @TLS@ ssl; ssl_certificate @CERTIFICATE@; ssl_certificate_key @KEY@;
         ssl_verify_client on; ssl_client_certificate @FOLDER@/clients.pem; ssl_verify_depth 2;
         location / { return 200 '$ssl_client_verify'; } }";
-    let clients = Identity::new();
-    let ca = std::fs::read(clients.ca()).unwrap();
-    let files: &[(&str, &[u8])] = &[("clients.pem", &ca)];
+    // OpenSSL takes a certificate whose issuer has its own name for one that signed itself.
+    let folder = tempfile::tempdir().unwrap();
+    let mut authority = CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    authority.distinguished_name.push(DnType::CommonName, "clients");
+    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
+    let (mut client, client_key) = (CertificateParams::new(Vec::new()).unwrap(), KeyPair::generate().unwrap());
+    client.distinguished_name.push(DnType::CommonName, "gateway");
+    let (certificate, key) = (folder.path().join("client.pem"), folder.path().join("client.key"));
+    std::fs::write(&certificate, client.signed_by(&client_key, &authority).unwrap().pem()).unwrap();
+    std::fs::write(&key, client_key.serialize_pem()).unwrap();
+    let ca = authority.pem();
+    let files: &[(&str, &[u8])] = &[("clients.pem", ca.as_bytes())];
     let test = "the_gateway_shows_its_own_certificate_where_the_server_asks";
     let Some(nginx) = (nginx::Setup { http, files, ..nginx::Setup::default() }).start(test) else { return };
     let without = trusting(&nginx.identity.ca());
-    let (certificate, key) = (Some(clients.path("client.pem")), Some(clients.path("client.key")));
-    let with = TlsSettings { certificate, key, ..without.clone() };
+    let with = TlsSettings { certificate: Some(certificate), key: Some(key), ..without.clone() };
     for (tls, status, text) in [(with, 200, "SUCCESS"), (without, 400, "No required SSL certificate")] {
         let gate = setup(&target(nginx.tls.port()), &tls).start();
         let answer = gate.ask(GET);
@@ -209,6 +219,7 @@ fn the_gateway_shows_its_own_certificate_where_the_server_asks() {
 fn self_signed(folder: &Path, name: &str, change: impl FnOnce(&mut CertificateParams)) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(vec![format!("{name}.test")]).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
     change(&mut params);
     std::fs::write(folder.join(format!("{name}.pem")), params.self_signed(&key).unwrap().pem()).unwrap();
     std::fs::write(folder.join(format!("{name}.key")), key.serialize_pem()).unwrap();
@@ -244,7 +255,6 @@ fn certificates_that_are_not_trusted_are_refused_by_name() {
         ["self", "expired", "ca"].map(server).concat()
     );
     let Some(nginx) = start(test, &http) else { return };
-    let none = "has no certificate of this authority";
     for (host, ca, part) in [
         ("self.test", nginx.identity.ca(), "UnknownIssuer"),
         ("self.test", folder.join("self.pem"), ""),
@@ -257,7 +267,7 @@ fn certificates_that_are_not_trusted_are_refused_by_name() {
         let tls = TlsSettings { server_name: Some(host.to_owned()), ..trusting(&ca) };
         let gate = setup(&target(nginx.tls.port()), &tls).start();
         if part.is_empty() {
-            assert_eq!(gate.ask(GET).status, 200, "{host} by {}: {none}", ca.display());
+            assert_eq!(gate.ask(GET).status, 200, "{host} by {}", ca.display());
         } else {
             let (failure, detail) = failing(&gate, 502);
             assert_eq!(failure, Failure::TlsCertificate, "{host}: {detail}");
@@ -322,8 +332,8 @@ fn another_target_answers_if_the_handshake_fails() {
     setup.targets.push((target(nginx.tls.port()), 1));
     let gate = setup.start();
     for _ in 0..4 {
-        let post = "POST /put/none HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab";
-        assert_eq!(gate.ask(post).status, 405);
+        let post = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab";
+        assert_eq!(gate.ask(post).status, 200);
     }
     assert!(
         gate.records(4).iter().all(|record| record.target.as_deref() == Some(&*target(nginx.tls.port()).to_string()))
