@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use ring::digest::{SHA256, digest};
 use rustls::crypto::ring::sign::any_supported_type;
@@ -220,10 +220,11 @@ const SHARED_BYTES: usize = 4 << 20;
 /// rustls borrows or owns each certificate, so what is shared must live as long as the process. Few authorities sign
 /// millions of certificates; beyond 4 MiB each user has its own copy.
 fn shared(certificate: CertificateDer<'static>) -> CertificateDer<'static> {
-    static SHARED: Mutex<(usize, Option<HashMap<[u8; 32], &'static [u8]>>)> = Mutex::new((0, None));
+    /// The bytes of all shared certificates, and the certificates by fingerprint.
+    type Shared = (usize, HashMap<[u8; 32], &'static [u8]>);
+    static SHARED: LazyLock<Mutex<Shared>> = LazyLock::new(Mutex::default);
     let mut all = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     let (bytes, known) = &mut *all;
-    let known = known.get_or_insert_default();
     let fingerprint = sha256(&certificate);
     if let Some(same) = known.get(&fingerprint) {
         return CertificateDer::from(*same);

@@ -66,9 +66,11 @@ pub struct Certificates {
 #[derive(Debug)]
 pub(crate) struct Served {
     pub(crate) certificate: Arc<Certificate>,
-    /// The settings, and those of all certificates that they were made from.
-    config: Mutex<Option<(Arc<ServerConfig>, Arc<ServerConfig>)>>,
+    config: Mutex<Option<Made>>,
 }
+
+/// The settings, and those of all certificates that they were made from.
+type Made = (Arc<ServerConfig>, Arc<ServerConfig>);
 
 impl Served {
     pub(crate) fn new(certificate: Arc<Certificate>) -> Self {
