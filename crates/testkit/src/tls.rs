@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use oroshi_net::tls::Roots;
 use oroshi_net::{ClientTlsOptions, ServerTls};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
 
 /// A certificate authority of its own, and two certificates that it signed: one for the server at `localhost` and
@@ -22,13 +22,19 @@ impl Identity {
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: String| std::fs::write(folder.path().join(name), text).unwrap();
-        let mut authority = CertificateParams::new(Vec::new()).unwrap();
+        // OpenSSL takes a certificate whose issuer has the same name for a self-signed one.
+        let named = |names: Vec<String>, name: &str| {
+            let mut params = CertificateParams::new(names).unwrap();
+            params.distinguished_name.push(DnType::CommonName, name);
+            params
+        };
+        let mut authority = named(Vec::new(), "authority of a test");
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
         write("ca.pem", authority.pem());
         let sign = |name: &str, names: Vec<String>| {
             let key = KeyPair::generate().unwrap();
-            let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &authority).unwrap();
+            let certificate = named(names, name).signed_by(&key, &authority).unwrap();
             write(&format!("{name}.pem"), certificate.pem());
             write(&format!("{name}.key"), key.serialize_pem());
             (certificate.der().to_vec(), key.serialize_der())

@@ -12,10 +12,10 @@ trust-unix = true
 [access-log]
 file = "{dir}/access.log"
 [limit.client]
-rate = "3/d"
+rate = "3/24h"
 [limit.key]
 key = ["host", "header X-Key"]
-rate = "1/d"
+rate = "1/24h"
 [limit.all]
 key = []
 rate = "2/h"
@@ -73,13 +73,13 @@ fn each_key_has_a_burst_of_its_own_on_all_threads_together() {
     assert!((1..=1800).contains(&wait) && refused.body == "slower\n", "{refused:?}");
     let metrics = Metrics::of(&gate);
     let count = |limit: &str, result: &str| {
-        metrics.get(&format!("oroshi_gate_limit_requests_total{{limit=\"{limit}\",result=\"{result}\"}}"))
+        metrics.get(&format!("limit_requests_total{{limit=\"{limit}\",result=\"{result}\"}}"))
     };
     assert_eq!((count("client", "passed"), count("client", "refused")), (9, 4));
     assert_eq!((count("key", "passed"), count("all", "refused")), (3, 2));
     assert_eq!(gate.status()["limits"]["client"]["refused"], 4);
     // A reload keeps the counts of unchanged limits, and no others.
-    gate.reload(&CONFIG.replace("\"1/d\"", "\"2/d\""));
+    gate.reload(&CONFIG.replace("\"1/24h\"", "\"2/24h\""));
     assert_eq!(statuses(&gate, "192.0.2.1", "/client", "", 1), [429]);
     assert_eq!(statuses(&gate, "192.0.2.3", "/key", "X-Key: 1\r\n", 3), [200, 200, 429]);
     let log = gate.path("access.log");

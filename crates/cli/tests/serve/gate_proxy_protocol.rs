@@ -125,9 +125,9 @@ fn only_what_is_a_header_to_its_last_byte_opens_a_connection() {
     closed(connect(&gate, &V1[..20]));
     closed(connect(&gate, b""));
     let errors = metrics::until(&gate, "errors are counted", |metrics| {
-        metrics.get("oroshi_gate_client_errors_total{error=\"head-timeout\"}") == 2
+        metrics.get("client_errors_total{error=\"head-timeout\"}") == 2
     });
-    assert_eq!(errors.get("oroshi_gate_client_errors_total{error=\"proxy-header\"}"), 4);
+    assert_eq!(errors.get("client_errors_total{error=\"proxy-header\"}"), 4);
 }
 
 #[test]

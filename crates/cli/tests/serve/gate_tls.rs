@@ -62,9 +62,8 @@ fn targets_of_routes_and_of_rows_are_reached_by_tls() {
     }
     let upstream = |gate: &Gate, of: &str| {
         let status = gate.status();
-        let all: Vec<_> = status["upstreams"].as_array().into_iter().flatten().cloned().collect();
-        let flat = |value: &serde_json::Value| value["targets"].as_array().cloned().unwrap_or_default();
-        let targets: Vec<_> = all.iter().flat_map(flat).filter(|target| target["of"] == of).collect();
+        let all = status["targets"].as_array().cloned().unwrap_or_default();
+        let targets: Vec<_> = all.into_iter().filter(|target| target["of"] == of).collect();
         assert_eq!(targets.len(), 1, "{status}");
         targets[0].clone()
     };
