@@ -23,11 +23,14 @@ const TICKET_BYTES: usize = 65_535;
 pub struct Tickets {
     secret: Arc<Zeroizing<[u8; 32]>>,
     window: u64,
-    keys: Arc<Mutex<Vec<(u64, Arc<LessSafeKey>)>>>,
+    keys: Arc<Mutex<Vec<WindowKey>>>,
     now: fn() -> u64,
     /// Tickets of other settings, for example of other authorities for clients, do not open.
     scope: [u8; 32],
 }
+
+/// The number of a window of time, and its key.
+type WindowKey = (u64, Arc<LessSafeKey>);
 
 impl Tickets {
     /// Derives keys from a secret text. `window` is how long a key makes tickets: from a minute to 7 days.

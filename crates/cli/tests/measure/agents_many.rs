@@ -2,6 +2,7 @@
 //! real load.
 
 use std::fs;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -117,7 +118,7 @@ fn a_coordinator_adds_up_two_hundred_agents_in_100_mb() {
     let key = Key::new(group.key().as_bytes()).unwrap();
     let over = Arc::new(AtomicBool::new(false));
     let report = group.folder().join("report.json");
-    let (cpu, memory, began) = thread::scope(|scope| {
+    let (cpu, memory, began, ended) = thread::scope(|scope| {
         for number in 0..AGENTS {
             let (nats, agent) = (Secret::new(group.nats.url()), Some(format!("n{number:03}")));
             let settings = Settings { nats, group: "default".to_owned(), agent };
@@ -129,21 +130,22 @@ fn a_coordinator_adds_up_two_hundred_agents_in_100_mb() {
         command.args(["--agents", &agents, "-c", &agents, "-t1", "-R", &rate, "-d", &format!("{SECONDS}s")]);
         command.args(["--format", "json", "-o"]).arg(&report).arg(target.url());
         let began = monotonic_ns();
-        let run = Process::start(command);
+        let mut run = Process::start(command);
         let mut last = (0.0, 0);
         while let Some(now) = used(run.pid()).filter(|now| now.1 > 0) {
             last = now;
             thread::sleep(Duration::from_millis(50));
         }
         over.store(true, Ordering::Relaxed);
-        (last.0, last.1, began)
+        (last.0, last.1, began, run.end())
     });
     let elapsed = (monotonic_ns() - began) as f64 / 1e9;
+    assert_eq!(ended.0, Some(0), "{ended:?}");
     let record: Record = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
     assert_eq!((record.agents.len(), record.requests.completed), (AGENTS, AGENTS as u64 * completed));
     assert_eq!(record.latency.service.histogram.len(), AGENTS as u64 * completed);
     assert!(!record.cut_short, "{:?}", record.warnings);
-    println!("{AGENTS} agents: {cpu} s of CPU time in {elapsed:.1} s, {memory} bytes at most");
+    let _ = writeln!(io::stderr(), "{AGENTS} agents: {cpu} s of CPU time in {elapsed:.1} s, {memory} bytes at most");
     if let Ok(limit) = std::env::var("OROSHI_CPU_LIMIT") {
         let limit: f64 = limit.parse().expect("OROSHI_CPU_LIMIT is a number");
         assert!(cpu / elapsed < limit, "{cpu} s of CPU time in {elapsed} s");
