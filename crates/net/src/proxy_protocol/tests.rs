@@ -133,7 +133,7 @@ proptest! {
     fn no_bytes_panic_and_more_bytes_never_change_a_verdict(
         start in 0..3_usize, bytes in proptest::collection::vec(any::<u8>(), 0..300)
     ) {
-        let all = [&[&b""[..], LINE_START, SIGNATURE][start], bytes].concat();
+        let all = [[&b""[..], LINE_START, SIGNATURE][start], &bytes[..]].concat();
         let mut verdict = Ok(None);
         for end in 0..=all.len() {
             let next = parse(&all[..end]);
