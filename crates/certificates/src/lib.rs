@@ -1,6 +1,7 @@
 //! The certificates of a server, by the name that a client asks for.
 //!
-//! **What it knows**: certificates with their names and keys, files, rows of stores (plain or sealed), the settings of a
+//! **What it knows**: certificates with their names and keys, files, rows of stores (plain or sealed), the settings of
+//! a
 //! handshake, session tickets, answers to challenges of certificate authorities.
 //!
 //! **What it does not know**: HTTP, listeners, configuration files, how certificates are issued.

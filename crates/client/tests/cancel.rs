@@ -339,7 +339,8 @@ fn what_is_dropped_over_http2_leaves_no_memory_behind() {
             assert_eq!(whole(client.get(peer.url("/"))).await.map_err(|error| told(&error)).unwrap(), b"hello");
         });
     };
-    // The spare buffers of the thread grow for a few rounds, in sizes that depend on how bytes arrive. A leak grows for ever.
+    // The spare buffers of the thread grow for a few rounds, in sizes that depend on how bytes arrive. A leak grows for
+    // ever.
     let mut grown = Vec::new();
     for _ in 0..20 {
         let counted = allocation_counter::measure(all);

@@ -26,7 +26,8 @@ pub enum Failure {
     Connect,
     /// The target did not accept the connection in time.
     ConnectTimeout,
-    /// The TLS handshake with the target failed: the target does not speak TLS, or neither its versions nor its protocols
+    /// The TLS handshake with the target failed: the target does not speak TLS, or neither its versions nor its
+    /// protocols
     /// fit, or it refused the gateway's certificate.
     Tls,
     /// The target's certificate is not trusted, expired or of another name. Correct the certificate, or the settings

@@ -1,6 +1,7 @@
 //! Rate limits by key: how many requests with one key may pass in a time.
 //!
-//! Each limit follows the generic cell rate algorithm (GCRA, ITU-T I.371): a key has one number, the *theoretical arrival
+//! Each limit follows the generic cell rate algorithm (GCRA, ITU-T I.371): a key has one number, the *theoretical
+//! arrival
 //! time* of its next request. It passes evenly spaced requests, and a burst of `burst` at once. The decision is pure
 //! and takes the time as an argument; `table` keeps the numbers of all keys.
 
@@ -30,7 +31,8 @@ pub struct Settings {
     pub rate: Rate,
     /// How many requests may pass at once, at least 1.
     pub burst: u32,
-    /// The most keys to remember, rounded up to the size of the table. A further key replaces the one that is nearest to
+    /// The most keys to remember, rounded up to the size of the table. A further key replaces the one that is nearest
+    /// to
     /// its full burst.
     pub entries: usize,
     /// The response beyond the limit. `Retry-After` is the time until the next request of this key passes.
@@ -55,7 +57,8 @@ impl Settings {
 /// A part of a limit's key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPart {
-    /// The client's address; of IPv6 the first 64 bits, which one client has to itself. Clients on unix sockets count as
+    /// The client's address; of IPv6 the first 64 bits, which one client has to itself. Clients on unix sockets count
+    /// as
     /// one.
     Client,
     /// The requested host in canonical form.

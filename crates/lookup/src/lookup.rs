@@ -109,7 +109,8 @@ impl Lookup {
         self.ask(key, expired)
     }
 
-    /// Returns the value of a key as the stores have it, uninterpreted: from memcached, or else from SQL, whose value is
+    /// Returns the value of a key as the stores have it, uninterpreted: from memcached, or else from SQL, whose value
+    /// is
     /// written back. For users that interpret and cache values themselves: the memory tier takes no part, and nothing
     /// deduplicates requests.
     ///

@@ -1,7 +1,8 @@
 //! Values of keys: one target or several.
 //!
 //! Forms: `host`, `host:port`, `unix:/path`, `http://host[:port][/]`, with TLS `https://host[:port][/]`, with HTTP/2 in
-//! cleartext `h2c://host[:port][/]` and `h2c+unix:/path`; `{"targets": [{"to": "...", "weight": 3}, ...]}`, `["...", ...]`. A host is a name, an IPv4
+//! cleartext `h2c://host[:port][/]` and `h2c+unix:/path`; `{"targets": [{"to": "...", "weight": 3}, ...]}`, `["...",
+//! ...]`. A host is a name, an IPv4
 //! address, or an IPv6 address in brackets; the default port is 80, with TLS 443.
 
 use std::fmt;

@@ -201,7 +201,8 @@ impl<'a> Exchange<'a> {
         self.transport.wire().addresses().1
     }
 
-    /// Returns the local address of a TCP connection, with one system call per connection; behind a proxy that sends it,
+    /// Returns the local address of a TCP connection, with one system call per connection; behind a proxy that sends
+    /// it,
     /// the address to which the client connected there.
     pub fn local(&self) -> Option<SocketAddr> {
         self.transport.wire().addresses().0

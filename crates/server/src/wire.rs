@@ -111,7 +111,8 @@ impl Wire {
         self.stream.borrow().as_ref().map(look)
     }
 
-    /// Returns the local and the remote address, for TCP, with one query per connection; behind a proxy that sends them,
+    /// Returns the local and the remote address, for TCP, with one query per connection; behind a proxy that sends
+    /// them,
     /// its client's.
     pub(crate) fn addresses(&self) -> Addresses {
         let tcp = |peer| match peer {

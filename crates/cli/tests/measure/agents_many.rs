@@ -110,7 +110,8 @@ fn used(pid: u32) -> Option<(f64, u64)> {
 /// a core, and builds with optimisation. Without it the memory and the counts alone are tested;
 /// `simulation::a_run_has_few_messages_per_agent` counts the coordinator's messages.
 ///
-/// Not in `make test`: where 200 simulated agents share two CPUs with other tests, single ones sometimes do not answer the
+/// Not in `make test`: where 200 simulated agents share two CPUs with other tests, single ones sometimes do not answer
+/// the
 /// rounds of the clock within the deadline, and the coordinator rightly refuses to begin. The cause is not found yet.
 #[test]
 #[ignore = "`make agent-cost` runs it, on a quiet machine"]

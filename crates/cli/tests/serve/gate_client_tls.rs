@@ -1,4 +1,5 @@
-//! `oroshi gate` with TLS towards clients: real peers (curl, openssl), resumption across a restart, rows of SQLite, reloads,
+//! `oroshi gate` with TLS towards clients: real peers (curl, openssl), resumption across a restart, rows of SQLite,
+//! reloads,
 //! clients that stop within a handshake.
 
 use std::fs;

@@ -1,7 +1,8 @@
 //! The arrival times of a limit's keys, in bounded memory that all threads share.
 //!
 //! The table has shards, each behind a lock that a thread holds for one decision: some ten nanoseconds. A shard is an
-//! array of buckets, each of two cache lines with eight keys. A key whose time has passed is as good as unknown, so that
+//! array of buckets, each of two cache lines with eight keys. A key whose time has passed is as good as unknown, so
+//! that
 //! its place is free: nothing has to be cleaned up.
 
 use std::sync::{Mutex, PoisonError};

@@ -1,7 +1,8 @@
 //! Targets, their pools of connections, and balancing. Cores share only counters.
 //!
 //! Read `target` (an address), `pool` (its connections; `slots` and `health` make its decisions without I/O),
-//! `multiplexed` (those of HTTP/2, with `streams` for `slots`), `dial` (opens them), `secure` (TLS), `pools` (all pools of a core, with
+//! `multiplexed` (those of HTTP/2, with `streams` for `slots`), `dial` (opens them), `secure` (TLS), `pools` (all pools
+//! of a core, with
 //! one sweeper), `balance` (several targets), `own` (the gateway's own listeners, which are no targets), `engine` and
 //! `counters`.
 

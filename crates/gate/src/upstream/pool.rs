@@ -298,7 +298,8 @@ impl Pool {
     }
 
     /// Gets an idle connection or makes a new one, after waiting in the queue if the limit is reached. The connect may
-    /// send part of `first`. With an `origin`, a new connection begins with it, and idle connections of other clients do
+    /// send part of `first`. With an `origin`, a new connection begins with it, and idle connections of other clients
+    /// do
     /// not count.
     pub(crate) async fn acquire(
         self: &Rc<Self>,

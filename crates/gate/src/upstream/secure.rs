@@ -239,7 +239,8 @@ fn contents(file: &Path) -> [u8; 32] {
     Sha256::digest(std::fs::read(file).unwrap_or_default()).into()
 }
 
-/// TLS with the default settings, for targets of rows and scripts without settings of their own. It is prepared when the
+/// TLS with the default settings, for targets of rows and scripts without settings of their own. It is prepared when
+/// the
 /// first of them asks for TLS, so that a machine without root certificates can serve all others.
 fn usual() -> Result<Arc<UpstreamTls>, String> {
     static USUAL: OnceLock<Result<Arc<UpstreamTls>, String>> = OnceLock::new();

@@ -1,4 +1,5 @@
-//! The gateway in front of servers that speak TLS: nginx with good and bad certificates, and servers that never finish a
+//! The gateway in front of servers that speak TLS: nginx with good and bad certificates, and servers that never finish
+//! a
 //! handshake.
 
 use std::io::{Read, Write};

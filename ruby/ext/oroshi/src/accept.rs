@@ -401,7 +401,8 @@ impl Engine<'_> {
         self.leave.is_some() || !(self.worker.stop.get() == Stop::No || self.drains)
     }
 
-    /// Returns when the bytes of a new TCP connection arrived, in milliseconds of the coarse clock, if the kernel must be
+    /// Returns when the bytes of a new TCP connection arrived, in milliseconds of the coarse clock, if the kernel must
+    /// be
     /// asked: this worker has not rested since the last tick. At most once per tick, because the answer costs a system
     /// call. 0: just now, or unknown.
     fn arrival(&mut self, socket: RawFd) -> u64 {
