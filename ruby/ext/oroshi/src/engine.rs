@@ -26,18 +26,10 @@ use crate::rb;
 use crate::request::{BodyError, RequestStart, begin, gather};
 use crate::scoreboard::{GC_FIGURES, State};
 use crate::socket::{self, is_for_later};
+use crate::stop::Ended;
 use crate::title::ProcessTitle;
 use crate::watcher::{Watch, Watcher};
 use crate::worker::Worker;
-
-/// Why the loop ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// A signal or method told it to.
-    Stopped,
-    /// The lifeline broke.
-    ManagerGone,
-}
 
 /// The state of a running worker.
 pub(crate) struct Engine<'w> {

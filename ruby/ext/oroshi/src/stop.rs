@@ -9,3 +9,12 @@ pub(crate) enum Stop {
     /// The current request is the last.
     Now,
 }
+
+/// Why the loop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// A signal or method told it to.
+    Stopped,
+    /// The lifeline broke.
+    ManagerGone,
+}

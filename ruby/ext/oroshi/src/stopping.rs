@@ -2,10 +2,10 @@
 
 use crate::clock;
 use crate::connection::{Connection, Next, Stage};
-use crate::engine::{Ended, Engine};
+use crate::engine::Engine;
 use crate::scoreboard::State;
 use crate::socket;
-use crate::stop::Stop;
+use crate::stop::{Ended, Stop};
 
 /// How long the rest of an answer may still be sent after a quick stop.
 const LAST_SEND_MS: u64 = 1000;

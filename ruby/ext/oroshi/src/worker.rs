@@ -11,14 +11,14 @@ use magnus::rb_sys::AsRawValue as _;
 use magnus::scan_args::{get_kwargs, scan_args};
 use magnus::{DataTypeFunctions, Error, RHash, Ruby, Symbol, TypedData, Value, gc};
 
-use crate::engine::{Ended, Engine};
+use crate::engine::Engine;
 use crate::log::{AccessLog, NO_ANSWER};
 use crate::peers::Peers;
 use crate::present::CurrentExchange;
 use crate::rb::{self, Roots};
 use crate::scoreboard::{Scoreboard, Slot, State};
 use crate::settings::Settings;
-use crate::stop::Stop;
+use crate::stop::{Ended, Stop};
 use crate::watcher::Watch;
 
 /// A worker.
