@@ -137,7 +137,7 @@ class ReloadTest < Support::Test
     assert_equal 200, get("/").status
   end
 
-  # What the application starts and abandons does not stay as a zombie.
+  # Abandoned processes of the application do not stay as zombies.
   def test_orphans_are_reaped
     server = serve(app: "$orphan = fork { fork { exit!(0) }; exit!(0) }\nProcess.wait($orphan)\n#{app("hello")}")
     wait_until("the orphan's end") do

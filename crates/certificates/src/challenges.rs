@@ -1,6 +1,6 @@
 //! The interface for issuing certificates by ACME: answers to the challenges of an authority.
 //!
-//! Whoever orders a certificate enters its answers here, asks the authority to validate, and removes them. The
+//! The code that orders a certificate enters its answers here, asks the authority to validate, and removes them. The
 //! server answers from all threads: HTTP-01 by [`Challenges::http_answer`] to `/.well-known/acme-challenge/TOKEN`,
 //! TLS-ALPN-01 in the handshake, as [`Certificates`](crate::Certificates) does. An issued chain is written to the store
 //! of the look-up; [`Certificates::purge`](crate::Certificates::purge) makes the next handshake find it.

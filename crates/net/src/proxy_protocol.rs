@@ -1,15 +1,11 @@
 //! The PROXY protocol, versions 1 and 2: the addresses of a client's connection, as a proxy in front tells them.
 //!
-//! A proxy that passes bytes on opens a connection of its own, and sends this header first. [`parse`] and the writers
-//! do
-//! no I/O; [`ProxyHeader::read`] reads exactly the header from a socket, so that TLS or HTTP may follow. The rules are
+//! A proxy that passes bytes on opens a connection of its own, and sends this header first. [`parse`] and the writers do
+//! no I/O. [`ProxyHeader::read`] reads exactly the header from a socket, so that TLS or HTTP may follow. The rules are
 //! those of <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>.
 //!
-//! We parse here because the crates are lenient: proxy-header 0.1 takes any byte behind `PROXY`, and ports such as
-//! `+80`
-//! or `080`; it waits for more bytes where the first ones already cannot be a header. ppp 2.3 copies a header of
-//! version
-//! 1 to text first.
+//! We parse here because the crate proxy-header 0.1 is lenient. It takes any byte behind `PROXY`, and ports such as `+80`
+//! or `080`. It waits for more bytes where the first ones already cannot be a header.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -62,7 +58,7 @@ impl ProxyVersion {
     }
 }
 
-/// What a header says.
+/// The contents of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProxyHeader {
     /// The connection is the proxy's own, such as a health check: its real addresses count. Version 2 alone.

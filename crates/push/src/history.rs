@@ -21,7 +21,7 @@ pub(crate) use log::Recovery;
 /// The number of parts: enough that threads seldom meet in one.
 const PARTS: usize = 64;
 
-/// What a channel costs beside its messages, bytes: its log, its name twice, its place in the table.
+/// The memory of a channel beside its messages, bytes: its log, its name twice, its place in the table.
 const CHANNEL_BYTES: usize = 256;
 
 /// The histories of a node's channels.

@@ -130,7 +130,7 @@ module Oroshi
       [name, plain.join(", ")].reject(&:empty?).join(" ")
     end
 
-    # What the file sees as `self`.
+    # The `self` of the file.
     class Reader
       def initialize(owner)
         @owner = owner

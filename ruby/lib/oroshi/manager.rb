@@ -510,7 +510,7 @@ module Oroshi
       reload
     end
 
-    # What the status socket tells of.
+    # The figures of the status socket.
     def status_facts
       { roster: @roster, scoreboard: @scoreboard, listeners: @listeners, now: now }
     end

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::message::{Message, Place};
 use crate::plan::HistoryRule;
 
-/// What a kept message costs beside its text, bytes: the log's entry, the message, its frame.
+/// The memory of a kept message beside its text, bytes: the log's entry, the message, its frame.
 const ENTRY_BYTES: usize = 320;
 
 /// The numbered messages of one channel, oldest first.
@@ -33,7 +33,7 @@ struct Entry {
     until_ms: u64,
 }
 
-/// What a client gets that was away.
+/// The result of a recovery for a client that was away.
 #[derive(Debug)]
 pub(crate) struct Recovery {
     /// The newest position. What follows is later.

@@ -461,7 +461,7 @@ fn nodes_share_channels_and_presence_and_a_history_that_missed_something_recover
     assert_eq!(publish(&hubs[0], "kept:a", "missed")["matched"], 2);
     nats.restart();
     hubs.iter().for_each(|hub| knows(hub, 1));
-    assert_eq!(far.next(), json!({ "gap": null }), "connected clients are told");
+    assert_eq!(far.next(), json!({ "gap": null }), "the hub tells connected clients of the gap");
     let mut back = Client::open(&hubs[1]);
     assert_eq!(back.subscribe("kept:a", Some(&message))["recovered"], false, "and those that come back");
 }

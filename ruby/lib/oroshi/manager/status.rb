@@ -6,7 +6,7 @@ require_relative "memory"
 
 module Oroshi
   class Manager
-    # What the server does, as JSON and as Prometheus text. It counts what ended workers have done, so that totals never
+    # The figures of the server, as JSON and as Prometheus text. It counts what ended workers have done, so that totals never
     # go back.
     class Status
       attr_writer :settings
