@@ -1,8 +1,8 @@
 //! The PROXY protocol, versions 1 and 2: the addresses of a client's connection, as a proxy in front tells them.
 //!
 //! A proxy that passes bytes on opens a connection of its own, and sends this header first. [`parse`] and the writers
-//! do no I/O. [`ProxyHeader::read`] reads exactly the header from a socket, so that TLS or HTTP may follow. The rules are
-//! those of <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>.
+//! do no I/O. [`ProxyHeader::read`] reads exactly the header from a socket, so that TLS or HTTP may follow. The rules
+//! are those of <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>.
 //!
 //! We parse here because the crate proxy-header 0.1 is lenient. It takes any byte behind `PROXY`, and ports such as
 //! `+80` or `080`. It waits for more bytes where the first ones already cannot be a header.
