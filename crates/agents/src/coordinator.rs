@@ -18,6 +18,11 @@ pub const FINDING: u64 = 10_000_000_000;
 /// Rounds of question and reply for each clock, and the pause between them.
 const ROUNDS: u32 = 30;
 const PAUSE: u64 = 10_000_000;
+/// How many agents are asked at once, of those asked within this time: at least 800 questions per second, however long
+/// a round trip is. More would only wait for each other here: their round trips would be longer, and where the
+/// coordinator or NATS is slow, questions would come faster than their replies.
+const ASKED: usize = 16;
+const JUST_NOW: u64 = 20_000_000;
 /// How often messages without an answer are sent again, and how often the coordinator says that it lives.
 const AGAIN: u64 = 500_000_000;
 /// How often it asks who is there: agents of a run that has just ended are free a moment later.
@@ -90,7 +95,9 @@ pub struct Known {
     pub lost: Option<u64>,
     session: u64,
     heard: u64,
+    /// When it was asked for its time, and whether it has not replied to that.
     asked: u64,
+    waits: bool,
     has_plan: bool,
     /// The pieces of the plan that it has, and the next one to send.
     pieces: u32,
@@ -243,7 +250,10 @@ impl Coordinator {
                 agent.refused = Some(mistakes);
             }
             // A question has the time as its number.
-            FromAgent::Pong(asked, theirs) if asked <= now => agent.clock.round(asked, theirs, now),
+            FromAgent::Pong(asked, theirs) if asked <= now => {
+                agent.waits &= asked != agent.asked;
+                agent.clock.round(asked, theirs, now);
+            }
             FromAgent::Started => agent.started = true,
             FromAgent::Published(sent) if self.published.is_none() => {
                 self.published = Some(sent);
@@ -338,17 +348,29 @@ impl Coordinator {
             // Pieces that were asked for may be lost.
             self.agents.iter_mut().for_each(|agent| agent.next_piece = agent.pieces);
         }
-        for agent in self.agents.iter_mut().filter(|agent| agent.ready) {
-            if now - agent.asked >= PAUSE {
-                agent.asked = now;
-                let body = ToAgent::Ping(now);
-                orders.push(Order::Send(Down { run: self.run, session: agent.session, body }));
-            }
-        }
+        orders.extend(self.ask(now));
         if again {
             orders.extend(self.to_all(|_| Some(ToAgent::Beat(0))));
         }
         orders
+    }
+
+    /// Asks agents for their time: each again once it has replied, and those first that waited longest.
+    fn ask(&mut self, now: u64) -> Vec<Order> {
+        // A reply that takes longer may be lost.
+        let waits = |agent: &Known| agent.waits && now - agent.asked < AGAIN;
+        let is_asked = |agent: &&Known| agent.waits && now - agent.asked < JUST_NOW;
+        let free = ASKED.saturating_sub(self.agents.iter().filter(is_asked).count());
+        let is_due = |agent: &&mut Known| {
+            agent.ready && agent.clock.rounds() < ROUNDS && !waits(agent) && now - agent.asked >= PAUSE
+        };
+        let mut due: Vec<&mut Known> = self.agents.iter_mut().filter(is_due).collect();
+        due.sort_by_key(|agent| agent.asked);
+        let asked = due.into_iter().take(free).map(|agent| {
+            (agent.asked, agent.waits) = (now, true);
+            Order::Send(Down { run: self.run, session: agent.session, body: ToAgent::Ping(now) })
+        });
+        asked.collect()
     }
 
     fn run(&mut self, now: u64, again: bool) -> Vec<Order> {

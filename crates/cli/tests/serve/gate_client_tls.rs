@@ -70,9 +70,9 @@ fn clients_of_both_protocols_are_served_and_hup_brings_another_certificate() {
     }
     let unknown = curl(&first, &socket, &["--insecure"], "https://other.example/");
     assert!(unknown.code == Some(35) && unknown.err.contains("unrecognized name"), "{unknown:?}");
-    // Another authority of the same name: OpenSSL finds that the signature is not its own.
+    // Another authority of the same name: which words OpenSSL finds for the false signature depends on its version.
     let other = curl(&second, &socket, &[], "https://localhost/");
-    assert!(matches!(other.code, Some(35 | 60)) && other.err.contains("certificate"), "{other:?}");
+    assert!(matches!(other.code, Some(35 | 60)) && other.out.ends_with(" 000"), "{other:?}");
     put(&second, &gate.path("site.pem"));
     gate.reload(&config);
     let ran = curl(&second, &socket, &[], "https://localhost/");

@@ -126,7 +126,7 @@ fn declared_lookups_are_asked() {
     let database = peers::Sqlite::start();
     run(database.execute(
         "INSERT INTO domain VALUES ('a.example', '10.0.0.1:80'), ('b.example', '[\"10.0.0.1\", \
-        \"10.0.0.2:81\"]'), ('c.example', 'https://x')",
+        \"10.0.0.2:81\"]'), ('c.example', 'ftp://x')",
     ));
     let mut bench = Bench::new().sqlite("main", &database);
     let stores = Stores::start(bench.stores.clone()).unwrap();
