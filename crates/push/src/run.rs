@@ -52,6 +52,16 @@ pub fn run(
     shutdown: &Shutdown,
     ready: impl FnOnce() + Send + 'static,
 ) -> Result<(), RunError> {
+    run_hub(plan, listeners, shutdown, Box::new(ready))
+}
+
+/// [`run`] with one type of `ready`, so that the compiler makes the hub once, here.
+fn run_hub(
+    plan: Plan,
+    listeners: Vec<OpenListener>,
+    shutdown: &Shutdown,
+    ready: Box<dyn FnOnce() + Send>,
+) -> Result<(), RunError> {
     let options = thread_options("push", plan.threads, plan.cpus.as_ref(), shutdown);
     let (link, nats) = plan.cluster.as_ref().map(NatsThread::new).unzip();
     let (mailboxes, receivers) = Mailboxes::new(plan.threads);

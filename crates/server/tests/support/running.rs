@@ -1,10 +1,11 @@
 //! A server on a thread of its own. The client's tests use this file too.
 
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Mutex;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
 
 use oroshi_net::{BoundListener, ListenOptions, Peer, ServerTls, Shutdown, Threads, ThreadsOptions};
-use oroshi_server::{Counts, Handler, HttpListener, Server, Settings};
+use oroshi_server::{Counts, Error, Exchange, Handler, HttpListener, RefusedRequest, Server, Settings};
 use oroshi_testkit::http::Client;
 
 /// A server with a handler of the test's.
@@ -27,6 +28,7 @@ impl Running {
     ) -> Running {
         let bound = BoundListener::bind(address, &ListenOptions::default()).unwrap();
         let address = bound.address().clone();
+        let handler = OneType(Arc::new(handler));
         let shutdown = Shutdown::new();
         let ending = shutdown.clone();
         // Taken out by the thread: a listener that stayed here would keep its socket open after the shutdown.
@@ -66,5 +68,36 @@ impl Running {
         self.shutdown.request();
         let counts = self.threads.join().unwrap();
         counts[0]
+    }
+}
+
+/// Handlers of all types as one type, so that the compiler makes one server for all tests and not one for each.
+#[derive(Clone)]
+struct OneType(Arc<dyn DynHandler + Send + Sync>);
+
+impl Handler for OneType {
+    async fn handle(&self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
+        self.0.handle(exchange).await
+    }
+
+    fn refused(&self, request: &RefusedRequest<'_>) {
+        self.0.refused(request);
+    }
+}
+
+trait DynHandler: 'static {
+    fn handle<'h, 'e: 'h>(&'h self, exchange: &'h mut Exchange<'e>) -> Answering<'h>;
+    fn refused(&self, request: &RefusedRequest<'_>);
+}
+
+type Answering<'h> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'h>>;
+
+impl<H: Handler> DynHandler for H {
+    fn handle<'h, 'e: 'h>(&'h self, exchange: &'h mut Exchange<'e>) -> Answering<'h> {
+        Box::pin(Handler::handle(self, exchange))
+    }
+
+    fn refused(&self, request: &RefusedRequest<'_>) {
+        Handler::refused(self, request);
     }
 }
