@@ -14,7 +14,8 @@
 //!    superdaemon. The servers share [`log`] and [`service`].
 //! 7. [`child`]: a target as a child process. [`keep`]: the process above an experiment's servers. [`interrupt`]:
 //!    Ctrl-C.
-//! 8. [`problems`]: mistakes in flags. [`negative`]: values that the parser would take for flags. [`terminal`]: the
+//! 8. `manual`: completions for shells, and manual pages.
+//! 9. [`problems`]: mistakes in flags. [`negative`]: values that the parser would take for flags. [`terminal`]: the
 //!    width and the colours of the terminal. [`tls`]: flags about TLS. `absent`: messages of a build
 //!    without all features.
 //!
@@ -46,6 +47,8 @@ mod lab;
 mod lab_live;
 #[cfg(any(feature = "gate", feature = "push"))]
 mod log;
+#[cfg(feature = "manual")]
+mod manual;
 mod negative;
 mod output;
 mod problems;
@@ -108,6 +111,11 @@ enum Command {
     Bench(Box<bench::Args>),
     #[command(display_name = "oroshi")]
     Compare(Box<compare::Args>),
+    #[cfg(feature = "manual")]
+    #[command(display_name = "oroshi")]
+    Completions(manual::CompletionsArgs),
+    #[cfg(not(feature = "manual"))]
+    Completions(absent::Args),
     #[cfg(feature = "fetch")]
     #[command(display_name = "oroshi")]
     Fetch(Box<fetch::Args>),
@@ -120,6 +128,11 @@ enum Command {
     Gate(absent::Args),
     #[command(display_name = "oroshi")]
     Lab(lab::Args),
+    #[cfg(feature = "manual")]
+    #[command(display_name = "oroshi")]
+    Man(manual::ManArgs),
+    #[cfg(not(feature = "manual"))]
+    Man(absent::Args),
     #[cfg(feature = "push")]
     #[command(display_name = "oroshi")]
     Push(push::Args),
@@ -166,11 +179,19 @@ fn main() -> ExitCode {
         Command::Agent(_) => absent::subcommand_of("agent", "agents"),
         Command::Bench(args) => ended(bench::run(*args)),
         Command::Compare(args) => ended(compare::run(*args)),
+        #[cfg(feature = "manual")]
+        Command::Completions(args) => ended(manual::completions(&args)),
+        #[cfg(not(feature = "manual"))]
+        Command::Completions(_) => absent::subcommand_of("completions", "manual"),
         #[cfg(feature = "fetch")]
         Command::Fetch(args) => ended(fetch::run(*args)),
         #[cfg(not(feature = "fetch"))]
         Command::Fetch(_) => absent::subcommand("fetch"),
         Command::Lab(args) => ended(lab::run(args)),
+        #[cfg(feature = "manual")]
+        Command::Man(args) => ended(manual::man(&args)),
+        #[cfg(not(feature = "manual"))]
+        Command::Man(_) => absent::subcommand_of("man", "manual"),
         #[cfg(feature = "gate")]
         Command::Gate(args) => ended(gate::run(&args)),
         #[cfg(not(feature = "gate"))]

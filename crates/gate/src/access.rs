@@ -86,6 +86,8 @@ pub struct Line<'a> {
     pub detail: &'a str,
     /// The request's `X-Request-Id`.
     pub request_id: &'a [u8],
+    /// The id of the request's trace; empty if the route does not ask for one.
+    pub trace: &'a str,
     /// `Referer`.
     pub referrer: &'a [u8],
     /// `User-Agent`.
@@ -293,6 +295,8 @@ struct Json<'a> {
     #[serde(skip_serializing_if = "str::is_empty")]
     request_id: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
+    trace: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
     referrer: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     agent: &'a str,
@@ -324,6 +328,7 @@ fn json(out: &mut Vec<u8>, line: &Line<'_>, since: Duration) {
         failure: line.failure,
         detail: line.detail,
         request_id: &text(line.request_id),
+        trace: line.trace,
         referrer: &text(line.referrer),
         agent: &text(line.agent),
     };

@@ -46,4 +46,4 @@ pub use plan::{
 };
 pub use run::{Gate, OpenListener, RunError};
 pub use script::{ErrorKind as ScriptErrorKind, Hook, HookSet, Modules, ScriptError, ScriptSettings};
-pub use tls::TlsPlan;
+pub use tls::{TlsPlan, TlsSettings};

@@ -9,7 +9,7 @@ use oroshi_net::monotonic_ns;
 use oroshi_server::{Error, Exchange, RefusedRequest};
 
 use crate::access::{Line, Sink};
-use crate::forward::Outcome;
+use crate::forward::{Outcome, TraceParent};
 use crate::generation::RouteCounters;
 use crate::script::hooks::{LogEntry, RequestHooks};
 
@@ -150,6 +150,7 @@ impl Drop for Record<'_, '_> {
             failure,
             detail: &outcome.detail,
             request_id: outcome.request_id.as_ref().map_or(field("x-request-id"), |id| id.as_str().as_bytes()),
+            trace: outcome.traceparent.as_ref().map_or("", TraceParent::trace),
             referrer: field("referer"),
             agent: field("user-agent"),
         });

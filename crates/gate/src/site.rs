@@ -1,6 +1,8 @@
 //! A plan on one core: handles a request from its route to its log line. `scripted`: requests on routes with scripts.
+//! `secure`: the redirect to TLS.
 
 mod scripted;
+mod secure;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -12,6 +14,7 @@ use std::time::Instant;
 use oroshi_lookup::{LookupResult, Outcome as Found, Targets, key};
 use oroshi_net::{Peer, UnixAddress, monotonic_ns};
 use oroshi_server::{Error, Exchange, LogThrottle, RefusedRequest};
+use secure::{is_secure, redirect_to_tls};
 
 use crate::access::Sink;
 use crate::forward::{Call, CallTargets, Edits, Inspect, forward, hops, leads_out};
@@ -263,6 +266,9 @@ impl Site {
         (record.route, record.counters) = (&route.name, &self.counters[place]);
         if leads_out(&route.rules, path) {
             return Box::pin(refuse(exchange, LEADS_OUT, record)).await;
+        }
+        if plan.tls.as_ref().is_some_and(|tls| tls.settings.redirects) && !is_secure(exchange, &route.rules) {
+            return Box::pin(redirect_to_tls(exchange, host, record)).await;
         }
         if !route.limits.is_empty()
             && let Some(answer) = self.over_limit(route, exchange, host)

@@ -9,11 +9,18 @@ use oroshi_certificates::{
 use oroshi_lookup::{Lookup, LookupSettings, StartError, Stores};
 use oroshi_words::Secret;
 
-/// Validated settings of TLS towards clients.
+/// Validated TLS towards clients.
 #[derive(Clone, Debug)]
 pub struct TlsPlan {
     /// The certificates of files.
     pub catalogue: Arc<Catalogue>,
+    /// The settings.
+    pub settings: TlsSettings,
+}
+
+/// Settings of TLS towards clients beside the certificates of files.
+#[derive(Clone, Debug)]
+pub struct TlsSettings {
     /// The name whose certificate serves clients that name none, or an unknown one.
     pub default: Option<String>,
     /// The look-up of certificates in stores, without a memory tier.
@@ -28,6 +35,23 @@ pub struct TlsPlan {
     pub ticket_secret: Option<Secret>,
     /// How long a key of tickets is used.
     pub ticket_window: Duration,
+    /// Whether requests over plain HTTP are redirected to TLS.
+    pub redirects: bool,
+}
+
+impl Default for TlsSettings {
+    fn default() -> Self {
+        TlsSettings {
+            default: None,
+            lookup: None,
+            finder: FinderSettings::default(),
+            seal: None,
+            min_version: MinVersion::default(),
+            ticket_secret: None,
+            ticket_window: TlsPlan::WINDOW,
+            redirects: false,
+        }
+    }
 }
 
 /// State of TLS that all generations share.
@@ -59,22 +83,24 @@ impl TlsPlan {
         state: &TlsState,
         before: Option<(&TlsPlan, &Certificates)>,
     ) -> Result<Arc<Certificates>, StartError> {
-        let same = before.is_some_and(|(plan, _)| plan.lookup == self.lookup && plan.finder == self.finder);
-        let keeps = same && before.is_some_and(|(plan, _)| plan.seal == self.seal);
-        let lookup = match (&self.lookup, before.and_then(|(_, before)| before.lookup()).filter(|_| keeps)) {
+        let own = &self.settings;
+        let was = before.map(|(plan, _)| &plan.settings);
+        let same = was.is_some_and(|was| was.lookup == own.lookup && was.finder == own.finder);
+        let keeps = same && was.is_some_and(|was| was.seal == own.seal);
+        let lookup = match (&own.lookup, before.and_then(|(_, before)| before.lookup()).filter(|_| keeps)) {
             (None, _) => None,
             (Some(_), Some(known)) => Some(known.clone()),
             (Some(settings), None) => Some(Lookup::start(settings.clone(), stores)?),
         };
         // Drafts check the length of both secrets.
-        let tickets = self.ticket_secret.as_ref();
-        let tickets = tickets.and_then(|secret| Tickets::from_secret(secret.reveal(), self.ticket_window).ok());
+        let tickets = own.ticket_secret.as_ref();
+        let tickets = tickets.and_then(|secret| Tickets::from_secret(secret.reveal(), own.ticket_window).ok());
         let settings = CertificatesSettings {
             catalogue: Arc::clone(&self.catalogue),
-            default: self.default.clone(),
-            lookup: lookup.map(|lookup| (lookup, self.finder.clone())),
-            seal: self.seal.as_ref().and_then(|secret| Seal::new(secret.reveal()).ok()),
-            min_version: self.min_version,
+            default: own.default.clone(),
+            lookup: lookup.map(|lookup| (lookup, own.finder.clone())),
+            seal: own.seal.as_ref().and_then(|secret| Seal::new(secret.reveal()).ok()),
+            min_version: own.min_version,
             alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             tickets: tickets.unwrap_or_else(|| state.tickets.clone()),
             challenges: Arc::clone(&state.challenges),

@@ -100,6 +100,7 @@ fn forwarding_keys(table: &Table<'_>, forwarding: &mut Forwarding) {
         ("x-real-ip", &mut forwarding.x_real_ip),
         ("forwarded", &mut forwarding.forwarded),
         ("request-id", &mut forwarding.request_id),
+        ("traceparent", &mut forwarding.traceparent),
         ("trust-unix", &mut forwarding.trust_unix),
     ] {
         table.set(key, place, switch);

@@ -143,6 +143,7 @@ fn forwarding(out: &mut Toml, forwarding: &Forwarding) {
     out.bare("x-real-ip", forwarding.x_real_ip);
     out.bare("forwarded", forwarding.forwarded);
     out.bare("request-id", forwarding.request_id);
+    out.bare("traceparent", forwarding.traceparent);
     networks(out, &forwarding.trusted);
     out.bare("trust-unix", forwarding.trust_unix);
 }

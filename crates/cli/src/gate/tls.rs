@@ -21,7 +21,9 @@ const ROW_BYTES: u64 = 1 << 20;
 
 /// Reads the table. `folder` is that of the configuration: paths are relative to it.
 pub(super) fn read(table: &Table<'_>, folder: &Path) -> TlsDraft {
-    let mut draft = TlsDraft { default: table.text("default"), ..TlsDraft::default() };
+    let mut draft = TlsDraft::default();
+    let own = &mut draft.settings;
+    own.default = table.text("default");
     for element in table.get("certificates").map(|field| field.each()).unwrap_or_default() {
         if let Some(path) = element.quiet_text() {
             draft.certificates.push(Source::Path(folder.join(path)));
@@ -35,19 +37,20 @@ pub(super) fn read(table: &Table<'_>, folder: &Path) -> TlsDraft {
             }
         }
     }
-    table.set("min-version", &mut draft.min_version, |text| match text {
+    table.set("min-version", &mut own.min_version, |text| match text {
         "1.2" => Ok(MinVersion::Tls12),
         "1.3" => Ok(MinVersion::Tls13),
         _ => Err(format!("`{text}` is no version of TLS that can be chosen: expected 1.2 or 1.3")),
     });
-    table.within("seal", |table| draft.seal = key(table));
+    table.set("redirect", &mut own.redirects, switch);
+    table.within("seal", |table| own.seal = key(table));
     table.within("tickets", |table| {
-        draft.ticket_secret = key(table);
-        table.set("window", &mut draft.ticket_window, parse_time);
+        own.ticket_secret = key(table);
+        table.set("window", &mut own.ticket_window, parse_time);
     });
     table.within("lookup", |table| {
         let mut settings = TlsDraft::lookup_settings();
-        let finder = &mut draft.finder;
+        let finder = &mut own.finder;
         table.set("ttl", &mut finder.ttl, parse_time);
         table.set("negative-ttl", &mut finder.negative_ttl, parse_time);
         table.set("stale-if-error", &mut finder.stale_if_error, parse_time);
@@ -71,7 +74,7 @@ pub(super) fn read(table: &Table<'_>, folder: &Path) -> TlsDraft {
             let (store, query) = (table.text("store").unwrap_or_default(), table.text("query").unwrap_or_default());
             settings.sql = Some(SqlTier { store, query });
         });
-        draft.lookup = Some(settings);
+        own.lookup = Some(settings);
     });
     draft
 }
@@ -83,6 +86,7 @@ fn key(table: &Table<'_>) -> Option<Secret> {
 /// Writes what is in force, and which certificate serves each host of the routes.
 pub(super) fn write(out: &mut Toml, plan: &Plan) {
     let Some(tls) = &plan.tls else { return };
+    let own = &tls.settings;
     out.table("tls");
     for (certificate, file) in tls.catalogue.iter() {
         let names: Vec<&str> = certificate.names().take(4).collect();
@@ -91,17 +95,18 @@ pub(super) fn write(out: &mut Toml, plan: &Plan) {
     for host in hosts(plan) {
         out.comment(&format!("{host}: {}", served_by(plan, host)));
     }
-    if let Some(default) = &tls.default {
+    if let Some(default) = &own.default {
         out.text("default", default);
     }
-    out.text("min-version", if tls.min_version == MinVersion::Tls13 { "1.3" } else { "1.2" });
-    out.comment(if tls.seal.is_some() { "rows may be sealed" } else { "no key for sealed rows" });
+    out.text("min-version", if own.min_version == MinVersion::Tls13 { "1.3" } else { "1.2" });
+    out.bare("redirect", own.redirects);
+    out.comment(if own.seal.is_some() { "rows may be sealed" } else { "no key for sealed rows" });
     out.table("tls.tickets");
-    let secret = tls.ticket_secret.is_some();
+    let secret = own.ticket_secret.is_some();
     out.comment(if secret { "a key is set" } else { "without a key, tickets end with this process" });
-    out.time("window", tls.ticket_window);
-    let Some(lookup) = &tls.lookup else { return };
-    let finder = &tls.finder;
+    out.time("window", own.ticket_window);
+    let Some(lookup) = &own.lookup else { return };
+    let finder = &own.finder;
     out.table("tls.lookup");
     out.time("ttl", finder.ttl);
     out.time("negative-ttl", finder.negative_ttl);
@@ -146,7 +151,7 @@ fn hosts(plan: &Plan) -> Vec<&str> {
 
 fn served_by(plan: &Plan, host: &str) -> String {
     let Some(tls) = &plan.tls else { return String::new() };
-    match (tls.catalogue.get(host), &tls.lookup, &tls.default) {
+    match (tls.catalogue.get(host), &tls.settings.lookup, &tls.settings.default) {
         (Some((certificate, file)), ..) => {
             format!("the certificate of {}, {}", file.display(), validity(certificate))
         }
@@ -188,7 +193,7 @@ pub(crate) enum SealingError {
 
 /// Seals a chain with its key, and prints the row.
 pub(super) fn seal(file: Option<&PathBuf>, draft: Option<TlsDraft>) -> Result<(), SealingError> {
-    let secret = draft.and_then(|draft| draft.seal).ok_or(SealingError::NoKey)?;
+    let secret = draft.and_then(|draft| draft.settings.seal).ok_or(SealingError::NoKey)?;
     let seal = Seal::new(secret.reveal()).map_err(|error| SealingError::Secret(error.to_string()))?;
     let name = file.map_or("standard input".to_owned(), |file| format!("`{}`", file.display()));
     let mut text = Zeroizing::new(Vec::new());

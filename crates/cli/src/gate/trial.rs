@@ -13,7 +13,8 @@ pub(super) fn queries(plan: &Plan) -> (Found, Found) {
     let mut settings: Vec<LookupSettings> =
         asked.map(|lookup| LookupSettings { memory: None, ..lookup.settings.clone() }).collect();
     let routes = settings.len();
-    let certificates = plan.tls.as_ref().and_then(|tls| tls.lookup.clone()).filter(|lookup| lookup.sql.is_some());
+    let certificates =
+        plan.tls.as_ref().and_then(|tls| tls.settings.lookup.clone()).filter(|lookup| lookup.sql.is_some());
     settings.extend(certificates);
     if settings.is_empty() {
         return (Found::new(), Found::new());

@@ -89,6 +89,38 @@ fn clients_of_both_protocols_are_served_and_hup_brings_another_certificate() {
     assert!(metrics.contains("oroshi_gate_tls_handshakes_total{result=\"refused\"} 1"), "{metrics}");
 }
 
+/// Challenges, and clients that a trusted proxy received by TLS, are not sent away.
+#[test]
+fn clients_of_plain_http_are_sent_to_tls() {
+    let (identity, folder) = (Identity::new(), tempfile::tempdir().unwrap());
+    let _app = server(folder.path(), "app.sock", 11);
+    put(&identity, &folder.path().join("site.pem"));
+    let config = LISTEN.replace("[listen]", "[listen]\npublic = \"unix:{dir}/public.sock\"")
+        + "[tls]\ncertificates = [\"site.pem\"]\nredirect = true\n[forwarding]\ntrust-unix = true\n";
+    let gate = Gate::start(folder, &config);
+    let ask = |request: &str| {
+        let mut stream = UnixStream::connect(gate.path("public.sock")).unwrap();
+        stream.set_read_timeout(Some(HANG)).unwrap();
+        stream.write_all(format!("{request}Connection: close\r\n\r\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let sent = ask("POST /a/b?c=d HTTP/1.1\r\nHost: LOCALHOST:8080\r\nContent-Length: 0\r\n");
+    assert!(
+        sent.starts_with("HTTP/1.1 308 ") && sent.contains("\r\nLocation: https://localhost/a/b?c=d\r\n"),
+        "{sent}"
+    );
+    for (scheme, status) in [("https", 200), ("http", 308), ("https\r\nX-Forwarded-Proto: http", 308)] {
+        let answer = ask(&format!("GET / HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-Proto: {scheme}\r\n"));
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{scheme}: {answer}");
+    }
+    // No route.
+    assert!(ask("GET / HTTP/1.1\r\nHost: other.example\r\n").starts_with("HTTP/1.1 404 "));
+    let ran = curl(&identity, &gate.path("tls.sock"), &[], "https://localhost/");
+    assert!(ran.out.ends_with(" 200"), "{ran:?}");
+}
+
 #[test]
 fn sessions_of_both_versions_survive_a_restart_and_early_data_is_refused() {
     let test = "sessions_of_both_versions_survive_a_restart_and_early_data_is_refused";

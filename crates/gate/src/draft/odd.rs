@@ -90,7 +90,7 @@ pub(super) fn unused(
         }
     }
     for store in stores {
-        let certificates = tls.and_then(|tls| tls.lookup.as_ref());
+        let certificates = tls.and_then(|tls| tls.settings.lookup.as_ref());
         let is_used = lookups.iter().map(|lookup| &lookup.settings).chain(certificates).any(|settings| {
             settings.memcached.as_ref().is_some_and(|tier| tier.store == store.name)
                 || settings.sql.as_ref().is_some_and(|tier| tier.store == store.name)

@@ -3,47 +3,19 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use oroshi_certificates::{Catalogue, FinderSettings, MinVersion, Seal, Source, Tickets};
+use oroshi_certificates::{Catalogue, Seal, Source, Tickets};
 use oroshi_lookup::{Allow, LookupSettings, StoreKind, StoreSettings};
-use oroshi_words::Secret;
 
 use super::{Findings, expected};
-use crate::tls::TlsPlan;
+use crate::tls::{TlsPlan, TlsSettings};
 
-/// Settings of TLS towards clients, unvalidated.
-#[derive(Clone, Debug)]
+/// TLS towards clients, unvalidated.
+#[derive(Clone, Debug, Default)]
 pub struct TlsDraft {
     /// Files and folders with certificates.
     pub certificates: Vec<Source>,
-    /// The name whose certificate serves clients that name none, or an unknown one.
-    pub default: Option<String>,
-    /// The tiers of the look-up of certificates.
-    pub lookup: Option<LookupSettings>,
-    /// The settings of that look-up.
-    pub finder: FinderSettings,
-    /// The secret of sealed rows.
-    pub seal: Option<Secret>,
-    /// The earliest version.
-    pub min_version: MinVersion,
-    /// The secret of session tickets.
-    pub ticket_secret: Option<Secret>,
-    /// How long a key of tickets is used.
-    pub ticket_window: Duration,
-}
-
-impl Default for TlsDraft {
-    fn default() -> Self {
-        TlsDraft {
-            certificates: Vec::new(),
-            default: None,
-            lookup: None,
-            finder: FinderSettings::default(),
-            seal: None,
-            min_version: MinVersion::default(),
-            ticket_secret: None,
-            ticket_window: TlsPlan::WINDOW,
-        }
-    }
+    /// The settings.
+    pub settings: TlsSettings,
 }
 
 impl TlsDraft {
@@ -55,6 +27,7 @@ impl TlsDraft {
     }
 
     pub(super) fn plan(self, stores: &[StoreSettings], findings: &mut Findings) -> TlsPlan {
+        let settings = &self.settings;
         let catalogue = Catalogue::read(&self.certificates).unwrap_or_else(|errors| {
             errors.iter().for_each(|error| findings.add("tls.certificates", error.to_string()));
             Catalogue::default()
@@ -65,10 +38,10 @@ impl TlsDraft {
             let why = format!("the certificate of {name} in `{}` is not valid now: see its dates", file.display());
             findings.warn("tls.certificates", why);
         }
-        if self.certificates.is_empty() && self.lookup.is_none() {
+        if self.certificates.is_empty() && settings.lookup.is_none() {
             findings.add("tls", "there is no certificate: expected `certificates` or `lookup`");
         }
-        if let Some(name) = &self.default
+        if let Some(name) = &settings.default
             && catalogue.get(&name.to_ascii_lowercase()).is_none()
         {
             findings.add(
@@ -76,7 +49,7 @@ impl TlsDraft {
                 format!("no certificate of `certificates` is for `{name}`: expected one of their names"),
             );
         }
-        if let Some(lookup) = &self.lookup {
+        if let Some(lookup) = &settings.lookup {
             for error in lookup.validate() {
                 findings.add(format!("tls.lookup.{}", error.key), error.text);
             }
@@ -96,7 +69,7 @@ impl TlsDraft {
             if let Some(tier) = &lookup.sql {
                 store("sql", &tier.store, |kind| matches!(kind, StoreKind::Sql(_)));
             }
-            let finder = &self.finder;
+            let finder = &settings.finder;
             for (key, is_zero) in [
                 ("ttl", finder.ttl.is_zero()),
                 ("negative-ttl", finder.negative_ttl.is_zero()),
@@ -109,7 +82,7 @@ impl TlsDraft {
                     findings.add(format!("tls.lookup.{key}"), "0 is too little: expected more");
                 }
             }
-            if let Some(tier) = lookup.memcached.as_ref().filter(|tier| tier.write_back && self.seal.is_none()) {
+            if let Some(tier) = lookup.memcached.as_ref().filter(|tier| tier.write_back && settings.seal.is_none()) {
                 findings.warn(
                     "tls.lookup.memcached.write-back",
                     format!(
@@ -119,29 +92,22 @@ impl TlsDraft {
                 );
             }
         }
-        if let Some(secret) = &self.seal
+        if let Some(secret) = &settings.seal
             && let Err(error) = Seal::new(secret.reveal())
         {
             findings.add("tls.seal", error.to_string());
         }
-        if let Some(secret) = &self.ticket_secret
-            && let Err(error) = Tickets::from_secret(secret.reveal(), self.ticket_window)
+        if let Some(secret) = &settings.ticket_secret
+            && let Err(error) = Tickets::from_secret(secret.reveal(), settings.ticket_window)
         {
             findings.add("tls.tickets", error.to_string());
         }
-        if !(Duration::from_secs(60)..=Duration::from_secs(7 * 24 * 3600)).contains(&self.ticket_window) {
-            findings
-                .add("tls.tickets.window", format!("{:?} is no time for a key: expected 1m to 7d", self.ticket_window));
+        if !(Duration::from_secs(60)..=Duration::from_secs(7 * 24 * 3600)).contains(&settings.ticket_window) {
+            findings.add(
+                "tls.tickets.window",
+                format!("{:?} is no time for a key: expected 1m to 7d", settings.ticket_window),
+            );
         }
-        TlsPlan {
-            catalogue: Arc::new(catalogue),
-            default: self.default,
-            lookup: self.lookup,
-            finder: self.finder,
-            seal: self.seal,
-            min_version: self.min_version,
-            ticket_secret: self.ticket_secret,
-            ticket_window: self.ticket_window,
-        }
+        TlsPlan { catalogue: Arc::new(catalogue), settings: self.settings }
     }
 }

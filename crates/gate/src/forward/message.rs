@@ -13,6 +13,7 @@ use super::fields::is_websocket;
 use super::outcome::{Outcome, RequestId};
 use super::request_head::{Peer, Request, is_trusted};
 use super::rules::Rules;
+use super::trace::TraceParent;
 use super::upload::{self, Buffered};
 use crate::upstream::{BufferShare, Engine, Pool};
 
@@ -58,6 +59,9 @@ impl Message {
         let settings = &call.rules.settings;
         if outcome.request_id.is_none() {
             outcome.request_id = request_id(exchange, call.rules);
+        }
+        if outcome.traceparent.is_none() {
+            outcome.traceparent = traceparent(exchange, call.rules);
         }
         let mut message = Message {
             bytes: SpareBuffer::take(),
@@ -150,6 +154,7 @@ impl Message {
             upgrade: self.expect == ExpectedResponse::Upgrade,
             expect: !self.is_buffered(call.rules),
             id: outcome.request_id.as_ref().map(RequestId::as_str),
+            trace: outcome.traceparent.as_ref(),
             is_http2: pool.takes_http2(self.is_tunnel()),
         };
         self.scheme = scheme(pool);
@@ -225,6 +230,18 @@ pub(crate) fn request_id(exchange: &Exchange<'_>, rules: &Rules) -> Option<Reque
     let address = exchange.remote().map(|remote| remote.ip());
     let given = is_trusted(forwarding, address).then(|| exchange.head.headers.get("x-request-id")).flatten();
     Some(given.and_then(RequestId::given).unwrap_or_else(RequestId::new))
+}
+
+/// Returns the request's trace, if the route asks for one: a trusted client's, or a new one.
+fn traceparent(exchange: &Exchange<'_>, rules: &Rules) -> Option<TraceParent> {
+    let forwarding = &rules.settings.forwarding;
+    if !forwarding.traceparent {
+        return None;
+    }
+    let address = exchange.remote().map(|remote| remote.ip());
+    let is_trusted = is_trusted(forwarding, address);
+    let received = is_trusted.then(|| TraceParent::received(exchange.head.headers)).flatten();
+    Some(received.unwrap_or_else(TraceParent::new))
 }
 
 /// Returns the scheme of requests to a target.

@@ -6,7 +6,7 @@
 //! Read `carry` (a request's life, with retries), `message` (the request as it is sent), `request_head` and
 //! `response_head` (changes to heads), `answer`, `upload` and `tunnel` (bytes), `multiplexed` with `stream_link` (the
 //! same over HTTP/2), `held` (inspected responses), `link` (deadlines), `rules` and `edits` (a route's settings),
-//! `outcome`, `network`.
+//! `outcome`, `trace`, `network`.
 
 mod answer;
 mod carry;
@@ -22,6 +22,7 @@ mod request_head;
 mod response_head;
 mod rules;
 mod stream_link;
+mod trace;
 mod tunnel;
 mod upload;
 
@@ -36,8 +37,9 @@ pub use held::{Inspect, InspectFuture, InspectedHead, Verdict};
 pub(crate) use message::request_id;
 pub use network::{Network, NetworkError};
 pub use outcome::{Outcome, RequestId};
-pub(crate) use request_head::leads_out;
+pub(crate) use request_head::{is_trusted, leads_out};
 pub use rules::{Forwarding, HostPolicy, RuleError, Rules, Settings, Timeouts};
+pub use trace::TraceParent;
 
 pub use crate::failure::Failure;
 use crate::upstream::{Balancer, Pool};

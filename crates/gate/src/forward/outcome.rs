@@ -6,6 +6,7 @@ use std::rc::Rc;
 use oroshi_http1::Version;
 use oroshi_net::monotonic_ns;
 
+use super::trace::TraceParent;
 use crate::failure::Failure;
 use crate::upstream::Pool;
 
@@ -34,6 +35,8 @@ pub struct Outcome {
     pub detail: String,
     /// The request's id, if the route asks for one.
     pub request_id: Option<RequestId>,
+    /// The trace's and the parent's id, if the route asks for them.
+    pub traceparent: Option<TraceParent>,
     /// When the request began, by [`monotonic_ns`].
     pub began: u64,
     /// When forwarding began: later than `began` only if the body was buffered.

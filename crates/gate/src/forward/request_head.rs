@@ -11,6 +11,7 @@ use oroshi_http1::{Framing, Header, RequestHead, encode};
 use super::edits::Edits;
 use super::fields::{LOOP, LOOP_LINE, copy_kept, holds, is_named, is_plain_connection, named_by_connection};
 use super::rules::{Forwarding, HostPolicy, Rules, Settings};
+use super::trace::TraceParent;
 use crate::route::readings;
 
 /// Facts about the client's connection.
@@ -41,6 +42,8 @@ pub(crate) struct Request<'r> {
     pub(crate) expect: bool,
     /// The id, if the gateway writes one.
     pub(crate) id: Option<&'r str>,
+    /// The trace, if the gateway sees to one.
+    pub(crate) trace: Option<&'r TraceParent>,
     /// Whether the upstream speaks HTTP/2.
     pub(crate) is_http2: bool,
 }
@@ -164,6 +167,9 @@ impl Request<'_> {
                 return false;
             }
             10 if is("keep-alive") => return false,
+            // A new trace has no state of the old one (W3C Trace Context, section 3.3.1).
+            10 if is("tracestate") => self.trace.is_none_or(TraceParent::is_received),
+            11 if is("traceparent") => self.trace.is_none_or(TraceParent::is_received),
             12 if is("x-request-id") => self.id.is_none(),
             14 if is("content-length") || is("http2-settings") => return false,
             15 if is("x-forwarded-for") => {
@@ -266,6 +272,9 @@ impl Request<'_> {
     fn write_own(&self, out: &mut Vec<u8>, seen: &RequestFacts) {
         if let Some(id) = self.id {
             write_field(out, b"X-Request-Id", id.as_bytes());
+        }
+        if let Some(trace) = self.trace.filter(|trace| !trace.is_received()) {
+            write_field(out, b"traceparent", trace.as_str().as_bytes());
         }
         if !self.rules.settings.via.is_empty() {
             write_via(out, self.head.version, &self.rules.settings.via);

@@ -70,6 +70,9 @@ pub struct Forwarding {
     /// `X-Request-Id`: a trusted peer's if it has at most 64 visible characters, otherwise a new one. If off, the field
     /// is passed on.
     pub request_id: bool,
+    /// `traceparent` (W3C Trace Context): a trusted peer's if it is valid, with its `tracestate`, otherwise a new one. If
+    /// off, both fields are passed on.
+    pub traceparent: bool,
     /// Trusted peers.
     pub trusted: Vec<Network>,
     /// Whether clients on a unix socket are trusted.
@@ -84,6 +87,7 @@ impl Default for Forwarding {
             x_real_ip: false,
             forwarded: false,
             request_id: false,
+            traceparent: false,
             trusted: Vec::new(),
             trust_unix: false,
         }

@@ -302,6 +302,29 @@ fn routes_change_hosts_paths_and_fields_in_both_directions() {
 }
 
 #[test]
+fn traces_of_trusted_clients_go_on_and_others_begin_here() {
+    const THEIRS: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
+    let upstream = Upstream::start(mirror);
+    for (trusted, sent, goes_on) in [(true, THEIRS, true), (true, "00-x", false), (false, THEIRS, false)] {
+        let mut setup = Setup::to(&upstream.target);
+        setup.rules.forwarding.traceparent = true;
+        if trusted {
+            setup.rules.forwarding.trusted = vec!["127.0.0.0/8".parse().unwrap()];
+        }
+        let gate = setup.start();
+        let text =
+            gate.ask(&format!("GET / HTTP/1.1\r\nHost: a\r\ntraceparent: {sent}\r\ntracestate: a=1\r\n\r\n")).text();
+        let trace = gate.records(1)[0].traceparent.clone().unwrap();
+        assert_eq!(trace == THEIRS, goes_on, "{trusted} {sent}: {trace}");
+        assert_eq!(text.matches("traceparent: ").count(), 1, "{text}");
+        assert!(text.contains(&format!("\r\ntraceparent: {trace}\r\n")), "{text}");
+        assert_eq!(text.contains("\r\ntracestate: a=1\r\n"), goes_on, "{text}");
+        gate.stop();
+    }
+    upstream.end();
+}
+
+#[test]
 fn this_is_no_proxy_for_clients_to_choose() {
     let upstream = Upstream::start(|_, _| panic!("nothing may come here"));
     let gate = Setup::to(&upstream.target).start();

@@ -83,6 +83,7 @@ pub struct Record {
     pub bytes_up: u64,
     pub ended: bool,
     pub request_id: Option<String>,
+    pub traceparent: Option<String>,
 }
 
 /// A gateway, until it is stopped.
@@ -111,6 +112,7 @@ impl Drop for Noting<'_> {
             bytes_up: outcome.bytes_up,
             ended: outcome.is_ended(),
             request_id: outcome.request_id.map(|id| id.as_str().to_owned()),
+            traceparent: outcome.traceparent.map(|trace| trace.as_str().to_owned()),
         });
         records.1.notify_all();
     }

@@ -8,6 +8,17 @@ use crate::forward::Settings;
 
 /// The head that a request becomes, from a peer at this address.
 fn written_with(request: &str, from: &str, settings: Settings, target: Option<&str>, id: Option<&str>) -> String {
+    written_of_trace(request, from, settings, target, id, None)
+}
+
+fn written_of_trace(
+    request: &str,
+    from: &str,
+    settings: Settings,
+    target: Option<&str>,
+    id: Option<&str>,
+    trace: Option<&TraceParent>,
+) -> String {
     let rules = Rules::new(settings).unwrap();
     let mut decoder = RequestDecoder::default();
     let mut input = request.as_bytes();
@@ -25,6 +36,7 @@ fn written_with(request: &str, from: &str, settings: Settings, target: Option<&s
         upgrade: crate::forward::fields::is_websocket(head.upgrade) && rules.settings.upgrade,
         expect: true,
         id,
+        trace,
         is_http2: false,
     };
     let mut out = Vec::new();
@@ -56,6 +68,23 @@ fn first_lines(request: &str, settings: Settings, target: Option<&str>) -> (Stri
     let out = written_with(request, "1.2.3.4", settings, target, None);
     let mut lines = out.split("\r\n");
     (lines.next().unwrap().to_owned(), lines.next().unwrap().to_owned())
+}
+
+#[test]
+fn a_received_trace_passes_on_and_a_new_one_takes_its_place() {
+    let received = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let request = format!("GET / HTTP/1.1\r\nHost: a\r\nTraceparent: {received}\r\nTracestate: a=1\r\n\r\n");
+    let lines = format!("Traceparent: {received}\r\n");
+    let theirs = TraceParent::received(oroshi_http1::Headers::from_checked_lines(lines.as_bytes())).unwrap();
+    let out = |trace| written_of_trace(&request, "1.2.3.4", silent(), None, None, trace);
+    for trace in [None, Some(&theirs)] {
+        assert!(out(trace).contains(&format!("\r\nTraceparent: {received}\r\nTracestate: a=1\r\n")), "{}", out(trace));
+        assert_eq!(out(trace).to_ascii_lowercase().matches("traceparent").count(), 1);
+    }
+    let new = TraceParent::new();
+    let begun = out(Some(&new));
+    assert!(begun.contains(&format!("\r\ntraceparent: {}\r\n", new.as_str())), "{begun}");
+    assert!(!begun.contains("Tracestate") && !begun.contains(received), "{begun}");
 }
 
 #[test]
