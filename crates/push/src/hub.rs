@@ -152,7 +152,7 @@ impl Hub {
             // Nobody reads what the kernel still holds.
             let _ = stream.reset_on_close();
         }
-        self.node.set_sessions(self.thread, self.len());
+        self.node.leave();
         self.ended.notify_waiters();
         self.backlog.made_room();
         // For the backend, a session lives on under its key in another connection. kuiperbelt reported the end.

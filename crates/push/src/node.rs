@@ -31,6 +31,8 @@ pub(crate) struct Node {
     /// A thread that has answered all its requests waits here for the others.
     pub(crate) all_answered: Barrier,
     loads: Box<[Load]>,
+    /// On all threads.
+    sessions: AtomicUsize,
     published: AtomicUsize,
 }
 
@@ -41,7 +43,6 @@ struct Load {
     queued_bytes: AtomicUsize,
     /// Sessions with something in their queue.
     waiting: AtomicUsize,
-    sessions: AtomicUsize,
 }
 
 impl Node {
@@ -51,6 +52,7 @@ impl Node {
             all_answered: Barrier::new(plan.threads),
             capacity: plan.connections.map(Capacity::new),
             rejected: AtomicUsize::new(0),
+            sessions: AtomicUsize::new(0),
             loads: (0..plan.threads).map(|_| Load::default()).collect(),
             histories: Histories::new(plan.limits.history_bytes),
             began: Instant::now(),
@@ -82,9 +84,16 @@ impl Node {
         self.loads[usize::from(thread)].waiting.store(sessions, Ordering::Relaxed);
     }
 
-    /// Publishes how many sessions a thread has.
-    pub(crate) fn set_sessions(&self, thread: u16, sessions: usize) {
-        self.loads[usize::from(thread)].sessions.store(sessions, Ordering::Relaxed);
+    /// Counts a new session. False: there are as many as there may be on all threads together.
+    pub(crate) fn enter(&self) -> bool {
+        let most = self.plan.limits.sessions;
+        let more = |sessions: usize| (sessions < most).then_some(sessions + 1);
+        self.sessions.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Counts a session that is over.
+    pub(crate) fn leave(&self) {
+        self.sessions.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Returns the bytes that wait on all threads.
@@ -100,7 +109,7 @@ impl Node {
 
     /// Returns the number of sessions on all threads.
     pub(crate) fn sessions(&self) -> usize {
-        self.loads.iter().map(|load| load.sessions.load(Ordering::Relaxed)).sum()
+        self.sessions.load(Ordering::Relaxed)
     }
 
     /// Counts a client that was rejected because there are too many sessions.

@@ -134,9 +134,9 @@ fn what_a_goaway_excludes_is_sent_again_on_another_connection_even_a_post() {
     let peer = Http2Peer::start(move |mut server: Server, number| {
         if number == 0 {
             let (first, second) = (server.request().unwrap(), server.request().unwrap());
+            noted.lock().unwrap().push(second.target);
             server.goaway(Some(first.id), ErrorCode::NO_ERROR);
             server.answer(first.id, 200, first.target.as_bytes());
-            noted.lock().unwrap().push(second.target);
             assert!(!server.rest().iter().any(|asked| matches!(asked, Asked::Request(_))), "none after the GOAWAY");
         } else {
             while let Some(asked) = server.request() {

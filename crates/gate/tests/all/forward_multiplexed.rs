@@ -225,12 +225,15 @@ fn an_answer_of_trailers_alone_ends_with_its_head() {
 #[test]
 fn streams_beyond_the_limit_of_the_server_open_connections_and_then_wait() {
     let config = Config { streams: 2, grants: Grants::Automatic, ..Config::default() };
-    // Each connection answers once it has as many requests as it allows.
-    let upstream = Upstream::http2_with(config, |_, behind| {
-        while let Some(first) = behind.request() {
-            let Some(second) = behind.request() else { return };
-            behind.answer(second.id, 200, b"second");
-            behind.answer(first.id, 200, b"first");
+    // No connection answers before each of the three has as many requests as it allows.
+    let all_full = std::sync::Barrier::new(3);
+    let upstream = Upstream::http2_with(config, move |_, behind| {
+        let (Some(first), Some(second)) = (behind.request(), behind.request()) else { return };
+        all_full.wait();
+        behind.answer(second.id, 200, b"second");
+        behind.answer(first.id, 200, b"first");
+        while let Some(request) = behind.request() {
+            behind.answer(request.id, 200, b"later");
         }
     });
     let mut setup = Setup::to(&upstream.target);
@@ -241,7 +244,7 @@ fn streams_beyond_the_limit_of_the_server_open_connections_and_then_wait() {
     assert!(ids.into_iter().all(|id| client.answer(id).status == 200));
     let counts = gate.until("all", |counts| counts.answers == 60);
     assert_eq!((counts.failures.iter().sum::<u64>(), counts.retries), (0, 0));
-    assert!(counts.connects <= 3 && counts.open <= 3, "{counts:?}");
+    assert_eq!((counts.connects, counts.open), (3, 3), "{counts:?}");
     drop(client);
     gate.stop();
     upstream.end();

@@ -38,7 +38,9 @@ impl Hub {
         if self.draining.get() {
             return Err(OpenError::Draining);
         }
-        if self.is_full() {
+        // Others may have come since the request was let in.
+        if !self.node.enter() {
+            self.node.count_rejected();
             return Err(OpenError::Full);
         }
         self.generation.set(self.generation.get().wrapping_add(1));
@@ -49,7 +51,10 @@ impl Hub {
             let location = Location { thread: self.thread, slot, generation, of_page };
             let session = Rc::new(Session::new(key.into(), location, framing, self.clock.now()));
             let old = self.node.directory.insert(&session.key, location);
-            let old = old.map_err(|HeldByPage| OpenError::HeldByPage)?;
+            let old = old.map_err(|HeldByPage| {
+                self.node.leave();
+                OpenError::HeldByPage
+            })?;
             entry.insert(Rc::clone(&session));
             (session, old)
         };
@@ -70,7 +75,6 @@ impl Hub {
         for group in groups {
             self.join_here(&session, group);
         }
-        self.node.set_sessions(self.thread, self.len());
         Ok(Opened { hub: self, session: Some(session) })
     }
 }
