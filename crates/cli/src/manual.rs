@@ -183,8 +183,9 @@ mod tests {
     #[test]
     fn groff_reads_each_page() {
         for (name, page) in pages() {
-            let groff = Process::new("groff").args(["-man", "-Tutf8", "-ww", "-b"]).stdin(Stdio::piped());
-            let Ok(mut groff) = groff.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() else {
+            let mut command = Process::new("groff");
+            command.args(["-man", "-Tutf8", "-ww", "-b"]).stdin(Stdio::piped());
+            let Ok(mut groff) = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() else {
                 return skipped("groff_reads_each_page", "groff is not installed");
             };
             let mut stdin = groff.stdin.take().unwrap();
