@@ -18,8 +18,6 @@ pub const FINDING: u64 = 10_000_000_000;
 /// Rounds of question and reply for each clock, and the pause between them.
 const ROUNDS: u32 = 30;
 const PAUSE: u64 = 10_000_000;
-/// A reply that takes longer may be lost, and the question is asked again.
-const REPLY: u64 = 100_000_000;
 /// How many agents are asked at once, of those asked within this time: at least 2,400 questions per second, however long
 /// a round trip is. More would only wait for each other here: their round trips would be longer, and where the
 /// coordinator or NATS is slow, questions would come faster than their replies.
@@ -357,11 +355,11 @@ impl Coordinator {
         orders
     }
 
-    /// Asks agents for their time: each again once it has replied, and those first that waited longest.
+    /// Asks agents for their time: each again once it has replied, or its reply is late, and those first that waited
+    /// longest.
     fn ask(&mut self, now: u64) -> Vec<Order> {
-        let waits = |agent: &Known| agent.waits && now - agent.asked < REPLY;
-        let is_asked = |agent: &&Known| agent.waits && now - agent.asked < JUST_NOW;
-        let free = ASKED.saturating_sub(self.agents.iter().filter(is_asked).count());
+        let waits = |agent: &Known| agent.waits && now - agent.asked < JUST_NOW;
+        let free = ASKED.saturating_sub(self.agents.iter().filter(|agent| waits(agent)).count());
         let is_due = |agent: &&mut Known| {
             agent.ready && agent.clock.rounds() < ROUNDS && !waits(agent) && now - agent.asked >= PAUSE
         };

@@ -354,7 +354,7 @@ fn large_job(bytes: usize) -> Job {
 fn with_large_plan(fault: Fault, bytes: usize, most: u64) -> World {
     let mut world = World::new(3, fault, OnLoss::Abort, bytes as u64);
     let job = Packed::new(large_job(bytes)).unwrap();
-    world.coordinator = Some(Coordinator::new(1, Wanted::Count(3), job, OnLoss::Abort, 5 * SECOND, SECOND));
+    world.coordinator = Some(Coordinator::new(1, Wanted::Count(3), job, OnLoss::Abort, 20 * SECOND, SECOND));
     for (index, simulated) in world.agents.iter_mut().enumerate() {
         simulated.agent = Agent::new(format!("a{index:03}"), session, most);
     }

@@ -133,6 +133,7 @@ fn shown(command: &Command) -> Command {
     let mut shown = Command::new(command.get_name().to_owned())
         .disable_help_flag(true)
         .disable_version_flag(true)
+        .propagate_version(true)
         .args(command.get_arguments().cloned())
         .subcommands(command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()).map(of_its_name));
     if let Some(about) = command.get_about() {

@@ -42,7 +42,7 @@ pub(super) fn read(table: &Table<'_>, folder: &Path) -> TlsDraft {
         "1.3" => Ok(MinVersion::Tls13),
         _ => Err(format!("`{text}` is no version of TLS that can be chosen: expected 1.2 or 1.3")),
     });
-    table.set("redirect", &mut own.redirects, switch);
+    table.set("redirect-http", &mut own.redirects, switch);
     table.within("seal", |table| own.seal = key(table));
     table.within("tickets", |table| {
         own.ticket_secret = key(table);
@@ -99,7 +99,7 @@ pub(super) fn write(out: &mut Toml, plan: &Plan) {
         out.text("default", default);
     }
     out.text("min-version", if own.min_version == MinVersion::Tls13 { "1.3" } else { "1.2" });
-    out.bare("redirect", own.redirects);
+    out.bare("redirect-http", own.redirects);
     out.comment(if own.seal.is_some() { "rows may be sealed" } else { "no key for sealed rows" });
     out.table("tls.tickets");
     let secret = own.ticket_secret.is_some();

@@ -96,7 +96,7 @@ fn clients_of_plain_http_are_sent_to_tls() {
     let _app = server(folder.path(), "app.sock", 11);
     put(&identity, &folder.path().join("site.pem"));
     let config = LISTEN.replace("[listen]", "[listen]\npublic = \"unix:{dir}/public.sock\"")
-        + "[tls]\ncertificates = [\"site.pem\"]\nredirect = true\n[forwarding]\ntrust-unix = true\n";
+        + "[tls]\ncertificates = [\"site.pem\"]\nredirect-http = true\n[forwarding]\ntrust-unix = true\n";
     let gate = Gate::start(folder, &config);
     let ask = |request: &str| {
         let mut stream = UnixStream::connect(gate.path("public.sock")).unwrap();
