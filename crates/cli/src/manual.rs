@@ -185,7 +185,7 @@ mod tests {
     fn groff_reads_each_page() {
         for (name, page) in pages() {
             let mut command = Process::new("groff");
-            command.args(["-man", "-Tutf8", "-ww", "-b"]).stdin(Stdio::piped());
+            command.args(["-man", "-Tascii", "-P-cbou", "-ww", "-b"]).stdin(Stdio::piped());
             let Ok(mut groff) = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() else {
                 return skipped("groff_reads_each_page", "groff is not installed");
             };
