@@ -18,8 +18,8 @@ pub const FINDING: u64 = 10_000_000_000;
 /// Rounds of question and reply for each clock, and the pause between them.
 const ROUNDS: u32 = 30;
 const PAUSE: u64 = 10_000_000;
-/// How many agents are asked at once, of those asked within this time: at least 2,400 questions per second, however long
-/// a round trip is. More would only wait for each other here: their round trips would be longer, and where the
+/// How many agents are asked at once, of those asked within this time: at least 2,400 questions per second, however
+/// long a round trip is. More would only wait for each other here: their round trips would be longer, and where the
 /// coordinator or NATS is slow, questions would come faster than their replies.
 const ASKED: usize = 48;
 const JUST_NOW: u64 = 20_000_000;

@@ -168,8 +168,8 @@ fn a_refused_request_is_sent_three_times_at_most_and_one_that_failed_once() {
                 "/refused" => ErrorCode::REFUSED_STREAM,
                 _ => ErrorCode::INTERNAL_ERROR,
             };
-            server.reset(asked.id, code);
             noted.lock().unwrap().push(asked.target);
+            server.reset(asked.id, code);
         }
     });
     block_on(async {

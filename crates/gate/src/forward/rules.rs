@@ -70,8 +70,8 @@ pub struct Forwarding {
     /// `X-Request-Id`: a trusted peer's if it has at most 64 visible characters, otherwise a new one. If off, the field
     /// is passed on.
     pub request_id: bool,
-    /// `traceparent` (W3C Trace Context): a trusted peer's if it is valid, with its `tracestate`, otherwise a new one. If
-    /// off, both fields are passed on.
+    /// `traceparent` (W3C Trace Context): a trusted peer's if it is valid, with its `tracestate`, otherwise a new one.
+    /// If off, both fields are passed on.
     pub traceparent: bool,
     /// Trusted peers.
     pub trusted: Vec<Network>,
