@@ -49,7 +49,8 @@ class ReloadTest < Support::Test
   end
 
   def test_new_code_under_load_loses_nothing
-    server = serve(MaxWorkers: 2, app: app("0"))
+    # Without its usual end after 1,000 requests, which would be one more.
+    server = serve(MaxWorkers: 2, MaxRequestPerChild: 0, app: app("0"))
     statuses = statuses_meanwhile do
       3.times do |n|
         file("config.ru", app(n + 1))

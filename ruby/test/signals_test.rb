@@ -125,7 +125,7 @@ class SignalsTest < Support::Test
   end
 
   def test_hup_under_load_loses_nothing
-    server = serve(MaxWorkers: 2)
+    server = serve(MaxWorkers: 2, MaxRequestPerChild: 0) # so that workers end by HUP alone
     assert_equal [200], statuses_meanwhile { replace_workers(server, 3) }
   end
 
@@ -309,7 +309,7 @@ class SignalsTest < Support::Test
 
   # A kept connection learns of it with an answer, and has some time for it: every sent request is answered.
   def test_hup_loses_nothing_on_kept_connections
-    server = serve(MaxWorkers: 2)
+    server = serve(MaxWorkers: 2, MaxRequestPerChild: 0) # so that workers end by HUP alone
     assert_equal [200], statuses_meanwhile(kept: true) { replace_workers(server, 3) }
   end
 

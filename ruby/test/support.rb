@@ -50,8 +50,13 @@ module Support
       FileUtils.rm_rf(@dir)
     end
 
+    # Replaces the file whole: a server that watches it must not see it empty in between. (Nobody watches or loads the
+    # new file by its first name.)
     def file(name, text)
-      File.join(@dir, name).tap { |path| File.binwrite(path, text) }
+      File.join(@dir, name).tap do |path|
+        File.binwrite("#{path}.new", text)
+        File.rename("#{path}.new", path)
+      end
     end
 
     def socket_path
