@@ -3,12 +3,15 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use oroshi_client::is_idempotent;
 use oroshi_net::Endpoint;
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use tokio::sync::Notify;
 
 use crate::outcome::{LostRequest, Outcome};
@@ -18,6 +21,13 @@ use crate::outcome::{LostRequest, Outcome};
 /// Few, so that a list of a million URLs is read no faster than it is processed, and a request's time begins late.
 /// Enough to keep the thread busy while Ruby wakes up.
 const UNBEGUN: usize = 128;
+
+/// The last descriptors of the process, which calls leave to connections if other calls wait already. Without them a
+/// crowd of threads takes every descriptor to wait with, and no connection is left whose end could free one.
+const FOR_CONNECTIONS: u64 = 8;
+
+/// How many calls of this process hold a descriptor.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
 
 /// The outcomes of one call, and a descriptor that becomes readable when there are some, or room for more requests.
 #[derive(Debug)]
@@ -30,7 +40,7 @@ pub(crate) struct Inbox {
 #[derive(Debug)]
 struct State {
     /// `None` once the call is finished: descriptors are few, and the garbage collector may run late.
-    ready: Option<OwnedFd>,
+    ready: Option<Readiness>,
     outcomes: Vec<(usize, Outcome)>,
     unbegun: usize,
     /// A request was refused, and its call waits for room.
@@ -41,16 +51,16 @@ struct State {
 
 impl Inbox {
     /// # Errors
-    /// No descriptor is left.
+    /// No descriptor is left, or only those for connections.
     pub(crate) fn new() -> io::Result<Arc<Self>> {
-        let ready = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let ready = Readiness::new()?;
         let state = State { ready: Some(ready), outcomes: Vec::new(), unbegun: 0, refused: false, given_up: false };
         Ok(Arc::new(Inbox { state: Mutex::new(state), given_up: Notify::new() }))
     }
 
     /// Returns the descriptor's number, until the call is finished.
     pub(crate) fn fileno(&self) -> Option<RawFd> {
-        self.lock().ready.as_ref().map(AsRawFd::as_raw_fd)
+        self.lock().ready.as_ref().map(|ready| ready.0.as_raw_fd())
     }
 
     // Ruby's side.
@@ -68,7 +78,7 @@ impl Inbox {
         let mut state = self.lock();
         if let Some(ready) = &state.ready {
             // It need not be readable.
-            let _ = rustix::io::read(ready, &mut [0; 8]);
+            let _ = rustix::io::read(&ready.0, &mut [0; 8]);
         }
         std::mem::take(&mut state.outcomes)
     }
@@ -125,8 +135,33 @@ impl State {
     fn make_readable(&self) {
         if let Some(ready) = &self.ready {
             // It fails only if the counter is full, and then the descriptor is readable anyway.
-            let _ = rustix::io::write(ready, &1_u64.to_ne_bytes());
+            let _ = rustix::io::write(&ready.0, &1_u64.to_ne_bytes());
         }
+    }
+}
+
+/// The descriptor of a call, counted in [`WAITING`].
+#[derive(Debug)]
+struct Readiness(OwnedFd);
+
+impl Readiness {
+    fn new() -> io::Result<Self> {
+        let ready = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let others = WAITING.fetch_add(1, Ordering::Relaxed);
+        let ready = Readiness(ready);
+        // Descriptors have the lowest free number, so a high one tells that those below are in use.
+        let number = u64::from(ready.0.as_raw_fd().unsigned_abs());
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        if others > 0 && number.saturating_add(FOR_CONNECTIONS) >= limit {
+            return Err(Errno::MFILE.into());
+        }
+        Ok(ready)
+    }
+}
+
+impl Drop for Readiness {
+    fn drop(&mut self) {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
