@@ -18,6 +18,7 @@ use crate::error::{Cause, Error};
 use crate::exchange::Exchange;
 use crate::eyeballs::{interleaved, race};
 use crate::pool::{Grant, Take};
+use crate::proxy::Proxy;
 use crate::settings::Http2;
 
 /// How long a client that ran out of descriptors keeps its cap lowered.
@@ -134,13 +135,23 @@ impl Exchange {
     }
 
     async fn connect(&mut self, endpoint: &Endpoint) -> Result<(), Error> {
-        let (host, port) = match &endpoint.address {
+        let core = Rc::clone(self.core());
+        let proxy = core.settings.proxies.of(endpoint);
+        let (host, port) = match proxy.map_or(&endpoint.address, |proxy| &proxy.address) {
             Address::Unix(socket) => return self.reach(endpoint, Peer::Unix(socket.clone())).await,
             Address::Tcp { host, port } => (host, *port),
         };
         if let Ok(address) = host.parse::<IpAddr>() {
             return self.reach(endpoint, Peer::Tcp(SocketAddr::new(address, port))).await;
         }
+        let addresses = self.resolve(host).await?;
+        match *addresses {
+            [only] => self.reach(endpoint, Peer::Tcp(SocketAddr::new(only, port))).await,
+            _ => Box::pin(self.reach_any(endpoint, host, port, &addresses)).await,
+        }
+    }
+
+    async fn resolve(&mut self, host: &str) -> Result<Rc<[IpAddr]>, Error> {
         self.enter(Phase::Dns);
         let core = Rc::clone(self.core());
         let addresses = {
@@ -149,10 +160,7 @@ impl Exchange {
         };
         let addresses = addresses.map_err(|source| self.fail(Cause::Resolve { host: host.to_string(), source }))?;
         self.stamps.resolved = monotonic_ns();
-        match *addresses {
-            [only] => self.reach(endpoint, Peer::Tcp(SocketAddr::new(only, port))).await,
-            _ => Box::pin(self.reach_any(endpoint, host, port, &addresses)).await,
-        }
+        Ok(addresses)
     }
 
     /// Connects to a single address. The connect may carry a part of the request.
@@ -160,7 +168,8 @@ impl Exchange {
         self.enter(Phase::Connect);
         let core = Rc::clone(self.core());
         let is_http1 = endpoint.scheme == Scheme::Http && core.settings.http2 != Http2::PriorKnowledge;
-        let first = if is_http1 { self.take_first() } else { Vec::new() };
+        let is_direct = core.settings.proxies.of(endpoint).is_none_or(|proxy| proxy.forwards());
+        let first = if is_http1 && is_direct { self.take_first() } else { Vec::new() };
         let connected = {
             let mut connecting = pin!(core.connector.connect_sending(&peer, None, &first));
             poll_fn(|context| self.bounded(connecting.as_mut().poll(context), context)).await
@@ -211,9 +220,17 @@ impl Exchange {
         connected: Connected,
         remote: Option<SocketAddr>,
     ) -> Result<(), Error> {
-        let Connected { stream, at, .. } = connected;
-        self.stamps.connected = at;
+        let Connected { mut stream, at, .. } = connected;
         count(&self.core().counts.connects);
+        self.stamps.connected = at;
+        let core = Rc::clone(self.core());
+        if let Some(proxy) = core.settings.proxies.of(endpoint)
+            && core.settings.forwarding_proxy(endpoint).is_none()
+        {
+            // Boxed, as are all rare steps.
+            stream = Box::pin(self.tunnel(proxy, endpoint, stream)).await?;
+            self.stamps.connected = monotonic_ns();
+        }
         let stream = match endpoint.scheme {
             Scheme::Http => stream,
             // Boxed, so that requests without TLS reserve no space for its handshake.
@@ -227,6 +244,25 @@ impl Exchange {
         };
         self.put_connection(Connection::new(stream, at, remote), is_http2);
         Ok(())
+    }
+
+    /// Has a proxy connect to the server, within the deadline of connecting.
+    async fn tunnel(&mut self, proxy: &Proxy, endpoint: &Endpoint, stream: Stream) -> Result<Stream, Error> {
+        // Unix sockets have no proxy.
+        let Address::Tcp { host, port } = &endpoint.address else { return Ok(stream) };
+        let address = if proxy.wants_address() && host.parse::<IpAddr>().is_err() {
+            let addresses = self.resolve(host).await?;
+            self.enter(Phase::Connect);
+            // The proxy may have no IPv6; only the proxy could try both.
+            addresses.iter().find(|address| address.is_ipv4()).or(addresses.first()).map(ToString::to_string)
+        } else {
+            None
+        };
+        let opened = {
+            let mut opening = pin!(proxy.open(stream, address.as_deref().unwrap_or(host), *port));
+            poll_fn(|context| self.bounded(opening.as_mut().poll(context), context)).await?
+        };
+        opened.map_err(|error| self.fail(Cause::Proxy(error)))
     }
 
     async fn secure(&mut self, host: &str, stream: Stream) -> Result<Stream, Error> {

@@ -13,6 +13,7 @@ use oroshi_net::{ConnectError, Endpoint};
 use thiserror::Error as ThisError;
 
 use crate::deadline::{Phase, Timings};
+use crate::proxy::ProxyError;
 
 /// A failed request.
 ///
@@ -211,6 +212,9 @@ pub enum Cause {
     /// The connect failed: the error says what to do. For several addresses, it is the error of the last one tried.
     #[error(transparent)]
     Connect(ConnectError),
+    /// A proxy has not connected to the server: the error says why.
+    #[error(transparent)]
+    Proxy(ProxyError),
     /// TLS could not be set up: the error says what to do.
     #[error(transparent)]
     TlsSetup(TlsConfigError),
@@ -283,6 +287,7 @@ impl Cause {
             Cause::Timeout { .. } => "timeout",
             Cause::Resolve { .. } => "dns",
             Cause::Connect(error) => error.name(),
+            Cause::Proxy(error) => error.name(),
             Cause::TlsSetup(_) => "tls-setup",
             Cause::Tls(_) => "tls",
             Cause::Io(_) => "io",

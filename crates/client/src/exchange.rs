@@ -254,6 +254,19 @@ impl Exchange {
         }
     }
 
+    /// Whether the total deadline leaves this much time.
+    pub(crate) fn has_left(&self, wait: Duration) -> bool {
+        after(monotonic_ns(), wait) < self.total_due
+    }
+
+    /// Waits without a connection, within the total deadline.
+    pub(crate) async fn wait(&mut self, time: Duration) -> Result<(), Error> {
+        self.drop_lease();
+        self.pause();
+        let mut sleep = std::pin::pin!(tokio::time::sleep(time));
+        std::future::poll_fn(|context| self.bounded(sleep.as_mut().poll(context), context)).await
+    }
+
     fn overdue(&self) -> Error {
         if self.total_due <= monotonic_ns() {
             let limit = Duration::from_nanos(self.total_due - self.stamps.called);

@@ -1,10 +1,10 @@
 //! An event-driven client of HTTP/1.1 and HTTP/2 that stays fast at thousands of connections.
 //!
 //! **What it knows**: the choice of a connection for a request, and the caps on connections; names and addresses;
-//! deadlines and timings of each phase; retries; redirects; content codings. TCP, unix and abstract sockets, TLS.
+//! deadlines and timings of each phase; retries; proxies; redirects; content codings. TCP, unix and abstract sockets, TLS.
 //!
 //! **What it does not know**: parsing of HTTP (`oroshi-http1`), connections of HTTP/2 (`oroshi-multiplex`) and opening
-//! of sockets (`oroshi-net`); proxies, cookies, multipart; the meaning of a body, beyond text and JSON. It prints
+//! of sockets (`oroshi-net`); cookies, multipart; the meaning of a body, beyond text and JSON. It prints
 //! nothing and logs nothing.
 //!
 //! ```no_run
@@ -30,8 +30,8 @@
 //! - *Bounded*: connections per origin and in total, waiting requests, names, heads, trailers, decoded bodies. At the
 //!   caps on connections a request queues; it does not fail.
 //! - *Every failure has a phase* ([`Error::phase`]), a cause that says what to do, and says whether the request may be
-//!   sent again ([`Error::retry_is_safe`]). The client retries only if a connection broke and the retry is harmless:
-//!   the request was not sent, or it is idempotent and got no response.
+//!   sent again ([`Error::retry_is_safe`]). The client retries only if the retry is harmless: the request was not sent,
+//!   or it is idempotent. By default it does so only after a broken connection; see [`Retries`].
 //! - *Cancel safety*: any future may be dropped at any time. This ends the request, closes its connection if the
 //!   request was begun, and frees its place in the queue or the pool.
 //! - *Secrets do not show*: neither errors nor `Debug` hold `Authorization`, `Cookie`, query strings or bodies. (An
@@ -44,7 +44,7 @@
 //! 2. [`Phase`], [`Deadlines`], [`Timings`] (`deadline`) and [`Error`] (`error`): time and failures.
 //! 3. `run`: a request from the call to the response's head. `retry` and `redirect`: the rules for sending it
 //!    again.
-//! 4. `connect`: from an origin to a connection. `pool` and `eyeballs`: the source of connections; `oroshi-core`
+//! 4. `connect`: from an origin to a connection, with `proxy` through a proxy. `pool` and `eyeballs`: the source of connections; `oroshi-core`
 //!    resolves names.
 //! 5. `exchange`: one request on one connection, in `exchange::http2` on a stream. `outgoing` and `body`: the request;
 //!    `incoming` and `decode`: the response.
@@ -67,6 +67,7 @@ mod incoming;
 pub mod local;
 mod outgoing;
 mod pool;
+mod proxy;
 mod redirect;
 mod request;
 mod response;
@@ -88,10 +89,11 @@ pub use error::{Cause, Error};
 pub use headers::Headers;
 pub use oroshi_core::{Addresses, Lookup};
 pub use oroshi_http1::Version;
+pub use proxy::{EnvironmentError, Proxies, ProxyCause, ProxyError, ProxyUrlError, SocksError};
 pub use redirect::Redirect;
 pub use request::{Handle, IntoUrl, RequestBuilder};
 pub use response::{Chunks, Response as AnyResponse, Source, Whole};
-pub use retry::is_idempotent;
+pub use retry::{Retries, is_idempotent};
 pub use settings::{BuildError, Builder, check_field};
 
 /// The methods with functions of their own, for both clients.

@@ -86,6 +86,7 @@ pub(crate) struct Request<R: ?Sized> {
     pub(crate) total: Option<Duration>,
     pub(crate) idempotent: Option<bool>,
     pub(crate) redirects: Option<u32>,
+    pub(crate) retries: Option<u32>,
     pub(crate) decode: Option<bool>,
     pub(crate) partition: u64,
     pub(crate) sent_stamp: Option<Arc<AtomicU64>>,
@@ -117,6 +118,7 @@ impl<C: Handle> RequestBuilder<C> {
                 total: None,
                 idempotent: None,
                 redirects: None,
+                retries: None,
                 decode: None,
                 partition: 0,
                 sent_stamp: None,
@@ -224,6 +226,14 @@ impl<C: Handle> RequestBuilder<C> {
         })
     }
 
+    /// Sets the maximum of retries: [`Retries::most`](crate::Retries::most).
+    pub fn retries(self, most: u32) -> Self {
+        self.change(|request| {
+            request.retries = Some(most);
+            Ok(())
+        })
+    }
+
     /// Sets whether to request and decode compressed bodies.
     pub fn decode(self, on: bool) -> Self {
         self.change(|request| {
@@ -308,6 +318,7 @@ impl Request<dyn AsyncRead + Send> {
             total: self.total,
             idempotent: self.idempotent,
             redirects: self.redirects,
+            retries: self.retries,
             decode: self.decode,
             partition: self.partition,
             sent_stamp: self.sent_stamp,
@@ -337,7 +348,12 @@ impl<R: ?Sized> Request<R> {
 
     /// Appends the encoded head.
     pub(crate) fn encode(&self, settings: &Builder, out: &mut Vec<u8>) -> Result<(), Error> {
-        encode::request_line(out, &self.method, &self.endpoint.target, Version::Http11).map_err(|error| {
+        let proxy = settings.forwarding_proxy(&self.endpoint);
+        let target = match proxy {
+            None => Cow::Borrowed(&*self.endpoint.target),
+            Some(_) => Cow::Owned(format!("http://{}{}", self.endpoint.authority, self.endpoint.target)),
+        };
+        encode::request_line(out, &self.method, &target, Version::Http11).map_err(|error| {
             // An endpoint that was not parsed from text may hold anything; parsing its text gives the mistake.
             let bad_url = (error == EncodeError::Target).then(|| self.endpoint.to_string().parse::<Endpoint>().err());
             Error::new(Phase::Request, bad_url.flatten().map_or(Cause::Method, Cause::Url))
@@ -357,6 +373,9 @@ impl<R: ?Sized> Request<R> {
         }
         if self.decodes(settings) {
             field("Accept-Encoding", ACCEPTED.as_bytes())?;
+        }
+        if let Some(authorization) = proxy.and_then(|proxy| proxy.authorization()) {
+            field("Proxy-Authorization", authorization.as_bytes())?;
         }
         if !settings.keep_alive {
             field("Connection", b"close")?;

@@ -1,7 +1,69 @@
-//! Whether a request may be sent again after a failure.
+//! Whether a request may be sent again after a failure, and when.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use crate::deadline::Phase;
+use crate::error::{Cause, Error};
 
 /// Refusals after which a request is sent again: connections of a server that restarts can end one after the other.
 const MOST_REFUSALS: u32 = 2;
+
+/// Whether and when failed requests are sent again.
+///
+/// A request is sent again only if that cannot process it twice: none of it was sent, or it is idempotent. Then a
+/// failure to connect, a broken connection or a passed deadline of a phase counts, and so do the statuses 429, 502, 503
+/// and 504. Before each retry the client waits, twice as long each time, less a random part of up to a half, so that
+/// clients do not come back together. A server's `Retry-After` in seconds is obeyed if it is not longer than
+/// [`longest`](Self::longest); otherwise its response stands. The total deadline covers all of it: a retry that would
+/// begin after it is not waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retries {
+    /// The maximum of retries. 0, the default: none but those after a broken connection.
+    pub most: u32,
+    /// The wait before the first retry. Default 100 ms.
+    pub first: Duration,
+    /// The longest wait. Default 30 s.
+    pub longest: Duration,
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        Retries { most: 0, first: Duration::from_millis(100), longest: Duration::from_secs(30) }
+    }
+}
+
+impl Retries {
+    /// Returns how long to wait before retry number `number`, from 1. `asked`: the server's `Retry-After`. `None`: it
+    /// asks for more than allowed.
+    pub(crate) fn wait(&self, number: u32, asked: Option<Duration>) -> Option<Duration> {
+        if asked.is_some_and(|asked| asked > self.longest) {
+            return None;
+        }
+        let doubled = self.first.saturating_mul(1_u32.checked_shl(number - 1).unwrap_or(u32::MAX)).min(self.longest);
+        // Seeded by the system; nobody has to be surprised by it.
+        let share = (RandomState::new().hash_one(number) >> 32) as u32;
+        let less = doubled / 2 * (share >> 16) / (1 << 16);
+        Some(doubled.saturating_sub(less).max(asked.unwrap_or_default()))
+    }
+
+    /// Whether a server with this status may answer otherwise after a while.
+    pub(crate) fn is_passing(status: u16) -> bool {
+        matches!(status, 429 | 502 | 503 | 504)
+    }
+
+    /// Whether a failure may pass.
+    pub(crate) fn may_pass(error: &Error) -> bool {
+        let is_lasting = matches!(error.cause(), Cause::Tls(_) | Cause::TlsSetup(_));
+        !is_lasting && !matches!(error.phase(), Phase::Request | Phase::Total | Phase::Redirect | Phase::Content)
+    }
+}
+
+/// Reads `Retry-After` in seconds (RFC 9110, section 10.2.3). A date is not read: clocks differ.
+pub(crate) fn retry_after(value: &[u8]) -> Option<Duration> {
+    let text = str::from_utf8(value).ok()?.trim();
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten().map(Duration::from_secs)
+}
 
 /// The progress of a request until it failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +131,23 @@ mod tests {
             let again: Vec<bool> = (1..5).map(|attempts| refused.retries(idempotent, true, attempts)).collect();
             assert_eq!(again, [true, true, false, false]);
             assert!(!refused.retries(idempotent, false, 1), "a reader's body is used up");
+        }
+    }
+
+    #[test]
+    fn waits_double_within_bounds_and_obey_the_server() {
+        let second = Duration::from_secs(1);
+        let retries = Retries { most: 9, first: second, longest: 10 * second };
+        for number in 1..=40 {
+            let whole = second.saturating_mul(1 << (number - 1).min(8)).min(10 * second);
+            let wait = retries.wait(number, None).unwrap();
+            assert!(wait > whole / 2 - second / 100 && wait <= whole, "{number}: {wait:?}");
+        }
+        assert_eq!(retries.wait(1, Some(7 * second)), Some(7 * second));
+        assert_eq!(retries.wait(1, Some(11 * second)), None);
+        assert_eq!(retry_after(b" 120 "), Some(Duration::from_secs(120)));
+        for odd in [&b"Fri, 31 Dec 1999 23:59:59 GMT"[..], b"-1", b"", b"1.5", b"99999999999999999999", b"\xff"] {
+            assert_eq!(retry_after(odd), None, "{odd:?}");
         }
     }
 

@@ -19,6 +19,7 @@ use crate::incoming::IncomingBody;
 use crate::redirect::{self, Redirect};
 use crate::request::Request;
 use crate::response::ResponseParts;
+use crate::retry::{Retries, retry_after};
 
 /// Limits on reading a redirect's body so that its connection can be reused. A longer or later body closes the
 /// connection.
@@ -37,7 +38,14 @@ pub(crate) async fn run(
     exchange.stamp_sent(request.sent_stamp.take());
     let (mut redirects, idempotent) = (0, request.is_idempotent());
     let result = loop {
-        let head = match attempts(core, &mut exchange, &mut request).await {
+        let most = request.retries.unwrap_or(core.settings.retries.most);
+        // In place, because a variable would keep its room during the waits below; and boxed, as are the futures of all
+        // rare steps: a request under way is as large as its largest wait.
+        let head = match if most == 0 {
+            attempts(core, &mut exchange, &mut request).await
+        } else {
+            Box::pin(retried(core, &mut exchange, &mut request, most)).await
+        } {
             Ok(head) => head,
             Err(error) => break Err(error),
         };
@@ -49,7 +57,6 @@ pub(crate) async fn run(
         }
         redirects += 1;
         count(&core.counts.redirects);
-        // Boxed, as are the futures of all rare steps: a request under way is as large as its largest wait.
         if let Err(error) = Box::pin(drain(&mut exchange)).await {
             break Err(error);
         }
@@ -68,7 +75,36 @@ pub(crate) async fn run(
     answered
 }
 
-/// Sends one request once, or twice if that is safe.
+/// Sends a request, and then at most so many times again while its result asks for it: [`Retries`].
+async fn retried(
+    core: &Rc<Core>,
+    exchange: &mut Box<Exchange>,
+    request: &mut Request<dyn AsyncRead>,
+    most: u32,
+) -> Result<Head, Error> {
+    let retries = core.settings.retries;
+    let mut result = attempts(core, exchange, request).await;
+    for number in 1..=most {
+        let asked = match &result {
+            Ok(head) if Retries::is_passing(head.status) && request.is_idempotent() => {
+                head.headers.get("Retry-After").and_then(retry_after)
+            }
+            Err(error) if error.retry_is_safe() && Retries::may_pass(error) => None,
+            _ => return result,
+        };
+        let wait = retries.wait(number, asked).filter(|wait| exchange.has_left(*wait));
+        let Some(wait) = wait.filter(|_| !request.body.is_used()) else { return result };
+        if result.is_ok() {
+            drain(exchange).await?;
+        }
+        exchange.wait(wait).await?;
+        count(&core.counts.retries);
+        result = attempts(core, exchange, request).await;
+    }
+    result
+}
+
+/// Sends one request once, or twice if the connection broke and that is safe.
 async fn attempts(
     core: &Rc<Core>,
     exchange: &mut Box<Exchange>,

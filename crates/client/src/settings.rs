@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use oroshi_core::{Addresses, Lookup, Ttl, system};
 use oroshi_http1::Limits;
-use oroshi_net::{ClientTlsOptions, Permitted};
+use oroshi_net::{ClientTlsOptions, Endpoint, Permitted, Scheme};
 use thiserror::Error;
 
 use crate::deadline::Deadlines;
 use crate::headers::Headers;
 use crate::pool::Caps;
+use crate::proxy::{Proxies, Proxy};
+use crate::retry::Retries;
 
 /// The settings of a client; each method has its default. [`build`](Self::build) makes a client for any thread,
 /// [`build_local`](Self::build_local) a client for this core alone.
@@ -34,6 +36,8 @@ pub struct Builder {
     pub(crate) http2: Http2,
     pub(crate) tls: ClientTlsOptions,
     pub(crate) permitted: Option<Arc<Permitted>>,
+    pub(crate) proxies: Proxies,
+    pub(crate) retries: Retries,
     pub(crate) headers: Headers,
     /// The first default field that cannot be sent: its name, and the reason.
     pub(crate) mistake: Option<(String, String)>,
@@ -68,6 +72,8 @@ impl Default for Builder {
             http2: Http2::Negotiated,
             tls: ClientTlsOptions::default(),
             permitted: None,
+            proxies: Proxies::none(),
+            retries: Retries::default(),
             headers: Headers::new(),
             mistake: None,
         }
@@ -87,6 +93,19 @@ impl Builder {
     /// Sets the only servers to which the client connects; `None`: all. Default `None`.
     pub fn permitted(mut self, permitted: Option<Arc<Permitted>>) -> Self {
         self.permitted = permitted;
+        self
+    }
+
+    /// Sets which requests go through a proxy: [`Proxies`]. Default: none, whatever the environment says.
+    pub fn proxies(mut self, proxies: Proxies) -> Self {
+        self.proxies = proxies;
+        self
+    }
+
+    /// Sets whether and when a failed request is sent again: [`Retries`]. Default: only after a broken connection. A
+    /// request can have its own number.
+    pub fn retries(mut self, retries: Retries) -> Self {
+        self.retries = retries;
         self
     }
 
@@ -232,6 +251,12 @@ impl Builder {
             self.mistake.get_or_insert((name.escape_default().to_string(), why));
         }
         self
+    }
+
+    /// Returns the proxy to which a request goes in absolute form.
+    pub(crate) fn forwarding_proxy(&self, endpoint: &Endpoint) -> Option<&Arc<Proxy>> {
+        let is_plain = endpoint.scheme == Scheme::Http && self.http2 != Http2::PriorKnowledge;
+        self.proxies.of(endpoint).filter(|proxy| is_plain && proxy.forwards())
     }
 
     /// Returns the settings if they are valid.

@@ -15,6 +15,7 @@ use thiserror::Error;
 
 use crate::address::{Peer, UnixAddress, UnixAddressError};
 pub use join::JoinError;
+pub use parse::percent_decoded;
 
 /// The protocol of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

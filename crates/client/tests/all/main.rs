@@ -11,7 +11,9 @@ mod http2;
 mod http2_servers;
 mod nginx;
 mod partitions;
+mod proxies;
 mod redirects;
+mod retries;
 mod reuse;
 #[path = "../support/mod.rs"]
 mod support;

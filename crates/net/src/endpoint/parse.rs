@@ -258,8 +258,11 @@ fn checked_target(text: &str, target: &str) -> Result<String, EndpointError> {
     Ok(if target.starts_with('/') { target.to_owned() } else { format!("/{target}") })
 }
 
-/// Decodes the text, or returns the offset of a `%` without two hexadecimal digits after it.
-fn percent_decoded(text: &str) -> Result<Vec<u8>, usize> {
+/// Decodes `%XX` in a text.
+///
+/// # Errors
+/// The offset of a `%` without two hexadecimal digits after it.
+pub fn percent_decoded(text: &str) -> Result<Vec<u8>, usize> {
     let bytes = text.as_bytes();
     let digit = |at: usize| bytes.get(at).and_then(|&byte| char::from(byte).to_digit(16));
     let mut decoded = Vec::with_capacity(bytes.len());

@@ -29,6 +29,7 @@ pub(crate) struct Options {
     pub(crate) deadlines: Option<Deadlines>,
     pub(crate) query: Vec<(String, String)>,
     pub(crate) redirects: Option<u32>,
+    pub(crate) retries: Option<u32>,
     pub(crate) decode: Option<bool>,
     pub(crate) idempotent: Option<bool>,
 }
@@ -76,6 +77,9 @@ impl Options {
         }
         if let Some(most) = self.redirects {
             request = request.redirects(most);
+        }
+        if let Some(most) = self.retries {
+            request = request.retries(most);
         }
         if let Some(on) = self.decode {
             request = request.decode(on);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use magnus::r_hash::ForEach;
 use magnus::{Error, RArray, RHash, RString, Ruby, Symbol, TryConvert, Value};
-use oroshi_client::{Builder, Deadlines};
+use oroshi_client::{Builder, Deadlines, Proxies, Retries};
 use oroshi_http1::Limits;
 use oroshi_net::tls::{Roots, TlsConfigError};
 use oroshi_net::{ClientTls, ClientTlsOptions};
@@ -37,6 +37,7 @@ impl Settings {
         })?;
         let wrong = |message| Error::new(ruby.exception_arg_error(), message);
         reading.try_tls().map_err(wrong)?;
+        reading.builder = std::mem::take(&mut reading.builder).proxies(reading.proxies().map_err(wrong)?);
         let (builder, limits) = reading.finish();
         match builder.clone().build_local() {
             Ok(client) => Ok(Settings { builder, limits, max_connections: client.counts().connections }),
@@ -62,6 +63,9 @@ struct Reading {
     ca_files: Vec<PathBuf>,
     certificate: Option<PathBuf>,
     private_key: Option<PathBuf>,
+    proxy: Option<String>,
+    no_proxy: Option<String>,
+    retries: Retries,
 }
 
 impl Reading {
@@ -84,6 +88,10 @@ impl Reading {
             "attempt_delay" => builder.attempt_delay(seconds(value)?),
             "max_redirects" => builder.redirects(most(value)?),
             "decode" => builder.decode(get(value)?),
+            "proxy" | "no_proxy" | "retries" | "retry_wait" | "retry_max_wait" => {
+                self.read_way(name, value)?;
+                builder
+            }
             // This crate collects the pieces of a body.
             "max_body_bytes" => builder.stream_bytes(get(value)?),
             "headers" => {
@@ -96,6 +104,31 @@ impl Reading {
             }
         };
         Ok(())
+    }
+
+    fn read_way(&mut self, name: &str, value: Value) -> Result<(), Error> {
+        match name {
+            "retries" => self.retries.most = most(value)?,
+            "retry_wait" => self.retries.first = seconds(value)?,
+            "retry_max_wait" => self.retries.longest = seconds(value)?,
+            "no_proxy" => self.no_proxy = get(value)?,
+            _ => self.proxy = get(value)?,
+        }
+        Ok(())
+    }
+
+    /// Returns the proxies: the option's, or with nil the environment's.
+    fn proxies(&self) -> Result<Proxies, String> {
+        let described = |error: &dyn std::error::Error| {
+            let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+            format!("{error}{cause}")
+        };
+        let proxies = match self.proxy.as_deref() {
+            None => Proxies::from_environment().map_err(|error| format!("proxy: {}", described(&error)))?,
+            Some("none") => Proxies::none(),
+            Some(url) => Proxies::all(url).map_err(|error| format!("proxy: {}", described(&error)))?,
+        };
+        Ok(proxies.except(self.no_proxy.as_deref().unwrap_or_default()))
     }
 
     fn read_part(&mut self, name: &str, value: Value) -> Result<(), Error> {
@@ -148,7 +181,7 @@ impl Reading {
         };
         tls.identity = certificate.zip(private_key);
         let builder = if prior_knowledge { builder.http2_prior_knowledge() } else { builder };
-        (builder.deadlines(deadlines).limits(limits).tls(tls), deadlines)
+        (builder.deadlines(deadlines).limits(limits).tls(tls).retries(self.retries), deadlines)
     }
 }
 
@@ -161,6 +194,7 @@ pub(crate) fn options(hash: RHash, limits: &Deadlines) -> Result<Box<Options>, E
         match &*name {
             "max_redirects" => options.redirects = Some(most(value)?),
             "decode" => options.decode = Some(get(value)?),
+            "retries" => options.retries = Some(most(value)?),
             "idempotent" => options.idempotent = Some(get(value)?),
             "query" => options.query = get(value)?,
             limit if deadline(&mut deadlines, limit, value)? => options.deadlines = Some(deadlines),

@@ -30,6 +30,9 @@ module Oroshi
         paths: [->(value) { several(value).all? { |path| path?(path) } }, "the path of a file, or an Array of them"],
         host: [->(value) { value.nil? || text?(value) }, "a host's name"],
         text: [->(value) { value.nil? || value.is_a?(String) }, "a String"],
+        url: [->(value) { value.nil? || url?(value) }, "a URL with a scheme: a String or a URI"],
+        proxy: [->(value) { value.nil? || value == false || (text?(value) && !value.empty?) },
+                "the URL of a proxy, false for none, or nil for what the environment says"],
         pairs: [->(value) { value.nil? || pairs?(value) },
                 "a Hash, or an Array of pairs, of names and plain values (a String, a number, a Time, or what else has a text of its own) or Arrays of these"],
         form: [->(value) { value.nil? || pairs?(value) { |one| Multipart.file?(one) } },
@@ -104,6 +107,20 @@ module Oroshi
          "from the last byte sent to the end of the response's head"],
         [:between_bytes_timeout, :seconds, :both, "30",
          "the longest pause within the body"],
+        [:base_url, :url, :client, "none",
+         "where URLs without a scheme begin: `https://api.example/v1/` and `users?page=2`"],
+        [:proxy, :proxy, :client, "the environment's",
+         "a proxy's URL (`http://`, `socks5://`, `socks5h://`), or `false` for none"],
+        [:no_proxy, :text, :client, "none",
+         "servers to connect to without the proxy, with commas between them, as in the variable `no_proxy`"],
+        [:retry_wait, :seconds, :client, "0.1",
+         "the wait before the first retry; each further wait is twice as long, less a random part"],
+        [:retry_max_wait, :seconds, :client, "30",
+         "the longest wait before a retry; a longer `Retry-After` is not waited for"],
+        [:retries, :count_or_none, :both, "0",
+         "how often a request is sent again after a failure or a status 429, 502, 503 or 504, where that is safe"],
+        [:raise_for_status, :flag, :both, "false",
+         "whether a status of 400 or more raises StatusError; in fetch_all it is the result"],
         [:max_redirects, :count_or_none, :both, "10",
          "redirects that are followed; with 0 their responses are given as they are"],
         [:decode, :flag, :both, "true",
@@ -131,7 +148,6 @@ module Oroshi
         read_timeout: "first_byte_timeout limits the wait for the response's head, between_bytes_timeout a pause within the body",
         open_timeout: "connect_timeout limits connecting, tls_timeout the handshake",
         ssl_timeout: "tls_timeout limits the handshake",
-        proxy: "this client uses no proxies, neither this option nor http_proxy: it connects to the URL's host",
         user_agent: 'give it as a header: headers: { "User-Agent" => "..." }',
         params: "query adds to the URL's query, form sends a form",
         multipart: "form sends multipart/form-data where a value is a file",
@@ -145,8 +161,10 @@ module Oroshi
       OF_CLIENT = ALL.select(&:of_client?).to_h { |option| [option.name, option] }.freeze
       OF_REQUEST = ALL.select(&:of_request?).to_h { |option| [option.name, option] }.freeze
       # Options of a request that the native side reads; the others become headers and a body here.
-      NATIVE = (OF_REQUEST.keys - %i[headers body json form basic_auth bearer_auth]).freeze
-      private_constant :NATIVE
+      NATIVE = (OF_REQUEST.keys - %i[headers body json form basic_auth bearer_auth raise_for_status]).freeze
+      # Options of a client that only Ruby reads.
+      RUBY = %i[base_url raise_for_status].freeze
+      private_constant :NATIVE, :RUBY
 
       class << self
         # A client's options for Native::Settings.
@@ -159,7 +177,7 @@ module Oroshi
             several(value).each { |path| check_file(name, path) }
           end
 
-          options = options.reject { |name, value| value.nil? && OF_CLIENT[name].kind != :seconds }
+          options = options.except(*RUBY).reject { |name, value| value.nil? && OF_CLIENT[name].kind != :seconds }
           options.to_h { |name, value| [name, plain(OF_CLIENT[name].kind, value)] }
         end
 
@@ -211,6 +229,8 @@ module Oroshi
           when :path then File.path(value)
           when :paths then several(value).map { |path| File.path(path) }
           when :host then value.encode(Encoding::UTF_8)
+          when :text then value.encode(Encoding::UTF_8)
+          when :proxy then value ? value.encode(Encoding::UTF_8) : "none"
           when :pairs then fields(value)
           when :query then fields(value).map { |pair| pair.map { |part| part.encode(Encoding::UTF_8) } }
           else value
@@ -230,7 +250,7 @@ module Oroshi
           raise ArgumentError, "#{name}: no such option; #{hint}"
         end
 
-        SECRET = %i[basic_auth bearer_auth headers query form json body private_key].freeze
+        SECRET = %i[base_url basic_auth bearer_auth headers query form json body private_key proxy].freeze
         private_constant :SECRET
 
         # Shows values for messages. Values that may be secrets show only their class; so does PEM content given instead

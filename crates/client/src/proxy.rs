@@ -1,0 +1,480 @@
+//! Proxies: which requests go through one, and how a connection to a server begins there.
+//!
+//! A plain request goes to an HTTP proxy in absolute form (RFC 9112, section 3.2.2). All others go through a tunnel: by
+//! CONNECT (RFC 9110, section 9.3.6) or by SOCKS 5 (RFC 1928, with passwords by RFC 1929). Every connection belongs to
+//! one origin, with or without a proxy, so the pool knows nothing of proxies.
+//!
+//! SOCKS is written here: its client in the registry brings a second `thiserror` and the futures library for the sixty
+//! lines below.
+
+mod socks;
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use oroshi_http1::{DecodeError, ExpectedResponse, Limits, ResponseDecoder, ResponseEvent};
+use oroshi_net::endpoint::{EndpointError, percent_decoded};
+use oroshi_net::permit::{Permitted, Ports, RuleError};
+use oroshi_net::{Address, Endpoint, Scheme, Stream};
+use thiserror::Error;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+pub use socks::SocksError;
+
+/// The maximum of bytes that a proxy may answer to CONNECT.
+const ANSWER_BYTES: usize = 16 * 1024;
+/// The maximum of interim responses (1xx) before it.
+const INTERIM: u32 = 8;
+
+/// Which requests go through a proxy. Requests to unix sockets never do.
+///
+/// `Debug` shows no passwords.
+#[derive(Clone, Debug, Default)]
+pub struct Proxies {
+    http: Option<Arc<Proxy>>,
+    https: Option<Arc<Proxy>>,
+    except: Exceptions,
+}
+
+impl Proxies {
+    /// No proxy: the default.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// Sends all requests through one proxy, but for [`except`](Self::except).
+    ///
+    /// `url`: `http://host:port`, `socks5://host:port` (the client looks names up) or `socks5h://host:port` (the proxy
+    /// does), each with `user:password@` before the host if needed, percent-encoded. Without a scheme it is `http`. The
+    /// default ports are 80 and 1080.
+    ///
+    /// # Errors
+    /// The URL is no proxy's. The message shows no user and no password.
+    pub fn all(url: &str) -> Result<Self, ProxyUrlError> {
+        let proxy = Arc::new(Proxy::parse(url)?);
+        Ok(Proxies { http: Some(Arc::clone(&proxy)), https: Some(proxy), except: Exceptions::default() })
+    }
+
+    /// Reads the environment as curl does: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, the last three also
+    /// in capitals. `HTTP_PROXY` in capitals is ignored: in CGI it is a header of a request.
+    ///
+    /// # Errors
+    /// A variable is no proxy's URL. The message names the variable, and shows no user and no password.
+    pub fn from_environment() -> Result<Self, EnvironmentError> {
+        Self::from_variables(|name| std::env::var(name).ok())
+    }
+
+    fn from_variables(value: impl Fn(&str) -> Option<String>) -> Result<Self, EnvironmentError> {
+        let proxy = |names: &[&'static str]| {
+            let found = names.iter().find_map(|&name| Some((name, value(name).filter(|value| !value.is_empty())?)));
+            let Some((variable, url)) = found else { return Ok(None) };
+            match Proxy::parse(&url) {
+                Ok(proxy) => Ok(Some(Arc::new(proxy))),
+                Err(source) => Err(EnvironmentError { variable, source }),
+            }
+        };
+        let http = proxy(&["http_proxy", "all_proxy", "ALL_PROXY"])?;
+        let https = proxy(&["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"])?;
+        let except = ["no_proxy", "NO_PROXY"].into_iter().find_map(value).unwrap_or_default();
+        Ok(Proxies { http, https, ..Self::default() }.except(&except))
+    }
+
+    /// Adds servers to which the client connects itself, separated by commas or spaces as in `no_proxy`: a name with
+    /// all names below it (`example.org`, also with a dot before it), an address, a network (`10.0.0.0/8`), each
+    /// perhaps with a port (`example.org:8080`), or `*` for all. What is none of these matches nothing.
+    #[must_use]
+    pub fn except(mut self, list: &str) -> Self {
+        list.split([',', ' ', '\t']).filter(|entry| !entry.is_empty()).for_each(|entry| self.except.add(entry));
+        self
+    }
+
+    /// Whether every request goes to its server itself.
+    pub fn is_none(&self) -> bool {
+        self.http.is_none() && self.https.is_none()
+    }
+
+    /// Returns the proxy of a request.
+    pub(crate) fn of(&self, endpoint: &Endpoint) -> Option<&Arc<Proxy>> {
+        let proxy = match endpoint.scheme {
+            Scheme::Http => self.http.as_ref()?,
+            Scheme::Https => self.https.as_ref()?,
+        };
+        match &endpoint.address {
+            Address::Tcp { host, port } if !self.except.hold(host, *port) => Some(proxy),
+            _ => None,
+        }
+    }
+}
+
+/// Servers that are reached without a proxy.
+#[derive(Clone, Debug, Default)]
+struct Exceptions {
+    all: bool,
+    /// Names in lower case, each with all names below it.
+    names: Vec<(String, Ports)>,
+    addresses: Permitted,
+}
+
+impl Exceptions {
+    fn add(&mut self, entry: &str) {
+        if entry == "*" {
+            self.all = true;
+            return;
+        }
+        if entry == "any" || entry.starts_with("unix:") {
+            return; // a rule of `Permitted` alone
+        }
+        match self.addresses.add(entry) {
+            Ok(None) => {}
+            Ok(Some(rule)) => {
+                let name = rule.name.trim_start_matches('*').trim_start_matches('.').trim_end_matches('.');
+                if !name.is_empty() {
+                    self.names.push((name.to_ascii_lowercase(), rule.ports));
+                }
+            }
+            // 10.1.2.3/8 means the network, as it does for curl.
+            Err(RuleError::HostBits { network, .. }) => drop(self.addresses.add(&network)),
+            Err(_) => {}
+        }
+    }
+
+    /// `host` is in lower case, as endpoints have it.
+    fn hold(&self, host: &str, port: u16) -> bool {
+        if self.all {
+            return true;
+        }
+        if let Ok(ip) = host.parse::<IpAddr>() {
+            return self.addresses.address(SocketAddr::new(ip, port));
+        }
+        let host = host.trim_end_matches('.');
+        let is_below = |name: &str| host.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+        self.names.iter().any(|(name, ports)| ports.hold(port) && is_below(name))
+    }
+}
+
+/// One proxy.
+pub(crate) struct Proxy {
+    kind: Kind,
+    pub(crate) address: Address,
+    user: Option<User>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Http,
+    /// Whether the proxy looks names up.
+    Socks {
+        names: bool,
+    },
+}
+
+struct User {
+    name: Vec<u8>,
+    password: Vec<u8>,
+}
+
+impl Proxy {
+    fn parse(url: &str) -> Result<Self, ProxyUrlError> {
+        let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+        let kind = match &*scheme.to_ascii_lowercase() {
+            "http" => Kind::Http,
+            "socks5" => Kind::Socks { names: false },
+            "socks5h" => Kind::Socks { names: true },
+            // Whatever stands before `://` may be a part of a password.
+            other if matches!(other, "https" | "socks4" | "socks4a" | "socks") => {
+                return Err(ProxyUrlError::Scheme { scheme: other.to_owned() });
+            }
+            _ => return Err(ProxyUrlError::Scheme { scheme: "another".to_owned() }),
+        };
+        // A password may hold a slash that should have been percent-encoded.
+        let (user, host) = match rest.rsplit_once('@') {
+            Some((user, host)) => (Some(User::parse(user)?), host),
+            None => (None, rest),
+        };
+        let host = host.split(['/', '?', '#']).next().unwrap_or_default();
+        let behind = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
+        let port = if matches!(kind, Kind::Socks { .. }) && !behind.contains(':') { ":1080" } else { "" };
+        let endpoint: Endpoint = format!("http://{host}{port}/").parse().map_err(ProxyUrlError::Address)?;
+        if let (Kind::Socks { .. }, Some(user)) = (kind, &user)
+            && (user.name.len().max(user.password.len()) > 255 || user.name.is_empty())
+        {
+            return Err(ProxyUrlError::User);
+        }
+        Ok(Proxy { kind, address: endpoint.address, user })
+    }
+
+    /// Whether a plain request goes to the proxy in absolute form. Otherwise the proxy opens a tunnel.
+    pub(crate) fn forwards(&self) -> bool {
+        self.kind == Kind::Http
+    }
+
+    /// Whether the client has to look up the server's name for the proxy.
+    pub(crate) fn wants_address(&self) -> bool {
+        self.kind == (Kind::Socks { names: false })
+    }
+
+    /// The value of `Proxy-Authorization` (RFC 7617).
+    pub(crate) fn authorization(&self) -> Option<String> {
+        let User { name, password } = self.user.as_ref()?;
+        Some(format!("Basic {}", BASE64_STANDARD.encode([name, &b":"[..], password].concat())))
+    }
+
+    /// Opens a tunnel to a server on a connection to the proxy.
+    pub(crate) async fn open(&self, mut stream: Stream, host: &str, port: u16) -> Result<Stream, ProxyError> {
+        let failed = |cause| ProxyError { proxy: self.to_string(), cause };
+        match self.kind {
+            Kind::Http => self.connect(&mut stream, host, port).await.map_err(failed)?,
+            Kind::Socks { .. } => {
+                let user = self.user.as_ref().map(|user| (&*user.name, &*user.password));
+                socks::open(&mut stream, user, host, port).await.map_err(failed)?;
+            }
+        }
+        Ok(stream)
+    }
+
+    async fn connect(&self, stream: &mut Stream, host: &str, port: u16) -> Result<(), ProxyCause> {
+        let authority = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let mut head = format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n");
+        if let Some(authorization) = self.authorization() {
+            head.push_str(&format!("Proxy-Authorization: {authorization}\r\n"));
+        }
+        head.push_str("\r\n");
+        stream.write_all(head.as_bytes()).await?;
+        let mut decoder = ResponseDecoder::default();
+        decoder.expect(ExpectedResponse::Connect);
+        for _ in 0..=INTERIM {
+            let answer = read_head(stream).await?;
+            let event = decoder.decode(&Limits::default(), &mut &*answer).map_err(ProxyCause::Answer)?;
+            match event {
+                Some(ResponseEvent::Head(head)) if (200..300).contains(&head.status) => return Ok(()),
+                Some(ResponseEvent::Head(head)) => return Err(ProxyCause::Refused { status: head.status }),
+                _ => {}
+            }
+        }
+        Err(ProxyCause::Answer(DecodeError::UnexpectedEof))
+    }
+}
+
+impl User {
+    fn parse(text: &str) -> Result<Self, ProxyUrlError> {
+        let (name, password) = text.split_once(':').unwrap_or((text, ""));
+        let decoded = |part| percent_decoded(part).map_err(|_| ProxyUrlError::User);
+        let user = User { name: decoded(name)?, password: decoded(password)? };
+        // A colon would end the name early (RFC 7617, section 2).
+        if user.name.contains(&b':') { Err(ProxyUrlError::User) } else { Ok(user) }
+    }
+}
+
+/// Reads a head to its end and no further: what follows belongs to the server.
+async fn read_head(stream: &mut Stream) -> Result<Vec<u8>, ProxyCause> {
+    const END: &[u8] = b"\r\n\r\n";
+    let mut head = Vec::with_capacity(256);
+    while !head.ends_with(END) {
+        if head.len() >= ANSWER_BYTES {
+            return Err(ProxyCause::Answer(DecodeError::HeadTooLarge));
+        }
+        // At least this much is missing.
+        let there = (1..END.len()).rev().find(|&count| head.ends_with(&END[..count])).unwrap_or(0);
+        let from = head.len();
+        head.resize(from + END.len() - there, 0);
+        stream.read_exact(&mut head[from..]).await?;
+    }
+    Ok(head)
+}
+
+/// Without user and password.
+impl fmt::Display for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match self.kind {
+            Kind::Http => "http",
+            Kind::Socks { names: false } => "socks5",
+            Kind::Socks { names: true } => "socks5h",
+        };
+        match &self.address {
+            Address::Tcp { host, port } if host.contains(':') => write!(f, "{scheme}://[{host}]:{port}"),
+            Address::Tcp { host, port } => write!(f, "{scheme}://{host}:{port}"),
+            Address::Unix(socket) => write!(f, "{scheme}:{socket}"),
+        }
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Proxy({self})")
+    }
+}
+
+/// Why a text is no proxy's URL. No message shows a user or a password.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ProxyUrlError {
+    /// Use a proxy of a kind that this client knows.
+    #[error("{scheme} is no kind of proxy that this client uses: expected http://, socks5:// or socks5h://")]
+    Scheme {
+        /// The URL's scheme.
+        scheme: String,
+    },
+    /// Percent-encode user and password.
+    #[error(
+        "user and password before the @ cannot be used: expected them percent-encoded, a user without a colon, and for \
+         SOCKS a user and at most 255 bytes each"
+    )]
+    User,
+    /// Correct the host or the port.
+    #[error("its host and port cannot be used")]
+    Address(#[source] EndpointError),
+}
+
+/// A variable of the environment is no proxy's URL.
+#[derive(Debug, Error)]
+#[error("the environment's {variable} is no proxy's URL")]
+pub struct EnvironmentError {
+    /// Its name.
+    pub variable: &'static str,
+    /// The mistake.
+    pub source: ProxyUrlError,
+}
+
+/// A proxy has not connected to the server.
+#[derive(Debug, Error)]
+#[error("no connection through the proxy {proxy}")]
+pub struct ProxyError {
+    /// The proxy, without user and password.
+    proxy: String,
+    /// The cause.
+    #[source]
+    cause: ProxyCause,
+}
+
+impl ProxyError {
+    /// A stable name in kebab case.
+    pub(crate) fn name(&self) -> &'static str {
+        match self.cause {
+            ProxyCause::Refused { status: 407 } | ProxyCause::Socks(SocksError::User) => "proxy-auth",
+            ProxyCause::Refused { .. } | ProxyCause::Socks(SocksError::Refused { .. }) => "proxy-refused",
+            _ => "proxy",
+        }
+    }
+}
+
+/// Why a proxy has not connected to the server.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ProxyCause {
+    /// The proxy's status says why: for 407, give user and password in its URL.
+    #[error("it answered CONNECT with status {status}{}", if *.status == 407 { ": give user and password in the proxy's URL" } else { "" })]
+    Refused {
+        /// The status.
+        status: u16,
+    },
+    /// What answers there is no HTTP proxy.
+    #[error("its answer to CONNECT cannot be used")]
+    Answer(#[source] DecodeError),
+    /// The SOCKS proxy has refused, or is none.
+    #[error(transparent)]
+    Socks(#[from] SocksError),
+    /// The connection to the proxy broke, or ended early.
+    #[error("the connection to it broke")]
+    Io(#[from] io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(url: &str) -> Endpoint {
+        url.parse().unwrap()
+    }
+
+    fn through(proxies: &Proxies, url: &str) -> Option<String> {
+        proxies.of(&endpoint(url)).map(|proxy| proxy.to_string())
+    }
+
+    #[test]
+    fn urls_of_proxies() {
+        for (url, shown) in [
+            ("http://proxy.example:3128", "http://proxy.example:3128"),
+            ("proxy.example:3128/", "http://proxy.example:3128"),
+            ("HTTP://Proxy.Example", "http://proxy.example:80"),
+            ("socks5://[::1]", "socks5://[::1]:1080"),
+            ("socks5h://me:p%40ss@127.0.0.1:9050", "socks5h://127.0.0.1:9050"),
+        ] {
+            assert_eq!(Proxy::parse(url).unwrap().to_string(), shown, "{url}");
+        }
+        let proxy = Proxy::parse("http://Aladdin:open%20sesame@p").unwrap();
+        assert_eq!(proxy.authorization().unwrap(), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==", "RFC 7617, section 2");
+        assert!(!format!("{proxy:?}").contains("sesame"));
+    }
+
+    #[test]
+    fn mistakes_in_urls_show_no_password() {
+        let long = format!("socks5://{}:hidden@p", "n".repeat(256));
+        for url in [
+            "https://me:hidden@p",
+            "ftp://me:hidden@p",
+            "http://me:hidden@",
+            "http://me:hidden%zz@p",
+            &long,
+            "",
+            "socks5://:hidden@p",
+            "http://me:hid/hidden@p:0",
+            "http://me:hidden@p:0",
+            "http://a%3Ab:hidden@p",
+            "hidden://x",
+        ] {
+            let error = Proxy::parse(url).err().unwrap_or_else(|| panic!("{url}"));
+            let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+            assert!(!format!("{error} {cause}").contains("hidden"), "{error}: {cause}");
+        }
+    }
+
+    #[test]
+    fn the_environment_is_read_as_curl_reads_it() {
+        let read = |variables: &[(&str, &str)]| {
+            Proxies::from_variables(|name| {
+                let found = variables.iter().find(|(given, _)| *given == name);
+                found.map(|(_, value)| (*value).to_owned())
+            })
+        };
+        let both = |variables: &[(&str, &str)]| {
+            let proxies = read(variables).unwrap();
+            (through(&proxies, "http://h/"), through(&proxies, "https://h/"))
+        };
+        let at = |port: u16| Some(format!("http://p:{port}"));
+        assert_eq!(both(&[]), (None, None));
+        assert_eq!(both(&[("http_proxy", "p:1"), ("https_proxy", "p:2")]), (at(1), at(2)));
+        assert_eq!(both(&[("HTTP_PROXY", "p:1"), ("HTTPS_PROXY", "p:2")]), (None, at(2)));
+        assert_eq!(both(&[("ALL_PROXY", "p:3"), ("http_proxy", "")]), (at(3), at(3)));
+        assert_eq!(both(&[("all_proxy", "p:3"), ("no_proxy", "h")]), (None, None));
+        let error = read(&[("http_proxy", "https://me:hidden@p")]).unwrap_err();
+        assert_eq!(error.variable, "http_proxy");
+        assert!(!format!("{error} {}", error.source).contains("hidden"));
+    }
+
+    #[test]
+    fn exceptions_are_names_networks_and_ports() {
+        let proxies =
+            Proxies::all("p:1").unwrap().except("example.org, .inner *.deep,10.1.2.3/8 [::1]:81,here:8080,any");
+        for direct in [
+            "http://example.org/",
+            "https://www.EXAMPLE.org/",
+            "http://a.inner/",
+            "http://inner/",
+            "http://x.y.deep/",
+            "http://10.200.0.1:99/",
+            "http://[::1]:81/",
+            "http://here:8080/",
+            "unix:/run/app.sock",
+        ] {
+            assert_eq!(through(&proxies, direct), None, "{direct}");
+        }
+        for through_it in ["http://notexample.org/", "http://11.0.0.1/", "http://[::1]/", "http://here/", "http://b/"] {
+            assert_eq!(through(&proxies, through_it).as_deref(), Some("http://p:1"), "{through_it}");
+        }
+        assert_eq!(through(&proxies.except("*"), "http://b/"), None);
+    }
+}
