@@ -74,29 +74,13 @@ class ClientOptionsTest < ClientSupport::Test
 
   def test_names_of_other_clients_lead_to_ours
     {
-      read_timeout: /first_byte_timeout .*between_bytes_timeout/, open_timeout: /connect_timeout/, proxy: /no proxies/,
+      read_timeout: /first_byte_timeout .*between_bytes_timeout/, open_timeout: /connect_timeout/,
       user_agent: /headers: { "User-Agent"/, params: /query/, verify_ssl: /verify/, multipart: /form/
     }.each do |name, hint|
       error = assert_raises(ArgumentError) { client(name => 1) }
       assert_match(/\A#{name}: no such option; /, error.message)
       assert_match(hint, error.message)
     end
-  end
-
-  def test_a_proxy_in_the_environment_is_told_once
-    script = 'require "oroshi/client"; 2.times { Oroshi::Client.new }'
-    %w[http_proxy https_proxy HTTPS_PROXY all_proxy].each do |name|
-      told = proxied(script, name => "http://me:secret@127.0.0.1:1")
-      assert_equal "Oroshi::Client: #{name} is set, and this client uses no proxies: it connects to each URL's host itself\n", told
-    end
-    assert_empty proxied(script, "http_proxy" => "")
-    assert_empty proxied(script, "HTTP_PROXY" => "http://127.0.0.1:1")
-  end
-
-  def proxied(script, variables)
-    clean = %w[http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY].to_h { |name| [name, nil] }
-    command = [RbConfig.ruby, *$LOAD_PATH.flat_map { |folder| ["-I", folder] }, "-e", script]
-    IO.popen([clean.merge(variables), *command, { err: %i[child out] }], &:read)
   end
 
   # Values that once raised TypeError, RangeError, EncodingError or NoMethodError.
@@ -155,7 +139,7 @@ class ClientOptionsTest < ClientSupport::Test
   def test_every_option_is_taken
     pem = file("both.pem", certificate_and_key)
     values = { count: 1000, count_or_none: 0, seconds: 1.5, flag: true, path: pem, paths: [pem], host: "x", text: "x",
-               pairs: { "A" => "b" }, query: { "A" => "b" } }
+               names: "x", url: "http://x/", proxy: false, pairs: { "A" => "b" }, query: { "A" => "b" } }
     of_client = OPTIONS::OF_CLIENT.transform_values { |option| values.fetch(option.kind) }
     # The server here speaks HTTP/1.1 alone, so the client of the requests may not begin with HTTP/2.
     client(**of_client)

@@ -39,26 +39,11 @@ module Oroshi
     # Raises ArgumentError for an unknown option, an invalid value, or an unusable file.
     def initialize(**options)
       settings = Native::Settings.new(Options.of_client(options))
-      Client.warn_of_proxy
+      @base_url = options[:base_url]&.to_s&.then { |url| Native.join(url, "").freeze }
+      @raise_for_status = options.fetch(:raise_for_status, false)
       @max_connections = settings.max_connections # as asked for, or less where descriptors are few
       @limits = options.slice(:timeout, :queue_timeout).freeze
       @engine = Engine.new(settings)
-    end
-
-    PROXY_VARIABLES = %w[http_proxy https_proxy all_proxy HTTPS_PROXY ALL_PROXY].freeze
-    private_constant :PROXY_VARIABLES
-
-    class << self
-      # Warns once that the environment names a proxy, which other clients would use and this one does not. Its address
-      # may contain a password and is not shown. (HTTP_PROXY in capitals is ignored: in CGI it is a header of a
-      # request.)
-      def warn_of_proxy # :nodoc:
-        name = PROXY_VARIABLES.find { |variable| !ENV.fetch(variable, "").empty? }
-        return if name.nil? || @warned_of_proxy
-
-        @warned_of_proxy = true
-        warn "Oroshi::Client: #{name} is set, and this client uses no proxies: it connects to each URL's host itself"
-      end
     end
 
     # Sends a request, and waits for the whole response.
@@ -66,15 +51,16 @@ module Oroshi
     # method: a String or Symbol, in capitals on the wire. url: a String or URI. options: headers, query, body, json,
     # form, basic_auth, bearer_auth, and the per-request options of docs/client.md.
     #
-    # Returns a Response, whatever its status. Raises an Error that names the phase in which the request failed, and
-    # ArgumentError.
+    # Returns a Response, whatever its status unless raise_for_status is set. Raises an Error that names the phase in
+    # which the request failed, and ArgumentError.
     def request(method, url, **options)
       raise ArgumentError, "a block: expected none; the Response has the whole body, and fetch_all takes a block" if block_given?
 
-      order = Options.order(method, url, options)
+      order = Options.order(method, url, options, @base_url)
       Call.open(@engine, @limits, options) do |call|
         call.submit(0, *order)
         result = call.wait_for_one
+        result = result.checked if options.fetch(:raise_for_status, @raise_for_status)
         raise result if result.failed?
 
         result
@@ -130,7 +116,10 @@ module Oroshi
                     ->(result, _request, _n) { block.call(result) }
                   else ->(result, request, _n) { block.call(result, request) }
                   end
-      count = Call.open(@engine, @limits, options) { |call| Burst.new(call, concurrency, options, &hand_over).run(requests) }
+      options = { raise_for_status: @raise_for_status }.merge(options) if @raise_for_status
+      count = Call.open(@engine, @limits, options) do |call|
+        Burst.new(call, concurrency, options, @base_url, &hand_over).run(requests)
+      end
       block ? count : results
     end
 

@@ -43,6 +43,9 @@ mod entry {
         // Ruby and Rust share one rule for secrets.
         native.define_singleton_method("secret?", function!(|name| Headers::is_secret(&settings::text(name)), 1))?;
 
+        // A URL relative to another, by the client's own rules, unix sockets included.
+        native.define_singleton_method("join", function!(settings::join, 2))?;
+
         let settings = native.define_class("Settings", ruby.class_object())?;
         settings.define_singleton_method("new", function!(Settings::new, 1))?;
         settings.define_method("max_connections", method!(Settings::max_connections, 0))?;

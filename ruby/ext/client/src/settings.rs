@@ -12,7 +12,7 @@ use magnus::{Error, RArray, RHash, RString, Ruby, Symbol, TryConvert, Value};
 use oroshi_client::{Builder, Deadlines, Proxies, Retries};
 use oroshi_http1::Limits;
 use oroshi_net::tls::{Roots, TlsConfigError};
-use oroshi_net::{ClientTls, ClientTlsOptions};
+use oroshi_net::{ClientTls, ClientTlsOptions, Endpoint};
 
 use crate::request::Options;
 
@@ -212,6 +212,20 @@ pub(crate) fn options(hash: RHash, limits: &Deadlines) -> Result<Box<Options>, E
 pub(crate) fn fields(pairs: RArray) -> Result<Vec<(String, Vec<u8>)>, Error> {
     let field = |pair: RArray| Ok((text(pair.entry(0)?), bytes(pair.entry(1)?)));
     pairs.into_iter().map(|pair| field(RArray::try_convert(pair)?)).collect()
+}
+
+/// Resolves a URL relative to a base, which has a scheme and counts as a folder: `users` below `https://h/v1` is
+/// `https://h/v1/users`, and `/users` is `https://h/users`.
+pub(crate) fn join(ruby: &Ruby, base: RString, reference: RString) -> Result<String, Error> {
+    let wrong = |name, error: &dyn std::error::Error| {
+        Error::new(ruby.exception_arg_error(), format!("{name}: {error}"))
+    };
+    let mut base: Endpoint = text(base).parse().map_err(|error| wrong("base_url", &error))?;
+    base.target.truncate(base.target.find('?').unwrap_or(base.target.len()));
+    if !base.target.ends_with('/') {
+        base.target.push('/');
+    }
+    base.join(&bytes(reference)).map(|url| url.to_string()).map_err(|error| wrong("url", &error))
 }
 
 /// Returns a String's text. The client refuses replaced non-UTF-8 bytes, in the request's outcome.

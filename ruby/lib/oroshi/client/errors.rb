@@ -12,7 +12,7 @@ module Oroshi
     # The message shows the method, and the URL without its query; never header fields.
     class Error < StandardError
       # The phase of the failure: :request, :queue, :dns, :connect, :tls, :write, :first_byte, :between_bytes, :total,
-      # :redirect or :content.
+      # :redirect, :content or :status.
       attr_reader :phase
       # A stable name, for counts: "connect-refused", "first-byte-timeout", "read-eof"...
       attr_reader :name
@@ -48,6 +48,11 @@ module Oroshi
       # True; a Response's is false.
       def failed?
         true
+      end
+
+      # Returns itself; a Response with a status of 400 or more returns its StatusError.
+      def checked
+        self
       end
 
       # False; a Response's is true for status 200 to 299.
@@ -107,6 +112,24 @@ module Oroshi
 
     # The body is not text or JSON as asked: Response#text, Response#json.
     class ContentError < Error; end
+
+    # The status is 400 or more, where raise_for_status asks for this error: Response#raise_for_status, and the option.
+    class StatusError < Error
+      # The Response, with its body.
+      attr_reader :response
+
+      def initialize(response)
+        @response = response
+        reason = Error.send(:presentable, response.reason.scrub("?"))
+        super("#{response.url.sub(/\?.*/m, "")}: status #{response.status} #{reason}".rstrip,
+              phase: :status, name: "status-#{response.status}", timings: response.timings)
+      end
+
+      # The response's status.
+      def status
+        response.status
+      end
+    end
 
     class Error
       CLASSES = {

@@ -30,6 +30,7 @@ module Oroshi
         paths: [->(value) { several(value).all? { |path| path?(path) } }, "the path of a file, or an Array of them"],
         host: [->(value) { value.nil? || text?(value) }, "a host's name"],
         text: [->(value) { value.nil? || value.is_a?(String) }, "a String"],
+        names: [->(value) { value.nil? || text?(value) }, "a String with commas between its parts"],
         url: [->(value) { value.nil? || url?(value) }, "a URL with a scheme: a String or a URI"],
         proxy: [->(value) { value.nil? || value == false || (text?(value) && !value.empty?) },
                 "the URL of a proxy, false for none, or nil for what the environment says"],
@@ -111,7 +112,7 @@ module Oroshi
          "where URLs without a scheme begin: `https://api.example/v1/` and `users?page=2`"],
         [:proxy, :proxy, :client, "the environment's",
          "a proxy's URL (`http://`, `socks5://`, `socks5h://`), or `false` for none"],
-        [:no_proxy, :text, :client, "none",
+        [:no_proxy, :names, :client, "none",
          "servers to connect to without the proxy, with commas between them, as in the variable `no_proxy`"],
         [:retry_wait, :seconds, :client, "0.1",
          "the wait before the first retry; each further wait is twice as long, less a random part"],
@@ -166,6 +167,9 @@ module Oroshi
       RUBY = %i[base_url raise_for_status].freeze
       private_constant :NATIVE, :RUBY
 
+      SCHEME = /\A[a-z][a-z0-9+.-]*:/i
+      private_constant :SCHEME
+
       class << self
         # A client's options for Native::Settings.
         def of_client(options)
@@ -181,10 +185,12 @@ module Oroshi
           options.to_h { |name, value| [name, plain(OF_CLIENT[name].kind, value)] }
         end
 
-        # Returns a request for Native::Call#submit: [method, url, headers, body, options].
-        def order(method, url, options)
+        # Returns a request for Native::Call#submit: [method, url, headers, body, options]. base: where a URL without a
+        # scheme begins, or nil.
+        def order(method, url, options, base = nil)
           method = method.to_s.upcase(:ascii)
           url = url.to_s
+          url = Native.join(base, url) if base && !url.b.match?(SCHEME)
           return [method, url, nil, nil, nil] if options.empty?
 
           options.each { |name, value| check(name, value, OF_REQUEST.fetch(name) { unknown(name, OF_REQUEST) }.kind) }
@@ -229,7 +235,7 @@ module Oroshi
           when :path then File.path(value)
           when :paths then several(value).map { |path| File.path(path) }
           when :host then value.encode(Encoding::UTF_8)
-          when :text then value.encode(Encoding::UTF_8)
+          when :names then value.encode(Encoding::UTF_8)
           when :proxy then value ? value.encode(Encoding::UTF_8) : "none"
           when :pairs then fields(value)
           when :query then fields(value).map { |pair| pair.map { |part| part.encode(Encoding::UTF_8) } }
@@ -347,6 +353,10 @@ module Oroshi
           !File.path(value).empty?
         rescue TypeError, ArgumentError, EncodingError # what is none, a zero byte in it, no text in ASCII's family
           false
+        end
+
+        def url?(value)
+          (value.is_a?(String) || value.is_a?(URI::Generic)) && text?(value.to_s) && value.to_s.encode(Encoding::UTF_8).match?(SCHEME)
         end
 
         def text?(value)

@@ -60,6 +60,18 @@ module Oroshi
         status.between?(200, 299)
       end
 
+      # Returns the response. Raises StatusError if the status is 400 or more.
+      def raise_for_status
+        raise checked if status >= 400
+
+        self
+      end
+
+      # Returns the StatusError of a status of 400 or more, else the response.
+      def checked
+        status >= 400 ? StatusError.new(self) : self
+      end
+
       # False; an Error's is true.
       def failed?
         false
