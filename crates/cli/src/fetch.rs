@@ -8,7 +8,6 @@ mod live;
 mod read;
 mod summary;
 
-use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 
@@ -92,13 +91,6 @@ fn next_step(error: &oroshi_fetch::Error) -> Option<&'static str> {
     }
 }
 
-/// Returns the first proxy variable that curl would use. Ignores `HTTP_PROXY` in capitals, as curl does: in CGI it is a
-/// header of a request.
-fn proxy_variable(value: impl Fn(&str) -> Option<OsString>) -> Option<&'static str> {
-    let names = ["http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
-    names.into_iter().find(|name| value(name).is_some_and(|value| !value.is_empty()))
-}
-
 /// Runs the plan of the flags.
 ///
 /// # Errors
@@ -106,9 +98,6 @@ fn proxy_variable(value: impl Fn(&str) -> Option<OsString>) -> Option<&'static s
 pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let quiet = args.output.quiet;
     let plan = args.read().map_err(Error::Usage)?;
-    if let Some(variable) = proxy_variable(|name| std::env::var_os(name)).filter(|_| !quiet) {
-        say(&format!("note: {variable} is set; `oroshi fetch` uses no proxies and connects to each URL's host itself"));
-    }
     let prints = plan.bodies == Bodies::Printed;
     let live = Live::new(quiet, prints || plan.output.is_none());
     let mut shown = Shown { live, tally: Tally::default(), quiet, tells: prints && plan.output.is_none() };

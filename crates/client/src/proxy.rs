@@ -391,7 +391,7 @@ mod tests {
     }
 
     fn through(proxies: &Proxies, url: &str) -> Option<String> {
-        proxies.of(&endpoint(url)).map(|proxy| proxy.to_string())
+        proxies.of(&endpoint(url)).map(ToString::to_string)
     }
 
     #[test]

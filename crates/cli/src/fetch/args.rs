@@ -156,6 +156,17 @@ pub(super) struct ConnectionArgs {
     #[arg(short = 'P', long, value_name = "SOCKET", help_heading = "Connections")]
     pub(super) unix: Option<String>,
 
+    /// Send requests through this proxy: http://, socks5:// or socks5h://; none for no proxy [default: the environment's:
+    /// http_proxy, https_proxy, all_proxy]
+    #[arg(long, value_name = "URL|none", help_heading = "Connections")]
+    pub(super) proxy: Option<String>,
+
+    /// Connect to these servers without the proxy: names, networks, with commas between them
+    ///
+    /// The variable `no_proxy` adds to them where the environment names the proxy.
+    #[arg(long, value_name = "LIST", help_heading = "Connections")]
+    pub(super) no_proxy: Option<String>,
+
     /// Use one connection per request
     #[arg(long, help_heading = "Connections")]
     pub(super) close: bool,

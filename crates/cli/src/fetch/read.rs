@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use oroshi_client::{Builder, Bytes, Client, Deadlines};
+use oroshi_client::{Builder, Bytes, Client, Deadlines, Proxies};
 use oroshi_fetch::{Bodies, Defaults, LARGEST_BURST, Pace, Plan, Retries, Source};
 use oroshi_net::{ClientTls, ClientTlsOptions, UnixAddress};
 use oroshi_words::{units, with_causes};
@@ -63,7 +63,7 @@ impl Args {
         };
         let client = self.request.client(&mut problems).deadlines(self.time.deadlines(&mut problems));
         let client = client.tls(self.connection.tls(&mut problems));
-        let client = self.connection.version(client);
+        let client = self.connection.version(client).proxies(self.connection.proxies(&mut problems));
         let mut client = client.keep_alive(!self.connection.close && !self.burst);
         if let Some(most) = problems.one("--max-body", self.output.max_body.as_deref(), units::parse_count) {
             client = client.stream_bytes(most);
@@ -210,6 +210,17 @@ impl TimeArgs {
 impl ConnectionArgs {
     fn version(&self, client: Builder) -> Builder {
         if self.http2_prior_knowledge { client.http2_prior_knowledge() } else { client.http2(!self.http1) }
+    }
+
+    fn proxies(&self, problems: &mut Problems) -> Proxies {
+        let proxies = match self.proxy.as_deref() {
+            None => Proxies::from_environment().map_err(|error| with_causes(&error)),
+            Some("none") => Ok(Proxies::none()),
+            Some(url) => Proxies::all(url).map_err(|error| with_causes(&error)),
+        };
+        // Without `--proxy` the message names the variable.
+        let proxies = proxies.map_err(|error| problems.add("--proxy", error)).unwrap_or_default();
+        proxies.except(self.no_proxy.as_deref().unwrap_or_default())
     }
 
     fn tls(&self, problems: &mut Problems) -> ClientTlsOptions {

@@ -207,24 +207,43 @@ fn the_version_of_http_is_the_servers_choice_or_that_of_a_flag() {
 }
 
 #[test]
-fn a_proxy_in_the_environment_is_not_used_and_that_is_said() {
-    let target = Target::start(&[]);
-    let run = |variable: &str, flags: &[&str]| {
+fn a_proxy_of_the_environment_or_of_a_flag_is_used() {
+    // It answers itself, and the record says so.
+    let proxy = Peer::answering(|request| {
+        let status = if request.target == "http://server.invalid/a" { 207 } else { 400 };
+        format!("HTTP/1.1 {status} By the proxy\r\nContent-Length: 0\r\n\r\n").into()
+    });
+    let run = |variables: &[(&str, &str)], flags: &[&str]| {
         let mut command = std::process::Command::new(common::OROSHI);
-        command
-            .arg("fetch")
-            .args(flags)
-            .arg(target.url())
-            .env_remove("http_proxy")
-            .env(variable, "http://me:secret@127.0.0.1:1");
+        for name in ["http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"] {
+            command.env_remove(name);
+        }
+        command.arg("fetch").args(flags).arg("http://server.invalid/a").envs(variables.iter().copied());
         common::to_the_end(command)
     };
-    for variable in ["http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
-        let ran = run(variable, &[]);
-        ran.said(0, &[&format!("note: {variable} is set"), "uses no proxies"]);
-        assert!(!ran.err.contains("secret"), "{ran:?}");
+    for (variables, flags) in [
+        (&[("http_proxy", &*proxy.url)][..], &[][..]),
+        (&[("ALL_PROXY", &proxy.url)], &[]),
+        (&[("no_proxy", "*")], &["--proxy", &proxy.url]),
+    ] {
+        assert_eq!(only(&run(variables, flags), 0)["status"], 207, "{variables:?} {flags:?}");
     }
-    assert!(!run("http_proxy", &["--quiet"]).err.contains("proxies"));
+    for (variables, flags) in [
+        (&[("http_proxy", &*proxy.url), ("no_proxy", "invalid")][..], &[][..]),
+        (&[("http_proxy", &proxy.url)], &["--proxy", "none"]),
+        (&[("HTTP_PROXY", &proxy.url)], &[]),
+        (&[], &["--proxy", &proxy.url, "--no-proxy", ".invalid"]),
+    ] {
+        assert_eq!(only(&run(variables, flags), 1)["error"]["phase"], "dns", "{variables:?} {flags:?}");
+    }
+    let wrong = "https://me:hidden@h";
+    for (ran, says) in [
+        (run(&[("http_proxy", wrong)], &[]), "the environment's http_proxy is no proxy's URL"),
+        (run(&[], &["--proxy", wrong]), "https is no kind of proxy that this client uses"),
+    ] {
+        ran.said(2, &["--proxy", says]);
+        assert!(!ran.err.contains("hidden"), "{ran:?}");
+    }
 }
 
 /// What `openssl req -x509` makes says CA:TRUE; curl and Ruby's Net::HTTP accept it where it is given.

@@ -356,7 +356,9 @@ module Oroshi
         end
 
         def url?(value)
-          (value.is_a?(String) || value.is_a?(URI::Generic)) && text?(value.to_s) && value.to_s.encode(Encoding::UTF_8).match?(SCHEME)
+          return false unless value.is_a?(String) || (defined?(::URI::Generic) && value.is_a?(::URI::Generic))
+
+          text?(value.to_s) && value.to_s.encode(Encoding::UTF_8).match?(SCHEME)
         end
 
         def text?(value)
