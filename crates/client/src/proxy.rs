@@ -366,7 +366,7 @@ impl ProxyError {
 #[non_exhaustive]
 pub enum ProxyCause {
     /// The proxy's status says why: for 407, give user and password in its URL.
-    #[error("it answered CONNECT with status {status}{}", if *.status == 407 { ": give user and password in the proxy's URL" } else { "" })]
+    #[error("it answered CONNECT with status {status}{}", next_step(*.status))]
     Refused {
         /// The status.
         status: u16,
@@ -380,6 +380,11 @@ pub enum ProxyCause {
     /// The connection to the proxy broke, or ended early.
     #[error("the connection to it broke")]
     Io(#[from] io::Error),
+}
+
+/// What to do about a proxy's status.
+fn next_step(status: u16) -> &'static str {
+    if status == 407 { ": give the user and the password that it knows in the proxy's URL" } else { "" }
 }
 
 #[cfg(test)]

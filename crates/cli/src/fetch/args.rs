@@ -156,8 +156,8 @@ pub(super) struct ConnectionArgs {
     #[arg(short = 'P', long, value_name = "SOCKET", help_heading = "Connections")]
     pub(super) unix: Option<String>,
 
-    /// Send requests through this proxy: http://, socks5:// or socks5h://; none for no proxy [default: the environment's:
-    /// http_proxy, https_proxy, all_proxy]
+    /// Send requests through this proxy: http://, socks5:// or socks5h://; none for no proxy [default: the
+    /// environment's: http_proxy, https_proxy, all_proxy]
     #[arg(long, value_name = "URL|none", help_heading = "Connections")]
     pub(super) proxy: Option<String>,
 

@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     fn is_readable(inbox: &Inbox) -> bool {
-        rustix::io::read(inbox.lock().ready.as_ref().unwrap(), &mut [0; 8]).is_ok()
+        rustix::io::read(&inbox.lock().ready.as_ref().unwrap().0, &mut [0; 8]).is_ok()
     }
 
     fn request(inbox: &Arc<Inbox>, tag: usize) -> Ticket {

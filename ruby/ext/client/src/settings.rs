@@ -217,9 +217,8 @@ pub(crate) fn fields(pairs: RArray) -> Result<Vec<(String, Vec<u8>)>, Error> {
 /// Resolves a URL relative to a base, which has a scheme and counts as a folder: `users` below `https://h/v1` is
 /// `https://h/v1/users`, and `/users` is `https://h/users`.
 pub(crate) fn join(ruby: &Ruby, base: RString, reference: RString) -> Result<String, Error> {
-    let wrong = |name, error: &dyn std::error::Error| {
-        Error::new(ruby.exception_arg_error(), format!("{name}: {error}"))
-    };
+    let wrong =
+        |name, error: &dyn std::error::Error| Error::new(ruby.exception_arg_error(), format!("{name}: {error}"));
     let mut base: Endpoint = text(base).parse().map_err(|error| wrong("base_url", &error))?;
     base.target.truncate(base.target.find('?').unwrap_or(base.target.len()));
     if !base.target.ends_with('/') {
