@@ -42,8 +42,8 @@ impl Retries {
         }
         let doubled = self.first.saturating_mul(1_u32.checked_shl(number - 1).unwrap_or(u32::MAX)).min(self.longest);
         // Seeded by the system; nobody has to be surprised by it.
-        let share = (RandomState::new().hash_one(number) >> 32) as u32;
-        let less = doubled / 2 * (share >> 16) / (1 << 16);
+        let share = (RandomState::new().hash_one(number) >> 32) as f64 / f64::from(u32::MAX);
+        let less = doubled.mul_f64(share / 2.0);
         Some(doubled.saturating_sub(less).max(asked.unwrap_or_default()))
     }
 
@@ -143,6 +143,8 @@ mod tests {
             let wait = retries.wait(number, None).unwrap();
             assert!(wait > whole / 2 - second / 100 && wait <= whole, "{number}: {wait:?}");
         }
+        let endless = Retries { most: 9, first: Duration::MAX, longest: Duration::MAX };
+        assert!(endless.wait(1, None).unwrap() >= Duration::MAX / 3);
         assert_eq!(retries.wait(1, Some(7 * second)), Some(7 * second));
         assert_eq!(retries.wait(1, Some(11 * second)), None);
         assert_eq!(retry_after(b" 120 "), Some(Duration::from_secs(120)));
