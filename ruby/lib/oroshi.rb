@@ -12,7 +12,8 @@
 #   rack_handler.rb    `rackup -s oroshi`
 #   command.rb         `oroshi-rack`
 #
-# Separate from all of that: client.rb, an HTTP client with its own native part, loaded when it is first named.
+# Separate from all of that, and loaded when first named: client.rb, an HTTP client with its own native part, and push.rb,
+# the backend's side of `oroshi push`.
 require_relative "oroshi/version"
 require_relative "oroshi/settings"
 require_relative "oroshi/listeners"
@@ -23,6 +24,7 @@ require_relative "oroshi/manager"
 
 module Oroshi
   autoload :Client, "oroshi/client"
+  autoload :Push, "oroshi/push"
 
   # Serves until told to stop, in this process (the manager) and in workers that it forks.
   #
