@@ -76,7 +76,7 @@ class PushTest < Support::Test
   end
 
   def test_publish_and_sessions
-    hub
+    hub("", "[limits]\nclose = \"100ms\"")
     client = listener
     key = line(client, /"session":"(\h+)"/)[1]
     assert_equal true, @push.join(key, "news/of, the\u{FC} day")
