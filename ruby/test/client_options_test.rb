@@ -65,13 +65,6 @@ class ClientOptionsTest < ClientSupport::Test
     file&.close
   end
 
-  def test_a_block_is_refused_where_it_would_be_ignored
-    %i[get head post put patch delete].each do |verb|
-      error = assert_raises(ArgumentError, verb) { client.public_send(verb, "http://127.0.0.1:1/") { |chunk| chunk } }
-      assert_match(/\Aa block: expected none; .*fetch_all/, error.message)
-    end
-  end
-
   def test_names_of_other_clients_lead_to_ours
     {
       read_timeout: /first_byte_timeout .*between_bytes_timeout/, open_timeout: /connect_timeout/,

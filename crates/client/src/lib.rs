@@ -1,11 +1,12 @@
 //! An event-driven client of HTTP/1.1 and HTTP/2 that stays fast at thousands of connections.
 //!
 //! **What it knows**: the choice of a connection for a request, and the caps on connections; names and addresses;
-//! deadlines and timings of each phase; retries; proxies; redirects; content codings. TCP, unix and abstract sockets, TLS.
+//! deadlines and timings of each phase; retries; proxies; redirects; content codings. TCP, unix and abstract sockets,
+//! TLS.
 //!
 //! **What it does not know**: parsing of HTTP (`oroshi-http1`), connections of HTTP/2 (`oroshi-multiplex`) and opening
-//! of sockets (`oroshi-net`); cookies, multipart; the meaning of a body, beyond text and JSON. It prints
-//! nothing and logs nothing.
+//! of sockets (`oroshi-net`); cookies, multipart; the meaning of a body, beyond text and JSON. It prints nothing and
+//! logs nothing.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -44,8 +45,8 @@
 //! 2. [`Phase`], [`Deadlines`], [`Timings`] (`deadline`) and [`Error`] (`error`): time and failures.
 //! 3. `run`: a request from the call to the response's head. `retry` and `redirect`: the rules for sending it
 //!    again.
-//! 4. `connect`: from an origin to a connection, with `proxy` through a proxy. `pool` and `eyeballs`: the source of connections; `oroshi-core`
-//!    resolves names.
+//! 4. `connect`: from an origin to a connection; `proxy`: the way through a proxy. `pool` and `eyeballs`: the source of
+//!    connections; `oroshi-core` resolves names.
 //! 5. `exchange`: one request on one connection, in `exchange::http2` on a stream. `outgoing` and `body`: the request;
 //!    `incoming` and `decode`: the response.
 //! 6. `core`: state that the requests of a core share. `headers`, `form`.

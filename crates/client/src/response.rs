@@ -145,6 +145,12 @@ impl<B: Source> Response<B> {
         self.body.trailers()
     }
 
+    /// Sets the maximum of decoded bytes that [`chunks`](Self::chunks) returns of this body, in place of
+    /// `Builder::stream_bytes`.
+    pub fn limit_chunks(&mut self, most: u64) {
+        self.limits.stream = most;
+    }
+
     /// Returns the body's pieces. Can be called again to continue.
     pub fn chunks(&mut self) -> Chunks<'_, B> {
         Chunks { response: self, piece: Vec::new() }

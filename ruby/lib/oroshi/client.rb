@@ -51,16 +51,20 @@ module Oroshi
     # method: a String or Symbol, in capitals on the wire. url: a String or URI. options: headers, query, body, json,
     # form, basic_auth, bearer_auth, and the per-request options of docs/client.md.
     #
+    # With a block the body is not kept: the block receives it piece by piece, as it comes and is unpacked, binary, with
+    # the Response (without a body) as a second argument. While it runs, at most 256 KiB and what the kernel holds wait.
+    # Whatever its size: max_body_bytes does not count. A block that breaks or raises ends the request.
+    #
     # Returns a Response, whatever its status unless raise_for_status is set. Raises an Error that names the phase in
     # which the request failed, and ArgumentError.
-    def request(method, url, **options)
-      raise ArgumentError, "a block: expected none; the Response has the whole body, and fetch_all takes a block" if block_given?
-
+    def request(method, url, **options, &block)
       order = Options.order(method, url, options, @base_url)
+      order[4] = { **order[4].to_h, stream: true } if block
+      checks = options.fetch(:raise_for_status, @raise_for_status)
       Call.open(@engine, @limits, options) do |call|
         call.submit(0, *order)
-        result = call.wait_for_one
-        result = result.checked if options.fetch(:raise_for_status, @raise_for_status)
+        result = block ? hand_over(call, checks, &block) : call.wait_for_one
+        result = result.checked if checks
         raise result if result.failed?
 
         result
@@ -153,6 +157,26 @@ module Oroshi
     # Shows no headers: they may contain secrets.
     def inspect
       "#<#{self.class} max_connections=#{@max_connections}>"
+    end
+
+    # How much of a body StatusError keeps where a block would have received it.
+    REASON_BYTES = 65_536
+    private_constant :REASON_BYTES
+
+    private
+
+    # Yields the pieces of a body, but not those of a response that raises. Returns the result.
+    def hand_over(call, checks)
+      response = kept = nil
+      call.each_part do |kind, part|
+        case kind
+        when :head then kept = +"" if (response = part).status >= 400 && checks
+        when :piece then kept ? kept << part.byteslice(0, REASON_BYTES - kept.bytesize) : yield(part, response)
+        else
+          part.body << kept if kept && !part.failed?
+          return part
+        end
+      end
     end
   end
 end

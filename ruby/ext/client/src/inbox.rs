@@ -22,6 +22,9 @@ use crate::outcome::{LostRequest, Outcome};
 /// Enough to keep the thread busy while Ruby wakes up.
 const UNBEGUN: usize = 128;
 
+/// Bytes of pieces that wait for Ruby: then their request is read no further.
+const PIECE_BYTES: usize = 256 * 1024;
+
 /// The last descriptors of the process, which calls leave to connections if other calls wait already. Without them a
 /// crowd of threads takes every descriptor to wait with, and no connection is left whose end could free one.
 const FOR_CONNECTIONS: u64 = 8;
@@ -35,6 +38,8 @@ pub(crate) struct Inbox {
     state: Mutex<State>,
     /// Wakes the requests when the call is finished.
     given_up: Notify,
+    /// Wakes requests whose pieces wait for Ruby.
+    taken: Notify,
 }
 
 #[derive(Debug)]
@@ -42,6 +47,8 @@ struct State {
     /// `None` once the call is finished: descriptors are few, and the garbage collector may run late.
     ready: Option<Readiness>,
     outcomes: Vec<(usize, Outcome)>,
+    /// Bytes of pieces among the outcomes.
+    piece_bytes: usize,
     unbegun: usize,
     /// A request was refused, and its call waits for room.
     refused: bool,
@@ -54,8 +61,15 @@ impl Inbox {
     /// No descriptor is left, or only those for connections.
     pub(crate) fn new() -> io::Result<Arc<Self>> {
         let ready = Readiness::new()?;
-        let state = State { ready: Some(ready), outcomes: Vec::new(), unbegun: 0, refused: false, given_up: false };
-        Ok(Arc::new(Inbox { state: Mutex::new(state), given_up: Notify::new() }))
+        let state = State {
+            ready: Some(ready),
+            outcomes: Vec::new(),
+            piece_bytes: 0,
+            unbegun: 0,
+            refused: false,
+            given_up: false,
+        };
+        Ok(Arc::new(Inbox { state: Mutex::new(state), given_up: Notify::new(), taken: Notify::new() }))
     }
 
     /// Returns the descriptor's number, until the call is finished.
@@ -80,7 +94,12 @@ impl Inbox {
             // It need not be readable.
             let _ = rustix::io::read(&ready.0, &mut [0; 8]);
         }
-        std::mem::take(&mut state.outcomes)
+        let outcomes = std::mem::take(&mut state.outcomes);
+        if std::mem::take(&mut state.piece_bytes) > 0 {
+            drop(state);
+            self.taken.notify_waiters();
+        }
+        outcomes
     }
 
     /// Finishes the call and closes the descriptor. The thread cancels requests under way.
@@ -111,11 +130,26 @@ impl Inbox {
         state
     }
 
+    /// Resolves when Ruby has taken pieces so far that there is room for another.
+    pub(crate) async fn piece_room(&self) {
+        loop {
+            // Before the look, so that it misses nothing.
+            let taken = self.taken.notified();
+            if self.lock().piece_bytes < PIECE_BYTES {
+                return;
+            }
+            taken.await;
+        }
+    }
+
     /// Adds an outcome. True if it is the first, for which the descriptor must become readable.
     fn put(&self, tag: usize, outcome: Outcome) -> bool {
         let mut state = self.lock();
         if state.given_up {
             return false;
+        }
+        if let Outcome::Piece(bytes) = &outcome {
+            state.piece_bytes += bytes.len();
         }
         state.outcomes.push((tag, outcome));
         state.outcomes.len() == 1
@@ -226,6 +260,13 @@ impl Ticket {
     pub(crate) fn begin(&mut self) -> bool {
         self.begun = true;
         !self.inbox.begun().given_up
+    }
+
+    /// Reports a part of the outcome, the head or a piece of the body, and has `notifier` wake the call.
+    pub(crate) fn tell_part(&self, part: Outcome, notifier: &Notifier) {
+        if self.inbox.put(self.tag, part) {
+            notifier.notify(&self.inbox);
+        }
     }
 
     /// Reports the outcome, and has `notifier` wake the call.

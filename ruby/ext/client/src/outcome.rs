@@ -16,6 +16,10 @@ use oroshi_http1::Version;
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Answer(Box<Answer>),
+    /// The head of a response whose body comes in pieces. The last outcome is an answer without a body.
+    Head(Box<Answer>),
+    /// A piece of its body.
+    Piece(Vec<u8>),
     Failure(Error),
     Counts(Counts),
     /// The thread panicked, which is a defect.
@@ -63,10 +67,10 @@ impl Answer {
         }
     }
 
-    fn to_ruby(&self, ruby: &Ruby, tag: usize) -> RArray {
+    fn to_ruby(&self, ruby: &Ruby, tag: usize, kind: &str) -> RArray {
         let fields = [
             tag.into_value_with(ruby),
-            ruby.sym_new("response").into_value_with(ruby),
+            ruby.sym_new(kind).into_value_with(ruby),
             self.status.into_value_with(ruby),
             text(ruby, &self.reason).into_value_with(ruby),
             ruby.str_new(self.version.number()).into_value_with(ruby),
@@ -83,10 +87,19 @@ impl Answer {
 }
 
 impl Outcome {
-    /// `[tag, :response, ...]`, `[tag, :failure, ...]`, `[tag, :counts, ...]` or `[tag, :lost, ...]`.
+    /// `[tag, :response, ...]`, `[tag, :head, ...]`, `[tag, :piece, bytes]`, `[tag, :failure, ...]`, `[tag, :counts, ...]` or `[tag, :lost, ...]`.
     pub(crate) fn to_ruby(&self, ruby: &Ruby, tag: usize) -> RArray {
         match self {
-            Outcome::Answer(answer) => answer.to_ruby(ruby, tag),
+            Outcome::Answer(answer) => answer.to_ruby(ruby, tag, "response"),
+            Outcome::Head(answer) => answer.to_ruby(ruby, tag, "head"),
+            Outcome::Piece(bytes) => {
+                let fields = [
+                    tag.into_value_with(ruby),
+                    ruby.sym_new("piece").into_value_with(ruby),
+                    ruby.str_from_slice(bytes).into_value_with(ruby),
+                ];
+                ruby.ary_new_from_values(&fields)
+            }
             Outcome::Failure(error) => failure(ruby, tag, error),
             Outcome::Counts(counts) => {
                 let fields =

@@ -32,6 +32,8 @@ pub(crate) struct Options {
     pub(crate) retries: Option<u32>,
     pub(crate) decode: Option<bool>,
     pub(crate) idempotent: Option<bool>,
+    /// Whether the body goes to Ruby in pieces.
+    pub(crate) stream: bool,
 }
 
 /// Carries out a request until it ends or its call is finished.
@@ -50,10 +52,12 @@ pub(crate) async fn carry_out(client: local::Client, request: Box<Request>, noti
             if let Some(body) = body {
                 request = request.body(body);
             }
+            let streams = options.as_ref().is_some_and(|options| options.stream);
             if let Some(options) = options {
                 request = options.apply(request);
             }
-            let mut answering = pin!(answer(request));
+            let pieces = streams.then_some((&ticket, &*notifier));
+            let mut answering = pin!(answer(request, pieces));
             poll_fn(|context| match answering.as_mut().poll(context) {
                 Poll::Ready(Ok(answer)) => Poll::Ready(Some(Outcome::Answer(answer))),
                 Poll::Ready(Err(error)) => Poll::Ready(Some(Outcome::Failure(error))),
@@ -91,14 +95,28 @@ impl Options {
     }
 }
 
-/// Sends a request, and receives the whole response.
-async fn answer(request: RequestBuilder<local::Client>) -> Result<Box<Answer>, Error> {
+/// Sends a request, and receives the whole response. With `pieces`, head and body go there, and the answer has no body.
+async fn answer(
+    request: RequestBuilder<local::Client>,
+    pieces: Option<(&Ticket, &Notifier)>,
+) -> Result<Box<Answer>, Error> {
     let mut response = request.send().await?;
+    if let Some((ticket, notifier)) = pieces {
+        ticket.tell_part(Outcome::Head(Box::new(Answer::new(&response, Vec::new()))), notifier);
+        // Nothing of it is kept.
+        response.limit_chunks(u64::MAX);
+        let mut chunks = response.chunks();
+        while let Some(piece) = chunks.next().await? {
+            ticket.tell_part(Outcome::Piece(piece.to_vec()), notifier);
+            ticket.inbox().piece_room().await;
+        }
+        return Ok(Box::new(Answer::new(&response, Vec::new())));
+    }
     // A server's Content-Length is trusted only while that is cheap.
     let expected = response.content_length().unwrap_or(0).min(64 * 1024);
     let mut body = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
-    let mut pieces = response.chunks();
-    while let Some(piece) = pieces.next().await? {
+    let mut chunks = response.chunks();
+    while let Some(piece) = chunks.next().await? {
         body.extend_from_slice(piece);
     }
     Ok(Box::new(Answer::new(&response, body)))

@@ -195,6 +195,7 @@ pub(crate) fn options(hash: RHash, limits: &Deadlines) -> Result<Box<Options>, E
             "max_redirects" => options.redirects = Some(most(value)?),
             "decode" => options.decode = Some(get(value)?),
             "retries" => options.retries = Some(most(value)?),
+            "stream" => options.stream = get(value)?,
             "idempotent" => options.idempotent = Some(get(value)?),
             "query" => options.query = get(value)?,
             limit if deadline(&mut deadlines, limit, value)? => options.deadlines = Some(deadlines),

@@ -45,6 +45,21 @@ module Oroshi
         @native.take.each { |tag, *outcome| yield tag, result(*outcome) }
       end
 
+      # Yields the parts of the one response that comes in pieces: :head and a Response without a body, :piece and a
+      # String, and last :end and the result.
+      def each_part
+        loop do
+          @io.wait_readable
+          @native.take.each do |_tag, kind, *fields|
+            case kind
+            when :head then yield :head, Response.new(*fields)
+            when :piece then yield :piece, fields.first
+            else return yield(:end, result(kind, *fields))
+            end
+          end
+        end
+      end
+
       def wait_for_one
         loop do
           results { |_tag, result| return result }

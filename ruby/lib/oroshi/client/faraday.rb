@@ -13,7 +13,7 @@ module Oroshi
     # The adapter's options are those of Oroshi::Client. Faraday's own go before them: `proxy`; of `request` `timeout`
     # (the whole request), `open_timeout` (connecting, and the TLS handshake), `read_timeout` (the response's head, and
     # pauses in its body) and `write_timeout`; of `ssl` `verify` and `ca_file`. It follows no redirects, as Faraday has a
-    # middleware for them. `on_data` receives the body in one piece.
+    # middleware for them. `on_data` receives the body as it comes.
     class FaradayAdapter < ::Faraday::Adapter
       TIMEOUTS = { timeout: %i[timeout], open_timeout: %i[connect_timeout tls_timeout], write_timeout: %i[write_timeout],
                    read_timeout: %i[first_byte_timeout between_bytes_timeout] }.freeze
@@ -29,8 +29,7 @@ module Oroshi
 
       def call(env)
         super
-        response = client_for(env).request(env.method, env.url.to_s, **request_options(env))
-        give_data(env, response.body)
+        response = client_for(env).request(env.method, env.url.to_s, **request_options(env), &receiver(env))
         save_response(env, response.status, response.body, fields(response), response.reason)
         @app.call(env)
       rescue Client::TlsError => e
@@ -86,10 +85,12 @@ module Oroshi
         { max_redirects: 0, headers: headers, body: env.body, **times }.compact
       end
 
-      def give_data(env, body)
+      # Returns what receives the body's pieces, if `on_data` does.
+      def receiver(env)
         on_data = env.request && env.request[:on_data] or return
 
-        on_data.call(body, body.bytesize)
+        received = 0
+        ->(piece, _response) { on_data.call(piece, received += piece.bytesize) }
       end
 
       # The body is unpacked.

@@ -23,7 +23,7 @@ module Oroshi
         @webmock_fields = options[:headers]
       end
 
-      def request(method, url, **options)
+      def request(method, url, **options, &block)
         order = Options.order(method, url, options, @base_url)
         return super if !WebMockHook.enabled || order[1].start_with?("unix:", "http+unix:", "https+unix:")
 
@@ -37,6 +37,10 @@ module Oroshi
         response = response.checked if answer && options.fetch(:raise_for_status, @raise_for_status)
         raise response if response.failed?
 
+        if block && answer
+          block.call(response.body.dup, response) unless response.body.empty?
+          response.body.clear
+        end
         response
       end
 
