@@ -87,8 +87,8 @@ impl Answer {
 }
 
 impl Outcome {
-    /// `[tag, :response, ...]`, `[tag, :head, ...]`, `[tag, :piece, bytes]`, `[tag, :failure, ...]`, `[tag, :counts, ...]` or
-    /// `[tag, :lost, ...]`.
+    /// `[tag, :response, ...]`, `[tag, :head, ...]`, `[tag, :piece, bytes]`, `[tag, :failure, ...]`,
+    /// `[tag, :counts, ...]` or `[tag, :lost, ...]`.
     pub(crate) fn to_ruby(&self, ruby: &Ruby, tag: usize) -> RArray {
         match self {
             Outcome::Answer(answer) => answer.to_ruby(ruby, tag, "response"),
