@@ -132,7 +132,7 @@ class ClientWaysTest < ClientSupport::Test
   end
 
   def test_mistakes_of_proxies
-    { "https://me:secret@h" => /no kind of proxy/, "socks5://:secret@h" => /user and password/, "http://me:secret@" => /host and port/,
+    { "https://me:secret@h" => /no proxy that this client uses/, "socks5://:secret@h" => /user and password/, "http://me:secret@" => /host and port/,
       7 => /expected the URL of a proxy/, "" => /expected the URL of a proxy/ }.each do |wrong, why|
       error = assert_raises(ArgumentError, wrong.inspect) { client(proxy: wrong) }
       assert_match(/\Aproxy: /, error.message)

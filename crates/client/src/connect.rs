@@ -188,8 +188,17 @@ impl Exchange {
                     self.assume_sent();
                 }
                 self.put_first(first, 0, 0);
-                Err(self.fail(Cause::Connect(error)))
+                Err(self.fail(self.unconnected(endpoint, error)))
             }
+        }
+    }
+
+    /// Returns the cause of a failed connect, which says whether the proxy or the server cannot be reached.
+    fn unconnected(&self, endpoint: &Endpoint, error: ConnectError) -> Cause {
+        match self.core().settings.proxies.of(endpoint) {
+            // The request queues for a descriptor.
+            Some(proxy) if !matches!(error, ConnectError::Descriptors(_)) => Cause::Proxy(proxy.unreachable(error)),
+            _ => Cause::Connect(error),
         }
     }
 
@@ -208,8 +217,9 @@ impl Exchange {
             poll_fn(|context| self.bounded(racing.as_mut().poll(context), context)).await?
         };
         // The resolver's answers are never empty.
-        let (connected, address) =
-            connected.unwrap_or(Err(ConnectError::Refused)).map_err(|error| self.fail(Cause::Connect(error)))?;
+        let (connected, address) = connected
+            .unwrap_or(Err(ConnectError::Refused))
+            .map_err(|error| self.fail(self.unconnected(endpoint, error)))?;
         core.names.borrow_mut().prefer(host, address);
         self.connected(endpoint, connected, Some(SocketAddr::new(address, port))).await
     }

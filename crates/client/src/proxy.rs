@@ -19,7 +19,7 @@ use base64::prelude::BASE64_STANDARD;
 use oroshi_http1::{DecodeError, ExpectedResponse, Limits, ResponseDecoder, ResponseEvent};
 use oroshi_net::endpoint::{EndpointError, percent_decoded};
 use oroshi_net::permit::{Permitted, Ports, RuleError};
-use oroshi_net::{Address, Endpoint, Scheme, Stream};
+use oroshi_net::{Address, ConnectError, Endpoint, Scheme, Stream};
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -188,7 +188,7 @@ impl Proxy {
             other if matches!(other, "https" | "socks4" | "socks4a" | "socks") => {
                 return Err(ProxyUrlError::Scheme { scheme: other.to_owned() });
             }
-            _ => return Err(ProxyUrlError::Scheme { scheme: "another".to_owned() }),
+            _ => return Err(ProxyUrlError::Scheme { scheme: "the URL's scheme".to_owned() }),
         };
         // A password may hold a slash that should have been percent-encoded.
         let (user, host) = match rest.rsplit_once('@') {
@@ -205,6 +205,11 @@ impl Proxy {
             return Err(ProxyUrlError::User);
         }
         Ok(Proxy { kind, address: endpoint.address, user })
+    }
+
+    /// Returns the error for a proxy that cannot be reached.
+    pub(crate) fn unreachable(&self, error: ConnectError) -> ProxyError {
+        ProxyError { proxy: self.to_string(), cause: ProxyCause::Connect(error) }
     }
 
     /// Whether a plain request goes to the proxy in absolute form. Otherwise the proxy opens a tunnel.
@@ -313,9 +318,9 @@ impl fmt::Debug for Proxy {
 #[non_exhaustive]
 pub enum ProxyUrlError {
     /// Use a proxy of a kind that this client knows.
-    #[error("{scheme} is no kind of proxy that this client uses: expected http://, socks5:// or socks5h://")]
+    #[error("{scheme} names no proxy that this client uses: expected http://, socks5:// or socks5h://")]
     Scheme {
-        /// The URL's scheme.
+        /// The URL's scheme, or these words.
         scheme: String,
     },
     /// Percent-encode user and password.
@@ -353,7 +358,8 @@ pub struct ProxyError {
 impl ProxyError {
     /// A stable name in kebab case.
     pub(crate) fn name(&self) -> &'static str {
-        match self.cause {
+        match &self.cause {
+            ProxyCause::Connect(error) => error.name(),
             ProxyCause::Refused { status: 407 } | ProxyCause::Socks(SocksError::User) => "proxy-auth",
             ProxyCause::Refused { .. } | ProxyCause::Socks(SocksError::Refused { .. }) => "proxy-refused",
             _ => "proxy",
@@ -377,6 +383,9 @@ pub enum ProxyCause {
     /// The SOCKS proxy has refused, or is none.
     #[error(transparent)]
     Socks(#[from] SocksError),
+    /// The proxy itself could not be reached: the error says why.
+    #[error(transparent)]
+    Connect(ConnectError),
     /// The connection to the proxy broke, or ended early.
     #[error("the connection to it broke")]
     Io(#[from] io::Error),

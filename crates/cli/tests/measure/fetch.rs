@@ -239,7 +239,7 @@ fn a_proxy_of_the_environment_or_of_a_flag_is_used() {
     let wrong = "https://me:hidden@h";
     for (ran, says) in [
         (run(&[("http_proxy", wrong)], &[]), "the environment's http_proxy is no proxy's URL"),
-        (run(&[], &["--proxy", wrong]), "https is no kind of proxy that this client uses"),
+        (run(&[], &["--proxy", wrong]), "https names no proxy that this client uses"),
     ] {
         ran.said(2, &["--proxy", says]);
         assert!(!ran.err.contains("hidden"), "{ran:?}");

@@ -215,6 +215,23 @@ fn answers_of_hostile_proxies_end_in_errors() {
 }
 
 #[test]
+fn a_proxy_that_nobody_serves_is_named() {
+    let nobody = Port::reserve();
+    for (scheme, url) in
+        [("http", "http://server.invalid/"), ("http", "https://server.invalid/"), ("socks5h", "http://h/")]
+    {
+        let proxies = Proxies::all(&format!("{scheme}://me:hidden@{}", nobody.address())).unwrap();
+        block_on(async {
+            let client = builder().proxies(proxies).build_local().unwrap();
+            let error = client.get(url).send().await.unwrap_err();
+            assert_eq!((error.name(), error.phase()), ("connect-refused", Phase::Connect));
+            let says = format!("no connection through the proxy {scheme}://{}: connection refused", nobody.address());
+            assert!(told(&error).contains(&says), "{}", told(&error));
+        });
+    }
+}
+
+#[test]
 fn a_silent_proxy_has_as_long_as_a_connect() {
     for scheme in ["http", "socks5h"] {
         let peer = Peer::start(|mut peer, _| drop(peer.rest()));
