@@ -38,6 +38,10 @@ class ClientFaradayTest < ClientSupport::Test
     pieces = []
     api.get("x") { |request| request.options.on_data = ->(chunk, size) { pieces << [chunk, size] } }
     assert_equal [["GET /api/x  ", 12]], pieces
+    status = nil
+    api.head("x") { |request| request.options.on_data = proc { |*given| status = [given.size, *given.first(2)] } }
+    assert_equal [3, "", 0], status
+    assert_equal 200, api.get("x", nil, "Connection" => "close").status
   end
 
   def test_redirects_and_codings

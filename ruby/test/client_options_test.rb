@@ -132,7 +132,7 @@ class ClientOptionsTest < ClientSupport::Test
   def test_every_option_is_taken
     pem = file("both.pem", certificate_and_key)
     values = { count: 1000, count_or_none: 0, seconds: 1.5, flag: true, path: pem, paths: [pem], host: "x", text: "x",
-               names: "x", url: "http://x/", proxy: false, pairs: { "A" => "b" }, query: { "A" => "b" } }
+               names: "x", wait: 0.5, url: "http://x/", proxy: false, pairs: { "A" => "b" }, query: { "A" => "b" } }
     of_client = OPTIONS::OF_CLIENT.transform_values { |option| values.fetch(option.kind) }
     # The server here speaks HTTP/1.1 alone, so the client of the requests may not begin with HTTP/2.
     client(**of_client)

@@ -110,6 +110,7 @@ class ClientStreamingTest < ClientSupport::Test
     client = client()
     assert_equal "enough", assert_raises(RuntimeError) { within { client.get(server.url) { raise "enough" } } }.message
     assert_equal "half", within { client.get(server.url) { |piece| break piece } }
+    assert_raises(StopIteration) { within { client.get(server.url) { raise StopIteration } } }
     assert_raises(Timeout::Error) { Timeout.timeout(0.05) { client.get(server.url) { sleep } } }
     wait_until("the ends of the requests") { client.counts.values_at(:in_flight, :open) == [0, 0] }
   end

@@ -10,7 +10,7 @@ class ClientWaysTest < ClientSupport::Test
   def test_base_url
     server = server()
     { server.url("/v1") => { "users?page=2" => "/v1/users?page=2", "/users" => "/users", "" => "/v1/", "../x" => "/x" },
-      "#{server.url("/v1/")}?q=1" => { "users" => "/v1/users", "?a" => "/v1/?a" },
+      server.url("/v1/") => { "users" => "/v1/users", "?a" => "/v1/?a", "//127.0.0.1:1/x" => nil, "/\\127.0.0.1:1/x" => nil },
       URI(server.url) => { "a:b" => nil, "a/b" => "/a/b", server.url("/whole") => "/whole" } }.each do |base, cases|
       client = client(base_url: base)
       cases.each do |url, target|
@@ -31,7 +31,7 @@ class ClientWaysTest < ClientSupport::Test
   end
 
   def test_mistakes_of_base_url
-    [1, "example.org/", "/path", ["http://h/"], ""].each do |wrong|
+    [1, "example.org/", "/path", ["http://h/"], "", "http://h/?key=secret", "http://h/#x"].each do |wrong|
       error = assert_raises(ArgumentError, wrong.inspect) { client(base_url: wrong) }
       assert_match(/\Abase_url: expected a URL with a scheme/, error.message)
     end
@@ -68,6 +68,23 @@ class ClientWaysTest < ClientSupport::Test
     assert_equal [C::StatusError, C::Response], client.fetch_all([own, urls.last]).map(&:class)
     other = { url: urls.last, raise_for_status: false }
     assert_equal [C::Response], client(raise_for_status: true).fetch_all([other]).map(&:class)
+  end
+
+  # Whatever way it takes.
+  def test_retries_are_counted_over_redirects
+    count = 0
+    server = server do |request|
+      (count += 1) % 3 == 0 ? request.answer("", status: 302, Location: "/#{count}") : request.answer("", status: 503)
+    end
+    assert_equal 503, client(retries: 3, retry_wait: 0).get(server.url).status
+    assert_equal 5, count
+  end
+
+  def test_a_refused_password_is_not_tried_again
+    proxy = server { |request| request.answer("", status: 407) }
+    client = client(proxy: URI("http://me:secret@127.0.0.1:#{proxy.port}"), retries: 3, retry_wait: 0)
+    assert_equal "proxy-auth", assert_raises(C::ConnectError) { client.get("https://server.invalid/") }.name
+    assert_equal 1, proxy.requests.size
   end
 
   def test_retries
@@ -132,7 +149,7 @@ class ClientWaysTest < ClientSupport::Test
   end
 
   def test_mistakes_of_proxies
-    { "https://me:secret@h" => /no proxy that this client uses/, "socks5://:secret@h" => /user and password/, "http://me:secret@" => /host and port/,
+    { "https://me:secret@h" => /no proxy that this client uses/, "socks5://:secret@h" => /user and password/, "http://me:secret@" => /host and port/, "me:secret" => /host and port/,
       7 => /expected the URL of a proxy/, "" => /expected the URL of a proxy/ }.each do |wrong, why|
       error = assert_raises(ArgumentError, wrong.inspect) { client(proxy: wrong) }
       assert_match(/\Aproxy: /, error.message)

@@ -69,7 +69,16 @@ class ClientWebMockTest < ClientSupport::Test
     WebMock.after_request { |signature, response| told << [signature.uri.path, response.body] }
     assert_equal "/real", client.get(server.url("/real")).body
     assert_equal [["/real", "/real"]], told
+    echo = server { |request| request.answer(request.body, status: 418) }
+    assert_equal "text", client.post(echo.url, body: StringIO.new("text")).body
+    assert_match(/file's/, client.post(echo.url, form: { f: StringIO.new("file's") }).body)
+    assert_raises(C::StatusError) { client.post(echo.url, body: "x", raise_for_status: true) }
+    assert_equal "x", told.last.last
+    body = +""
+    client.post(echo.url, body: "pieces") { |piece| body << piece }
+    assert_equal %w[pieces pieces], [body, told.last.last]
     WebMock.disable!
+    assert_equal "text", client.post(echo.url, body: StringIO.new("text")).body
     assert_equal "/off", client.get(server.url("/off")).body
   end
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use oroshi_http1::{DecodeError, ExpectedResponse, Limits, ResponseDecoder, ResponseEvent};
-use oroshi_net::endpoint::{EndpointError, percent_decoded};
+use oroshi_net::endpoint::percent_decoded;
 use oroshi_net::permit::{Permitted, Ports, RuleError};
 use oroshi_net::{Address, ConnectError, Endpoint, Scheme, Stream};
 use thiserror::Error;
@@ -79,8 +79,8 @@ impl Proxies {
         };
         let http = proxy(&["http_proxy", "all_proxy", "ALL_PROXY"])?;
         let https = proxy(&["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"])?;
-        let except = ["no_proxy", "NO_PROXY"].into_iter().find_map(value).unwrap_or_default();
-        Ok(Proxies { http, https, ..Self::default() }.except(&except))
+        let except = ["no_proxy", "NO_PROXY"].into_iter().find_map(|name| value(name).filter(|list| !list.is_empty()));
+        Ok(Proxies { http, https, ..Self::default() }.except(except.as_deref().unwrap_or_default()))
     }
 
     /// Adds servers to which the client connects itself, separated by commas or spaces as in `no_proxy`: a name with
@@ -198,7 +198,7 @@ impl Proxy {
         let host = host.split(['/', '?', '#']).next().unwrap_or_default();
         let behind = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
         let port = if matches!(kind, Kind::Socks { .. }) && !behind.contains(':') { ":1080" } else { "" };
-        let endpoint: Endpoint = format!("http://{host}{port}/").parse().map_err(ProxyUrlError::Address)?;
+        let endpoint: Endpoint = format!("http://{host}{port}/").parse().map_err(|_| ProxyUrlError::Address)?;
         if let (Kind::Socks { .. }, Some(user)) = (kind, &user)
             && (user.name.len().max(user.password.len()) > 255 || user.name.is_empty())
         {
@@ -287,6 +287,10 @@ async fn read_head(stream: &mut Stream) -> Result<Vec<u8>, ProxyCause> {
         let from = head.len();
         head.resize(from + END.len() - there, 0);
         stream.read_exact(&mut head[from..]).await?;
+        // Such an end would be waited for in vain.
+        if head.windows(2).any(|pair| pair[1] == b'\n' && pair[0] != b'\r') {
+            return Err(ProxyCause::Answer(DecodeError::BareLf));
+        }
     }
     Ok(head)
 }
@@ -330,8 +334,8 @@ pub enum ProxyUrlError {
     )]
     User,
     /// Correct the host or the port.
-    #[error("its host and port cannot be used")]
-    Address(#[source] EndpointError),
+    #[error("its host and port cannot be used: expected host:port, after user:password@ if the proxy wants them")]
+    Address,
 }
 
 /// A variable of the environment is no proxy's URL.
@@ -356,6 +360,17 @@ pub struct ProxyError {
 }
 
 impl ProxyError {
+    /// Whether the same would happen again: the user is unknown, or what answers is no such proxy.
+    pub(crate) fn is_lasting(&self) -> bool {
+        match &self.cause {
+            ProxyCause::Refused { status } => *status == 407,
+            ProxyCause::Socks(error) => !matches!(error, SocksError::Refused { .. }),
+            ProxyCause::Connect(error) => matches!(error, ConnectError::NotPermitted { .. }),
+            ProxyCause::Answer(_) => true,
+            ProxyCause::Io(_) => false,
+        }
+    }
+
     /// A stable name in kebab case.
     pub(crate) fn name(&self) -> &'static str {
         match &self.cause {

@@ -374,7 +374,9 @@ impl<R: ?Sized> Request<R> {
         if self.decodes(settings) {
             field("Accept-Encoding", ACCEPTED.as_bytes())?;
         }
-        if let Some(authorization) = proxy.and_then(|proxy| proxy.authorization()) {
+        let has_own = |headers: &Headers| headers.contains("Proxy-Authorization");
+        let has_own = has_own(&self.headers) || has_own(&settings.headers);
+        if let Some(authorization) = proxy.and_then(|proxy| proxy.authorization()).filter(|_| !has_own) {
             field("Proxy-Authorization", authorization.as_bytes())?;
         }
         if !settings.keep_alive {

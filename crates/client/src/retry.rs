@@ -54,7 +54,11 @@ impl Retries {
 
     /// Whether a failure may pass.
     pub(crate) fn may_pass(error: &Error) -> bool {
-        let is_lasting = matches!(error.cause(), Cause::Tls(_) | Cause::TlsSetup(_));
+        let is_lasting = match error.cause() {
+            Cause::Tls(_) | Cause::TlsSetup(_) => true,
+            Cause::Proxy(error) => error.is_lasting(),
+            _ => false,
+        };
         !is_lasting && !matches!(error.phase(), Phase::Request | Phase::Total | Phase::Redirect | Phase::Content)
     }
 }

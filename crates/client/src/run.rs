@@ -36,7 +36,7 @@ pub(crate) async fn run(
     count(&core.counts.requests);
     let mut exchange = Exchange::new(core, request.deadlines.take(), request.total, called);
     exchange.stamp_sent(request.sent_stamp.take());
-    let (mut redirects, idempotent) = (0, request.is_idempotent());
+    let (mut redirects, mut retries, idempotent) = (0, 0, request.is_idempotent());
     let result = loop {
         let most = request.retries.unwrap_or(core.settings.retries.most);
         // In place, because a variable would keep its room during the waits below; and boxed, as are the futures of all
@@ -44,7 +44,7 @@ pub(crate) async fn run(
         let head = match if most == 0 {
             attempts(core, &mut exchange, &mut request).await
         } else {
-            Box::pin(retried(core, &mut exchange, &mut request, most)).await
+            Box::pin(retried(core, &mut exchange, &mut request, most, &mut retries)).await
         } {
             Ok(head) => head,
             Err(error) => break Err(error),
@@ -75,16 +75,18 @@ pub(crate) async fn run(
     answered
 }
 
-/// Sends a request, and then at most so many times again while its result asks for it: [`Retries`].
+/// Sends a request, and then again while its result asks for it and `number`, which counts over redirects, is below
+/// `most`: [`Retries`].
 async fn retried(
     core: &Rc<Core>,
     exchange: &mut Box<Exchange>,
     request: &mut Request<dyn AsyncRead>,
     most: u32,
+    number: &mut u32,
 ) -> Result<Head, Error> {
     let retries = core.settings.retries;
     let mut result = attempts(core, exchange, request).await;
-    for number in 1..=most {
+    while *number < most {
         let asked = match &result {
             Ok(head) if Retries::is_passing(head.status) && request.is_idempotent() => {
                 head.headers.get("Retry-After").and_then(retry_after)
@@ -92,7 +94,8 @@ async fn retried(
             Err(error) if error.retry_is_safe() && Retries::may_pass(error) => None,
             _ => return result,
         };
-        let wait = retries.wait(number, asked).filter(|wait| exchange.has_left(*wait));
+        *number += 1;
+        let wait = retries.wait(*number, asked).filter(|wait| exchange.has_left(*wait));
         let Some(wait) = wait.filter(|_| !request.body.is_used()) else { return result };
         if result.is_ok() {
             drain(exchange).await?;

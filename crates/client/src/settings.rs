@@ -90,7 +90,8 @@ impl Builder {
         self
     }
 
-    /// Sets the only servers to which the client connects; `None`: all. Default `None`.
+    /// Sets the only servers to which the client connects; `None`: all. Default `None`. With [`proxies`](Self::proxies)
+    /// the rules are for the proxy: where it connects is its own affair.
     pub fn permitted(mut self, permitted: Option<Arc<Permitted>>) -> Self {
         self.permitted = permitted;
         self

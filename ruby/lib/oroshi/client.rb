@@ -52,7 +52,7 @@ module Oroshi
     # form, basic_auth, bearer_auth, and the per-request options of docs/client.md.
     #
     # With a block the body is not kept: the block receives it piece by piece, as it comes and is unpacked, binary, with
-    # the Response (without a body) as a second argument. While it runs, at most 256 KiB and what the kernel holds wait.
+    # the Response (without a body) as a second argument. While it runs, at most half a megabyte and what the kernel holds wait.
     # Whatever its size: max_body_bytes does not count. A block that breaks or raises ends the request.
     #
     # Returns a Response, whatever its status unless raise_for_status is set. Raises an Error that names the phase in
@@ -165,16 +165,23 @@ module Oroshi
 
     private
 
+    def with_body(response, body)
+      response.body.replace(body.force_encoding(response.body.encoding))
+      response
+    end
+
     # Yields the pieces of a body, but not those of a response that raises. Returns the result.
     def hand_over(call, checks)
       response = kept = nil
       call.each_part do |kind, part|
         case kind
         when :head then kept = +"" if (response = part).status >= 400 && checks
-        when :piece then kept ? kept << part.byteslice(0, REASON_BYTES - kept.bytesize) : yield(part, response)
-        else
-          part.body << kept if kept && !part.failed?
-          return part
+        when :piece
+          next yield(part, response) unless kept
+
+          kept << part.byteslice(0, REASON_BYTES - kept.bytesize)
+          return with_body(response, kept) if kept.bytesize == REASON_BYTES # the rest may have no end
+        else return kept && !part.failed? ? with_body(part, kept) : part
         end
       end
     end

@@ -189,6 +189,7 @@ fn answers_of_hostile_proxies_end_in_errors() {
         ("http", b"", "proxy"),
         ("http", b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "proxy"),
         ("http", b"HTTP/1.1 200 Connection est", "proxy"),
+        ("http", b"HTTP/1.1 200 OK\n\n", "proxy"),
         ("http", b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno", "proxy-refused"),
         ("http", b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 502 Bad Gateway\r\n\r\n", "proxy-refused"),
         ("http", b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "proxy-auth"),

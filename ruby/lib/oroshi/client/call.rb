@@ -48,7 +48,7 @@ module Oroshi
       # Yields the parts of the one response that comes in pieces: :head and a Response without a body, :piece and a
       # String, and last :end and the result.
       def each_part
-        loop do
+        while true # `loop` would take a StopIteration of the block for the end
           @io.wait_readable
           @native.take.each do |_tag, kind, *fields|
             case kind

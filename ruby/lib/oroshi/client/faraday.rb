@@ -19,7 +19,10 @@ module Oroshi
                    read_timeout: %i[first_byte_timeout between_bytes_timeout] }.freeze
       # Options of `ssl` that say what this client says with certificate and private_key, or not at all.
       UNUSED = %i[ca_path cert_store client_cert client_key certificate private_key verify_mode version min_version max_version].freeze
-      private_constant :TIMEOUTS, :UNUSED
+      FRAMING = %w[content-length connection keep-alive te transfer-encoding].freeze
+      # Clients that are kept: of a connection whose proxy changes, those of the latest proxies.
+      CLIENTS = 8
+      private_constant :TIMEOUTS, :UNUSED, :FRAMING, :CLIENTS
 
       def initialize(app = nil, options = {}, &block)
         super
@@ -29,7 +32,7 @@ module Oroshi
 
       def call(env)
         super
-        response = client_for(env).request(env.method, env.url.to_s, **request_options(env), &receiver(env))
+        response = receive(env)
         save_response(env, response.status, response.body, fields(response), response.reason)
         @app.call(env)
       rescue Client::TlsError => e
@@ -40,6 +43,8 @@ module Oroshi
         raise ::Faraday::TimeoutError, e
       rescue Client::WriteError, Client::FirstByteError, Client::BetweenBytesError => e
         raise ::Faraday::ConnectionFailed, e
+      rescue Client::Error => e
+        raise ::Faraday::ClientError, e
       end
 
       # Ends the clients' threads once their requests are done.
@@ -53,7 +58,9 @@ module Oroshi
       # Returns the client with Faraday's options. A connection has one or two of them in its life.
       def client_for(env)
         own = client_options(env)
-        @lock.synchronize { @clients[own] ||= Client.new(**own) }
+        @lock.synchronize do
+          @clients[own] ||= Client.new(**own).tap { @clients.shift.last.close if @clients.size >= CLIENTS }
+        end
       end
 
       def client_options(env)
@@ -80,17 +87,29 @@ module Oroshi
       def request_options(env)
         given = env.request.to_h
         times = TIMEOUTS.flat_map { |name, ours| given[name] ? ours.map { |our| [our, given[name]] } : [] }.to_h
-        # The client writes the length itself.
-        headers = env.request_headers.reject { |name, _| name.casecmp?("content-length") }
-        { max_redirects: 0, headers: headers, body: env.body, **times }.compact
+        # The client itself writes how a message is sent. What a status means is for Faraday's middleware.
+        headers = env.request_headers.reject { |name, _| FRAMING.include?(name.downcase) }
+        { max_redirects: 0, raise_for_status: false, headers: headers, body: env.body, **times }.compact
       end
 
-      # Returns what receives the body's pieces, if `on_data` does.
-      def receiver(env)
-        on_data = env.request && env.request[:on_data] or return
+      def receive(env)
+        client, options = client_for(env), request_options(env)
+        on_data = env.request && env.request[:on_data]
+        return client.request(env.method, env.url.to_s, **options) unless on_data
 
         received = 0
-        ->(piece, _response) { on_data.call(piece, received += piece.bytesize) }
+        response = client.request(env.method, env.url.to_s, **options) do |piece, head|
+          env.status = head.status
+          env.response_headers = ::Faraday::Utils::Headers.new(fields(head))
+          give(on_data, piece, received += piece.bytesize, env)
+        end
+        give(on_data, +"", 0, env) if received.zero?
+        response
+      end
+
+      # Faraday 2.5 and newer has a third argument.
+      def give(on_data, *arguments)
+        on_data.call(*arguments.first(on_data.lambda? && on_data.arity == 2 ? 2 : 3))
       end
 
       # The body is unpacked.

@@ -31,9 +31,10 @@ module Oroshi
         host: [->(value) { value.nil? || text?(value) }, "a host's name"],
         text: [->(value) { value.nil? || value.is_a?(String) }, "a String"],
         names: [->(value) { value.nil? || text?(value) }, "a String with commas between its parts"],
-        url: [->(value) { value.nil? || url?(value) }, "a URL with a scheme: a String or a URI"],
-        proxy: [->(value) { value.nil? || value == false || (text?(value) && !value.empty?) },
-                "the URL of a proxy, false for none, or nil for what the environment says"],
+        url: [->(value) { value.nil? || url?(value) }, "a URL with a scheme and without a query: a String or a URI"],
+        wait: [->(value) { value.is_a?(Numeric) && value.real? && value >= 0 }, "seconds, a number from 0"],
+        proxy: [->(value) { value.nil? || value == false || ((value.is_a?(String) ? value != "" : uri?(value)) && text?(value.to_s)) },
+                "the URL of a proxy (a String or a URI), false for none, or nil for what the environment says"],
         pairs: [->(value) { value.nil? || pairs?(value) },
                 "a Hash, or an Array of pairs, of names and plain values (a String, a number, a Time, or what else has a text of its own) or Arrays of these"],
         form: [->(value) { value.nil? || pairs?(value) { |one| Multipart.file?(one) } },
@@ -114,7 +115,7 @@ module Oroshi
          "a proxy's URL (`http://`, `socks5://`, `socks5h://`), or `false` for none"],
         [:no_proxy, :names, :client, "none",
          "servers to connect to without the proxy, with commas between them, as in the variable `no_proxy`"],
-        [:retry_wait, :seconds, :client, "0.1",
+        [:retry_wait, :wait, :client, "0.1",
          "the wait before the first retry; each further wait is twice as long, less a random part"],
         [:retry_max_wait, :seconds, :client, "30",
          "the longest wait before a retry; a longer `Retry-After` is not waited for"],
@@ -190,7 +191,7 @@ module Oroshi
         def order(method, url, options, base = nil)
           method = method.to_s.upcase(:ascii)
           url = url.to_s
-          url = Native.join(base, url) if base && !url.b.match?(SCHEME)
+          url = joined(base, url) if base && !url.b.match?(SCHEME)
           return [method, url, nil, nil, nil] if options.empty?
 
           options.each { |name, value| check(name, value, OF_REQUEST.fetch(name) { unknown(name, OF_REQUEST) }.kind) }
@@ -215,6 +216,14 @@ module Oroshi
 
         private
 
+        # A reference that cannot be joined, or that leads to another server, is left as it is: then it is no URL, which
+        # the request's failure says.
+        def joined(base, reference)
+          reference.b.match?(%r{\A[/\\]{2}}) ? reference : Native.join(base, reference)
+        rescue ArgumentError
+          reference
+        end
+
         def wrong(name, words, value)
           raise ArgumentError, "#{name}: expected #{words}, got #{shown(name, value)}"
         end
@@ -231,12 +240,12 @@ module Oroshi
         # Returns a checked value as the native side reads it.
         def plain(kind, value)
           case kind
-          when :seconds then value&.to_f
+          when :seconds, :wait then value&.to_f
           when :path then File.path(value)
           when :paths then several(value).map { |path| File.path(path) }
           when :host then value.encode(Encoding::UTF_8)
           when :names then value.encode(Encoding::UTF_8)
-          when :proxy then value ? value.encode(Encoding::UTF_8) : "none"
+          when :proxy then value ? value.to_s.encode(Encoding::UTF_8) : "none"
           when :pairs then fields(value)
           when :query then fields(value).map { |pair| pair.map { |part| part.encode(Encoding::UTF_8) } }
           else value
@@ -356,9 +365,13 @@ module Oroshi
         end
 
         def url?(value)
-          return false unless value.is_a?(String) || (defined?(::URI::Generic) && value.is_a?(::URI::Generic))
+          return false unless value.is_a?(String) || uri?(value)
 
-          text?(value.to_s) && value.to_s.encode(Encoding::UTF_8).match?(SCHEME)
+          text?(value.to_s) && value.to_s.encode(Encoding::UTF_8).match?(/#{SCHEME}[^?#]*\z/i)
+        end
+
+        def uri?(value)
+          defined?(::URI::Generic) && value.is_a?(::URI::Generic)
         end
 
         def text?(value)

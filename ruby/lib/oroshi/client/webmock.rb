@@ -24,17 +24,25 @@ module Oroshi
       end
 
       def request(method, url, **options, &block)
+        return super unless WebMockHook.enabled
+
         order = Options.order(method, url, options, @base_url)
-        return super if !WebMockHook.enabled || order[1].start_with?("unix:", "http+unix:", "https+unix:")
+        # What the order has read of files and other sources is read once.
+        read = { headers: order[2], body: order[3] }.compact
+        real = { **options.except(:headers, :body, :json, :form, :basic_auth, :bearer_auth), **read }
+        return super(method, url, **real, &block) if order[1].start_with?("unix:", "http+unix:", "https+unix:")
 
         signature = signature(order)
         WebMock::RequestRegistry.instance.requested_signatures.put(signature)
         answer = WebMock::StubRegistry.instance.response_for_request(signature)
         raise WebMock::NetConnectNotAllowedError, signature unless answer || WebMock.net_connect_allowed?(signature.uri)
 
-        response = answer ? stubbed(answer, order[1]) : super
-        WebMock::CallbackRegistry.invoke_callbacks({ lib: :oroshi, real_request: answer.nil? }, signature, answer || recorded(response))
-        response = response.checked if answer && options.fetch(:raise_for_status, @raise_for_status)
+        pieces = +""
+        keep = block && ->(piece, head) { block.call(pieces << piece && piece, head) }
+        response = answer ? stubbed(answer, order[1]) : super(method, url, **real, raise_for_status: false, &keep)
+        told = answer || recorded(response, block ? pieces : response.body)
+        WebMock::CallbackRegistry.invoke_callbacks({ lib: :oroshi, real_request: answer.nil? }, signature, told)
+        response = response.checked if options.fetch(:raise_for_status, @raise_for_status)
         raise response if response.failed?
 
         if block && answer
@@ -47,20 +55,28 @@ module Oroshi
       def fetch_all(requests, concurrency: @max_connections, **options, &block)
         return super unless WebMockHook.enabled
 
+        Options.check(:concurrency, concurrency)
+        raise ArgumentError, "requests: expected something with each, such as an Array of URLs, got nil" if requests.nil?
+
         singles = requests.respond_to?(:each) && !requests.is_a?(Hash) ? requests : [requests]
-        results = singles.each_entry.map do |one|
+        count = 0
+        results = []
+        singles.each do |one|
           result = single(one, options)
-          block&.call(*[result, one].first(block.lambda? && [1, -2].include?(block.arity) ? 1 : 2))
-          result
+          count += 1
+          next results << result unless block
+
+          block.call(*[result, one].first(block.lambda? && [1, -2].include?(block.arity) ? 1 : 2))
         end
-        block ? results.size : results
+        block ? count : results
       end
 
       private
 
       def single(one, options)
         own = one.is_a?(Hash) ? options.merge(one) : { **options, url: one }
-        request(own.delete(:method) || "GET", own.delete(:url), **own)
+        url = own.delete(:url) { raise ArgumentError, "#{one.keys.inspect}: a request needs a :url" }
+        request(own.delete(:method) || "GET", url, **own)
       rescue Error => e
         e
       end
@@ -86,8 +102,10 @@ module Oroshi
         Response.new(status.to_i, reason.to_s.dup, "1.1".dup, lines, answer.body.to_s.b, +"", url.dup, 0, nil, [nil] * 7 + [0.0])
       end
 
-      def recorded(response)
-        WebMock::Response.new(status: [response.status, response.reason], headers: response.headers.to_h, body: response.body)
+      def recorded(response, body)
+        fields = response.headers.to_h
+        fields = fields.except("content-encoding", "content-length") if response.coding # the body is unpacked
+        WebMock::Response.new(status: [response.status, response.reason], headers: fields, body: body)
       end
 
       # WebMock turns it on and off with all others: WebMock.enable!, WebMock.disable!(except: [:oroshi]).
