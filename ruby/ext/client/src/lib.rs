@@ -27,7 +27,7 @@ mod settings;
 mod entry {
     #![allow(missing_docs)]
 
-    use magnus::{Error, Module as _, Object as _, Ruby, function, method};
+    use magnus::{Error, Module as _, Object as _, Ruby, TypedData as _, function, method};
 
     use oroshi_client::Headers;
 
@@ -64,6 +64,11 @@ mod entry {
         call.define_method("submit", method!(Call::submit, 6))?;
         call.define_method("count", method!(Call::count, 0))?;
         call.define_method("take", method!(Call::take, 0))?;
-        call.define_method("finish", method!(Call::finish, 0))
+        call.define_method("finish", method!(Call::finish, 0))?;
+
+        // The first look-up of a class calls Ruby while it holds a lock. Another thread that then wanted the class would
+        // wait for that lock, and hold the GVL that the first one needs. Here is no other thread yet.
+        let _ = (Settings::class(ruby), Engine::class(ruby), Call::class(ruby));
+        Ok(())
     }
 }
