@@ -406,7 +406,7 @@ pub enum ProxyCause {
     Io(#[from] io::Error),
 }
 
-/// What to do about a proxy's status.
+/// Returns the advice for a proxy's status; empty for most.
 fn next_step(status: u16) -> &'static str {
     if status == 407 { ": give the user and the password that it knows in the proxy's URL" } else { "" }
 }

@@ -52,8 +52,8 @@ module Oroshi
     # form, basic_auth, bearer_auth, and the per-request options of docs/client.md.
     #
     # With a block the body is not kept: the block receives it piece by piece, as it comes and is unpacked, binary, with
-    # the Response (without a body) as a second argument. While it runs, at most half a megabyte and what the kernel holds wait.
-    # Whatever its size: max_body_bytes does not count. A block that breaks or raises ends the request.
+    # the Response (without a body) as a second argument. While the block runs, at most half a megabyte waits, beside what
+    # the kernel holds. max_body_bytes does not limit the body. A block that breaks or raises ends the request.
     #
     # Returns a Response, whatever its status unless raise_for_status is set. Raises an Error that names the phase in
     # which the request failed, and ArgumentError.

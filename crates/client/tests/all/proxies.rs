@@ -1,4 +1,4 @@
-//! Requests through proxies: tinyproxy, microsocks, and ones that do as they are told.
+//! Requests through proxies: tinyproxy, microsocks, and scripted ones.
 
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpStream};

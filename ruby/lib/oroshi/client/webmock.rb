@@ -27,7 +27,7 @@ module Oroshi
         return super unless WebMockHook.enabled
 
         order = Options.order(method, url, options, @base_url)
-        # What the order has read of files and other sources is read once.
+        # Options.order has read files and other sources to their end, so a real request gets what was read.
         read = { headers: order[2], body: order[3] }.compact
         real = { **options.except(:headers, :body, :json, :form, :basic_auth, :bearer_auth), **read }
         return super(method, url, **real, &block) if order[1].start_with?("unix:", "http+unix:", "https+unix:")
