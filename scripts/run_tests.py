@@ -12,12 +12,18 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 # Those that take longest begin first, so that none is left alone at the end.
 LONGEST = ["measure", "package", "serve", "supervise", "native_wire", "isucon4", "native_endurance", "all", "pages"]
+
+# A program that runs for so many seconds hangs, and is killed. The slowest one takes a quarter of it. scripts/test ends
+# a run that is silent for longer than that, and could not tell which program it was.
+MOST_SECONDS = int(os.environ.get("OROSHI_TEST_MOST", "600"))
 
 
 def main():
@@ -49,17 +55,40 @@ def as_done(pool, jobs):
 def run(name, command, folder, more):
     """Runs a command to its end; returns its name, exit code, output and how many seconds it took."""
     begun = time.monotonic()
-    environment = os.environ | more
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    )
-    return name, done.returncode, done.stdout.decode(errors="replace"), time.monotonic() - begun
+    # A file: a pipe would be read until the last process that has it ends, whatever a test left behind.
+    with tempfile.TemporaryFile() as printed:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=os.environ | more,
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            code, reason = process.wait(MOST_SECONDS), ""
+        except subprocess.TimeoutExpired:
+            reason = f"error: {name} was killed, because it ran for over {MOST_SECONDS} seconds. Its threads and processes:\n"
+            code, reason = -signal.SIGKILL, reason + processes(process.pid)
+            process.kill()
+            process.wait()
+        printed.seek(0)
+        output = printed.read().decode(errors="replace")
+    return name, code, output + reason, time.monotonic() - begun
+
+
+def processes(ancestor):
+    """Lists the threads of a process and of its descendants, with the kernel function in which each waits."""
+    listed = subprocess.run(
+        ["ps", "-eLo", "pid,ppid,lwp,stat,wchan:24,comm,args"], stdout=subprocess.PIPE, text=True, check=False
+    ).stdout.splitlines()
+    family, lines = {ancestor}, []
+    for line in listed[1:]:
+        pid, parent = (int(field) for field in line.split(maxsplit=2)[:2])
+        if pid in family or parent in family:
+            family.add(pid)
+            lines.append(line[:200])
+    return "\n".join(listed[:1] + lines) + "\n"
 
 
 def programs():
@@ -87,8 +116,10 @@ def gem_files(target):
     folder = pathlib.Path("ruby")
     files = sorted(folder.glob("test/*_test.rb"))
     command = ["ruby", "-I", "lib", "-I", "test"]
+    more = {"CARGO_TARGET_DIR": target}
+    # Verbose: the name of a test is printed before it runs, which tells of one that hangs.
     return [
-        (f"gem: {file.name.removesuffix('_test.rb')}", [*command, str(file.relative_to(folder))], folder, {"CARGO_TARGET_DIR": target})
+        (f"gem: {file.name.removesuffix('_test.rb')}", [*command, str(file.relative_to(folder)), "--verbose"], folder, more)
         for file in files
     ]
 

@@ -355,8 +355,10 @@ mod tests {
                     let _ = stream.write_all(says.as_bytes());
                 }
             });
-            let found = ask(&url, std::process::id(), wanted);
-            assert!(found.last().unwrap().contains(wanted), "{found:?}");
+            // A server that is held up between its accept and its answer gets the whole request meanwhile, and is
+            // good; the next attempt tells.
+            let found = (0..100).map(|_| ask(&url, std::process::id(), wanted)).find(|found| !found.is_empty());
+            assert!(found.as_ref().is_some_and(|found| found.last().unwrap().contains(wanted)), "{found:?}");
         }
     }
 

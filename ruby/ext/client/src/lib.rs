@@ -66,8 +66,8 @@ mod entry {
         call.define_method("take", method!(Call::take, 0))?;
         call.define_method("finish", method!(Call::finish, 0))?;
 
-        // The first look-up of a class calls Ruby while it holds a lock. Another thread that then wanted the class would
-        // wait for that lock, and hold the GVL that the first one needs. Here is no other thread yet.
+        // The first look-up of a class calls Ruby while it holds a lock. Another thread that then wanted the class
+        // would wait for that lock, and hold the GVL that the first one needs. Here is no other thread yet.
         let _ = (Settings::class(ruby), Engine::class(ruby), Call::class(ruby));
         Ok(())
     }
