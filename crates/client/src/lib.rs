@@ -94,7 +94,7 @@ pub use proxy::{EnvironmentError, Proxies, ProxyCause, ProxyError, ProxyUrlError
 pub use redirect::Redirect;
 pub use request::{Handle, IntoUrl, RequestBuilder};
 pub use response::{Chunks, Response as AnyResponse, Source, Whole};
-pub use retry::{Retries, is_idempotent};
+pub use retry::{Retries, is_idempotent, retry_after};
 pub use settings::{BuildError, Builder, check_field};
 
 /// The methods with functions of their own, for both clients.

@@ -34,13 +34,14 @@ impl Default for Retries {
 }
 
 impl Retries {
-    /// Returns how long to wait before retry number `number`, from 1. `asked`: the server's `Retry-After`. `None`: it
-    /// asks for more than allowed.
-    pub(crate) fn wait(&self, number: u32, asked: Option<Duration>) -> Option<Duration> {
+    /// Returns how long to wait before retry number `number`, from 1. `asked`: the server's [`retry_after`]. `None`: it
+    /// asks for more than [`longest`](Self::longest).
+    #[must_use]
+    pub fn wait(&self, number: u32, asked: Option<Duration>) -> Option<Duration> {
         if asked.is_some_and(|asked| asked > self.longest) {
             return None;
         }
-        let doubled = self.first.saturating_mul(1_u32.checked_shl(number - 1).unwrap_or(u32::MAX)).min(self.longest);
+        let doubled = self.first.saturating_mul(1_u32.checked_shl(number.saturating_sub(1)).unwrap_or(u32::MAX)).min(self.longest);
         // Seeded by the system; nobody has to be surprised by it.
         let share = (RandomState::new().hash_one(number) >> 32) as f64 / f64::from(u32::MAX);
         let less = doubled.mul_f64(share / 2.0);
@@ -64,7 +65,8 @@ impl Retries {
 }
 
 /// Reads `Retry-After` in seconds (RFC 9110, section 10.2.3). A date is not read: clocks differ.
-pub(crate) fn retry_after(value: &[u8]) -> Option<Duration> {
+#[must_use]
+pub fn retry_after(value: &[u8]) -> Option<Duration> {
     let text = str::from_utf8(value).ok()?.trim();
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten().map(Duration::from_secs)
 }

@@ -26,6 +26,5 @@ pub use out::SharedWriter;
 pub use plan::{Bodies, Defaults, LARGEST_BURST, Pace, Plan};
 pub use record::Record;
 pub use resume::ResumeError;
-pub use retry::Retries;
 pub use run::{Error, Fetch, Observer, Progress, RunSummary, Warning};
 pub use work::WorkError;

@@ -2,11 +2,10 @@
 
 use std::path::PathBuf;
 
-use oroshi_client::{Builder, Bytes};
+use oroshi_client::{Builder, Bytes, Retries};
 use oroshi_net::UnixAddress;
 
 use crate::list::Source;
-use crate::retry::Retries;
 
 /// The largest burst; memory holds all of it.
 pub const LARGEST_BURST: usize = 1_000_000;

@@ -2,17 +2,7 @@
 
 use std::time::Duration;
 
-/// The longest wait; if the server asks for more, there is no retry.
-const LONGEST: Duration = Duration::from_secs(60);
-
-/// The number of retries, and the first wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retries {
-    /// The maximum of retries.
-    pub most: u32,
-    /// The first wait; each later one is twice the previous.
-    pub wait: Duration,
-}
+use oroshi_client::{Retries, retry_after};
 
 /// The result of an attempt, as far as retries depend on it.
 #[derive(Clone, Copy, Debug)]
@@ -27,22 +17,18 @@ pub(crate) enum Outcome<'a> {
     },
 }
 
-impl Retries {
-    /// Returns the wait before the next attempt; `None`: no retry.
-    pub(crate) fn after(self, attempts: u32, outcome: Outcome<'_>, idempotent: bool) -> Option<Duration> {
-        if attempts > self.most {
-            return None;
+/// Returns the wait before the next attempt; `None`: no retry.
+pub(crate) fn wait(retries: &Retries, attempts: u32, outcome: Outcome<'_>, idempotent: bool) -> Option<Duration> {
+    if attempts > retries.most {
+        return None;
+    }
+    match outcome {
+        Outcome::Failed { passing: true, safe: true } => retries.wait(attempts, None),
+        // A server that answers "too many requests" has not processed the request (RFC 6585, section 4).
+        Outcome::Status(status, after) if is_passing(status) && (idempotent || status == 429) => {
+            retries.wait(attempts, after.and_then(|text| retry_after(text.as_bytes())))
         }
-        let wait = self.wait.saturating_mul(1 << (attempts - 1).min(20)).min(LONGEST);
-        match outcome {
-            Outcome::Failed { passing, safe } => (passing && safe).then_some(wait),
-            // A server that answers "too many requests" has not processed the request (RFC 6585, section 4).
-            Outcome::Status(status, after) if is_passing(status) && (idempotent || status == 429) => {
-                let asked = after.and_then(|text| text.trim().parse().ok()).map_or(wait, Duration::from_secs);
-                (asked <= LONGEST).then_some(asked.max(wait))
-            }
-            Outcome::Status(..) => None,
-        }
+        _ => None,
     }
 }
 
@@ -56,23 +42,21 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
-    const RETRIES: Retries = Retries { most: 9, wait: SECOND };
+    const RETRIES: Retries = Retries { most: 9, first: SECOND, longest: Duration::from_secs(60) };
 
     #[test]
-    fn each_wait_is_twice_the_one_before_up_to_a_minute() {
+    fn there_are_so_many_retries() {
         let failed = Outcome::Failed { passing: true, safe: true };
-        let waits: Vec<_> = (1..=10).map(|attempts| RETRIES.after(attempts, failed, true)).collect();
-        let seconds = |n| Some(SECOND * n);
-        assert_eq!(waits[..8], [1, 2, 4, 8, 16, 32, 60, 60].map(seconds));
-        assert_eq!(waits[8..], [seconds(60), None]);
-        assert_eq!(Retries { most: 0, wait: SECOND }.after(1, failed, true), None);
+        let waits = (1..=10).map(|attempts| wait(&RETRIES, attempts, failed, true));
+        assert_eq!(waits.map(|wait| wait.is_some()).collect::<Vec<_>>(), [[true; 9].as_slice(), &[false]].concat());
+        assert_eq!(wait(&Retries { most: 0, ..RETRIES }, 1, failed, true), None);
     }
 
     #[test]
     fn only_what_is_safe_and_may_fare_better_is_tried_again() {
         for (passing, safe, again) in [(true, true, true), (true, false, false), (false, true, false)] {
             let outcome = Outcome::Failed { passing, safe };
-            assert_eq!(RETRIES.after(1, outcome, false).is_some(), again, "{outcome:?}");
+            assert_eq!(wait(&RETRIES, 1, outcome, false).is_some(), again, "{outcome:?}");
         }
         for (status, idempotent, again) in [
             (200, true, false),
@@ -83,14 +67,16 @@ mod tests {
             (429, false, true),
         ] {
             let outcome = Outcome::Status(status, None);
-            assert_eq!(RETRIES.after(1, outcome, idempotent).is_some(), again, "{status} {idempotent}");
+            assert_eq!(wait(&RETRIES, 1, outcome, idempotent).is_some(), again, "{status} {idempotent}");
         }
     }
 
     #[test]
     fn a_server_says_how_long_to_wait_within_reason() {
-        let wait = |text| RETRIES.after(2, Outcome::Status(503, Some(text)), true).map(|wait| wait.as_secs());
-        assert_eq!((wait("30"), wait(" 1 "), wait("60"), wait("61")), (Some(30), Some(2), Some(60), None));
-        assert_eq!(wait("Fri, 31 Dec 1999 23:59:59 GMT"), Some(2), "a date is not read");
+        let wait = |text| wait(&RETRIES, 2, Outcome::Status(503, Some(text)), true);
+        assert_eq!((wait("30"), wait("60"), wait("61")), (Some(30 * SECOND), Some(60 * SECOND), None));
+        for own in [" 1 ", "Fri, 31 Dec 1999 23:59:59 GMT"] {
+            assert!(wait(own).is_some_and(|wait| (SECOND..=2 * SECOND).contains(&wait)), "{own}");
+        }
     }
 }

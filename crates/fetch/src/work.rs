@@ -27,7 +27,7 @@ use crate::list::{Item, ItemRequest};
 use crate::out::SharedWriter;
 use crate::plan::{Bodies, LARGEST_BURST, Pace, Plan};
 use crate::record::{Failure, Record, Times};
-use crate::retry::Outcome;
+use crate::retry::{self, Outcome};
 use crate::sink::{Sink, print};
 
 /// Additional places for waiting requests: per slot, and at least.
@@ -333,7 +333,7 @@ impl Worker {
                 Outcome::Failed { passing: may_pass(error.cause()), safe: failure.retry_safe }
             }
         };
-        let again = self.plan.retries.after(record.attempts, outcome, idempotent);
+        let again = retry::wait(&self.plan.retries, record.attempts, outcome, idempotent);
         if let Err(error) = &answered
             && error.phase() == Phase::Request
             && error.redirects() == 0

@@ -64,7 +64,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", help_heading = "Pace")]
     pub(super) retry: Option<String>,
 
-    /// Wait this long before the first retry; each further wait is twice as long, up to a minute [default: 1s]
+    /// Wait this long before the first retry, then twice as long each time, up to a minute; up to a
+    /// half less at random [default: 1s]
     #[arg(long, value_name = "TIME", requires = "retry", help_heading = "Pace")]
     pub(super) retry_wait: Option<String>,
 

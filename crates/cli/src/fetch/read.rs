@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use oroshi_client::{Builder, Bytes, Client, Deadlines, Proxies};
-use oroshi_fetch::{Bodies, Defaults, LARGEST_BURST, Pace, Plan, Retries, Source};
+use oroshi_client::{Builder, Bytes, Client, Deadlines, Proxies, Retries};
+use oroshi_fetch::{Bodies, Defaults, LARGEST_BURST, Pace, Plan, Source};
 use oroshi_net::{ClientTls, ClientTlsOptions, UnixAddress};
 use oroshi_words::{units, with_causes};
 use rustix::fs::{Access, access};
@@ -18,6 +18,8 @@ use crate::tls::TlsArgs;
 
 /// The default of `--concurrency`.
 const CONCURRENCY: usize = 16;
+/// The longest wait before a retry; if the server asks for more, there is no retry.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 impl Args {
     /// Reads the flags.
@@ -52,9 +54,10 @@ impl Args {
         };
         let retries = Retries {
             most: problems.one("--retry", self.retry.as_deref(), parse_u32).unwrap_or(0),
-            wait: problems
+            first: problems
                 .one("--retry-wait", self.retry_wait.as_deref(), units::parse_time)
                 .unwrap_or(Duration::from_secs(1)),
+            longest: LONGEST_WAIT,
         };
         let defaults = Defaults {
             method: self.request.method.clone(),
