@@ -1,8 +1,10 @@
 //! `oroshi compare`: from flags to an experiment with one cell, to a report and an exit code.
 //!
-//! `args` has the flags; `variants` splits the set-ups, `read` makes the experiment. `oroshi_lab` runs and analyses it,
+//! `args` has the flags; `variants` splits the set-ups, `against` makes an earlier tree, `read` makes the experiment.
+//! `oroshi_lab` runs and analyses it,
 //! `oroshi_report` writes the report for people, [`verdicts`] gives the exit code.
 
+mod against;
 mod args;
 mod read;
 mod variants;
@@ -14,17 +16,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Command;
-use oroshi_lab::baseline::{self, BaselineComparison, SavedResult};
+use oroshi_lab::baseline::{self, SavedResult};
 use oroshi_lab::{Experiment, LabResult};
 use oroshi_report::paint::Paint;
-use oroshi_report::text;
-use serde::Serialize;
 
 pub(crate) use args::Args;
-use args::Format;
 
 use crate::CommandError;
 use crate::bench::without_secrets;
+use crate::formats::{Also, Format, Subject};
 use crate::interrupt::Temporary;
 use crate::lab::{ResultsError, measure};
 use crate::{bench, interrupt, saved, say, terminal, verdicts};
@@ -57,6 +57,9 @@ pub(crate) enum Error {
         /// The system's error.
         source: io::Error,
     },
+    /// The earlier tree could not be made.
+    #[error(transparent)]
+    Against(#[from] against::AgainstError),
     /// The program's own file is gone: start oroshi again.
     #[error("cannot find the program that this is")]
     Program(#[source] io::Error),
@@ -76,20 +79,14 @@ impl CommandError for Error {
         match self {
             Self::Usage(_) => Some("`oroshi compare --help` lists all flags, with examples"),
             Self::Baseline { .. } => Some("`oroshi compare --format json -o FILE ...` makes one"),
+            Self::Against(against::AgainstError::Cache { .. }) => {
+                Some("set XDG_CACHE_HOME to a folder that can be written to")
+            }
             Self::Folder { .. } => Some("set TMPDIR to a folder that can be written to"),
             Self::Bench(error) => error.next_step(),
             _ => None,
         }
     }
-}
-
-/// A result in JSON: the format of `lab`, with the comparison with a saved result.
-#[derive(Serialize)]
-struct Report<'r> {
-    #[serde(flatten)]
-    result: &'r LabResult,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    against: Option<&'r BaselineComparison>,
 }
 
 /// Runs the comparison.
@@ -115,28 +112,27 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let file = output.file.as_deref().map(bench::open).transpose()?;
     let html = output.html.as_deref().map(bench::open).transpose()?;
 
+    let also = output.also.into_iter().map(Also::open).collect::<Result<Vec<_>, _>>()?;
+    if let Some(trees) = &output.trees {
+        trees.make()?;
+    }
+
     let result = carry_out(experiment, output.note.as_deref())?;
     let against = saved.map(|saved| baseline::against(&saved, &result));
+    let findings = verdicts::findings(&result, against.as_ref(), &output.fail_if);
+    let subject =
+        Subject { result: &result, findings: &findings, against: against.as_ref().zip(output.baseline.as_deref()) };
 
-    let report = match output.format {
-        Format::Text => {
-            let paint = if file.is_none() { terminal::paint(&io::stdout()) } else { Paint::PLAIN };
-            let mut report = text::lab(&result, paint);
-            if let (Some(against), Some(path)) = (&against, &output.baseline) {
-                report += &text::against(against, &result, path, paint);
-            }
-            report
-        }
-        Format::Json => {
-            let report = Report { result: &result, against: against.as_ref() };
-            serde_json::to_string_pretty(&report).map_err(bench::Error::Json)? + "\n"
-        }
-    };
-    bench::write(&report, file, output.file.as_deref())?;
+    let is_terminal = file.is_none() && output.format == Format::Text;
+    let paint = if is_terminal { terminal::paint(&io::stdout()) } else { Paint::PLAIN };
+    bench::write(&subject.report(output.format, paint)?, file, output.file.as_deref())?;
+    for file in also {
+        file.write(&subject)?;
+    }
     if let (Some(html), Some(path)) = (html, output.html.as_deref()) {
         bench::write_beside(&oroshi_report::lab_page(&result), html, path)?;
     }
-    Ok(ExitCode::from(verdicts::judge(&result, against.as_ref(), &output.fail_if)))
+    Ok(ExitCode::from(verdicts::judge(&result, against.as_ref(), &findings, &output.fail_if)))
 }
 
 fn carry_out(experiment: Experiment, note: Option<&str>) -> Result<LabResult, Error> {
@@ -206,14 +202,9 @@ fn read_saved(path: &Path) -> Result<SavedResult, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use oroshi_report::sample::lab as sample;
 
     #[test]
-    fn what_compare_itself_writes_can_be_read_again() {
-        let against = BaselineComparison { comparisons: Vec::new(), caveats: Vec::new() };
-        let report = Report { result: &sample::two(), against: Some(&against) };
-        let text = serde_json::to_string(&report).unwrap();
-        assert!(text.contains("\"against\"") && matches!(saved::parse(&text), Ok(SavedResult::Lab(_))));
+    fn a_saved_result_that_cannot_be_read_is_named() {
         let error = read_saved(Path::new("/nonexistent/x.json")).err().unwrap();
         assert!(error.to_string().contains("/nonexistent/x.json"));
     }

@@ -27,6 +27,7 @@ use self::flags::Flags;
 use self::results::ResultFolder;
 pub(crate) use self::results::{ResultsError, measure};
 use crate::CommandError;
+use crate::formats::{Also, Subject};
 use crate::problems::Problems;
 use crate::verdicts::{self, Condition};
 use crate::{interrupt, report, say, terminal};
@@ -61,10 +62,10 @@ A file, in short:
   ...
 docs/lab.md explains every key.
 
-Exit codes: 0 done; 1 something failed, or there is no verdict (disturbed, not compared); 2 wrong
-usage, or mistakes in the file; 3 a --fail-if verdict occurred, and everything was compared; 130 ended
-by Ctrl-C before there was enough to compare, or by a second Ctrl-C (the first one ends an experiment
-early and still reports).";
+Exit codes: 0 done; 1 something failed, or was not compared; 2 wrong usage, or mistakes in the file; 3
+a --fail-if verdict occurred, and everything was compared; 4 the same, and only `undecided` occurred; 5
+no verdict: the machine was disturbed; 130 ended by Ctrl-C before there was enough to compare, or by a
+second Ctrl-C (the first one ends an experiment early and still reports).";
 
 /// Run experiments from files: start servers, load them in alternation, and report which is faster
 #[derive(Debug, clap::Args)]
@@ -149,10 +150,15 @@ struct RunArgs {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// Exit with code 3 if the primary verdict of any variant against the first of its group is slower, faster,
-    /// different or undecided; repeatable
+    /// Exit with code 3 if the primary verdict of any variant against the first of its group is slower, faster or
+    /// different, or with 4 if it is undecided; repeatable
     #[arg(long, value_name = "VERDICT")]
     fail_if: Vec<String>,
+
+    /// Also write the report in this format to a file: markdown=summary.md; repeatable. Formats: text, json, markdown,
+    /// github, junit
+    #[arg(long, value_name = "FORMAT=FILE")]
+    also: Vec<String>,
 }
 
 /// Why there is no result.
@@ -275,6 +281,7 @@ fn kept(path: PathBuf) -> Result<(PathBuf, LabResult), Error> {
 fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
     let mut problems = Problems::of_flags();
     let conditions = problems.all("--fail-if", &args.fail_if, str::parse::<Condition>);
+    let also = problems.all("--also", &args.also, str::parse::<Also>);
     let options = args.what.options(again(&args), problems)?;
     let found = find::find(&args.what.experiment)?;
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
@@ -286,6 +293,7 @@ fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
     if experiment.cells.is_empty() {
         return Err(Error::Nothing(experiment.skipped));
     }
+    let also = also.into_iter().map(Also::open).collect::<Result<Vec<_>, _>>().map_err(report::Error::from)?;
     let place = ResultFolder::make(args.out.unwrap_or_else(|| results::fresh_folder(&experiment.name)))?;
     let result = measure(experiment, place.output(), shutdown)?;
     print(&oroshi_report::text::lab(&result, terminal::paint(&io::stdout())))?;
@@ -299,9 +307,13 @@ fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
             return Err(error.into());
         }
     };
+    let findings = verdicts::findings(&result, None, &conditions);
+    for file in also {
+        file.write(&Subject { result: &result, findings: &findings, against: None }).map_err(report::Error::from)?;
+    }
     print(&format!("\nResult    {}\nReport    {}\n", kept.data.display(), kept.page.display()))?;
     print(&BUILD.map_or(String::new(), |build| format!("Build     {build}\n")))?;
-    Ok(ExitCode::from(verdicts::judge(&result, None, &conditions)))
+    Ok(ExitCode::from(verdicts::judge(&result, None, &findings, &conditions)))
 }
 
 fn read(found: &Found, options: &RunOptions, machine: &Machine) -> Result<ParsedExperiment, ExperimentError> {

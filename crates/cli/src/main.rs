@@ -39,6 +39,7 @@ mod compare;
 mod fetch;
 #[cfg(all(test, feature = "full"))]
 mod flag_tables;
+mod formats;
 #[cfg(feature = "gate")]
 mod gate;
 mod interrupt;

@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use oroshi_lab::LabResult;
 use oroshi_lab::baseline::BaselineComparison;
+use oroshi_lab::result::CellResult;
+use oroshi_report::ci::{Finding, placed};
 use oroshi_stats::compare::Verdict;
 use oroshi_words::nearest;
 
@@ -14,26 +16,38 @@ use crate::{interrupt, say};
 
 /// A --fail-if condition held.
 const EXIT_CONDITION: u8 = 3;
+/// Only `--fail-if undecided` held.
+const EXIT_UNDECIDED: u8 = 4;
+/// There is no verdict, because the machine had other work.
+const EXIT_DISTURBED: u8 = 5;
 
 /// Says which conditions held, and whether something failed or could not be compared, and gives the exit code for it.
 /// A missing comparison outranks a condition that held. The messages go to standard error, so that the report is the
-/// same with and without conditions.
-pub(crate) fn judge(result: &LabResult, against: Option<&BaselineComparison>, conditions: &[Condition]) -> u8 {
+/// same with and without conditions. `findings`: those of the result.
+pub(crate) fn judge(
+    result: &LabResult,
+    against: Option<&BaselineComparison>,
+    findings: &[Finding],
+    conditions: &[Condition],
+) -> u8 {
     let paint = terminal::paint(&io::stderr());
-    let judged = judged(result, against);
-    let missing = missing(result, against, &judged, conditions);
+    let missing = missing(result, against, findings, conditions);
     let mut code = 0;
     for condition in conditions {
-        let (name, held) = (condition.name(), condition.held(&judged));
+        let (name, held) = (condition.name(), condition.held(findings));
         if held.is_empty() {
             say(&match missing {
                 None => format!("{}  --fail-if {name}", paint.green("passed")),
                 Some(_) => format!("{}  --fail-if {name}: not everything was compared", paint.yellow("unknown")),
             });
         }
-        for words in held {
-            say(&format!("{}  --fail-if {name}: {words}", paint.red("FAILED")));
-            code = EXIT_CONDITION;
+        for finding in held {
+            say(&format!("{}  --fail-if {name}: {}", paint.red("FAILED"), finding.sentence()));
+            code = match condition {
+                Condition::Undecided if code == 0 => EXIT_UNDECIDED,
+                Condition::Undecided => code,
+                _ => EXIT_CONDITION,
+            };
         }
     }
     match missing {
@@ -45,11 +59,35 @@ pub(crate) fn judge(result: &LabResult, against: Option<&BaselineComparison>, co
     }
 }
 
+/// Returns the subjects of conditions: the primary metric's verdicts on each later set-up beside the first; or on
+/// today's beside those that were saved.
+pub(crate) fn findings(
+    result: &LabResult,
+    against: Option<&BaselineComparison>,
+    conditions: &[Condition],
+) -> Vec<Finding> {
+    let finding = |place: String, pair: String, verdict: Verdict, words: &str| {
+        let fails = conditions.iter().any(|condition| condition.is(verdict));
+        Finding { place, pair, verdict, words: words.to_owned(), fails }
+    };
+    if let Some(against) = against {
+        let primary = result.metrics.first().map(|m| m.metric);
+        let rows = against.comparisons.iter().filter(|row| Some(row.metric) == primary);
+        return rows.map(|row| finding(String::new(), row.variant.clone(), row.verdict, &row.words)).collect();
+    }
+    let name = |cell: &CellResult, index: usize| cell.variants.get(index).map_or("?", |v| v.name.as_str()).to_owned();
+    let decisive = result.decisive().map(|(cell, c)| {
+        let pair = format!("{} / {}", name(cell, c.variant), name(cell, c.base));
+        finding(result.cell_name(cell), pair, c.verdict, &c.words)
+    });
+    decisive.collect()
+}
+
 /// A missing part of the result: an exit code, and words.
 fn missing(
     result: &LabResult,
     against: Option<&BaselineComparison>,
-    judged: &[(Verdict, String)],
+    judged: &[Finding],
     conditions: &[Condition],
 ) -> Option<(u8, String)> {
     let variants = result.cells.iter().flat_map(|cell| cell.variants.iter().map(move |variant| (cell, variant)));
@@ -61,7 +99,7 @@ fn missing(
     // A variant alone is only measured, unless there were to be others.
     let several = result.cells.iter().any(|cell| cell.variants.len() > 1);
     let asked = against.is_some() || !conditions.is_empty() || several || !result.skipped.is_empty();
-    let compared = |(verdict, _): &(Verdict, String)| !matches!(verdict, Verdict::NotCompared | Verdict::Disturbed);
+    let compared = |found: &Finding| !matches!(found.verdict, Verdict::NotCompared | Verdict::Disturbed);
     let there = match asked {
         // A point of a sweep at which nothing can be said does not take the others' worth away.
         true if conditions.is_empty() && against.is_none() => judged.iter().any(compared),
@@ -71,44 +109,27 @@ fn missing(
     match (there, result.cut_short) {
         (true, _) => None,
         (false, true) => Some((interrupt::EXIT_CODE, "ended by Ctrl-C before there was enough to compare".into())),
-        (false, false) => Some((1, why_not(result, judged, several))),
+        (false, false) => {
+            let disturbed = judged.iter().any(|found| found.verdict == Verdict::Disturbed);
+            let code = if disturbed { EXIT_DISTURBED } else { 1 };
+            Some((code, why_not(result, judged, several)))
+        }
     }
 }
 
 /// Why there is no verdict.
-fn why_not(result: &LabResult, judged: &[(Verdict, String)], several: bool) -> String {
+fn why_not(result: &LabResult, judged: &[Finding], several: bool) -> String {
     if judged.is_empty() && !several && !result.skipped.is_empty() {
         let skipped = result.skipped.iter().map(|skipped| format!("{} ({})", skipped.name, skipped.why));
         let skipped = skipped.collect::<Vec<_>>().join(", ");
         return format!("error: nothing was compared: what was to be compared with it was left out: {skipped}");
     }
-    if judged.iter().any(|(verdict, _)| *verdict == Verdict::Disturbed) {
+    if judged.iter().any(|found| found.verdict == Verdict::Disturbed) {
         return "error: no verdict: the machine was disturbed, or the load generator at its limit; the report says how \
                 (--primary cpu compares CPU time per request)"
             .into();
     }
     "error: not everything could be compared; the report says why".into()
-}
-
-/// The subjects of conditions: the primary metric's verdicts on each later one beside the first, with where they came
-/// out; or on today's beside those that were saved.
-fn judged(result: &LabResult, against: Option<&BaselineComparison>) -> Vec<(Verdict, String)> {
-    let Some(primary) = result.metrics.first().map(|m| m.metric) else { return Vec::new() };
-    if let Some(against) = against {
-        let rows = against.comparisons.iter().filter(|row| row.metric == primary);
-        return rows.map(|row| (row.verdict, row.words.clone())).collect();
-    }
-    let mut judged = Vec::new();
-    for cell in &result.cells {
-        let name = result.cell_name(cell);
-        let on_first = cell.comparisons.iter().filter(|c| c.metric == primary && c.base == cell.base());
-        judged.extend(on_first.map(|c| (c.verdict, placed(&name, &c.words))));
-    }
-    judged
-}
-
-fn placed(cell: &str, words: &str) -> String {
-    if cell.is_empty() { words.to_owned() } else { format!("{cell}: {words}") }
 }
 
 /// A verdict that is not wanted, on any of the later ones beside the first.
@@ -145,9 +166,9 @@ impl Condition {
         }
     }
 
-    /// The sentences for which it holds.
-    fn held(self, judged: &[(Verdict, String)]) -> Vec<&str> {
-        judged.iter().filter(|(verdict, _)| self.is(*verdict)).map(|(_, words)| words.as_str()).collect()
+    /// The findings for which it holds.
+    fn held(self, findings: &[Finding]) -> Vec<&Finding> {
+        findings.iter().filter(|found| self.is(found.verdict)).collect()
     }
 }
 
@@ -197,8 +218,15 @@ mod tests {
     fn each_condition_holds_for_its_verdicts() {
         use Verdict::{Disturbed, Equivalent, Faster, NotCompared, Slower, Undecided};
         let all = [Faster, Slower, Equivalent, Undecided, NotCompared, Disturbed];
-        let judged: Vec<_> = all.into_iter().zip(["f", "s", "e", "u", "n", "d"].map(str::to_owned)).collect();
-        let held = |condition: Condition| condition.held(&judged).concat();
+        let found = |(verdict, words): (Verdict, &str)| Finding {
+            place: String::new(),
+            pair: String::new(),
+            verdict,
+            words: words.into(),
+            fails: false,
+        };
+        let found: Vec<_> = all.into_iter().zip(["f", "s", "e", "u", "n", "d"]).map(found).collect();
+        let held = |condition: Condition| condition.held(&found).iter().map(|f| f.words.as_str()).collect::<String>();
         let conditions = Condition::ALL.map(|known| held(known.1));
         assert_eq!(conditions, ["s", "f", "fs", "und"]);
     }
@@ -206,34 +234,36 @@ mod tests {
     #[test]
     fn only_the_primary_metric_beside_the_first_counts() {
         let many = sample::many();
-        assert_eq!(judged(&many, None).len(), 4, "one for each later variant");
+        assert_eq!(findings(&many, None, &[]).len(), 4, "one for each later variant");
         let mut two = sample::two();
         two.cells[0].comparisons[0].verdict = Verdict::Equivalent;
-        let verdicts: Vec<Verdict> = judged(&two, None).into_iter().map(|j| j.0).collect();
-        assert_eq!(verdicts, [Verdict::Equivalent], "the others are not asked");
+        let found = findings(&two, None, &[Condition::Slower]);
+        assert_eq!((found.len(), found[0].verdict, found[0].fails), (1, Verdict::Equivalent, false));
+        assert_eq!((found[0].pair.as_str(), found[0].name().as_str()), ("new / old", "new / old"));
         two.cells[0].comparisons[0].base = 1;
-        assert!(judged(&two, None).is_empty());
+        assert!(findings(&two, None, &[]).is_empty());
     }
 
     #[test]
     fn with_a_baseline_it_is_about_today_against_then() {
         let against = against(&[Verdict::Faster, Verdict::Undecided]);
         let two = sample::two();
-        let verdicts: Vec<Verdict> = judged(&two, Some(&against)).into_iter().map(|j| j.0).collect();
-        assert_eq!(verdicts, [Verdict::Faster, Verdict::Undecided]);
+        let found = findings(&two, Some(&against), &[Condition::Undecided]);
+        let verdicts: Vec<_> = found.iter().map(|found| (found.verdict, found.fails)).collect();
+        assert_eq!(verdicts, [(Verdict::Faster, false), (Verdict::Undecided, true)]);
     }
 
     #[test]
     fn verdicts_say_where_they_came_out() {
-        let judged = judged(&sample::groups(), None);
-        assert_eq!(judged.len(), 2);
-        assert!(judged[0].1.starts_with("kept connections: number 1"), "{judged:?}");
+        let found = findings(&sample::groups(), None, &[]);
+        assert_eq!(found.len(), 2);
+        assert!(found[0].sentence().starts_with("kept connections: number 1"), "{found:?}");
     }
 
     fn code(change: impl FnOnce(&mut LabResult), conditions: &[Condition]) -> u8 {
         let mut result = sample::two();
         change(&mut result);
-        judge(&result, None, conditions)
+        judge(&result, None, &findings(&result, None, conditions), conditions)
     }
 
     fn fails(result: &mut LabResult) {
@@ -269,11 +299,20 @@ mod tests {
     #[test]
     fn what_the_machine_forbids_to_conclude_is_no_success() {
         let disturbed = |result: &mut LabResult| result.cells[0].comparisons[0].verdict = Verdict::Disturbed;
-        assert_eq!((code(disturbed, &[]), code(disturbed, &[Condition::Slower])), (1, 1));
-        assert_eq!(code(disturbed, &[Condition::Undecided]), 1, "told as FAILED, and yet not everything was compared");
+        assert_eq!((code(disturbed, &[]), code(disturbed, &[Condition::Slower])), (5, 5));
+        assert_eq!(code(disturbed, &[Condition::Undecided]), 5, "told as FAILED, and yet not everything was compared");
+        let undecided = |result: &mut LabResult| result.cells[0].comparisons[0].verdict = Verdict::Undecided;
+        assert_eq!((code(undecided, &[]), code(undecided, &[Condition::Undecided])), (0, 4));
+        let both = |result: &mut LabResult| {
+            *result = sample::groups();
+            result.cells[0].comparisons[0].verdict = Verdict::Undecided;
+            result.cells[1].comparisons[0].verdict = Verdict::Slower;
+        };
+        assert_eq!(code(both, &[Condition::Slower, Condition::Undecided]), 3, "worse outranks unknown");
+        assert_eq!(code(both, &[Condition::Undecided, Condition::Slower]), 3);
         let mut result = sample::two();
         disturbed(&mut result);
-        let words = missing(&result, None, &judged(&result, None), &[]).unwrap().1;
+        let words = missing(&result, None, &findings(&result, None, &[]), &[]).unwrap().1;
         assert!(words.contains("the machine was disturbed") && words.contains("--primary cpu"), "{words}");
     }
 
@@ -284,12 +323,12 @@ mod tests {
         result.cells[0].comparisons.clear();
         let skipped = |name: &str| Skipped { name: name.into(), why: format!("{name} is not installed") };
         result.skipped = vec![skipped("puma"), skipped("falcon")];
-        assert_eq!(judge(&result, None, &[]), 1);
+        assert_eq!(judge(&result, None, &[], &[]), 1);
         let words = missing(&result, None, &[], &[]).unwrap().1;
         assert!(words.contains("left out: puma (puma is not installed), falcon ("), "{words}");
         let mut two = sample::two();
         two.skipped = vec![skipped("puma")];
-        assert_eq!(judge(&two, None, &[]), 0, "the others were compared");
+        assert_eq!(judge(&two, None, &findings(&two, None, &[]), &[]), 0, "the others were compared");
     }
 
     #[test]

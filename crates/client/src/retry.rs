@@ -41,7 +41,10 @@ impl Retries {
         if asked.is_some_and(|asked| asked > self.longest) {
             return None;
         }
-        let doubled = self.first.saturating_mul(1_u32.checked_shl(number.saturating_sub(1)).unwrap_or(u32::MAX)).min(self.longest);
+        let doubled = self
+            .first
+            .saturating_mul(1_u32.checked_shl(number.saturating_sub(1)).unwrap_or(u32::MAX))
+            .min(self.longest);
         // Seeded by the system; nobody has to be surprised by it.
         let share = (RandomState::new().hash_one(number) >> 32) as f64 / f64::from(u32::MAX);
         let less = doubled.mul_f64(share / 2.0);

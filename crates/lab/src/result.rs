@@ -76,6 +76,15 @@ impl LabResult {
         let sweep = self.sweep.as_ref().map(|sweep| (sweep.label.as_str(), sweep.values.as_slice()));
         cell_name(&cell.group, cell.point, sweep)
     }
+
+    /// Returns the comparisons that decide: by the primary metric, beside the base of their cell.
+    pub fn decisive(&self) -> impl Iterator<Item = (&CellResult, &Comparison)> {
+        let primary = self.metrics.first().map(|m| m.metric);
+        self.cells.iter().flat_map(move |cell| {
+            let decides = move |c: &&Comparison| Some(c.metric) == primary && c.base == cell.base();
+            cell.comparisons.iter().filter(decides).map(move |comparison| (cell, comparison))
+        })
+    }
 }
 
 /// Names a cell by its group, and by its sweep value and label.

@@ -8,12 +8,13 @@
 //!
 //! 1. [`words`]: a run in the words that the terminal uses too.
 //! 2. `bench`, `push` and `lab`: the pages, from the headline down.
-//! 3. [`text`]: the same for a terminal, with `table` and [`paint`].
+//! 3. [`text`]: the same for a terminal, with `table` and [`paint`]. [`ci`]: for continuous integration.
 //! 4. `page`: the frame of all pages. `chart`: scales, axes and marks. `figure`: formatted numbers. `machine`: the
 //!    machine of a run. `sample`: results for tests.
 
 mod bench;
 mod chart;
+pub mod ci;
 mod figure;
 mod lab;
 mod machine;

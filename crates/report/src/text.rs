@@ -10,4 +10,5 @@ mod subscribe;
 pub use against::against;
 pub use bench::bench;
 pub use lab::{asked, lab};
+pub(crate) use lab::{cell_ratios, how, own_figure};
 pub use subscribe::subscribe;

@@ -2,20 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::ValueEnum;
-
 use crate::bench::{AgentsArgs, LoadArgs};
+use crate::formats::Format;
 use crate::script_load::ScriptLoadArgs;
-
-/// The format of a report.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// For people.
-    #[default]
-    Text,
-    /// All data.
-    Json,
-}
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,6 +19,9 @@ Examples:
       latency, at the same rate of 2,000 requests per second
   oroshi compare --fail-if slower --smallest-effect 5% main='...' @http://... this='...' @http://...
       for CI: exit code 3 if this is slower than main
+  oroshi compare --against main --build 'make app' --fail-if slower \
+                 './app --port {{port}}' @http://127.0.0.1:{{port}}/
+      the tree here beside main, which oroshi checks out and builds
   oroshi compare --format json -o saved.json app=http://localhost:8080/
   oroshi compare --baseline saved.json app=http://localhost:8080/
       against a saved result: weaker, and the report says what it cannot prove
@@ -38,9 +30,10 @@ Set-ups:
   URL, NAME=URL, NAME='COMMAND' @URL; unnamed ones are called A, B, C. oroshi starts no shell. In a
   command and its URL, {{port}} is a free port, {{socket}} a path for a unix socket, {{dir}} a folder.
 
-Exit codes: 0 done; 1 something failed, or there is no verdict (disturbed, not compared); 2 wrong
-usage; 3 a --fail-if condition held, and everything was compared; 130 ended by Ctrl-C before there was
-enough to compare, or by a second Ctrl-C (the first one ends it early and still reports).";
+Exit codes: 0 done; 1 something failed, or was not compared; 2 wrong usage; 3 a --fail-if condition
+held, and everything was compared; 4 the same, and only `undecided` held; 5 no verdict: the machine was
+disturbed; 130 ended by Ctrl-C before there was enough to compare, or by a second Ctrl-C (the first one
+ends it early and still reports).";
 
 const DURATION: &str = "Measure each run for this long [default: 1s]";
 const LONGER_RUNS: &str = "The default grows to ten response times of the slowest set-up if that is longer.";
@@ -71,6 +64,8 @@ pub(crate) struct Args {
     pub(super) agents: AgentsArgs,
     #[command(flatten)]
     pub(super) rules: RuleArgs,
+    #[command(flatten)]
+    pub(super) against: AgainstArgs,
     #[command(flatten)]
     pub(super) output: OutputArgs,
 }
@@ -141,6 +136,21 @@ pub(super) struct RuleArgs {
 }
 
 #[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Comparison")]
+pub(super) struct AgainstArgs {
+    /// Compare the one set-up, a command, with itself as of this commit, tag or branch of the git repository here
+    ///
+    /// oroshi checks the commit out in a clone in the user's cache folder, and runs the command in the folder there that
+    /// corresponds to the present one. The earlier tree is the base of all ratios.
+    #[arg(long, value_name = "REF")]
+    pub(super) against: Option<String>,
+
+    /// Run this command in both trees before the comparison; the earlier tree keeps its build for the next time
+    #[arg(long, value_name = "COMMAND", requires = "against")]
+    pub(super) build: Option<String>,
+}
+
+#[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(super) struct OutputArgs {
     /// Compare with this saved result of `compare`, `lab` or `bench` (JSON); one set-up is then enough
@@ -150,13 +160,17 @@ pub(super) struct OutputArgs {
     pub(super) baseline: Option<PathBuf>,
 
     /// Exit with code 3 if a later set-up's verdict against the first, or against --baseline, is slower, faster,
-    /// different (either) or undecided
+    /// different (either), or with 4 if it is undecided
     #[arg(long, value_name = "VERDICT,...", value_delimiter = ',')]
     pub(super) fail_if: Vec<String>,
 
     /// Choose the format of the report
     #[arg(long, value_enum, default_value_t)]
     pub(super) format: Format,
+
+    /// Also write the report in this format to a file: markdown=summary.md; repeatable
+    #[arg(long, value_name = "FORMAT=FILE")]
+    pub(super) also: Vec<String>,
 
     /// Write the report to a file [default: standard output]
     ///

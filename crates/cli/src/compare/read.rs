@@ -17,9 +17,11 @@ use oroshi_net::{CpuList, Endpoint};
 use oroshi_words::Naming;
 use oroshi_words::units;
 
-use super::args::{Args, Format, OutputArgs, RuleArgs};
+use super::against::Trees;
+use super::args::{AgainstArgs, Args, OutputArgs, RuleArgs};
 use super::variants::{self, Typed};
 use crate::agents_load::{self, Found};
+use crate::formats::{Also, Format};
 use crate::problems::Problems;
 use crate::script_load::{Loader, ReadLoad};
 use crate::verdicts::Condition;
@@ -35,6 +37,10 @@ pub(super) struct Output {
     pub(super) html: Option<PathBuf>,
     pub(super) baseline: Option<PathBuf>,
     pub(super) fail_if: Vec<Condition>,
+    /// Reports beside the main one.
+    pub(super) also: Vec<Also>,
+    /// The trees to make before the start.
+    pub(super) trees: Option<Trees>,
     /// A note to print before the start.
     pub(super) note: Option<String>,
 }
@@ -53,13 +59,18 @@ impl Args {
         matches: &ArgMatches,
     ) -> Result<(Experiment, Output), Vec<String>> {
         let mut problems = Vec::new();
-        let Self { variants, load, scenario, agents, rules: flags, output } = self;
+        let Self { variants, load, scenario, agents, rules: flags, against, output } = self;
         let (typed, wrong) = variants::parse(&variants);
         problems.extend(wrong);
+        let count = variants.iter().filter(|word| !word.starts_with('@')).count();
+        let (typed, trees) = with_trees(typed, count, variants::is_named(&variants), &against, &mut problems);
         // A single set-up is measured for a later comparison, or compared with an earlier one.
-        let is_kept = output.output.is_some() && output.format == Format::Json;
-        let least = if output.baseline.is_some() || is_kept { 1 } else { 2 };
-        if variants.iter().filter(|word| !word.starts_with('@')).count() < least {
+        let also: Vec<Also> =
+            output.also.iter().filter_map(|text| one("--also", Some(text), str::parse, &mut problems)).collect();
+        let is_kept = (output.output.is_some() && output.format == Format::Json)
+            || also.iter().any(|also| also.format == Format::Json);
+        let least = if output.baseline.is_some() || is_kept || against.against.is_some() { 1 } else { 2 };
+        if count < least {
             problems.push(match least {
                 1 => "nothing to measure: expected a URL, as in http://localhost:8080/".into(),
                 _ => "a comparison needs two: expected A and B, as in http://localhost:8080/ unix:/run/app.sock; \
@@ -114,7 +125,7 @@ impl Args {
         }
         let ready_timeout = one("--ready-timeout", flags.ready_timeout.as_deref(), time_above_zero, &mut problems);
         let read_rules = read_rules(&flags, &mut problems);
-        let OutputArgs { baseline, fail_if, format, output: file, report: html } = output;
+        let OutputArgs { baseline, fail_if, format, output: file, report: html, also: _ } = output;
         let fail_if: Vec<Condition> =
             fail_if.iter().filter_map(|text| one("--fail-if", Some(text), str::parse, &mut problems)).collect();
         if !problems.is_empty() {
@@ -137,7 +148,39 @@ impl Args {
             cells: vec![on_agents(cell, agents)],
             ..Experiment::default()
         };
-        Ok((experiment, Output { format, file, html, baseline, fail_if, note }))
+        Ok((experiment, Output { format, file, html, baseline, fail_if, also, trees, note }))
+    }
+}
+
+/// With `--against`, puts the earlier tree's set-up before the only one. `count`: the set-ups that were typed.
+fn with_trees(
+    typed: Vec<Typed>,
+    count: usize,
+    is_named: bool,
+    flags: &AgainstArgs,
+    problems: &mut Vec<String>,
+) -> (Vec<Typed>, Option<Trees>) {
+    let Some(reference) = &flags.against else { return (typed, None) };
+    let [only] = typed.as_slice() else {
+        if count > 1 {
+            problems.push(format!("--against: {count} set-ups are compared: expected one, a command"));
+        }
+        return (typed, None);
+    };
+    if only.start.is_none() {
+        problems.push(format!(
+            "--against: {} is a URL: expected a command that starts the server, as in './app --port {{{{port}}}}' \
+             @http://127.0.0.1:{{{{port}}}}/",
+            only.urls.join(" ")
+        ));
+        return (typed, None);
+    }
+    match Trees::find(reference, flags.build.as_deref()) {
+        Ok(trees) => (trees.set_ups(only.clone(), reference, is_named).into(), Some(trees)),
+        Err(found) => {
+            problems.extend(found);
+            (typed, None)
+        }
     }
 }
 
@@ -265,9 +308,10 @@ fn cell(
     let mut variants = Vec::new();
     // Commands run in the folder where they were typed.
     let folder = std::env::current_dir().ok();
-    for Typed { name, start, urls } in typed {
+    for Typed { name, start, urls, folder: own } in typed {
         let server = start.map(|start| {
-            let mut server = Server { folder: folder.clone(), ..Server::new(&name, start, urls.clone()) };
+            let folder = own.or_else(|| folder.clone());
+            let mut server = Server { folder, ..Server::new(&name, start, urls.clone()) };
             server.ready_timeout = ready_timeout.unwrap_or(server.ready_timeout);
             servers.push(server);
             servers.len() - 1

@@ -4,6 +4,7 @@
 //! this module splits the words of a command line; it checks their values as far as possible before a start.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use oroshi_experiment::rules;
 use oroshi_lab::template::{self, Values};
@@ -21,6 +22,8 @@ pub(super) struct Typed {
     pub(super) start: Option<Vec<String>>,
     /// Its URLs: templates.
     pub(super) urls: Vec<String>,
+    /// The folder of its command; `None`: the present one.
+    pub(super) folder: Option<PathBuf>,
 }
 
 /// Splits the words. Returns all mistakes at once.
@@ -111,6 +114,11 @@ pub(super) fn collisions(variants: &[Typed]) -> Vec<String> {
     problems
 }
 
+/// Whether the words of the first set-up begin with a name.
+pub(super) fn is_named(words: &[String]) -> bool {
+    words.first().is_some_and(|word| named(word).0.is_some())
+}
+
 /// Splits `NAME=WHAT`, where NAME is a plain name: the `=` of a URL follows characters that no name has.
 fn named(word: &str) -> (Option<&str>, &str) {
     match word.split_once('=') {
@@ -144,7 +152,7 @@ fn one(name: &str, what: &str, urls: Vec<String>) -> Result<Typed, String> {
     let owned = name.to_owned();
     if is_url(what) {
         all.insert(0, what.to_owned());
-        return Ok(Typed { name: owned, start: None, urls: all });
+        return Ok(Typed { name: owned, start: None, urls: all, folder: None });
     }
     if all.is_empty() {
         return Err(match what.parse::<Endpoint>() {
@@ -160,7 +168,7 @@ fn one(name: &str, what: &str, urls: Vec<String>) -> Result<Typed, String> {
     if words.first().is_none_or(|program| program.trim().is_empty()) {
         return Err(format!("{name}: the command is empty: expected a program and its arguments"));
     }
-    Ok(Typed { name: owned, start: Some(words), urls: all })
+    Ok(Typed { name: owned, start: Some(words), urls: all, folder: None })
 }
 
 /// Splits a command from the `@URL`s at its end, in order. Other words of a command may begin with @ too, so a URL must
@@ -187,7 +195,7 @@ mod tests {
     }
 
     fn typed(name: &str, start: Option<&[&str]>, urls: &[&str]) -> Typed {
-        Typed { name: name.into(), start: start.map(words), urls: words(urls) }
+        Typed { name: name.into(), start: start.map(words), urls: words(urls), folder: None }
     }
 
     #[track_caller]

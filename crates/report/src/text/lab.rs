@@ -14,6 +14,7 @@ use crate::paint::Paint;
 use crate::table::wrap;
 use crate::words::machine;
 pub(super) use tables::{Table, grouped_reasons};
+pub(crate) use tables::{cell_ratios, own_figure};
 
 /// No line is longer, but for those that cannot be broken.
 const WIDTH: usize = 100;
@@ -229,7 +230,7 @@ impl Page<'_> {
 
 /// How it was done: `24 runs in 12 blocks; 10 connections, closed loop, 1s; servers on CPU 1, load on CPU 0; took
 /// 34.2s`.
-fn how(result: &LabResult) -> String {
+pub(crate) fn how(result: &LabResult) -> String {
     let runs: usize = result.cells.iter().map(|cell| cell.runs.len()).sum();
     let mut parts = Vec::new();
     match result.cells.as_slice() {

@@ -59,6 +59,15 @@ pub(super) fn ratios(cell: &CellResult, result: &LabResult, paint: Paint) -> Str
     table.text()
 }
 
+/// The ratios as rows of texts: metric, pair, ratio, interval and verdict.
+pub(crate) fn cell_ratios(cell: &CellResult, result: &LabResult) -> Vec<[String; 5]> {
+    let row = |label: &str, c: &Comparison| {
+        let (ratio, interval) = ratio_texts(c);
+        [label.to_owned(), pair(cell, c), ratio, interval, short(c).to_owned()]
+    };
+    result.metrics.iter().flat_map(|m| told(cell, m.metric).into_iter().map(|c| row(&m.label, c))).collect()
+}
+
 /// The primary ratios of every comparison.
 pub(super) fn summary(result: &LabResult, paint: Paint) -> String {
     let Some(primary) = result.metrics.first() else { return String::new() };
@@ -240,10 +249,7 @@ impl Table {
     }
 
     fn ratio_after(&mut self, mut cells: Vec<String>, comparison: &Comparison) {
-        let (ratio, interval) = match &comparison.ratio {
-            Some(ratio) => (times(ratio.estimate), from_to(ratio)),
-            None => ("-".into(), "-".into()),
-        };
+        let (ratio, interval) = ratio_texts(comparison);
         cells.extend([ratio, interval]);
         let mut words = short(comparison).to_owned();
         // An interval without 1, and yet no verdict: the reader wants to know why.
@@ -277,7 +283,7 @@ impl Table {
 }
 
 /// The figure of a variant with how far its interval reaches: `81,234 ±1.2 %`.
-fn own_figure(variant: &VariantResult, metric: Metric) -> String {
+pub(crate) fn own_figure(variant: &VariantResult, metric: Metric) -> String {
     match (variant.figures.get(&metric), &variant.failed) {
         (Some(interval), _) if interval.low < interval.high => {
             format!("{} ±{}", value(metric, interval.estimate), reach(interval))
@@ -303,6 +309,14 @@ fn reach(interval: &Interval) -> String {
         share if share <= 1.0 => units::percent(share),
         // With three blocks it may be thousands, which says no more.
         _ => "> 100 %".into(),
+    }
+}
+
+/// A ratio and its interval.
+fn ratio_texts(comparison: &Comparison) -> (String, String) {
+    match &comparison.ratio {
+        Some(ratio) => (times(ratio.estimate), from_to(ratio)),
+        None => ("-".into(), "-".into()),
     }
 }
 
