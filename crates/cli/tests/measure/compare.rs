@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::support::HANG;
-use crate::common::{OROSHI, Ran, Recorded as _, Target, bench, oroshi};
+use crate::common::{OROSHI, Ran, Recorded as _, Target, bench, oroshi, to_the_end};
 use oroshi_lab::LabResult;
 use oroshi_lab::result::Comparison;
 use oroshi_stats::compare::Verdict;
@@ -425,4 +425,70 @@ fn help_gives_the_defaults_of_this_command() {
     }
     assert!(!ran.out.contains("[default: 10s, or until"), "{}", ran.out);
     assert!(std::path::Path::new(OROSHI).is_file());
+}
+
+/// A git repository whose server waits as long as its file `delay` says, with two commits.
+fn repository(folder: &std::path::Path) {
+    let git = |arguments: &[&str]| {
+        let own = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main"];
+        let ran = Command::new("git").args(own).args(arguments).current_dir(folder).output().unwrap();
+        assert!(ran.status.success(), "{arguments:?}: {ran:?}");
+    };
+    std::fs::create_dir_all(folder.join("web")).unwrap();
+    // The build writes what the server starts; the source alone starts nothing.
+    std::fs::write(
+        folder.join("web/build"),
+        "#!/bin/sh\nset -e\n(echo '#!/bin/sh'; cat serve.in) > serve\nchmod +x serve\n",
+    )
+    .unwrap();
+    std::fs::write(folder.join("web/serve.in"), "exec \"$1\" target --threads 1 --listen 127.0.0.1:$2\n").unwrap();
+    git(&["init", "--quiet"]);
+    git(&["add", "."]);
+    git(&["commit", "--quiet", "--message", "fast"]);
+    git(&["tag", "v1"]);
+    let slow = "exec \"$1\" target --threads 1 --delay 5ms --listen 127.0.0.1:$2\n";
+    std::fs::write(folder.join("web/serve.in"), slow).unwrap();
+}
+
+fn against(folder: &std::path::Path, cache: &std::path::Path, arguments: &[&str]) -> Ran {
+    let mut command = Command::new(OROSHI);
+    command.current_dir(folder.join("web")).env("XDG_CACHE_HOME", cache).arg("compare").args(QUICK).args(arguments);
+    command.args(["./serve {{oroshi}} {{port}}", "@http://127.0.0.1:{{port}}/"]);
+    to_the_end(command)
+}
+
+#[test]
+fn a_tree_is_compared_with_an_earlier_commit_which_is_built_once() {
+    if Command::new("git").arg("--version").output().is_err() {
+        return oroshi_testkit::skipped("compare --against", "git is not installed");
+    }
+    let (folder, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    repository(folder.path());
+    let also = |name: &str| cache.path().join(name);
+    let [markdown, junit] =
+        [("markdown", "a.md"), ("junit", "a.xml")].map(|(f, n)| format!("{f}={}", also(n).display()));
+    let flags =
+        ["--against", "v1", "--build", "sh ./build", "--fail-if", "slower", "--also", &markdown, "--also", &junit];
+    let ran = against(folder.path(), cache.path(), &flags);
+    ran.said(3, &["FAILED  --fail-if slower", "this is slower than v1", "checking out"]);
+    let found = result(&ran);
+    let names: Vec<&str> = found.cells[0].variants.iter().map(|v| v.name.as_str()).collect();
+    assert_eq!((names, first_comparison(&found).verdict), (vec!["v1", "this"], Verdict::Slower));
+    let text = std::fs::read_to_string(also("a.md")).unwrap();
+    assert!(text.contains("**this is slower than v1") && text.contains("| this / v1 |"), "{text}");
+    let text = std::fs::read_to_string(also("a.xml")).unwrap();
+    assert!(text.contains("failures=\"1\" errors=\"0\"") && text.contains("name=\"this / v1\""), "{text}");
+
+    // The earlier tree is kept with its build; the present one is built anew, and is the same now.
+    std::fs::write(folder.path().join("web/serve.in"), "exec \"$1\" target --threads 1 --listen 127.0.0.1:$2\n")
+        .unwrap();
+    let flags = ["--against", "v1", "--build", "sh ./build", "--smallest-effect", "60%"];
+    let ran = against(folder.path(), cache.path(), &flags);
+    assert!(ran.code == Some(0) && !ran.err.contains("checking out"), "{ran:?}");
+    assert_eq!(ran.err.matches("building in").count(), 1, "{ran:?}");
+
+    let flags = ["--against", "v1", "--build", "sh -c 'exit 7'"];
+    against(folder.path(), cache.path(), &flags).said(1, &["--build: `sh -c 'exit 7'` failed in", "exit status: 7"]);
+    against(folder.path(), cache.path(), &["--against", "v2"]).said(2, &["`v2` is no commit, tag or branch of"]);
+    against(folder.path(), cache.path(), &["--against", "--help"]).said(2, &["--against"]);
 }
