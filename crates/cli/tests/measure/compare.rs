@@ -8,6 +8,7 @@ use crate::common::{OROSHI, Ran, Recorded as _, Target, bench, oroshi, to_the_en
 use oroshi_lab::LabResult;
 use oroshi_lab::result::Comparison;
 use oroshi_stats::compare::Verdict;
+use oroshi_testkit::need;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Few short runs: the verdicts asked for here are far from any border, also beside other tests.
@@ -459,8 +460,8 @@ fn against(folder: &std::path::Path, cache: &std::path::Path, arguments: &[&str]
 
 #[test]
 fn a_tree_is_compared_with_an_earlier_commit_which_is_built_once() {
-    if Command::new("git").arg("--version").output().is_err() {
-        return oroshi_testkit::skipped("compare --against", "git is not installed");
+    if need("compare --against", "git").is_none() {
+        return;
     }
     let (folder, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     repository(folder.path());
