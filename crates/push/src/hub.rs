@@ -43,6 +43,9 @@ use crate::writer::Writer;
 /// The close code for a session whose key another connection took. It is private, as no registered code means this.
 const REPLACED: CloseCode = CloseCode(4000);
 
+/// The close code for a client that needs another token. The reason says why.
+pub(crate) const TOKEN: CloseCode = CloseCode(4002);
+
 /// One thread's part of the hub.
 #[derive(Debug)]
 pub(crate) struct Hub {

@@ -9,6 +9,7 @@ use tokio::sync::Barrier;
 
 use crate::cluster::link::Link;
 use crate::history::Histories;
+use crate::identity::Verifier;
 use crate::plan::Plan;
 use crate::session::directory::Directory;
 
@@ -19,6 +20,8 @@ pub(crate) struct Node {
     pub(crate) directory: Directory,
     /// The histories of channels that have one.
     pub(crate) histories: Histories,
+    /// Checks clients' tokens, if the hub takes any.
+    pub(crate) verifier: Option<Verifier>,
     began: Instant,
     /// The link to the other nodes, if there is a cluster.
     pub(crate) link: Option<Link>,
@@ -55,6 +58,7 @@ impl Node {
             sessions: AtomicUsize::new(0),
             loads: (0..plan.threads).map(|_| Load::default()).collect(),
             histories: Histories::new(plan.limits.history_bytes),
+            verifier: plan.jwt.clone().map(Verifier::new),
             began: Instant::now(),
             plan,
             directory: Directory::new(),

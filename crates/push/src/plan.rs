@@ -1,5 +1,6 @@
 //! The configuration of a hub: checked, with all defaults filled in. A `Draft` becomes a `Plan`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use oroshi_net::CpuList;
@@ -45,6 +46,8 @@ pub struct Plan {
     /// The token that `Authorization: Bearer` must have on all requests but connecting, polling and `/ping`. Never
     /// shown.
     pub token: Option<Secret>,
+    /// How the hub checks clients' tokens, if it takes any.
+    pub jwt: Option<Jwt>,
     /// How the hub drains.
     pub drain: Drain,
     /// The other nodes, if there are any.
@@ -84,6 +87,7 @@ impl Default for Plan {
             send: SendSettings::default(),
             groups: Vec::new(),
             token: None,
+            jwt: None,
             drain: Drain::default(),
             cluster: None,
             compat_ekbo: false,
@@ -433,6 +437,51 @@ pub enum SlowPolicy {
     KeepLatest,
     /// The message is not queued, and its publisher learns that. For messages to single sessions.
     Refuse,
+}
+
+/// The check of clients' JSON Web Tokens (RFC 7519).
+#[derive(Clone, Debug)]
+pub struct Jwt {
+    /// The secret of tokens with HS256, at least 32 bytes (RFC 7518, section 3.2).
+    pub secret: Option<Secret>,
+    /// The set of keys of other tokens.
+    pub keys: Option<KeySource>,
+    /// How often the set is read again. Tokens with an unknown key have it read at once.
+    pub refresh: Duration,
+    /// The only accepted issuer (`iss`), if any.
+    pub issuer: Option<String>,
+    /// The hub's names as an audience (`aud`). A token without audience is accepted only if there are none.
+    pub audience: Vec<String>,
+    /// How much clocks may differ.
+    pub leeway: Duration,
+    /// Whether clients need a token.
+    pub required: bool,
+    /// How long a WebSocket client may take to send a token as its first frame.
+    pub wait: Duration,
+}
+
+impl Default for Jwt {
+    fn default() -> Self {
+        Jwt {
+            secret: None,
+            keys: None,
+            refresh: Duration::from_secs(300),
+            issuer: None,
+            audience: Vec::new(),
+            leeway: Duration::from_secs(10),
+            required: true,
+            wait: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Where a set of keys is (RFC 7517, section 5).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// In a file.
+    File(PathBuf),
+    /// At an HTTP or HTTPS address.
+    Url(String),
 }
 
 /// How the hub drains.

@@ -87,11 +87,13 @@ pub(crate) enum Reason {
     Drain,
     /// Messages of other nodes may be missing, and its rule is to disconnect then.
     Missed,
+    /// Its token has expired.
+    Expired,
 }
 
 /// The names of [`Reason`]'s variants in metrics, in their order.
-pub(crate) const REASONS: [&str; 8] =
-    ["client", "violation", "slow", "silent", "closed", "replaced", "drain", "missed"];
+pub(crate) const REASONS: [&str; 9] =
+    ["client", "violation", "slow", "silent", "closed", "replaced", "drain", "missed", "expired"];
 
 /// The writer's lists that contain a session, and the directions that stand still.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,7 +110,7 @@ pub(crate) struct Flags {
     pub(crate) channels: bool,
 }
 
-/// Times in ticks of the thread's clock; 0 is never.
+/// Times in ticks of the thread's clock, but for the last; 0 is never.
 #[derive(Debug, Default)]
 pub(crate) struct Times {
     /// The last bytes from the client.
@@ -117,6 +119,8 @@ pub(crate) struct Times {
     pub(crate) written: Cell<u32>,
     /// The last ping that nothing has followed.
     pub(crate) pinged: Cell<u32>,
+    /// The end of its token, in seconds since 1970.
+    pub(crate) expires: Cell<u32>,
 }
 
 /// State that few sessions need.
@@ -149,7 +153,7 @@ pub(crate) struct Polling {
 impl Session {
     /// Creates an open session without a connection, at tick `now`.
     pub(crate) fn new(key: Arc<str>, location: Location, framing: Framing, now: u32) -> Self {
-        let times = Times { received: Cell::new(now), written: Cell::new(now), pinged: Cell::new(0) };
+        let times = Times { received: Cell::new(now), written: Cell::new(now), ..Times::default() };
         Session {
             key,
             location,
@@ -186,6 +190,11 @@ impl Session {
     /// Changes its rare state, which is created on first use.
     pub(crate) fn rare<T>(&self, change: impl FnOnce(&mut RareState) -> T) -> T {
         change(self.rare.borrow_mut().get_or_insert_default())
+    }
+
+    /// Ends it at the end of a token, in seconds since 1970.
+    pub(crate) fn expire_at(&self, seconds: u64) {
+        self.times.expires.set(u32::try_from(seconds).unwrap_or(u32::MAX).max(1));
     }
 
     /// Makes it a session that speaks the protocol of channels.

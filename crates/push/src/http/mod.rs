@@ -3,6 +3,7 @@
 mod answer;
 mod command;
 mod connect;
+mod identify;
 mod kuiperbelt;
 mod native;
 mod origin;

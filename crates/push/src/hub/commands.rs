@@ -12,10 +12,11 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::hub::Hub;
+use crate::identity::{self, NO_KEYS, unix_time};
 use crate::message::{Framing, Message, Place};
 use crate::publish::{Publish, ReceiptWait, Targets};
-use crate::rights::{Right, may, prefix};
-use crate::session::channels::Member;
+use crate::rights::{Right, prefix};
+use crate::session::channels::{Channels, Member};
 use crate::session::{Reason, Session};
 
 /// The most messages in the answer to `history`.
@@ -38,6 +39,7 @@ struct Command<'a> {
     publish: Option<PublishCommand<'a>>,
     history: Option<History>,
     presence: Option<Named>,
+    token: Option<String>,
     ping: Option<Empty>,
 }
 
@@ -154,6 +156,7 @@ impl Hub {
             return false;
         }
         if let Some(subscribed) = self.subscribe_here(session, channel, None) {
+            session.channels(|channels| channels.subscriptions.last_mut().map(|one| one.by_backend = true));
             self.answer(session, &json!({ SUBSCRIBED: subscribed.to_json(channel) }));
             self.catch_up(session, channel, subscribed);
         }
@@ -172,17 +175,18 @@ impl Hub {
         session: &Rc<Session>,
         command: Command<'_>,
     ) -> Result<(&'static str, Value), Refused> {
-        let Command { id, subscribe, unsubscribe, publish, history, presence, ping } = command;
+        let Command { id, subscribe, unsubscribe, publish, history, presence, token, ping } = command;
         let count = [
             subscribe.is_some(),
             unsubscribe.is_some(),
             publish.is_some(),
             history.is_some(),
             presence.is_some(),
+            token.is_some(),
             ping.is_some(),
         ];
         if count.into_iter().filter(|is| *is).count() != 1 {
-            let expected = "expected exactly one of subscribe, unsubscribe, publish, history, presence and ping";
+            let expected = "expected exactly one of subscribe, unsubscribe, publish, history, presence, token and ping";
             return Err(Refused::new("bad-command", expected));
         }
         if let Some(Subscribe { channel, since }) = subscribe {
@@ -204,6 +208,9 @@ impl Hub {
         if let Some(Named { channel }) = presence {
             self.expect(session, Right::Presence, &channel)?;
             return Ok(("presence", self.presence(&channel).await));
+        }
+        if let Some(token) = token {
+            return Ok(("token", self.identify(session, &token).await?));
         }
         Ok(("pong", json!({})))
     }
@@ -234,6 +241,38 @@ impl Hub {
         self.answer(session, &frame);
         self.catch_up(session, channel, subscribed);
         Ok(answer)
+    }
+
+    /// Replaces the token of a session. Subscriptions that the new one does not permit end.
+    async fn identify(&self, session: &Rc<Session>, token: &str) -> Result<Value, Refused> {
+        let Some(verifier) = &self.node.verifier else {
+            return Err(Refused::new("forbidden", "this hub takes no tokens"));
+        };
+        let identity = match verifier.verify(token.as_bytes()).await {
+            Ok(identity) => identity,
+            Err(identity::Refused::Token(error)) => return Err(Refused::new(error.name(), error.to_string())),
+            Err(identity::Refused::NoKeys) => return Err(Refused::new("busy", NO_KEYS)),
+        };
+        let is_other = |channels: &mut Channels| channels.who.user.is_some() && channels.who.user != identity.user;
+        if session.channels(is_other) != Some(false) {
+            return Err(Refused::new("forbidden", "the token is another user's: connect again with it"));
+        }
+        session.channels(|channels| channels.who.identify(&identity));
+        session.expire_at(identity.expires);
+        for channel in self.forbidden(session) {
+            self.unsubscribe_for_backend(session, &channel);
+        }
+        Ok(identity.to_json(unix_time()))
+    }
+
+    /// Returns the channels that a session subscribes to and has no right to any more.
+    fn forbidden(&self, session: &Session) -> Vec<String> {
+        let forbidden = |channels: &mut Channels| {
+            let all = channels.subscriptions.iter().filter(|one| !one.by_backend);
+            let names = all.map(|one| format!("{}{}", one.group.name, if one.is_pattern { "*" } else { "" }));
+            names.filter(|name| !channels.who.may(self.plan(), Right::Subscribe, name)).collect()
+        };
+        session.channels(forbidden).unwrap_or_default()
     }
 
     /// Publishes for a client.
@@ -313,9 +352,7 @@ impl Hub {
         if channel.is_empty() || channel.len() > NAME_BYTES {
             return Err(Refused::new("bad-command", format!("a channel's name has 1 to {NAME_BYTES} bytes")));
         }
-        let permitted = session.channels(|channels| {
-            may(self.plan(), right, channel, channels.who.user.is_some(), &[&channels.who.rights])
-        });
+        let permitted = session.channels(|channels| channels.who.may(self.plan(), right, channel));
         match permitted {
             Some(true) => Ok(()),
             _ => Err(Refused::new("forbidden", "the client has no right to this").of(channel)),

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::rights::Rights;
+use crate::jwt::Identity;
+use crate::plan::Plan;
+use crate::rights::{Right, Rights, may};
 use crate::session::group::Group;
 
 /// The channels of a session, and who its client is.
@@ -26,8 +28,25 @@ pub(crate) struct Channels {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Who {
     pub(crate) user: Option<Arc<str>>,
-    /// The rights beside those of the rules.
+    /// The rights that the backend grants beside those of the rules.
     pub(crate) rights: Arc<Rights>,
+    /// The rights that its token grants.
+    pub(crate) token_rights: Arc<Rights>,
+}
+
+impl Who {
+    /// Adds what a token says. Its user goes before the backend's.
+    pub(crate) fn identify(&mut self, identity: &Identity) {
+        if identity.user.is_some() {
+            self.user.clone_from(&identity.user);
+        }
+        self.token_rights = Arc::clone(&identity.rights);
+    }
+
+    /// Returns whether the client may do something in a channel.
+    pub(crate) fn may(&self, plan: &Plan, right: Right, channel: &str) -> bool {
+        may(plan, right, channel, self.user.is_some(), &[&self.rights, &self.token_rights])
+    }
 }
 
 /// A session's entry in a channel, or in all channels with a prefix.
@@ -38,6 +57,8 @@ pub(crate) struct Subscription {
     pub(crate) at: usize,
     /// Whether the group's name is the prefix of a pattern.
     pub(crate) is_pattern: bool,
+    /// Whether the backend made it, whatever rights the client has.
+    pub(crate) by_backend: bool,
 }
 
 impl Channels {

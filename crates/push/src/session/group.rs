@@ -135,7 +135,7 @@ impl Groups {
                 return false;
             }
             let at = group.subscribers();
-            channels.subscriptions.push(Subscription { group: Rc::clone(&group), at, is_pattern });
+            channels.subscriptions.push(Subscription { group: Rc::clone(&group), at, is_pattern, by_backend: false });
             true
         });
         if is_new != Some(true) {

@@ -21,3 +21,4 @@ mod openapi;
 mod scenarios;
 mod slow;
 mod storm;
+mod tokens;

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 
 use crate::hub;
 use crate::hub::{Answer, Hub, WebSocket, connect, head, key_of};
-use oroshi_push::{Access, Cluster, GroupRule, Origins, Plan, SlowPolicy};
+use oroshi_push::{Access, Cluster, GroupRule, Jwt, Origins, Plan, SlowPolicy};
 use oroshi_words::Secret;
 use serde_json::{Value, json};
 
@@ -345,6 +345,7 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
     commands(&api);
     overloaded(&api);
     unauthorized(&api);
+    tokens(&api);
     foreign(&api);
     without_a_backend(&api);
 
@@ -356,7 +357,9 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
 /// Commands of a session that polls and speaks the protocol of channels.
 fn commands(api: &Description) {
     let hub = Hub::start(channels);
-    let session = hub.request("GET", "/connect?transport=poll&protocol=oroshi.v1", &[], b"").json();
+    let opened = hub.request("GET", "/connect?transport=poll&protocol=oroshi.v1", &[], b"");
+    api.check("GET", "/connect", &opened);
+    let session = opened.json();
     let (key, token) = (session["session"].as_str().unwrap(), session["token"].as_str().unwrap());
     let target = format!("/command?session={key}&token={token}");
     let answer = hub.request("POST", &target, &[JSON], br#"[{"id":1,"ping":{}},{"ping":{}}]"#);
@@ -379,7 +382,8 @@ fn unauthorized(api: &Description) {
             let operation = &api.api["paths"][&path][method.to_lowercase()];
             let is_public = operation["security"] == json!([]);
             if is_public {
-                assert!(operation["responses"].get("401").is_none(), "{path}");
+                // Clients have tokens of their own to connect with.
+                assert!(operation["responses"].get("401").is_none() || path == "/connect", "{path}");
                 continue;
             }
             for wrong in ["", "Bearer", "Bearer s3cre", "Bearer s3crets", "Basic s3cret", "s3cret", "Bearer S3CRET"] {
@@ -394,6 +398,20 @@ fn unauthorized(api: &Description) {
     }
     assert_eq!(hub.request("GET", "/no/such/path", &[], b"").status, 401, "what there is is nobody's business");
     assert_eq!(hub.request("GET", "/ping", &[], b"").status, 200);
+}
+
+/// A hub whose clients need tokens.
+fn tokens(api: &Description) {
+    let hub = Hub::start(|plan: &mut Plan| {
+        channels(plan);
+        plan.jwt = Some(Jwt { secret: Some(Secret::new("x".repeat(32))), ..Jwt::default() });
+    });
+    for fields in [&[][..], &[("Authorization", "Bearer x.y.z")]] {
+        let answer = hub.request("GET", "/connect", fields, b"");
+        assert_eq!(answer.status, 401, "{answer:?}");
+        api.check("GET", "/connect", &answer);
+    }
+    api.check("GET", "/status", &hub.request("GET", "/status", &[], b""));
 }
 
 /// What is not for everybody is not for pages of other origins, whether they show the token or not.
