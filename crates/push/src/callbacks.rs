@@ -539,9 +539,7 @@ mod tests {
 
     #[test]
     fn the_handshake_stays_here() {
-        for kept in
-            ["Connection", "upgrade", "Sec-WebSocket-Key", "Host", "X-Kuiperbelt-Endpoint", "x-oroshi-user"]
-        {
+        for kept in ["Connection", "upgrade", "Sec-WebSocket-Key", "Host", "X-Kuiperbelt-Endpoint", "x-oroshi-user"] {
             assert!(!is_passed_on(kept), "{kept}");
         }
         for passed in ["Cookie", "Authorization", "Origin", "X-Forwarded-For", "Sec-WebSocke", "User-Agent"] {

@@ -202,7 +202,8 @@ impl Verifier {
                 self.failed.fetch_add(1, Ordering::Relaxed);
                 // Once for each reason.
                 if keys.trouble.as_ref() != Some(&why) {
-                    let state = if keys.set.is_some() { "the known ones remain in use" } else { "no token is accepted" };
+                    let state =
+                        if keys.set.is_some() { "the known ones remain in use" } else { "no token is accepted" };
                     tracing::warn!("the keys of clients' tokens cannot be read, {state}: {why}");
                 }
                 keys.trouble = Some(why);
@@ -222,7 +223,8 @@ async fn read(client: &Client, source: &KeySource) -> Result<KeySet, String> {
     let (data, takes_secrets) = match source {
         KeySource::File(path) => {
             let mut data = Vec::new();
-            let read = std::fs::File::open(path).and_then(|file| file.take(SET_BYTES as u64 + 1).read_to_end(&mut data));
+            let read =
+                std::fs::File::open(path).and_then(|file| file.take(SET_BYTES as u64 + 1).read_to_end(&mut data));
             read.map_err(|error| format!("`{}`: {error}", path.display()))?;
             (data, true)
         }

@@ -54,7 +54,9 @@ pub(crate) enum TokenError {
     Signature,
     #[error("a claim of the token has a wrong type: expected sub as text, exp and nbf as numbers of seconds")]
     Claims,
-    #[error("`rights` of the token is wrong: expected {{\"chat:*\": [\"subscribe\", \"publish\"]}}, with history, presence")]
+    #[error(
+        "`rights` of the token is wrong: expected {{\"chat:*\": [\"subscribe\", \"publish\"]}}, with history, presence"
+    )]
     Rights,
     #[error("the token has no exp: expected the time of its end")]
     NoEnd,

@@ -27,7 +27,8 @@
 //! 2. Sessions and their queues. `session`: a session; below it `tally` (the outcomes of a message), `outbox` (the
 //!    queue, no I/O), `group`, `channels` (the state of a client that subscribes), `directory`, `info`. `session` and
 //!    `group` import each other, as a group lists its members and a session its groups: that circle is the data itself.
-//! 3. What threads share. `history`: the numbered messages of channels. `identity`: the keys that verify tokens. `node`: the plan, the directory, the load of
+//! 3. What threads share. `history`: the numbered messages of channels. `identity`: the keys that verify tokens.
+//!    `rates`: what clients may send per second. `node`: the plan, the directory, the load of
 //!    each thread, the link to other nodes (`cluster::link` and `cluster::wire`, which know no hub). `mailboxes`: work
 //!    from thread to thread, by closures, so that it need not know the hub.
 //! 4. The writer of a thread. `clock`, `backlog` (what waits, and who waits for room), `writer` (into queues, out to
@@ -52,6 +53,7 @@ mod message;
 mod node;
 mod plan;
 mod publish;
+mod rates;
 mod rights;
 mod run;
 mod secrets;
@@ -60,7 +62,7 @@ mod writer;
 
 pub use draft::Draft;
 pub use plan::{
-    Access, Callbacks, Cluster, Drain, GroupRule, HistoryRule, Jwt, KeySource, Limits, Listener, Origins, Paths, Plan, SendSettings,
-    Serves, SlowPolicy, Transports,
+    Access, Callbacks, ClientRates, Cluster, Drain, GroupRule, HistoryRule, Jwt, KeySource, Limits, Listener, Origins,
+    Paths, Plan, SendSettings, Serves, SlowPolicy, Transports,
 };
 pub use run::{OpenListener, RunError, run};

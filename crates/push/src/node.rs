@@ -11,6 +11,7 @@ use crate::cluster::link::Link;
 use crate::history::Histories;
 use crate::identity::Verifier;
 use crate::plan::Plan;
+use crate::rates::Rates;
 use crate::session::directory::Directory;
 
 /// The plan, the directory of sessions, the load of each thread, and the link to other nodes.
@@ -22,6 +23,8 @@ pub(crate) struct Node {
     pub(crate) histories: Histories,
     /// Checks clients' tokens, if the hub takes any.
     pub(crate) verifier: Option<Verifier>,
+    /// What clients may send per second.
+    pub(crate) rates: Rates,
     began: Instant,
     /// The link to the other nodes, if there is a cluster.
     pub(crate) link: Option<Link>,
@@ -58,6 +61,7 @@ impl Node {
             sessions: AtomicUsize::new(0),
             loads: (0..plan.threads).map(|_| Load::default()).collect(),
             histories: Histories::new(plan.limits.history_bytes),
+            rates: Rates::new(&plan.limits),
             verifier: plan.jwt.clone().map(Verifier::new),
             began: Instant::now(),
             plan,

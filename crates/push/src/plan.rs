@@ -314,6 +314,12 @@ pub struct Limits {
     pub close: Duration,
     /// The most messages that one client may publish per second.
     pub client_publishes: Option<u32>,
+    /// What one connection may send per second.
+    pub client: ClientRates,
+    /// What all connections of a user may send per second, if it is known.
+    pub user: ClientRates,
+    /// What all connections from an address may send per second; of IPv6, from a network of 64 bits.
+    pub address: ClientRates,
     /// The most channels that one session may subscribe to.
     pub session_channels: usize,
     /// The most that the histories of all channels may hold together, bytes.
@@ -338,10 +344,24 @@ impl Default for Limits {
             poll_wait: Duration::from_secs(25),
             close: Duration::from_secs(5),
             client_publishes: Some(10),
+            client: ClientRates::default(),
+            user: ClientRates::default(),
+            address: ClientRates::default(),
             session_channels: 100,
             history_bytes: 256 * 1024 * 1024,
         }
     }
+}
+
+/// What clients may send per second. `None` is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientRates {
+    /// Messages and commands. A second's worth may come at once.
+    pub messages: Option<u32>,
+    /// Bytes of these. A second's worth, or the largest message, may come at once.
+    pub bytes: Option<u32>,
+    /// Subscriptions. A second's worth may come at once.
+    pub subscribes: Option<u32>,
 }
 
 /// How `/send` behaves.

@@ -22,6 +22,7 @@ use oroshi_net::Stream;
 use oroshi_websocket::Kind;
 
 use crate::message::Framing;
+use crate::rates::{Arrivals, Rates, Sender, What};
 use crate::session::channels::Channels;
 use crate::session::directory::Location;
 use crate::session::group::Membership;
@@ -135,6 +136,10 @@ pub(crate) struct RareState {
     channels: Option<Box<Channels>>,
     /// Why it ends, if that is known before its end.
     pub(crate) reason: Option<Reason>,
+    /// What it has sent, for its limits.
+    pub(crate) arrivals: Arrivals,
+    /// The hash of its client's address, if addresses have limits.
+    pub(crate) address: u64,
 }
 
 /// The state of a session that polls.
@@ -195,6 +200,17 @@ impl Session {
     /// Ends it at the end of a token, in seconds since 1970.
     pub(crate) fn expire_at(&self, seconds: u64) {
         self.times.expires.set(u32::try_from(seconds).unwrap_or(u32::MAX).max(1));
+    }
+
+    /// Counts something that its client sends. An error has the place of the exceeded limit in `rates::LIMITS`.
+    pub(crate) fn count(&self, rates: &Rates, what: What, cost: usize) -> Result<(), (usize, What)> {
+        if !rates.limits(what) {
+            return Ok(());
+        }
+        self.rare(|rare| {
+            let user = rare.channels.as_ref().and_then(|channels| channels.who.user.as_deref());
+            rates.check(Sender { arrivals: &rare.arrivals, user, address: rare.address }, what, cost as u64)
+        })
     }
 
     /// Makes it a session that speaks the protocol of channels.

@@ -94,6 +94,20 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
         table.set("poll-wait", &mut limits.poll_wait, parse_time);
         table.set("close", &mut limits.close, parse_time);
         table.set("client-publishes", &mut limits.client_publishes, |text| off_or(text, number));
+        let [client, user, address] = [&mut limits.client, &mut limits.user, &mut limits.address];
+        for (key, place) in [
+            ("client-messages", &mut client.messages),
+            ("client-bytes", &mut client.bytes),
+            ("client-subscribes", &mut client.subscribes),
+            ("user-messages", &mut user.messages),
+            ("user-bytes", &mut user.bytes),
+            ("user-subscribes", &mut user.subscribes),
+            ("address-messages", &mut address.messages),
+            ("address-bytes", &mut address.bytes),
+            ("address-subscribes", &mut address.subscribes),
+        ] {
+            table.set(key, place, |text| off_or(text, number));
+        }
         table.set("session-channels", &mut limits.session_channels, number);
         table.set("history-bytes", &mut limits.history_bytes, number);
     });

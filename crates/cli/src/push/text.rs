@@ -186,6 +186,11 @@ fn limits(out: &mut Toml, plan: &Plan) {
     out.time("poll-wait", limits.poll_wait);
     out.time("close", limits.close);
     out.or_off("client-publishes", limits.client_publishes);
+    for (scope, rates) in [("client", limits.client), ("user", limits.user), ("address", limits.address)] {
+        for (what, rate) in [("messages", rates.messages), ("bytes", rates.bytes), ("subscribes", rates.subscribes)] {
+            out.or_off(&format!("{scope}-{what}"), rate);
+        }
+    }
     out.bare("session-channels", limits.session_channels);
     out.bare("history-bytes", limits.history_bytes);
 }

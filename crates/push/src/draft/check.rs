@@ -10,7 +10,9 @@ use oroshi_words::{Mistake, Secret};
 
 use super::{Draft, is_unix};
 use crate::jwt::keys::SECRET_BYTES;
-use crate::plan::{Access, Cluster, GroupRule, HistoryRule, Jwt, KeySource, Limits, Origins, Paths, Serves, Transports};
+use crate::plan::{
+    Access, Cluster, GroupRule, HistoryRule, Jwt, KeySource, Limits, Origins, Paths, Serves, Transports,
+};
 
 /// More threads than this are a slip of the finger.
 const MOST_THREADS: usize = 1024;
@@ -249,6 +251,12 @@ fn limits(limits: &Limits, problems: &mut Vec<Mistake>) {
         ("limits.close", limits.close),
     ] {
         least_time(key, time, problems);
+    }
+    for (scope, rates) in [("client", limits.client), ("user", limits.user), ("address", limits.address)] {
+        let all = [("messages", rates.messages), ("bytes", rates.bytes), ("subscribes", rates.subscribes)];
+        for (what, _) in all.into_iter().filter(|(_, rate)| *rate == Some(0)) {
+            problems.push(Mistake::value(format!("limits.{scope}-{what}"), 0, "is too little", "at least 1, or off"));
+        }
     }
     // A message that never fits the queue could never be delivered.
     if limits.publish_bytes > limits.session_queue_bytes as u64 {

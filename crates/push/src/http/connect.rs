@@ -33,7 +33,7 @@ use crate::session::channels::Channels;
 pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(), Error> {
     let (head, origins) = (exchange.head, &hub.plan().origins);
     let request = match ConnectRequest::of(hub, &head) {
-        Ok(request) => request,
+        Ok(request) => ConnectRequest { address: address(hub, exchange), ..request },
         Err(problem) => {
             hub.counters.connect_error();
             return problem.for_page(origins, &head).send(exchange).await;
@@ -104,6 +104,12 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
     Ok(())
 }
 
+/// Returns the hash of the client's address. It costs a system call, if addresses have limits.
+fn address(hub: &Hub, exchange: &Exchange<'_>) -> u64 {
+    let rates = &hub.node.rates;
+    if rates.needs_address() { rates.address(exchange.remote().map(|address| address.ip())) } else { 0 }
+}
+
 /// Who a client is, as far as its request says it.
 enum Identification<'h, 'b> {
     /// It has shown a token, or needs none.
@@ -145,15 +151,11 @@ async fn answer_first_frame(
     };
     let (mut stream, ahead) = upgrade(exchange, Some(&opening), protocol).await?;
     let closing = exchange.closing();
-    let first = match select(
-        pin!(identify::first_frame(hub, verifier, &mut stream, ahead)),
-        pin!(closing.begun()),
-    )
-    .await
-    {
-        Either::Left((first, _)) => first,
-        Either::Right(_) => None,
-    };
+    let first =
+        match select(pin!(identify::first_frame(hub, verifier, &mut stream, ahead)), pin!(closing.begun())).await {
+            Either::Left((first, _)) => first,
+            Either::Right(_) => None,
+        };
     let Some(first) = first else {
         hub.counters.connect_error();
         return Ok(());
@@ -194,7 +196,7 @@ fn open<'h>(
     id: Option<u64>,
     speaks: bool,
 ) -> Result<Opened<'h>, OpenError> {
-    let ConnectRequest { framing, mut groups, of_page, wish, .. } = request;
+    let ConnectRequest { address, framing, mut groups, of_page, wish, .. } = request;
     let Accepted { key, groups: from_backend, mut who, first_message, .. } = accepted;
     groups.extend(from_backend);
     if let Some(identity) = identity {
@@ -208,6 +210,7 @@ fn open<'h>(
     if has_first {
         hub.counters.direct_message();
     }
+    session.set_address(address);
     if let Some(identity) = identity {
         session.expire_at(identity.expires);
     }
@@ -298,6 +301,8 @@ fn choose_protocol<'b>(
 
 /// A checked request for a session.
 struct ConnectRequest<'b> {
+    /// The hash of the client's address; 0 if addresses have no limits.
+    address: u64,
     framing: Framing,
     opening: Option<UpgradeRequest<'b>>,
     groups: Vec<String>,
@@ -403,7 +408,7 @@ impl<'b> ConnectRequest<'b> {
         if !hub.admit() {
             return Err(Problem::busy("more clients connect than this hub takes per second"));
         }
-        Ok(ConnectRequest { framing, opening, groups, of_page, wish })
+        Ok(ConnectRequest { address: 0, framing, opening, groups, of_page, wish })
     }
 }
 

@@ -16,6 +16,7 @@ use crate::hub::Hub;
 use crate::identity::VerifierCounts;
 use crate::jwt::TOKEN_RESULTS;
 use crate::message::TRANSPORTS;
+use crate::rates::LIMITS;
 use crate::session::REASONS;
 
 /// The OpenAPI description of the API. Tests compare the server with it.
@@ -78,7 +79,10 @@ fn status(hub: &Hub, counts: &Counts) -> Value {
         "histories": {
             "channels": histories.channels, "bytes": histories.bytes, "most_bytes": plan.limits.history_bytes,
         },
-        "received": { "messages": counts.received, "bytes": counts.received_bytes },
+        "received": {
+            "messages": counts.received, "bytes": counts.received_bytes,
+            "limited": counts.limited.iter().flatten().sum::<u64>(),
+        },
         "callbacks": callbacks,
         "dead_letters": counts.callbacks.dead_letters(),
     });
@@ -173,6 +177,10 @@ fn metrics(hub: &Hub, counts: &Counts) -> String {
         ("closed", counts.closed),
     ];
     labelled(&mut metrics.family("deliveries_total", Counter, help), "outcome", outcomes);
+    let help = "Messages, bytes, subscriptions and publishes of clients that exceeded a limit";
+    let limits = LIMITS.into_iter().flatten().zip(counts.limited.into_iter().flatten());
+    let limits = limits.filter(|(name, _)| !name.is_empty());
+    labelled(&mut metrics.family("client_limited_total", Counter, help), "limit", limits);
     callbacks(&mut metrics, &counts.callbacks);
     if let Some(verifier) = &hub.node.verifier {
         token_metrics(&mut metrics, &verifier.counts());

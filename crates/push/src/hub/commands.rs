@@ -15,6 +15,7 @@ use crate::hub::Hub;
 use crate::identity::{self, NO_KEYS, unix_time};
 use crate::message::{Framing, Message, Place};
 use crate::publish::{Publish, ReceiptWait, Targets};
+use crate::rates::{LIMITS, What};
 use crate::rights::{Right, prefix};
 use crate::session::channels::{Channels, Member};
 use crate::session::{Reason, Session};
@@ -133,6 +134,9 @@ impl Hub {
             Err(refused) => return Some(Answer { frame: failed(None, refused), is_sent: false }),
         };
         let id = command.id;
+        if let Err(refused) = self.limit_message(session, data.len()) {
+            return Some(Answer { frame: failed(id, refused), is_sent: false });
+        }
         match self.perform(session, command).await {
             Ok((name, answer)) => {
                 // A session gets the answer to this before the messages that it missed.
@@ -229,6 +233,7 @@ impl Hub {
             let message = format!("a session may subscribe to {most} channels (limits.session-channels)");
             return Err(Refused::new("too-many-channels", message).of(channel));
         }
+        self.limit(session, What::Subscribes, 1).map_err(|refused| refused.of(channel))?;
         let Some(subscribed) = self.subscribe_here(session, channel, since) else {
             return Err(Refused::new("already-subscribed", "the session has this subscription").of(channel));
         };
@@ -282,13 +287,7 @@ impl Hub {
             return Err(Refused::new("bad-command", "a message goes to one channel: expected no *").of(&channel));
         }
         self.expect(session, Right::Publish, &channel)?;
-        if let Some(rate) = self.plan().limits.client_publishes {
-            let (now, tick) = (self.clock.now(), self.clock.tick());
-            if session.channels(|channels| channels.may_publish(rate, now, tick)) != Some(true) {
-                let message = format!("a client may publish {rate} messages per second");
-                return Err(Refused::new("too-fast", message).of(&channel));
-            }
-        }
+        self.limit(session, What::Publishes, 1).map_err(|refused| refused.of(&channel))?;
         let (kind, data) = match (text, json, base64) {
             (Some(text), None, None) => (Kind::Text, Bytes::from(text)),
             (None, Some(json), None) => (Kind::Text, Bytes::copy_from_slice(json.get().as_bytes())),
@@ -357,6 +356,21 @@ impl Hub {
             Some(true) => Ok(()),
             _ => Err(Refused::new("forbidden", "the client has no right to this").of(channel)),
         }
+    }
+
+    /// Counts a command of a client, and its bytes.
+    fn limit_message(&self, session: &Session, bytes: usize) -> Result<(), Refused> {
+        self.limit(session, What::Messages, 1)?;
+        self.limit(session, What::Bytes, bytes)
+    }
+
+    /// Counts something that a client sends.
+    fn limit(&self, session: &Session, what: What, cost: usize) -> Result<(), Refused> {
+        session.count(&self.node.rates, what, cost).map_err(|(scope, what)| {
+            self.counters.limited(scope, what);
+            let message = format!("more than limits.{} per second", LIMITS[scope][what as usize]);
+            Refused::new("too-fast", message)
+        })
     }
 
     /// Sends a frame to a session. One that does not read its answers ends.

@@ -85,6 +85,15 @@ impl Opened<'_> {
         self.session.take()
     }
 
+    /// Sets the hash of its client's address; 0 if addresses have no limits.
+    pub(crate) fn set_address(&self, address: u64) {
+        if let Some(session) = &self.session
+            && address != 0
+        {
+            session.rare(|rare| rare.address = address);
+        }
+    }
+
     /// Ends the session at the end of its token, in seconds since 1970.
     pub(crate) fn expire_at(&self, seconds: u64) {
         if let Some(session) = &self.session {

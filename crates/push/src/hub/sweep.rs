@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use oroshi_websocket::CloseCode;
 
-use crate::hub::{Hub, TOKEN};
 use crate::hub::admission::CapacityLog;
+use crate::hub::{Hub, TOKEN};
 use crate::identity::unix_time;
 use crate::message::{Framing, Message};
 use crate::session::{Reason, Session, State};

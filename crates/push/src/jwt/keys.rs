@@ -95,8 +95,9 @@ impl Key {
                 message,
                 signature,
             ),
-            Material::P256(point) => signature::UnparsedPublicKey::new(&signature::ECDSA_P256_SHA256_FIXED, point)
-                .verify(message, signature),
+            Material::P256(point) => {
+                signature::UnparsedPublicKey::new(&signature::ECDSA_P256_SHA256_FIXED, point).verify(message, signature)
+            }
             Material::Ed25519(point) => {
                 signature::UnparsedPublicKey::new(&signature::ED25519, point).verify(message, signature)
             }

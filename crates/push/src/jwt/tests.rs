@@ -13,14 +13,12 @@ use super::*;
 /// RFC 7515, appendix A.1 to A.3: the payload of all three.
 const JOE: &str = "eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ";
 const JOE_HS256: &str = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
-const JOE_RS256: &str =
-    "cC4hiUPoj9Eetdgtv3hF80EGrhuB__dzERat0XF9g2VtQgr9PJbu3XOiZj5RZmh7AAuHIm4Bh-0Qc_lF5YKt_O8W2Fp5jujGbds9uJdbF9CUAr7t\
+const JOE_RS256: &str = "cC4hiUPoj9Eetdgtv3hF80EGrhuB__dzERat0XF9g2VtQgr9PJbu3XOiZj5RZmh7AAuHIm4Bh-0Qc_lF5YKt_O8W2Fp5jujGbds9uJdbF9CUAr7t\
      1dnZcAcQjbKBYNX4BAynRFdiuB--f_nZLgrnbyTyWzO75vRK5h6xBArLIARNPvkSjtQBMHlb1L07Qe7K0GarZRmB_eSN9383LcOLn6_dO--xi12j\
      zDwusC-eOkHWEsqtFZESc6BfI7noOPqvhJ1phCnvWh6IeYI2w9QOYEUipUTI8np6LbgGY9Fs98rqVt5AXLIhWkWywlVmtVrBp0igcN_IoypGlUPQ\
      Ge77Rw";
 const JOE_ES256: &str = "DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmXFCgfTjDxw5djxLa8ISlSApmWQxfKTUJqPP3-Kg6NU1Q";
-const N: &str =
-    "ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt0Bm4d4QlL-yRT-SFd2lZS-pC\
+const N: &str = "ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt0Bm4d4QlL-yRT-SFd2lZS-pC\
      gNMsD1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSXndS5z5rexMdbBYUsLA9e-KXBdQOS-UTo7WTBEMa2R2CapHg6\
      65xsmtdVMTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5IhlJH7aGhyxXFvUK-DWNmoudF8NAco9_h9iaGNj8q2ethFkMLs91kzk2PAcDTW9gb54h4FRW\
      yuXpoQ";
@@ -177,10 +175,9 @@ fn keys_are_found_by_their_names() {
 fn p_256_takes_signatures_of_fixed_length_alone() {
     let random = SystemRandom::new();
     let pkcs8 = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random).unwrap();
-    for (form, is_good) in [
-        (&ECDSA_P256_SHA256_FIXED_SIGNING, true),
-        (&signature::ECDSA_P256_SHA256_ASN1_SIGNING, false),
-    ] {
+    for (form, is_good) in
+        [(&ECDSA_P256_SHA256_FIXED_SIGNING, true), (&signature::ECDSA_P256_SHA256_ASN1_SIGNING, false)]
+    {
         let pair = EcdsaKeyPair::from_pkcs8(form, pkcs8.as_ref(), &random).unwrap();
         let point = pair.public_key().as_ref();
         let text = |bytes: &[u8]| BASE64URL.encode(bytes);
@@ -252,7 +249,8 @@ fn rights_are_those_of_the_claim() {
 fn what_is_no_token_is_refused_early() {
     let long = |count| format!("{}.{JOE}.{JOE_HS256}", "A".repeat(count));
     assert_eq!(check_with(&long(1 << 20), &rfc_keys(), THEN), Err(TokenError::TooLarge));
-    for wrong in ["", ".", "..", "...", "a", "a.b", "a.b.c", "{}", "é.é.é", &long(100), &format!(".{JOE}."), "e30.e30.e30"]
+    for wrong in
+        ["", ".", "..", "...", "a", "a.b", "a.b.c", "{}", "é.é.é", &long(100), &format!(".{JOE}."), "e30.e30.e30"]
     {
         assert_eq!(check_with(wrong, &rfc_keys(), THEN), Err(TokenError::Malformed), "{wrong}");
     }

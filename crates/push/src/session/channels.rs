@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -20,8 +19,6 @@ pub(crate) struct Channels {
     pub(crate) token: Box<str>,
     pub(crate) who: Who,
     pub(crate) subscriptions: Vec<Subscription>,
-    /// How many messages the client may publish now, and the tick up to which that counts.
-    budget: (f32, u32),
 }
 
 /// The identity of a client, by its token or by the backend.
@@ -65,18 +62,7 @@ impl Channels {
     /// Creates the state of a new session.
     pub(crate) fn new(who: Who) -> Self {
         let (client, token) = (crate::secrets::number(), crate::secrets::key().into());
-        Channels { client, token, who, subscriptions: Vec::new(), budget: (0.0, 0) }
-    }
-
-    /// Returns whether the client may publish now, and counts it if so. It may save up the messages of one second.
-    pub(crate) fn may_publish(&mut self, per_second: u32, now: u32, tick: Duration) -> bool {
-        let (tokens, filled) = self.budget;
-        let most = per_second.max(1) as f32;
-        let passed = if filled == 0 { f32::MAX } else { now.saturating_sub(filled) as f32 * tick.as_secs_f32() };
-        let tokens = (tokens + passed.min(1e6) * per_second as f32).min(most);
-        let may = tokens >= 1.0;
-        self.budget = (if may { tokens - 1.0 } else { tokens }, now.max(1));
-        may
+        Channels { client, token, who, subscriptions: Vec::new() }
     }
 
     /// Returns the client's name as clients get it.
@@ -114,15 +100,7 @@ mod tests {
 
     #[test]
     fn the_channels_of_a_session_are_small() {
-        assert!(size_of::<Channels>() <= 104, "{} bytes", size_of::<Channels>());
+        assert!(size_of::<Channels>() <= 88, "{} bytes", size_of::<Channels>());
         assert!(size_of::<Subscription>() <= 24, "{} bytes", size_of::<Subscription>());
-    }
-
-    #[test]
-    fn a_client_publishes_so_many_per_second() {
-        let mut channels = Channels::new(Who::default());
-        let tick = Duration::from_millis(100);
-        let mut count = |now| (0..20).filter(|_| channels.may_publish(10, now, tick)).count();
-        assert_eq!([count(1), count(1), count(2), count(4), count(1000)], [10, 0, 1, 2, 10]);
     }
 }

@@ -15,6 +15,7 @@ mod http2;
 #[path = "../hub/mod.rs"]
 mod hub;
 mod killed;
+mod limits;
 #[path = "../nats/mod.rs"]
 mod nats;
 mod openapi;

@@ -15,9 +15,9 @@ use ring::rand::SystemRandom;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde_json::{Value, json};
 
-use crate::hub::{Answer, Backend, Chunks, Got, Hub, PATIENCE, WebSocket, connect, head, skipped};
+use crate::hub::{Answer, Backend, Chunks, Got, Hub, WebSocket, connect, skipped};
 
-const SECRET: &str = "a secret of at least thirty-two bytes";
+pub(super) const SECRET: &str = "a secret of at least thirty-two bytes";
 
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
@@ -32,7 +32,7 @@ fn sign(claims: &Value) -> String {
 }
 
 /// A token of this user for an hour.
-fn token(user: &str, rights: &Value) -> String {
+pub(super) fn token(user: &str, rights: &Value) -> String {
     sign(&json!({ "sub": user, "exp": now() + 3600, "rights": rights }))
 }
 
@@ -134,7 +134,8 @@ fn a_client_without_a_good_token_gets_no_session() {
     for (value, error) in [
         (None, "missing-token"),
         (Some("Basic YTpi".to_owned()), "missing-token"),
-        (Some("Bearer ".to_owned()), "bad-token"),
+        (Some("Bearer ".to_owned()), "missing-token"),
+        (Some("Bearer x".to_owned()), "bad-token"),
         (Some(format!("Bearer {late}")), "expired-token"),
         (Some(format!("Bearer {none}")), "bad-token"),
         (Some(format!("Bearer {}x", &good[..good.len() - 1])), "bad-token"),
@@ -279,7 +280,8 @@ fn a_session_lives_as_long_as_its_newest_token() {
     closes(&mut late, 4002, "expired");
     while events.next().is_some() {}
     assert!(events.is_whole);
-    let target = format!("/poll?session={}&token={}", poll["session"].as_str().unwrap(), poll["token"].as_str().unwrap());
+    let target =
+        format!("/poll?session={}&token={}", poll["session"].as_str().unwrap(), poll["token"].as_str().unwrap());
     let ended = hub.request("GET", &target, &[], b"");
     assert!(matches!(ended.status, 404 | 410), "{ended:?}");
     hub.until("three sessions ended", |status| status["sessions"]["ended"]["expired"] == 3);
@@ -325,11 +327,14 @@ fn the_backend_learns_the_user_of_the_token_and_no_other() {
         rules(plan);
         plan.callbacks.connect = backend.url("/connect");
     });
-    let mut socket = open(&hub, &[
-        ("Authorization", &format!("Bearer {}", token("ann", &json!({})))),
-        ("X-Oroshi-User", "root"),
-        ("x-oroshi-user", "root"),
-    ])
+    let mut socket = open(
+        &hub,
+        &[
+            ("Authorization", &format!("Bearer {}", token("ann", &json!({})))),
+            ("X-Oroshi-User", "root"),
+            ("x-oroshi-user", "root"),
+        ],
+    )
     .unwrap();
     let first = next(&mut socket);
     assert_eq!((&first["session"], &first["user"]), (&json!("of-ann"), &json!("ann")));
