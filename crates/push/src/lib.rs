@@ -28,7 +28,7 @@
 //!    queue, no I/O), `group`, `channels` (the state of a client that subscribes), `directory`, `info`. `session` and
 //!    `group` import each other, as a group lists its members and a session its groups: that circle is the data itself.
 //! 3. What threads share. `history`: the numbered messages of channels. `identity`: the keys that verify tokens.
-//!    `rates`: what clients may send per second. `node`: the plan, the directory, the load of
+//!    `rates`: what clients may send per second. `idempotency`: publishes that come again. `node`: the plan, the directory, the load of
 //!    each thread, the link to other nodes (`cluster::link` and `cluster::wire`, which know no hub). `mailboxes`: work
 //!    from thread to thread, by closures, so that it need not know the hub.
 //! 4. The writer of a thread. `clock`, `backlog` (what waits, and who waits for room), `writer` (into queues, out to
@@ -46,6 +46,7 @@ mod draft;
 mod history;
 mod http;
 mod hub;
+mod idempotency;
 mod identity;
 mod jwt;
 mod mailboxes;

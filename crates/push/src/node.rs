@@ -9,6 +9,7 @@ use tokio::sync::Barrier;
 
 use crate::cluster::link::Link;
 use crate::history::Histories;
+use crate::idempotency::Idempotency;
 use crate::identity::Verifier;
 use crate::plan::Plan;
 use crate::rates::Rates;
@@ -23,6 +24,8 @@ pub(crate) struct Node {
     pub(crate) histories: Histories,
     /// Checks clients' tokens, if the hub takes any.
     pub(crate) verifier: Option<Verifier>,
+    /// Publishes that may come again.
+    pub(crate) idempotency: Arc<Idempotency>,
     /// What clients may send per second.
     pub(crate) rates: Rates,
     began: Instant,
@@ -61,6 +64,7 @@ impl Node {
             sessions: AtomicUsize::new(0),
             loads: (0..plan.threads).map(|_| Load::default()).collect(),
             histories: Histories::new(plan.limits.history_bytes),
+            idempotency: Arc::default(),
             rates: Rates::new(&plan.limits),
             verifier: plan.jwt.clone().map(Verifier::new),
             began: Instant::now(),

@@ -207,8 +207,9 @@ impl Session {
         if !rates.limits(what) {
             return Ok(());
         }
+        let groups = self.groups.borrow();
+        let user = groups.iter().find(|of| of.group.is_user).map(|of| &*of.group.name);
         self.rare(|rare| {
-            let user = rare.channels.as_ref().and_then(|channels| channels.who.user.as_deref());
             rates.check(Sender { arrivals: &rare.arrivals, user, address: rare.address }, what, cost as u64)
         })
     }
@@ -234,13 +235,20 @@ impl Session {
 
     /// Returns the names of its groups, and of the channels and patterns that it subscribes to.
     pub(crate) fn group_names(&self) -> Vec<Box<str>> {
-        let mut names: Vec<_> = self.groups.borrow().iter().map(|membership| membership.group.name.clone()).collect();
+        let groups = self.groups.borrow();
+        let mut names: Vec<_> = groups.iter().filter(|of| !of.group.is_user).map(|of| of.group.name.clone()).collect();
+        drop(groups);
         self.channels(|channels| {
             for one in &channels.subscriptions {
                 names.push(if one.is_pattern { format!("{}*", one.group.name).into() } else { one.group.name.clone() });
             }
         });
         names
+    }
+
+    /// Returns its user, if it is known.
+    pub(crate) fn user(&self) -> Option<Box<str>> {
+        self.groups.borrow().iter().find(|of| of.group.is_user).map(|of| of.group.name.clone())
     }
 
     /// Wakes its task, or the poll that waits for messages.

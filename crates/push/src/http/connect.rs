@@ -203,6 +203,7 @@ fn open<'h>(
         who.identify(identity);
     }
     let has_first = first_message.is_some();
+    let user = who.user.clone();
     let channels = speaks.then(|| Channels::new(who));
     let identity_json = identity.map(|identity| identity.to_json(unix_time()));
     let first_messages = first_messages(hub, framing, first_message, channels.as_ref(), identity_json, id);
@@ -210,6 +211,7 @@ fn open<'h>(
     if has_first {
         hub.counters.direct_message();
     }
+    session.set_user(user.as_deref());
     session.set_address(address);
     if let Some(identity) = identity {
         session.expire_at(identity.expires);

@@ -5,6 +5,7 @@ mod command;
 mod connect;
 mod identify;
 mod kuiperbelt;
+mod lists;
 mod native;
 mod origin;
 mod poll;

@@ -263,6 +263,9 @@ impl Hub {
             return Err(Refused::new("forbidden", "the token is another user's: connect again with it"));
         }
         session.channels(|channels| channels.who.identify(&identity));
+        if let Some(user) = &identity.user {
+            self.set_user(session, user);
+        }
         session.expire_at(identity.expires);
         for channel in self.forbidden(session) {
             self.unsubscribe_for_backend(session, &channel);

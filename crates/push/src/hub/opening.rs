@@ -85,6 +85,13 @@ impl Opened<'_> {
         self.session.take()
     }
 
+    /// Sets the session's user.
+    pub(crate) fn set_user(&self, user: Option<&str>) {
+        if let (Some(session), Some(user)) = (&self.session, user) {
+            self.hub.set_user(session, user);
+        }
+    }
+
     /// Sets the hash of its client's address; 0 if addresses have no limits.
     pub(crate) fn set_address(&self, address: u64) {
         if let Some(session) = &self.session

@@ -4,6 +4,7 @@
 //! process, or counts its memory or descriptors, runs in another process (`oroshi_testkit::in_a_process`) or stands in
 //! another binary.
 
+mod api;
 mod autobahn;
 mod callbacks;
 mod channels;

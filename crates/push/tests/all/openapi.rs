@@ -131,7 +131,7 @@ fn channels(plan: &mut Plan) {
 }
 
 fn target(path: &str) -> String {
-    path.replace("{key}", "nobody").replace("{group}", "g")
+    path.replace("{key}", "nobody").replace("{group}", "g").replace("{user}", "u")
 }
 
 /// Opens a session that only polls: the answer, and the target that takes its messages.
@@ -248,8 +248,8 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
         let message = problem.json()["message"].as_str().unwrap().to_owned();
         assert!(problem.status == 400 && message.contains("expected"), "{wrong}: {message}");
     }
-    // Eleven values would be all the fields of an envelope, in their order.
-    let fields = r#" [["a"],[],true,[],"x",null,null,null,null,null,null]"#;
+    // Twelve values would be all the fields of an envelope, in their order.
+    let fields = r#" [["a"],[],[],true,[],"x",null,null,null,null,null,null]"#;
     for (wrong, why) in [
         ("[]", "the envelope is an array"),
         (fields, "the envelope is an array"),
@@ -278,7 +278,33 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
     assert_eq!(ask("POST", "/publish/raw", "/publish/raw?all=1", &[], b"\xff").json()["error"], "not-utf8");
     ask("POST", "/publish/raw", "/publish/raw?all=1", &[BYTES], &large);
 
-    // Sessions and groups.
+    let batch = json!([{ "sessions": ["nobody"], "text": "a" }]).to_string();
+    ask("POST", "/publish/batch", "/publish/batch", &[JSON], batch.as_bytes());
+    ask("POST", "/publish/batch", "/publish/batch", &[JSON], b"[]");
+    ask("POST", "/publish/batch", "/publish/batch", &[("Content-Type", "text/xml")], b"[]");
+    let mut announced = connect(hub.address);
+    announced.write_all(&head("POST", "/publish/batch", &[JSON], Some(1 << 40), true)).unwrap();
+    api.check("POST", "/publish/batch", &Answer::read(&mut announced));
+    for (path, target, body) in [
+        ("/publish", "/publish", &envelope.to_string()),
+        ("/publish/raw", "/publish/raw?user=u", &"x".to_owned()),
+        ("/publish/batch", "/publish/batch", &batch),
+    ] {
+        let fields = [JSON, ("Idempotency-Key", path)];
+        assert_eq!(hub.request("POST", target, &fields, body.as_bytes()).status, 200);
+        let other = format!(" {body}");
+        assert_eq!(ask("POST", path, target, &fields, other.as_bytes()).status, 422);
+    }
+    assert_eq!(session.next(), hub::Got::Binary(vec![0, 255]));
+
+    // Sessions, groups and users.
+    for path in ["/sessions", "/groups"] {
+        ask("GET", path, path, &[], b"");
+        ask("GET", path, &format!("{path}?limit=0"), &[], b"");
+    }
+    ask("GET", "/users/{user}", "/users/u", &[], b"");
+    ask("DELETE", "/users/{user}", "/users/u", &[], b"");
+    ask("DELETE", "/users/{user}", "/users/u?code=1", &[], b"");
     let one = "/sessions/{key}";
     let known = ask("GET", one, &format!("/sessions/{key}"), &[], b"").json();
     assert_eq!((&known["transport"], &known["groups"]), (&json!("websocket"), &json!(["open"])), "{known}");
@@ -529,7 +555,9 @@ fn what_is_not_described_is_refused() {
         "/",
         "/publish/",
         "/publish/raw/x",
-        "/sessions",
+        "/publish/batch/x",
+        "/users",
+        "/users/",
         "/sessions/",
         "/sessions/a/groups",
         "/sessions/a/b",

@@ -49,7 +49,7 @@ impl RateTable {
     pub fn new(entries: usize) -> Self {
         let buckets = entries.div_ceil(SHARDS * WAYS).max(1);
         let shard = || Mutex::new(Shard { buckets: vec![[0; 2 * WAYS]; buckets], counts: RateCounts::default() });
-        Table((0..SHARDS).map(|_| shard()).collect())
+        RateTable((0..SHARDS).map(|_| shard()).collect())
     }
 
     /// Decides about a request of this cost whose key has this hash, and keeps the outcome. Times are nanoseconds.
