@@ -496,6 +496,8 @@ fn message(out: &mut Vec<u8>, message: &Message) {
     message.key().into_iter().for_each(|key| text(out, key));
     flag(out, message.sender().is_some());
     message.sender().into_iter().for_each(|sender| text(out, sender));
+    flag(out, message.ttl().is_some());
+    message.ttl().into_iter().for_each(|ttl| time(out, ttl));
 }
 
 fn stamp(value: u64) -> Result<u64, DecodeError> {

@@ -27,6 +27,9 @@ use crate::session::info::{Closed, SessionInfo};
 /// The longest deadline of a publish.
 const LONGEST: Duration = Duration::from_secs(300);
 
+/// The longest time that a message may wait.
+const LONGEST_TTL: Duration = Duration::from_secs(86_400);
+
 /// The most envelopes in a batch.
 const MOST_PUBLISHES: usize = 1000;
 
@@ -239,6 +242,7 @@ struct Envelope<'a> {
     json: Option<&'a RawValue>,
     base64: Option<String>,
     key: Option<Box<str>>,
+    ttl: Option<String>,
     wait: Option<String>,
     deadline: Option<String>,
 }
@@ -254,6 +258,7 @@ struct PublishOptions {
     to: Targets,
     except: Vec<Box<str>>,
     key: Option<Box<str>>,
+    ttl: Option<Duration>,
     wait: ReceiptWait,
     deadline: Option<Duration>,
 }
@@ -274,7 +279,7 @@ fn envelope(hub: &Hub, data: &[u8]) -> Result<Publish, Problem> {
             .with("line", error.line())
             .with("column", error.column())
     })?;
-    let Envelope { sessions, groups, users, all, except, text, json, base64, key, wait, deadline } = envelope;
+    let Envelope { sessions, groups, users, all, except, text, json, base64, key, ttl, wait, deadline } = envelope;
     let (kind, data) = match (text, json, base64) {
         (Some(text), None, None) => (Kind::Text, text.into()),
         (None, Some(json), None) => (Kind::Text, Bytes::copy_from_slice(json.get().as_bytes())),
@@ -287,6 +292,9 @@ fn envelope(hub: &Hub, data: &[u8]) -> Result<Publish, Problem> {
     };
     let to = Targets { all, groups, sessions, users };
     let mut options = PublishOptions { to, except, key, ..PublishOptions::default() };
+    if let Some(text) = ttl {
+        options.ttl = Some(parse_ttl(&text)?);
+    }
     if let Some(text) = wait {
         options.wait = parse_wait(&text)?;
     }
@@ -298,7 +306,7 @@ fn envelope(hub: &Hub, data: &[u8]) -> Result<Publish, Problem> {
 
 impl PublishOptions {
     fn from_query(query: &str) -> Result<Self, Problem> {
-        const KNOWN: [&str; 8] = ["session", "group", "user", "all", "except", "key", "wait", "deadline"];
+        const KNOWN: [&str; 9] = ["session", "group", "user", "all", "except", "key", "ttl", "wait", "deadline"];
         let mut options = PublishOptions::default();
         for pair in query::pairs(query) {
             let (name, value) = pair?;
@@ -310,6 +318,7 @@ impl PublishOptions {
                 "all" => options.to.all = parse_flag(&value)?,
                 "except" => options.except.push(owned()),
                 "key" => options.key = Some(owned()),
+                "ttl" => options.ttl = Some(parse_ttl(&value)?),
                 "wait" => options.wait = parse_wait(&value)?,
                 "deadline" => options.deadline = Some(parse_deadline(&value)?),
                 _ => return Err(query::unknown(&name, &KNOWN)),
@@ -332,7 +341,7 @@ impl PublishOptions {
             return Err(Problem::bad("the message has no target: expected sessions, groups, users or all"));
         }
         Ok(Publish {
-            message: Arc::new(Message::data(kind, data).with_key(self.key)),
+            message: Arc::new(Message::data(kind, data).with_key(self.key).with_ttl(self.ttl)),
             to: self.to,
             except: self.except,
             wait: self.wait,
@@ -416,6 +425,17 @@ fn parse_deadline(text: &str) -> Result<Duration, Problem> {
         Ok(time) if time <= LONGEST => Ok(time),
         Ok(_) => Err(Problem::bad(format!("deadline: `{text}` is too long: expected at most {} s", LONGEST.as_secs()))),
         Err(why) => Err(Problem::bad(format!("deadline: {why}"))),
+    }
+}
+
+fn parse_ttl(text: &str) -> Result<Duration, Problem> {
+    match parse_time(text) {
+        Ok(time) if (Duration::from_millis(1)..=LONGEST_TTL).contains(&time) => Ok(time),
+        Ok(_) => {
+            let expected = format!("expected 1ms to {} s", LONGEST_TTL.as_secs());
+            Err(Problem::bad(format!("ttl: `{text}` is too short or too long: {expected}")))
+        }
+        Err(why) => Err(Problem::bad(format!("ttl: {why}"))),
     }
 }
 

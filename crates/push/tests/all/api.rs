@@ -1,6 +1,8 @@
 //! The API for backends: batches, publishes that come again, users, lists.
 
-use oroshi_push::{Access, GroupRule, Jwt, Plan};
+use std::time::{Duration, Instant};
+
+use oroshi_push::{Access, GroupRule, HistoryRule, Jwt, Plan};
 use oroshi_words::Secret;
 use serde_json::{Value, json};
 
@@ -155,6 +157,56 @@ fn a_user_is_all_of_its_sessions() {
     assert_eq!(hub.request("DELETE", "/users/ann?code=1", &[], b"").status, 400);
     hub.publish(json!({ "all": true, "text": "all" }));
     assert_eq!((bob.text(), nobody.text()), ("all".into(), "all".into()));
+}
+
+/// Waits until messages that may wait for a millisecond have expired.
+fn expire() {
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(3) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_message_waits_no_longer_than_it_may() {
+    let hub = Hub::start(|plan| {
+        rules(plan);
+        plan.groups[0].keeps = Some(HistoryRule::default());
+    });
+    let opened = hub.request("GET", "/connect?transport=poll", &[], b"").json();
+    let (key, secret) = (opened["session"].as_str().unwrap(), opened["token"].as_str().unwrap());
+    hub.publish(json!({ "sessions": [key], "text": "late", "ttl": "1ms" }));
+    hub.publish(json!({ "sessions": [key], "text": "patient", "ttl": "1h" }));
+    expire();
+    let polled = hub.request("GET", &format!("/poll?session={key}&token={secret}"), &[], b"").json();
+    assert_eq!(polled["messages"], json!([{ "gap": 1 }, { "text": "patient" }]));
+    hub.until("it counts as dropped", |status| status["deliveries"]["dropped"] == 1);
+    // One that reads gets it.
+    let (mut socket, _) = user(&hub, "ann", "/connect");
+    let receipt = hub.request("POST", "/publish/raw?user=ann&ttl=1h&wait=written", &[], b"now").json();
+    assert_eq!((&receipt["written"], socket.text()), (&json!(1), "now".into()));
+    // Who comes back to a channel gets its place alone, so that nothing seems to be missing.
+    let place = {
+        let target = "/connect?protocol=oroshi.v1&channel=c";
+        let mut first = WebSocket::open(hub.address, target, &[]).unwrap();
+        first.text();
+        serde_json::from_str::<Value>(&first.text()).unwrap()["subscribed"].clone()
+    };
+    for (text, ttl) in [("a", "1h"), ("typing", "1ms"), ("b", "1h")] {
+        hub.publish(json!({ "groups": ["c"], "text": text, "ttl": ttl }));
+    }
+    expire();
+    let target = format!("/connect?protocol=oroshi.v1&channel=c&since={}:0", place["epoch"].as_str().unwrap());
+    let mut back = WebSocket::open(hub.address, &target, &[]).unwrap();
+    back.text();
+    let mut next = || serde_json::from_str::<Value>(&back.text()).unwrap();
+    assert_eq!(next()["subscribed"]["recovered"], true);
+    let texts = [next(), next(), next()].map(|frame| (frame["offset"].clone(), frame.get("text").cloned()));
+    assert_eq!(texts, [(json!(1), Some(json!("a"))), (json!(2), None), (json!(3), Some(json!("b")))]);
+    for wrong in ["0", "25h", "soon"] {
+        let answer = post(&hub, "/publish", &json!({ "all": true, "text": "x", "ttl": wrong }), &[]);
+        assert_eq!(answer.status, 400, "{wrong}");
+    }
 }
 
 #[test]

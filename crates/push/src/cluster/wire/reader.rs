@@ -118,7 +118,9 @@ impl Reader<'_> {
         if sender.as_deref().is_some_and(|sender| serde_json::from_str::<serde_json::Map<_, _>>(sender).is_err()) {
             return Err(DecodeError::Malformed("a sender that is no object"));
         }
-        Ok(Message::data(kind, data).with_key(key).with_sender(sender))
+        // From its arrival on: clocks of other nodes say nothing here.
+        let ttl = if self.flag()? { Some(self.time()?) } else { None };
+        Ok(Message::data(kind, data).with_key(key).with_sender(sender).with_ttl(ttl))
     }
 }
 

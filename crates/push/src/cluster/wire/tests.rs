@@ -12,7 +12,9 @@ fn every_kind() -> Vec<Body> {
     let names = |names: &[&str]| names.iter().map(|&name| name.into()).collect::<Vec<Box<str>>>();
     let message = |kind, data: &'static [u8], key: Option<&str>| {
         let sender = key.map(|_| r#"{"client":"a"}"#.into());
-        Arc::new(Message::data(kind, Bytes::from_static(data)).with_key(key.map(Box::from)).with_sender(sender))
+        let ttl = key.map(|_| Duration::from_millis(1500));
+        let message = Message::data(kind, Bytes::from_static(data)).with_key(key.map(Box::from));
+        Arc::new(message.with_sender(sender).with_ttl(ttl))
     };
     let publish = Publish {
         message: message(Kind::Text, "grüß".as_bytes(), Some("k")),
