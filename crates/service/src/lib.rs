@@ -1,7 +1,7 @@
 //! The shell of a long-running service: what push hub, gateway and test server share around their handlers.
 //!
-//! Knows listeners with their roles, inherited sockets, the descriptors and threads of a service, rates by key. Does not know flags,
-//! configuration files, or what a role serves.
+//! Knows listeners with their roles, inherited sockets, the descriptors and threads of a service, rates by key. Does
+//! not know flags, configuration files, or what a role serves.
 //!
 //! `listener` opens sockets: a [`Listener`] of the plan becomes a [`OpenListener`], by binding or from an
 //! [`InheritedSocket`] socket. `descriptors` estimates what a service needs beside its clients, and limits admin

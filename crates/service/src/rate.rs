@@ -1,8 +1,8 @@
 //! Rates by key: how much with one key may pass in a time.
 //!
 //! Each rate follows the generic cell rate algorithm (GCRA, ITU-T I.371): a key has one number, the *theoretical
-//! arrival time* of what comes next. It passes evenly spaced requests, and a burst at once. The decision ([`Rule`]) is pure and
-//! takes the time as an argument; [`RateTable`] keeps the numbers of many keys.
+//! arrival time* of what comes next. It passes evenly spaced requests, and a burst at once. The decision ([`Rule`]) is
+//! pure and takes the time as an argument; [`RateTable`] keeps the numbers of many keys.
 
 mod table;
 

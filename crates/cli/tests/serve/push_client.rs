@@ -57,10 +57,27 @@ impl Hub {
     fn start(first: &str) -> Hub {
         let (port, folder) = (Port::reserve(), tempfile::tempdir().unwrap());
         let text = format!(
-            "{first}\n[listen]\neverything = \"{}\"\n[drain]\ntimeout = \"2s\"\nretry-after = \"100ms\"\n[jwt]\nsecret-env = \
-             \"JWT_SECRET\"\nleeway = 0\nrequired = false\n[[group]]\npattern = \"secret\"\n[[group]]\npattern = \
-             \"*\"\nsubscribe = \"anyone\"\nsubscribe-patterns = true\npublish = \"users\"\nsee-history = \
-             \"anyone\"\nsee-presence = \"anyone\"\nhistory-messages = 1000\n",
+            r#"{first}
+[listen]
+everything = "{}"
+[drain]
+timeout = "2s"
+retry-after = "100ms"
+[jwt]
+secret-env = "JWT_SECRET"
+leeway = 0
+required = false
+[[group]]
+pattern = "secret"
+[[group]]
+pattern = "*"
+subscribe = "anyone"
+subscribe-patterns = true
+publish = "users"
+see-history = "anyone"
+see-presence = "anyone"
+history-messages = 1000
+"#,
             port.address()
         );
         std::fs::write(folder.path().join("push.toml"), text).unwrap();
