@@ -80,7 +80,7 @@ export class PushError extends Error {
 }
 
 type Frame = Record<string, any>
-type Channel = SubscribeOptions & { place?: Position; sent?: boolean }
+type Channel = SubscribeOptions & { place?: Position; sent?: boolean; fresh?: boolean }
 
 /** A connection of some transport. */
 interface Link {
@@ -106,6 +106,9 @@ interface Events {
   end(end: End): void
 }
 
+/** The `id` of the command with the token, which is a WebSocket's first frame. */
+const TOKEN_ID = 1
+
 const ALL: Transport[] = ['websocket', 'sse', 'poll']
 
 /** A client of a hub. It connects when it is made, and stays connected until `close`. */
@@ -125,7 +128,7 @@ export class Push {
   #waiting = new Map<number, [(answer: any) => void, (error: PushError) => void, ReturnType<typeof setTimeout>, string?]>()
   #link?: Link
   #at = 0
-  #id = 0
+  #id = TOKEN_ID
   #attempts = 0
   #refusals = 0
   #heard = 0
@@ -224,6 +227,7 @@ export class Push {
     const transports = this.#options.transports ?? ALL
     const transport = transports[this.#at % transports.length]
     let opened = false
+    let first: Frame | undefined
     const mine = (act: (argument: any) => void) => (argument?: any) => {
       if (session === this.#session) act(argument)
     }
@@ -232,8 +236,16 @@ export class Push {
       alive: mine(() => (this.#heard = Date.now())),
       frame: mine((frame: Frame) => {
         this.#heard = Date.now()
-        if (frame.session && frame.client) this.#opened(frame, transport)
-        else this.#frame(frame)
+        if (frame.session && frame.client) {
+          first = frame
+          // Where tokens are optional, the hub greets first and looks at the token then.
+          if (!token || transport !== 'websocket' || frame.expires_in !== undefined) this.#opened(frame, transport)
+        } else if (first && frame.id === TOKEN_ID) {
+          if (frame.error) events.end({ why: frame.message, token: true })
+          else if (this.state !== 'connected') this.#opened({ ...first, ...frame.token }, transport)
+        } else {
+          this.#frame(frame)
+        }
       }),
       end: mine((end: End) => this.#ended({ ...end, failed: !opened && !end.token && end.retry === undefined })),
     }
@@ -368,7 +380,7 @@ export class Push {
   #subscribed(answer: Subscribed): void {
     const entry = this.#channels.get(answer.channel)
     if (!entry) return
-    entry.sent = true
+    entry.sent = entry.fresh = true
     // The messages that follow begin behind the old position.
     if (answer.epoch && !(answer.recovered && entry.place)) entry.place = { epoch: answer.epoch, offset: answer.offset! }
     entry.subscribed?.(answer)
@@ -379,8 +391,10 @@ export class Push {
     const isPattern = (name: string) => name.endsWith('*') && channel.startsWith(name.slice(0, -1))
     const entry = this.#channels.get(channel)
     if (entry && epoch && offset) {
-      const place = entry.place
-      if (place && !entry.latest && (place.epoch !== epoch || offset > place.offset + 1)) {
+      const { place, fresh } = entry
+      entry.fresh = false
+      // What comes right behind the hub's answer is what the hub has.
+      if (place && !entry.latest && !fresh && (place.epoch !== epoch || offset > place.offset + 1)) {
         // Something was lost on the way: begin again where it is known.
         if (!entry.sent) return
         this.#link?.send({ unsubscribe: { channel } })
@@ -410,7 +424,7 @@ function overWebSocket(url: string, token: string | undefined, events: Events): 
   const socket = new WebSocket(url.replace(/^http/, 'ws'), ['oroshi.v1'])
   socket.onopen = () => {
     events.open()
-    if (token) socket.send(JSON.stringify({ token }))
+    if (token) socket.send(JSON.stringify({ id: TOKEN_ID, token }))
   }
   socket.onmessage = (event) => events.frame(JSON.parse(event.data))
   socket.onclose = ({ code, reason }) => {
