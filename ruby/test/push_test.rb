@@ -110,7 +110,7 @@ class PushTest < Support::Test
     assert_equal ["unauthorized", 401], [error.name, error.status]
     stranger.close
     { {} => /whom to reach/, { group: 7 } => /groups: expected Strings/, { all: true, wait: :soon } => /wait: expected :queued/,
-      { all: true, deadline: 301 } => /deadline: expected seconds/, { all: true, deadline: "2s" } => /deadline/ }.each do |options, why|
+      { all: true, deadline: 301 } => /deadline: expected seconds/, { all: true, deadline: "2s" } => /deadline/, { all: true, ttl: -1 } => /ttl: expected seconds/ }.each do |options, why|
       assert_match why, assert_raises(ArgumentError, options) { @push.publish("x", **options) }.message
     end
     refute_match(/of-the-hub/, @push.inspect)
@@ -126,6 +126,12 @@ class PushTest < Support::Test
     assert_equal 1, @push.publish("hello", group: "room").written
     line(ann, /^data: hello$/)
     assert @push.session("key of ann")["groups"].include?("room")
+    receipts = Array.new(2) { @push.publish("once", user: "ann", ttl: 60, idempotency_key: "order 66") }
+    assert_equal [1, receipts[0]], [receipts[0].written, receipts[1]]
+    line(ann, /^data: once$/)
+    @push.publish("next", users: %w[ann nobody])
+    line(ann, /^data: (.*)$/).then { |found| assert_equal "next", found[1] }
+    assert_equal 0, @push.disconnect_user("nobody")
     eve = listener("&name=eve")
     line(eve, /^0\r$/) # the end of the response: the backend does not want the session
     ann.close

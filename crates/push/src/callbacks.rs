@@ -26,7 +26,7 @@ use crate::session::channels::Who;
 
 /// The field that names the hub to the backend.
 const ENDPOINT: &str = "X-Kuiperbelt-Endpoint";
-/// The field of the connect callback's answer that names the client's user.
+/// The field that names the client's user: by its token in the connect callback, and in its answer.
 const USER: &str = "X-Oroshi-User";
 /// The field of the connect callback's answer with the client's rights in channels.
 const RIGHTS: &str = "X-Oroshi-Rights";
@@ -175,11 +175,13 @@ impl Callbacks {
 
     /// Asks whether a session may open. Without a connect callback every session may, with a random key.
     ///
+    /// `user`: the user of the client's token.
     /// `left` is ready once the client has left. `None`: it left before its turn came, and the backend was not asked.
     /// The hub does not retry, as the client waits and can retry itself.
     pub(crate) async fn connect(
         &self,
         head: &RequestHead<'_>,
+        user: Option<&str>,
         left: impl Future<Output = ()>,
     ) -> Option<Result<Accepted, Refusal>> {
         let Some(url) = &self.connect else {
@@ -196,7 +198,7 @@ impl Callbacks {
             }
         };
         let result = match turn {
-            Some(_turn) => self.ask(self.connect_request(url, head)).await,
+            Some(_turn) => self.ask(self.connect_request(url, head, user)).await,
             None => {
                 self.counts.borrow_mut().connect.crowded += 1;
                 let text = "the backend is asked about as many clients as it may be: connect again in a second";
@@ -276,7 +278,7 @@ impl Callbacks {
 
     /// Builds the connect callback from the client's request: its query replaces the URL's, and its fields are passed
     /// on.
-    fn connect_request(&self, url: &Endpoint, head: &RequestHead<'_>) -> RequestBuilder<Client> {
+    fn connect_request(&self, url: &Endpoint, head: &RequestHead<'_>, user: Option<&str>) -> RequestBuilder<Client> {
         let mut url = url.clone();
         let path = url.target.split('?').next().unwrap_or_default().len();
         url.target.truncate(path);
@@ -290,6 +292,9 @@ impl Callbacks {
             |name: &str| is_passed_on(name) || (self.passes_protocols && name.eq_ignore_ascii_case(PROTOCOL));
         for field in head.headers.iter().filter(|field| is_for_it(field.name) && !is_set(field.name)) {
             request = request.header(field.name, field.value);
+        }
+        if let Some(user) = user {
+            request = request.header(USER, user);
         }
         self.set_headers(request).header(ENDPOINT, &self.endpoint)
     }
@@ -394,7 +399,7 @@ impl Callbacks {
                 }
             }
         }
-        Ok(Who { user, rights: Arc::new(rights) })
+        Ok(Who { user, rights: Arc::new(rights), ..Who::default() })
     }
 
     fn message_name(&self) -> String {
@@ -481,9 +486,10 @@ fn count(counts: &mut CallbackCount, agreed: Option<bool>, retried: u64) -> bool
 /// Returns whether the connect callback passes on a field of the client's request.
 ///
 /// It does not pass on fields of the handshake and of the connection, nor Host. Accept-Encoding is the callback's own,
-/// as the hub may not decode what a browser can. Only the hub sets [`ENDPOINT`].
+/// as the hub may not decode what a browser can. Only the hub sets [`ENDPOINT`] and [`USER`].
 fn is_passed_on(name: &str) -> bool {
-    const KEPT_BACK: [&str; 5] = ["accept-encoding", "expect", "host", "x-kuiperbelt-endpoint", "content_length"];
+    const KEPT_BACK: [&str; 6] =
+        ["accept-encoding", "expect", "host", "x-kuiperbelt-endpoint", "x-oroshi-user", "content_length"];
     let handshake = name.get(..14).is_some_and(|start| start.eq_ignore_ascii_case("sec-websocket-"));
     !handshake && !is_connection_field(name) && !KEPT_BACK.iter().any(|kept| name.eq_ignore_ascii_case(kept))
 }
@@ -533,9 +539,7 @@ mod tests {
 
     #[test]
     fn the_handshake_stays_here() {
-        for kept in
-            ["Connection", "upgrade", "Sec-WebSocket-Key", "sec-websocket-protocol", "Host", "X-Kuiperbelt-Endpoint"]
-        {
+        for kept in ["Connection", "upgrade", "Sec-WebSocket-Key", "Host", "X-Kuiperbelt-Endpoint", "x-oroshi-user"] {
             assert!(!is_passed_on(kept), "{kept}");
         }
         for passed in ["Cookie", "Authorization", "Origin", "X-Forwarded-For", "Sec-WebSocke", "User-Agent"] {

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use crate::callbacks::CallbackCounts;
 use crate::message::{Framing, TRANSPORTS};
+use crate::rates::What;
 use crate::session::tally::Totals;
 use crate::session::{REASONS, Reason};
 
@@ -22,6 +23,8 @@ pub(crate) struct Counters {
     pub(crate) deliveries: Rc<Totals>,
     received: Cell<u64>,
     received_bytes: Cell<u64>,
+    /// What exceeded a limit of clients, as in `rates::LIMITS`.
+    limited: [[Cell<u64>; 4]; 3],
     /// Requests to connect that failed; not those that the backend refused.
     connect_errors: Cell<u64>,
     connect_refused: Cell<u64>,
@@ -55,6 +58,8 @@ pub(crate) struct Counts {
     pub(crate) closed: u64,
     pub(crate) received: u64,
     pub(crate) received_bytes: u64,
+    /// What exceeded a limit of clients, as in `rates::LIMITS`.
+    pub(crate) limited: [[u64; 4]; 3],
     pub(crate) connect_errors: u64,
     pub(crate) connect_refused: u64,
     pub(crate) connecting: u64,
@@ -103,6 +108,11 @@ impl Counters {
         add(&self.received_bytes, bytes as u64);
     }
 
+    /// Counts something that exceeded a limit.
+    pub(crate) fn limited(&self, scope: usize, what: What) {
+        add(&self.limited[scope][what as usize], 1);
+    }
+
     pub(crate) fn counts(&self, sessions: u64, queued_bytes: u64, groups: u64) -> Counts {
         let Totals { matched, written, dropped, closed } = &*self.deliveries;
         Counts {
@@ -121,6 +131,7 @@ impl Counters {
             closed: closed.get(),
             received: self.received.get(),
             received_bytes: self.received_bytes.get(),
+            limited: self.limited.each_ref().map(|scope| scope.each_ref().map(Cell::get)),
             connect_errors: self.connect_errors.get(),
             connect_refused: self.connect_refused.get(),
             connecting: self.connecting.get(),
@@ -150,6 +161,8 @@ impl Sum for Counts {
             sum.closed += one.closed;
             sum.received += one.received;
             sum.received_bytes += one.received_bytes;
+            let limited = sum.limited.iter_mut().flatten().zip(one.limited.iter().flatten());
+            limited.for_each(|(sum, one)| *sum += one);
             sum.connect_errors += one.connect_errors;
             sum.connect_refused += one.connect_refused;
             sum.connecting += one.connecting;

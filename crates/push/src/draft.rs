@@ -6,7 +6,7 @@ use oroshi_net::{CpuList, available_cpus};
 use oroshi_words::{Mistake, Secret};
 
 use crate::plan::{
-    Callbacks, Cluster, Drain, GroupRule, Limits, Listener, Origins, Paths, Plan, SendSettings, Serves, Transports,
+    Callbacks, Cluster, Drain, GroupRule, Jwt, Limits, Listener, Origins, Paths, Plan, SendSettings, Serves, Transports,
 };
 
 /// A hub as somebody described it. `Default` is a hub that listens nowhere.
@@ -43,6 +43,8 @@ pub struct Draft {
     pub groups: Vec<GroupRule>,
     /// The token that publishers must send, if any.
     pub token: Option<Secret>,
+    /// The check of clients' tokens, if the hub takes any.
+    pub jwt: Option<Jwt>,
     /// How the hub ends.
     pub drain: Drain,
     /// The other nodes, if there are any.
@@ -88,6 +90,7 @@ impl Draft {
             send: self.send,
             groups: self.groups,
             token: self.token,
+            jwt: self.jwt,
             drain: self.drain,
             cluster: self.cluster,
             compat_ekbo: self.compat_ekbo,

@@ -12,6 +12,7 @@ pub(crate) mod connection;
 mod control;
 mod drain;
 mod fan_out;
+pub(crate) mod lists;
 pub(crate) mod missed;
 pub(crate) mod opening;
 pub(crate) mod polling;
@@ -43,6 +44,9 @@ use crate::writer::Writer;
 /// The close code for a session whose key another connection took. It is private, as no registered code means this.
 const REPLACED: CloseCode = CloseCode(4000);
 
+/// The close code for a client that needs another token. The reason says why.
+pub(crate) const TOKEN: CloseCode = CloseCode(4002);
+
 /// One thread's part of the hub.
 #[derive(Debug)]
 pub(crate) struct Hub {
@@ -58,6 +62,8 @@ pub(crate) struct Hub {
     pub(crate) writer: Writer,
     backlog: Rc<Backlog>,
     groups: Groups,
+    /// The sessions of each user.
+    users: Groups,
     /// The subscriptions to all channels with a prefix, by prefix.
     patterns: Groups,
     /// How many subscriptions the sessions of this thread have.
@@ -99,6 +105,7 @@ impl Hub {
             draining: Cell::new(false),
             backlog,
             groups: Groups::default(),
+            users: Groups::of_users(),
             patterns: Groups::default(),
             subscriptions: Cell::new(0),
             sessions: RefCell::default(),
@@ -141,6 +148,7 @@ impl Hub {
         session.state.set(State::Over(reason));
         self.node.directory.remove(&session.key, location);
         self.groups.leave_all(session);
+        self.users.leave_all(session);
         self.unsubscribe_all(session);
         let waiting = session.outbox.borrow().bytes();
         session.outbox.borrow_mut().abandon();
@@ -248,6 +256,11 @@ impl Hub {
             return self.subscribe_for_backend(session, group);
         }
         self.groups.join(session, group, || self.rule_of(group))
+    }
+
+    /// Sets the user of a session that has none yet. Messages to users are treated as those to single sessions.
+    fn set_user(&self, session: &Rc<Session>, user: &str) {
+        self.users.join(session, user, || SlowPolicy::Refuse);
     }
 
     /// Returns the rule for slow sessions of a group.

@@ -3,8 +3,8 @@
 //! **What it knows**: sessions and their keys, groups, queues, receipts, the transports (WebSocket, server-sent events,
 //! a stream of lines, polling), kuiperbelt's API and its own, callbacks to the backend, other nodes.
 //!
-//! **What it does not know**: flags, files, terminals. `oroshi-server` serves HTTP, `oroshi-client` sends requests, and
-//! `oroshi-websocket` has the frames.
+//! **What it does not know**: flags, terminals, files (but that of the keys that verify tokens). `oroshi-server` serves
+//! HTTP, `oroshi-client` sends requests, and `oroshi-websocket` has the frames.
 //!
 //! # How it works
 //!
@@ -22,14 +22,15 @@
 //! A file imports only files of its own layer or of layers above it in this list.
 //!
 //! 1. Values. [`Plan`] (`plan`), and [`Draft`] (`draft`), which becomes one. `message`: a message and its frames.
-//!    `publish`: a publish, its targets, its receipt. `rights`: who may do what in a channel. `secrets`: keys and
-//!    tokens.
+//!    `publish`: a publish, its targets, its receipt. `rights`: who may do what in a channel. `jwt`: the tokens of
+//!    clients. `rates`: what clients may send per second. `secrets`: keys and tokens of the hub.
 //! 2. Sessions and their queues. `session`: a session; below it `tally` (the outcomes of a message), `outbox` (the
 //!    queue, no I/O), `group`, `channels` (the state of a client that subscribes), `directory`, `info`. `session` and
 //!    `group` import each other, as a group lists its members and a session its groups: that circle is the data itself.
-//! 3. What threads share. `history`: the numbered messages of channels. `node`: the plan, the directory, the load of
-//!    each thread, the link to other nodes (`cluster::link` and `cluster::wire`, which know no hub). `mailboxes`: work
-//!    from thread to thread, by closures, so that it need not know the hub.
+//! 3. What threads share. `history`: the numbered messages of channels. `identity`: the keys that verify tokens.
+//!    `idempotency`: publishes that come again. `node`: the plan, the directory, the load of each thread, the link to
+//!    other nodes (`cluster::link` and `cluster::wire`, which know no hub). `mailboxes`: work from thread to thread, by
+//!    closures, so that it need not know the hub.
 //! 4. The writer of a thread. `clock`, `backlog` (what waits, and who waits for room), `writer` (into queues, out to
 //!    sockets).
 //! 5. The hub of a thread. `callbacks`, `counts`, then `hub`: the only way in for the next layer. The files in `hub/`
@@ -45,11 +46,15 @@ mod draft;
 mod history;
 mod http;
 mod hub;
+mod idempotency;
+mod identity;
+mod jwt;
 mod mailboxes;
 mod message;
 mod node;
 mod plan;
 mod publish;
+mod rates;
 mod rights;
 mod run;
 mod secrets;
@@ -58,7 +63,7 @@ mod writer;
 
 pub use draft::Draft;
 pub use plan::{
-    Access, Callbacks, Cluster, Drain, GroupRule, HistoryRule, Limits, Listener, Origins, Paths, Plan, SendSettings,
-    Serves, SlowPolicy, Transports,
+    Access, Callbacks, ClientRates, Cluster, Drain, GroupRule, HistoryRule, Jwt, KeySource, Limits, Listener, Origins,
+    Paths, Plan, SendSettings, Serves, SlowPolicy, Transports,
 };
 pub use run::{OpenListener, RunError, run};

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -59,6 +60,8 @@ pub(crate) struct Message {
     key: Option<Box<str>>,
     /// The client that published it, as JSON; `None` for the backend.
     sender: Option<Box<str>>,
+    /// How long it may wait, and until when.
+    ttl: Option<(Duration, Instant)>,
     frames: [OnceLock<Box<[u8]>>; Framing::COUNT],
 }
 
@@ -114,7 +117,7 @@ enum Body {
 
 impl Message {
     fn new(body: Body) -> Self {
-        Message { body, key: None, sender: None, frames: Default::default() }
+        Message { body, key: None, sender: None, ttl: None, frames: Default::default() }
     }
 
     /// Creates a publisher's message. The caller has checked that a text is UTF-8.
@@ -133,7 +136,30 @@ impl Message {
     pub(crate) fn to_publication(&self, channel: Option<Arc<str>>, place: Option<Place>) -> Self {
         let (kind, data) = self.payload().map_or((Kind::Text, Bytes::new()), |(kind, data)| (kind, data.clone()));
         let publication = Self::new(Body::Publication { kind, data, channel, place });
-        publication.with_key(self.key.clone()).with_sender(self.sender.clone())
+        Message { ttl: self.ttl, ..publication.with_key(self.key.clone()).with_sender(self.sender.clone()) }
+    }
+
+    /// Returns the frame that tells a client only the place of a publication that has expired.
+    pub(crate) fn to_position(&self) -> Option<Self> {
+        let Body::Publication { channel: Some(channel), place: Some(place), .. } = &self.body else { return None };
+        let (epoch, offset) = (place.epoch_text(), place.offset);
+        Some(Self::channel_frame(&serde_json::json!({ "channel": &**channel, "epoch": epoch, "offset": offset })))
+    }
+
+    /// Sets how long it may wait for its sessions, from now on.
+    pub(crate) fn with_ttl(mut self, ttl: Option<Duration>) -> Self {
+        self.ttl = ttl.map(|ttl| (ttl, Instant::now() + ttl));
+        self
+    }
+
+    /// Returns how long it may wait from its publish on.
+    pub(crate) fn ttl(&self) -> Option<Duration> {
+        self.ttl.map(|(ttl, _)| ttl)
+    }
+
+    /// Returns whether it has waited for too long.
+    pub(crate) fn is_expired(&self, now: Instant) -> bool {
+        self.ttl.is_some_and(|(_, until)| until <= now)
     }
 
     /// Sets the client that published it, as JSON.

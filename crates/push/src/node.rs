@@ -9,7 +9,10 @@ use tokio::sync::Barrier;
 
 use crate::cluster::link::Link;
 use crate::history::Histories;
+use crate::idempotency::Idempotency;
+use crate::identity::Verifier;
 use crate::plan::Plan;
+use crate::rates::Rates;
 use crate::session::directory::Directory;
 
 /// The plan, the directory of sessions, the load of each thread, and the link to other nodes.
@@ -19,6 +22,12 @@ pub(crate) struct Node {
     pub(crate) directory: Directory,
     /// The histories of channels that have one.
     pub(crate) histories: Histories,
+    /// Checks clients' tokens, if the hub takes any.
+    pub(crate) verifier: Option<Verifier>,
+    /// Publishes that may come again.
+    pub(crate) idempotency: Arc<Idempotency>,
+    /// What clients may send per second.
+    pub(crate) rates: Rates,
     began: Instant,
     /// The link to the other nodes, if there is a cluster.
     pub(crate) link: Option<Link>,
@@ -55,6 +64,9 @@ impl Node {
             sessions: AtomicUsize::new(0),
             loads: (0..plan.threads).map(|_| Load::default()).collect(),
             histories: Histories::new(plan.limits.history_bytes),
+            idempotency: Arc::default(),
+            rates: Rates::new(&plan.limits),
+            verifier: plan.jwt.clone().map(Verifier::new),
             began: Instant::now(),
             plan,
             directory: Directory::new(),

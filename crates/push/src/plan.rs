@@ -1,5 +1,6 @@
 //! The configuration of a hub: checked, with all defaults filled in. A `Draft` becomes a `Plan`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use oroshi_net::CpuList;
@@ -45,6 +46,8 @@ pub struct Plan {
     /// The token that `Authorization: Bearer` must have on all requests but connecting, polling and `/ping`. Never
     /// shown.
     pub token: Option<Secret>,
+    /// How the hub checks clients' tokens, if it takes any.
+    pub jwt: Option<Jwt>,
     /// How the hub drains.
     pub drain: Drain,
     /// The other nodes, if there are any.
@@ -84,6 +87,7 @@ impl Default for Plan {
             send: SendSettings::default(),
             groups: Vec::new(),
             token: None,
+            jwt: None,
             drain: Drain::default(),
             cluster: None,
             compat_ekbo: false,
@@ -310,6 +314,12 @@ pub struct Limits {
     pub close: Duration,
     /// The most messages that one client may publish per second.
     pub client_publishes: Option<u32>,
+    /// What one connection may send per second.
+    pub client: ClientRates,
+    /// What all connections of a user may send per second, if it is known.
+    pub user: ClientRates,
+    /// What all connections from an address may send per second; of IPv6, from a network of 64 bits.
+    pub address: ClientRates,
     /// The most channels that one session may subscribe to.
     pub session_channels: usize,
     /// The most that the histories of all channels may hold together, bytes.
@@ -334,10 +344,24 @@ impl Default for Limits {
             poll_wait: Duration::from_secs(25),
             close: Duration::from_secs(5),
             client_publishes: Some(10),
+            client: ClientRates::default(),
+            user: ClientRates::default(),
+            address: ClientRates::default(),
             session_channels: 100,
             history_bytes: 256 * 1024 * 1024,
         }
     }
+}
+
+/// What clients may send per second. `None` is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientRates {
+    /// Messages and commands. A second's worth may come at once.
+    pub messages: Option<u32>,
+    /// Bytes of these. A second's worth, or the largest message, may come at once.
+    pub bytes: Option<u32>,
+    /// Subscriptions. A second's worth may come at once.
+    pub subscribes: Option<u32>,
 }
 
 /// How `/send` behaves.
@@ -433,6 +457,51 @@ pub enum SlowPolicy {
     KeepLatest,
     /// The message is not queued, and its publisher learns that. For messages to single sessions.
     Refuse,
+}
+
+/// The check of clients' JSON Web Tokens (RFC 7519).
+#[derive(Clone, Debug)]
+pub struct Jwt {
+    /// The secret of tokens with HS256, at least 32 bytes (RFC 7518, section 3.2).
+    pub secret: Option<Secret>,
+    /// The set of keys of other tokens.
+    pub keys: Option<KeySource>,
+    /// How often the set is read again. Tokens with an unknown key have it read at once.
+    pub refresh: Duration,
+    /// The only accepted issuer (`iss`), if any.
+    pub issuer: Option<String>,
+    /// The hub's names as an audience (`aud`). A token without audience is accepted only if there are none.
+    pub audience: Vec<String>,
+    /// How much clocks may differ.
+    pub leeway: Duration,
+    /// Whether clients need a token.
+    pub required: bool,
+    /// How long a WebSocket client may take to send a token as its first frame.
+    pub wait: Duration,
+}
+
+impl Default for Jwt {
+    fn default() -> Self {
+        Jwt {
+            secret: None,
+            keys: None,
+            refresh: Duration::from_secs(300),
+            issuer: None,
+            audience: Vec::new(),
+            leeway: Duration::from_secs(10),
+            required: true,
+            wait: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Where a set of keys is (RFC 7517, section 5).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// In a file.
+    File(PathBuf),
+    /// At an HTTP or HTTPS address.
+    Url(String),
 }
 
 /// How the hub drains.

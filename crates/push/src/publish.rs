@@ -39,6 +39,8 @@ pub(crate) struct Targets {
     pub(crate) groups: Vec<Box<str>>,
     /// By key.
     pub(crate) sessions: Vec<Box<str>>,
+    /// All sessions of these users.
+    pub(crate) users: Vec<Box<str>>,
 }
 
 /// The outcome of a publish, in sessions, as in the API's JSON.

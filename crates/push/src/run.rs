@@ -156,6 +156,14 @@ async fn serve(hub: Rc<Hub>, start: ThreadStart, shutdown: Shutdown) {
     tasks.spawn_local(async move { mine.writer.run().await });
     let mine = Rc::clone(&hub);
     tasks.spawn_local(async move { mine.sweep().await });
+    if hub.thread == 0 {
+        let node = Arc::clone(&hub.node);
+        tasks.spawn_local(async move {
+            if let Some(verifier) = &node.verifier {
+                verifier.keep_reading().await;
+            }
+        });
+    }
 
     let mut serving = tokio::task::JoinSet::new();
     for ServerStart { serves, capacity, sockets, .. } in servers {

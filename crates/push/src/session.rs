@@ -22,6 +22,7 @@ use oroshi_net::Stream;
 use oroshi_websocket::Kind;
 
 use crate::message::Framing;
+use crate::rates::{Arrivals, Rates, Sender, What};
 use crate::session::channels::Channels;
 use crate::session::directory::Location;
 use crate::session::group::Membership;
@@ -87,11 +88,13 @@ pub(crate) enum Reason {
     Drain,
     /// Messages of other nodes may be missing, and its rule is to disconnect then.
     Missed,
+    /// Its token has expired.
+    Expired,
 }
 
 /// The names of [`Reason`]'s variants in metrics, in their order.
-pub(crate) const REASONS: [&str; 8] =
-    ["client", "violation", "slow", "silent", "closed", "replaced", "drain", "missed"];
+pub(crate) const REASONS: [&str; 9] =
+    ["client", "violation", "slow", "silent", "closed", "replaced", "drain", "missed", "expired"];
 
 /// The writer's lists that contain a session, and the directions that stand still.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,7 +111,7 @@ pub(crate) struct Flags {
     pub(crate) channels: bool,
 }
 
-/// Times in ticks of the thread's clock; 0 is never.
+/// Times in ticks of the thread's clock, but for the last; 0 is never.
 #[derive(Debug, Default)]
 pub(crate) struct Times {
     /// The last bytes from the client.
@@ -117,6 +120,8 @@ pub(crate) struct Times {
     pub(crate) written: Cell<u32>,
     /// The last ping that nothing has followed.
     pub(crate) pinged: Cell<u32>,
+    /// The end of its token, in seconds since 1970.
+    pub(crate) expires: Cell<u32>,
 }
 
 /// State that few sessions need.
@@ -131,6 +136,10 @@ pub(crate) struct RareState {
     channels: Option<Box<Channels>>,
     /// Why it ends, if that is known before its end.
     pub(crate) reason: Option<Reason>,
+    /// What it has sent, for its limits.
+    pub(crate) arrivals: Arrivals,
+    /// The hash of its client's address, if addresses have limits.
+    pub(crate) address: u64,
 }
 
 /// The state of a session that polls.
@@ -149,7 +158,7 @@ pub(crate) struct Polling {
 impl Session {
     /// Creates an open session without a connection, at tick `now`.
     pub(crate) fn new(key: Arc<str>, location: Location, framing: Framing, now: u32) -> Self {
-        let times = Times { received: Cell::new(now), written: Cell::new(now), pinged: Cell::new(0) };
+        let times = Times { received: Cell::new(now), written: Cell::new(now), ..Times::default() };
         Session {
             key,
             location,
@@ -188,6 +197,23 @@ impl Session {
         change(self.rare.borrow_mut().get_or_insert_default())
     }
 
+    /// Ends it at the end of a token, in seconds since 1970.
+    pub(crate) fn expire_at(&self, seconds: u64) {
+        self.times.expires.set(u32::try_from(seconds).unwrap_or(u32::MAX).max(1));
+    }
+
+    /// Counts something that its client sends. An error has the place of the exceeded limit in `rates::LIMITS`.
+    pub(crate) fn count(&self, rates: &Rates, what: What, cost: usize) -> Result<(), (usize, What)> {
+        if !rates.limits(what) {
+            return Ok(());
+        }
+        let groups = self.groups.borrow();
+        let user = groups.iter().find(|of| of.group.is_user).map(|of| &*of.group.name);
+        self.rare(|rare| {
+            rates.check(Sender { arrivals: &rare.arrivals, user, address: rare.address }, what, cost as u64)
+        })
+    }
+
     /// Makes it a session that speaks the protocol of channels.
     pub(crate) fn speak_channels(&self, channels: Channels) {
         self.rare(|rare| rare.channels = Some(Box::new(channels)));
@@ -209,13 +235,20 @@ impl Session {
 
     /// Returns the names of its groups, and of the channels and patterns that it subscribes to.
     pub(crate) fn group_names(&self) -> Vec<Box<str>> {
-        let mut names: Vec<_> = self.groups.borrow().iter().map(|membership| membership.group.name.clone()).collect();
+        let groups = self.groups.borrow();
+        let mut names: Vec<_> = groups.iter().filter(|of| !of.group.is_user).map(|of| of.group.name.clone()).collect();
+        drop(groups);
         self.channels(|channels| {
             for one in &channels.subscriptions {
                 names.push(if one.is_pattern { format!("{}*", one.group.name).into() } else { one.group.name.clone() });
             }
         });
         names
+    }
+
+    /// Returns its user, if it is known.
+    pub(crate) fn user(&self) -> Option<Box<str>> {
+        self.groups.borrow().iter().find(|of| of.group.is_user).map(|of| of.group.name.clone())
     }
 
     /// Wakes its task, or the poll that waits for messages.

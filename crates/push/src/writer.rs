@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use tokio::io::AsyncWrite;
 use tokio::sync::Notify;
@@ -191,6 +192,7 @@ impl Writer {
     fn write(&self, session: &Session, mut write: impl FnMut(&[IoSlice<'_>]) -> io::Result<usize>) -> Option<Flushed> {
         let mut outbox = session.outbox.borrow_mut();
         let (before, mut taken) = (outbox.bytes(), 0);
+        outbox.expire(session.framing, Instant::now);
         let flushed = outbox.flush(session.framing, |slices| write(slices).inspect(|count| taken += count));
         self.backlog.shrunk(before, outbox.bytes());
         // A part of a message counts, and so does the moment in which it begins to wait.

@@ -59,23 +59,28 @@ module Oroshi
     # Publishes a message. Returns a Receipt.
     #
     # message: a String is sent as text, or as bytes if its encoding is binary; anything else as JSON.
-    # group, groups, session, sessions, all: whom it reaches; at least one of them. except: keys of sessions that do not
-    # get it. key: for groups that keep the latest message of each key. wait: :queued, :attempted or :written, what the
-    # receipt waits for. deadline: the longest wait, in seconds.
+    # group, groups, session, sessions, user, users, all: whom it reaches; at least one of them. except: keys of sessions
+    # that do not get it. key: for groups that keep the latest message of each key. ttl: how long it may wait for a
+    # session, in seconds. wait: :queued, :attempted or :written, what the receipt waits for. deadline: the longest wait,
+    # in seconds. idempotency_key: the hub publishes once what is sent again with this key within five minutes.
     #
     # Raises Push::Error, and Client::Error. After a Client::Error with `retry_safe?` the message was not published;
     # otherwise nobody knows.
-    def publish(message, group: nil, groups: nil, session: nil, sessions: nil, all: false, except: nil, key: nil, wait: nil, deadline: nil)
+    def publish(message, group: nil, groups: nil, session: nil, sessions: nil, user: nil, users: nil, all: false, except: nil,
+                key: nil, ttl: nil, wait: nil, deadline: nil, idempotency_key: nil)
       groups = names("groups", groups, group)
       sessions = names("sessions", sessions, session)
-      if groups.empty? && sessions.empty? && !all
-        raise ArgumentError, "publish: expected whom to reach: group:, groups:, session:, sessions: or all: true"
+      users = names("users", users, user)
+      if groups.empty? && sessions.empty? && users.empty? && !all
+        raise ArgumentError, "publish: expected whom to reach: group:, groups:, session:, sessions:, user:, users: or all: true"
       end
 
-      envelope = { **content(message), groups: groups, sessions: sessions, all: all ? true : nil, except: names("except", except),
-                   key: key&.to_s, wait: waiting(wait), deadline: seconds(deadline) }
+      envelope = { **content(message), groups: groups, sessions: sessions, users: users, all: all ? true : nil,
+                   except: names("except", except), key: key&.to_s, ttl: seconds("ttl", ttl, 86_400), wait: waiting(wait),
+                   deadline: seconds("deadline", deadline, 300) }
       envelope.reject! { |name, value| name != :json && (value.nil? || value == []) }
-      answer = ask("POST", "/publish", json: envelope)
+      headers = idempotency_key ? { "Idempotency-Key" => idempotency_key.to_s } : {}
+      answer = ask("POST", "/publish", json: envelope, headers: headers)
       Receipt.new(**Receipt.members.to_h { |name| [name, answer[name.to_s]] })
     end
 
@@ -88,6 +93,11 @@ module Oroshi
     # was one.
     def disconnect(key, code: nil, reason: nil)
       !found { ask("DELETE", "/sessions/#{escaped(key)}", query: { code: code, reason: reason }.compact) || true }.nil?
+    end
+
+    # Ends all sessions of a user. Returns how many.
+    def disconnect_user(user, code: nil, reason: nil)
+      ask("DELETE", "/users/#{escaped(user)}", query: { code: code, reason: reason }.compact)["sessions"]
     end
 
     # Adds a session to a group; a client with channels gets it as a subscription. Returns whether there is such a
@@ -168,11 +178,11 @@ module Oroshi
       raise ArgumentError, "wait: expected :queued, :attempted or :written, got #{wait.inspect}"
     end
 
-    def seconds(deadline)
-      return if deadline.nil?
-      return "#{(deadline * 1000).round}ms" if deadline.is_a?(Numeric) && deadline.real? && deadline.between?(0, 300)
+    def seconds(name, time, most)
+      return if time.nil?
+      return "#{(time * 1000).round}ms" if time.is_a?(Numeric) && time.real? && time.between?(0, most)
 
-      raise ArgumentError, "deadline: expected seconds, from 0 to 300, got #{deadline.inspect}"
+      raise ArgumentError, "#{name}: expected seconds, from 0 to #{most}, got #{time.inspect}"
     end
 
     # For a path, where a space is %20.

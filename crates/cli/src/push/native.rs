@@ -5,7 +5,9 @@ use std::time::Duration;
 use oroshi_config::values::{number, off_or, switch, text};
 use oroshi_config::{Field, SecretSource, Table, secret};
 use oroshi_net::CpuList;
-use oroshi_push::{Access, Cluster, Draft, GroupRule, HistoryRule, Listener, Origins, Serves, SlowPolicy, Transports};
+use oroshi_push::{
+    Access, Cluster, Draft, GroupRule, HistoryRule, Jwt, KeySource, Listener, Origins, Serves, SlowPolicy, Transports,
+};
 use oroshi_words::units::parse_time;
 
 /// The default time that a publish waits for the receipts of other nodes.
@@ -92,6 +94,20 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
         table.set("poll-wait", &mut limits.poll_wait, parse_time);
         table.set("close", &mut limits.close, parse_time);
         table.set("client-publishes", &mut limits.client_publishes, |text| off_or(text, number));
+        let [client, user, address] = [&mut limits.client, &mut limits.user, &mut limits.address];
+        for (key, place) in [
+            ("client-messages", &mut client.messages),
+            ("client-bytes", &mut client.bytes),
+            ("client-subscribes", &mut client.subscribes),
+            ("user-messages", &mut user.messages),
+            ("user-bytes", &mut user.bytes),
+            ("user-subscribes", &mut user.subscribes),
+            ("address-messages", &mut address.messages),
+            ("address-bytes", &mut address.bytes),
+            ("address-subscribes", &mut address.subscribes),
+        ] {
+            table.set(key, place, |text| off_or(text, number));
+        }
         table.set("session-channels", &mut limits.session_channels, number);
         table.set("history-bytes", &mut limits.history_bytes, number);
     });
@@ -114,6 +130,10 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
     root.within("auth", |table| {
         draft.token = secret(table, &[("token-file", SecretSource::File), ("token-env", SecretSource::Variable)]);
     });
+    if let Some(table) = root.table("jwt") {
+        draft.jwt = Some(jwt(&table));
+        table.finish();
+    }
     root.within("drain", |table| {
         table.set("timeout", &mut draft.drain.timeout, parse_time);
         table.set("retry-after", &mut draft.drain.retry_after, parse_time);
@@ -134,6 +154,27 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
         table.finish();
         draft.cluster = nats.map(|nats| Cluster { nats, name, receipt_timeout });
     }
+}
+
+/// Reads how clients' tokens are checked.
+fn jwt(table: &Table<'_>) -> Jwt {
+    let mut jwt = Jwt::default();
+    jwt.secret = secret(table, &[("secret-file", SecretSource::File), ("secret-env", SecretSource::Variable)]);
+    let file = table.text("keys-file").map(|path| KeySource::File(path.into()));
+    jwt.keys = match (file, table.get("keys-url")) {
+        (Some(_), Some(field)) => {
+            field.wrong("keys-file is given, too: expected one of them");
+            None
+        }
+        (file, url) => file.or(url.and_then(|field| Some(KeySource::Url(field.text()?.to_owned())))),
+    };
+    table.set("keys-refresh", &mut jwt.refresh, parse_time);
+    jwt.issuer = table.text("issuer");
+    jwt.audience = table.texts("audience");
+    table.set("leeway", &mut jwt.leeway, parse_time);
+    table.set("required", &mut jwt.required, switch);
+    table.set("wait", &mut jwt.wait, parse_time);
+    jwt
 }
 
 /// Reads the keys of a group that clients use as a channel.

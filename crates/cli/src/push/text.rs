@@ -1,7 +1,7 @@
 //! Writes a plan as TOML, with every default and without secrets: the output of `--check`.
 
 use oroshi_config::written::Toml;
-use oroshi_push::{Access, GroupRule, HistoryRule, Listener, Origins, Plan, Serves, SlowPolicy};
+use oroshi_push::{Access, GroupRule, HistoryRule, Jwt, KeySource, Listener, Origins, Plan, Serves, SlowPolicy};
 
 /// Returns the configuration of a plan, without its secrets.
 pub(super) fn config(plan: &Plan) -> String {
@@ -39,6 +39,10 @@ pub(super) fn config(plan: &Plan) -> String {
     } else {
         "no token: every client that reaches a listener may use it"
     });
+
+    if let Some(jwt) = &plan.jwt {
+        self::jwt(&mut out, jwt);
+    }
 
     let paths = &plan.paths;
     out.table("paths");
@@ -84,6 +88,26 @@ pub(super) fn config(plan: &Plan) -> String {
         out.time("receipt-timeout", cluster.receipt_timeout);
     }
     out.0
+}
+
+/// How clients' tokens are checked.
+fn jwt(out: &mut Toml, jwt: &Jwt) {
+    out.table("jwt");
+    out.comment(if jwt.secret.is_some() { "a secret is set" } else { "no secret" });
+    match &jwt.keys {
+        Some(KeySource::File(path)) => out.text("keys-file", &path.display().to_string()),
+        Some(KeySource::Url(url)) => out.text("keys-url", &without_query(url)),
+        None => out.comment("no keys"),
+    }
+    out.time("keys-refresh", jwt.refresh);
+    match &jwt.issuer {
+        Some(issuer) => out.text("issuer", issuer),
+        None => out.comment("any issuer"),
+    }
+    out.texts("audience", jwt.audience.iter().map(String::as_str));
+    out.time("leeway", jwt.leeway);
+    out.bare("required", jwt.required);
+    out.time("wait", jwt.wait);
 }
 
 /// The keys of a group that clients use as a channel.
@@ -162,6 +186,11 @@ fn limits(out: &mut Toml, plan: &Plan) {
     out.time("poll-wait", limits.poll_wait);
     out.time("close", limits.close);
     out.or_off("client-publishes", limits.client_publishes);
+    for (scope, rates) in [("client", limits.client), ("user", limits.user), ("address", limits.address)] {
+        for (what, rate) in [("messages", rates.messages), ("bytes", rates.bytes), ("subscribes", rates.subscribes)] {
+            out.or_off(&format!("{scope}-{what}"), rate);
+        }
+    }
     out.bare("session-channels", limits.session_channels);
     out.bare("history-bytes", limits.history_bytes);
 }

@@ -28,6 +28,7 @@ mod peers;
 #[path = "../push/mod.rs"]
 mod push;
 mod push_chat;
+mod push_client;
 mod push_config;
 mod push_kuiperbelt;
 mod push_limits;

@@ -75,7 +75,8 @@ impl Ran {
 #[test]
 fn every_key_of_ours_is_read_and_shown() {
     let folder = Folder::with(&[("a.toml", NATIVE), ("token", "s3cret\n")]);
-    let checked = folder.push(&["--config", "a.toml", "--check"], &[("NATS", "nats://me:s3cret@host:4222")]);
+    let variables = [("NATS", "nats://me:s3cret@host:4222"), ("JWT_SECRET", "s3cret, of thirty-two bytes or more")];
+    let checked = folder.push(&["--config", "a.toml", "--check"], &variables);
     assert_eq!(checked.checked(), NATIVE_CHECKED);
 }
 

@@ -232,7 +232,22 @@ impl Link {
 
     /// Returns how many sessions of the other nodes are in a group, as far as the nodes reply.
     pub(crate) async fn group_size(&self, group: &str) -> u64 {
-        let mut replies = self.request(Request::GroupSize { group: group.into() }, Duration::ZERO);
+        self.sum(Request::GroupSize { group: group.into() }).await
+    }
+
+    /// Returns how many sessions of the other nodes a user has, as far as the nodes reply.
+    pub(crate) async fn user_size(&self, user: &str) -> u64 {
+        self.sum(Request::UserSize { user: user.into() }).await
+    }
+
+    /// Closes the sessions of a user on the other nodes. Returns how many, as far as the nodes reply.
+    pub(crate) async fn close_user(&self, user: &str, code: CloseCode, reason: &str) -> u64 {
+        self.sum(Request::CloseUser { user: user.into(), code, reason: reason.into() }).await
+    }
+
+    /// Returns the sum of the counts that nodes reply.
+    async fn sum(&self, request: Request) -> u64 {
+        let mut replies = self.request(request, Duration::ZERO);
         let mut sum = 0u64;
         while let Some(reply) = replies.next().await {
             if let Reply::GroupSize(size) = reply {

@@ -27,6 +27,8 @@ pub(super) async fn perform(
         Request::Join { key, group } => Reply::Known(hub.join_group_here(&key, &group).await),
         Request::Leave { key, group } => Reply::Known(hub.leave_group_here(&key, &group).await),
         Request::GroupSize { group } => Reply::GroupSize(hub.group_size_here(&group).await),
+        Request::UserSize { user } => Reply::GroupSize(hub.user_size_here(&user).await),
+        Request::CloseUser { user, code, reason } => Reply::GroupSize(hub.close_user_here(&user, code, &reason).await),
         Request::Members { channel } => {
             let (count, members) = hub.members_here(&channel).await;
             Reply::Members(count, members)

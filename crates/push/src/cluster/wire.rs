@@ -4,10 +4,11 @@
 //! encoding, and the decoder accepts no other. No length in a message makes the decoder allocate more than the message
 //! contains.
 
+mod reader;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use oroshi_websocket::{CloseCode, Kind};
 use thiserror::Error;
 
@@ -15,9 +16,10 @@ use crate::message::{Message, TRANSPORTS};
 use crate::publish::{Publish, ReceiptWait, Targets};
 use crate::session::channels::Member;
 use crate::session::info::{Closed, SessionInfo};
+use reader::Reader;
 
 /// The version of the protocol. Nodes refuse messages of another version.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 /// The offset of the number in a frame.
 const NUMBER_AT: usize = 10;
@@ -117,6 +119,16 @@ pub(super) enum Request {
     GroupSize {
         group: Box<str>,
     },
+    /// How many sessions a user has.
+    UserSize {
+        user: Box<str>,
+    },
+    /// All sessions of a user end.
+    CloseUser {
+        user: Box<str>,
+        code: CloseCode,
+        reason: Box<str>,
+    },
     /// Who subscribes to a channel.
     Members {
         channel: Box<str>,
@@ -137,6 +149,7 @@ pub(super) enum Reply {
     Closed(Closed),
     /// To `Join` and `Leave`: whether the node has the session.
     Known(bool),
+    /// To `GroupSize`, `UserSize` and `CloseUser`: how many sessions.
     GroupSize(u64),
     /// To `Members`: how many sessions subscribe, and some of them.
     Members(u64, Vec<Member>),
@@ -257,7 +270,7 @@ impl Request {
                 out.push(0);
                 message(out, sent);
                 flag(out, to.all);
-                [&to.groups, &to.sessions, except].into_iter().for_each(|names| texts(out, names));
+                [&to.groups, &to.sessions, &to.users, except].into_iter().for_each(|names| texts(out, names));
                 out.push(match wait {
                     ReceiptWait::Queued => 0,
                     ReceiptWait::Attempted => 1,
@@ -297,6 +310,16 @@ impl Request {
                 out.push(7);
                 text(out, channel);
             }
+            Request::UserSize { user } => {
+                out.push(8);
+                text(out, user);
+            }
+            Request::CloseUser { user, code, reason } => {
+                out.push(9);
+                text(out, user);
+                number(out, code.0.into());
+                text(out, reason);
+            }
         }
     }
 
@@ -304,7 +327,12 @@ impl Request {
         Ok(match reader.byte()? {
             0 => Request::Publish(Publish {
                 message: Arc::new(reader.message()?),
-                to: Targets { all: reader.flag()?, groups: reader.texts()?, sessions: reader.texts()? },
+                to: Targets {
+                    all: reader.flag()?,
+                    groups: reader.texts()?,
+                    sessions: reader.texts()?,
+                    users: reader.texts()?,
+                },
                 except: reader.texts()?,
                 wait: match reader.byte()? {
                     0 => ReceiptWait::Queued,
@@ -318,12 +346,7 @@ impl Request {
             2 => {
                 let (key, has_last) = (reader.text()?, reader.flag()?);
                 let last = if has_last { Some(Arc::new(reader.message()?)) } else { None };
-                let code = u16::try_from(reader.number()?).ok().map(CloseCode).filter(|code| code.may_be_sent());
-                let code = code.ok_or(DecodeError::Malformed("a close code that cannot be sent"))?;
-                let reason = reader.text()?;
-                if reason.len() > REASON_BYTES {
-                    return Err(DecodeError::Malformed("a reason that is too long"));
-                }
+                let (code, reason) = reader.end()?;
                 Request::Close { key, last, code, reason }
             }
             3 => Request::Join { key: reader.text()?, group: reader.text()? },
@@ -331,13 +354,16 @@ impl Request {
             5 => Request::GroupSize { group: reader.text()? },
             6 => Request::Claim { keys: reader.texts()? },
             7 => Request::Members { channel: reader.text()? },
+            8 => Request::UserSize { user: reader.text()? },
+            9 => {
+                let user = reader.text()?;
+                let (code, reason) = reader.end()?;
+                Request::CloseUser { user, code, reason }
+            }
             _ => return Err(DecodeError::Malformed("an unknown request")),
         })
     }
 }
-
-/// The longest reason that fits into a close frame, bytes (RFC 6455, section 5.5).
-const REASON_BYTES: usize = 123;
 
 impl Reply {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -352,9 +378,11 @@ impl Reply {
             Reply::Session(found) => {
                 out.push(1);
                 flag(out, found.is_some());
-                if let Some(SessionInfo { transport, groups, queued_messages, queued_bytes, age }) = found {
+                if let Some(SessionInfo { transport, groups, user, queued_messages, queued_bytes, age }) = found {
                     out.push(TRANSPORTS.iter().position(|name| name == transport).unwrap_or(0) as u8);
                     texts(out, groups);
+                    flag(out, user.is_some());
+                    user.iter().for_each(|user| text(out, user));
                     [queued_messages, queued_bytes].into_iter().for_each(|&count| number(out, count as u64));
                     time(out, *age);
                 }
@@ -404,6 +432,7 @@ impl Reply {
                 Reply::Session(Some(SessionInfo {
                     transport: transport.ok_or(DecodeError::Malformed("an unknown transport"))?,
                     groups: reader.texts()?,
+                    user: if reader.flag()? { Some(reader.text()?) } else { None },
                     queued_messages: reader.number()? as usize,
                     queued_bytes: reader.number()? as usize,
                     age: reader.time()?,
@@ -467,110 +496,13 @@ fn message(out: &mut Vec<u8>, message: &Message) {
     message.key().into_iter().for_each(|key| text(out, key));
     flag(out, message.sender().is_some());
     message.sender().into_iter().for_each(|sender| text(out, sender));
+    flag(out, message.ttl().is_some());
+    message.ttl().into_iter().for_each(|ttl| time(out, ttl));
 }
 
 fn stamp(value: u64) -> Result<u64, DecodeError> {
     if value > MOST_MS { Err(DecodeError::Malformed("a time that is too far")) } else { Ok(value) }
 }
-
-/// A decoder over the rest of a frame.
-struct Reader<'f> {
-    rest: &'f [u8],
-    /// The largest message, bytes.
-    most: u64,
-}
-
-impl Reader<'_> {
-    fn byte(&mut self) -> Result<u8, DecodeError> {
-        let (&byte, rest) = self.rest.split_first().ok_or(CUT_OFF)?;
-        self.rest = rest;
-        Ok(byte)
-    }
-
-    fn bytes(&mut self, count: u64) -> Result<&[u8], DecodeError> {
-        let count = usize::try_from(count).map_err(|_| CUT_OFF)?;
-        let (bytes, rest) = self.rest.split_at_checked(count).ok_or(CUT_OFF)?;
-        self.rest = rest;
-        Ok(bytes)
-    }
-
-    fn fixed(&mut self) -> Result<u64, DecodeError> {
-        let (bytes, rest) = self.rest.split_first_chunk().ok_or(CUT_OFF)?;
-        self.rest = rest;
-        Ok(u64::from_le_bytes(*bytes))
-    }
-
-    fn number(&mut self) -> Result<u64, DecodeError> {
-        let mut value = 0u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            let bits = u64::from(byte & 0x7f);
-            if (bits << shift) >> shift != bits || (byte == 0 && shift > 0) {
-                return Err(DecodeError::Malformed("a number that is not written as it should be"));
-            }
-            value |= bits << shift;
-            if byte < 0x80 {
-                return Ok(value);
-            }
-        }
-        Err(DecodeError::Malformed("a number that is too long"))
-    }
-
-    fn flag(&mut self) -> Result<bool, DecodeError> {
-        match self.byte()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            _ => Err(DecodeError::Malformed("a yes or no that is neither")),
-        }
-    }
-
-    fn time(&mut self) -> Result<Duration, DecodeError> {
-        self.number().and_then(stamp).map(Duration::from_millis)
-    }
-
-    fn text(&mut self) -> Result<Box<str>, DecodeError> {
-        let length = self.number()?;
-        str::from_utf8(self.bytes(length)?)
-            .map(Box::from)
-            .map_err(|_| DecodeError::Malformed("a text that is not UTF-8"))
-    }
-
-    fn texts(&mut self) -> Result<Vec<Box<str>>, DecodeError> {
-        self.list(Reader::text)
-    }
-
-    /// Reads a list. It does not allocate by the announced length, which may be a lie.
-    fn list<T>(&mut self, mut one: impl FnMut(&mut Self) -> Result<T, DecodeError>) -> Result<Vec<T>, DecodeError> {
-        let count = self.number()?;
-        let mut all = Vec::new();
-        for _ in 0..count {
-            all.push(one(self)?);
-        }
-        Ok(all)
-    }
-
-    fn message(&mut self) -> Result<Message, DecodeError> {
-        let kind = if self.flag()? { Kind::Binary } else { Kind::Text };
-        let length = self.number()?;
-        if length > self.most {
-            return Err(DecodeError::Malformed("a message over limits.publish"));
-        }
-        // A copy, as the buffer behind it contains other messages too.
-        let data = Bytes::copy_from_slice(self.bytes(length)?);
-        if kind == Kind::Text && str::from_utf8(&data).is_err() {
-            return Err(DecodeError::Malformed("a text that is not UTF-8"));
-        }
-        let key = if self.flag()? { Some(self.text()?) } else { None };
-        let sender = if self.flag()? { Some(self.text()?) } else { None };
-        // It is sent on to clients as it is.
-        if sender.as_deref().is_some_and(|sender| serde_json::from_str::<serde_json::Map<_, _>>(sender).is_err()) {
-            return Err(DecodeError::Malformed("a sender that is no object"));
-        }
-        Ok(Message::data(kind, data).with_key(key).with_sender(sender))
-    }
-}
-
-const CUT_OFF: DecodeError = DecodeError::Malformed("less than there should be");
 
 #[cfg(test)]
 mod tests;

@@ -9,13 +9,19 @@ use oroshi_net::Endpoint;
 use oroshi_words::{Mistake, Secret};
 
 use super::{Draft, is_unix};
-use crate::plan::{Access, Cluster, GroupRule, HistoryRule, Limits, Origins, Paths, Serves, Transports};
+use crate::jwt::keys::SECRET_BYTES;
+use crate::plan::{
+    Access, Cluster, GroupRule, HistoryRule, Jwt, KeySource, Limits, Origins, Paths, Serves, Transports,
+};
 
 /// More threads than this are a slip of the finger.
 const MOST_THREADS: usize = 1024;
 
+/// Clocks that differ by more are wrong.
+const MOST_LEEWAY: Duration = Duration::from_secs(600);
+
 /// Where the native API is; no other path may lie on or below these.
-const NATIVE: [&str; 6] = ["/publish", "/sessions", "/groups", "/status", "/metrics", "/openapi.json"];
+const NATIVE: [&str; 7] = ["/publish", "/sessions", "/groups", "/users", "/status", "/metrics", "/openapi.json"];
 
 /// Everything that is wrong.
 pub(super) fn all(draft: &Draft) -> Vec<Mistake> {
@@ -63,6 +69,9 @@ pub(super) fn all(draft: &Draft) -> Vec<Mistake> {
         let why = if token.is_empty() { "is empty" } else { "has a space or something else that cannot be sent" };
         let expected = "a token of letters, digits and signs in one piece (openssl rand -hex 32 makes a good one)";
         problems.push(Mistake::hidden("auth.token", why, expected));
+    }
+    if let Some(jwt) = &draft.jwt {
+        self::jwt(jwt, &mut problems);
     }
     if let Some(cluster) = &draft.cluster {
         self::cluster(cluster, &mut problems);
@@ -243,6 +252,12 @@ fn limits(limits: &Limits, problems: &mut Vec<Mistake>) {
     ] {
         least_time(key, time, problems);
     }
+    for (scope, rates) in [("client", limits.client), ("user", limits.user), ("address", limits.address)] {
+        let all = [("messages", rates.messages), ("bytes", rates.bytes), ("subscribes", rates.subscribes)];
+        for (what, _) in all.into_iter().filter(|(_, rate)| *rate == Some(0)) {
+            problems.push(Mistake::value(format!("limits.{scope}-{what}"), 0, "is too little", "at least 1, or off"));
+        }
+    }
     // A message that never fits the queue could never be delivered.
     if limits.publish_bytes > limits.session_queue_bytes as u64 {
         let expected = format!("at most limits.session-queue-bytes, {}", limits.session_queue_bytes);
@@ -285,6 +300,36 @@ fn groups(groups: &[GroupRule], problems: &mut Vec<Mistake>) {
             let why = "is never reached, as an earlier pattern fits all that it fits";
             problems.push(Mistake::value(key(), format!("{pattern}` (behind `{})", earlier.pattern), why, expected));
         }
+    }
+}
+
+fn jwt(jwt: &Jwt, problems: &mut Vec<Mistake>) {
+    if jwt.secret.is_none() && jwt.keys.is_none() {
+        let expected = "expected secret-file, secret-env, keys-file or keys-url";
+        problems.push(Mistake::new("jwt", format!("there is no key that could verify a token: {expected}")));
+    }
+    if let Some(secret) = &jwt.secret
+        && secret.reveal().len() < SECRET_BYTES
+    {
+        let expected = format!("at least {SECRET_BYTES} bytes (openssl rand -hex 32 makes a good one)");
+        problems.push(Mistake::hidden("jwt.secret", "is too short for HS256", &expected));
+    }
+    if let Some(KeySource::Url(url)) = &jwt.keys
+        && let Err(source) = url.parse::<Endpoint>()
+    {
+        let expected = "expected one such as https://login.example.org/.well-known/jwks.json";
+        problems.push(Mistake::new("jwt.keys-url", format!("this is no URL of keys: {expected} ({source})")));
+    }
+    if jwt.issuer.as_deref() == Some("") || jwt.audience.iter().any(String::is_empty) {
+        let key = if jwt.issuer.as_deref() == Some("") { "jwt.issuer" } else { "jwt.audience" };
+        problems.push(Mistake::value(key, "", "is empty", "the text that tokens have"));
+    }
+    for (key, time) in [("jwt.keys-refresh", jwt.refresh), ("jwt.wait", jwt.wait)] {
+        least_time(key, time, problems);
+    }
+    if jwt.leeway > MOST_LEEWAY {
+        let expected = format!("at most {} s", MOST_LEEWAY.as_secs());
+        problems.push(Mistake::value("jwt.leeway", format!("{} s", jwt.leeway.as_secs()), "is too long", expected));
     }
 }
 
@@ -359,6 +404,13 @@ mod tests {
     }
 
     #[test]
+    fn tokens_need_a_key() {
+        assert_eq!(keys(&Draft { jwt: Some(Jwt::default()), ..sound() }), ["jwt"]);
+        let jwt = Jwt { secret: Some(Secret::new("x".repeat(32))), ..Jwt::default() };
+        assert!(keys(&Draft { jwt: Some(jwt), ..sound() }).is_empty());
+    }
+
+    #[test]
     fn everything_that_is_wrong_is_said_at_once_with_the_value_and_what_was_expected() {
         let group = |pattern: &str| GroupRule { pattern: pattern.into(), ..GroupRule::default() };
         let keeps = HistoryRule { messages: 0, time: Duration::ZERO, ..HistoryRule::default() };
@@ -386,6 +438,14 @@ mod tests {
             limits: Limits { sessions: 0, publish_bytes: 1 << 40, pong: Duration::ZERO, ..Limits::default() },
             groups: vec![group("a*"), group("ab"), group(""), group("*c"), empty],
             token: Some(Secret::new("hid den")),
+            jwt: Some(Jwt {
+                secret: Some(Secret::new("hidden")),
+                keys: Some(KeySource::Url("keys.example.org".into())),
+                audience: vec![String::new()],
+                wait: Duration::ZERO,
+                leeway: Duration::from_secs(3600),
+                ..Jwt::default()
+            }),
             cluster: Some(Cluster {
                 nats: Secret::new("http://hidden"),
                 name: String::new(),
@@ -420,6 +480,11 @@ mod tests {
             "group[5].history-messages",
             "group[5].history-time",
             "auth.token",
+            "jwt.secret",
+            "jwt.keys-url",
+            "jwt.audience",
+            "jwt.wait",
+            "jwt.leeway",
             "cluster.nats",
             "cluster.name",
         ];

@@ -31,6 +31,16 @@ struct Entry {
     offset: u64,
     bytes: usize,
     until_ms: u64,
+    /// From when on clients get only its place: its own time is over.
+    expires_ms: u64,
+}
+
+impl Entry {
+    /// Returns what a client gets that missed it.
+    fn for_client(&self, now_ms: u64) -> Arc<Message> {
+        let position = (self.expires_ms <= now_ms).then(|| self.message.to_position()).flatten();
+        position.map_or_else(|| Arc::clone(&self.message), Arc::new)
+    }
 }
 
 /// The result of a recovery for a client that was away.
@@ -93,7 +103,9 @@ impl Log {
         let bytes = message.len() * 2 + ENTRY_BYTES;
         self.bytes += bytes;
         let until_ms = now_ms.saturating_add(millis(rule));
-        self.entries.push_back(Entry { message: Arc::clone(&message), offset: self.top, bytes, until_ms });
+        let ttl_ms = message.ttl().and_then(|ttl| u64::try_from(ttl.as_millis()).ok());
+        let expires_ms = ttl_ms.map_or(u64::MAX, |ttl| now_ms.saturating_add(ttl));
+        self.entries.push_back(Entry { message: Arc::clone(&message), offset: self.top, bytes, until_ms, expires_ms });
         while self.entries.len() > rule.messages || self.bytes > rule.bytes {
             self.cut(1);
         }
@@ -124,10 +136,10 @@ impl Log {
     pub(super) fn recover(&self, rule: HistoryRule, since: Option<Place>, now_ms: u64) -> Recovery {
         let place = self.place();
         let live = || self.entries.iter().filter(|entry| entry.until_ms > now_ms);
-        let message = |entry: &Entry| Arc::clone(&entry.message);
+        let message = |entry: &Entry| entry.for_client(now_ms);
         if rule.latest {
             // An older value is outdated, not missed. The newest one may be too old itself.
-            let newest = live().next_back();
+            let newest = live().next_back().filter(|entry| entry.expires_ms > now_ms);
             let has_it = since == Some(place);
             let recovered = since.map(|_| has_it || newest.is_some());
             return Recovery {
@@ -149,7 +161,8 @@ impl Log {
 
     /// Returns the newest `limit` messages that are not too old.
     pub(super) fn newest(&self, limit: usize, now_ms: u64) -> Vec<Arc<Message>> {
-        let live = self.entries.iter().filter(|entry| entry.until_ms > now_ms).collect::<Vec<_>>();
+        let is_live = |entry: &&Entry| entry.until_ms.min(entry.expires_ms) > now_ms;
+        let live = self.entries.iter().filter(is_live).collect::<Vec<_>>();
         live.iter().rev().take(limit).rev().map(|entry| Arc::clone(&entry.message)).collect()
     }
 }

@@ -50,6 +50,11 @@ impl Reply {
         Self { status: 204, content_type: None, fields: Vec::new(), body: Cow::Borrowed(b"") }
     }
 
+    /// Returns the body of a successful response.
+    pub(crate) fn success(&self) -> Option<&[u8]> {
+        (self.status == 200).then_some(&*self.body)
+    }
+
     /// Adds a header field.
     pub(crate) fn field(mut self, name: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
         self.fields.push((name, value.into()));
@@ -187,12 +192,24 @@ impl Problem {
         self
     }
 
-    fn into_reply(self) -> Reply {
+    /// Returns it as JSON: `error`, `message` and details.
+    pub(crate) fn into_json(self) -> Value {
         let mut body = json!({ "error": self.name, "message": self.message });
         if let Value::Object(body) = &mut body {
             body.extend(self.details);
         }
-        Reply { fields: self.fields, ..Reply::new(self.status, JSON_TYPE, body.to_string().into_bytes()) }
+        body
+    }
+
+    /// Names the place of a mistake before the mistake.
+    pub(crate) fn at(mut self, place: &str) -> Self {
+        self.message = format!("{place}: {}", self.message);
+        self
+    }
+
+    fn into_reply(mut self) -> Reply {
+        let (status, fields) = (self.status, std::mem::take(&mut self.fields));
+        Reply { fields, ..Reply::new(status, JSON_TYPE, self.into_json().to_string().into_bytes()) }
     }
 
     /// Sends it as the answer.

@@ -1,24 +1,30 @@
 //! `GET /connect`: from a request to a session, on any transport.
 
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::{Either, select};
 use oroshi_http1::RequestHead;
 use oroshi_net::Stream;
-use oroshi_server::{Error, Exchange, RequestBody};
-use oroshi_websocket::Kind;
+use oroshi_server::{Error, Exchange};
 use oroshi_websocket::handshake::{UpgradeRequest, UpgradeRequestError};
+use oroshi_websocket::{CloseCode, Kind};
 use rustix::net::sockopt;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::callbacks::{self, Accepted};
 use crate::http::answer::Problem;
-use crate::http::{origin, poll, query};
+use crate::http::{identify, origin, poll, query};
 use crate::hub::commands::NOWHERE;
 use crate::hub::connection::Connection;
+use crate::hub::opening::Opened;
 use crate::hub::{Hub, OpenError};
+use crate::identity::{Verifier, unix_time};
+use crate::jwt::Identity;
 use crate::message::{Framing, Message, Place};
 use crate::plan::{Plan, Transports};
 use crate::session::channels::Channels;
@@ -27,7 +33,7 @@ use crate::session::channels::Channels;
 pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<(), Error> {
     let (head, origins) = (exchange.head, &hub.plan().origins);
     let request = match ConnectRequest::of(hub, &head) {
-        Ok(request) => request,
+        Ok(request) => ConnectRequest { address: address(hub, exchange), ..request },
         Err(problem) => {
             hub.counters.connect_error();
             return problem.for_page(origins, &head).send(exchange).await;
@@ -38,31 +44,33 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
         exchange.reply.close();
         return Problem::busy(FULL).for_page(origins, &head).send(exchange).await;
     }
-    let ConnectRequest { framing, opening, mut groups, of_page, wish } = request;
-    let Accepted { key, groups: from_backend, who, first_message, protocol } =
-        match call_backend(hub, &head, &mut exchange.body).await {
-            Some(Ok(accepted)) => accepted,
-            Some(Err(refusal)) => return refuse(hub, exchange, &refusal).await,
-            None => return Err(Error::Io(io::ErrorKind::ConnectionAborted.into())),
-        };
-    let protocol = match opening.map_or(Ok(None), |opening| choose_protocol(hub, &opening, protocol.as_deref(), &wish))
-    {
+    let identity = match identify(hub, &head, &request).await {
+        Ok(Identification::Done(identity)) => identity,
+        Ok(Identification::InFirstFrame(verifier, opening)) => {
+            return Box::pin(answer_first_frame(hub, exchange, request, verifier, opening)).await;
+        }
+        Err(problem) => {
+            hub.counters.connect_error();
+            return problem.for_page(origins, &head).send(exchange).await;
+        }
+    };
+    let user = identity.as_ref().and_then(|identity| identity.user.clone());
+    let accepted = match call_backend(hub, &head, user.as_deref(), exchange.body.peer_closed()).await {
+        Some(Ok(accepted)) => accepted,
+        Some(Err(refusal)) => return refuse(hub, exchange, &refusal).await,
+        None => return Err(Error::Io(io::ErrorKind::ConnectionAborted.into())),
+    };
+    let (framing, opening) = (request.framing, request.opening);
+    let chosen = accepted.protocol.as_deref();
+    let protocol = opening.map_or(Ok(None), |opening| choose_protocol(hub, &opening, chosen, &request.wish));
+    let protocol = match protocol {
         Ok(protocol) => protocol,
         Err(ProtocolError::Offered(problem)) => return problem.for_page(origins, &head).send(exchange).await,
         Err(ProtocolError::Chosen(refusal)) => return refuse(hub, exchange, &refusal).await,
     };
-    groups.extend(from_backend);
-    let has_first = first_message.is_some();
-    let speaks = wish.speaks(protocol);
-    let channels = speaks.then(|| Channels::new(who));
-    let first_messages = first_messages(hub, framing, first_message, channels.as_ref());
-    let session = match hub.open(&key, framing, of_page, channels, first_messages, &groups) {
-        Ok(session) => {
-            if has_first {
-                hub.counters.direct_message();
-            }
-            session
-        }
+    let speaks = request.wish.speaks(protocol);
+    let session = match open(hub, request, accepted, identity.as_ref(), None, speaks) {
+        Ok(session) => session,
         Err(why) => {
             if why == OpenError::Full {
                 exchange.reply.close();
@@ -70,16 +78,10 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
             return not_opened(why).for_page(origins, &head).send(exchange).await;
         }
     };
-    if speaks {
-        wish.channels.iter().for_each(|(channel, since)| session.subscribe(channel, *since));
-    }
     match framing {
         Framing::Poll => return poll::begin(hub, exchange, session).await,
         Framing::WebSocket => {
-            let accept = opening.map(|opening| opening.accept()).unwrap_or_default();
-            let mut fields = vec![("Upgrade", &b"websocket"[..]), ("Sec-WebSocket-Accept", accept.as_bytes())];
-            fields.extend(protocol.map(|protocol| ("Sec-WebSocket-Protocol", protocol)));
-            let (stream, ahead) = exchange.upgrade(101, &fields).await?;
+            let (stream, ahead) = upgrade(exchange, opening.as_ref(), protocol).await?;
             session.serve(Connection { stream, ahead, permit: exchange.take_permit() });
         }
         Framing::Events { .. } | Framing::Lines { .. } => {
@@ -100,6 +102,136 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
         }
     }
     Ok(())
+}
+
+/// Returns the hash of the client's address. It costs a system call, if addresses have limits.
+fn address(hub: &Hub, exchange: &Exchange<'_>) -> u64 {
+    let rates = &hub.node.rates;
+    if rates.needs_address() { rates.address(exchange.remote().map(|address| address.ip())) } else { 0 }
+}
+
+/// Who a client is, as far as its request says it.
+enum Identification<'h, 'b> {
+    /// It has shown a token, or needs none.
+    Done(Option<Identity>),
+    /// The token comes in the first frame of its WebSocket.
+    InFirstFrame(&'h Verifier, UpgradeRequest<'b>),
+}
+
+/// Identifies the client of a request.
+async fn identify<'h, 'b>(
+    hub: &'h Hub,
+    head: &RequestHead<'_>,
+    request: &ConnectRequest<'b>,
+) -> Result<Identification<'h, 'b>, Problem> {
+    let Some(verifier) = &hub.node.verifier else { return Ok(Identification::Done(None)) };
+    let identity = identify::of_request(verifier, head, request.opening.as_ref()).await?;
+    if identity.is_some() || !hub.plan().jwt.as_ref().is_some_and(|jwt| jwt.required) {
+        return Ok(Identification::Done(identity));
+    }
+    match request.opening {
+        Some(opening) if request.wish.is_some() => Ok(Identification::InFirstFrame(verifier, opening)),
+        _ => Err(identify::missing()),
+    }
+}
+
+/// Upgrades to WebSocket, reads the client's token, and opens its session. The session is nowhere before that.
+async fn answer_first_frame(
+    hub: &Rc<Hub>,
+    exchange: &mut Exchange<'_>,
+    request: ConnectRequest<'_>,
+    verifier: &Verifier,
+    opening: UpgradeRequest<'_>,
+) -> Result<(), Error> {
+    let (head, origins) = (exchange.head, &hub.plan().origins);
+    let protocol = match choose_protocol(hub, &opening, None, &request.wish) {
+        Ok(protocol) => protocol,
+        Err(ProtocolError::Offered(problem)) => return problem.for_page(origins, &head).send(exchange).await,
+        Err(ProtocolError::Chosen(refusal)) => return refuse(hub, exchange, &refusal).await,
+    };
+    let (mut stream, ahead) = upgrade(exchange, Some(&opening), protocol).await?;
+    let closing = exchange.closing();
+    let first =
+        match select(pin!(identify::first_frame(hub, verifier, &mut stream, ahead)), pin!(closing.begun())).await {
+            Either::Left((first, _)) => first,
+            Either::Right(_) => None,
+        };
+    let Some(first) = first else {
+        hub.counters.connect_error();
+        return Ok(());
+    };
+    let identify::Identified { identity, id, ahead } = first;
+    let mut connection = Connection { stream, ahead, permit: exchange.take_permit() };
+    let left = poll_fn(|context| connection.poll_left(true, context));
+    let accepted = call_backend(hub, &head, identity.user.as_deref(), left).await;
+    let (code, why) = match accepted {
+        Some(Ok(accepted)) => match open(hub, request, accepted, Some(&identity), id, true) {
+            Ok(session) => {
+                session.serve(connection);
+                return Ok(());
+            }
+            Err(OpenError::HeldByPage) => (CloseCode::POLICY, "a page has a session with this key"),
+            Err(OpenError::Full) => (TRY_LATER, FULL),
+            Err(OpenError::Draining) => (TRY_LATER, DRAINING),
+        },
+        Some(Err(refusal)) if refusal.status >= 500 => (TRY_LATER, "the backend cannot be asked"),
+        Some(Err(_)) => (CloseCode::POLICY, "the backend did not agree"),
+        None => return Ok(()),
+    };
+    identify::refuse::<()>(&mut connection.stream, code, why).await;
+    Ok(())
+}
+
+/// The close code "try again later" (1013, in IANA's registry).
+const TRY_LATER: CloseCode = CloseCode(1013);
+
+/// Opens the session of a request that the backend accepted.
+///
+/// `id`: that of the command with the client's token, which is answered behind the first frame.
+fn open<'h>(
+    hub: &'h Rc<Hub>,
+    request: ConnectRequest<'_>,
+    accepted: Accepted,
+    identity: Option<&Identity>,
+    id: Option<u64>,
+    speaks: bool,
+) -> Result<Opened<'h>, OpenError> {
+    let ConnectRequest { address, framing, mut groups, of_page, wish, .. } = request;
+    let Accepted { key, groups: from_backend, mut who, first_message, .. } = accepted;
+    groups.extend(from_backend);
+    if let Some(identity) = identity {
+        who.identify(identity);
+    }
+    let has_first = first_message.is_some();
+    let user = who.user.clone();
+    let channels = speaks.then(|| Channels::new(who));
+    let identity_json = identity.map(|identity| identity.to_json(unix_time()));
+    let first_messages = first_messages(hub, framing, first_message, channels.as_ref(), identity_json, id);
+    let session = hub.open(&key, framing, of_page, channels, first_messages, &groups)?;
+    if has_first {
+        hub.counters.direct_message();
+    }
+    session.set_user(user.as_deref());
+    session.set_address(address);
+    if let Some(identity) = identity {
+        session.expire_at(identity.expires);
+    }
+    if speaks {
+        wish.channels.iter().for_each(|(channel, since)| session.subscribe(channel, *since));
+    }
+    Ok(session)
+}
+
+/// Answers a handshake: the connection is a WebSocket from here on.
+async fn upgrade(
+    exchange: &mut Exchange<'_>,
+    opening: Option<&UpgradeRequest<'_>>,
+    protocol: Option<&[u8]>,
+) -> Result<(Stream, Vec<u8>), Error> {
+    let accept = opening.map(UpgradeRequest::accept).unwrap_or_default();
+    let mut fields = vec![("Upgrade", &b"websocket"[..]), ("Sec-WebSocket-Accept", accept.as_bytes())];
+    fields.extend(protocol.map(|protocol| ("Sec-WebSocket-Protocol", protocol)));
+    exchange.upgrade(101, &fields).await
 }
 
 const FULL: &str = "this hub holds as many sessions as it may";
@@ -171,6 +303,8 @@ fn choose_protocol<'b>(
 
 /// A checked request for a session.
 struct ConnectRequest<'b> {
+    /// The hash of the client's address; 0 if addresses have no limits.
+    address: u64,
     framing: Framing,
     opening: Option<UpgradeRequest<'b>>,
     groups: Vec<String>,
@@ -196,6 +330,11 @@ struct Wish {
 }
 
 impl Wish {
+    /// Returns whether there is a wish.
+    fn is_some(&self) -> bool {
+        self.by_query || self.by_subprotocol
+    }
+
     /// Returns whether the session speaks the protocol, given the subprotocol that was agreed on.
     fn speaks(&self, agreed: Option<&[u8]>) -> bool {
         self.by_query || (self.by_subprotocol && agreed == Some(CHANNELS.as_bytes()))
@@ -221,7 +360,7 @@ impl Wish {
                 _ => {}
             }
         }
-        if !wish.by_query && !wish.by_subprotocol {
+        if !wish.is_some() {
             return Ok(Wish::default());
         }
         if wish.channels.len() > MOST_CHANNELS {
@@ -271,7 +410,7 @@ impl<'b> ConnectRequest<'b> {
         if !hub.admit() {
             return Err(Problem::busy("more clients connect than this hub takes per second"));
         }
-        Ok(ConnectRequest { framing, opening, groups, of_page, wish })
+        Ok(ConnectRequest { address: 0, framing, opening, groups, of_page, wish })
     }
 }
 
@@ -322,12 +461,13 @@ fn accepts_events(head: &RequestHead<'_>) -> bool {
 async fn call_backend(
     hub: &Rc<Hub>,
     head: &RequestHead<'_>,
-    body: &mut RequestBody<'_>,
+    user: Option<&str>,
+    left: impl Future<Output = ()>,
 ) -> Option<Result<Accepted, callbacks::Refusal>> {
     let counters = &hub.counters;
     counters.connecting.set(counters.connecting.get() + 1);
     let _guard = Connecting(hub);
-    let asked = hub.callbacks.connect(head, body.peer_closed()).await;
+    let asked = hub.callbacks.connect(head, user, left).await;
     match &asked {
         Some(Ok(_)) => {}
         // A refusal is the backend's decision, not an error.
@@ -353,6 +493,8 @@ fn first_messages(
     framing: Framing,
     from_backend: Option<(Kind, Bytes)>,
     channels: Option<&Channels>,
+    identity: Option<Value>,
+    id: Option<u64>,
 ) -> impl FnOnce(&Arc<str>) -> Vec<Message> + use<> {
     let plan = hub.plan();
     let knows_key = match framing {
@@ -364,10 +506,13 @@ fn first_messages(
     let channels = channels.map(|channels| (channels.client_text(), channels.token.clone()));
     move |key| {
         if let Some((client, token)) = channels {
-            let frame = json!({ "session": &**key, "client": client, "token": token });
+            let mut frame = json!({ "session": &**key, "client": client, "token": token });
+            let members = identity.as_ref().and_then(Value::as_object);
+            members.into_iter().flatten().for_each(|(name, value)| frame[name] = value.clone());
+            let answer = id.map(|id| Message::channel_frame(&json!({ "id": id, "token": identity })));
             let own = (framing != Framing::Poll).then(|| Message::channel_frame(&frame));
             let first = from_backend.map(|(kind, data)| Message::data(kind, data).to_publication(None, None));
-            return own.into_iter().chain(first).collect();
+            return own.into_iter().chain(answer).chain(first).collect();
         }
         let own = (!knows_key).then(|| Message::session(key, None));
         own.into_iter().chain(from_backend.map(|(kind, data)| Message::data(kind, data))).collect()

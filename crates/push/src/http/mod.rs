@@ -3,7 +3,9 @@
 mod answer;
 mod command;
 mod connect;
+mod identify;
 mod kuiperbelt;
+mod lists;
 mod native;
 mod origin;
 mod poll;

@@ -8,22 +8,30 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use oroshi_server::Exchange;
+use oroshi_server::{Error, Exchange};
 use oroshi_websocket::{CloseCode, Kind};
 use oroshi_words::units::parse_time;
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::json;
 use serde_json::value::RawValue;
 
 use crate::callbacks::kind_of;
-use crate::http::answer::{HandlerResult, Problem, Reply, body, body_or};
-use crate::http::query;
+use crate::http::answer::{Failure, HandlerResult, JSON_TYPE, Problem, Reply, body, body_or};
+use crate::http::{lists, query};
 use crate::hub::Hub;
+use crate::idempotency::{Begun, KEY_BYTES};
 use crate::message::Message;
 use crate::publish::{Publish, ReceiptWait, Targets};
 use crate::session::info::{Closed, SessionInfo};
 
 /// The longest deadline of a publish.
 const LONGEST: Duration = Duration::from_secs(300);
+
+/// The longest time that a message may wait.
+const LONGEST_TTL: Duration = Duration::from_secs(86_400);
+
+/// The most envelopes in a batch.
+const MOST_PUBLISHES: usize = 1000;
 
 /// The longest reason that fits into a close frame, bytes (RFC 6455 section 5.5).
 const REASON_BYTES: usize = 123;
@@ -44,6 +52,10 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Handle
     match parts.each_ref().map(Option::as_deref) {
         [Some("publish"), None, ..] => publish(hub, exchange).await,
         [Some("publish"), Some("raw"), None, _] => publish_raw(hub, exchange).await,
+        [Some("publish"), Some("batch"), None, _] => publish_batch(hub, exchange).await,
+        [Some("sessions"), None, ..] => lists::sessions(hub, exchange),
+        [Some("groups"), None, ..] => lists::groups(hub, exchange).await,
+        [Some("users"), Some(user), None, _] if !user.is_empty() => self::user(hub, exchange, user).await,
         [Some("sessions"), Some(key), None, _] if !key.is_empty() => session(hub, exchange, key).await,
         [Some("sessions"), Some(key), Some("groups"), Some(group)] if !key.is_empty() && !group.is_empty() => {
             membership(hub, exchange, key, group).await
@@ -55,6 +67,39 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Handle
 
 /// `POST /publish`: an envelope in JSON.
 async fn publish(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> HandlerResult {
+    let data = json_body(hub, exchange).await?;
+    let publish = envelope(hub, &data)?;
+    once(hub, exchange, &data, receipt(Rc::clone(hub), publish)).await
+}
+
+/// `POST /publish/batch`: an array of envelopes. They are published one after the other, if none has a mistake.
+async fn publish_batch(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> HandlerResult {
+    let data = json_body(hub, exchange).await?;
+    let wrong = |error| Problem::bad(format!("the batch cannot be read: {error}: expected an array of envelopes"));
+    let envelopes: Vec<&RawValue> = serde_json::from_slice(&data).map_err(wrong)?;
+    if envelopes.is_empty() || envelopes.len() > MOST_PUBLISHES {
+        return Err(Problem::bad(format!("expected 1 to {MOST_PUBLISHES} envelopes")).into());
+    }
+    let read = |(at, one): (usize, &&RawValue)| {
+        envelope(hub, one.get().as_bytes()).map_err(|problem| problem.at(&format!("[{at}]")).with("index", at))
+    };
+    let publishes = envelopes.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
+    let publisher = Rc::clone(hub);
+    let receipts = async move {
+        let mut receipts = Vec::with_capacity(publishes.len());
+        for publish in publishes {
+            receipts.push(match publisher.publish(publish).await {
+                Ok(receipt) => json!(receipt),
+                Err(overloaded) => Problem::from(overloaded).into_json(),
+            });
+        }
+        Reply::json(200, &json!({ "receipts": receipts }))
+    };
+    once(hub, exchange, &data, receipts).await
+}
+
+/// Reads a body of JSON: one or more envelopes.
+async fn json_body(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<Bytes, Failure> {
     expect_post(exchange)?;
     if let Some(content_type) = exchange.head.headers.get("Content-Type")
         && !is_json(content_type)
@@ -66,8 +111,47 @@ async fn publish(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> HandlerResult {
     // JSON may need six bytes for a character. The rest of the envelope gets 1 MiB.
     let most = hub.plan().limits.publish_bytes;
     let most = most.saturating_mul(6).saturating_add(1 << 20);
-    let data = body_or(exchange, most, Problem::envelope_too_large).await?;
-    receipt(hub, envelope(hub, &data)?).await
+    body_or(exchange, most, Problem::envelope_too_large).await
+}
+
+/// Publishes, unless a request with the same `Idempotency-Key` has done so: then it returns that one's receipt.
+async fn once(
+    hub: &Rc<Hub>,
+    exchange: &Exchange<'_>,
+    data: &[u8],
+    publish: impl Future<Output = HandlerResult> + 'static,
+) -> HandlerResult {
+    let head = exchange.head;
+    let Some(key) = head.headers.get("Idempotency-Key") else { return publish.await };
+    let key = str::from_utf8(key).ok().filter(|key| !key.is_empty() && key.len() <= KEY_BYTES);
+    let expected = || Problem::bad(format!("Idempotency-Key: expected 1 to {KEY_BYTES} bytes of UTF-8"));
+    let key = key.ok_or_else(expected)?;
+    let all = &hub.node.idempotency;
+    let digest = all.digest((head.target, data));
+    loop {
+        match all.begin(key, digest, hub.node.now_ms()) {
+            Begun::First(first) => {
+                // In a task of its own: the publisher may leave, and come again with the same key.
+                let published = tokio::task::spawn_local(async move {
+                    let reply = publish.await?;
+                    if let Some(body) = reply.success() {
+                        first.done(body);
+                    }
+                    Ok(reply)
+                });
+                return published.await.unwrap_or_else(|error| Err(Error::Handler(Box::new(error)).into()));
+            }
+            Begun::Again(again) => {
+                if let Some(receipt) = again.receipt().await {
+                    return Ok(Reply::new(200, JSON_TYPE, receipt.to_vec()).field("Idempotent-Replayed", "true"));
+                }
+            }
+            Begun::Other => {
+                let message = "Idempotency-Key: another publish has this key: expected a key of its own for each";
+                return Err(Problem::new(422, "other-publish", message).into());
+            }
+        }
+    }
 }
 
 /// `POST /publish/raw`: the body is the message, the query says the rest.
@@ -77,7 +161,8 @@ async fn publish_raw(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> HandlerResul
     let kind = kind_of(head.headers.get("Content-Type"));
     let options = PublishOptions::from_query(query::split(head.target).1)?;
     let data = body(exchange, hub.plan().limits.publish_bytes).await?;
-    receipt(hub, options.publish(hub, kind, data)?).await
+    let publish = options.publish(hub, kind, data.clone())?;
+    once(hub, exchange, &data, receipt(Rc::clone(hub), publish)).await
 }
 
 fn expect_post(exchange: &Exchange<'_>) -> Result<(), Problem> {
@@ -124,6 +209,19 @@ async fn group(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, group: &str) -> Handl
     }
 }
 
+/// `/users/{user}`: counts or ends the sessions of a user. An unknown user has none.
+async fn user(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, user: &str) -> HandlerResult {
+    let sessions = match exchange.head.method {
+        "GET" | "HEAD" => hub.user_size(user).await,
+        "DELETE" => {
+            let (code, reason) = close_options(query::split(exchange.head.target).1)?;
+            hub.close_user(user, code, &reason).await
+        }
+        method => return Err(Problem::method(method, "GET, HEAD, DELETE").into()),
+    };
+    Reply::json(200, &json!({ "user": user, "sessions": sessions }))
+}
+
 /// The body of `POST /publish`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -132,6 +230,8 @@ struct Envelope<'a> {
     sessions: Vec<Box<str>>,
     #[serde(default)]
     groups: Vec<Box<str>>,
+    #[serde(default)]
+    users: Vec<Box<str>>,
     #[serde(default)]
     all: bool,
     #[serde(default)]
@@ -142,6 +242,7 @@ struct Envelope<'a> {
     json: Option<&'a RawValue>,
     base64: Option<String>,
     key: Option<Box<str>>,
+    ttl: Option<String>,
     wait: Option<String>,
     deadline: Option<String>,
 }
@@ -157,6 +258,7 @@ struct PublishOptions {
     to: Targets,
     except: Vec<Box<str>>,
     key: Option<Box<str>>,
+    ttl: Option<Duration>,
     wait: ReceiptWait,
     deadline: Option<Duration>,
 }
@@ -177,7 +279,7 @@ fn envelope(hub: &Hub, data: &[u8]) -> Result<Publish, Problem> {
             .with("line", error.line())
             .with("column", error.column())
     })?;
-    let Envelope { sessions, groups, all, except, text, json, base64, key, wait, deadline } = envelope;
+    let Envelope { sessions, groups, users, all, except, text, json, base64, key, ttl, wait, deadline } = envelope;
     let (kind, data) = match (text, json, base64) {
         (Some(text), None, None) => (Kind::Text, text.into()),
         (None, Some(json), None) => (Kind::Text, Bytes::copy_from_slice(json.get().as_bytes())),
@@ -188,8 +290,11 @@ fn envelope(hub: &Hub, data: &[u8]) -> Result<Publish, Problem> {
         }
         _ => return Err(Problem::bad("expected exactly one of text, json and base64, which is the message")),
     };
-    let to = Targets { all, groups, sessions };
+    let to = Targets { all, groups, sessions, users };
     let mut options = PublishOptions { to, except, key, ..PublishOptions::default() };
+    if let Some(text) = ttl {
+        options.ttl = Some(parse_ttl(&text)?);
+    }
     if let Some(text) = wait {
         options.wait = parse_wait(&text)?;
     }
@@ -201,7 +306,7 @@ fn envelope(hub: &Hub, data: &[u8]) -> Result<Publish, Problem> {
 
 impl PublishOptions {
     fn from_query(query: &str) -> Result<Self, Problem> {
-        const KNOWN: [&str; 7] = ["session", "group", "all", "except", "key", "wait", "deadline"];
+        const KNOWN: [&str; 9] = ["session", "group", "user", "all", "except", "key", "ttl", "wait", "deadline"];
         let mut options = PublishOptions::default();
         for pair in query::pairs(query) {
             let (name, value) = pair?;
@@ -209,9 +314,11 @@ impl PublishOptions {
             match &*name {
                 "session" => options.to.sessions.push(owned()),
                 "group" => options.to.groups.push(owned()),
+                "user" => options.to.users.push(owned()),
                 "all" => options.to.all = parse_flag(&value)?,
                 "except" => options.except.push(owned()),
                 "key" => options.key = Some(owned()),
+                "ttl" => options.ttl = Some(parse_ttl(&value)?),
                 "wait" => options.wait = parse_wait(&value)?,
                 "deadline" => options.deadline = Some(parse_deadline(&value)?),
                 _ => return Err(query::unknown(&name, &KNOWN)),
@@ -229,12 +336,12 @@ impl PublishOptions {
             let message = "the message is not UTF-8, which a text must be: send bytes as application/octet-stream";
             return Err(Problem::new(400, "not-utf8", message));
         }
-        let Targets { all, groups, sessions } = &self.to;
-        if !all && groups.is_empty() && sessions.is_empty() {
-            return Err(Problem::bad("the message has no target: expected sessions, groups or all"));
+        let Targets { all, groups, sessions, users } = &self.to;
+        if !all && groups.is_empty() && sessions.is_empty() && users.is_empty() {
+            return Err(Problem::bad("the message has no target: expected sessions, groups, users or all"));
         }
         Ok(Publish {
-            message: Arc::new(Message::data(kind, data).with_key(self.key)),
+            message: Arc::new(Message::data(kind, data).with_key(self.key).with_ttl(self.ttl)),
             to: self.to,
             except: self.except,
             wait: self.wait,
@@ -244,7 +351,7 @@ impl PublishOptions {
 }
 
 /// Publishes, and returns the receipt.
-async fn receipt(hub: &Rc<Hub>, publish: Publish) -> HandlerResult {
+async fn receipt(hub: Rc<Hub>, publish: Publish) -> HandlerResult {
     Reply::json(200, &hub.publish(publish).await?)
 }
 
@@ -254,6 +361,8 @@ struct SessionReply<'a> {
     key: &'a str,
     transport: &'static str,
     groups: &'a [Box<str>],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<&'a str>,
     queued_messages: usize,
     queued_bytes: usize,
     age_seconds: f64,
@@ -265,6 +374,7 @@ impl<'a> SessionReply<'a> {
             key,
             transport: info.transport,
             groups: &info.groups,
+            user: info.user.as_deref(),
             queued_messages: info.queued_messages,
             queued_bytes: info.queued_bytes,
             age_seconds: info.age.as_secs_f64(),
@@ -315,6 +425,17 @@ fn parse_deadline(text: &str) -> Result<Duration, Problem> {
         Ok(time) if time <= LONGEST => Ok(time),
         Ok(_) => Err(Problem::bad(format!("deadline: `{text}` is too long: expected at most {} s", LONGEST.as_secs()))),
         Err(why) => Err(Problem::bad(format!("deadline: {why}"))),
+    }
+}
+
+fn parse_ttl(text: &str) -> Result<Duration, Problem> {
+    match parse_time(text) {
+        Ok(time) if (Duration::from_millis(1)..=LONGEST_TTL).contains(&time) => Ok(time),
+        Ok(_) => {
+            let expected = format!("expected 1ms to {} s", LONGEST_TTL.as_secs());
+            Err(Problem::bad(format!("ttl: `{text}` is too short or too long: {expected}")))
+        }
+        Err(why) => Err(Problem::bad(format!("ttl: {why}"))),
     }
 }
 

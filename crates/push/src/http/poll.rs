@@ -11,6 +11,7 @@ use crate::http::{origin, query};
 use crate::hub::Hub;
 use crate::hub::opening::Opened;
 use crate::hub::polling::PollError;
+use crate::identity::unix_time;
 use crate::plan::Origins;
 
 /// Answers the request that opened a polling session, with what the client needs to poll.
@@ -25,6 +26,9 @@ pub(crate) async fn begin(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, opened: Op
     let mut body = json!({ "session": &*key, "UUID": &*key, "token": token, "next": 0 });
     if let Some((client, _)) = channels {
         body["client"] = json!(client);
+    }
+    if let Some(expires) = opened.expires() {
+        body["expires_in"] = json!(expires.saturating_sub(unix_time()));
     }
     answer_json(hub, exchange, &body.to_string()).await?;
     opened.keep();

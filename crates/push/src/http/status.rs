@@ -13,7 +13,10 @@ use crate::counts::Counts;
 use crate::http::answer::{HandlerResult, Problem, Reply};
 use crate::http::query;
 use crate::hub::Hub;
+use crate::identity::VerifierCounts;
+use crate::jwt::TOKEN_RESULTS;
 use crate::message::TRANSPORTS;
+use crate::rates::LIMITS;
 use crate::session::REASONS;
 
 /// The OpenAPI description of the API. Tests compare the server with it.
@@ -76,14 +79,36 @@ fn status(hub: &Hub, counts: &Counts) -> Value {
         "histories": {
             "channels": histories.channels, "bytes": histories.bytes, "most_bytes": plan.limits.history_bytes,
         },
-        "received": { "messages": counts.received, "bytes": counts.received_bytes },
+        "received": {
+            "messages": counts.received, "bytes": counts.received_bytes,
+            "limited": counts.limited.iter().flatten().sum::<u64>(),
+        },
         "callbacks": callbacks,
         "dead_letters": counts.callbacks.dead_letters(),
     });
+    if let Some(verifier) = &hub.node.verifier {
+        status["tokens"] = tokens(&verifier.counts());
+    }
     if let Some(link) = &hub.node.link {
         status["cluster"] = cluster(&link.counts());
     }
     status
+}
+
+fn tokens(counts: &VerifierCounts) -> Value {
+    let results: Map<String, Value> =
+        TOKEN_RESULTS.iter().zip(counts.tokens).map(|(name, count)| ((*name).to_owned(), json!(count))).collect();
+    let mut tokens = json!({
+        "results": results,
+        "keys": counts.keys,
+        "keys_read": counts.read,
+        "keys_failed": counts.failed,
+        "trouble": counts.trouble.as_deref().unwrap_or_default(),
+    });
+    if let Some(age) = counts.age {
+        tokens["keys_age_seconds"] = json!(age.as_secs_f64());
+    }
+    tokens
 }
 
 fn cluster(counts: &LinkCounts) -> Value {
@@ -152,7 +177,14 @@ fn metrics(hub: &Hub, counts: &Counts) -> String {
         ("closed", counts.closed),
     ];
     labelled(&mut metrics.family("deliveries_total", Counter, help), "outcome", outcomes);
+    let help = "Messages, bytes, subscriptions and publishes of clients that exceeded a limit";
+    let limits = LIMITS.into_iter().flatten().zip(counts.limited.into_iter().flatten());
+    let limits = limits.filter(|(name, _)| !name.is_empty());
+    labelled(&mut metrics.family("client_limited_total", Counter, help), "limit", limits);
     callbacks(&mut metrics, &counts.callbacks);
+    if let Some(verifier) = &hub.node.verifier {
+        token_metrics(&mut metrics, &verifier.counts());
+    }
     if let Some(link) = &hub.node.link {
         cluster_metrics(&mut metrics, &link.counts());
     }
@@ -182,6 +214,16 @@ fn callbacks(metrics: &mut Metrics, counts: &CallbackCounts) {
     labelled(&mut retries, "callback", counts.each().map(|(callback, count)| (callback, count.retried)));
     let help = "Messages and ends of sessions that the backend was never told of";
     metrics.one("dead_letters_total", Counter, help, counts.dead_letters());
+}
+
+fn token_metrics(metrics: &mut Metrics, counts: &VerifierCounts) {
+    let mut tokens = metrics.family("tokens_total", Counter, "Tokens of clients that were checked, by result");
+    labelled(&mut tokens, "result", TOKEN_RESULTS.into_iter().zip(counts.tokens));
+    let mut readings = metrics.family("token_keys_reads_total", Counter, "Readings of the keys that verify tokens");
+    labelled(&mut readings, "result", [("read", counts.read), ("failed", counts.failed)]);
+    metrics.one("token_keys", Gauge, "Keys that verify tokens", counts.keys as u64);
+    let age = counts.age.map_or(0, |age| age.as_secs());
+    metrics.one("token_keys_age_seconds", Gauge, "Time since the keys were read; 0 before that", age);
 }
 
 fn cluster_metrics(metrics: &mut Metrics, counts: &LinkCounts) {

@@ -12,10 +12,12 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::hub::Hub;
+use crate::identity::{self, NO_KEYS, unix_time};
 use crate::message::{Framing, Message, Place};
 use crate::publish::{Publish, ReceiptWait, Targets};
-use crate::rights::{Right, may, prefix};
-use crate::session::channels::Member;
+use crate::rates::{LIMITS, What};
+use crate::rights::{Right, prefix};
+use crate::session::channels::{Channels, Member};
 use crate::session::{Reason, Session};
 
 /// The most messages in the answer to `history`.
@@ -38,6 +40,7 @@ struct Command<'a> {
     publish: Option<PublishCommand<'a>>,
     history: Option<History>,
     presence: Option<Named>,
+    token: Option<String>,
     ping: Option<Empty>,
 }
 
@@ -131,6 +134,9 @@ impl Hub {
             Err(refused) => return Some(Answer { frame: failed(None, refused), is_sent: false }),
         };
         let id = command.id;
+        if let Err(refused) = self.limit_message(session, data.len()) {
+            return Some(Answer { frame: failed(id, refused), is_sent: false });
+        }
         match self.perform(session, command).await {
             Ok((name, answer)) => {
                 // A session gets the answer to this before the messages that it missed.
@@ -154,6 +160,7 @@ impl Hub {
             return false;
         }
         if let Some(subscribed) = self.subscribe_here(session, channel, None) {
+            session.channels(|channels| channels.subscriptions.last_mut().map(|one| one.by_backend = true));
             self.answer(session, &json!({ SUBSCRIBED: subscribed.to_json(channel) }));
             self.catch_up(session, channel, subscribed);
         }
@@ -172,17 +179,18 @@ impl Hub {
         session: &Rc<Session>,
         command: Command<'_>,
     ) -> Result<(&'static str, Value), Refused> {
-        let Command { id, subscribe, unsubscribe, publish, history, presence, ping } = command;
+        let Command { id, subscribe, unsubscribe, publish, history, presence, token, ping } = command;
         let count = [
             subscribe.is_some(),
             unsubscribe.is_some(),
             publish.is_some(),
             history.is_some(),
             presence.is_some(),
+            token.is_some(),
             ping.is_some(),
         ];
         if count.into_iter().filter(|is| *is).count() != 1 {
-            let expected = "expected exactly one of subscribe, unsubscribe, publish, history, presence and ping";
+            let expected = "expected exactly one of subscribe, unsubscribe, publish, history, presence, token and ping";
             return Err(Refused::new("bad-command", expected));
         }
         if let Some(Subscribe { channel, since }) = subscribe {
@@ -205,6 +213,9 @@ impl Hub {
             self.expect(session, Right::Presence, &channel)?;
             return Ok(("presence", self.presence(&channel).await));
         }
+        if let Some(token) = token {
+            return Ok(("token", self.identify(session, &token).await?));
+        }
         Ok(("pong", json!({})))
     }
 
@@ -222,6 +233,7 @@ impl Hub {
             let message = format!("a session may subscribe to {most} channels (limits.session-channels)");
             return Err(Refused::new("too-many-channels", message).of(channel));
         }
+        self.limit(session, What::Subscribes, 1).map_err(|refused| refused.of(channel))?;
         let Some(subscribed) = self.subscribe_here(session, channel, since) else {
             return Err(Refused::new("already-subscribed", "the session has this subscription").of(channel));
         };
@@ -236,6 +248,41 @@ impl Hub {
         Ok(answer)
     }
 
+    /// Replaces the token of a session. Subscriptions that the new one does not permit end.
+    async fn identify(&self, session: &Rc<Session>, token: &str) -> Result<Value, Refused> {
+        let Some(verifier) = &self.node.verifier else {
+            return Err(Refused::new("forbidden", "this hub takes no tokens"));
+        };
+        let identity = match verifier.verify(token.as_bytes()).await {
+            Ok(identity) => identity,
+            Err(identity::Refused::Token(error)) => return Err(Refused::new(error.name(), error.to_string())),
+            Err(identity::Refused::NoKeys) => return Err(Refused::new("busy", NO_KEYS)),
+        };
+        let is_other = |channels: &mut Channels| channels.who.user.is_some() && channels.who.user != identity.user;
+        if session.channels(is_other) != Some(false) {
+            return Err(Refused::new("forbidden", "the token is another user's: connect again with it"));
+        }
+        session.channels(|channels| channels.who.identify(&identity));
+        if let Some(user) = &identity.user {
+            self.set_user(session, user);
+        }
+        session.expire_at(identity.expires);
+        for channel in self.forbidden(session) {
+            self.unsubscribe_for_backend(session, &channel);
+        }
+        Ok(identity.to_json(unix_time()))
+    }
+
+    /// Returns the channels that a session subscribes to and has no right to any more.
+    fn forbidden(&self, session: &Session) -> Vec<String> {
+        let forbidden = |channels: &mut Channels| {
+            let all = channels.subscriptions.iter().filter(|one| !one.by_backend);
+            let names = all.map(|one| format!("{}{}", one.group.name, if one.is_pattern { "*" } else { "" }));
+            names.filter(|name| !channels.who.may(self.plan(), Right::Subscribe, name)).collect()
+        };
+        session.channels(forbidden).unwrap_or_default()
+    }
+
     /// Publishes for a client.
     async fn publish_for(self: &Rc<Self>, session: &Session, publish: PublishCommand<'_>) -> Result<Value, Refused> {
         let PublishCommand { channel, text, json, base64 } = publish;
@@ -243,13 +290,7 @@ impl Hub {
             return Err(Refused::new("bad-command", "a message goes to one channel: expected no *").of(&channel));
         }
         self.expect(session, Right::Publish, &channel)?;
-        if let Some(rate) = self.plan().limits.client_publishes {
-            let (now, tick) = (self.clock.now(), self.clock.tick());
-            if session.channels(|channels| channels.may_publish(rate, now, tick)) != Some(true) {
-                let message = format!("a client may publish {rate} messages per second");
-                return Err(Refused::new("too-fast", message).of(&channel));
-            }
-        }
+        self.limit(session, What::Publishes, 1).map_err(|refused| refused.of(&channel))?;
         let (kind, data) = match (text, json, base64) {
             (Some(text), None, None) => (Kind::Text, Bytes::from(text)),
             (None, Some(json), None) => (Kind::Text, Bytes::copy_from_slice(json.get().as_bytes())),
@@ -313,13 +354,26 @@ impl Hub {
         if channel.is_empty() || channel.len() > NAME_BYTES {
             return Err(Refused::new("bad-command", format!("a channel's name has 1 to {NAME_BYTES} bytes")));
         }
-        let permitted = session.channels(|channels| {
-            may(self.plan(), right, channel, channels.who.user.is_some(), &[&channels.who.rights])
-        });
+        let permitted = session.channels(|channels| channels.who.may(self.plan(), right, channel));
         match permitted {
             Some(true) => Ok(()),
             _ => Err(Refused::new("forbidden", "the client has no right to this").of(channel)),
         }
+    }
+
+    /// Counts a command of a client, and its bytes.
+    fn limit_message(&self, session: &Session, bytes: usize) -> Result<(), Refused> {
+        self.limit(session, What::Messages, 1)?;
+        self.limit(session, What::Bytes, bytes)
+    }
+
+    /// Counts something that a client sends.
+    fn limit(&self, session: &Session, what: What, cost: usize) -> Result<(), Refused> {
+        session.count(&self.node.rates, what, cost).map_err(|(scope, what)| {
+            self.counters.limited(scope, what);
+            let message = format!("more than limits.{} per second", LIMITS[scope][what as usize]);
+            Refused::new("too-fast", message)
+        })
     }
 
     /// Sends a frame to a session. One that does not read its answers ends.

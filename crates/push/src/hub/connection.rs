@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use crate::hub::Hub;
 use crate::message::{Framing, Message};
 use crate::plan::SlowPolicy;
+use crate::rates::{LIMITS, What};
 use crate::session::tally::Delivery;
 use crate::session::{Reason, Session, State};
 
@@ -74,6 +75,13 @@ impl Hub {
                 tokio::task::spawn_local(async move { hub.command_all(&session).await });
             }
             return;
+        }
+        let rates = &self.node.rates;
+        let counted = session.count(rates, What::Messages, 1);
+        if let Err((scope, what)) = counted.and_then(|()| session.count(rates, What::Bytes, data.len())) {
+            self.counters.limited(scope, what);
+            let why = format!("more than limits.{} per second", LIMITS[scope][what as usize]);
+            return self.end(session, Reason::Violation, CloseCode::POLICY, &why);
         }
         if self.plan().echo {
             let delivery = Rc::new(Delivery::new(Arc::new(Message::data(kind, data))));

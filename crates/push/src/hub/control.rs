@@ -76,6 +76,24 @@ impl Hub {
         }
     }
 
+    /// Returns how many sessions a user has.
+    pub(crate) async fn user_size(self: &Rc<Self>, user: &str) -> u64 {
+        let here = self.user_size_here(user).await;
+        match &self.node.link {
+            Some(link) => here.saturating_add(link.user_size(user).await),
+            None => here,
+        }
+    }
+
+    /// Closes all sessions of a user, and returns how many. They get no close callback, as the backend asked for this.
+    pub(crate) async fn close_user(self: &Rc<Self>, user: &str, code: CloseCode, reason: &str) -> u64 {
+        let here = self.close_user_here(user, code, reason).await;
+        match &self.node.link {
+            Some(link) => here.saturating_add(link.close_user(user, code, reason).await),
+            None => here,
+        }
+    }
+
     /// Returns how many sessions subscribe to a channel, and some of them, on all nodes that answer.
     pub(crate) async fn members(self: &Rc<Self>, channel: &str) -> (u64, Vec<Member>) {
         let (mut count, mut members) = self.members_here(channel).await;
@@ -93,6 +111,7 @@ impl Hub {
             SessionInfo {
                 transport: session.framing.name(),
                 groups: session.group_names(),
+                user: session.user(),
                 queued_messages: outbox.len(),
                 queued_bytes: outbox.bytes(),
                 age: hub.clock.tick() * (hub.clock.now() - session.began),
@@ -151,6 +170,31 @@ impl Hub {
         sizes.await.into_iter().sum()
     }
 
+    /// [`user_size`](Self::user_size) on this node.
+    pub(crate) async fn user_size_here(self: &Rc<Self>, user: &str) -> u64 {
+        let user: Arc<str> = user.into();
+        let sizes = self.on_all(move |hub| hub.users.find(&user).map_or(0, |user| user.len() as u64));
+        sizes.await.into_iter().sum()
+    }
+
+    /// [`close_user`](Self::close_user) on this node.
+    pub(crate) async fn close_user_here(self: &Rc<Self>, user: &str, code: CloseCode, reason: &str) -> u64 {
+        let (user, reason): (Arc<str>, Arc<str>) = (user.into(), reason.into());
+        let closed = self.on_all(move |hub| {
+            let mut sessions = Vec::new();
+            if let Some(user) = hub.users.find(&user) {
+                user.each(|session| sessions.push(Rc::clone(session)));
+            }
+            sessions.retain(|session| session.is_open());
+            for session in &sessions {
+                session.tells_close.set(false);
+                hub.end(session, Reason::Closed, code, &reason);
+            }
+            sessions.len() as u64
+        });
+        closed.await.into_iter().sum()
+    }
+
     /// Returns how many sessions subscribe to a channel on this node, and some of them.
     pub(crate) async fn members_here(self: &Rc<Self>, channel: &str) -> (u64, Vec<Member>) {
         let channel: Arc<str> = channel.into();
@@ -195,7 +239,10 @@ impl Hub {
     }
 
     /// Runs `look` on every thread of this node.
-    async fn on_all<T: Send + 'static>(self: &Rc<Self>, look: impl Fn(&Hub) -> T + Clone + Send + 'static) -> Vec<T> {
+    pub(super) async fn on_all<T: Send + 'static>(
+        self: &Rc<Self>,
+        look: impl Fn(&Hub) -> T + Clone + Send + 'static,
+    ) -> Vec<T> {
         let mut asked = Vec::new();
         for thread in (0..self.node.threads()).filter(|&thread| thread != self.thread) {
             let look = look.clone();

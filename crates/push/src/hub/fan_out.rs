@@ -80,7 +80,7 @@ impl Hub {
         let is_connected = link.is_connected();
         let elsewhere: Vec<Box<str>> =
             to.sessions.iter().filter(|key| self.node.directory.find(key).is_none()).cloned().collect();
-        if !to.all && to.groups.is_empty() && elsewhere.is_empty() {
+        if !to.all && to.groups.is_empty() && to.users.is_empty() && elsewhere.is_empty() {
             let nodes = Nodes { known: 1, answered: 1, connected: Some(is_connected) };
             return Receipt { nodes, ..self.publish_here(publish).await };
         }
@@ -100,7 +100,7 @@ impl Hub {
                 None => receipt.unknown.push(key.clone()),
             }
         }
-        let is_broadcast = to.all || !to.groups.is_empty();
+        let is_broadcast = to.all || !to.groups.is_empty() || !to.users.is_empty();
         let is_for = |thread: u16| is_broadcast || sessions.iter().any(|location| location.thread == thread);
         // The other threads begin before this one does its own part.
         let mut asked = self.publish_in_order(publish);
@@ -174,6 +174,10 @@ impl Hub {
             if let Some(session) = self.at(location) {
                 direct(&session, SlowPolicy::Refuse, few);
             }
+        }
+        for user in to.users.iter().filter_map(|user| self.users.find(user)) {
+            let is_urgent = Writer::is_small(user.len());
+            user.each(|session| direct(session, user.slow, is_urgent));
         }
         for group in to.groups.iter().filter_map(|group| self.groups.find(group)) {
             let is_urgent = Writer::is_small(group.len());

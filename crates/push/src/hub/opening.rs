@@ -85,6 +85,34 @@ impl Opened<'_> {
         self.session.take()
     }
 
+    /// Sets the session's user.
+    pub(crate) fn set_user(&self, user: Option<&str>) {
+        if let (Some(session), Some(user)) = (&self.session, user) {
+            self.hub.set_user(session, user);
+        }
+    }
+
+    /// Sets the hash of its client's address; 0 if addresses have no limits.
+    pub(crate) fn set_address(&self, address: u64) {
+        if let Some(session) = &self.session
+            && address != 0
+        {
+            session.rare(|rare| rare.address = address);
+        }
+    }
+
+    /// Ends the session at the end of its token, in seconds since 1970.
+    pub(crate) fn expire_at(&self, seconds: u64) {
+        if let Some(session) = &self.session {
+            session.expire_at(seconds);
+        }
+    }
+
+    /// Returns the end of the session's token, in seconds since 1970, if it has one.
+    pub(crate) fn expires(&self) -> Option<u64> {
+        self.session.as_ref().map(|session| session.times.expires.get().into()).filter(|&expires| expires > 0)
+    }
+
     /// Returns the session's key.
     pub(crate) fn key(&self) -> Option<Arc<str>> {
         self.session.as_ref().map(|session| Arc::clone(&session.key))

@@ -5,6 +5,7 @@
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Instant;
 
 use serde_json::json;
 use tokio::time::timeout;
@@ -104,6 +105,9 @@ impl Hub {
     fn hand_out(&self, session: &Session, again: bool) -> String {
         let mut outbox = session.outbox.borrow_mut();
         let before = outbox.bytes();
+        if !again {
+            outbox.expire(Framing::Poll, Instant::now);
+        }
         let messages: Vec<String> = outbox
             .hand_out(again)
             .map(|message| String::from_utf8_lossy(message.frame(Framing::Poll)).into_owned())

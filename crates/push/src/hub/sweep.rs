@@ -7,10 +7,14 @@ use std::time::Duration;
 
 use oroshi_websocket::CloseCode;
 
-use crate::hub::Hub;
 use crate::hub::admission::CapacityLog;
+use crate::hub::{Hub, TOKEN};
+use crate::identity::unix_time;
 use crate::message::{Framing, Message};
 use crate::session::{Reason, Session, State};
+
+/// The reason of the close frame with [`TOKEN`] for a token that has ended.
+const TOKEN_EXPIRED: &str = "the token has expired";
 
 /// Sessions that are checked before other tasks have their turn.
 const SLICE: usize = 8192;
@@ -28,10 +32,11 @@ impl Hub {
                 capacity.check(&self.node);
                 self.node.histories.sweep(self.clock.now(), self.node.now_ms());
             }
+            let time = unix_time();
             let mut from = Some(0);
             while let Some(slot) = from {
                 let (sessions, next) = self.some(slot, SLICE);
-                sessions.iter().for_each(|session| self.check(session));
+                sessions.iter().for_each(|session| self.check(session, time));
                 from = next;
                 if from.is_some() {
                     tokio::task::yield_now().await;
@@ -40,7 +45,8 @@ impl Hub {
         }
     }
 
-    fn check(self: &Rc<Self>, session: &Rc<Session>) {
+    /// Checks a session at `time`, in seconds since 1970.
+    fn check(self: &Rc<Self>, session: &Rc<Session>, time: u64) {
         let (now, limits, times) = (self.clock.now(), &self.plan().limits, &session.times);
         let past = |since: u32, limit: Duration| now.saturating_sub(since) > self.clock.ticks(limit);
         match session.state.get() {
@@ -52,6 +58,10 @@ impl Hub {
                 return;
             }
             State::Over(_) => return self.remove_polling(session),
+        }
+        let expires = times.expires.get();
+        if expires > 0 && time >= expires.into() && session.is_open() {
+            return self.end(session, Reason::Expired, TOKEN, TOKEN_EXPIRED);
         }
         if session.framing == Framing::Poll {
             if !session.is_polled() && past(times.received.get(), limits.poll_absence) {

@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::rights::Rights;
+use crate::jwt::Identity;
+use crate::plan::Plan;
+use crate::rights::{Right, Rights, may};
 use crate::session::group::Group;
 
 /// The channels of a session, and who its client is.
@@ -18,16 +19,31 @@ pub(crate) struct Channels {
     pub(crate) token: Box<str>,
     pub(crate) who: Who,
     pub(crate) subscriptions: Vec<Subscription>,
-    /// How many messages the client may publish now, and the tick up to which that counts.
-    budget: (f32, u32),
 }
 
 /// The identity of a client, by its token or by the backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Who {
     pub(crate) user: Option<Arc<str>>,
-    /// The rights beside those of the rules.
+    /// The rights that the backend grants beside those of the rules.
     pub(crate) rights: Arc<Rights>,
+    /// The rights that its token grants.
+    pub(crate) token_rights: Arc<Rights>,
+}
+
+impl Who {
+    /// Adds what a token says. Its user goes before the backend's.
+    pub(crate) fn identify(&mut self, identity: &Identity) {
+        if identity.user.is_some() {
+            self.user.clone_from(&identity.user);
+        }
+        self.token_rights = Arc::clone(&identity.rights);
+    }
+
+    /// Returns whether the client may do something in a channel.
+    pub(crate) fn may(&self, plan: &Plan, right: Right, channel: &str) -> bool {
+        may(plan, right, channel, self.user.is_some(), &[&self.rights, &self.token_rights])
+    }
 }
 
 /// A session's entry in a channel, or in all channels with a prefix.
@@ -38,24 +54,15 @@ pub(crate) struct Subscription {
     pub(crate) at: usize,
     /// Whether the group's name is the prefix of a pattern.
     pub(crate) is_pattern: bool,
+    /// Whether the backend made it, whatever rights the client has.
+    pub(crate) by_backend: bool,
 }
 
 impl Channels {
     /// Creates the state of a new session.
     pub(crate) fn new(who: Who) -> Self {
         let (client, token) = (crate::secrets::number(), crate::secrets::key().into());
-        Channels { client, token, who, subscriptions: Vec::new(), budget: (0.0, 0) }
-    }
-
-    /// Returns whether the client may publish now, and counts it if so. It may save up the messages of one second.
-    pub(crate) fn may_publish(&mut self, per_second: u32, now: u32, tick: Duration) -> bool {
-        let (tokens, filled) = self.budget;
-        let most = per_second.max(1) as f32;
-        let passed = if filled == 0 { f32::MAX } else { now.saturating_sub(filled) as f32 * tick.as_secs_f32() };
-        let tokens = (tokens + passed.min(1e6) * per_second as f32).min(most);
-        let may = tokens >= 1.0;
-        self.budget = (if may { tokens - 1.0 } else { tokens }, now.max(1));
-        may
+        Channels { client, token, who, subscriptions: Vec::new() }
     }
 
     /// Returns the client's name as clients get it.
@@ -93,15 +100,7 @@ mod tests {
 
     #[test]
     fn the_channels_of_a_session_are_small() {
-        assert!(size_of::<Channels>() <= 104, "{} bytes", size_of::<Channels>());
+        assert!(size_of::<Channels>() <= 88, "{} bytes", size_of::<Channels>());
         assert!(size_of::<Subscription>() <= 24, "{} bytes", size_of::<Subscription>());
-    }
-
-    #[test]
-    fn a_client_publishes_so_many_per_second() {
-        let mut channels = Channels::new(Who::default());
-        let tick = Duration::from_millis(100);
-        let mut count = |now| (0..20).filter(|_| channels.may_publish(10, now, tick)).count();
-        assert_eq!([count(1), count(1), count(2), count(4), count(1000)], [10, 0, 1, 2, 10]);
     }
 }

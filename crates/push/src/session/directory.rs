@@ -72,6 +72,13 @@ impl Directory {
         self.part(key).get(key).copied()
     }
 
+    /// Calls `visit` with every key, in any order. It locks one part of the directory after the other.
+    pub(crate) fn each(&self, mut visit: impl FnMut(&Arc<str>)) {
+        for part in &self.parts {
+            part.lock().unwrap_or_else(PoisonError::into_inner).keys().for_each(&mut visit);
+        }
+    }
+
     fn part(&self, key: &str) -> MutexGuard<'_, Part> {
         let part = self.hasher.hash_one(key) as usize % PARTS;
         // A panic cannot leave a part half changed.

@@ -13,6 +13,8 @@ use crate::session::channels::Subscription;
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) name: Box<str>,
+    /// Whether it has the sessions of a user.
+    pub(crate) is_user: bool,
     /// The rule for members with a full queue.
     pub(crate) slow: SlowPolicy,
     members: RefCell<Vec<Rc<Session>>>,
@@ -39,6 +41,8 @@ pub(crate) struct Membership {
 /// A thread's groups by name. A group without members is removed.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
+    /// Whether each has the sessions of a user, with the user's name.
+    of_users: bool,
     by_name: RefCell<HashMap<Box<str>, Rc<Group>>>,
 }
 
@@ -75,6 +79,11 @@ impl Group {
 }
 
 impl Groups {
+    /// Creates an empty set of groups that have the sessions of users.
+    pub(crate) fn of_users() -> Self {
+        Groups { of_users: true, ..Groups::default() }
+    }
+
     /// Finds a group by its name.
     pub(crate) fn find(&self, name: &str) -> Option<Rc<Group>> {
         self.by_name.borrow().get(name).cloned()
@@ -87,10 +96,10 @@ impl Groups {
 
     /// Adds a session to a group, which gets the rule `slow()` if it is new. Returns false if it is a member already.
     pub(crate) fn join(&self, session: &Rc<Session>, name: &str, slow: impl FnOnce() -> SlowPolicy) -> bool {
-        if session.groups.borrow().iter().any(|membership| &*membership.group.name == name) {
+        let group = self.group(name, slow);
+        if session.groups.borrow().iter().any(|membership| Rc::ptr_eq(&membership.group, &group)) {
             return false;
         }
-        let group = self.group(name, slow);
         let at = group.members.borrow().len();
         group.members.borrow_mut().push(Rc::clone(session));
         session.groups.borrow_mut().push(Membership { group, at });
@@ -100,18 +109,22 @@ impl Groups {
     /// Removes a session from a group. Returns false if it is no member.
     pub(crate) fn leave(&self, session: &Session, name: &str) -> bool {
         let mut groups = session.groups.borrow_mut();
-        let Some(at) = groups.iter().position(|membership| &*membership.group.name == name) else { return false };
+        let is_it = |of: &Membership| *of.group.name == *name && of.group.is_user == self.of_users;
+        let Some(at) = groups.iter().position(is_it) else { return false };
         let membership = groups.swap_remove(at);
         drop(groups);
         self.remove(&membership);
         true
     }
 
-    /// Removes a session from all its groups.
+    /// Removes a session from all its groups in this set.
     pub(crate) fn leave_all(&self, session: &Session) {
-        for membership in std::mem::take(&mut *session.groups.borrow_mut()) {
-            self.remove(&membership);
-        }
+        let mut groups = session.groups.borrow_mut();
+        let (mine, others) = std::mem::take(&mut *groups).into_iter().partition(|of| of.group.is_user == self.of_users);
+        *groups = others;
+        drop(groups);
+        let mine: Vec<Membership> = mine;
+        mine.iter().for_each(|membership| self.remove(membership));
     }
 
     /// Subscribes a session that speaks the protocol of channels. `None`: it does so already.
@@ -135,7 +148,7 @@ impl Groups {
                 return false;
             }
             let at = group.subscribers();
-            channels.subscriptions.push(Subscription { group: Rc::clone(&group), at, is_pattern });
+            channels.subscriptions.push(Subscription { group: Rc::clone(&group), at, is_pattern, by_backend: false });
             true
         });
         if is_new != Some(true) {
@@ -182,7 +195,8 @@ impl Groups {
             Some(group) => Rc::clone(group),
             None => {
                 let (members, subscribers) = Default::default();
-                let group = Rc::new(Group { name: name.into(), slow: slow(), members, subscribers });
+                let is_user = self.of_users;
+                let group = Rc::new(Group { name: name.into(), is_user, slow: slow(), members, subscribers });
                 by_name.insert(name.into(), Rc::clone(&group));
                 group
             }
@@ -253,6 +267,18 @@ mod tests {
         [1, 2, 3].into_iter().for_each(|at: usize| groups.leave_all(&all[at]));
         assert_eq!(groups.len(), 0, "an empty group is not kept");
         assert!(all.iter().all(|session| Rc::strong_count(session) == 1));
+    }
+
+    #[test]
+    fn a_user_is_no_group_of_the_same_name() {
+        let (groups, users, one) = (Groups::default(), Groups::of_users(), session(0));
+        assert!(groups.join(&one, "ann", SlowPolicy::default) && users.join(&one, "ann", SlowPolicy::default));
+        assert!(groups.leave(&one, "ann") && !groups.leave(&one, "ann"));
+        assert_eq!((members(&groups, "ann"), members(&users, "ann")), (vec![], vec![0]));
+        groups.leave_all(&one);
+        assert_eq!(users.len(), 1);
+        users.leave_all(&one);
+        assert_eq!((users.len(), Rc::strong_count(&one)), (0, 1));
     }
 
     #[test]

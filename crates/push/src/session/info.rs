@@ -8,6 +8,7 @@ pub(crate) struct SessionInfo {
     /// The transport's name.
     pub(crate) transport: &'static str,
     pub(crate) groups: Vec<Box<str>>,
+    pub(crate) user: Option<Box<str>>,
     pub(crate) queued_messages: usize,
     pub(crate) queued_bytes: usize,
     /// The time since it was opened, to the tick.

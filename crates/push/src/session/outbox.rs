@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::message::{Framing, Message};
 use crate::plan::SlowPolicy;
@@ -32,6 +33,8 @@ pub(crate) struct Outbox {
     lost: u64,
     /// Whether a message came under a rule that may drop older ones.
     may_drop: bool,
+    /// Whether a message came that may expire.
+    may_expire: bool,
 }
 
 /// The limits of a queue.
@@ -89,6 +92,7 @@ impl Outbox {
                 }
             }
         }
+        self.may_expire |= message.ttl().is_some();
         self.may_drop |= message.is_data() && matches!(slow, SlowPolicy::DropOldest | SlowPolicy::KeepLatest);
         self.bytes += length;
         self.untried += 1;
@@ -161,6 +165,14 @@ impl Outbox {
             });
         }
         self.may_drop
+    }
+
+    /// Drops the messages that have waited for too long at `now`.
+    pub(crate) fn expire(&mut self, framing: Framing, now: impl FnOnce() -> Instant) {
+        if self.may_expire {
+            let now = now();
+            self.drop_where(framing, |message| message.is_expired(now));
+        }
     }
 
     /// Returns whether the last message is a gap of unknown size.
@@ -275,7 +287,7 @@ impl Outbox {
     }
 
     fn free_capacity(&mut self) {
-        self.may_drop = false;
+        (self.may_drop, self.may_expire) = (false, false);
         if self.queue.capacity() > KEPT_ROOM {
             self.queue = VecDeque::new();
         }
@@ -284,6 +296,8 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use bytes::Bytes;
     use oroshi_websocket::Kind;
     use proptest::prelude::*;
@@ -299,6 +313,32 @@ mod tests {
         let delivery = Rc::new(Delivery::new(Arc::new(message)));
         delivery.matched();
         delivery
+    }
+
+    #[test]
+    fn what_has_expired_goes_and_the_gap_is_told() {
+        let mut outbox = Outbox::default();
+        let short = |text: &str| {
+            let message = Message::data(Kind::Text, Bytes::copy_from_slice(text.as_bytes()));
+            let delivery = Rc::new(Delivery::new(Arc::new(message.with_ttl(Some(Duration::from_secs(60))))));
+            delivery.matched();
+            delivery
+        };
+        let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(120));
+        let all = [short("begun"), delivery("kept", None), short("late"), short("late")];
+        all.iter().for_each(|one| drop(outbox.push(one, LINES, SlowPolicy::Disconnect, WIDE)));
+        assert_eq!(takes(&mut outbox, 2), Flushed::Blocked);
+        outbox.expire(LINES, || now);
+        assert_eq!(outbox.len(), 4);
+        outbox.expire(LINES, || later);
+        assert_eq!(outbox.len(), 2, "one is partly written");
+        assert_eq!(drained(&mut outbox), "gun\n{\"gap\":2}\nkept\n");
+        let tallies: Vec<Tally> = all.iter().map(|one| one.tally()).collect();
+        assert_eq!(
+            tallies.iter().map(|tally| (tally.written, tally.dropped)).collect::<Vec<_>>(),
+            [(1, 0), (1, 0), (0, 1), (0, 1)]
+        );
+        outbox.expire(LINES, || panic!("nothing waits that may expire"));
     }
 
     /// Returns all bytes, from a socket that takes everything.

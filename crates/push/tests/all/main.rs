@@ -4,6 +4,7 @@
 //! process, or counts its memory or descriptors, runs in another process (`oroshi_testkit::in_a_process`) or stands in
 //! another binary.
 
+mod api;
 mod autobahn;
 mod callbacks;
 mod channels;
@@ -15,9 +16,11 @@ mod http2;
 #[path = "../hub/mod.rs"]
 mod hub;
 mod killed;
+mod limits;
 #[path = "../nats/mod.rs"]
 mod nats;
 mod openapi;
 mod scenarios;
 mod slow;
 mod storm;
+mod tokens;

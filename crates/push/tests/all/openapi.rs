@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 
 use crate::hub;
 use crate::hub::{Answer, Hub, WebSocket, connect, head, key_of};
-use oroshi_push::{Access, Cluster, GroupRule, Origins, Plan, SlowPolicy};
+use oroshi_push::{Access, Cluster, GroupRule, Jwt, Origins, Plan, SlowPolicy};
 use oroshi_words::Secret;
 use serde_json::{Value, json};
 
@@ -131,7 +131,7 @@ fn channels(plan: &mut Plan) {
 }
 
 fn target(path: &str) -> String {
-    path.replace("{key}", "nobody").replace("{group}", "g")
+    path.replace("{key}", "nobody").replace("{group}", "g").replace("{user}", "u")
 }
 
 /// Opens a session that only polls: the answer, and the target that takes its messages.
@@ -248,8 +248,8 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
         let message = problem.json()["message"].as_str().unwrap().to_owned();
         assert!(problem.status == 400 && message.contains("expected"), "{wrong}: {message}");
     }
-    // Eleven values would be all the fields of an envelope, in their order.
-    let fields = r#" [["a"],[],true,[],"x",null,null,null,null,null,null]"#;
+    // Twelve values would be all the fields of an envelope, in their order.
+    let fields = r#" [["a"],[],[],true,[],"x",null,null,null,null,null,null]"#;
     for (wrong, why) in [
         ("[]", "the envelope is an array"),
         (fields, "the envelope is an array"),
@@ -278,7 +278,33 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
     assert_eq!(ask("POST", "/publish/raw", "/publish/raw?all=1", &[], b"\xff").json()["error"], "not-utf8");
     ask("POST", "/publish/raw", "/publish/raw?all=1", &[BYTES], &large);
 
-    // Sessions and groups.
+    let batch = json!([{ "sessions": ["nobody"], "text": "a" }]).to_string();
+    ask("POST", "/publish/batch", "/publish/batch", &[JSON], batch.as_bytes());
+    ask("POST", "/publish/batch", "/publish/batch", &[JSON], b"[]");
+    ask("POST", "/publish/batch", "/publish/batch", &[("Content-Type", "text/xml")], b"[]");
+    let mut announced = connect(hub.address);
+    announced.write_all(&head("POST", "/publish/batch", &[JSON], Some(1 << 40), true)).unwrap();
+    api.check("POST", "/publish/batch", &Answer::read(&mut announced));
+    for (path, target, body) in [
+        ("/publish", "/publish", &envelope.to_string()),
+        ("/publish/raw", "/publish/raw?user=u", &"x".to_owned()),
+        ("/publish/batch", "/publish/batch", &batch),
+    ] {
+        let fields = [JSON, ("Idempotency-Key", path)];
+        assert_eq!(hub.request("POST", target, &fields, body.as_bytes()).status, 200);
+        let other = format!(" {body}");
+        assert_eq!(ask("POST", path, target, &fields, other.as_bytes()).status, 422);
+    }
+    assert_eq!(session.next(), hub::Got::Binary(vec![0, 255]));
+
+    // Sessions, groups and users.
+    for path in ["/sessions", "/groups"] {
+        ask("GET", path, path, &[], b"");
+        ask("GET", path, &format!("{path}?limit=0"), &[], b"");
+    }
+    ask("GET", "/users/{user}", "/users/u", &[], b"");
+    ask("DELETE", "/users/{user}", "/users/u", &[], b"");
+    ask("DELETE", "/users/{user}", "/users/u?code=1", &[], b"");
     let one = "/sessions/{key}";
     let known = ask("GET", one, &format!("/sessions/{key}"), &[], b"").json();
     assert_eq!((&known["transport"], &known["groups"]), (&json!("websocket"), &json!(["open"])), "{known}");
@@ -345,6 +371,7 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
     commands(&api);
     overloaded(&api);
     unauthorized(&api);
+    tokens(&api);
     foreign(&api);
     without_a_backend(&api);
 
@@ -356,7 +383,9 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
 /// Commands of a session that polls and speaks the protocol of channels.
 fn commands(api: &Description) {
     let hub = Hub::start(channels);
-    let session = hub.request("GET", "/connect?transport=poll&protocol=oroshi.v1", &[], b"").json();
+    let opened = hub.request("GET", "/connect?transport=poll&protocol=oroshi.v1", &[], b"");
+    api.check("GET", "/connect", &opened);
+    let session = opened.json();
     let (key, token) = (session["session"].as_str().unwrap(), session["token"].as_str().unwrap());
     let target = format!("/command?session={key}&token={token}");
     let answer = hub.request("POST", &target, &[JSON], br#"[{"id":1,"ping":{}},{"ping":{}}]"#);
@@ -379,7 +408,8 @@ fn unauthorized(api: &Description) {
             let operation = &api.api["paths"][&path][method.to_lowercase()];
             let is_public = operation["security"] == json!([]);
             if is_public {
-                assert!(operation["responses"].get("401").is_none(), "{path}");
+                // Clients have tokens of their own to connect with.
+                assert!(operation["responses"].get("401").is_none() || path == "/connect", "{path}");
                 continue;
             }
             for wrong in ["", "Bearer", "Bearer s3cre", "Bearer s3crets", "Basic s3cret", "s3cret", "Bearer S3CRET"] {
@@ -394,6 +424,20 @@ fn unauthorized(api: &Description) {
     }
     assert_eq!(hub.request("GET", "/no/such/path", &[], b"").status, 401, "what there is is nobody's business");
     assert_eq!(hub.request("GET", "/ping", &[], b"").status, 200);
+}
+
+/// A hub whose clients need tokens.
+fn tokens(api: &Description) {
+    let hub = Hub::start(|plan: &mut Plan| {
+        channels(plan);
+        plan.jwt = Some(Jwt { secret: Some(Secret::new("x".repeat(32))), ..Jwt::default() });
+    });
+    for fields in [&[][..], &[("Authorization", "Bearer x.y.z")]] {
+        let answer = hub.request("GET", "/connect", fields, b"");
+        assert_eq!(answer.status, 401, "{answer:?}");
+        api.check("GET", "/connect", &answer);
+    }
+    api.check("GET", "/status", &hub.request("GET", "/status", &[], b""));
 }
 
 /// What is not for everybody is not for pages of other origins, whether they show the token or not.
@@ -511,7 +555,9 @@ fn what_is_not_described_is_refused() {
         "/",
         "/publish/",
         "/publish/raw/x",
-        "/sessions",
+        "/publish/batch/x",
+        "/users",
+        "/users/",
         "/sessions/",
         "/sessions/a/groups",
         "/sessions/a/b",

@@ -1,7 +1,9 @@
 //! What is read is what was written, and nothing else is read.
 
+use bytes::Bytes;
 use proptest::prelude::*;
 
+use super::reader::CUT_OFF;
 use super::*;
 
 const MOST: u64 = 1 << 20;
@@ -10,11 +12,13 @@ fn every_kind() -> Vec<Body> {
     let names = |names: &[&str]| names.iter().map(|&name| name.into()).collect::<Vec<Box<str>>>();
     let message = |kind, data: &'static [u8], key: Option<&str>| {
         let sender = key.map(|_| r#"{"client":"a"}"#.into());
-        Arc::new(Message::data(kind, Bytes::from_static(data)).with_key(key.map(Box::from)).with_sender(sender))
+        let ttl = key.map(|_| Duration::from_millis(1500));
+        let message = Message::data(kind, Bytes::from_static(data)).with_key(key.map(Box::from));
+        Arc::new(message.with_sender(sender).with_ttl(ttl))
     };
     let publish = Publish {
         message: message(Kind::Text, "grüß".as_bytes(), Some("k")),
-        to: Targets { all: true, groups: names(&["a", ""]), sessions: names(&["s1", "s2"]) },
+        to: Targets { all: true, groups: names(&["a", ""]), sessions: names(&["s1", "s2"]), users: names(&["u"]) },
         except: names(&["s3"]),
         wait: ReceiptWait::Written,
         deadline: Duration::from_millis(70_000),
@@ -34,10 +38,13 @@ fn every_kind() -> Vec<Body> {
         Request::GroupSize { group: "g".into() },
         Request::Claim { keys: names(&["a", "b"]) },
         Request::Members { channel: "c".into() },
+        Request::UserSize { user: "u".into() },
+        Request::CloseUser { user: "u".into(), code: CloseCode(4999), reason: "bye".into() },
     ];
     let info = SessionInfo {
         transport: "poll",
         groups: names(&["g"]),
+        user: Some("u".into()),
         queued_messages: 3,
         queued_bytes: 4096,
         age: Duration::from_millis(1),
