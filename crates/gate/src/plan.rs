@@ -9,6 +9,7 @@ use oroshi_service::Role;
 use oroshi_words::Mistake;
 
 use crate::access;
+use crate::clients::ClientRule;
 use crate::forward::{Network, Rules};
 use crate::limit;
 use crate::route::Table;
@@ -290,6 +291,8 @@ pub struct Route {
     pub is_scripted: bool,
     /// The rate limits that its requests must pass, in this order: indexes into [`Plan::limits_by_key`].
     pub limits: Vec<usize>,
+    /// What it asks of its clients' certificates, if anything.
+    pub clients: Option<ClientRule>,
     /// The action. A route with only a script has the script's `unknown`.
     pub action: Action,
     /// The rules for forwarding.

@@ -55,7 +55,7 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
     root.within("forwarding", |table| forwarding_keys(table, &mut forwarding));
     for element in root.get("route").and_then(|field| field.elements()).unwrap_or_default() {
         if let Some(table) = element.table() {
-            draft.routes.push(route(table, &forwarding));
+            draft.routes.push(route(table, folder, &forwarding));
         }
     }
     root.finish();
@@ -372,7 +372,7 @@ fn key(text: &str) -> Result<KeyDraft, String> {
     }))
 }
 
-fn route(table: Table<'_>, forwarding: &Forwarding) -> RouteDraft {
+fn route(table: Table<'_>, folder: &Path, forwarding: &Forwarding) -> RouteDraft {
     let mut draft = RouteDraft {
         name: table.text("name").unwrap_or_default(),
         hosts: table.get("host").and_then(|field| field.texts()).unwrap_or_default(),
@@ -395,6 +395,7 @@ fn route(table: Table<'_>, forwarding: &Forwarding) -> RouteDraft {
             draft.headers.push(HeaderPattern { name: name.to_owned(), value });
         }
     }
+    table.within("client-certificate", |table| draft.clients = Some(super::tls::clients(table, folder)));
     table.within("redirect", |table| {
         let status = table.read("status", number).unwrap_or(302);
         draft.redirect = Some((status, table.text("to").unwrap_or_default()));

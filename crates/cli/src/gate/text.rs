@@ -127,6 +127,9 @@ fn routes(out: &mut Toml, plan: &Plan) {
         if route.script.is_some() || matches!(route.action, Action::Forward(_) | Action::Lookup(_)) {
             rules(out, route.rules.settings());
         }
+        if let Some(rule) = &route.clients {
+            super::tls::write_clients(out, &rule.settings);
+        }
         if !headers.is_empty() {
             out.table("route.header");
             for pattern in headers {

@@ -142,6 +142,7 @@ fn every_key_is_taken_and_shown_but_for_secrets() {
         "failures = \"off\"",
         "targets = [{ to = \"10.0.0.7:8080\", weight = 1 }, { to = \"unix:/run/app.sock\", weight = 3 }]",
         "max-age = \"off\"",
+        "mode = \"optional\"",
         "host-header = \"app.internal\"",
         "strip-prefix = \"/shop\"",
         "via = \"gate\"",

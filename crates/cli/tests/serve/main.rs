@@ -8,6 +8,7 @@
 mod echo;
 #[path = "../gate/mod.rs"]
 mod gate;
+mod gate_client_certificates;
 mod gate_client_tls;
 mod gate_config;
 mod gate_faults;

@@ -74,6 +74,12 @@ fn tls(metrics: &mut Metrics, generation: &Generation) {
     ] {
         handshakes.sample(&[("result", result)], count);
     }
+    metrics.one(
+        "tls_client_certificates_total",
+        Kind::Counter,
+        "Handshakes whose client has a certificate",
+        counts.client_certificates,
+    );
     let mut names = metrics.family("tls_names_total", Kind::Counter, "Names of clients by how they were looked up");
     for (result, count) in [
         ("hit", counts.hits),

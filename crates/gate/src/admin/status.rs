@@ -52,7 +52,8 @@ fn tls(generation: &Generation) -> Value {
         return Value::Null;
     };
     json!({
-        "handshakes": counts.handshakes, "resumed": counts.resumed, "failed": counts.failed,
+        "handshakes": counts.handshakes, "resumed": counts.resumed,
+        "client_certificates": counts.client_certificates, "failed": counts.failed,
         "refused": counts.refused,
         "lookup": {
             "hits": counts.hits, "negatives": counts.negatives, "asked": counts.asked, "joined": counts.joined,

@@ -29,6 +29,7 @@ mod upload;
 use std::rc::Rc;
 
 use oroshi_http1::{Version, encode};
+use oroshi_net::tls::ClientCertificate;
 use oroshi_server::{Error, Exchange};
 
 pub use edits::{EditError, Edits};
@@ -61,6 +62,8 @@ pub struct Call<'c> {
     pub response: &'c Edits,
     /// Inspects the response's head before it goes to the client.
     pub inspect: Option<&'c dyn Inspect>,
+    /// The client's certificate, if the route has accepted one.
+    pub client: Option<&'c ClientCertificate>,
 }
 
 /// One target or several.
@@ -76,7 +79,7 @@ impl<'c> Call<'c> {
     /// Makes a call to these targets without further changes.
     pub fn new(rules: &'c Rules, to: CallTargets<'c>) -> Self {
         const NONE: &Edits = &Edits::none();
-        Call { rules, to, key: 0, target: None, request: NONE, response: NONE, inspect: None }
+        Call { rules, to, key: 0, target: None, request: NONE, response: NONE, inspect: None, client: None }
     }
 
     /// Returns the edits whose names are dropped from the request's trailers.
