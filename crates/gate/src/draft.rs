@@ -22,7 +22,7 @@ use crate::limit;
 use crate::plan::{Answer, HashBy, KeyFrom, Limits, Listener, Plan, Proxies, Route, Serves};
 use crate::route::{HeaderPattern, Table};
 use crate::script::ScriptSettings;
-use crate::upstream::{Policy, PoolSettings};
+use crate::upstream::{CheckSettings, Policy, PoolSettings};
 
 use odd::{is_one_socket, same_routes, unused, unused_limits};
 use routes::Destinations;
@@ -189,6 +189,8 @@ pub struct UpstreamDraft {
     pub policy: Policy,
     /// The input of the consistent hash.
     pub hash: HashBy,
+    /// How the targets are checked, if they are.
+    pub check: Option<CheckSettings>,
     /// Connection settings.
     pub pool: PoolSettings,
 }

@@ -15,7 +15,7 @@ use crate::limit;
 use crate::route::Table;
 use crate::script::{HookSet, ScriptSettings};
 use crate::tls::TlsPlan;
-use crate::upstream::{Policy, PoolSettings, Target};
+use crate::upstream::{CheckSettings, Policy, PoolSettings, Target};
 
 /// A validated gateway. [`Draft::plan`](crate::Draft::plan) makes one.
 #[derive(Debug)]
@@ -206,6 +206,8 @@ pub struct Upstream {
     pub policy: Policy,
     /// The input of [`Policy::ConsistentHash`].
     pub hash: HashBy,
+    /// How its targets are checked, if they are.
+    pub check: Option<CheckSettings>,
     /// Connection settings. Each upstream has a class of its own.
     pub pool: PoolSettings,
 }

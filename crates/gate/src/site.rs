@@ -130,9 +130,13 @@ impl Site {
         instances: Vec<Rc<ScriptInstance>>,
     ) -> Self {
         let plan = &generation.plan;
-        let upstreams = plan.upstreams.iter().map(|upstream| {
+        let upstreams = plan.upstreams.iter().zip(&generation.checked).map(|(upstream, checked)| {
             let settings = Rc::new(PoolSettings { version: generation.number, ..upstream.pool.clone() });
-            let members = upstream.targets.iter().map(|(target, weight)| (pools.pool(target, &settings), *weight));
+            let members = upstream.targets.iter().enumerate().map(|(place, (target, weight))| {
+                let pool = pools.pool(target, &settings);
+                pool.set_checked(checked.get(place).cloned());
+                (pool, *weight)
+            });
             Balancer::new(members, upstream.policy)
         });
         // Authors of rows and scripts need not know where the gateway listens, and must not send requests there.

@@ -8,7 +8,7 @@ use oroshi_config::{SecretSource, Table, secret};
 use oroshi_gate::forward::{Edits, Forwarding, HostPolicy, Network};
 use oroshi_gate::limit::{self, KeyPart, Rate};
 use oroshi_gate::route::HeaderPattern;
-use oroshi_gate::upstream::{Policy, PoolSettings, TlsProtocol, TlsSettings};
+use oroshi_gate::upstream::{CheckSettings, Policy, PoolSettings, TlsProtocol, TlsSettings};
 use oroshi_gate::{
     Answer, Draft, HashBy, KeyDraft, KeyFrom, Limits, Listener, LookupDraft, RouteDraft, ScriptDraft, ScriptSettings,
     Serves, UpstreamDraft, access, forward,
@@ -294,9 +294,36 @@ fn upstream(name: &str, table: &Table<'_>, folder: &Path) -> UpstreamDraft {
             }
         }
     }
+    table.within("health", |table| draft.check = Some(health(table)));
     balance(table, &mut draft.policy, &mut draft.hash);
     pool(table, folder, &mut draft.pool);
     draft
+}
+
+/// Reads how the targets of an upstream are checked.
+fn health(table: &Table<'_>) -> CheckSettings {
+    let mut check = CheckSettings::default();
+    table.set("path", &mut check.path, text);
+    check.host = table.text("host");
+    table.set("interval", &mut check.interval, parse_time);
+    table.set("jitter", &mut check.jitter, parse_number);
+    table.set("timeout", &mut check.timeout, parse_time);
+    table.set("rise", &mut check.rise, number);
+    table.set("fall", &mut check.fall, number);
+    if let Some(field) = table.get("statuses") {
+        let range = |text: &str| {
+            let (first, last) = text.split_once('-').unwrap_or((text, text));
+            Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
+        };
+        check.statuses.clear();
+        for text in field.texts().unwrap_or_default() {
+            match range(&text) {
+                Some(range) => check.statuses.push(range),
+                None => field.wrong(format!("`{text}` is no status: expected one such as 200, or 200-399")),
+            }
+        }
+    }
+    check
 }
 
 fn balance(table: &Table<'_>, policy: &mut Policy, hash: &mut HashBy) {

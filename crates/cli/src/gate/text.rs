@@ -3,7 +3,7 @@
 use oroshi_config::written::Toml;
 use oroshi_gate::forward::{Edits, Forwarding, HostPolicy, Network, Settings};
 use oroshi_gate::route::{HeaderPattern, HostPattern, Matcher};
-use oroshi_gate::upstream::{Policy, PoolSettings, TlsSettings};
+use oroshi_gate::upstream::{CheckSettings, Policy, PoolSettings, TlsSettings};
 use oroshi_gate::{Action, Answer, HashBy, Hook, KeyFrom, Limits, Plan, Serves, access};
 use oroshi_lookup::{BreakerSettings, StoreKind};
 use oroshi_net::proxy_protocol::ProxyVersion;
@@ -103,7 +103,12 @@ fn upstreams(out: &mut Toml, plan: &Plan) {
             .iter()
             .map(|(target, weight)| format!("{{ to = {}, weight = {weight} }}", Toml::quoted(&target.to_string())));
         out.bare("targets", format!("[{}]", targets.collect::<Vec<_>>().join(", ")));
-        pool(out, upstream.policy, &upstream.hash, &upstream.pool, &format!("upstream.{}", Toml::key(&upstream.name)));
+        let name = format!("upstream.{}", Toml::key(&upstream.name));
+        pool(out, upstream.policy, &upstream.hash, &upstream.pool, &name);
+        if let Some(check) = &upstream.check {
+            out.table(&format!("{name}.health"));
+            health(out, check);
+        }
     }
 }
 
@@ -334,6 +339,20 @@ fn pool(out: &mut Toml, policy: Policy, hash: &HashBy, pool: &PoolSettings, name
     out.bare("server-errors", ejection.server_errors);
     out.table(&format!("{name}.tls"));
     tls(out, &pool.tls);
+}
+
+fn health(out: &mut Toml, check: &CheckSettings) {
+    out.text("path", &check.path);
+    if let Some(host) = &check.host {
+        out.text("host", host);
+    }
+    out.time("interval", check.interval);
+    out.bare("jitter", check.jitter);
+    out.time("timeout", check.timeout);
+    let statuses = check.statuses.iter().map(|range| format!("{}-{}", range.start(), range.end()));
+    out.texts("statuses", statuses.collect::<Vec<_>>().iter().map(String::as_str));
+    out.bare("rise", check.rise);
+    out.bare("fall", check.fall);
 }
 
 fn tls(out: &mut Toml, tls: &TlsSettings) {

@@ -12,6 +12,7 @@ mod gate_client_certificates;
 mod gate_client_tls;
 mod gate_config;
 mod gate_faults;
+mod gate_health;
 mod gate_hostile;
 mod gate_limits;
 mod gate_peers;

@@ -227,7 +227,8 @@ fn only(text: &str, class: u32, key: &str, named: &[UpstreamDraft], findings: &m
     let pool = PoolSettings { class, ..PoolSettings::default() };
     let is_secure = targets.iter().any(|(target, _)| target.protocol == Protocol::Https);
     let pool = PoolSettings { secure: secure(&pool.tls, is_secure, key, findings), ..pool };
-    Upstream { name: text.to_owned(), targets, policy: Policy::default(), hash: HashBy::default(), pool }
+    let (policy, hash) = (Policy::default(), HashBy::default());
+    Upstream { name: text.to_owned(), targets, policy, hash, check: None, pool }
 }
 
 /// Reads the files of the authorities of clients.

@@ -39,6 +39,7 @@ pub(crate) use message::request_id;
 pub use network::{Network, NetworkError};
 pub use outcome::{Outcome, RequestId};
 pub(crate) use request_head::{is_trusted, leads_out};
+pub(crate) use rules::is_authority;
 pub use rules::{Forwarding, HostPolicy, RuleError, Rules, Settings, Timeouts};
 pub use trace::TraceParent;
 

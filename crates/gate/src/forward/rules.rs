@@ -238,7 +238,7 @@ impl Rules {
 }
 
 /// Returns whether http1 would accept this as a request's Host.
-fn is_authority(host: &str) -> bool {
+pub(crate) fn is_authority(host: &str) -> bool {
     use oroshi_http1::{RequestDecoder, RequestEvent};
     let head = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
     let mut input = head.as_bytes();
