@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::echo::echo;
 use crate::gate::{Gate, Ran, oroshi};
-use crate::gate_tls::{curl, openssl, put};
+use crate::gate_client_tls::{curl, openssl, put};
 use oroshi_testkit::{Identity, need};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, date_time_ymd};
 

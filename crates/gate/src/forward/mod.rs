@@ -5,11 +5,12 @@
 //!
 //! Read `carry` (a request's life, with retries), `message` (the request as it is sent), `request_head` and
 //! `response_head` (changes to heads), `answer`, `upload` and `tunnel` (bytes), `multiplexed` with `stream_link` (the
-//! same over HTTP/2), `held` (inspected responses), `link` (deadlines), `rules` and `edits` (a route's settings),
+//! same over HTTP/2), `held` (inspected responses), `compress`, `link` (deadlines), `rules` and `edits` (a route's settings),
 //! `outcome`, `trace`, `network`.
 
 mod answer;
 mod carry;
+mod compress;
 mod edits;
 mod fields;
 mod held;
@@ -32,6 +33,7 @@ use oroshi_http1::{Version, encode};
 use oroshi_net::tls::ClientCertificate;
 use oroshi_server::{Error, Exchange};
 
+pub use compress::{Coding, Compression, Levels};
 pub use edits::{EditError, Edits};
 pub(crate) use fields::hops;
 pub use held::{Inspect, InspectFuture, InspectedHead, Verdict};
