@@ -1,10 +1,10 @@
 //! Chooses the settings of each handshake by the name that the client asks for.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use oroshi_lookup::{Lookup, Stores};
-use oroshi_net::tls::{Choice, ChooseTls, TlsError, TlsFacts};
+use oroshi_net::tls::{Choice, ChooseTls, ClientAuthorities, TlsError, TlsFacts};
 use rustls::crypto::ring::default_provider;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -14,6 +14,7 @@ use rustls::{AlertDescription, ServerConfig};
 use crate::catalogue::Catalogue;
 use crate::certificate::Certificate;
 use crate::challenges::{ACME_TLS_ALPN, Challenges};
+use crate::clients::ClientNames;
 use crate::counts::{CertificateCounts, Counters};
 use crate::finder::{Finder, FinderSettings, Found, Miss, Search};
 use crate::seal::Seal;
@@ -49,6 +50,8 @@ pub struct CertificatesSettings {
     pub tickets: Tickets,
     /// Answers to challenges.
     pub challenges: Arc<Challenges>,
+    /// The names that ask their clients for a certificate.
+    pub clients: ClientNames,
 }
 
 /// The certificates in force.
@@ -59,6 +62,9 @@ pub struct Certificates {
     finder: Option<Finder>,
     challenges: Arc<Challenges>,
     template: Arc<ServerConfig>,
+    clients: ClientNames,
+    /// Templates that ask clients for a certificate, one for each set of authorities.
+    asking: Vec<Arc<ServerConfig>>,
     counters: Arc<Counters>,
 }
 
@@ -66,29 +72,29 @@ pub struct Certificates {
 #[derive(Debug)]
 pub(crate) struct Served {
     pub(crate) certificate: Arc<Certificate>,
-    config: Mutex<Option<Made>>,
+    /// One for each template that has been asked for.
+    configs: Mutex<Vec<Made>>,
 }
 
-/// The settings, and those of all certificates that they were made from.
-type Made = (Arc<ServerConfig>, Arc<ServerConfig>);
+/// The settings, and the template that they were made from.
+type Made = (Arc<ServerConfig>, Weak<ServerConfig>);
 
 impl Served {
     pub(crate) fn new(certificate: Arc<Certificate>) -> Self {
-        Served { certificate, config: Mutex::default() }
+        Served { certificate, configs: Mutex::default() }
     }
 
     /// Returns the settings of a handshake with this certificate.
     fn config(&self, template: &Arc<ServerConfig>) -> Arc<ServerConfig> {
-        let mut made = self.config.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*made {
-            Some((config, of)) if Arc::ptr_eq(of, template) => Arc::clone(config),
-            // A reload may have changed the settings since.
-            _ => {
-                let config = Arc::new(with_certificate(template, Arc::clone(&self.certificate.key)));
-                *made = Some((Arc::clone(&config), Arc::clone(template)));
-                config
-            }
+        let mut made = self.configs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((config, _)) = made.iter().find(|(_, of)| of.as_ptr() == Arc::as_ptr(template)) {
+            return Arc::clone(config);
         }
+        // A reload drops the templates of the settings before.
+        made.retain(|(_, of)| of.strong_count() > 0);
+        let config = Arc::new(with_certificate(template, Arc::clone(&self.certificate.key)));
+        made.push((Arc::clone(&config), Arc::downgrade(template)));
+        config
     }
 }
 
@@ -113,9 +119,12 @@ impl Certificates {
         let finder = settings.lookup.map(|(lookup, finder)| {
             kept.unwrap_or_else(|| Finder::new(lookup, finder, settings.seal, Arc::clone(&counters)))
         });
-        let template = Arc::new(template(settings.min_version, settings.alpn, settings.tickets));
+        let (version, alpn, tickets) = (settings.min_version, settings.alpn, settings.tickets);
+        let template_for = |clients| Arc::new(template(version, alpn.clone(), &tickets, clients));
+        let (clients, template) = (settings.clients, template_for(None));
+        let asking = clients.sets().iter().map(|authorities| template_for(Some(authorities))).collect();
         let default = settings.default.map(|name| name.to_ascii_lowercase());
-        Certificates { filed, default, finder, challenges: settings.challenges, template, counters }
+        Certificates { filed, default, finder, challenges: settings.challenges, template, clients, asking, counters }
     }
 
     /// Returns the look-up, if there is one.
@@ -155,13 +164,18 @@ impl Certificates {
         self.filed.get(name).or_else(wildcard)
     }
 
-    /// Returns the settings of a found certificate, or of the default.
-    fn settled(&self, found: Found) -> Result<Arc<ServerConfig>, AlertDescription> {
+    /// Returns the settings that all certificates share for this name.
+    fn template_of(&self, name: Option<&str>) -> &Arc<ServerConfig> {
+        self.clients.of(name).map_or(&self.template, |set| &self.asking[set])
+    }
+
+    /// Returns the settings of a found certificate, or of the default, for this name.
+    fn settled(&self, name: Option<&str>, found: Found) -> Result<Arc<ServerConfig>, AlertDescription> {
         let default = || self.default.as_deref().and_then(|name| self.filed(name));
         match found {
-            Ok(served) => Ok(served.config(&self.template)),
+            Ok(served) => Ok(served.config(self.template_of(name))),
             Err(miss) => match (miss, default()) {
-                (Miss::Unknown, Some(served)) => Ok(served.config(&self.template)),
+                (Miss::Unknown, Some(served)) => Ok(served.config(self.template_of(name))),
                 (Miss::Unknown, None) => Err(AlertDescription::UnrecognisedName),
                 // The name may have a certificate: the wrong one would only confuse.
                 (Miss::Down, _) => Err(AlertDescription::InternalError),
@@ -180,23 +194,30 @@ impl Certificates {
             });
             return Choice::Now(config.ok_or(AlertDescription::UnrecognisedName));
         }
-        let Some(name) = name else { return Choice::Now(self.settled(Err(Miss::Unknown))) };
+        let Some(name) = name else { return Choice::Now(self.settled(None, Err(Miss::Unknown))) };
         if let Some(served) = self.filed(&name) {
-            return Choice::Now(Ok(served.config(&self.template)));
+            return Choice::Now(self.settled(Some(&name), Ok(Arc::clone(served))));
         }
-        let Some(finder) = &self.finder else { return Choice::Now(self.settled(Err(Miss::Unknown))) };
+        let Some(finder) = &self.finder else { return Choice::Now(self.settled(Some(&name), Err(Miss::Unknown))) };
         match finder.find(&name) {
-            Search::Now(found) => Choice::Now(self.settled(found)),
+            Search::Now(found) => Choice::Now(self.settled(Some(&name), found)),
             Search::Later(later) => {
                 let certificates = Arc::clone(self);
-                Choice::Later(Box::pin(async move { certificates.settled(later.await.unwrap_or(Err(Miss::Down))) }))
+                Choice::Later(Box::pin(async move {
+                    certificates.settled(Some(&name), later.await.unwrap_or(Err(Miss::Down)))
+                }))
             }
         }
     }
 }
 
-/// Makes the settings that all certificates share.
-fn template(min_version: MinVersion, alpn: Vec<Vec<u8>>, tickets: Tickets) -> ServerConfig {
+/// Makes the settings that all certificates share. `clients`: whose certificates clients may show, if they are asked.
+fn template(
+    min_version: MinVersion,
+    alpn: Vec<Vec<u8>>,
+    tickets: &Tickets,
+    clients: Option<&ClientAuthorities>,
+) -> ServerConfig {
     let versions = match min_version {
         MinVersion::Tls12 => &[&TLS13, &TLS12][..],
         MinVersion::Tls13 => &[&TLS13][..],
@@ -204,7 +225,14 @@ fn template(min_version: MinVersion, alpn: Vec<Vec<u8>>, tickets: Tickets) -> Se
     let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(versions)
         .expect("ring has suites for both versions");
-    let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(Only(None)));
+    // A session that began without a certificate, or under other authorities, cannot be resumed here.
+    let (builder, tickets) = match clients {
+        None => (builder.with_no_client_auth(), tickets.clone()),
+        Some(authorities) => {
+            (builder.with_client_cert_verifier(authorities.verifier()), tickets.within(authorities.id()))
+        }
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(Only(None)));
     config.alpn_protocols = alpn;
     // Sessions are in the tickets alone, so that every thread and process resumes them.
     config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -267,6 +295,9 @@ impl ChooseTls for Current {
                 counters.handshakes.more();
                 if facts.resumed {
                     counters.resumed.more();
+                }
+                if facts.client.is_some() {
+                    counters.client_certificates.more();
                 }
             }
             Err(error) => {

@@ -9,6 +9,8 @@ pub struct CertificateCounts {
     pub handshakes: u64,
     /// Handshakes that resumed an earlier session.
     pub resumed: u64,
+    /// Handshakes whose client has a certificate that was asked for, the resumed ones included.
+    pub client_certificates: u64,
     /// Handshakes that failed, the refused ones included.
     pub failed: u64,
     /// Handshakes that were refused because no certificate serves the name.
@@ -40,6 +42,7 @@ pub struct CertificateCounts {
 pub(crate) struct Counters {
     pub(crate) handshakes: Counter,
     pub(crate) resumed: Counter,
+    pub(crate) client_certificates: Counter,
     pub(crate) failed: Counter,
     pub(crate) refused: Counter,
     pub(crate) hits: Counter,
@@ -66,6 +69,7 @@ impl Counters {
         CertificateCounts {
             handshakes: read(&self.handshakes),
             resumed: read(&self.resumed),
+            client_certificates: read(&self.client_certificates),
             failed: read(&self.failed),
             refused: read(&self.refused),
             hits: read(&self.hits),

@@ -2,7 +2,7 @@
 //!
 //! **What it knows**: certificates with their names and keys, files, rows of stores (plain or sealed), the settings of
 //! a
-//! handshake, session tickets, answers to challenges of certificate authorities.
+//! handshake, session tickets, who asks clients for certificates, answers to challenges of certificate authorities.
 //!
 //! **What it does not know**: HTTP, listeners, configuration files, how certificates are issued.
 //!
@@ -14,12 +14,14 @@
 //!    clock. [`Seal`] (`seal`): encrypted rows.
 //! 4. [`Tickets`] (`tickets`): resumption across threads, processes and machines.
 //! 5. [`Challenges`] (`challenges`): the interface for issuing certificates.
+//! 6. [`ClientNames`] (`clients`): which names ask their clients for certificates.
 
 mod cache;
 mod catalogue;
 mod certificate;
 mod certificates;
 mod challenges;
+mod clients;
 mod counts;
 mod finder;
 mod seal;
@@ -29,6 +31,7 @@ pub use catalogue::{Catalogue, CatalogueError, Source};
 pub use certificate::{Certificate, CertificateError};
 pub use certificates::{Certificates, CertificatesSettings, Current, MinVersion};
 pub use challenges::{ACME_TLS_ALPN, Challenges};
+pub use clients::{ClientNames, NamePattern};
 pub use counts::CertificateCounts;
 pub use finder::FinderSettings;
 pub use seal::{Seal, SealError, SecretError};

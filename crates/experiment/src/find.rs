@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use oroshi_words::nearest;
 
 /// The project's own experiments, without those that need its folder of examples.
-const BUILT_IN: [(&str, &str); 17] = [
+const BUILT_IN: [(&str, &str); 18] = [
     ("concurrency", include_str!("../../../experiments/concurrency.toml")),
     ("gate-bodies", include_str!("../../../experiments/gate-bodies.toml")),
     ("gate-http2", include_str!("../../../experiments/gate-http2.toml")),
     ("gate-static", include_str!("../../../experiments/gate-static.toml")),
+    ("gate-tls", include_str!("../../../experiments/gate-tls.toml")),
     ("generators", include_str!("../../../experiments/generators.toml")),
     ("http-clients", include_str!("../../../experiments/http-clients.toml")),
     ("http1-or-http2", include_str!("../../../experiments/http1-or-http2.toml")),

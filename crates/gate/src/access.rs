@@ -3,6 +3,8 @@
 //! A core hands its buffer to the writer when it is large or some time has passed. A slow disk therefore never delays
 //! requests: the log drops buffers that the writer cannot take, and counts them.
 
+mod template;
+
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -14,9 +16,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use oroshi_http1::Headers;
+use oroshi_net::tls::TlsFacts;
 use oroshi_words::Date;
 use oroshi_words::access_line::{self, AccessLine, Spaces};
 use serde::Serialize;
+
+pub use template::{Escaping, Template};
 
 /// A core hands over its buffer at this size.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -25,13 +31,15 @@ const BUFFER_BYTES: usize = 64 * 1024;
 const WAITING: usize = 256;
 
 /// The format of a line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// One JSON object per line, with every known field.
     #[default]
     Json,
     /// The format of Apache and nginx: address, time, request line, status, bytes, referrer, user agent.
     Combined,
+    /// A text with variables.
+    Template(Arc<Template>),
 }
 
 /// Settings of the access log.
@@ -92,6 +100,12 @@ pub struct Line<'a> {
     pub referrer: &'a [u8],
     /// `User-Agent`.
     pub agent: &'a [u8],
+    /// All fields of the request.
+    pub headers: Headers<'a>,
+    /// Whether the client came by TLS.
+    pub is_tls: bool,
+    /// The facts of the handshake, if [`Sink::wants_tls`].
+    pub tls: Option<&'a TlsFacts>,
 }
 
 /// The access log. Each core writes to a [`Sink`].
@@ -144,7 +158,7 @@ impl Log {
     #[must_use]
     pub fn sink(&self) -> Sink {
         let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (format, sample) = (self.settings.format, self.settings.sample);
+        let (format, sample) = (self.settings.format.clone(), self.settings.sample);
         Sink { buffer: RefCell::default(), sender, shared: Arc::clone(&self.shared), format, sample }
     }
 
@@ -188,13 +202,27 @@ impl Sink {
         status >= 500 || self.sample >= 1.0 || fastrand::f64() < self.sample
     }
 
+    /// Returns whether lines show facts about TLS.
+    #[must_use]
+    pub fn wants_tls(&self) -> bool {
+        match &self.format {
+            Format::Json => true,
+            Format::Combined => false,
+            Format::Template(template) => template.shows_tls(),
+        }
+    }
+
     /// Logs a request.
     pub fn tell(&self, line: &Line<'_>) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut buffer = self.buffer.borrow_mut();
-        match self.format {
+        match &self.format {
             Format::Json => json(&mut buffer, line, since),
             Format::Combined => combined(&mut buffer, line, since),
+            Format::Template(template) => {
+                template.write(&mut buffer, line, since);
+                buffer.push(b'\n');
+            }
         }
         if buffer.len() >= BUFFER_BYTES {
             self.hand_over(std::mem::take(&mut *buffer));
@@ -296,10 +324,39 @@ struct Json<'a> {
     request_id: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     trace: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls: Option<JsonTls<'a>>,
     #[serde(skip_serializing_if = "str::is_empty")]
     referrer: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     agent: &'a str,
+}
+
+/// The JSON form of a handshake.
+#[derive(Serialize)]
+struct JsonTls<'a> {
+    protocol: &'static str,
+    cipher: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server_name: Option<&'a str>,
+    resumed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_subject: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_sha256: Option<&'a str>,
+}
+
+impl<'a> From<&'a TlsFacts> for JsonTls<'a> {
+    fn from(facts: &'a TlsFacts) -> Self {
+        JsonTls {
+            protocol: facts.version,
+            cipher: &facts.suite,
+            server_name: facts.sni.as_deref(),
+            resumed: facts.resumed,
+            client_subject: facts.client.as_ref().map(|client| &*client.subject),
+            client_sha256: facts.client.as_ref().map(|client| &*client.fingerprint),
+        }
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks in this way")]
@@ -329,6 +386,7 @@ fn json(out: &mut Vec<u8>, line: &Line<'_>, since: Duration) {
         detail: line.detail,
         request_id: &text(line.request_id),
         trace: line.trace,
+        tls: line.tls.map(JsonTls::from),
         referrer: &text(line.referrer),
         agent: &text(line.agent),
     };

@@ -16,12 +16,13 @@ use oroshi_server::page::names_this_machine;
 use oroshi_words::Mistake;
 
 use crate::access;
+use crate::clients::{self, ClientSettings};
 use crate::forward;
 use crate::limit;
-use crate::plan::{Answer, HashBy, KeyFrom, Limits, Listener, Plan, Proxies, Serves};
+use crate::plan::{Answer, HashBy, KeyFrom, Limits, Listener, Plan, Proxies, Route, Serves};
 use crate::route::{HeaderPattern, Table};
 use crate::script::ScriptSettings;
-use crate::upstream::{Policy, PoolSettings};
+use crate::upstream::{CheckSettings, Policy, PoolSettings};
 
 use odd::{is_one_socket, same_routes, unused, unused_limits};
 use routes::Destinations;
@@ -188,6 +189,8 @@ pub struct UpstreamDraft {
     pub policy: Policy,
     /// The input of the consistent hash.
     pub hash: HashBy,
+    /// How the targets are checked, if they are.
+    pub check: Option<CheckSettings>,
     /// Connection settings.
     pub pool: PoolSettings,
 }
@@ -218,6 +221,8 @@ pub struct RouteDraft {
     pub answer: Option<Answer>,
     /// The names of the rate limits that its requests must pass.
     pub limits: Vec<String>,
+    /// What it asks of its clients' certificates, if anything.
+    pub clients: Option<ClientSettings>,
     /// The rules for forwarding.
     pub forward: forward::Settings,
 }
@@ -239,9 +244,14 @@ impl Draft {
         self.check_listeners(threads, &mut findings);
         self.check_limits(threads, &mut findings);
         self.check_stores(&mut findings);
-        let tls = self.tls.take().map(|tls| tls.plan(&self.stores, &mut findings));
+        let has_tls = self.tls.is_some();
+        let mut tls = self.tls.take().map(|tls| tls.plan(&self.stores, &mut findings));
         let mut destinations = self.plan_destinations(&mut findings);
         let (routes, matchers) = self.plan_routes(&mut destinations, &mut findings);
+        check_clients(&routes, has_tls, &mut findings);
+        if let Some(tls) = &mut tls {
+            tls.clients = clients::names(routes.iter().zip(&matchers));
+        }
         check_answer(&self.no_route, "no-route", &mut findings);
         self.check_rates(&mut findings);
         if self.script_cache == 0 {
@@ -444,6 +454,16 @@ fn check_answer(answer: &Answer, at: &str, findings: &mut Findings) {
         findings.add(
             format!("{at}.content-type"),
             format!("{:?} is no media type: expected one such as text/html", answer.content_type),
+        );
+    }
+}
+
+/// Clients show certificates over TLS alone.
+fn check_clients(routes: &[Route], has_tls: bool, findings: &mut Findings) {
+    for (place, _) in routes.iter().enumerate().filter(|(_, route)| route.clients.is_some() && !has_tls) {
+        findings.add(
+            format!("route[{}].client-certificate", place + 1),
+            "clients show certificates over TLS alone: expected `listen.tls` and a table [tls]",
         );
     }
 }

@@ -1,6 +1,7 @@
 //! The state that all cores share: the plan in force, look-ups, stores, the log, and all counters.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -14,7 +15,7 @@ use crate::plan::Plan;
 use crate::script::hooks::ScriptCounters;
 use crate::script::{Cache, Hook, HookCounts};
 use crate::tls::TlsState;
-use crate::upstream::{OwnSockets, Registry};
+use crate::upstream::{CheckCounts, Checked, CheckedUpstream, Checks, OwnSockets, Registry};
 
 /// A plan in force, with its look-ups, stores and log. A reload makes a new generation, which takes over unchanged
 /// parts.
@@ -27,6 +28,8 @@ pub(crate) struct Generation {
     /// The certificates, if the plan has any.
     pub(crate) certificates: Option<Arc<Certificates>>,
     pub(crate) tls: Arc<TlsState>,
+    /// For each upstream of the plan, the results of active checks: one per target, or none.
+    pub(crate) checked: Vec<Vec<Arc<Checked>>>,
     /// One per rate limit of the plan, in the plan's order.
     pub(crate) limiters: Vec<Arc<Limiter>>,
     /// Values that scripts share (`gate.cache`).
@@ -40,16 +43,42 @@ pub(crate) struct Generation {
     pub(crate) since: SystemTime,
 }
 
+impl Generation {
+    /// Returns what the active checks of a target have found out, by its pool's class; `None` without checks.
+    pub(crate) fn check_counts(&self, class: u32, target: &str) -> Option<CheckCounts> {
+        let place = self.plan.upstreams.iter().position(|upstream| upstream.pool.class == class)?;
+        let mut targets = self.plan.upstreams[place].targets.iter().zip(self.checked.get(place)?);
+        targets.find(|((known, _), _)| known.to_string() == target).map(|(_, checked)| checked.counts())
+    }
+}
+
 /// The counters of all routes, scripts, targets and servers. They survive reloads.
 #[derive(Debug, Default)]
 pub(crate) struct GateCounters {
     pub(crate) targets: Arc<Registry>,
+    pub(crate) checks: Checks,
     routes: Mutex<BTreeMap<String, Vec<Arc<RouteCounters>>>>,
     scripts: Mutex<BTreeMap<String, Vec<Arc<ScriptCounters>>>>,
     servers: Mutex<Vec<Arc<oroshi_server::Counters>>>,
 }
 
 impl GateCounters {
+    /// Begins the active checks of a plan, or goes on with those that are the same.
+    ///
+    /// # Errors
+    /// The thread of the checks cannot be started.
+    pub(crate) fn check(&self, plan: &Plan) -> io::Result<Vec<Vec<Arc<Checked>>>> {
+        let checked = plan.upstreams.iter().map(|upstream| {
+            let Some(settings) = &upstream.check else { return Ok(Vec::new()) };
+            let pool = &upstream.pool;
+            let tls_id = pool.secure.as_ref().map_or(0, |tls| tls.id());
+            let (name, class, tls) = (&*upstream.name, pool.class, &pool.tls);
+            let of = CheckedUpstream { name, class, settings, tls, tls_id };
+            upstream.targets.iter().map(|(target, _)| self.checks.of(target, of)).collect()
+        });
+        checked.collect()
+    }
+
     /// Returns one core's counters of a route. Routes with the same name share them, across reloads.
     pub(crate) fn route(&self, name: &str, core: usize) -> Arc<RouteCounters> {
         of_core(&self.routes, name, core)

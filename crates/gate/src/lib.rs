@@ -17,13 +17,14 @@
 //! 4. [`upstream`]: targets, their pools of connections, balancing. `failure`: how forwarding fails.
 //! 5. `script`: scripts in Lua, their hooks and functions.
 //! 6. [`access`]: the access log. [`limit`]: rate limits. `tls`: the certificates in force (`oroshi-certificates` finds
-//!    them).
+//!    them). `clients`: certificates of clients.
 //!
 //! **Circles.** `draft`, `forward`, `run` and `script` have the types that their own parts share: the parent calls its
 //! parts, and they return its types. In `script`, LuaJIT also calls the functions of `api` back.
 
 pub mod access;
 mod admin;
+mod clients;
 mod draft;
 mod failure;
 pub mod forward;
@@ -38,6 +39,7 @@ mod site;
 mod tls;
 pub mod upstream;
 
+pub use clients::{ClientRule, ClientSettings};
 pub use draft::{Draft, KeyDraft, LookupDraft, RouteDraft, ScriptDraft, TlsDraft, UpstreamDraft};
 pub use oroshi_script::panics_are_contained;
 pub use plan::{

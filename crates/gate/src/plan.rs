@@ -9,12 +9,13 @@ use oroshi_service::Role;
 use oroshi_words::Mistake;
 
 use crate::access;
+use crate::clients::ClientRule;
 use crate::forward::{Network, Rules};
 use crate::limit;
 use crate::route::Table;
 use crate::script::{HookSet, ScriptSettings};
 use crate::tls::TlsPlan;
-use crate::upstream::{Policy, PoolSettings, Target};
+use crate::upstream::{CheckSettings, Policy, PoolSettings, Target};
 
 /// A validated gateway. [`Draft::plan`](crate::Draft::plan) makes one.
 #[derive(Debug)]
@@ -205,6 +206,8 @@ pub struct Upstream {
     pub policy: Policy,
     /// The input of [`Policy::ConsistentHash`].
     pub hash: HashBy,
+    /// How its targets are checked, if they are.
+    pub check: Option<CheckSettings>,
     /// Connection settings. Each upstream has a class of its own.
     pub pool: PoolSettings,
 }
@@ -290,6 +293,8 @@ pub struct Route {
     pub is_scripted: bool,
     /// The rate limits that its requests must pass, in this order: indexes into [`Plan::limits_by_key`].
     pub limits: Vec<usize>,
+    /// What it asks of its clients' certificates, if anything.
+    pub clients: Option<ClientRule>,
     /// The action. A route with only a script has the script's `unknown`.
     pub action: Action,
     /// The rules for forwarding.

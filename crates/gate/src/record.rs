@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use oroshi_http1::{RequestHead, Version};
 use oroshi_net::monotonic_ns;
+use oroshi_net::tls::TlsFacts;
 use oroshi_server::{Error, Exchange, RefusedRequest};
 
 use crate::access::{Line, Sink};
@@ -63,6 +64,9 @@ pub(crate) struct Record<'s, 'h> {
     head: RequestHead<'h>,
     sink: Option<&'s Sink>,
     client: Option<SocketAddr>,
+    is_tls: bool,
+    /// If the log shows them.
+    tls: Option<&'h TlsFacts>,
     began: u64,
     /// The route's name; empty if the request has none.
     pub(crate) route: &'s str,
@@ -84,6 +88,8 @@ impl<'s, 'h> Record<'s, 'h> {
             head: exchange.head,
             sink,
             client: sink.and_then(|_| exchange.remote()),
+            is_tls: sink.is_some() && exchange.is_tls(),
+            tls: sink.filter(|sink| sink.wants_tls()).and_then(|_| exchange.tls_facts()),
             began: monotonic_ns(),
             route: "",
             counters,
@@ -153,6 +159,9 @@ impl Drop for Record<'_, '_> {
             trace: outcome.traceparent.as_ref().map_or("", TraceParent::trace),
             referrer: field("referer"),
             agent: field("user-agent"),
+            headers: head.headers,
+            is_tls: self.is_tls,
+            tls: self.tls,
         });
     }
 }

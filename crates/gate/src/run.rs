@@ -86,6 +86,9 @@ pub enum RunError {
         /// The line and the reason.
         error: ScriptError,
     },
+    /// The thread of the health checks cannot be started.
+    #[error("cannot start the thread of the health checks")]
+    Checks(#[source] io::Error),
     /// The system has no random numbers, which tickets of TLS need.
     #[error("the system has no random numbers (getrandom)")]
     Random,
@@ -145,7 +148,9 @@ impl Gate {
         let tls = Arc::new(TlsState::new().ok_or(RunError::Random)?);
         let certificates = plan.tls.as_ref().map(|plan| plan.start(&stores, &tls, None)).transpose()?;
         tls.current.set(certificates.clone());
+        let counters = Arc::new(GateCounters::default());
         let generation = Arc::new(Generation {
+            checked: counters.check(&plan).map_err(RunError::Checks)?,
             lookups: plan
                 .lookups
                 .iter()
@@ -157,7 +162,7 @@ impl Gate {
             limiters: plan.limits_by_key.iter().map(|limit| Arc::new(Limiter::new(limit.clone()))).collect(),
             cache: Arc::new(Cache::new(plan.script_cache)),
             log: open_log(plan.access_log.as_ref())?,
-            counters: Arc::new(GateCounters::default()),
+            counters,
             own: OwnSockets::default(),
             number: 1,
             since: SystemTime::now(),
@@ -247,6 +252,7 @@ impl Gate {
             None => Arc::new(Limiter::new(limit.clone())),
         };
         let generation = Arc::new(Generation {
+            checked: was.counters.check(&plan).map_err(RunError::Checks)?,
             lookups,
             limiters: plan.limits_by_key.iter().map(limiter).collect(),
             certificates,

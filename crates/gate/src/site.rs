@@ -12,11 +12,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use oroshi_lookup::{LookupResult, Outcome as Found, Targets, key};
+use oroshi_net::tls::ClientCertificate;
 use oroshi_net::{Peer, UnixAddress, monotonic_ns};
 use oroshi_server::{Error, Exchange, LogThrottle, RefusedRequest};
 use secure::{is_secure, redirect_to_tls};
 
 use crate::access::Sink;
+use crate::clients::VerifiedClients;
 use crate::forward::{Call, CallTargets, Edits, Inspect, forward, hops, leads_out};
 use crate::generation::{Generation, RouteCounters};
 use crate::limit::retry_after;
@@ -56,6 +58,7 @@ pub(crate) struct Site {
     /// One per route of the plan, and one for requests without a route.
     counters: Vec<Arc<RouteCounters>>,
     hosts: Option<Rc<Hosts>>,
+    clients: VerifiedClients,
     /// The response above the limit per host.
     too_many: Answer,
     sink: Option<Rc<Sink>>,
@@ -88,6 +91,8 @@ struct Parts<'a> {
     path: &'a str,
     /// With its `?`; empty if there is none.
     query: &'a str,
+    /// The client's certificate, if the route has accepted one.
+    client: Option<&'a ClientCertificate>,
 }
 
 /// A request with its route and action.
@@ -125,9 +130,13 @@ impl Site {
         instances: Vec<Rc<ScriptInstance>>,
     ) -> Self {
         let plan = &generation.plan;
-        let upstreams = plan.upstreams.iter().map(|upstream| {
+        let upstreams = plan.upstreams.iter().zip(&generation.checked).map(|(upstream, checked)| {
             let settings = Rc::new(PoolSettings { version: generation.number, ..upstream.pool.clone() });
-            let members = upstream.targets.iter().map(|(target, weight)| (pools.pool(target, &settings), *weight));
+            let members = upstream.targets.iter().enumerate().map(|(place, (target, weight))| {
+                let pool = pools.pool(target, &settings);
+                pool.set_checked(checked.get(place).cloned());
+                (pool, *weight)
+            });
             Balancer::new(members, upstream.policy)
         });
         // Authors of rows and scripts need not know where the gateway listens, and must not send requests there.
@@ -150,6 +159,7 @@ impl Site {
             scripts: instances.into_iter().zip(scripts).collect(),
             counters: names.map(|name| generation.counters.route(name, core)).collect(),
             hosts: limit.map(|_| hosts),
+            clients: VerifiedClients::default(),
             too_many: Answer {
                 retry_after: Some(1),
                 ..Answer::text(503, "too many requests for this host are under way")
@@ -276,6 +286,16 @@ impl Site {
             record.why = "rate-limit";
             return Box::pin(send_answer(exchange, &answer, record)).await;
         }
+        let client = match &route.clients {
+            None => None,
+            Some(rule) => match self.clients.of(rule, exchange, host, monotonic_ns()) {
+                Ok(client) => client,
+                Err((answer, why)) => {
+                    record.why = why;
+                    return Box::pin(send_answer(exchange, &answer, record)).await;
+                }
+            },
+        };
         let _in_flight = match self.hosts.as_ref().map(|hosts| hosts.enter(host)) {
             None => None,
             Some(Some(guard)) => Some(guard),
@@ -285,7 +305,7 @@ impl Site {
                 return Box::pin(send_answer(exchange, &self.too_many, record)).await;
             }
         };
-        let parts = Parts { host, read, path, query };
+        let parts = Parts { host, read, path, query, client };
         if route.is_scripted {
             return Box::pin(self.run_scripts(exchange, record, route, parts)).await;
         }
@@ -316,13 +336,13 @@ impl Site {
                 let to = CallTargets::Any(&self.upstreams[*upstream]);
                 let upstream = &plan.upstreams[*upstream];
                 let key = hash_by(&upstream.hash, upstream.policy, exchange, host);
-                forward(exchange, &extras.call(route, to, key), &mut record.outcome).await
+                forward(exchange, &extras.call(route, parts, to, key), &mut record.outcome).await
             }
             Action::Lookup(lookup) => match self.look_up(*lookup, exchange, routed).await {
                 Ok(destination) => {
                     let found = &plan.lookups[*lookup];
                     let key = hash_by(&found.hash, found.policy, exchange, host);
-                    forward(exchange, &extras.call(route, destination.to(), key), &mut record.outcome).await
+                    forward(exchange, &extras.call(route, parts, destination.to(), key), &mut record.outcome).await
                 }
                 Err((answer, why)) => {
                     record.why = why;
@@ -390,9 +410,9 @@ impl Site {
 }
 
 impl Extras<'_> {
-    fn call<'c>(&'c self, route: &'c Route, to: CallTargets<'c>, key: u64) -> Call<'c> {
+    fn call<'c>(&'c self, route: &'c Route, parts: &Parts<'c>, to: CallTargets<'c>, key: u64) -> Call<'c> {
         let Extras { edits, target, inspect, .. } = *self;
-        Call { key, request: edits, target, inspect, ..Call::new(&route.rules, to) }
+        Call { key, request: edits, target, inspect, client: parts.client, ..Call::new(&route.rules, to) }
     }
 }
 

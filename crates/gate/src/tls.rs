@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_certificates::{
-    Catalogue, Certificates, CertificatesSettings, Challenges, Current, FinderSettings, MinVersion, Seal, Tickets,
+    Catalogue, Certificates, CertificatesSettings, Challenges, ClientNames, Current, FinderSettings, MinVersion, Seal,
+    Tickets,
 };
 use oroshi_lookup::{Lookup, LookupSettings, StartError, Stores};
 use oroshi_words::Secret;
@@ -16,6 +17,8 @@ pub struct TlsPlan {
     pub catalogue: Arc<Catalogue>,
     /// The settings.
     pub settings: TlsSettings,
+    /// The server names that ask their clients for a certificate.
+    pub clients: ClientNames,
 }
 
 /// Settings of TLS towards clients beside the certificates of files.
@@ -104,6 +107,7 @@ impl TlsPlan {
             alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             tickets: tickets.unwrap_or_else(|| state.tickets.clone()),
             challenges: Arc::clone(&state.challenges),
+            clients: self.clients.clone(),
         };
         Ok(Arc::new(Certificates::new(settings, before.map(|(_, before)| before), keeps)))
     }

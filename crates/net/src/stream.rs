@@ -7,11 +7,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use rustix::net::{getpeername, getsockname, sockopt};
+use rustls::pki_types::UnixTime;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::address::Peer;
-use crate::tls::TlsFacts;
+use crate::tls::{ClientAuthorities, TlsFacts};
 pub use crate::unix::UnixStream;
 
 /// A connected stream socket. Without TLS it adds one branch to tokio's own stream.
@@ -151,6 +152,15 @@ impl Stream {
             },
             _ => None,
         }
+    }
+
+    /// Whether this is a server's end of TLS, and its client's certificate is accepted by these authorities now. Its
+    /// key was proven in this handshake, or in the one that it resumes. Computed at each call, which costs some checks
+    /// of signatures.
+    pub fn is_client_of(&self, authorities: &ClientAuthorities) -> bool {
+        let Stream::Tls(stream) = self else { return false };
+        let chain = stream.session().peer_certificates().unwrap_or_default();
+        matches!(stream.0, tokio_rustls::TlsStream::Server(_)) && authorities.accept(chain, UnixTime::now())
     }
 
     /// Whether this is TLS, and its handshake resumed an earlier session.

@@ -1,11 +1,13 @@
 //! TLS at either end, with rustls.
 
 mod client;
+mod clients;
 mod error;
 mod facts;
 mod server;
 
 pub use client::{ClientTls, ClientTlsOptions, Roots};
+pub use clients::ClientAuthorities;
 pub use error::{TlsConfigError, TlsError};
 pub use facts::{ClientCertificate, TlsFacts};
 pub use server::{Choice, ChooseTls, ServerTls, ServerTlsOptions};

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use oroshi_http1::{RequestDecoder, RequestHead};
-use oroshi_net::tls::TlsFacts;
+use oroshi_net::tls::{ClientAuthorities, TlsFacts};
 use oroshi_net::{Peer, Stream};
 
 use crate::body::RequestBody;
@@ -216,6 +216,12 @@ impl<'a> Exchange<'a> {
     /// Returns the facts about the client's TLS handshake, computed at most once per connection; `None` without TLS.
     pub fn tls_facts(&self) -> Option<&'a TlsFacts> {
         self.transport.wire().tls_facts()
+    }
+
+    /// Whether these authorities accept the certificate of the connection's client now. Costs checks of signatures at
+    /// each call.
+    pub fn is_client_of(&self, authorities: &ClientAuthorities) -> bool {
+        self.transport.wire().with_stream(|stream| stream.is_client_of(authorities)).unwrap_or(false)
     }
 
     /// Returns the value of a `Date` header for now, for answers that are encoded in advance.

@@ -90,8 +90,8 @@ fn or_dash(text: &[u8]) -> &[u8] {
     if text.is_empty() { b"-" } else { text }
 }
 
-/// Escapes as nginx does: bytes that could end the quotes or the line become `\xHH`.
-fn escape(out: &mut Vec<u8>, text: &[u8], spaces: Spaces) {
+/// Appends a text as nginx escapes it: bytes that could end the quotes or the line become `\xHH`.
+pub fn escape(out: &mut Vec<u8>, text: &[u8], spaces: Spaces) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for &byte in text {
         let escaped = matches!(byte, b'"' | b'\\' | ..=0x1f | 0x7f..) || (byte == b' ' && spaces == Spaces::Escaped);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_certificates::{
-    Catalogue, Certificates, CertificatesSettings, Challenges, Current, MinVersion, Source, Tickets,
+    Catalogue, Certificates, CertificatesSettings, Challenges, ClientNames, Current, MinVersion, Source, Tickets,
 };
 use oroshi_net::tls::{Roots, TlsError, TlsFacts};
 use oroshi_net::{ClientTls, ClientTlsOptions, ServerTls, Stream};
@@ -60,6 +60,7 @@ fn settings(catalogue: Catalogue) -> CertificatesSettings {
         alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
         tickets: Tickets::from_secret(SECRET, Duration::from_secs(3600)).unwrap(),
         challenges: Arc::new(Challenges::default()),
+        clients: ClientNames::default(),
     }
 }
 

@@ -1,14 +1,15 @@
 //! Reads the keys of a gateway's configuration. docs/gate.md explains them.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_config::values::{number, off_or, switch, text};
 use oroshi_config::{SecretSource, Table, secret};
-use oroshi_gate::forward::{Edits, Forwarding, HostPolicy, Network};
+use oroshi_gate::forward::{Coding, Compression, Edits, Forwarding, HostPolicy, Network};
 use oroshi_gate::limit::{self, KeyPart, Rate};
 use oroshi_gate::route::HeaderPattern;
-use oroshi_gate::upstream::{Policy, PoolSettings, TlsProtocol, TlsSettings};
+use oroshi_gate::upstream::{CheckSettings, Policy, PoolSettings, TlsProtocol, TlsSettings};
 use oroshi_gate::{
     Answer, Draft, HashBy, KeyDraft, KeyFrom, Limits, Listener, LookupDraft, RouteDraft, ScriptDraft, ScriptSettings,
     Serves, UpstreamDraft, access, forward,
@@ -51,11 +52,12 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
     named(&root, "upstream", |name, table| draft.upstreams.push(upstream(name, table, folder)));
     named(&root, "limit", |name, table| draft.limits_by_key.push(limit(name, table)));
     named(&root, "script", |name, table| draft.scripts.push(script(name, table, folder)));
-    let mut forwarding = Forwarding::default();
-    root.within("forwarding", |table| forwarding_keys(table, &mut forwarding));
+    let mut settings = forward::Settings::default();
+    root.within("forwarding", |table| forwarding_keys(table, &mut settings.forwarding));
+    root.within("compression", |table| settings.compression = Some(Arc::new(compression(table))));
     for element in root.get("route").and_then(|field| field.elements()).unwrap_or_default() {
         if let Some(table) = element.table() {
-            draft.routes.push(route(table, &forwarding));
+            draft.routes.push(route(table, folder, &settings));
         }
     }
     root.finish();
@@ -84,11 +86,25 @@ fn limits(table: &Table<'_>, limits: &mut Limits) {
 
 fn access_log(table: &Table<'_>) -> access::Settings {
     let mut log = access::Settings { file: table.text("file").map(PathBuf::from), ..access::Settings::default() };
+    let escape = table.get("escape");
+    let escaping = escape.as_ref().and_then(|field| {
+        field.read(|text| match text {
+            "text" => Ok(access::Escaping::Text),
+            "json" => Ok(access::Escaping::Json),
+            _ => Err(format!("`{text}` is no way to escape: expected text or json")),
+        })
+    });
     table.set("format", &mut log.format, |text| match text {
         "json" => Ok(access::Format::Json),
         "combined" => Ok(access::Format::Combined),
-        _ => Err(format!("`{text}` is no format: expected json or combined")),
+        _ => {
+            let template = access::Template::parse(text, escaping.unwrap_or_default())?;
+            Ok(access::Format::Template(Arc::new(template)))
+        }
     });
+    if let (Some(escape), access::Format::Json | access::Format::Combined) = (escape, &log.format) {
+        escape.wrong("only templates are escaped in a way to choose: expected a `format` with variables");
+    }
     table.set("sample", &mut log.sample, parse_number);
     log
 }
@@ -106,6 +122,39 @@ fn forwarding_keys(table: &Table<'_>, forwarding: &mut Forwarding) {
         table.set(key, place, switch);
     }
     networks(table, &mut forwarding.trusted);
+}
+
+/// Reads which responses are compressed.
+fn compression(table: &Table<'_>) -> Compression {
+    let mut compression = Compression::default();
+    if let Some(field) = table.get("codings") {
+        compression.codings.clear();
+        for text in field.texts().unwrap_or_default() {
+            match Coding::ALL.into_iter().find(|coding| coding.name() == text) {
+                Some(coding) if compression.codings.contains(&coding) => {
+                    field.wrong(format!("`{text}` is given twice: expected each only once"));
+                }
+                Some(coding) => compression.codings.push(coding),
+                None => field.wrong(format!("`{text}` is no coding: expected br, zstd or gzip")),
+            }
+        }
+    }
+    if let Some(field) = table.get("types") {
+        compression.types = field.texts().unwrap_or_default().iter().map(|kind| kind.to_ascii_lowercase()).collect();
+    }
+    table.set("min-bytes", &mut compression.min_bytes, number);
+    table.within("levels", |table| {
+        table.set("gzip", &mut compression.levels.gzip, number);
+        table.set("br", &mut compression.levels.br, number);
+        table.set("zstd", &mut compression.levels.zstd, number);
+    });
+    if let Some((key, why)) = compression.mistake()
+        && let Some(field) = ["codings", "types", "levels"].into_iter().find(|known| key.starts_with(known))
+        && let Some(field) = table.get(field)
+    {
+        field.wrong(why);
+    }
+    compression
 }
 
 fn limit(name: &str, table: &Table<'_>) -> limit::Settings {
@@ -294,9 +343,36 @@ fn upstream(name: &str, table: &Table<'_>, folder: &Path) -> UpstreamDraft {
             }
         }
     }
+    table.within("health", |table| draft.check = Some(health(table)));
     balance(table, &mut draft.policy, &mut draft.hash);
     pool(table, folder, &mut draft.pool);
     draft
+}
+
+/// Reads how the targets of an upstream are checked.
+fn health(table: &Table<'_>) -> CheckSettings {
+    let mut check = CheckSettings::default();
+    table.set("path", &mut check.path, text);
+    check.host = table.text("host");
+    table.set("interval", &mut check.interval, parse_time);
+    table.set("jitter", &mut check.jitter, parse_number);
+    table.set("timeout", &mut check.timeout, parse_time);
+    table.set("rise", &mut check.rise, number);
+    table.set("fall", &mut check.fall, number);
+    if let Some(field) = table.get("statuses") {
+        let range = |text: &str| {
+            let (first, last) = text.split_once('-').unwrap_or((text, text));
+            Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
+        };
+        check.statuses.clear();
+        for text in field.texts().unwrap_or_default() {
+            match range(&text) {
+                Some(range) => check.statuses.push(range),
+                None => field.wrong(format!("`{text}` is no status: expected one such as 200, or 200-399")),
+            }
+        }
+    }
+    check
 }
 
 fn balance(table: &Table<'_>, policy: &mut Policy, hash: &mut HashBy) {
@@ -372,7 +448,8 @@ fn key(text: &str) -> Result<KeyDraft, String> {
     }))
 }
 
-fn route(table: Table<'_>, forwarding: &Forwarding) -> RouteDraft {
+/// Reads a route. `settings`: those of all routes.
+fn route(table: Table<'_>, folder: &Path, settings: &forward::Settings) -> RouteDraft {
     let mut draft = RouteDraft {
         name: table.text("name").unwrap_or_default(),
         hosts: table.get("host").and_then(|field| field.texts()).unwrap_or_default(),
@@ -382,7 +459,7 @@ fn route(table: Table<'_>, forwarding: &Forwarding) -> RouteDraft {
         to: table.text("to"),
         lookup: table.text("lookup"),
         limits: table.texts("limit"),
-        forward: forward::Settings { forwarding: forwarding.clone(), ..forward::Settings::default() },
+        forward: settings.clone(),
         ..RouteDraft::default()
     };
     if let Some(table) = table.table("header") {
@@ -395,6 +472,7 @@ fn route(table: Table<'_>, forwarding: &Forwarding) -> RouteDraft {
             draft.headers.push(HeaderPattern { name: name.to_owned(), value });
         }
     }
+    table.within("client-certificate", |table| draft.clients = Some(super::tls::clients(table, folder)));
     table.within("redirect", |table| {
         let status = table.read("status", number).unwrap_or(302);
         draft.redirect = Some((status, table.text("to").unwrap_or_default()));
@@ -419,6 +497,11 @@ fn route(table: Table<'_>, forwarding: &Forwarding) -> RouteDraft {
     table.set("buffer", &mut settings.buffer, |text| Ok(off_or(text, number)?.unwrap_or(0)));
     table.set("upgrade", &mut settings.upgrade, switch);
     table.set("retry", &mut settings.retry, switch);
+    match table.read("compress", switch) {
+        Some(false) => settings.compression = None,
+        Some(true) => drop(settings.compression.get_or_insert_default()),
+        None => {}
+    }
     table.set("explain", &mut settings.explain, switch);
     table.within("timeouts", |table| {
         let timeouts = &mut settings.timeouts;

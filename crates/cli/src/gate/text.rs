@@ -1,9 +1,9 @@
 //! Writes a plan as TOML, with every default and without secrets: the output of `--check`.
 
 use oroshi_config::written::Toml;
-use oroshi_gate::forward::{Edits, Forwarding, HostPolicy, Network, Settings};
+use oroshi_gate::forward::{Compression, Edits, Forwarding, HostPolicy, Network, Settings};
 use oroshi_gate::route::{HeaderPattern, HostPattern, Matcher};
-use oroshi_gate::upstream::{Policy, PoolSettings, TlsSettings};
+use oroshi_gate::upstream::{CheckSettings, Policy, PoolSettings, TlsSettings};
 use oroshi_gate::{Action, Answer, HashBy, Hook, KeyFrom, Limits, Plan, Serves, access};
 use oroshi_lookup::{BreakerSettings, StoreKind};
 use oroshi_net::proxy_protocol::ProxyVersion;
@@ -27,6 +27,9 @@ pub(super) fn config(plan: &Plan) -> String {
     // All routes have the same settings.
     if let Some(route) = plan.routes.first() {
         forwarding(&mut out, &route.rules.settings().forwarding);
+    }
+    if let Some(settings) = plan.routes.iter().find_map(|route| route.rules.settings().compression.as_ref()) {
+        compression(&mut out, settings);
     }
     super::tls::write(&mut out, plan);
     stores(&mut out, plan);
@@ -91,7 +94,14 @@ fn access_log(out: &mut Toml, log: Option<&access::Settings>) {
     if let Some(file) = &log.file {
         out.text("file", &file.display().to_string());
     }
-    out.text("format", if log.format == access::Format::Json { "json" } else { "combined" });
+    match &log.format {
+        access::Format::Json => out.text("format", "json"),
+        access::Format::Combined => out.text("format", "combined"),
+        access::Format::Template(template) => {
+            out.text("format", template.text());
+            out.text("escape", if template.escaping() == access::Escaping::Json { "json" } else { "text" });
+        }
+    }
     out.bare("sample", log.sample);
 }
 
@@ -103,7 +113,12 @@ fn upstreams(out: &mut Toml, plan: &Plan) {
             .iter()
             .map(|(target, weight)| format!("{{ to = {}, weight = {weight} }}", Toml::quoted(&target.to_string())));
         out.bare("targets", format!("[{}]", targets.collect::<Vec<_>>().join(", ")));
-        pool(out, upstream.policy, &upstream.hash, &upstream.pool, &format!("upstream.{}", Toml::key(&upstream.name)));
+        let name = format!("upstream.{}", Toml::key(&upstream.name));
+        pool(out, upstream.policy, &upstream.hash, &upstream.pool, &name);
+        if let Some(check) = &upstream.check {
+            out.table(&format!("{name}.health"));
+            health(out, check);
+        }
     }
 }
 
@@ -127,6 +142,9 @@ fn routes(out: &mut Toml, plan: &Plan) {
         if route.script.is_some() || matches!(route.action, Action::Forward(_) | Action::Lookup(_)) {
             rules(out, route.rules.settings());
         }
+        if let Some(rule) = &route.clients {
+            super::tls::write_clients(out, &rule.settings);
+        }
         if !headers.is_empty() {
             out.table("route.header");
             for pattern in headers {
@@ -146,6 +164,17 @@ fn forwarding(out: &mut Toml, forwarding: &Forwarding) {
     out.bare("traceparent", forwarding.traceparent);
     networks(out, &forwarding.trusted);
     out.bare("trust-unix", forwarding.trust_unix);
+}
+
+fn compression(out: &mut Toml, compression: &Compression) {
+    out.table("compression");
+    out.texts("codings", compression.codings.iter().map(|coding| coding.name()));
+    out.texts("types", compression.types.iter().map(String::as_str));
+    out.bare("min-bytes", compression.min_bytes);
+    out.table("compression.levels");
+    out.bare("gzip", compression.levels.gzip);
+    out.bare("br", compression.levels.br);
+    out.bare("zstd", compression.levels.zstd);
 }
 
 fn networks(out: &mut Toml, trusted: &[Network]) {
@@ -333,6 +362,20 @@ fn pool(out: &mut Toml, policy: Policy, hash: &HashBy, pool: &PoolSettings, name
     tls(out, &pool.tls);
 }
 
+fn health(out: &mut Toml, check: &CheckSettings) {
+    out.text("path", &check.path);
+    if let Some(host) = &check.host {
+        out.text("host", host);
+    }
+    out.time("interval", check.interval);
+    out.bare("jitter", check.jitter);
+    out.time("timeout", check.timeout);
+    let statuses = check.statuses.iter().map(|range| format!("{}-{}", range.start(), range.end()));
+    out.texts("statuses", statuses.collect::<Vec<_>>().iter().map(String::as_str));
+    out.bare("rise", check.rise);
+    out.bare("fall", check.fall);
+}
+
 fn tls(out: &mut Toml, tls: &TlsSettings) {
     out.bare("verify", tls.verify);
     let files: Vec<String> = tls.roots.files.iter().map(|file| file.display().to_string()).collect();
@@ -369,6 +412,7 @@ fn rules(out: &mut Toml, settings: &Settings) {
     out.or_off("buffer", (settings.buffer > 0).then_some(settings.buffer));
     out.bare("upgrade", settings.upgrade);
     out.bare("retry", settings.retry);
+    out.bare("compress", settings.compression.is_some());
     out.bare("explain", settings.explain);
     let timeouts = &settings.timeouts;
     out.table("route.timeouts");

@@ -9,7 +9,7 @@ use oroshi_config::values::{number, switch, text};
 use oroshi_config::written::Toml;
 use oroshi_config::{SecretSource, Table, secret};
 use oroshi_gate::route::HostPattern;
-use oroshi_gate::{Plan, TlsDraft};
+use oroshi_gate::{ClientSettings, Plan, TlsDraft};
 use oroshi_lookup::{MemcachedTier, SqlTier};
 use oroshi_words::Secret;
 use oroshi_words::date::http_date;
@@ -81,6 +81,26 @@ pub(super) fn read(table: &Table<'_>, folder: &Path) -> TlsDraft {
 
 fn key(table: &Table<'_>) -> Option<Secret> {
     secret(table, &[("key-env", SecretSource::Variable), ("key-file", SecretSource::File)])
+}
+
+/// Reads what a route asks of its clients' certificates.
+pub(super) fn clients(table: &Table<'_>, folder: &Path) -> ClientSettings {
+    let mut clients = ClientSettings::default();
+    table.set("mode", &mut clients.required, |text| match text {
+        "required" => Ok(true),
+        "optional" => Ok(false),
+        _ => Err(format!("`{text}` is no way to ask for a certificate: expected required or optional")),
+    });
+    clients.files = table.texts("ca").iter().map(|file| folder.join(file)).collect();
+    clients
+}
+
+/// Writes what a route asks of its clients' certificates.
+pub(super) fn write_clients(out: &mut Toml, clients: &ClientSettings) {
+    out.table("route.client-certificate");
+    out.text("mode", if clients.required { "required" } else { "optional" });
+    let files: Vec<String> = clients.files.iter().map(|file| file.display().to_string()).collect();
+    out.texts("ca", files.iter().map(String::as_str));
 }
 
 /// Writes what is in force, and which certificate serves each host of the routes.

@@ -25,13 +25,13 @@ to = "unix:{dir}/app.sock"
 "#;
 
 /// Writes the identity's chain and key into a file of this folder.
-fn put(identity: &Identity, path: &Path) {
+pub(crate) fn put(identity: &Identity, path: &Path) {
     let (chain, key) = identity.files();
     let text = [fs::read_to_string(chain).unwrap(), fs::read_to_string(key).unwrap()].concat();
     fs::write(path, text).unwrap();
 }
 
-fn curl(identity: &Identity, socket: &Path, args: &[&str], url: &str) -> Ran {
+pub(crate) fn curl(identity: &Identity, socket: &Path, args: &[&str], url: &str) -> Ran {
     let mut command = Command::new("curl");
     command.args(["--silent", "--show-error", "--write-out", " %{http_version} %{http_code}", "--unix-socket"]);
     command.arg(socket).arg("--cacert").arg(identity.ca()).args(args).arg(url);
@@ -39,15 +39,15 @@ fn curl(identity: &Identity, socket: &Path, args: &[&str], url: &str) -> Ran {
 }
 
 /// Sends a request by `openssl s_client`, and returns what it printed.
-fn openssl(identity: &Identity, socket: &Path, args: &[&str]) -> String {
+pub(crate) fn openssl(identity: &Identity, socket: &Path, path: &str, args: &[&str]) -> String {
     let mut command = Command::new("openssl");
     command.args(["s_client", "-ign_eof", "-servername", "localhost", "-unix"]).arg(socket);
     command.arg("-CAfile").arg(identity.ca()).args(args);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     // It may have ended already, if it was refused.
-    let _ = child.stdin.take().unwrap().write_all(request);
+    let _ = child.stdin.take().unwrap().write_all(request.as_bytes());
     let output = child.wait_with_output().unwrap();
     String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
 }
@@ -140,7 +140,7 @@ fn sessions_of_both_versions_survive_a_restart_and_early_data_is_refused() {
     let sessions: Vec<(&str, &str, String)> =
         [("-tls1_2", "TLSv1.2"), ("-tls1_3", "TLSv1.3")].map(|(flag, name)| (flag, name, session(name))).into();
     for (flag, name, file) in &sessions {
-        let said = openssl(&identity, &socket, &[flag, "-sess_out", file]);
+        let said = openssl(&identity, &socket, "/", &[flag, "-sess_out", file]);
         assert!(said.contains(&format!("New, {name}")) && said.contains("200 OK"), "{said}");
     }
     gate.process.signal(Signal::TERM);
@@ -148,17 +148,18 @@ fn sessions_of_both_versions_survive_a_restart_and_early_data_is_refused() {
     let Gate { folder, .. } = gate;
     let gate = Gate::start(folder, &config);
     for (flag, name, file) in &sessions {
-        let said = openssl(&identity, &socket, &[flag, "-sess_in", file]);
+        let said = openssl(&identity, &socket, "/", &[flag, "-sess_in", file]);
         assert!(said.contains(&format!("Reused, {name}")) && said.contains("200 OK"), "{said}");
     }
     assert_eq!(gate.status()["tls"]["resumed"], 2);
     let early = gate.path("early");
     fs::write(&early, "GET /early HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let file = gate.path("fresh").display().to_string();
-    openssl(&identity, &socket, &["-tls1_3", "-sess_out", &file]);
-    let said = openssl(&identity, &socket, &["-tls1_3", "-sess_in", &file, "-early_data", early.to_str().unwrap()]);
+    openssl(&identity, &socket, "/", &["-tls1_3", "-sess_out", &file]);
+    let said =
+        openssl(&identity, &socket, "/", &["-tls1_3", "-sess_in", &file, "-early_data", early.to_str().unwrap()]);
     assert!(said.contains("Early data was not sent") && !said.contains("Early data was accepted"), "{said}");
-    let old = openssl(&identity, &socket, &["-tls1_1", "-cipher", "DEFAULT@SECLEVEL=0"]);
+    let old = openssl(&identity, &socket, "/", &["-tls1_1", "-cipher", "DEFAULT@SECLEVEL=0"]);
     assert!(!old.contains("200 OK"), "{old}");
 }
 

@@ -8,9 +8,13 @@
 mod echo;
 #[path = "../gate/mod.rs"]
 mod gate;
+mod gate_access_log;
+mod gate_client_certificates;
 mod gate_client_tls;
+mod gate_compression;
 mod gate_config;
 mod gate_faults;
+mod gate_health;
 mod gate_hostile;
 mod gate_limits;
 mod gate_peers;
@@ -21,6 +25,7 @@ mod gate_stores;
 mod gate_stores_tls;
 mod gate_tiers;
 mod gate_tls;
+mod gate_tls_scan;
 #[path = "../gate/metrics.rs"]
 mod metrics;
 #[path = "../../../lookup/tests/peers/mod.rs"]

@@ -74,6 +74,12 @@ fn tls(metrics: &mut Metrics, generation: &Generation) {
     ] {
         handshakes.sample(&[("result", result)], count);
     }
+    metrics.one(
+        "tls_client_certificates_total",
+        Kind::Counter,
+        "Handshakes whose client has a certificate",
+        counts.client_certificates,
+    );
     let mut names = metrics.family("tls_names_total", Kind::Counter, "Names of clients by how they were looked up");
     for (result, count) in [
         ("hit", counts.hits),
@@ -299,6 +305,26 @@ fn stores(metrics: &mut Metrics, stores: &[(String, StoreState)]) {
     }
 }
 
+/// Writes the results of active checks.
+fn health(metrics: &mut Metrics, site: &Site, all: &[TargetCounts]) {
+    let checked =
+        all.iter().filter_map(|found| Some((found, site.generation.check_counts(found.class, &found.target)?)));
+    let checked: Vec<_> = checked.map(|(found, counts)| (&*found.target, group(site, found.class), counts)).collect();
+    if checked.is_empty() {
+        return;
+    }
+    let mut up = metrics.family("target_up", Kind::Gauge, "0 while health checks leave a target out");
+    for (target, of, counts) in &checked {
+        up.sample(&[("target", target), ("of", of)], u8::from(!counts.is_down));
+    }
+    let mut checks = metrics.family("target_checks_total", Kind::Counter, "Health checks of targets");
+    for (target, of, counts) in &checked {
+        for (result, count) in [("passed", counts.passed), ("failed", counts.failed)] {
+            checks.sample(&[("target", target), ("of", of), ("result", result)], count);
+        }
+    }
+}
+
 fn targets(metrics: &mut Metrics, site: &Site, all: &[TargetCounts]) {
     type Read = fn(&Counts) -> u64;
     let figures: [(&'static str, Kind, &str, Read); 15] = [
@@ -328,6 +354,7 @@ fn targets(metrics: &mut Metrics, site: &Site, all: &[TargetCounts]) {
             family.sample(&[("target", &found.target), ("of", group(site, found.class))], read(&found.counts));
         }
     }
+    health(metrics, site, all);
     let mut failures = metrics.family("target_failures_total", Kind::Counter, "Failures by name");
     for found in all {
         for failure in Failure::ALL.into_iter().filter(|&failure| found.counts.failure(failure) > 0) {

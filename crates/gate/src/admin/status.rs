@@ -19,7 +19,7 @@ pub(super) async fn status(site: &Site) -> Value {
     let errors = named(oroshi_server::ErrorKind::ALL.map(|kind| (kind.name(), clients.error(kind))));
     let targets = generation.counters.targets.counts().into_iter();
     let targets: Vec<Value> =
-        targets.map(|found| counted(&found.target, group(site, found.class), None, &found.counts)).collect();
+        targets.map(|found| counted(site, &found.target, found.class, None, &found.counts)).collect();
     let cache = generation.cache.counts();
     let lost = generation.log.as_ref().map(|log| log.counts()).unwrap_or_default();
     json!({
@@ -52,7 +52,8 @@ fn tls(generation: &Generation) -> Value {
         return Value::Null;
     };
     json!({
-        "handshakes": counts.handshakes, "resumed": counts.resumed, "failed": counts.failed,
+        "handshakes": counts.handshakes, "resumed": counts.resumed,
+        "client_certificates": counts.client_certificates, "failed": counts.failed,
         "refused": counts.refused,
         "lookup": {
             "hits": counts.hits, "negatives": counts.negatives, "asked": counts.asked, "joined": counts.joined,
@@ -160,7 +161,7 @@ fn scripts(generation: &Generation) -> Map<String, Value> {
 pub(super) fn target(site: &Site, target: &str, class: u32, weight: Option<u32>) -> Value {
     let all = site.generation.counters.targets.counts();
     let counts = all.iter().find(|found| &*found.target == target && found.class == class);
-    counted(target, group(site, class), weight, &counts.map(|found| found.counts).unwrap_or_default())
+    counted(site, target, class, weight, &counts.map(|found| found.counts).unwrap_or_default())
 }
 
 /// Returns the name of the upstream, look-up or script that a pool class belongs to.
@@ -179,16 +180,22 @@ pub(super) fn script(script: &Script) -> Value {
     json!({ "name": script.settings.name, "file": script.settings.file.display().to_string(), "hooks": hooks })
 }
 
-fn counted(target: &str, group: &str, weight: Option<u32>, counts: &Counts) -> Value {
+fn counted(site: &Site, target: &str, class: u32, weight: Option<u32>, counts: &Counts) -> Value {
     let failures = named(Failure::ALL.map(|failure| (failure.name(), counts.failure(failure))));
     let mut value = json!({
-        "target": target, "of": group, "requests": counts.requests, "answers": counts.answers,
+        "target": target, "of": group(site, class), "requests": counts.requests, "answers": counts.answers,
         "server_errors": counts.server_errors,
         "connects": counts.connects, "tls_handshakes": counts.handshakes, "tls_resumed": counts.resumed,
         "reuses": counts.reuses, "stale": counts.stale, "retries": counts.retries,
         "open": counts.open, "idle": counts.idle, "queued": counts.queued,
         "ejections": counts.ejections, "ejected_on_threads": counts.ejected, "failures": failures,
     });
+    if let Some(check) = site.generation.check_counts(class, target) {
+        value["health"] = json!({
+            "state": if check.is_down { "down" } else { "up" }, "passed": check.passed, "failed": check.failed,
+            "last_failure": check.last_failure,
+        });
+    }
     if let Some(weight) = weight {
         value["weight"] = json!(weight);
     }

@@ -1,6 +1,7 @@
 //! Validates the parts of a draft one by one.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -8,9 +9,10 @@ use std::time::Duration;
 use oroshi_lookup::{Allow, LookupSettings, StoreKind, StoreSettings};
 
 use super::{Findings, KeyDraft, LookupDraft, ScriptDraft, UpstreamDraft, check_answer, expected};
+use crate::forward::{is_authority, is_path};
 use crate::plan::{KeyFrom, Lookup, Script, Upstream};
 use crate::script::{self, Hook, HookSet, ScriptSettings, StoreNames};
-use crate::upstream::{Ejection, PoolSettings, Protocol, Target, TlsSettings, UpstreamTls};
+use crate::upstream::{CheckSettings, Ejection, PoolSettings, Protocol, Target, TlsSettings, UpstreamTls};
 
 impl UpstreamDraft {
     pub(super) fn plan(&self, class: u32, findings: &mut Findings) -> Upstream {
@@ -47,8 +49,12 @@ impl UpstreamDraft {
         }
         let is_secure = targets.iter().any(|(target, _): &(Target, u32)| target.protocol == Protocol::Https);
         let secure = secure(&self.pool.tls, is_secure, &at, findings);
+        if let Some(check) = &self.check {
+            check_health(check, self.pool.proxy_protocol.is_some(), &format!("{at}.health"), findings);
+        }
         let pool = PoolSettings { class, secure, ..self.pool.clone() };
-        Upstream { name: self.name.clone(), targets, policy: self.policy, hash: self.hash.clone(), pool }
+        let (policy, hash, check) = (self.policy, self.hash.clone(), self.check.clone());
+        Upstream { name: self.name.clone(), targets, policy, hash, check, pool }
     }
 }
 
@@ -258,6 +264,40 @@ impl Scripts {
             findings.add(key, format!("there is no script `{name}`{}", expected(&names)));
         }
         place
+    }
+}
+
+fn check_health(check: &CheckSettings, names_clients: bool, at: &str, findings: &mut Findings) {
+    let mut wrong = |key: &str, problem: String| findings.add(format!("{at}.{key}"), problem);
+    if names_clients {
+        let problem = "checks have no client that a header of the PROXY protocol could name: expected no `health`, or \
+                       proxy-protocol = \"off\"";
+        wrong("path", problem.to_owned());
+    }
+    if !is_path(&check.path) {
+        wrong("path", format!("{:?} is no path: expected one such as /health", check.path));
+    }
+    if let Some(host) = &check.host
+        && !is_authority(host)
+    {
+        wrong("host", format!("{host:?} is not a host with an optional port, such as app.example.org"));
+    }
+    for (key, time) in [("interval", check.interval), ("timeout", check.timeout)] {
+        if time.is_zero() {
+            wrong(key, "0 leaves no time at all: expected more".to_owned());
+        }
+    }
+    if !(0.0..=1.0).contains(&check.jitter) {
+        wrong("jitter", format!("{} is no share: expected 0 to 1", check.jitter));
+    }
+    for (key, count) in [("rise", check.rise), ("fall", check.fall)] {
+        if count == 0 {
+            wrong(key, "0 checks decide nothing: expected at least 1".to_owned());
+        }
+    }
+    let is_range = |range: &RangeInclusive<u16>| *range.start() >= 200 && *range.end() < 600 && !range.is_empty();
+    if check.statuses.is_empty() || !check.statuses.iter().all(is_range) {
+        wrong("statuses", "expected statuses from 200 to 599, such as 200 or 200-399".to_owned());
     }
 }
 

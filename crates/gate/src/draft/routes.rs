@@ -4,10 +4,13 @@ use std::collections::{HashMap, HashSet};
 use std::mem;
 
 use oroshi_lookup::key;
+use oroshi_net::tls::ClientAuthorities;
 use oroshi_words::Mistake;
 
 use super::parts::{Scripts, secure};
 use super::{Classes, Draft, Findings, RouteDraft, UpstreamDraft, check_answer, expected, repeated};
+use crate::clients::{ClientRule, ClientSettings};
+use crate::failure::chain;
 use crate::forward::Rules;
 use crate::plan::{Action, HashBy, KeyFrom, Lookup, Route, Template, Upstream};
 use crate::route::{HostPattern, Matcher, in_ascii, plain_path};
@@ -116,7 +119,8 @@ impl Draft {
                 }
             }
         }
-        Route { name, script, is_scripted, limits, action, rules }
+        let clients = route.clients.and_then(|clients| client_rule(clients, at, findings));
+        Route { name, script, is_scripted, limits, clients, action, rules }
     }
 
     /// Returns what a route does; after a mistake, any action.
@@ -223,7 +227,24 @@ fn only(text: &str, class: u32, key: &str, named: &[UpstreamDraft], findings: &m
     let pool = PoolSettings { class, ..PoolSettings::default() };
     let is_secure = targets.iter().any(|(target, _)| target.protocol == Protocol::Https);
     let pool = PoolSettings { secure: secure(&pool.tls, is_secure, key, findings), ..pool };
-    Upstream { name: text.to_owned(), targets, policy: Policy::default(), hash: HashBy::default(), pool }
+    let (policy, hash) = (Policy::default(), HashBy::default());
+    Upstream { name: text.to_owned(), targets, policy, hash, check: None, pool }
+}
+
+/// Reads the files of the authorities of clients.
+fn client_rule(settings: ClientSettings, at: &str, findings: &mut Findings) -> Option<ClientRule> {
+    let key = format!("{at}.client-certificate.ca");
+    if settings.files.is_empty() {
+        findings.add(key, "there is none: expected a PEM file with the authority that signs clients' certificates");
+        return None;
+    }
+    match ClientAuthorities::from_files(&settings.files) {
+        Ok(authorities) => Some(ClientRule { settings, authorities }),
+        Err(error) => {
+            findings.add(key, chain(&error));
+            None
+        }
+    }
 }
 
 impl RouteDraft {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use oroshi_certificates::{Catalogue, Seal, Source, Tickets};
+use oroshi_certificates::{Catalogue, ClientNames, Seal, Source, Tickets};
 use oroshi_lookup::{Allow, LookupSettings, StoreKind, StoreSettings};
 
 use super::{Findings, expected};
@@ -108,6 +108,6 @@ impl TlsDraft {
                 format!("{:?} is no time for a key: expected 1m to 7d", settings.ticket_window),
             );
         }
-        TlsPlan { catalogue: Arc::new(catalogue), settings: self.settings }
+        TlsPlan { catalogue: Arc::new(catalogue), settings: self.settings, clients: ClientNames::default() }
     }
 }

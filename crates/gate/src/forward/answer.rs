@@ -1,6 +1,7 @@
 //! Passes the upstream's response to the client, through the core's scratch buffer. `streamed` does so from a stream of
-//! HTTP/2.
+//! HTTP/2, `compressed` through an encoder.
 
+mod compressed;
 mod streamed;
 
 use std::io;
@@ -16,6 +17,7 @@ use oroshi_server::{Error, Reply};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Sleep;
 
+use super::compress::{Encoder, is_of_content};
 use super::edits::Edits;
 use super::held::{Held, Inspect, InspectedHead, Verdict};
 use super::link::{Phase, Waiting};
@@ -34,6 +36,8 @@ pub(crate) struct AnswerContext<'c> {
     pub(crate) edits: &'c Edits,
     /// Inspects the response's head before it goes to the client.
     pub(crate) inspect: Option<&'c dyn Inspect>,
+    /// The fields of the client's request.
+    pub(crate) asked: Headers<'c>,
     pub(crate) waiting: &'c Waiting<'c>,
 }
 
@@ -83,8 +87,10 @@ pub(crate) struct Answer {
     pub(crate) head_at: u64,
     /// Whether one read brought the head and the whole body so far.
     pub(crate) came_at_once: bool,
-    /// Bytes of the body so far.
+    /// Bytes of the body for the client so far, after compression.
     pub(crate) bytes: u64,
+    /// Bytes of the body from the upstream so far.
+    pub(crate) received: u64,
     /// Whether the connection can carry another request.
     pub(crate) keep_alive: bool,
     /// The keep-alive time that the server announced.
@@ -97,6 +103,8 @@ pub(crate) struct Answer {
     watch: Watch,
     /// The inspection of this response. Boxed, because few are inspected.
     inspection: Option<Box<Inspection>>,
+    /// Compresses this response. Boxed, because few are compressed.
+    encoder: Option<Box<Encoder>>,
 }
 
 /// The client's state while the upstream prepares a response.
@@ -130,6 +138,7 @@ impl Answer {
             head_at: 0,
             came_at_once: true,
             bytes: 0,
+            received: 0,
             keep_alive: false,
             keep: None,
             is_head: expect == ExpectedResponse::Head,
@@ -137,6 +146,7 @@ impl Answer {
             stalled: false,
             watch: Watch::Quiet,
             inspection: None,
+            encoder: None,
         }
     }
 
@@ -166,14 +176,18 @@ impl Answer {
             let mut buffer = ReadBuf::new(&mut scratch);
             let read = Pin::new(&mut *connection.stream.borrow_mut()).poll_read(context, &mut buffer);
             match read {
-                Poll::Pending => return self.wait(context, answering, reply),
+                Poll::Pending => {
+                    self.flush(context, reply)?;
+                    return self.wait(context, answering, reply);
+                }
                 Poll::Ready(Err(error)) => {
                     return Poll::Ready(Err(ForwardError::sent(self.broken(), error.to_string()).into()));
                 }
                 Poll::Ready(Ok(())) => {}
             }
             let data = buffer.filled();
-            let step = if data.is_empty() { self.end(reply) } else { self.pass_on(context, answering, data, reply) };
+            let step =
+                if data.is_empty() { self.end(context, reply) } else { self.pass_on(context, answering, data, reply) };
             if let Some(ending) = step? {
                 return Poll::Ready(Ok(ending));
             }
@@ -285,8 +299,7 @@ impl Answer {
         while let Some(event) = self.decoder.decode(limits, input).map_err(|error| self.malformed(error))? {
             match event {
                 ResponseEvent::Data(piece) => {
-                    self.bytes += piece.len() as u64;
-                    reply.push(context, piece).map_err(ExchangeError::Client)?;
+                    self.push(context, piece, reply)?;
                 }
                 ResponseEvent::Head(head) if head.framing == Framing::Tunnel => {
                     let named = fields(head.headers, true).into_iter();
@@ -307,11 +320,11 @@ impl Answer {
                     // An interim response that cannot be passed on may be lost: a final one follows.
                     let _ = reply.inform(head.status, fields(head.headers, false));
                 }
-                ResponseEvent::Trailers(trailers) => self.pass_trailers_on(trailers, answering, reply)?,
+                ResponseEvent::Trailers(trailers) => self.pass_trailers_on(context, trailers, answering, reply)?,
                 ResponseEvent::End => {
                     // Bytes after the response answer no request.
                     self.keep_alive &= std::mem::take(input).is_empty();
-                    self.finish(reply)?;
+                    self.finish(context, reply)?;
                     return Ok(Some(ResponseEnd::Whole));
                 }
             }
@@ -320,17 +333,21 @@ impl Answer {
     }
 
     fn pass_trailers_on(
-        &self,
+        &mut self,
+        context: &mut Context<'_>,
         trailers: Headers<'_>,
         answering: &AnswerContext<'_>,
         reply: &mut Reply<'_>,
     ) -> Result<(), ExchangeError> {
+        let is_compressed = self.encoder.is_some();
+        self.end_encoder(context, reply)?;
         let changes = match self.inspection.as_deref() {
             Some(Inspection::Over(changes)) => changes,
             _ => const { &Edits::none() },
         };
         let drops = |name: &str| answering.rules.settings.response.drops(name) || changes.drops(name);
-        let kept = trailers.iter().filter(|field| !drops(field.name));
+        let is_false = |name: &str| is_compressed && is_of_content(name);
+        let kept = trailers.iter().filter(|field| !drops(field.name) && !is_false(field.name));
         reply.finish_with(kept.map(|field| (field.name, field.value))).map_err(ExchangeError::Client)
     }
 
@@ -347,6 +364,9 @@ impl Answer {
             answering.waiting.is_stream();
         }
         let length = self.length(head);
+        if let Some(compression) = &answering.rules.settings.compression {
+            return self.pass_compressed_head_on(head, length, compression, answering, reply);
+        }
         let mut seen = response_head::ResponseFacts::default();
         let relayed = reply.relay(head.status, head.reason, length, |out| {
             seen = response_head::write(out, head, answering.rules, answering.edits);
@@ -424,7 +444,16 @@ impl Answer {
         }
         Poll::Ready(match verdict {
             Verdict::Pass { status, changes } => {
-                held.write(reply, status, &changes).map_err(ExchangeError::Client)?;
+                let (mut lines, has_date) = held.lines(&changes);
+                let (reason, mut length) = (held.reason(status).to_vec(), held.length);
+                if let Some(compression) = &answering.rules.settings.compression {
+                    length = self.compress(compression, &mut lines, (status, length), answering);
+                }
+                let relayed = reply.relay(status, &reason, length, |out| {
+                    out.extend_from_slice(&lines);
+                    has_date
+                });
+                relayed.map_err(ExchangeError::Client)?;
                 self.status = status;
                 self.inspection = Some(Box::new(Inspection::Over(changes)));
                 self.pass_on(context, answering, &[], reply)
@@ -457,17 +486,18 @@ impl Answer {
         })
     }
 
-    fn finish(&self, reply: &mut Reply<'_>) -> Result<(), ExchangeError> {
+    fn finish(&mut self, context: &mut Context<'_>, reply: &mut Reply<'_>) -> Result<(), ExchangeError> {
+        self.end_encoder(context, reply)?;
         if reply.is_complete() { Ok(()) } else { reply.finish().map_err(ExchangeError::Client) }
     }
 
     /// Handles the upstream's close of the connection.
-    fn end(&mut self, reply: &mut Reply<'_>) -> Result<Option<ResponseEnd>, ExchangeError> {
+    fn end(&mut self, context: &mut Context<'_>, reply: &mut Reply<'_>) -> Result<Option<ResponseEnd>, ExchangeError> {
         let failure = self.broken();
         match self.decoder.eof() {
             Ok(Some(ResponseEvent::End)) => {
                 self.keep_alive = false;
-                self.finish(reply)?;
+                self.finish(context, reply)?;
                 Ok(Some(ResponseEnd::Whole))
             }
             _ => Err(ForwardError::sent(failure, "the connection was closed").into()),

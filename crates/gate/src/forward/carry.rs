@@ -211,7 +211,8 @@ async fn attempt(
         }
     }
     let Call { rules, request, response: edits, inspect, .. } = *call;
-    let answering = AnswerContext { rules, request, edits, inspect, waiting };
+    let asked = exchange.head.headers;
+    let answering = AnswerContext { rules, request, edits, inspect, asked, waiting };
     let is_at_once = outcome.reused && outcome.retries == 0;
     let mut noted = CountedAnswer::new(message.expect, pool, outcome);
     let answer = &mut noted.answer;
@@ -278,7 +279,7 @@ fn count_answer(answer: &Answer, pool: &Pool, outcome: &mut Outcome) {
     let counters = &pool.counters;
     counters.answers.add(1);
     counters.server_errors.add(u64::from(answer.given >= 500));
-    counters.bytes.add(answer.bytes);
+    counters.bytes.add(answer.received);
     counters.count_latency(outcome.head);
     pool.note(pool.is_failure(answer.given), answer.head_at);
 }

@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::rc::Rc;
 
 use oroshi_http1::encode;
-use oroshi_server::{Error, Reply};
 
 use super::edits::Edits;
 
@@ -67,22 +66,23 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Sends the head.
-    pub(super) fn write(&self, reply: &mut Reply<'_>, status: u16, changes: &Edits) -> Result<(), Error> {
-        // The upstream's reason phrase fits only the upstream's status.
-        let own = status == self.status;
-        let reason = if own { &*self.reason } else { encode::standard_reason(status).as_bytes() };
-        reply.relay(status, reason, self.length, |out| {
-            let mut has_date = false;
-            for line in self.lines.split_inclusive(|&byte| byte == b'\n') {
-                let name = line.split(|&byte| byte == b':').next().and_then(|name| str::from_utf8(name).ok());
-                let Some(name) = name.filter(|name| !changes.drops(name)) else { continue };
-                has_date |= name.eq_ignore_ascii_case("date");
-                out.extend_from_slice(line);
-            }
-            out.extend_from_slice(changes.lines());
-            let mut added = changes.lines().split_inclusive(|&byte| byte == b'\n');
-            has_date || added.any(|line| line.get(..5).is_some_and(|name| name.eq_ignore_ascii_case(b"date:")))
-        })
+    /// Returns the reason phrase of a status: the upstream's fits only the upstream's status.
+    pub(super) fn reason(&self, status: u16) -> &[u8] {
+        if status == self.status { &self.reason } else { encode::standard_reason(status).as_bytes() }
+    }
+
+    /// Returns the field lines with these changes, and whether a `Date` is among them.
+    pub(super) fn lines(&self, changes: &Edits) -> (Vec<u8>, bool) {
+        let (mut out, mut has_date) = (Vec::with_capacity(self.lines.len() + changes.lines().len()), false);
+        for line in self.lines.split_inclusive(|&byte| byte == b'\n') {
+            let name = line.split(|&byte| byte == b':').next().and_then(|name| str::from_utf8(name).ok());
+            let Some(name) = name.filter(|name| !changes.drops(name)) else { continue };
+            has_date |= name.eq_ignore_ascii_case("date");
+            out.extend_from_slice(line);
+        }
+        out.extend_from_slice(changes.lines());
+        let mut added = changes.lines().split_inclusive(|&byte| byte == b'\n');
+        has_date |= added.any(|line| line.get(..5).is_some_and(|name| name.eq_ignore_ascii_case(b"date:")));
+        (out, has_date)
     }
 }

@@ -156,6 +156,7 @@ impl Message {
             id: outcome.request_id.as_ref().map(RequestId::as_str),
             trace: outcome.traceparent.as_ref(),
             is_http2: pool.takes_http2(self.is_tunnel()),
+            client: call.client,
         };
         self.scheme = scheme(pool);
         if request.is_http2 {

@@ -5,11 +5,12 @@
 //!
 //! Read `carry` (a request's life, with retries), `message` (the request as it is sent), `request_head` and
 //! `response_head` (changes to heads), `answer`, `upload` and `tunnel` (bytes), `multiplexed` with `stream_link` (the
-//! same over HTTP/2), `held` (inspected responses), `link` (deadlines), `rules` and `edits` (a route's settings),
+//! same over HTTP/2), `held` (inspected responses), `compress`, `link` (deadlines), `rules` and `edits` (a route's settings),
 //! `outcome`, `trace`, `network`.
 
 mod answer;
 mod carry;
+mod compress;
 mod edits;
 mod fields;
 mod held;
@@ -29,8 +30,10 @@ mod upload;
 use std::rc::Rc;
 
 use oroshi_http1::{Version, encode};
+use oroshi_net::tls::ClientCertificate;
 use oroshi_server::{Error, Exchange};
 
+pub use compress::{Coding, Compression, Levels};
 pub use edits::{EditError, Edits};
 pub(crate) use fields::hops;
 pub use held::{Inspect, InspectFuture, InspectedHead, Verdict};
@@ -38,6 +41,7 @@ pub(crate) use message::request_id;
 pub use network::{Network, NetworkError};
 pub use outcome::{Outcome, RequestId};
 pub(crate) use request_head::{is_trusted, leads_out};
+pub(crate) use rules::is_authority;
 pub use rules::{Forwarding, HostPolicy, RuleError, Rules, Settings, Timeouts};
 pub use trace::TraceParent;
 
@@ -61,6 +65,8 @@ pub struct Call<'c> {
     pub response: &'c Edits,
     /// Inspects the response's head before it goes to the client.
     pub inspect: Option<&'c dyn Inspect>,
+    /// The client's certificate, if the route has accepted one.
+    pub client: Option<&'c ClientCertificate>,
 }
 
 /// One target or several.
@@ -76,7 +82,7 @@ impl<'c> Call<'c> {
     /// Makes a call to these targets without further changes.
     pub fn new(rules: &'c Rules, to: CallTargets<'c>) -> Self {
         const NONE: &Edits = &Edits::none();
-        Call { rules, to, key: 0, target: None, request: NONE, response: NONE, inspect: None }
+        Call { rules, to, key: 0, target: None, request: NONE, response: NONE, inspect: None, client: None }
     }
 
     /// Returns the edits whose names are dropped from the request's trailers.

@@ -57,7 +57,8 @@ pub(super) async fn attempt(
         && !is_tunnel
         && poll_fn(|context| Poll::Ready(matches!(link.poll_send(context, message), Poll::Ready(Ok(()))))).await;
     let Call { rules, request, response: edits, inspect, .. } = *call;
-    let answering = AnswerContext { rules, request, edits, inspect, waiting };
+    let asked = exchange.head.headers;
+    let answering = AnswerContext { rules, request, edits, inspect, asked, waiting };
     let mut counted = CountedAnswer::new(message.expect, pool, outcome);
     let answer = &mut counted.answer;
     let Exchange { body, reply, .. } = exchange;

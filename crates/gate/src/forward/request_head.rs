@@ -7,12 +7,17 @@ use std::io::Write;
 use std::net::IpAddr;
 
 use oroshi_http1::{Framing, Header, RequestHead, encode};
+use oroshi_net::tls::ClientCertificate;
 
 use super::edits::Edits;
 use super::fields::{LOOP, LOOP_LINE, copy_kept, holds, is_named, is_plain_connection, named_by_connection};
 use super::rules::{Forwarding, HostPolicy, Rules, Settings};
 use super::trace::TraceParent;
 use crate::route::readings;
+
+/// The fields with the subject and the SHA-256 of a client's certificate.
+pub(crate) const CLIENT_SUBJECT: &str = "X-Client-Certificate-Subject";
+pub(crate) const CLIENT_FINGERPRINT: &str = "X-Client-Certificate-Fingerprint";
 
 /// Facts about the client's connection.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +51,8 @@ pub(crate) struct Request<'r> {
     pub(crate) trace: Option<&'r TraceParent>,
     /// Whether the upstream speaks HTTP/2.
     pub(crate) is_http2: bool,
+    /// The client's certificate, if the route has accepted one.
+    pub(crate) client: Option<&'r ClientCertificate>,
 }
 
 /// Facts found while copying the fields.
@@ -169,6 +176,8 @@ impl Request<'_> {
             10 if is("keep-alive") => return false,
             // A new trace has no state of the old one (W3C Trace Context, section 3.3.1).
             10 if is("tracestate") => self.trace.is_none_or(TraceParent::is_received),
+            // Servers believe the proxy in front (RFC 9440, section 4).
+            11 if is("client-cert") => trusted,
             11 if is("traceparent") => self.trace.is_none_or(TraceParent::is_received),
             12 if is("x-request-id") => self.id.is_none(),
             14 if is("content-length") || is("http2-settings") => return false,
@@ -185,6 +194,7 @@ impl Request<'_> {
                 seen.port |= trusted;
                 trusted
             }
+            17 if is("client-cert-chain") => trusted,
             17 if is("transfer-encoding") => return false,
             // RFC 8441, section 5.
             17 if self.is_http2 && self.upgrade && is("sec-websocket-key") => return false,
@@ -194,6 +204,9 @@ impl Request<'_> {
             }
             // Only for the next proxy that asked for it (RFC 9110, section 11.7.2), and no upstream is such a proxy.
             19 if is("proxy-authorization") => return false,
+            // Only a gateway with the certificate itself writes them, so not even a trusted peer's pass.
+            28 if is(CLIENT_SUBJECT) => return false,
+            32 if is(CLIENT_FINGERPRINT) => return false,
             // CGI, WSGI and Rack read `X_Forwarded_For` as `X-Forwarded-For`, so such a name could forge a field that
             // the gateway sets.
             _ if memchr::memchr(b'_', name.as_bytes()).is_some() => false,
@@ -275,6 +288,14 @@ impl Request<'_> {
         }
         if let Some(trace) = self.trace.filter(|trace| !trace.is_received()) {
             write_field(out, b"traceparent", trace.as_str().as_bytes());
+        }
+        if let Some(client) = self.client {
+            let drops = |name: &str| self.rules.settings.request.drops(name) || self.edits.drops(name);
+            for (name, value) in [(CLIENT_SUBJECT, &client.subject), (CLIENT_FINGERPRINT, &client.fingerprint)] {
+                if !drops(name) {
+                    write_field(out, name.as_bytes(), value.as_bytes());
+                }
+            }
         }
         if !self.rules.settings.via.is_empty() {
             write_via(out, self.head.version, &self.rules.settings.via);
@@ -400,7 +421,11 @@ fn is_own(name: &str) -> bool {
 /// Returns whether a trailer is dropped although http1 allows it, because an upstream might read it as one of the
 /// gateway's fields.
 pub(crate) fn is_left_out_of_trailers(name: &str) -> bool {
-    const LEFT_OUT: [&str; 8] = [
+    const LEFT_OUT: [&str; 12] = [
+        "client-cert",
+        "client-cert-chain",
+        CLIENT_FINGERPRINT,
+        CLIENT_SUBJECT,
         "forwarded",
         "proxy",
         "via",

@@ -1,9 +1,11 @@
 //! A route's settings for forwarding, before and after validation.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use oroshi_http1::Limits;
 
+use super::compress::Compression;
 use super::edits::Edits;
 use super::network::Network;
 
@@ -122,6 +124,8 @@ pub struct Settings {
     pub retry: bool,
     /// Whether a failure's response contains the log's detail. For development: the detail names upstreams.
     pub explain: bool,
+    /// Which responses are compressed, if any.
+    pub compression: Option<Arc<Compression>>,
     /// Timeouts.
     pub timeouts: Timeouts,
     /// Limits on upstreams' responses.
@@ -143,6 +147,7 @@ impl Default for Settings {
             upgrade: true,
             retry: true,
             explain: false,
+            compression: None,
             timeouts: Timeouts::default(),
             limits: Limits::default(),
         }
@@ -238,7 +243,7 @@ impl Rules {
 }
 
 /// Returns whether http1 would accept this as a request's Host.
-fn is_authority(host: &str) -> bool {
+pub(crate) fn is_authority(host: &str) -> bool {
     use oroshi_http1::{RequestDecoder, RequestEvent};
     let head = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
     let mut input = head.as_bytes();

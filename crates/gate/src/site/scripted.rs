@@ -88,7 +88,7 @@ impl Site {
                     return self.invalid(exchange, route, record).await;
                 };
                 let key = hash_by(&script.hash, script.policy, exchange, parts.host);
-                forward(exchange, &extras.call(route, destination.to(), key), &mut record.outcome).await
+                forward(exchange, &extras.call(route, &parts, destination.to(), key), &mut record.outcome).await
             }
         }
     }

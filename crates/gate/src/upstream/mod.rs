@@ -3,10 +3,11 @@
 //! Read `target` (an address), `pool` (its connections; `slots` and `health` make its decisions without I/O),
 //! `multiplexed` (those of HTTP/2, with `streams` for `slots`), `dial` (opens them), `secure` (TLS), `pools` (all pools
 //! of a core, with
-//! one sweeper), `balance` (several targets), `own` (the gateway's own listeners, which are no targets), `engine` and
+//! one sweeper), `balance` (several targets), `check` (active health checks), `own` (the gateway's own listeners, which are no targets), `engine` and
 //! `counters`.
 
 mod balance;
+mod check;
 mod counters;
 mod dial;
 mod engine;
@@ -22,6 +23,8 @@ mod streams;
 mod target;
 
 pub use balance::{Balancer, Policy, hash};
+pub use check::CheckSettings;
+pub(crate) use check::{CheckCounts, Checked, CheckedUpstream, Checks};
 pub use counters::{Counters, Counts, LATENCY_BOUNDS_US};
 pub(crate) use engine::{BufferShare, Engine};
 pub use health::Ejection;

@@ -16,6 +16,7 @@ use oroshi_lookup::Protocol;
 use oroshi_net::proxy_protocol::ProxyHeader;
 use oroshi_net::{Stream, monotonic_ns};
 
+use super::check::Checked;
 use super::counters::Counters;
 use super::dial::Dialled;
 use super::engine::Engine;
@@ -46,6 +47,8 @@ pub struct Pool {
     /// Requests on them.
     pub(super) streaming: Cell<usize>,
     health: Cell<Health>,
+    /// The result of active checks, if there are any.
+    checked: RefCell<Option<Arc<Checked>>>,
     /// The address of the target's name that accepted the last connection.
     pub(super) address: Cell<Option<IpAddr>>,
     /// The time of the last request for this pool.
@@ -135,6 +138,7 @@ impl Pool {
             settings: RefCell::new(settings),
             engine,
             health: Cell::default(),
+            checked: RefCell::default(),
             address: Cell::new(None),
             used: Cell::new(monotonic_ns()),
             place: Cell::new(u32::MAX),
@@ -189,7 +193,12 @@ impl Pool {
 
     /// Returns whether the target is ejected because its requests kept failing.
     pub(crate) fn is_ejected(&self, now: u64) -> bool {
-        self.health.get().is_ejected(now)
+        self.health.get().is_ejected(now) || self.checked.borrow().as_ref().is_some_and(|checked| checked.is_down())
+    }
+
+    /// Sets whose active checks count from now on.
+    pub(crate) fn set_checked(&self, checked: Option<Arc<Checked>>) {
+        *self.checked.borrow_mut() = checked;
     }
 
     pub(crate) fn engine(&self) -> &Rc<Engine> {
@@ -436,7 +445,7 @@ impl Pool {
 
     /// Closes expired idle connections and those that the server closed. Returns whether any are left.
     pub(super) fn sweep(&self, now: u64) -> bool {
-        self.counters.ejected.set(u64::from(self.is_ejected(now)));
+        self.counters.ejected.set(u64::from(self.health.get().is_ejected(now)));
         let has_streams = (self.is_http2() || self.is_secure()) && self.sweep_streams(now);
         let mut slots = self.slots.borrow_mut();
         if slots.idle() > 0 {

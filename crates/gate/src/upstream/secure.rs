@@ -141,21 +141,7 @@ impl UpstreamTls {
     /// The first mistake.
     pub fn new(settings: &TlsSettings) -> Result<Self, TlsMistake> {
         settings.check()?;
-        let roots = match (settings.verify, settings.roots.has_system()) {
-            (false, _) => Roots::Insecure,
-            (true, true) if settings.roots.files.is_empty() => Roots::System,
-            (true, true) => Roots::SystemAnd(settings.roots.files.clone()),
-            (true, false) => Roots::Only(settings.roots.files.clone()),
-        };
-        let options = ClientTlsOptions {
-            roots,
-            identity: settings.certificate.clone().zip(settings.key.clone()),
-            server_name: settings.server_name.clone(),
-            sessions: SESSIONS,
-            no_resumption: !settings.resume,
-            ..ClientTlsOptions::default()
-        };
-        let base = ClientTls::new(&options, "localhost").map_err(|source| {
+        let base = ClientTls::new(&settings.options(), "localhost").map_err(|source| {
             let key = match &source {
                 TlsConfigError::Name { .. } => "server-name",
                 TlsConfigError::Identity(_) => "certificate",
@@ -201,6 +187,24 @@ impl fmt::Debug for UpstreamTls {
 }
 
 impl TlsSettings {
+    /// Returns the same for a client.
+    pub(super) fn options(&self) -> ClientTlsOptions {
+        let roots = match (self.verify, self.roots.has_system()) {
+            (false, _) => Roots::Insecure,
+            (true, true) if self.roots.files.is_empty() => Roots::System,
+            (true, true) => Roots::SystemAnd(self.roots.files.clone()),
+            (true, false) => Roots::Only(self.roots.files.clone()),
+        };
+        ClientTlsOptions {
+            roots,
+            identity: self.certificate.clone().zip(self.key.clone()),
+            server_name: self.server_name.clone(),
+            sessions: SESSIONS,
+            no_resumption: !self.resume,
+            ..ClientTlsOptions::default()
+        }
+    }
+
     fn check(&self) -> Result<(), TlsMistake> {
         let wrong = |key, problem: &str| Err(TlsMistake::Settings { key, problem: problem.to_owned() });
         match (&self.certificate, &self.key) {

@@ -36,7 +36,10 @@ impl Answer {
                 _ => self.poll_stream_body(context, answering, link, reply),
             };
             match step {
-                Poll::Pending => return self.wait(context, answering, reply),
+                Poll::Pending => {
+                    self.flush(context, reply)?;
+                    return self.wait(context, answering, reply);
+                }
                 Poll::Ready(ended) => {
                     if let Some(ending) = ended? {
                         return Poll::Ready(Ok(ending));
@@ -106,15 +109,14 @@ impl Answer {
             if !ready!(read).map_err(|error| link.failure(&error, true))? {
                 let stream = link.stream.borrow();
                 let passed = match link.trailers {
-                    true => stream.trailers(|trailers| self.pass_trailers_on(trailers, answering, reply)),
+                    true => stream.trailers(|trailers| self.pass_trailers_on(context, trailers, answering, reply)),
                     false => None,
                 };
-                passed.unwrap_or_else(|| self.finish(reply))?;
+                passed.unwrap_or_else(|| self.finish(context, reply))?;
                 return Poll::Ready(Ok(Some(ResponseEnd::Whole)));
             }
         }
-        self.bytes += piece.len() as u64;
-        reply.push(context, &piece).map_err(ExchangeError::Client)?;
+        self.push(context, &piece, reply)?;
         piece.clear();
         Poll::Ready(Ok(None))
     }

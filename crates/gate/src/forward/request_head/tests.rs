@@ -30,6 +30,7 @@ fn written_of_trace(
         head: &head,
         target,
         peer: Peer { address: from.parse().ok(), port: Some(8080), is_tls: false },
+        client: None,
         rules: &rules,
         edits: &edits,
         authority: "behind:81",

@@ -1,0 +1,608 @@
+//! Compression of responses: which ones, by which coding, and their encoders.
+//!
+//! The decision looks at the head as it would go to the client. It is pure; encoders have bounded memory, and there are
+//! only so many on a thread.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io::{self, Write};
+
+use brotli::CompressorWriter;
+use flate2::write::GzEncoder;
+use oroshi_http1::Headers;
+use oroshi_words::named::values;
+use zstd_safe::zstd_sys::ZSTD_EndDirective;
+use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer};
+
+use super::fields::holds;
+
+/// The most responses that a thread compresses at a time; further ones pass as they are. An encoder takes up to about
+/// 1 MiB.
+const MOST_ENCODERS: usize = 256;
+
+/// The windows of brotli and zstd: 256 KiB, which bounds the memory of both sides.
+const WINDOW_LOG: u32 = 18;
+
+/// The size of the encoders' output buffers.
+const OUTPUT_BYTES: usize = 8192;
+
+/// A content coding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// Brotli.
+    Brotli,
+    /// Zstandard.
+    Zstd,
+    /// gzip.
+    Gzip,
+}
+
+impl Coding {
+    const NAMED: [(Self, &'static str); 3] = [(Coding::Brotli, "br"), (Coding::Zstd, "zstd"), (Coding::Gzip, "gzip")];
+
+    /// Every coding, the preferred first.
+    pub const ALL: [Self; 3] = values(&Self::NAMED);
+
+    /// Returns the name in `Content-Encoding`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::NAMED[self as usize].1
+    }
+}
+
+/// Which responses of upstreams are compressed, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compression {
+    /// The codings, the preferred first: of those that a client likes equally, the first one.
+    pub codings: Vec<Coding>,
+    /// The media types, in lower case: `application/json`, or `text/*`. Never `text/event-stream`.
+    pub types: Vec<String>,
+    /// The least length of a body whose length is known.
+    pub min_bytes: u64,
+    /// The levels: gzip 1 to 9, brotli 0 to 11, zstd 1 to 19.
+    pub levels: Levels,
+}
+
+/// Levels of compression: higher ones take more time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Levels {
+    /// 1 to 9.
+    pub gzip: u32,
+    /// 0 to 11.
+    pub br: u32,
+    /// 1 to 19.
+    pub zstd: u32,
+}
+
+impl Default for Compression {
+    fn default() -> Self {
+        const TYPES: [&str; 10] = [
+            "text/*",
+            "application/json",
+            "application/javascript",
+            "application/xml",
+            "application/xhtml+xml",
+            "application/rss+xml",
+            "application/atom+xml",
+            "application/manifest+json",
+            "application/wasm",
+            "image/svg+xml",
+        ];
+        Compression {
+            codings: Coding::ALL.to_vec(),
+            types: TYPES.map(str::to_owned).to_vec(),
+            min_bytes: 1024,
+            levels: Levels { gzip: 5, br: 4, zstd: 3 },
+        }
+    }
+}
+
+/// A response before its head goes to the client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Uncompressed<'r> {
+    pub(crate) status: u16,
+    /// The body's length, if known.
+    pub(crate) length: Option<u64>,
+    /// Whether it answers HEAD.
+    pub(crate) is_head: bool,
+    /// The fields of the request.
+    pub(crate) request: Headers<'r>,
+}
+
+impl Compression {
+    /// Returns the first mistake: its key, and what was expected.
+    #[must_use]
+    pub fn mistake(&self) -> Option<(&'static str, String)> {
+        let Levels { gzip, br, zstd } = self.levels;
+        if self.codings.is_empty() {
+            return Some(("codings", "there is none: expected some of br, zstd and gzip".to_owned()));
+        }
+        for (key, level, range) in
+            [("levels.gzip", gzip, 1..=9), ("levels.br", br, 0..=11), ("levels.zstd", zstd, 1..=19)]
+        {
+            if !range.contains(&level) {
+                return Some((key, format!("{level} is no level: expected {} to {}", range.start(), range.end())));
+            }
+        }
+        let is_type = |kind: &str| {
+            kind.split_once('/').is_some_and(|(main, sub)| {
+                let is_name = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_graphic());
+                is_name(main) && is_name(sub) && main != "*" && !kind.contains([';', ',', '"'])
+            })
+        };
+        if let Some(kind) = self.types.iter().find(|kind| !is_type(kind)) {
+            return Some(("types", format!("{kind:?} is no media type: expected one such as text/html or text/*")));
+        }
+        self.types.iter().any(|kind| kind == "text/event-stream").then(|| {
+            ("types", "events are not compressed, so that each arrives at once: leave text/event-stream out".to_owned())
+        })
+    }
+
+    /// Decides about a response. `lines` are the field lines of its head without those that frame it; they change if
+    /// it is compressed, or would be for another client. `None`: it goes as it is.
+    pub(crate) fn begin(&self, lines: &mut Vec<u8>, response: Uncompressed<'_>) -> Option<Box<Encoder>> {
+        if !self.is_eligible(Headers::from_checked_lines(lines), response) {
+            return None;
+        }
+        let encoder = self.accepted(response.request).and_then(|coding| Encoder::new(coding, self.levels));
+        let coding = encoder.as_ref().map(|encoder| encoder.coding);
+        *lines = changed(Headers::from_checked_lines(lines), coding);
+        encoder.map(|encoder| Box::new(Encoder { flushes: response.length.is_none(), ..encoder }))
+    }
+
+    fn is_eligible(&self, headers: Headers<'_>, response: Uncompressed<'_>) -> bool {
+        let Uncompressed { status, length, is_head, request } = response;
+        // RFC 9110, section 5.2.2.3 of RFC 9111: nobody on the way may change the content.
+        let is_fixed =
+            |headers: Headers<'_>| headers.get_all("cache-control").any(|value| holds(value, b"no-transform"));
+        !is_head
+            && !matches!(status, ..200 | 204..=206 | 304)
+            && length.is_none_or(|length| length >= self.min_bytes.max(1))
+            && headers.get("content-encoding").is_none()
+            && headers.get("content-range").is_none()
+            && headers.get("content-type").is_some_and(|kind| self.has_type(kind))
+            && !is_fixed(headers)
+            && !is_fixed(request)
+    }
+
+    fn has_type(&self, kind: &[u8]) -> bool {
+        let end = memchr::memchr(b';', kind).unwrap_or(kind.len());
+        let kind = kind[..end].trim_ascii();
+        let fits = |known: &String| match known.strip_suffix('*') {
+            Some(main) => kind.get(..main.len()).is_some_and(|start| start.eq_ignore_ascii_case(main.as_bytes())),
+            None => kind.eq_ignore_ascii_case(known.as_bytes()),
+        };
+        !kind.eq_ignore_ascii_case(b"text/event-stream") && self.types.iter().any(fits)
+    }
+
+    /// Returns the coding that a client likes best (RFC 9110, section 12.5.3).
+    fn accepted(&self, request: Headers<'_>) -> Option<Coding> {
+        let quality = |name: &[u8]| quality(request, name);
+        let plain = quality(b"identity").unwrap_or(0);
+        let any = quality(b"*").unwrap_or(0);
+        let mut best = None;
+        for &coding in &self.codings {
+            let alias = || if coding == Coding::Gzip { quality(b"x-gzip") } else { None };
+            let liked = quality(coding.name().as_bytes()).or_else(alias).unwrap_or(any);
+            if liked > 0 && liked >= plain && best.is_none_or(|(most, _)| liked > most) {
+                best = Some((liked, coding));
+            }
+        }
+        best.map(|(_, coding)| coding)
+    }
+}
+
+/// Returns the quality of an element in `Accept-Encoding`, 0 to 1000; `None`: it is not there.
+fn quality(request: Headers<'_>, name: &[u8]) -> Option<u32> {
+    let elements = request.get_all("accept-encoding").flat_map(|value| value.split(|&byte| byte == b','));
+    let mut found = elements.filter_map(|element| {
+        let mut parts = element.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
+        let is_it = parts.next()?.eq_ignore_ascii_case(name);
+        let weight = parts.find_map(|part| part.strip_prefix(b"q=").or_else(|| part.strip_prefix(b"Q=")));
+        is_it.then(|| weight.map_or(1000, thousandths))
+    });
+    found.next()
+}
+
+/// Reads a weight such as `0.5` (RFC 9110, section 12.4.2); anything else is 0.
+fn thousandths(text: &[u8]) -> u32 {
+    let number = str::from_utf8(text).ok().and_then(|text| text.parse::<f32>().ok());
+    number.filter(|weight| (0.0..=1.0).contains(weight)).map_or(0, |weight| (weight * 1000.0) as u32)
+}
+
+/// Returns the field lines of a response that is compressed by this coding, or would be for another client.
+fn changed(headers: Headers<'_>, coding: Option<Coding>) -> Vec<u8> {
+    let mut lines = Vec::with_capacity(headers.as_bytes().len() + 64);
+    let is = |name: &str, other: &str| name.eq_ignore_ascii_case(other);
+    let mut varies = false;
+    for (field, line) in headers.lines() {
+        varies |= is(field.name, "vary") && (holds(field.value, b"accept-encoding") || holds(field.value, b"*"));
+        match field.name {
+            // Of the content before it was compressed.
+            name if coding.is_some()
+                && ["accept-ranges", "content-digest", "content-md5", "digest", "repr-digest"]
+                    .iter()
+                    .any(|dropped| is(name, dropped)) => {}
+            // Two contents with one strong validator would be the same, byte by byte (RFC 9110, section 8.8.1).
+            name if coding.is_some() && is(name, "etag") && field.value.starts_with(b"\"") => {
+                lines.extend_from_slice(b"ETag: W/");
+                lines.extend_from_slice(field.value);
+                lines.extend_from_slice(b"\r\n");
+            }
+            _ => lines.extend_from_slice(line),
+        }
+    }
+    if let Some(coding) = coding {
+        lines.extend_from_slice(format!("Content-Encoding: {}\r\n", coding.name()).as_bytes());
+    }
+    if !varies {
+        lines.extend_from_slice(b"Vary: Accept-Encoding\r\n");
+    }
+    lines
+}
+
+/// Returns whether a trailer would be false of a compressed content.
+pub(super) fn is_of_content(name: &str) -> bool {
+    ["content-digest", "content-md5", "digest", "etag", "repr-digest"].iter().any(|of| of.eq_ignore_ascii_case(name))
+}
+
+/// Compresses one response.
+pub(crate) struct Encoder {
+    coding: Coding,
+    kind: Kind,
+    /// Whether bytes went in that may not have come out.
+    is_behind: bool,
+    /// Whether a pause of the upstream makes all bytes come out: whether the length of the body is unknown.
+    flushes: bool,
+    _place: Place,
+}
+
+enum Kind {
+    Gzip(GzEncoder<Vec<u8>>),
+    Brotli(CompressorWriter<Vec<u8>>),
+    Zstd(CCtx<'static>, Vec<u8>),
+    /// It has ended.
+    Over(Vec<u8>),
+}
+
+/// One of the thread's encoders.
+struct Place;
+
+thread_local! {
+    static ENCODERS: Cell<usize> = const { Cell::new(0) };
+}
+
+impl Place {
+    fn take() -> Option<Self> {
+        let taken = ENCODERS.get();
+        (taken < MOST_ENCODERS).then(|| {
+            ENCODERS.set(taken + 1);
+            Place
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        ENCODERS.set(ENCODERS.get() - 1);
+    }
+}
+
+impl Encoder {
+    /// `None`: the thread has too many, or there is no memory for it.
+    fn new(coding: Coding, levels: Levels) -> Option<Self> {
+        let place = Place::take()?;
+        let kind = match coding {
+            Coding::Gzip => Kind::Gzip(GzEncoder::new(Vec::new(), flate2::Compression::new(levels.gzip))),
+            Coding::Brotli => Kind::Brotli(CompressorWriter::new(Vec::new(), OUTPUT_BYTES, levels.br, WINDOW_LOG)),
+            Coding::Zstd => {
+                let mut context = CCtx::try_create()?;
+                context.set_parameter(CParameter::CompressionLevel(levels.zstd as i32)).ok()?;
+                context.set_parameter(CParameter::WindowLog(WINDOW_LOG)).ok()?;
+                Kind::Zstd(context, Vec::new())
+            }
+        };
+        Some(Encoder { coding, kind, is_behind: false, flushes: true, _place: place })
+    }
+
+    /// Takes a piece of the body.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(crate) fn write(&mut self, piece: &[u8]) -> io::Result<()> {
+        self.is_behind |= !piece.is_empty();
+        match &mut self.kind {
+            Kind::Gzip(encoder) => encoder.write_all(piece),
+            Kind::Brotli(encoder) => encoder.write_all(piece),
+            Kind::Zstd(context, out) => compress(context, out, piece, ZSTD_EndDirective::ZSTD_e_continue),
+            Kind::Over(_) => Ok(()),
+        }
+    }
+
+    /// Makes all bytes come out that went in, unless the length of the body is known.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        if !self.flushes || !std::mem::take(&mut self.is_behind) {
+            return Ok(());
+        }
+        match &mut self.kind {
+            Kind::Gzip(encoder) => encoder.flush(),
+            Kind::Brotli(encoder) => encoder.flush(),
+            Kind::Zstd(context, out) => compress(context, out, &[], ZSTD_EndDirective::ZSTD_e_flush),
+            Kind::Over(_) => Ok(()),
+        }
+    }
+
+    /// Ends the body.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub(crate) fn end(&mut self) -> io::Result<()> {
+        self.is_behind = false;
+        self.kind = match std::mem::replace(&mut self.kind, Kind::Over(Vec::new())) {
+            Kind::Gzip(encoder) => Kind::Over(encoder.finish()?),
+            Kind::Brotli(encoder) => Kind::Over(encoder.into_inner()),
+            Kind::Zstd(mut context, mut out) => {
+                compress(&mut context, &mut out, &[], ZSTD_EndDirective::ZSTD_e_end)?;
+                Kind::Over(out)
+            }
+            over => over,
+        };
+        Ok(())
+    }
+
+    /// Returns the bytes that came out, for the caller to clear.
+    pub(crate) fn output(&mut self) -> &mut Vec<u8> {
+        match &mut self.kind {
+            Kind::Gzip(encoder) => encoder.get_mut(),
+            Kind::Brotli(encoder) => encoder.get_mut(),
+            Kind::Zstd(_, out) | Kind::Over(out) => out,
+        }
+    }
+}
+
+impl fmt::Debug for Encoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Encoder").field("coding", &self.coding).finish_non_exhaustive()
+    }
+}
+
+fn compress(context: &mut CCtx<'_>, out: &mut Vec<u8>, piece: &[u8], step: ZSTD_EndDirective) -> io::Result<()> {
+    let mut input = InBuffer::around(piece);
+    let mut room = [0; OUTPUT_BYTES];
+    loop {
+        let mut buffer = OutBuffer::around(&mut room[..]);
+        let left = context
+            .compress_stream2(&mut buffer, &mut input, step)
+            .map_err(|code| io::Error::other(zstd_safe::get_error_name(code)))?;
+        out.extend_from_slice(buffer.as_slice());
+        let is_over = match step {
+            ZSTD_EndDirective::ZSTD_e_continue => input.pos() == piece.len(),
+            _ => left == 0,
+        };
+        if is_over {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn decoded(coding: Coding, bytes: &[u8]) -> Vec<u8> {
+        let mut plain = Vec::new();
+        match coding {
+            Coding::Gzip => drop(flate2::read::GzDecoder::new(bytes).read_to_end(&mut plain).unwrap()),
+            Coding::Brotli => drop(brotli::Decompressor::new(bytes, 4096).read_to_end(&mut plain).unwrap()),
+            Coding::Zstd => {
+                let mut context = zstd_safe::DCtx::create();
+                let mut input = InBuffer::around(bytes);
+                let mut room = [0; 4096];
+                while input.pos() < bytes.len() {
+                    let mut buffer = OutBuffer::around(&mut room[..]);
+                    context.decompress_stream(&mut buffer, &mut input).unwrap();
+                    plain.extend_from_slice(buffer.as_slice());
+                }
+                // What did not fit in the room any more.
+                loop {
+                    let mut buffer = OutBuffer::around(&mut room[..]);
+                    context.decompress_stream(&mut buffer, &mut input).unwrap();
+                    if buffer.as_slice().is_empty() {
+                        break;
+                    }
+                    plain.extend_from_slice(buffer.as_slice());
+                }
+            }
+        }
+        plain
+    }
+
+    fn encoder(coding: Coding) -> Encoder {
+        Encoder::new(coding, Compression::default().levels).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn what_comes_out_decodes_to_what_went_in(
+            pieces in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..3000), any::<bool>()), 0..20),
+            repeat in 1..40_usize, coding in prop::sample::select(Coding::ALL.to_vec())
+        ) {
+            let (mut encoder, mut plain, mut out) = (encoder(coding), Vec::new(), Vec::new());
+            for (piece, flushes) in pieces {
+                let piece = piece.repeat(repeat);
+                encoder.write(&piece).unwrap();
+                plain.extend_from_slice(&piece);
+                if flushes {
+                    encoder.flush().unwrap();
+                }
+                out.append(encoder.output());
+            }
+            encoder.end().unwrap();
+            out.append(encoder.output());
+            prop_assert!(decoded(coding, &out) == plain);
+        }
+    }
+
+    #[test]
+    fn what_is_flushed_can_be_read_at_once_and_repetition_becomes_small() {
+        for coding in Coding::ALL {
+            let mut encoder = encoder(coding);
+            encoder.write(b"first").unwrap();
+            encoder.flush().unwrap();
+            let flushed = std::mem::take(encoder.output());
+            let mut plain = [0; 5];
+            match coding {
+                Coding::Gzip => flate2::read::GzDecoder::new(&flushed[..]).read_exact(&mut plain).unwrap(),
+                Coding::Brotli => brotli::Decompressor::new(&flushed[..], 4096).read_exact(&mut plain).unwrap(),
+                Coding::Zstd => plain.copy_from_slice(&decoded(coding, &flushed)),
+            }
+            assert_eq!(&plain, b"first", "{coding:?}");
+            encoder.flush().unwrap();
+            assert!(encoder.output().is_empty(), "there was nothing more");
+            for _ in 0..1000 {
+                encoder.write(&[b'x'; 1000]).unwrap();
+            }
+            encoder.end().unwrap();
+            assert!(encoder.output().len() < 20_000, "{coding:?}: {}", encoder.output().len());
+        }
+    }
+
+    #[test]
+    fn a_thread_has_only_so_many() {
+        let all: Vec<_> = (0..MOST_ENCODERS).map(|_| encoder(Coding::Gzip)).collect();
+        assert!(Encoder::new(Coding::Gzip, Compression::default().levels).is_none());
+        drop(all);
+        assert_eq!(ENCODERS.get(), 0);
+    }
+
+    fn lines(fields: &[&str]) -> Vec<u8> {
+        fields.iter().flat_map(|field| format!("{field}\r\n").into_bytes()).collect()
+    }
+
+    /// The codings for clients that accept these.
+    #[test]
+    fn clients_get_the_coding_that_they_like_best() {
+        let usual = Compression::default();
+        let accepted = |fields: &[&str]| {
+            let fields: Vec<String> = fields.iter().map(|value| format!("Accept-Encoding: {value}")).collect();
+            let lines = lines(&fields.iter().map(String::as_str).collect::<Vec<_>>());
+            usual.accepted(Headers::from_checked_lines(&lines)).map(Coding::name)
+        };
+        for (fields, coding) in [
+            (&["gzip, deflate, br, zstd"][..], Some("br")),
+            (&["gzip, zstd"], Some("zstd")),
+            (&["gzip", "br;q=0.9"], Some("gzip")),
+            (&["GZIP;q=0.5"], Some("gzip")),
+            (&["x-gzip"], Some("gzip")),
+            (&["*"], Some("br")),
+            (&["*;q=0.1, br;q=0"], Some("zstd")),
+            (&["gzip;q=0"], None),
+            (&["identity"], None),
+            (&["identity;q=0.6, gzip;q=0.5"], None),
+            (&["identity;q=0.5, gzip; q=0.5"], Some("gzip")),
+            (&["gzip;q=2"], None),
+            (&["deflate"], None),
+            (&[""], None),
+            (&[], None),
+        ] {
+            assert_eq!(accepted(fields), coding, "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn only_some_responses_are_compressed() {
+        let usual = Compression::default();
+        let request = lines(&["Accept-Encoding: gzip"]);
+        let request = Headers::from_checked_lines(&request);
+        let response = Uncompressed { status: 200, length: Some(5000), is_head: false, request };
+        let begun = |fields: &[&str], response: Uncompressed<'_>| {
+            let mut lines = lines(fields);
+            let before = lines.clone();
+            let encoder = usual.begin(&mut lines, response);
+            assert!(encoder.is_some() || lines == before);
+            encoder.is_some()
+        };
+        let html = "Content-Type: text/html; charset=utf-8";
+        for (fields, response, is) in [
+            (&[html][..], response, true),
+            (&["content-type: APPLICATION/JSON"], response, true),
+            (&[html], Uncompressed { length: None, ..response }, true),
+            (&[html], Uncompressed { status: 404, ..response }, true),
+            (&[html], Uncompressed { length: Some(1023), ..response }, false),
+            (&[html], Uncompressed { is_head: true, ..response }, false),
+            (&[html], Uncompressed { status: 204, ..response }, false),
+            (&[html], Uncompressed { status: 206, ..response }, false),
+            (&[html], Uncompressed { status: 304, ..response }, false),
+            (&[html, "Content-Range: bytes 0-1/2"], response, false),
+            (&[html, "Content-Encoding: br"], response, false),
+            (&[html, "Content-Encoding: identity"], response, false),
+            (&[html, "Cache-Control: public, No-Transform"], response, false),
+            (&[html, "Cache-Control: private", "Cache-Control: max-age=1"], response, true),
+            (&["Content-Type: image/png"], response, false),
+            (&["Content-Type: text/event-stream"], response, false),
+            (&["Content-Type: texture/html"], response, false),
+            (&["X-Type: none"], response, false),
+        ] {
+            assert_eq!(begun(fields, response), is, "{fields:?} {response:?}");
+        }
+        let fixed = lines(&["Accept-Encoding: gzip", "Cache-Control: no-transform"]);
+        assert!(!begun(&[html], Uncompressed { request: Headers::from_checked_lines(&fixed), ..response }));
+    }
+
+    #[test]
+    fn heads_say_what_was_done() {
+        let usual = Compression::default();
+        let head = |accept: &str, fields: &[&str]| {
+            let (request, mut lines) = (lines(&[accept]), lines(fields));
+            let request = Headers::from_checked_lines(&request);
+            let response = Uncompressed { status: 200, length: None, is_head: false, request };
+            let _ = usual.begin(&mut lines, response);
+            String::from_utf8(lines).unwrap()
+        };
+        let gzip = "Accept-Encoding: gzip";
+        let fields = ["Content-Type: text/css", "ETag: \"a\"", "Accept-Ranges: bytes", "Content-MD5: x", "X: y"];
+        assert_eq!(
+            head(gzip, &fields),
+            "Content-Type: text/css\r\nETag: W/\"a\"\r\nX: y\r\nContent-Encoding: gzip\r\nVary: Accept-Encoding\r\n"
+        );
+        // Caches learn that other clients get something else.
+        assert_eq!(
+            head("Accept-Encoding: identity", &["Content-Type: text/css", "ETag: \"a\"", "Accept-Ranges: bytes"]),
+            "Content-Type: text/css\r\nETag: \"a\"\r\nAccept-Ranges: bytes\r\nVary: Accept-Encoding\r\n"
+        );
+        for vary in ["Vary: Cookie, accept-encoding", "Vary: *"] {
+            let written = head(gzip, &["Content-Type: text/css", "ETag: W/\"a\"", vary]);
+            assert_eq!(
+                written,
+                format!("Content-Type: text/css\r\nETag: W/\"a\"\r\n{vary}\r\nContent-Encoding: gzip\r\n")
+            );
+        }
+    }
+
+    #[test]
+    fn mistakes_name_their_key() {
+        let usual = Compression::default();
+        assert_eq!(usual.mistake(), None);
+        let levels = |gzip, br, zstd| Compression { levels: Levels { gzip, br, zstd }, ..Compression::default() };
+        let types = |kind: &str| Compression { types: vec![kind.to_owned()], ..Compression::default() };
+        for (wrong, key) in [
+            (levels(0, 4, 3), "levels.gzip"),
+            (levels(5, 12, 3), "levels.br"),
+            (levels(5, 4, 20), "levels.zstd"),
+            (types("html"), "types"),
+            (types("*/*"), "types"),
+            (types("text/event-stream"), "types"),
+            (types("text/html; charset=utf-8"), "types"),
+            (Compression { codings: Vec::new(), ..Compression::default() }, "codings"),
+        ] {
+            assert_eq!(wrong.mistake().map(|(key, _)| key), Some(key));
+        }
+    }
+}
