@@ -120,18 +120,20 @@ module Oroshi
       now = @scoreboard.read(@slot)
       return unless now[:busy_s] && now[:busy_s] >= @settings.worker_timeout
 
-      @threads.leave { log_overdue(now[:request], now[:busy_s], now[:told], caller) } # nobody else is to suffer
+      backtrace = caller
+      @threads.leave { log_overdue(now[:request], now[:busy_s], now[:told], backtrace) } # nobody else is to suffer
       leave(TIMED_OUT)
     end
 
     # The threads of these requests do not end, but others may be in the middle of a request.
     def give_up_threads
+      backtrace = caller(2)
       @scoreboard.condemned(@slot).each do |number, serial, busy_s, request, told|
         thread, native = @threads[number]
         next if thread.nil? || busy_s < @settings.worker_timeout || @stuck[number] == serial
 
         @stuck[number] = serial
-        log_overdue(request, busy_s, told, thread == Thread.current ? caller : thread.backtrace || [])
+        log_overdue(request, busy_s, told, thread == Thread.current ? backtrace : thread.backtrace || [])
         native.flush_log # with a line for this request
         tell_manager("overdue")
       end
