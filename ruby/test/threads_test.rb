@@ -17,6 +17,11 @@ class ThreadsTest < Support::Test
       when "/late" # in a loop that only a signal ends
         UNIXSocket.open(env["QUERY_STRING"], &:read)
         sleep
+      when "/main" # late on the main thread alone
+        next [200, {}, ["another thread"]] unless Thread.current == Thread.main
+
+        UNIXSocket.open(env["QUERY_STRING"], &:read)
+        sleep
       when "/exit" then exit 3
       when "/multithread" then [200, {}, [env["rack.multithread"].inspect]]
       when "/after"
@@ -242,7 +247,7 @@ class ThreadsTest < Support::Test
 
   # The others finish before the worker ends.
   def test_a_request_that_takes_too_long_does_not_cut_off_the_others
-    server = serve(app: APP, Threads: 3, WorkerTimeout: 1)
+    server = serve(app: APP, Threads: 3, WorkerTimeout: 3) # longer than a successor takes to be ready
     late = crowd("/late", 1).inside(1)
     late.leave
     assert_equal 504, late.answers.first.status
@@ -255,6 +260,31 @@ class ThreadsTest < Support::Test
     assert_match(/took longer than WorkerTimeout.*config\.ru:\d+:in `sleep'/m, server.said)
     assert_equal 200, get("/").status
     assert server.stop.success?
+  end
+
+  # Its trap runs on the very thread that does not end.
+  def test_a_request_that_takes_too_long_on_the_main_thread
+    server = serve(app: APP, Threads: 3, WorkerTimeout: 3)
+    door = door("main")
+    clients = []
+    late = Thread.new do
+      loop do
+        clients << Support::Client.unix(socket_path) # a kept connection, so that the next one goes to another thread
+        answer = clients.last.get("/main?#{door.path}", Connection: nil)
+        break answer.status if answer.status != 200
+      end
+    end
+    within("the main thread to be inside") { door.accept }
+    assert_equal 504, late.value
+    inside = crowd("/gate", 1).inside(1)
+    server.wait_for(/worker 0 .*: stopping: a request over WorkerTimeout/)
+    inside.leave
+    assert_equal [200], inside.answers.map(&:status)
+    server.wait_for(/worker 0 .*: ended: a request took too long/)
+    assert_match(/took longer than WorkerTimeout.*config\.ru:\d+:in `read'|config\.ru:\d+:in `sleep'/m, server.said)
+  ensure
+    clients&.each(&:close)
+    door&.close
   end
 
   def test_exit_in_one_thread_ends_the_worker
