@@ -27,6 +27,12 @@ class DocsTest < Support::Test
     assert_empty unknown
   end
 
+  def test_options_of_rhebok
+    rows = DOCS[/^\| option \| here \|\n.*?\n\n/m].scan(/^\| (`.*?) \|/).flatten.flat_map { |cell| cell.scan(/`(\w+)`/).flatten }
+    assert_equal 18, rows.uniq.size, "all of Rhebok's"
+    assert_empty(rows.reject { |name| Oroshi::Settings.option(name)&.flag == name })
+  end
+
   def test_config_file
     path = file("oroshi.rb", DOCS[%r{^# config/oroshi\.rb\n.*?(?=^```)}m])
     settings = Oroshi::Settings.build({ ConfigFile: path }, env: {})

@@ -32,7 +32,7 @@ class FromPumaTest < Support::Test
   def test_the_file_of_rails
     text = convert(RAILS)
     found = settings(text)
-    assert_equal [10, 3000, "tmp/pids/server.pid"], [found.max_workers, found.port, found.pid_file]
+    assert_equal [2, 5, 3000, "tmp/pids/server.pid"], [found.max_workers, found.threads, found.port, found.pid_file]
     assert_equal 0, found.worker_timeout, "Puma's means something else"
     ["worker_timeout 3600: Puma kills a worker that is silent", "environment \"development\": oroshi-rack -E development",
      "preload_app!: the application is loaded", "plugin :tmp_restart: not here"].each { |line| assert_includes text, "# #{line}" }
@@ -76,18 +76,19 @@ class FromPumaTest < Support::Test
     assert_includes text, "# listen \"rubbish://\": must be addresses"
   end
 
-  def test_the_number_of_workers
-    assert_match(/^max_workers 15 # Puma: 3 processes with 5 threads/, convert("workers 3"))
-    assert_match(/^max_workers 8 # Puma: 1 processes with 8 threads/, convert("threads 0, 8"))
-    assert_match(/^max_workers 4 # Puma: 2 processes with 2 threads/, convert("threads 1, 2", env: { "WEB_CONCURRENCY" => "2" }))
-    assert_match(/^max_workers "auto"/, convert("workers :auto"))
+  def test_the_number_of_workers_and_threads
+    assert_match(/^max_workers 3\nthreads 5 # Puma's default$/, convert("workers 3"))
+    assert_match(/^max_workers 1\nthreads 8$/, convert("threads 0, 8"))
+    assert_match(/^max_workers 2\nthreads 2$/, convert("threads 1, 2", env: { "WEB_CONCURRENCY" => "2" }))
+    assert_match(/^max_workers "auto"$/, convert("workers :auto"))
+    assert_match(/^io_threads 16$/, convert("max_io_threads 16"))
     refute_match(/max_workers/, convert("port 3000"))
   end
 
   def test_the_command
     command = start(*Support::COMMAND, "--from-puma", file("puma.rb", RAILS))
     assert_equal 0, command.wait.exitstatus, command.said
-    assert_equal 10, settings(command.said).max_workers
+    assert_equal [2, 5], settings(command.said).then { |found| [found.max_workers, found.threads] }
     command = start(*Support::COMMAND, "--from-puma", file("puma.rb", "port 1\nraise 'no'"))
     assert_equal 2, command.wait.exitstatus
     assert_match(/\Aerror: .*puma\.rb:2: RuntimeError: no$/, command.said)

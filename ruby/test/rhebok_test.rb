@@ -1,6 +1,90 @@
 # frozen_string_literal: true
 
 require_relative "support"
+require "json"
+
+# What Rhebok's own tests expect: each row of the table in docs/rack.md.
+class RhebokBehaviourTest < Support::Test
+  # Answers with the environment as JSON, and the fields that Rhebok's tests use.
+  APP = <<~'APP'
+    require "json"
+    run lambda { |env|
+      input = env["rack.input"]&.read
+      shown = env.select { |_, value| [String, Integer, Array, true, false].any? { |kind| kind === value } }
+      shown = shown.merge("input" => input, "hooks" => [ENV["BEFORE"], ENV["AFTER"]])
+      headers = { "x-foo" => "Foo\nBar", "x-bar" => "Foo\n\nBar", "x-baz" => "\nBaz", "x-fuga" => "Fuga\n" }
+      headers["date"] = "Foooo" if env["PATH_INFO"] == "/date"
+      headers["connection"] = "keepalive" if env["PATH_INFO"] == "/connection"
+      [env["QUERY_STRING"] == "secret" ? 403 : 200, headers, [JSON.generate(shown)]]
+    }
+  APP
+
+  def wire(text)
+    Support::Client.unix(socket_path) { |client| client.write(text) && client.read_all }
+  end
+
+  # Returns the environment of a request.
+  def env(path = "/", fields = "", body: "")
+    wire("#{body.empty? ? "GET" : "POST"} #{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n#{fields}\r\n#{body}")
+      .then { |answer| JSON.parse(answer.split("\r\n\r\n", 2).last) }
+  end
+
+  def test_over_tcp
+    server = start(*Support::COMMAND, "-w", "1", "-o", "127.0.0.1", "-p", "0", file("config.ru", APP))
+    port = server.wait_for(/serving 127\.0\.0\.1:(\d+)/)[1]
+    server.wait_for(/: ready/)
+    found = Support::Client.tcp("127.0.0.1", port) { |client| JSON.parse(client.get("/", Host: "127.0.0.1:#{port}").body) }
+    assert_equal ["HTTP/1.1", "127.0.0.1", port, "127.0.0.1"],
+                 found.values_at("SERVER_PROTOCOL", "SERVER_NAME", "SERVER_PORT", "REMOTE_ADDR")
+  end
+
+  def test_the_environment
+    serve(app: APP)
+    assert_equal [false, true, false, "http"],
+                 env.values_at("rack.multithread", "rack.multiprocess", "rack.run_once", "rack.url_scheme")
+    assert_includes [nil, [1, 3]], env["rack.version"], "Rack 3 has none"
+    assert_equal ["GET", "/", "", ""], env.values_at("REQUEST_METHOD", "PATH_INFO", "QUERY_STRING", "input")
+    assert_equal ["/test/foo", "quux=1"], env("/test/foo?quux=1").values_at("PATH_INFO", "QUERY_STRING")
+    post = env("/", "X-Test-Header: 42\r\nContent-Length: 17\r\n", body: "rack-form-data=23")
+    assert_equal ["POST", "42", "rack-form-data=23"], post.values_at("REQUEST_METHOD", "HTTP_X_TEST_HEADER", "input")
+    assert_equal "Basic cnV0aDpzZWNyZXQ=", env("/", "Authorization: Basic cnV0aDpzZWNyZXQ=\r\n")["HTTP_AUTHORIZATION"]
+    unix = env.values_at("SERVER_NAME", "SERVER_PORT", "REMOTE_ADDR", "REMOTE_PORT")
+    assert_equal ["localhost", "80", "127.0.0.1", nil], unix
+  end
+
+  def test_the_answer
+    serve(app: APP)
+    head = wire("GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").split("\r\n\r\n").first.lines(chomp: true)
+    assert_equal ["x-foo: Foo", "x-foo: Bar", "x-bar: Foo", "x-bar: Bar", "x-baz: Baz", "x-fuga: Fuga"],
+                 head.map(&:downcase).grep(/\Ax-/).map { |line| line.sub(/: (.)/) { ": #{Regexp.last_match(1).upcase}" } }
+    assert_equal "Foooo", get("/date").headers["date"]
+    Support::Client.unix(socket_path) do |client|
+      2.times { assert_nil client.get("/connection", Connection: nil).headers["connection"], "it is kept" }
+    end
+    assert_equal "close", get("/connection").headers["connection"]
+    assert_equal 403, get("/test?secret").status
+  end
+
+  def test_hooks
+    hooks = "before_fork { ENV[\"BEFORE\"] = \"1\" }\nafter_fork { ENV[\"AFTER\"] = \"2\" }\n"
+    serve(app: APP, config: hooks)
+    assert_equal %w[1 2], env["hooks"]
+  end
+
+  def test_a_body_in_chunks_that_waits_for_100_continue
+    serve(app: APP)
+    Support::Client.unix(socket_path) do |client|
+      client.write("POST / HTTP/1.1\r\nHost: t\r\nConnection: close\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n")
+      client.wait
+      client.write("5\r\nhello\r\n0\r\n\r\n")
+      interim, head, body = client.read_all.split("\r\n\r\n", 3)
+      assert_match(%r{\AHTTP/1\.1 100 }, interim)
+      assert_match(/^content-length: \d+/i, head)
+      refute_match(/^transfer-encoding/i, head)
+      assert_equal ["hello", "5", nil], JSON.parse(body).values_at("input", "CONTENT_LENGTH", "HTTP_TRANSFER_ENCODING")
+    end
+  end
+end
 
 # Defects of Rhebok 0.9.3, one by one.
 class RhebokTest < Support::Test

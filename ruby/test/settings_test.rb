@@ -162,15 +162,22 @@ class SettingsTest < Support::Test
     assert_equal ["8080", "/run/a", "@b"], settings.listen
   end
 
+  # As Puma's files have it: the latter number counts.
+  def test_threads_of_a_file
+    assert_equal([5, 5, 3], ["threads 5", "threads 1, 5", "threads '2:3'"].map { |line| build(in_file: line).threads })
+    ["threads 5, 1", "threads 0"].each { |line| assert_match(/must be a whole number from 1/, mistakes(in_file: line).first) }
+    assert_match(/:1: threads: wants one value or two, got 3$/, mistakes(in_file: "threads 1, 2, 3").first)
+  end
+
   def test_config_file_tells_lines
     path = File.join(@dir, "oroshi.rb")
     assert_equal ["#{path}:2: max_wokers 4: no such option; did you mean max_workers?",
                   "#{path}:3: timeout \"soon\": must be a time: seconds, or a number with ms, s, m or h, " \
                   "for example timeout 30s",
                   "#{path}:4: port: wants one value or a block, got 2",
-                  "#{path}:5: threads 5, 5: no such option; docs/rack.md has the list",
+                  "#{path}:5: quux 5, 5: no such option; docs/rack.md has the list",
                   "#{path}:6: there is no `nonsense`; docs/rack.md has the list"],
-                 mistakes(in_file: "\nmax_wokers 4\ntimeout 'soon'\nport 1, 2\nthreads 5, 5\nnonsense\n")
+                 mistakes(in_file: "\nmax_wokers 4\ntimeout 'soon'\nport 1, 2\nquux 5, 5\nnonsense\n")
                    .sort_by { |line| line[/:(\d+):/, 1].to_i }
   end
 

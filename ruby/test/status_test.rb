@@ -225,7 +225,7 @@ class StatusTest < Support::Test
     lines = command.said.lines(chomp: true)
     assert_match(/\Aoroshi .*, pid #{server.pid}, serving, up /, lines[0])
     assert_match(%r{\Abacklog: unix:#{socket_path} 0/\d+; restarts: none\z}, lines[2])
-    assert_match(/\Aworker pid +state +busy +req\/s +requests +conns +PSS +gc +request\z/, lines[4])
+    assert_match(/\Aworker pid +state +threads +busy +req\/s +requests +conns +PSS +gc +request\z/, lines[4])
     assert_equal 1, lines.grep(/ app .* MiB .* GET \/gate HTTP\/1\.1 \(\d/).size, command.said
     assert_equal 1, lines.grep(/ idle /).size
   end

@@ -155,7 +155,7 @@ module Support
 
     def initialize(command, env, spawn_options)
       reader, writer = IO.pipe
-      @pid = Process.spawn({ "RACK_ENV" => nil, "WEB_CONCURRENCY" => nil, "PORT" => nil }.merge(env), *command,
+      @pid = Process.spawn({ "RACK_ENV" => nil, "WEB_CONCURRENCY" => nil, "RAILS_MAX_THREADS" => nil, "PORT" => nil }.merge(env), *command,
                            in: File::NULL, out: writer, err: writer, pgroup: true, **spawn_options)
       writer.close
       at_exit { finish } # when the tests themselves are ended

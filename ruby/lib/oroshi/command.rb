@@ -127,6 +127,9 @@ module Oroshi
         opts.on("-p", "--port PORT", "the same as -O Port=PORT") { |port| @options["Port"] = port }
         opts.on("-o", "--host HOST", "the same as -O Host=HOST") { |host| @options["Host"] = host }
         opts.on("-w", "--workers N", "the same as -O MaxWorkers=N") { |number| @options["MaxWorkers"] = number }
+        opts.on("-t", "--threads N", "the same as -O Threads=N; also MIN:MAX, of which MAX counts") do |number|
+          @options["Threads"] = number
+        end
         opts.on("-E", "--env NAME", "sets RACK_ENV; unset it is development") { |name| @env["RACK_ENV"] = name }
         opts.on("--check", "say what is wrong with options and application, or show all values, and end") do
           @action = :check
@@ -148,7 +151,7 @@ module Oroshi
         opts.separator("\nSignals to the manager: TERM, QUIT graceful stop; INT quick stop; HUP reads the configuration again and\n" \
                        "replaces all workers; " \
                        "TTIN, TTOU one worker more, less; USR1 opens logs anew.\n" \
-                       "Environment: WEB_CONCURRENCY and PORT stand in for MaxWorkers and Port where nothing else says.\n" \
+                       "Environment: WEB_CONCURRENCY, RAILS_MAX_THREADS and PORT stand in for MaxWorkers, Threads and Port where nothing\nelse says.\n" \
                        "Exit codes: 0 done, 1 failed, 2 wrong usage.")
       end
     end

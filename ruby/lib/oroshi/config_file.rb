@@ -62,6 +62,14 @@ module Oroshi
       note__("listen", (so_far ? so_far.value : []) + addresses.flatten, addresses, line)
     end
 
+    # `threads 5`, or `threads 1, 5` as Puma's files have it: all threads start at once, so the latter number counts.
+    def threads(*values)
+      line = caller_locations(1, 1).first.lineno
+      return note__("threads", values.join(":"), values, line) if values.size.between?(1, 2)
+
+      @mistakes << "#{@path}:#{line}: threads: wants one value or two, got #{values.size}"
+    end
+
     def config_file(*)
       @mistakes << "#{@path}:#{caller_locations(1, 1).first.lineno}: config_file: one config file cannot name another; " \
                    "use `instance_eval File.read(...)`, or require"

@@ -14,7 +14,7 @@ module Oroshi
     # Names that mean the same with one value here.
     SAME = { "port" => "port", "bind" => "listen", "pidfile" => "pid_file", "persistent_timeout" => "keep_alive",
              "first_data_timeout" => "timeout", "worker_shutdown_timeout" => "stop_timeout",
-             "http_content_length_limit" => "max_body" }.freeze
+             "max_io_threads" => "io_threads", "http_content_length_limit" => "max_body" }.freeze
     # Blocks that run at the same moment here.
     BLOCKS = { "before_fork" => "before_fork", "on_worker_boot" => "after_fork", "before_worker_boot" => "after_fork",
                "on_worker_shutdown" => "before_worker_exit", "before_worker_shutdown" => "before_worker_exit" }.freeze
@@ -82,16 +82,12 @@ module Oroshi
       end
     end
 
-    # One request at a time in each worker: as many workers as there were threads do the same at once.
+    # Puma has 5 threads in each process unless the file says otherwise.
     def workers
       return [] unless @workers || @threads
 
-      threads = @threads || 5
-      return ["max_workers \"auto\" # Puma: one per processor, with #{threads} threads each"] if @workers == "auto"
-
-      processes = [@workers || @env["WEB_CONCURRENCY"].to_i, 1].max
-      ["max_workers #{processes * threads} # Puma: #{processes} processes with #{threads} threads each; here each worker " \
-       "has one request at a time"]
+      processes = @workers == "auto" ? "\"auto\"" : [@workers || @env["WEB_CONCURRENCY"].to_i, 1].max
+      ["max_workers #{processes}", @threads ? "threads #{@threads}" : "threads 5 # Puma's default"]
     end
 
     def set(name, value)

@@ -77,7 +77,7 @@ module Oroshi
     def run
       prepare
       Log.event("serving #{@listeners.names.join(", ")}#{" (from #{@listeners.inherited})" if @listeners.inherited} " \
-                "with #{@settings.max_workers} workers, Ruby #{RUBY_VERSION}, Rack #{Rack.release}" \
+                "with #{@settings.max_workers} workers#{" of #{@settings.threads} threads" if @settings.threads > 1}, Ruby #{RUBY_VERSION}, Rack #{Rack.release}" \
                 "#{"; status at #{@status_server.names.join(", ")}" if @status_server}")
       Process.setproctitle("oroshi manager: #{@listeners.names.join(", ")}")
       loop do
@@ -113,8 +113,11 @@ module Oroshi
       @status_server = StatusServer.open(@settings.status_socket) { |path| @status.answer(path, status_facts) }
       trap_signals(SIGNALS[:others])
       slots = [@settings.max_workers * 2, 64].max # room for TTIN, and for workers that are stopping
-      # One extra slot, because a replaced worker and its successor overlap. A single worker needs no wakers.
-      @scoreboard = Native::Scoreboard.new(slots, @settings.max_workers > 1 ? @settings.max_workers + 1 : 0)
+      # One extra slot, because a replaced worker and its successor overlap. A single worker with one thread needs no
+      # wakers.
+      is_alone = @settings.max_workers + @settings.threads + @settings.io_threads == 2
+      @scoreboard = Native::Scoreboard.new(slots, is_alone ? 0 : @settings.max_workers + 1, @settings.threads,
+                                           @settings.io_threads)
       @roster = Roster.new(target: @settings.max_workers, slots: slots, spawn_interval: @settings.spawn_interval,
                            err_respawn_interval: @settings.err_respawn_interval, stop_timeout: @settings.stop_timeout)
       @reloads ? load_in_mould : load_here
@@ -471,6 +474,9 @@ module Oroshi
           Log.event("#{worker}: ready after #{Log.duration(now - worker.since)}")
         when "enough"
           @roster.enough(worker, "#{@scoreboard.read(worker.slot)[:requests]} requests served")
+        when "overdue" # it has several threads, and ends when the others have finished
+          @watchdog&.spare(worker.slot)
+          @roster.enough(worker, "a request over WorkerTimeout")
         end
       end
     end

@@ -41,7 +41,11 @@ module Oroshi
 
       # Workers.
       option[:max_workers, "MaxWorkers", Types.workers, 5,
-             "how many workers, each with one request at a time; `auto`: one per processor"],
+             "how many worker processes; `auto`: one per processor"],
+      option[:threads, "Threads", Types.threads, 1,
+             "how many requests each worker serves at a time, on as many threads; more than 1 needs a thread-safe application"],
+      option[:io_threads, "IoThreads", Types.integer(0..Types::MOST_THREADS, example: 16), 0,
+             "how many threads more each worker may have while requests wait that have called `oroshi.io_bound`"],
       option[:min_request_per_child, "MinRequestPerChild", Types.integer(1.., optional: true), nil,
              "with MaxRequestPerChild: each worker draws its limit from this range"],
       option[:max_request_per_child, "MaxRequestPerChild", Types.integer(0..), 1000,
@@ -150,7 +154,7 @@ module Oroshi
     Given = Struct.new(:name, :value, :spelled, :origin)
 
     class << self
-      # options: names (either spelling) to values; env: WEB_CONCURRENCY and PORT are defaults. Raises Invalid.
+      # options: names (either spelling) to values; env: WEB_CONCURRENCY, RAILS_MAX_THREADS and PORT are defaults. Raises Invalid.
       def build(options = {}, env: ENV)
         mistakes = []
         values = {}
@@ -207,7 +211,7 @@ module Oroshi
       end
 
       def from_environment(env, values)
-        { "WEB_CONCURRENCY" => :max_workers, "PORT" => :port }.filter_map do |variable, name|
+        { "WEB_CONCURRENCY" => :max_workers, "RAILS_MAX_THREADS" => :threads, "PORT" => :port }.filter_map do |variable, name|
           value = env[variable]
           next if value.nil? || value.empty? || values.key?(name)
 
@@ -268,7 +272,7 @@ module Oroshi
     end
 
     # Settings that take effect only when the server starts.
-    OPENED_ONCE = %i[host port path listen backlog reuseport path_mode warmup log_format access_log error_log pid_file
+    OPENED_ONCE = %i[host port path listen backlog reuseport path_mode threads io_threads warmup log_format access_log error_log pid_file
                      status_socket watch config_file].freeze
 
     # Returns these settings with the values of `before` under `names`, and a line for each that differs.

@@ -90,8 +90,8 @@ module Oroshi
          "backlog: #{backlog.join(", ")}; restarts: #{restarts.empty? ? "none" : restarts.join(", ")}"].join("\n")
       end
 
-      HEADINGS = %w[worker pid state busy req/s requests conns PSS gc request].freeze
-      WIDTHS = [6, 8, 9, 5, 7, 10, 6, 8, 6].freeze
+      HEADINGS = %w[worker pid state threads busy req/s requests conns PSS gc request].freeze
+      WIDTHS = [6, 8, 9, 7, 5, 7, 10, 6, 8, 6].freeze
 
       def rows(before, now)
         earlier = before["workers"].to_h { |one| [one["pid"], one] }
@@ -101,7 +101,7 @@ module Oroshi
       def cells(before, now)
         served, busy, requests, gc = difference(before, now)
         request = now["request"]
-        [now["worker"], now["pid"], now["state"], percent(busy, served),
+        [now["worker"], now["pid"], now["state"], "#{now["busy_threads"]}/#{now["threads"]}", percent(busy, served),
          served.positive? ? (requests / served).round : 0, now["requests"], now["connections"],
          now["memory"]["pss_bytes"] ? "#{now["memory"]["pss_bytes"] >> 20} MiB" : "?", percent(gc, served),
          request && "#{request["line"]} (#{duration(request["seconds"])})"]

@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+require_relative "worker/threads"
+
 module Oroshi
   # A worker process, around the native part that serves: hooks, signals, the end. It never returns to the code that
   # forked it.
@@ -7,7 +9,8 @@ module Oroshi
   #   TERM, QUIT   end after the current request and further ones on kept connections
   #   INT          end after the current request
   #   USR1         reopen logs
-  #   URG          from the manager: the current request takes too long; log where it is, and end
+  #   URG          from the manager: a request takes too long; log where it is, and end. With several threads: ask for a
+  #                successor first, so that the others finish their requests
   class Worker
     # Exit codes. TIMED_OUT tells the manager that the only problem was a request over its limit.
     DONE = 0
@@ -34,7 +37,8 @@ module Oroshi
       @lifeline = lifeline
       @quit_after = quit_after
       @stop = nil # :gently or :quickly, when told before there was anything to stop
-      @native = nil
+      @threads = nil
+      @stuck = {} # by thread: the serial of its request over WorkerTimeout
     end
 
     # Call this first, while the manager's traps still catch signals; then pass those to `run`.
@@ -69,11 +73,15 @@ module Oroshi
       Process.setproctitle("oroshi worker #{@slot}: starting")
       srand # or else all workers draw the same numbers
       call_hook(@settings.after_fork)
-      @native = Native::Worker.new(@app, listener_fds: @listeners.hand_over, scoreboard: @scoreboard, slot: @slot,
-                                         settings: native_settings)
+      listeners = @listeners.hand_over
+      @threads = Threads.new(@settings.threads, @settings.io_threads) do |number, **blocks|
+        Native::Worker.new(@app, listener_fds: listeners, scoreboard: @scoreboard, slot: @slot, thread: number,
+                                 settings: native_settings.merge(blocks))
+      end
+      Process.setproctitle("oroshi worker #{@slot}: #{@settings.threads} threads") unless @threads.single?
       stop(@stop) if @stop
       tell_manager("ready")
-      Log.event("worker #{@slot}: the manager is gone; ending") if @native.run == :manager_gone
+      Log.event("worker #{@slot}: the manager is gone; ending") if @threads.run == :manager_gone
       call_hook(@settings.before_worker_exit)
       promotion || leave(DONE)
     end
@@ -91,9 +99,10 @@ module Oroshi
 
     def stop(how)
       @stop = how unless @stop == :quickly
-      return unless @native
+      return unless @threads
 
-      @stop == :quickly ? @native.stop_now : @native.stop
+      @threads.stop(@stop)
+      @ender ||= @threads.when_only_left(-> { still_stuck }) { leave(TIMED_OUT) } if still_stuck.any?
     end
 
     def reopen_logs
@@ -105,18 +114,44 @@ module Oroshi
     # The manager has seen a request over WorkerTimeout, and the native handler of this signal has answered its client.
     # If the request has just ended after all, the worker goes on.
     def give_up
+      return unless @threads
+      return give_up_threads unless @threads.single?
+
       now = @scoreboard.read(@slot)
       return unless now[:busy_s] && now[:busy_s] >= @settings.worker_timeout
 
-      @native.hand_over # nobody else is to suffer
-
-      # Leaves out this trap's own lines and those below the application's call.
-      where = caller.drop_while { |line| line.start_with?(__FILE__) }.take_while { |line| !line.start_with?(__FILE__) }
-      Log.event("worker #{@slot}: #{now[:request]} took longer than WorkerTimeout, #{Log.duration(now[:busy_s])}; " \
-                "#{now[:told] ? "its client got 504" : "its answer had begun and is cut off"}; it was here:\n" \
-                "#{Log.indent(where)}")
-      @native.flush_log # with a line for this request, too
+      backtrace = caller
+      @threads.leave { log_overdue(now[:request], now[:busy_s], now[:told], backtrace) } # nobody else is to suffer
       leave(TIMED_OUT)
+    end
+
+    # The threads of these requests do not end, but others may be in the middle of a request.
+    def give_up_threads
+      backtrace = caller(2)
+      @scoreboard.condemned(@slot).each do |number, serial, busy_s, request, told|
+        thread, native = @threads[number]
+        next if thread.nil? || busy_s < @settings.worker_timeout || @stuck[number] == serial
+
+        @stuck[number] = serial
+        log_overdue(request, busy_s, told, thread == Thread.current ? backtrace : thread.backtrace || [])
+        native.flush_log # with a line for this request
+        tell_manager("overdue")
+      end
+    end
+
+    # Returns the threads that are still in their request over WorkerTimeout.
+    def still_stuck
+      return [] if @stuck.empty?
+
+      @scoreboard.condemned(@slot).filter_map { |number, serial,| number if @stuck[number] == serial }
+    end
+
+    def log_overdue(request, busy_s, told, backtrace)
+      # Leaves out this trap's own lines and those below the application's call.
+      where = backtrace.drop_while { |line| line.start_with?(__FILE__) }.take_while { |line| !line.start_with?(__dir__) }
+      Log.event("worker #{@slot}: #{request} took longer than WorkerTimeout, #{Log.duration(busy_s)}; " \
+                "#{told ? "its client got 504" : "its answer had begun and is cut off"}; it was here:\n" \
+                "#{Log.indent(where)}")
     end
 
     def call_hook(hook)
@@ -145,7 +180,7 @@ module Oroshi
         rack_release: Rack.release, multiprocess: true, # one that is being replaced is never alone
         url_scheme: "http", errors: $stderr,
         early_hints: @settings.early_hints, check_client_connection: @settings.check_client_connection,
-        title: "oroshi worker #{@slot}",
+        title: ("oroshi worker #{@slot}" if @settings.threads + @settings.io_threads == 1),
         keep_alive_s: @settings.keep_alive, timeout_s: @settings.timeout, linger_s: LINGER_S,
         max_body: @settings.max_body.zero? ? ANY_SIZE : @settings.max_body,
         input_spool_bytes: SPOOL_BYTES, buffer_bytes: @settings.buffer_memory, answer_file_bytes: @settings.answer_files,

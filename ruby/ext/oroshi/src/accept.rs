@@ -21,7 +21,7 @@ use oroshi_http1::{RequestDecoder, RequestEvent};
 
 use crate::clock;
 use crate::connection::{Connection, Stage};
-use crate::engine::Engine;
+use crate::engine::{Engine, QUEUE};
 use crate::exchange::Body;
 use crate::handover::Pending;
 use crate::output::{FileRest, Output};
@@ -78,7 +78,7 @@ impl Engine<'_> {
     /// Handles a listener's epoll event.
     pub(crate) fn listener_is_ready(&mut self, token: u64) {
         if let Some(listener) = self.listeners.get_mut((token & !LISTENER) as usize) {
-            listener.ready = self.stopping.is_none() || self.drains;
+            listener.ready = (self.stopping.is_none() || self.drains) && !self.rests;
         }
     }
 
@@ -102,7 +102,7 @@ impl Engine<'_> {
         if let Some(waker) = self.worker.peers.own_waker() {
             waker.clear();
         }
-        let stopping = self.stopping.is_some();
+        let stopping = self.stopping.is_some() || self.rests;
         self.queue_is_ready = !stopping;
         for listener in self.listeners.iter_mut().filter(|listener| !listener.paused) {
             listener.ready = !stopping;
@@ -119,7 +119,7 @@ impl Engine<'_> {
     /// Leaves a waiting connection to another worker, if one is idle and keeps fewer connections.
     fn leave_to_a_freer_worker(&mut self, index: usize) -> bool {
         let kept = self.watch.connections.taken();
-        if kept == 0 {
+        if kept == 0 && !self.has_siblings {
             return false;
         }
         let Some(other) = self.worker.peers.freer_than(kept) else { return false };
@@ -175,7 +175,7 @@ impl Engine<'_> {
     /// their later requests would wait for each other.
     pub(crate) fn let_others_accept(&mut self, index: usize) {
         let listener = &mut self.listeners[index];
-        if listener.paused || listener.left_since.is_some() || self.stopping.is_some() {
+        if listener.paused || listener.left_since.is_some() || self.stopping.is_some() || self.rests {
             return;
         }
         self.poll.remove(listener.number);
@@ -186,11 +186,30 @@ impl Engine<'_> {
 
     /// Tries paused listeners again.
     pub(crate) fn resume(&mut self) {
-        if self.stopping.is_some() {
+        if self.stopping.is_some() || self.rests {
             return;
         }
         for (index, listener) in self.listeners.iter_mut().enumerate().filter(|(_, listener)| listener.paused) {
             listener.paused = self.poll.add_listener(listener.number, LISTENER | index as u64).is_err();
+        }
+    }
+
+    /// Takes no connections from listeners and other workers until [`rejoin_listeners`](Self::rejoin_listeners).
+    pub(crate) fn rest_from_listeners(&mut self) {
+        self.poll.remove(self.worker.board.queue().number());
+        self.queue_is_ready = false;
+        for listener in self.listeners.iter_mut().filter(|listener| listener.is_open) {
+            self.poll.remove(listener.number);
+            (listener.ready, listener.paused, listener.left_since) = (false, false, None);
+        }
+    }
+
+    /// Takes connections again.
+    pub(crate) fn rejoin_listeners(&mut self) {
+        self.queue_is_ready = self.poll.add_listener(self.worker.board.queue().number(), QUEUE).is_ok();
+        for (index, listener) in self.listeners.iter_mut().enumerate().filter(|(_, listener)| listener.is_open) {
+            listener.paused = self.poll.add_listener(listener.number, LISTENER | index as u64).is_err();
+            listener.ready = !listener.paused;
         }
     }
 

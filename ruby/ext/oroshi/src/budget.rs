@@ -4,8 +4,8 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A limit on bytes of one kind, and the bytes in use. A process has one worker, so these are statics. The worker's two
-/// threads never count at the same time (`watcher`).
+/// A limit on bytes of one kind, and the bytes in use. A process has one worker, so these are statics, for all its
+/// threads together.
 #[derive(Debug)]
 pub(crate) struct Budget {
     held: AtomicU64,

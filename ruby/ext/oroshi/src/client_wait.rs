@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 
 use crate::clock;
-use crate::scoreboard::Slot;
+use crate::slot::Slot;
 
 /// The arguments and result of a wait, passed through Ruby's frames.
 struct Wait<'s> {

@@ -18,13 +18,13 @@ use crate::clock::{self, DateLine};
 use crate::connection::{Connection, Next, Stage};
 use crate::env::{Common, Environments};
 use crate::exchange::Body;
-use crate::overdue;
 use crate::peers::LEFT_FOR;
 use crate::poll::Poll;
 use crate::progress_deadline;
 use crate::rb;
 use crate::request::{BodyError, RequestStart, begin, gather};
-use crate::scoreboard::{GC_FIGURES, State};
+use crate::siblings;
+use crate::slot::{GC_FIGURES, State};
 use crate::socket::{self, is_for_later};
 use crate::stop::Ended;
 use crate::title::ProcessTitle;
@@ -75,6 +75,12 @@ pub(crate) struct Engine<'w> {
     pub(crate) leave: Option<Error>,
     /// The parent process.
     pub(crate) parent: u32,
+    /// Whether the worker has several threads.
+    pub(crate) has_siblings: bool,
+    /// Whether it takes no connections until it is needed.
+    pub(crate) rests: bool,
+    /// When it last let other threads run.
+    pub(crate) yielded_ms: u64,
 }
 
 /// The lifeline's token. It and the waker's have the bit of LISTENER; tokens without it are connections'.
@@ -102,6 +108,7 @@ impl<'w> Engine<'w> {
         let common = Common {
             rack2: settings.rack2,
             multiprocess: settings.multiprocess,
+            multithread: worker.has_siblings(),
             https: settings.https,
             errors: rb::raw(settings.errors),
             after_reply: callbacks.after_reply,
@@ -154,17 +161,25 @@ impl<'w> Engine<'w> {
             accepted_ms: 0,
             leave: None,
             parent: std::os::unix::process::parent_id(),
+            has_siblings: worker.has_siblings(),
+            rests: false,
+            yielded_ms: 0,
         };
         engine.worker.present.borrow_mut().poll = engine.poll.number();
         engine.plan_collection();
-        budget::share_descriptors();
+        // Threads that start later have clients' descriptors around them.
+        if worker.is_first() {
+            budget::share_descriptors();
+        }
         Ok(engine)
     }
 
     /// Serves until told to stop, and until everything begun is finished.
     pub(crate) fn run(mut self) -> Result<Ended, Error> {
-        crate::forked::watch();
-        overdue::install(self.worker.slot).map_err(|error| broken(self.ruby, "sigaction for SIGURG", &error))?;
+        self.worker
+            .right
+            .install(self.worker.slot)
+            .map_err(|error| broken(self.ruby, "sigaction for SIGURG", &error))?;
         crate::crash::install().map_err(|error| broken(self.ruby, "sigaction for SIGSEGV", &error))?;
         self.worker.slot.set_state(State::Idle);
         self.worker.slot.begins_to_serve(self.now_ms);
@@ -242,7 +257,11 @@ impl<'w> Engine<'w> {
     fn wait(&mut self) -> Result<usize, Error> {
         self.worker.log.borrow_mut().flush();
         self.shrink();
-        self.worker.slot.set_state(if self.stopping.is_some() { State::Stopping } else { State::Idle });
+        self.worker.slot.set_state(match self.stopping {
+            Some(_) => State::Stopping,
+            None if self.rests => State::Resting,
+            None => State::Idle,
+        });
         self.show_idle();
         let timeout_ms = match self.stopping {
             // Stopping: check often whether it is done.
@@ -260,14 +279,21 @@ impl<'w> Engine<'w> {
         let (poll, worker, stopping) = (&mut self.poll, self.worker, self.stopping.is_some());
         worker.slot.rests();
         // Traps may run on the way in, before a signal could interrupt the wait; their notes must not wait.
-        rb::without_gvl(|| if worker.has_notes(stopping) { Ok(0) } else { poll.wait(timeout_ms) })?
-            .map_err(|error| broken(self.ruby, "epoll_wait", &error))
+        let waited = if self.has_siblings {
+            siblings::wait(worker, poll, timeout_ms, stopping)
+        } else {
+            rb::without_gvl(|| if worker.has_notes(stopping) { Ok(0) } else { poll.wait(timeout_ms) })
+        };
+        waited?.map_err(|error| broken(self.ruby, "epoll_wait", &error))
     }
 
     /// Acts on the notes of the worker's methods, which traps may have called.
     fn take_notes(&mut self) {
         if self.worker.has_notes(self.stopping.is_some()) {
             self.stop(Ended::Stopped);
+        }
+        if self.has_siblings {
+            self.rest_or_go_on();
         }
     }
 
@@ -336,13 +362,14 @@ impl<'w> Engine<'w> {
         if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
             let connection = {
                 let mut present = self.worker.present.borrow_mut();
-                (present.env, present.hijack, present.hints, present.stream) = (0, 0, 0, None);
+                present.forget_objects();
+                present.stream = None;
                 present.connection.take()
             };
             self.scratch.resize(SCRATCH_BYTES, 0);
             self.worker.slot.end();
             self.complain("a defect of the server: a panic; its message stands above");
-            let may_answer = overdue::claim();
+            let may_answer = self.worker.right.claim();
             match connection {
                 Some(connection) if may_answer => self.refuse(connection, 500),
                 Some(connection) => self.close(connection, Next::Abort),

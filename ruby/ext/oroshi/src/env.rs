@@ -38,6 +38,7 @@ pub(crate) struct Facts<'r> {
 pub(crate) struct Common {
     pub(crate) rack2: bool,
     pub(crate) multiprocess: bool,
+    pub(crate) multithread: bool,
     pub(crate) https: bool,
     pub(crate) errors: VALUE,
     /// The Arrays of `rack.after_reply` and `rack.response_finished`, the same for all requests.
@@ -263,7 +264,7 @@ impl<'w> Environments<'w> {
         set(template, "rack.hijack?", rb::TRUE);
         set(template, "rack.after_reply", self.common.after_reply);
         set(template, "rack.response_finished", self.common.response_finished);
-        set(template, "rack.multithread", rb::FALSE);
+        set(template, "rack.multithread", boolean(self.common.multithread));
         set(template, "rack.multiprocess", boolean(self.common.multiprocess));
         set(template, "rack.run_once", rb::FALSE);
         if self.common.https {

@@ -13,10 +13,9 @@ use crate::engine::Engine;
 use crate::env::Facts;
 use crate::forked;
 use crate::log::NO_ANSWER;
-use crate::overdue;
 use crate::rb;
 use crate::request::Spool;
-use crate::scoreboard::State;
+use crate::slot::State;
 use crate::socket;
 use crate::stop::Stop;
 use crate::watcher::RefusedClient;
@@ -73,15 +72,13 @@ impl Engine<'_> {
         let facts = Facts { head: *head, peer: connection.peer, address, decoded_bytes, wait_us };
         let (token, socket) = (connection.token, connection.number());
         {
-            let mut present = worker.present.borrow_mut();
-            present.number += 1;
-            present.connection = Some(connection);
-            present.hijacked = false;
+            worker.present.borrow_mut().begin(connection);
         }
-        overdue::arm(serial, socket, answer_facts.head_only);
+        worker.right.arm(serial, socket, answer_facts.head_only);
         let mut file = rb::NIL;
         let mut env = rb::NIL;
         let hints_on = worker.settings.early_hints && answer_facts.http11;
+        let io_on = worker.settings.on_io_bound.is_some();
         let environments = &mut self.environments;
         let mut serve = |given: Result<VALUE, &[u8]>| {
             rb::protect(|| {
@@ -89,16 +86,18 @@ impl Engine<'_> {
                 // SAFETY: a class whose objects have no state.
                 let hijack = unsafe { rb_sys::rb_obj_alloc(known.hijack) };
                 env = environments.build(&facts, input, hijack);
-                let hints = if hints_on { add_hints(env, known.hints) } else { 0 };
+                let hints = if hints_on { add_object(env, "rack.early_hints", known.hints) } else { 0 };
+                let io_bound = if io_on { add_object(env, "oroshi.io_bound", known.io_bound) } else { 0 };
                 {
                     let mut present = worker.present.borrow_mut();
                     present.env = env;
                     present.hijack = hijack;
                     present.hints = hints;
+                    present.io_bound = io_bound;
                 }
                 let response = rb::call_raising(rb::raw(worker.app), known.call, &[env]);
-                // `present` knows both by their addresses; until here the stack held them.
-                std::hint::black_box((&hijack, &hints));
+                // `present` knows them by their addresses; until here the stack held them.
+                std::hint::black_box((&hijack, &hints, &io_bound));
                 response
             })
         };
@@ -113,7 +112,7 @@ impl Engine<'_> {
         drop(lent);
         let (connection, hijacked) = {
             let mut present = worker.present.borrow_mut();
-            (present.env, present.hijack, present.hints) = (0, 0, 0);
+            present.forget_objects();
             (present.connection.take(), present.hijacked)
         };
         if forked::is_child() {
@@ -224,12 +223,21 @@ impl Engine<'_> {
             }
             self.plan_collection();
         }
-        if worker.settings.quit_after.is_some_and(|most| self.requests >= most) && !worker.enough.replace(true) {
+        if worker.settings.quit_after.is_some_and(|most| self.requests_of_all() >= most) && !worker.enough.replace(true)
+        {
             let called = worker.settings.on_enough.map(|it| it.funcall::<_, _, Value>("call", ()));
             if let Some(Err(error)) = called {
                 self.report(error);
             }
         }
+        if self.has_siblings {
+            self.end_among_siblings();
+        }
+    }
+
+    /// Returns the number of requests of the worker, of all its threads.
+    fn requests_of_all(&self) -> u64 {
+        if self.has_siblings { self.worker.requests_of_all() } else { self.requests }
     }
 
     /// Chooses when the garbage collector runs next: at random within its range, so that workers do not pause together.
@@ -257,7 +265,7 @@ impl Engine<'_> {
             return self.leave_to_parent(Some(error));
         }
         self.report(error);
-        if !overdue::claim() {
+        if !self.worker.right.claim() {
             return self.told(connection);
         }
         let keep = answer_facts.keep && self.leave.is_none();
@@ -381,13 +389,13 @@ fn arrival_to_now(arrived_ms: u64) -> Option<u64> {
     (arrived_ms != 0).then(|| clock::coarse_ms().saturating_sub(arrived_ms) * 1000)
 }
 
-/// Puts an object of `class` into the environment as `rack.early_hints`, and returns it. May raise.
-fn add_hints(env: VALUE, class: VALUE) -> VALUE {
+/// Puts an object of `class` into the environment, and returns it. May raise.
+fn add_object(env: VALUE, key: &str, class: VALUE) -> VALUE {
     // SAFETY: a class whose objects have no state, and a Hash on the stack.
     unsafe {
-        let hints = rb_sys::rb_obj_alloc(class);
-        rb_sys::rb_hash_aset(env, rb::interned("rack.early_hints"), hints);
-        hints
+        let object = rb_sys::rb_obj_alloc(class);
+        rb_sys::rb_hash_aset(env, rb::interned(key), object);
+        object
     }
 }
 

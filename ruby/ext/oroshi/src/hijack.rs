@@ -8,22 +8,20 @@ use std::os::fd::IntoRawFd as _;
 use magnus::{Error, Module as _, RClass, Ruby, Value, value::ReprValue as _};
 
 use crate::connection::Connection;
-use crate::overdue;
 use crate::poll::{Interest, remove_from};
-use crate::present::too_late;
+use crate::present::{find, too_late};
 use crate::rb;
-use crate::worker::active;
 
 /// `Oroshi::Native::Hijack#call`: gives the socket to the application; the server leaves the connection.
 pub(crate) fn call(ruby: &Ruby, hijack: Value) -> Result<Value, Error> {
     let late = || too_late(ruby, "rack.hijack cannot be called any more");
-    let worker = active().ok_or_else(late)?;
+    let worker = find(|present| present.hijack == rb::raw(hijack)).ok_or_else(late)?;
     let (connection, env, poll) = {
         let mut present = worker.present.try_borrow_mut().map_err(|_| late())?;
         if present.hijack != rb::raw(hijack) || present.connection.is_none() {
             return Err(late());
         }
-        if !overdue::claim() {
+        if !worker.right.claim() {
             return Err(Error::new(ruby.exception_io_error(), "rack.hijack: the client was given a 504 already"));
         }
         let connection = present.connection.take().ok_or_else(late)?;

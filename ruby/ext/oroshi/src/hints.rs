@@ -5,15 +5,13 @@
 use magnus::{Error, Ruby, Value, value::ReprValue as _};
 
 use crate::head;
-use crate::overdue;
-use crate::present::too_late;
+use crate::present::{find, too_late};
 use crate::rb;
-use crate::worker::active;
 
 /// `Oroshi::Native::EarlyHints#call(headers)`. A client that has gone is no error here: the answer will notice.
 pub(crate) fn call(ruby: &Ruby, hints: Value, headers: Value) -> Result<(), Error> {
     let late = || too_late(ruby, "rack.early_hints cannot be called any more");
-    let worker = active().ok_or_else(late)?;
+    let worker = find(|present| present.hints == rb::raw(hints)).ok_or_else(late)?;
     let known = worker.known;
     let plain = rb::call(known.oroshi, known.plain_headers, &[rb::raw(headers)])?;
     let mut bytes = Vec::new();
@@ -32,13 +30,13 @@ pub(crate) fn call(ruby: &Ruby, hints: Value, headers: Value) -> Result<(), Erro
     }
     let connection = present.connection.as_mut().ok_or_else(late)?;
     // While this writes, nobody else may: the signal handler's 504 would stand within the hints.
-    if !overdue::claim() {
+    if !worker.right.claim() {
         return Err(Error::new(ruby.exception_io_error(), "rack.early_hints: the client was given a 504 already"));
     }
     let sent = connection.output.send_one(connection.number(), &bytes);
     // A rest waits in front of the answer, so that a 504 cannot be written any more.
     if sent.is_ok() && connection.output.is_empty() {
-        overdue::arm_again(worker.slot.serial());
+        worker.right.arm_again(worker.slot.serial());
     }
     Ok(())
 }

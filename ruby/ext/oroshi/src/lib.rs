@@ -1,5 +1,5 @@
 //! The native core of the oroshi gem: a worker that waits, parses, calls the Rack application and writes, all on Ruby's
-//! main thread. Beside it runs one thread, the watcher. During a long call it reads requests, hands them to other
+//! main thread, or on each of several Ruby threads. Beside it runs one thread, the watcher. During a long call it reads requests, hands them to other
 //! workers, and ends clients that send too slowly. It starts after the fork; a process that the application forks has
 //! none.
 //!
@@ -19,8 +19,9 @@
 //! 5. `respond`, `head`, `output`: the answer; `budget`: limits of memory and descriptors; `progress_deadline`: limits
 //!    of time; `pressure`: which clients go when a limit is reached; `stream`: a body in pieces; `hijack`: sockets
 //!    given away; `present`: how Ruby objects reach their exchange; `client_wait`: the few waits within it.
-//! 6. `scoreboard`, `overdue`, `title`, `log`: what other processes see.
-//! 7. `rb`: Ruby's C interface, and the two rules that keep its use sound.
+//! 6. `siblings`, `io_bound`: several threads in one worker.
+//! 7. `scoreboard`, `slot`, `overdue`, `title`, `log`: what other processes see.
+//! 8. `rb`: Ruby's C interface, and the two rules that keep its use sound.
 
 mod accept;
 mod after;
@@ -37,6 +38,7 @@ mod handover;
 mod head;
 mod hijack;
 mod hints;
+mod io_bound;
 mod log;
 mod output;
 mod overdue;
@@ -53,6 +55,8 @@ mod respond;
 mod scoreboard;
 mod settings;
 mod shapes;
+mod siblings;
+mod slot;
 mod socket;
 mod stop;
 mod stopping;
@@ -67,7 +71,7 @@ mod worker;
 mod entry {
     #![allow(missing_docs)]
 
-    use magnus::{Error, Module as _, Object as _, Ruby, function, method};
+    use magnus::{Error, Module as _, Object as _, Ruby, TypedData as _, function, method};
 
     use crate::scoreboard::Scoreboard;
     use crate::worker::Worker;
@@ -77,19 +81,21 @@ mod entry {
         let native = ruby.define_module("Oroshi")?.define_module("Native")?;
 
         let scoreboard = native.define_class("Scoreboard", ruby.class_object())?;
-        scoreboard.define_singleton_method("new", function!(Scoreboard::new, 2))?;
-        scoreboard.define_method("slots", method!(Scoreboard::slots, 0))?;
+        scoreboard.define_singleton_method("new", function!(Scoreboard::new, -1))?;
+        scoreboard.define_method("slots", method!(Scoreboard::workers, 0))?;
         scoreboard.define_method("clear", method!(Scoreboard::clear, 1))?;
         scoreboard.define_method("read", method!(Scoreboard::read, 1))?;
         scoreboard.define_method("overdue", method!(Scoreboard::overdue, 1))?;
         scoreboard.define_method("ending", method!(Scoreboard::end, 1))?;
         scoreboard.define_method("condemn", method!(Scoreboard::condemn, 2))?;
+        scoreboard.define_method("condemned", method!(Scoreboard::condemned, 1))?;
 
         let worker = native.define_class("Worker", ruby.class_object())?;
         worker.define_singleton_method("new", function!(Worker::new, -1))?;
         worker.define_method("run", method!(Worker::run, 0))?;
         worker.define_method("stop", method!(Worker::stop, 0))?;
         worker.define_method("stop_now", method!(Worker::stop_now, 0))?;
+        worker.define_method("resume", method!(Worker::resume, 0))?;
         worker.define_method("hand_over", method!(Worker::hand_over, 0))?;
         worker.define_method("flush_log", method!(Worker::flush_log, 0))?;
         worker.define_method("wants_replacing?", method!(Worker::wants_replacing, 0))?;
@@ -97,8 +103,15 @@ mod entry {
         let hijack = native.define_class("Hijack", ruby.class_object())?;
         hijack.define_method("call", method!(crate::hijack::call, 0))?;
 
+        let io_bound = native.define_class("IoBound", ruby.class_object())?;
+        io_bound.define_method("call", method!(crate::io_bound::call, 0))?;
+
         let hints = native.define_class("EarlyHints", ruby.class_object())?;
         hints.define_method("call", method!(crate::hints::call, 1))?;
+
+        // The first look-up of a class calls Ruby while it holds a lock. Another thread that then wanted the class
+        // would wait for that lock, and hold the GVL that the first one needs. Here is no other thread yet.
+        let _ = (Scoreboard::class(ruby), Worker::class(ruby));
 
         native.define_singleton_method("adopt_orphans", function!(crate::worker::adopt_orphans, 0))?;
         native.define_singleton_method("end_with_parent", function!(crate::worker::end_with_parent, 1))?;

@@ -19,7 +19,6 @@ use crate::forked;
 use crate::head::{self, AppHeaders, Coding, End, Framing, HeaderError};
 use crate::hijack;
 use crate::output::{FileRest, OutputLimit};
-use crate::overdue;
 use crate::rb;
 use crate::stream::{Fault, Stream};
 
@@ -148,7 +147,7 @@ impl Engine<'_> {
         }
         let framing = answer.from_app.coding.map_or(Framing::Length(total as u64), Framing::Own);
         let (mut connection, next) = self.finish_head(connection, answer, framing);
-        if !overdue::claim() {
+        if !self.worker.right.claim() {
             return self.told(connection);
         }
         self.worker.log.borrow_mut().end(answer.status, total as u64);
@@ -198,7 +197,7 @@ impl Engine<'_> {
             (None, None) => array_length(answer.body).map_or(Framing::None, Framing::Length),
         };
         let (mut connection, next) = self.finish_head(connection, answer, framing);
-        if !overdue::claim() {
+        if !self.worker.right.claim() {
             self.close_body(answer.body);
             return self.told(connection);
         }
@@ -258,7 +257,7 @@ impl Engine<'_> {
 
     fn send_file(&mut self, connection: Box<Connection>, answer: &Answer, mut file: File, length: u64) {
         let (mut connection, next) = self.finish_head(connection, answer, Framing::Length(length));
-        if !overdue::claim() {
+        if !self.worker.right.claim() {
             return self.told(connection);
         }
         self.worker.log.borrow_mut().end(answer.status, length);
@@ -291,7 +290,8 @@ impl Engine<'_> {
         let number = {
             let mut present = self.worker.present.borrow_mut();
             present.connection = Some(connection);
-            present.stream = Some(Stream::new(framing, answer.status, std::mem::take(&mut self.out)));
+            let head = std::mem::take(&mut self.out);
+            present.stream = Some(Stream::new(framing, answer.status, head, self.worker.right));
             present.number
         };
         let each = self.worker.known.each;
@@ -366,7 +366,7 @@ impl Engine<'_> {
         let end = if answer.status == 101 { End::Switch } else { End::Close };
         head::finish(&mut self.out, &answer.from_app, &mut self.date, framing, end);
         let token = connection.token;
-        let sent = overdue::claim() && {
+        let sent = self.worker.right.claim() && {
             let number = connection.number();
             connection.output.send_one(number, &self.out).is_ok() && self.wait_until_sent(&mut connection)
         };
@@ -438,7 +438,7 @@ impl Engine<'_> {
 
     /// Ends the exchange of a client that received a 504 during the application's call.
     pub(crate) fn told(&mut self, connection: Box<Connection>) {
-        self.worker.log.borrow_mut().end(504, overdue::told_bytes());
+        self.worker.log.borrow_mut().end(504, self.worker.right.told_bytes());
         self.close(connection, Next::Close);
     }
 

@@ -1,342 +1,31 @@
-//! The state of each worker, in memory that the manager and its workers share. Plain stores and loads, no calls: so the
-//! manager sees a stuck request even when the worker's Ruby is stuck.
+//! The state of all workers, in memory that the manager and its workers share.
 
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, fence};
 
-use magnus::{Error, RArray, RHash, Ruby};
+use magnus::scan_args::scan_args;
+use magnus::{Error, RArray, RHash, Ruby, Value};
 
-use crate::clock;
 use crate::handover::Queue;
+use crate::slot::{ALLOCATIONS, GC_FIGURES, QueueTimes, Slot, State};
 use crate::waker::Waker;
 
-/// Bytes kept of a request line.
-pub(crate) const REQUEST_BYTES: usize = 256;
+/// Maximum number of threads of a worker.
+pub(crate) const MOST_THREADS: usize = 256;
+/// Maximum number of threads of all workers.
+const MOST_SLOTS: usize = 65_536;
 
-/// The activity of a worker.
+/// How many threads a worker has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum State {
-    /// No worker, or none that has reported.
-    Empty,
-    /// It exists and does not accept yet.
-    Starting,
-    /// It waits.
-    Idle,
-    /// The application works on a request.
-    App,
-    /// An answer is being sent.
-    Writing,
-    /// It was told to stop and finishes what it has begun.
-    Stopping,
-}
-
-impl State {
-    const ALL: [State; 6] = [State::Empty, State::Starting, State::Idle, State::App, State::Writing, State::Stopping];
-
-    /// Whether a worker in this state accepts connections, now or later.
-    pub(crate) fn serves(self) -> bool {
-        matches!(self, State::Idle | State::App | State::Writing)
-    }
-
-    fn name(self) -> &'static str {
-        ["empty", "starting", "idle", "app", "writing", "stopping"][self as usize]
-    }
-}
-
-/// One worker's part: 1024 bytes. The worker writes all of it except `condemned`.
-#[derive(Debug)]
-#[repr(C, align(512))]
-pub(crate) struct Slot {
-    /// Odd while the request line changes.
-    version: AtomicU32,
-    state: AtomicU8,
-    /// Whether the current request's client received a 504.
-    told: AtomicBool,
-    pid: AtomicI32,
-    requests: AtomicU64,
-    /// Counts requests from 1; 0 between requests.
-    serial: AtomicU64,
-    /// Start of the current request, in milliseconds of the monotonic clock.
-    began_ms: AtomicU64,
-    /// Since when the worker waits for the current request's client, on the same clock; 0 if it does not.
-    waits_since_ms: AtomicU64,
-    /// Connections that the worker keeps.
-    kept: AtomicU32,
-    /// Connections that it has handed over.
-    handed_over: AtomicU32,
-    /// The serial of the request that the manager wants ended with a 504.
-    condemned: AtomicU64,
-    request_bytes: AtomicU32,
-    request: [AtomicU8; REQUEST_BYTES],
-    /// Time since a proxy received the request (X-Request-Start), at the application's call.
-    pub(crate) queue: QueueTimes,
-    /// Time that a request waited for this worker, where the worker can know it.
-    pub(crate) wait: QueueTimes,
-    /// When the worker began to serve, in milliseconds of the monotonic clock.
-    served_since_ms: AtomicU64,
-    /// Time without work, in milliseconds, without the current pause.
-    idle_ms: AtomicU64,
-    /// Since when the worker has no work; 0 while it has.
-    idle_since_ms: AtomicU64,
-    /// The garbage collector's figures, at most a second old: runs, milliseconds, living objects, allocations.
-    gc: [AtomicU64; GC_FIGURES.len()],
-}
-
-const _: () = assert!(size_of::<Slot>() == 1024);
-
-/// The figures of Ruby's garbage collector in a slot: the key in `GC.stat`, and the name here.
-pub(crate) const GC_FIGURES: [(&str, &str); 4] = [
-    ("count", "runs"),
-    ("time", "ms"),
-    ("heap_live_slots", "live_objects"),
-    ("total_allocated_objects", "allocations"),
-];
-
-/// Upper bounds of the buckets of [`QueueTimes`], in microseconds. Longer times are in none.
-const BUCKETS_US: [u64; 9] = [1_000, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000];
-
-/// A histogram of times in a queue.
-#[derive(Debug)]
-#[repr(C)]
-pub(crate) struct QueueTimes {
-    count: AtomicU64,
-    sum_us: AtomicU64,
-    buckets: [AtomicU64; BUCKETS_US.len()],
-}
-
-impl QueueTimes {
-    /// Counts a time.
-    pub(crate) fn add(&self, us: u64) {
-        // One writer: plain additions.
-        let add = |place: &AtomicU64, more: u64| place.store(place.load(Relaxed) + more, Relaxed);
-        add(&self.count, 1);
-        add(&self.sum_us, us);
-        if let Some(bucket) = BUCKETS_US.iter().position(|&most_us| us <= most_us) {
-            add(&self.buckets[bucket], 1);
-        }
-    }
-
-    fn clear(&self) {
-        for number in [&self.count, &self.sum_us].into_iter().chain(&self.buckets) {
-            number.store(0, Relaxed);
-        }
-    }
-
-    /// Returns count, sum in seconds, and pairs of a bucket's upper bound in seconds and its count.
-    fn read(&self, ruby: &Ruby) -> Result<RHash, Error> {
-        let hash = ruby.hash_new();
-        hash.aset(ruby.to_symbol("count"), self.count.load(Relaxed))?;
-        hash.aset(ruby.to_symbol("sum_s"), self.sum_us.load(Relaxed) as f64 / 1e6)?;
-        let buckets = ruby.ary_new();
-        for (most_us, count) in BUCKETS_US.iter().zip(&self.buckets) {
-            buckets.push((*most_us as f64 / 1e6, count.load(Relaxed)))?;
-        }
-        hash.aset(ruby.to_symbol("buckets"), buckets)?;
-        Ok(hash)
-    }
-}
-
-impl Slot {
-    pub(crate) fn set_state(&self, state: State) {
-        self.state.store(state as u8, Relaxed);
-    }
-
-    pub(crate) fn state(&self) -> State {
-        let state = usize::from(self.state.load(Relaxed));
-        *State::ALL.get(state).unwrap_or(&State::Empty)
-    }
-
-    /// Sets the number of kept connections.
-    pub(crate) fn keep(&self, connections: usize) {
-        self.kept.store(connections as u32, Relaxed);
-    }
-
-    /// Returns the number of kept connections.
-    pub(crate) fn kept(&self) -> usize {
-        self.kept.load(Relaxed) as usize
-    }
-
-    /// Counts a connection handed over.
-    pub(crate) fn has_handed_over(&self) {
-        self.handed_over.fetch_add(1, Relaxed);
-    }
-
-    /// Returns the current request's serial; 0 between requests.
-    pub(crate) fn serial(&self) -> u64 {
-        self.serial.load(Acquire)
-    }
-
-    /// Returns the number of requests.
-    pub(crate) fn requests(&self) -> u64 {
-        self.requests.load(Relaxed)
-    }
-
-    /// Notes that the worker begins to serve.
-    pub(crate) fn begins_to_serve(&self, now_ms: u64) {
-        self.served_since_ms.store(now_ms, Relaxed);
-    }
-
-    /// Notes that the worker has no work.
-    pub(crate) fn rests(&self) {
-        self.idle_since_ms.store(clock::coarse_ms(), Relaxed);
-    }
-
-    /// Notes that the pause has ended.
-    pub(crate) fn goes_on(&self, now_ms: u64) {
-        let since_ms = self.idle_since_ms.load(Relaxed);
-        if since_ms != 0 {
-            self.idle_ms.store(self.idle_ms.load(Relaxed) + now_ms.saturating_sub(since_ms), Relaxed);
-            self.idle_since_ms.store(0, Relaxed);
-        }
-    }
-
-    /// Publishes the garbage collector's figures, in the order of [`GC_FIGURES`].
-    pub(crate) fn publish_gc(&self, figures: [u64; GC_FIGURES.len()]) {
-        for (place, figure) in self.gc.iter().zip(figures) {
-            place.store(figure, Relaxed);
-        }
-    }
-
-    /// Returns how long the worker has served, and how long of that it had no work, in seconds.
-    fn times(&self) -> (f64, f64) {
-        let since_ms = self.served_since_ms.load(Relaxed);
-        if since_ms == 0 {
-            return (0.0, 0.0);
-        }
-        let now_ms = clock::coarse_ms();
-        let idle_since_ms = self.idle_since_ms.load(Relaxed);
-        let pause_ms = if idle_since_ms == 0 { 0 } else { now_ms.saturating_sub(idle_since_ms) };
-        let served_ms = now_ms.saturating_sub(since_ms);
-        let idle_ms = (self.idle_ms.load(Relaxed) + pause_ms).min(served_ms);
-        (served_ms as f64 / 1000.0, idle_ms as f64 / 1000.0)
-    }
-
-    pub(crate) fn set_pid(&self, pid: i32) {
-        self.pid.store(pid, Relaxed);
-    }
-
-    /// Begins a request. Returns its serial.
-    pub(crate) fn begin(&self, method: &str, target: &str, http11: bool) -> u64 {
-        let serial = self.requests.load(Relaxed) + 1;
-        let version = self.version.load(Relaxed);
-        self.version.store(version.wrapping_add(1), Relaxed);
-        fence(Release);
-        let mut at = self.write(0, method.as_bytes());
-        at = self.write(at, b" ");
-        at = self.write(at, target.as_bytes());
-        at = self.write(at, if http11 { b" HTTP/1.1" } else { b" HTTP/1.0" });
-        self.request_bytes.store(at as u32, Relaxed);
-        self.began_ms.store(clock::coarse_ms(), Relaxed);
-        self.waits_since_ms.store(0, Relaxed);
-        self.told.store(false, Relaxed);
-        self.version.store(version.wrapping_add(2), Release);
-        self.requests.store(serial, Relaxed);
-        self.state.store(State::App as u8, Relaxed);
-        self.serial.store(serial, Release);
-        serial
-    }
-
-    /// Ends the request.
-    pub(crate) fn end(&self) {
-        self.serial.store(0, Release);
-    }
-
-    /// Returns the application's time on the current request without waits for its client, in milliseconds.
-    pub(crate) fn worked_ms(&self) -> u64 {
-        clock::coarse_ms().saturating_sub(self.began_ms.load(Relaxed))
-    }
-
-    /// Begins a wait for the client, which is not the application's time.
-    pub(crate) fn client_wait_begins(&self) {
-        self.waits_since_ms.store(clock::coarse_ms(), Release);
-    }
-
-    /// Ends the wait, and moves the request's start by its length.
-    pub(crate) fn client_wait_ends(&self) {
-        let waited_ms = clock::coarse_ms().saturating_sub(self.waits_since_ms.load(Relaxed));
-        self.began_ms.store(self.began_ms.load(Relaxed) + waited_ms, Relaxed);
-        // After the new start, so that no reader counts the wait as the application's time.
-        self.waits_since_ms.store(0, Release);
-    }
-
-    /// Returns the current request's serial, if the manager wants it ended. Safe in a signal handler.
-    pub(crate) fn condemned(&self) -> Option<u64> {
-        let serial = self.serial.load(Acquire);
-        (serial != 0 && self.condemned.load(Acquire) == serial).then_some(serial)
-    }
-
-    /// Has the request of this serial ended.
-    pub(crate) fn condemn(&self, serial: u64) {
-        self.condemned.store(serial, Release);
-    }
-
-    /// Whether the current request's client received a 504.
-    pub(crate) fn has_told(&self) -> bool {
-        self.told.load(Acquire)
-    }
-
-    /// Notes that the client received its 504. Safe in a signal handler.
-    pub(crate) fn tell(&self) {
-        self.told.store(true, Release);
-    }
-
-    /// Returns the current request: serial, the application's time, request line. `None` between requests.
-    pub(crate) fn present(&self) -> Option<(u64, f64, String)> {
-        let serial = self.serial.load(Acquire);
-        if serial == 0 {
-            return None;
-        }
-        // The writer is another process and never waits: retry a few times, then take the bytes there are.
-        let mut line = Vec::new();
-        for _ in 0..100 {
-            let version = self.version.load(Acquire);
-            let length = (self.request_bytes.load(Relaxed) as usize).min(REQUEST_BYTES);
-            line = self.request[..length].iter().map(|byte| byte.load(Relaxed)).collect();
-            fence(Acquire);
-            if version.is_multiple_of(2) && self.version.load(Relaxed) == version {
-                break;
-            }
-        }
-        let until_ms = match self.waits_since_ms.load(Acquire) {
-            0 => clock::coarse_ms(),
-            since_ms => since_ms,
-        };
-        let busy_ms = until_ms.saturating_sub(self.began_ms.load(Relaxed));
-        Some((serial, busy_ms as f64 / 1000.0, String::from_utf8_lossy(&line).into_owned()))
-    }
-
-    fn clear(&self) {
-        self.set_state(State::Empty);
-        self.set_pid(0);
-        self.keep(0);
-        self.handed_over.store(0, Relaxed);
-        let own = [&self.requests, &self.serial, &self.began_ms, &self.waits_since_ms, &self.condemned];
-        let times = [&self.served_since_ms, &self.idle_ms, &self.idle_since_ms];
-        for number in own.into_iter().chain(times).chain(&self.gc) {
-            number.store(0, Relaxed);
-        }
-        self.queue.clear();
-        self.wait.clear();
-        // A killed worker may have left it odd.
-        self.version.store(0, Relaxed);
-        self.told.store(false, Relaxed);
-        self.request_bytes.store(0, Release);
-    }
-
-    /// Writes as many bytes as there is room for, and returns their end.
-    fn write(&self, at: usize, bytes: &[u8]) -> usize {
-        let count = bytes.len().min(REQUEST_BYTES - at);
-        // SAFETY: within the array. Readers are other processes that check `version`; an AtomicU8 is a byte.
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.request[at..].as_ptr().cast_mut().cast(), count);
-        }
-        at + count
-    }
+pub(crate) struct Threads {
+    /// Threads for requests.
+    pub(crate) usual: usize,
+    /// Maximum number of threads: more than `usual` while requests have called `io_bound`.
+    pub(crate) most: usize,
 }
 
 /// `Oroshi::Native::Scoreboard`: the slots of all workers. Created before the first fork; never unmapped, because a
-/// worker may read its slot until its process ends.
+/// worker may read its slot until its process ends. A worker's threads have neighbouring slots.
 #[derive(Clone, Copy, Debug)]
 #[magnus::wrap(class = "Oroshi::Native::Scoreboard", free_immediately, size)]
 pub(crate) struct Scoreboard {
@@ -344,13 +33,24 @@ pub(crate) struct Scoreboard {
     wakers: &'static [Waker],
     queue: &'static Queue,
     ending: &'static AtomicU32,
+    threads: Threads,
 }
 
 impl Scoreboard {
-    /// `Scoreboard.new(slots, wakers)`
-    pub(crate) fn new(ruby: &Ruby, slots: usize, wakers: usize) -> Result<Self, Error> {
-        if !(1..=65_536).contains(&slots) {
-            let message = format!("a scoreboard has 1 to 65536 slots, not {slots}");
+    /// `Scoreboard.new(workers, wakers, threads = 1, io_threads = 0)`: wakers: how many workers others can wake.
+    pub(crate) fn new(ruby: &Ruby, arguments: &[Value]) -> Result<Self, Error> {
+        let arguments = scan_args::<(usize, usize), (Option<usize>, Option<usize>), (), (), (), ()>(arguments)?;
+        let ((workers, wakers), (threads, io_threads)) = (arguments.required, arguments.optional);
+        let usual = threads.unwrap_or(1);
+        let threads = Threads { usual, most: usual.saturating_add(io_threads.unwrap_or(0)) };
+        if !(1..=MOST_THREADS).contains(&usual) || threads.most > MOST_THREADS {
+            let message =
+                format!("a worker has 1 to {MOST_THREADS} threads, not {} with {usual} usual ones", threads.most);
+            return Err(Error::new(ruby.exception_arg_error(), message));
+        }
+        let (slots, wakers) = (workers.saturating_mul(threads.most), wakers.saturating_mul(threads.most));
+        if workers == 0 || slots > MOST_SLOTS {
+            let message = format!("a scoreboard has 1 to {MOST_SLOTS} threads, not {workers} times {}", threads.most);
             return Err(Error::new(ruby.exception_arg_error(), message));
         }
         // One more slot, with the state common to all.
@@ -374,7 +74,19 @@ impl Scoreboard {
             Error::new(ruby.exception_io_error(), message)
         })?;
         let (of_all, slots) = (&all[slots], &all[..slots]);
-        Ok(Scoreboard { slots, wakers: wakers.leak(), queue: Box::leak(Box::new(queue)), ending: &of_all.kept })
+        let queue = Box::leak(Box::new(queue));
+        Ok(Scoreboard { slots, wakers: wakers.leak(), queue, ending: &of_all.kept, threads })
+    }
+
+    /// Returns how many threads each worker has.
+    pub(crate) fn threads(&self) -> Threads {
+        self.threads
+    }
+
+    /// Returns the slots of the worker that has the slot of this index.
+    pub(crate) fn siblings(&self, index: usize) -> &'static [Slot] {
+        let first = index - index % self.threads.most;
+        &self.slots[first..first + self.threads.most]
     }
 
     /// Returns the queue by which workers hand connections over.
@@ -408,68 +120,121 @@ impl Scoreboard {
         self.wakers
     }
 
-    /// Returns the slot of this number.
-    pub(crate) fn slot(&self, ruby: &Ruby, number: usize) -> Result<&'static Slot, Error> {
-        self.slots.get(number).ok_or_else(|| {
-            let message = format!("there is no slot {number}: the scoreboard has {}, from 0", self.slots.len());
-            Error::new(ruby.exception_index_error(), message)
-        })
+    /// Returns the index of a worker's thread in all slots.
+    pub(crate) fn index(&self, ruby: &Ruby, worker: usize, thread: usize) -> Result<usize, Error> {
+        let (workers, threads) = (self.workers(), self.threads.most);
+        if worker < workers && thread < threads {
+            return Ok(worker * threads + thread);
+        }
+        let message = format!("there is no slot {worker}: the scoreboard has {workers} with {threads} threads, from 0");
+        Err(Error::new(ruby.exception_index_error(), message))
     }
 
-    /// `#slots`
-    pub(crate) fn slots(&self) -> usize {
-        self.slots.len()
+    /// Returns the slots of a worker's threads.
+    fn of_worker(&self, ruby: &Ruby, worker: usize) -> Result<&'static [Slot], Error> {
+        self.index(ruby, worker, 0).map(|index| self.siblings(index))
     }
 
-    /// `#clear(slot)`
-    pub(crate) fn clear(ruby: &Ruby, board: &Self, number: usize) -> Result<(), Error> {
-        board.slot(ruby, number).map(Slot::clear)
+    /// `#slots`: for how many workers.
+    pub(crate) fn workers(&self) -> usize {
+        self.slots.len() / self.threads.most
     }
 
-    /// `#read(slot)`
-    pub(crate) fn read(ruby: &Ruby, board: &Self, number: usize) -> Result<RHash, Error> {
-        let slot = board.slot(ruby, number)?;
-        let present = slot.present();
+    /// `#clear(worker)`
+    pub(crate) fn clear(ruby: &Ruby, board: &Self, worker: usize) -> Result<(), Error> {
+        board.of_worker(ruby, worker)?.iter().for_each(Slot::clear);
+        Ok(())
+    }
+
+    /// `#read(worker)`: the sums of its threads. `request`, `busy_s`, `serial`: the request that has run longest.
+    pub(crate) fn read(ruby: &Ruby, board: &Self, worker: usize) -> Result<RHash, Error> {
+        let slots = board.of_worker(ruby, worker)?;
+        let present = slots.iter().enumerate().filter_map(|(thread, slot)| Some((thread, slot, slot.present()?)));
+        let longest = present.max_by(|(.., one), (.., other)| one.1.total_cmp(&other.1));
+        let told = longest.as_ref().map_or(&slots[0], |(_, slot, _)| *slot).told.load(Acquire);
+        let serial = longest.as_ref().map_or(0, |(thread, _, (serial, ..))| board.number_of(*thread, *serial));
+        let states = || slots.iter().map(Slot::state);
         let hash = ruby.hash_new();
-        hash.aset(ruby.to_symbol("state"), ruby.to_symbol(slot.state().name()))?;
-        hash.aset(ruby.to_symbol("pid"), slot.pid.load(Relaxed))?;
-        hash.aset(ruby.to_symbol("handed_over"), slot.handed_over.load(Relaxed))?;
-        hash.aset(ruby.to_symbol("requests"), slot.requests.load(Relaxed))?;
-        hash.aset(ruby.to_symbol("busy_s"), present.as_ref().map(|(_, busy_s, _)| *busy_s))?;
-        hash.aset(ruby.to_symbol("serial"), present.as_ref().map_or(0, |(serial, ..)| *serial))?;
-        hash.aset(ruby.to_symbol("request"), present.map(|(.., line)| line))?;
-        hash.aset(ruby.to_symbol("told"), slot.told.load(Acquire))?;
-        hash.aset(ruby.to_symbol("connections"), slot.kept())?;
-        let (served_s, idle_s) = slot.times();
+        hash.aset(ruby.to_symbol("state"), ruby.to_symbol(state_of(states()).name()))?;
+        hash.aset(ruby.to_symbol("threads"), states().filter(|&state| state != State::Empty).count())?;
+        hash.aset(ruby.to_symbol("busy_threads"), states().filter(|state| state.is_busy()).count())?;
+        hash.aset(ruby.to_symbol("pid"), slots[0].pid.load(Relaxed))?;
+        hash.aset(ruby.to_symbol("handed_over"), slots.iter().map(|it| it.handed_over.load(Relaxed)).sum::<u32>())?;
+        hash.aset(ruby.to_symbol("requests"), slots.iter().map(Slot::requests).sum::<u64>())?;
+        hash.aset(ruby.to_symbol("busy_s"), longest.as_ref().map(|(.., (_, busy_s, _))| *busy_s))?;
+        hash.aset(ruby.to_symbol("serial"), serial)?;
+        hash.aset(ruby.to_symbol("request"), longest.map(|(.., (.., line))| line))?;
+        hash.aset(ruby.to_symbol("told"), told)?;
+        hash.aset(ruby.to_symbol("connections"), slots.iter().map(Slot::kept).sum::<usize>())?;
+        let (served_s, idle_s) = board.times(slots);
         hash.aset(ruby.to_symbol("served_s"), served_s)?;
         hash.aset(ruby.to_symbol("idle_s"), idle_s)?;
-        hash.aset(ruby.to_symbol("queue"), slot.queue.read(ruby)?)?;
-        hash.aset(ruby.to_symbol("wait"), slot.wait.read(ruby)?)?;
+        hash.aset(ruby.to_symbol("queue"), QueueTimes::read(slots.iter().map(|it| &it.queue), ruby)?)?;
+        hash.aset(ruby.to_symbol("wait"), QueueTimes::read(slots.iter().map(|it| &it.wait), ruby)?)?;
         let gc = ruby.hash_new();
-        for ((_, name), figure) in GC_FIGURES.iter().zip(&slot.gc) {
-            gc.aset(ruby.to_symbol(name), figure.load(Relaxed))?;
+        for (at, (_, name)) in GC_FIGURES.iter().enumerate() {
+            // All threads publish the same figures, of different moments.
+            let latest = slots.iter().max_by_key(|slot| slot.gc[ALLOCATIONS].load(Relaxed)).unwrap_or(&slots[0]);
+            gc.aset(ruby.to_symbol(name), latest.gc[at].load(Relaxed))?;
         }
         hash.aset(ruby.to_symbol("gc"), gc)?;
         Ok(hash)
     }
 
-    /// `#overdue(limit_s)`
+    /// Returns how long a worker has served, and how long of that it had no work, in seconds: the mean of its threads.
+    fn times(&self, slots: &[Slot]) -> (f64, f64) {
+        let times = || slots.iter().map(Slot::times);
+        let served_s = times().map(|(served_s, _)| served_s).fold(0.0, f64::max);
+        let busy_s = times().map(|(served_s, idle_s)| served_s - idle_s).sum::<f64>() / self.threads.usual as f64;
+        (served_s, (served_s - busy_s).max(0.0))
+    }
+
+    /// Returns one number for a thread and the serial of its request.
+    fn number_of(&self, thread: usize, serial: u64) -> u64 {
+        serial * self.threads.most as u64 + thread as u64
+    }
+
+    /// `#overdue(limit_s)`: worker, serial, seconds and line of each request that takes longer.
     pub(crate) fn overdue(ruby: &Ruby, board: &Self, limit_s: f64) -> Result<RArray, Error> {
         let all = ruby.ary_new();
-        for (number, slot) in board.slots.iter().enumerate() {
+        for (index, slot) in board.slots.iter().enumerate() {
             if let Some((serial, busy_s, line)) = slot.present()
                 && busy_s > limit_s
             {
-                all.push((number, serial, busy_s, line))?;
+                let (worker, thread) = (index / board.threads.most, index % board.threads.most);
+                all.push((worker, board.number_of(thread, serial), busy_s, line))?;
             }
         }
         Ok(all)
     }
 
-    /// `#condemn(slot, serial)`
-    pub(crate) fn condemn(ruby: &Ruby, board: &Self, number: usize, serial: u64) -> Result<(), Error> {
-        board.slot(ruby, number).map(|slot| slot.condemn(serial))
+    /// `#condemn(worker, serial)`
+    pub(crate) fn condemn(ruby: &Ruby, board: &Self, worker: usize, serial: u64) -> Result<(), Error> {
+        let threads = board.threads.most as u64;
+        let slots = board.of_worker(ruby, worker)?;
+        slots[(serial % threads) as usize].condemn(serial / threads);
+        Ok(())
     }
+
+    /// `#condemned(worker)`: thread, serial, seconds, line of each request that the manager wants ended, and whether its
+    /// client received a 504.
+    pub(crate) fn condemned(ruby: &Ruby, board: &Self, worker: usize) -> Result<RArray, Error> {
+        let all = ruby.ary_new();
+        for (thread, slot) in board.of_worker(ruby, worker)?.iter().enumerate() {
+            if let Some((serial, busy_s, line)) = slot.present()
+                && slot.condemned() == Some(serial)
+            {
+                all.push((thread, serial, busy_s, line, slot.has_told()))?;
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Returns the state of a worker whose threads have these.
+fn state_of(threads: impl Iterator<Item = State> + Clone) -> State {
+    let order = [State::App, State::Writing, State::Stopping, State::Idle, State::Starting];
+    order.into_iter().find(|state| threads.clone().any(|one| one == *state)).unwrap_or(State::Empty)
 }
 
 #[cfg(test)]
@@ -488,59 +253,41 @@ pub(crate) mod tests {
         let wakers: Vec<Waker> = (0..slots).map(|_| Waker::new().expect("an eventfd")).collect();
         let queue = Box::leak(Box::new(Queue::new().expect("a pair of sockets")));
         let ending = Box::leak(Box::new(AtomicU32::new(0)));
-        Scoreboard { slots: all.leak(), wakers: wakers.leak(), queue, ending }
+        Scoreboard { slots: all.leak(), wakers: wakers.leak(), queue, ending, threads: Threads { usual: 1, most: 1 } }
+    }
+
+    /// The same, for workers with this many threads.
+    pub(crate) fn board_of_threads(workers: usize, threads: usize) -> Scoreboard {
+        Scoreboard { threads: Threads { usual: threads, most: threads }, ..board(workers * threads) }
     }
 
     #[test]
-    fn a_cleared_slot_is_as_new_whenever_its_worker_was_killed() {
-        let slot = slot();
-        slot.begin("GET", "/", true);
-        slot.client_wait_begins();
-        slot.version.store(3, Relaxed); // within the change of the request line
-        slot.clear();
-        assert_eq!((slot.version.load(Relaxed), slot.present()), (0, None));
-        slot.begin("GET", "/next", true);
-        assert_eq!(slot.present().map(|(serial, _, line)| (serial, line)), Some((1, "GET /next HTTP/1.1".to_owned())));
-    }
-
-    #[test]
-    fn idle_time_counts_the_present_pause() {
-        let slot = slot();
-        let now_ms = clock::coarse_ms();
-        slot.begins_to_serve(now_ms - 10_000);
-        slot.idle_since_ms.store(now_ms - 9000, Relaxed);
-        slot.goes_on(now_ms - 6000);
-        slot.goes_on(now_ms);
-        assert_eq!(slot.idle_ms.load(Relaxed), 3000);
-        slot.idle_since_ms.store(now_ms - 1000, Relaxed);
-        let (served_s, idle_s) = slot.times();
-        assert!(served_s >= 10.0 && idle_s >= 4.0 && served_s - idle_s <= 6.0, "{served_s} {idle_s}");
-    }
-
-    #[test]
-    fn a_time_is_in_one_bucket_or_in_none() {
-        let slot = slot();
-        for us in [0, 1000, 1001, 1_000_000, 1_000_001] {
-            slot.queue.add(us);
+    fn a_worker_is_busy_while_one_of_its_threads_is() {
+        use State::{App, Empty, Idle, Resting, Starting, Stopping, Writing};
+        for (threads, state) in [
+            (&[Empty, Empty][..], Empty),
+            (&[Starting, Empty], Starting),
+            (&[Idle, Starting, Resting], Idle),
+            (&[Idle, App, Writing], App),
+            (&[Stopping, Idle], Stopping),
+        ] {
+            assert_eq!(state_of(threads.iter().copied()), state, "{threads:?}");
         }
-        let buckets: Vec<u64> = slot.queue.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect();
-        assert_eq!(buckets, [2, 1, 0, 0, 0, 0, 0, 0, 1]);
-        assert_eq!((slot.queue.count.load(Relaxed), slot.queue.sum_us.load(Relaxed)), (5, 2_002_002));
-        slot.clear();
-        assert_eq!(slot.queue.count.load(Relaxed), 0);
     }
 
     #[test]
-    fn time_that_the_client_takes_does_not_count() {
-        let slot = slot();
-        slot.begin("POST", "/", true);
-        let began_ms = clock::coarse_ms() - 10_000;
-        slot.began_ms.store(began_ms, Relaxed);
-        slot.waits_since_ms.store(began_ms + 1000, Relaxed);
-        assert_eq!(slot.present().map(|(_, busy_s, _)| busy_s), Some(1.0));
-        slot.client_wait_ends();
-        let waited_ms = slot.began_ms.load(Relaxed) - began_ms;
-        assert!(waited_ms >= 9000, "{waited_ms}");
-        assert_eq!(slot.waits_since_ms.load(Relaxed), 0);
+    fn the_time_of_a_worker_is_the_mean_of_its_threads() {
+        let board = board_of_threads(2, 2);
+        let siblings = board.siblings(3);
+        assert_eq!(siblings.len(), 2);
+        assert!(std::ptr::eq(&raw const siblings[1], &raw const board.all()[3]));
+        let now_ms = crate::clock::coarse_ms();
+        siblings.iter().for_each(|slot| slot.begins_to_serve(now_ms - 10_000));
+        // The first had no work for four seconds, the second for all ten.
+        siblings[0].rests_since(now_ms - 4000);
+        siblings[0].goes_on(now_ms);
+        siblings[1].rests_since(now_ms - 10_000);
+        let (served_s, idle_s) = board.times(siblings);
+        assert!((9.9..11.0).contains(&served_s) && (6.9..7.6).contains(&idle_s), "{served_s} {idle_s}");
     }
 }

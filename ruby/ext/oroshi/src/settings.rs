@@ -47,6 +47,11 @@ pub(crate) struct Settings {
     /// Requests after which the worker asks to be replaced.
     pub(crate) quit_after: Option<u64>,
     pub(crate) on_enough: Option<Value>,
+    /// Called by requests that wait: whether another thread takes the place of theirs. `None`: environments have no
+    /// `oroshi.io_bound`.
+    pub(crate) on_io_bound: Option<Value>,
+    /// Called when a thread begins to rest.
+    pub(crate) on_rest: Option<Value>,
     /// Minimum and maximum number of requests between out-of-band garbage collections.
     pub(crate) oob_gc: Option<(u64, u64)>,
     /// The fixed part of the process title; `None`: leave the title alone.
@@ -55,7 +60,7 @@ pub(crate) struct Settings {
     pub(crate) in_place: bool,
 }
 
-const KNOWN: [&str; 25] = [
+const KNOWN: [&str; 27] = [
     "rack_release",
     "keep_alive_s",
     "timeout_s",
@@ -78,6 +83,8 @@ const KNOWN: [&str; 25] = [
     "lifeline_fd",
     "quit_after",
     "on_enough",
+    "on_io_bound",
+    "on_rest",
     "oob_gc",
     "title",
     "fill_in_place",
@@ -132,10 +139,17 @@ impl Settings {
             lifeline_fd: reader.get("lifeline_fd")?,
             quit_after: reader.get("quit_after")?,
             on_enough: reader.get("on_enough")?,
+            on_io_bound: reader.get("on_io_bound")?,
+            on_rest: reader.get("on_rest")?,
             oob_gc,
             title: reader.get("title")?,
             in_place: reader.get("fill_in_place")?.unwrap_or(true),
         })
+    }
+
+    /// Returns the given blocks.
+    pub(crate) fn hooks(&self) -> impl Iterator<Item = Value> {
+        [self.on_enough, self.on_io_bound, self.on_rest].into_iter().flatten()
     }
 }
 

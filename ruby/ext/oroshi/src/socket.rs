@@ -143,6 +143,12 @@ pub(crate) fn reset_on_close(socket: RawFd) {
     }
 }
 
+/// Returns another descriptor of the same socket.
+pub(crate) fn copy(descriptor: RawFd) -> io::Result<RawFd> {
+    // SAFETY: plain numbers.
+    checked(unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 0) } as isize).map(|copy| copy as RawFd)
+}
+
 /// Closes a descriptor that no object owns.
 pub(crate) fn close(descriptor: RawFd) {
     // SAFETY: a number; the caller guarantees that it is ours to close.

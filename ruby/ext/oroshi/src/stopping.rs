@@ -3,7 +3,7 @@
 use crate::clock;
 use crate::connection::{Connection, Next, Stage};
 use crate::engine::Engine;
-use crate::scoreboard::State;
+use crate::slot::State;
 use crate::socket;
 use crate::stop::{Ended, Stop};
 

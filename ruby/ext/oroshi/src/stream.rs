@@ -13,9 +13,10 @@ use crate::client_wait::wait_raising;
 use crate::connection::Connection;
 use crate::head::Framing;
 use crate::output::OutputLimit;
-use crate::overdue;
+use crate::overdue::AnswerRight;
+use crate::present::of_number;
 use crate::rb;
-use crate::worker::{Worker, active};
+use crate::worker::Worker;
 
 /// An answer whose body comes in pieces.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub(crate) struct Stream {
     /// Whether anything was sent.
     pub(crate) begun: bool,
     pub(crate) fault: Option<Fault>,
+    /// To write to the client.
+    right: &'static AnswerRight,
 }
 
 /// Why a body could not be sent to its end.
@@ -51,8 +54,8 @@ const WAITING_BYTES: u64 = 1024 * 1024;
 const COPIED_BYTES: usize = 16 * 1024;
 
 impl Stream {
-    pub(crate) fn new(framing: Framing, status: u16, head: Vec<u8>) -> Self {
-        Stream { framing, status, head, body_bytes: 0, begun: false, fault: None }
+    pub(crate) fn new(framing: Framing, status: u16, head: Vec<u8>, right: &'static AnswerRight) -> Self {
+        Stream { framing, status, head, body_bytes: 0, begun: false, fault: None, right }
     }
 
     /// Sends a piece. True: the reader must be waited for.
@@ -119,7 +122,7 @@ impl Stream {
 
     fn send<const N: usize>(&mut self, connection: &mut Connection, pieces: [&[u8]; N]) -> Result<(), ()> {
         if !self.begun {
-            if !overdue::claim() {
+            if !self.right.claim() {
                 self.fault = Some(Fault::Told);
                 return Err(());
             }
@@ -144,10 +147,10 @@ pub(crate) unsafe extern "C" fn piece(
     _block: VALUE,
 ) -> VALUE {
     // From here on exceptions leave this frame: it has nothing that needs dropping.
-    let Some(worker) = active() else { raise(c"the answer is over: no more of its body can be sent") };
+    let number = rb::fixnum(number).unwrap_or(-1) as u64;
+    let Some(worker) = of_number(number) else { raise(c"the answer is over: no more of its body can be sent") };
     // SAFETY: a live value; `to_s` may raise.
     let text = if rb::is_string(piece) { piece } else { unsafe { rb_sys::rb_obj_as_string(piece) } };
-    let number = rb::fixnum(number).unwrap_or(-1) as u64;
     // SAFETY: a String on the stack; no Ruby code runs while it is sent.
     let mut progress = send(worker, number, Some(unsafe { rb::bytes(text) }));
     std::hint::black_box(&text);

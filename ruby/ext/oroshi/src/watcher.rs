@@ -33,8 +33,9 @@ use crate::output::Output;
 use crate::poll::{Interest, peek_at, remove_from};
 use crate::pressure::tell_busy;
 use crate::request::behind_end;
-use crate::scoreboard::{Scoreboard, Slot};
+use crate::scoreboard::Scoreboard;
 use crate::settings::Settings;
+use crate::slot::Slot;
 use crate::socket::{self, has_ended, has_unread};
 
 pub(crate) use attend::RefusedClient;
@@ -81,6 +82,17 @@ pub(crate) struct Watch {
     /// Whether the main thread has to look: the watcher has left it a whole request, or has refused a client.
     has_news: AtomicBool,
     refused: Mutex<Vec<RefusedClient>>,
+}
+
+/// Which connections to hand over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    /// Those with a whole request, and those that the watcher had no room to read.
+    Waiting,
+    /// All whose state another worker can continue.
+    Movable,
+    /// All, because the process ends.
+    All,
 }
 
 /// Lends the connections out; dropping it takes them back.
@@ -171,10 +183,22 @@ impl Watch {
     /// application, in a trap, or where it owns the connections (`within_server`).
     pub(crate) fn hand_over_all(&self, within_server: bool) {
         if !within_server {
-            self.within_call(|| self.pass(true));
+            self.within_call(|| self.pass(Which::All));
         } else if !forked::is_child() {
-            self.pass(true);
+            self.pass(Which::All);
         }
+    }
+
+    /// Hands over the connections that others can take as they are. For the main thread, within the server.
+    pub(crate) fn pass_on(&self) {
+        if !forked::is_child() {
+            self.pass(Which::Movable);
+        }
+    }
+
+    /// The same, in a call by the application.
+    pub(crate) fn pass_on_within_call(&self) {
+        self.within_call(|| self.pass(Which::Movable));
     }
 
     /// Uses the connections on the main thread while they are lent out: in a trap, or in a call by the application.
@@ -197,6 +221,7 @@ impl Watch {
     fn run(&self) {
         let mut tools = Tools::default();
         let (mut last, mut seen, mut quiet, mut given_up) = (0, 0, 0, 0);
+        let mut crashes = crash::Watcher::new();
         while !self.over.load(Acquire) {
             thread::sleep(TICK);
             let (serial, requests) = (self.slot.serial(), self.slot.requests());
@@ -205,11 +230,11 @@ impl Watch {
             let is_slow = is_busy && serial == last;
             // Many short calls in a row keep the main thread from checking, too.
             let is_due = is_busy && clock::coarse_ms().saturating_sub(self.looked_ms.load(Relaxed)) > SWEEP_MS;
-            let ends = condemned.is_some() || crash::has_crashed();
+            let ends = condemned.is_some() || crashes.has_crashed();
             if (ends || is_slow || is_due) && self.window.compare_exchange(OPEN, TAKEN, Acquire, Relaxed).is_ok() {
                 let done = catch_unwind(AssertUnwindSafe(|| {
                     if ends {
-                        return self.pass(true);
+                        return self.pass(Which::All);
                     }
                     if is_slow {
                         self.attend(&mut tools);
@@ -218,12 +243,12 @@ impl Watch {
                         self.expire(&mut tools);
                     }
                     if is_slow && self.has_others() {
-                        self.pass(false);
+                        self.pass(Which::Waiting);
                     }
                 }));
                 self.window.store(OPEN, Release);
                 given_up = condemned.unwrap_or(given_up);
-                crash::done();
+                crashes.done();
                 if done.is_err() {
                     return; // its message stands in the log; the worker does without
                 }
@@ -243,10 +268,12 @@ impl Watch {
         slots.filter(|(number, _)| *number != self.own).any(|(_, slot)| slot.state().serves())
     }
 
-    /// Hands connections over: all, or those with a whole request and those that the watcher had no room to read. The
-    /// caller has the table.
-    fn pass(&self, all: bool) {
-        let tokens = if all {
+    /// Hands connections over. The caller has the table.
+    fn pass(&self, which: Which) {
+        if self.connections.taken() == 0 {
+            return;
+        }
+        let tokens = if which != Which::Waiting {
             // If the queue has no room for all, the most urgent go first.
             let waits =
                 |it: &Connection| !matches!(it.stage, Stage::Idle) || !it.input.is_empty() || has_unread(it.number());
@@ -261,12 +288,12 @@ impl Watch {
         let over_ms = clock::coarse_ms() + MOST_WAIT_MS;
         for token in tokens {
             while let Some(connection) = self.connections.take(token) {
-                let Err((mut connection, error)) = self.hand_over(connection, token, all) else { break };
+                let Err((mut connection, error)) = self.hand_over(connection, token, which) else { break };
                 let left_ms = over_ms.saturating_sub(clock::coarse_ms());
                 match error {
                     None => {}
                     // There may be room later.
-                    Some(_) if !all => {
+                    Some(_) if which != Which::All => {
                         self.connections.put(connection);
                         self.slot.keep(self.connections.taken());
                         return;
@@ -293,8 +320,9 @@ impl Watch {
         &self,
         mut connection: Box<Connection>,
         token: u64,
-        all: bool,
+        which: Which,
     ) -> Result<(), (Box<Connection>, Option<io::Error>)> {
+        let all = which == Which::All;
         let pending = match &connection.stage {
             Stage::Idle | Stage::Head if connection.input.len() <= MOST_INPUT => Pending::Request,
             Stage::Body(_) => Pending::Refusal, // unless it can be moved
@@ -302,7 +330,7 @@ impl Watch {
             _ => return Err((connection, None)),
         };
         let is_unread = || matches!(connection.stage, Stage::Idle) && !has_ended(connection.number());
-        if !(all || connection.has_request() || is_unread()) {
+        if !(which != Which::Waiting || connection.has_request() || is_unread()) {
             return Err((connection, None));
         }
         let note = Note {

@@ -1,5 +1,8 @@
-//! `Oroshi::Native::Worker`: a worker, as Ruby holds it. Its methods leave notes, which the loop reads between two
-//! requests; so a trap may call them at any moment.
+//! `Oroshi::Native::Worker`: a worker, or one of its threads, as Ruby holds it. Its methods leave notes, which the loop
+//! reads between two requests; so a trap may call them at any moment.
+//!
+//! A worker with several threads has an object for each: each thread has a loop, connections and a slot of its own, as
+//! if it were a worker. Threads hand connections to each other as workers do.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::RawFd;
@@ -13,15 +16,17 @@ use magnus::{DataTypeFunctions, Error, RHash, Ruby, Symbol, TypedData, Value, gc
 
 use crate::engine::Engine;
 use crate::log::{AccessLog, NO_ANSWER};
+use crate::overdue::{AnswerRight, right_of};
 use crate::peers::Peers;
 use crate::present::CurrentExchange;
 use crate::rb::{self, Roots};
-use crate::scoreboard::{Scoreboard, Slot, State};
+use crate::scoreboard::{MOST_THREADS, Scoreboard};
 use crate::settings::Settings;
-use crate::stop::{Ended, Stop};
+use crate::slot::{Slot, State};
+use crate::stop::{Ended, Stop, StopNote};
 use crate::watcher::Watch;
 
-/// A worker.
+/// A worker, or one of its threads.
 #[derive(Debug, TypedData)]
 #[magnus(class = "Oroshi::Native::Worker", mark, size)]
 pub(crate) struct Worker {
@@ -32,13 +37,20 @@ pub(crate) struct Worker {
     pub(crate) peers: Peers,
     pub(crate) roots: Roots,
     pub(crate) present: RefCell<CurrentExchange>,
-    pub(crate) stop: Cell<Stop>,
+    pub(crate) stop: StopNote,
     pub(crate) log: RefCell<AccessLog>,
     pub(crate) enough: Cell<bool>,
+    /// To write to the client of the present request.
+    pub(crate) right: &'static AnswerRight,
+    /// Whether a request that waits has left its place to another thread (`io_bound`).
+    pub(crate) aside: Cell<bool>,
+    /// Whether the thread takes no connections until it is needed.
+    pub(crate) resting: Cell<bool>,
     pub(crate) known: RubyNames,
     pub(crate) board: Scoreboard,
     pub(crate) watch: OnceCell<Arc<Watch>>,
     own: usize,
+    thread: usize,
 }
 
 // SAFETY: magnus requires it because an object may be dropped on any thread. Only the thread that runs the worker and
@@ -49,7 +61,7 @@ impl DataTypeFunctions for Worker {
     fn mark(&self, marker: &gc::Marker) {
         marker.mark(self.app);
         marker.mark(self.settings.errors);
-        if let Some(hook) = self.settings.on_enough {
+        for hook in self.settings.hooks() {
             marker.mark(hook);
         }
         self.roots.mark();
@@ -73,6 +85,7 @@ pub(crate) struct RubyNames {
     pub(crate) null_input: rb_sys::VALUE,
     pub(crate) hijack: rb_sys::VALUE,
     pub(crate) hints: rb_sys::VALUE,
+    pub(crate) io_bound: rb_sys::VALUE,
     pub(crate) string_io: rb_sys::VALUE,
     pub(crate) file: rb_sys::VALUE,
 }
@@ -99,38 +112,48 @@ impl RubyNames {
             null_input: find("Oroshi::NULL_INPUT")?,
             hijack: find("Oroshi::Native::Hijack")?,
             hints: find("Oroshi::Native::EarlyHints")?,
+            io_bound: find("Oroshi::Native::IoBound")?,
             string_io: find("::StringIO")?,
             file: find("::File")?,
         })
     }
 }
 
-/// The running worker, for objects that outlive their request and for traps.
-static ACTIVE: AtomicPtr<Worker> = AtomicPtr::new(ptr::null_mut());
+/// The running threads of the worker, for objects that outlive their request and for traps.
+static ACTIVE: [AtomicPtr<Worker>; MOST_THREADS] = [const { AtomicPtr::new(ptr::null_mut()) }; MOST_THREADS];
 
-/// Returns the worker that runs in this process, if any.
-pub(crate) fn active() -> Option<&'static Worker> {
+/// Returns the worker's thread of this number, which is below [`MOST_THREADS`], if it runs in this process.
+pub(crate) fn active(thread: usize) -> Option<&'static Worker> {
     // SAFETY: set while `run` holds a reference to it. Callers use it at once, under the GVL.
-    unsafe { ACTIVE.load(Ordering::Acquire).as_ref() }
+    unsafe { ACTIVE[thread].load(Ordering::Acquire).as_ref() }
 }
 
 impl Worker {
-    /// `Worker.new(app, listener_fds:, scoreboard:, slot:, settings:)`
+    /// `Worker.new(app, listener_fds:, scoreboard:, slot:, settings:, thread: 0)`: thread: its number in the worker. The
+    /// first takes the listeners over; others have copies.
     pub(crate) fn new(ruby: &Ruby, arguments: &[Value]) -> Result<Self, Error> {
         let arguments = scan_args::<(Value,), (), (), (), _, ()>(arguments)?;
         let (app,) = arguments.required;
-        let given = get_kwargs::<_, (Vec<RawFd>, &Scoreboard, usize, RHash), (), ()>(
+        let given = get_kwargs::<_, (Vec<RawFd>, &Scoreboard, usize, RHash), (Option<usize>,), ()>(
             arguments.keywords,
             &["listener_fds", "scoreboard", "slot", "settings"],
-            &[],
+            &["thread"],
         )?;
-        let (listeners, scoreboard, slot, settings) = given.required;
-        let (board, own) = (*scoreboard, slot);
+        let (mut listeners, scoreboard, slot, settings) = given.required;
+        let thread = given.optional.0.unwrap_or(0);
+        let board = *scoreboard;
+        let own = board.index(ruby, slot, thread)?;
         let peers = Peers::new(board, own);
-        let slot = scoreboard.slot(ruby, slot)?;
+        let slot = &board.all()[own];
         let settings = Settings::read(ruby, settings)?;
         let roots = Roots::default();
         let known = RubyNames::find(ruby, &roots)?;
+        if thread == 0 {
+            crate::forked::watch();
+            crate::crash::forget_watchers();
+        } else {
+            listeners = copies(ruby, &listeners)?;
+        }
         slot.set_pid(std::process::id() as i32);
         slot.set_state(State::Starting);
         let log = RefCell::new(AccessLog::new(settings.log_format, settings.log_fd));
@@ -142,13 +165,17 @@ impl Worker {
             slot,
             peers,
             roots,
-            present: RefCell::default(),
-            stop: Cell::new(Stop::No),
+            present: RefCell::new(CurrentExchange::of_thread(thread)),
+            stop: StopNote::default(),
             enough: Cell::new(false),
+            right: right_of(thread),
+            aside: Cell::new(false),
+            resting: Cell::new(false),
             known,
             board,
             watch: OnceCell::new(),
             own,
+            thread,
         })
     }
 
@@ -160,11 +187,12 @@ impl Worker {
     /// `#run`: serves until it is told to stop.
     pub(crate) fn run(ruby: &Ruby, worker: &Self) -> Result<Symbol, Error> {
         let pointer = ptr::from_ref(worker).cast_mut();
-        if ACTIVE.compare_exchange(ptr::null_mut(), pointer, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        let place = &ACTIVE[worker.thread];
+        if place.compare_exchange(ptr::null_mut(), pointer, Ordering::AcqRel, Ordering::Acquire).is_err() {
             let message = "a worker runs in this process already; one process has one";
             return Err(Error::new(ruby.exception_runtime_error(), message));
         }
-        let _active = Active;
+        let _active = Active(place);
         let ended = Engine::new(ruby, worker)?.run()?;
         Ok(ruby.to_symbol(match ended {
             Ended::Stopped => "stopped",
@@ -174,12 +202,44 @@ impl Worker {
 
     /// `#stop`
     pub(crate) fn stop(&self) {
-        self.stop.set(self.stop.get().max(Stop::Gently));
+        self.stop.raise(Stop::Gently);
+        self.wake();
     }
 
     /// `#stop_now`
     pub(crate) fn stop_now(&self) {
-        self.stop.set(Stop::Now);
+        self.stop.raise(Stop::Now);
+        self.wake();
+    }
+
+    /// `#resume`: ends the rest of a thread.
+    pub(crate) fn resume(&self) {
+        self.resting.set(false);
+        self.wake();
+    }
+
+    /// Wakes the loop, which may be on another thread than the caller, so that it reads its notes.
+    fn wake(&self) {
+        if self.has_siblings()
+            && let Some(waker) = self.peers.own_waker()
+        {
+            waker.wake();
+        }
+    }
+
+    /// Whether this is the worker's first thread.
+    pub(crate) fn is_first(&self) -> bool {
+        self.thread == 0
+    }
+
+    /// Whether the worker has several threads.
+    pub(crate) fn has_siblings(&self) -> bool {
+        self.board.threads().most > 1
+    }
+
+    /// Returns the number of requests of all the worker's threads.
+    pub(crate) fn requests_of_all(&self) -> u64 {
+        self.board.siblings(self.own).iter().map(Slot::requests).sum()
     }
 
     /// Whether the loop has notes to act on before it waits.
@@ -192,7 +252,7 @@ impl Worker {
     pub(crate) fn flush_log(&self) {
         let (status, body_bytes) = match self.present.try_borrow().as_ref().map(|present| &present.stream) {
             Ok(Some(stream)) if stream.begun => (stream.status, stream.body_bytes),
-            _ if self.slot.has_told() => (504, crate::overdue::told_bytes()),
+            _ if self.slot.has_told() => (504, self.right.told_bytes()),
             _ => (NO_ANSWER, 0),
         };
         if let Ok(mut log) = self.log.try_borrow_mut() {
@@ -245,13 +305,23 @@ fn prctl_done(ruby: &Ruby, what: &str, result: i32) -> Result<(), Error> {
         .map_err(|error| Error::new(ruby.exception_runtime_error(), format!("prctl {what}: {error}")))
 }
 
-/// Clears the active worker, however `run` ends.
-struct Active;
+/// Clears the place of an active thread, however `run` ends.
+struct Active(&'static AtomicPtr<Worker>);
 
 impl Drop for Active {
     fn drop(&mut self) {
-        ACTIVE.store(ptr::null_mut(), Ordering::Release);
+        self.0.store(ptr::null_mut(), Ordering::Release);
     }
+}
+
+/// Returns new descriptors of listeners, which the caller's thread closes when it stops.
+fn copies(ruby: &Ruby, listeners: &[RawFd]) -> Result<Vec<RawFd>, Error> {
+    let copy = |&listener: &RawFd| {
+        crate::socket::copy(listener).map_err(|error| {
+            Error::new(ruby.exception_io_error(), format!("descriptor {listener} cannot be copied: {error}"))
+        })
+    };
+    listeners.iter().map(copy).collect()
 }
 
 impl Worker {

@@ -58,6 +58,7 @@ module Oroshi
 
         case worker.why
         when /requests served/ then "requests"
+        when /WorkerTimeout/ then "timeout"
         when /\Amemory/ then "memory"
         when /\Arefork/ then "refork"
         when "HUP" then "reload"
@@ -83,6 +84,7 @@ module Oroshi
         busy_s = slot[:served_s] - slot[:idle_s]
         {
           worker: worker.slot, pid: worker.pid, state: state(worker, slot), age_seconds: (now - worker.since).round(3),
+          threads: slot[:threads], busy_threads: slot[:busy_threads],
           requests: slot[:requests], connections: slot[:connections], handed_over: slot[:handed_over],
           served_seconds: slot[:served_s].round(3), busy_seconds: busy_s.round(3), request: request(slot),
           queue: times(slot[:queue]), wait: times(slot[:wait]),
@@ -144,9 +146,11 @@ module Oroshi
         ].freeze
         OF_WORKERS = [
           ["worker_requests_total", "counter", "Requests of the worker.", ->(one) { one[:requests] }],
+          ["worker_threads", "gauge", "Threads of the worker.", ->(one) { one[:threads] }],
+          ["worker_busy_threads", "gauge", "Threads with a request.", ->(one) { one[:busy_threads] }],
           ["worker_connections", "gauge", "Connections that the worker keeps.", ->(one) { one[:connections] }],
           ["worker_served_seconds_total", "counter", "Time since the worker began to serve.", ->(one) { one[:served_seconds] }],
-          ["worker_busy_seconds_total", "counter", "Time of that in which it had work.", ->(one) { one[:busy_seconds] }],
+          ["worker_busy_seconds_total", "counter", "Time of that in which it had work, the mean of its threads.", ->(one) { one[:busy_seconds] }],
           ["worker_pss_bytes", "gauge", "Memory of the worker, shared pages in parts.", ->(one) { one[:memory][:pss_bytes] }],
           ["worker_rss_bytes", "gauge", "Memory of the worker, shared pages in full.", ->(one) { one[:memory][:rss_bytes] }],
           ["worker_gc_runs_total", "counter", "Runs of the garbage collector.", ->(one) { one[:gc][:runs] }],

@@ -15,7 +15,7 @@ module Oroshi
       # limit_s: the limit of a request, above 0.
       def initialize(limit_s)
         @limit_s = limit_s
-        @urged = {} # slot => [serial of the request, when to kill]
+        @urged = {} # [slot, serial of the request] => when to kill
       end
 
       # Returns how often to look: delays of a quarter of the limit, or a second, are acceptable.
@@ -25,18 +25,25 @@ module Oroshi
 
       # The worker of this slot has ended. Its successor counts requests from 1.
       def forget(slot)
-        @urged.delete(slot)
+        @urged.delete_if { |(one, _), _| one == slot }
+      end
+
+      # The worker of this slot has said that it will end, and is not killed.
+      def spare(slot)
+        @urged.each_key { |key| @urged[key] = nil if key.first == slot }
       end
 
       # overdue: [slot, serial, busy_s, request] of each request over the limit (Native::Scoreboard#overdue).
       def look(overdue, now)
-        @urged.keep_if { |slot, (serial, _)| overdue.any? { |one| one[0] == slot && one[1] == serial } }
+        present = overdue.to_h { |one| [one.first(2), true] }
+        @urged.keep_if { |key, _| present.key?(key) }
         overdue.filter_map do |slot, serial, busy_s, request|
-          if !@urged.key?(slot)
-            @urged[slot] = [serial, now + GRACE_S]
+          key = [slot, serial]
+          if !@urged.key?(key)
+            @urged[key] = now + GRACE_S
             Urge.new(slot, serial, busy_s, request)
-          elsif @urged[slot][1] && now >= @urged[slot][1]
-            @urged[slot][1] = nil # killed once is killed
+          elsif @urged[key] && now >= @urged[key]
+            @urged[key] = nil # killed once is killed
             Kill.new(slot, serial, busy_s, request)
           end
         end

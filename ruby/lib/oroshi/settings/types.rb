@@ -56,6 +56,20 @@ module Oroshi
         })
       end
 
+      # Maximum number of usual threads of a worker, and of others: half of what the native side allows.
+      MOST_THREADS = 128
+
+      # A number, or MIN:MAX as for Puma: all threads start at once, so only MAX counts.
+      def threads
+        plain = integer(1..MOST_THREADS)
+        Type.new("#{plain.expected}, or MIN:MAX", "5", lambda { |value|
+          least, most = value.to_s[/\A\d+:\d+\z/]&.split(":")
+          next plain.read.call(value) unless most
+
+          Integer(least, 10) > Integer(most, 10) ? UNFIT : plain.read.call(most)
+        })
+      end
+
       def text(expected, example, optional: false)
         Type.new(expected, example, lambda { |value|
           return nil if value.nil? && optional
