@@ -117,6 +117,18 @@ impl Certificate {
         (self.not_before..=self.not_after).contains(&now)
     }
 
+    /// The begin of its validity, in seconds since 1970.
+    #[must_use]
+    pub fn not_before(&self) -> i64 {
+        self.not_before
+    }
+
+    /// The server's own certificate.
+    #[must_use]
+    pub fn leaf(&self) -> &CertificateDer<'static> {
+        &self.key.cert[0]
+    }
+
     /// The end of its validity, in seconds since 1970.
     #[must_use]
     pub fn not_after(&self) -> i64 {

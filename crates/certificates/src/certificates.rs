@@ -117,7 +117,7 @@ impl Certificates {
         let filed = filed.collect();
         let kept = before.and_then(|before| before.finder.clone()).filter(|_| keep_cache);
         let finder = settings.lookup.map(|(lookup, finder)| {
-            kept.unwrap_or_else(|| Finder::new(lookup, finder, settings.seal, Arc::clone(&counters)))
+            kept.unwrap_or_else(|| Finder::new(lookup, finder, settings.seal, Arc::clone(&settings.challenges), Arc::clone(&counters)))
         });
         let (version, alpn, tickets) = (settings.min_version, settings.alpn, settings.tickets);
         let template_for = |clients| Arc::new(template(version, alpn.clone(), &tickets, clients));
@@ -183,16 +183,29 @@ impl Certificates {
         }
     }
 
+    /// Returns the settings of a handshake that asks for the proof of TLS-ALPN-01.
+    fn choose_proof(&self, name: Option<&str>) -> Choice {
+        let template = Arc::clone(&self.template);
+        let settings = move |proof: Option<Arc<CertifiedKey>>| {
+            let mut config = with_certificate(&template, proof.ok_or(AlertDescription::UnrecognisedName)?);
+            config.alpn_protocols = vec![ACME_TLS_ALPN.to_vec()];
+            Ok(Arc::new(config))
+        };
+        let own = name.and_then(|name| self.challenges.tls_answer(name));
+        let others = || self.challenges.issuer()?.tls_answer(name?);
+        match own {
+            Some(proof) => Choice::Now(settings(Some(proof))),
+            None => match others() {
+                Some(found) => Choice::Later(Box::pin(async move { settings(found.await) })),
+                None => Choice::Now(settings(None)),
+            },
+        }
+    }
+
     fn choose(self: &Arc<Self>, hello: &ClientHello<'_>) -> Choice {
         let name = hello.server_name().map(str::to_ascii_lowercase);
         if hello.alpn().is_some_and(|mut offered| offered.any(|protocol| protocol == ACME_TLS_ALPN)) {
-            let proof = name.and_then(|name| self.challenges.tls_answer(&name));
-            let config = proof.map(|proof| {
-                let mut config = with_certificate(&self.template, proof);
-                config.alpn_protocols = vec![ACME_TLS_ALPN.to_vec()];
-                Arc::new(config)
-            });
-            return Choice::Now(config.ok_or(AlertDescription::UnrecognisedName));
+            return self.choose_proof(name.as_deref());
         }
         let Some(name) = name else { return Choice::Now(self.settled(None, Err(Miss::Unknown))) };
         if let Some(served) = self.filed(&name) {

@@ -4,11 +4,14 @@
 //! server answers from all threads: HTTP-01 by [`Challenges::http_answer`] to `/.well-known/acme-challenge/TOKEN`,
 //! TLS-ALPN-01 in the handshake, as [`Certificates`](crate::Certificates) does. An issued chain is written to the store
 //! of the look-up; [`Certificates::purge`](crate::Certificates::purge) makes the next handshake find it.
+//!
+//! An [`Issuer`] learns of names without a certificate, and finds the answers that other machines entered.
 
 use std::collections::HashMap;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
@@ -19,9 +22,26 @@ pub const ACME_TLS_ALPN: &[u8] = b"acme-tls/1";
 /// The most answers of each kind at the same time.
 const ANSWERS: usize = 10_000;
 
+/// The answer of another machine, which is being looked for.
+pub type PendingAnswer<T> = Pin<Box<dyn Future<Output = Option<T>> + Send>>;
+
+/// Orders certificates. Any thread may call it; it must not block.
+pub trait Issuer: Send + Sync {
+    /// A client asked for this name, in lower case, and no store has a certificate for it.
+    fn wanted(&self, name: &str);
+
+    /// Looks for the key authorization of a token of HTTP-01 that another machine may have entered. `None`: it cannot
+    /// be a token, or the limits on such look-ups are reached.
+    fn http_answer(&self, token: &str) -> Option<PendingAnswer<String>>;
+
+    /// Looks for the certificate that proves control over a name (TLS-ALPN-01), likewise.
+    fn tls_answer(&self, name: &str) -> Option<PendingAnswer<Arc<CertifiedKey>>>;
+}
+
 /// Answers to challenges that are under way. All threads share them.
 #[derive(Default)]
 pub struct Challenges {
+    issuer: RwLock<Option<Arc<dyn Issuer>>>,
     http: Mutex<HashMap<String, String>>,
     tls: Mutex<HashMap<String, Arc<CertifiedKey>>>,
     /// The number of answers for HTTP-01, so that requests pay for one load while there are none.
@@ -29,6 +49,17 @@ pub struct Challenges {
 }
 
 impl Challenges {
+    /// Sets who orders certificates; `None`: nobody does.
+    pub fn set_issuer(&self, issuer: Option<Arc<dyn Issuer>>) {
+        *self.issuer.write().unwrap_or_else(PoisonError::into_inner) = issuer;
+    }
+
+    /// Returns who orders certificates.
+    #[must_use]
+    pub fn issuer(&self) -> Option<Arc<dyn Issuer>> {
+        self.issuer.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Enters the key authorization for a token of HTTP-01 (RFC 8555, section 8.3). False: there are too many.
     pub fn enter_http(&self, token: &str, key_authorization: &str) -> bool {
         let mut all = locked(&self.http);

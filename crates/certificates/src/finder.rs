@@ -13,6 +13,7 @@ use zeroize::Zeroizing;
 use crate::cache::{Cache, Cached};
 use crate::certificate::{Certificate, sha256, wildcard_of};
 use crate::certificates::Served;
+use crate::challenges::Challenges;
 use crate::counts::Counters;
 use crate::seal::{Seal, is_sealed};
 
@@ -83,6 +84,8 @@ struct Inner {
     lookup: Lookup,
     settings: FinderSettings,
     seal: Option<Seal>,
+    /// Learns of names without a certificate.
+    challenges: Arc<Challenges>,
     counters: Arc<Counters>,
     state: Mutex<State>,
     began: Instant,
@@ -107,12 +110,18 @@ struct Cert {
 }
 
 impl Finder {
-    pub(crate) fn new(lookup: Lookup, settings: FinderSettings, seal: Option<Seal>, counters: Arc<Counters>) -> Self {
+    pub(crate) fn new(
+        lookup: Lookup,
+        settings: FinderSettings,
+        seal: Option<Seal>,
+        challenges: Arc<Challenges>,
+        counters: Arc<Counters>,
+    ) -> Self {
         let cache = Cache::new(settings.bytes, settings.negative_bytes);
         let allowance = (u64::from(settings.names_per_second) * 1000, 0);
         let state = State { cache, flights: HashMap::new(), by_row: HashMap::new(), allowance };
         let state = Mutex::new(state);
-        Finder(Arc::new(Inner { lookup, settings, seal, counters, state, began: Instant::now() }))
+        Finder(Arc::new(Inner { lookup, settings, seal, challenges, counters, state, began: Instant::now() }))
     }
 
     /// Finds the certificate of a name in lower case. Call it on a thread with a `LocalRuntime`.
@@ -217,6 +226,9 @@ impl Inner {
             Ok(Some(row)) => Zeroizing::new(row),
             Ok(None) => {
                 self.locked().cache.keep_negative(name, self.now() + millis(self.settings.negative_ttl));
+                if let Some(issuer) = self.challenges.issuer() {
+                    issuer.wanted(name);
+                }
                 return Err(Miss::Unknown);
             }
             Err(error) => {

@@ -1,8 +1,7 @@
 //! The certificates of a server, by the name that a client asks for.
 //!
 //! **What it knows**: certificates with their names and keys, files, rows of stores (plain or sealed), the settings of
-//! a
-//! handshake, session tickets, who asks clients for certificates, answers to challenges of certificate authorities.
+//! a handshake, session tickets, who asks clients for certificates, answers to challenges of certificate authorities.
 //!
 //! **What it does not know**: HTTP, listeners, configuration files, how certificates are issued.
 //!
@@ -30,7 +29,7 @@ mod tickets;
 pub use catalogue::{Catalogue, CatalogueError, Source};
 pub use certificate::{Certificate, CertificateError};
 pub use certificates::{Certificates, CertificatesSettings, Current, MinVersion};
-pub use challenges::{ACME_TLS_ALPN, Challenges};
+pub use challenges::{ACME_TLS_ALPN, Challenges, Issuer, PendingAnswer};
 pub use clients::{ClientNames, NamePattern};
 pub use counts::CertificateCounts;
 pub use finder::FinderSettings;
