@@ -11,7 +11,7 @@ use oroshi_lab::result::CellResult;
 use oroshi_stats::compare::Verdict;
 use oroshi_words::units;
 
-use crate::text::{cell_ratios, how, own_figure};
+use crate::text::{cell_ratios, how, own_figure, reasons};
 use crate::words::machine;
 
 /// A verdict on the primary metric, for an annotation or a test case.
@@ -72,6 +72,9 @@ pub fn markdown(result: &LabResult, findings: &[Finding]) -> String {
         figures(&mut text, result, cell);
         text.push('\n');
         ratios(&mut text, result, cell);
+        for reason in reasons(cell, result) {
+            line(&mut text, &format!("\n{}", escaped(&reason)));
+        }
     }
     text.push_str("\n<details><summary>Method</summary>\n\n");
     line(&mut text, &escaped(&how(result)));

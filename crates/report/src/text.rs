@@ -10,5 +10,5 @@ mod subscribe;
 pub use against::against;
 pub use bench::bench;
 pub use lab::{asked, lab};
-pub(crate) use lab::{cell_ratios, how, own_figure};
+pub(crate) use lab::{cell_ratios, how, own_figure, reasons};
 pub use subscribe::subscribe;

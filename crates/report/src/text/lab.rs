@@ -14,7 +14,7 @@ use crate::paint::Paint;
 use crate::table::wrap;
 use crate::words::machine;
 pub(super) use tables::{Table, grouped_reasons};
-pub(crate) use tables::{cell_ratios, own_figure};
+pub(crate) use tables::{cell_ratios, own_figure, reasons};
 
 /// No line is longer, but for those that cannot be broken.
 const WIDTH: usize = 100;
@@ -168,7 +168,7 @@ impl Page<'_> {
             self.line("");
             self.text.push_str(&ratios);
         }
-        for reason in tables::reasons(cell, self.result) {
+        for reason in reasons(cell, self.result) {
             self.wrapped(&reason, Paint::dim);
         }
     }

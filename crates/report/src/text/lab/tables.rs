@@ -135,7 +135,7 @@ pub(super) fn told(cell: &CellResult, metric: Metric) -> Vec<&Comparison> {
 }
 
 /// Why there is no ratio where there is none, each reason once. The primary metric's sentences stand elsewhere.
-pub(super) fn reasons(cell: &CellResult, result: &LabResult) -> Vec<String> {
+pub(crate) fn reasons(cell: &CellResult, result: &LabResult) -> Vec<String> {
     let Some((primary, others)) = result.metrics.split_first() else { return Vec::new() };
     let said: Vec<&str> = told(cell, primary.metric).into_iter().map(|c| c.words.as_str()).collect();
     let told = others.iter().flat_map(|m| told(cell, m.metric).into_iter().map(move |c| (m.label.as_str(), c)));
