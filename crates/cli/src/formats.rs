@@ -13,7 +13,7 @@ use oroshi_report::text;
 use serde::Serialize;
 
 use crate::bench;
-use crate::output::OutputFile;
+use crate::output::Output as OutputFile;
 
 /// The format of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -316,7 +316,7 @@ fn one_alone_is_measured_and_saved_to_be_compared_with_later() {
 #[test]
 fn a_server_of_http2_alone_becomes_ready() {
     let test = "a_server_of_http2_alone_becomes_ready";
-    if oroshi_testkit::need(test, "nginx").is_none() {
+    if need(test, "nginx").is_none() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
