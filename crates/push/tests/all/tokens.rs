@@ -99,6 +99,7 @@ fn a_token_stands_in_a_field_a_subprotocol_or_the_first_frame() {
     assert!(events.next().unwrap().contains("\"user\":\"ann\""));
     let poll = hub.request("GET", "/connect?transport=poll&protocol=oroshi.v1", &fields[..1], b"");
     assert!(poll.json()["expires_in"].as_u64().unwrap() > 3500, "{poll:?}");
+    assert_eq!(poll.json()["user"], "ann");
     // A session that does not speak the protocol of channels needs one too.
     assert!(WebSocket::open(hub.address, "/connect", &fields[..1]).is_ok());
 
