@@ -415,14 +415,11 @@ fn known_keys_go_on_while_their_issuer_is_away() {
     let key = pair.jwk();
     let good = Arc::new(AtomicUsize::new(1));
     let state = Arc::clone(&good);
-    let issuer = Backend::start(move |_| {
-        let body = match state.load(Ordering::Relaxed) {
-            0 => (500, String::new(), String::new()),
-            1 => (200, String::new(), json!({ "keys": [key] }).to_string()),
-            2 => (200, String::new(), "x".repeat(300 * 1024)),
-            _ => (302, "Location: http://127.0.0.1:1/\r\n".to_owned(), String::new()),
-        };
-        body
+    let issuer = Backend::start(move |_| match state.load(Ordering::Relaxed) {
+        0 => (500, String::new(), String::new()),
+        1 => (200, String::new(), json!({ "keys": [key] }).to_string()),
+        2 => (200, String::new(), "x".repeat(300 * 1024)),
+        _ => (302, "Location: http://127.0.0.1:1/\r\n".to_owned(), String::new()),
     });
     let hub = Hub::start(|plan| {
         rules(plan);
