@@ -29,6 +29,9 @@ pub(crate) async fn begin(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, opened: Op
     }
     if let Some(expires) = opened.expires() {
         body["expires_in"] = json!(expires.saturating_sub(unix_time()));
+        if let Some(user) = opened.user() {
+            body["user"] = json!(user);
+        }
     }
     answer_json(hub, exchange, &body.to_string()).await?;
     opened.keep();

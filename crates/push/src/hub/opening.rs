@@ -113,6 +113,11 @@ impl Opened<'_> {
         self.session.as_ref().map(|session| session.times.expires.get().into()).filter(|&expires| expires > 0)
     }
 
+    /// Returns the session's user, if it is known.
+    pub(crate) fn user(&self) -> Option<Box<str>> {
+        self.session.as_ref()?.user()
+    }
+
     /// Returns the session's key.
     pub(crate) fn key(&self) -> Option<Arc<str>> {
         self.session.as_ref().map(|session| Arc::clone(&session.key))

@@ -326,7 +326,9 @@ mod tests {
         };
         let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(120));
         let all = [short("begun"), delivery("kept", None), short("late"), short("late")];
-        all.iter().for_each(|one| drop(outbox.push(one, LINES, SlowPolicy::Disconnect, WIDE)));
+        for one in &all {
+            assert_eq!(outbox.push(one, LINES, SlowPolicy::Disconnect, WIDE), Pushed::Queued);
+        }
         assert_eq!(takes(&mut outbox, 2), Flushed::Blocked);
         outbox.expire(LINES, || now);
         assert_eq!(outbox.len(), 4);

@@ -99,6 +99,7 @@ fn a_token_stands_in_a_field_a_subprotocol_or_the_first_frame() {
     assert!(events.next().unwrap().contains("\"user\":\"ann\""));
     let poll = hub.request("GET", "/connect?transport=poll&protocol=oroshi.v1", &fields[..1], b"");
     assert!(poll.json()["expires_in"].as_u64().unwrap() > 3500, "{poll:?}");
+    assert_eq!(poll.json()["user"], "ann");
     // A session that does not speak the protocol of channels needs one too.
     assert!(WebSocket::open(hub.address, "/connect", &fields[..1]).is_ok());
 
@@ -414,14 +415,11 @@ fn known_keys_go_on_while_their_issuer_is_away() {
     let key = pair.jwk();
     let good = Arc::new(AtomicUsize::new(1));
     let state = Arc::clone(&good);
-    let issuer = Backend::start(move |_| {
-        let body = match state.load(Ordering::Relaxed) {
-            0 => (500, String::new(), String::new()),
-            1 => (200, String::new(), json!({ "keys": [key] }).to_string()),
-            2 => (200, String::new(), "x".repeat(300 * 1024)),
-            _ => (302, "Location: http://127.0.0.1:1/\r\n".to_owned(), String::new()),
-        };
-        body
+    let issuer = Backend::start(move |_| match state.load(Ordering::Relaxed) {
+        0 => (500, String::new(), String::new()),
+        1 => (200, String::new(), json!({ "keys": [key] }).to_string()),
+        2 => (200, String::new(), "x".repeat(300 * 1024)),
+        _ => (302, "Location: http://127.0.0.1:1/\r\n".to_owned(), String::new()),
     });
     let hub = Hub::start(|plan| {
         rules(plan);
