@@ -12,8 +12,8 @@ use crate::gate::Gate;
 use oroshi_testkit::need;
 use oroshi_testkit::nginx::{Nginx, Setup};
 
-const SERVER: &str = "default_type text/html; types { text/plain txt; image/png png; }
-    server { listen @UNIX@; listen @TCP@ http2; root @FOLDER@;
+const SERVER: &str = "types { text/plain txt; image/png png; }
+    server { listen unix:@UNIX@; listen @TCP@ http2; root @FOLDER@;
     location /fixed { alias @FOLDER@/page.txt; add_header Cache-Control no-transform; }
     location /encoded { alias @FOLDER@/page.txt; add_header Content-Encoding br; }
     location /none { return 204; } location /error { error_page 404 /page.txt; return 404; } }";
