@@ -94,8 +94,9 @@ impl Authority {
     /// Finds the account of the key in the settings' file, or makes the key and the account.
     pub(crate) async fn connect(settings: &AcmeSettings, http: Http) -> Result<Self, Trouble> {
         let file = &settings.account_key;
-        let key = read_key(file)
-            .map_err(|error| Trouble::account(format!("cannot read the account's key `{}`: {error}", file.display())))?;
+        let key = read_key(file).map_err(|error| {
+            Trouble::account(format!("cannot read the account's key `{}`: {error}", file.display()))
+        })?;
         let trouble = |error: instant_acme::Error| Trouble { fault: Fault::Authority, ..trouble(&error, &http) };
         let builder = || Account::builder_with_http(Box::new(http.clone()));
         let directory = || settings.directory.clone();
@@ -130,9 +131,8 @@ impl Authority {
                     only_return_existing: false,
                 };
                 let external = settings.external_account.as_ref();
-                let external = external.and_then(|own| {
-                    Some(ExternalAccountKey::new(own.key_id.clone(), &mac_key(&own.mac_key)?))
-                });
+                let external =
+                    external.and_then(|own| Some(ExternalAccountKey::new(own.key_id.clone(), &mac_key(&own.mac_key)?)));
                 let made = builder().create(&new, directory(), external.as_ref()).await;
                 let (account, credentials) = made.map_err(trouble)?;
                 write_key(file, credentials.private_key()).map_err(|error| {
@@ -245,7 +245,9 @@ impl Authority {
                 .ok_or_else(|| Trouble::name(format!("the authority offers no challenge {} for it", kind.name())))?;
             let proof = challenge.key_authorization();
             let answer = match kind {
-                ChallengeKind::Http01 => Answer::Http { token: challenge.token.clone(), proof: proof.as_str().to_owned() },
+                ChallengeKind::Http01 => {
+                    Answer::Http { token: challenge.token.clone(), proof: proof.as_str().to_owned() }
+                }
                 ChallengeKind::TlsAlpn01 => {
                     Answer::Tls { name: name.to_owned(), digest: proof.digest().as_ref().to_vec() }
                 }
@@ -265,7 +267,9 @@ impl Authority {
                 why = error.map(ToString::to_string).or(why);
             }
         }
-        Trouble::name(why.unwrap_or_else(|| "the order has become invalid, and the authority does not say why".to_owned()))
+        Trouble::name(
+            why.unwrap_or_else(|| "the order has become invalid, and the authority does not say why".to_owned()),
+        )
     }
 }
 

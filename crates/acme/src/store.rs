@@ -269,7 +269,8 @@ mod tests {
 
     fn sqlite(folder: &std::path::Path) -> (Stores, Store) {
         let url = format!("sqlite:{}?mode=rwc", folder.join("acme.db").display());
-        let settings = SqlSettings { query_timeout: std::time::Duration::from_secs(30), ..SqlSettings::new(url.clone()) };
+        let settings =
+            SqlSettings { query_timeout: std::time::Duration::from_secs(30), ..SqlSettings::new(url.clone()) };
         let settings = StoreSettings { name: "acme".to_owned(), kind: StoreKind::Sql(settings) };
         let stores = Stores::start(vec![settings]).unwrap();
         let store = Store::new(stores.sql("acme").unwrap(), &url);

@@ -311,9 +311,7 @@ impl Engine {
                 finished
             }
             Decision::Later(due_at) => store.finish(&row, Verdict::Later { due_at }).await,
-            Decision::Planned { due_at, renew_at } => {
-                store.finish(&row, Verdict::Planned { due_at, renew_at }).await
-            }
+            Decision::Planned { due_at, renew_at } => store.finish(&row, Verdict::Planned { due_at, renew_at }).await,
             Decision::Removed => store.finish(&row, Verdict::Removed).await,
         };
         finished.map_err(|error| Trouble::store(&error)).and(result)

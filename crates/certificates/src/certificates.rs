@@ -117,7 +117,9 @@ impl Certificates {
         let filed = filed.collect();
         let kept = before.and_then(|before| before.finder.clone()).filter(|_| keep_cache);
         let finder = settings.lookup.map(|(lookup, finder)| {
-            kept.unwrap_or_else(|| Finder::new(lookup, finder, settings.seal, Arc::clone(&settings.challenges), Arc::clone(&counters)))
+            kept.unwrap_or_else(|| {
+                Finder::new(lookup, finder, settings.seal, Arc::clone(&settings.challenges), Arc::clone(&counters))
+            })
         });
         let (version, alpn, tickets) = (settings.min_version, settings.alpn, settings.tickets);
         let template_for = |clients| Arc::new(template(version, alpn.clone(), &tickets, clients));

@@ -259,7 +259,7 @@ pub(crate) struct Encoder {
 
 enum Kind {
     Gzip(GzEncoder<Vec<u8>>),
-    Brotli(CompressorWriter<Vec<u8>>),
+    Brotli(Box<CompressorWriter<Vec<u8>>>),
     Zstd(CCtx<'static>, Vec<u8>),
     /// It has ended.
     Over(Vec<u8>),
@@ -294,7 +294,10 @@ impl Encoder {
         let place = Place::take()?;
         let kind = match coding {
             Coding::Gzip => Kind::Gzip(GzEncoder::new(Vec::new(), flate2::Compression::new(levels.gzip))),
-            Coding::Brotli => Kind::Brotli(CompressorWriter::new(Vec::new(), OUTPUT_BYTES, levels.br, WINDOW_LOG)),
+            Coding::Brotli => {
+                let writer = CompressorWriter::new(Vec::new(), OUTPUT_BYTES, levels.br, WINDOW_LOG);
+                Kind::Brotli(Box::new(writer))
+            }
             Coding::Zstd => {
                 let mut context = CCtx::try_create()?;
                 context.set_parameter(CParameter::CompressionLevel(levels.zstd as i32)).ok()?;
