@@ -51,11 +51,10 @@ impl Backend {
             self.checks.fetch_add(1, SeqCst);
             *self.asked.lock().unwrap() = head;
             status = self.health.load(SeqCst);
-            while status == 0 {
+            if status == 0 {
                 // Until the gateway gives up.
-                if !matches!(oroshi_testkit::http::read(&mut stream, &mut room), Ok(count) if count > 0) {
-                    return;
-                }
+                let _ = oroshi_testkit::http::read(&mut stream, &mut room);
+                return;
             }
         }
         let answer =
