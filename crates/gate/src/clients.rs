@@ -63,9 +63,12 @@ pub(crate) fn names<'p>(routes: impl Iterator<Item = (&'p Route, &'p Matcher)>) 
     ClientNames::new(&rules)
 }
 
+/// Accepted certificates by their fingerprint, each with the time of its next check; by [`ClientAuthorities::id`].
+type Accepted = HashMap<[u8; 32], HashMap<Box<str>, u64>>;
+
 /// The certificates that routes have accepted lately, on one core.
 #[derive(Debug, Default)]
-pub(crate) struct VerifiedClients(RefCell<HashMap<[u8; 32], HashMap<Box<str>, u64>>>);
+pub(crate) struct VerifiedClients(RefCell<Accepted>);
 
 impl VerifiedClients {
     /// Returns the certificate of a request's client, if the route accepts it. `Err`: the response, and the reason's
@@ -104,7 +107,7 @@ impl VerifiedClients {
         check: impl FnOnce() -> bool,
     ) -> bool {
         let id = authorities.id();
-        let known = |all: &HashMap<[u8; 32], HashMap<Box<str>, u64>>| all.get(&id)?.get(&*client.fingerprint).copied();
+        let known = |all: &Accepted| all.get(&id)?.get(&*client.fingerprint).copied();
         if known(&self.0.borrow()).is_some_and(|until| now < until) {
             return true;
         }

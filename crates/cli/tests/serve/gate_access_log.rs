@@ -51,8 +51,8 @@ fn lines(test: &str, format: &str) -> Option<Vec<String>> {
 #[test]
 fn templates_show_tls_and_keep_clients_in_their_quotes() {
     let test = "templates_show_tls_and_keep_clients_in_their_quotes";
-    let format = "format = '$scheme \"$request\" $status \"$http_user_agent\" $http_user_agent $ssl_protocol $ssl_server_name \
-                  $ssl_session_reused \"$ssl_client_s_dn\" $route ${upstream_protocol}'";
+    let format = "format = '$scheme \"$request\" $status \"$http_user_agent\" $http_user_agent $ssl_protocol \
+                  $ssl_server_name $ssl_session_reused \"$ssl_client_s_dn\" $route ${upstream_protocol}'";
     let Some(lines) = lines(test, format) else { return };
     let agent = r#""a\x22 200 \x5C \xC3\xA9" a\x22\x20200\x20\x5C\x20\xC3\xA9"#;
     assert_eq!(
@@ -68,8 +68,8 @@ fn templates_show_tls_and_keep_clients_in_their_quotes() {
 #[test]
 fn both_kinds_of_json_show_tls() {
     let test = "both_kinds_of_json_show_tls";
-    let own = r#"format = '{"agent":"$http_user_agent","status":$status,"tls":"$ssl_protocol","subject":"$ssl_client_s_dn","up":$upstream_response_time}'
-escape = "json""#;
+    let own = "escape = \"json\"\nformat = '{\"agent\":\"$http_user_agent\",\"status\":$status,\
+               \"tls\":\"$ssl_protocol\",\"subject\":\"$ssl_client_s_dn\",\"up\":$upstream_response_time}'";
     let Some(own) = lines(test, own) else { return };
     let parse =
         |line: &String| serde_json::from_str::<serde_json::Value>(line).unwrap_or_else(|why| panic!("{why}: {line}"));

@@ -260,7 +260,7 @@ fn mistakes_name_their_key() {
     };
     let own = "client-certificate = { ca = \"staff.pem\" }";
     for (given, part) in [
-        ("client-certificate = {}", "line 17: route[1].client-certificate.ca: there is none: expected a PEM file"),
+        ("client-certificate = {}", "line 16: route[1].client-certificate.ca: there is none: expected a PEM file"),
         ("client-certificate = { ca = \"none.pem\" }", "route[1].client-certificate.ca: could not read"),
         ("client-certificate = { ca = \"empty.pem\" }", "route[1].client-certificate.ca: could not read a certificate"),
         ("client-certificate = { ca = \"staff.pem\", mode = \"some\" }", "expected required or optional"),

@@ -5,8 +5,8 @@
 //!
 //! Read `carry` (a request's life, with retries), `message` (the request as it is sent), `request_head` and
 //! `response_head` (changes to heads), `answer`, `upload` and `tunnel` (bytes), `multiplexed` with `stream_link` (the
-//! same over HTTP/2), `held` (inspected responses), `compress`, `link` (deadlines), `rules` and `edits` (a route's settings),
-//! `outcome`, `trace`, `network`.
+//! same over HTTP/2), `held` (inspected responses), `compress`, `link` (deadlines), `rules` and `edits` (a route's
+//! settings), `outcome`, `trace`, `network`.
 
 mod answer;
 mod carry;

@@ -2,9 +2,8 @@
 //!
 //! Read `target` (an address), `pool` (its connections; `slots` and `health` make its decisions without I/O),
 //! `multiplexed` (those of HTTP/2, with `streams` for `slots`), `dial` (opens them), `secure` (TLS), `pools` (all pools
-//! of a core, with
-//! one sweeper), `balance` (several targets), `check` (active health checks), `own` (the gateway's own listeners, which are no targets), `engine` and
-//! `counters`.
+//! of a core, with one sweeper), `balance` (several targets), `check` (active health checks), `own` (the gateway's own
+//! listeners, which are no targets), `engine` and `counters`.
 
 mod balance;
 mod check;

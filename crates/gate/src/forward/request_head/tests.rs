@@ -373,3 +373,20 @@ fn a_path_cannot_lead_out_of_the_prefix_that_it_is_given() {
         assert!(!leads_out(&both, path), "{path}");
     }
 }
+
+#[test]
+fn clients_cannot_forge_certificates() {
+    let request = "GET / HTTP/1.1\r\nHost: a\r\nx-CLIENT-certificate-subject: CN=root\r\n\
+                   X-Client-Certificate-Fingerprint: 0\r\n\
+                   Client-Cert: :AA==:\r\nclient-cert-chain: :AA==:\r\nX-End: 1\r\n\r\n";
+    let settings = || Settings { forwarding: trusting(), ..silent() };
+    let out = written(request, "1.2.3.4", settings());
+    assert!(!out.to_ascii_lowercase().contains("cert") && out.contains("X-End: 1\r\n"), "{out}");
+    // A trusted proxy in front may have the certificate, which RFC 9440 has fields for; ours are this gateway's alone.
+    let out = written(request, "10.1.2.3", settings());
+    assert!(out.contains("\r\nClient-Cert: :AA==:\r\nclient-cert-chain: :AA==:\r\n"), "{out}");
+    assert!(!out.to_ascii_lowercase().contains("x-client"), "{out}");
+    for name in [CLIENT_SUBJECT, CLIENT_FINGERPRINT, "Client-Cert", "client-cert-chain"] {
+        assert!(is_left_out_of_trailers(name), "{name}");
+    }
+}
