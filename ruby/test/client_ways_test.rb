@@ -136,7 +136,9 @@ class ClientWaysTest < ClientSupport::Test
     assert_equal "Oroshi::Client::DnsError", run.call({ "http_proxy" => url, "no_proxy" => "invalid" })
     assert_equal "Oroshi::Client::DnsError", run.call({ "http_proxy" => url }, "{ proxy: false }")
     assert_equal "Oroshi::Client::DnsError", run.call({ "HTTP_PROXY" => url })
-    assert_equal "ArgumentError", run.call({ "http_proxy" => "https://me:secret@h" })
+    # Only requests that would go through it fail.
+    assert_equal "Oroshi::Client::ConnectError", run.call({ "http_proxy" => "https://me:secret@h" })
+    assert_equal "Oroshi::Client::DnsError", run.call({ "https_proxy" => "https://me:secret@h" })
   end
 
   def test_a_proxy_that_refuses

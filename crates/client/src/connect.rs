@@ -38,6 +38,10 @@ pub(crate) enum Reuse {
 impl Exchange {
     /// Acquires a connection. A new connection may already have sent a part of the request.
     pub(crate) async fn acquire(&mut self, endpoint: &Endpoint, partition: u64, reuse: Reuse) -> Result<(), Error> {
+        if let Some(error) = self.core().settings.proxies.mistake(endpoint) {
+            self.enter(Phase::Connect);
+            return Err(self.fail(Cause::Proxy(error)));
+        }
         let origin = Origin::of(endpoint, partition, &self.core().settings);
         self.enter(Phase::Queue);
         loop {

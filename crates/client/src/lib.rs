@@ -49,13 +49,14 @@
 //!    connections; `oroshi-core` resolves names.
 //! 5. `exchange`: one request on one connection, in `exchange::http2` on a stream. `outgoing` and `body`: the request;
 //!    `incoming` and `decode`: the response.
-//! 6. `core`: state that the requests of a core share. `headers`, `form`.
+//! 6. `core`: state that the requests of a core share. `headers`, `form`, `multipart`, [`cookies`].
 //!
 //! **Circles.** None: no two files import each other. Each client implements its own `build` of [`Builder`].
 
 mod body;
 mod client;
 mod connect;
+pub mod cookies;
 mod core;
 mod deadline;
 mod decode;
@@ -66,6 +67,7 @@ pub mod form;
 mod headers;
 mod incoming;
 pub mod local;
+mod multipart;
 mod outgoing;
 mod pool;
 mod proxy;
@@ -83,11 +85,13 @@ struct Page;
 
 pub use bytes::Bytes;
 pub use client::{Body, Client, Response};
+pub use cookies::CookieJar;
 pub use core::Counts;
 pub use deadline::{Deadlines, Phase, Timings};
 pub use decode::Coding;
 pub use error::{Cause, Error};
 pub use headers::Headers;
+pub use multipart::Multipart;
 pub use oroshi_core::{Addresses, Lookup};
 pub use oroshi_http1::Version;
 pub use proxy::{EnvironmentError, Proxies, ProxyCause, ProxyError, ProxyUrlError, SocksError};

@@ -35,10 +35,13 @@ const INTERIM: u32 = 8;
 /// `Debug` shows no passwords.
 #[derive(Clone, Debug, Default)]
 pub struct Proxies {
-    http: Option<Arc<Proxy>>,
-    https: Option<Arc<Proxy>>,
+    http: Way,
+    https: Way,
     except: Exceptions,
 }
+
+/// A proxy, or the variable of the environment that names none; `None`: the server itself.
+type Way = Option<Result<Arc<Proxy>, EnvironmentError>>;
 
 impl Proxies {
     /// No proxy: the default.
@@ -56,31 +59,28 @@ impl Proxies {
     /// The URL is no proxy's. The message shows no user and no password.
     pub fn all(url: &str) -> Result<Self, ProxyUrlError> {
         let proxy = Arc::new(Proxy::parse(url)?);
-        Ok(Proxies { http: Some(Arc::clone(&proxy)), https: Some(proxy), except: Exceptions::default() })
+        Ok(Proxies { http: Some(Ok(Arc::clone(&proxy))), https: Some(Ok(proxy)), except: Exceptions::default() })
     }
 
     /// Reads the environment as curl does: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, the last three also
     /// in capitals. `HTTP_PROXY` in capitals is ignored: in CGI it is a header of a request.
     ///
-    /// # Errors
-    /// A variable is no proxy's URL. The message names the variable, and shows no user and no password.
-    pub fn from_environment() -> Result<Self, EnvironmentError> {
+    /// A variable may be no proxy's URL. Then the requests that would go through that proxy fail; the error names the
+    /// variable, and shows no user and no password.
+    pub fn from_environment() -> Self {
         Self::from_variables(|name| std::env::var(name).ok())
     }
 
-    fn from_variables(value: impl Fn(&str) -> Option<String>) -> Result<Self, EnvironmentError> {
+    fn from_variables(value: impl Fn(&str) -> Option<String>) -> Self {
         let proxy = |names: &[&'static str]| {
             let found = names.iter().find_map(|&name| Some((name, value(name).filter(|value| !value.is_empty())?)));
-            let Some((variable, url)) = found else { return Ok(None) };
-            match Proxy::parse(&url) {
-                Ok(proxy) => Ok(Some(Arc::new(proxy))),
-                Err(source) => Err(EnvironmentError { variable, source }),
-            }
+            let (variable, url) = found?;
+            Some(Proxy::parse(&url).map(Arc::new).map_err(|source| EnvironmentError { variable, source }))
         };
-        let http = proxy(&["http_proxy", "all_proxy", "ALL_PROXY"])?;
-        let https = proxy(&["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"])?;
+        let http = proxy(&["http_proxy", "all_proxy", "ALL_PROXY"]);
+        let https = proxy(&["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]);
         let except = ["no_proxy", "NO_PROXY"].into_iter().find_map(|name| value(name).filter(|list| !list.is_empty()));
-        Ok(Proxies { http, https, ..Self::default() }.except(except.as_deref().unwrap_or_default()))
+        Proxies { http, https, ..Self::default() }.except(except.as_deref().unwrap_or_default())
     }
 
     /// Adds servers to which the client connects itself, separated by commas or spaces as in `no_proxy`: a name with
@@ -99,12 +99,22 @@ impl Proxies {
 
     /// Returns the proxy of a request.
     pub(crate) fn of(&self, endpoint: &Endpoint) -> Option<&Arc<Proxy>> {
-        let proxy = match endpoint.scheme {
+        self.way(endpoint)?.as_ref().ok()
+    }
+
+    /// Returns why the proxy of a request cannot be used.
+    pub(crate) fn mistake(&self, endpoint: &Endpoint) -> Option<ProxyError> {
+        let error = self.way(endpoint)?.as_ref().err()?.clone();
+        Some(ProxyError { proxy: "of the environment".to_owned(), cause: ProxyCause::Environment(error) })
+    }
+
+    fn way(&self, endpoint: &Endpoint) -> Option<&Result<Arc<Proxy>, EnvironmentError>> {
+        let way = match endpoint.scheme {
             Scheme::Http => self.http.as_ref()?,
             Scheme::Https => self.https.as_ref()?,
         };
         match &endpoint.address {
-            Address::Tcp { host, port } if !self.except.hold(host, *port) => Some(proxy),
+            Address::Tcp { host, port } if !self.except.hold(host, *port) => Some(way),
             _ => None,
         }
     }
@@ -318,7 +328,7 @@ impl fmt::Debug for Proxy {
 }
 
 /// Why a text is no proxy's URL. No message shows a user or a password.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum ProxyUrlError {
     /// Use a proxy of a kind that this client knows.
@@ -339,7 +349,7 @@ pub enum ProxyUrlError {
 }
 
 /// A variable of the environment is no proxy's URL.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, Error)]
 #[error("the environment's {variable} is no proxy's URL")]
 pub struct EnvironmentError {
     /// Its name.
@@ -366,7 +376,7 @@ impl ProxyError {
             ProxyCause::Refused { status } => *status == 407,
             ProxyCause::Socks(error) => !matches!(error, SocksError::Refused { .. }),
             ProxyCause::Connect(error) => matches!(error, ConnectError::NotPermitted { .. }),
-            ProxyCause::Answer(_) => true,
+            ProxyCause::Answer(_) | ProxyCause::Environment(_) => true,
             ProxyCause::Io(_) => false,
         }
     }
@@ -401,6 +411,9 @@ pub enum ProxyCause {
     /// The proxy itself could not be reached: the error says why.
     #[error(transparent)]
     Connect(ConnectError),
+    /// Correct the variable, or remove it.
+    #[error(transparent)]
+    Environment(EnvironmentError),
     /// The connection to the proxy broke, or ended early.
     #[error("the connection to it broke")]
     Io(#[from] io::Error),
@@ -470,7 +483,7 @@ mod tests {
             })
         };
         let both = |variables: &[(&str, &str)]| {
-            let proxies = read(variables).unwrap();
+            let proxies = read(variables);
             (through(&proxies, "http://h/"), through(&proxies, "https://h/"))
         };
         let at = |port: u16| Some(format!("http://p:{port}"));
@@ -479,9 +492,14 @@ mod tests {
         assert_eq!(both(&[("HTTP_PROXY", "p:1"), ("HTTPS_PROXY", "p:2")]), (None, at(2)));
         assert_eq!(both(&[("ALL_PROXY", "p:3"), ("http_proxy", "")]), (at(3), at(3)));
         assert_eq!(both(&[("all_proxy", "p:3"), ("no_proxy", "h")]), (None, None));
-        let error = read(&[("http_proxy", "https://me:hidden@p")]).unwrap_err();
+        let proxies = read(&[("http_proxy", "https://me:hidden@p"), ("no_proxy", "direct")]);
+        let ProxyCause::Environment(error) = proxies.mistake(&endpoint("http://h/")).unwrap().cause else { panic!() };
         assert_eq!(error.variable, "http_proxy");
         assert!(!format!("{error} {}", error.source).contains("hidden"));
+        // Other requests do not need the variable.
+        for url in ["http://direct/", "https://h/", "unix:/run/app.sock"] {
+            assert!(proxies.mistake(&endpoint(url)).is_none() && through(&proxies, url).is_none(), "{url}");
+        }
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::decode::ACCEPTED;
 use crate::error::{Cause, Error, bad_field};
 use crate::form;
 use crate::headers::Headers;
+use crate::multipart::Multipart;
 use crate::retry::is_idempotent;
 use crate::settings::{Builder, check_field};
 
@@ -192,7 +193,16 @@ impl<C: Handle> RequestBuilder<C> {
         }
     }
 
-    fn typed_body(self, content_type: &'static str, bytes: Bytes) -> Self {
+    /// Sends a form with files: `multipart/form-data`.
+    pub fn multipart(self, form: Multipart) -> Self {
+        if form.is_bad() {
+            return self.change(|_| Err(bad_field("Content-Type", EncodeError::Value)));
+        }
+        let content_type = form.content_type();
+        self.typed_body(&content_type, form.into_body())
+    }
+
+    fn typed_body(self, content_type: &str, bytes: Bytes) -> Self {
         self.body(bytes).change(|request| {
             if request.headers.contains("Content-Type") {
                 return Ok(());
@@ -382,13 +392,29 @@ impl<R: ?Sized> Request<R> {
         if !settings.keep_alive {
             field("Connection", b"close")?;
         }
+        if let Some(jar) = &settings.cookies
+            && !self.headers.contains("Cookie")
+            && !settings.headers.contains("Cookie")
+            && let Some(cookies) = jar.header(&self.endpoint)
+        {
+            field("Cookie", cookies.as_bytes())?;
+        }
+        // Within a tunnel the server would read it.
+        let is_tunnel = proxy.is_none() && settings.proxies.of(&self.endpoint).is_some();
+        let is_for_proxy = |name: &str| is_tunnel && name.eq_ignore_ascii_case("Proxy-Authorization");
         for (name, value) in settings.headers.iter() {
-            let stays_behind = self.strayed && Headers::is_secret(name);
+            let stays_behind = (self.strayed && Headers::is_secret(name)) || is_for_proxy(name);
             if !stays_behind && !self.headers.contains(name) {
                 encode::header(out, name, value).map_err(|error| bad_field(name, error))?;
             }
         }
-        out.extend_from_slice(self.headers.as_bytes());
+        if is_tunnel && has_own {
+            for (name, value) in self.headers.iter().filter(|(name, _)| !is_for_proxy(name)) {
+                encode::header(out, name, value).map_err(|error| bad_field(name, error))?;
+            }
+        } else {
+            out.extend_from_slice(self.headers.as_bytes());
+        }
         match self.body.length() {
             None => encode::chunked(out),
             // A zero length is sent only where a body is usual (RFC 9110, section 8.6).

@@ -49,6 +49,7 @@ pub(crate) async fn run(
             Ok(head) => head,
             Err(error) => break Err(error),
         };
+        keep_cookies(core, &request, &head);
         let most = request.redirects.unwrap_or(core.settings.redirects);
         let location = head.headers.get("Location").filter(|_| most > 0 && Redirect::is_status(head.status));
         let Some(location) = location else { break Ok(head) };
@@ -97,7 +98,8 @@ async fn retried(
         *number += 1;
         let wait = retries.wait(*number, asked).filter(|wait| exchange.has_left(*wait));
         let Some(wait) = wait.filter(|_| !request.body.is_used()) else { return result };
-        if result.is_ok() {
+        if let Ok(head) = &result {
+            keep_cookies(core, request, head);
             drain(exchange).await?;
         }
         exchange.wait(wait).await?;
@@ -148,6 +150,13 @@ async fn once(
     exchange.acquire(&request.endpoint, request.partition, reuse).await?;
     exchange.pause();
     poll_fn(|context| exchange.poll_head(context)).await
+}
+
+/// Stores a response's cookies. Not within [`once`], whose future would grow.
+fn keep_cookies(core: &Core, request: &Request<dyn AsyncRead>, head: &Head) {
+    if let Some(jar) = &core.settings.cookies {
+        jar.store(&request.endpoint, head.headers.get_all("Set-Cookie"));
+    }
 }
 
 /// Turns the request into the next one of a redirect.

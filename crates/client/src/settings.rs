@@ -9,6 +9,7 @@ use oroshi_http1::Limits;
 use oroshi_net::{ClientTlsOptions, Endpoint, Permitted, Scheme};
 use thiserror::Error;
 
+use crate::cookies::CookieJar;
 use crate::deadline::Deadlines;
 use crate::headers::Headers;
 use crate::pool::Caps;
@@ -37,6 +38,7 @@ pub struct Builder {
     pub(crate) tls: ClientTlsOptions,
     pub(crate) permitted: Option<Arc<Permitted>>,
     pub(crate) proxies: Proxies,
+    pub(crate) cookies: Option<CookieJar>,
     pub(crate) retries: Retries,
     pub(crate) headers: Headers,
     /// The first default field that cannot be sent: its name, and the reason.
@@ -73,6 +75,7 @@ impl Default for Builder {
             tls: ClientTlsOptions::default(),
             permitted: None,
             proxies: Proxies::none(),
+            cookies: None,
             retries: Retries::default(),
             headers: Headers::new(),
             mistake: None,
@@ -100,6 +103,13 @@ impl Builder {
     /// Sets which requests go through a proxy: [`Proxies`]. Default: none, whatever the environment says.
     pub fn proxies(mut self, proxies: Proxies) -> Self {
         self.proxies = proxies;
+        self
+    }
+
+    /// Keeps cookies in this jar: responses fill it, and requests carry its cookies, redirects too. A request or a client
+    /// with a `Cookie` field of its own sends that one alone. Default: none.
+    pub fn cookies(mut self, jar: CookieJar) -> Self {
+        self.cookies = Some(jar);
         self
     }
 

@@ -19,7 +19,6 @@
 mod api;
 mod assets;
 mod cache;
-mod cookies;
 mod data;
 mod detect;
 mod files;

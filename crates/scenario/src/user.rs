@@ -4,9 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 
+use oroshi_client::cookies::Jar;
+
 use crate::api::Lease;
 use crate::cache::Cache;
-use crate::cookies::Jar;
 use crate::random::Choices;
 use crate::request::Last;
 use crate::tally::NO_STEP;

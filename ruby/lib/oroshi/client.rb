@@ -29,6 +29,7 @@ module Oroshi
     require_relative "client/response"
     require_relative "client/multipart"
     require_relative "client/options"
+    require_relative "client/cookies"
     require_relative "client/engine"
     require_relative "client/call"
     require_relative "client/burst"
@@ -44,7 +45,11 @@ module Oroshi
       @max_connections = settings.max_connections # as asked for, or less where descriptors are few
       @limits = options.slice(:timeout, :queue_timeout).freeze
       @engine = Engine.new(settings)
+      @cookies = settings.cookies? ? Cookies.new(settings) { |url| Options.url(url, @base_url) } : nil
     end
+
+    # The client's Cookies; nil without the option `cookies`.
+    attr_reader :cookies
 
     # Sends a request, and waits for the whole response.
     #

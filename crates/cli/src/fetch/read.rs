@@ -217,11 +217,10 @@ impl ConnectionArgs {
 
     fn proxies(&self, problems: &mut Problems) -> Proxies {
         let proxies = match self.proxy.as_deref() {
-            None => Proxies::from_environment().map_err(|error| with_causes(&error)),
+            None => Ok(Proxies::from_environment()),
             Some("none") => Ok(Proxies::none()),
             Some(url) => Proxies::all(url).map_err(|error| with_causes(&error)),
         };
-        // Without `--proxy` the message names the variable.
         let proxies = proxies.map_err(|error| problems.add("--proxy", error)).unwrap_or_default();
         proxies.except(self.no_proxy.as_deref().unwrap_or_default())
     }

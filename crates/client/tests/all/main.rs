@@ -5,6 +5,7 @@
 //! another binary.
 
 mod clients;
+mod cookies;
 mod corpus;
 mod hostile;
 mod http2;

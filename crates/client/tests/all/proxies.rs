@@ -92,6 +92,17 @@ fn tinyproxy_forwards_plain_requests_and_makes_tunnels_for_tls_and_http2() {
         let connects = client.counts().connects;
         assert!(text(client.get(&*url)).await.starts_with("2.0 /c\n"));
         assert_eq!(client.counts().connects, connects, "a tunnel is kept");
+        // What is for the proxy does not reach the server.
+        let own = builder().proxies(proxy.through("http", "")).tls(identity.trusted());
+        let own = own.header("Proxy-Authorization", "Basic ZGVmYXVsdA==").build_local().unwrap();
+        for request in [own.get(&*url), client.get(&*url).header("proxy-authorization", "Basic b3du").header("X", "y")]
+        {
+            let seen = text(request).await.to_lowercase();
+            assert!(seen.starts_with("2.0 /c\n") && !seen.contains("proxy-authorization"), "{seen}");
+        }
+        let direct = builder().tls(identity.trusted()).build_local().unwrap();
+        let seen = text(direct.get(&*url).header("Proxy-Authorization", "Basic b3du")).await;
+        assert!(seen.to_lowercase().contains("proxy-authorization: basic b3du\n"), "the server is the proxy: {seen}");
         // Without TLS, by prior knowledge.
         let client = http2().proxies(proxy.through("http", "")).build_local().unwrap();
         let response = client.get(plain.url("/d")).send().await.map_err(|error| told(&error)).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mlua::{Lua, Table, Value};
-use oroshi_client::form;
+use oroshi_client::{Multipart, form};
 use oroshi_net::Endpoint;
 use oroshi_words::nearest;
 
@@ -40,7 +40,7 @@ enum Content {
     Bytes(Bytes),
     Form(String),
     Json(Vec<u8>),
-    Multipart(String, Vec<u8>),
+    Multipart(Multipart),
 }
 
 impl Spec {
@@ -112,9 +112,7 @@ impl Spec {
             Some(Content::Bytes(bytes)) => (None, bytes),
             Some(Content::Form(text)) => (Some("application/x-www-form-urlencoded".to_owned()), text.into()),
             Some(Content::Json(json)) => (Some("application/json".to_owned()), json.into()),
-            Some(Content::Multipart(boundary, parts)) => {
-                (Some(format!("multipart/form-data; boundary={boundary}")), parts.into())
-            }
+            Some(Content::Multipart(form)) => (Some(form.content_type()), form.into_body()),
         };
         (spec.content_type, spec.body) = (kind, Some(bytes));
         Ok(spec)
@@ -180,10 +178,7 @@ impl Spec {
                 Content::Form(text)
             }
             "json" => Content::Json(encode(lua, value).map_err(|why| format!("json: {why}"))?),
-            "multipart" => {
-                let (boundary, parts) = multipart(value)?;
-                Content::Multipart(boundary, parts)
-            }
+            "multipart" => Content::Multipart(multipart(value)?),
             _ => {
                 let meant = nearest(key, KEYS).map(|near| format!("; did you mean `{near}`?"));
                 return Err(format!("the option `{key}` is unknown{}", meant.unwrap_or_default()));
@@ -211,58 +206,42 @@ fn statuses(value: &Value) -> Result<Vec<u16>, String> {
     Ok(statuses)
 }
 
-/// Writes `multipart/form-data` (RFC 7578): texts, and files as `{ filename, type, body }`.
-fn multipart(value: &Value) -> Result<(String, Vec<u8>), String> {
+/// Reads a form with files: texts, and files as `{ filename, type, body }`.
+fn multipart(value: &Value) -> Result<Multipart, String> {
     let Value::Table(table) = value else {
         return Err(format!("multipart is {}: expected a table of fields", kind(value)));
     };
-    let boundary = format!("oroshi-{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
-    let mut out = Vec::new();
     let mut parts: Vec<(String, Value)> = Vec::new();
     for pair in table.pairs::<mlua::LuaString, Value>() {
         let (name, value) = pair.map_err(|_| "multipart has a field without a name".to_owned())?;
         parts.push((name.to_string_lossy(), value));
     }
     parts.sort_by(|one, other| one.0.cmp(&other.0));
+    let mut form = Multipart::new();
     for (name, value) in parts {
-        out.extend_from_slice(
-            format!("--{boundary}\r\nContent-Disposition: form-data; name=\"{}\"", quoted(&name)).as_bytes(),
-        );
-        match &value {
+        form = match &value {
             Value::Table(file) => {
                 let part = |key: &str| file.get::<Value>(key).unwrap_or(Value::Nil);
                 let Value::String(body) = part("body") else {
                     return Err(format!("multipart: the file `{}` has no body: expected a text", shown(&name)));
                 };
-                if let Value::String(filename) = part("filename") {
-                    out.extend_from_slice(format!("; filename=\"{}\"", quoted(&filename.to_string_lossy())).as_bytes());
-                }
+                let filename = match part("filename") {
+                    Value::String(filename) => Some(filename.to_string_lossy()),
+                    _ => None,
+                };
                 let kind = match part("type") {
                     Value::Nil => "application/octet-stream".to_owned(),
                     kind => text("type", &kind)?,
                 };
-                if kind.bytes().any(|byte| byte < b' ') {
+                let form = form.part(&name, filename.as_deref(), Some(&kind), body.as_bytes());
+                if form.is_bad() {
                     return Err(format!("multipart: the type of `{}` has control characters", shown(&name)));
                 }
-                out.extend_from_slice(format!("\r\nContent-Type: {kind}\r\n\r\n").as_bytes());
-                out.extend_from_slice(&body.as_bytes());
+                form
             }
-            Value::String(body) => {
-                out.extend_from_slice(b"\r\n\r\n");
-                out.extend_from_slice(&body.as_bytes());
-            }
-            value => {
-                out.extend_from_slice(b"\r\n\r\n");
-                out.extend_from_slice(text(&name, value)?.as_bytes());
-            }
-        }
-        out.extend_from_slice(b"\r\n");
+            Value::String(body) => form.text(&name, body.as_bytes()),
+            value => form.text(&name, text(&name, value)?),
+        };
     }
-    out.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
-    Ok((boundary, out))
-}
-
-/// Escapes a name as browsers do.
-fn quoted(name: &str) -> String {
-    name.replace('"', "%22").replace('\r', "%0D").replace('\n', "%0A")
+    Ok(form)
 }

@@ -47,7 +47,7 @@ pub(crate) enum Job {
 impl Engine {
     /// Starts the thread. Nil if no descriptor is left for it.
     pub(crate) fn start(ruby: &Ruby, settings: &Settings) -> Result<Option<Self>, Error> {
-        match EngineHandle::start(settings.builder.clone(), settings.limits) {
+        match EngineHandle::start(settings.builder(), settings.limits) {
             Ok(handle) => Ok(Some(Engine(RefCell::new(Some(Arc::new(ProcessLocal::new(handle))))))),
             Err(ThreadsError::Runtime(error)) if is_out_of_descriptors(&error) => Ok(None),
             Err(error) => {

@@ -32,6 +32,11 @@ const FOR_CONNECTIONS: u64 = 8;
 /// How many calls of this process hold a descriptor.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
+/// Forgets the calls of the process that this one was forked from: their threads are not here.
+pub(crate) fn forget_waiting() {
+    WAITING.store(0, Ordering::Relaxed);
+}
+
 /// The outcomes of one call, and a descriptor that becomes readable when there are some, or room for more requests.
 #[derive(Debug)]
 pub(crate) struct Inbox {

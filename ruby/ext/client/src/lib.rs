@@ -50,6 +50,10 @@ mod entry {
         settings.define_singleton_method("new", function!(Settings::new, 1))?;
         settings.define_method("max_connections", method!(Settings::max_connections, 0))?;
         settings.define_method("start", method!(Engine::start, 0))?;
+        settings.define_method("cookies?", method!(Settings::has_cookies, 0))?;
+        settings.define_method("cookie", method!(Settings::cookie, 2))?;
+        settings.define_method("set_cookie", method!(Settings::set_cookie, 3))?;
+        settings.define_method("clear_cookies", method!(Settings::clear_cookies, 0))?;
 
         let engine = native.define_class("Engine", ruby.class_object())?;
         engine.define_method("close_idle", method!(Engine::close_idle, 0))?;

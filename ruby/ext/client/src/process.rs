@@ -52,11 +52,12 @@ impl<T> fmt::Debug for ProcessLocal<T> {
 fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the function has the right type, and only changes an atomic, which is allowed after fork.
+        // SAFETY: the function has the right type, and only changes atomics, which is allowed after fork.
         unsafe { libc::pthread_atfork(None, None, Some(count)) };
     });
 }
 
 unsafe extern "C" fn count() {
     GENERATION.fetch_add(1, Relaxed);
+    crate::inbox::forget_waiting();
 }

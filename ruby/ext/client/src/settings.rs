@@ -3,28 +3,33 @@
 //!
 //! Times are seconds; nil means for ever.
 
+use std::cell::RefCell;
 use std::error::Error as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use magnus::r_hash::ForEach;
 use magnus::{Error, RArray, RHash, RString, Ruby, Symbol, TryConvert, Value};
-use oroshi_client::{Builder, Deadlines, Proxies, Retries};
+use oroshi_client::{Builder, CookieJar, Deadlines, Proxies, Retries};
 use oroshi_http1::Limits;
+use oroshi_net::endpoint::EndpointError;
 use oroshi_net::tls::{Roots, TlsConfigError};
 use oroshi_net::{ClientTls, ClientTlsOptions, Endpoint};
 
+use crate::process::ProcessLocal;
 use crate::request::Options;
 
 /// A client's settings, which have been tried.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[magnus::wrap(class = "Oroshi::Client::Native::Settings", free_immediately)]
 pub(crate) struct Settings {
-    pub(crate) builder: Builder,
+    builder: Builder,
     /// Default time limits of a request's phases.
     pub(crate) limits: Deadlines,
     /// Maximum connections: as configured, or fewer where descriptors are few.
     max_connections: usize,
+    /// The client's cookies, if it keeps any.
+    cookies: Option<RefCell<ProcessLocal<CookieJar>>>,
 }
 
 impl Settings {
@@ -38,15 +43,66 @@ impl Settings {
         let wrong = |message| Error::new(ruby.exception_arg_error(), message);
         reading.try_tls().map_err(wrong)?;
         reading.builder = std::mem::take(&mut reading.builder).proxies(reading.proxies().map_err(wrong)?);
+        let cookies = reading.cookies.then(|| RefCell::new(ProcessLocal::new(CookieJar::new())));
         let (builder, limits) = reading.finish();
         match builder.clone().build_local() {
-            Ok(client) => Ok(Settings { builder, limits, max_connections: client.counts().connections }),
+            Ok(client) => Ok(Settings { builder, limits, max_connections: client.counts().connections, cookies }),
             Err(error) => Err(wrong(error.to_string())),
         }
     }
 
     pub(crate) fn max_connections(&self) -> usize {
         self.max_connections
+    }
+
+    /// Returns the settings of this process's client.
+    pub(crate) fn builder(&self) -> Builder {
+        let builder = self.builder.clone();
+        match self.jar() {
+            Some(jar) => builder.cookies(jar),
+            None => builder,
+        }
+    }
+
+    /// Returns the jar of this process. A child begins with an empty one: a thread that it does not have may have held
+    /// the parent's.
+    fn jar(&self) -> Option<CookieJar> {
+        let place = self.cookies.as_ref()?;
+        if let Some(jar) = place.borrow().get() {
+            return Some(jar.clone());
+        }
+        let jar = CookieJar::new();
+        place.replace(ProcessLocal::new(jar.clone()));
+        Some(jar)
+    }
+
+    /// Whether the client keeps cookies.
+    pub(crate) fn has_cookies(&self) -> bool {
+        self.cookies.is_some()
+    }
+
+    /// Returns a cookie's value: [`CookieJar::get`].
+    pub(crate) fn cookie(ruby: &Ruby, this: &Self, url: RString, name: RString) -> Result<Option<String>, Error> {
+        let url = endpoint(ruby, "url", url)?;
+        Ok(this.jar().and_then(|jar| jar.get(&url, &text(name))))
+    }
+
+    /// Sets a cookie: [`CookieJar::set`].
+    pub(crate) fn set_cookie(
+        ruby: &Ruby,
+        this: &Self,
+        url: RString,
+        name: RString,
+        value: RString,
+    ) -> Result<(), Error> {
+        let url = endpoint(ruby, "url", url)?;
+        let set = this.jar().map(|jar| jar.set(&url, &text(name), &text(value)));
+        set.unwrap_or(Ok(())).map_err(|why| Error::new(ruby.exception_arg_error(), why))
+    }
+
+    /// Removes all cookies.
+    pub(crate) fn clear_cookies(&self) {
+        self.jar().iter().for_each(CookieJar::clear);
     }
 }
 
@@ -66,6 +122,7 @@ struct Reading {
     proxy: Option<String>,
     no_proxy: Option<String>,
     retries: Retries,
+    cookies: bool,
 }
 
 impl Reading {
@@ -124,7 +181,7 @@ impl Reading {
             format!("{error}{cause}")
         };
         let proxies = match self.proxy.as_deref() {
-            None => Proxies::from_environment().map_err(|error| format!("proxy: {}", described(&error)))?,
+            None => Proxies::from_environment(),
             Some("none") => Proxies::none(),
             Some(url) => Proxies::all(url).map_err(|error| format!("proxy: {}", described(&error)))?,
         };
@@ -135,6 +192,7 @@ impl Reading {
         match name {
             "max_head_bytes" => self.limits.head_bytes = get(value)?,
             "max_headers" => self.limits.headers = get(value)?,
+            "cookies" => self.cookies = get(value)?,
             "http2_prior_knowledge" => self.prior_knowledge = get(value)?,
             "verify" => self.insecure = !get::<bool>(value)?,
             "system_roots" => self.system_roots = Some(get(value)?),
@@ -215,17 +273,20 @@ pub(crate) fn fields(pairs: RArray) -> Result<Vec<(String, Vec<u8>)>, Error> {
     pairs.into_iter().map(|pair| field(RArray::try_convert(pair)?)).collect()
 }
 
-/// Resolves a URL relative to a base, which has a scheme and counts as a folder: `users` below `https://h/v1` is
+/// Resolves a URL relative to a base, which has a scheme and no query, and counts as a folder: `users` below `https://h/v1` is
 /// `https://h/v1/users`, and `/users` is `https://h/users`.
 pub(crate) fn join(ruby: &Ruby, base: RString, reference: RString) -> Result<String, Error> {
-    let wrong =
-        |name, error: &dyn std::error::Error| Error::new(ruby.exception_arg_error(), format!("{name}: {error}"));
-    let mut base: Endpoint = text(base).parse().map_err(|error| wrong("base_url", &error))?;
-    base.target.truncate(base.target.find('?').unwrap_or(base.target.len()));
+    let mut base = endpoint(ruby, "base_url", base)?;
     if !base.target.ends_with('/') {
         base.target.push('/');
     }
-    base.join(&bytes(reference)).map(|url| url.to_string()).map_err(|error| wrong("url", &error))
+    let wrong = |error: &dyn std::error::Error| Error::new(ruby.exception_arg_error(), format!("url: {error}"));
+    base.join(&bytes(reference)).map(|url| url.to_string()).map_err(|error| wrong(&error))
+}
+
+/// Parses a URL. `name`: the argument's, for the message.
+fn endpoint(ruby: &Ruby, name: &str, url: RString) -> Result<Endpoint, Error> {
+    text(url).parse().map_err(|error: EndpointError| Error::new(ruby.exception_arg_error(), format!("{name}: {error}")))
 }
 
 /// Returns a String's text. The client refuses replaced non-UTF-8 bytes, in the request's outcome.

@@ -87,7 +87,7 @@ pub(crate) struct Engine<'w> {
 pub(crate) const LIFELINE: u64 = u64::MAX;
 /// The token of the eventfd by which other workers wake this one.
 const WAKER: u64 = u64::MAX - 1;
-/// The token of the queue of connections handed over.
+/// The token of the queue of connections handed over. Those of listeners are less.
 pub(crate) const QUEUE: u64 = u64::MAX - 2;
 /// Bytes read at once.
 pub(crate) const SCRATCH_BYTES: usize = 64 * 1024;

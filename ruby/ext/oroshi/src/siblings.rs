@@ -12,7 +12,7 @@ use magnus::{Error, Value, value::ReprValue as _};
 
 use crate::accept::LISTENER;
 use crate::clock;
-use crate::engine::Engine;
+use crate::engine::{Engine, QUEUE};
 use crate::poll::Poll;
 use crate::rb;
 use crate::slot::State;
@@ -37,7 +37,8 @@ pub(crate) fn wait(
         if ready == 0 {
             return Ok(0);
         }
-        let is_new = (0..ready).any(|index| poll.event(index).token & LISTENER != 0);
+        let is_new = |token: u64| token & LISTENER != 0 && token <= QUEUE;
+        let is_new = (0..ready).any(|index| is_new(poll.event(index).token));
         // The kernel has woken this thread alone, and the lock may be another thread's for long.
         if is_new && let Some(other) = worker.peers.of_freer_worker() {
             worker.peers.wake(other);

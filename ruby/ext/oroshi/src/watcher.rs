@@ -43,6 +43,8 @@ use attend::Tools;
 
 /// How often the watcher looks. A call that it sees twice has taken at least this long.
 const TICK: Duration = Duration::from_millis(10);
+/// The same for a worker with several threads, whose calls usually wait for something.
+const TICK_AMONG_SIBLINGS: Duration = Duration::from_millis(3);
 /// Ticks without a request after which it sleeps until the next one.
 const QUIET_TICKS: u32 = 100;
 /// How long an ending process waits for others to take connections from a full queue.
@@ -221,9 +223,10 @@ impl Watch {
     fn run(&self) {
         let mut tools = Tools::default();
         let (mut last, mut seen, mut quiet, mut given_up) = (0, 0, 0, 0);
+        let tick = if self.board.threads().most > 1 { TICK_AMONG_SIBLINGS } else { TICK };
         let mut crashes = crash::Watcher::new();
         while !self.over.load(Acquire) {
-            thread::sleep(TICK);
+            thread::sleep(tick);
             let (serial, requests) = (self.slot.serial(), self.slot.requests());
             let condemned = self.slot.condemned().filter(|&serial| serial != given_up);
             let is_busy = serial != 0 && self.slot.kept() > 0;

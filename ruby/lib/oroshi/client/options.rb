@@ -111,6 +111,8 @@ module Oroshi
          "the longest pause within the body"],
         [:base_url, :url, :client, "none",
          "where URLs without a scheme begin: `https://api.example/v1/` and `users?page=2`"],
+        [:cookies, :flag, :client, "false",
+         "whether the client keeps cookies: responses set them, and requests carry them, redirects too"],
         [:proxy, :proxy, :client, "the environment's",
          "a proxy's URL (`http://`, `socks5://`, `socks5h://`), or `false` for none"],
         [:no_proxy, :names, :client, "none",
@@ -190,8 +192,7 @@ module Oroshi
         # scheme begins, or nil.
         def order(method, url, options, base = nil)
           method = method.to_s.upcase(:ascii)
-          url = url.to_s
-          url = joined(base, url) if base && !url.b.match?(SCHEME)
+          url = url(url, base)
           return [method, url, nil, nil, nil] if options.empty?
 
           options.each { |name, value| check(name, value, OF_REQUEST.fetch(name) { unknown(name, OF_REQUEST) }.kind) }
@@ -199,6 +200,12 @@ module Oroshi
           authorize(headers, options)
           body = body(headers, options)
           [method, url, headers, body, native(options)]
+        end
+
+        # Returns a URL as a String, relative to base if it has no scheme.
+        def url(url, base)
+          url = url.to_s
+          base && !url.b.match?(SCHEME) ? joined(base, url) : url
         end
 
         def check(name, value, kind = :count)

@@ -251,7 +251,7 @@ proptest! {
         }
         if let Some(value) = jar.header(&here) {
             prop_assert!(!value.chars().any(|letter| letter.is_ascii_control()));
-            let mut headers = oroshi_client::Headers::new();
+            let mut headers = crate::Headers::new();
             prop_assert!(headers.append("Cookie", value).is_ok());
         }
         prop_assert!(jar.0.is_none_or(|cookies| cookies.kept.len() <= COOKIES_PER_HOST));

@@ -1,12 +1,14 @@
-//! The cookies of one user (RFC 6265). cookie_store parses `Set-Cookie` and judges domains; the jar keeps what it needs
-//! of a cookie, in the order in which cookies were made.
+//! The cookies of a client, or of one user (RFC 6265). cookie_store parses `Set-Cookie` and judges domains; the jar
+//! keeps what it needs of a cookie, in the order in which cookies were made.
 //!
 //! As in browsers, cookies belong to a host, whatever its port. All unix sockets are the host of their `Host` field,
-//! which is `localhost` unless another is set. There is no list of public suffixes: a load knows its servers.
+//! which is `localhost` unless another is set. There is no list of public suffixes, so a server may set cookies for a
+//! domain above it, such as `co.uk`: use one jar for servers that may know of each other.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cookie_store::{Cookie, CookieDomain};
@@ -14,24 +16,72 @@ use oroshi_net::{Endpoint, Scheme};
 use url::{Host, Url};
 
 /// The most bytes of a `Set-Cookie` value; a longer one is ignored.
-pub(crate) const COOKIE_BYTES: usize = 4096;
+pub const COOKIE_BYTES: usize = 4096;
 /// The most cookies of one host; the oldest give way.
-pub(crate) const COOKIES_PER_HOST: usize = 50;
+pub const COOKIES_PER_HOST: usize = 50;
 /// The most cookies of a user; the oldest give way.
-pub(crate) const COOKIES: usize = 200;
+pub const COOKIES: usize = 200;
 /// The most bytes of a user's cookies: names, values, domains, paths; the oldest give way.
-pub(crate) const JAR_BYTES: usize = 64 * 1024;
+pub const JAR_BYTES: usize = 64 * 1024;
 /// The most `Set-Cookie` fields of one response; later ones are ignored.
-pub(crate) const SET_COOKIES: usize = 64;
+pub const SET_COOKIES: usize = 64;
 
 /// The number of `Cookie` fields that a jar remembers: few origins, or few paths.
 const REMEMBERED: usize = 4;
-/// A cookie that ends with the journey.
+/// A cookie that ends with the jar.
 const SESSION: i64 = i64::MAX;
 
 /// The cookies of one user. An empty jar takes eight bytes.
 #[derive(Debug, Default)]
-pub(crate) struct Jar(Option<Box<Cookies>>);
+pub struct Jar(Option<Box<Cookies>>);
+
+/// A [`Jar`] of clients: [`Builder::cookies`](crate::Builder::cookies). Clones are the same jar. Requests wait for each
+/// other only while one of them reads or writes its cookies.
+#[derive(Clone, Debug, Default)]
+pub struct CookieJar(Arc<Mutex<Jar>>);
+
+impl CookieJar {
+    /// Returns an empty jar.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Returns a cookie's value: of the cookie that a request to `url` would carry, otherwise of the newest of that
+    /// name.
+    pub fn get(&self, url: &Endpoint, name: &str) -> Option<String> {
+        self.lock().get(url, name).map(str::to_owned)
+    }
+
+    /// Sets a cookie: [`Jar::set`].
+    ///
+    /// # Errors
+    /// The name or the value cannot be sent, or is too long; the text says why.
+    pub fn set(&self, url: &Endpoint, name: &str, value: &str) -> Result<(), String> {
+        self.lock().set(url, name, value)
+    }
+
+    /// Removes all cookies.
+    pub fn clear(&self) {
+        self.lock().clear();
+    }
+
+    /// Returns the value of the `Cookie` field for a request.
+    pub(crate) fn header(&self, url: &Endpoint) -> Option<String> {
+        self.lock().header(url).map(str::to_owned)
+    }
+
+    /// Stores the values of a response's `Set-Cookie` fields.
+    pub(crate) fn store<'v>(&self, url: &Endpoint, set_cookie: impl IntoIterator<Item = &'v [u8]>) {
+        let mut fields = set_cookie.into_iter().peekable();
+        if fields.peek().is_some() {
+            self.lock().store(url, fields);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Jar> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 #[derive(Debug, Default)]
 struct Cookies {
@@ -76,19 +126,19 @@ struct Field {
 
 impl Jar {
     /// Stores the values of a response's `Set-Cookie` fields. Ignores what is not valid, as browsers do.
-    pub(crate) fn store<'v>(&mut self, url: &Endpoint, set_cookie: impl IntoIterator<Item = &'v [u8]>) {
+    pub fn store<'v>(&mut self, url: &Endpoint, set_cookie: impl IntoIterator<Item = &'v [u8]>) {
         self.store_at(url, set_cookie, now_ms());
     }
 
     /// Returns the value of the `Cookie` field for a request; `None` without cookies.
-    pub(crate) fn header(&mut self, url: &Endpoint) -> Option<&str> {
+    pub fn header(&mut self, url: &Endpoint) -> Option<&str> {
         let cookies = self.0.as_deref_mut()?;
         cookies.header(url, cookies.now())
     }
 
     /// Returns a cookie's value: of the cookie that a request to `url` would carry, otherwise of the newest of that
     /// name.
-    pub(crate) fn get(&self, url: &Endpoint, name: &str) -> Option<&str> {
+    pub fn get(&self, url: &Endpoint, name: &str) -> Option<&str> {
         let cookies = self.0.as_deref()?;
         let now = cookies.now();
         let sent =
@@ -97,12 +147,12 @@ impl Jar {
         sent.or_else(newest).map(Kept::value)
     }
 
-    /// Sets a cookie for a script: the value of the cookie of that name that a request to `url` would carry, otherwise
-    /// of a new one for all paths of the host, which ends with the journey.
+    /// Sets a cookie: the value of the cookie of that name that a request to `url` would carry, otherwise
+    /// of a new one for all paths of the host, which ends with the jar.
     ///
     /// # Errors
     /// The name or the value cannot be sent, or is too long; the text says why.
-    pub(crate) fn set(&mut self, url: &Endpoint, name: &str, value: &str) -> Result<(), String> {
+    pub fn set(&mut self, url: &Endpoint, name: &str, value: &str) -> Result<(), String> {
         let bad_name = |byte: u8| !byte.is_ascii_graphic() || b"=;,\"".contains(&byte);
         if name.is_empty() || name.bytes().any(bad_name) {
             return Err(format!("`{}` is no name of a cookie: expected letters, digits, - and _", name.escape_debug()));
@@ -135,7 +185,7 @@ impl Jar {
     }
 
     /// Removes all cookies.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.0 = None;
     }
 
