@@ -450,7 +450,7 @@ fn mistakes_of_the_table_are_told() {
     let check = |keys: &str| {
         let folder = tempfile::tempdir().unwrap();
         let config = format!(
-            "[listen]\npublic = \"127.0.0.1:0\"\ntls = \"127.0.0.1:0\"\n{ROUTE}[sql.acme]\nurl = \"sqlite:acme.db\"\n\
+            "[listen]\npublic = \"127.0.0.1:0\"\ntls = \"unix:tls.sock\"\n{ROUTE}[sql.acme]\nurl = \"sqlite:acme.db\"\n\
              [acme]\n{keys}\n"
         );
         fs::write(folder.path().join("gate.toml"), config).unwrap();
