@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -125,6 +125,10 @@ impl Authority {
                 }
             }
             None => {
+                let unwritable =
+                    |error| Trouble::account(format!("cannot write the account's key `{}`: {error}", file.display()));
+                // Before the account is made: without its key, each attempt would make another one.
+                let place = KeyFile::prepare(file).map_err(unwritable)?;
                 let new = NewAccount {
                     contact: &contact,
                     terms_of_service_agreed: settings.agrees_to_terms,
@@ -135,9 +139,7 @@ impl Authority {
                     external.and_then(|own| Some(ExternalAccountKey::new(own.key_id.clone(), &mac_key(&own.mac_key)?)));
                 let made = builder().create(&new, directory(), external.as_ref()).await;
                 let (account, credentials) = made.map_err(trouble)?;
-                write_key(file, credentials.private_key()).map_err(|error| {
-                    Trouble::account(format!("cannot write the account's key `{}`: {error}", file.display()))
-                })?;
+                place.keep(credentials.private_key()).map_err(unwritable)?;
                 tracing::info!("made an account at {}, whose key is in `{}`", settings.directory, file.display());
                 account
             }
@@ -380,11 +382,37 @@ fn read_key(file: &Path) -> io::Result<Option<PrivatePkcs8KeyDer<'static>>> {
     PrivatePkcs8KeyDer::from_pem_slice(&text).map(Some).map_err(wrong)
 }
 
-/// Writes the account's key, for the owner of this process alone. An existing file stays.
-fn write_key(file: &Path, key: &PrivatePkcs8KeyDer<'_>) -> io::Result<()> {
-    let mut opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
-    opened.write_all(key_as_pem(key).as_bytes())?;
-    opened.sync_all()
+/// The file of a new account's key, for the owner of this process alone.
+struct KeyFile {
+    file: PathBuf,
+    /// A file beside it, which takes its name once it is complete.
+    made: PathBuf,
+    opened: std::fs::File,
+}
+
+impl KeyFile {
+    fn prepare(file: &Path) -> io::Result<Self> {
+        let mut made = file.as_os_str().to_owned();
+        made.push(".new");
+        let made = PathBuf::from(made);
+        // Of an attempt that was interrupted.
+        let _ = std::fs::remove_file(&made);
+        let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&made)?;
+        Ok(KeyFile { file: file.to_owned(), made, opened })
+    }
+
+    /// Writes the key. An existing file stays, and is an error.
+    fn keep(mut self, key: &PrivatePkcs8KeyDer<'_>) -> io::Result<()> {
+        self.opened.write_all(key_as_pem(key).as_bytes())?;
+        self.opened.sync_all()?;
+        std::fs::hard_link(&self.made, &self.file)
+    }
+}
+
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.made);
+    }
 }
 
 /// Returns the last part of a problem's type, such as `badNonce` (RFC 8555, section 6.7).
@@ -429,11 +457,14 @@ mod tests {
         let file = folder.path().join("account.pem");
         assert!(read_key(&file).unwrap().is_none());
         let (_, key) = Key::generate_pkcs8().unwrap();
-        write_key(&file, &key).unwrap();
+        KeyFile::prepare(&file).unwrap().keep(&key).unwrap();
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(read_key(&file).unwrap().unwrap().secret_pkcs8_der(), key.secret_pkcs8_der());
         let (_, other) = Key::generate_pkcs8().unwrap();
-        assert!(write_key(&file, &other).is_err());
+        assert!(KeyFile::prepare(&file).unwrap().keep(&other).is_err());
+        assert_eq!(read_key(&file).unwrap().unwrap().secret_pkcs8_der(), key.secret_pkcs8_der());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left behind");
+        assert!(KeyFile::prepare(&folder.path().join("none/account.pem")).is_err());
         std::fs::write(&file, "garbage").unwrap();
         assert!(read_key(&file).unwrap_err().to_string().contains("BEGIN PRIVATE KEY"));
     }

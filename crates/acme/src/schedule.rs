@@ -54,8 +54,8 @@ pub(crate) fn next_look(renew_at: i64, now: i64, again: Option<Duration>) -> i64
 }
 
 /// Returns how long a name waits after so many failures in a row: a minute, doubled with each, a day at most. A name
-/// with a certificate waits a tenth of the certificate's lifetime at most, so that short-lived ones get enough attempts.
-/// `wanted`: the time that the authority asks for.
+/// with a certificate waits a tenth of the certificate's lifetime at most, so that short-lived ones get enough
+/// attempts. `wanted`: the time that the authority asks for.
 pub(crate) fn back_off(failures: i64, life: Option<i64>, wanted: Option<Duration>, chance: f64) -> i64 {
     let most = life.map_or(DAY, |life| (life / 10).clamp(HOUR, DAY));
     doubled(MINUTE, failures, most, wanted, chance)

@@ -162,8 +162,8 @@ fn no_name(name: &str) -> String {
     format!("`{name}` cannot be ordered: {why}")
 }
 
-/// Returns a name in lower case if an authority could issue for it: a DNS name of at least two labels, whose last one is
-/// no number.
+/// Returns a name in lower case if an authority could issue for it: a DNS name of at least two labels, whose last one
+/// is no number.
 #[must_use]
 pub fn dns_name(name: &str) -> Option<String> {
     let name = name.to_ascii_lowercase();

@@ -160,7 +160,8 @@ impl Store {
         self.query(update, vec![Value::Int(now), text(&row.name), text(&row.owner)]).await.map(drop)
     }
 
-    /// Writes what became of a row, and releases its lock. Does nothing if the lock has ended and another machine has it.
+    /// Writes what became of a row, and releases its lock. Does nothing if the lock has ended and another machine has
+    /// it.
     pub(crate) async fn finish(&self, row: &Claimed, verdict: Verdict<'_>) -> Result<(), StoreError> {
         let (set, mut parameters) = match verdict {
             Verdict::Issued { pem, due_at, renew_at } => (
@@ -264,16 +265,33 @@ fn into_number(value: Option<Value>) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use oroshi_lookup::{SqlSettings, StoreKind, StoreSettings, Stores};
+    use oroshi_testkit::stores::{MariaDb, Postgres};
 
     use super::*;
 
-    fn sqlite(folder: &std::path::Path) -> (Stores, Store) {
-        let url = format!("sqlite:{}?mode=rwc", folder.join("acme.db").display());
-        let settings =
-            SqlSettings { query_timeout: std::time::Duration::from_secs(30), ..SqlSettings::new(url.clone()) };
+    /// Runs a test in each kind of database, with two machines.
+    fn in_each_database(test: &str, work: impl AsyncFn(&Store, &Store)) {
+        let folder = tempfile::tempdir().unwrap();
+        let (mariadb, postgres) = (MariaDb::start(test), Postgres::start(test));
+        let mut urls = vec![format!("sqlite:{}?mode=rwc", folder.path().join("acme.db").display())];
+        urls.extend(mariadb.as_ref().map(|database| database.url("root", "gate")));
+        urls.extend(postgres.as_ref().map(|database| database.url("admin")));
+        for url in urls {
+            let ((_one, here), (_other, there)) = (store(&url), store(&url));
+            run(async {
+                here.create_tables().await.unwrap();
+                there.create_tables().await.unwrap();
+                work(&here, &there).await;
+            });
+        }
+    }
+
+    fn store(url: &str) -> (Stores, Store) {
+        let long = std::time::Duration::from_secs(30);
+        let settings = SqlSettings { query_timeout: long, connect_timeout: long, ..SqlSettings::new(url) };
         let settings = StoreSettings { name: "acme".to_owned(), kind: StoreKind::Sql(settings) };
         let stores = Stores::start(vec![settings]).unwrap();
-        let store = Store::new(stores.sql("acme").unwrap(), &url);
+        let store = Store::new(stores.sql("acme").unwrap(), url);
         (stores, store)
     }
 
@@ -283,11 +301,7 @@ mod tests {
 
     #[test]
     fn one_of_many_machines_gets_the_lock_until_it_ends() {
-        let folder = tempfile::tempdir().unwrap();
-        let ((_one, here), (_other, there)) = (sqlite(folder.path()), sqlite(folder.path()));
-        run(async {
-            here.create_tables().await.unwrap();
-            there.create_tables().await.unwrap();
+        in_each_database("one_of_many_machines_gets_the_lock_until_it_ends", async |here, there| {
             here.add("a.example", 100, 0).await.unwrap();
             there.add("a.example", 200, 0).await.unwrap();
             assert_eq!(here.due(99, 8).await.unwrap(), [""; 0]);
@@ -315,10 +329,7 @@ mod tests {
 
     #[test]
     fn rows_keep_what_became_of_them() {
-        let folder = tempfile::tempdir().unwrap();
-        let (_stores, store) = sqlite(folder.path());
-        run(async {
-            store.create_tables().await.unwrap();
+        in_each_database("rows_keep_what_became_of_them", async |store, _| {
             store.add("a.example", 100, 0).await.unwrap();
             store.add("b.example", 101, 101).await.unwrap();
             assert_eq!((store.added(100).await.unwrap(), store.added(101).await.unwrap()), (1, 0));
@@ -343,10 +354,7 @@ mod tests {
 
     #[test]
     fn answers_are_there_for_all_machines_until_they_end() {
-        let folder = tempfile::tempdir().unwrap();
-        let ((_one, here), (_other, there)) = (sqlite(folder.path()), sqlite(folder.path()));
-        run(async {
-            here.create_tables().await.unwrap();
+        in_each_database("answers_are_there_for_all_machines_until_they_end", async |here, there| {
             here.enter_answer("token", "first", 100).await.unwrap();
             here.enter_answer("token", "answer", 200).await.unwrap();
             assert_eq!(there.answer("token", 199).await.unwrap().as_deref(), Some("answer"));

@@ -30,6 +30,9 @@ const NOT_ALLOWED: i64 = 6 * 3600;
 /// How long a name waits while the look-up cannot say whether it is allowed.
 const UNKNOWN: i64 = 60;
 
+/// The longest pause while the store is down, in seconds.
+const STORE: i64 = 60;
+
 /// The most rows of other machines among which a machine without a look-up finds its own.
 const OTHERS: usize = 200;
 
@@ -76,7 +79,8 @@ struct Engine {
 /// A task that has ended.
 enum Done {
     Checked,
-    Ordered(String, Result<(), Trouble>),
+    /// The name, and whether the authority did its work.
+    Ordered(String, Result<bool, Trouble>),
 }
 
 /// What a claimed row leads to.
@@ -202,7 +206,8 @@ impl State {
             Some(Ok(Done::Ordered(name, result))) => {
                 self.active.remove(&name);
                 match result {
-                    Ok(()) => self.failures = 0,
+                    Ok(true) => self.failures = 0,
+                    Ok(false) => {}
                     Err(trouble) => self.trouble(&trouble),
                 }
             }
@@ -223,6 +228,7 @@ impl State {
         // A limit may concern the one name, which waits for as long as the authority asks.
         let wait = trouble.wait.filter(|_| trouble.fault != Fault::Limit);
         let pause = pause(self.failures, wait, fastrand::f64());
+        let pause = if trouble.fault == Fault::Store { pause.min(STORE) } else { pause };
         shared.paused_until.store(now + pause, Relaxed);
         tracing::warn!("no certificate is ordered for {pause} s: {}", trouble.why);
     }
@@ -261,20 +267,21 @@ impl Engine {
         }
     }
 
-    /// Claims a name that is due, decides what it needs, does that and writes the result.
-    async fn attend(&self, name: &str) -> Result<(), Trouble> {
+    /// Claims a name that is due, decides what it needs, does that and writes the result. Returns whether the authority
+    /// did its work.
+    async fn attend(&self, name: &str) -> Result<bool, Trouble> {
         let (store, settings, shared) = (self.parts.shared.store(), &self.parts.settings, &self.parts.shared);
         let now = unix_now();
         let until = now + 2 * seconds(settings.order_timeout);
         let Some(row) = store.claim(name, now, until).await.map_err(|error| Trouble::store(&error))? else {
-            return Ok(());
+            return Ok(false);
         };
         let decision = tokio::select! {
             biased;
             () = self.running.ended() => Decision::Later(now),
             decision = self.decide(&row, now, until) => decision,
         };
-        let mut result = Ok(());
+        let mut result = Ok(matches!(decision, Decision::Issued { .. } | Decision::Failed(..)));
         let finished = match decision {
             Decision::Issued { pem, due_at, renew_at } => {
                 let finished = store.finish(&row, Verdict::Issued { pem: &pem, due_at, renew_at }).await;

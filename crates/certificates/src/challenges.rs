@@ -13,8 +13,10 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use rustls::InconsistentKeys;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// The protocol of TLS-ALPN-01 (RFC 8737, section 6.2).
 pub const ACME_TLS_ALPN: &[u8] = b"acme-tls/1";
@@ -98,8 +100,15 @@ impl Challenges {
         certificate: CertificateDer<'static>,
         key: &PrivateKeyDer<'_>,
     ) -> Result<bool, rustls::Error> {
-        let certified = CertifiedKey::new(vec![certificate], rustls::crypto::ring::sign::any_supported_type(key)?);
-        certified.keys_match()?;
+        let key = rustls::crypto::ring::sign::any_supported_type(key)?;
+        // rustls itself would reject the extension of RFC 8737, which is critical.
+        let own = key.public_key();
+        let fits = X509Certificate::from_der(&certificate)
+            .is_ok_and(|(_, parsed)| own.is_some_and(|own| own.as_ref() == parsed.public_key().raw));
+        if !fits {
+            return Err(InconsistentKeys::KeyMismatch.into());
+        }
+        let certified = CertifiedKey::new(vec![certificate], key);
         let mut all = locked(&self.tls);
         let name = name.to_ascii_lowercase();
         let fits = all.len() < ANSWERS || all.contains_key(&name);

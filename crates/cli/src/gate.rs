@@ -1,7 +1,8 @@
-//! `oroshi gate`: the gateway. `args` has the flags, `keys` reads a file into a draft, `text` writes the output of
-//! `--check`, `ask` asks a running gateway, and `trial` tries the queries of look-ups. The crate `oroshi-gate` is
-//! the gateway itself.
+//! `oroshi gate`: the gateway. `args` has the flags, `keys` reads a file into a draft (`tls` and `acme` their tables),
+//! `text` writes the output of `--check`, `ask` asks a running gateway, and `trial` tries the queries of look-ups. The
+//! crate `oroshi-gate` is the gateway itself.
 
+mod acme;
 mod args;
 mod ask;
 mod keys;
@@ -83,7 +84,13 @@ impl From<ask::AskError> for Error {
 /// Runs the gateway until a signal ends it, or asks a running gateway.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
     if let Some(args::Command::Seal { file }) = &args.command {
-        let (draft, ..) = draft(&args.config)?;
+        let (draft, _, mistakes) = draft(&args.config)?;
+        // Other mistakes do not matter here.
+        let of_the_seal: Vec<Mistake> =
+            mistakes.into_iter().filter(|mistake| mistake.key.starts_with("tls.seal")).collect();
+        if !of_the_seal.is_empty() {
+            return Err(Error::Config(ConfigError::mistakes(&args.config, of_the_seal)));
+        }
         tls::seal(file.as_ref(), draft.tls).map_err(|error| ServiceError::Role(GateError::Seal(error)))?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -235,15 +235,25 @@ fn tiers(explanation: &Explanation) -> Value {
     told
 }
 
-/// Removes a key, all keys with a prefix, or all keys from memory.
+/// Removes a key, all keys with a prefix, all keys, or the certificate of a name from memory.
 async fn purge(site: &Site, query: &str) -> Result<Value, ErrorReply> {
-    let [name, key, prefix, all, everywhere] = parameters(query, ["lookup", "key", "prefix", "all", "everywhere"])?;
+    let known = ["lookup", "key", "prefix", "all", "everywhere", "certificate"];
+    let [name, key, prefix, all, everywhere, certificate] = parameters(query, known)?;
     for (name, value) in [("all", &all), ("everywhere", &everywhere)] {
         if let Some(value) = value.as_ref().filter(|value| *value != "1") {
             return Err(format!("{name}=`{value}` is not understood: expected {name}=1, or none").into());
         }
     }
     let generation = &site.generation;
+    if let Some(certificate) = certificate {
+        if name.is_some() || key.is_some() || prefix.is_some() || all.is_some() || everywhere.is_some() {
+            return Err("certificate=... stands alone: expected no other parameter".to_owned().into());
+        }
+        let certificates = generation.certificates.as_ref().filter(|certificates| certificates.lookup().is_some());
+        let certificates = certificates
+            .ok_or_else(|| ErrorReply(404, "no certificates are looked up: expected [tls.lookup]".to_owned()))?;
+        return Ok(json!({ "forgotten": usize::from(certificates.purge(&certificate)) }));
+    }
     let names: Vec<&str> = generation.lookups.iter().map(|lookup| &*lookup.settings().name).collect();
     let chosen: Vec<_> = match &name {
         Some(name) => generation.lookups.iter().filter(|lookup| lookup.settings().name == *name).collect(),
@@ -283,7 +293,7 @@ async fn purge(site: &Site, query: &str) -> Result<Value, ErrorReply> {
             forgotten = chosen.iter().map(|lookup| lookup.purge_prefix(&prefix)).sum();
         }
         (None, None, Some(_)) => forgotten = chosen.iter().map(|lookup| lookup.purge_prefix("")).sum(),
-        _ => return Err("expected exactly one of key=..., prefix=... and all=1".to_owned().into()),
+        _ => return Err("expected exactly one of key=..., prefix=..., all=1 and certificate=...".to_owned().into()),
     }
     Ok(json!({ "forgotten": forgotten }))
 }

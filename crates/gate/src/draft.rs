@@ -9,6 +9,7 @@ mod tls;
 use std::collections::HashSet;
 use std::time::Duration;
 
+use oroshi_acme::ChallengeKind;
 use oroshi_http1 as http1;
 use oroshi_lookup::{Allow, LookupSettings, StoreKind, StoreSettings};
 use oroshi_net::{CpuList, Peer, available_cpus, listen};
@@ -242,10 +243,11 @@ impl Draft {
             findings.add("threads", format!("{threads} threads cannot serve: expected 1 to 1024"));
         }
         self.check_listeners(threads, &mut findings);
+        self.check_challenge(&mut findings);
         self.check_limits(threads, &mut findings);
         self.check_stores(&mut findings);
         let has_tls = self.tls.is_some();
-        let mut tls = self.tls.take().map(|tls| tls.plan(&self.stores, &mut findings));
+        let mut tls = self.tls.take().map(|tls| tls.plan(&self.stores, &self.lookups, &mut findings));
         let mut destinations = self.plan_destinations(&mut findings);
         let (routes, matchers) = self.plan_routes(&mut destinations, &mut findings);
         check_clients(&routes, has_tls, &mut findings);
@@ -349,6 +351,19 @@ impl Draft {
                     ),
                 );
             }
+        }
+    }
+
+    /// Warns if the authority cannot reach the answers to its challenges.
+    fn check_challenge(&self, findings: &mut Findings) {
+        let Some(acme) = self.tls.as_ref().and_then(|tls| tls.acme.as_ref()) else { return };
+        let (wanted, key) = match acme.challenge {
+            ChallengeKind::Http01 => (Serves::Public, "listen.public"),
+            ChallengeKind::TlsAlpn01 => (Serves::Tls, "listen.tls"),
+        };
+        if !self.inherits && !self.listeners.iter().any(|listener| listener.serves == wanted) {
+            let why = format!("the authority cannot ask for {}: expected {key}", acme.challenge.name());
+            findings.warn("acme.challenge", why);
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+use oroshi_acme::Acme;
 use oroshi_certificates::Certificates;
 use oroshi_lookup::{Lookup, Stores};
 
@@ -30,6 +31,8 @@ pub(crate) struct Generation {
     pub(crate) tls: Arc<TlsState>,
     /// For each upstream of the plan, the results of active checks: one per target, or none.
     pub(crate) checked: Vec<Vec<Arc<Checked>>>,
+    /// The client of ACME, if the plan has one.
+    pub(crate) acme: Option<Arc<Acme>>,
     /// One per rate limit of the plan, in the plan's order.
     pub(crate) limiters: Vec<Arc<Limiter>>,
     /// Values that scripts share (`gate.cache`).

@@ -22,7 +22,7 @@ use crate::generation::{GateCounters, Generation};
 use crate::limit::{self, Limiter};
 use crate::plan::{Listener, Plan, Serves};
 use crate::script::{Cache, Hook, ScriptError};
-use crate::tls::TlsState;
+use crate::tls::{AcmeParts, TlsState};
 use crate::upstream::{OwnSocket, OwnSockets};
 
 use self::core::{CoreListener, Job, work};
@@ -42,6 +42,9 @@ pub enum RunError {
     /// The stores, or a look-up in them, cannot be started.
     #[error("cannot start the stores")]
     Stores(#[from] oroshi_lookup::StartError),
+    /// ACME cannot be started.
+    #[error("cannot start ACME")]
+    Acme(#[from] oroshi_acme::StartError),
     /// The access log cannot be opened.
     #[error("cannot open the access log `{file}`")]
     Log {
@@ -122,6 +125,7 @@ pub struct Gate {
     running: Mutex<Option<Threads<()>>>,
     mail: Vec<UnboundedSender<Job>>,
     threads: usize,
+    shutdown: Shutdown,
     state: Mutex<State>,
 }
 
@@ -148,17 +152,18 @@ impl Gate {
         let tls = Arc::new(TlsState::new().ok_or(RunError::Random)?);
         let certificates = plan.tls.as_ref().map(|plan| plan.start(&stores, &tls, None)).transpose()?;
         tls.current.set(certificates.clone());
+        let lookups = plan.lookups.iter().map(|lookup| Lookup::start(lookup.settings.clone(), &stores));
+        let lookups: Vec<Lookup> = lookups.collect::<Result<_, _>>()?;
+        let parts = AcmeParts { plan: &plan, lookups: &lookups, stores: &stores, state: &tls, shutdown };
+        let acme = parts.start(None)?;
         let counters = Arc::new(GateCounters::default());
         let generation = Arc::new(Generation {
             checked: counters.check(&plan).map_err(RunError::Checks)?,
-            lookups: plan
-                .lookups
-                .iter()
-                .map(|lookup| Lookup::start(lookup.settings.clone(), &stores))
-                .collect::<Result<_, _>>()?,
+            lookups,
             stores,
             certificates,
             tls,
+            acme,
             limiters: plan.limits_by_key.iter().map(|limit| Arc::new(Limiter::new(limit.clone()))).collect(),
             cache: Arc::new(Cache::new(plan.script_cache)),
             log: open_log(plan.access_log.as_ref())?,
@@ -182,10 +187,10 @@ impl Gate {
         let boxes = Mutex::new(boxes.into_iter().map(Some).collect::<Vec<_>>());
         let ready = prepare(&mail, &generation, bound);
         let shutdown = shutdown.clone();
-        let first = Arc::clone(&generation);
+        let (first, stop) = (Arc::clone(&generation), shutdown.clone());
         let running = Threads::start(&options, move |core| {
             let mail = boxes.lock().unwrap_or_else(PoisonError::into_inner)[core.index].take();
-            let (shutdown, generation, index) = (shutdown.clone(), Arc::clone(&first), core.index);
+            let (shutdown, generation, index) = (stop.clone(), Arc::clone(&first), core.index);
             async move {
                 if let Some(mail) = mail {
                     work(index, generation, mail, shutdown).await;
@@ -202,8 +207,9 @@ impl Gate {
             return Err(error);
         }
         tell(&mail, || Job::Switch { close: Vec::new() });
+        acme_parts(&generation, &shutdown).put_in_force(generation.acme.as_ref(), None);
         tell_trials(&generation);
-        Ok(Gate { running: Mutex::new(Some(running)), mail, threads, state })
+        Ok(Gate { running: Mutex::new(Some(running)), mail, threads, shutdown, state })
     }
 
     /// Returns the open listeners. A reload binds only the others.
@@ -246,6 +252,9 @@ impl Gate {
         }
         let before = was.plan.tls.as_ref().zip(was.certificates.as_deref());
         let certificates = plan.tls.as_ref().map(|plan| plan.start(&stores, &was.tls, before)).transpose()?;
+        let parts =
+            AcmeParts { plan: &plan, lookups: &lookups, stores: &stores, state: &was.tls, shutdown: &self.shutdown };
+        let acme = parts.start(was.acme.as_ref().map(|acme| (&was.plan, acme, &was.lookups[..])))?;
         // An unchanged limit keeps its counts.
         let limiter = |limit: &limit::Settings| match was.limiters.iter().find(|known| known.settings == *limit) {
             Some(known) => Arc::clone(known),
@@ -257,6 +266,7 @@ impl Gate {
             limiters: plan.limits_by_key.iter().map(limiter).collect(),
             certificates,
             tls: Arc::clone(&was.tls),
+            acme,
             cache: Arc::clone(&was.cache),
             log,
             stores,
@@ -288,6 +298,7 @@ impl Gate {
             certificates.set_stores(&generation.stores);
         }
         generation.tls.current.set(generation.certificates.clone());
+        acme_parts(&generation, &self.shutdown).put_in_force(generation.acme.as_ref(), was.acme.as_ref());
         if let Some(log) = &generation.log {
             log.reopen();
         }
@@ -305,6 +316,11 @@ impl Gate {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
         let joined = running.map_or(Ok(()), |running| running.join().map(drop));
         let generation = Arc::clone(&self.state.lock().unwrap_or_else(PoisonError::into_inner).generation);
+        // Before the stores, in which it releases its locks.
+        generation.tls.challenges.set_issuer(None);
+        if let Some(acme) = &generation.acme {
+            acme.end();
+        }
         if let Some(log) = &generation.log
             && !log.finish(LAST_LINES)
         {
@@ -314,10 +330,17 @@ impl Gate {
     }
 }
 
+fn acme_parts<'g>(generation: &'g Generation, shutdown: &'g Shutdown) -> AcmeParts<'g> {
+    let Generation { plan, lookups, stores, tls, .. } = generation;
+    AcmeParts { plan, lookups, stores, state: tls, shutdown }
+}
+
 /// Tries the queries of look-ups in the background.
 fn tell_trials(generation: &Generation) {
     generation.lookups.iter().for_each(Lookup::tell_trial);
-    if let Some(lookup) = generation.certificates.as_ref().and_then(|certificates| certificates.lookup()) {
+    let is_new = generation.plan.tls.as_ref().is_some_and(|tls| tls.looks_in_acme);
+    let certificates = generation.certificates.as_ref().filter(|_| !is_new);
+    if let Some(lookup) = certificates.and_then(|certificates| certificates.lookup()) {
         lookup.tell_trial();
     }
 }

@@ -1,5 +1,5 @@
 //! A plan on one core: handles a request from its route to its log line. `scripted`: requests on routes with scripts.
-//! `secure`: the redirect to TLS.
+//! `secure`: challenges of authorities, the redirect to TLS.
 
 mod scripted;
 mod secure;
@@ -15,7 +15,7 @@ use oroshi_lookup::{LookupResult, Outcome as Found, Targets, key};
 use oroshi_net::tls::ClientCertificate;
 use oroshi_net::{Peer, UnixAddress, monotonic_ns};
 use oroshi_server::{Error, Exchange, LogThrottle, RefusedRequest};
-use secure::{is_secure, redirect_to_tls};
+use secure::{answer_challenge, is_secure, redirect_to_tls};
 
 use crate::access::Sink;
 use crate::clients::VerifiedClients;
@@ -227,7 +227,7 @@ impl Site {
     async fn take_route<'s>(&'s self, exchange: &mut Exchange<'_>, record: &mut Record<'s, '_>) -> Result<(), Error> {
         let plan = &self.generation.plan;
         if let Some(token) = exchange.head.target.strip_prefix(CHALLENGES)
-            && let Some(proof) = self.generation.tls.challenges.http_answer(token)
+            && let Some(proof) = Box::pin(answer_challenge(&self.generation.tls.challenges, token)).await
         {
             let content_type = "application/octet-stream".to_owned();
             let answer = Answer { body: proof.into_bytes().into(), content_type, ..Answer::text(200, "") };

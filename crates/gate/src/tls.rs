@@ -3,12 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use oroshi_acme::{Acme, AcmeSettings, Tools};
 use oroshi_certificates::{
-    Catalogue, Certificates, CertificatesSettings, Challenges, ClientNames, Current, FinderSettings, MinVersion, Seal,
-    Tickets,
+    Catalogue, Certificates, CertificatesSettings, Challenges, ClientNames, Current, FinderSettings, Issuer,
+    MinVersion, Seal, Tickets,
 };
-use oroshi_lookup::{Lookup, LookupSettings, StartError, Stores};
+use oroshi_lookup::{Lookup, LookupSettings, StartError, StoreKind, StoreSettings, Stores};
+use oroshi_net::Shutdown;
 use oroshi_words::Secret;
+
+use crate::plan::Plan;
 
 /// Validated TLS towards clients.
 #[derive(Clone, Debug)]
@@ -19,6 +23,10 @@ pub struct TlsPlan {
     pub settings: TlsSettings,
     /// The server names that ask their clients for a certificate.
     pub clients: ClientNames,
+    /// ACME, if the gateway orders certificates.
+    pub acme: Option<AcmeSettings>,
+    /// Whether `lookup` is the default one, in the tables of ACME: these may not exist yet.
+    pub looks_in_acme: bool,
 }
 
 /// Settings of TLS towards clients beside the certificates of files.
@@ -110,5 +118,81 @@ impl TlsPlan {
             clients: self.clients.clone(),
         };
         Ok(Arc::new(Certificates::new(settings, before.map(|(_, before)| before), keeps)))
+    }
+}
+
+/// What a plan's ACME depends on, beside its settings.
+pub(crate) struct AcmeParts<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) lookups: &'a [Lookup],
+    pub(crate) stores: &'a Stores,
+    pub(crate) state: &'a TlsState,
+    pub(crate) shutdown: &'a Shutdown,
+}
+
+impl AcmeParts<'_> {
+    /// Prepares the ACME of a plan, if it has any. It orders nothing before [`AcmeParts::put_in_force`].
+    ///
+    /// `before`: the plan before and its ACME, which goes on if nothing that it depends on changes.
+    pub(crate) fn start(
+        &self,
+        before: Option<(&Plan, &Arc<Acme>, &[Lookup])>,
+    ) -> Result<Option<Arc<Acme>>, oroshi_acme::StartError> {
+        let Some((tls, settings)) = self.plan.tls.as_ref().and_then(|tls| Some((tls, tls.acme.as_ref()?))) else {
+            return Ok(None);
+        };
+        let seal = tls.settings.seal.as_ref();
+        let lookup = named(self.lookups, settings);
+        if let Some((was, acme, lookups)) = before
+            && acme.settings() == settings
+            && was.tls.as_ref().and_then(|tls| tls.settings.seal.as_ref()) == seal
+            && named(lookups, settings).map(Lookup::settings) == lookup.map(Lookup::settings)
+        {
+            return Ok(Some(Arc::clone(acme)));
+        }
+        let current = Arc::clone(&self.state.current);
+        let tools = Tools {
+            stores: self.stores.clone(),
+            store_url: url(&self.plan.stores, &settings.store),
+            lookup: lookup.cloned(),
+            // Drafts check its length.
+            seal: seal.and_then(|secret| Seal::new(secret.reveal()).ok()),
+            challenges: Arc::clone(&self.state.challenges),
+            issued: Box::new(move |name| {
+                if let Some(certificates) = current.get() {
+                    certificates.purge(name);
+                }
+            }),
+        };
+        Acme::start(settings.clone(), tools, self.shutdown).map(Some)
+    }
+
+    /// Lets the prepared ACME order, and ends the one before if it is another.
+    pub(crate) fn put_in_force(&self, acme: Option<&Arc<Acme>>, before: Option<&Arc<Acme>>) {
+        if let Some(before) = before.filter(|before| acme.is_none_or(|acme| !Arc::ptr_eq(acme, before))) {
+            before.end();
+        }
+        self.state.challenges.set_issuer(acme.map(|acme| Arc::clone(acme) as Arc<dyn Issuer>));
+        if let Some(acme) = acme {
+            if let Err(error) = acme.set_stores(self.stores, &url(&self.plan.stores, &acme.settings().store)) {
+                tracing::error!("{error}");
+            }
+            acme.begin();
+        }
+    }
+}
+
+/// Returns the look-up that allows names.
+fn named<'l>(lookups: &'l [Lookup], settings: &AcmeSettings) -> Option<&'l Lookup> {
+    let name = settings.lookup.as_deref()?;
+    lookups.iter().find(|lookup| lookup.settings().name == name)
+}
+
+/// Returns the URL of an SQL store.
+fn url(stores: &[StoreSettings], name: &str) -> String {
+    let found = stores.iter().find(|store| store.name == name);
+    match found.map(|store| &store.kind) {
+        Some(StoreKind::Sql(sql)) => sql.url.reveal().to_owned(),
+        _ => String::new(),
     }
 }

@@ -129,8 +129,15 @@ fn an_authority_s_challenge_is_answered_over_its_protocol_alone() {
         assert!(was_refused(&refused, "UnrecognisedName"), "{refused:?}");
         let key = KeyPair::generate().unwrap();
         // Without the extension of RFC 8737: it is critical, and rustls as a client knows no such one.
-        let proof = CertificateParams::new(vec!["new.example".to_owned()]).unwrap().self_signed(&key).unwrap();
+        let mut params = CertificateParams::new(vec!["new.example".to_owned()]).unwrap();
+        let proof = params.self_signed(&key).unwrap();
+        // With it, as it is in truth, the proof is taken as well; the tests of `oroshi gate` let Pebble ask for it.
+        params.custom_extensions = vec![rcgen::CustomExtension::new_acme_identifier(&[7; 32])];
+        let real = params.self_signed(&key).unwrap();
+        let other = rustls::pki_types::PrivateKeyDer::try_from(KeyPair::generate().unwrap().serialize_der()).unwrap();
+        assert!(challenges.enter_tls("new.example", real.der().clone(), &other).is_err(), "another key");
         let key = rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        assert!(challenges.enter_tls("new.example", real.der().clone(), &key).unwrap());
         assert!(challenges.enter_tls("New.Example", proof.der().clone(), &key).unwrap());
         let facts = shake(&current, &asks("new.example")).await.unwrap();
         assert_eq!(facts.alpn.as_deref(), Some("acme-tls/1"));

@@ -61,8 +61,8 @@ pub(super) enum Command {
         #[arg(long, value_name = "KEY")]
         key: Option<String>,
     },
-    /// Forget the cached values of a key, of all keys with a prefix, or of all keys
-    #[command(group = clap::ArgGroup::new("what").required(true).args(["key", "prefix", "all"]))]
+    /// Forget the cached values of a key, of all keys with a prefix, or of all keys, or a cached certificate
+    #[command(group = clap::ArgGroup::new("what").required(true).args(["key", "prefix", "all", "certificate"]))]
     Purge {
         /// Forget this key
         #[arg(long, value_name = "KEY")]
@@ -73,6 +73,9 @@ pub(super) enum Command {
         /// Forget all keys
         #[arg(long)]
         all: bool,
+        /// Forget the certificate that was looked up for this server name, or that there is none
+        #[arg(long, value_name = "NAME", conflicts_with = "lookup")]
+        certificate: Option<String>,
         /// Forget in this look-up only [default: in all of them]
         #[arg(long, value_name = "NAME")]
         lookup: Option<String>,

@@ -74,7 +74,7 @@ fn put(command: &Command, address: &str) -> Result<Value, AskError> {
             }
             client.get(format!("{base}/explain?{}", written(&query)))
         }
-        Command::Purge { key, prefix, all, lookup, everywhere } => {
+        Command::Purge { key, prefix, all, certificate, lookup, everywhere } => {
             let mut query = Vec::new();
             let mut add = |name, value: &Option<String>| {
                 if let Some(value) = value {
@@ -83,6 +83,7 @@ fn put(command: &Command, address: &str) -> Result<Value, AskError> {
             };
             add("key", key);
             add("prefix", prefix);
+            add("certificate", certificate);
             add("lookup", lookup);
             add("all", &all.then(|| "1".to_owned()));
             add("everywhere", &everywhere.then(|| "1".to_owned()));

@@ -34,6 +34,9 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
         }
     });
     root.within("tls", |table| draft.tls = Some(super::tls::read(table, folder)));
+    root.within("acme", |table| {
+        draft.tls.get_or_insert_default().acme = Some(super::acme::read(table, folder));
+    });
     root.within("proxy-protocol", |table| {
         networks(table, &mut draft.proxies.trusted);
         table.set("trust-unix", &mut draft.proxies.trust_unix, switch);
@@ -183,8 +186,8 @@ fn limit(name: &str, table: &Table<'_>) -> limit::Settings {
 }
 
 /// Reads a rate: `100/s`, `5/10m`.
-fn rate(text: &str) -> Result<Rate, String> {
-    let wrong = || format!("`{text}` is no rate: expected requests per time such as 100/s, 600/m or 5/10m");
+pub(super) fn rate(text: &str) -> Result<Rate, String> {
+    let wrong = || format!("`{text}` is no rate: expected a count per time such as 100/s, 600/m or 5/10m");
     let (count, period) = text.split_once('/').ok_or_else(wrong)?;
     let period =
         if period.starts_with(|first: char| first.is_ascii_digit()) { period.to_owned() } else { format!("1{period}") };

@@ -32,6 +32,7 @@ pub(super) fn config(plan: &Plan) -> String {
         compression(&mut out, settings);
     }
     super::tls::write(&mut out, plan);
+    super::acme::write(&mut out, plan);
     stores(&mut out, plan);
     scripts(&mut out, plan);
     lookups(&mut out, plan);

@@ -14,7 +14,9 @@ pub(super) fn queries(plan: &Plan) -> (Found, Found) {
         asked.map(|lookup| LookupSettings { memory: None, ..lookup.settings.clone() }).collect();
     let routes = settings.len();
     let certificates =
-        plan.tls.as_ref().and_then(|tls| tls.settings.lookup.clone()).filter(|lookup| lookup.sql.is_some());
+        // The tables of ACME may not exist yet.
+        plan.tls.as_ref().filter(|tls| !tls.looks_in_acme).and_then(|tls| tls.settings.lookup.clone());
+    let certificates = certificates.filter(|lookup| lookup.sql.is_some());
     settings.extend(certificates);
     if settings.is_empty() {
         return (Found::new(), Found::new());

@@ -190,6 +190,11 @@ fn sealed_rows_serve_names_and_check_names_the_certificate_of_each_host() {
     );
     let wrong = seal("seal.key");
     assert!(wrong.code == Some(2) && wrong.err.contains("no certificate") && !wrong.err.contains(SECRET), "{wrong:?}");
+    // A secret that is not there is named.
+    let of_a_variable = config.replace("key-file = \"{dir}/seal.key\"", "key-env = \"OROSHI_NO_SUCH_SEAL\"");
+    fs::write(dir.join("gate.toml"), of_a_variable.replace("{dir}", dir.to_str().unwrap())).unwrap();
+    let unset = seal("site.pem");
+    assert!(unset.code == Some(2) && unset.err.contains("`OROSHI_NO_SUCH_SEAL` is not set"), "{unset:?}");
     let row = row.out.trim();
     let statements = format!("CREATE TABLE c (name TEXT, pem TEXT); INSERT INTO c VALUES ('localhost', '{row}')");
     if !sqlite(test, &dir.join("c.db"), &statements) {
@@ -200,6 +205,11 @@ fn sealed_rows_serve_names_and_check_names_the_certificate_of_each_host() {
     let ran = curl(&identity, &gate.path("tls.sock"), &[], "https://localhost/");
     assert!(ran.out.ends_with(" 200"), "{ran:?}");
     assert_eq!(gate.status()["tls"]["lookup"]["entries"], 1);
+    let purge = || gate.ask(&["purge", "--certificate", "localhost"]).out;
+    assert_eq!(purge(), "forgotten: 1\n");
+    assert_eq!(gate.status()["tls"]["lookup"]["entries"], 0);
+    assert_eq!(purge(), "forgotten: 0\n");
+    gate.ask(&["purge", "--certificate", "localhost", "--all"]).said(2, &[]);
     let check = |config: &str| {
         fs::write(dir.join("gate.toml"), config.replace("{dir}", dir.to_str().unwrap())).unwrap();
         let mut command = oroshi();

@@ -83,6 +83,20 @@ fn every_key_is_taken_and_shown_but_for_secrets() {
         "# a key is set",
         "names-in-flight = 101",
         "names-per-second = 102",
+        "directory = \"https://acme.example/directory\"",
+        "contact = [\"mailto:admin@example.org\"]",
+        "agree-to-terms = true",
+        "account-key = \"account.pem\"",
+        "# an external account is set",
+        "challenge = \"tls-alpn-01\"",
+        "profile = \"shortlived\"",
+        "store = \"domains\"",
+        "names = [\"www.example.org\"]",
+        "lookup = \"hosts\"",
+        "orders = \"50/3600s\"",
+        "new-names = \"5/600s\"",
+        "orders-at-once = 3",
+        "order-timeout = \"90s\"",
         "wildcards = false",
         "query = \"SELECT pem FROM certificate WHERE name = ?\"",
         "trusted = [\"192.0.2.0/24\", \"2001:db8::/32\"]",
@@ -389,7 +403,10 @@ fn the_page_has_every_key_and_no_other() {
     let known: BTreeSet<String> = keys_of(&EVERY_KEY.parse().unwrap(), "");
     // In place of a URL, a password, a key; with certificates of files.
     let mut known: BTreeSet<String> = known.into_iter().collect();
-    known.extend(["url-file", "url-env", "password-file", "key-file", "default", "certificate"].map(str::to_owned));
+    known.extend(
+        ["url-file", "url-env", "password-file", "key-file", "mac-key-file", "default", "certificate"]
+            .map(str::to_owned),
+    );
     let missing: Vec<&String> = known.difference(&documented).collect();
     let unknown: Vec<&String> = documented.difference(&known).collect();
     assert!(missing.is_empty() && unknown.is_empty(), "not in docs/gate.md: {missing:?}; not known: {unknown:?}");
@@ -455,6 +472,7 @@ fn keys_of_the_page() -> BTreeSet<String> {
                         | "response"
                         | "redirect"
                         | "answer"
+                        | "external-account"
                 ) {
                     keys.insert(last.to_owned());
                 }

@@ -9,6 +9,7 @@ mod echo;
 #[path = "../gate/mod.rs"]
 mod gate;
 mod gate_access_log;
+mod gate_acme;
 mod gate_client_certificates;
 mod gate_client_tls;
 mod gate_compression;

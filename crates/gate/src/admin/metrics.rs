@@ -19,6 +19,7 @@ pub(super) async fn text(site: &Site) -> String {
     let mut metrics = Metrics::new("oroshi_gate");
     clients(&mut metrics, generation);
     tls(&mut metrics, generation);
+    acme(&mut metrics, generation);
     routes(&mut metrics, generation);
     limits(&mut metrics, generation);
     let counts: Vec<(String, LookupCounts)> =
@@ -61,6 +62,27 @@ fn clients(metrics: &mut Metrics, generation: &Generation) {
         );
         metrics.one("access_log_failed_total", Kind::Counter, "Writes of the access log that failed", lost.failed);
     }
+}
+
+fn acme(metrics: &mut Metrics, generation: &Generation) {
+    let Some(counts) = generation.acme.as_ref().map(|acme| acme.counts()) else { return };
+    metrics.one("acme_orders_total", Kind::Counter, "Orders of certificates that began", counts.orders);
+    let mut ends = metrics.family("acme_attempts_total", Kind::Counter, "Attempts to get a certificate by their end");
+    for (result, count) in [
+        ("issued", counts.issued),
+        ("failed", counts.failed),
+        ("trouble", counts.troubles),
+        ("limited", counts.limited),
+        ("not-allowed", counts.refused),
+    ] {
+        ends.sample(&[("result", result)], count);
+    }
+    let time = |time: i64| u64::try_from(time).unwrap_or_default();
+    metrics.one("acme_orders", Kind::Gauge, "Orders under way", counts.under_way);
+    let about = "When a certificate is due next (renewal, retry, or a look at it), since 1970; 0: unknown";
+    metrics.one("acme_next_due_seconds", Kind::Gauge, about, time(counts.next_due));
+    let about = "Until when no certificate is ordered after troubles, since 1970; 0: orders are permitted";
+    metrics.one("acme_paused_until_seconds", Kind::Gauge, about, time(counts.paused_until));
 }
 
 fn tls(metrics: &mut Metrics, generation: &Generation) {

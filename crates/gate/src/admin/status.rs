@@ -32,6 +32,7 @@ pub(super) async fn status(site: &Site) -> Value {
             "connections": clients.alive, "accepted": clients.accepted, "requests": clients.requests, "errors": errors,
         },
         "tls": tls(generation),
+        "acme": acme(generation),
         "routes": routes(generation),
         "limits": limits(generation),
         "scripts": scripts(generation),
@@ -60,6 +61,20 @@ fn tls(generation: &Generation) -> Value {
             "limited": counts.limited, "invalid": counts.invalid, "store_down": counts.store_down,
             "entries": counts.entries, "bytes": counts.bytes, "evictions": counts.evictions,
         },
+    })
+}
+
+/// Returns the counts of ACME, and what it does next; null without ACME.
+fn acme(generation: &Generation) -> Value {
+    let Some(acme) = &generation.acme else { return Value::Null };
+    let counts = acme.counts();
+    let at = |time: i64| if time > 0 { json!(time) } else { Value::Null };
+    json!({
+        "directory": acme.settings().directory,
+        "orders": counts.orders, "issued": counts.issued, "failed": counts.failed, "troubles": counts.troubles,
+        "limited": counts.limited, "refused": counts.refused, "under_way": counts.under_way,
+        "paused_until_unix_s": at(counts.paused_until), "next_due_unix_s": at(counts.next_due),
+        "last_error": counts.last_error,
     })
 }
 

@@ -85,7 +85,8 @@ pub(super) fn unused(
         }
     }
     for (place, lookup) in lookups.iter().enumerate() {
-        if !routes.iter().any(|route| route.action == Action::Lookup(place)) {
+        let allows = tls.and_then(|tls| tls.acme.as_ref()?.lookup.as_ref()) == Some(&lookup.settings.name);
+        if !allows && !routes.iter().any(|route| route.action == Action::Lookup(place)) {
             findings.warn(format!("lookup.{}", lookup.settings.name), "no route uses it");
         }
     }
@@ -95,7 +96,8 @@ pub(super) fn unused(
             settings.memcached.as_ref().is_some_and(|tier| tier.store == store.name)
                 || settings.sql.as_ref().is_some_and(|tier| tier.store == store.name)
         });
-        if !is_used {
+        let is_acmes = tls.and_then(|tls| tls.acme.as_ref()).is_some_and(|acme| acme.store == store.name);
+        if !is_used && !is_acmes {
             let kind = if matches!(store.kind, StoreKind::Sql(_)) { "sql" } else { "memcached" };
             findings.warn(format!("{kind}.{}", store.name), "no look-up uses it");
         }

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use oroshi_acme::AcmeSettings;
 use oroshi_certificates::{Catalogue, ClientNames, Seal, Source, Tickets};
-use oroshi_lookup::{Allow, LookupSettings, StoreKind, StoreSettings};
+use oroshi_lookup::{Allow, LookupSettings, SqlTier, StoreKind, StoreSettings};
 
-use super::{Findings, expected};
+use super::{Findings, KeyDraft, LookupDraft, expected};
+use crate::plan::KeyFrom;
 use crate::tls::{TlsPlan, TlsSettings};
 
 /// TLS towards clients, unvalidated.
@@ -16,6 +18,9 @@ pub struct TlsDraft {
     pub certificates: Vec<Source>,
     /// The settings.
     pub settings: TlsSettings,
+    /// ACME, if the gateway orders certificates. Without a look-up in `settings`, certificates are looked up in its
+    /// tables.
+    pub acme: Option<AcmeSettings>,
 }
 
 impl TlsDraft {
@@ -26,7 +31,20 @@ impl TlsDraft {
         LookupSettings { memory: None, allow: Allow::any(), ..LookupSettings::new("certificates") }
     }
 
-    pub(super) fn plan(self, stores: &[StoreSettings], findings: &mut Findings) -> TlsPlan {
+    pub(super) fn plan(
+        mut self,
+        stores: &[StoreSettings],
+        lookups: &[LookupDraft],
+        findings: &mut Findings,
+    ) -> TlsPlan {
+        let mut looks_in_acme = false;
+        if let Some(acme) = &self.acme {
+            check_acme(acme, stores, lookups, findings);
+            if self.settings.lookup.is_none() {
+                looks_in_acme = true;
+                self.settings.lookup = Some(lookup_in_acme(acme, stores));
+            }
+        }
         let settings = &self.settings;
         let catalogue = Catalogue::read(&self.certificates).unwrap_or_else(|errors| {
             errors.iter().for_each(|error| findings.add("tls.certificates", error.to_string()));
@@ -108,6 +126,36 @@ impl TlsDraft {
                 format!("{:?} is no time for a key: expected 1m to 7d", settings.ticket_window),
             );
         }
-        TlsPlan { catalogue: Arc::new(catalogue), settings: self.settings, clients: ClientNames::default() }
+        let (catalogue, clients) = (Arc::new(catalogue), ClientNames::default());
+        TlsPlan { catalogue, settings: self.settings, clients, acme: self.acme, looks_in_acme }
+    }
+}
+
+/// Returns the look-up of certificates in the tables of ACME.
+fn lookup_in_acme(acme: &AcmeSettings, stores: &[StoreSettings]) -> LookupSettings {
+    let is_postgres = |store: &StoreSettings| match &store.kind {
+        StoreKind::Sql(sql) => sql.url.reveal().starts_with("postgres"),
+        StoreKind::Memcached(_) => false,
+    };
+    let parameter = if stores.iter().any(|store| store.name == acme.store && is_postgres(store)) { "$1" } else { "?" };
+    let query = format!("SELECT pem FROM acme_certificate WHERE name = {parameter}");
+    LookupSettings { sql: Some(SqlTier { store: acme.store.clone(), query }), ..TlsDraft::lookup_settings() }
+}
+
+fn check_acme(acme: &AcmeSettings, stores: &[StoreSettings], lookups: &[LookupDraft], findings: &mut Findings) {
+    for mistake in acme.validate() {
+        findings.add(format!("acme.{}", mistake.key), mistake.text);
+    }
+    let is_sql = |store: &&StoreSettings| matches!(store.kind, StoreKind::Sql(_));
+    let fit: Vec<&str> = stores.iter().filter(is_sql).map(|store| &*store.name).collect();
+    if !fit.contains(&&*acme.store) {
+        findings.add("acme.store", format!("there is no SQL store `{}`{}", acme.store, expected(&fit)));
+    }
+    if let Some(name) = &acme.lookup {
+        let by_host = |lookup: &&LookupDraft| lookup.key == KeyDraft::Request(KeyFrom::Host);
+        let fit: Vec<&str> = lookups.iter().filter(by_host).map(|lookup| &*lookup.settings.name).collect();
+        if !fit.contains(&&**name) {
+            findings.add("acme.lookup", format!("there is no look-up `{name}` by host{}", expected(&fit)));
+        }
     }
 }

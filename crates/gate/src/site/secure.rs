@@ -1,5 +1,6 @@
-//! The redirect from plain HTTP to TLS.
+//! Challenges of certificate authorities, and the redirect from plain HTTP to TLS.
 
+use oroshi_certificates::Challenges;
 use oroshi_server::{Error, Exchange};
 
 use super::{parts, redirect, refuse};
@@ -8,6 +9,15 @@ use crate::record::Record;
 
 /// Keeps the method and the body, and browsers remember it (RFC 9110, section 15.4.9).
 const PERMANENT: u16 = 308;
+
+/// Returns the answer to a challenge of HTTP-01, which this gateway or another one with the same store entered. Unknown
+/// tokens take their route: the upstream may be a client of ACME itself.
+pub(super) async fn answer_challenge(challenges: &Challenges, token: &str) -> Option<String> {
+    match challenges.http_answer(token) {
+        Some(answer) => Some(answer),
+        None => challenges.issuer()?.http_answer(token)?.await,
+    }
+}
 
 /// Returns whether the client came by TLS: to this gateway, or to a trusted proxy in front that says so.
 pub(super) fn is_secure(exchange: &Exchange<'_>, rules: &Rules) -> bool {
