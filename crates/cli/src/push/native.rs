@@ -158,19 +158,18 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
 
 /// Reads how clients' tokens are checked.
 fn jwt(table: &Table<'_>) -> Jwt {
-    let mut jwt = Jwt::default();
-    jwt.secret = secret(table, &[("secret-file", SecretSource::File), ("secret-env", SecretSource::Variable)]);
+    let places = [("secret-file", SecretSource::File), ("secret-env", SecretSource::Variable)];
     let file = table.text("keys-file").map(|path| KeySource::File(path.into()));
-    jwt.keys = match (file, table.get("keys-url")) {
+    let keys = match (file, table.get("keys-url")) {
         (Some(_), Some(field)) => {
             field.wrong("keys-file is given, too: expected one of them");
             None
         }
         (file, url) => file.or(url.and_then(|field| Some(KeySource::Url(field.text()?.to_owned())))),
     };
+    let (issuer, audience) = (table.text("issuer"), table.texts("audience"));
+    let mut jwt = Jwt { secret: secret(table, &places), keys, issuer, audience, ..Jwt::default() };
     table.set("keys-refresh", &mut jwt.refresh, parse_time);
-    jwt.issuer = table.text("issuer");
-    jwt.audience = table.texts("audience");
     table.set("leeway", &mut jwt.leeway, parse_time);
     table.set("required", &mut jwt.required, switch);
     table.set("wait", &mut jwt.wait, parse_time);
