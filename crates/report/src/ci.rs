@@ -1,5 +1,5 @@
-//! Results of comparisons for continuous integration: Markdown for summaries and comments, GitHub's annotations, JUnit's
-//! XML.
+//! Results of comparisons for continuous integration: Markdown for summaries and comments, GitHub's annotations,
+//! JUnit's XML.
 //!
 //! All text comes from names, commands and servers. Each format escapes it, so that it can neither begin a command nor
 //! close an element.
@@ -49,7 +49,8 @@ pub fn placed(cell: &str, words: &str) -> String {
     if cell.is_empty() { words.to_owned() } else { format!("{cell}: {words}") }
 }
 
-/// Writes Markdown, as GitHub and GitLab read it: the verdicts, the figures and ratios in tables, and the method, folded.
+/// Writes Markdown, as GitHub and GitLab read it: the verdicts, the figures and ratios in tables, and the method,
+/// folded.
 #[must_use]
 pub fn markdown(result: &LabResult, findings: &[Finding]) -> String {
     let mut text = format!("### {}\n\n", escaped(&result.title));
@@ -118,8 +119,8 @@ pub fn github(result: &LabResult, findings: &[Finding], report: &str, token: &st
     text
 }
 
-/// Writes JUnit's XML: a test case for each verdict and for each set-up that failed. A verdict by which the run fails is
-/// a failure; one that says nothing is skipped; a set-up that failed is an error.
+/// Writes JUnit's XML: a test case for each verdict and for each set-up that failed. A verdict by which the run fails
+/// is a failure; one that says nothing is skipped; a set-up that failed is an error.
 #[must_use]
 pub fn junit(result: &LabResult, findings: &[Finding]) -> String {
     let failed = failures(result);

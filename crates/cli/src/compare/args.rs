@@ -140,8 +140,8 @@ pub(super) struct RuleArgs {
 pub(super) struct AgainstArgs {
     /// Compare the one set-up, a command, with itself as of this commit, tag or branch of the git repository here
     ///
-    /// oroshi checks the commit out in a clone in the user's cache folder, and runs the command in the folder there that
-    /// corresponds to the present one. The earlier tree is the base of all ratios.
+    /// oroshi checks the commit out in a clone in the user's cache folder, and runs the command in the folder there
+    /// that corresponds to the present one. The earlier tree is the base of all ratios.
     #[arg(long, value_name = "REF")]
     pub(super) against: Option<String>,
 
