@@ -158,7 +158,7 @@ module Oroshi
 
     def line_for(option)
       default = option.hook? ? "config file only" : Settings.show(option, option.default)
-      "    #{option.flag.ljust(20)}#{option.doc} (#{default})"
+      "    #{option.flag.ljust(22)}#{option.doc} (#{default})"
     end
 
     def status_client

@@ -41,7 +41,7 @@ module Oroshi
 
       # Workers.
       option[:max_workers, "MaxWorkers", Types.workers, 5,
-             "how many worker processes; `auto`: one per processor"],
+             "how many workers, each a process; `auto`: one per processor"],
       option[:threads, "Threads", Types.threads, 1,
              "how many requests each worker serves at a time, on as many threads; more than 1 needs a thread-safe application"],
       option[:io_threads, "IoThreads", Types.integer(0..Types::MOST_THREADS, example: 16), 0,
