@@ -106,8 +106,8 @@ impl Builder {
         self
     }
 
-    /// Keeps cookies in this jar: responses fill it, and requests carry its cookies, redirects too. A request or a client
-    /// with a `Cookie` field of its own sends that one alone. Default: none.
+    /// Keeps cookies in this jar: responses fill it, and requests carry its cookies, redirects too. A request or a
+    /// client with a `Cookie` field of its own sends that one alone. Default: none.
     pub fn cookies(mut self, jar: CookieJar) -> Self {
         self.cookies = Some(jar);
         self

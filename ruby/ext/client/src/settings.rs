@@ -273,8 +273,8 @@ pub(crate) fn fields(pairs: RArray) -> Result<Vec<(String, Vec<u8>)>, Error> {
     pairs.into_iter().map(|pair| field(RArray::try_convert(pair)?)).collect()
 }
 
-/// Resolves a URL relative to a base, which has a scheme and no query, and counts as a folder: `users` below `https://h/v1` is
-/// `https://h/v1/users`, and `/users` is `https://h/users`.
+/// Resolves a URL relative to a base, which has a scheme and no query, and counts as a folder: `users` below
+/// `https://h/v1` is `https://h/v1/users`, and `/users` is `https://h/users`.
 pub(crate) fn join(ruby: &Ruby, base: RString, reference: RString) -> Result<String, Error> {
     let mut base = endpoint(ruby, "base_url", base)?;
     if !base.target.ends_with('/') {

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use magnus::{Error, Ruby, value::ReprValue as _};
+use magnus::{Error, Ruby};
 use oroshi_http1::{RequestEvent, RequestHead};
 
 use crate::accept::{self, LISTENER, Listener};
@@ -64,7 +64,7 @@ pub(crate) struct Engine<'w> {
     /// The number of requests when the garbage collector's figures were published.
     published: u64,
     swept_ms: u64,
-    complained_ms: u64,
+    pub(crate) complained_ms: u64,
     /// Since when it has been stopping, and why.
     pub(crate) stopping: Option<(u64, Ended)>,
     /// Whether it still accepts clients that had connected before the listeners refused new ones.
@@ -579,14 +579,6 @@ impl<'w> Engine<'w> {
         if connection.due_ms <= clock::coarse_ms() { self.refuse(connection, 408) } else { self.park(connection) }
     }
 
-    /// Releases the memory that large answers needed.
-    fn shrink(&mut self) {
-        budget::trim();
-        if self.out.capacity() > 4 * SCRATCH_BYTES {
-            self.out = Vec::with_capacity(SCRATCH_BYTES);
-        }
-    }
-
     /// Publishes the garbage collector's figures.
     fn publish(&mut self) {
         self.published = self.requests;
@@ -599,22 +591,6 @@ impl<'w> Engine<'w> {
         if let Some(title) = &mut self.title {
             title.show(self.requests, &[if self.stopping.is_some() { b"stopping" } else { b"idle" }]);
         }
-    }
-
-    /// As [`complain`](Self::complain), at most once a second: for errors that clients can cause at will.
-    pub(crate) fn complain_now_and_then(&mut self, what: &str) {
-        if self.now_ms.saturating_sub(self.complained_ms) >= SWEEP_MS {
-            self.complained_ms = self.now_ms;
-            self.complain(what);
-        }
-    }
-
-    /// Writes a line of the server's own to `rack.errors`.
-    pub(crate) fn complain(&self, what: &str) {
-        let errors = self.worker.settings.errors;
-        // If even this cannot be written, nobody can be told.
-        let _ = errors.funcall::<_, _, magnus::Value>("puts", (format!("oroshi: {what}"),));
-        let _ = errors.funcall::<_, _, magnus::Value>("flush", ());
     }
 }
 

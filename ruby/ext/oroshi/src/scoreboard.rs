@@ -216,8 +216,8 @@ impl Scoreboard {
         Ok(())
     }
 
-    /// `#condemned(worker)`: thread, serial, seconds, line of each request that the manager wants ended, and whether its
-    /// client received a 504.
+    /// `#condemned(worker)`: thread, serial, seconds, line of each request that the manager wants ended, and whether
+    /// its client received a 504.
     pub(crate) fn condemned(ruby: &Ruby, board: &Self, worker: usize) -> Result<RArray, Error> {
         let all = ruby.ary_new();
         for (thread, slot) in board.of_worker(ruby, worker)?.iter().enumerate() {

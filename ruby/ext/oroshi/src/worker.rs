@@ -129,8 +129,8 @@ pub(crate) fn active(thread: usize) -> Option<&'static Worker> {
 }
 
 impl Worker {
-    /// `Worker.new(app, listener_fds:, scoreboard:, slot:, settings:, thread: 0)`: thread: its number in the worker. The
-    /// first takes the listeners over; others have copies.
+    /// `Worker.new(app, listener_fds:, scoreboard:, slot:, settings:, thread: 0)`: thread: its number in the worker.
+    /// The first takes the listeners over; others have copies.
     pub(crate) fn new(ruby: &Ruby, arguments: &[Value]) -> Result<Self, Error> {
         let arguments = scan_args::<(Value,), (), (), (), _, ()>(arguments)?;
         let (app,) = arguments.required;
