@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use magnus::{Error, Ruby, value::ReprValue as _};
+use magnus::{Error, Ruby};
 use oroshi_http1::{RequestEvent, RequestHead};
 
 use crate::accept::{self, LISTENER, Listener};
@@ -62,9 +62,9 @@ pub(crate) struct Engine<'w> {
     /// When it last asked the kernel for the arrival of a request.
     pub(crate) asked_ms: u64,
     /// The number of requests when the garbage collector's figures were published.
-    pub(crate) published: u64,
-    pub(crate) swept_ms: u64,
-    complained_ms: u64,
+    published: u64,
+    swept_ms: u64,
+    pub(crate) complained_ms: u64,
     /// Since when it has been stopping, and why.
     pub(crate) stopping: Option<(u64, Ended)>,
     /// Whether it still accepts clients that had connected before the listeners refused new ones.
@@ -534,26 +534,63 @@ impl<'w> Engine<'w> {
         None
     }
 
+    /// Handles connections whose deadline has passed.
+    fn sweep(&mut self) {
+        self.swept_ms = self.now_ms;
+        budget::trim();
+        self.tell_of_pressure();
+        self.look_for_manager();
+        self.resume();
+        self.publish();
+        let now_ms = self.now_ms;
+        self.watch.has_looked(now_ms);
+        for token in self.watch.connections.tokens(|connection| connection.due_ms <= now_ms) {
+            let Some(connection) = self.watch.connections.take(token) else { continue };
+            match connection.stage {
+                _ if connection.has_request() => self.watch.connections.put(connection),
+                Stage::Idle | Stage::Lingering if !socket::has_unread(connection.number()) => {
+                    self.close(connection, Next::Close);
+                }
+                Stage::Lingering => self.close(connection, Next::Close),
+                Stage::Idle | Stage::Head | Stage::Body(_) | Stage::Writing(_) => {
+                    self.guarded(Some(token), |engine| engine.give_last_chance(connection));
+                }
+            }
+        }
+    }
+
+    /// Ends a connection at its deadline, unless bytes moved while the application had this thread, when nobody looked:
+    /// these still count.
+    pub(crate) fn give_last_chance(&mut self, mut connection: Box<Connection>) {
+        if let Stage::Writing(next) = connection.stage {
+            return match connection.output.flush(connection.number()) {
+                Ok(true) => self.settle(connection, next),
+                Ok(false) if !connection.output.deadline.is_over() => self.send_off(connection, next),
+                _ => self.close(connection, Next::Abort),
+            };
+        }
+        let mut piece = vec![0; SCRATCH_BYTES];
+        if let Ok(count @ 1..) = socket::receive(connection.number(), &mut piece) {
+            let mut bytes = std::mem::take(&mut connection.input);
+            bytes.extend_from_slice(&piece[..count]);
+            let Some(more) = self.take_requests(connection, &bytes) else { return };
+            connection = more;
+        }
+        if connection.due_ms <= clock::coarse_ms() { self.refuse(connection, 408) } else { self.park(connection) }
+    }
+
+    /// Publishes the garbage collector's figures.
+    fn publish(&mut self) {
+        self.published = self.requests;
+        // A key that this Ruby does not know reads as 0.
+        let figures = GC_FIGURES.map(|(key, _)| self.ruby.gc_stat(key).unwrap_or_default() as u64);
+        self.worker.slot.publish_gc(figures);
+    }
+
     pub(crate) fn show_idle(&mut self) {
         if let Some(title) = &mut self.title {
             title.show(self.requests, &[if self.stopping.is_some() { b"stopping" } else { b"idle" }]);
         }
-    }
-
-    /// As [`complain`](Self::complain), at most once a second: for errors that clients can cause at will.
-    pub(crate) fn complain_now_and_then(&mut self, what: &str) {
-        if self.now_ms.saturating_sub(self.complained_ms) >= SWEEP_MS {
-            self.complained_ms = self.now_ms;
-            self.complain(what);
-        }
-    }
-
-    /// Writes a line of the server's own to `rack.errors`.
-    pub(crate) fn complain(&self, what: &str) {
-        let errors = self.worker.settings.errors;
-        // If even this cannot be written, nobody can be told.
-        let _ = errors.funcall::<_, _, magnus::Value>("puts", (format!("oroshi: {what}"),));
-        let _ = errors.funcall::<_, _, magnus::Value>("flush", ());
     }
 }
 

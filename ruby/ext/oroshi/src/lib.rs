@@ -1,7 +1,7 @@
 //! The native core of the oroshi gem: a worker that waits, parses, calls the Rack application and writes, all on Ruby's
-//! main thread, or on each of several Ruby threads. Beside it runs one thread, the watcher. During a long call it reads
-//! requests, hands them to other workers, and ends clients that send too slowly. It starts after the fork; a process
-//! that the application forks has none.
+//! main thread, or on each of several Ruby threads. Beside each runs one native thread, the watcher. During a long call
+//! it reads requests, hands them to other workers, and ends clients that send too slowly. It starts after the fork; a
+//! process that the application forks has none.
 //!
 //! **It knows** sockets, HTTP/1.1 (by `oroshi-http1`), Rack's rules on the wire. **It does not know** processes,
 //! configuration, the source of listeners, nor signals, except one: these are Ruby's part (`ruby/lib/oroshi`).
@@ -9,10 +9,10 @@
 //! # Where to read
 //!
 //! 1. `worker`: what Ruby holds; `settings`: its input; `stop`: how it ends.
-//! 2. `engine`: the loop; `upkeep`: its work now and then; `parking`: a connection's next state; `stopping`: the end
-//!    of the loop; `accept`: new connections; `poll`, `socket`: the system calls; `connection`: the table of waiting
-//!    connections; `watcher`: reads connections while the application works; `handover`: moves requests from a busy
-//!    worker to an idle one; `crash`: and from one that crashes; `peers`, `waker`: wakes idle workers.
+//! 2. `engine`: the loop; `parking`: a connection's next state; `stopping`: the end of the loop; `accept`: new
+//!    connections; `poll`, `socket`: the system calls; `connection`: the table of waiting connections; `watcher`: reads
+//!    connections while the application works; `handover`: moves requests from a busy worker to an idle one; `crash`:
+//!    and from one that crashes; `peers`, `waker`: wakes idle workers.
 //! 3. `exchange`: one request, from its bytes to the application and back; `after`: callbacks behind it; `hints`: early
 //!    hints before its answer; `queue_time`: how long it waited before.
 //! 4. `env`, `shapes`, `values`: the environment, and why it costs so little; `request`: its body.
@@ -20,7 +20,7 @@
 //!    of time; `pressure`: which clients go when a limit is reached; `stream`: a body in pieces; `hijack`: sockets
 //!    given away; `present`: how Ruby objects reach their exchange; `client_wait`: the few waits within it.
 //! 6. `siblings`, `io_bound`: several threads in one worker.
-//! 7. `scoreboard`, `slot`, `overdue`, `title`, `log`: what other processes see.
+//! 7. `scoreboard`, `slot`, `overdue`, `title`, `log`, `complain`: what others see.
 //! 8. `rb`: Ruby's C interface, and the two rules that keep its use sound.
 
 mod accept;
@@ -28,6 +28,7 @@ mod after;
 mod budget;
 mod client_wait;
 mod clock;
+mod complain;
 mod connection;
 mod crash;
 mod engine;
@@ -62,7 +63,6 @@ mod stop;
 mod stopping;
 mod stream;
 mod title;
-mod upkeep;
 mod values;
 mod waker;
 mod watcher;

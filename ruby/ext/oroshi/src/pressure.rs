@@ -3,9 +3,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::budget::{FILES, HEADS, has_room_for_connection};
+use crate::budget::{self, FILES, HEADS, has_room_for_connection};
 use crate::connection::{Connection, Next, Stage};
-use crate::engine::Engine;
+use crate::engine::{Engine, SCRATCH_BYTES};
 use crate::progress_deadline::ProgressDeadline;
 use crate::request::Spool;
 use crate::socket;
@@ -105,6 +105,14 @@ impl Engine<'_> {
     /// Ruby code.
     pub(crate) fn make_room_for_answer(&self, bytes: usize) {
         while !FILES.has_room(bytes) && self.watch.cut_off_one() {}
+    }
+
+    /// Releases the memory that large answers needed.
+    pub(crate) fn shrink(&mut self) {
+        budget::trim();
+        if self.out.capacity() > 4 * SCRATCH_BYTES {
+            self.out = Vec::with_capacity(SCRATCH_BYTES);
+        }
     }
 
     /// Logs one line for all connections closed since the last one.
