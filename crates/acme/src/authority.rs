@@ -393,10 +393,9 @@ struct KeyFile {
 impl KeyFile {
     fn prepare(file: &Path) -> io::Result<Self> {
         let mut made = file.as_os_str().to_owned();
-        made.push(".new");
+        // Random: other processes may make a key for the same file.
+        made.push(format!(".{:016x}.new", fastrand::u64(..)));
         let made = PathBuf::from(made);
-        // Of an attempt that was interrupted.
-        let _ = std::fs::remove_file(&made);
         let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&made)?;
         Ok(KeyFile { file: file.to_owned(), made, opened })
     }

@@ -53,12 +53,13 @@ pub(crate) fn next_look(renew_at: i64, now: i64, again: Option<Duration>) -> i64
     }
 }
 
-/// Returns how long a name waits after so many failures in a row: a minute, doubled with each, a day at most. A name
+/// Returns how long a name waits after so many failures in a row: five minutes, doubled with each, a day at most:
+/// the best known authority lets a name fail five times an hour. A name
 /// with a certificate waits a tenth of the certificate's lifetime at most, so that short-lived ones get enough
 /// attempts. `wanted`: the time that the authority asks for.
 pub(crate) fn back_off(failures: i64, life: Option<i64>, wanted: Option<Duration>, chance: f64) -> i64 {
     let most = life.map_or(DAY, |life| (life / 10).clamp(HOUR, DAY));
-    doubled(MINUTE, failures, most, wanted, chance)
+    doubled(5 * MINUTE, failures, most, wanted, chance)
 }
 
 /// Returns how long this machine leaves the authority alone after so many failures in a row that were not the fault of
@@ -130,8 +131,8 @@ mod tests {
     #[test]
     fn waits_double_up_to_their_bounds() {
         let waits: Vec<i64> = (1..=4).map(|failures| back_off(failures, None, None, 1.0)).collect();
-        assert_eq!(waits, [60, 120, 240, 480]);
-        assert_eq!(back_off(3, None, None, 0.0), 120, "half by chance");
+        assert_eq!(waits, [300, 600, 1200, 2400]);
+        assert_eq!(back_off(3, None, None, 0.0), 600, "half by chance");
         assert_eq!(back_off(i64::MAX, None, None, 1.0), DAY);
         assert_eq!(back_off(100, Some(6 * DAY), None, 1.0), 6 * DAY / 10, "a certificate of 6 days");
         assert_eq!(back_off(100, Some(0), None, 1.0), HOUR);

@@ -61,6 +61,10 @@ const CERTIFICATES: &str = "CREATE TABLE IF NOT EXISTS acme_certificate (name VA
 const CHALLENGES: &str = "CREATE TABLE IF NOT EXISTS acme_challenge (id VARCHAR(255) NOT NULL PRIMARY KEY, \
                           answer VARCHAR(1000) NOT NULL, until_at BIGINT NOT NULL)";
 
+/// Every order counts, also those of a name that failed, or is gone.
+const ORDERS: &str = "CREATE TABLE IF NOT EXISTS acme_order (id VARCHAR(64) NOT NULL PRIMARY KEY, ordered_at BIGINT NOT \
+                      NULL)";
+
 /// The columns by which rows are looked for.
 const INDEXED: [&str; 3] = ["due_at", "ordered_at", "added_at"];
 
@@ -94,6 +98,7 @@ impl Store {
                 }
             }
         }
+        self.query(ORDERS, vec![]).await?;
         self.query(CHALLENGES, vec![]).await.map(drop)
     }
 
@@ -127,7 +132,7 @@ impl Store {
 
     /// Returns how many orders began after `since`.
     pub(crate) async fn ordered(&self, since: i64) -> Result<i64, StoreError> {
-        let select = "SELECT COUNT(*) FROM acme_certificate WHERE ordered_at > ?";
+        let select = "SELECT COUNT(*) FROM acme_order WHERE ordered_at > ?";
         Ok(self.number(select, vec![Value::Int(since)]).await?.unwrap_or_default())
     }
 
@@ -154,8 +159,12 @@ impl Store {
         Ok(Some(Claimed { name: name.to_owned(), owner, pem, renew_at, failures }))
     }
 
-    /// Notes that an order begins.
-    pub(crate) async fn begin(&self, row: &Claimed, now: i64) -> Result<(), StoreError> {
+    /// Notes that an order begins. Orders before `since` are forgotten.
+    pub(crate) async fn begin(&self, row: &Claimed, now: i64, since: i64) -> Result<(), StoreError> {
+        let id = hex(&std::array::from_fn::<u8, 16, _>(|_| fastrand::u8(..)));
+        self.query("DELETE FROM acme_order WHERE ordered_at <= ?", vec![Value::Int(since)]).await?;
+        let insert = "INSERT INTO acme_order (id, ordered_at) VALUES (?, ?)";
+        self.query(insert, vec![text(&id), Value::Int(now)]).await?;
         let update = "UPDATE acme_certificate SET ordered_at = ? WHERE name = ? AND lock_owner = ?";
         self.query(update, vec![Value::Int(now), text(&row.name), text(&row.owner)]).await.map(drop)
     }
@@ -334,8 +343,12 @@ mod tests {
             store.add("b.example", 101, 101).await.unwrap();
             assert_eq!((store.added(100).await.unwrap(), store.added(101).await.unwrap()), (1, 0));
             let row = store.claim("a.example", 150, 200).await.unwrap().unwrap();
-            store.begin(&row, 150).await.unwrap();
+            store.begin(&row, 150, 0).await.unwrap();
             assert_eq!((store.ordered(149).await.unwrap(), store.ordered(150).await.unwrap()), (1, 0));
+            store.begin(&row, 160, 0).await.unwrap();
+            assert_eq!(store.ordered(149).await.unwrap(), 2, "each order of a name counts");
+            store.begin(&row, 170, 155).await.unwrap();
+            assert_eq!(store.ordered(0).await.unwrap(), 2, "old ones are forgotten");
             let error = "é".repeat(2000);
             store.finish(&row, Verdict::Failed { due_at: 300, failures: 1, error: &error }).await.unwrap();
             assert_eq!(store.next_due(150).await.unwrap(), Some(300));

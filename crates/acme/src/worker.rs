@@ -378,7 +378,7 @@ impl Engine {
             return Ok(Decision::Later(now + (window / 10).clamp(1, 600)));
         }
         let authority = self.authority().await?;
-        store.begin(row, now).await.map_err(|error| Trouble::store(&error))?;
+        store.begin(row, now, now - window).await.map_err(|error| Trouble::store(&error))?;
         shared.orders.fetch_add(1, Relaxed);
         let answers = Answers { challenges: Arc::clone(&self.parts.challenges), store, until };
         let ordering = authority.order(&row.name, before.map(Certificate::leaf), settings, &answers);

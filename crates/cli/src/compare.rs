@@ -113,9 +113,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let html = output.html.as_deref().map(bench::open).transpose()?;
 
     let also = output.also.into_iter().map(Also::open).collect::<Result<Vec<_>, _>>()?;
-    if let Some(trees) = &output.trees {
-        trees.make()?;
-    }
+    let _lock = output.trees.as_ref().map(against::Trees::make).transpose()?;
 
     let result = carry_out(experiment, output.note.as_deref())?;
     let against = saved.map(|saved| baseline::against(&saved, &result));

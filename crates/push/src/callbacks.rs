@@ -489,7 +489,9 @@ fn count(counts: &mut CallbackCount, agreed: Option<bool>, retried: u64) -> bool
 /// as the hub may not decode what a browser can. Only the hub sets [`ENDPOINT`] and [`USER`].
 fn is_passed_on(name: &str) -> bool {
     const KEPT_BACK: [&str; 6] =
-        ["accept-encoding", "expect", "host", "x-kuiperbelt-endpoint", "x-oroshi-user", "content_length"];
+        ["accept-encoding", "expect", "host", "x-kuiperbelt-endpoint", "x-oroshi-user", "content-length"];
+    // Many backends (CGI, WSGI, Rack) take `_` for `-`: it must not get a client's own X_Oroshi_User in.
+    let name = &name.replace('_', "-");
     let handshake = name.get(..14).is_some_and(|start| start.eq_ignore_ascii_case("sec-websocket-"));
     !handshake && !is_connection_field(name) && !KEPT_BACK.iter().any(|kept| name.eq_ignore_ascii_case(kept))
 }
@@ -539,7 +541,7 @@ mod tests {
 
     #[test]
     fn the_handshake_stays_here() {
-        for kept in ["Connection", "upgrade", "Sec-WebSocket-Key", "Host", "X-Kuiperbelt-Endpoint", "x-oroshi-user"] {
+        for kept in ["Connection", "upgrade", "Sec-WebSocket-Key", "Host", "X-Kuiperbelt-Endpoint", "X_Oroshi_User"] {
             assert!(!is_passed_on(kept), "{kept}");
         }
         for passed in ["Cookie", "Authorization", "Origin", "X-Forwarded-For", "Sec-WebSocke", "User-Agent"] {

@@ -217,11 +217,11 @@ fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for char in text.chars() {
         match char {
-            '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '#' | '~' => escaped.extend(['\\', char]),
+            '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '~' => escaped.extend(['\\', char]),
             '<' => escaped.push_str("&lt;"),
             '&' => escaped.push_str("&amp;"),
-            // GitHub notifies whoever is named.
-            '@' => escaped.push_str("&#64;"),
+            // GitHub notifies whoever is named, and links numbers to issues; an empty comment separates them.
+            '@' | '#' => escaped.extend([char, '<', '!', '-', '-', ' ', '-', '-', '>']),
             char if char.is_control() => escaped.push(' '),
             char => escaped.push(char),
         }
@@ -292,7 +292,7 @@ mod tests {
         result.cells[0].variants[1].name = "a|b\n<img src=x>`*_[y](http://h)@all".into();
         result.rerun = vec!["echo".into(), "```".into()];
         let text = markdown(&result, &[]);
-        let escaped = "a\\|b &lt;img src=x>\\`\\*\\_\\[y\\](http://h)&#64;all";
+        let escaped = "a\\|b &lt;img src=x>\\`\\*\\_\\[y\\](http://h)@<!-- -->all";
         assert!(text.contains(&format!("| {escaped} |")), "{text}");
         assert!(text.contains("\n````sh\necho '```'\n````\n"), "{text}");
     }

@@ -107,21 +107,21 @@ impl Trees {
         [Typed { name: earlier, folder, ..present.clone() }, Typed { name, ..present }]
     }
 
-    /// Makes the earlier tree, unless it is there, and builds both.
+    /// Makes the earlier tree, unless it is there, and builds both. Until the returned file is dropped, no other process
+    /// replaces the tree.
     ///
     /// # Errors
     /// git or the build fails.
-    pub(super) fn make(&self) -> Result<(), AgainstError> {
+    pub(super) fn make(&self) -> Result<File, AgainstError> {
         let cache = |source| AgainstError::Cache { path: self.cache.clone(), source };
         fs::create_dir_all(&self.cache).map_err(cache)?;
-        // Two comparisons at the same time make one tree, one after the other. The lock ends with the file.
         let lock = File::create(self.cache.join("lock")).map_err(cache)?;
         lock.lock().map_err(cache)?;
         self.make_earlier()?;
-        match &self.build {
-            Some((text, words)) => build(text, words, &self.top.join(&self.below)),
-            None => Ok(()),
+        if let Some((text, words)) = &self.build {
+            build(text, words, &self.top.join(&self.below))?;
         }
+        Ok(lock)
     }
 
     fn make_earlier(&self) -> Result<(), AgainstError> {
@@ -145,7 +145,14 @@ impl Trees {
             git(folder, arguments).map_err(|why| AgainstError::Git { what: arguments[0].to_owned(), why })
         };
         run(&self.top, &["clone", "--quiet", "--no-checkout", "--", &from, &to])?;
-        run(&tree, &["checkout", "--quiet", "--detach", &self.commit])?;
+        // A clone of a shallow clone lacks commits that only a remote branch has.
+        run(&tree, &["checkout", "--quiet", "--detach", &self.commit]).map_err(|error| match error {
+            AgainstError::Git { what, why } => {
+                let why = format!("{why}; in a shallow clone fetch all history first (fetch-depth: 0, GIT_DEPTH: 0)");
+                AgainstError::Git { what, why }
+            }
+            error => error,
+        })?;
         if let Some((text, words)) = &self.build {
             build(text, words, &tree.join(&self.below))?;
         }

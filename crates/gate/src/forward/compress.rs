@@ -17,7 +17,7 @@ use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer};
 use super::fields::holds;
 
 /// The most responses that a thread compresses at a time; further ones pass as they are. An encoder takes up to about
-/// 1 MiB.
+/// 1 MiB at the usual levels, and up to 5 MiB at the highest ones.
 const MOST_ENCODERS: usize = 256;
 
 /// The windows of brotli and zstd: 256 KiB, which bounds the memory of both sides.

@@ -258,8 +258,11 @@ impl Hub {
             Err(identity::Refused::Token(error)) => return Err(Refused::new(error.name(), error.to_string())),
             Err(identity::Refused::NoKeys) => return Err(Refused::new("busy", NO_KEYS)),
         };
-        let is_other = |channels: &mut Channels| channels.who.user.is_some() && channels.who.user != identity.user;
-        if session.channels(is_other) != Some(false) {
+        // It may have ended while keys were read.
+        if !session.is_open() {
+            return Err(Refused::new("forbidden", "the session has ended"));
+        }
+        if session.channels(|channels| channels.who.is_other(&identity)) != Some(false) {
             return Err(Refused::new("forbidden", "the token is another user's: connect again with it"));
         }
         session.channels(|channels| channels.who.identify(&identity));

@@ -27,6 +27,8 @@ pub(crate) struct Who {
     pub(crate) user: Option<Arc<str>>,
     /// The rights that the backend grants beside those of the rules.
     pub(crate) rights: Arc<Rights>,
+    /// The user that its token names.
+    pub(crate) token_user: Option<Arc<str>>,
     /// The rights that its token grants.
     pub(crate) token_rights: Arc<Rights>,
 }
@@ -37,7 +39,16 @@ impl Who {
         if identity.user.is_some() {
             self.user.clone_from(&identity.user);
         }
+        self.token_user.clone_from(&identity.user);
         self.token_rights = Arc::clone(&identity.rights);
+    }
+
+    /// Whether a token is another user's. One without a user may follow one without a user.
+    pub(crate) fn is_other(&self, identity: &Identity) -> bool {
+        match &identity.user {
+            Some(user) => self.user.as_ref().is_some_and(|known| known != user),
+            None => self.token_user.is_some(),
+        }
     }
 
     /// Returns whether the client may do something in a channel.

@@ -102,6 +102,10 @@ const ROUNDS: usize = 8;
 /// The most ticks of the codec that one read catches up with: its budgets are full after ten.
 const CODEC_TICKS: u64 = 10;
 
+/// The most bytes of heads of all streams under way. A few bytes of input can make a head of the largest size, by
+/// references to the dynamic table. A single stream may have any head that the codec accepts.
+const HEADS_BYTES: usize = 512 * 1024;
+
 struct Connection<F> {
     shared: Rc<Shared>,
     slots: Slots<F>,
@@ -436,10 +440,15 @@ impl<F: Future<Output = ()>> Connection<F> {
 
     fn take_request(&mut self, id: u32, head: &codec::RequestHead<'_>, end: bool) -> Reaction {
         let core = self.shared.wire.core();
-        let owned = OwnedHead::new(head, end);
+        let before = self.shared.heads.get();
+        let owned = OwnedHead::new(head, end, &self.shared.heads);
         if head.protocol.is_some() && !owned.is_websocket() {
             core.counters.count_error(ErrorKind::Refused);
             return Reaction::NotImplemented { id };
+        }
+        if before > 0 && self.shared.heads.get() > HEADS_BYTES {
+            core.counters.count_error(ErrorKind::Refused);
+            return Reaction::Reset { id, code: ErrorCode::REFUSED_STREAM };
         }
         let is_first = self.slots.used() == 0;
         let Some(stream) = self.slots.take(&self.shared) else {

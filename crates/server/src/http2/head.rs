@@ -1,6 +1,8 @@
 //! The head of a request in memory of its own, in the form of HTTP/1.
 
+use std::cell::Cell;
 use std::ops::Range;
+use std::rc::Rc;
 
 use oroshi_core::spares;
 use oroshi_http1::{Framing, Headers, RequestHead, Version};
@@ -25,11 +27,14 @@ pub(crate) struct OwnedHead {
     framing: Framing,
     expect_continue: bool,
     is_websocket: bool,
+    /// The bytes of all heads of the connection.
+    held: Rc<Cell<usize>>,
 }
 
 impl OwnedHead {
-    /// Copies a head. `end`: the request has no body.
-    pub(super) fn new(head: &codec::RequestHead<'_>, end: bool) -> Self {
+    /// Copies a head. `end`: the request has no body. `held`: the bytes of all heads of the connection, to which this
+    /// one belongs until it is dropped.
+    pub(super) fn new(head: &codec::RequestHead<'_>, end: bool, held: &Rc<Cell<usize>>) -> Self {
         let is_websocket = head.protocol.is_some_and(|protocol| protocol.eq_ignore_ascii_case(WEBSOCKET));
         let mut bytes = spares::take();
         let mut add = |text: &str| {
@@ -49,7 +54,9 @@ impl OwnedHead {
             Some(length) => Framing::Length(length),
             None => Framing::Chunked,
         };
-        OwnedHead { bytes, method, target, authority, framing, expect_continue: head.expect_continue, is_websocket }
+        held.set(held.get() + bytes.len());
+        let (held, expect_continue) = (Rc::clone(held), head.expect_continue);
+        OwnedHead { bytes, method, target, authority, framing, expect_continue, is_websocket, held }
     }
 
     /// Whether the request is an extended CONNECT for WebSocket (RFC 8441).
@@ -76,6 +83,7 @@ impl OwnedHead {
 
 impl Drop for OwnedHead {
     fn drop(&mut self) {
+        self.held.set(self.held.get() - self.bytes.len());
         spares::give(std::mem::take(&mut self.bytes));
     }
 }
@@ -97,23 +105,38 @@ mod tests {
         }
     }
 
+    fn owned(head: &codec::RequestHead<'_>, end: bool) -> OwnedHead {
+        OwnedHead::new(head, end, &Rc::default())
+    }
+
+    #[test]
+    fn heads_are_held_until_they_are_dropped() {
+        let held = Rc::default();
+        let one = OwnedHead::new(&head("POST", None), false, &held);
+        let each = held.get();
+        let two = OwnedHead::new(&head("POST", None), false, &held);
+        assert!(each > 20 && held.get() == 2 * each);
+        drop((one, two));
+        assert_eq!(held.get(), 0);
+    }
+
     #[test]
     fn a_head_looks_as_over_http_1() {
-        let owned = OwnedHead::new(&head("POST", None), false);
-        let got = owned.get();
+        let post = owned(&head("POST", None), false);
+        let got = post.get();
         assert_eq!((got.method, got.target, got.host), ("POST", "/p?q", Some(&b"a.test:1"[..])));
         assert_eq!((got.version, got.framing, got.upgrade), (Version::Http2, Framing::Chunked, None));
         assert_eq!(got.headers.as_bytes(), b"host: a.test:1\r\nx: y\r\n");
-        assert_eq!(OwnedHead::new(&head("GET", None), true).get().framing, Framing::None);
+        assert_eq!(owned(&head("GET", None), true).get().framing, Framing::None);
     }
 
     #[test]
     fn a_request_for_websocket_is_an_upgrade() {
-        let owned = OwnedHead::new(&head("CONNECT", Some("websocket")), false);
-        let got = owned.get();
+        let upgrade = owned(&head("CONNECT", Some("websocket")), false);
+        let got = upgrade.get();
         assert_eq!((got.method, got.framing, got.upgrade), ("GET", Framing::None, Some(&b"websocket"[..])));
         assert_eq!(got.headers.get("Upgrade"), Some(&b"websocket"[..]));
-        let other = OwnedHead::new(&head("CONNECT", Some("connect-udp")), false);
+        let other = owned(&head("CONNECT", Some("connect-udp")), false);
         assert_eq!((other.get().method, other.get().upgrade), ("CONNECT", None));
     }
 }

@@ -65,6 +65,8 @@ pub(crate) struct Shared {
     earliest: Cell<u64>,
     /// Whether a handler has asked to close the connection.
     closes: Cell<bool>,
+    /// Bytes of the heads of all streams under way.
+    heads: Rc<Cell<usize>>,
 }
 
 impl Shared {
@@ -78,6 +80,7 @@ impl Shared {
             listed: RefCell::default(),
             earliest: Cell::new(u64::MAX),
             closes: Cell::new(false),
+            heads: Rc::default(),
         }
     }
 

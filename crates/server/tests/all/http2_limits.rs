@@ -98,6 +98,32 @@ fn windows_held_at_zero() {
     assert_eq!(server.stop().error(ErrorKind::WriteTimeout), 100);
 }
 
+/// CVE-2016-6581 over many streams: heads that handlers still hold have a limit per connection.
+#[test]
+fn heads_of_streams_under_way_are_bounded() {
+    const HEADS_BYTES: usize = 512 * 1024;
+    let under_way = Arc::new(AtomicUsize::new(0));
+    let server = Running::start(patient(), counting(&under_way));
+    let mut client = Client::connect(server.tcp());
+    let value = "v".repeat(4000);
+    let fields: Vec<(&str, &str)> = vec![("x-large", &value); 8];
+    let ids: Vec<u32> = (0..40).map(|_| client.request("POST", "/wait", &fields, false)).collect();
+    let fit = HEADS_BYTES / (8 * 4010);
+    for &id in &ids[fit..] {
+        assert_eq!(client.next(id), Seen::Reset(id, ErrorCode::REFUSED_STREAM));
+    }
+    wait_until("the others are under way", || under_way.load(Ordering::SeqCst) == fit);
+    // There is room again once a stream has ended; small heads fit in any case.
+    let small = client.get("/");
+    assert_eq!(client.answer(small).text(), "GET / 0");
+    client.reset(ids[0]);
+    wait_until("its handler is dropped", || under_way.load(Ordering::SeqCst) == fit - 1);
+    let id = client.request("GET", "/", &fields, true);
+    assert_eq!(client.answer(id).text(), "GET / 0");
+    drop(client);
+    assert_eq!(server.stop().error(ErrorKind::Refused), (ids.len() - fit) as u64);
+}
+
 #[test]
 fn a_client_that_reads_nothing_is_dropped() {
     let server = Running::start(Settings { write_timeout: SHORT, ..patient() }, async |exchange: &mut Exchange<'_>| {
