@@ -107,8 +107,8 @@ impl Trees {
         [Typed { name: earlier, folder, ..present.clone() }, Typed { name, ..present }]
     }
 
-    /// Makes the earlier tree, unless it is there, and builds both. Until the returned file is dropped, no other process
-    /// replaces the tree.
+    /// Makes the earlier tree, unless it is there, and builds both. Until the returned file is dropped, no other
+    /// process replaces the tree.
     ///
     /// # Errors
     /// git or the build fails.

@@ -64,7 +64,7 @@ fn client(session: &CommonState) -> Option<ClientCertificate> {
     })
 }
 
-/// The names of attributes, by their identifiers (RFC 4514, section 3, and two that certificates of clients often have).
+/// The names of attributes, by their identifiers (RFC 4514, section 3, and two that clients' certificates often have).
 const ATTRIBUTES: [(&str, &str); 11] = [
     ("2.5.4.3", "CN"),
     ("2.5.4.5", "serialNumber"),
@@ -79,8 +79,8 @@ const ATTRIBUTES: [(&str, &str); 11] = [
     ("1.2.840.113549.1.9.1", "emailAddress"),
 ];
 
-/// Writes a name as RFC 4514 does, the most specific part first, in ASCII: `CN=client,O=A\, B`. Different names have
-/// different texts.
+/// Writes a name as RFC 4514 does, the most specific part first, in ASCII: `CN=client,O=A\, B`. Different names
+/// have different texts.
 fn distinguished_name(name: &X509Name<'_>) -> String {
     let mut parts: Vec<String> =
         name.iter_rdn().map(|part| part.iter().map(attribute).collect::<Vec<_>>().join("+")).collect();
@@ -105,7 +105,7 @@ fn attribute(attribute: &AttributeTypeAndValue<'_>) -> String {
     }
 }
 
-/// Escapes a value (RFC 4514, section 2.4). Bytes that are not visible ASCII are escaped too: the text goes into a field.
+/// Escapes a value (RFC 4514, section 2.4), and bytes that are not visible ASCII: the text goes into a field.
 fn escaped(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     let last = value.len().saturating_sub(1);

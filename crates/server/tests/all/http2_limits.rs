@@ -105,8 +105,8 @@ fn heads_of_streams_under_way_are_bounded() {
     let under_way = Arc::new(AtomicUsize::new(0));
     let server = Running::start(patient(), counting(&under_way));
     let mut client = Client::connect(server.tcp());
-    let value = "v".repeat(4000);
-    let fields: Vec<(&str, &str)> = vec![("x-large", &value); 8];
+    let value = [b'v'; 4000];
+    let fields: [(&str, &[u8]); 8] = [("x-large", &value); 8];
     let ids: Vec<u32> = (0..40).map(|_| client.request("POST", "/wait", &fields, false)).collect();
     let fit = HEADS_BYTES / (8 * 4010);
     for &id in &ids[fit..] {
