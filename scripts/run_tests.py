@@ -55,8 +55,9 @@ def as_done(pool, jobs):
 def run(name, command, folder, more):
     """Runs a command to its end; returns its name, exit code, output and how many seconds it took."""
     begun = time.monotonic()
-    # A file: a pipe would be read until the last process that has it ends, whatever a test left behind.
-    with tempfile.TemporaryFile() as printed:
+    # A file: a pipe would be read until the last process that has it ends, whatever a test left behind. With a name:
+    # tests count the open files that have none.
+    with tempfile.NamedTemporaryFile() as printed:
         process = subprocess.Popen(
             command,
             cwd=folder,

@@ -289,7 +289,7 @@ fn burners_beside_give_no_false_verdict() {
     let limit = result.rules.disturbed;
     // Whatever share of the CPUs they got: with a verdict, the machine was quiet.
     if disturbed(0) > limit || disturbed(1) > limit {
-        assert_eq!((comparison.verdict, ran.code), (Verdict::Disturbed, Some(1)), "{comparison:?}");
+        assert_eq!((comparison.verdict, ran.code), (Verdict::Disturbed, Some(5)), "{comparison:?}");
         assert!(comparison.words.starts_with("disturbed: no verdict on requests/s of B beside A: "), "{comparison:?}");
         assert!(ran.err.contains("error: no verdict: the machine was disturbed"), "{ran:?}");
         assert!(result.warnings.iter().any(|text| text.contains("disturbed: other")), "{:?}", result.warnings);
