@@ -27,7 +27,7 @@ pub(crate) enum Format {
     Markdown,
     /// The text, folded, and GitHub's annotations.
     Github,
-    /// JUnit's XML: a test case for each verdict.
+    /// A test case for each verdict, as JUnit's XML.
     Junit,
 }
 
