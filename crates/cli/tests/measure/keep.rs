@@ -501,7 +501,9 @@ fn when_we_are_killed_no_process_no_folder_and_no_socket_is_left() {
         let folder = tempfile::tempdir().unwrap();
         let mut command = in_a_process(&[], test_name!("somebody_who_is_killed"));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        writeln!(child.stdin.as_ref().unwrap(), "{}", folder.path().display()).unwrap();
+        // Kept: `wait` would close it, and the end of its input ends the process without an error.
+        let mut input = child.stdin.take().unwrap();
+        writeln!(input, "{}", folder.path().display()).unwrap();
         wait_until("its server is ready", || folder.path().join("all").exists());
         let pids = ["pid", "deep"].map(|file| pid_in(&folder.path().join(file)));
         let socket = PathBuf::from(fs::read_to_string(folder.path().join("socket")).unwrap());

@@ -27,8 +27,8 @@ pub(crate) struct Who {
     pub(crate) user: Option<Arc<str>>,
     /// The rights that the backend grants beside those of the rules.
     pub(crate) rights: Arc<Rights>,
-    /// The user that its token names.
-    pub(crate) token_user: Option<Arc<str>>,
+    /// Whether its token names the user.
+    pub(crate) is_of_token: bool,
     /// The rights that its token grants.
     pub(crate) token_rights: Arc<Rights>,
 }
@@ -39,7 +39,7 @@ impl Who {
         if identity.user.is_some() {
             self.user.clone_from(&identity.user);
         }
-        self.token_user.clone_from(&identity.user);
+        self.is_of_token = identity.user.is_some();
         self.token_rights = Arc::clone(&identity.rights);
     }
 
@@ -47,7 +47,7 @@ impl Who {
     pub(crate) fn is_other(&self, identity: &Identity) -> bool {
         match &identity.user {
             Some(user) => self.user.as_ref().is_some_and(|known| known != user),
-            None => self.token_user.is_some(),
+            None => self.is_of_token,
         }
     }
 
