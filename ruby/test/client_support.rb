@@ -85,6 +85,15 @@ module ClientSupport
 
   # A test whose client and servers end with it.
   class Test < Support::Test
+    # The number of the clients' native threads. One may end while they are counted.
+    def native_threads
+      Dir["/proc/self/task/*/comm"].count do |path|
+        File.read(path).start_with?("oroshi-client")
+      rescue Errno::ENOENT, Errno::ESRCH
+        false
+      end
+    end
+
     def teardown
       @clients&.each(&:close)
       @http_servers&.each(&:close)

@@ -321,14 +321,13 @@ class ClientTest < ClientSupport::Test
       request.socket.close
     end
     client = client()
-    threads = -> { Dir["/proc/self/task/*/comm"].count { |path| File.read(path).start_with?("oroshi-client") } }
-    before = threads.call
+    before = native_threads
     client.get(server.url)
-    assert_operator threads.call, :>, before
+    assert_operator native_threads, :>, before
     GC.disable
     client.close
     assert_equal "", within { ended.pop }
-    wait_until("the thread's end") { threads.call <= before }
+    wait_until("the thread's end") { native_threads <= before }
   ensure
     GC.enable
   end

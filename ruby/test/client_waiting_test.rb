@@ -198,7 +198,7 @@ class ClientWaitingTest < ClientSupport::Test
     server = server()
     50.times { Oroshi::Client.new.get(server.url) }
     within("the threads' end") do
-      until Dir["/proc/self/task/*/comm"].count { |path| native_thread?(path) } < 25
+      until native_threads < 25
         Array.new(1000) { +"" }
         GC.start
       end
@@ -251,12 +251,6 @@ class ClientWaitingTest < ClientSupport::Test
   ensure
     reader.close
     Process.wait(pid)
-  end
-
-  def native_thread?(path)
-    File.read(path).start_with?("oroshi-client")
-  rescue Errno::ENOENT, Errno::ESRCH
-    false
   end
 
   def resident_kib
