@@ -4,9 +4,11 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Instant;
 
 use oroshi_websocket::{CloseCode, Decoder, Event, Kind, Limits, Role, encode};
 
+use crate::HANG;
 use crate::http::{Answer, connect, connect_unix, end_of_head, head, read_more};
 
 /// A received message or frame.
@@ -80,12 +82,15 @@ impl<S: Read + Write> WebSocket<S> {
         Ok(WebSocket { stream, head, decoder: Decoder::new(Role::Client), bytes, answers_pings: true })
     }
 
-    /// Waits for the next message or frame.
+    /// Waits for the next message or frame. Panics if pings alone come for twice [`HANG`]: they would keep a test that
+    /// waits in vain for ever.
     #[allow(clippy::should_implement_trait, reason = "it has no end that a loop could wait for")]
     pub fn next(&mut self) -> Got {
+        let begun = Instant::now();
         loop {
             match self.decode() {
                 Some(Got::Ping(payload)) if self.answers_pings => {
+                    assert!(begun.elapsed() < 2 * HANG, "nothing but pings has come for {:?}", begun.elapsed());
                     let mut out = Vec::new();
                     encode::pong(&mut out, &payload, Some([1, 2, 3, 4]));
                     let _ = self.stream.write_all(&out);
