@@ -124,7 +124,7 @@ impl Running {
     }
 }
 
-/// What the worker and the serving threads share.
+/// State that the worker and the serving threads share.
 pub(crate) struct Shared {
     store: Mutex<Store>,
     pub(crate) orders: AtomicU64,

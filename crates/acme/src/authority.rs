@@ -43,7 +43,7 @@ pub(crate) struct Trouble {
     pub(crate) wait: Option<Duration>,
 }
 
-/// What is at fault, which decides what waits.
+/// The cause of a failure. It decides which orders wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The name: it alone waits.

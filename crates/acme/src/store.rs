@@ -18,7 +18,7 @@ pub(crate) struct Store {
     dialect: Dialect,
 }
 
-/// What the databases say differently.
+/// The kind of database, where their SQL differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dialect {
     Sqlite,

@@ -68,7 +68,7 @@ struct State {
     swept_at: i64,
 }
 
-/// What tasks share.
+/// State that the tasks share.
 struct Engine {
     parts: Worker,
     /// Locked while the account is made, so that one is made.
@@ -83,7 +83,7 @@ enum Done {
     Ordered(String, Result<bool, Trouble>),
 }
 
-/// What a claimed row leads to.
+/// The next step for a claimed row.
 enum Decision {
     Issued { pem: Zeroizing<String>, due_at: i64, renew_at: i64 },
     Failed(Trouble, Option<i64>),

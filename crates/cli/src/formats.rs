@@ -41,7 +41,7 @@ pub(crate) struct Also {
 /// A file for such a report, opened before the run.
 pub(crate) struct AlsoFile(Also, OutputFile);
 
-/// What reports are written from.
+/// The content of reports.
 pub(crate) struct Subject<'r> {
     pub(crate) result: &'r LabResult,
     pub(crate) findings: &'r [Finding],

@@ -20,7 +20,7 @@ const FRESH: u64 = 60_000_000_000;
 /// The most certificates to remember on a thread.
 const MOST: usize = 4096;
 
-/// What a route asks of its clients.
+/// A route's rule for client certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientSettings {
     /// Whether requests without a certificate are refused.
@@ -35,7 +35,7 @@ impl Default for ClientSettings {
     }
 }
 
-/// What a route asks of its clients, with the authorities.
+/// A route's rule for client certificates, with its authorities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientRule {
     /// The settings.

@@ -222,7 +222,7 @@ pub struct RouteDraft {
     pub answer: Option<Answer>,
     /// The names of the rate limits that its requests must pass.
     pub limits: Vec<String>,
-    /// What it asks of its clients' certificates, if anything.
+    /// The rule for client certificates, if any.
     pub clients: Option<ClientSettings>,
     /// The rules for forwarding.
     pub forward: forward::Settings,

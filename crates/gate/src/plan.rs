@@ -293,7 +293,7 @@ pub struct Route {
     pub is_scripted: bool,
     /// The rate limits that its requests must pass, in this order: indexes into [`Plan::limits_by_key`].
     pub limits: Vec<usize>,
-    /// What it asks of its clients' certificates, if anything.
+    /// The rule for client certificates, if any.
     pub clients: Option<ClientRule>,
     /// The action. A route with only a script has the script's `unknown`.
     pub action: Action,

@@ -121,7 +121,7 @@ impl TlsPlan {
     }
 }
 
-/// What a plan's ACME depends on, beside its settings.
+/// Parts of the plan that ACME depends on, beside its settings.
 pub(crate) struct AcmeParts<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) lookups: &'a [Lookup],

@@ -25,7 +25,7 @@ pub(crate) enum AgainstError {
     Git {
         /// The subcommand.
         what: String,
-        /// What git said.
+        /// The message of git.
         why: String,
     },
     /// Correct the command, or the tree.

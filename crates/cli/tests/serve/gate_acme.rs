@@ -17,7 +17,7 @@ use crate::gate::{Gate, Process, Ran, oroshi, sqlite};
 
 const SEAL: &str = "0123456789abcdef0123456789abcdef";
 
-/// What the gateway answers to all requests.
+/// The gateway's answer to all requests.
 const ROUTE: &str = "[[route]]\nanswer = { body = \"here\" }\n";
 
 /// Pebble, and the names that it knows: those below `nowhere.test` have no address, all others are at 127.0.0.1.

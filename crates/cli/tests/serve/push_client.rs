@@ -240,7 +240,7 @@ fn comes_back_whatever_happens(test: &str, transport: &str) {
     assert_eq!(subscribed["recovered"], true, "{subscribed}");
     assert_eq!(client.texts(), ["5", "6", "7"]);
 
-    // The hub ends in good form, and is killed: its history is gone, and the client is told.
+    // The hub drains and is killed. Its history is gone, and the client gets `recovered: false`.
     for (signal, text) in [(Signal::TERM, "8"), (Signal::KILL, "9")] {
         hub.restart(signal);
         let subscribed = client.next("subscribed");

@@ -92,7 +92,7 @@ fn tinyproxy_forwards_plain_requests_and_makes_tunnels_for_tls_and_http2() {
         let connects = client.counts().connects;
         assert!(text(client.get(&*url)).await.starts_with("2.0 /c\n"));
         assert_eq!(client.counts().connects, connects, "a tunnel is kept");
-        // What is for the proxy does not reach the server.
+        // Fields for the proxy do not reach the server.
         let own = builder().proxies(proxy.through("http", "")).tls(identity.trusted());
         let own = own.header("Proxy-Authorization", "Basic ZGVmYXVsdA==").build_local().unwrap();
         for request in [own.get(&*url), client.get(&*url).header("proxy-authorization", "Basic b3du").header("X", "y")]

@@ -64,7 +64,7 @@ impl CheckSettings {
     }
 }
 
-/// What the checks of a target have found out. All threads read it.
+/// The findings of a target's checks. All threads read them.
 #[derive(Debug, Default)]
 pub(crate) struct Checked {
     is_down: AtomicBool,
