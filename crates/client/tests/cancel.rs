@@ -254,8 +254,9 @@ fn what_is_dropped_leaves_no_memory_behind() {
         });
     };
     all();
-    let counted = allocation_counter::measure(all);
-    assert!(counted.bytes_current.abs() < 4096, "{counted:?}");
+    // Over many runs: the thread's spare buffers are a few more after one run, and a few fewer after another.
+    let left: Vec<i64> = (0..10).map(|_| allocation_counter::measure(all).bytes_current).collect();
+    assert!(left.iter().sum::<i64>() < 10 * 4096, "{left:?}");
 }
 
 #[test]

@@ -101,6 +101,9 @@ impl MariaDb {
             install.arg("--user=root");
             server.arg("--user=root");
         }
+        // Each deletes the temporary tables that it finds in its folder when it starts: those of others too.
+        install.env("TMPDIR", folder.path());
+        server.env("TMPDIR", folder.path());
         succeeds(&mut install);
         Daemon::start(server, socket, folder).map(MariaDb)
     }
