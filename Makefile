@@ -4,7 +4,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 CARGO_RELEASE := cargo build --release --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test bench bench-quick bench-rack bench-client bench-gate bench-push agent-faults agent-cost calibrate soak gem floor setup fmt clean
+.PHONY: help build demo test bench bench-quick bench-rack bench-client bench-gate bench-push agent-faults agent-cost calibrate soak h2spec gem floor setup fmt clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -53,6 +53,10 @@ agent-faults: ## agents, their coordinator and NATS, killed at 50 moments of rea
 
 agent-cost: ## the CPU time and the memory of a coordinator with two hundred agents; on a quiet machine
 	OROSHI_CPU_LIMIT=0.5 cargo test --locked --profile demo -p oroshi --test measure a_coordinator_adds_up -- --ignored --nocapture
+
+h2spec: build ## what RFC 9113 demands, asked of target, gate, push, bench and fetch by h2spec; a minute
+	scripts/setup test || true
+	scripts/h2spec
 
 calibrate: build ## how often comparisons are right: thousands on a virtual clock, 64 with real servers; an hour, on a quiet machine; writes docs/
 	scripts/calibrate

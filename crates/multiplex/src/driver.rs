@@ -179,7 +179,7 @@ impl Driver {
         if data.is_empty() {
             return Poll::Ready(Err(ConnectionError::Closed));
         }
-        let (shared, kept) = (&self.shared, &mut self.kept);
+        let (shared, kept) = (Rc::clone(&self.shared), &mut self.kept);
         let mut heads = HEADS.take().unwrap_or_default();
         let mut state = shared.state.borrow_mut();
         let now = monotonic_ns();
@@ -197,9 +197,25 @@ impl Driver {
                 // Requests that went out with it may have been processed.
                 state.wrote(count, now);
             }
+            drop(state);
+            self.discard(cx);
             return Poll::Ready(Err(ConnectionError::Protocol(defect)));
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Reads what has come before the socket closes: with unread bytes in it, the kernel would reset the connection, and
+    /// the peer could lose the GOAWAY that says why.
+    fn discard(&mut self, cx: &mut Context<'_>) {
+        const MOST_READS: usize = 4;
+        let mut scratch = Scratch::take();
+        for _ in 0..MOST_READS {
+            let mut buffer = ReadBuf::new(&mut scratch);
+            let read = Pin::new(&mut self.stream).poll_read(cx, &mut buffer);
+            if !matches!(read, Poll::Ready(Ok(()))) || buffer.filled().is_empty() {
+                return;
+            }
+        }
     }
 
     // Writing.

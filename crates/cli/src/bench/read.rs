@@ -120,6 +120,7 @@ impl Args {
             http2: mem::take(&mut self.load.http2),
             http2_prior_knowledge: mem::take(&mut self.load.http2_prior_knowledge),
             streams: self.load.streams.take(),
+            duration: self.load.duration.take(),
             ..LoadArgs::default()
         };
         let loaded = self.load != LoadArgs::default()
@@ -128,8 +129,8 @@ impl Args {
             || !self.urls.is_empty();
         if loaded || report != ReportArgs::default() || matches!(format, Format::Wrk | Format::Ab) {
             return Err(vec![
-                "--self-test chooses its own loads: expected only --format text or json, --output, and --http2 or \
-                 --http2-prior-knowledge with --streams"
+                "--self-test chooses its own loads: expected only --duration, --format text or json, --output, and \
+                 --http2 or --http2-prior-knowledge with --streams"
                     .into(),
             ]);
         }
@@ -347,8 +348,9 @@ mod tests {
         }
         let (base, format, file) = self_test("--format json -o x").unwrap();
         assert_eq!((base.http2, base.streams, format, file), (None, 1, Format::Json, Some("x".into())));
-        let (base, ..) = self_test("--http2 --streams 32").unwrap();
-        assert_eq!((base.http2, base.streams), (Some(Http2::Alpn), 32));
+        let (base, ..) = self_test("--http2 --streams 32 -d 1s").unwrap();
+        let second = Some(Duration::from_secs(1));
+        assert_eq!((base.http2, base.streams, base.duration), (Some(Http2::Alpn), 32, second));
         assert_eq!(self_test("--http2-prior-knowledge").unwrap().0.http2, Some(Http2::PriorKnowledge));
         assert!(read("--wrk-backfill http://h/").2[0].contains("--format wrk"));
         assert!(read("-o page.html --report page.html http://h/").2[0].contains("--report"));

@@ -34,10 +34,10 @@ use crate::terminal;
 const DELAYS_MS: [u64; 3] = [1, 10, 100];
 /// Requests that may be in progress at once: connections, times the streams of each.
 const PLACES: [usize; 4] = [10, 100, 1000, 10_000];
-/// Length of a rung, and of its warm-up.
+/// Length of a rung if --duration does not say it, and of its warm-up.
 const RUNG: Duration = Duration::from_secs(4);
 const WARMUP: Duration = Duration::from_millis(500);
-/// Length of the measurement without delay.
+/// Length of the measurement without delay, likewise.
 const NULL: Duration = Duration::from_millis(1500);
 const NULL_PLACES: usize = 10;
 /// Share of a rung's connections, or of their streams, that are busy.
@@ -111,7 +111,8 @@ struct Added {
     max_ns: i64,
 }
 
-/// Runs the ladder and reports. `base` has the version of HTTP, and the most streams of a connection.
+/// Runs the ladder and reports. `base` has the version of HTTP, the most streams of a connection, and the length of a
+/// rung.
 ///
 /// # Errors
 /// If the target or a run cannot be started, or nothing was measured.
@@ -240,15 +241,18 @@ impl Ladder<'_> {
     fn null(&self) -> Result<Null, Error> {
         let target = self.target(None)?;
         let places = Places::of(NULL_PLACES, self.base.streams);
-        let draft = Draft { duration: Some(NULL), ..self.draft(&target.urls[0], places) };
+        let draft = Draft { duration: self.base.duration.or(Some(NULL)), ..self.draft(&target.urls[0], places) };
         let record = self.load(draft, "without delay: ")?;
         let p50_ns = record.latency.service.summary.p50.ok_or(Error::Interrupted)?.value_ns;
         Ok(Null { places, requests_per_s: record.rates.requests_per_s, p50_ns, bottleneck: record.grade.bottleneck })
     }
 
     fn rung(&self, url: &Endpoint, delay: Duration, places: Places, rate: f64) -> Result<Record, Error> {
-        let draft =
-            Draft { duration: Some(RUNG), load: Load::rate(rate, Spacing::Constant, 0), ..self.draft(url, places) };
+        let draft = Draft {
+            duration: self.base.duration.or(Some(RUNG)),
+            load: Load::rate(rate, Spacing::Constant, 0),
+            ..self.draft(url, places)
+        };
         self.load(draft, &format!("{} ms x {}: ", delay.as_millis(), places.words()))
     }
 

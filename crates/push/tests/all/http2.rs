@@ -1,6 +1,7 @@
 //! Every transport on one HTTP/2 connection.
 
-use oroshi_testkit::http2::{Client, Seen};
+use oroshi_push::{GroupRule, SlowPolicy};
+use oroshi_testkit::http2::{Client, Config, Grants, Seen};
 use serde_json::json;
 
 use crate::hub::{Hub, key_of};
@@ -61,6 +62,46 @@ fn each_transport_carries_the_messages() {
     // The end of the connection is the end of all sessions but the polling one.
     drop(client);
     hub.until("one session", |status| status["sessions"]["current"] == 1);
+    hub.stop();
+}
+
+/// A feed whose client opens no window is slow like a socket that nobody reads; its neighbour on the connection is not.
+#[test]
+fn a_slow_feed_ends_and_leaves_the_others_of_its_connection() {
+    const MESSAGE: usize = 16 * 1024;
+    let hub = Hub::start(|plan| {
+        plan.limits.session_queue_bytes = 4 * MESSAGE;
+        let slow = SlowPolicy::Disconnect;
+        plan.groups = vec![GroupRule { pattern: "g".into(), slow, client_may_join: true, ..GroupRule::default() }];
+    });
+    let config = Config { grants: Grants::Manual, connection_window: 1 << 30, ..Config::default() };
+    let mut client = Client::with(hub.address, config);
+    let [reader, slow] = [(); 2].map(|()| {
+        let id = client.get("/connect?transport=stream&group=g");
+        key_of(&until(&mut client, id, "\n"));
+        id
+    });
+    let mut closed = 0;
+    for number in 0.. {
+        assert!(number < 1_000, "nobody was ever slow");
+        let sent = format!("{number} {}", "x".repeat(MESSAGE));
+        let receipt = hub.publish(json!({ "group": "g", "text": sent }));
+        let got = client.bytes(reader, sent.len() + 1);
+        client.grant(reader, got.len());
+        assert!(got == format!("{sent}\n").as_bytes(), "message {number}: {}", got.escape_ascii());
+        if closed > 0 {
+            assert_eq!((&receipt["matched"], &receipt["written"]), (&json!(1), &json!(1)), "{receipt}");
+            break;
+        }
+        closed += receipt["closed"].as_u64().unwrap();
+        if closed > 0 {
+            hub.until("one session", |status| status["sessions"]["current"] == 1);
+        }
+    }
+    // What had left for it is still there; then its stream ends.
+    let end = client.find(|seen| matches!(seen, Seen::Data(id, _, true) | Seen::Reset(id, _) if *id == slow));
+    assert!(end.is_some());
+    client.reset(reader);
     hub.stop();
 }
 
