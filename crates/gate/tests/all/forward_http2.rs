@@ -16,22 +16,26 @@ fn a_request_goes_on_as_one_of_http_1_and_trailers_come_back() {
             }
             assert_eq!(request.line(), "POST /grpc HTTP/1.1");
             assert_eq!((request.field("te"), request.field("cookie")), (Some("trailers"), Some("a=1; b=2")));
+            assert_eq!(request.field("priority"), Some("u=1, i"), "RFC 9218 section 8: it passes");
             assert_eq!((&*request.body, &*request.trailers), (&b"in two pieces"[..], "checksum: 7\r\n"));
             behind.send(
-                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\nTrailer: grpc-status\r\n\r\n\
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\nTrailer: grpc-status\r\n\
+                 Priority: u=5\r\n\r\n\
                  4\r\nbody\r\n0\r\ngrpc-status: 0\r\n\r\n",
             );
         }
     });
     let gate = Setup::to(&upstream.target).start();
     let mut client = gate.connect_http2();
-    let fields: [(&str, &[u8]); 3] = [("te", b"trailers"), ("cookie", b"a=1"), ("cookie", b"b=2")];
+    let fields: [(&str, &[u8]); 4] =
+        [("te", b"trailers"), ("priority", b"u=1, i"), ("cookie", b"a=1"), ("cookie", b"b=2")];
     let id = client.request("POST", "/grpc", &fields, false);
     client.data(id, b"in two ", false);
     client.data(id, b"pieces", false);
     client.trailers(id, &[("checksum", b"7")]);
     let (answer, trailers) = client.whole_answer(id);
     assert_eq!((answer.status, answer.text(), &*trailers), (200, "body", "grpc-status: 0\r\n"));
+    assert_eq!(answer.field("priority"), Some("u=5"));
     assert_eq!((answer.field("connection"), answer.field("transfer-encoding")), (None, None));
     let ids: Vec<u32> = (0..50).map(|_| client.get("/")).collect();
     ids.into_iter().for_each(|id| assert_eq!(client.answer(id).text(), "ok"));
