@@ -61,7 +61,7 @@ agent-cost: ## the CPU time and the memory of a coordinator with two hundred age
 calibrate: build ## how often comparisons are right: thousands on a virtual clock, 64 with real servers; an hour, on a quiet machine; writes docs/
 	scripts/calibrate
 
-planted: build ## whether 2 % more CPU time per request are found, and nothing is invented; two hours, on a quiet machine
+planted: build ## whether 2 % more CPU time per request are found, and nothing is invented; up to ten hours, on a quiet machine
 	scripts/planted
 
 soak: ## a million requests each through the Rust and the Ruby client: memory stays flat; a few minutes

@@ -99,13 +99,15 @@ impl Observer for Live {
             return;
         }
         let width = live_width(&std::io::stderr());
-        let first = format!("{}{}", self.label, describe(progress, self.connections, self.requests));
-        let mut lines = vec![cut(&first, width)];
-        // Runs of a series are too short for a course of their own.
-        if self.label.is_empty() {
-            self.view.add(progress);
-            lines.extend(self.view.below(progress, width));
-        }
+        let figures = cut(&describe(progress, self.connections, self.requests), width);
+        let lines = match self.label.trim_end() {
+            "" => {
+                self.view.add(progress);
+                [vec![figures], self.view.below(progress, width)].concat()
+            }
+            // Runs of a series are too short for a course of their own.
+            label => vec![cut(label, width), figures],
+        };
         self.line.set_message(lines.join("\n"));
     }
 

@@ -108,14 +108,16 @@ fn slow_answers_do_not_keep_connections_in_step() {
     assert!(off.abs() < 0.002, "{:.2} %", off * 100.0);
 }
 
-/// Compares CPU time per request for at most ten minutes, by the rules of `make bench-check` with a smallest effect of
-/// 1 %. Runs differ by 2 %, as on a quiet virtual machine.
+/// Compares CPU time per request for at most ten minutes, as `make planted` does. Runs differ by 2 %, as on a quiet
+/// virtual machine.
+///
+/// The precision is a third of the smallest effect. Were it a half, every twentieth interval would exclude 1 and reach
+/// beyond the smallest effect by chance, and be called a difference.
 fn ten_minutes(cpu_ratio: f64, seed: u64) -> Trial {
-    let rules = Rules { smallest_effect: 0.01, precision: 0.007, ..cpu_rules() };
+    let rules = Rules { smallest_effect: 0.01, precision: 0.003, max_blocks: 10 * BLOCKS_IN_A_MINUTE, ..cpu_rules() };
     let mut rng = Rng::with_seed(seed);
     let mut figure = |ratio: f64| BTreeMap::from([(Metric::Cpu, 15_000.0 * ratio * (0.02 * normal(&mut rng)).exp())]);
-    let found =
-        compare(&rules, &[Metric::Cpu], 2, 10 * BLOCKS_IN_A_MINUTE, |_, _| vec![figure(1.0), figure(cpu_ratio)]);
+    let found = compare(&rules, &[Metric::Cpu], 2, rules.max_blocks, |_, _| vec![figure(1.0), figure(cpu_ratio)]);
     found[0].3
 }
 
