@@ -148,10 +148,13 @@ pub fn export(series: &[Series<'_>]) -> Result<Vec<Exported>, OtavaError> {
     subjects.into_iter().map(|((machine, name, plan), metrics)| file(machine, name, plan, &metrics)).collect()
 }
 
+/// The date of a row's commit, its name, and the digest of its result.
+type RowKey<'h> = (u64, &'h str, &'h str);
+
 fn file(machine: &str, name: &str, plan: &str, metrics: &[&Series<'_>]) -> Result<Exported, OtavaError> {
     let plain = |text: &str| text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect::<String>();
     let test = format!("{}-{}-{}", plain(name), &plan[..plan.len().min(6)], &machine[..machine.len().min(6)]);
-    let mut rows: BTreeMap<(u64, &str, &str), Vec<(usize, f64)>> = BTreeMap::new();
+    let mut rows: BTreeMap<RowKey<'_>, Vec<(usize, f64)>> = BTreeMap::new();
     for (place, series) in metrics.iter().enumerate() {
         for index in series.sound() {
             let point = series.points[index];

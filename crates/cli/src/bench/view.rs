@@ -30,7 +30,7 @@ impl View {
         if self.stage != Some(progress.stage) {
             *self = Self { stage: Some(progress.stage), ..Self::default() };
         }
-        if self.seen % EACH == 0 {
+        if self.seen.is_multiple_of(EACH) {
             self.rates.push_back(progress.rate);
             self.p99s.push_back(progress.p99_ns.map(|ns| ns as f64));
             while self.rates.len() > MOST_POINTS {
@@ -56,7 +56,7 @@ impl View {
         });
         let mut failures: Vec<(&str, u64)> =
             progress.failures.iter().filter(|(failure, _)| failure.is_error()).map(|(f, n)| (f.name(), n)).collect();
-        failures.sort_by(|one, other| other.1.cmp(&one.1));
+        failures.sort_by_key(|failure| std::cmp::Reverse(failure.1));
         let failures = failures.iter().map(|(name, n)| format!("{} x {name}", units::count(*n)));
         let parts: Vec<String> = server.into_iter().chain(failures).collect();
         if !parts.is_empty() {

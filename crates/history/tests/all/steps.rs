@@ -91,5 +91,9 @@ fn several_measurements_of_a_commit_are_no_place_for_a_step() {
         entry.subjects[0].figures.get_mut("cpu").unwrap().value = value;
     }
     let series = &all(&entries, 0.01)[0];
-    assert!(series.steps.iter().all(|step| step.at % 3 == 0) && !series.steps.is_empty(), "{:?}", series.steps);
+    assert!(
+        series.steps.iter().all(|step| step.at.is_multiple_of(3)) && !series.steps.is_empty(),
+        "{:?}",
+        series.steps
+    );
 }

@@ -99,7 +99,7 @@ fn a_step_begins_with_a_commit_and_is_large_enough() {
     let mut rng = Rng::with_seed(6);
     let points = series(30, 0.005, 0.0, &[(16, 1.1)], &mut rng);
     // Three measurements of each commit.
-    let may_begin: Vec<bool> = (0..30).map(|index| index % 3 == 0).collect();
+    let may_begin: Vec<bool> = (0..30).map(|index| usize::is_multiple_of(index, 3)).collect();
     let found = steps(&points, &may_begin, None, 0.0);
     assert!(matches!(found[..], [step] if [15, 18].contains(&step.at)), "{found:?}");
     assert!(steps(&points, &[true; 30], None, 0.2).is_empty());
