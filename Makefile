@@ -4,7 +4,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 CARGO_RELEASE := cargo build --release --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test bench bench-quick bench-rack bench-client bench-gate bench-push agent-faults agent-cost calibrate soak h2spec gem floor setup fmt clean
+.PHONY: help build demo test bench bench-quick bench-rack bench-client bench-gate bench-push agent-faults agent-cost calibrate soak h2spec gem floor setup fmt clean bench-check planted
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -27,6 +27,10 @@ bench: build floor ## oroshi beside wrk, ab and h2load; takes a quarter of an ho
 bench-quick: build floor ## the same for a fast look; writes nothing
 	scripts/setup bench || true
 	scripts/bench.py --quick
+
+bench-check: ## this tree beside its last release (or REF=...), by eight headline figures; ten minutes, on a quiet machine
+	scripts/setup build gem bench || true
+	scripts/bench-check
 
 gem: ## the oroshi gem's native parts, in place: ruby/exe/oroshi-rack then runs from here
 	scripts/setup build gem
@@ -60,6 +64,9 @@ h2spec: build ## what RFC 9113 demands, asked of target, gate, push, bench and f
 
 calibrate: build ## how often comparisons are right: thousands on a virtual clock, 64 with real servers; an hour, on a quiet machine; writes docs/
 	scripts/calibrate
+
+planted: build ## whether 2 % more CPU time per request are found, and nothing is invented; up to ten hours, on a quiet machine
+	scripts/planted
 
 soak: ## a million requests each through the Rust and the Ruby client: memory stays flat; a few minutes
 	scripts/setup build gem test || true

@@ -9,6 +9,7 @@ use oroshi_net::monotonic_ns;
 use oroshi_stats::{Latency, Point, Series, Sketch};
 use serde::{Deserialize, Serialize};
 
+use crate::failure::FailureCounts;
 use crate::heat::heat;
 use crate::part::{PartObserver, Recorder};
 use crate::plan::Plan;
@@ -48,6 +49,10 @@ pub struct Progress {
     pub p99_ns: Option<u64>,
     /// Errors so far in this stage.
     pub errors: u64,
+    /// Failures so far by name; none of the warm-up.
+    pub failures: FailureCounts,
+    /// CPUs that the server uses now, as of the last sample. `None`: not watched, or not sampled yet.
+    pub server_cpu: Option<f64>,
     /// Connections that are up.
     pub alive: usize,
 }
@@ -141,6 +146,9 @@ pub(crate) struct ReportReceiver {
     /// The measured part as the workers saw it, from the first begin to the last end.
     pub(crate) clocks: Clocks,
     errors: u64,
+    /// Failures of the measured part, of each worker.
+    failures: Vec<FailureCounts>,
+    server_cpu: Option<f64>,
     done: u64,
     /// The current second, and the one before it, which the observer gets when the current one is full.
     second: SecondHistograms,
@@ -254,6 +262,8 @@ impl ReportReceiver {
             fewest_alive: None,
             clocks: Clocks::default(),
             errors: 0,
+            failures: vec![FailureCounts::default(); threads],
+            server_cpu: None,
             done: 0,
             second: SecondHistograms::since(Duration::ZERO),
             closed: None,
@@ -328,6 +338,7 @@ impl ReportReceiver {
                 && elapsed >= next_look
             {
                 watch.sample(elapsed);
+                self.server_cpu = watch.cpus_now();
                 let took = self.begun.elapsed() - elapsed;
                 next_look = elapsed + LOOK.max(took * LOOK_PART);
             }
@@ -347,6 +358,7 @@ impl ReportReceiver {
             *ends = (ends.0.min(begin), ends.1.max(end));
         }
         self.alive[report.worker] = Some(report.alive);
+        self.failures[report.worker] = report.failures;
         self.reported[report.worker] = report.until;
         let each = std::mem::take(&mut report.interval.each);
         if report.measured {
@@ -476,6 +488,11 @@ impl ReportReceiver {
             p50_ns: last.service.quantile(0.5),
             p99_ns: last.service.quantile(0.99),
             errors: self.errors,
+            failures: self.failures.iter().fold(FailureCounts::default(), |mut all, own| {
+                all.merge(own);
+                all
+            }),
+            server_cpu: self.server_cpu,
             alive: self.alive.iter().flatten().sum(),
         }
     }
@@ -507,6 +524,7 @@ mod tests {
             length,
             worker: 0,
             interval,
+            failures: FailureCounts::default(),
             alive: 1,
             measured: true,
             last: false,

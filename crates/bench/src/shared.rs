@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ending::ServerState;
 use crate::error::RunError;
+use crate::failure::FailureCounts;
 use crate::first::FirstResponse;
 use crate::plan::Plan;
 use crate::script::ScriptError;
@@ -156,6 +157,8 @@ pub(crate) struct Report {
     pub(crate) length: u64,
     pub(crate) worker: usize,
     pub(crate) interval: Interval,
+    /// Failures that are in the worker's tally.
+    pub(crate) failures: FailureCounts,
     pub(crate) alive: usize,
     /// Whether the interval lies in the measured part.
     pub(crate) measured: bool,

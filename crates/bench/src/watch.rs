@@ -241,6 +241,11 @@ impl Watch {
         self.samples.add(elapsed, self.family.cpu_seconds(), rss);
     }
 
+    /// Returns the CPUs in use as of the last sample.
+    pub fn cpus_now(&self) -> Option<f64> {
+        self.samples.records().last().map(|sample| sample.cpu)
+    }
+
     /// Returns the watched processes.
     pub fn pids(&self) -> Vec<u32> {
         self.family.members().iter().map(Member::pid).collect()

@@ -503,6 +503,7 @@ impl<'r> Timekeeper<'r> {
             length: until - self.reported,
             worker: self.share.index,
             interval: core.counters.interval.replace(Interval::new(core.rules.interval_histograms)),
+            failures: core.counters.tally.borrow().failures,
             alive: core.alive(),
             measured,
             last: false,

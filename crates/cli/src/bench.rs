@@ -3,7 +3,8 @@
 //! `args` has the flags, `foreign` those of other tools. `read` turns the flags into a plan; `load`, `sources` and
 //! `fail_if` read parts of them. `observer` shows a run while it lasts. `script` runs wrk's scripts, `scenario` those
 //! of scenarios. `subscribe` is the other kind of load (`--mode`), from its flags to its report. `text`, `wrk` and `ab`
-//! write the report, and `command_line` the command line in it. `agents` leads load
+//! write the report, `remote` sends it to Prometheus, and `command_line` writes the command line in it. `view` has the
+//! lines that a terminal shows during the run. `agents` leads load
 //! machines, and `travel` makes words of a load for them. `self_test` measures oroshi itself.
 
 mod ab;
@@ -16,6 +17,11 @@ pub(crate) mod foreign;
 mod load;
 mod observer;
 mod read;
+#[cfg(feature = "remote-write")]
+mod remote;
+#[cfg(not(feature = "remote-write"))]
+#[path = "bench/no_remote.rs"]
+mod remote;
 #[cfg(feature = "script")]
 mod scenario;
 #[cfg(feature = "script")]
@@ -28,6 +34,7 @@ mod sources;
 mod subscribe;
 #[cfg(feature = "agents")]
 mod travel;
+mod view;
 mod wrk;
 
 use std::fs::{self, File, OpenOptions};
@@ -67,9 +74,11 @@ pub(crate) use subscribe::{SubscribeArgs, meaningless};
 pub(crate) use travel::{
     Unpacked, UnpackedLoad, pack_flags, pack_journeys, pack_stamps, unpack, with_journeys, with_run, with_subscriptions,
 };
+pub(crate) use view::sparkline;
 
 use crate::CommandError;
 use crate::child::TargetError;
+use crate::formats::{Also, AlsoFile};
 use crate::interrupt;
 use crate::output::Output as OutputFile;
 use crate::say;
@@ -116,6 +125,10 @@ pub(crate) enum Error {
     /// Free space in the folder for temporary files, or set TMPDIR to another.
     #[error("no certificate can be made for the server of a self-test")]
     Identity(#[source] io::Error),
+    /// The series could not be sent: correct the URL, or look at the receiver.
+    #[cfg(feature = "remote-write")]
+    #[error(transparent)]
+    Remote(#[from] remote::SendError),
     /// This build has no agents.
     #[cfg(not(feature = "agents"))]
     #[error(transparent)]
@@ -334,6 +347,7 @@ struct Reports {
     file: Option<OutputFile>,
     page: Option<OutputFile>,
     percentiles: Option<OutputFile>,
+    also: Vec<AlsoFile>,
     /// Standard output, if scripts no longer print to it.
     stdout: Option<File>,
 }
@@ -342,7 +356,8 @@ impl Reports {
     fn open(output: &Output) -> Result<Self, Error> {
         let opened = |path: &Option<PathBuf>| path.as_deref().map(open).transpose();
         let (file, page, percentiles) = (opened(&output.file)?, opened(&output.page)?, opened(&output.percentiles)?);
-        Ok(Self { file, page, percentiles, stdout: None })
+        let also = output.also.iter().map(Also::open).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self { file, page, percentiles, also, stdout: None })
     }
 
     fn write(self, mut record: Record, output: &Output) -> Result<(), Error> {
@@ -354,12 +369,7 @@ impl Reports {
             None => (terminal::paint(&io::stdout()), terminal::width(&io::stdout())),
             Some(_) => (Paint::PLAIN, table::WIDTH),
         };
-        let report = match output.format {
-            Format::Text => oroshi_report::text::bench(&record, output.spectrum, paint, width),
-            Format::Json => serde_json::to_string_pretty(&record)? + "\n",
-            Format::Wrk => wrk::report(&record, &output.url, output.spectrum, output.backfill),
-            Format::Ab => ab::report(&record, &output.url, output.ab),
-        };
+        let report = in_format(output.format, &record, output, paint, width)?;
         match (self.file, self.stdout) {
             (None, Some(mut stdout)) => written(stdout.write_all(report.as_bytes()), None)?,
             (file, _) => write(&report, file, output.file.as_deref())?,
@@ -371,8 +381,27 @@ impl Reports {
         if let (Some(file), Some(path)) = (self.percentiles, output.percentiles.as_deref()) {
             write_beside(&ab::percentiles(&record), file, path)?;
         }
+        for (also, file) in output.also.iter().zip(self.also) {
+            file.write(&in_format(also.format, &record, output, Paint::PLAIN, table::WIDTH)?)?;
+        }
+        if let Some(receiver) = &output.remote_write {
+            receiver.send(&record, &output.url)?;
+        }
         Ok(())
     }
+}
+
+/// Writes a run in a format.
+fn in_format(format: Format, record: &Record, output: &Output, paint: Paint, width: usize) -> Result<String, Error> {
+    Ok(match format {
+        Format::Text => oroshi_report::text::bench(record, output.spectrum, paint, width),
+        Format::Json => serde_json::to_string_pretty(record)? + "\n",
+        Format::Wrk => wrk::report(record, &output.url, output.spectrum, output.backfill),
+        Format::Ab => ab::report(record, &output.url, output.ab),
+        Format::Csv => oroshi_report::over_time::csv(record),
+        Format::Prometheus => oroshi_report::over_time::openmetrics(record, &output.url),
+        Format::Junit => oroshi_report::ci::junit_of_run(record),
+    })
 }
 
 /// Files that are created for a run, and removed again if there is no report.

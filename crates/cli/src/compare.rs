@@ -112,7 +112,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let file = output.file.as_deref().map(bench::open).transpose()?;
     let html = output.html.as_deref().map(bench::open).transpose()?;
 
-    let also = output.also.into_iter().map(Also::open).collect::<Result<Vec<_>, _>>()?;
+    let also = output.also.iter().map(Also::open).collect::<Result<Vec<_>, _>>()?;
     let _lock = output.trees.as_ref().map(against::Trees::make).transpose()?;
 
     let result = carry_out(experiment, output.note.as_deref())?;
@@ -124,8 +124,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Error> {
     let is_terminal = file.is_none() && output.format == Format::Text;
     let paint = if is_terminal { terminal::paint(&io::stdout()) } else { Paint::PLAIN };
     bench::write(&subject.report(output.format, paint)?, file, output.file.as_deref())?;
-    for file in also {
-        file.write(&subject)?;
+    for (wanted, file) in output.also.iter().zip(also) {
+        file.write(&subject.report(wanted.format, Paint::PLAIN)?)?;
     }
     if let (Some(html), Some(path)) = (html, output.html.as_deref()) {
         bench::write_beside(&oroshi_report::lab_page(&result), html, path)?;

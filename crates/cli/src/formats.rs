@@ -33,13 +33,17 @@ pub(crate) enum Format {
 
 /// A report beside the main one: `junit=report.xml`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Also {
-    pub(crate) format: Format,
+pub(crate) struct Also<F = Format> {
+    pub(crate) format: F,
     pub(crate) path: PathBuf,
 }
 
 /// A file for such a report, opened before the run.
-pub(crate) struct AlsoFile(Also, OutputFile);
+#[derive(Debug)]
+pub(crate) struct AlsoFile {
+    path: PathBuf,
+    file: OutputFile,
+}
 
 /// The content of reports.
 pub(crate) struct Subject<'r> {
@@ -85,14 +89,13 @@ impl Subject<'_> {
     }
 }
 
-impl Also {
+impl<F> Also<F> {
     /// Opens the file, so that an unwritable one is reported before the run.
     ///
     /// # Errors
     /// It cannot be written.
-    pub(crate) fn open(self) -> Result<AlsoFile, bench::Error> {
-        let file = bench::open(&self.path)?;
-        Ok(AlsoFile(self, file))
+    pub(crate) fn open(&self) -> Result<AlsoFile, bench::Error> {
+        Ok(AlsoFile { path: self.path.clone(), file: bench::open(&self.path)? })
     }
 }
 
@@ -101,25 +104,24 @@ impl AlsoFile {
     ///
     /// # Errors
     /// It cannot be written.
-    pub(crate) fn write(self, subject: &Subject<'_>) -> Result<(), bench::Error> {
-        let Self(Also { format, path }, file) = self;
-        bench::write_beside(&subject.report(format, Paint::PLAIN)?, file, &path)
+    pub(crate) fn write(self, report: &str) -> Result<(), bench::Error> {
+        bench::write_beside(report, self.file, &self.path)
     }
 }
 
-impl FromStr for Also {
+impl<F: ValueEnum> FromStr for Also<F> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let names = || {
-            let names = Format::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+            let names = F::value_variants().iter().filter_map(ValueEnum::to_possible_value);
             names.map(|name| name.get_name().to_owned()).collect::<Vec<_>>().join(", ")
         };
         let Some((format, path)) = text.split_once('=').filter(|(_, path)| !path.is_empty()) else {
             return Err(format!("`{text}` names no file: expected FORMAT=FILE, as in markdown=summary.md"));
         };
-        let format = Format::from_str(format, false)
-            .map_err(|_| format!("`{format}` is no format: expected one of {}", names()))?;
+        let format =
+            F::from_str(format, false).map_err(|_| format!("`{format}` is no format: expected one of {}", names()))?;
         Ok(Self { format, path: path.into() })
     }
 }

@@ -20,6 +20,7 @@ use oroshi_experiment::{ExperimentError, Machine, ParsedExperiment, RunOptions, 
 use oroshi_lab::baseline::SavedResult;
 use oroshi_lab::result::Skipped;
 use oroshi_lab::{LabError, LabResult};
+use oroshi_report::paint::Paint;
 use oroshi_words::Mistake;
 use oroshi_words::units;
 
@@ -27,7 +28,7 @@ use self::flags::Flags;
 use self::results::ResultFolder;
 pub(crate) use self::results::{ResultsError, measure};
 use crate::CommandError;
-use crate::formats::{Also, Subject};
+use crate::formats::{Also, Format, Subject};
 use crate::problems::Problems;
 use crate::verdicts::{self, Condition};
 use crate::{interrupt, report, say, terminal};
@@ -281,7 +282,7 @@ fn kept(path: PathBuf) -> Result<(PathBuf, LabResult), Error> {
 fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
     let mut problems = Problems::of_flags();
     let conditions = problems.all("--fail-if", &args.fail_if, str::parse::<Condition>);
-    let also = problems.all("--also", &args.also, str::parse::<Also>);
+    let also = problems.all("--also", &args.also, str::parse::<Also<Format>>);
     let options = args.what.options(again(&args), problems)?;
     let found = find::find(&args.what.experiment)?;
     let shutdown = interrupt::shutdown().map_err(Error::Signals)?;
@@ -293,7 +294,7 @@ fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
     if experiment.cells.is_empty() {
         return Err(Error::Nothing(experiment.skipped));
     }
-    let also = also.into_iter().map(Also::open).collect::<Result<Vec<_>, _>>().map_err(report::Error::from)?;
+    let opened = also.iter().map(Also::open).collect::<Result<Vec<_>, _>>().map_err(report::Error::from)?;
     let place = ResultFolder::make(args.out.unwrap_or_else(|| results::fresh_folder(&experiment.name)))?;
     let result = measure(experiment, place.output(), shutdown)?;
     print(&oroshi_report::text::lab(&result, terminal::paint(&io::stdout())))?;
@@ -308,8 +309,10 @@ fn carry_out(args: RunArgs) -> Result<ExitCode, Error> {
         }
     };
     let findings = verdicts::findings(&result, None, &conditions);
-    for file in also {
-        file.write(&Subject { result: &result, findings: &findings, against: None }).map_err(report::Error::from)?;
+    let subject = Subject { result: &result, findings: &findings, against: None };
+    for (also, file) in also.iter().zip(opened) {
+        let text = subject.report(also.format, Paint::PLAIN).map_err(report::Error::from)?;
+        file.write(&text).map_err(report::Error::from)?;
     }
     print(&format!("\nResult    {}\nReport    {}\n", kept.data.display(), kept.page.display()))?;
     print(&BUILD.map_or(String::new(), |build| format!("Build     {build}\n")))?;

@@ -11,7 +11,7 @@ use oroshi_net::Shutdown;
 use oroshi_report::text::asked;
 use oroshi_words::units;
 
-use crate::bench::Live;
+use crate::bench::{Live, sparkline};
 use crate::terminal;
 
 /// Follows an experiment on the terminal.
@@ -23,6 +23,8 @@ pub(crate) struct LabLive {
     said: BTreeSet<String>,
     /// Half-width of the widest primary interval so far.
     precision: Option<f64>,
+    /// The half-widths after each run of this cell.
+    course: Vec<Option<f64>>,
     left: Option<(Duration, Duration)>,
     /// The current block, from 0.
     block: Option<usize>,
@@ -32,7 +34,7 @@ impl LabLive {
     /// Returns a live line on standard error, if that is a terminal. `shutdown` ends the experiment early.
     pub(crate) fn new(shutdown: Shutdown) -> Self {
         let bench = Live::new(shutdown.clone(), 0, None, None).labelled(" ".into());
-        Self { bench, shutdown, said: BTreeSet::new(), precision: None, left: None, block: None }
+        Self { bench, shutdown, said: BTreeSet::new(), precision: None, course: Vec::new(), left: None, block: None }
     }
 
     /// Removes the line.
@@ -63,7 +65,8 @@ impl LabLive {
             None => "before the first block".into(),
         });
         if let Some(precision) = self.precision {
-            parts.push(format!("±{} of {}", units::percent(precision), asked(rules.precision)));
+            parts.push(format!("{} ±{}", interval(precision, rules.precision), units::percent(precision)));
+            parts.push(format!("of {} {}", asked(rules.precision), sparkline(self.course.iter().copied(), COURSE)));
         }
         if let Some((least, most)) = self.left {
             parts.push(format!("{} left", span(least, most)));
@@ -79,6 +82,7 @@ impl ExperimentObserver for LabLive {
         match event {
             Event::Cell { .. } => {
                 (self.precision, self.block) = (None, None);
+                self.course.clear();
             }
             Event::Starting { server } => self.bench.note(&format!("{server}: starting or stopping")),
             Event::Run { cell, variant, block } => {
@@ -95,6 +99,7 @@ impl ExperimentObserver for LabLive {
             }
             Event::Ran { precision, left, .. } => {
                 self.precision = precision;
+                self.course.extend(precision.map(Some));
                 self.left = Some(left);
             }
             Event::Warning(text) => self.say_once(paint.yellow(&format!("warning: {text}"))),
@@ -113,6 +118,26 @@ impl ExperimentObserver for LabLive {
     fn bench(&mut self) -> &mut dyn Observer {
         &mut self.bench
     }
+}
+
+/// The width of the course of the interval, characters.
+const COURSE: usize = 10;
+/// Half of the width of the drawn interval, characters, and the place of the wanted precision in it.
+const ARM: usize = 8;
+const WANTED: usize = 2;
+
+/// Draws an interval around its estimate, as it closes in on the wanted precision: `[──────·─•─·──────]`.
+fn interval(precision: f64, wanted: f64) -> String {
+    let reach = (precision / wanted * WANTED as f64).round().clamp(0.0, ARM as f64) as usize;
+    let arm: String = (1..=ARM)
+        .map(|place| match (place <= reach, place == WANTED) {
+            (_, true) => '|',
+            (true, false) => '─',
+            (false, false) => ' ',
+        })
+        .collect();
+    let left: String = arm.chars().rev().collect();
+    format!("[{left}•{arm}]")
 }
 
 /// `20s`, `20s to 3m`.
@@ -183,10 +208,21 @@ mod tests {
         let elapsed = Duration::ZERO;
         live.event(&experiment, Event::Ran { cell: 0, variant: 0, precision: Some(0.041), elapsed, left });
         let place = live.place(&experiment, 0, "unix");
-        assert_eq!(place, "nginx, connections 10, 1 of 2  block 3 of 10 to 50  ±4.1 % of 2 %  20s to 3m left  unix");
+        assert_eq!(
+            place,
+            "nginx, connections 10, 1 of 2  block 3 of 10 to 50  [    ──|─•─|──    ] ±4.1 %  of 2 % █  20s to 3m left  \
+             unix"
+        );
         let cell = &experiment.cells[1];
         live.event(&experiment, Event::Cell { index: 1, cell });
         assert_eq!(live.precision, None, "the next one begins anew");
+    }
+
+    #[test]
+    fn the_interval_closes_in() {
+        assert_eq!(interval(0.5, 0.02), "[──────|─•─|──────]");
+        assert_eq!(interval(0.02, 0.02), "[      |─•─|      ]");
+        assert_eq!(interval(0.001, 0.02), "[      | • |      ]");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //!    [`target`]: the test server.
 //! 3. [`compare`]: `oroshi compare`. [`lab`]: `oroshi lab`, experiments from files. Both use
 //!    [`lab_live`] (the live line), [`verdicts`] (the exit code) and [`script_load`] (users of a script as load).
+//!    [`history`]: `oroshi history`, results over commits. [`git`]: questions to git.
 //! 4. [`mod@report`]: saved results as a page. [`saved`] reads them. [`scenario`]: `oroshi scenario`, scripts from
 //!    recordings.
 //! 5. [`fetch`]: `oroshi fetch`, many URLs concurrently.
@@ -42,6 +43,8 @@ mod flag_tables;
 mod formats;
 #[cfg(feature = "gate")]
 mod gate;
+mod git;
+mod history;
 mod interrupt;
 mod keep;
 mod lab;
@@ -128,6 +131,8 @@ enum Command {
     #[cfg(not(feature = "gate"))]
     Gate(absent::Args),
     #[command(display_name = "oroshi")]
+    History(history::Args),
+    #[command(display_name = "oroshi")]
     Lab(lab::Args),
     #[cfg(feature = "manual")]
     #[command(display_name = "oroshi")]
@@ -188,6 +193,7 @@ fn main() -> ExitCode {
         Command::Fetch(args) => ended(fetch::run(*args)),
         #[cfg(not(feature = "fetch"))]
         Command::Fetch(_) => absent::subcommand("fetch"),
+        Command::History(args) => ended(history::run(args)),
         Command::Lab(args) => ended(lab::run(args)),
         #[cfg(feature = "manual")]
         Command::Man(args) => ended(manual::man(&args)),

@@ -17,6 +17,13 @@ pub(crate) fn paint(output: &impl IsTerminal) -> Paint {
     if output.is_terminal() && !unwanted && !dumb { Paint::COLOURED } else { Paint::PLAIN }
 }
 
+/// Returns the number of characters in a line of this terminal, for lines that come and go. [`WIDTH`] elsewhere.
+pub(crate) fn live_width(output: &impl AsFd) -> usize {
+    let columns = tcgetwinsize(output).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
+    // The last column stays free: some terminals wrap a line that fills it.
+    columns.unwrap_or(WIDTH).saturating_sub(1).max(1)
+}
+
 /// How many characters a line of a report may have: as many as the terminal shows, where it is one, and as `COLUMNS`
 /// says elsewhere, but no more than [`WIDTH`].
 pub(crate) fn width(output: &(impl IsTerminal + AsFd)) -> usize {

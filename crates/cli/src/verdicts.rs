@@ -15,11 +15,11 @@ use crate::terminal;
 use crate::{interrupt, say};
 
 /// A --fail-if condition held.
-const EXIT_CONDITION: u8 = 3;
+pub(crate) const EXIT_CONDITION: u8 = 3;
 /// Only `--fail-if undecided` held.
 const EXIT_UNDECIDED: u8 = 4;
 /// There is no verdict, because the machine had other work.
-const EXIT_DISTURBED: u8 = 5;
+pub(crate) const EXIT_DISTURBED: u8 = 5;
 
 /// Says which conditions held, and whether something failed or could not be compared, and gives the exit code for it.
 /// A missing comparison outranks a condition that held. The messages go to standard error, so that the report is the
@@ -30,15 +30,28 @@ pub(crate) fn judge(
     findings: &[Finding],
     conditions: &[Condition],
 ) -> u8 {
-    let paint = terminal::paint(&io::stderr());
     let missing = missing(result, against, findings, conditions);
+    let code = tell(findings, conditions, missing.is_some());
+    match missing {
+        Some((missing, words)) => {
+            say(&words);
+            missing
+        }
+        None => code,
+    }
+}
+
+/// Says which conditions held, and gives the exit code for it: 0, 3, or 4 if only `undecided` held. `is_partial`: not
+/// everything was compared, so a condition that did not hold is unknown.
+pub(crate) fn tell(findings: &[Finding], conditions: &[Condition], is_partial: bool) -> u8 {
+    let paint = terminal::paint(&io::stderr());
     let mut code = 0;
     for condition in conditions {
         let (name, held) = (condition.name(), condition.held(findings));
         if held.is_empty() {
-            say(&match missing {
-                None => format!("{}  --fail-if {name}", paint.green("passed")),
-                Some(_) => format!("{}  --fail-if {name}: not everything was compared", paint.yellow("unknown")),
+            say(&match is_partial {
+                false => format!("{}  --fail-if {name}", paint.green("passed")),
+                true => format!("{}  --fail-if {name}: not everything was compared", paint.yellow("unknown")),
             });
         }
         for finding in held {
@@ -50,13 +63,7 @@ pub(crate) fn judge(
             };
         }
     }
-    match missing {
-        Some((missing, words)) => {
-            say(&words);
-            missing
-        }
-        None => code,
-    }
+    code
 }
 
 /// Returns the subjects of conditions: the primary metric's verdicts on each later set-up beside the first; or on

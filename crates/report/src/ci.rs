@@ -4,15 +4,20 @@
 //! All text comes from names, commands and servers. Each format escapes it, so that it can neither begin a command nor
 //! close an element.
 
+pub mod junit;
+
 use std::fmt::Write as _;
 
+use oroshi_bench::Record;
+use oroshi_bench::record::{Condition, ConditionOutcome};
 use oroshi_lab::LabResult;
 use oroshi_lab::result::CellResult;
 use oroshi_stats::compare::Verdict;
 use oroshi_words::units;
 
 use crate::text::{cell_ratios, how, own_figure, reasons};
-use crate::words::machine;
+use crate::words::{headline, machine, push};
+use junit::{Case, Outcome, Suite};
 
 /// A verdict on the primary metric, for an annotation or a test case.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,45 +128,77 @@ pub fn github(result: &LabResult, findings: &[Finding], report: &str, token: &st
 /// is a failure; one that says nothing is skipped; a set-up that failed is an error.
 #[must_use]
 pub fn junit(result: &LabResult, findings: &[Finding]) -> String {
-    let failed = failures(result);
     let says_nothing = |verdict| matches!(verdict, Verdict::Undecided | Verdict::Disturbed | Verdict::NotCompared);
-    let counted = |holds: &dyn Fn(&Finding) -> bool| findings.iter().filter(|finding| holds(finding)).count();
-    let failures = counted(&|finding| finding.fails);
-    let skipped = counted(&|finding| !finding.fails && says_nothing(finding.verdict));
-    let (tests, errors) = (findings.len() + failed.len(), failed.len());
-    let counts = format!("tests=\"{tests}\" failures=\"{failures}\" errors=\"{errors}\" skipped=\"{skipped}\"");
-    let (suite, seconds) = (xml(&result.name), result.elapsed_s);
-    let mut text = format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"oroshi\" {counts} time=\"{seconds:.3}\">\n\
-         <testsuite name=\"{suite}\" {counts} time=\"{seconds:.3}\">\n<properties>\n"
-    );
-    let properties = [("title", &result.title), ("machine", &machine(&result.environment)), ("method", &how(result))];
-    for (name, value) in properties {
-        line(&mut text, &format!("<property name=\"{name}\" value=\"{}\"/>", xml(value)));
-    }
-    text.push_str("</properties>\n");
-    let mut case = |name: &str, body: &str| {
-        let name = xml(name);
-        line(
-            &mut text,
-            &format!("<testcase classname=\"oroshi.{suite}\" name=\"{name}\" time=\"0\">{body}</testcase>"),
-        );
-    };
-    for finding in findings {
-        let words = xml(&finding.words);
-        let body = match finding.verdict {
-            _ if finding.fails => format!("<failure message=\"{words}\">{words}</failure>"),
-            verdict if says_nothing(verdict) => format!("<skipped message=\"{words}\"/>"),
-            _ => format!("<system-out>{words}</system-out>"),
+    let case = |finding: &Finding| {
+        let outcome = match finding.verdict {
+            _ if finding.fails => Outcome::Failed,
+            verdict if says_nothing(verdict) => Outcome::Skipped,
+            _ => Outcome::Passed,
         };
-        case(&finding.name(), &body);
-    }
-    for (name, why) in &failed {
-        let why = xml(why);
-        case(name, &format!("<error message=\"{why}\">{why}</error>"));
-    }
-    text.push_str("</testsuite>\n</testsuites>\n");
-    text
+        Case { name: finding.name(), outcome, words: finding.words.clone() }
+    };
+    let failed = failures(result).into_iter().map(|(name, words)| Case { name, outcome: Outcome::Error, words });
+    junit::write(&Suite {
+        name: result.name.clone(),
+        seconds: result.elapsed_s,
+        properties: vec![
+            ("title", result.title.clone()),
+            ("machine", machine(&result.environment)),
+            ("method", how(result)),
+        ],
+        cases: findings.iter().map(case).chain(failed).collect(),
+    })
+}
+
+/// Writes JUnit's XML of a run of `oroshi bench`: a test case for whether it was answered, and for each condition
+/// (`--fail-if`).
+#[must_use]
+pub fn junit_of_run(record: &Record) -> String {
+    let answered = units::count(record.requests.completed);
+    let (outcome, words) = match (&record.gone, record.requests.completed) {
+        (_, 0) => (Outcome::Error, "not one request was answered".to_owned()),
+        (Some(gone), _) => (Outcome::Error, gone.words()),
+        (None, _) => {
+            let errors = units::plural(record.errors, "error");
+            let rate = units::number(record.rates.requests_per_s);
+            (Outcome::Passed, format!("{answered} answered, {rate}/s, {errors}"))
+        }
+    };
+    let run = Case { name: "answered".into(), outcome, words };
+    let cases = std::iter::once(run).chain(record.fail_if.iter().map(of_condition)).collect();
+    junit::write(&Suite {
+        name: "bench".into(),
+        seconds: record.elapsed_s,
+        properties: vec![("title", headline(record)), ("machine", machine(&record.environment))],
+        cases,
+    })
+}
+
+/// Writes the same of a run of subscriptions (`oroshi bench --mode`).
+#[must_use]
+pub fn junit_of_subscriptions(record: &oroshi_bench::push::Record) -> String {
+    let opened = record.subscriptions.opened;
+    let (outcome, words) = match opened {
+        0 => (Outcome::Error, "not one subscription was opened".to_owned()),
+        _ => (Outcome::Passed, format!("{}, {}", push::subscribed(record), push::delivered(record))),
+    };
+    let run = Case { name: "subscribed".into(), outcome, words };
+    junit::write(&Suite {
+        name: "bench".into(),
+        seconds: record.elapsed_s,
+        properties: vec![("title", push::headline(record)), ("machine", machine(&record.environment))],
+        cases: std::iter::once(run).chain(record.fail_if.iter().map(of_condition)).collect(),
+    })
+}
+
+/// A condition that could not be decided fails the run, so it is a failure here too.
+fn of_condition(condition: &Condition) -> Case {
+    let outcome = match condition.outcome {
+        ConditionOutcome::Passed => Outcome::Passed,
+        ConditionOutcome::Failed | ConditionOutcome::Undecided => Outcome::Failed,
+    };
+    let name = format!("--fail-if {}", condition.condition);
+    Case { name, outcome, words: format!("{}: {}", condition.outcome.name(), condition.measured) }
 }
 
 /// The set-ups that failed, with the cell's name if there is one, and why.
@@ -239,24 +276,6 @@ fn command_property(text: &str) -> String {
     command_data(text).replace(':', "%3A").replace(',', "%2C")
 }
 
-/// Text for an element or an attribute. XML 1.0 has no control characters, escaped or not.
-fn xml(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for char in text.chars() {
-        match char {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\n' => escaped.push_str("&#10;"),
-            '\t' => escaped.push_str("&#9;"),
-            char if char.is_control() || matches!(char, '\u{fffe}' | '\u{ffff}') => escaped.push('\u{fffd}'),
-            char => escaped.push(char),
-        }
-    }
-    escaped
-}
-
 /// The longest run of a character.
 fn longest_run(text: &str, of: char) -> usize {
     text.split(|char| char != of).map(str::len).max().unwrap_or(0)
@@ -265,7 +284,7 @@ fn longest_run(text: &str, of: char) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::lab as sample;
+    use crate::sample::{bench, lab as sample};
 
     fn finding(verdict: Verdict, fails: bool) -> Finding {
         let words = "new is slower: x 0.9".into();
@@ -335,7 +354,22 @@ mod tests {
     }
 
     #[test]
-    fn xml_is_well_formed_whatever_the_text() {
-        assert_eq!(xml("a<b>&\"c\"\n\t\0\u{1b}é"), "a&lt;b&gt;&amp;&quot;c&quot;&#10;&#9;\u{fffd}\u{fffd}é");
+    fn a_run_has_a_case_for_each_condition() {
+        let mut record = bench::closed();
+        let condition = |condition: &str, outcome| Condition {
+            condition: condition.into(),
+            metric: "p99".into(),
+            outcome,
+            value: Some(1.0),
+            at_least: false,
+            measured: "measured 1ms".into(),
+        };
+        record.fail_if =
+            vec![condition("p99>10ms", ConditionOutcome::Passed), condition("p99<2ms", ConditionOutcome::Failed)];
+        let text = junit_of_run(&record);
+        assert!(text.contains("tests=\"3\" failures=\"1\" errors=\"0\" skipped=\"0\""), "{text}");
+        assert!(text.contains("name=\"--fail-if p99&lt;2ms\" time=\"0\"><failure message=\"failed: measured 1ms\">"));
+        let none = junit_of_run(&bench::nothing());
+        assert!(none.contains("<error message=\"not one request was answered\">"), "{none}");
     }
 }

@@ -7,8 +7,9 @@
 //! Read it in this order:
 //!
 //! 1. [`words`]: a run in the words that the terminal uses too.
-//! 2. `bench`, `push` and `lab`: the pages, from the headline down.
+//! 2. `bench`, `push`, `lab` and `history`: the pages, from the headline down.
 //! 3. [`text`]: the same for a terminal, with `table` and [`paint`]. [`ci`]: for continuous integration.
+//!    [`over_time`]: a run for other programs.
 //! 4. `page`: the frame of all pages. `chart`: scales, axes and marks. `figure`: formatted numbers. `machine`: the
 //!    machine of a run. `sample`: results for tests.
 
@@ -16,8 +17,10 @@ mod bench;
 mod chart;
 pub mod ci;
 mod figure;
+mod history;
 mod lab;
 mod machine;
+pub mod over_time;
 mod page;
 pub mod paint;
 mod push;
@@ -52,6 +55,12 @@ pub fn bench_page(runs: &[Named<'_>]) -> String {
 #[must_use]
 pub fn subscribe_page(record: &oroshi_bench::push::Record) -> String {
     push::page(record)
+}
+
+/// Renders the page of a history: its steps, and a chart of each series by commit.
+#[must_use]
+pub fn history_page(title: &str, series: &[oroshi_history::Series<'_>]) -> String {
+    history::page(title, series)
 }
 
 /// Renders the page of an experiment.

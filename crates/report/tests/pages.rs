@@ -8,10 +8,10 @@ use std::net::TcpListener;
 use oroshi_bench::Record;
 use oroshi_lab::LabResult;
 use oroshi_report::sample::scenario;
-use oroshi_report::{Named, bench_page, lab_page};
+use oroshi_report::{Named, bench_page, history_page, lab_page};
 use oroshi_testkit::chromium::{self, count, look};
 use serde_json::Value;
-use support::{closed, lab, nothing, on_agents, open};
+use support::{closed, history, lab, nothing, on_agents, open};
 
 /// Widths in pixels: a phone, a desktop.
 const WIDTHS: [u32; 2] = [390, 1280];
@@ -45,6 +45,7 @@ fn pages() -> Vec<(&'static str, String)> {
         ("lab-sweep", lab_page(&lab::sweep())),
         ("lab-named", lab_page(&lab::named())),
         ("lab-nothing", lab_page(&lab::nothing())),
+        ("history", history_page("perf", &oroshi_history::all(&history::stepped(), 0.01))),
     ]
 }
 
@@ -89,6 +90,19 @@ fn every_page_is_sound_on_a_phone_and_on_a_desk() {
     }
     let dark = look(browser, &[(&pages[0].1, 390)], true, &[]);
     assert_eq!((dark.console, &dark.pages[0]["background"]), (Vec::new(), &"rgb(17, 20, 24)".into()));
+}
+
+#[test]
+fn the_page_of_a_history_says_what_changed_at_a_step() {
+    let Some(browser) = chromium::need("pages") else { return };
+    let page = history_page("perf", &oroshi_history::all(&history::stepped(), 0.01));
+    let seen = look(browser, &[(&page, 1280)], false, &["#steps tbody tr", "#charts figure", "circle.ring", ".divide"]);
+    let page = &seen.pages[0];
+    assert_eq!((count(page, "#steps tbody tr"), count(page, "#charts figure"), count(page, ".divide")), (1, 3, 1));
+    // Four disturbed measurements, of the rate only; and one in the key.
+    assert_eq!(count(page, "circle.ring"), 5);
+    says(page, &["1 step", "kernel: 6.1 to 6.2", "Change 25 & <b>more</b>", "A Fast One, 2 CPUs"]);
+    assert_eq!(seen.console, Vec::<String>::new());
 }
 
 #[test]

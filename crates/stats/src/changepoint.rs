@@ -146,29 +146,34 @@ impl Step {
 }
 
 /// Returns the estimate plus `CAUTION` standard errors, at most `MOST_AUTOCORRELATION`.
-fn cautious(estimate: f64, points: usize) -> f64 {
+pub(crate) fn cautious(estimate: f64, points: usize) -> f64 {
     let error = ((1.0 - estimate * estimate).max(0.0) / (points - FITTED) as f64).sqrt();
     (estimate + CAUTION * error).clamp(0.0, MOST_AUTOCORRELATION)
 }
 
 /// Fills `series` with a normal AR(1) process of variance 1.
-fn simulate(series: &mut [f64], autocorrelation: f64, rng: &mut Rng) {
+pub(crate) fn simulate(series: &mut [f64], autocorrelation: f64, rng: &mut Rng) {
     let fresh = (1.0 - autocorrelation * autocorrelation).sqrt();
     let mut last = None;
     for two in series.chunks_mut(2) {
-        // Box and Muller (1958): makes two normal numbers at a time.
-        let radius = (-2.0 * (1.0 - rng.f64()).ln()).sqrt();
-        let (sin, cos) = (TAU * rng.f64()).sin_cos();
-        for (point, normal) in two.iter_mut().zip([radius * cos, radius * sin]) {
+        let normals = normal_pair(rng);
+        for (point, normal) in two.iter_mut().zip([normals.0, normals.1]) {
             *point = last.map_or(normal, |last: f64| autocorrelation * last + fresh * normal);
             last = Some(*point);
         }
     }
 }
 
+/// Draws two normal numbers (Box and Muller 1958).
+pub(crate) fn normal_pair(rng: &mut Rng) -> (f64, f64) {
+    let radius = (-2.0 * (1.0 - rng.f64()).ln()).sqrt();
+    let (sin, cos) = (TAU * rng.f64()).sin_cos();
+    (radius * cos, radius * sin)
+}
+
 /// Moves each point to within four standard deviations of the median of its neighbourhood. A stall of a few points is
 /// not a change of level, and must not hide one.
-fn without_outliers(points: &[f64]) -> Vec<f64> {
+pub(crate) fn without_outliers(points: &[f64]) -> Vec<f64> {
     let around =
         |index: usize| median(&points[index.saturating_sub(NEIGHBOURS)..points.len().min(index + NEIGHBOURS + 1)]);
     let levels: Vec<f64> = (0..points.len()).map(around).collect();
@@ -182,7 +187,7 @@ fn without_outliers(points: &[f64]) -> Vec<f64> {
     }
 }
 
-fn median(points: &[f64]) -> f64 {
+pub(crate) fn median(points: &[f64]) -> f64 {
     let mut sorted = points.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     sorted[(sorted.len() - 1) / 2].midpoint(sorted[sorted.len() / 2])

@@ -70,7 +70,7 @@
 //! | normal, 3 % | 1 | 96.3 | 3.5 | 81.3 | 15.2 | 28.4 |
 
 mod bootstrap;
-mod student;
+pub(crate) mod student;
 mod verdict;
 
 use serde::{Deserialize, Serialize};

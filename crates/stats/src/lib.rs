@@ -15,8 +15,9 @@
 //! 5. [`stored`] and [`interval_log`]: how histograms leave and enter the process; `compact`: in messages.
 //! 6. [`window`]: how many requests a window of time holds, and its rate.
 //! 7. [`changepoint`]: whether a run stayed at one level, and so counts as one measurement.
-//! 8. [`shape`]: how delays are distributed.
-//! 9. [`compare`]: from the figures of many runs to a ratio, its interval, and a verdict.
+//! 8. [`steps`]: where the level of a figure changed over commits.
+//! 9. [`shape`]: how delays are distributed.
+//! 10. [`compare`]: from the figures of many runs to a ratio, its interval, and a verdict.
 //!
 //! **Circles.** `latency`, `stored` and `summary`: one type, whose methods for storing and summarizing have files of
 //! their own. `compare`, its `bootstrap` and `verdict`: the parts of one computation, with the types in the parent.
@@ -30,6 +31,7 @@ pub mod quantile;
 pub mod series;
 pub mod shape;
 pub mod sketch;
+pub mod steps;
 pub mod stored;
 pub mod summary;
 pub mod window;

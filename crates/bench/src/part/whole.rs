@@ -206,6 +206,8 @@ impl Parts for Whole {
             p50_ns: last.service.quantile(0.5),
             p99_ns: last.service.quantile(0.99),
             errors: self.tally.failures.errors(),
+            failures: self.tally.failures,
+            server_cpu: None,
             alive: self.parts.iter().filter_map(|part| part.alive).sum(),
         }
     }

@@ -16,6 +16,7 @@ use super::record::{Idle, Record};
 use super::run::{Counted, Seen, Surroundings, assemble};
 use super::shared::Shared;
 use super::tally::Tally;
+use crate::failure::FailureCounts;
 use crate::follow::{Observer, Progress, Stage};
 use crate::part::{Alone, Implausible, Measured, PartEnd, PartFate, PartProgress, Parts, machine_of};
 use crate::record::{AgentRecord, AgentState};
@@ -256,6 +257,11 @@ impl Parts for Whole {
             p50_ns: None,
             p99_ns: None,
             errors: sum(|part| part.tally.failures.errors()),
+            failures: self.parts.iter().fold(FailureCounts::default(), |mut all, part| {
+                all.merge(&part.tally.failures);
+                all
+            }),
+            server_cpu: None,
             alive: sum(|part| part.alive) as usize,
         }
     }

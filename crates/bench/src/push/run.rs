@@ -23,6 +23,7 @@ use super::shared::Shared;
 use super::tally::Tally;
 use crate::environment::Environment;
 use crate::error::RunError;
+use crate::failure::FailureCounts;
 use crate::follow::{Observer, Progress, Stage};
 use crate::grade::{Bottleneck, Grade};
 use crate::machine::{GENERATOR_BOUND, Machine};
@@ -350,6 +351,8 @@ impl<'a> Coordinator<'a> {
             p50_ns: None,
             p99_ns: None,
             errors: shared.sum(|live| &live.tried) - shared.sum(|live| &live.opened),
+            failures: FailureCounts::default(),
+            server_cpu: None,
             alive: shared.alive() as usize,
         });
         if self.observer.cancelled() {

@@ -21,6 +21,12 @@ pub(crate) enum Format {
     Wrk,
     /// ab's report, for scripts that read it.
     Ab,
+    /// A line per point of the run's time series, for spreadsheets.
+    Csv,
+    /// The same as metrics with timestamps, in OpenMetrics' text format, for Prometheus.
+    Prometheus,
+    /// A test case for each --fail-if, as JUnit's XML.
+    Junit,
 }
 
 const EXAMPLES: &str = "\
@@ -329,6 +335,18 @@ pub(super) struct OutputArgs {
     /// Choose the format of the report
     #[arg(long, value_enum, default_value_t, help_heading = "Output")]
     pub(super) format: Format,
+
+    /// Also write the report in this format to a file: junit=report.xml; repeatable
+    #[arg(long, value_name = "FORMAT=FILE", help_heading = "Output")]
+    pub(super) also: Vec<String>,
+
+    /// Also send the run's time series to this receiver of Prometheus' remote write, when the run is over
+    #[arg(long, value_name = "URL", help_heading = "Output")]
+    pub(super) remote_write: Option<String>,
+
+    /// Add a header to that request; repeatable
+    #[arg(long, value_name = "NAME: VALUE", requires = "remote_write", help_heading = "Output")]
+    pub(super) remote_write_header: Vec<String>,
 
     /// Write the report to a file [default: standard output]
     ///

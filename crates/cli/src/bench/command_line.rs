@@ -24,8 +24,8 @@ fn with_values(flags: &Command) -> Vec<Flag> {
         short: flag.get_short(),
         holds: match flag.get_id().as_str() {
             "body" | "publish_to_body" => Holds::Body,
-            "nats" => Holds::Addresses,
-            "header" | "publish_header" | "publish_to_header" => Holds::Header,
+            "nats" | "remote_write" => Holds::Addresses,
+            "header" | "publish_header" | "publish_to_header" | "remote_write_header" => Holds::Header,
             _ => Holds::Plain,
         },
     };

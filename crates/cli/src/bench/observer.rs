@@ -12,6 +12,8 @@ use oroshi_stats::IntervalLog;
 
 use super::ab::RequestLog;
 use super::open_kept;
+use super::view::{View, cut};
+use crate::terminal::live_width;
 use oroshi_words::units;
 
 /// The log's name in messages.
@@ -29,16 +31,18 @@ pub(crate) struct Live {
     each: Option<RequestLog>,
     /// Words before the figures, if the run is part of a series.
     label: String,
+    view: View,
 }
 
 impl Live {
     /// Returns a live line on standard error, if that is a terminal.
     pub(crate) fn new(shutdown: Shutdown, connections: usize, requests: Option<u64>, log: Option<HdrLog>) -> Self {
         let line = if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
-        if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {
+        if let Ok(style) = ProgressStyle::with_template("{msg}") {
             line.set_style(style);
         }
-        Self { line, shutdown, connections, requests, log, each: None, label: String::new() }
+        let view = View::default();
+        Self { line, shutdown, connections, requests, log, each: None, label: String::new(), view }
     }
 
     /// Adds a log of all requests.
@@ -60,7 +64,7 @@ impl Live {
     /// Shows a text until the next figures arrive.
     pub(crate) fn note(&self, text: &str) {
         if !self.line.is_hidden() {
-            self.line.set_message(text.to_owned());
+            self.line.set_message(cut(text, live_width(&std::io::stderr())));
         }
     }
 
@@ -91,9 +95,20 @@ impl Live {
 
 impl Observer for Live {
     fn progress(&mut self, progress: &Progress) {
-        if !self.line.is_hidden() {
-            self.line.set_message(format!("{}{}", self.label, describe(progress, self.connections, self.requests)));
+        if self.line.is_hidden() {
+            return;
         }
+        let width = live_width(&std::io::stderr());
+        let figures = cut(&describe(progress, self.connections, self.requests), width);
+        let lines = match self.label.trim_end() {
+            "" => {
+                self.view.add(progress);
+                [vec![figures], self.view.below(progress, width)].concat()
+            }
+            // Runs of a series are too short for a course of their own.
+            label => vec![cut(label, width), figures],
+        };
+        self.line.set_message(lines.join("\n"));
     }
 
     fn second(&mut self, histograms: &SecondHistograms) {
@@ -230,6 +245,7 @@ fn append(mut log: IntervalLog<BufWriter<File>>, second: &SecondHistograms) -> S
 mod tests {
     use std::time::{Duration, SystemTime};
 
+    use oroshi_bench::FailureCounts;
     use oroshi_stats::Latency;
 
     use super::*;
@@ -244,6 +260,8 @@ mod tests {
             p50_ns: Some(94_100),
             p99_ns: None,
             errors: 1,
+            failures: FailureCounts::default(),
+            server_cpu: None,
             alive: 99,
         }
     }

@@ -11,7 +11,9 @@ use super::ab;
 use super::args::{Args, Format, LoadArgs, OutputArgs, ReportArgs, ScriptArgs};
 use super::fail_if::Threshold;
 use super::load::read_load;
+use super::remote;
 use super::script::Scripted;
+use crate::formats::Also;
 use crate::problems::Problems;
 
 /// The destination and the content of the report.
@@ -19,6 +21,10 @@ use crate::problems::Problems;
 pub(crate) struct Output {
     /// The format.
     pub(crate) format: Format,
+    /// Reports in other formats, with their files.
+    pub(crate) also: Vec<Also<Format>>,
+    /// A receiver of Prometheus' remote write.
+    pub(crate) remote_write: Option<remote::Receiver>,
     /// The file; `None`: standard output.
     pub(crate) file: Option<PathBuf>,
     /// The file of the HTML page.
@@ -46,7 +52,8 @@ pub(crate) struct Output {
 impl Args {
     /// Reads all flags. The draft has no script yet; `Scripted`, beside it, makes one.
     pub(crate) fn read(self) -> (Draft, Option<Scripted>, Output, Vec<String>) {
-        let Self { url, load, urls, script, output: OutputArgs { report, format, output, .. }, .. } = self;
+        let Self { url, load, urls, script, output: args, .. } = self;
+        let OutputArgs { report, format, also, remote_write, remote_write_header, output } = args;
         let shown_url = first_of(&url, &urls);
         let rate = load.rate.clone().unwrap_or_default();
         let sends_body = load.body.is_some() || load.body_file.is_some();
@@ -68,7 +75,9 @@ impl Args {
                 problems.add(flag, "it changes what --format ab prints: add --format ab, or leave it out");
             }
         }
-        files_of_their_own(&report, output.as_deref(), &mut problems);
+        let also = problems.all("--also", &also, str::parse::<Also<Format>>);
+        files_of_their_own(&report, output.as_deref(), &also, &mut problems);
+        let remote_write = remote::Receiver::read(remote_write.as_deref(), &remote_write_header, &mut problems);
         no_format(output.as_deref(), &mut problems);
         let mut endpoints = problems.all("URL", &url, str::parse::<Endpoint>);
         urls.iter().for_each(|file| read_urls(file, &mut endpoints, &mut problems));
@@ -83,7 +92,9 @@ impl Args {
         let draft = Draft {
             urls: endpoints,
             interval_histograms: report.hdr.is_some(),
-            connection_times: format == Format::Ab || report.percentiles.is_some(),
+            connection_times: format == Format::Ab
+                || also.iter().any(|also| also.format == Format::Ab)
+                || report.percentiles.is_some(),
             each_request: report.gnuplot.is_some(),
             ..draft
         };
@@ -91,6 +102,8 @@ impl Args {
         let thresholds = problems.all("--fail-if", &report.fail_if, str::parse::<Threshold>);
         let output = Output {
             format,
+            also,
+            remote_write,
             file: output,
             page: report.report,
             hdr: report.hdr,
@@ -115,7 +128,7 @@ impl Args {
     /// # Errors
     /// If there are other flags, or one of these is wrong.
     pub(crate) fn read_for_self_test(mut self) -> Result<(Draft, Format, Option<PathBuf>), Vec<String>> {
-        let OutputArgs { report, format, output } = self.output;
+        let OutputArgs { report, format, output, also, remote_write, .. } = self.output;
         let version = LoadArgs {
             http2: mem::take(&mut self.load.http2),
             http2_prior_knowledge: mem::take(&mut self.load.http2_prior_knowledge),
@@ -127,7 +140,8 @@ impl Args {
             || self.script != ScriptArgs::default()
             || !self.url.is_empty()
             || !self.urls.is_empty();
-        if loaded || report != ReportArgs::default() || matches!(format, Format::Wrk | Format::Ab) {
+        let others = report != ReportArgs::default() || !also.is_empty() || remote_write.is_some();
+        if loaded || others || !matches!(format, Format::Text | Format::Json) {
             return Err(vec![
                 "--self-test chooses its own loads: expected only --duration, --format text or json, --output, and \
                  --http2 or --http2-prior-knowledge with --streams"
@@ -155,15 +169,14 @@ pub(super) fn no_format(output: Option<&Path>, problems: &mut Problems) {
             "`{name}` names a file: for this format give --format {format}, for a file of this name -o ./{name}"
         );
         problems.add("--output", text);
-    } else if ["csv", "html"].contains(&name) {
-        let flag = if name == "csv" { "-g FILE or -e FILE writes CSV" } else { "--report FILE draws a page" };
-        problems
-            .add("--output", format!("`{name}` names a file: {flag}, and for a file of this name give -o ./{name}"));
+    } else if name == "html" {
+        let text = "`html` names a file: --report FILE draws a page, and for a file of this name give -o ./html";
+        problems.add("--output", text);
     }
 }
 
 /// Rejects two reports into one file.
-fn files_of_their_own(report: &ReportArgs, output: Option<&Path>, problems: &mut Problems) {
+fn files_of_their_own(report: &ReportArgs, output: Option<&Path>, also: &[Also<Format>], problems: &mut Problems) {
     let files = [
         ("--output", output),
         ("--report", report.report.as_deref()),
@@ -171,7 +184,9 @@ fn files_of_their_own(report: &ReportArgs, output: Option<&Path>, problems: &mut
         ("--gnuplot", report.gnuplot.as_deref()),
         ("--percentiles", report.percentiles.as_deref()),
     ];
-    let given: Vec<(&str, &Path)> = files.into_iter().filter_map(|(flag, path)| Some((flag, path?))).collect();
+    let also = also.iter().map(|also| ("--also", Some(also.path.as_path())));
+    let given: Vec<(&str, &Path)> =
+        files.into_iter().chain(also).filter_map(|(flag, path)| Some((flag, path?))).collect();
     for (i, (flag, path)) in given.iter().enumerate() {
         if let Some((first, _)) = given[..i].iter().find(|(_, other)| other == path) {
             problems.add(flag, format!("it names the same file as {first}: give each its own"));

@@ -21,6 +21,7 @@ use super::load::{parse_header, parse_size, read_load};
 use super::observer::Live;
 use super::read::no_format;
 use super::{Error, open, tell_conditions, write, write_beside};
+use crate::formats::Also;
 use crate::interrupt;
 use crate::problems::Problems;
 use crate::say;
@@ -156,6 +157,7 @@ fn parse_url(text: &str) -> Result<Endpoint, String> {
 /// The destination and the content of the report.
 pub(super) struct Output {
     format: Format,
+    also: Vec<Also<Format>>,
     file: Option<PathBuf>,
     page: Option<PathBuf>,
     thresholds: Vec<Threshold>,
@@ -183,6 +185,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Error> {
 pub(super) fn report(output: &Output, run: impl FnOnce() -> Result<Record, Error>) -> Result<ExitCode, Error> {
     let file = output.file.as_deref().map(open).transpose()?;
     let page = output.page.as_deref().map(open).transpose()?;
+    let also = output.also.iter().map(Also::open).collect::<Result<Vec<_>, _>>()?;
     let mut record = run()?;
     record.fail_if = output.thresholds.iter().map(|threshold| threshold.judge(&record)).collect();
     if let Some(alarm) = words::alarm(&record) {
@@ -195,11 +198,17 @@ pub(super) fn report(output: &Output, run: impl FnOnce() -> Result<Record, Error
         None => (terminal::paint(&std::io::stdout()), terminal::width(&std::io::stdout())),
         Some(_) => (Paint::PLAIN, table::WIDTH),
     };
-    let report = match output.format {
-        Format::Json => serde_json::to_string_pretty(&record)? + "\n",
-        _ => oroshi_report::text::subscribe(&record, paint, width),
+    let report = |format, paint, width| {
+        Ok::<_, Error>(match format {
+            Format::Json => serde_json::to_string_pretty(&record)? + "\n",
+            Format::Junit => oroshi_report::ci::junit_of_subscriptions(&record),
+            _ => oroshi_report::text::subscribe(&record, paint, width),
+        })
     };
-    write(&report, file, output.file.as_deref())?;
+    write(&report(output.format, paint, width)?, file, output.file.as_deref())?;
+    for (also, file) in output.also.iter().zip(also) {
+        file.write(&report(also.format, Paint::PLAIN, table::WIDTH)?)?;
+    }
     if let (Some(page), Some(path)) = (page, output.page.as_deref()) {
         write_beside(&oroshi_report::subscribe_page(&record), page, path)?;
     }
@@ -256,15 +265,19 @@ pub(super) fn read(args: Args, share_of_run: Share) -> Result<(Plan, Output), Ve
 
 /// Reads the flags of the report.
 pub(super) fn read_output(args: OutputArgs, problems: &mut Problems) -> Output {
-    let OutputArgs { report, format, output } = args;
+    let OutputArgs { report, format, also, remote_write, output, .. } = args;
+    let also = problems.all("--also", &also, str::parse::<Also<Format>>);
     let plain = ReportArgs { fail_if: report.fail_if.clone(), report: report.report.clone(), ..ReportArgs::default() };
     let mut foreign = Vec::new();
-    foreign.extend((report != plain).then_some("a report other than --format text or json, or --report"));
-    foreign.extend(matches!(format, Format::Wrk | Format::Ab).then_some("--format wrk or ab"));
+    foreign.extend((report != plain).then_some("a report other than --format text, json or junit, or --report"));
+    let others = |format| !matches!(format, Format::Text | Format::Json | Format::Junit);
+    let formats = also.iter().map(|also| also.format).chain([format]);
+    foreign.extend(formats.into_iter().any(others).then_some("--format wrk, ab, csv or prometheus"));
+    foreign.extend(remote_write.is_some().then_some("--remote-write"));
     refuse(foreign, problems);
     no_format(output.as_deref(), problems);
     let thresholds = problems.all("--fail-if", &report.fail_if, str::parse::<Threshold>);
-    Output { format, file: output, page: report.report, thresholds }
+    Output { format, also, file: output, page: report.report, thresholds }
 }
 
 fn refuse(foreign: Vec<&'static str>, problems: &mut Problems) {

@@ -193,23 +193,9 @@ fn build(text: &str, words: &[String], folder: &Path) -> Result<(), AgainstError
     if status.success() { Ok(()) } else { Err(failed(format!("it ended with {status}"))) }
 }
 
-/// Runs git in a folder, and returns what it prints, without the end of the line.
+/// Runs git in a folder; its message names the flag.
 fn git(folder: &Path, arguments: &[&str]) -> Result<String, String> {
-    let mut command = Command::new("git");
-    command.args(arguments).current_dir(folder).stdin(Stdio::null());
-    // Git would rather obey these than look where it stands: hooks set them.
-    for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
-        command.env_remove(name);
-    }
-    let output = command.output().map_err(|error| format!("--against: cannot start git: {error}; is it installed?"))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).trim_end_matches('\n').to_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(match said.trim() {
-        "" => format!("--against: git {} ended with {}", arguments[0], output.status),
-        said => format!("--against: {said}"),
-    })
+    crate::git::git(folder, arguments).map_err(|why| format!("--against: {why}"))
 }
 
 #[cfg(test)]

@@ -23,6 +23,8 @@ mod fetch_faults;
 #[path = "../fetching/mod.rs"]
 mod fetching;
 mod flags;
+mod formats;
+mod history;
 mod keep;
 mod lab_files;
 mod lab_machines;

@@ -1,6 +1,7 @@
 //! Synthetic results in the form of real ones, as input for pages.
 #![allow(dead_code, unreachable_pub, reason = "a module of each test file, which uses its part")]
 
+pub mod history;
 pub mod lab;
 
 use std::collections::BTreeMap;

@@ -3,12 +3,12 @@
 use std::f64::consts::{FRAC_2_PI, FRAC_PI_2};
 
 /// Returns the probability of a value outside `-t ..= t`.
-pub(super) fn outside(t: f64, freedom: usize) -> f64 {
+pub(crate) fn outside(t: f64, freedom: usize) -> f64 {
     (1.0 - within_angle((t / (freedom as f64).sqrt()).atan(), freedom)).clamp(0.0, 1.0)
 }
 
 /// Returns the t for which a value lies within `-t ..= t` with this probability.
-pub(super) fn quantile(probability: f64, freedom: usize) -> f64 {
+pub(crate) fn quantile(probability: f64, freedom: usize) -> f64 {
     let (mut low, mut high) = (0.0, FRAC_PI_2);
     // Each step halves the distance; 60 steps reach the resolution of a float.
     for _ in 0..60 {

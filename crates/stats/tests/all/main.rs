@@ -10,5 +10,6 @@ mod compare_properties;
 mod latency;
 #[path = "../noise/mod.rs"]
 mod noise;
+mod steps;
 mod stored;
 mod window;

@@ -1,0 +1,47 @@
+//! Entries made by hand.
+
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+use oroshi_history::entry::{Commit, Entry, Figure, Machine, SCHEMA, Subject, Unit};
+
+/// The date of the first commit.
+const FIRST: f64 = 1_770_000_000.0;
+
+/// A figure in nanoseconds, of which less is better.
+pub(crate) fn figure(value: f64) -> Figure {
+    Figure { value, interval: None, runs: 10, unit: Unit::Nanoseconds, higher_is_better: false, sensitive: false }
+}
+
+/// An entry of the commit of this number, an hour after the one before, with a figure for each subject.
+pub(crate) fn entry(commit: usize, figures: &[(&str, f64)]) -> Entry {
+    let subject = |(name, value): &(&str, f64)| Subject {
+        name: (*name).to_owned(),
+        plan: "0123456789ab".into(),
+        load: "10 connections, closed loop".into(),
+        disturbed: None,
+        figures: BTreeMap::from([("cpu".to_owned(), figure(*value))]),
+    };
+    let unix_s = FIRST + 3600.0 * commit as f64;
+    Entry {
+        schema: SCHEMA.into(),
+        commit: Commit { id: format!("{commit:040x}"), unix_s, subject: format!("change {commit}"), changed: false },
+        measured_unix_s: unix_s + 60.0,
+        machine: Machine { fingerprint: "abcdef012345".into(), words: "a machine".into(), conditions: BTreeMap::new() },
+        source: format!("{commit:064x}"),
+        subjects: figures.iter().map(subject).collect(),
+    }
+}
+
+/// Entries of so many commits with three subjects and 1 % of noise; that of the first subject is multiplied by each
+/// factor from its commit on.
+pub(crate) fn noisy(commits: usize, factors: &[(usize, f64)], seed: u64) -> Vec<Entry> {
+    let mut rng = Rng::with_seed(seed);
+    // A sum of twelve uniform numbers is close enough to a normal one.
+    let mut noise = move || (0.01 * ((0..12).map(|_| rng.f64()).sum::<f64>() - 6.0)).exp();
+    let one = |commit: usize| {
+        let level: f64 = factors.iter().filter(|(at, _)| commit >= *at).map(|(_, factor)| factor).product();
+        entry(commit, &[("a", 10_000.0 * level * noise()), ("b", 25_000.0 * noise()), ("c", 40_000.0 * noise())])
+    };
+    (0..commits).map(one).collect()
+}

@@ -1,0 +1,183 @@
+//! A run over time, for other programs: CSV, the text format of OpenMetrics, series for Prometheus.
+
+use std::fmt::Write as _;
+
+use oroshi_bench::Record;
+use oroshi_bench::record::PointRecord;
+
+/// A metric over time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TimeSeries {
+    /// Its name: `oroshi_bench_latency_seconds`.
+    pub name: &'static str,
+    /// Its meaning, a sentence without the full stop.
+    pub help: &'static str,
+    /// Labels beside those of the run: `quantile="0.99"`.
+    pub label: Option<(&'static str, &'static str)>,
+    /// Points in order: milliseconds since 1970, and the value.
+    pub points: Vec<(i64, f64)>,
+}
+
+/// Writes the points of a run as CSV, the first line with the names of the columns. Times are in seconds. The fields of
+/// a point without responses are empty.
+#[must_use]
+pub fn csv(record: &Record) -> String {
+    let mut text =
+        String::from("at_s,unix_s,seconds,requests,requests_per_s,errors,read_bytes,p50_s,p99_s,max_s,connections\n");
+    let begin = begin_unix_s(record);
+    for (point, seconds) in points(record) {
+        let rate = point.requests as f64 / seconds;
+        let time = |ns: Option<u64>| ns.map(|ns| decimal(ns as f64 / 1e9)).unwrap_or_default();
+        let alive = point.alive.map(|alive| alive.to_string()).unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "{},{:.3},{},{},{},{},{},{},{},{},{alive}",
+            decimal(point.at_s),
+            begin + point.at_s,
+            decimal(seconds),
+            point.requests,
+            decimal(rate),
+            point.errors,
+            point.bytes,
+            time(point.p50_ns),
+            time(point.p99_ns),
+            time(point.max_ns),
+        );
+    }
+    text
+}
+
+/// Returns the metrics of a run over time. Each point stands at the end of its interval.
+#[must_use]
+pub fn series(record: &Record) -> Vec<TimeSeries> {
+    let begin = begin_unix_s(record);
+    let of = |name, help, label, value: &dyn Fn(&PointRecord, f64) -> Option<f64>| {
+        let at = |(point, seconds): (&PointRecord, f64)| {
+            let end_ms = ((begin + point.at_s + seconds) * 1e3).round() as i64;
+            Some((end_ms, value(point, seconds)?))
+        };
+        TimeSeries { name, help, label, points: points(record).filter_map(at).collect() }
+    };
+    let latency = |quantile, value: &dyn Fn(&PointRecord) -> Option<u64>| {
+        let seconds = |point: &PointRecord, _: f64| Some(value(point)? as f64 / 1e9);
+        let help = "Service time of the requests of an interval";
+        of("oroshi_bench_latency_seconds", help, Some(("quantile", quantile)), &seconds)
+    };
+    let all = [
+        of("oroshi_bench_requests_per_second", "Answered requests per second", None, &|point, seconds| {
+            Some(point.requests as f64 / seconds)
+        }),
+        of("oroshi_bench_errors_per_second", "Errors per second", None, &|point, seconds| {
+            Some(point.errors as f64 / seconds)
+        }),
+        of("oroshi_bench_read_bytes_per_second", "Bytes read per second", None, &|point, seconds| {
+            Some(point.bytes as f64 / seconds)
+        }),
+        latency("0.5", &|point| point.p50_ns),
+        latency("0.99", &|point| point.p99_ns),
+        latency("1", &|point| point.max_ns),
+        of("oroshi_bench_connections", "Connections that are up", None, &|point, _| {
+            point.alive.map(|alive| alive as f64)
+        }),
+    ];
+    all.into_iter().filter(|series| !series.points.is_empty()).collect()
+}
+
+/// Returns the labels that tell a run from others: its target, and when it began (Unix seconds).
+#[must_use]
+pub fn labels(record: &Record, target: &str) -> Vec<(String, String)> {
+    let run = format!("{:.0}", record.started_unix_s);
+    vec![("run".to_owned(), run), ("target".to_owned(), target.to_owned())]
+}
+
+/// Writes the metrics of a run in the text format of OpenMetrics 1.0, with timestamps: `promtool tsdb
+/// create-blocks-from openmetrics` reads it.
+#[must_use]
+pub fn openmetrics(record: &Record, target: &str) -> String {
+    let mut text = String::new();
+    let labels = labels(record, target);
+    let mut last = "";
+    for series in series(record) {
+        if series.name != last {
+            // Written to a `String`, which does not fail.
+            let _ = writeln!(text, "# TYPE {0} gauge\n# HELP {0} {1}.", series.name, series.help);
+            last = series.name;
+        }
+        let own = series.label.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let all: Vec<String> =
+            own.iter().chain(&labels).map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+        let all = all.join(",");
+        for (at_ms, value) in series.points {
+            let _ = writeln!(text, "{}{{{all}}} {value} {:.3}", series.name, at_ms as f64 / 1e3);
+        }
+    }
+    text + "# EOF\n"
+}
+
+/// When the measured part began.
+fn begin_unix_s(record: &Record) -> f64 {
+    record.started_unix_s + record.plan.warmup_s
+}
+
+/// The points, each with its length in seconds: the last one may be narrower.
+fn points(record: &Record) -> impl Iterator<Item = (&PointRecord, f64)> {
+    let width = record.series.width_s;
+    let length = move |at_s: f64| width.min(record.elapsed_s - at_s).max(1e-3);
+    record.series.points.iter().map(move |point| (point, length(point.at_s)))
+}
+
+/// A number without needless digits.
+fn decimal(value: f64) -> String {
+    let text = format!("{value:.9}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A label's value.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::bench as sample;
+
+    #[test]
+    fn csv_has_a_line_for_each_point() {
+        let record = sample::closed();
+        let text = csv(&record);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), record.series.points.len() + 1);
+        assert!(lines.len() > 2 && lines[0].starts_with("at_s,unix_s,seconds,requests,"), "{text}");
+        let columns = lines[0].split(',').count();
+        assert!(lines.iter().all(|line| line.split(',').count() == columns), "{text}");
+        let requests: u64 = lines[1..].iter().map(|line| line.split(',').nth(3).unwrap().parse::<u64>().unwrap()).sum();
+        assert_eq!(requests, record.series.points.iter().map(|point| point.requests).sum::<u64>());
+        assert_eq!(csv(&sample::nothing()).lines().next(), Some(lines[0]));
+    }
+
+    #[test]
+    fn openmetrics_ends_as_it_should_and_escapes_labels() {
+        let text = openmetrics(&sample::closed(), "http://h/\"\\\n");
+        assert!(text.ends_with("# EOF\n"), "{text}");
+        assert!(text.contains("target=\"http://h/\\\"\\\\\\n\"} "), "{text}");
+        assert_eq!(text.matches("# TYPE oroshi_bench_latency_seconds gauge").count(), 1, "{text}");
+        assert!(text.contains("oroshi_bench_latency_seconds{quantile=\"0.99\",run=\"1700000000\""), "{text}");
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let numbers: Vec<&str> = line.rsplit(' ').take(2).collect();
+            assert!(numbers.iter().all(|number| number.parse::<f64>().is_ok_and(f64::is_finite)), "{line}");
+        }
+    }
+
+    #[test]
+    fn points_are_in_order_and_stand_at_their_ends() {
+        let record = sample::closed();
+        let all = series(&record);
+        assert!(all.len() >= 6, "{all:?}");
+        let begin_ms = begin_unix_s(&record) * 1e3;
+        for series in all {
+            assert!(series.points.is_sorted_by(|one, other| one.0 < other.0), "{series:?}");
+            assert!(series.points.iter().all(|point| point.0 as f64 > begin_ms), "{series:?}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! A history for a terminal: each step, then the present level of every series.
+
+use oroshi_history::check::Checked;
+use oroshi_history::series::{Series, as_change, short};
+use oroshi_stats::compare::Verdict;
+use oroshi_words::printable;
+
+use crate::figure;
+use crate::paint::Paint;
+use crate::table::columns;
+
+/// Writes the steps and the present levels.
+#[must_use]
+pub fn history(series: &[Series<'_>], paint: Paint) -> String {
+    let mut text = String::new();
+    let mut machine = None;
+    for one in series {
+        if machine != Some(&one.machine.fingerprint) {
+            let line = format!("machine {}: {}", one.machine.fingerprint, printable(&one.machine.words));
+            text += &format!("{}{}\n", if text.is_empty() { "" } else { "\n" }, paint.dim(&line));
+            machine = Some(&one.machine.fingerprint);
+            let own: Vec<&Series<'_>> =
+                series.iter().filter(|other| other.machine.fingerprint == one.machine.fingerprint).collect();
+            text += &of_machine(&own, paint);
+        }
+    }
+    text
+}
+
+fn of_machine(series: &[&Series<'_>], paint: Paint) -> String {
+    let mut steps = Vec::new();
+    let mut rows = vec![["", "measured", "level", "scatter", "steps"].map(str::to_owned).to_vec()];
+    for series in series {
+        let name = printable(&format!("{}: {}", series.subject, series.metric));
+        for step in &series.steps {
+            let entry = series.points[step.at].entry;
+            let word = if step.is_better { paint.green("better") } else { paint.red("worse") };
+            let [low, high] = [step.ratio.low, step.ratio.high].map(as_change);
+            let mut line = format!(
+                "{word}  {name}: {} ({low} to {high}) at {} {} {}",
+                as_change(step.ratio.estimate),
+                short(&entry.commit),
+                figure::date(entry.commit.unix_s),
+                printable(&entry.commit.subject)
+            );
+            for changed in &step.changed {
+                line += &format!("\n       at the same place changed {}", printable(changed));
+            }
+            steps.push((entry.commit.unix_s, line.trim_end().to_owned() + "\n"));
+        }
+        let level = series.levels().pop().unwrap_or_default();
+        let values = series.values(&level);
+        let middle = (values.iter().map(|value| value.ln()).sum::<f64>() / values.len().max(1) as f64).exp();
+        let spread =
+            series.noise.map_or_else(|| "-".to_owned(), |noise| oroshi_words::units::percent(noise.spread.exp() - 1.0));
+        let level = if values.is_empty() { "-".to_owned() } else { series.unit.text(middle) };
+        rows.push(vec![name, series.points.len().to_string(), level, spread, series.steps.len().to_string()]);
+    }
+    steps.sort_by(|one, other| other.0.total_cmp(&one.0));
+    let steps: String = steps.into_iter().map(|step| step.1).collect();
+    let steps = if steps.is_empty() { "no series has a step\n".to_owned() } else { steps };
+    format!("{steps}\n{}", columns(0, &rows))
+}
+
+/// Writes what a check found: a line per figure, those that are worse first.
+#[must_use]
+pub fn checked(found: &[Checked], paint: Paint) -> String {
+    let rank = |verdict: Verdict| match verdict {
+        Verdict::Slower => 0,
+        Verdict::Disturbed => 1,
+        Verdict::Undecided | Verdict::NotCompared => 2,
+        Verdict::Faster => 3,
+        Verdict::Equivalent => 4,
+    };
+    let mut sorted: Vec<&Checked> = found.iter().collect();
+    sorted.sort_by_key(|one| rank(one.verdict));
+    let line = |one: &&Checked| {
+        let words = printable(&one.words);
+        let words = match one.verdict {
+            Verdict::Slower => paint.red(&words),
+            Verdict::Faster => paint.green(&words),
+            Verdict::Equivalent => words,
+            Verdict::Undecided | Verdict::Disturbed | Verdict::NotCompared => paint.yellow(&words),
+        };
+        format!("{}: {}: {words}\n", printable(&one.subject), printable(&one.metric))
+    };
+    sorted.iter().map(line).collect()
+}
