@@ -38,6 +38,8 @@ impl FieldAt {
 pub(crate) struct Shape {
     /// All names, each followed by a colon.
     names: Vec<u8>,
+    /// The length of each name with its colon.
+    lengths: Vec<u32>,
     /// The template's slot in the roots.
     template: usize,
     /// The placeholders, in the template's order.
@@ -85,17 +87,17 @@ impl Shapes {
     /// Reads a head's `lines` as the last shape's sequence, the most likely one: into `fields`. Returns the shape if
     /// the lines have exactly its names; otherwise `fields` has the first of them.
     pub(crate) fn expect(&self, lines: &[u8], fields: &mut Vec<FieldAt>) -> Option<usize> {
-        let mut names = &self.all.get(self.last)?.names[..];
-        let mut at = 0;
-        while at < lines.len() {
-            let length = names.iter().position(|&byte| byte == b':')? + 1;
+        let shape = self.all.get(self.last)?;
+        let (mut names, mut at) = (&shape.names[..], 0);
+        for &length in &shape.lengths {
+            let length = length as usize;
             let (name, other_names) = names.split_at(length);
-            let value = lines[at..].strip_prefix(name)?;
+            let value = lines.get(at..)?.strip_prefix(name)?;
             // The decoder has checked that each line ends in CRLF.
             let end = memchr::memchr(b'\n', value)?;
-            let after_blanks = value.iter().position(|byte| !matches!(byte, b' ' | b'\t'))?;
-            let trimmed = value[..end].trim_ascii();
-            let value_at = at + length + if trimmed.is_empty() { 0 } else { after_blanks };
+            let trimmed_start = value[..end].trim_ascii_start();
+            let trimmed = trimmed_start.trim_ascii_end();
+            let value_at = at + length + end - trimmed_start.len();
             fields.push(FieldAt {
                 name: at as u32..(at + length - 1) as u32,
                 value: value_at as u32..(value_at + trimmed.len()) as u32,
@@ -103,7 +105,7 @@ impl Shapes {
             at += length + end + 1;
             names = other_names;
         }
-        names.is_empty().then_some(self.last)
+        (at == lines.len()).then_some(self.last)
     }
 
     /// Returns the shape of this sequence, if there is one.
@@ -133,7 +135,8 @@ impl Shapes {
         }
         let mut recent = Vec::new();
         recent.resize_with(fields, Recent::default);
-        let mut shape = Shape { names: names.to_vec(), template: 0, placeholders, in_place, recent };
+        let lengths = names.split_inclusive(|&byte| byte == b':').map(|name| name.len() as u32).collect();
+        let mut shape = Shape { names: names.to_vec(), lengths, template: 0, placeholders, in_place, recent };
         if self.all.len() < MOST {
             shape.template = roots.add(template);
             self.all.push(shape);
