@@ -165,7 +165,7 @@ impl<'w> Environments<'w> {
             path,
             if target.query.is_empty() { self.empty } else { rb::string(target.query) },
             rb::string(head.target.as_bytes()),
-            path,
+            path, // the same String, as with Unicorn and Puma
             self.protocols[usize::from(head.version == Version::Http11)],
             name,
             port,
