@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-require_relative "support"
+require_relative "database"
 require "cgi"
 require "csv"
 require "digest"
@@ -17,34 +17,7 @@ class Isucon4Test < Support::Test
   BANNED = "You're banned."
   REQUIRED = "You must be logged in"
 
-  # One database for all tests. Each test begins with the seed.
-  module Database
-    module_function
-
-    # Returns its folder.
-    def start
-      @folder ||= Dir.mktmpdir("isucon4").tap do |folder|
-        said, status = Open3.capture2e("#{EXAMPLE}/setup", folder)
-        Minitest.after_run { stop(folder) }
-        raise "setup failed:\n#{said}" unless status.success?
-      end
-    end
-
-    def stop(folder)
-      system("#{EXAMPLE}/setup", "--stop", folder)
-      FileUtils.rm_rf(folder)
-    end
-
-    def execute(sql)
-      said, status = Open3.capture2e("mariadb", "--no-defaults", "--skip-column-names", "--user=root",
-                                     "--socket=#{start}/mariadb.sock", "--execute=#{sql}", "isucon4")
-      raise said unless status.success?
-
-      said
-    end
-
-    def count(status) = execute("SHOW GLOBAL STATUS LIKE '#{status}'").split.last.to_i
-  end
+  Database = Support::Database
 
   # A browser at one address: cookies, and a connection for each request.
   class Browser

@@ -48,6 +48,34 @@ class NativeRackTest < Minitest::Test
     end
   end
 
+  def test_a_field_is_read_the_same_whatever_the_request_before
+    server = look { |env| env.select { |key, _| key.start_with?("HTTP_X") }.sort.to_h }
+    client = server.connect
+    lines = ["X-A: 1\r\nX-AB: 2\r\n", "X-A: 1\r\nX-AB: 2\r\n", "X-A:\t 3 \t\r\nX-AB:\r\n", "X-AB: 4\r\nX-A:5\r\n", "X-A: 6\r\n",
+             "X-A: 7\r\nX-AB: 8\r\nX-C: :9\r\n", "", "X-A: 1\r\nX-AB: 2\r\n", "x-a: 1\r\nX-AB: 2\r\n", "X-A: \r\n"]
+    (lines + lines.reverse + lines).each do |text|
+      wanted = text.lines.to_h { |line| line.split(":", 2) }
+      wanted = wanted.to_h { |name, value| ["HTTP_#{name.upcase.tr("-", "_")}", value.strip] }
+      assert_equal wanted.sort.to_h.inspect, client.send(request("/", text)).answer.body, text.inspect
+    end
+  end
+
+  # The garbage collector knows all values, also of an environment that it has met half filled, or that has become old.
+  def test_environments_that_the_application_keeps_stay_whole
+    kept = []
+    server = look do |env|
+      kept << env
+      GC.start(full_mark: true, immediate_mark: false, immediate_sweep: false) if (kept.size % 50).zero? # in steps
+      next kept.size unless env["PATH_INFO"] == "/check"
+
+      kept.each_with_index.count { |one, at| one["HTTP_X_NUMBER"] != "#{at} #{"n" * 40}" || one["HTTP_X_SHORT"] != at.to_s }
+    end
+    client = server.connect
+    fields = ->(number) { "X-Number: #{number} #{"n" * 40}\r\nX-Short: #{number}\r\n" }
+    1000.times { |number| client.send(request("/#{number}", fields[number])).answer }
+    assert_equal "0", client.send(request("/check", fields[1000])).answer.body
+  end
+
   def test_more_header_shapes_than_are_kept
     server = look { |env| env.select { |key, _| key.start_with?("HTTP_X_") } }
     client = server.connect

@@ -22,9 +22,7 @@ class PushTest < Support::Test
 
   def setup
     super
-    folders = [ENV["CARGO_TARGET_DIR"]&.then { |path| File.dirname(path) }, "#{Support::ROOT}/../target"].compact
-    found = [ENV["OROSHI"], *folders.map { |folder| "#{folder}/debug/oroshi" }].compact.find { |path| File.executable?(path) }
-    @oroshi = found || leave_out("Oroshi::Push", "there is no oroshi command; run: cargo build -p oroshi")
+    @oroshi = oroshi_command("Oroshi::Push")
   end
 
   # Starts a hub with a token. callbacks: lines of its [callbacks].

@@ -4,13 +4,7 @@ require_relative "support"
 
 # The server behind `oroshi start`, and its notice of readiness.
 class SuperdaemonTest < Support::Test
-  def oroshi
-    # `make test` puts the gem's target folder inside the workspace's.
-    targets = [ENV["CARGO_TARGET_DIR"]&.then { |path| [path, File.dirname(path)] }, "#{Support::ROOT}/../target"]
-    folders = targets.flatten.compact.flat_map { |path| ["#{path}/debug", "#{path}/release"] }
-    found = [ENV["OROSHI"], *folders.map { |folder| "#{folder}/oroshi" }].compact.find { |path| File.executable?(path) }
-    found || leave_out("the gem behind oroshi start", "there is no oroshi command; run: cargo build -p oroshi")
-  end
+  def oroshi = oroshi_command("the gem behind oroshi start")
 
   # Starts `oroshi start` with this server at the unix socket; options for both.
   def start_behind(*options, server: [], app: Support::PLAIN_APP, env: {})

@@ -59,6 +59,15 @@ module Support
       end
     end
 
+    # Returns the path of the oroshi command, which cargo builds; skips the test without it.
+    def oroshi_command(of)
+      # `make test` puts the gem's target folder inside the workspace's.
+      targets = [ENV["CARGO_TARGET_DIR"]&.then { |path| [path, File.dirname(path)] }, "#{ROOT}/../target"]
+      folders = targets.flatten.compact.flat_map { |path| ["#{path}/debug", "#{path}/release"] }
+      found = [ENV["OROSHI"], *folders.map { |folder| "#{folder}/oroshi" }].compact.find { |path| File.executable?(path) }
+      found || leave_out(of, "there is no oroshi command; run: cargo build -p oroshi")
+    end
+
     def socket_path
       File.join(@dir, "s")
     end

@@ -64,7 +64,7 @@ const FIXED: [&str; 11] = [
 ];
 
 /// The header in which a proxy says when it received the request.
-const REQUEST_START: &str = "x-request-start";
+const REQUEST_START: &[u8] = b"x-request-start";
 
 /// The server's name.
 const SOFTWARE: &str = concat!("oroshi/", env!("CARGO_PKG_VERSION"));
@@ -85,7 +85,10 @@ pub(crate) struct Environments<'w> {
     host: LastStrings<2>,
     remote: LastStrings<1>,
     fields: Vec<FieldAt>,
+    /// The names of the current request's fields, if it has no expected shape.
     names: Vec<u8>,
+    /// The current request's shape, if it is the same as that of the one before.
+    expected: Option<usize>,
     key: String,
     /// Time since a proxy received the current request, in microseconds, if its head says so.
     pub(crate) queue_us: Option<u64>,
@@ -109,13 +112,14 @@ impl<'w> Environments<'w> {
             remote: LastStrings::default(),
             fields: Vec::new(),
             names: Vec::new(),
+            expected: None,
             key: String::new(),
             queue_us: None,
         };
         rb::protect(|| {
             // SAFETY: a new Array, on the stack.
-            let (template, dynamic) = environments.template(unsafe { rb_sys::rb_ary_new() });
-            environments.bare = environments.shapes.add(roots, b"", template, dynamic, 0);
+            let template = environments.template(unsafe { rb_sys::rb_ary_new() });
+            environments.bare = environments.shapes.add(roots, b"", template, 0).unwrap_or_default();
             rb::NIL
         })?;
         Ok(environments)
@@ -124,10 +128,21 @@ impl<'w> Environments<'w> {
     /// Prepares for a request's fields. Call it before [`build`](Self::build), outside of `protect`.
     pub(crate) fn look_at(&mut self, head: &RequestHead<'_>) {
         let lines = head.headers.as_bytes();
-        let base = lines.as_ptr().addr();
+        self.fields.clear();
+        self.expected = self.shapes.expect(lines, &mut self.fields);
+        if self.expected.is_none() {
+            self.read_fields(head);
+        }
+        let is_start = |name: &[u8]| name.len() == REQUEST_START.len() && name.eq_ignore_ascii_case(REQUEST_START);
+        let start = self.fields.iter().rfind(|field| is_start(field.name(lines)));
+        self.queue_us = start.and_then(|field| since_request_start(field.value(lines)));
+    }
+
+    /// Reads the fields of a head that has other names than the one before.
+    fn read_fields(&mut self, head: &RequestHead<'_>) {
+        let base = head.headers.as_bytes().as_ptr().addr();
         self.fields.clear();
         self.names.clear();
-        self.queue_us = None;
         for Header { name, value } in head.headers.iter() {
             let (name_at, value_at) = ((name.as_ptr().addr() - base) as u32, (value.as_ptr().addr() - base) as u32);
             self.fields.push(FieldAt {
@@ -136,9 +151,6 @@ impl<'w> Environments<'w> {
             });
             self.names.extend_from_slice(name.as_bytes());
             self.names.push(b':');
-            if name.len() == REQUEST_START.len() && name.eq_ignore_ascii_case(REQUEST_START) {
-                self.queue_us = since_request_start(value);
-            }
         }
     }
 
@@ -153,7 +165,7 @@ impl<'w> Environments<'w> {
             path,
             if target.query.is_empty() { self.empty } else { rb::string(target.query) },
             rb::string(head.target.as_bytes()),
-            rb::string(target.path),
+            path, // the same String, as with Unicorn and Puma
             self.protocols[usize::from(head.version == Version::Http11)],
             name,
             port,
@@ -162,7 +174,7 @@ impl<'w> Environments<'w> {
             hijack,
         ];
         let lines = head.headers.as_bytes();
-        let shape = match self.shapes.find(&self.names) {
+        let shape = match self.expected.or_else(|| self.shapes.find(&self.names)) {
             Some(shape) => Some(shape),
             None if self.shapes.is_wanted(&self.names) => self.new_shape(lines),
             None => None,
@@ -231,20 +243,17 @@ impl<'w> Environments<'w> {
                 rb_sys::rb_ary_push(keys, key);
             }
         }
-        let (template, dynamic) = self.template(keys);
+        let template = self.template(keys);
         std::hint::black_box(&keys);
-        Some(self.shapes.add(self.roots, &self.names, template, dynamic, self.fields.len()))
+        self.shapes.add(self.roots, &self.names, template, self.fields.len())
     }
 
-    /// Returns a Hash with every key, and the number of placeholders. `fields`: an Array of the fields' keys; nil:
-    /// dropped.
-    fn template(&mut self, fields: VALUE) -> (VALUE, usize) {
+    /// Returns a Hash with every key. `fields`: an Array of the fields' keys; nil: dropped.
+    fn template(&mut self, fields: VALUE) -> VALUE {
         // SAFETY: a new Hash, on the stack.
         let template = unsafe { rb_sys::rb_hash_new() };
-        let mut dynamic = 0;
         for (number, key) in FIXED.iter().enumerate() {
             set(template, key, placeholder(number));
-            dynamic += 1;
         }
         // SAFETY: an Array and a Hash, on the stack; keys are read from the Array one at a time.
         unsafe {
@@ -252,7 +261,6 @@ impl<'w> Environments<'w> {
                 let key = rb_sys::rb_ary_entry(fields, number);
                 if key != rb::NIL {
                     rb_sys::rb_hash_aset(template, key, placeholder(FIXED.len() + number as usize));
-                    dynamic += 1;
                 }
             }
         }
@@ -279,7 +287,7 @@ impl<'w> Environments<'w> {
                 set(template, "rack.version", rb_sys::rb_obj_freeze(version));
             }
         }
-        (template, dynamic)
+        template
     }
 
     /// Sets the fields of a head without a shape.

@@ -151,8 +151,9 @@ impl Engine<'_> {
         self.requests += 1;
         if let Some(title) = &mut self.title {
             // Every local user can see it, and queries contain secrets.
-            let path = head.target.split('?').next().unwrap_or_default();
-            title.show(self.requests, &[head.method.as_bytes(), b" ", path.as_bytes()]);
+            let target = head.target.as_bytes();
+            let path = &target[..memchr::memchr(b'?', target).unwrap_or(target.len())];
+            title.show(self.requests, &[head.method.as_bytes(), b" ", path]);
         }
         if self.worker.log.borrow().is_on() {
             self.log_begins(peer, Some(head));

@@ -2,16 +2,14 @@
 //!
 //! For each such sequence a template Hash holds every key of the environment: constant values directly, and for each
 //! other value a small Integer, a placeholder. A request's environment is a copy of the template's table (no key is
-//! hashed, compared or interned), in which one pass replaces the placeholders.
+//! hashed, compared or interned), in which the placeholders' entries are overwritten.
 //!
 //! Shapes are bounded: 64, and only a sequence that occurs twice gets one. The first shape stays for good.
 
-use std::any::Any;
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use rb_sys::{VALUE, st_data_t, st_table};
+use rb_sys::{VALUE, st_table};
 
 use crate::rb::{self, Roots};
 use crate::values::Recent;
@@ -40,12 +38,25 @@ impl FieldAt {
 pub(crate) struct Shape {
     /// All names, each followed by a colon.
     names: Vec<u8>,
+    /// The length of each name with its colon.
+    lengths: Vec<u32>,
     /// The template's slot in the roots.
     template: usize,
-    /// Number of placeholders in the template.
-    dynamic: usize,
+    /// The placeholders, in the template's order.
+    placeholders: Vec<Placeholder>,
+    /// Whether the placeholders' entries are known.
+    in_place: bool,
     /// The last value of each field.
     recent: Vec<Recent>,
+}
+
+/// A value of a template that differs between requests.
+#[derive(Clone, Copy, Debug)]
+struct Placeholder {
+    /// The value: the index of a fixed one, or the number of fixed ones plus the index of a field.
+    source: u32,
+    /// The index of its entry in the template's table.
+    entry: u32,
 }
 
 /// The shapes of a worker.
@@ -63,12 +74,38 @@ pub(crate) struct Shapes {
 
 const MOST: usize = 64;
 const SEEN: usize = 64;
+/// Placeholders of one shape: the fixed ones and as many fields as a head may have. More are not worth a shape.
+const MOST_PLACEHOLDERS: usize = 128;
 
 impl Shapes {
-    /// Creates an empty table. `in_place`: fill Hash tables directly if this Ruby allows it.
+    /// Creates an empty table. `in_place`: overwrite entries of Hash tables directly if this Ruby allows it.
     pub(crate) fn new(in_place: bool) -> Self {
         let table = Table::find().filter(|_| in_place);
         Shapes { all: Vec::new(), last: 0, oldest: 1, seen: [0; SEEN], table }
+    }
+
+    /// Reads a head's `lines` as the last shape's sequence, the most likely one: into `fields`. Returns the shape if
+    /// the lines have exactly its names; otherwise `fields` has the first of them.
+    pub(crate) fn expect(&self, lines: &[u8], fields: &mut Vec<FieldAt>) -> Option<usize> {
+        let shape = self.all.get(self.last)?;
+        let (mut names, mut at) = (&shape.names[..], 0);
+        for &length in &shape.lengths {
+            let length = length as usize;
+            let (name, other_names) = names.split_at(length);
+            let value = lines.get(at..)?.strip_prefix(name)?;
+            // The decoder has checked that each line ends in CRLF.
+            let end = memchr::memchr(b'\n', value)?;
+            let trimmed_start = value[..end].trim_ascii_start();
+            let trimmed = trimmed_start.trim_ascii_end();
+            let value_at = at + length + end - trimmed_start.len();
+            fields.push(FieldAt {
+                name: at as u32..(at + length - 1) as u32,
+                value: value_at as u32..(value_at + trimmed.len()) as u32,
+            });
+            at += length + end + 1;
+            names = other_names;
+        }
+        (at == lines.len()).then_some(self.last)
     }
 
     /// Returns the shape of this sequence, if there is one.
@@ -89,25 +126,48 @@ impl Shapes {
         std::mem::replace(place, hash) == hash
     }
 
-    /// Adds a shape: a template with `dynamic` placeholders, the last `fields` of which are for fields.
-    pub(crate) fn add(&mut self, roots: &Roots, names: &[u8], template: VALUE, dynamic: usize, fields: usize) -> usize {
+    /// Adds a shape: a template whose last `fields` placeholders are for fields, some of which it may leave out.
+    /// `None`: it has too many placeholders.
+    pub(crate) fn add(&mut self, roots: &Roots, names: &[u8], template: VALUE, fields: usize) -> Option<usize> {
+        let (placeholders, in_place) = self.placeholders(template);
+        if placeholders.len() > MOST_PLACEHOLDERS {
+            return None;
+        }
         let mut recent = Vec::new();
         recent.resize_with(fields, Recent::default);
+        let lengths = names.split_inclusive(|&byte| byte == b':').map(|name| name.len() as u32).collect();
+        let mut shape = Shape { names: names.to_vec(), lengths, template: 0, placeholders, in_place, recent };
         if self.all.len() < MOST {
-            let template = roots.add(template);
-            self.all.push(Shape { names: names.to_vec(), template, dynamic, recent });
+            shape.template = roots.add(template);
+            self.all.push(shape);
             self.last = self.all.len() - 1;
         } else {
             self.last = self.oldest;
             // From 1 to the last and round again: the first stays.
             self.oldest = self.oldest % (MOST - 1) + 1;
-            let shape = &mut self.all[self.last];
-            roots.set(shape.template, template);
-            let new = Shape { names: names.to_vec(), template: shape.template, dynamic, recent };
-            let old = std::mem::replace(shape, new);
+            let place = &mut self.all[self.last];
+            roots.set(place.template, template);
+            shape.template = place.template;
+            let old = std::mem::replace(place, shape);
             old.recent.into_iter().for_each(|value| value.release(roots));
         }
-        self.last
+        Some(self.last)
+    }
+
+    /// Returns a template's placeholders, and whether their entries in a copy's table are known.
+    fn placeholders(&self, template: VALUE) -> (Vec<Placeholder>, bool) {
+        let mut pairs: Vec<(VALUE, VALUE)> = Vec::new();
+        // SAFETY: `collect` has the required type, allocates nothing from Ruby and does not raise; the argument lives
+        // in this frame.
+        unsafe { rb_sys::rb_hash_foreach(template, Some(collect), (&raw mut pairs).expose_provenance() as VALUE) };
+        let placeholder = |(entry, &(_, value)): (usize, &(VALUE, VALUE))| {
+            rb::fixnum(value).map(|source| Placeholder { source: source as u32, entry: entry as u32 })
+        };
+        let placeholders = pairs.iter().enumerate().filter_map(placeholder).collect();
+        // SAFETY: a copy of a Hash, on the stack.
+        let copy = unsafe { rb_sys::rb_hash_dup(template) };
+        let in_place = self.table.is_some_and(|table| table.has_entries(copy, &pairs));
+        (placeholders, in_place)
     }
 
     /// Returns an environment: a copy of the shape's template, with placeholders replaced by `fixed` values and those
@@ -121,124 +181,127 @@ impl Shapes {
         lines: &[u8],
     ) -> VALUE {
         let shape = &mut self.all[shape];
+        // On the stack, where the garbage collector sees them. All exist before the copy does: nothing is allocated
+        // until the copy has them.
+        let mut values = [rb::NIL; MOST_PLACEHOLDERS];
+        for (value, placeholder) in values.iter_mut().zip(&shape.placeholders) {
+            let source = placeholder.source as usize;
+            *value = match source.checked_sub(fixed.len()) {
+                None => fixed[source],
+                Some(field) => shape.recent[field].value(roots, fields[field].value(lines)),
+            };
+        }
         let template = roots.get(shape.template);
         // SAFETY: a Hash, kept in `roots`.
         let env = unsafe { rb_sys::rb_hash_dup(template) };
-        let (left, recent) = (shape.dynamic, &mut shape.recent);
-        let mut filling = Filling { env, left, roots, recent, fixed, fields, lines, panic: None };
-        match &self.table {
-            Some(table) => table.fill(env, &mut filling),
+        let filled = match self.table {
+            Some(table) if shape.in_place => table.fill(env, &shape.placeholders, &values),
+            _ => false,
+        };
+        if !filled {
+            let mut filling = Filling { env, values: &values, next: 0 };
             // SAFETY: `slowly` has the required type. It replaces values of existing keys, in another Hash than the one
             // walked; the argument lives in this frame.
-            None => unsafe {
+            unsafe {
                 rb_sys::rb_hash_foreach(template, Some(slowly), (&raw mut filling).expose_provenance() as VALUE);
-            },
+            }
         }
-        if let Some(panic) = filling.panic {
-            resume_unwind(panic);
-        }
+        std::hint::black_box(&values);
         env
     }
 }
 
-/// The state of one pass over a copy.
-struct Filling<'f> {
-    env: VALUE,
-    /// Placeholders not yet replaced.
-    left: usize,
-    roots: &'f Roots,
-    recent: &'f mut [Recent],
-    fixed: &'f [VALUE],
-    fields: &'f [FieldAt],
-    lines: &'f [u8],
-    /// A panic, which must not cross Ruby's frames; it continues behind them.
-    panic: Option<Box<dyn Any + Send>>,
-}
-
-impl Filling<'_> {
-    /// Returns the value for a placeholder.
-    fn value_of(&mut self, placeholder: VALUE) -> VALUE {
-        let number = rb::fixnum(placeholder).unwrap_or_default() as usize;
-        catch_unwind(AssertUnwindSafe(|| self.value(number))).unwrap_or_else(|payload| {
-            self.panic = Some(payload);
-            rb::NIL
-        })
-    }
-
-    fn value(&mut self, number: usize) -> VALUE {
-        self.left = self.left.saturating_sub(1);
-        match number.checked_sub(self.fixed.len()) {
-            None => self.fixed[number],
-            Some(field) => self.recent[field].value(self.roots, self.fields[field].value(self.lines)),
-        }
-    }
-}
-
 type TableOf = unsafe extern "C" fn(VALUE, *const c_char, c_int) -> *mut st_table;
-type Choose = unsafe extern "C" fn(st_data_t, st_data_t, st_data_t, c_int) -> c_int;
-type Replace = unsafe extern "C" fn(*mut st_data_t, *mut st_data_t, st_data_t, c_int) -> c_int;
-type ReplaceEach = unsafe extern "C" fn(*mut st_table, Choose, Replace, st_data_t) -> c_int;
+type Remember = unsafe extern "C" fn(VALUE);
 
-/// Ruby's functions to fill a Hash's table in place. They are exported, not documented; a Ruby without them uses
+/// Ruby's functions to overwrite entries of a Hash's table. They are exported, not documented; a Ruby without them uses
 /// `slowly`.
 #[derive(Clone, Copy, Debug)]
 struct Table {
     of: TableOf,
-    replace_each: ReplaceEach,
+    /// Has the garbage collector look again at an object that has new references.
+    remember: Remember,
 }
 
-const CONTINUE: c_int = 0;
-const STOP: c_int = 1;
-const REPLACE: c_int = 4;
+/// An entry of a table, which Ruby's headers declare without its fields. They have been these since Ruby 2.4;
+/// [`Table::has_entries`] checks.
+#[repr(C)]
+struct Entry {
+    hash: usize,
+    key: VALUE,
+    value: VALUE,
+}
 
 impl Table {
     fn find() -> Option<Self> {
-        let (of, each) = (rb::symbol(c"rb_hash_tbl")?, rb::symbol(c"rb_st_foreach_with_replace")?);
+        let (of, remember) = (rb::symbol(c"rb_hash_tbl")?, rb::symbol(c"rb_gc_writebarrier_remember")?);
         // SAFETY: these names have had these types since Ruby 2.7.
         unsafe {
             Some(Table {
                 of: std::mem::transmute::<*mut c_void, TableOf>(of),
-                replace_each: std::mem::transmute::<*mut c_void, ReplaceEach>(each),
+                remember: std::mem::transmute::<*mut c_void, Remember>(remember),
             })
         }
     }
 
-    fn fill(&self, env: VALUE, filling: &mut Filling<'_>) {
-        // SAFETY: a Hash that nobody else has seen, with too many keys for the small kind without a table. The pass
-        // replaces only values, so the table does not change.
+    /// Returns the entries of a Hash from which nothing was deleted.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else uses the Hash, and it does not change while the slice is in use.
+    unsafe fn entries<'h>(self, hash: VALUE) -> Option<&'h mut [Entry]> {
+        // SAFETY: a Hash. It has too many keys for the small kind without a table. The first `entries_bound` entries
+        // exist.
         unsafe {
-            let table = (self.of)(env, c"oroshi".as_ptr(), 0);
-            (self.replace_each)(table, choose, replace, std::ptr::from_mut(filling).expose_provenance() as st_data_t);
+            let table = &*(self.of)(hash, c"oroshi".as_ptr(), 0);
+            let count = table.num_entries as usize;
+            let is_dense = table.entries_start == 0 && table.entries_bound as usize == count;
+            is_dense.then(|| std::slice::from_raw_parts_mut(table.entries.cast(), count))
         }
     }
+
+    /// Whether the table has these pairs at these entries.
+    fn has_entries(self, hash: VALUE, pairs: &[(VALUE, VALUE)]) -> bool {
+        // SAFETY: a new Hash, on the caller's stack.
+        let entries = unsafe { self.entries(hash) };
+        entries.is_some_and(|entries| {
+            entries.len() == pairs.len()
+                && entries.iter().zip(pairs).all(|(entry, &(key, value))| (entry.key, entry.value) == (key, value))
+        })
+    }
+
+    /// Puts values into the placeholders' entries. False: the table is not the template's.
+    fn fill(self, env: VALUE, placeholders: &[Placeholder], values: &[VALUE]) -> bool {
+        // SAFETY: a new Hash that nobody else has seen. Values change, keys and their order do not.
+        let Some(entries) = (unsafe { self.entries(env) }) else { return false };
+        if placeholders.last().is_some_and(|last| last.entry as usize >= entries.len()) {
+            return false;
+        }
+        for (placeholder, &value) in placeholders.iter().zip(values) {
+            entries[placeholder.entry as usize].value = value;
+        }
+        // SAFETY: a Hash. Nothing was allocated since the first value, so no collection has seen it half filled.
+        unsafe { (self.remember)(env) };
+        true
+    }
 }
 
-/// Selects placeholders; ends the pass after the last of them.
-unsafe extern "C" fn choose(_key: st_data_t, value: st_data_t, filling: st_data_t, _error: c_int) -> c_int {
-    if rb_sys::macros::FIXNUM_P(value as VALUE) {
-        return REPLACE;
-    }
-    // SAFETY: the pointer given to `replace_each`, whose frame waits.
-    let filling = unsafe { &*std::ptr::with_exposed_provenance::<Filling<'_>>(filling as usize) };
-    if filling.left == 0 { STOP } else { CONTINUE }
-}
+const CONTINUE: c_int = 0;
 
-/// Replaces a placeholder by its value.
-unsafe extern "C" fn replace(
-    _key: *mut st_data_t,
-    value: *mut st_data_t,
-    filling: st_data_t,
-    _existing: c_int,
-) -> c_int {
-    // SAFETY: as in `choose`; `value` is the table's, for us to change. The garbage collector learns of the new
-    // reference before it is stored, and nothing is allocated in between.
-    unsafe {
-        let filling = &mut *std::ptr::with_exposed_provenance_mut::<Filling<'_>>(filling as usize);
-        let new = filling.value_of(*value as VALUE);
-        rb_sys::rb_gc_writebarrier(filling.env, new);
-        *value = new as st_data_t;
-    }
+/// Notes a pair.
+unsafe extern "C" fn collect(key: VALUE, value: VALUE, pairs: VALUE) -> c_int {
+    // SAFETY: the pointer given to `rb_hash_foreach`, whose frame waits.
+    unsafe { &mut *std::ptr::with_exposed_provenance_mut::<Vec<(VALUE, VALUE)>>(pairs as usize) }.push((key, value));
     CONTINUE
+}
+
+/// The state of one pass over a template.
+struct Filling<'f> {
+    env: VALUE,
+    /// The placeholders' values, in the template's order.
+    values: &'f [VALUE],
+    /// How many of them the environment has.
+    next: usize,
 }
 
 /// Sets each key anew, for a Ruby without these functions.
@@ -247,7 +310,9 @@ unsafe extern "C" fn slowly(key: VALUE, value: VALUE, filling: VALUE) -> c_int {
         // SAFETY: the pointer given to `rb_hash_foreach`, whose frame waits.
         unsafe {
             let filling = &mut *std::ptr::with_exposed_provenance_mut::<Filling<'_>>(filling as usize);
-            let new = filling.value_of(value);
+            // A panic must not cross Ruby's frames.
+            let new = filling.values.get(filling.next).copied().unwrap_or(rb::NIL);
+            filling.next += 1;
             rb_sys::rb_hash_aset(filling.env, key, new);
         }
     }

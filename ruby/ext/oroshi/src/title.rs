@@ -1,8 +1,6 @@
 //! The process title, as `ps` shows it: `oroshi worker 2: 1234 requests, GET /slow`. Ruby makes room for it once; the
 //! worker then writes into that room without a call.
 
-use std::fmt::Write as _;
-
 use magnus::{Error, Module as _, RModule, Ruby, value::ReprValue as _};
 
 /// Bytes after the fixed part.
@@ -32,10 +30,8 @@ impl ProcessTitle {
             return;
         }
         let mut rest = &mut *self.field;
-        let mut digits = Digits::default();
-        // Writing into memory does not fail.
-        let _ = write!(digits, "{requests} requests, ");
-        for piece in [digits.as_bytes()].iter().chain(doing) {
+        let mut digits = [0; MOST_DIGITS];
+        for piece in [decimal(requests, &mut digits), b" requests, "].iter().chain(doing) {
             let count = piece.len().min(rest.len());
             let (place, behind) = rest.split_at_mut(count);
             place.copy_from_slice(&piece[..count]);
@@ -45,25 +41,20 @@ impl ProcessTitle {
     }
 }
 
-/// A short text on the stack.
-#[derive(Default)]
-struct Digits {
-    bytes: [u8; 32],
-    length: usize,
-}
+/// Digits of the largest number.
+const MOST_DIGITS: usize = 20;
 
-impl Digits {
-    fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.length]
-    }
-}
-
-impl std::fmt::Write for Digits {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        let end = self.length + text.len();
-        self.bytes.get_mut(self.length..end).ok_or(std::fmt::Error)?.copy_from_slice(text.as_bytes());
-        self.length = end;
-        Ok(())
+/// Writes a number in decimal. Its title changes with every request, so this does without `fmt`.
+fn decimal(number: u64, digits: &mut [u8; MOST_DIGITS]) -> &[u8] {
+    let mut rest = number;
+    let mut at = MOST_DIGITS;
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            return &digits[at..];
+        }
     }
 }
 
@@ -88,4 +79,16 @@ fn find(fixed: &[u8]) -> Option<&'static mut [u8]> {
     let behind = area.get_mut(fixed.len() + 2..)?;
     let dots = behind.iter().take_while(|&&byte| byte == b'.').count();
     Some(&mut behind[..dots])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_has_its_digits() {
+        for number in [0, 9, 10, 1234, u64::MAX] {
+            assert_eq!(decimal(number, &mut [0; MOST_DIGITS]), number.to_string().as_bytes());
+        }
+    }
 }
