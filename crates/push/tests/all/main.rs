@@ -10,6 +10,7 @@ mod callbacks;
 mod channels;
 mod cluster;
 mod cluster_faults;
+mod compression;
 mod drain;
 mod faults;
 mod http2;
