@@ -21,6 +21,7 @@ mod limits;
 #[path = "../nats/mod.rs"]
 mod nats;
 mod openapi;
+mod page;
 mod scenarios;
 mod slow;
 mod storm;
