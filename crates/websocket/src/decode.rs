@@ -64,8 +64,8 @@ pub enum Event<'b> {
 
 /// Decodes the frames of one peer.
 ///
-/// Events and the final error do not depend on how the bytes were cut. Invalid UTF-8 is reported at its first byte, in a
-/// compressed message at its end.
+/// Events and the final error do not depend on how the bytes were cut. Invalid UTF-8 is reported at its first byte, in
+/// a compressed message at its end.
 /// Small; allocates only for an incomplete message.
 #[derive(Debug)]
 pub struct Decoder {

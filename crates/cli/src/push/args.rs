@@ -63,7 +63,7 @@ pub(super) enum Command {
     ///
     /// Draws the terminal anew every few seconds. Without a terminal it prints a line each time.
     Top {
-        /// Ask the hub at this address [default: the first of listen.admin, else of listen.everything, in the configuration]
+        /// Ask the hub at this address [default: the first of listen.admin or listen.everything in the configuration]
         #[arg(long, value_name = "ADDRESS")]
         admin: Option<String>,
         /// Read the hub's token from this file [default: the configured one, unless --admin is given]

@@ -317,13 +317,17 @@ mod tests {
     use super::*;
 
     fn at(at: Instant, written: u64) -> Sample {
-        let sessions = |n: usize| json!({ "key": format!("key-{n}\u{1b}[2J{}", "x".repeat(70)), "transport": "websocket", "queued_messages": 3, "queued_bytes": 4096, "age_seconds": 1.5 });
+        let sessions = |n: usize| {
+            let key = format!("key-{n}\u{1b}[2J{}", "x".repeat(70));
+            json!({ "key": key, "transport": "websocket", "queued_messages": 3, "queued_bytes": 4096 })
+        };
         Sample {
             at,
             status: json!({
                 "node": "0123456789ab", "state": "serving",
                 "sessions": {
-                    "current": 1200, "by_transport": { "websocket": 1200, "sse": 0 }, "ended": { "client": 7, "slow": 0 },
+                    "current": 1200, "by_transport": { "websocket": 1200, "sse": 0 },
+                    "ended": { "client": 7, "slow": 0 },
                 },
                 "queues": { "bytes": 4096, "most_bytes": 1 << 20 },
                 "published": { "messages": written / 100, "bytes": written },

@@ -221,7 +221,8 @@ mod tests {
             agrees(&format!("permessage-deflate; server_max_window_bits = {bits}"), Window::Small, &of(9));
         }
         agrees(
-            "permessage-deflate ; server_no_context_takeover ; client_no_context_takeover;server_max_window_bits=\"12\"",
+            "permessage-deflate ; server_no_context_takeover ; client_no_context_takeover;\
+             server_max_window_bits=\"12\"",
             Window::Small,
             &of(9),
         );
