@@ -104,7 +104,9 @@ pub(super) async fn run(top: &Top<'_>, shutdown: &Shutdown) -> Result<(), TopErr
             let begin = if last.is_none() { BEGIN } else { "" };
             let size = tcgetwinsize(io::stdout()).ok();
             let (width, height) = size.map_or((80, 24), |size| (usize::from(size.ws_col), usize::from(size.ws_row)));
-            let lines = screen(last.as_ref(), &sample, width.max(20), height.max(5), terminal::paint(&io::stdout()));
+            // The last column stays free: clearing behind a full line would clear its last character.
+            let (width, height) = (width.max(20) - 1, height.max(5));
+            let lines = screen(last.as_ref(), &sample, width, height, terminal::paint(&io::stdout()));
             // Each line is cleared behind its end, and all below the last: without flicker.
             format!("{begin}\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\r\n"))
         } else {
