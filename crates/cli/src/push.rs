@@ -1,5 +1,5 @@
 //! `oroshi push`: the push hub. `args` has the flags, `read` turns them and the configuration into a plan,
-//! and `text` writes the output of `--check`.
+//! `text` writes the output of `--check`, and `top` shows a running hub.
 //!
 //! A configuration is a tree (`oroshi-config`), read from TOML or from YAML with templates (`template`).
 //! `native` and `kuiperbelt` read its keys. The crate `oroshi-push` is the hub itself.
@@ -10,8 +10,10 @@ mod native;
 mod read;
 mod template;
 mod text;
+mod top;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use oroshi_config::ConfigError;
 use oroshi_net::Peer;
@@ -19,17 +21,30 @@ use oroshi_net::inherit::InheritedSocket;
 use oroshi_net::limits::{ConnectionLimit, DescriptorError, connection_limit, open_descriptors};
 use oroshi_push::{Limits, OpenListener, Plan, RunError, Serves};
 use oroshi_service::{SocketError, admin_connections, descriptor_limit, engine_descriptors, notify_ready};
+use oroshi_words::Secret;
+use oroshi_words::units::{parse_count, parse_time};
 
 use crate::log::{Level, Log};
 use crate::service::{self, RoleError, ServiceError};
 pub(crate) use args::{Args, two_dashes};
 
 /// The reasons why the hub did not run, or failed.
-pub(crate) type Error = ServiceError<RunError>;
+pub(crate) type Error = ServiceError<PushError>;
 
-impl RoleError for RunError {
+/// An error of the hub alone.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PushError {
+    /// The hub could not run; the cause says why.
+    #[error(transparent)]
+    Run(RunError),
+    /// A running hub could not be shown.
+    #[error(transparent)]
+    Top(top::TopError),
+}
+
+impl RoleError for PushError {
     fn is_usage(&self) -> bool {
-        false
+        matches!(self, PushError::Top(error) if error.is_usage())
     }
 
     fn config_step(error: &ConfigError) -> Option<&'static str> {
@@ -45,8 +60,11 @@ impl RoleError for RunError {
 /// The beginning of the comment in which `--check` reports lowered limits.
 const LESS: &str = "the limit on descriptors here allows less: ";
 
-/// Runs the hub until a signal ends it.
+/// Runs the hub until a signal ends it, or shows a running hub.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
+    if let Some(command) = &args.command {
+        return show(args, command);
+    }
     let inherited = service::take_inherited()?;
     let read::Reading { mut plan, level, file, listens, overlooked } = read::read(args, !inherited.is_empty())?;
     let log = Log { level, part: "push", own: "oroshi_push" };
@@ -79,8 +97,51 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Error> {
         listening.iter().for_each(|line| log.tell(Level::Info, line));
         notify_ready();
     };
-    oroshi_push::run(plan, listeners, &shutdown, ready).map_err(Error::Role)?;
+    oroshi_push::run(plan, listeners, &shutdown, ready).map_err(|error| Error::Role(PushError::Run(error)))?;
     log.tell(Level::Info, "ended");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows a running hub, at the address that the command line or the configuration names.
+fn show(args: &Args, command: &args::Command) -> Result<ExitCode, Error> {
+    let args::Command::Top { admin, token_file, interval, samples } = command;
+    let mut usage = Vec::new();
+    let interval = parse_time(interval).and_then(|time| match time {
+        time if time < Duration::from_millis(100) => Err(format!("`{interval}`: expected at least 100ms")),
+        time => Ok(time),
+    });
+    let interval = interval.unwrap_or_else(|why| {
+        usage.push(format!("--interval: {why}"));
+        Duration::ZERO
+    });
+    let samples = samples.as_deref().map(parse_count).transpose().unwrap_or_else(|why| {
+        usage.push(format!("--samples: {why}"));
+        None
+    });
+    let token = token_file.as_ref().map(std::fs::read_to_string).transpose().unwrap_or_else(|error| {
+        usage.push(format!("--token-file: cannot be read: {error}"));
+        None
+    });
+    if !usage.is_empty() {
+        return Err(Error::Usage(usage));
+    }
+    let mut token = token.map(|token| Secret::new(token.trim_end()));
+    let address = match admin {
+        Some(address) => address.clone(),
+        None => {
+            let plan = read::read(args, false)?.plan;
+            token = token.or(plan.token);
+            let serving = |serves| plan.listeners.iter().find(move |listener| listener.serves == serves);
+            let found = serving(Serves::Admin).or_else(|| serving(Serves::Everything));
+            found.map(|listener| listener.address.clone()).ok_or(Error::Role(PushError::Top(top::TopError::Nowhere)))?
+        }
+    };
+    let shutdown = service::shutdown_on_signals()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|source| Error::System { what: "cannot start", source })?;
+    let token = token.as_ref().map(Secret::reveal);
+    let top = top::Top { address: &address, token, interval, samples };
+    runtime.block_on(top::run(&top, &shutdown)).map_err(|error| Error::Role(PushError::Top(error)))?;
     Ok(ExitCode::SUCCESS)
 }
 

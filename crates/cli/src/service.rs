@@ -75,6 +75,20 @@ pub(crate) fn shutdown_on_signals<E: RoleError>() -> Result<Shutdown, ServiceErr
     Shutdown::on_signals().map_err(|source| ServiceError::System { what: "cannot take signals", source })
 }
 
+/// Returns the beginning of a URL for a listener's address.
+#[cfg(any(feature = "gate", feature = "push"))]
+pub(crate) fn admin_url(address: &str) -> String {
+    let path = address.strip_prefix("unix:").or_else(|| address.starts_with(['/', '@']).then_some(address));
+    match path {
+        Some(path) => format!("unix:{path}:"),
+        None => {
+            let address = address.strip_prefix("http://").unwrap_or(address);
+            let host = if address.starts_with(':') { "127.0.0.1" } else { "" };
+            format!("http://{host}{}", address.trim_end_matches('/'))
+        }
+    }
+}
+
 /// Prints and flushes: a parent process may wait for a line.
 pub(crate) fn print<E: RoleError>(text: &str) -> Result<(), ServiceError<E>> {
     let mut out = io::stdout().lock();

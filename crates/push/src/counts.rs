@@ -5,6 +5,7 @@ use std::iter::Sum;
 use std::rc::Rc;
 
 use crate::callbacks::CallbackCounts;
+use crate::compression::CompressionCounts;
 use crate::message::{Framing, TRANSPORTS};
 use crate::rates::What;
 use crate::session::tally::Totals;
@@ -66,6 +67,7 @@ pub(crate) struct Counts {
     pub(crate) closing: u64,
     /// First and last messages of single sessions, which kuiperbelt counts among the messages.
     pub(crate) direct_messages: u64,
+    pub(crate) compression: CompressionCounts,
     pub(crate) callbacks: CallbackCounts,
 }
 
@@ -137,6 +139,7 @@ impl Counters {
             connecting: self.connecting.get(),
             closing: self.closing.get(),
             direct_messages: self.direct_messages.get(),
+            compression: CompressionCounts::default(),
             callbacks: CallbackCounts::default(),
         }
     }
@@ -168,6 +171,9 @@ impl Sum for Counts {
             sum.connecting += one.connecting;
             sum.closing += one.closing;
             sum.direct_messages += one.direct_messages;
+            sum.compression.messages += one.compression.messages;
+            sum.compression.before += one.compression.before;
+            sum.compression.after += one.compression.after;
             sum.callbacks += one.callbacks;
             sum
         })

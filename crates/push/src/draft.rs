@@ -35,6 +35,8 @@ pub struct Draft {
     pub transports: Option<Transports>,
     /// The subprotocols of WebSocket that are agreed to.
     pub subprotocols: Vec<String>,
+    /// The length of the shortest message that is compressed for WebSockets, bytes; `None`: nothing is compressed.
+    pub compress_from_bytes: Option<u32>,
     /// Sizes, counts and times.
     pub limits: Limits,
     /// The action of `/send` for unknown sessions.
@@ -86,6 +88,7 @@ impl Draft {
             origins: self.origins.unwrap_or(usual.origins),
             transports: self.transports.unwrap_or(usual.transports),
             subprotocols: self.subprotocols,
+            compress_from_bytes: self.compress_from_bytes,
             limits: self.limits,
             send: self.send,
             groups: self.groups,

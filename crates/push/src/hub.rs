@@ -30,6 +30,7 @@ use tokio::sync::Notify;
 use crate::backlog::Backlog;
 use crate::callbacks::Callbacks;
 use crate::clock::Clock;
+use crate::compression;
 use crate::counts::{Counters, Counts};
 use crate::hub::admission::Admission;
 use crate::mailboxes::Mailboxes;
@@ -277,6 +278,6 @@ impl Hub {
     fn counts_here(&self) -> Counts {
         let (sessions, groups) = (self.len() as u64, self.groups.len() as u64);
         let counts = self.counters.counts(sessions, self.backlog.queued_bytes() as u64, groups);
-        Counts { callbacks: self.callbacks.counts(), ..counts }
+        Counts { callbacks: self.callbacks.counts(), compression: compression::counts(), ..counts }
     }
 }

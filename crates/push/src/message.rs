@@ -8,14 +8,17 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use oroshi_http1::encode::{CHUNK_END, ChunkHead};
+use oroshi_websocket::deflate::Window;
 use oroshi_websocket::{CloseCode, Kind, encode};
 use serde_json::json;
+
+use crate::compression::{self, Compression};
 
 /// How a session's transport frames messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// One WebSocket frame each (RFC 6455).
-    WebSocket,
+    /// One WebSocket frame each (RFC 6455); compressed, if that was agreed on.
+    WebSocket { compression: Option<Compression> },
     /// One event each (HTML, "Server-sent events"). `chunked`: in the chunked coding, which HTTP/1.0 lacks.
     Events { chunked: bool },
     /// One line each, as in the first version of kuiperbelt.
@@ -28,26 +31,41 @@ impl Framing {
     /// Returns the transport's name in the API, in metrics and in `?transport=`.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Framing::WebSocket => "websocket",
+            Framing::WebSocket { .. } => "websocket",
             Framing::Events { .. } => "sse",
             Framing::Lines { .. } => "stream",
             Framing::Poll => "poll",
         }
     }
 
+    /// Returns whether it is WebSocket.
+    pub(crate) fn is_websocket(self) -> bool {
+        matches!(self, Framing::WebSocket { .. })
+    }
+
+    /// Returns the agreement on compression, if there is one.
+    pub(crate) fn compression(self) -> Option<Compression> {
+        match self {
+            Framing::WebSocket { compression } => compression,
+            _ => None,
+        }
+    }
+
     fn index(self) -> usize {
         match self {
-            Framing::WebSocket => 0,
+            Framing::WebSocket { compression: None } => 0,
             Framing::Events { chunked: false } => 1,
             Framing::Events { chunked: true } => 2,
             Framing::Lines { chunked: false } => 3,
             Framing::Lines { chunked: true } => 4,
             Framing::Poll => 5,
+            Framing::WebSocket { compression: Some(Compression { window: Window::Full, .. }) } => 6,
+            Framing::WebSocket { compression: Some(Compression { window: Window::Small, .. }) } => 7,
         }
     }
 
     /// The number of variants.
-    const COUNT: usize = 6;
+    const COUNT: usize = 8;
 }
 
 /// The names of the transports, as [`Framing::name`] returns them.
@@ -63,6 +81,8 @@ pub(crate) struct Message {
     /// How long it may wait, and until when.
     ttl: Option<(Duration, Instant)>,
     frames: [OnceLock<Box<[u8]>>; Framing::COUNT],
+    /// Itself as a publication, for all threads.
+    publication: OnceLock<Arc<Message>>,
 }
 
 /// A message's place in its channel.
@@ -117,7 +137,7 @@ enum Body {
 
 impl Message {
     fn new(body: Body) -> Self {
-        Message { body, key: None, sender: None, ttl: None, frames: Default::default() }
+        Message { body, key: None, sender: None, ttl: None, frames: Default::default(), publication: OnceLock::new() }
     }
 
     /// Creates a publisher's message. The caller has checked that a text is UTF-8.
@@ -137,6 +157,19 @@ impl Message {
         let (kind, data) = self.payload().map_or((Kind::Text, Bytes::new()), |(kind, data)| (kind, data.clone()));
         let publication = Self::new(Body::Publication { kind, data, channel, place });
         Message { ttl: self.ttl, ..publication.with_key(self.key.clone()).with_sender(self.sender.clone()) }
+    }
+
+    /// Returns a publisher's message as [`to_publication`](Self::to_publication) does, without a place.
+    ///
+    /// All threads share it, so that it is framed and compressed once. A message to several channels shares the form
+    /// for one of them.
+    pub(crate) fn publication(&self, channel: Option<&str>) -> Arc<Self> {
+        let make = || Arc::new(self.to_publication(channel.map(Arc::from), None));
+        let shared = self.publication.get_or_init(make);
+        match &shared.body {
+            Body::Publication { channel: of, .. } if of.as_deref() == channel => Arc::clone(shared),
+            _ => make(),
+        }
     }
 
     /// Returns the frame that tells a client only the place of a publication that has expired.
@@ -210,7 +243,7 @@ impl Message {
     /// Creates the end of a session's connection: a close frame, or the end of the body.
     pub(crate) fn end(framing: Framing, code: CloseCode, reason: &str, retry_ms: Option<u64>) -> Self {
         Self::raw(|out| match framing {
-            Framing::WebSocket => encode::close(out, code, reason),
+            Framing::WebSocket { .. } => encode::close(out, code, reason),
             Framing::Events { chunked } => {
                 if let Some(ms) = retry_ms {
                     wrap(out, format!("retry: {ms}\n\n").as_bytes(), chunked);
@@ -278,9 +311,9 @@ impl Message {
 
     fn write(&self, framing: Framing, out: &mut Vec<u8>) {
         match framing {
-            Framing::WebSocket => match &self.body {
-                Body::Data { kind, data } => encode::message(out, *kind, data),
-                _ => encode::message(out, Kind::Text, self.as_json().as_bytes()),
+            Framing::WebSocket { compression } => match &self.body {
+                Body::Data { kind, data } => compression::write(out, *kind, data, compression),
+                _ => compression::write(out, Kind::Text, self.as_json().as_bytes(), compression),
             },
             Framing::Events { chunked } => wrap(out, self.as_event().as_bytes(), chunked),
             Framing::Lines { chunked } => {
@@ -383,6 +416,8 @@ fn end_of_body(out: &mut Vec<u8>, chunked: bool) {
 mod tests {
     use super::*;
 
+    const WEBSOCKET: Framing = Framing::WebSocket { compression: None };
+
     fn frame(message: &Message, framing: Framing) -> String {
         String::from_utf8_lossy(message.frame(framing)).into_owned()
     }
@@ -390,7 +425,7 @@ mod tests {
     #[test]
     fn a_text_on_every_transport() {
         let message = Message::data(Kind::Text, Bytes::from_static("a\r\nb\nc".as_bytes()));
-        assert_eq!(message.frame(Framing::WebSocket), b"\x81\x06a\r\nb\nc");
+        assert_eq!(message.frame(WEBSOCKET), b"\x81\x06a\r\nb\nc");
         assert_eq!(frame(&message, Framing::Events { chunked: false }), "data: a\ndata: b\ndata: c\n\n");
         assert_eq!(frame(&message, Framing::Events { chunked: true }), "19\r\ndata: a\ndata: b\ndata: c\n\n\r\n");
         assert_eq!(frame(&message, Framing::Lines { chunked: true }), "7\r\na\r\nb\nc\n\r\n");
@@ -400,7 +435,7 @@ mod tests {
     #[test]
     fn bytes_that_are_no_text() {
         let message = Message::data(Kind::Binary, Bytes::from_static(b"\xff\x00"));
-        assert_eq!(message.frame(Framing::WebSocket), b"\x82\x02\xff\x00");
+        assert_eq!(message.frame(WEBSOCKET), b"\x82\x02\xff\x00");
         assert_eq!(frame(&message, Framing::Events { chunked: false }), "event: binary\ndata: /wA=\n\n");
         assert_eq!(frame(&message, Framing::Lines { chunked: false }), "/wA=\n");
         assert_eq!(frame(&message, Framing::Poll), r#"{"base64":"/wA="}"#);
@@ -413,7 +448,7 @@ mod tests {
         let message = message.with_sender(Some("{\"client\":\"x\"}".into()));
         let publication = message.to_publication(Some("c\"".into()), Some(place));
         let json = r#"{"channel":"c\"","epoch":"00000000000000ab","offset":7,"from":{"client":"x"},"text":"a\nb"}"#;
-        assert_eq!(&publication.frame(Framing::WebSocket)[2..], json.as_bytes());
+        assert_eq!(&publication.frame(WEBSOCKET)[2..], json.as_bytes());
         let event = format!("id: 00000000000000ab:7\ndata: {json}\n\n");
         assert_eq!(frame(&publication, Framing::Events { chunked: false }), event);
         assert_eq!(frame(&publication, Framing::Lines { chunked: false }), format!("{json}\n"));
@@ -447,7 +482,7 @@ mod tests {
         assert_eq!(frame(&unknown, Framing::Poll), r#"{"gap":null}"#);
         assert!(unknown.is_unknown_gap() && !unknown.is_data());
         let gap = Message::gap(Some(3));
-        assert_eq!(&gap.frame(Framing::WebSocket)[2..], br#"{"gap":3}"#);
+        assert_eq!(&gap.frame(WEBSOCKET)[2..], br#"{"gap":3}"#);
         assert_eq!(frame(&gap, Framing::Events { chunked: false }), "event: gap\ndata: {\"gap\":3}\n\n");
         let session = Message::session(&"k".into(), Some(1500));
         let said = "retry: 1500\nevent: session\ndata: {\"UUID\":\"k\",\"session\":\"k\"}\n\n";
@@ -455,7 +490,7 @@ mod tests {
         assert_eq!(frame(&session, Framing::Lines { chunked: false }), "{\"UUID\":\"k\",\"session\":\"k\"}\n");
         let end = Message::end(Framing::Lines { chunked: true }, CloseCode::RESTART, "", None);
         assert_eq!(end.frame(Framing::Lines { chunked: true }), b"0\r\n\r\n");
-        let end = Message::end(Framing::WebSocket, CloseCode::RESTART, "bye", None);
-        assert_eq!(end.frame(Framing::WebSocket), b"\x88\x05\x03\xf4bye");
+        let end = Message::end(WEBSOCKET, CloseCode::RESTART, "bye", None);
+        assert_eq!(end.frame(WEBSOCKET), b"\x88\x05\x03\xf4bye");
     }
 }

@@ -37,6 +37,9 @@ pub struct Plan {
     pub transports: Transports,
     /// The WebSocket subprotocols that the hub accepts (RFC 6455, section 1.9), unless the backend chooses one.
     pub subprotocols: Vec<String>,
+    /// The length of the shortest message that is compressed for WebSockets that offer permessage-deflate (RFC 7692),
+    /// bytes. `None`: nothing is compressed, and no offer accepted.
+    pub compress_from_bytes: Option<u32>,
     /// Sizes, counts and times.
     pub limits: Limits,
     /// How `/send` treats unknown and slow sessions.
@@ -83,6 +86,7 @@ impl Default for Plan {
             origins: Origins::Any,
             transports: Transports::ALL,
             subprotocols: Vec::new(),
+            compress_from_bytes: None,
             limits: Limits::default(),
             send: SendSettings::default(),
             groups: Vec::new(),

@@ -111,12 +111,19 @@ impl<S: Read + Write> Client<S> {
 
     /// Asks for a WebSocket (RFC 8441), once the server has allowed it. Returns the stream and the answer's head.
     pub fn websocket(&mut self, target: &str) -> (u32, String) {
+        self.websocket_with(target, &[])
+    }
+
+    /// As [`websocket`](Self::websocket), with more fields in the request.
+    pub fn websocket_with(&mut self, target: &str, fields: &[(&str, &[u8])]) -> (u32, String) {
         while !self.codec.peer().extended_connect {
             assert!(self.read(), "the server does not allow it");
         }
         let protocol = Some("websocket");
         let request = Request { method: "CONNECT", scheme: "http", authority: "a.test", path: target, protocol };
-        let id = self.send(&request, &[("sec-websocket-version", b"13")], false);
+        let fields: Vec<(&str, &[u8])> =
+            [("sec-websocket-version", &b"13"[..])].into_iter().chain(fields.iter().copied()).collect();
+        let id = self.send(&request, &fields, false);
         match self.next(id) {
             Seen::Head(_, 200, head, false) => (id, head),
             other => panic!("the WebSocket was refused: {other:?}"),

@@ -78,8 +78,12 @@ impl<S: Read + Write> WebSocket<S> {
             return Err(answer);
         }
         assert_eq!(answer.field("Sec-WebSocket-Accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
+        let decoder = match answer.field("Sec-WebSocket-Extensions") {
+            Some(_) => Decoder::with_deflate(Role::Client),
+            None => Decoder::new(Role::Client),
+        };
         let Answer { head, body: bytes, .. } = answer;
-        Ok(WebSocket { stream, head, decoder: Decoder::new(Role::Client), bytes, answers_pings: true })
+        Ok(WebSocket { stream, head, decoder, bytes, answers_pings: true })
     }
 
     /// Waits for the next message or frame. Panics if pings alone come for twice [`HANG`]: they would keep a test that
@@ -132,6 +136,14 @@ impl<S: Read + Write> WebSocket<S> {
         let mut out = Vec::new();
         encode::masked_message(&mut out, kind, data, [9, 8, 7, 6]);
         self.stream.write_all(&out).unwrap();
+    }
+
+    /// Waits for this many bytes as they come, and returns them; none of them is decoded.
+    pub fn raw(&mut self, count: usize) -> Vec<u8> {
+        while self.bytes.len() < count {
+            assert!(read_more(&mut self.stream, &mut self.bytes), "the end after {} bytes", self.bytes.len());
+        }
+        self.bytes.drain(..count).collect()
     }
 
     /// Sends a close frame.

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::mem;
 
 use crate::close::CloseCode;
+use crate::deflate;
 use crate::error::Violation;
 use crate::frame::{Header, Kind, Opcode, mask};
 use crate::utf8::Utf8;
@@ -20,7 +21,7 @@ pub enum Role {
 /// The limits of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The largest message, in bytes, including all fragments.
+    /// The largest message, in bytes, including all fragments; of a compressed one, after inflation.
     pub message_bytes: usize,
 }
 
@@ -31,6 +32,13 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// The most payload of all frames of a message.
+    fn frame_bytes(&self, compressed: bool) -> usize {
+        if compressed { deflate::compressed_bound(self.message_bytes) } else { self.message_bytes }
+    }
+}
+
 /// An event of a [`Decoder`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<'b> {
@@ -38,7 +46,7 @@ pub enum Event<'b> {
     Message {
         /// Text or binary.
         kind: Kind,
-        /// The payload; borrows the input if the message arrived in one piece.
+        /// The payload, inflated; borrows the input if the message arrived in one piece and uncompressed.
         data: Cow<'b, [u8]>,
     },
     /// A ping; answer with a pong of the same payload, at most 125 bytes.
@@ -56,11 +64,14 @@ pub enum Event<'b> {
 
 /// Decodes the frames of one peer.
 ///
-/// Events and the final error do not depend on how the bytes were cut. Invalid UTF-8 is reported at its first byte.
+/// Events and the final error do not depend on how the bytes were cut. Invalid UTF-8 is reported at its first byte, in
+/// a compressed message at its end.
 /// Small; allocates only for an incomplete message.
 #[derive(Debug)]
 pub struct Decoder {
     role: Role,
+    /// Whether permessage-deflate was agreed on.
+    deflate: bool,
     state: State,
     /// The data frame in progress.
     frame: Option<Frame>,
@@ -88,6 +99,7 @@ struct Frame {
 #[derive(Debug)]
 struct Partial {
     kind: Kind,
+    compressed: bool,
     data: Vec<u8>,
     utf8: Utf8,
 }
@@ -96,10 +108,18 @@ impl Decoder {
     /// Makes a decoder for a new connection.
     #[must_use]
     pub fn new(role: Role) -> Self {
-        Decoder { role, state: State::Open, frame: None, message: None }
+        Decoder { role, deflate: false, state: State::Open, frame: None, message: None }
     }
 
-    /// Memory held for an incomplete message, in bytes: at most [`Limits::message_bytes`], and 0 between messages.
+    /// Makes a decoder for a new connection whose peer may compress messages, without a window that it keeps from
+    /// message to message.
+    #[must_use]
+    pub fn with_deflate(role: Role) -> Self {
+        Decoder { deflate: true, ..Decoder::new(role) }
+    }
+
+    /// Memory held for an incomplete message, in bytes: at most [`Limits::message_bytes`], an eighth and 64 bytes more
+    /// for a compressed one; 0 between messages.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.message.as_ref().map_or(0, |message| message.data.capacity())
@@ -142,16 +162,19 @@ impl Decoder {
                     None => continue,
                 }
             }
-            let Some((header, length)) = Header::read(input)? else { return Ok(None) };
+            let Some((header, length)) = Header::read(input, self.deflate)? else { return Ok(None) };
             match (self.role, header.mask) {
                 (Role::Server, None) => return Err(Violation::Unmasked),
                 (Role::Client, Some(_)) => return Err(Violation::Masked),
                 _ => {}
             }
-            let kind = match header.opcode {
+            let (kind, compressed) = match header.opcode {
                 Opcode::Message(_) if self.message.is_some() => return Err(Violation::Interleaved),
-                Opcode::Message(kind) => kind,
-                Opcode::Continuation => self.message.as_ref().ok_or(Violation::Continuation)?.kind,
+                Opcode::Message(kind) => (kind, header.compressed),
+                Opcode::Continuation => {
+                    let message = self.message.as_ref().ok_or(Violation::Continuation)?;
+                    (message.kind, message.compressed)
+                }
                 Opcode::Close | Opcode::Ping | Opcode::Pong => {
                     if ((input.len() - length) as u64) < header.length {
                         return Ok(None);
@@ -161,19 +184,23 @@ impl Decoder {
                 }
             };
             let so_far = self.message.as_ref().map_or(0, |message| message.data.len());
-            if header.length > limits.message_bytes.saturating_sub(so_far) as u64 {
+            if header.length > limits.frame_bytes(compressed).saturating_sub(so_far) as u64 {
                 return Err(Violation::TooLarge);
             }
             take(input, length);
             if self.message.is_none() && header.last && input.len() as u64 >= header.length {
                 let data = take(input, header.length as usize);
                 unmask(data, header.mask);
+                if compressed {
+                    return inflated(kind, data, limits).map(Some);
+                }
                 if kind == Kind::Text && std::str::from_utf8(data).is_err() {
                     return Err(Violation::Utf8);
                 }
                 return Ok(Some(Event::Message { kind, data: Cow::Borrowed(data) }));
             }
-            self.message.get_or_insert_with(|| Box::new(Partial { kind, data: Vec::new(), utf8: Utf8::default() }));
+            self.message
+                .get_or_insert_with(|| Box::new(Partial { kind, compressed, data: Vec::new(), utf8: Utf8::default() }));
             self.frame = Some(Frame { last: header.last, key: header.mask.unwrap_or_default(), left: header.length });
         }
     }
@@ -189,10 +216,10 @@ impl Decoder {
         let count = usize::try_from(frame.left).unwrap_or(usize::MAX).min(input.len());
         let data = take(input, count);
         unmask(data, Some(frame.key));
-        if message.kind == Kind::Text && !message.utf8.push(data) {
+        if message.kind == Kind::Text && !message.compressed && !message.utf8.push(data) {
             return Err(Violation::Utf8);
         }
-        append(&mut message.data, data, limits.message_bytes);
+        append(&mut message.data, data, limits.frame_bytes(message.compressed));
         frame.key.rotate_left(count % 4);
         frame.left -= count as u64;
         self.frame = (frame.left > 0).then_some(frame);
@@ -202,8 +229,20 @@ impl Decoder {
         if !message.utf8.is_whole() {
             return Err(Violation::Utf8);
         }
-        Ok(self.message.take().map(|message| Event::Message { kind: message.kind, data: Cow::Owned(message.data) }))
+        match self.message.take() {
+            Some(message) if message.compressed => inflated(message.kind, &message.data, limits).map(Some),
+            message => Ok(message.map(|of| Event::Message { kind: of.kind, data: Cow::Owned(of.data) })),
+        }
     }
+}
+
+/// Inflates a complete message.
+fn inflated<'b>(kind: Kind, data: &[u8], limits: &Limits) -> Result<Event<'b>, Violation> {
+    let data = deflate::inflate(data, limits.message_bytes)?;
+    if kind == Kind::Text && std::str::from_utf8(&data).is_err() {
+        return Err(Violation::Utf8);
+    }
+    Ok(Event::Message { kind, data: Cow::Owned(data) })
 }
 
 /// Decodes a complete control frame.

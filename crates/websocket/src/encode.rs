@@ -1,6 +1,7 @@
 //! Encodes messages to bytes. A server's frames have no mask, so one encoded frame serves all clients.
 
 use crate::close::CloseCode;
+use crate::deflate::{self, Window};
 use crate::frame::{CONTROL_BYTES, Header, Kind, Opcode, mask};
 
 /// Appends a server's message in one frame. Text must be UTF-8, or the peer ends the connection.
@@ -11,6 +12,23 @@ pub fn message(out: &mut Vec<u8>, kind: Kind, data: &[u8]) {
 /// Appends a client's message in one frame. `key` is its mask; it must be unpredictable (section 5.3).
 pub fn masked_message(out: &mut Vec<u8>, kind: Kind, data: &[u8], key: [u8; 4]) {
     frame(out, Opcode::Message(kind), data, Some(key));
+}
+
+/// Appends a server's message in one compressed frame, or as [`message`] does if it would not become smaller. Returns
+/// whether it is compressed. Only for clients with an [`Agreement`](deflate::Agreement) on this window.
+pub fn deflated_message(out: &mut Vec<u8>, kind: Kind, data: &[u8], window: Window) -> bool {
+    deflated(out, kind, data, window, None)
+}
+
+/// Appends a client's message as [`deflated_message`] does; `key` is its mask.
+pub fn masked_deflated_message(out: &mut Vec<u8>, kind: Kind, data: &[u8], key: [u8; 4]) -> bool {
+    deflated(out, kind, data, Window::Full, Some(key))
+}
+
+fn deflated(out: &mut Vec<u8>, kind: Kind, data: &[u8], window: Window, key: Option<[u8; 4]>) -> bool {
+    let compressed = deflate::compress(data, window);
+    frame_with(out, Opcode::Message(kind), compressed.as_deref().unwrap_or(data), compressed.is_some(), key);
+    compressed.is_some()
 }
 
 /// Appends a ping, with the payload truncated to 125 bytes. A client passes a `key`, as for [`masked_message`].
@@ -45,7 +63,11 @@ fn close_with(out: &mut Vec<u8>, code: CloseCode, reason: &str, key: Option<[u8;
 }
 
 fn frame(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8], key: Option<[u8; 4]>) {
-    Header { last: true, opcode, length: payload.len() as u64, mask: key }.write(out);
+    frame_with(out, opcode, payload, false, key);
+}
+
+fn frame_with(out: &mut Vec<u8>, opcode: Opcode, payload: &[u8], compressed: bool, key: Option<[u8; 4]>) {
+    Header { last: true, compressed, opcode, length: payload.len() as u64, mask: key }.write(out);
     let from = out.len();
     out.extend_from_slice(payload);
     if let Some(key) = key {

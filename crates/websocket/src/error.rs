@@ -7,7 +7,7 @@ use crate::close::CloseCode;
 /// A peer's violation of the protocol (RFC 6455). Close the connection with [`code`](Violation::code).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Violation {
-    /// A reserved bit is set; only extensions use these.
+    /// A reserved bit is set that no agreed extension uses there.
     #[error("a reserved bit is set, and no extension was agreed on")]
     ReservedBits,
     /// The opcode is 3 to 7, or 11 to 15.
@@ -40,6 +40,9 @@ pub enum Violation {
     /// Invalid UTF-8 in a text or a close reason.
     #[error("a text that is not UTF-8")]
     Utf8,
+    /// A compressed message that is no DEFLATE, or is cut (RFC 7692, section 7.2.2).
+    #[error("a compressed message that cannot be inflated")]
+    Deflate,
     /// A message beyond [`Limits`](crate::Limits).
     #[error("a message that is too large")]
     TooLarge,
@@ -50,7 +53,7 @@ impl Violation {
     #[must_use]
     pub fn code(self) -> CloseCode {
         match self {
-            Violation::Utf8 => CloseCode::INVALID_DATA,
+            Violation::Utf8 | Violation::Deflate => CloseCode::INVALID_DATA,
             Violation::TooLarge => CloseCode::TOO_LARGE,
             _ => CloseCode::PROTOCOL_ERROR,
         }

@@ -53,11 +53,16 @@ impl Opcode {
 /// The largest payload of a control frame.
 pub(crate) const CONTROL_BYTES: u64 = 125;
 
+/// The first reserved bit.
+const COMPRESSED: u8 = 0x40;
+
 /// A frame header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// Whether the frame ends its message.
     pub(crate) last: bool,
+    /// Whether it begins a compressed message: the first reserved bit (RFC 7692, section 6).
+    pub(crate) compressed: bool,
     pub(crate) opcode: Opcode,
     pub(crate) length: u64,
     pub(crate) mask: Option<[u8; 4]>,
@@ -65,13 +70,17 @@ pub(crate) struct Header {
 
 impl Header {
     /// Reads a header from the front of `bytes`, and returns its length too. `None`: more bytes are needed. Reports
-    /// violations as early as possible.
-    pub(crate) fn read(bytes: &[u8]) -> Result<Option<(Self, usize)>, Violation> {
+    /// violations as early as possible. `deflate`: messages may be compressed.
+    pub(crate) fn read(bytes: &[u8], deflate: bool) -> Result<Option<(Self, usize)>, Violation> {
         let Some(&first) = bytes.first() else { return Ok(None) };
-        if first & 0x70 != 0 {
+        let compressed = first & COMPRESSED != 0;
+        if first & 0x30 != 0 || (compressed && !deflate) {
             return Err(Violation::ReservedBits);
         }
         let (last, opcode) = (first & 0x80 != 0, Opcode::of(first & 0x0f)?);
+        if compressed && !matches!(opcode, Opcode::Message(_)) {
+            return Err(Violation::ReservedBits);
+        }
         if opcode.is_control() && !last {
             return Err(Violation::FragmentedControl);
         }
@@ -96,15 +105,16 @@ impl Header {
             return Err(Violation::Length);
         }
         if !masked {
-            return Ok(Some((Header { last, opcode, length, mask: None }, at)));
+            return Ok(Some((Header { last, compressed, opcode, length, mask: None }, at)));
         }
         let Some(mask) = bytes.get(at..at + 4).and_then(|four| four.try_into().ok()) else { return Ok(None) };
-        Ok(Some((Header { last, opcode, length, mask: Some(mask) }, at + 4)))
+        Ok(Some((Header { last, compressed, opcode, length, mask: Some(mask) }, at + 4)))
     }
 
     /// Appends the header.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
-        out.push(if self.last { 0x80 } else { 0 } | self.opcode.bits());
+        let compressed = if self.compressed { COMPRESSED } else { 0 };
+        out.push(if self.last { 0x80 } else { 0 } | compressed | self.opcode.bits());
         let masked = if self.mask.is_some() { 0x80 } else { 0 };
         match self.length {
             short @ 0..126 => out.push(masked | short as u8),
@@ -141,13 +151,16 @@ mod tests {
 
     #[test]
     fn the_examples_of_the_standard() {
-        let read = |bytes: &[u8]| Header::read(bytes).unwrap().unwrap();
+        let read = |bytes: &[u8]| Header::read(bytes, false).unwrap().unwrap();
         let text = Opcode::Message(Kind::Text);
-        assert_eq!(read(&[0x81, 0x05]), (Header { last: true, opcode: text, length: 5, mask: None }, 2));
-        let masked = Header { last: true, opcode: text, length: 5, mask: Some([0x37, 0xfa, 0x21, 0x3d]) };
+        assert_eq!(
+            read(&[0x81, 0x05]),
+            (Header { last: true, compressed: false, opcode: text, length: 5, mask: None }, 2)
+        );
+        let masked = Header { mask: Some([0x37, 0xfa, 0x21, 0x3d]), ..read(&[0x81, 0x05]).0 };
         assert_eq!(read(&[0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d]), (masked, 6));
         assert!(!read(&[0x01, 0x03]).0.last);
-        let binary = |length| Header { last: true, opcode: Opcode::Message(Kind::Binary), length, mask: None };
+        let binary = |length| Header { opcode: Opcode::Message(Kind::Binary), length, ..read(&[0x81, 0x05]).0 };
         assert_eq!(read(&[0x82, 0x7e, 0x01, 0x00]), (binary(256), 4));
         assert_eq!(read(&[0x82, 0x7f, 0, 0, 0, 0, 0, 1, 0, 0]), (binary(65_536), 10));
         let mut hello = [0x7f, 0x9f, 0x4d, 0x51, 0x58];
@@ -157,8 +170,13 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_as_soon_as_it_is_seen() {
-        let wrong = |bytes: &[u8]| Header::read(bytes).unwrap_err();
+        let wrong = |bytes: &[u8]| Header::read(bytes, false).unwrap_err();
         assert_eq!(wrong(&[0xc1]), Violation::ReservedBits);
+        // The first reserved bit may only begin a message, and only if that was agreed on.
+        for first in [0xa1, 0x91, 0xc0, 0x40, 0xc9, 0xc8] {
+            assert_eq!(Header::read(&[first], true), Err(Violation::ReservedBits), "{first:x}");
+        }
+        assert_eq!(Header::read(&[0xc1], true), Ok(None));
         assert_eq!(wrong(&[0x83]), Violation::Opcode);
         assert_eq!(wrong(&[0x8b]), Violation::Opcode);
         assert_eq!(wrong(&[0x09]), Violation::FragmentedControl);
@@ -172,16 +190,17 @@ mod tests {
         #[test]
         fn what_is_written_is_read(
             last: bool,
+            compressed: bool,
             length in prop_oneof![0..200u64, 65_000..66_000u64, 0..1u64 << 63],
             key: Option<[u8; 4]>,
         ) {
-            let header = Header { last, opcode: Opcode::Message(Kind::Binary), length, mask: key };
+            let header = Header { last, compressed, opcode: Opcode::Message(Kind::Binary), length, mask: key };
             let mut bytes = Vec::new();
             header.write(&mut bytes);
             prop_assert!(bytes.len() <= 14);
-            prop_assert_eq!(Header::read(&bytes).unwrap(), Some((header, bytes.len())));
+            prop_assert_eq!(Header::read(&bytes, true).unwrap(), Some((header, bytes.len())));
             for cut in 0..bytes.len() {
-                prop_assert_eq!(Header::read(&bytes[..cut]).unwrap(), None);
+                prop_assert_eq!(Header::read(&bytes[..cut], true).unwrap(), None);
             }
         }
 

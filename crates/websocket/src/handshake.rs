@@ -6,6 +6,8 @@ use oroshi_http1::{Headers, RequestHead, ResponseHead};
 use sha1::{Digest as _, Sha1};
 use thiserror::Error;
 
+use crate::deflate::{self, Agreement};
+
 /// The protocol version in Sec-WebSocket-Version.
 pub const VERSION: &str = "13";
 
@@ -31,6 +33,9 @@ pub enum UpgradeRequestError {
     /// Answer with 400.
     #[error("the request has a body")]
     Body,
+    /// Answer with 400 (section 9.1).
+    #[error("Sec-WebSocket-Extensions is no list of extensions")]
+    Extensions,
 }
 
 impl UpgradeRequestError {
@@ -39,7 +44,7 @@ impl UpgradeRequestError {
     pub fn status(self) -> u16 {
         match self {
             UpgradeRequestError::NotAsked | UpgradeRequestError::Version => 426,
-            UpgradeRequestError::Key | UpgradeRequestError::Body => 400,
+            UpgradeRequestError::Key | UpgradeRequestError::Body | UpgradeRequestError::Extensions => 400,
         }
     }
 }
@@ -79,6 +84,16 @@ impl<'b> UpgradeRequest<'b> {
             .filter(|name| !name.is_empty())
     }
 
+    /// Returns the agreement on permessage-deflate, if the client offers it in a form that a server accepts.
+    ///
+    /// # Errors
+    ///
+    /// [`UpgradeRequestError::Extensions`]: the field is malformed.
+    pub fn deflate(&self) -> Result<Option<Agreement>, UpgradeRequestError> {
+        let fields = self.headers.get_all("Sec-WebSocket-Extensions");
+        deflate::accept(fields).map_err(|_| UpgradeRequestError::Extensions)
+    }
+
     /// The value of `Sec-WebSocket-Accept` in the response.
     #[must_use]
     pub fn accept(&self) -> String {
@@ -86,8 +101,8 @@ impl<'b> UpgradeRequest<'b> {
     }
 
     /// Appends the response that accepts. `protocol`: one of [`protocols`](Self::protocols), or none. A browser that
-    /// offered some and gets none closes the connection.
-    pub fn agree(&self, out: &mut Vec<u8>, protocol: Option<&[u8]>) {
+    /// offered some and gets none closes the connection. `deflate`: the agreement to enter into, or none.
+    pub fn agree(&self, out: &mut Vec<u8>, protocol: Option<&[u8]>, deflate: Option<Agreement>) {
         out.extend_from_slice(
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: ",
         );
@@ -95,6 +110,10 @@ impl<'b> UpgradeRequest<'b> {
         if let Some(protocol) = protocol {
             out.extend_from_slice(b"\r\nSec-WebSocket-Protocol: ");
             out.extend_from_slice(protocol);
+        }
+        if let Some(deflate) = deflate {
+            out.extend_from_slice(b"\r\nSec-WebSocket-Extensions: ");
+            out.extend_from_slice(deflate.field.as_bytes());
         }
         out.extend_from_slice(b"\r\n\r\n");
     }
@@ -125,16 +144,25 @@ pub enum UpgradeResponseError {
     /// An intermediary answered that did not understand the request.
     #[error("the server's Sec-WebSocket-Accept is not the one of this request")]
     Accept,
-    /// The response has an extension; the client offered none.
-    #[error("the server has chosen an extension, and none was offered")]
+    /// The response has an extension that the client did not offer, or with other parameters.
+    #[error("the server has chosen an extension or parameters that were not offered")]
     Extension,
     /// The response has a subprotocol that the client did not offer.
     #[error("the server has chosen a subprotocol that was not offered")]
     Protocol,
 }
 
-/// Reads a server's response to a request with this key and these subprotocols (section 4.1); returns the chosen one,
-/// if any.
+/// What a server agreed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed<'b> {
+    /// The subprotocol that it chose.
+    pub protocol: Option<&'b [u8]>,
+    /// Whether messages may be compressed: read them with [`Decoder::with_deflate`](crate::Decoder::with_deflate).
+    pub deflate: bool,
+}
+
+/// Reads a server's response to a request with this key and these subprotocols (section 4.1). `deflate`: whether the
+/// request had [`deflate::OFFER`] as its only extension; else it had none.
 ///
 /// # Errors
 ///
@@ -143,7 +171,8 @@ pub fn check<'b>(
     head: &ResponseHead<'b>,
     key: &str,
     protocols: &[&[u8]],
-) -> Result<Option<&'b [u8]>, UpgradeResponseError> {
+    deflate: bool,
+) -> Result<Agreed<'b>, UpgradeResponseError> {
     if head.status != 101 {
         return Err(UpgradeResponseError::Status(head.status));
     }
@@ -155,13 +184,17 @@ pub fn check<'b>(
     if field("Sec-WebSocket-Accept") != Some(accepted(key.as_bytes()).as_bytes()) {
         return Err(UpgradeResponseError::Accept);
     }
-    if head.headers.get_all("Sec-WebSocket-Extensions").any(|extensions| !extensions.is_empty()) {
+    let extensions = head.headers.get_all("Sec-WebSocket-Extensions");
+    let agrees = deflate::check_answer(extensions).map_err(|_| UpgradeResponseError::Extension)?;
+    if agrees && !deflate {
         return Err(UpgradeResponseError::Extension);
     }
     let mut chosen = head.headers.get_all("Sec-WebSocket-Protocol");
     match (chosen.next(), chosen.next()) {
-        (None, _) => Ok(None),
-        (Some(protocol), None) if protocols.contains(&protocol) => Ok(Some(protocol)),
+        (None, _) => Ok(Agreed { protocol: None, deflate: agrees }),
+        (Some(protocol), None) if protocols.contains(&protocol) => {
+            Ok(Agreed { protocol: Some(protocol), deflate: agrees })
+        }
         _ => Err(UpgradeResponseError::Protocol),
     }
 }
@@ -203,7 +236,7 @@ mod tests {
         UpgradeRequest::of(&head).map(|opening| {
             let mut out = Vec::new();
             let protocols: Vec<_> = opening.protocols().collect();
-            opening.agree(&mut out, protocols.first().copied());
+            opening.agree(&mut out, protocols.first().copied(), opening.deflate().unwrap());
             let names = protocols.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
             (names, String::from_utf8(out).unwrap())
         })
@@ -217,6 +250,9 @@ mod tests {
         assert!(answer.starts_with("HTTP/1.1 101 "), "{answer}");
         assert!(answer.contains("\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"), "{answer}");
         assert!(answer.ends_with("\r\nSec-WebSocket-Protocol: chat\r\n\r\n"), "{answer}");
+        let offer = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits";
+        let (_, answer) = opened(&format!("GET /chat HTTP/1.1\r\n{FIELDS}{offer}\r\n\r\n")).unwrap();
+        assert!(answer.ends_with(&format!("\r\nSec-WebSocket-Extensions: {}\r\n\r\n", deflate::OFFER)), "{answer}");
     }
 
     #[test]
@@ -241,16 +277,18 @@ mod tests {
     fn an_answer_must_fit_its_request() {
         let (fields, key) = request_fields(*b"the sample nonce");
         assert_eq!((fields[3].1.as_str(), key.as_str()), ("dGhlIHNhbXBsZSBub25jZQ==", "dGhlIHNhbXBsZSBub25jZQ=="));
-        let checked = |answer: &str| {
+        let checked_with = |deflate: bool, answer: &str| {
             let mut decoder = ResponseDecoder::default();
             decoder.expect(ExpectedResponse::Upgrade);
             let mut input = answer.as_bytes();
             let Ok(Some(ResponseEvent::Head(head))) = decoder.decode(&Limits::default(), &mut input) else {
                 panic!("no head: {answer}")
             };
-            check(&head, &key, &[b"chat"])
-                .map(|protocol| protocol.map(|name| String::from_utf8_lossy(name).into_owned()))
+            let agreed = check(&head, &key, &[b"chat"], deflate)?;
+            assert_eq!(agreed.deflate, answer.contains("permessage-deflate"));
+            Ok(agreed.protocol.map(|name| String::from_utf8_lossy(name).into_owned()))
         };
+        let checked = |answer: &str| checked_with(false, answer);
         let good = "HTTP/1.1 101 x\r\nUpgrade: WebSocket\r\nConnection: upgrade\r\n\
                     Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
         let with = |field: &str| good.replace("Sec-WebSocket-A", &format!("{field}\r\nSec-WebSocket-A"));
@@ -264,10 +302,15 @@ mod tests {
         assert_eq!(checked(&good.replace("s3p", "t3p")), Err(UpgradeResponseError::Accept));
         assert_eq!(checked(&good.replace("WebSocket\r", "h2c\r")), Err(UpgradeResponseError::Upgrade));
         assert_eq!(checked(&good.replace(": upgrade", ": close")), Err(UpgradeResponseError::Upgrade));
-        assert_eq!(
-            checked(&with("Sec-WebSocket-Extensions: permessage-deflate")),
-            Err(UpgradeResponseError::Extension)
-        );
+        for answer in ["permessage-deflate", deflate::OFFER] {
+            let answer = with(&format!("Sec-WebSocket-Extensions: {answer}"));
+            assert_eq!(checked(&answer), Err(UpgradeResponseError::Extension), "none was offered");
+        }
+        let agreed = with(&format!("Sec-WebSocket-Extensions: {}", deflate::OFFER));
+        assert_eq!(checked_with(true, &agreed), Ok(None));
+        assert_eq!(checked_with(true, good), Ok(None));
+        let keeps = with("Sec-WebSocket-Extensions: permessage-deflate");
+        assert_eq!(checked_with(true, &keeps), Err(UpgradeResponseError::Extension), "it would keep its window");
         assert_eq!(
             checked(&with("Sec-WebSocket-Extensions: permessage-deflate\r\nSec-WebSocket-Extensions: x")),
             Err(UpgradeResponseError::Extension),

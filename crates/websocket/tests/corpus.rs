@@ -11,6 +11,11 @@ fn websocket_decode() {
 }
 
 #[test]
+fn websocket_deflate() {
+    run("websocket_deflate", websocket_checks::websocket_deflate);
+}
+
+#[test]
 fn websocket_handshake() {
     run("websocket_handshake", websocket_checks::websocket_handshake);
 }

@@ -424,6 +424,14 @@ impl SubscribeRequest {
         &self.target
     }
 
+    /// Whether the user's headers offer permessage-deflate (RFC 7692).
+    pub(crate) fn offers_deflate(&self) -> bool {
+        self.headers.iter().any(|(name, value)| {
+            name.eq_ignore_ascii_case("Sec-WebSocket-Extensions")
+                && value.trim_start().starts_with("permessage-deflate")
+        })
+    }
+
     /// The subprotocols that the user's headers offer.
     pub(crate) fn protocols(&self) -> Vec<&[u8]> {
         let offers = self.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("Sec-WebSocket-Protocol"));

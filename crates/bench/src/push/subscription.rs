@@ -78,7 +78,7 @@ async fn subscribe(
     let mut decoder = ResponseDecoder::default();
     decoder.expect(if core.shared.plan.mode == Mode::Ws { ExpectedResponse::Upgrade } else { ExpectedResponse::Body });
     let mut kept = Incoming::default();
-    let mut read_some = |cx: &mut Context<'_>| -> Poll<Result<bool, SubscribeError>> {
+    let mut read_some = |cx: &mut Context<'_>| -> Poll<Result<Option<Agreed>, SubscribeError>> {
         let mut scratch = Scratch::take();
         let mut buffer = ReadBuf::new(&mut scratch);
         ready!(Pin::new(&mut stream).poll_read(cx, &mut buffer)).map_err(|_| Failure::ReadReset)?;
@@ -87,27 +87,40 @@ async fn subscribe(
             came => Poll::Ready(kept.decode(came, |input| has_agreed(core, &mut decoder, input, key))),
         }
     };
-    while !poll_fn(&mut read_some).await? {}
+    let Agreed { deflate } = loop {
+        if let Some(agreed) = poll_fn(&mut read_some).await? {
+            break agreed;
+        }
+    };
     let mode = core.shared.plan.mode;
     let wire = match mode {
+        Mode::Ws if deflate => Wire::WebSocket(Decoder::with_deflate(Role::Client)),
         Mode::Ws => Wire::WebSocket(Decoder::new(Role::Client)),
         Mode::Sse | Mode::Stream => Wire::Body(decoder, TextScanner::new(mode)),
     };
     Ok((stream, wire, kept))
 }
 
-/// Reads the received part of the response's head. True once the head is complete and accepts the subscription.
+/// What a server agreed to beside the subscription.
+#[derive(Clone, Copy)]
+struct Agreed {
+    /// Messages may be compressed.
+    deflate: bool,
+}
+
+/// Reads the received part of the response's head. Returns the agreement once the head is complete and accepts the
+/// subscription.
 fn has_agreed(
     core: &Core,
     decoder: &mut ResponseDecoder,
     input: &mut &[u8],
     key: &str,
-) -> Result<bool, SubscribeError> {
+) -> Result<Option<Agreed>, SubscribeError> {
     loop {
         match decoder.decode(&Limits::default(), input) {
-            Ok(Some(ResponseEvent::Head(head))) => return agreed(core, &head, key).map(|()| true),
+            Ok(Some(ResponseEvent::Head(head))) => return agreed(core, &head, key).map(Some),
             Ok(Some(_)) => {}
-            Ok(None) => return Ok(false),
+            Ok(None) => return Ok(None),
             Err(error) => {
                 let (rule, bytes) = (explained(error, &Limits::default(), input), shown(input));
                 let came = format!("what came is no HTTP/1.1 ({rule}); it begins with \"{bytes}\"");
@@ -118,7 +131,7 @@ fn has_agreed(
 }
 
 /// Checks that a response accepts the subscription.
-fn agreed(core: &Core, head: &ResponseHead<'_>, key: &str) -> Result<(), SubscribeError> {
+fn agreed(core: &Core, head: &ResponseHead<'_>, key: &str) -> Result<Agreed, SubscribeError> {
     let plan = &core.shared.plan;
     let kind = match head.headers.get("Content-Type") {
         Some(kind) => format!("of type {}", kind[..kind.len().min(64)].escape_ascii()),
@@ -130,8 +143,8 @@ fn agreed(core: &Core, head: &ResponseHead<'_>, key: &str) -> Result<(), Subscri
         came: Some(format!("the answer is {} {kind}, where {expected}", head.status)),
     };
     match plan.mode {
-        Mode::Ws => match handshake::check(head, key, &plan.request.protocols()) {
-            Ok(_) => Ok(()),
+        Mode::Ws => match handshake::check(head, key, &plan.request.protocols(), plan.request.offers_deflate()) {
+            Ok(handshake::Agreed { deflate, .. }) => Ok(Agreed { deflate }),
             Err(UpgradeResponseError::Status(_)) => Err(refused("101 would open a WebSocket")),
             Err(mismatch) => Err(SubscribeError::answered(Failure::Parse, mismatch.to_string())),
         },
@@ -140,13 +153,13 @@ fn agreed(core: &Core, head: &ResponseHead<'_>, key: &str) -> Result<(), Subscri
             let sent = head.headers.get("Content-Type").unwrap_or_default();
             let events = sent.get(..17).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/event-stream"));
             if events {
-                Ok(())
+                Ok(Agreed { deflate: false })
             } else {
                 let came = format!("the answer is 200 {kind}, where text/event-stream would begin the events");
                 Err(SubscribeError::answered(Failure::Check, came))
             }
         }
-        Mode::Stream => Ok(()),
+        Mode::Stream => Ok(Agreed { deflate: false }),
     }
 }
 

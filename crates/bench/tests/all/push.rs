@@ -85,6 +85,22 @@ fn every_message_comes_to_everybody_in_each_of_the_three_ways() {
 }
 
 #[test]
+fn compressed_messages_are_read_if_the_headers_offer_that() {
+    let hub = Hub::start(Settings::default());
+    let bytes = |headers: Vec<(String, String)>| {
+        let mut draft = draft(&hub, Mode::Ws, 5, 20);
+        draft.base.headers = headers;
+        draft.message_bytes = 2000;
+        let record = record(draft);
+        assert_eq!(came(&record), [100, 0, 0, 0]);
+        record.deliveries.bytes
+    };
+    let offer = ("Sec-WebSocket-Extensions".to_owned(), oroshi_websocket::deflate::OFFER.to_owned());
+    let (plain, compressed) = (bytes(Vec::new()), bytes(vec![offer]));
+    assert!(compressed < plain / 4, "{compressed} of {plain} bytes");
+}
+
+#[test]
 fn many_publishers_and_several_threads() {
     let hub = Hub::start(Settings::default());
     let mut draft = draft(&hub, Mode::Ws, 31, 200);

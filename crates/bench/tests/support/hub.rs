@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use oroshi_http1::{RequestDecoder, RequestEvent, encode};
+use oroshi_websocket::deflate::Window;
 use oroshi_websocket::handshake::UpgradeRequest;
 use oroshi_websocket::{CloseCode, Decoder, Event, Kind, Limits, Role, encode as frame};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -130,7 +131,7 @@ enum Said {
 
 async fn serve(mut stream: TcpStream, state: Arc<State>) {
     let (mut decoder, mut kept) = (RequestDecoder::default(), Vec::new());
-    let (mut path, mut body, mut opening) = (String::new(), Vec::new(), Vec::new());
+    let (mut path, mut body, mut opening, mut deflate) = (String::new(), Vec::new(), Vec::new(), None);
     loop {
         let mut input = &kept[..];
         let mut whole = false;
@@ -141,7 +142,8 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
                     body.clear();
                     opening.clear();
                     if let Ok(asked) = UpgradeRequest::of(&head) {
-                        asked.agree(&mut opening, None);
+                        deflate = asked.deflate().unwrap().map(|agreement| agreement.window);
+                        asked.agree(&mut opening, None, asked.deflate().unwrap());
                     }
                 }
                 RequestEvent::Data(data) => body.extend_from_slice(data),
@@ -171,7 +173,10 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
                 }
             }
             (mode, Some(n)) => match (state.settings.takes)(n) {
-                Takes::Yes => return subscriber(stream, mode, n, &opening, kept, &state).await,
+                Takes::Yes => {
+                    let opening = (&opening[..], deflate);
+                    return subscriber(stream, mode, n, opening, kept, &state).await;
+                }
                 Takes::Refuses(status) => {
                     let answer = format!("HTTP/1.1 {status} x\r\nContent-Length: 0\r\n\r\n");
                     return drop(stream.write_all(answer.as_bytes()).await);
@@ -213,7 +218,14 @@ impl State {
 }
 
 /// Speaks to one who has subscribed.
-async fn subscriber(mut stream: TcpStream, mode: &str, n: u32, opening: &[u8], mut kept: Vec<u8>, state: &State) {
+async fn subscriber(
+    mut stream: TcpStream,
+    mode: &str,
+    n: u32,
+    (opening, deflate): (&[u8], Option<Window>),
+    mut kept: Vec<u8>,
+    state: &State,
+) {
     let (sender, mut said) = unbounded_channel();
     let mut out = match mode {
         "ws" => opening.to_vec(),
@@ -239,7 +251,13 @@ async fn subscriber(mut stream: TcpStream, mode: &str, n: u32, opening: &[u8], m
         tokio::select! {
             next = said.recv() => match next {
                 Some(Said::Message(text)) => match mode {
-                    "ws" => frame::message(&mut out, Kind::Text, format!("{{\"data\":{text}}}").as_bytes()),
+                    "ws" => {
+                        let text = format!("{{\"data\":{text}}}");
+                        match deflate {
+                            Some(window) => drop(frame::deflated_message(&mut out, Kind::Text, text.as_bytes(), window)),
+                            None => frame::message(&mut out, Kind::Text, text.as_bytes()),
+                        }
+                    }
                     "sse" => encode::chunk(&mut out, format!("data: {text}\n\n").as_bytes()),
                     _ => out.extend_from_slice(format!("{text}\n").as_bytes()),
                 },

@@ -7,6 +7,7 @@ use oroshi_client::Client;
 use serde_json::Value;
 
 use super::args::Command;
+use crate::service::admin_url;
 
 /// The reasons why there was no answer.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +63,7 @@ pub(super) fn ask<E: From<AskError>>(
 
 fn put(command: &Command, address: &str) -> Result<Value, AskError> {
     let unreachable = |cause: String| AskError::Unreachable { address: address.to_owned(), cause };
-    let base = base(address);
+    let base = admin_url(address);
     let client = Client::builder().build().map_err(|error| unreachable(error.to_string()))?;
     let request = match command {
         // A row is sealed without asking.
@@ -106,19 +107,6 @@ fn put(command: &Command, address: &str) -> Result<Value, AskError> {
             Err(AskError::Refused(value["error"].as_str().unwrap_or(&text).to_owned()))
         }
     })
-}
-
-/// Returns the beginning of a URL for a listener's address.
-fn base(address: &str) -> String {
-    let path = address.strip_prefix("unix:").or_else(|| address.starts_with(['/', '@']).then_some(address));
-    match path {
-        Some(path) => format!("unix:{path}:"),
-        None => {
-            let address = address.strip_prefix("http://").unwrap_or(address);
-            let host = if address.starts_with(':') { "127.0.0.1" } else { "" };
-            format!("http://{host}{}", address.trim_end_matches('/'))
-        }
-    }
 }
 
 fn written(query: &[(&str, &str)]) -> String {
@@ -250,7 +238,7 @@ mod tests {
             (":81", "http://127.0.0.1:81"),
             ("http://localhost:81/", "http://localhost:81"),
         ] {
-            assert_eq!(base(address), url);
+            assert_eq!(admin_url(address), url);
         }
         assert_eq!(written(&[("host", "a b&c"), ("path", "/é")]), "host=a%20b%26c&path=/%C3%A9");
     }

@@ -13,6 +13,8 @@ Examples:
       kuiperbelt's configuration and command line, unchanged
   oroshi push --config push.toml --check
       reports every mistake, or prints what is in force with every default
+  oroshi push top --admin 127.0.0.1:9181 --token-file token
+      shows what a running hub does, live
   oroshi start --port 9180 --port 127.0.0.1:9181 --ready notify -- oroshi push --config push.toml
       restarts without a refused connection: `oroshi start` owns each address of [listen]
 
@@ -29,7 +31,7 @@ Exit codes: 0 done; 1 the hub could not listen or serve; 2 wrong usage or config
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Read this configuration: TOML (.toml), or kuiperbelt's YAML (.yml, .yaml) [default: config.yml, if it exists]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     pub(super) config: Option<PathBuf>,
     /// Serve everything on this TCP port, and ignore the configured listeners [default: as configured]
     #[arg(long, value_name = "N")]
@@ -50,6 +52,30 @@ pub(crate) struct Args {
     /// Accept kuiperbelt's flag: ignored with `compat: ekbo`, an error without it
     #[arg(long, value_name = "ADDRESS", hide = true)]
     pub(super) gops_addr: Option<String>,
+    #[command(subcommand)]
+    pub(super) command: Option<Command>,
+}
+
+/// The commands for a running hub.
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Command {
+    /// Show what a running hub does, live: sessions, rates, slow sessions, channels, nodes
+    ///
+    /// Draws the terminal anew every few seconds. Without a terminal it prints a line each time.
+    Top {
+        /// Ask the hub at this address [default: the first of listen.admin or listen.everything in the configuration]
+        #[arg(long, value_name = "ADDRESS")]
+        admin: Option<String>,
+        /// Read the hub's token from this file [default: the configured one, unless --admin is given]
+        #[arg(long, value_name = "FILE")]
+        token_file: Option<PathBuf>,
+        /// Ask every so often
+        #[arg(long, value_name = "TIME", default_value = "2s")]
+        interval: String,
+        /// End after showing this many samples [default: a signal ends it]
+        #[arg(long, value_name = "N")]
+        samples: Option<String>,
+    },
 }
 
 /// Adds the second dash to the flags of `push` that were typed with one, as in Go programs.

@@ -76,6 +76,8 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
     }
     draft.transports = root.get("transports").and_then(|field| transports(&field));
     draft.subprotocols = root.texts("subprotocols");
+    draft.compress_from_bytes =
+        root.read("compress-from-bytes", |text| off_or(text, number)).unwrap_or(draft.compress_from_bytes);
     root.set("echo", &mut draft.echo, switch);
     root.within("limits", |table| {
         let limits = &mut draft.limits;

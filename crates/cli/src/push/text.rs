@@ -20,6 +20,7 @@ pub(super) fn config(plan: &Plan) -> String {
     }
     out.texts("transports", plan.transports.names());
     out.texts("subprotocols", plan.subprotocols.iter().map(String::as_str));
+    out.or_off("compress-from-bytes", plan.compress_from_bytes);
     out.text("compat", if plan.compat_ekbo { "ekbo" } else { "none" });
     out.bare("echo", plan.echo);
     out.bare("access-log", plan.access_log);

@@ -68,7 +68,7 @@ pub(super) fn all(draft: &Draft) -> Vec<Mistake> {
     {
         let why = if token.is_empty() { "is empty" } else { "has a space or something else that cannot be sent" };
         let expected = "a token of letters, digits and signs in one piece (openssl rand -hex 32 makes a good one)";
-        problems.push(Mistake::hidden("auth.token", why, expected));
+        problems.push(Mistake::hidden("auth.token-file or auth.token-env", why, expected));
     }
     if let Some(jwt) = &draft.jwt {
         self::jwt(jwt, &mut problems);
@@ -312,7 +312,7 @@ fn jwt(jwt: &Jwt, problems: &mut Vec<Mistake>) {
         && secret.reveal().len() < SECRET_BYTES
     {
         let expected = format!("at least {SECRET_BYTES} bytes (openssl rand -hex 32 makes a good one)");
-        problems.push(Mistake::hidden("jwt.secret", "is too short for HS256", &expected));
+        problems.push(Mistake::hidden("jwt.secret-file or jwt.secret-env", "is too short for HS256", &expected));
     }
     if let Some(KeySource::Url(url)) = &jwt.keys
         && let Err(source) = url.parse::<Endpoint>()
@@ -479,8 +479,8 @@ mod tests {
             "group[4].pattern",
             "group[5].history-messages",
             "group[5].history-time",
-            "auth.token",
-            "jwt.secret",
+            "auth.token-file or auth.token-env",
+            "jwt.secret-file or jwt.secret-env",
             "jwt.keys-url",
             "jwt.audience",
             "jwt.wait",

@@ -11,12 +11,14 @@ use futures_util::future::{Either, select};
 use oroshi_http1::RequestHead;
 use oroshi_net::Stream;
 use oroshi_server::{Error, Exchange};
+use oroshi_websocket::deflate::Agreement;
 use oroshi_websocket::handshake::{UpgradeRequest, UpgradeRequestError};
 use oroshi_websocket::{CloseCode, Kind};
 use rustix::net::sockopt;
 use serde_json::{Value, json};
 
 use crate::callbacks::{self, Accepted};
+use crate::compression::Compression;
 use crate::http::answer::Problem;
 use crate::http::{identify, origin, poll, query};
 use crate::hub::commands::NOWHERE;
@@ -60,7 +62,7 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
         Some(Err(refusal)) => return refuse(hub, exchange, &refusal).await,
         None => return Err(Error::Io(io::ErrorKind::ConnectionAborted.into())),
     };
-    let (framing, opening) = (request.framing, request.opening);
+    let (framing, opening, deflate) = (request.framing, request.opening, request.deflate);
     let chosen = accepted.protocol.as_deref();
     let protocol = opening.map_or(Ok(None), |opening| choose_protocol(hub, &opening, chosen, &request.wish));
     let protocol = match protocol {
@@ -80,8 +82,8 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
     };
     match framing {
         Framing::Poll => return poll::begin(hub, exchange, session).await,
-        Framing::WebSocket => {
-            let (stream, ahead) = upgrade(exchange, opening.as_ref(), protocol).await?;
+        Framing::WebSocket { .. } => {
+            let (stream, ahead) = upgrade(exchange, opening.as_ref(), protocol, deflate).await?;
             session.serve(Connection { stream, ahead, permit: exchange.take_permit() });
         }
         Framing::Events { .. } | Framing::Lines { .. } => {
@@ -149,13 +151,17 @@ async fn answer_first_frame(
         Err(ProtocolError::Offered(problem)) => return problem.for_page(origins, &head).send(exchange).await,
         Err(ProtocolError::Chosen(refusal)) => return refuse(hub, exchange, &refusal).await,
     };
-    let (mut stream, ahead) = upgrade(exchange, Some(&opening), protocol).await?;
+    let (mut stream, ahead) = upgrade(exchange, Some(&opening), protocol, request.deflate).await?;
     let closing = exchange.closing();
-    let first =
-        match select(pin!(identify::first_frame(hub, verifier, &mut stream, ahead)), pin!(closing.begun())).await {
-            Either::Left((first, _)) => first,
-            Either::Right(_) => None,
-        };
+    let first = match select(
+        pin!(identify::first_frame(hub, verifier, request.deflate.is_some(), &mut stream, ahead)),
+        pin!(closing.begun()),
+    )
+    .await
+    {
+        Either::Left((first, _)) => first,
+        Either::Right(_) => None,
+    };
     let Some(first) = first else {
         hub.counters.connect_error();
         return Ok(());
@@ -227,10 +233,12 @@ async fn upgrade(
     exchange: &mut Exchange<'_>,
     opening: Option<&UpgradeRequest<'_>>,
     protocol: Option<&[u8]>,
+    deflate: Option<Agreement>,
 ) -> Result<(Stream, Vec<u8>), Error> {
     let accept = opening.map(UpgradeRequest::accept).unwrap_or_default();
     let mut fields = vec![("Upgrade", &b"websocket"[..]), ("Sec-WebSocket-Accept", accept.as_bytes())];
     fields.extend(protocol.map(|protocol| ("Sec-WebSocket-Protocol", protocol)));
+    fields.extend(deflate.map(|deflate| ("Sec-WebSocket-Extensions", deflate.field.as_bytes())));
     exchange.upgrade(101, &fields).await
 }
 
@@ -307,6 +315,8 @@ struct ConnectRequest<'b> {
     address: u64,
     framing: Framing,
     opening: Option<UpgradeRequest<'b>>,
+    /// The agreement on compression.
+    deflate: Option<Agreement>,
     groups: Vec<String>,
     /// Whether a page with a permitted origin sent it.
     of_page: bool,
@@ -402,7 +412,16 @@ impl<'b> ConnectRequest<'b> {
                 _ => {}
             }
         }
-        let (framing, opening) = transport(plan, head, wanted.as_deref())?;
+        let (mut framing, opening) = transport(plan, head, wanted.as_deref())?;
+        let deflate = match (&opening, plan.compress_from_bytes) {
+            (Some(opening), Some(from_bytes)) => {
+                let agreement = opening.deflate().map_err(|error| Problem::handshake(error, plan.compat_ekbo))?;
+                let compression = agreement.map(|Agreement { window, .. }| Compression { window, from_bytes });
+                framing = Framing::WebSocket { compression };
+                agreement
+            }
+            _ => None,
+        };
         let wish = Wish::of(plan, head, opening.as_ref())?;
         if hub.draining.get() {
             return Err(Problem::busy(DRAINING));
@@ -410,7 +429,7 @@ impl<'b> ConnectRequest<'b> {
         if !hub.admit() {
             return Err(Problem::busy("more clients connect than this hub takes per second"));
         }
-        Ok(ConnectRequest { address: 0, framing, opening, groups, of_page, wish })
+        Ok(ConnectRequest { address: 0, framing, opening, deflate, groups, of_page, wish })
     }
 }
 
@@ -423,7 +442,7 @@ fn transport<'b>(
     let chunked = head.version == oroshi_http1::Version::Http11;
     let offered = plan.transports;
     let (framing, opening) = match (wanted, UpgradeRequest::of(head)) {
-        (None | Some("websocket" | "ws"), Ok(opening)) => (Framing::WebSocket, Some(opening)),
+        (None | Some("websocket" | "ws"), Ok(opening)) => (Framing::WebSocket { compression: None }, Some(opening)),
         (None, Err(UpgradeRequestError::NotAsked)) if accepts_events(head) => (Framing::Events { chunked }, None),
         // A client that states no wish gets a stream. If only WebSocket is offered, it gets WebSocket's error.
         (None, Err(refusal @ UpgradeRequestError::NotAsked)) if offered == Transports::WEBSOCKET => {
@@ -499,7 +518,7 @@ fn first_messages(
     let plan = hub.plan();
     let knows_key = match framing {
         // kuiperbelt sends its clients only the backend's message.
-        Framing::WebSocket => plan.callbacks.connect.is_some() || plan.echo,
+        Framing::WebSocket { .. } => plan.callbacks.connect.is_some() || plan.echo,
         Framing::Poll => true,
         Framing::Events { .. } | Framing::Lines { .. } => false,
     };

@@ -82,14 +82,17 @@ pub(crate) struct Identified {
 }
 
 /// Reads the first frame of a WebSocket, and identifies its client. `None`: the connection is over.
+///
+/// `deflate`: the frame may be compressed.
 pub(crate) async fn first_frame(
     hub: &Hub,
     verifier: &Verifier,
+    deflate: bool,
     stream: &mut Stream,
     ahead: Vec<u8>,
 ) -> Option<Identified> {
     let wait = hub.plan().jwt.as_ref().map_or(Duration::ZERO, |jwt| jwt.wait);
-    let (text, ahead) = match timeout(wait, read_first(hub, stream, ahead)).await {
+    let (text, ahead) = match timeout(wait, read_first(hub, deflate, stream, ahead)).await {
         Ok(Ok(first)) => first,
         Ok(Err(Some((code, why)))) => return refuse(stream, code, &why).await,
         Ok(Err(None)) => return None,
@@ -132,12 +135,13 @@ struct FirstFrame {
 /// Reads the first text, with the bytes behind it. An error has the code and reason to close with, if any.
 async fn read_first(
     hub: &Hub,
+    deflate: bool,
     stream: &mut Stream,
     mut bytes: Vec<u8>,
 ) -> Result<(Vec<u8>, Vec<u8>), Option<(CloseCode, String)>> {
     // A stranger gets no more room than a token needs.
     let limits = Limits { message_bytes: hub.plan().limits.message_bytes.min(MOST_BYTES + 256) };
-    let mut decoder = Decoder::new(Role::Server);
+    let mut decoder = if deflate { Decoder::with_deflate(Role::Server) } else { Decoder::new(Role::Server) };
     loop {
         let mut input = &mut bytes[..];
         let decoded = loop {

@@ -31,6 +31,26 @@ pub(crate) async fn groups(hub: &Rc<Hub>, exchange: &Exchange<'_>) -> HandlerRes
     reply("groups", limit, groups.collect())
 }
 
+/// `GET /slow`: the sessions with the longest queues.
+pub(crate) async fn slow(hub: &Rc<Hub>, exchange: &Exchange<'_>) -> HandlerResult {
+    let head = exchange.head;
+    if !matches!(head.method, "GET" | "HEAD") {
+        return Err(Problem::method(head.method, "GET, HEAD").into());
+    }
+    let sessions: Vec<Value> = hub
+        .slow_sessions()
+        .await
+        .into_iter()
+        .map(|of| {
+            json!({
+                "key": &*of.key, "transport": of.transport, "queued_messages": of.queued_messages,
+                "queued_bytes": of.queued_bytes, "age_seconds": of.age.as_secs_f64(),
+            })
+        })
+        .collect();
+    Reply::json(200, &json!({ "sessions": sessions }))
+}
+
 /// Answers with a page. One element more than the limit says that there are more.
 fn reply(name: &str, limit: usize, mut all: Vec<(Value, std::sync::Arc<str>)>) -> HandlerResult {
     let has_more = all.len() > limit;

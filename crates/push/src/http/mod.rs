@@ -8,6 +8,7 @@ mod kuiperbelt;
 mod lists;
 mod native;
 mod origin;
+mod page;
 mod poll;
 mod query;
 mod status;
@@ -73,6 +74,9 @@ async fn answer_api(hub: &Rc<Hub>, serves: Serves, exchange: &mut Exchange<'_>) 
         return Err(Problem::no_route_for_clients(plan, path).into());
     }
     answer::check_page(plan, serves, exchange)?;
+    if let Some(answered) = page::answer(exchange.head.method, path) {
+        return answered;
+    }
     answer::authorize(plan, exchange)?;
     exchange.vouch();
     if path == paths.send {

@@ -54,6 +54,7 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Handle
         [Some("publish"), Some("raw"), None, _] => publish_raw(hub, exchange).await,
         [Some("publish"), Some("batch"), None, _] => publish_batch(hub, exchange).await,
         [Some("sessions"), None, ..] => lists::sessions(hub, exchange),
+        [Some("slow"), None, ..] => lists::slow(hub, exchange).await,
         [Some("groups"), None, ..] => lists::groups(hub, exchange).await,
         [Some("users"), Some(user), None, _] if !user.is_empty() => self::user(hub, exchange, user).await,
         [Some("sessions"), Some(key), None, _] if !key.is_empty() => session(hub, exchange, key).await,

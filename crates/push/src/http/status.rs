@@ -76,6 +76,10 @@ fn status(hub: &Hub, counts: &Counts) -> Value {
         "deliveries": {
             "matched": counts.matched, "written": counts.written, "dropped": counts.dropped, "closed": counts.closed,
         },
+        "compression": {
+            "messages": counts.compression.messages, "before_bytes": counts.compression.before,
+            "after_bytes": counts.compression.after,
+        },
         "histories": {
             "channels": histories.channels, "bytes": histories.bytes, "most_bytes": plan.limits.history_bytes,
         },
@@ -164,6 +168,13 @@ fn metrics(hub: &Hub, counts: &Counts) -> String {
         ("published_messages_total", "Messages that were published here", counts.published),
         ("published_bytes_total", "Bytes of messages that were published here", counts.published_bytes),
         ("overloaded_total", "Publishes that were answered 429", counts.overloaded),
+        (
+            "compressed_messages_total",
+            "Messages that were compressed, once for all sessions",
+            counts.compression.messages,
+        ),
+        ("compressed_before_bytes_total", "Bytes of these messages before", counts.compression.before),
+        ("compressed_after_bytes_total", "Bytes of these messages after", counts.compression.after),
         ("received_messages_total", "Messages from sessions", counts.received),
         ("received_bytes_total", "Bytes of messages from sessions", counts.received_bytes),
     ] {

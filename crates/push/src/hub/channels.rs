@@ -149,7 +149,7 @@ impl Hub {
             .iter()
             .enumerate()
             .filter(|(at, name)| self.history_rule(name).is_none() && !groups[..*at].contains(name));
-        let message = |name: &str| Arc::new(publish.message.to_publication(Some(Arc::from(name)), None));
+        let message = |name: &str| publish.message.publication(Some(name));
         channels.filter_map(|(_, name)| self.enqueue_in_channel(publish, name, &message(name))).collect()
     }
 

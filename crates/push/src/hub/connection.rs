@@ -12,7 +12,7 @@ use oroshi_websocket::{CloseCode, Decoder, Event, Kind, Limits, Role};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::hub::Hub;
-use crate::message::{Framing, Message};
+use crate::message::Message;
 use crate::plan::SlowPolicy;
 use crate::rates::{LIMITS, What};
 use crate::session::tally::Delivery;
@@ -115,7 +115,11 @@ struct Serving {
 impl Serving {
     /// `ahead`: the bytes that the client sent behind its request.
     fn new(hub: Rc<Hub>, session: Rc<Session>, ahead: Vec<u8>) -> Self {
-        Serving { hub, session, decoder: Decoder::new(Role::Server), kept: Incoming::from_bytes(ahead), shut: false }
+        let decoder = match session.framing.compression() {
+            Some(_) => Decoder::with_deflate(Role::Server),
+            None => Decoder::new(Role::Server),
+        };
+        Serving { hub, session, decoder, kept: Incoming::from_bytes(ahead), shut: false }
     }
 }
 
@@ -172,7 +176,7 @@ impl Serving {
         }
         session.times.received.set(self.hub.clock.now());
         session.times.pinged.set(0);
-        if session.framing == Framing::WebSocket {
+        if session.framing.is_websocket() {
             self.decode(into.filled_mut());
         }
         Poll::Ready(())
@@ -180,7 +184,7 @@ impl Serving {
 
     /// Decodes the bytes that came before the session was served, or while it was paused.
     fn decode_kept(&mut self) {
-        if self.session.framing != Framing::WebSocket {
+        if !self.session.framing.is_websocket() {
             self.kept.clear();
         } else if !self.session.flags.get().paused {
             self.decode(&mut []);

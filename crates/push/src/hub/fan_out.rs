@@ -164,7 +164,7 @@ impl Hub {
         }
         let mut direct = |session: &Rc<Session>, slow, is_urgent| {
             let begun = if session.speaks_channels() {
-                enveloped.get_or_insert_with(|| Begun::new(self, &Arc::new(publish.message.to_publication(None, None))))
+                enveloped.get_or_insert_with(|| Begun::new(self, &publish.message.publication(None)))
             } else {
                 &mut begun
             };

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::hub::Hub;
 
@@ -80,6 +81,68 @@ impl Hub {
         }
         all.into_iter().take(limit + 1).collect()
     }
+}
+
+/// A session whose queue is not empty.
+#[derive(Clone, Debug)]
+pub(crate) struct SlowSession {
+    pub(crate) key: Arc<str>,
+    pub(crate) transport: &'static str,
+    pub(crate) queued_messages: usize,
+    pub(crate) queued_bytes: usize,
+    /// The time since it was opened, to the tick.
+    pub(crate) age: Duration,
+}
+
+/// The most slow sessions in a list.
+const MOST_SLOW: usize = 20;
+
+/// Sessions that are looked at before others have their turn.
+const SLICE: usize = 1024;
+
+impl Hub {
+    /// Returns the sessions of this node with the longest queues, longest first.
+    pub(crate) async fn slow_sessions(self: &Rc<Self>) -> Vec<SlowSession> {
+        let ask = |thread| self.mailboxes.ask(thread, |hub| async move { hub.slow_sessions_here().await });
+        let others: Vec<_> = (0..self.node.threads()).filter(|&thread| thread != self.thread).map(ask).collect();
+        let mut all = self.slow_sessions_here().await;
+        for other in others {
+            // A thread that has ended has no sessions.
+            all.extend(other.await.unwrap_or_default());
+        }
+        keep_longest(&mut all);
+        all
+    }
+
+    async fn slow_sessions_here(&self) -> Vec<SlowSession> {
+        let mut longest = Vec::new();
+        let mut from = (self.backlog.queued_bytes() > 0).then_some(0);
+        while let Some(begin) = from {
+            let (some, next) = self.some(begin, SLICE);
+            longest.extend(some.iter().filter_map(|session| {
+                let outbox = session.outbox.borrow();
+                (outbox.len() > 0).then(|| SlowSession {
+                    key: Arc::clone(&session.key),
+                    transport: session.framing.name(),
+                    queued_messages: outbox.len(),
+                    queued_bytes: outbox.bytes(),
+                    age: self.clock.tick() * (self.clock.now() - session.began),
+                })
+            }));
+            keep_longest(&mut longest);
+            drop(some);
+            from = next;
+            if from.is_some() {
+                tokio::task::yield_now().await;
+            }
+        }
+        longest
+    }
+}
+
+fn keep_longest(all: &mut Vec<SlowSession>) {
+    all.sort_by(|a, b| b.queued_bytes.cmp(&a.queued_bytes).then_with(|| a.key.cmp(&b.key)));
+    all.truncate(MOST_SLOW);
 }
 
 #[cfg(test)]

@@ -179,7 +179,7 @@ impl Drop for Opened<'_> {
 
 /// Serves as kuiperbelt does: the hub writes nothing before the backend has agreed. Until then messages wait.
 async fn serve_once_agreed(hub: Rc<Hub>, session: Rc<Session>, mut connection: Connection) {
-    let is_websocket = session.framing == Framing::WebSocket;
+    let is_websocket = session.framing.is_websocket();
     let agreed = {
         let agreed = pin!(session.unless_over(hub.callbacks.establish(&session.key)));
         let left = pin!(poll_fn(|context| connection.poll_left(is_websocket, context)));

@@ -83,7 +83,7 @@ impl Hub {
         }
         match (session.framing, limits.ping) {
             _ if !session.is_open() || session.stream.borrow().is_none() => {}
-            (Framing::WebSocket, Some(ping)) => {
+            (Framing::WebSocket { .. }, Some(ping)) => {
                 let pinged = times.pinged.get();
                 if pinged == 0 && past(times.received.get(), ping) {
                     times.pinged.set(now);

@@ -237,7 +237,7 @@ mod tests {
 
     fn session(slot: u32) -> Rc<Session> {
         let location = Location { thread: 0, slot, generation: 0, of_page: false };
-        Rc::new(Session::new(slot.to_string().into(), location, Framing::WebSocket, 1))
+        Rc::new(Session::new(slot.to_string().into(), location, Framing::WebSocket { compression: None }, 1))
     }
 
     fn members(groups: &Groups, name: &str) -> Vec<u32> {

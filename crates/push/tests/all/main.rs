@@ -10,6 +10,7 @@ mod callbacks;
 mod channels;
 mod cluster;
 mod cluster_faults;
+mod compression;
 mod drain;
 mod faults;
 mod http2;
@@ -20,6 +21,7 @@ mod limits;
 #[path = "../nats/mod.rs"]
 mod nats;
 mod openapi;
+mod page;
 mod scenarios;
 mod slow;
 mod storm;

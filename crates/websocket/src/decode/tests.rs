@@ -124,6 +124,96 @@ fn what_is_wrong_ends_it_with_its_code() {
     assert_eq!(wrong(&frame(0x82, &[0; 1000])), None);
 }
 
+/// Decodes the frames of a client with which compression was agreed on.
+fn of_compressing_client(limits: &Limits, bytes: &[u8], size: usize) -> (Trace, usize) {
+    let mut decoder = Decoder::with_deflate(Role::Server);
+    let (mut all, mut kept, mut most_held) = (Vec::new(), Vec::new(), 0);
+    for piece in bytes.chunks(size) {
+        kept.extend_from_slice(piece);
+        let mut input = &mut kept[..];
+        loop {
+            match decoder.decode(limits, &mut input) {
+                Ok(Some(event)) => all.push(owned(event)),
+                Ok(None) => break,
+                Err(violation) => return ((all, Some(violation)), most_held),
+            }
+        }
+        most_held = most_held.max(decoder.held_bytes());
+        kept = input.to_vec();
+    }
+    ((all, None), most_held)
+}
+
+/// RFC 7692, section 7.2.3.1: a message in one frame, and in two.
+#[test]
+fn compressed_messages_whole_and_in_fragments() {
+    const HELLO: &[u8] = &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00];
+    let bytes = [
+        frame(0xc1, HELLO),
+        frame(0x81, b"plain"),
+        frame(0x41, &HELLO[..3]),
+        frame(0x89, b"?"),
+        frame(0x80, &HELLO[3..]),
+        frame(0xc2, HELLO),
+        frame(0xc1, &[0x00]),
+    ]
+    .concat();
+    let expected = vec![
+        Came::Message(Kind::Text, b"Hello".to_vec()),
+        Came::Message(Kind::Text, b"plain".to_vec()),
+        Came::Ping(b"?".to_vec()),
+        Came::Message(Kind::Text, b"Hello".to_vec()),
+        Came::Message(Kind::Binary, b"Hello".to_vec()),
+        Came::Message(Kind::Text, Vec::new()),
+    ];
+    for size in 1..=bytes.len() {
+        assert_eq!(of_compressing_client(&LIMITS, &bytes, size).0, (expected.clone(), None), "{size}");
+    }
+    assert_eq!(of_client(&bytes), (Vec::new(), Some(Violation::ReservedBits)), "nothing was agreed on");
+}
+
+#[test]
+fn what_is_wrong_with_a_compressed_message_ends_it() {
+    let wrong = |bytes: &[u8]| {
+        let whole = of_compressing_client(&LIMITS, bytes, bytes.len()).0.1;
+        assert_eq!(of_compressing_client(&LIMITS, bytes, 1).0.1, whole);
+        whole.map(|violation| (violation, violation.code().0))
+    };
+    assert_eq!(wrong(&frame(0xc9, b"")), Some((Violation::ReservedBits, 1002)));
+    assert_eq!(wrong(&[frame(0x41, b"\xf2"), frame(0xc0, b"\x00")].concat()), Some((Violation::ReservedBits, 1002)));
+    assert_eq!(wrong(&frame(0xe1, b"")), Some((Violation::ReservedBits, 1002)));
+    assert_eq!(wrong(&frame(0xc1, b"\xff")), Some((Violation::Deflate, 1007)));
+    assert_eq!(wrong(&frame(0xc1, b"\xf2\x48")), Some((Violation::Deflate, 1007)), "it ends within a block");
+    // One byte 0xff, which is no UTF-8.
+    let not_text = [0x00, 0x01, 0x00, 0xfe, 0xff, 0xff, 0x00];
+    assert_eq!(wrong(&frame(0xc1, &not_text)), Some((Violation::Utf8, 1007)));
+    assert_eq!(wrong(&frame(0xc2, &not_text)), None);
+}
+
+#[test]
+fn a_compressed_message_is_limited_before_and_after_inflation() {
+    let limits = Limits { message_bytes: 100_000 };
+    let of = |length: usize| {
+        let mut bytes = Vec::new();
+        assert!(encode::masked_deflated_message(&mut bytes, Kind::Binary, &vec![7; length], [1, 2, 3, 4]));
+        assert!(bytes.len() < length / 500);
+        of_compressing_client(&limits, &bytes, bytes.len()).0.1
+    };
+    assert_eq!(of(100_000), None);
+    assert_eq!(of(100_001), Some(Violation::TooLarge));
+    assert_eq!(of(100_000_000), Some(Violation::TooLarge));
+    // What a frame announces is refused before it comes.
+    let mut long = vec![0xc2, 0xff];
+    long.extend_from_slice(&200_000_u64.to_be_bytes());
+    long.extend_from_slice(&[1, 2, 3, 4]);
+    assert_eq!(of_compressing_client(&limits, &long, 1).0.1, Some(Violation::TooLarge));
+    // Fragments count together, and memory stays within the bound.
+    let pieces = [frame(0x42, &[0; 60_000]), frame(0x00, &[0; 50_000]), frame(0x80, &[0; 9_000])].concat();
+    let ((_, violation), held) = of_compressing_client(&limits, &pieces, 1000);
+    assert_eq!(violation, Some(Violation::TooLarge));
+    assert!(held <= 112_564, "{held}");
+}
+
 /// An announced length allocates nothing: memory grows with the received bytes.
 #[test]
 fn a_length_alone_takes_no_memory() {
