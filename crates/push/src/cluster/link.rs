@@ -9,18 +9,21 @@ use std::time::{Duration, Instant};
 
 use oroshi_websocket::CloseCode;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout_at;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::{timeout, timeout_at};
 
 use crate::cluster::wire::{Body, BroadcastCounts, Head, Reply, Request};
 use crate::message::Message;
 use crate::plan::Cluster;
-use crate::publish::{Nodes, Publish, Receipt, Targets};
+use crate::publish::{Nodes, Publish, Receipt, StoreError, Targets};
 use crate::session::channels::Member;
 use crate::session::info::{Closed, SessionInfo};
 
 /// The most that may wait for the NATS thread, KiB. Each request counts as at least one.
 const WAITING_KIB: usize = 64 * 1024;
+
+/// The longest name of a channel with a history in JetStream, bytes: NATS limits a line of its protocol to 4 KiB.
+const MOST_CHANNEL_BYTES: usize = 2048;
 
 /// How many different troubles the log remembers as logged.
 const LOGGED: usize = 8;
@@ -51,6 +54,8 @@ pub(super) struct Shared {
     /// The origin of its clock.
     began: Instant,
     pub(super) connected: AtomicBool,
+    /// Whether this node follows the stream of JetStream.
+    pub(super) following: AtomicBool,
     /// [`OtherNodes`] in one number, so that no reader misses a node that moves between its two counts.
     others: AtomicU64,
     /// Publishes that went to nobody, and that no heartbeat has reported yet.
@@ -101,6 +106,8 @@ pub(super) struct OtherNodes {
 pub(crate) struct LinkCounts {
     /// Whether this node's own messages come back to it.
     pub(crate) connected: bool,
+    /// Whether this node follows the stream with the histories.
+    pub(crate) following: bool,
     /// Other nodes that are there, or were when the link was lost.
     pub(crate) nodes: u32,
     /// Nodes that have gone silent and have not left. Receipts count them as known for a minute.
@@ -143,9 +150,16 @@ pub(super) enum Command {
     },
     /// Claim a session's key from all nodes.
     Claim { key: Arc<str> },
+    /// Store a message in the stream of JetStream.
+    Store { channel: Box<str>, frame: Vec<u8>, stored: Stored, _room: OwnedSemaphorePermit },
+    /// Fill the history of a channel from the stream, which begins at `floor`. `done` is dropped then.
+    Fill { channel: Arc<str>, floor: u64, done: oneshot::Sender<()> },
     /// Reply to one node.
     Reply { to: u64, frame: Vec<u8> },
 }
+
+/// Gets the sequence number of a stored message.
+pub(super) type Stored = oneshot::Sender<Result<u64, StoreError>>;
 
 /// Another node's answer to a request.
 #[derive(Debug)]
@@ -163,6 +177,7 @@ impl Link {
             me: crate::secrets::number(),
             began: Instant::now(),
             connected: AtomicBool::new(false),
+            following: AtomicBool::new(false),
             others: AtomicU64::new(0),
             unsent_all: AtomicU64::new(0),
             unsent_groups: AtomicU64::new(0),
@@ -196,6 +211,48 @@ impl Link {
         // Even a publish that does not wait for readers waits for full queues.
         let replies = self.request(Request::Publish(Publish { to, ..publish.clone() }), publish.deadline);
         PendingReceipts { shared: &self.shared, is_connected, others: known + absent, elsewhere, replies }
+    }
+
+    /// Returns whether this node follows the stream of JetStream.
+    pub(crate) fn is_following(&self) -> bool {
+        self.is_connected() && self.shared.following.load(Ordering::Acquire)
+    }
+
+    /// Stores a message for the subscribers of a channel in JetStream. The receiver gets its sequence number.
+    pub(crate) fn store(
+        &self,
+        channel: &str,
+        publish: &Publish,
+    ) -> Result<oneshot::Receiver<Result<u64, StoreError>>, StoreError> {
+        if !self.is_following() {
+            return Err(StoreError::Unreached);
+        }
+        let to = Targets { groups: vec![channel.into()], ..Targets::default() };
+        let publish = Publish { to, stored: Vec::new(), ..publish.clone() };
+        let head = Head { sender: self.shared.me, sent_ms: self.shared.now_ms(), ..Head::default() };
+        let request = Request::Publish(publish);
+        let frame = Body::Request { patience: self.receipt_timeout, request }.encode(head);
+        // NATS counts the subject too, which has the channel's name in base64.
+        if frame.len() + channel.len() * 2 > self.shared.max_payload.load(Ordering::Relaxed)
+            || channel.len() > MOST_CHANNEL_BYTES
+        {
+            return Err(StoreError::TooLarge);
+        }
+        let room = Arc::clone(&self.room).try_acquire_many_owned((frame.len() / 1024 + 1) as u32);
+        let (Ok(_room), (stored, receiver)) = (room, oneshot::channel()) else { return Err(StoreError::Unreached) };
+        let command = Command::Store { channel: channel.into(), frame, stored, _room };
+        self.commands.send(command).map_err(|_| StoreError::Unreached)?;
+        Ok(receiver)
+    }
+
+    /// Fills the history of a channel, which begins at `floor`, from JetStream. It gives up after the receipt timeout.
+    pub(crate) async fn fill(&self, channel: Arc<str>, floor: u64) {
+        if self.is_following() {
+            let (done, filled) = oneshot::channel();
+            // If the NATS thread has ended, there is no link.
+            let _ = self.commands.send(Command::Fill { channel, floor, done });
+            let _ = timeout(self.receipt_timeout, filled).await;
+        }
     }
 
     /// Finds a session on the other nodes.
@@ -285,6 +342,7 @@ impl Link {
         let OtherNodes { known, absent } = self.shared.others();
         LinkCounts {
             connected,
+            following: self.is_following(),
             nodes: known,
             absent,
             connects: read(&counters.connects),
@@ -353,6 +411,11 @@ impl Shared {
     /// Returns the time of this node's clock.
     pub(super) fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Returns whether this node's own messages come back to it.
+    pub(super) fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Acquire)
     }
 
     fn reaches_others(&self) -> bool {
@@ -449,7 +512,7 @@ pub(crate) struct PendingReceipts<'l> {
 impl PendingReceipts<'_> {
     /// Waits for the receipts, and adds them to this node's.
     pub(crate) async fn add_to(mut self, mut receipt: Receipt) -> Receipt {
-        let (mut answered, mut found) = (1, HashSet::new());
+        let (mut answered, mut found) = (u32::from(!receipt.is_late), HashSet::new());
         while let Some(reply) = self.replies.next().await {
             let Reply::Receipt(part) = reply else { continue };
             answered += 1;

@@ -16,12 +16,13 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::future::{Either, select};
-use oroshi_nats::{Client, Event};
+use oroshi_nats::jetstream::Context;
+use oroshi_nats::{Client, Event, jetstream};
 use oroshi_net::Shutdown;
 use oroshi_words::Secret;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 
 use crate::cluster::link::{Command, Link, LinkEnd, OtherNodes, Progress, Shared, count};
@@ -32,8 +33,8 @@ use crate::hub::Hub;
 use crate::hub::missed::Missed;
 use crate::mailboxes::Mailboxes;
 use crate::node::Node;
-use crate::plan::Cluster;
-use crate::publish::Targets;
+use crate::plan::{Cluster, StreamSettings};
+use crate::publish::{StoreError, Targets};
 
 /// How long the last heartbeat, which says that this node leaves, may take.
 const LEAVE: Duration = Duration::from_millis(500);
@@ -47,11 +48,16 @@ const BATCH: usize = 64;
 /// The most that requests of other nodes may hold at a time, KiB. Requests beyond that are dropped without a reply.
 const UNDER_WAY_KIB: usize = 64 * 1024;
 
+/// Histories that are filled from JetStream at a time.
+const FILLS: usize = 16;
+
 /// The NATS thread, not started yet.
 #[derive(Debug)]
 pub(crate) struct NatsThread {
     nats: Secret,
     name: String,
+    history: Option<StreamSettings>,
+    receipt_timeout: Duration,
     end: LinkEnd,
 }
 
@@ -83,7 +89,8 @@ impl NatsThread {
     /// Creates the link to a cluster, and the thread behind it.
     pub(crate) fn new(cluster: &Cluster) -> (Link, Self) {
         let (link, end) = Link::new(cluster);
-        (link, NatsThread { nats: cluster.nats.clone(), name: cluster.name.clone(), end })
+        let Cluster { nats, name, history, receipt_timeout } = cluster.clone();
+        (link, NatsThread { nats, name, history, receipt_timeout, end })
     }
 
     /// Starts the thread.
@@ -99,10 +106,14 @@ impl NatsThread {
     }
 
     fn run(self, node: Arc<Node>, mailboxes: Arc<Mailboxes<Hub>>, stop: &Shutdown) {
-        let NatsThread { nats, name, end: LinkEnd { shared, commands, mut received } } = self;
+        let NatsThread { nats, name, history, receipt_timeout, end: LinkEnd { shared, commands, mut received } } = self;
         let worker = Rc::new(Worker {
             all: format!("oroshi.push.{name}.all"),
             name,
+            history,
+            receipt_timeout,
+            filling: RefCell::default(),
+            fills: Rc::new(Semaphore::new(FILLS)),
             commands,
             peers: RefCell::new(Peers::new(shared.me)),
             waiting: RefCell::default(),
@@ -143,11 +154,18 @@ impl NatsThread {
 }
 
 /// The state of the NATS thread.
-struct Worker {
-    node: Arc<Node>,
-    mailboxes: Arc<Mailboxes<Hub>>,
-    shared: Arc<Shared>,
-    name: String,
+pub(super) struct Worker {
+    pub(super) node: Arc<Node>,
+    pub(super) mailboxes: Arc<Mailboxes<Hub>>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) name: String,
+    /// `None`: JetStream is not used.
+    pub(super) history: Option<StreamSettings>,
+    receipt_timeout: Duration,
+    /// Channels whose history is being filled, with those who wait for it.
+    pub(super) filling: RefCell<HashMap<Arc<str>, Vec<oneshot::Sender<()>>>>,
+    /// Limits how many histories are filled at a time.
+    pub(super) fills: Rc<Semaphore>,
     /// The subject of messages to all nodes.
     all: String,
     commands: UnboundedSender<Command>,
@@ -206,9 +224,13 @@ impl Worker {
         };
         self.shared.trouble_passed();
         self.shared.max_payload.store(client.max_payload(), Ordering::Relaxed);
-        let (receiving, sending) = (pin!(self.receive(&client)), pin!(self.send(&client, commands)));
+        let mut context = jetstream::new(client.clone());
+        context.set_timeout(self.receipt_timeout);
+        let (receiving, sending) = (pin!(self.receive(&client)), pin!(self.send(&client, &context, commands)));
+        let following = pin!(self.follow(&context));
         let (beat, broken) = (pin!(self.beat(&client)), pin!(lost.notified()));
-        match select(select(select(receiving, sending), select(beat, broken)), stopped).await {
+        let working = select(select(receiving, sending), following);
+        match select(select(working, select(beat, broken)), stopped).await {
             Either::Left(_) => End::Lost,
             Either::Right(_) => {
                 let leave = async {
@@ -383,12 +405,12 @@ impl Worker {
         if let Some(Targets { all, groups, .. }) = to
             && (all || !groups.is_empty())
         {
-            self.report(Missed { all, any_group: false, groups });
+            self.report(Missed { all, groups, ..Missed::default() });
         }
     }
 
     /// Tells the sessions of all threads that they may have missed messages.
-    fn report(&self, missed: Missed) {
+    pub(super) fn report(&self, missed: Missed) {
         self.shared.trouble(
             "publishes of other nodes were lost: the hub tells the sessions that may have missed them".to_owned(),
         );
@@ -439,16 +461,23 @@ impl Worker {
     }
 
     /// Executes the commands of this node's threads.
-    async fn send(&self, client: &Client, commands: &mut UnboundedReceiver<Command>) {
+    async fn send(self: &Rc<Self>, client: &Client, context: &Context, commands: &mut UnboundedReceiver<Command>) {
         let mut batch = Vec::with_capacity(BATCH);
         // This thread holds a sender too, so the channel stays open.
         while commands.recv_many(&mut batch, BATCH).await > 0 {
             let mut keys = Vec::new();
             for command in batch.drain(..) {
-                if let Command::Claim { key } = &command {
-                    keys.push(Box::from(&**key));
-                } else if !self.execute(client, command).await {
-                    return;
+                match command {
+                    Command::Claim { key } => keys.push(Box::from(&*key)),
+                    Command::Store { channel, frame, stored, _room } => {
+                        self.store(context, &channel, frame, stored).await;
+                    }
+                    Command::Fill { channel, floor, done } => self.fill(context, channel, floor, done),
+                    command => {
+                        if !self.execute(client, command).await {
+                            return;
+                        }
+                    }
                 }
             }
             if !keys.is_empty() && !self.send_claim(client, keys).await {
@@ -488,7 +517,8 @@ impl Worker {
             Command::Reply { to, frame } => {
                 client.publish(format!("oroshi.push.{}.node.{to:016x}", self.name), frame.into()).await.is_ok()
             }
-            Command::Claim { .. } => true,
+            // `send` carries these out.
+            Command::Claim { .. } | Command::Store { .. } | Command::Fill { .. } => true,
         }
     }
 
@@ -565,12 +595,20 @@ impl Worker {
     /// Ends all waits for replies after the link was lost, and discards the waiting commands.
     fn lose(&self, commands: &mut UnboundedReceiver<Command>) {
         self.shared.connected.store(false, Ordering::Relaxed);
+        self.shared.following.store(false, Ordering::Relaxed);
+        self.filling.borrow_mut().clear();
         self.was_away.set(self.shared.counters.connects.load(Ordering::Relaxed) > 0);
         self.waiting.borrow_mut().clear();
         while let Ok(command) = commands.try_recv() {
-            if let Command::Request { broadcasts, .. } = command {
-                count(&self.shared.counters.unsent, 1);
-                self.shared.unsent(broadcasts);
+            match command {
+                Command::Request { broadcasts, .. } => {
+                    count(&self.shared.counters.unsent, 1);
+                    self.shared.unsent(broadcasts);
+                }
+                Command::Store { stored, .. } => {
+                    let _ = stored.send(Err(StoreError::Unreached));
+                }
+                _ => {}
             }
         }
     }

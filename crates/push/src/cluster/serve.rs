@@ -21,7 +21,7 @@ pub(super) async fn perform(
     working: impl FnOnce(),
 ) -> Option<Reply> {
     Some(match request {
-        Request::Publish(publish) => Reply::Receipt(self::publish(hub, publish, patience / 2, working).await),
+        Request::Publish(publish) => Reply::Receipt(self::publish(hub, publish, patience / 2, working).await?),
         Request::Find { key } => Reply::Session(hub.find_here(&key).await),
         Request::Close { key, last, code, reason } => Reply::Closed(hub.close_here(&key, last, code, &reason).await),
         Request::Join { key, group } => Reply::Known(hub.join_group_here(&key, &group).await),
@@ -38,7 +38,8 @@ pub(super) async fn perform(
     })
 }
 
-async fn publish(hub: &Rc<Hub>, publish: Publish, soon: Duration, working: impl FnOnce()) -> PartialReceipt {
+/// Returns `None` if the subscribers have not got the message from JetStream in time: nothing is known of them.
+async fn publish(hub: &Rc<Hub>, publish: Publish, soon: Duration, working: impl FnOnce()) -> Option<PartialReceipt> {
     let publish = Arc::new(publish);
     let mut publishing = pin!(hub.publish_here(&publish));
     let receipt = match timeout(soon, &mut publishing).await {
@@ -48,9 +49,12 @@ async fn publish(hub: &Rc<Hub>, publish: Publish, soon: Duration, working: impl 
             publishing.await
         }
     };
+    if receipt.is_late {
+        return None;
+    }
     let unknown: HashSet<&str> = receipt.unknown.iter().map(|key| &**key).collect();
     let keys = publish.to.sessions.iter().enumerate();
-    PartialReceipt {
+    Some(PartialReceipt {
         matched: receipt.matched,
         written: receipt.written,
         queued: receipt.queued,
@@ -58,7 +62,7 @@ async fn publish(hub: &Rc<Hub>, publish: Publish, soon: Duration, working: impl 
         closed: receipt.closed,
         found: keys.filter(|(_, key)| !unknown.contains(&***key)).map(|(index, _)| index as u64).collect(),
         refused: receipt.refused,
-    }
+    })
 }
 
 /// Another node's claim to a key that a session of this node has.

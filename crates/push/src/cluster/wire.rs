@@ -19,7 +19,7 @@ use crate::session::info::{Closed, SessionInfo};
 use reader::Reader;
 
 /// The version of the protocol. Nodes refuse messages of another version.
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
 
 /// The offset of the number in a frame.
 const NUMBER_AT: usize = 10;
@@ -266,7 +266,7 @@ pub(super) fn decode(frame: &[u8], most: u64) -> Result<(Head, Body), DecodeErro
 impl Request {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Request::Publish(Publish { message: sent, to, except, wait, deadline }) => {
+            Request::Publish(Publish { message: sent, to, except, wait, deadline, stored }) => {
                 out.push(0);
                 message(out, sent);
                 flag(out, to.all);
@@ -277,6 +277,8 @@ impl Request {
                     ReceiptWait::Written => 2,
                 });
                 time(out, *deadline);
+                number(out, stored.len() as u64);
+                stored.iter().for_each(|sequence| number(out, *sequence));
             }
             Request::Find { key } => {
                 out.push(1);
@@ -341,6 +343,7 @@ impl Request {
                     _ => return Err(DecodeError::Malformed("an unknown wait")),
                 },
                 deadline: reader.time()?,
+                stored: reader.list(Reader::number)?,
             }),
             1 => Request::Find { key: reader.text()? },
             2 => {

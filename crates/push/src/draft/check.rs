@@ -11,7 +11,7 @@ use oroshi_words::{Mistake, Secret};
 use super::{Draft, is_unix};
 use crate::jwt::keys::SECRET_BYTES;
 use crate::plan::{
-    Access, Cluster, GroupRule, HistoryRule, Jwt, KeySource, Limits, Origins, Paths, Serves, Transports,
+    Access, Cluster, GroupRule, HistoryRule, Jwt, KeySource, Limits, Origins, Paths, Serves, StreamSettings, Transports,
 };
 
 /// More threads than this are a slip of the finger.
@@ -342,6 +342,12 @@ fn cluster(cluster: &Cluster, problems: &mut Vec<Mistake>) {
         problems.push(Mistake::value("cluster.name", &cluster.name, "is no name", "one of letters, digits, - and _"));
     }
     least_time("cluster.receipt-timeout", cluster.receipt_timeout, problems);
+    if let Some(StreamSettings { replicas, .. }) = cluster.history
+        && !(1..=5).contains(&replicas)
+    {
+        let key = "cluster.history-replicas";
+        problems.push(Mistake::value(key, replicas, "is more or less than NATS makes", "1 to 5"));
+    }
 }
 
 fn least(key: &'static str, number: u64, problems: &mut Vec<Mistake>) {

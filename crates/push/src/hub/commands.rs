@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::hub::Hub;
 use crate::identity::{self, NO_KEYS, unix_time};
 use crate::message::{Framing, Message, Place};
-use crate::publish::{Publish, ReceiptWait, Targets};
+use crate::publish::{Publish, PublishError, ReceiptWait, StoreError, Targets};
 use crate::rates::{LIMITS, What};
 use crate::rights::{Right, prefix};
 use crate::session::channels::{Channels, Member};
@@ -195,6 +195,11 @@ impl Hub {
         }
         if let Some(Subscribe { channel, since }) = subscribe {
             let since = since.map(|Since { epoch, offset }| Place::read(&epoch, offset).unwrap_or(NOWHERE));
+            self.expect(session, Right::Subscribe, &channel)?;
+            self.prepare(&channel, since).await;
+            if !session.is_open() {
+                return Err(Refused::new("forbidden", "the session has ended"));
+            }
             return Ok((SUBSCRIBED, self.subscribe(session, id, &channel, since)?));
         }
         if let Some(Named { channel }) = unsubscribe {
@@ -207,7 +212,10 @@ impl Hub {
             return Ok(("published", self.publish_for(session, publish).await?));
         }
         if let Some(History { channel, limit }) = history {
-            return Ok(("history", self.history_for(session, &channel, limit)?));
+            self.expect(session, Right::History, &channel)?;
+            let begin = Place { epoch: self.node.histories.stream_epoch(), offset: 0 };
+            self.prepare(&channel, Some(begin)).await;
+            return Ok(("history", self.history_for(&channel, limit)?));
         }
         if let Some(Named { channel }) = presence {
             self.expect(session, Right::Presence, &channel)?;
@@ -315,16 +323,22 @@ impl Hub {
             except: Vec::new(),
             wait: ReceiptWait::Queued,
             deadline: self.plan().send.timeout,
+            stored: Vec::new(),
         };
         match self.publish(publish).await {
             Ok(_) => Ok(json!({ "channel": channel })),
-            Err(overloaded) => Err(Refused::new("busy", overloaded.to_string()).of(&channel)),
+            Err(PublishError::NotStored(StoreError::TooLarge)) => {
+                Err(Refused::new("too-large", StoreError::TooLarge.to_string()).of(&channel))
+            }
+            Err(PublishError::NotStored(StoreError::Unconfirmed)) => {
+                Err(Refused::new("unconfirmed", StoreError::Unconfirmed.to_string()).of(&channel))
+            }
+            Err(busy) => Err(Refused::new("busy", busy.to_string()).of(&channel)),
         }
     }
 
     /// Returns a channel's newest messages.
-    fn history_for(&self, session: &Session, channel: &str, limit: Option<usize>) -> Result<Value, Refused> {
-        self.expect(session, Right::History, channel)?;
+    fn history_for(&self, channel: &str, limit: Option<usize>) -> Result<Value, Refused> {
         let limit = limit.unwrap_or(HISTORY_MESSAGES).min(HISTORY_MESSAGES);
         if self.history_rule(channel).is_none() || prefix(channel).is_some() {
             return Err(Refused::new("forbidden", "the channel has no history").of(channel));

@@ -22,6 +22,7 @@ fn every_kind() -> Vec<Body> {
         except: names(&["s3"]),
         wait: ReceiptWait::Written,
         deadline: Duration::from_millis(70_000),
+        stored: vec![7, 1 << 40],
     };
     let requests = [
         Request::Publish(publish),
