@@ -276,14 +276,7 @@ impl Histories {
     }
 
     /// Adds messages from before a log's begin, as [`Log::fill`] does.
-    pub(crate) fn fill(
-        &self,
-        channel: &str,
-        rule: HistoryRule,
-        floors: [u64; 2],
-        older: Vec<Older>,
-        now_ms: u64,
-    ) {
+    pub(crate) fn fill(&self, channel: &str, rule: HistoryRule, floors: [u64; 2], older: Vec<Older>, now_ms: u64) {
         if let Some(log) = self.part(channel).get_mut(channel) {
             let before = log.bytes();
             log.fill(rule, floors[0], floors[1], older, now_ms);

@@ -65,6 +65,6 @@ mod writer;
 pub use draft::Draft;
 pub use plan::{
     Access, Callbacks, ClientRates, Cluster, Drain, GroupRule, HistoryRule, Jwt, KeySource, Limits, Listener, Origins,
-    Paths, Plan, StreamSettings, SendSettings, Serves, SlowPolicy, Transports,
+    Paths, Plan, SendSettings, Serves, SlowPolicy, StreamSettings, Transports,
 };
 pub use run::{OpenListener, RunError, run};

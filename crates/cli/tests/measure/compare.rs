@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::support::HANG;
 use crate::common::{OROSHI, Ran, Recorded as _, Target, bench, oroshi, to_the_end};
+use oroshi_bench::Record;
 use oroshi_lab::LabResult;
 use oroshi_lab::result::Comparison;
-use oroshi_bench::Record;
 use oroshi_stats::compare::Verdict;
 use oroshi_testkit::need;
 use rustix::process::{Pid, Signal, kill_process};

@@ -17,7 +17,7 @@ use crate::message::Message;
 use crate::plan::Cluster;
 use crate::publish::{Nodes, Publish, Receipt, StoreError, Targets};
 use crate::session::channels::Member;
-use crate::session::info::{Closed, SessionInfo};
+use crate::session::info::{Closed, PollError, SessionInfo};
 
 /// The most that may wait for the NATS thread, KiB. Each request counts as at least one.
 const WAITING_KIB: usize = 64 * 1024;
@@ -323,6 +323,69 @@ impl Link {
                 members.extend(some);
             }
         }
+    }
+
+    /// Polls a session on another node, for which the poll waits up to `longest`.
+    pub(crate) async fn poll(
+        &self,
+        key: &str,
+        token: &str,
+        after: u64,
+        longest: Duration,
+    ) -> Result<String, PollError> {
+        let request = Request::Poll { key: key.into(), token: token.into(), after };
+        let polled = |reply| match reply {
+            Reply::Polled(Err(PollError::Unknown)) => None,
+            Reply::Polled(polled) => Some(polled),
+            _ => None,
+        };
+        match self.ask_all(request, longest, polled).await {
+            Some(polled) => polled.map(String::from),
+            None if self.is_connected() => Err(PollError::Unknown),
+            None => Err(PollError::Unreached),
+        }
+    }
+
+    /// Has the node of a session carry out its commands. Returns the answers as a JSON array.
+    ///
+    /// # Errors
+    /// `Unknown` if no node has the session, else that it did not answer.
+    pub(crate) async fn commands(
+        &self,
+        key: &str,
+        token: &str,
+        commands: Vec<Box<str>>,
+    ) -> Result<Box<str>, PollError> {
+        let request = Request::Commands { key: key.into(), token: token.into(), commands };
+        let answers = |reply| match reply {
+            Reply::Answers(answers) => answers.map(Ok),
+            Reply::Polled(Err(error)) => Some(Err(error)),
+            _ => None,
+        };
+        // A command may wait for the other nodes, as this one does for the command.
+        match self.ask_all(request, self.receipt_timeout * 2, answers).await {
+            Some(answers) => answers,
+            None if self.is_connected() => Err(PollError::Unknown),
+            None => Err(PollError::Unreached),
+        }
+    }
+
+    /// Returns the first result of `says` that is not `None`, or `Unreached` if a node did not answer.
+    async fn ask_all<T>(
+        &self,
+        request: Request,
+        longer: Duration,
+        says: impl Fn(Reply) -> Option<Result<T, PollError>>,
+    ) -> Option<Result<T, PollError>> {
+        let known = self.shared.others().known;
+        let (mut replies, mut answered) = (self.request(request, longer), 0);
+        while let Some(reply) = replies.next().await {
+            answered += 1;
+            if let Some(said) = says(reply) {
+                return Some(said);
+            }
+        }
+        (answered < known).then_some(Err(PollError::Unreached))
     }
 
     /// Tells the other nodes that a session with this key was opened, so that an older one ends.

@@ -28,13 +28,14 @@ use tokio::time::{sleep, timeout};
 use crate::cluster::link::{Command, Link, LinkEnd, OtherNodes, Progress, Shared, count};
 use crate::cluster::peers::{HEARTBEAT_MS, Peers, Rejection, SILENCE_MS};
 use crate::cluster::serve::{self, Claim};
-use crate::cluster::wire::{self, Body, BroadcastCounts, Head, Request};
+use crate::cluster::wire::{self, Body, BroadcastCounts, Head, Reply, Request};
 use crate::hub::Hub;
 use crate::hub::missed::Missed;
 use crate::mailboxes::Mailboxes;
 use crate::node::Node;
 use crate::plan::{Cluster, StreamSettings};
 use crate::publish::{StoreError, Targets};
+use crate::session::info::PollError;
 
 /// How long the last heartbeat, which says that this node leaves, may take.
 const LEAVE: Duration = Duration::from_millis(500);
@@ -372,7 +373,12 @@ impl Worker {
         let (commands, shared) = (self.commands.clone(), Arc::clone(&self.shared));
         let reply = move |body: Body| {
             let (sender, sent_ms) = (shared.me, shared.now_ms());
-            let frame = body.encode(Head { sender, number: head.number, sent_ms, ..Head::default() });
+            let encode = |body: Body| body.encode(Head { sender, number: head.number, sent_ms, ..Head::default() });
+            let mut frame = encode(body);
+            if frame.len() > shared.max_payload.load(Ordering::Relaxed) {
+                // Only messages and answers of a session can be so large. Its client connects again.
+                frame = encode(Body::Reply(Reply::Polled(Err(PollError::Gone))));
+            }
             // If the NATS thread has ended, there is no link.
             let _ = commands.send(Command::Reply { to: head.sender, frame });
         };

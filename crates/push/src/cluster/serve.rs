@@ -6,12 +6,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::cluster::wire::{PartialReceipt, Reply, Request};
 use crate::hub::Hub;
 use crate::publish::Publish;
 use crate::session::directory::Location;
+use crate::session::info::PollError;
 
 /// Executes another node's request. Calls `working` if that takes longer than half of `patience`.
 pub(super) async fn perform(
@@ -32,6 +34,18 @@ pub(super) async fn perform(
         Request::Members { channel } => {
             let (count, members) = hub.members_here(&channel).await;
             Reply::Members(count, members)
+        }
+        // The answers may take as long as a poll waits, or as other nodes.
+        Request::Poll { key, .. } if hub.node.directory.find(&key).is_none() => Reply::Polled(Err(PollError::Unknown)),
+        Request::Poll { key, token, after } => {
+            working();
+            Reply::Polled(hub.poll_of_node(&key, token.into(), after).await.map(Box::from))
+        }
+        Request::Commands { key, .. } if hub.node.directory.find(&key).is_none() => Reply::Answers(None),
+        Request::Commands { key, token, commands } => {
+            working();
+            let answers = hub.commands_of_node(&key, token, commands).await;
+            Reply::Answers(answers.map(|answers| Value::from(answers).to_string().into()))
         }
         // The NATS thread handles these.
         Request::Claim { .. } => return None,

@@ -456,6 +456,7 @@ mod tests {
                 nats: Secret::new("http://hidden"),
                 name: String::new(),
                 receipt_timeout: Duration::from_secs(1),
+                history: Some(StreamSettings { replicas: 6, in_memory: false }),
             }),
             ..sound()
         };
@@ -493,6 +494,7 @@ mod tests {
             "jwt.leeway",
             "cluster.nats",
             "cluster.name",
+            "cluster.history-replicas",
         ];
         assert_eq!(keys(&draft), expected);
         for problem in all(&draft) {

@@ -17,7 +17,9 @@ use crate::message::{Framing, Message, Place};
 use crate::publish::{Publish, PublishError, ReceiptWait, StoreError, Targets};
 use crate::rates::{LIMITS, What};
 use crate::rights::{Right, prefix};
+use crate::secrets::is_same;
 use crate::session::channels::{Channels, Member};
+use crate::session::info::PollError;
 use crate::session::{Reason, Session};
 
 /// The most messages in the answer to `history`.
@@ -125,6 +127,49 @@ impl Hub {
             }
         }
         self.ended.notify_waiters();
+    }
+
+    /// Carries out commands of a session beside its connection, on whatever node it is. Each answer is a frame or null.
+    ///
+    /// # Errors
+    /// `Unknown` if no session has this key and token; others if its node does not answer.
+    pub(crate) async fn commands(
+        self: &Rc<Self>,
+        key: &str,
+        token: Box<str>,
+        commands: Vec<Box<str>>,
+    ) -> Result<Vec<Value>, PollError> {
+        match &self.node.link {
+            Some(link) if self.node.directory.find(key).is_none() => {
+                let answers = link.commands(key, &token, commands).await?;
+                serde_json::from_str(&answers).map_err(|_| PollError::Unreached)
+            }
+            _ => self.commands_of_node(key, token, commands).await.ok_or(PollError::Unknown),
+        }
+    }
+
+    /// [`commands`](Self::commands) on this node; `None` if no session has this key and token.
+    pub(crate) async fn commands_of_node(
+        self: &Rc<Self>,
+        key: &str,
+        token: Box<str>,
+        commands: Vec<Box<str>>,
+    ) -> Option<Vec<Value>> {
+        let location = self.node.directory.find(key)?;
+        let asked = self.mailboxes.ask(location.thread, move |hub| async move {
+            let session = hub.at(location)?;
+            let is_its = session.channels(|channels| is_same(channels.token.as_bytes(), token.as_bytes()));
+            if is_its != Some(true) || !session.is_open() {
+                return None;
+            }
+            let mut answers = Vec::with_capacity(commands.len());
+            for command in &commands {
+                let answer = hub.command(&session, command.as_bytes()).await;
+                answers.push(answer.map_or(Value::Null, |Answer { frame, .. }| frame));
+            }
+            Some(answers)
+        });
+        asked.await.ok().flatten()
     }
 
     /// Carries out a command. `None`: the client wants no answer.

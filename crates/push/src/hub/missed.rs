@@ -38,7 +38,11 @@ impl Hub {
                 let groups = session.groups.borrow();
                 let subscribed = session.channels(|channels| {
                     let concerned = channels.subscriptions.iter().filter(|one| {
-                        if self.is_stored(&one.group.name) && !one.is_pattern { missed.stream } else { missed.any_group }
+                        if self.is_stored(&one.group.name) && !one.is_pattern {
+                            missed.stream
+                        } else {
+                            missed.any_group
+                        }
                     });
                     concerned.map(|one| one.group.slow).reduce(milder)
                 });

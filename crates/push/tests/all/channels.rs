@@ -4,7 +4,7 @@ use oroshi_push::{Access, GroupRule, HistoryRule, Plan, SlowPolicy};
 use oroshi_websocket::Kind;
 use serde_json::{Value, json};
 
-use crate::hub::{Backend, Chunks, Got, Hub, WebSocket, connect};
+use crate::hub::{Backend, Chunks, Client, Got, Hub, WebSocket, connect, frame};
 use crate::nats::{Nats, knows};
 
 /// A channel that everybody may use in every way.
@@ -36,58 +36,6 @@ fn rules(plan: &mut Plan) {
         kept("kept:*"),
         open("live:*"),
     ];
-}
-
-/// A client on a WebSocket.
-struct Client {
-    socket: WebSocket,
-    first: Value,
-    next_id: u64,
-}
-
-impl Client {
-    fn open(hub: &Hub) -> Client {
-        let fields = [("Sec-WebSocket-Protocol", "other, oroshi.v1")];
-        let mut socket =
-            WebSocket::open(hub.address, "/connect", &fields).unwrap_or_else(|answer| panic!("{answer:?}"));
-        let first = frame(&socket.text());
-        Client { socket, first, next_id: 1 }
-    }
-
-    fn next(&mut self) -> Value {
-        frame(&self.socket.text())
-    }
-
-    fn send(&mut self, command: &Value) {
-        self.socket.send(Kind::Text, command.to_string().as_bytes());
-    }
-
-    /// Sends a command, and returns the next frame, which is its answer.
-    fn ask(&mut self, mut command: Value) -> Value {
-        let id = self.next_id;
-        self.next_id += 1;
-        command["id"] = json!(id);
-        self.send(&command);
-        let answer = self.next();
-        assert_eq!(answer["id"], id, "{command}: {answer}");
-        answer
-    }
-
-    fn subscribe(&mut self, channel: &str, since: Option<&Value>) -> Value {
-        let mut subscribe = json!({ "channel": channel });
-        if let Some(since) = since {
-            subscribe["since"] = json!({ "epoch": since["epoch"], "offset": since["offset"] });
-        }
-        self.ask(json!({ "subscribe": subscribe }))["subscribed"].clone()
-    }
-
-    fn client(&self) -> &str {
-        self.first["client"].as_str().unwrap()
-    }
-}
-
-fn frame(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
 fn publish(hub: &Hub, channel: &str, text: &str) -> Value {

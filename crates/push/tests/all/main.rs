@@ -23,4 +23,5 @@ mod openapi;
 mod scenarios;
 mod slow;
 mod storm;
+mod stream;
 mod tokens;

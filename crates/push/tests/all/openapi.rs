@@ -518,7 +518,8 @@ fn a_node_of_a_cluster_says_how_its_link_is() {
     let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let hub = Hub::start(|plan| {
         let (nats, name) = (Secret::new(format!("nats://{nowhere}")), "test".into());
-        plan.cluster = Some(Cluster { nats, name, receipt_timeout: std::time::Duration::from_secs(1) });
+        let receipt_timeout = std::time::Duration::from_secs(1);
+        plan.cluster = Some(Cluster { nats, name, receipt_timeout, history: None });
     });
     let api = Description::of(&hub);
     let status = hub.request("GET", "/status", &[], b"");
