@@ -145,6 +145,9 @@ impl Log {
         entries.append(&mut self.entries);
         self.entries = entries;
         self.floor = floor;
+        if rule.latest {
+            self.cut(self.entries.len().saturating_sub(1));
+        }
         self.bound(rule);
         self.expire(now_ms);
     }
@@ -272,6 +275,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::message::Framing;
 
     const RULE: HistoryRule = HistoryRule { messages: 5, bytes: 5000, time: Duration::from_millis(100), latest: false };
 
@@ -330,6 +334,52 @@ mod tests {
         assert_eq!((current.recovered, offsets(&current)), (Some(true), vec![]));
         let late = log.recover(rule, Some(Place { epoch: 7, offset: 2 }), 0, 100);
         assert_eq!((late.recovered, offsets(&late)), (Some(false), vec![]), "the value is too old");
+    }
+
+    /// What came first is filled in later: all after the position, or nothing.
+    #[test]
+    fn what_a_stream_has_kept_goes_before_what_came() {
+        let rule = HistoryRule { messages: 4, ..RULE };
+        let publication = |offset: u64| {
+            let message = Message::data(Kind::Text, Bytes::from_static(b"x"));
+            message.to_publication(Some("c".into()), Some(Place { epoch: 7, offset }))
+        };
+        let older = |offsets: &[u64]| -> Vec<Older> {
+            offsets.iter().map(|&offset| Older { message: publication(offset), offset, age_ms: 0 }).collect()
+        };
+        let prevs = |log: &Log| -> Vec<String> {
+            let frames =
+                log.entries.iter().map(|entry| String::from_utf8_lossy(entry.message.frame(Framing::Poll)).into());
+            let prev = |frame: String| frame.split("\"prev\":").nth(1).unwrap().split(',').next().unwrap().to_owned();
+            frames.map(prev).collect()
+        };
+        let mut log = Log::new(7, 100);
+        let make = |place: Place, prev| Arc::new(publication(place.offset).with_prev(Some(prev)));
+        log.append(rule, 0, Some((105, 0)), make);
+        assert_eq!(prevs(&log), ["100"]);
+        let since = |offset| Some(Place { epoch: 7, offset });
+        assert_eq!(log.recover(rule, since(95), 106, 0).recovered, Some(false));
+        assert!(log.may_be_filled(95) && !log.may_be_filled(100));
+        // The stream was read after 105 had come, and has nothing up to 80 any more.
+        log.fill(rule, 100, 80, older(&[70, 85, 90, 105]), 0);
+        assert_eq!(
+            (offsets(&log.recover(rule, since(87), 106, 0)), prevs(&log)),
+            (vec![90, 105], ["80", "85", "90"].map(String::from).to_vec())
+        );
+        assert_eq!(log.recover(rule, since(79), 106, 0).recovered, Some(false));
+        assert!(!log.may_be_filled(79), "nobody has it");
+        assert_eq!(log.recover(rule, since(106), 106, 0).recovered, Some(true), "nothing has come since");
+        assert_eq!(log.recover(rule, since(107), 106, 0).recovered, Some(false), "the future");
+        for offset in [110, 111] {
+            log.append(rule, 0, Some((offset, 0)), make);
+        }
+        assert_eq!(log.recover(rule, since(84), 111, 0).recovered, Some(false), "more than it keeps");
+        assert!(!log.may_be_filled(84), "the rule does not keep it");
+        // A hole: the next message shows it.
+        log.skip_to(120);
+        log.append(rule, 0, Some((125, 0)), make);
+        assert_eq!(prevs(&log), ["120"]);
+        assert!(log.recover(rule, since(111), 125, 0).recovered == Some(false) && log.may_be_filled(111));
     }
 
     proptest! {

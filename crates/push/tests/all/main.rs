@@ -24,4 +24,5 @@ mod scenarios;
 mod slow;
 mod storm;
 mod stream;
+mod stream_faults;
 mod tokens;

@@ -21,13 +21,14 @@ fn rule(pattern: &str, keeps: HistoryRule) -> GroupRule {
         subscribe: anyone,
         publish: anyone,
         history: anyone,
+        presence: anyone,
         keeps: Some(keeps),
         ..GroupRule::default()
     }
 }
 
 /// A node whose histories are in JetStream.
-fn stored(plan: &mut Plan) {
+pub fn stored(plan: &mut Plan) {
     plan.cluster.as_mut().unwrap().history = Some(StreamSettings::default());
     plan.limits.client_publishes = None;
     plan.groups = vec![
@@ -38,7 +39,7 @@ fn stored(plan: &mut Plan) {
 }
 
 /// A NATS server with JetStream, whose files are in a folder.
-fn jetstream(test: &str) -> Option<(Nats, TempDir)> {
+pub fn jetstream(test: &str) -> Option<(Nats, TempDir)> {
     let folder = TempDir::new().unwrap();
     Nats::start(test, &["-js", "-sd", folder.path().to_str().unwrap()]).map(|nats| (nats, folder))
 }
