@@ -2,7 +2,8 @@
 //!
 //! A request goes to the NATS thread as a command, and its replies come back through a channel of its own.
 
-use std::collections::HashSet;
+mod replies;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,14 +11,15 @@ use std::time::{Duration, Instant};
 use oroshi_websocket::CloseCode;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::{timeout, timeout_at};
+use tokio::time::timeout;
 
 use crate::cluster::wire::{Body, BroadcastCounts, Head, Reply, Request};
 use crate::message::Message;
 use crate::plan::Cluster;
-use crate::publish::{Nodes, Publish, Receipt, StoreError, Targets};
+use crate::publish::{Publish, StoreError, Targets};
 use crate::session::channels::Member;
 use crate::session::info::{Closed, PollError, SessionInfo};
+use replies::{PendingReceipts, Replies};
 
 /// The most that may wait for the NATS thread, KiB. Each request counts as at least one.
 const WAITING_KIB: usize = 64 * 1024;
@@ -560,71 +562,4 @@ impl Trouble {
 /// Adds to a counter.
 pub(super) fn count(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
-}
-
-/// The receipts of other nodes for one publish.
-pub(crate) struct PendingReceipts<'l> {
-    shared: &'l Shared,
-    is_connected: bool,
-    /// The other nodes when they were asked.
-    others: u32,
-    elsewhere: Vec<Box<str>>,
-    replies: Replies,
-}
-
-impl PendingReceipts<'_> {
-    /// Waits for the receipts, and adds them to this node's.
-    pub(crate) async fn add_to(mut self, mut receipt: Receipt) -> Receipt {
-        let (mut answered, mut found) = (u32::from(!receipt.is_late), HashSet::new());
-        while let Some(reply) = self.replies.next().await {
-            let Reply::Receipt(part) = reply else { continue };
-            answered += 1;
-            found.extend(part.found.iter().filter_map(|&index| self.elsewhere.get(usize::try_from(index).ok()?)));
-            receipt.matched = receipt.matched.saturating_add(part.matched);
-            receipt.written = receipt.written.saturating_add(part.written);
-            receipt.queued = receipt.queued.saturating_add(part.queued);
-            receipt.dropped = receipt.dropped.saturating_add(part.dropped);
-            receipt.closed = receipt.closed.saturating_add(part.closed);
-            receipt.refused.extend(part.refused);
-        }
-        receipt.unknown.retain(|key| !found.contains(key));
-        let known = answered.max(self.others + 1);
-        receipt.nodes = Nodes { known, answered, connected: Some(self.is_connected) };
-        if known > answered {
-            count(&self.shared.counters.incomplete, 1);
-        }
-        receipt
-    }
-}
-
-/// The replies to a request, as they come.
-struct Replies {
-    /// `None` if no node was asked.
-    progress: Option<UnboundedReceiver<Progress>>,
-    until: Instant,
-    longest: Instant,
-}
-
-impl Replies {
-    /// Returns the next reply; `None` once all remaining nodes have answered, or the time is over.
-    async fn next(&mut self) -> Option<Reply> {
-        let progress = self.progress.as_mut()?;
-        loop {
-            match timeout_at(self.until.into(), progress.recv()).await {
-                Ok(Some(Progress::Replied(reply))) => return Some(reply),
-                Ok(Some(Progress::Working)) => self.until = self.longest,
-                Ok(None) | Err(_) => return None,
-            }
-        }
-    }
-
-    /// Returns the first result of `says` that is not `None`.
-    async fn first<T>(mut self, says: impl Fn(Reply) -> Option<T>) -> Option<T> {
-        while let Some(reply) = self.next().await {
-            if let Some(said) = says(reply) {
-                return Some(said);
-            }
-        }
-        None
-    }
 }

@@ -28,7 +28,7 @@ fn rule(pattern: &str, keeps: HistoryRule) -> GroupRule {
 }
 
 /// A node whose histories are in JetStream.
-pub fn stored(plan: &mut Plan) {
+pub(crate) fn stored(plan: &mut Plan) {
     plan.cluster.as_mut().unwrap().history = Some(StreamSettings::default());
     plan.limits.client_publishes = None;
     plan.groups = vec![
@@ -39,7 +39,7 @@ pub fn stored(plan: &mut Plan) {
 }
 
 /// A NATS server with JetStream, whose files are in a folder.
-pub fn jetstream(test: &str) -> Option<(Nats, TempDir)> {
+pub(crate) fn jetstream(test: &str) -> Option<(Nats, TempDir)> {
     let folder = TempDir::new().unwrap();
     Nats::start(test, &["-js", "-sd", folder.path().to_str().unwrap()]).map(|nats| (nats, folder))
 }
@@ -194,7 +194,7 @@ fn a_publish_without_nats_fails_and_what_is_confirmed_comes_once() {
         hubs.iter().for_each(|hub| drop(hub.until("no NATS", |status| status["cluster"]["following"] == false)));
         let answer = try_publish(&hubs[0], "lost");
         assert_eq!((answer.status, answer.json()["error"].clone()), (503, json!("history-unreached")));
-        let answer = clients[1].ask(json!({ "publish": { "channel": "kept:a", "text": "lost" } }));
+        let answer = Client::open(&hubs[1]).ask(json!({ "publish": { "channel": "kept:a", "text": "lost" } }));
         assert_eq!(answer["error"], "busy", "{answer}");
         // Who comes back meanwhile has what this node knows.
         let mut back = Client::open(&hubs[1]);

@@ -50,6 +50,15 @@ impl Scene {
     }
 }
 
+/// Says that the test is over, when this is dropped.
+struct Over<'s>(&'s Scene);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::Release);
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -81,6 +90,8 @@ fn every_client_has_each_confirmed_message_once_and_in_order_or_was_told() {
             let (scene, random) = (&scene, random.fork());
             scope.spawn(move || publisher(scene, random))
         };
+        // The others end with this thread, whether or not it fails.
+        let over = Over(&scene);
         for moment in 0..moments {
             std::thread::sleep(Duration::from_millis(random.u64(200..1500)));
             let fault = random.u8(..4);
@@ -114,7 +125,7 @@ fn every_client_has_each_confirmed_message_once_and_in_order_or_was_told() {
         for node in &nodes {
             node.until("the others", |cluster| cluster["nodes"] == NODES - 1 && cluster["following"] == true);
         }
-        scene.is_over.store(true, Ordering::Release);
+        drop(over);
         publisher.join().unwrap();
         clients.into_iter().map(|client| client.join().unwrap()).collect()
     });
@@ -172,13 +183,17 @@ fn client(scene: &Scene, mut random: fastrand::Rng) -> Vec<Came> {
     let start = Instant::now();
     loop {
         assert!(start.elapsed() < PATIENCE * 100, "the end never comes: {came:?}");
-        if session(scene, &mut random, &mut came, &mut place).is_some() {
+        let _ = session(scene, &mut random, &mut came, &mut place);
+        // The last message may come before its publisher knows that it is stored.
+        let confirmed = lock(&scene.confirmed);
+        let is_end = |text: &String| text.starts_with("end ") && confirmed.last() == Some(text);
+        if came.iter().any(|came| matches!(came, Came::Text(text) if is_end(text))) {
             return came;
         }
     }
 }
 
-/// One session. `None`: it ended, and another one may begin.
+/// One session, until it ends, the client leaves, or an end has come.
 fn session(
     scene: &Scene,
     random: &mut fastrand::Rng,
@@ -214,10 +229,10 @@ fn session(
             }
             *place = Some((epoch, offset));
             let text = frame["text"].as_str()?.to_owned();
-            let is_end = text.starts_with("end ") && lock(&scene.confirmed).contains(&text);
+            let is_end = text.starts_with("end ");
             came.push(Came::Text(text));
             if is_end {
-                return Some(());
+                return None;
             }
         }
     }
