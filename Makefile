@@ -4,7 +4,11 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 CARGO_RELEASE := cargo build --release --locked
 
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
 .PHONY: help build demo test bench bench-quick bench-rack bench-client bench-gate bench-push agent-faults agent-cost calibrate soak h2spec gem floor setup fmt clean bench-check planted
+=======
+.PHONY: help build demo test bench bench-quick bench-rack bench-client bench-gate bench-push agent-faults push-faults agent-cost calibrate soak gem floor setup fmt clean
+>>>>>>> pushb-r1
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -54,6 +58,9 @@ bench-push: build floor ## the push hub beside nginx's nchan; half an hour, writ
 
 agent-faults: ## agents, their coordinator and NATS, killed at 50 moments of real runs; eight minutes
 	OROSHI_MOMENTS=50 cargo test --locked -p oroshi --test measure every_process_may_be_killed -- --nocapture
+
+push-faults: ## three nodes of the push hub and NATS with JetStream under load, with 50 random faults; some minutes
+	OROSHI_MOMENTS=50 cargo test --locked -p oroshi-push --test all stream_faults -- --nocapture
 
 agent-cost: ## the CPU time and the memory of a coordinator with two hundred agents; on a quiet machine
 	OROSHI_CPU_LIMIT=0.5 cargo test --locked --profile demo -p oroshi --test measure a_coordinator_adds_up -- --ignored --nocapture

@@ -20,6 +20,8 @@ export interface Publication extends Partial<Position> {
     text?: string;
     /** The message as base64, if it is bytes. */
     base64?: string;
+    /** The offset of the channel's message before it, if offsets do not grow by one. */
+    prev?: number;
 }
 /** What happened to a subscription. */
 export interface Subscribed extends Partial<Position> {

@@ -19,6 +19,8 @@ export interface Publication extends Partial<Position> {
   text?: string
   /** The message as base64, if it is bytes. */
   base64?: string
+  /** The offset of the channel's message before it, if offsets do not grow by one. */
+  prev?: number
 }
 
 /** What happened to a subscription. */
@@ -387,14 +389,14 @@ export class Push {
   }
 
   #publication(publication: Publication & { channel: string }): void {
-    const { channel, epoch, offset } = publication
+    const { channel, epoch, offset, prev } = publication
     const isPattern = (name: string) => name.endsWith('*') && channel.startsWith(name.slice(0, -1))
     const entry = this.#channels.get(channel)
     if (entry && epoch && offset) {
       const { place, fresh } = entry
       entry.fresh = false
       // What comes right behind the hub's answer is what the hub has.
-      if (place && !entry.latest && !fresh && (place.epoch !== epoch || offset > place.offset + 1)) {
+      if (place && !entry.latest && !fresh && (place.epoch !== epoch || (prev ?? offset - 1) > place.offset)) {
         // Something was lost on the way: begin again where it is known.
         if (!entry.sent) return
         this.#link?.send({ unsubscribe: { channel } })

@@ -7,7 +7,7 @@ pub mod address;
 
 use std::time::Duration;
 
-pub use async_nats::{Client, ConnectOptions, Event};
+pub use async_nats::{Client, ConnectOptions, Event, jetstream};
 use oroshi_words::{Secret, with_causes};
 
 /// How long making a connection may take.

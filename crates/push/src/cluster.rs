@@ -10,6 +10,7 @@
 //!
 //! - `link` is the threads' end: they send commands to the NATS thread, and never wait for it. The hub uses it.
 //! - `nats` is the thread that holds the connection. `serve` does what other nodes ask for; it uses the hub.
+//! - `stream`, a part of `nats`, keeps the histories of channels in JetStream.
 //! - `wire` has the messages between nodes as bytes; `peers` decides which nodes are there and which requests are
 //!   valid. Neither does I/O. `address` reads the addresses of NATS servers.
 
@@ -17,4 +18,5 @@ pub(crate) mod link;
 pub(crate) mod nats;
 mod peers;
 mod serve;
+mod stream;
 mod wire;

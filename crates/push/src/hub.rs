@@ -15,7 +15,7 @@ mod fan_out;
 pub(crate) mod lists;
 pub(crate) mod missed;
 pub(crate) mod opening;
-pub(crate) mod polling;
+mod polling;
 mod pressure;
 mod sweep;
 

@@ -29,7 +29,7 @@
 //!    queue, no I/O), `group`, `channels` (the state of a client that subscribes), `directory`, `info`. `session` and
 //!    `group` import each other, as a group lists its members and a session its groups: that circle is the data itself.
 //! 3. What threads share. `history`: the numbered messages of channels. `identity`: the keys that verify tokens.
-//!    `idempotency`: publishes that come again. `node`: the plan, the directory, the load of each thread, the link to
+//!    `idempotency`: publishes that come again. `arrivals`: messages from JetStream that await their receipt. `node`: the plan, the directory, the load of each thread, the link to
 //!    other nodes (`cluster::link` and `cluster::wire`, which know no hub). `mailboxes`: work from thread to thread, by
 //!    closures, so that it need not know the hub.
 //! 4. The writer of a thread. `clock`, `backlog` (what waits, and who waits for room), `writer` (into queues, out to
@@ -38,6 +38,7 @@
 //!    are parts of its `impl`, one per topic.
 //! 6. The outside. `http`: the API. `cluster`: requests of other nodes. [`run()`] starts it all.
 
+mod arrivals;
 mod backlog;
 mod callbacks;
 mod clock;
@@ -66,6 +67,6 @@ mod writer;
 pub use draft::Draft;
 pub use plan::{
     Access, Callbacks, ClientRates, Cluster, Drain, GroupRule, HistoryRule, Jwt, KeySource, Limits, Listener, Origins,
-    Paths, Plan, SendSettings, Serves, SlowPolicy, Transports,
+    Paths, Plan, SendSettings, Serves, SlowPolicy, StreamSettings, Transports,
 };
 pub use run::{OpenListener, RunError, run};

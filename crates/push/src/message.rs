@@ -124,7 +124,9 @@ enum Body {
     /// A publisher's message.
     Data { kind: Kind, data: Bytes },
     /// A publisher's message for clients that speak the protocol of channels.
-    Publication { kind: Kind, data: Bytes, channel: Option<Arc<str>>, place: Option<Place> },
+    ///
+    /// `prev`: the offset of the channel's message before it, if offsets do not count by one.
+    Publication { kind: Kind, data: Bytes, channel: Option<Arc<str>>, place: Option<Place>, prev: Option<u64> },
     /// A frame of the hub's own in the protocol of channels: one JSON object.
     Frame(Box<str>),
     /// The number of messages that are missing here; `None` if it is unknown, and may be 0.
@@ -155,7 +157,7 @@ impl Message {
     /// `channel`: unless it is for single sessions or all.
     pub(crate) fn to_publication(&self, channel: Option<Arc<str>>, place: Option<Place>) -> Self {
         let (kind, data) = self.payload().map_or((Kind::Text, Bytes::new()), |(kind, data)| (kind, data.clone()));
-        let publication = Self::new(Body::Publication { kind, data, channel, place });
+        let publication = Self::new(Body::Publication { kind, data, channel, place, prev: None });
         Message { ttl: self.ttl, ..publication.with_key(self.key.clone()).with_sender(self.sender.clone()) }
     }
 
@@ -172,11 +174,27 @@ impl Message {
         }
     }
 
-    /// Returns the frame that tells a client only the place of a publication that has expired.
+    /// Returns the publication with the offset of the channel's message before it.
+    pub(crate) fn with_prev(&self, prev: Option<u64>) -> Self {
+        let Body::Publication { channel, place, .. } = &self.body else { return self.to_publication(None, None) };
+        let mut publication = self.to_publication(channel.clone(), *place);
+        if let Body::Publication { prev: mine, .. } = &mut publication.body {
+            *mine = prev;
+        }
+        publication
+    }
+
+    /// Returns the frame that tells a client only the place of a publication: it has expired, or is not for the client.
     pub(crate) fn to_position(&self) -> Option<Self> {
-        let Body::Publication { channel: Some(channel), place: Some(place), .. } = &self.body else { return None };
+        let Body::Publication { channel: Some(channel), place: Some(place), prev, .. } = &self.body else {
+            return None;
+        };
         let (epoch, offset) = (place.epoch_text(), place.offset);
-        Some(Self::channel_frame(&serde_json::json!({ "channel": &**channel, "epoch": epoch, "offset": offset })))
+        let mut frame = serde_json::json!({ "channel": &**channel, "epoch": epoch, "offset": offset });
+        if let Some(prev) = prev {
+            frame["prev"] = json!(prev);
+        }
+        Some(Self::channel_frame(&frame))
     }
 
     /// Sets how long it may wait for its sessions, from now on.
@@ -361,8 +379,8 @@ impl Message {
     fn as_json(&self) -> String {
         let value = match &self.body {
             Body::Frame(frame) => return (**frame).to_owned(),
-            Body::Publication { kind, data, channel, place } => {
-                return publication(*kind, data, channel.as_deref(), *place, self.sender());
+            Body::Publication { kind, data, channel, place, prev } => {
+                return publication(*kind, data, channel.as_deref(), (*place, *prev), self.sender());
             }
             Body::Data { kind: Kind::Text, data } => json!({ "text": String::from_utf8_lossy(data) }),
             Body::Data { kind: Kind::Binary, data } => json!({ "base64": BASE64.encode(data) }),
@@ -376,7 +394,13 @@ impl Message {
 }
 
 /// Formats a publication. The members have a fixed order, so that people can read them.
-fn publication(kind: Kind, data: &[u8], channel: Option<&str>, place: Option<Place>, from: Option<&str>) -> String {
+fn publication(
+    kind: Kind,
+    data: &[u8],
+    channel: Option<&str>,
+    (place, prev): (Option<Place>, Option<u64>),
+    from: Option<&str>,
+) -> String {
     let mut out = String::with_capacity(data.len() + 128);
     out.push('{');
     if let Some(channel) = channel {
@@ -384,6 +408,9 @@ fn publication(kind: Kind, data: &[u8], channel: Option<&str>, place: Option<Pla
     }
     if let Some(Place { epoch, offset }) = place {
         out.push_str(&format!("\"epoch\":\"{epoch:016x}\",\"offset\":{offset},"));
+    }
+    if let Some(prev) = prev {
+        out.push_str(&format!("\"prev\":{prev},"));
     }
     if let Some(from) = from {
         out.push_str(&format!("\"from\":{from},"));

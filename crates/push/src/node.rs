@@ -7,6 +7,7 @@ use std::time::Instant;
 use oroshi_server::Capacity;
 use tokio::sync::Barrier;
 
+use crate::arrivals::Arrivals;
 use crate::cluster::link::Link;
 use crate::history::Histories;
 use crate::idempotency::Idempotency;
@@ -22,6 +23,8 @@ pub(crate) struct Node {
     pub(crate) directory: Directory,
     /// The histories of channels that have one.
     pub(crate) histories: Histories,
+    /// Messages from JetStream that await their receipt.
+    pub(crate) arrivals: Arrivals,
     /// Checks clients' tokens, if the hub takes any.
     pub(crate) verifier: Option<Verifier>,
     /// Publishes that may come again.
@@ -57,13 +60,15 @@ struct Load {
 impl Node {
     /// Creates the shared state of a process.
     pub(crate) fn new(plan: Plan, link: Option<Link>) -> Self {
+        let is_of_stream = plan.cluster.as_ref().is_some_and(|cluster| cluster.history.is_some());
         Node {
             all_answered: Barrier::new(plan.threads),
             capacity: plan.connections.map(Capacity::new),
             rejected: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
             loads: (0..plan.threads).map(|_| Load::default()).collect(),
-            histories: Histories::new(plan.limits.history_bytes),
+            histories: Histories::new(plan.limits.history_bytes, is_of_stream),
+            arrivals: Arrivals::default(),
             idempotency: Arc::default(),
             rates: Rates::new(&plan.limits),
             verifier: plan.jwt.clone().map(Verifier::new),

@@ -535,4 +535,21 @@ pub struct Cluster {
     pub name: String,
     /// How long a publish waits for the receipts of other nodes.
     pub receipt_timeout: Duration,
+    /// Where the histories of channels are: in a stream of JetStream, or if `None` in the memory of each node.
+    pub history: Option<StreamSettings>,
+}
+
+/// The stream of JetStream that has the histories of all channels of a cluster. They apply when it is created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamSettings {
+    /// How many NATS servers have it, 1 to 5.
+    pub replicas: usize,
+    /// Whether it is in the servers' memory, and not in files.
+    pub in_memory: bool,
+}
+
+impl Default for StreamSettings {
+    fn default() -> Self {
+        StreamSettings { replicas: 1, in_memory: false }
+    }
 }

@@ -18,6 +18,8 @@ pub(crate) struct Publish {
     pub(crate) wait: ReceiptWait,
     /// How long the publish waits for sessions with full queues, and for what `wait` says.
     pub(crate) deadline: Duration,
+    /// Its sequence numbers in JetStream, from which the subscribers of channels get it; empty without JetStream.
+    pub(crate) stored: Vec<u64>,
 }
 
 /// How long a publisher waits for its receipt.
@@ -63,6 +65,9 @@ pub(crate) struct Receipt {
     /// Keys of sessions whose queue was full until the deadline. They are among the dropped.
     pub(crate) refused: Vec<Box<str>>,
     pub(crate) nodes: Nodes,
+    /// Whether this node's subscribers have not got it from JetStream yet, so that they are not counted.
+    #[serde(skip)]
+    pub(crate) is_late: bool,
 }
 
 /// The nodes that a publish was for. If all its sessions are on this node, it is for no other.
@@ -75,6 +80,29 @@ pub(crate) struct Nodes {
     /// Whether this node was connected to NATS; `None` without a cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) connected: Option<bool>,
+}
+
+/// Why a message was not published.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(crate) enum PublishError {
+    #[error(transparent)]
+    Overloaded(#[from] Overloaded),
+    #[error(transparent)]
+    NotStored(#[from] StoreError),
+}
+
+/// Why a message is not in the history that JetStream keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(crate) enum StoreError {
+    /// No subscriber gets it. Publish it again once JetStream is back.
+    #[error("JetStream, which keeps the channel's history, is not reached: publish again in a second")]
+    Unreached,
+    /// Subscribers may get it, or not. A second publish may reach them twice.
+    #[error("JetStream, which keeps the channel's history, has not confirmed the message: nobody knows if it has it")]
+    Unconfirmed,
+    /// It never fits.
+    #[error("the message and its channel's name are larger than NATS takes (its max_payload)")]
+    TooLarge,
 }
 
 /// More bytes wait for sessions than may. Publish again in a second.

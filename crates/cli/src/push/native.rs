@@ -6,7 +6,8 @@ use oroshi_config::values::{number, off_or, switch, text};
 use oroshi_config::{Field, SecretSource, Table, secret};
 use oroshi_net::CpuList;
 use oroshi_push::{
-    Access, Cluster, Draft, GroupRule, HistoryRule, Jwt, KeySource, Listener, Origins, Serves, SlowPolicy, Transports,
+    Access, Cluster, Draft, GroupRule, HistoryRule, Jwt, KeySource, Listener, Origins, Serves, SlowPolicy,
+    StreamSettings, Transports,
 };
 use oroshi_words::units::parse_time;
 
@@ -153,9 +154,31 @@ pub(super) fn shared(root: &Table<'_>, draft: &mut Draft) {
         }
         let name = table.text("name").unwrap_or_else(|| "oroshi".to_owned());
         let receipt_timeout = table.read("receipt-timeout", parse_time).unwrap_or(RECEIPT_TIMEOUT);
+        let history = history(&table);
         table.finish();
-        draft.cluster = nats.map(|nats| Cluster { nats, name, receipt_timeout });
+        draft.cluster = nats.map(|nats| Cluster { nats, name, receipt_timeout, history });
     }
+}
+
+/// Reads where the histories of channels are.
+fn history(table: &Table<'_>) -> Option<StreamSettings> {
+    let is_stream = table.read("history", |text| match text {
+        "memory" => Ok(false),
+        "jetstream" => Ok(true),
+        _ => Err(format!("`{text}` is unknown: expected memory or jetstream")),
+    });
+    let mut settings = StreamSettings::default();
+    table.set("history-replicas", &mut settings.replicas, number);
+    table.set("history-storage", &mut settings.in_memory, |text| match text {
+        "file" => Ok(false),
+        "memory" => Ok(true),
+        _ => Err(format!("`{text}` is unknown: expected file or memory")),
+    });
+    let further = table.get("history-replicas").or_else(|| table.get("history-storage"));
+    if let Some(field) = further.filter(|_| is_stream == Some(false) || table.get("history").is_none()) {
+        field.wrong("it is for histories in JetStream: expected history = \"jetstream\"");
+    }
+    (is_stream == Some(true)).then_some(settings)
 }
 
 /// Reads how clients' tokens are checked.

@@ -87,6 +87,11 @@ pub(super) fn config(plan: &Plan) -> String {
         out.comment("nats is set, and may hold a password");
         out.text("name", &cluster.name);
         out.time("receipt-timeout", cluster.receipt_timeout);
+        if let Some(stream) = &cluster.history {
+            out.text("history", "jetstream");
+            out.bare("history-replicas", stream.replicas);
+            out.text("history-storage", if stream.in_memory { "memory" } else { "file" });
+        }
     }
     out.0
 }

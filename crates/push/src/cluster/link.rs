@@ -2,25 +2,30 @@
 //!
 //! A request goes to the NATS thread as a command, and its replies come back through a channel of its own.
 
-use std::collections::HashSet;
+mod replies;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use oroshi_websocket::CloseCode;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout_at;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::timeout;
 
 use crate::cluster::wire::{Body, BroadcastCounts, Head, Reply, Request};
 use crate::message::Message;
 use crate::plan::Cluster;
-use crate::publish::{Nodes, Publish, Receipt, Targets};
+use crate::publish::{Publish, StoreError, Targets};
 use crate::session::channels::Member;
-use crate::session::info::{Closed, SessionInfo};
+use crate::session::info::{Closed, PollError, SessionInfo};
+use replies::{PendingReceipts, Replies};
 
 /// The most that may wait for the NATS thread, KiB. Each request counts as at least one.
 const WAITING_KIB: usize = 64 * 1024;
+
+/// The longest name of a channel with a history in JetStream, bytes: NATS limits a line of its protocol to 4 KiB.
+const MOST_CHANNEL_BYTES: usize = 2048;
 
 /// How many different troubles the log remembers as logged.
 const LOGGED: usize = 8;
@@ -51,6 +56,8 @@ pub(super) struct Shared {
     /// The origin of its clock.
     began: Instant,
     pub(super) connected: AtomicBool,
+    /// Whether this node follows the stream of JetStream.
+    pub(super) following: AtomicBool,
     /// [`OtherNodes`] in one number, so that no reader misses a node that moves between its two counts.
     others: AtomicU64,
     /// Publishes that went to nobody, and that no heartbeat has reported yet.
@@ -101,6 +108,8 @@ pub(super) struct OtherNodes {
 pub(crate) struct LinkCounts {
     /// Whether this node's own messages come back to it.
     pub(crate) connected: bool,
+    /// Whether this node follows the stream with the histories.
+    pub(crate) following: bool,
     /// Other nodes that are there, or were when the link was lost.
     pub(crate) nodes: u32,
     /// Nodes that have gone silent and have not left. Receipts count them as known for a minute.
@@ -143,9 +152,16 @@ pub(super) enum Command {
     },
     /// Claim a session's key from all nodes.
     Claim { key: Arc<str> },
+    /// Store a message in the stream of JetStream.
+    Store { channel: Box<str>, frame: Vec<u8>, stored: Stored, _room: OwnedSemaphorePermit },
+    /// Fill the history of a channel from the stream, which begins at `floor`. `done` is dropped then.
+    Fill { channel: Arc<str>, floor: u64, done: oneshot::Sender<()> },
     /// Reply to one node.
     Reply { to: u64, frame: Vec<u8> },
 }
+
+/// Gets the sequence number of a stored message.
+pub(super) type Stored = oneshot::Sender<Result<u64, StoreError>>;
 
 /// Another node's answer to a request.
 #[derive(Debug)]
@@ -163,6 +179,7 @@ impl Link {
             me: crate::secrets::number(),
             began: Instant::now(),
             connected: AtomicBool::new(false),
+            following: AtomicBool::new(false),
             others: AtomicU64::new(0),
             unsent_all: AtomicU64::new(0),
             unsent_groups: AtomicU64::new(0),
@@ -196,6 +213,48 @@ impl Link {
         // Even a publish that does not wait for readers waits for full queues.
         let replies = self.request(Request::Publish(Publish { to, ..publish.clone() }), publish.deadline);
         PendingReceipts { shared: &self.shared, is_connected, others: known + absent, elsewhere, replies }
+    }
+
+    /// Returns whether this node follows the stream of JetStream.
+    pub(crate) fn is_following(&self) -> bool {
+        self.is_connected() && self.shared.following.load(Ordering::Acquire)
+    }
+
+    /// Stores a message for the subscribers of a channel in JetStream. The receiver gets its sequence number.
+    pub(crate) fn store(
+        &self,
+        channel: &str,
+        publish: &Publish,
+    ) -> Result<oneshot::Receiver<Result<u64, StoreError>>, StoreError> {
+        if !self.is_following() {
+            return Err(StoreError::Unreached);
+        }
+        let to = Targets { groups: vec![channel.into()], ..Targets::default() };
+        let publish = Publish { to, stored: Vec::new(), ..publish.clone() };
+        let head = Head { sender: self.shared.me, sent_ms: self.shared.now_ms(), ..Head::default() };
+        let request = Request::Publish(publish);
+        let frame = Body::Request { patience: self.receipt_timeout, request }.encode(head);
+        // NATS counts the subject too, which has the channel's name in base64.
+        if frame.len() + channel.len() * 2 > self.shared.max_payload.load(Ordering::Relaxed)
+            || channel.len() > MOST_CHANNEL_BYTES
+        {
+            return Err(StoreError::TooLarge);
+        }
+        let room = Arc::clone(&self.room).try_acquire_many_owned((frame.len() / 1024 + 1) as u32);
+        let (Ok(_room), (stored, receiver)) = (room, oneshot::channel()) else { return Err(StoreError::Unreached) };
+        let command = Command::Store { channel: channel.into(), frame, stored, _room };
+        self.commands.send(command).map_err(|_| StoreError::Unreached)?;
+        Ok(receiver)
+    }
+
+    /// Fills the history of a channel, which begins at `floor`, from JetStream. It gives up after the receipt timeout.
+    pub(crate) async fn fill(&self, channel: Arc<str>, floor: u64) {
+        if self.is_following() {
+            let (done, filled) = oneshot::channel();
+            // If the NATS thread has ended, there is no link.
+            let _ = self.commands.send(Command::Fill { channel, floor, done });
+            let _ = timeout(self.receipt_timeout, filled).await;
+        }
     }
 
     /// Finds a session on the other nodes.
@@ -268,6 +327,69 @@ impl Link {
         }
     }
 
+    /// Polls a session on another node, for which the poll waits up to `longest`.
+    pub(crate) async fn poll(
+        &self,
+        key: &str,
+        token: &str,
+        after: u64,
+        longest: Duration,
+    ) -> Result<String, PollError> {
+        let request = Request::Poll { key: key.into(), token: token.into(), after };
+        let polled = |reply| match reply {
+            Reply::Polled(Err(PollError::Unknown)) => None,
+            Reply::Polled(polled) => Some(polled),
+            _ => None,
+        };
+        match self.ask_all(request, longest, polled).await {
+            Some(polled) => polled.map(String::from),
+            None if self.is_connected() => Err(PollError::Unknown),
+            None => Err(PollError::Unreached),
+        }
+    }
+
+    /// Has the node of a session carry out its commands. Returns the answers as a JSON array.
+    ///
+    /// # Errors
+    /// `Unknown` if no node has the session, else that it did not answer.
+    pub(crate) async fn commands(
+        &self,
+        key: &str,
+        token: &str,
+        commands: Vec<Box<str>>,
+    ) -> Result<Box<str>, PollError> {
+        let request = Request::Commands { key: key.into(), token: token.into(), commands };
+        let answers = |reply| match reply {
+            Reply::Answers(answers) => answers.map(Ok),
+            Reply::Polled(Err(error)) => Some(Err(error)),
+            _ => None,
+        };
+        // A command may wait for the other nodes, as this one does for the command.
+        match self.ask_all(request, self.receipt_timeout * 2, answers).await {
+            Some(answers) => answers,
+            None if self.is_connected() => Err(PollError::Unknown),
+            None => Err(PollError::Unreached),
+        }
+    }
+
+    /// Returns the first result of `says` that is not `None`, or `Unreached` if a node did not answer.
+    async fn ask_all<T>(
+        &self,
+        request: Request,
+        longer: Duration,
+        says: impl Fn(Reply) -> Option<Result<T, PollError>>,
+    ) -> Option<Result<T, PollError>> {
+        let known = self.shared.others().known;
+        let (mut replies, mut answered) = (self.request(request, longer), 0);
+        while let Some(reply) = replies.next().await {
+            answered += 1;
+            if let Some(said) = says(reply) {
+                return Some(said);
+            }
+        }
+        (answered < known).then_some(Err(PollError::Unreached))
+    }
+
     /// Tells the other nodes that a session with this key was opened, so that an older one ends.
     pub(crate) fn claim(&self, key: &Arc<str>) {
         if self.shared.reaches_others() {
@@ -285,6 +407,7 @@ impl Link {
         let OtherNodes { known, absent } = self.shared.others();
         LinkCounts {
             connected,
+            following: self.is_following(),
             nodes: known,
             absent,
             connects: read(&counters.connects),
@@ -353,6 +476,11 @@ impl Shared {
     /// Returns the time of this node's clock.
     pub(super) fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Returns whether this node's own messages come back to it.
+    pub(super) fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Acquire)
     }
 
     fn reaches_others(&self) -> bool {
@@ -434,71 +562,4 @@ impl Trouble {
 /// Adds to a counter.
 pub(super) fn count(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
-}
-
-/// The receipts of other nodes for one publish.
-pub(crate) struct PendingReceipts<'l> {
-    shared: &'l Shared,
-    is_connected: bool,
-    /// The other nodes when they were asked.
-    others: u32,
-    elsewhere: Vec<Box<str>>,
-    replies: Replies,
-}
-
-impl PendingReceipts<'_> {
-    /// Waits for the receipts, and adds them to this node's.
-    pub(crate) async fn add_to(mut self, mut receipt: Receipt) -> Receipt {
-        let (mut answered, mut found) = (1, HashSet::new());
-        while let Some(reply) = self.replies.next().await {
-            let Reply::Receipt(part) = reply else { continue };
-            answered += 1;
-            found.extend(part.found.iter().filter_map(|&index| self.elsewhere.get(usize::try_from(index).ok()?)));
-            receipt.matched = receipt.matched.saturating_add(part.matched);
-            receipt.written = receipt.written.saturating_add(part.written);
-            receipt.queued = receipt.queued.saturating_add(part.queued);
-            receipt.dropped = receipt.dropped.saturating_add(part.dropped);
-            receipt.closed = receipt.closed.saturating_add(part.closed);
-            receipt.refused.extend(part.refused);
-        }
-        receipt.unknown.retain(|key| !found.contains(key));
-        let known = answered.max(self.others + 1);
-        receipt.nodes = Nodes { known, answered, connected: Some(self.is_connected) };
-        if known > answered {
-            count(&self.shared.counters.incomplete, 1);
-        }
-        receipt
-    }
-}
-
-/// The replies to a request, as they come.
-struct Replies {
-    /// `None` if no node was asked.
-    progress: Option<UnboundedReceiver<Progress>>,
-    until: Instant,
-    longest: Instant,
-}
-
-impl Replies {
-    /// Returns the next reply; `None` once all remaining nodes have answered, or the time is over.
-    async fn next(&mut self) -> Option<Reply> {
-        let progress = self.progress.as_mut()?;
-        loop {
-            match timeout_at(self.until.into(), progress.recv()).await {
-                Ok(Some(Progress::Replied(reply))) => return Some(reply),
-                Ok(Some(Progress::Working)) => self.until = self.longest,
-                Ok(None) | Err(_) => return None,
-            }
-        }
-    }
-
-    /// Returns the first result of `says` that is not `None`.
-    async fn first<T>(mut self, says: impl Fn(Reply) -> Option<T>) -> Option<T> {
-        while let Some(reply) = self.next().await {
-            if let Some(said) = says(reply) {
-                return Some(said);
-            }
-        }
-        None
-    }
 }

@@ -4,6 +4,8 @@
 //! other nodes late. A connection is good while this node's own heartbeats come back on it, as that proves both
 //! directions. The thread replaces a connection where they do not, as one that breaks.
 
+mod requests;
+
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
@@ -16,24 +18,24 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::future::{Either, select};
-use oroshi_nats::{Client, Event};
+use oroshi_nats::jetstream::Context;
+use oroshi_nats::{Client, Event, jetstream};
 use oroshi_net::Shutdown;
 use oroshi_words::Secret;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
 
 use crate::cluster::link::{Command, Link, LinkEnd, OtherNodes, Progress, Shared, count};
-use crate::cluster::peers::{HEARTBEAT_MS, Peers, Rejection, SILENCE_MS};
-use crate::cluster::serve::{self, Claim};
+use crate::cluster::peers::{HEARTBEAT_MS, Peers, SILENCE_MS};
 use crate::cluster::wire::{self, Body, BroadcastCounts, Head, Request};
 use crate::hub::Hub;
 use crate::hub::missed::Missed;
 use crate::mailboxes::Mailboxes;
 use crate::node::Node;
-use crate::plan::Cluster;
-use crate::publish::Targets;
+use crate::plan::{Cluster, StreamSettings};
+use crate::publish::StoreError;
 
 /// How long the last heartbeat, which says that this node leaves, may take.
 const LEAVE: Duration = Duration::from_millis(500);
@@ -47,11 +49,16 @@ const BATCH: usize = 64;
 /// The most that requests of other nodes may hold at a time, KiB. Requests beyond that are dropped without a reply.
 const UNDER_WAY_KIB: usize = 64 * 1024;
 
+/// Histories that are filled from JetStream at a time.
+const FILLS: usize = 16;
+
 /// The NATS thread, not started yet.
 #[derive(Debug)]
 pub(crate) struct NatsThread {
     nats: Secret,
     name: String,
+    history: Option<StreamSettings>,
+    receipt_timeout: Duration,
     end: LinkEnd,
 }
 
@@ -83,7 +90,8 @@ impl NatsThread {
     /// Creates the link to a cluster, and the thread behind it.
     pub(crate) fn new(cluster: &Cluster) -> (Link, Self) {
         let (link, end) = Link::new(cluster);
-        (link, NatsThread { nats: cluster.nats.clone(), name: cluster.name.clone(), end })
+        let Cluster { nats, name, history, receipt_timeout } = cluster.clone();
+        (link, NatsThread { nats, name, history, receipt_timeout, end })
     }
 
     /// Starts the thread.
@@ -99,10 +107,14 @@ impl NatsThread {
     }
 
     fn run(self, node: Arc<Node>, mailboxes: Arc<Mailboxes<Hub>>, stop: &Shutdown) {
-        let NatsThread { nats, name, end: LinkEnd { shared, commands, mut received } } = self;
+        let NatsThread { nats, name, history, receipt_timeout, end: LinkEnd { shared, commands, mut received } } = self;
         let worker = Rc::new(Worker {
             all: format!("oroshi.push.{name}.all"),
             name,
+            history,
+            receipt_timeout,
+            filling: RefCell::default(),
+            fills: Rc::new(Semaphore::new(FILLS)),
             commands,
             peers: RefCell::new(Peers::new(shared.me)),
             waiting: RefCell::default(),
@@ -143,11 +155,18 @@ impl NatsThread {
 }
 
 /// The state of the NATS thread.
-struct Worker {
-    node: Arc<Node>,
-    mailboxes: Arc<Mailboxes<Hub>>,
-    shared: Arc<Shared>,
-    name: String,
+pub(super) struct Worker {
+    pub(super) node: Arc<Node>,
+    pub(super) mailboxes: Arc<Mailboxes<Hub>>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) name: String,
+    /// `None`: JetStream is not used.
+    pub(super) history: Option<StreamSettings>,
+    receipt_timeout: Duration,
+    /// Channels whose history is being filled, with those who wait for it.
+    pub(super) filling: RefCell<HashMap<Arc<str>, Vec<oneshot::Sender<()>>>>,
+    /// Limits how many histories are filled at a time.
+    pub(super) fills: Rc<Semaphore>,
     /// The subject of messages to all nodes.
     all: String,
     commands: UnboundedSender<Command>,
@@ -206,9 +225,13 @@ impl Worker {
         };
         self.shared.trouble_passed();
         self.shared.max_payload.store(client.max_payload(), Ordering::Relaxed);
-        let (receiving, sending) = (pin!(self.receive(&client)), pin!(self.send(&client, commands)));
+        let mut context = jetstream::new(client.clone());
+        context.set_timeout(self.receipt_timeout);
+        let (receiving, sending) = (pin!(self.receive(&client)), pin!(self.send(&client, &context, commands)));
+        let following = pin!(self.follow(&context));
         let (beat, broken) = (pin!(self.beat(&client)), pin!(lost.notified()));
-        match select(select(select(receiving, sending), select(beat, broken)), stopped).await {
+        let working = select(select(receiving, sending), following);
+        match select(select(working, select(beat, broken)), stopped).await {
             Either::Left(_) => End::Lost,
             Either::Right(_) => {
                 let leave = async {
@@ -308,104 +331,6 @@ impl Worker {
         self.shared.reached();
     }
 
-    /// Handles another node's request.
-    fn handle_request(self: &Rc<Self>, head: Head, patience: Duration, request: Request, bytes: usize) {
-        let counters = &self.shared.counters;
-        let now = self.shared.now_ms();
-        let to = match &request {
-            Request::Publish(publish) => Some(&publish.to),
-            _ => None,
-        };
-        // Before the request itself: sessions learn of a gap before the messages behind it.
-        self.report_lost(&head, to.map(BroadcastCounts::of).unwrap_or_default());
-        let valid = match self.peers.borrow_mut().check(head, patience.as_millis() as u64, now) {
-            Ok(valid) => valid,
-            Err(Rejection::Stranger) => {
-                self.report_dropped(to.cloned());
-                return count(&counters.refused, 1);
-            }
-            Err(Rejection::Repeated) => return count(&counters.repeated, 1),
-            Err(Rejection::Stale { missed }) => {
-                count(&counters.missed, missed);
-                self.report_dropped(to.cloned());
-                return count(&counters.stale, 1);
-            }
-        };
-        count(&counters.missed, valid.missed);
-        if let Request::Claim { keys } = request {
-            count(&counters.received, 1);
-            let is_greater = head.sender > self.shared.me;
-            for location in keys.iter().filter_map(|key| self.node.directory.find(key)) {
-                let claim = Claim { location, age: Duration::from_millis(valid.age_ms), is_greater };
-                self.mailboxes.tell(location.thread, Box::new(move |hub| claim.settle(hub)));
-            }
-            return;
-        }
-        let Ok(under_way) = Arc::clone(&self.under_way).try_acquire_many_owned((bytes / 1024 + 1) as u32) else {
-            self.shared.trouble(format!("other nodes ask for more than {} MiB at a time", UNDER_WAY_KIB / 1024));
-            self.report_dropped(to.cloned());
-            return count(&counters.refused, 1);
-        };
-        count(&counters.received, 1);
-        let (commands, shared) = (self.commands.clone(), Arc::clone(&self.shared));
-        let reply = move |body: Body| {
-            let (sender, sent_ms) = (shared.me, shared.now_ms());
-            let frame = body.encode(Head { sender, number: head.number, sent_ms, ..Head::default() });
-            // If the NATS thread has ended, there is no link.
-            let _ = commands.send(Command::Reply { to: head.sender, frame });
-        };
-        // One thread begins all requests of a node, so that they keep their order.
-        let thread = (head.sender % u64::from(self.node.threads())) as u16;
-        self.mailboxes.tell(
-            thread,
-            Box::new(move |hub| {
-                let hub = Rc::clone(hub);
-                tokio::task::spawn_local(async move {
-                    if let Some(answer) = serve::perform(&hub, request, patience, || reply(Body::Working)).await {
-                        reply(Body::Reply(answer));
-                    }
-                    drop(under_way);
-                });
-            }),
-        );
-    }
-
-    /// Reports what another node published and this one did not get, except `own`, which has just come.
-    fn report_lost(&self, head: &Head, own: BroadcastCounts) {
-        let lost = self.peers.borrow_mut().lost(head, own);
-        if !lost.is_none() {
-            self.report(Missed { all: lost.all > 0, any_group: lost.groups > 0, ..Missed::default() });
-        }
-    }
-
-    /// Reports a publish to these targets that this node dropped.
-    fn report_dropped(&self, to: Option<Targets>) {
-        if let Some(Targets { all, groups, .. }) = to
-            && (all || !groups.is_empty())
-        {
-            self.report(Missed { all, any_group: false, groups });
-        }
-    }
-
-    /// Tells the sessions of all threads that they may have missed messages.
-    fn report(&self, missed: Missed) {
-        self.shared.trouble(
-            "publishes of other nodes were lost: the hub tells the sessions that may have missed them".to_owned(),
-        );
-        // No recovery from before may be taken for whole.
-        let histories = &self.node.histories;
-        if missed.any_group {
-            histories.end_all();
-        } else {
-            missed.groups.iter().for_each(|group| histories.end(group));
-        }
-        let missed = Arc::new(missed);
-        for thread in 0..self.node.threads() {
-            let missed = Arc::clone(&missed);
-            self.mailboxes.tell(thread, Box::new(move |hub| hub.report_missed(&missed)));
-        }
-    }
-
     /// Handles another node's reply.
     fn handle_reply(&self, head: Head, progress: Progress) {
         let mut all = self.waiting.borrow_mut();
@@ -439,16 +364,23 @@ impl Worker {
     }
 
     /// Executes the commands of this node's threads.
-    async fn send(&self, client: &Client, commands: &mut UnboundedReceiver<Command>) {
+    async fn send(self: &Rc<Self>, client: &Client, context: &Context, commands: &mut UnboundedReceiver<Command>) {
         let mut batch = Vec::with_capacity(BATCH);
         // This thread holds a sender too, so the channel stays open.
         while commands.recv_many(&mut batch, BATCH).await > 0 {
             let mut keys = Vec::new();
             for command in batch.drain(..) {
-                if let Command::Claim { key } = &command {
-                    keys.push(Box::from(&**key));
-                } else if !self.execute(client, command).await {
-                    return;
+                match command {
+                    Command::Claim { key } => keys.push(Box::from(&*key)),
+                    Command::Store { channel, frame, stored, _room } => {
+                        self.store(context, &channel, frame, stored).await;
+                    }
+                    Command::Fill { channel, floor, done } => self.fill(context, channel, floor, done),
+                    command => {
+                        if !self.execute(client, command).await {
+                            return;
+                        }
+                    }
                 }
             }
             if !keys.is_empty() && !self.send_claim(client, keys).await {
@@ -488,7 +420,8 @@ impl Worker {
             Command::Reply { to, frame } => {
                 client.publish(format!("oroshi.push.{}.node.{to:016x}", self.name), frame.into()).await.is_ok()
             }
-            Command::Claim { .. } => true,
+            // `send` carries these out.
+            Command::Claim { .. } | Command::Store { .. } | Command::Fill { .. } => true,
         }
     }
 
@@ -565,12 +498,20 @@ impl Worker {
     /// Ends all waits for replies after the link was lost, and discards the waiting commands.
     fn lose(&self, commands: &mut UnboundedReceiver<Command>) {
         self.shared.connected.store(false, Ordering::Relaxed);
+        self.shared.following.store(false, Ordering::Relaxed);
+        self.filling.borrow_mut().clear();
         self.was_away.set(self.shared.counters.connects.load(Ordering::Relaxed) > 0);
         self.waiting.borrow_mut().clear();
         while let Ok(command) = commands.try_recv() {
-            if let Command::Request { broadcasts, .. } = command {
-                count(&self.shared.counters.unsent, 1);
-                self.shared.unsent(broadcasts);
+            match command {
+                Command::Request { broadcasts, .. } => {
+                    count(&self.shared.counters.unsent, 1);
+                    self.shared.unsent(broadcasts);
+                }
+                Command::Store { stored, .. } => {
+                    let _ = stored.send(Err(StoreError::Unreached));
+                }
+                _ => {}
             }
         }
     }

@@ -6,12 +6,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::cluster::wire::{PartialReceipt, Reply, Request};
 use crate::hub::Hub;
 use crate::publish::Publish;
 use crate::session::directory::Location;
+use crate::session::info::PollError;
 
 /// Executes another node's request. Calls `working` if that takes longer than half of `patience`.
 pub(super) async fn perform(
@@ -21,7 +23,7 @@ pub(super) async fn perform(
     working: impl FnOnce(),
 ) -> Option<Reply> {
     Some(match request {
-        Request::Publish(publish) => Reply::Receipt(self::publish(hub, publish, patience / 2, working).await),
+        Request::Publish(publish) => Reply::Receipt(self::publish(hub, publish, patience / 2, working).await?),
         Request::Find { key } => Reply::Session(hub.find_here(&key).await),
         Request::Close { key, last, code, reason } => Reply::Closed(hub.close_here(&key, last, code, &reason).await),
         Request::Join { key, group } => Reply::Known(hub.join_group_here(&key, &group).await),
@@ -33,12 +35,25 @@ pub(super) async fn perform(
             let (count, members) = hub.members_here(&channel).await;
             Reply::Members(count, members)
         }
+        // The answers may take as long as a poll waits, or as other nodes.
+        Request::Poll { key, .. } if hub.node.directory.find(&key).is_none() => Reply::Polled(Err(PollError::Unknown)),
+        Request::Poll { key, token, after } => {
+            working();
+            Reply::Polled(hub.poll_of_node(&key, token.into(), after).await.map(Box::from))
+        }
+        Request::Commands { key, .. } if hub.node.directory.find(&key).is_none() => Reply::Answers(None),
+        Request::Commands { key, token, commands } => {
+            working();
+            let answers = hub.commands_of_node(&key, token, commands).await;
+            Reply::Answers(answers.map(|answers| Value::from(answers).to_string().into()))
+        }
         // The NATS thread handles these.
         Request::Claim { .. } => return None,
     })
 }
 
-async fn publish(hub: &Rc<Hub>, publish: Publish, soon: Duration, working: impl FnOnce()) -> PartialReceipt {
+/// Returns `None` if the subscribers have not got the message from JetStream in time: nothing is known of them.
+async fn publish(hub: &Rc<Hub>, publish: Publish, soon: Duration, working: impl FnOnce()) -> Option<PartialReceipt> {
     let publish = Arc::new(publish);
     let mut publishing = pin!(hub.publish_here(&publish));
     let receipt = match timeout(soon, &mut publishing).await {
@@ -48,9 +63,12 @@ async fn publish(hub: &Rc<Hub>, publish: Publish, soon: Duration, working: impl 
             publishing.await
         }
     };
+    if receipt.is_late {
+        return None;
+    }
     let unknown: HashSet<&str> = receipt.unknown.iter().map(|key| &**key).collect();
     let keys = publish.to.sessions.iter().enumerate();
-    PartialReceipt {
+    Some(PartialReceipt {
         matched: receipt.matched,
         written: receipt.written,
         queued: receipt.queued,
@@ -58,7 +76,7 @@ async fn publish(hub: &Rc<Hub>, publish: Publish, soon: Duration, working: impl 
         closed: receipt.closed,
         found: keys.filter(|(_, key)| !unknown.contains(&***key)).map(|(index, _)| index as u64).collect(),
         refused: receipt.refused,
-    }
+    })
 }
 
 /// Another node's claim to a key that a session of this node has.

@@ -15,11 +15,11 @@ use thiserror::Error;
 use crate::message::{Message, TRANSPORTS};
 use crate::publish::{Publish, ReceiptWait, Targets};
 use crate::session::channels::Member;
-use crate::session::info::{Closed, SessionInfo};
+use crate::session::info::{Closed, PollError, SessionInfo};
 use reader::Reader;
 
 /// The version of the protocol. Nodes refuse messages of another version.
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
 
 /// The offset of the number in a frame.
 const NUMBER_AT: usize = 10;
@@ -133,6 +133,18 @@ pub(super) enum Request {
     Members {
         channel: Box<str>,
     },
+    /// The messages of a polling session after a batch.
+    Poll {
+        key: Box<str>,
+        token: Box<str>,
+        after: u64,
+    },
+    /// Commands of a session, each as JSON.
+    Commands {
+        key: Box<str>,
+        token: Box<str>,
+        commands: Vec<Box<str>>,
+    },
     /// Sessions with these keys were opened; older ones end. It has no reply.
     Claim {
         keys: Vec<Box<str>>,
@@ -153,6 +165,10 @@ pub(super) enum Reply {
     GroupSize(u64),
     /// To `Members`: how many sessions subscribe, and some of them.
     Members(u64, Vec<Member>),
+    /// To `Poll`: the answer's JSON.
+    Polled(Result<Box<str>, PollError>),
+    /// To `Commands`: the answers as a JSON array; `None` if the node has no such session.
+    Answers(Option<Box<str>>),
 }
 
 /// The outcome of a publish on a node, in sessions.
@@ -266,7 +282,7 @@ pub(super) fn decode(frame: &[u8], most: u64) -> Result<(Head, Body), DecodeErro
 impl Request {
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Request::Publish(Publish { message: sent, to, except, wait, deadline }) => {
+            Request::Publish(Publish { message: sent, to, except, wait, deadline, stored }) => {
                 out.push(0);
                 message(out, sent);
                 flag(out, to.all);
@@ -277,6 +293,8 @@ impl Request {
                     ReceiptWait::Written => 2,
                 });
                 time(out, *deadline);
+                number(out, stored.len() as u64);
+                stored.iter().for_each(|sequence| number(out, *sequence));
             }
             Request::Find { key } => {
                 out.push(1);
@@ -320,6 +338,16 @@ impl Request {
                 number(out, code.0.into());
                 text(out, reason);
             }
+            Request::Poll { key, token, after } => {
+                out.push(10);
+                [key, token].into_iter().for_each(|name| text(out, name));
+                number(out, *after);
+            }
+            Request::Commands { key, token, commands } => {
+                out.push(11);
+                [key, token].into_iter().for_each(|name| text(out, name));
+                texts(out, commands);
+            }
         }
     }
 
@@ -341,6 +369,7 @@ impl Request {
                     _ => return Err(DecodeError::Malformed("an unknown wait")),
                 },
                 deadline: reader.time()?,
+                stored: reader.list(Reader::number)?,
             }),
             1 => Request::Find { key: reader.text()? },
             2 => {
@@ -360,6 +389,8 @@ impl Request {
                 let (code, reason) = reader.end()?;
                 Request::CloseUser { user, code, reason }
             }
+            10 => Request::Poll { key: reader.text()?, token: reader.text()?, after: reader.number()? },
+            11 => Request::Commands { key: reader.text()?, token: reader.text()?, commands: reader.texts()? },
             _ => return Err(DecodeError::Malformed("an unknown request")),
         })
     }
@@ -413,6 +444,27 @@ impl Reply {
                     user.iter().for_each(|user| text(out, user));
                 }
             }
+            Reply::Polled(polled) => {
+                out.push(6);
+                match polled {
+                    Ok(messages) => {
+                        out.push(0);
+                        text(out, messages);
+                    }
+                    Err(PollError::Unknown) => out.push(1),
+                    Err(PollError::Gone) => out.push(2),
+                    Err(PollError::Batch(next)) => {
+                        out.push(3);
+                        number(out, *next);
+                    }
+                    Err(PollError::Unreached) => out.push(4),
+                }
+            }
+            Reply::Answers(answers) => {
+                out.push(7);
+                flag(out, answers.is_some());
+                answers.iter().for_each(|answers| text(out, answers));
+            }
         }
     }
 
@@ -456,6 +508,15 @@ impl Reply {
                 })?;
                 Reply::Members(count, members)
             }
+            6 => Reply::Polled(match reader.byte()? {
+                0 => Ok(reader.text()?),
+                1 => Err(PollError::Unknown),
+                2 => Err(PollError::Gone),
+                3 => Err(PollError::Batch(reader.number()?)),
+                4 => Err(PollError::Unreached),
+                _ => return Err(DecodeError::Malformed("an unknown end of a poll")),
+            }),
+            7 => Reply::Answers(if reader.flag()? { Some(reader.text()?) } else { None }),
             _ => return Err(DecodeError::Malformed("an unknown reply")),
         })
     }

@@ -11,7 +11,7 @@ use oroshi_words::{Mistake, Secret};
 use super::{Draft, is_unix};
 use crate::jwt::keys::SECRET_BYTES;
 use crate::plan::{
-    Access, Cluster, GroupRule, HistoryRule, Jwt, KeySource, Limits, Origins, Paths, Serves, Transports,
+    Access, Cluster, GroupRule, HistoryRule, Jwt, KeySource, Limits, Origins, Paths, Serves, StreamSettings, Transports,
 };
 
 /// More threads than this are a slip of the finger.
@@ -342,6 +342,12 @@ fn cluster(cluster: &Cluster, problems: &mut Vec<Mistake>) {
         problems.push(Mistake::value("cluster.name", &cluster.name, "is no name", "one of letters, digits, - and _"));
     }
     least_time("cluster.receipt-timeout", cluster.receipt_timeout, problems);
+    if let Some(StreamSettings { replicas, .. }) = cluster.history
+        && !(1..=5).contains(&replicas)
+    {
+        let key = "cluster.history-replicas";
+        problems.push(Mistake::value(key, replicas, "is more or less than NATS makes", "1 to 5"));
+    }
 }
 
 fn least(key: &'static str, number: u64, problems: &mut Vec<Mistake>) {
@@ -450,6 +456,7 @@ mod tests {
                 nats: Secret::new("http://hidden"),
                 name: String::new(),
                 receipt_timeout: Duration::from_secs(1),
+                history: Some(StreamSettings { replicas: 6, in_memory: false }),
             }),
             ..sound()
         };
@@ -487,6 +494,7 @@ mod tests {
             "jwt.leeway",
             "cluster.nats",
             "cluster.name",
+            "cluster.history-replicas",
         ];
         assert_eq!(keys(&draft), expected);
         for problem in all(&draft) {

@@ -13,10 +13,14 @@ const ENTRY_BYTES: usize = 320;
 #[derive(Debug)]
 pub(super) struct Log {
     epoch: u64,
-    /// The offset of the newest message; 0 before the first.
+    /// The offset of the newest message, or where the log begins before the first.
     top: u64,
-    /// Messages up to this offset may be gone, although a later one is still here.
+    /// Messages up to this offset may be missing, although a later one is here.
     floor: u64,
+    /// Whether no message has come since the log began, so that `top` is no message's.
+    is_new: bool,
+    /// Of a log of JetStream's: it has not kept messages up to this offset either, or not within the rule.
+    lost: u64,
     entries: VecDeque<Entry>,
     bytes: usize,
     /// When it is forgotten, milliseconds, if nobody subscribes.
@@ -35,7 +39,24 @@ struct Entry {
     expires_ms: u64,
 }
 
+/// A message that JetStream has kept from before the begin of a log.
+#[derive(Debug)]
+pub(crate) struct Older {
+    pub(crate) message: Message,
+    pub(crate) offset: u64,
+    pub(crate) age_ms: u64,
+}
+
 impl Entry {
+    fn new(message: Arc<Message>, offset: u64, rule: HistoryRule, now_ms: u64, age_ms: u64) -> Self {
+        // Twice its length: as it came, and framed.
+        let bytes = message.len() * 2 + ENTRY_BYTES;
+        let until_ms = now_ms.saturating_add(millis(rule).saturating_sub(age_ms));
+        let ttl_ms = message.ttl().and_then(|ttl| u64::try_from(ttl.as_millis()).ok());
+        let expires_ms = ttl_ms.map_or(u64::MAX, |ttl| now_ms.saturating_add(ttl));
+        Entry { message, offset, bytes, until_ms, expires_ms }
+    }
+
     /// Returns what a client gets that missed it.
     fn for_client(&self, now_ms: u64) -> Arc<Message> {
         let position = (self.expires_ms <= now_ms).then(|| self.message.to_position()).flatten();
@@ -54,14 +75,34 @@ pub(crate) struct Recovery {
 }
 
 impl Log {
-    /// Begins the history of a channel.
-    pub(super) fn new(epoch: u64) -> Self {
-        Log { epoch, top: 0, floor: 0, entries: VecDeque::new(), bytes: 0, until_ms: 0, subscribers: 0 }
+    /// Begins the history of a channel: complete after the offset `begin`.
+    pub(super) fn new(epoch: u64, begin: u64) -> Self {
+        Log {
+            epoch,
+            top: begin,
+            floor: begin,
+            is_new: true,
+            lost: 0,
+            entries: VecDeque::new(),
+            bytes: 0,
+            until_ms: 0,
+            subscribers: 0,
+        }
     }
 
     /// Returns the newest position.
     pub(super) fn place(&self) -> Place {
         Place { epoch: self.epoch, offset: self.top }
+    }
+
+    /// Returns the offset after which it is complete.
+    pub(super) fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// Returns whether JetStream may have what this log lacks after `offset`.
+    pub(super) fn may_be_filled(&self, offset: u64) -> bool {
+        offset < self.floor && offset >= self.lost
     }
 
     /// Returns what its messages hold, bytes.
@@ -70,9 +111,51 @@ impl Log {
     }
 
     /// Begins another history, because messages may be missing in this one.
-    pub(super) fn restart(&mut self, epoch: u64) {
+    pub(super) fn restart(&mut self, epoch: u64, begin: u64) {
         let Log { until_ms, subscribers, .. } = *self;
-        *self = Log { until_ms, subscribers, ..Log::new(epoch) };
+        *self = Log { until_ms, subscribers, ..Log::new(epoch, begin) };
+    }
+
+    /// Adds the messages before the log's begin, oldest first: all after `floor`, and no others.
+    ///
+    /// `floor_before`: the begin of the log when they were asked for. If messages were dropped since, nothing is added.
+    pub(super) fn fill(&mut self, rule: HistoryRule, floor_before: u64, floor: u64, older: Vec<Older>, now_ms: u64) {
+        self.lost = self.lost.max(floor);
+        if self.floor != floor_before || floor >= floor_before {
+            return;
+        }
+        let mut last = floor;
+        let mut entries = VecDeque::new();
+        for Older { message, offset, age_ms } in older {
+            if offset <= floor || offset > floor_before {
+                continue;
+            }
+            let message = Arc::new(message.with_prev(Some(last)));
+            let entry = Entry::new(message, offset, rule, now_ms, age_ms);
+            self.bytes += entry.bytes;
+            entries.push_back(entry);
+            last = offset;
+        }
+        // The first message after the begin was told its predecessor before this one was known.
+        if let Some(first) = self.entries.front_mut() {
+            first.message = Arc::new(first.message.with_prev(Some(last)));
+        } else if self.is_new {
+            self.top = last;
+        }
+        entries.append(&mut self.entries);
+        self.entries = entries;
+        self.floor = floor;
+        if rule.latest {
+            self.cut(self.entries.len().saturating_sub(1));
+        }
+        self.bound(rule);
+        self.expire(now_ms);
+    }
+
+    /// Takes note that messages up to `offset` may have been missed: the next one shows it to clients.
+    pub(super) fn skip_to(&mut self, offset: u64) {
+        self.cut(self.entries.len());
+        (self.floor, self.top, self.is_new) = (self.floor.max(offset), self.top.max(offset), true);
     }
 
     /// Returns whether it holds no message.
@@ -85,31 +168,38 @@ impl Log {
         self.until_ms = self.until_ms.max(now_ms.saturating_add(millis(rule)));
     }
 
-    /// Appends the message that `make` returns for its place.
+    /// Appends the message that `make` returns for its place and its predecessor's offset.
+    ///
+    /// `offset`: its place in JetStream, and how old it is; `None`: the next number.
     pub(super) fn append(
         &mut self,
         rule: HistoryRule,
         now_ms: u64,
-        make: impl FnOnce(Place) -> Arc<Message>,
+        offset: Option<(u64, u64)>,
+        make: impl FnOnce(Place, u64) -> Arc<Message>,
     ) -> Arc<Message> {
         self.touch(rule, now_ms);
         self.expire(now_ms);
-        self.top += 1;
-        let message = make(self.place());
+        let before = self.top;
+        let (offset, age_ms) = offset.unwrap_or((before + 1, 0));
+        (self.top, self.is_new) = (offset, false);
+        let message = make(self.place(), before);
         if rule.latest {
             self.cut(self.entries.len());
         }
-        // Twice its length: as it came, and framed.
-        let bytes = message.len() * 2 + ENTRY_BYTES;
-        self.bytes += bytes;
-        let until_ms = now_ms.saturating_add(millis(rule));
-        let ttl_ms = message.ttl().and_then(|ttl| u64::try_from(ttl.as_millis()).ok());
-        let expires_ms = ttl_ms.map_or(u64::MAX, |ttl| now_ms.saturating_add(ttl));
-        self.entries.push_back(Entry { message: Arc::clone(&message), offset: self.top, bytes, until_ms, expires_ms });
+        let entry = Entry::new(Arc::clone(&message), offset, rule, now_ms, age_ms);
+        self.bytes += entry.bytes;
+        self.entries.push_back(entry);
+        self.bound(rule);
+        message
+    }
+
+    /// Removes the oldest messages beyond the rule's bounds.
+    fn bound(&mut self, rule: HistoryRule) {
         while self.entries.len() > rule.messages || self.bytes > rule.bytes {
             self.cut(1);
+            self.lost = self.lost.max(self.floor);
         }
-        message
     }
 
     /// Removes what is too old.
@@ -117,6 +207,9 @@ impl Log {
         let is_old = |entry: &&Entry| entry.until_ms <= now_ms;
         let old = self.entries.iter().take_while(is_old).count();
         self.cut(old);
+        if old > 0 {
+            self.lost = self.lost.max(self.floor);
+        }
     }
 
     /// Removes the oldest messages. Returns how many bytes that freed.
@@ -133,14 +226,17 @@ impl Log {
     }
 
     /// Returns the messages after `since`: all of them, or none and `recovered` false.
-    pub(super) fn recover(&self, rule: HistoryRule, since: Option<Place>, now_ms: u64) -> Recovery {
-        let place = self.place();
+    ///
+    /// `least`: the log is complete up to this offset, even if its newest message is older.
+    pub(super) fn recover(&self, rule: HistoryRule, since: Option<Place>, least: u64, now_ms: u64) -> Recovery {
+        let place = Place { offset: self.top.max(least), ..self.place() };
         let live = || self.entries.iter().filter(|entry| entry.until_ms > now_ms);
         let message = |entry: &Entry| entry.for_client(now_ms);
         if rule.latest {
             // An older value is outdated, not missed. The newest one may be too old itself.
             let newest = live().next_back().filter(|entry| entry.expires_ms > now_ms);
-            let has_it = since == Some(place);
+            let has_it = since.is_some_and(|since| since.epoch == self.epoch && since.offset == self.top)
+                || since == Some(place);
             let recovered = since.map(|_| has_it || newest.is_some());
             return Recovery {
                 place,
@@ -149,14 +245,13 @@ impl Log {
             };
         }
         let Some(since) = since else { return Recovery { place, recovered: None, messages: Vec::new() } };
-        let missed =
-            self.top.checked_sub(since.offset).filter(|_| since.epoch == self.epoch && since.offset >= self.floor);
-        let messages: Vec<_> = live().filter(|entry| entry.offset > since.offset).map(message).collect();
-        match missed {
-            // Some of them may have been too old.
-            Some(missed) if missed == messages.len() as u64 => Recovery { place, recovered: Some(true), messages },
-            _ => Recovery { place, recovered: Some(false), messages: Vec::new() },
+        let is_known = since.epoch == self.epoch && (self.floor..=place.offset).contains(&since.offset);
+        let mut missed = self.entries.iter().filter(|entry| entry.offset > since.offset);
+        // Some may be too old, and not removed yet.
+        if !is_known || missed.clone().any(|entry| entry.until_ms <= now_ms) {
+            return Recovery { place, recovered: Some(false), messages: Vec::new() };
         }
+        Recovery { place, recovered: Some(true), messages: missed.by_ref().map(message).collect() }
     }
 
     /// Returns the newest `limit` messages that are not too old.
@@ -180,12 +275,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::message::Framing;
 
     const RULE: HistoryRule = HistoryRule { messages: 5, bytes: 5000, time: Duration::from_millis(100), latest: false };
 
     fn append(log: &mut Log, rule: HistoryRule, now_ms: u64, length: usize) -> u64 {
         let mut offset = 0;
-        log.append(rule, now_ms, |place| {
+        log.append(rule, now_ms, None, |place, _| {
             offset = place.offset;
             Arc::new(
                 Message::data(Kind::Text, Bytes::from(vec![b'x'; length]))
@@ -201,10 +297,10 @@ mod tests {
 
     #[test]
     fn a_client_gets_all_that_it_missed_or_is_told() {
-        let mut log = Log::new(7);
+        let mut log = Log::new(7, 0);
         let at = |epoch, offset| Some(Place { epoch, offset });
-        assert_eq!(log.recover(RULE, None, 0).recovered, None);
-        assert_eq!(log.recover(RULE, at(7, 0), 0).recovered, Some(true), "nothing was published, nothing is missed");
+        assert_eq!(log.recover(RULE, None, 0, 0).recovered, None);
+        assert_eq!(log.recover(RULE, at(7, 0), 0, 0).recovered, Some(true), "nothing was published, nothing is missed");
         for _ in 0..7 {
             append(&mut log, RULE, 0, 1);
         }
@@ -216,28 +312,74 @@ mod tests {
             (at(7, 8), false, vec![]),
             (at(8, 7), false, vec![]),
         ] {
-            let recovery = log.recover(RULE, since, 99);
+            let recovery = log.recover(RULE, since, 0, 99);
             assert_eq!((recovery.recovered, offsets(&recovery)), (Some(recovered), found), "{since:?}");
             assert_eq!(recovery.place, Place { epoch: 7, offset: 7 });
         }
-        assert_eq!(log.recover(RULE, at(7, 6), 100).recovered, Some(false), "too old");
-        assert_eq!(log.recover(RULE, at(7, 7), 100).recovered, Some(true), "nothing is missed");
+        assert_eq!(log.recover(RULE, at(7, 6), 0, 100).recovered, Some(false), "too old");
+        assert_eq!(log.recover(RULE, at(7, 7), 0, 100).recovered, Some(true), "nothing is missed");
     }
 
     #[test]
     fn the_latest_value_alone_is_kept() {
         let rule = HistoryRule { latest: true, ..RULE };
-        let mut log = Log::new(7);
+        let mut log = Log::new(7, 0);
         for _ in 0..3 {
             append(&mut log, rule, 0, 1);
         }
-        assert_eq!(offsets(&log.recover(rule, None, 0)), [3], "a new subscriber gets it at once");
-        let old = log.recover(rule, Some(Place { epoch: 1, offset: 9 }), 0);
+        assert_eq!(offsets(&log.recover(rule, None, 0, 0)), [3], "a new subscriber gets it at once");
+        let old = log.recover(rule, Some(Place { epoch: 1, offset: 9 }), 0, 0);
         assert_eq!((old.recovered, offsets(&old)), (Some(true), vec![3]));
-        let current = log.recover(rule, Some(Place { epoch: 7, offset: 3 }), 0);
+        let current = log.recover(rule, Some(Place { epoch: 7, offset: 3 }), 0, 0);
         assert_eq!((current.recovered, offsets(&current)), (Some(true), vec![]));
-        let late = log.recover(rule, Some(Place { epoch: 7, offset: 2 }), 100);
+        let late = log.recover(rule, Some(Place { epoch: 7, offset: 2 }), 0, 100);
         assert_eq!((late.recovered, offsets(&late)), (Some(false), vec![]), "the value is too old");
+    }
+
+    /// What came first is filled in later: all after the position, or nothing.
+    #[test]
+    fn what_a_stream_has_kept_goes_before_what_came() {
+        let rule = HistoryRule { messages: 4, ..RULE };
+        let publication = |offset: u64| {
+            let message = Message::data(Kind::Text, Bytes::from_static(b"x"));
+            message.to_publication(Some("c".into()), Some(Place { epoch: 7, offset }))
+        };
+        let older = |offsets: &[u64]| -> Vec<Older> {
+            offsets.iter().map(|&offset| Older { message: publication(offset), offset, age_ms: 0 }).collect()
+        };
+        let prevs = |log: &Log| -> Vec<String> {
+            let frames =
+                log.entries.iter().map(|entry| String::from_utf8_lossy(entry.message.frame(Framing::Poll)).into());
+            let prev = |frame: String| frame.split("\"prev\":").nth(1).unwrap().split(',').next().unwrap().to_owned();
+            frames.map(prev).collect()
+        };
+        let mut log = Log::new(7, 100);
+        let make = |place: Place, prev| Arc::new(publication(place.offset).with_prev(Some(prev)));
+        log.append(rule, 0, Some((105, 0)), make);
+        assert_eq!(prevs(&log), ["100"]);
+        let since = |offset| Some(Place { epoch: 7, offset });
+        assert_eq!(log.recover(rule, since(95), 106, 0).recovered, Some(false));
+        assert!(log.may_be_filled(95) && !log.may_be_filled(100));
+        // The stream was read after 105 had come, and has nothing up to 80 any more.
+        log.fill(rule, 100, 80, older(&[70, 85, 90, 105]), 0);
+        assert_eq!(
+            (offsets(&log.recover(rule, since(87), 106, 0)), prevs(&log)),
+            (vec![90, 105], ["80", "85", "90"].map(String::from).to_vec())
+        );
+        assert_eq!(log.recover(rule, since(79), 106, 0).recovered, Some(false));
+        assert!(!log.may_be_filled(79), "nobody has it");
+        assert_eq!(log.recover(rule, since(106), 106, 0).recovered, Some(true), "nothing has come since");
+        assert_eq!(log.recover(rule, since(107), 106, 0).recovered, Some(false), "the future");
+        for offset in [110, 111] {
+            log.append(rule, 0, Some((offset, 0)), make);
+        }
+        assert_eq!(log.recover(rule, since(84), 111, 0).recovered, Some(false), "more than it keeps");
+        assert!(!log.may_be_filled(84), "the rule does not keep it");
+        // A hole: the next message shows it.
+        log.skip_to(120);
+        log.append(rule, 0, Some((125, 0)), make);
+        assert_eq!(prevs(&log), ["120"]);
+        assert!(log.recover(rule, since(111), 125, 0).recovered == Some(false) && log.may_be_filled(111));
     }
 
     proptest! {
@@ -247,7 +389,7 @@ mod tests {
             steps in proptest::collection::vec((0u64..40, 0usize..2000, 0u8..8), 1..60),
             since in 0u64..60,
         ) {
-            let mut log = Log::new(1);
+            let mut log = Log::new(1, 0);
             let mut now = 0;
             let mut published = 0;
             for (pause, length, action) in steps {
@@ -262,7 +404,7 @@ mod tests {
                 }
                 prop_assert!(log.entries.len() <= RULE.messages && log.bytes <= RULE.bytes);
                 prop_assert_eq!(log.bytes, log.entries.iter().map(|entry| entry.bytes).sum::<usize>());
-                let recovery = log.recover(RULE, Some(Place { epoch: 1, offset: since }), now);
+                let recovery = log.recover(RULE, Some(Place { epoch: 1, offset: since }), 0, now);
                 let found = offsets(&recovery);
                 if recovery.recovered == Some(true) {
                     prop_assert_eq!(found, (since + 1..=published).collect::<Vec<_>>());

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::plan::{Paths, Plan, Serves};
-use crate::publish::Overloaded;
+use crate::publish::{Overloaded, PublishError, StoreError};
 use crate::secrets::is_same;
 
 /// The Content-Type of every JSON answer.
@@ -77,9 +77,9 @@ impl From<Problem> for Failure {
     }
 }
 
-impl From<Overloaded> for Failure {
-    fn from(overloaded: Overloaded) -> Self {
-        Self::Problem(overloaded.into())
+impl From<PublishError> for Failure {
+    fn from(error: PublishError) -> Self {
+        Self::Problem(error.into())
     }
 }
 
@@ -215,6 +215,23 @@ impl Problem {
     /// Sends it as the answer.
     pub(crate) async fn send(self, exchange: &mut Exchange<'_>) -> Result<(), Error> {
         send(exchange, Err(self.into())).await
+    }
+}
+
+impl From<PublishError> for Problem {
+    fn from(error: PublishError) -> Self {
+        let overloaded = match error {
+            PublishError::Overloaded(overloaded) => overloaded,
+            PublishError::NotStored(why) => {
+                let text = why.to_string();
+                return match why {
+                    StoreError::Unreached => Problem::new(503, "history-unreached", text).field("Retry-After", "1"),
+                    StoreError::Unconfirmed => Problem::new(503, "unconfirmed", text),
+                    StoreError::TooLarge => Problem::new(413, "too-large", text),
+                };
+            }
+        };
+        overloaded.into()
     }
 }
 

@@ -10,8 +10,7 @@ use serde_json::value::RawValue;
 use crate::http::answer::{Failure, JSON_TYPE, Problem, body_or};
 use crate::http::{origin, query};
 use crate::hub::Hub;
-use crate::hub::commands::Answer;
-use crate::secrets::is_same;
+use crate::session::info::PollError;
 
 /// The most commands in a request.
 const MOST_COMMANDS: usize = 100;
@@ -39,7 +38,7 @@ async fn perform(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<Value, Fa
     });
     let data = data.await?;
     let is_list = data.trim_ascii_start().first() == Some(&b'[');
-    let commands: Vec<Box<RawValue>> = if is_list {
+    let commands: Vec<&RawValue> = if is_list {
         let wrong = |error| Problem::bad(format!("the commands cannot be read: {error}"));
         serde_json::from_slice(&data).map_err(wrong)?
     } else {
@@ -49,22 +48,22 @@ async fn perform(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result<Value, Fa
     if commands.is_empty() || commands.len() > MOST_COMMANDS {
         return Err(Problem::bad(format!("expected 1 to {MOST_COMMANDS} commands")).into());
     }
-    let unknown = || Problem::new(404, "unknown-session", "no session has this key and token: connect again");
-    let location = hub.node.directory.find(&key).ok_or_else(unknown)?;
-    let asked = hub.mailboxes.ask(location.thread, move |hub| async move {
-        let session = hub.at(location)?;
-        let is_its = session.channels(|channels| is_same(channels.token.as_bytes(), token.as_bytes()));
-        if is_its != Some(true) || !session.is_open() {
-            return None;
+    let commands = commands.into_iter().map(|command| command.get().into()).collect();
+    let answers = match hub.commands(&key, token.into(), commands).await {
+        Ok(answers) => answers,
+        Err(PollError::Unreached) => {
+            let message = "another node may have the session, and does not answer: nobody knows what was carried out";
+            return Err(Problem::new(503, "nodes-unreached", message).into());
         }
-        let mut answers = Vec::with_capacity(commands.len());
-        for command in &commands {
-            let answer = hub.command(&session, command.get().as_bytes()).await;
-            answers.push(answer.map_or(Value::Null, |Answer { frame, .. }| frame));
+        Err(PollError::Gone | PollError::Batch(_)) => {
+            let message = "the answers of the session's node do not fit into a message of NATS";
+            return Err(Problem::new(503, "nodes-unreached", message).into());
         }
-        Some(answers)
-    });
-    let answers = asked.await.ok().flatten().ok_or_else(unknown)?;
+        Err(PollError::Unknown) => {
+            let message = "no session has this key and token: connect again";
+            return Err(Problem::new(404, "unknown-session", message).into());
+        }
+    };
     Ok(if is_list { answers.into() } else { answers.into_iter().next().unwrap_or_default() })
 }
 

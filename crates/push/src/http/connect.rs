@@ -29,6 +29,7 @@ use crate::identity::{Verifier, unix_time};
 use crate::jwt::Identity;
 use crate::message::{Framing, Message, Place};
 use crate::plan::{Plan, Transports};
+use crate::rights::Right;
 use crate::session::channels::Channels;
 
 /// Opens a session.
@@ -71,7 +72,7 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
         Err(ProtocolError::Chosen(refusal)) => return refuse(hub, exchange, &refusal).await,
     };
     let speaks = request.wish.speaks(protocol);
-    let session = match open(hub, request, accepted, identity.as_ref(), None, speaks) {
+    let session = match open(hub, request, accepted, identity.as_ref(), None, speaks).await {
         Ok(session) => session,
         Err(why) => {
             if why == OpenError::Full {
@@ -171,7 +172,7 @@ async fn answer_first_frame(
     let left = poll_fn(|context| connection.poll_left(true, context));
     let accepted = call_backend(hub, &head, identity.user.as_deref(), left).await;
     let (code, why) = match accepted {
-        Some(Ok(accepted)) => match open(hub, request, accepted, Some(&identity), id, true) {
+        Some(Ok(accepted)) => match open(hub, request, accepted, Some(&identity), id, true).await {
             Ok(session) => {
                 session.serve(connection);
                 return Ok(());
@@ -194,7 +195,7 @@ const TRY_LATER: CloseCode = CloseCode(1013);
 /// Opens the session of a request that the backend accepted.
 ///
 /// `id`: that of the command with the client's token, which is answered behind the first frame.
-fn open<'h>(
+async fn open<'h>(
     hub: &'h Rc<Hub>,
     request: ConnectRequest<'_>,
     accepted: Accepted,
@@ -210,6 +211,11 @@ fn open<'h>(
     }
     let has_first = first_message.is_some();
     let user = who.user.clone();
+    for (channel, since) in wish.channels.iter().filter(|_| speaks) {
+        if who.may(hub.plan(), Right::Subscribe, channel) {
+            hub.prepare(channel, *since).await;
+        }
+    }
     let channels = speaks.then(|| Channels::new(who));
     let identity_json = identity.map(|identity| identity.to_json(unix_time()));
     let first_messages = first_messages(hub, framing, first_message, channels.as_ref(), identity_json, id);

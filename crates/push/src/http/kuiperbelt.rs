@@ -14,7 +14,7 @@ use crate::http::answer::{HandlerResult, JSON_TYPE, Reply, body};
 use crate::http::query;
 use crate::hub::Hub;
 use crate::message::Message;
-use crate::publish::{Overloaded, Publish, Receipt, ReceiptWait, Targets};
+use crate::publish::{Publish, PublishError, Receipt, ReceiptWait, Targets};
 use crate::session::info::Closed;
 
 const OK: &[u8] = br#"{"result":"OK"}"#;
@@ -228,9 +228,10 @@ async fn send_2014(hub: &Rc<Hub>, data: Bytes) -> HandlerResult {
     Ok(Reply::new(200, JSON_TYPE, OK_2014))
 }
 
-async fn publish(hub: &Rc<Hub>, message: Arc<Message>, to: Targets) -> Result<Receipt, Overloaded> {
+async fn publish(hub: &Rc<Hub>, message: Arc<Message>, to: Targets) -> Result<Receipt, PublishError> {
     let deadline = hub.plan().send.timeout;
-    hub.publish(Publish { message, to, except: Vec::new(), wait: ReceiptWait::Queued, deadline }).await
+    let (except, stored) = (Vec::new(), Vec::new());
+    hub.publish(Publish { message, to, except, wait: ReceiptWait::Queued, deadline, stored }).await
 }
 
 /// Returns the sessions that header fields name, one each.

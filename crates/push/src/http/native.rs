@@ -347,6 +347,7 @@ impl PublishOptions {
             except: self.except,
             wait: self.wait,
             deadline: self.deadline.unwrap_or(hub.plan().send.timeout),
+            stored: Vec::new(),
         })
     }
 }

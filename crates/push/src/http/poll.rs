@@ -10,9 +10,9 @@ use crate::http::answer::{JSON_TYPE, Problem};
 use crate::http::{origin, query};
 use crate::hub::Hub;
 use crate::hub::opening::Opened;
-use crate::hub::polling::PollError;
 use crate::identity::unix_time;
 use crate::plan::Origins;
+use crate::session::info::PollError;
 
 /// Answers the request that opened a polling session, with what the client needs to poll.
 pub(crate) async fn begin(hub: &Rc<Hub>, exchange: &mut Exchange<'_>, opened: Opened<'_>) -> Result<(), Error> {
@@ -49,6 +49,10 @@ pub(crate) async fn answer(hub: &Rc<Hub>, exchange: &mut Exchange<'_>) -> Result
         Ok(body) => return answer_json(hub, exchange, &body).await,
         Err(PollError::Unknown) => {
             Problem::new(404, "unknown-session", "no session has this key and token: connect again")
+        }
+        Err(PollError::Unreached) => {
+            let message = "another node may have the session, and does not answer: poll again in a second";
+            Problem::new(503, "nodes-unreached", message).field("Retry-After", "1")
         }
         Err(PollError::Gone) => Problem::new(410, "ended", "the session has ended: connect again"),
         Err(PollError::Batch(next)) => {

@@ -118,6 +118,7 @@ fn tokens(counts: &VerifierCounts) -> Value {
 fn cluster(counts: &LinkCounts) -> Value {
     json!({
         "connected": counts.connected,
+        "following": counts.following,
         "nodes": counts.nodes,
         "absent": counts.absent,
         "connects": counts.connects,
@@ -240,6 +241,7 @@ fn token_metrics(metrics: &mut Metrics, counts: &VerifierCounts) {
 fn cluster_metrics(metrics: &mut Metrics, counts: &LinkCounts) {
     for (name, help, value) in [
         ("cluster_connected", "1 while this node reaches the others through NATS", u64::from(counts.connected)),
+        ("cluster_following", "1 while this node follows the histories in JetStream", u64::from(counts.following)),
         ("cluster_nodes", "The other nodes that are there, or were when NATS was lost", counts.nodes.into()),
         ("cluster_absent_nodes", "Nodes that have gone silent within a minute and have not left", counts.absent.into()),
     ] {

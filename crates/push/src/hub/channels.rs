@@ -2,21 +2,28 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::oneshot::Receiver;
+use tokio::time::timeout;
 
-use crate::history::Recovery;
+use crate::arrivals::Parts;
+use crate::history::{Recovery, Stored};
 use crate::hub::Hub;
-use crate::hub::fan_out::{Begun, Part};
+use crate::hub::fan_out::Begun;
+use crate::mailboxes::Mailboxes;
 use crate::message::{Message, Place};
+use crate::node::Node;
 use crate::plan::HistoryRule;
-use crate::publish::Publish;
+use crate::publish::{Publish, StoreError};
 use crate::rights::prefix;
 use crate::session::Session;
 use crate::session::channels::Subscription;
 use crate::session::tally::Delivery;
 use crate::writer::Writer;
+
+/// How long a client waits for this node to receive what the client got from another one.
+const BEHIND: Duration = Duration::from_secs(2);
 
 /// The result of a subscription.
 #[derive(Debug, Default)]
@@ -61,7 +68,7 @@ impl Hub {
             return Some(Subscribed { recovered: since.map(|_| false), ..Subscribed::default() });
         }
         let subscribe = |last| self.groups.subscribe(session, channel, false, last, || self.rule_of(channel)).is_some();
-        let subscribed = match self.history_rule(channel) {
+        let subscribed = match self.history_rule(channel).filter(|_| self.node.histories.are_ready()) {
             Some(rule) => {
                 let name: Arc<str> = channel.into();
                 self.node.histories.recover(&name, rule, since, self.node.now_ms(), |recovery| {
@@ -117,26 +124,101 @@ impl Hub {
     }
 
     /// Gives a publish its place in each channel with a history, and hands it to the subscribers on all threads.
-    pub(super) fn publish_in_order(&self, publish: &Arc<Publish>) -> Vec<Receiver<Part>> {
+    ///
+    /// JetStream does that if it has the histories.
+    pub(super) fn publish_in_order(&self, publish: &Arc<Publish>) -> Parts {
         let mut asked = Vec::new();
+        if self.node.histories.are_of_stream() {
+            return asked;
+        }
         for (at, name) in publish.to.groups.iter().enumerate() {
             let Some(rule) = self.history_rule(name).filter(|_| !publish.to.groups[..at].contains(name)) else {
                 continue;
             };
             let channel: Arc<str> = Arc::from(&**name);
-            let make = |place| Arc::new(publish.message.to_publication(Some(Arc::clone(&channel)), Some(place)));
-            self.node.histories.append(&channel, rule, self.node.now_ms(), make, |message| {
-                // While the channel is locked, so that each thread gets its messages in their order.
-                for thread in 0..self.node.threads() {
-                    let (publish, channel, message) = (Arc::clone(publish), Arc::clone(&channel), Arc::clone(message));
-                    asked.push(self.mailboxes.ask(thread, move |hub| {
-                        let begun = hub.enqueue_in_channel(&publish, &channel, &message);
-                        async move { hub.finish(&publish, begun.into_iter().collect()).await }
-                    }));
-                }
-            });
+            asked.extend(Self::append(&self.node, &self.mailboxes, &channel, rule, publish, None));
         }
         asked
+    }
+
+    /// Hands a message from JetStream to a channel's subscribers on all threads.
+    pub(crate) fn deliver_stored(
+        node: &Node,
+        mailboxes: &Mailboxes<Hub>,
+        channel: &Arc<str>,
+        rule: HistoryRule,
+        publish: &Arc<Publish>,
+        stored: Stored,
+    ) -> Parts {
+        Self::append(node, mailboxes, channel, rule, publish, Some(stored))
+    }
+
+    /// Appends a message to a channel's history, and hands it to the subscribers on all threads.
+    fn append(
+        node: &Node,
+        mailboxes: &Mailboxes<Hub>,
+        channel: &Arc<str>,
+        rule: HistoryRule,
+        publish: &Arc<Publish>,
+        stored: Option<Stored>,
+    ) -> Parts {
+        let make = |place, prev: Option<u64>| {
+            let publication = publish.message.to_publication(Some(Arc::clone(channel)), Some(place));
+            Arc::new(if prev.is_some() { publication.with_prev(prev) } else { publication })
+        };
+        node.histories.append(channel, rule, node.now_ms(), stored, make, |message| {
+            // While the channel is locked, so that each thread gets its messages in their order.
+            let ask = |thread| {
+                let (publish, channel, message) = (Arc::clone(publish), Arc::clone(channel), Arc::clone(message));
+                mailboxes.ask(thread, move |hub| {
+                    let begun = hub.enqueue_in_channel(&publish, &channel, &message);
+                    async move { hub.finish(&publish, begun.into_iter().collect()).await }
+                })
+            };
+            (0..node.threads()).map(ask).collect()
+        })
+    }
+
+    /// Stores a publish in JetStream for each channel whose history is there. Returns the sequence numbers.
+    pub(super) async fn store(&self, publish: &Publish) -> Result<Vec<u64>, StoreError> {
+        let Some(link) = &self.node.link else { return Ok(Vec::new()) };
+        let mut asked = Vec::new();
+        let groups = &publish.to.groups;
+        for (at, channel) in groups.iter().enumerate() {
+            if self.is_stored(channel) && !groups[..at].contains(channel) {
+                asked.push(link.store(channel, publish)?);
+            }
+        }
+        let mut stored = Vec::with_capacity(asked.len());
+        for one in asked {
+            stored.push(one.await.unwrap_or(Err(StoreError::Unconfirmed))?);
+        }
+        Ok(stored)
+    }
+
+    /// Returns whether the history of a channel is in JetStream.
+    pub(super) fn is_stored(&self, channel: &str) -> bool {
+        self.node.histories.are_of_stream() && self.history_rule(channel).is_some()
+    }
+
+    /// Prepares for a client that recovers from `since`, or needs the newest value: reads from JetStream what this
+    /// node's memory lacks. If that fails, the recovery fails.
+    pub(crate) async fn prepare(&self, channel: &str, since: Option<Place>) {
+        let histories = &self.node.histories;
+        let rule = self.history_rule(channel).filter(|_| prefix(channel).is_none() && histories.are_of_stream());
+        let (Some(rule), Some(link)) = (rule, &self.node.link) else { return };
+        if let Some(since) = since.filter(|since| since.epoch == histories.stream_epoch())
+            && since.offset > histories.received()
+        {
+            // Another node is ahead of this one.
+            let _ = timeout(BEHIND, histories.until_received(since.offset)).await;
+        }
+        let channel: Arc<str> = channel.into();
+        if (since.is_some() || rule.latest)
+            && let Some(floor) = histories.needs_fill(&channel, rule, since, self.node.now_ms())
+        {
+            link.fill(channel, floor).await;
+        }
     }
 
     /// Puts a message into the queues of subscribers to channels without a history.
@@ -148,9 +230,15 @@ impl Hub {
         let channels = groups
             .iter()
             .enumerate()
-            .filter(|(at, name)| self.history_rule(name).is_none() && !groups[..*at].contains(name));
+            .filter(|(at, name)| !self.is_in_order(name, publish) && !groups[..*at].contains(name));
         let message = |name: &str| publish.message.publication(Some(name));
         channels.filter_map(|(_, name)| self.enqueue_in_channel(publish, name, &message(name))).collect()
+    }
+
+    /// Returns whether subscribers of a channel get a publish from its history.
+    fn is_in_order(&self, channel: &str, publish: &Publish) -> bool {
+        // A node without JetStream has stored nothing.
+        self.history_rule(channel).is_some() && (!self.node.histories.are_of_stream() || !publish.stored.is_empty())
     }
 
     /// Puts a message into the queues of a channel's subscribers on this thread; `None` if there are none.
@@ -164,7 +252,7 @@ impl Hub {
             let excepted = self.node.directory.find(key).and_then(|location| self.at(location));
             if let Some(session) = excepted {
                 session.stamp.set(stamp);
-                self.skip(&session, channel, place);
+                self.skip(&session, channel, message);
             }
         }
         let mut begun: Option<Begun> = None;
@@ -189,13 +277,12 @@ impl Hub {
     }
 
     /// Tells a subscriber the position of a message that it does not get.
-    fn skip(&self, session: &Rc<Session>, channel: &str, place: Option<Place>) {
+    fn skip(&self, session: &Rc<Session>, channel: &str, message: &Message) {
         let subscribes = session.channels(|channels| {
             channels.subscriptions.iter().any(|one| !one.is_pattern && *one.group.name == *channel)
         });
-        if let Some(place) = place.filter(|_| subscribes == Some(true) && session.is_open()) {
-            let frame = json!({ "channel": channel, "epoch": place.epoch_text(), "offset": place.offset });
-            self.writer.send_control(session, Message::channel_frame(&frame));
+        if let Some(position) = message.to_position().filter(|_| subscribes == Some(true) && session.is_open()) {
+            self.writer.send_control(session, position);
         }
     }
 

@@ -14,10 +14,12 @@ use serde_json::{Value, json};
 use crate::hub::Hub;
 use crate::identity::{self, NO_KEYS, unix_time};
 use crate::message::{Framing, Message, Place};
-use crate::publish::{Publish, ReceiptWait, Targets};
+use crate::publish::{Publish, PublishError, ReceiptWait, StoreError, Targets};
 use crate::rates::{LIMITS, What};
 use crate::rights::{Right, prefix};
+use crate::secrets::is_same;
 use crate::session::channels::{Channels, Member};
+use crate::session::info::PollError;
 use crate::session::{Reason, Session};
 
 /// The most messages in the answer to `history`.
@@ -127,6 +129,49 @@ impl Hub {
         self.ended.notify_waiters();
     }
 
+    /// Carries out commands of a session beside its connection, on whatever node it is. Each answer is a frame or null.
+    ///
+    /// # Errors
+    /// `Unknown` if no session has this key and token; others if its node does not answer.
+    pub(crate) async fn commands(
+        self: &Rc<Self>,
+        key: &str,
+        token: Box<str>,
+        commands: Vec<Box<str>>,
+    ) -> Result<Vec<Value>, PollError> {
+        match &self.node.link {
+            Some(link) if self.node.directory.find(key).is_none() => {
+                let answers = link.commands(key, &token, commands).await?;
+                serde_json::from_str(&answers).map_err(|_| PollError::Unreached)
+            }
+            _ => self.commands_of_node(key, token, commands).await.ok_or(PollError::Unknown),
+        }
+    }
+
+    /// [`commands`](Self::commands) on this node; `None` if no session has this key and token.
+    pub(crate) async fn commands_of_node(
+        self: &Rc<Self>,
+        key: &str,
+        token: Box<str>,
+        commands: Vec<Box<str>>,
+    ) -> Option<Vec<Value>> {
+        let location = self.node.directory.find(key)?;
+        let asked = self.mailboxes.ask(location.thread, move |hub| async move {
+            let session = hub.at(location)?;
+            let is_its = session.channels(|channels| is_same(channels.token.as_bytes(), token.as_bytes()));
+            if is_its != Some(true) || !session.is_open() {
+                return None;
+            }
+            let mut answers = Vec::with_capacity(commands.len());
+            for command in &commands {
+                let answer = hub.command(&session, command.as_bytes()).await;
+                answers.push(answer.map_or(Value::Null, |Answer { frame, .. }| frame));
+            }
+            Some(answers)
+        });
+        asked.await.ok().flatten()
+    }
+
     /// Carries out a command. `None`: the client wants no answer.
     pub(crate) async fn command(self: &Rc<Self>, session: &Rc<Session>, data: &[u8]) -> Option<Answer> {
         let command: Command<'_> = match read(data) {
@@ -195,6 +240,11 @@ impl Hub {
         }
         if let Some(Subscribe { channel, since }) = subscribe {
             let since = since.map(|Since { epoch, offset }| Place::read(&epoch, offset).unwrap_or(NOWHERE));
+            self.expect(session, Right::Subscribe, &channel)?;
+            self.prepare(&channel, since).await;
+            if !session.is_open() {
+                return Err(Refused::new("forbidden", "the session has ended"));
+            }
             return Ok((SUBSCRIBED, self.subscribe(session, id, &channel, since)?));
         }
         if let Some(Named { channel }) = unsubscribe {
@@ -207,7 +257,10 @@ impl Hub {
             return Ok(("published", self.publish_for(session, publish).await?));
         }
         if let Some(History { channel, limit }) = history {
-            return Ok(("history", self.history_for(session, &channel, limit)?));
+            self.expect(session, Right::History, &channel)?;
+            let begin = Place { epoch: self.node.histories.stream_epoch(), offset: 0 };
+            self.prepare(&channel, Some(begin)).await;
+            return Ok(("history", self.history_for(&channel, limit)?));
         }
         if let Some(Named { channel }) = presence {
             self.expect(session, Right::Presence, &channel)?;
@@ -315,16 +368,22 @@ impl Hub {
             except: Vec::new(),
             wait: ReceiptWait::Queued,
             deadline: self.plan().send.timeout,
+            stored: Vec::new(),
         };
         match self.publish(publish).await {
             Ok(_) => Ok(json!({ "channel": channel })),
-            Err(overloaded) => Err(Refused::new("busy", overloaded.to_string()).of(&channel)),
+            Err(PublishError::NotStored(StoreError::TooLarge)) => {
+                Err(Refused::new("too-large", StoreError::TooLarge.to_string()).of(&channel))
+            }
+            Err(PublishError::NotStored(StoreError::Unconfirmed)) => {
+                Err(Refused::new("unconfirmed", StoreError::Unconfirmed.to_string()).of(&channel))
+            }
+            Err(busy) => Err(Refused::new("busy", busy.to_string()).of(&channel)),
         }
     }
 
     /// Returns a channel's newest messages.
-    fn history_for(&self, session: &Session, channel: &str, limit: Option<usize>) -> Result<Value, Refused> {
-        self.expect(session, Right::History, channel)?;
+    fn history_for(&self, channel: &str, limit: Option<usize>) -> Result<Value, Refused> {
         let limit = limit.unwrap_or(HISTORY_MESSAGES).min(HISTORY_MESSAGES);
         if self.history_rule(channel).is_none() || prefix(channel).is_some() {
             return Err(Refused::new("forbidden", "the channel has no history").of(channel));

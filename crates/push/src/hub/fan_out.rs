@@ -9,18 +9,11 @@ use crate::cluster::link::Link;
 use crate::hub::Hub;
 use crate::message::Message;
 use crate::plan::SlowPolicy;
-use crate::publish::{Nodes, Overloaded, Publish, Receipt, ReceiptWait};
+use crate::publish::{Nodes, Overloaded, Publish, PublishError, Receipt, ReceiptWait};
 use crate::session::Session;
 use crate::session::directory::Location;
-use crate::session::tally::{Delivery, Outcome, Tally};
+use crate::session::tally::{Delivery, Outcome, Part};
 use crate::writer::Writer;
-
-/// The outcome of a publish on one thread.
-#[derive(Debug, Default)]
-pub(super) struct Part {
-    tally: Tally,
-    refused: Vec<Box<str>>,
-}
 
 /// A message in one form, in the queues of this thread.
 #[derive(Debug)]
@@ -48,7 +41,7 @@ pub(super) struct Slowest {
 
 impl Hub {
     /// Publishes on all threads of this node, and on the other nodes.
-    pub(crate) async fn publish(self: &Rc<Self>, publish: Publish) -> Result<Receipt, Overloaded> {
+    pub(crate) async fn publish(self: &Rc<Self>, publish: Publish) -> Result<Receipt, PublishError> {
         let most = self.plan().limits.total_queue_bytes;
         if self.node.queued_bytes() > most {
             self.relieve_all().await;
@@ -57,8 +50,10 @@ impl Hub {
         // Others published meanwhile, faster than sessions could give way.
         if queued > most {
             self.counters.overloaded();
-            return Err(Overloaded { queued, most });
+            return Err(Overloaded { queued, most }.into());
         }
+        let stored = self.store(&publish).await?;
+        let publish = Publish { stored, ..publish };
         self.counters.published(publish.message.len());
         let number = self.node.next_publish();
         let publish = Arc::new(publish);
@@ -111,6 +106,13 @@ impl Hub {
         let mut parts = Vec::with_capacity(1);
         if is_for(self.thread) {
             parts.push(self.deliver(publish, &sessions).await);
+        }
+        let until = Instant::now() + publish.deadline;
+        for &sequence in publish.stored.iter().filter(|_| self.node.histories.are_of_stream()) {
+            match timeout_at(until, self.node.arrivals.of(sequence)).await {
+                Ok(Ok(of_threads)) => asked.extend(of_threads),
+                _ => receipt.is_late = true,
+            }
         }
         for part in asked {
             // A thread that has ended has no sessions.

@@ -18,6 +18,8 @@ pub(crate) struct Missed {
     pub(crate) any_group: bool,
     /// Some were for these groups.
     pub(crate) groups: Vec<Box<str>>,
+    /// Some were for unknown channels with a history in JetStream. Only such a loss concerns their subscribers.
+    pub(crate) stream: bool,
 }
 
 /// The close code for sessions that may have missed messages and whose rule is to disconnect.
@@ -31,12 +33,21 @@ impl Hub {
         let stamp = self.next_stamp();
         let is_new = |session: &Session| session.stamp.replace(stamp) != stamp;
         // Groups come before `all`: a session's group may have a rule that allows gaps.
-        if missed.any_group {
+        if missed.any_group || missed.stream {
             self.each(|session| {
                 let groups = session.groups.borrow();
-                let subscribed =
-                    session.channels(|channels| channels.subscriptions.iter().map(|one| one.group.slow).reduce(milder));
-                let rule = groups.iter().map(|of| of.group.slow).chain(subscribed.flatten()).reduce(milder);
+                let subscribed = session.channels(|channels| {
+                    let concerned = channels.subscriptions.iter().filter(|one| {
+                        if self.is_stored(&one.group.name) && !one.is_pattern {
+                            missed.stream
+                        } else {
+                            missed.any_group
+                        }
+                    });
+                    concerned.map(|one| one.group.slow).reduce(milder)
+                });
+                let joined = groups.iter().filter(|_| missed.any_group).map(|of| of.group.slow);
+                let rule = joined.chain(subscribed.flatten()).reduce(milder);
                 drop(groups);
                 if let Some(rule) = rule.filter(|_| is_new(session)) {
                     self.report_gap(session, rule);
@@ -50,7 +61,9 @@ impl Hub {
                 }
             };
             group.each(&mut report);
-            group.each_subscriber(None, report);
+            if !self.is_stored(&group.name) {
+                group.each_subscriber(None, report);
+            }
         }
         self.patterns.each(|pattern| {
             if missed.groups.iter().any(|group| group.starts_with(&*pattern.name)) {

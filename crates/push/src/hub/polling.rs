@@ -14,21 +14,27 @@ use crate::hub::Hub;
 use crate::message::Framing;
 use crate::secrets::is_same;
 use crate::session::directory::Location;
+use crate::session::info::PollError;
 use crate::session::{Reason, Session, State};
-
-/// Why a poll gets no messages.
-pub(crate) enum PollError {
-    /// The session does not exist, or the token is wrong. The client does not learn which.
-    Unknown,
-    /// The session has ended.
-    Gone,
-    /// The client asked for the wrong batch; this one is next.
-    Batch(u64),
-}
 
 impl Hub {
     /// Returns the messages after batch `after` as JSON, as soon as there are any or the poll has waited long enough.
     pub(crate) async fn poll(self: &Rc<Self>, key: &str, token: String, after: u64) -> Result<String, PollError> {
+        match &self.node.link {
+            Some(link) if self.node.directory.find(key).is_none() => {
+                link.poll(key, &token, after, self.plan().limits.poll_wait).await
+            }
+            _ => self.poll_of_node(key, token, after).await,
+        }
+    }
+
+    /// [`poll`](Self::poll) on this node.
+    pub(crate) async fn poll_of_node(
+        self: &Rc<Self>,
+        key: &str,
+        token: String,
+        after: u64,
+    ) -> Result<String, PollError> {
         match self.node.directory.find(key) {
             None => Err(PollError::Unknown),
             Some(location) if location.thread == self.thread => self.poll_here(location, &token, after).await,

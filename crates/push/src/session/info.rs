@@ -25,3 +25,16 @@ pub(crate) enum Closed {
     /// No session has this key.
     Unknown,
 }
+
+/// Why a poll gets no messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PollError {
+    /// The session does not exist, or the token is wrong. The client does not learn which.
+    Unknown,
+    /// The session has ended, or another node has it and its messages do not fit into one of NATS.
+    Gone,
+    /// The client asked for the wrong batch; this one is next.
+    Batch(u64),
+    /// Another node may have the session, and did not answer.
+    Unreached,
+}

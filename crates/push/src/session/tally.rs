@@ -43,6 +43,14 @@ pub(crate) struct Tally {
     pub(crate) closed: u32,
 }
 
+/// The outcome of a publish on one thread.
+#[derive(Debug, Default)]
+pub(crate) struct Part {
+    pub(crate) tally: Tally,
+    /// Keys of sessions whose queue was full until the deadline.
+    pub(crate) refused: Vec<Box<str>>,
+}
+
 impl std::ops::AddAssign for Tally {
     fn add_assign(&mut self, other: Tally) {
         self.matched += other.matched;

@@ -4,7 +4,7 @@ use oroshi_push::{Access, GroupRule, HistoryRule, Plan, SlowPolicy};
 use oroshi_websocket::Kind;
 use serde_json::{Value, json};
 
-use crate::hub::{Backend, Chunks, Got, Hub, WebSocket, connect};
+use crate::hub::{Backend, Chunks, Client, Got, Hub, WebSocket, connect, frame};
 use crate::nats::{Nats, knows};
 
 /// A channel that everybody may use in every way.
@@ -36,58 +36,6 @@ fn rules(plan: &mut Plan) {
         kept("kept:*"),
         open("live:*"),
     ];
-}
-
-/// A client on a WebSocket.
-struct Client {
-    socket: WebSocket,
-    first: Value,
-    next_id: u64,
-}
-
-impl Client {
-    fn open(hub: &Hub) -> Client {
-        let fields = [("Sec-WebSocket-Protocol", "other, oroshi.v1")];
-        let mut socket =
-            WebSocket::open(hub.address, "/connect", &fields).unwrap_or_else(|answer| panic!("{answer:?}"));
-        let first = frame(&socket.text());
-        Client { socket, first, next_id: 1 }
-    }
-
-    fn next(&mut self) -> Value {
-        frame(&self.socket.text())
-    }
-
-    fn send(&mut self, command: &Value) {
-        self.socket.send(Kind::Text, command.to_string().as_bytes());
-    }
-
-    /// Sends a command, and returns the next frame, which is its answer.
-    fn ask(&mut self, mut command: Value) -> Value {
-        let id = self.next_id;
-        self.next_id += 1;
-        command["id"] = json!(id);
-        self.send(&command);
-        let answer = self.next();
-        assert_eq!(answer["id"], id, "{command}: {answer}");
-        answer
-    }
-
-    fn subscribe(&mut self, channel: &str, since: Option<&Value>) -> Value {
-        let mut subscribe = json!({ "channel": channel });
-        if let Some(since) = since {
-            subscribe["since"] = json!({ "epoch": since["epoch"], "offset": since["offset"] });
-        }
-        self.ask(json!({ "subscribe": subscribe }))["subscribed"].clone()
-    }
-
-    fn client(&self) -> &str {
-        self.first["client"].as_str().unwrap()
-    }
-}
-
-fn frame(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
 fn publish(hub: &Hub, channel: &str, text: &str) -> Value {
@@ -464,4 +412,43 @@ fn nodes_share_channels_and_presence_and_a_history_that_missed_something_recover
     assert_eq!(far.next(), json!({ "gap": null }), "the hub tells connected clients of the gap");
     let mut back = Client::open(&hubs[1]);
     assert_eq!(back.subscribe("kept:a", Some(&message))["recovered"], false, "and those that come back");
+}
+
+/// Channels that come and go leave nothing behind beyond `limits.history-bytes`. `OROSHI_CHANNELS` says how many, of
+/// which a million is worth a run now and then.
+#[test]
+fn channels_that_come_and_go_leave_nothing_behind() {
+    const AT_A_TIME: usize = 50;
+    let count = std::env::var("OROSHI_CHANNELS").ok().and_then(|text| text.parse().ok()).unwrap_or(3000);
+    // Room for a tenth of the channels, or for 10,000.
+    let most = (count / 10).min(10_000) * 1000;
+    let hub = Hub::start(|plan| {
+        rules(plan);
+        plan.limits.history_bytes = most;
+    });
+    let mut client = Client::open(&hub);
+    for first in (0..count).step_by(AT_A_TIME) {
+        let names: Vec<String> = (first..count.min(first + AT_A_TIME)).map(|number| format!("kept:{number}")).collect();
+        for channel in &names {
+            client.send(&json!({ "id": 1, "subscribe": { "channel": channel } }));
+            client.send(&json!({ "publish": { "channel": channel, "text": "a message" } }));
+            client.send(&json!({ "id": 2, "unsubscribe": { "channel": channel } }));
+        }
+        for channel in &names {
+            for member in ["subscribed", "text", "unsubscribed"] {
+                let frame = client.next();
+                let of = if member == "text" { &frame["channel"] } else { &frame[member]["channel"] };
+                assert!(of == channel.as_str() && frame.get(member).is_some(), "{channel} {member}: {frame}");
+            }
+        }
+        let status = hub.status();
+        assert!(status["histories"]["bytes"].as_u64().unwrap() <= most as u64, "{status}");
+    }
+    let status = hub.status();
+    let channels = status["histories"]["channels"].as_u64().unwrap();
+    assert!(channels > 0 && channels < count as u64, "the oldest are forgotten: {status}");
+    assert_eq!(hub.request("GET", "/groups", &[], b"").json(), json!({ "groups": [] }));
+    // The newest is still remembered.
+    let place = client.subscribe(&format!("kept:{}", count - 1), None);
+    assert_eq!(place["offset"], 1, "{place}");
 }

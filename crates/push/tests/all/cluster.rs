@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::hub::{Backend, Got, Hub, PATIENCE, WebSocket};
 use crate::nats;
 use crate::nats::{Nats, knows, nodes};
-use oroshi_push::{GroupRule, Plan, SlowPolicy};
+use oroshi_push::{Access, GroupRule, Plan, SlowPolicy};
 use serde_json::{Value, json};
 
 #[test]
@@ -299,4 +299,43 @@ fn what_nats_forbids_is_told() {
         trouble.contains("permissions violation for publish to \"oroshi.push.test.all\"")
     });
     assert_eq!(status["cluster"]["connected"], false);
+}
+
+/// A client without a connection of its own may ask any node.
+#[test]
+fn polls_and_commands_reach_a_session_from_any_node() {
+    let Some(nats) = Nats::start("polls_and_commands_reach_a_session_from_any_node", &[]) else { return };
+    let open = |plan: &mut Plan| {
+        plan.limits.poll_wait = Duration::from_millis(300);
+        let anyone = Access::Anyone;
+        plan.groups = vec![GroupRule { pattern: "*".into(), subscribe: anyone, ..GroupRule::default() }];
+    };
+    let hubs = [nats.node(2, open), nats.node(2, open)];
+    hubs.iter().for_each(|hub| knows(hub, 1));
+    let first = hubs[0].request("GET", "/connect?transport=poll&protocol=oroshi.v1", &[], b"").json();
+    let [key, token] = ["session", "token"].map(|name| first[name].as_str().unwrap());
+    let poll =
+        |after: u64| hubs[1].request("GET", &format!("/poll?session={key}&token={token}&after={after}"), &[], b"");
+    let command = |token: &str, command: &Value| {
+        let target = format!("/command?session={key}&token={token}");
+        hubs[1].request("POST", &target, &[], command.to_string().as_bytes())
+    };
+    let subscribe = json!([{ "id": 1, "subscribe": { "channel": "c" } }, { "id": 2, "ping": {} }]);
+    let answers = command(token, &subscribe).json();
+    assert_eq!((&answers[0]["subscribed"]["channel"], &answers[1]), (&json!("c"), &json!({ "id": 2, "pong": {} })));
+    hubs[1].publish(json!({ "groups": ["c"], "text": "far" }));
+    let batch = poll(0).json();
+    assert_eq!((&batch["messages"][1]["text"], &batch["next"]), (&json!("far"), &json!(1)), "{batch}");
+    assert_eq!(poll(0).json(), batch, "again");
+    assert_eq!(poll(1).json(), json!({ "messages": [], "next": 1 }), "nothing has come");
+    assert_eq!((poll(7).status, poll(7).json()["next"].clone()), (409, json!(1)));
+    // The answer is larger than a message of NATS may be: the client learns that it must connect again.
+    let large = "x".repeat(600_000);
+    (0..2).for_each(|_| drop(hubs[0].publish(json!({ "groups": ["c"], "text": large, "wait": "queued" }))));
+    assert_eq!(poll(1).status, 410);
+    // A wrong token is as good as none, and so is a session that nobody has.
+    assert_eq!(command("wrong", &subscribe).status, 404);
+    let unknown = hubs[1].request("GET", "/poll?session=nobody&token=x&after=0", &[], b"");
+    assert_eq!(unknown.json()["error"], "unknown-session");
+    assert_eq!(nodes(&hubs[0].publish(json!({ "all": true, "text": "still together" }))), (2, 2));
 }

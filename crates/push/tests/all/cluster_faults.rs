@@ -13,6 +13,7 @@ use crate::hub;
 use crate::hub::{Got, Hub, PATIENCE, WebSocket};
 use crate::nats;
 use crate::nats::{Nats, counter, freeze, knows, nodes, signal};
+use crate::stream;
 use oroshi_push::{GroupRule, Plan, SlowPolicy};
 use oroshi_testkit::{in_a_process, test_name};
 use rustix::process::Signal;
@@ -22,8 +23,11 @@ use tracing::field::Field;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
+/// Says in whose environment a node keeps its histories in JetStream.
+pub(crate) const STREAM: &str = "OROSHI_TEST_STREAM";
+
 /// Says in whose environment this program is a node, and where its NATS is.
-const NODE: &str = "OROSHI_TEST_NODE";
+pub(crate) const NODE: &str = "OROSHI_TEST_NODE";
 
 fn broadcast(hub: &Hub, text: &str) -> Value {
     hub.publish(json!({ "all": true, "text": text, "wait": "written", "deadline": "30s" }))
@@ -450,19 +454,19 @@ fn a_node_that_insists_on_tls_does_not_speak_without_it() {
 }
 
 /// A node in a process of its own. Dropping it kills it.
-struct FarNode {
-    child: Child,
-    address: SocketAddr,
+pub(crate) struct FarNode {
+    pub(crate) child: Child,
+    pub(crate) address: SocketAddr,
     log: mpsc::Receiver<String>,
 }
 
 impl FarNode {
-    fn start(nats: &Nats) -> FarNode {
+    pub(crate) fn start(nats: &Nats) -> FarNode {
         FarNode::with(nats, &[])
     }
 
     /// One with these environment variables.
-    fn with(nats: &Nats, variables: &[(&str, &Path)]) -> FarNode {
+    pub(crate) fn with(nats: &Nats, variables: &[(&str, &Path)]) -> FarNode {
         let mut command = in_a_process(&[], test_name!("a_node_for_other_tests"));
         command.env(NODE, nats.url());
         command.envs(variables.iter().copied());
@@ -489,7 +493,7 @@ impl FarNode {
     }
 
     /// Waits until what its `/status` says of the cluster is as `is` wants it.
-    fn until(&self, what: &str, is: impl Fn(&Value) -> bool) {
+    pub(crate) fn until(&self, what: &str, is: impl Fn(&Value) -> bool) {
         let start = Instant::now();
         loop {
             let status = hub::request(self.address, "GET", "/status", &[], b"").json();
@@ -518,6 +522,9 @@ fn a_node_for_other_tests() {
     let hub = Hub::start(|plan| {
         plan.cluster = Some(nats::cluster(&url));
         quick(plan);
+        if std::env::var_os(STREAM).is_some() {
+            stream::stored(plan);
+        }
     });
     println!("listens on {}", hub.address);
     let mut rest = String::new();

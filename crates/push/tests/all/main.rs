@@ -25,4 +25,6 @@ mod page;
 mod scenarios;
 mod slow;
 mod storm;
+mod stream;
+mod stream_faults;
 mod tokens;

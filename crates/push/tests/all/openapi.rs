@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 
 use crate::hub;
 use crate::hub::{Answer, Hub, WebSocket, connect, head, key_of};
-use oroshi_push::{Access, Cluster, GroupRule, Jwt, Origins, Plan, SlowPolicy};
+use oroshi_push::{Access, Cluster, GroupRule, HistoryRule, Jwt, Origins, Plan, SlowPolicy, StreamSettings};
 use oroshi_words::Secret;
 use serde_json::{Value, json};
 
@@ -375,6 +375,7 @@ fn every_answer_that_is_described_is_given_as_it_is_described() {
     tokens(&api);
     foreign(&api);
     without_a_backend(&api);
+    without_nats(&api);
 
     let (seen, all) = (api.seen.take(), api.all());
     let never: Vec<_> = all.difference(&seen).collect();
@@ -514,12 +515,37 @@ fn without_a_backend(api: &Description) {
     api.check("GET", "/connect", &answer);
 }
 
+/// A NATS that is not there, and should have the histories.
+fn without_nats(api: &Description) {
+    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let hub = Hub::start(|plan: &mut Plan| {
+        channels(plan);
+        plan.groups.iter_mut().for_each(|rule| rule.keeps = Some(HistoryRule::default()));
+        let (nats, name) = (Secret::new(format!("nats://{nowhere}")), "test".into());
+        let receipt_timeout = std::time::Duration::from_secs(1);
+        plan.cluster = Some(Cluster { nats, name, receipt_timeout, history: Some(StreamSettings::default()) });
+    });
+    let json = [("Content-Type", "application/json")];
+    let envelope = json!({ "groups": ["c"], "text": "x" }).to_string();
+    for (method, path, target, headers, body, error) in [
+        ("POST", "/publish", "/publish", &json[..], envelope.as_str(), "history-unreached"),
+        ("POST", "/publish/raw", "/publish/raw?group=c", &[], "x", "history-unreached"),
+        ("GET", "/poll", "/poll?session=a&token=b", &[], "", "nodes-unreached"),
+        ("POST", "/command", "/command?session=a&token=b", &[], r#"{"ping":{}}"#, "nodes-unreached"),
+    ] {
+        let answer = hub.request(method, target, headers, body.as_bytes());
+        assert_eq!((answer.status, answer.json()["error"].as_str()), (503, Some(error)), "{path}: {answer:?}");
+        api.check(method, path, &answer);
+    }
+}
+
 #[test]
 fn a_node_of_a_cluster_says_how_its_link_is() {
     let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let hub = Hub::start(|plan| {
         let (nats, name) = (Secret::new(format!("nats://{nowhere}")), "test".into());
-        plan.cluster = Some(Cluster { nats, name, receipt_timeout: std::time::Duration::from_secs(1) });
+        let receipt_timeout = std::time::Duration::from_secs(1);
+        plan.cluster = Some(Cluster { nats, name, receipt_timeout, history: None });
     });
     let api = Description::of(&hub);
     let status = hub.request("GET", "/status", &[], b"");

@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, unused_imports)] // each test file uses a part of it
 
 mod backend;
+mod client;
 mod subscriber;
 
 use std::io::Write;
@@ -11,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use backend::{Asked, Backend, Said};
+pub use client::{Client, frame};
 use oroshi_net::{Peer, Shutdown};
 use oroshi_push::{Listener, OpenListener, Plan, RunError, Serves};
 pub use oroshi_testkit::http::{Answer, connect, end_of_head, read_more};

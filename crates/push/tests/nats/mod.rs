@@ -55,7 +55,7 @@ impl DerefMut for Nats {
 /// What a node is told of the others.
 pub fn cluster(url: &str) -> Cluster {
     // Long enough for a busy machine, where it is not what a test is about.
-    Cluster { nats: Secret::new(url), name: "test".to_owned(), receipt_timeout: Duration::from_secs(10) }
+    Cluster { nats: Secret::new(url), name: "test".to_owned(), receipt_timeout: Duration::from_secs(10), history: None }
 }
 
 /// Waits until a node knows so many others.

@@ -22,6 +22,7 @@ fn every_kind() -> Vec<Body> {
         except: names(&["s3"]),
         wait: ReceiptWait::Written,
         deadline: Duration::from_millis(70_000),
+        stored: vec![7, 1 << 40],
     };
     let requests = [
         Request::Publish(publish),
@@ -40,6 +41,8 @@ fn every_kind() -> Vec<Body> {
         Request::Members { channel: "c".into() },
         Request::UserSize { user: "u".into() },
         Request::CloseUser { user: "u".into(), code: CloseCode(4999), reason: "bye".into() },
+        Request::Poll { key: "k".into(), token: "t".into(), after: 300 },
+        Request::Commands { key: "k".into(), token: "t".into(), commands: names(&["{}"]) },
     ];
     let info = SessionInfo {
         transport: "poll",
@@ -69,6 +72,9 @@ fn every_kind() -> Vec<Body> {
         Reply::GroupSize(u64::MAX),
         Reply::Members(2, vec![Member { client: 1, user: None }, Member { client: u64::MAX, user: Some("u".into()) }]),
     ];
+    let polled = [Err(PollError::Unknown), Err(PollError::Gone), Err(PollError::Batch(300)), Err(PollError::Unreached)];
+    let further = [Reply::Polled(Ok("{}".into())), Reply::Answers(None), Reply::Answers(Some("[]".into()))];
+    let replies = replies.into_iter().chain(polled.map(Reply::Polled)).chain(further);
     let beats = [vec![], vec![Echo { node: u64::MAX, sent_ms: 5, heard_ms: MOST_MS }]];
     let mut all = vec![Body::Working];
     all.extend(beats.map(|heard| Body::Heartbeat { leaving: heard.is_empty(), heard }));
