@@ -4,11 +4,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 CARGO_RELEASE := cargo build --release --locked
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help build demo test bench bench-quick bench-rack bench-client bench-gate bench-push agent-faults agent-cost calibrate soak h2spec gem floor setup fmt clean bench-check planted
-=======
-.PHONY: help build demo test bench bench-quick bench-rack bench-client bench-gate bench-push agent-faults push-faults agent-cost calibrate soak gem floor setup fmt clean
->>>>>>> pushb-r1
+.PHONY: help build demo test bench bench-quick bench-rack bench-client bench-gate bench-push agent-faults agent-cost calibrate soak h2spec gem floor setup fmt clean bench-check planted push-faults
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
