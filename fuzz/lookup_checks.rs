@@ -11,7 +11,11 @@ const VALUE_BYTES: usize = 200;
 /// A reply of memcached's. The first byte says to what.
 pub(crate) fn memcached_reply(data: &[u8]) {
     let Some((&asked, bytes)) = data.split_first() else { return };
-    let asked = [Request::Get, Request::Set, Request::Delete][usize::from(asked % 3)];
+    let requests = match asked {
+        ..128 => [Request::Get, Request::Set, Request::Delete],
+        _ => [Request::Gets, Request::Cas, Request::Add],
+    };
+    let asked = requests[usize::from(asked % 3)];
     let whole = wire::decode(bytes, asked, VALUE_BYTES);
     if let Ok(Some((reply, taken))) = whole {
         assert!(taken <= bytes.len());

@@ -25,7 +25,7 @@ use crate::route::{HeaderPattern, Table};
 use crate::script::ScriptSettings;
 use crate::upstream::{CheckSettings, Policy, PoolSettings};
 
-use odd::{is_one_socket, same_routes, unused, unused_limits};
+use odd::{is_one_socket, same_routes, unused, unused_limits, without_counts};
 use routes::Destinations;
 pub use tls::TlsDraft;
 
@@ -275,7 +275,8 @@ impl Draft {
         // Scripts with mistakes are missing; the mistakes are already recorded.
         let scripts: Vec<_> = scripts.planned.into_iter().flatten().collect();
         unused_limits(&routes, &self.limits_by_key, &mut findings);
-        unused(&routes, &lookups, &upstreams[..named], &scripts, &self.stores, tls.as_ref(), &mut findings);
+        let stores = without_counts(&self.stores, &self.limits_by_key);
+        unused(&routes, &lookups, &upstreams[..named], &scripts, &stores, tls.as_ref(), &mut findings);
         Ok(Plan {
             threads,
             cpus: self.cpus,
@@ -371,6 +372,7 @@ impl Draft {
         let limits = &self.limits;
         for (key, count) in [
             ("connections", limits.connections),
+            ("handshakes", limits.handshakes),
             ("headers", limits.headers),
             ("answer-headers", limits.answer_headers),
             ("target-bytes", limits.target_bytes),
@@ -441,6 +443,18 @@ impl Draft {
                 limit.burst = limit.rate.count;
             }
             check_answer(&limit.answer, &format!("{at}.answer"), findings);
+            let Some(shared) = &limit.memcached else { continue };
+            let fit = self.stores.iter().filter(|store| matches!(store.kind, StoreKind::Memcached(_)));
+            let fit: Vec<&str> = fit.map(|store| &*store.name).collect();
+            if !fit.contains(&&*shared.store) {
+                let problem = format!("there is no such store `{}`{}", shared.store, expected(&fit));
+                findings.add(format!("{at}.memcached.store"), problem);
+            }
+            if !shared.has_prefix() {
+                let problem =
+                    format!("{:?} is no prefix: expected up to 100 visible characters of ASCII", shared.prefix);
+                findings.add(format!("{at}.memcached.prefix"), problem);
+            }
         }
     }
 

@@ -1,15 +1,25 @@
 //! Rate limits by key: how many requests with one key may pass in a time.
 //!
-//! The decisions are those of [`oroshi_service::rate`].
+//! The decisions are those of [`oroshi_service::rate`]. A limit that gateways share keeps the same number for each key
+//! in memcached: its arrival time, in nanoseconds since 1970. Gateways change it by compare-and-swap, and not by
+//! counters per window (`incr`): so the limit means the same with one gateway and with many, a burst at the edge of a
+//! window cannot be twice as large, and `Retry-After` is exact. It costs two requests instead of one, but requests that
+//! wait for the same key share them.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::net::IpAddr;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use oroshi_http1::Headers;
+use oroshi_lookup::{Change, StoreError, Stores};
+use oroshi_net::monotonic_ns;
+use oroshi_server::LogThrottle;
 pub use oroshi_service::rate::Rate;
-use oroshi_service::rate::{RateCounts, RateTable, Rule, network};
+use oroshi_service::rate::{Decision, RateCounts, RateTable, Rule, network};
+use sha2::{Digest as _, Sha256};
 
 use crate::plan::Answer;
 
@@ -31,6 +41,8 @@ pub struct Settings {
     /// to
     /// its full burst.
     pub entries: usize,
+    /// Where the counts of several gateways are; `None`: this gateway counts for itself.
+    pub memcached: Option<SharedCounts>,
     /// The response beyond the limit. `Retry-After` is the time until the next request of this key passes.
     pub answer: Answer,
 }
@@ -45,8 +57,26 @@ impl Settings {
             rate: Rate { count: 0, period: Duration::from_secs(1) },
             burst: 0,
             entries: 100_000,
+            memcached: None,
             answer: Answer::text(429, "too many requests"),
         }
+    }
+}
+
+/// The counts of a limit that gateways share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedCounts {
+    /// The memcached store.
+    pub store: String,
+    /// The prefix of its keys, up to 100 bytes of visible ASCII.
+    pub prefix: String,
+}
+
+impl SharedCounts {
+    /// Returns whether memcached takes keys with this prefix.
+    #[must_use]
+    pub fn has_prefix(&self) -> bool {
+        self.prefix.len() <= 100 && self.prefix.bytes().all(|byte| byte.is_ascii_graphic())
     }
 }
 
@@ -80,35 +110,132 @@ pub(crate) struct Limiter {
     table: RateTable,
     /// Secret, so that clients cannot choose keys that share a bucket.
     hasher: RandomState,
+    /// Requests that this gateway decided about alone, because the shared counts could not be had.
+    alone: AtomicU64,
+    /// Limits how often the log says so.
+    told: Mutex<LogThrottle>,
+}
+
+/// A request, as a limit sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct Limited<'r> {
+    pub(crate) client: Option<IpAddr>,
+    pub(crate) host: &'r str,
+    pub(crate) headers: Headers<'r>,
 }
 
 impl Limiter {
     pub(crate) fn new(settings: Settings) -> Self {
         let (rule, table) = (Rule::new(settings.rate, settings.burst), RateTable::new(settings.entries));
-        Limiter { settings, rule, table, hasher: RandomState::new() }
+        let told = Mutex::new(LogThrottle::every(Duration::from_secs(10)));
+        Limiter { settings, rule, table, hasher: RandomState::new(), alone: AtomicU64::new(0), told }
     }
 
     /// Counts a request at `now`. Returns the time until one of the same key passes, if this one does not.
-    pub(crate) fn check(
+    pub(crate) fn check(&self, request: Limited<'_>, now: u64) -> Result<(), Duration> {
+        self.table.check(self.hash(request), self.rule, 1, now).map_err(Duration::from_nanos)
+    }
+
+    /// As [`check`](Self::check), with the counts that gateways share.
+    ///
+    /// This gateway's own table has the last known number of each key, and refuses by that without asking: the number
+    /// only grows. If memcached does not answer, the table decides alone.
+    pub(crate) async fn check_shared(
         &self,
-        client: Option<IpAddr>,
-        host: &str,
-        headers: Headers<'_>,
-        now: u64,
+        shared: &SharedCounts,
+        stores: &Stores,
+        request: Limited<'_>,
     ) -> Result<(), Duration> {
-        let mut hasher = self.hasher.build_hasher();
-        for part in &self.settings.key {
-            match part {
-                KeyPart::Client => client.map(network).hash(&mut hasher),
-                KeyPart::Host => host.hash(&mut hasher),
-                KeyPart::Header(name) => {
-                    headers.get_all(name).for_each(|value| value.hash(&mut hasher));
-                    // Ends the list, so that no two requests with different parts have the same bytes.
-                    hasher.write_u64(u64::MAX);
-                }
+        let hash = self.hash(request);
+        self.table.refuse(hash, self.rule, monotonic_ns()).map_err(Duration::from_nanos)?;
+        match self.ask(shared, stores, self.name(shared, request)).await {
+            Ok(decided) => {
+                let now = monotonic_ns();
+                self.table.learn(hash, now.saturating_add(decided.ahead), decided.wait.is_none(), now);
+                decided.wait.map_or(Ok(()), |wait| Err(Duration::from_nanos(wait)))
+            }
+            Err(error) => {
+                self.alone.fetch_add(1, Ordering::Relaxed);
+                self.tell(&error);
+                self.table.check(hash, self.rule, 1, monotonic_ns()).map_err(Duration::from_nanos)
             }
         }
-        self.table.check(hasher.finish(), self.rule, 1, now).map_err(Duration::from_nanos)
+    }
+
+    /// Lets memcached count a request.
+    async fn ask(&self, shared: &SharedCounts, stores: &Stores, key: Vec<u8>) -> Result<Decided, StoreError> {
+        let decided = Arc::new(Mutex::new(None));
+        let (rule, place) = (self.rule, Arc::clone(&decided));
+        let change: Change = Box::new(move |value| {
+            let now = wall_ns();
+            let (next, made) = decide(rule, value, now);
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
+            // memcached counts whole seconds, and clocks differ a little.
+            next.map(|next| (next.to_string().into_bytes(), Duration::from_nanos(next - now) + Duration::from_secs(2)))
+        });
+        stores.memcached(&shared.store)?.update(key, change).await?;
+        let decided = decided.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // A change that was made was decided about.
+        Ok(decided.unwrap_or(Decided { wait: None, ahead: 0 }))
+    }
+
+    /// Says that this gateway decides alone.
+    fn tell(&self, error: &StoreError) {
+        let due = self.told.lock().unwrap_or_else(PoisonError::into_inner).next(Instant::now());
+        if let Some(count) = due {
+            let name = &self.settings.name;
+            tracing::warn!(count, "the limit `{name}` counts the requests of this gateway alone: {error}");
+        }
+    }
+
+    /// Returns the response to a request that may pass after this time.
+    pub(crate) fn refusal(&self, wait: Duration) -> Answer {
+        Answer { retry_after: Some(retry_after(wait)), ..self.settings.answer.clone() }
+    }
+
+    fn hash(&self, request: Limited<'_>) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        self.parts(request, |part| match part {
+            Some(value) => value.hash(&mut hasher),
+            // Ends a list, so that no two requests with different parts have the same bytes.
+            None => hasher.write_u64(u64::MAX),
+        });
+        hasher.finish()
+    }
+
+    /// Returns the key in memcached: the same one on each gateway, and clients cannot make two keys the same.
+    fn name(&self, shared: &SharedCounts, request: Limited<'_>) -> Vec<u8> {
+        let mut digest = Sha256::new();
+        let mut add = |part: Option<&[u8]>| {
+            digest.update(part.map_or(u64::MAX, |value| value.len() as u64).to_be_bytes());
+            digest.update(part.unwrap_or_default());
+        };
+        add(Some(self.settings.name.as_bytes()));
+        self.parts(request, add);
+        let mut name = shared.prefix.clone().into_bytes();
+        digest.finalize().iter().for_each(|byte| name.extend_from_slice(format!("{byte:02x}").as_bytes()));
+        name
+    }
+
+    /// Gives the values of the parts of the key, and `None` at the end of each part.
+    fn parts(&self, request: Limited<'_>, mut add: impl FnMut(Option<&[u8]>)) {
+        for part in &self.settings.key {
+            match part {
+                KeyPart::Client => match request.client.map(network) {
+                    Some(IpAddr::V4(address)) => add(Some(&address.octets())),
+                    Some(IpAddr::V6(address)) => add(Some(&address.octets())),
+                    None => {}
+                },
+                KeyPart::Host => add(Some(request.host.as_bytes())),
+                KeyPart::Header(name) => request.headers.get_all(name).for_each(|value| add(Some(value))),
+            }
+            add(None);
+        }
+    }
+
+    /// Returns how many requests this gateway decided about alone, although gateways share the limit.
+    pub(crate) fn alone(&self) -> u64 {
+        self.alone.load(Ordering::Relaxed)
     }
 
     pub(crate) fn counts(&self) -> RateCounts {
@@ -122,8 +249,33 @@ impl fmt::Debug for Limiter {
     }
 }
 
+/// The decision about a request by shared counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Decided {
+    /// The nanoseconds until one passes, if this one does not.
+    wait: Option<u64>,
+    /// How far ahead of the present the key's number is, nanoseconds.
+    ahead: u64,
+}
+
+/// Decides by the number that memcached has, and returns the next one if the request passes.
+fn decide(rule: Rule, value: Option<&[u8]>, now: u64) -> (Option<u64>, Decided) {
+    let known = value.and_then(|text| str::from_utf8(text).ok()?.trim_ascii().parse().ok()).unwrap_or(0);
+    // No gateway with this rule writes a later one. Others, and false clocks, must not lock a key for long.
+    let arrival = u64::min(known, now.saturating_add(rule.farthest()));
+    match rule.decide(arrival, now) {
+        Decision::Passes(next) => (Some(next), Decided { wait: None, ahead: next - now }),
+        Decision::Refused(wait) => (None, Decided { wait: Some(wait), ahead: arrival - now }),
+    }
+}
+
+/// Returns the nanoseconds since 1970; 0 before.
+fn wall_ns() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
 /// Returns the value of `Retry-After`: whole seconds, at least 1.
-pub(crate) fn retry_after(wait: Duration) -> u32 {
+fn retry_after(wait: Duration) -> u32 {
     let seconds = wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).max(1);
     u32::try_from(seconds).unwrap_or(u32::MAX)
 }
@@ -131,6 +283,48 @@ pub(crate) fn retry_after(wait: Duration) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_memcached_are_read_and_bounded() {
+        const NOW: u64 = 1_000_000_000_000;
+        let rule = Rule::new(Rate { count: 10, period: Duration::from_secs(1) }, 2);
+        let tenth = 100_000_000;
+        let passes = |next: u64| (Some(next), Decided { wait: None, ahead: next - NOW });
+        for nothing in [None, Some(&b""[..]), Some(b"garbage"), Some(b"-1"), Some(b"1"), Some(b"\xff")] {
+            assert_eq!(decide(rule, nothing, NOW), passes(NOW + tenth), "{nothing:?}");
+        }
+        let text = |number: u64| number.to_string().into_bytes();
+        assert_eq!(decide(rule, Some(&text(NOW + tenth)), NOW), passes(NOW + 2 * tenth));
+        let refused = Decided { wait: Some(tenth), ahead: 2 * tenth };
+        assert_eq!(decide(rule, Some(&text(NOW + 2 * tenth)), NOW), (None, refused));
+        // Of a clock that is a day ahead.
+        assert_eq!(decide(rule, Some(&text(NOW + 86_400_000_000_000)), NOW), (None, refused));
+        assert_eq!(decide(rule, Some(&text(u64::MAX)), NOW), (None, refused));
+    }
+
+    #[test]
+    fn names_in_memcached_are_the_same_everywhere_and_differ_by_each_part() {
+        let shared = SharedCounts { store: "cache".into(), prefix: "limit:".into() };
+        let limiter = |name: &str, key: &[KeyPart]| Limiter::new(Settings { key: key.to_vec(), ..Settings::new(name) });
+        let name = |limiter: &Limiter, host: &str, lines: &[u8]| {
+            let headers = Headers::from_checked_lines(lines);
+            String::from_utf8(limiter.name(&shared, Limited { client: None, host, headers })).unwrap()
+        };
+        let key = [KeyPart::Host, KeyPart::Header("a".into()), KeyPart::Header("b".into())];
+        let (one, same, other) = (limiter("one", &key), limiter("one", &key), limiter("other", &key));
+        let first = name(&one, "x", b"a: 1\r\n");
+        assert!(first.len() == 70 && first.starts_with("limit:"), "{first}");
+        assert_eq!(first, name(&same, "x", b"a: 1\r\n"));
+        for (limiter, host, lines) in [
+            (&other, "x", &b"a: 1\r\n"[..]),
+            (&one, "y", b"a: 1\r\n"),
+            (&one, "x", b"b: 1\r\n"),
+            (&one, "x", b"a: 1\r\na: \r\n"),
+            (&one, "x", b"a: 1\r\nb: 1\r\n"),
+        ] {
+            assert_ne!(first, name(limiter, host, lines), "{host} {lines:?}");
+        }
+    }
 
     #[test]
     fn clients_are_told_whole_seconds() {

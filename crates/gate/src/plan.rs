@@ -142,6 +142,8 @@ impl Proxies {
 pub struct Limits {
     /// Client connections per listener; further ones wait to be accepted.
     pub connections: usize,
+    /// TLS handshakes under way per TLS listener; further clients wait to be accepted.
+    pub handshakes: usize,
     /// Requests in progress for one host (503); `None`: no limit. Each thread gets an equal share.
     pub per_host: Option<usize>,
     /// Bytes of a request's head (431), its fields (431), its target (414), its body (413).
@@ -177,6 +179,7 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             connections: 100_000,
+            handshakes: 10_000,
             per_host: None,
             head_bytes: 64 * 1024,
             headers: 100,

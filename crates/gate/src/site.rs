@@ -1,6 +1,7 @@
-//! A plan on one core: handles a request from its route to its log line. `scripted`: requests on routes with scripts.
-//! `secure`: challenges of authorities, the redirect to TLS.
+//! A plan on one core: handles a request from its route to its log line. `limited`: rate limits. `scripted`: requests
+//! on routes with scripts. `secure`: challenges of authorities, the redirect to TLS.
 
+mod limited;
 mod scripted;
 mod secure;
 
@@ -11,6 +12,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Instant;
 
+use limited::{has_shared, over_limit, over_shared_limit};
 use oroshi_lookup::{LookupResult, Outcome as Found, Targets, key};
 use oroshi_net::tls::ClientCertificate;
 use oroshi_net::{Peer, UnixAddress, monotonic_ns};
@@ -21,7 +23,6 @@ use crate::access::Sink;
 use crate::clients::VerifiedClients;
 use crate::forward::{Call, CallTargets, Edits, Inspect, forward, hops, leads_out};
 use crate::generation::{Generation, RouteCounters};
-use crate::limit::retry_after;
 use crate::plan::{Action, Answer, HashBy, KeyFrom, Route, TemplateValues};
 use crate::record::{self, Record};
 use crate::route::{PathReadings, Repeated, RouteQuery, readings};
@@ -281,7 +282,10 @@ impl Site {
             return Box::pin(redirect_to_tls(exchange, host, record)).await;
         }
         if !route.limits.is_empty()
-            && let Some(answer) = self.over_limit(route, exchange, host)
+            && let Some(answer) = match has_shared(&self.generation, route) {
+                false => over_limit(&self.generation, route, exchange, host),
+                true => Box::pin(over_shared_limit(&self.generation, route, exchange, host)).await,
+            }
         {
             record.why = "rate-limit";
             return Box::pin(send_answer(exchange, &answer, record)).await;
@@ -311,16 +315,6 @@ impl Site {
         }
         let routed = RoutedRequest { route, action: &route.action, parts, extras: Extras::NONE };
         self.act(exchange, record, &routed).await
-    }
-
-    /// Counts a request for the route's rate limits. Returns the response if it is beyond one of them.
-    fn over_limit(&self, route: &Route, exchange: &Exchange<'_>, host: &str) -> Option<Answer> {
-        let (now, client) = (monotonic_ns(), client(exchange).map(|address| address.ip()));
-        route.limits.iter().find_map(|&limit| {
-            let limiter = &self.generation.limiters[limit];
-            let wait = limiter.check(client, host, exchange.head.headers, now).err()?;
-            Some(Answer { retry_after: Some(retry_after(wait)), ..limiter.settings.answer.clone() })
-        })
     }
 
     async fn act(

@@ -55,7 +55,7 @@ pub use answer::{Answer, Failure, Outcome, StoreError, Tier};
 pub use breaker::{BreakerSettings, State as BreakerState};
 pub use explain::{Explanation, StoreEntry};
 pub use lookup::{Lookup, LookupResult, PendingAnswer};
-pub use memcached::{ServerState, wire};
+pub use memcached::{Change, ServerState, wire};
 pub use memory::MemoryEntry;
 pub use settings::{
     LookupSettings, MemcachedSettings, MemcachedTier, MemoryTier, SqlSettings, SqlTier, StoreKind, StoreSettings,

@@ -18,7 +18,7 @@ use tokio::task::spawn_local;
 use crate::answer::{Failure, StoreError};
 use crate::flight::Flights;
 use crate::lookup::Waiter;
-use crate::memcached::{Memcached, ServerState};
+use crate::memcached::{Change, Memcached, ServerState};
 use crate::settings::{StoreKind, StoreSettings};
 use crate::sql::{Rows, Sql, SqlState, Value};
 use crate::user::StoreUser;
@@ -255,6 +255,21 @@ impl MemcachedStore {
     pub async fn delete(&self, key: impl Into<Vec<u8>>) -> Result<bool, StoreError> {
         let key = key.into();
         self.with(|store| async move { store.delete(&key).await }).await
+    }
+
+    /// Changes a key's value, also if other programs change it at the same time (`gets`, then `cas` or `add`). Changes
+    /// of the same key that wait at the same time share these requests.
+    ///
+    /// # Errors
+    /// A failure of the store, an invalid key, too many waiting changes, or too many other writers. Nothing may be
+    /// concluded about the value.
+    pub async fn update(&self, key: impl Into<Vec<u8>>, change: Change) -> Result<(), StoreError> {
+        let (key, name, number) = (key.into(), Arc::clone(&self.name), self.stores.number());
+        let work = self.stores.run(move |thread| {
+            let store = thread.memcached(number, &name);
+            async move { store?.update(&key, change).await }
+        });
+        work.await.unwrap_or_else(|| Err(closed(&self.name)))
     }
 
     async fn with<T, F>(&self, work: impl FnOnce(Rc<Memcached>) -> F + Send + 'static) -> Result<T, StoreError>

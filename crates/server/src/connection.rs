@@ -77,7 +77,10 @@ async fn begin(accepted: Box<Accepted>) -> Option<Rc<Wire>> {
         }
     };
     match started.await {
-        Ok((stream, origin)) => Some(Rc::new(Wire::new(guard, stream, origin.flatten()))),
+        Ok((stream, origin)) => {
+            guard.end_handshake();
+            Some(Rc::new(Wire::new(guard, stream, origin.flatten())))
+        }
         Err(kind) => {
             core.counters.count_error(kind);
             None

@@ -35,6 +35,8 @@ pub(crate) struct Core {
     /// Notified when a connection has ended, or can be ended to make room.
     pub(crate) permit_freed: Notify,
     deadlines: Deadlines<Connection>,
+    /// The number of connections within their TLS handshake, or before it.
+    handshakes: Cell<usize>,
     /// The number of connections so far.
     registered: Cell<u64>,
     date: Cell<[u8; HTTP_DATE_BYTES]>,
@@ -52,6 +54,7 @@ impl Core {
             closing_began: Notify::new(),
             permit_freed: Notify::new(),
             deadlines: Deadlines::default(),
+            handshakes: Cell::new(0),
             registered: Cell::new(0),
             date: Cell::new([0; HTTP_DATE_BYTES]),
         };
@@ -80,6 +83,20 @@ impl Core {
             || self.settings.capacity.as_ref().is_some_and(|capacity| capacity.is_full())
     }
 
+    /// Whether the cap on TLS handshakes under way is reached.
+    pub(crate) fn has_all_handshakes(&self) -> bool {
+        self.handshakes.get() >= self.settings.handshakes
+    }
+
+    /// Ends an eighth of the handshakes that have taken too long, the longest first. Returns how many; their places are
+    /// free once their tasks have ended.
+    pub(crate) fn end_handshakes(&self) -> usize {
+        let connections = self.deadlines.entries();
+        let going = self.longest_waiting(&connections, |connection| connection.is_in_handshake.get());
+        self.end(&going);
+        going.len()
+    }
+
     /// Ends connections to make room. With vouching handlers it ends the oldest unproven connection. Otherwise, or
     /// without such a connection on any core, it ends an eighth of those without a request for too long, the longest
     /// waiting first. Returns how many; their places are free once their tasks have ended.
@@ -90,9 +107,18 @@ impl Core {
         let going: Vec<&Rc<Entry<Connection>>> = match unproven.min_by_key(|connection| connection.number.get()) {
             Some(oldest) => vec![oldest],
             None if capacity.is_some_and(|capacity| capacity.has_unproven()) => Vec::new(),
-            None => self.longest_waiting(&connections),
+            None => self.longest_waiting(&connections, |_| true),
         };
-        for connection in &going {
+        self.end(&going);
+        if let Some(capacity) = capacity {
+            capacity.report_full(going.len());
+        }
+        going.len()
+    }
+
+    /// Ends connections because others wait for their places.
+    fn end(&self, going: &[&Rc<Entry<Connection>>]) {
+        for connection in going {
             connection.works();
             self.settle(connection);
             if let Some(task) = connection.task.take() {
@@ -100,16 +126,19 @@ impl Core {
             }
             self.counters.count_error(ErrorKind::Crowded);
         }
-        if let Some(capacity) = capacity {
-            capacity.report_full(going.len());
-        }
-        going.len()
     }
 
-    /// Returns an eighth of the connections that have waited without a request for too long: the longest waiting ones.
-    fn longest_waiting<'c>(&self, connections: &'c [Rc<Entry<Connection>>]) -> Vec<&'c Rc<Entry<Connection>>> {
+    /// Returns an eighth of these connections that have waited without a request for too long: the longest waiting
+    /// ones.
+    fn longest_waiting<'c>(
+        &self,
+        connections: &'c [Rc<Entry<Connection>>],
+        is_asked: impl Fn(&Connection) -> bool,
+    ) -> Vec<&'c Rc<Entry<Connection>>> {
         let now = self.now();
-        let is_long = |one: &&Rc<Entry<Connection>>| one.waits_since.get().saturating_add(self.ticks.crowded) <= now;
+        let is_long = |one: &&Rc<Entry<Connection>>| {
+            one.waits_since.get().saturating_add(self.ticks.crowded) <= now && is_asked(one)
+        };
         let mut waiting: Vec<&Rc<Entry<Connection>>> = connections.iter().filter(is_long).collect();
         let count = waiting.len().div_ceil(8);
         if count > 0 {
@@ -239,6 +268,8 @@ pub(crate) struct Connection {
     /// The tick since which it has waited for a request, or for the rest of its head.
     waits_since: Cell<u64>,
     vouch_state: Cell<VouchState>,
+    /// Whether it is within its TLS handshake, or before it.
+    is_in_handshake: Cell<bool>,
     /// How many connections of this core came before it.
     number: Cell<u64>,
     /// The connection's task, for cutting it off.
@@ -282,6 +313,7 @@ impl Expire for Connection {
         self.read.reset();
         self.write.reset();
         self.vouch_state.take();
+        self.is_in_handshake.take();
         self.task.take();
     }
 }
@@ -316,6 +348,25 @@ impl ConnectionGuard {
         self.core().settle(self.connection());
     }
 
+    /// Records that the connection begins with a TLS handshake.
+    pub(crate) fn begin_handshake(&self) {
+        if !self.connection().is_in_handshake.replace(true) {
+            self.core().handshakes.set(self.core().handshakes.get() + 1);
+        }
+    }
+
+    /// Records that the handshake is over, if there was one.
+    pub(crate) fn end_handshake(&self) {
+        if self.connection().is_in_handshake.take() {
+            let core = self.core();
+            let was_full = core.has_all_handshakes();
+            core.handshakes.set(core.handshakes.get() - 1);
+            if was_full {
+                core.permit_freed.notify_waiters();
+            }
+        }
+    }
+
     /// Takes the permit from the capacity, for the next owner of the connection.
     pub(crate) fn take_permit(&self) -> Option<Permit> {
         self.permit.take()
@@ -325,6 +376,7 @@ impl ConnectionGuard {
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.core().settle(self.connection());
+        self.end_handshake();
         self.registration.leave();
         self.core().counters.count_closed();
         self.core().permit_freed.notify_waiters();
@@ -365,6 +417,26 @@ mod tests {
         let left: Vec<usize> = (0..20).filter(|&at| guards[at].connection().waits_since.get() == u64::MAX).collect();
         assert_eq!(left, [17, 18, 19]);
         assert_eq!(core.counters.counts().error(ErrorKind::Crowded), 2);
+    }
+
+    #[test]
+    fn handshakes_make_room_for_handshakes_and_other_connections_do_not() {
+        let core = Rc::new(Core::new(Settings { handshakes: 16, ..Settings::default() }));
+        let guards: Vec<ConnectionGuard> = (0..20).map(|_| core.register()).collect();
+        guards[4..].iter().for_each(ConnectionGuard::begin_handshake);
+        assert!(core.has_all_handshakes());
+        assert_eq!(core.end_handshakes(), 0, "none has taken a second");
+        core.deadlines.sweep(core.ticks.crowded);
+        assert_eq!(core.end_handshakes(), 2, "an eighth of 16");
+        let ended = |at: &usize| guards[*at].connection().waits_since.get() == u64::MAX;
+        assert!((0..20).filter(ended).all(|at| at >= 4));
+        guards[4].end_handshake();
+        guards[4].end_handshake();
+        assert!(!core.has_all_handshakes());
+        guards[4].begin_handshake();
+        assert!(core.has_all_handshakes());
+        drop(guards);
+        assert_eq!(core.handshakes.get(), 0);
     }
 
     #[test]

@@ -134,12 +134,19 @@ async fn accept<H: Handler>(core: Rc<Core>, handler: Rc<H>, HttpListener { liste
     let begin = move |wire, input| connection::take_turn(wire, Rc::clone(&handler), input);
     let turns = Rc::new(Turns::new(begin, serve_http2));
     let serve = |guard: ConnectionGuard, stream: Stream| {
+        if tls.is_some() {
+            guard.begin_handshake();
+        }
         let is_proxied = proxied.as_ref().is_some_and(|proxied| proxied.expects_header(&stream));
         spawn(Accepted { guard, stream, is_proxied, tls: tls.clone() }, &turns);
     };
     while !core.closing.get() {
         if core.is_full() {
-            until_room(&core, listener.has_waiting()).await;
+            until_room(&core, listener.has_waiting(), Core::make_room).await;
+            continue;
+        }
+        if tls.is_some() && core.has_all_handshakes() {
+            until_room(&core, listener.has_waiting(), Core::end_handshakes).await;
             continue;
         }
         match until(listener.accept(), core.until_closing()).await {
@@ -188,18 +195,18 @@ async fn register(core: &Rc<Core>) -> ConnectionGuard {
         if let Some(guard) = core.try_register() {
             return guard;
         }
-        until_room(core, true).await;
+        until_room(core, true, Core::make_room).await;
     }
     core.register()
 }
 
-/// Waits until there may be room, or the shutdown has begun. `has_waiting`: a client waits, so connections are ended to
-/// make room.
-async fn until_room(core: &Core, has_waiting: bool) {
+/// Waits until there may be room, or the shutdown has begun. `has_waiting`: a client waits, so `make_room` ends
+/// connections.
+async fn until_room(core: &Core, has_waiting: bool, make_room: impl FnOnce(&Core) -> usize) {
     let freed = core.permit_freed.notified();
     let _waiting = core.settings.capacity.as_ref().filter(|_| has_waiting).map(|capacity| capacity.wait_for_permit());
     if has_waiting {
-        core.make_room();
+        make_room(core);
     }
     // Another core's connections do not notify this core, and some become old enough meanwhile.
     let _ = tokio::time::timeout(core.ticks.length.min(LOOK_AGAIN), freed).await;

@@ -53,6 +53,10 @@ pub struct Settings {
     /// make room, the server silently ends connections that wait longest without a whole request head, for at least
     /// `crowded_timeout`.
     pub connections: usize,
+    /// The maximum of TLS handshakes under way on a core, with the header of a proxy before them. At the cap the TLS
+    /// listeners stop accepting. To make room, the server silently ends handshakes that have taken longest, for at
+    /// least `crowded_timeout`.
+    pub handshakes: usize,
     /// A limit on the connections of several cores together, in addition to `connections` for each.
     pub capacity: Option<Arc<Capacity>>,
     /// Whether handlers vouch for connections ([`Exchange::vouch`](crate::Exchange::vouch)), for servers whose clients
@@ -60,7 +64,8 @@ pub struct Settings {
     /// however young it is, but not before the request that came with it was handled. Other connections are ended only
     /// if there is no unproven one.
     pub vouching: bool,
-    /// How long a connection may be without a whole request head while others wait for its place.
+    /// How long a connection may be without a whole request head, or within its handshake, while others wait for its
+    /// place.
     pub crowded_timeout: Duration,
     /// Whether connections may be HTTP/2: those that begin with its preface, and over TLS those that chose `h2` by
     /// ALPN.
@@ -88,6 +93,7 @@ impl Default for Settings {
             last_request_timeout: Duration::ZERO,
             drain_bytes: 64 * 1024,
             connections: 100_000,
+            handshakes: 10_000,
             capacity: None,
             vouching: false,
             crowded_timeout: Duration::from_secs(1),

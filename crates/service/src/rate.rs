@@ -61,6 +61,12 @@ impl Rule {
         Rule { interval, tolerance: interval.saturating_mul(u64::from(burst.max(1)) - 1) }
     }
 
+    /// Returns how far ahead of the present a key's arrival time can be, nanoseconds.
+    #[must_use]
+    pub fn farthest(self) -> u64 {
+        self.tolerance.saturating_add(self.interval)
+    }
+
     /// Decides about a request at `now`, nanoseconds. `arrival` is the key's number; any time until `now` means a full
     /// burst.
     #[must_use]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use oroshi_config::values::{number, off_or, switch, text};
 use oroshi_config::{SecretSource, Table, secret};
 use oroshi_gate::forward::{Coding, Compression, Edits, Forwarding, HostPolicy, Network};
-use oroshi_gate::limit::{self, KeyPart, Rate};
+use oroshi_gate::limit::{self, KeyPart, Rate, SharedCounts};
 use oroshi_gate::route::HeaderPattern;
 use oroshi_gate::upstream::{CheckSettings, Policy, PoolSettings, TlsProtocol, TlsSettings};
 use oroshi_gate::{
@@ -69,6 +69,7 @@ pub(super) fn read(root: Table<'_>, folder: &Path) -> Draft {
 
 fn limits(table: &Table<'_>, limits: &mut Limits) {
     table.set("connections", &mut limits.connections, number);
+    table.set("handshakes", &mut limits.handshakes, number);
     table.set("per-host", &mut limits.per_host, |text| off_or(text, number));
     table.set("head-bytes", &mut limits.head_bytes, number);
     if let Some(headers) = table.read("headers", number) {
@@ -181,6 +182,10 @@ fn limit(name: &str, table: &Table<'_>) -> limit::Settings {
         })
     });
     table.set("entries", &mut limit.entries, number);
+    table.within("memcached", |table| {
+        let prefix = table.text("prefix").unwrap_or_else(|| "oroshi-limit:".to_owned());
+        limit.memcached = Some(SharedCounts { store: table.text("store").unwrap_or_default(), prefix });
+    });
     table.within("answer", |table| answer(table, &mut limit.answer));
     limit
 }

@@ -60,6 +60,7 @@ fn listeners(out: &mut Toml, plan: &Plan) {
 fn limits(out: &mut Toml, limits: &Limits) {
     out.table("limits");
     out.bare("connections", limits.connections);
+    out.bare("handshakes", limits.handshakes);
     out.or_off("per-host", limits.per_host);
     out.bare("head-bytes", limits.head_bytes);
     out.bare("headers", limits.headers);
@@ -85,6 +86,11 @@ fn limits_by_key(out: &mut Toml, plan: &Plan) {
         out.text("rate", &format!("{}/{}ms", limit.rate.count, limit.rate.period.as_secs_f64() * 1e3));
         out.bare("burst", limit.burst);
         out.bare("entries", limit.entries);
+        if let Some(shared) = &limit.memcached {
+            out.table(&format!("{name}.memcached"));
+            out.text("store", &shared.store);
+            out.text("prefix", &shared.prefix);
+        }
         answer(out, &format!("{name}.answer"), &limit.answer);
     }
 }

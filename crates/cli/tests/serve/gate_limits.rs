@@ -5,6 +5,8 @@ use std::os::unix::net::UnixStream;
 
 use crate::gate::{Answer, Gate, HANG};
 use crate::metrics::Metrics;
+use oroshi_testkit::stores::Memcached;
+use oroshi_testkit::wait_until;
 
 const CONFIG: &str = r#"
 [proxy-protocol]
@@ -87,4 +89,64 @@ fn each_key_has_a_burst_of_its_own_on_all_threads_together() {
     gate.process.ended();
     let log = std::fs::read_to_string(log).unwrap();
     assert!(log.lines().any(|line| line.contains("\"failure\":\"rate-limit\"") && line.contains("192.0.2.1")), "{log}");
+}
+
+/// Two gateways share the counts of a real memcached; without it each goes on alone, and says so.
+#[test]
+fn gateways_share_a_limit_by_memcached_and_go_on_alone_without_it() {
+    let test = "gateways_share_a_limit_by_memcached_and_go_on_alone_without_it";
+    let Some(mut memcached) = Memcached::start(test) else { return };
+    let config = format!(
+        "[memcached.counts]\nservers = [\"{}\"]\nbreaker = {{ failures = 1, pause = \"50ms\", pause-max = \"50ms\" }}\n\
+         [limit.all]\nkey = [\"header X-Key\"]\nrate = \"4/24h\"\nmemcached = {{ store = \"counts\" }}\n\
+         [[route]]\nlimit = \"all\"\nanswer = {{ body = \"ok\" }}\n",
+        memcached.address()
+    );
+    let mut gates = [(); 2].map(|()| Gate::start(tempfile::tempdir().unwrap(), &config));
+    let ask = |gate: &Gate, key: &str| {
+        let mut stream = UnixStream::connect(gate.path("public.sock")).unwrap();
+        stream.set_read_timeout(Some(HANG)).unwrap();
+        write!(stream, "GET / HTTP/1.1\r\nHost: a\r\nX-Key: {key}\r\nConnection: close\r\n\r\n").unwrap();
+        Answer::read(stream)
+    };
+    let turns = |gates: &[Gate; 2], key: &str, count: usize| -> Vec<u16> {
+        (0..count).map(|turn| ask(&gates[turn % 2], key).status).collect()
+    };
+    assert_eq!(turns(&gates, "a", 7), [200, 200, 200, 200, 429, 429, 429]);
+    let refused = ask(&gates[1], "a");
+    let wait: u64 = refused.field("retry-after").unwrap().parse().unwrap();
+    assert!((21_500..=21_600).contains(&wait), "a quarter of a day: {wait}");
+    // What a gateway knows to be refused does not reach memcached.
+    let asked = memcached.stat("cmd_get");
+    assert_eq!(turns(&gates, "a", 20), [429; 20]);
+    assert_eq!(memcached.stat("cmd_get"), asked);
+    assert_eq!(turns(&gates, "b", 5), [200, 200, 200, 200, 429]);
+    // Clients at both at once.
+    let passed: usize = std::thread::scope(|scope| {
+        let one = |gate| scope.spawn(move || (0..10).filter(|_| ask(gate, "c").status == 200).count());
+        let all: Vec<_> = gates.iter().chain(&gates).map(one).collect();
+        all.into_iter().map(|one| one.join().unwrap()).sum()
+    });
+    assert_eq!(passed, 4);
+    assert_eq!(gates[0].status()["limits"]["all"]["alone"], 0);
+
+    memcached.0.kill();
+    // Known keys stay refused, and new ones have a burst at each gateway.
+    assert_eq!(turns(&gates, "a", 2), [429, 429]);
+    assert_eq!(turns(&gates, "d", 10), [200, 200, 200, 200, 200, 200, 200, 200, 429, 429]);
+    for gate in &mut gates {
+        assert_eq!(gate.status()["limits"]["all"]["alone"], 4);
+        assert_eq!(Metrics::of(gate).get("limit_alone_total{limit=\"all\"}"), 4);
+        gate.process.until("counts the requests of this gateway alone");
+    }
+    memcached.0.restart();
+    // Once the gateways have found it again, they share their counts again.
+    wait_until("memcached is found again", || {
+        let count = |gate: &Gate| gate.status()["limits"]["all"]["alone"].as_u64().unwrap();
+        let before = gates.each_ref().map(count);
+        let key = format!("e{}", before.iter().sum::<u64>());
+        turns(&gates, &key, 2);
+        gates.each_ref().map(count) == before
+    });
+    assert_eq!(turns(&gates, "f", 5), [200, 200, 200, 200, 429]);
 }

@@ -160,6 +160,11 @@ fn limits(metrics: &mut Metrics, generation: &Generation) {
     for (name, counts) in &counts {
         forgotten.sample(&[("limit", name)], counts.forgotten);
     }
+    let help = "Requests that a gateway decided about alone, because the counts of all gateways could not be had";
+    let mut alone = metrics.family("limit_alone_total", Kind::Counter, help);
+    for limiter in generation.limiters.iter().filter(|limiter| limiter.settings.memcached.is_some()) {
+        alone.sample(&[("limit", &limiter.settings.name)], limiter.alone());
+    }
 }
 
 fn lookups(metrics: &mut Metrics, all: &[(String, LookupCounts)]) {

@@ -102,7 +102,10 @@ fn routes(generation: &Generation) -> Map<String, Value> {
 fn limits(generation: &Generation) -> Map<String, Value> {
     let limits = generation.limiters.iter().map(|limiter| {
         let counts = limiter.counts();
-        let value = json!({ "passed": counts.passed, "refused": counts.refused, "forgotten_keys": counts.forgotten });
+        let value = json!({
+            "passed": counts.passed, "refused": counts.refused, "forgotten_keys": counts.forgotten,
+            "alone": limiter.alone(),
+        });
         (limiter.settings.name.clone(), value)
     });
     limits.collect()

@@ -59,13 +59,22 @@ pub(super) fn unused_limits(routes: &[Route], limits: &[limit::Settings], findin
     }
 }
 
-/// Warns of unused parts. If there are scripts, every upstream, look-up and store counts as used.
+/// Returns the stores in which no rate limit counts.
+pub(super) fn without_counts<'s>(stores: &'s [StoreSettings], limits: &[limit::Settings]) -> Vec<&'s StoreSettings> {
+    let counts = |store: &&StoreSettings| {
+        limits.iter().any(|limit| limit.memcached.as_ref().is_some_and(|shared| shared.store == store.name))
+    };
+    stores.iter().filter(|store| !counts(store)).collect()
+}
+
+/// Warns of unused parts. `stores`: those in which no rate limit counts. If there are scripts, every upstream, look-up
+/// and store counts as used.
 pub(super) fn unused(
     routes: &[Route],
     lookups: &[Lookup],
     upstreams: &[Upstream],
     scripts: &[Script],
-    stores: &[StoreSettings],
+    stores: &[&StoreSettings],
     tls: Option<&TlsPlan>,
     findings: &mut Findings,
 ) {
@@ -99,7 +108,7 @@ pub(super) fn unused(
         let is_acmes = tls.and_then(|tls| tls.acme.as_ref()).is_some_and(|acme| acme.store == store.name);
         if !is_used && !is_acmes {
             let kind = if matches!(store.kind, StoreKind::Sql(_)) { "sql" } else { "memcached" };
-            findings.warn(format!("{kind}.{}", store.name), "no look-up uses it");
+            findings.warn(format!("{kind}.{}", store.name), "no look-up and no limit uses it");
         }
     }
 }

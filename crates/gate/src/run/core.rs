@@ -311,6 +311,7 @@ fn settings(generation: &Generation) -> Settings {
         // A client that was promised keep-alive may have sent a request already.
         last_request_timeout: Duration::from_millis(100).min(plan.drain / 4),
         connections: limits.connections.div_ceil(plan.threads),
+        handshakes: limits.handshakes.div_ceil(plan.threads),
         ..Settings::default()
     };
     settings.limits.head_bytes = limits.head_bytes;

@@ -69,8 +69,12 @@ struct Asked {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Got {
     Value(Box<[u8]>),
+    /// A value with its version.
+    Versioned(Box<[u8]>, u64),
     Missing,
     Done,
+    /// Nothing was stored, because another was first.
+    Changed,
 }
 
 /// The state of a server's connection, for operators.
@@ -290,9 +294,11 @@ impl Server {
                 Reply::Value { key, .. } if *key != *asked.key => {
                     return Err(Failure::InvalidReply("a value under another key".into()));
                 }
+                Reply::Value { data, version: Some(version), .. } => Ok(Got::Versioned(data.into(), version)),
                 Reply::Value { data, .. } => Ok(Got::Value(data.into())),
                 Reply::Missing => Ok(Got::Missing),
                 Reply::Done => Ok(Got::Done),
+                Reply::Changed => Ok(Got::Changed),
                 Reply::ServerError(message) => Err(Failure::Refused(String::from_utf8_lossy(message).into())),
             };
             *input = &input[bytes..];

@@ -1,10 +1,11 @@
 //! memcached: several servers, one connection to each.
 //!
 //! No maintained crate pipelines requests on one connection, so we have our own: `wire` is the protocol without I/O,
-//! `ring` maps keys to servers, `connection` drives a connection.
+//! `ring` maps keys to servers, `connection` drives a connection, `update` changes values that others change too.
 
 mod connection;
 mod ring;
+mod update;
 pub mod wire;
 
 use std::cell::Cell;
@@ -15,6 +16,7 @@ use std::time::{Duration, SystemTime};
 use sha2::{Digest as _, Sha256};
 
 pub use connection::ServerState;
+pub use update::Change;
 
 use crate::answer::{Failure, StoreError};
 use crate::settings::{Check, MemcachedSettings};
@@ -34,6 +36,7 @@ pub(crate) struct Memcached {
     settings: Rc<MemcachedSettings>,
     /// Requests of scripts under way.
     of_scripts: Cell<usize>,
+    changes: update::Changes,
 }
 
 impl MemcachedSettings {
@@ -67,14 +70,38 @@ impl Memcached {
         };
         let servers = settings.servers.iter().map(server).collect();
         let ring = Ring::new(settings.servers.iter().map(String::as_str));
-        Memcached { name, servers, ring, settings, of_scripts: Cell::new(0) }
+        Memcached { name, servers, ring, settings, of_scripts: Cell::new(0), changes: update::Changes::default() }
     }
 
     pub(crate) async fn get(&self, key: &[u8]) -> Result<Option<Box<[u8]>>, StoreError> {
         match self.ask(Request::Get, key, |out| wire::get(key, out)).await? {
             Got::Value(value) => Ok(Some(value)),
-            Got::Missing | Got::Done => Ok(None),
+            _ => Ok(None),
         }
+    }
+
+    /// Returns a value with its version.
+    async fn gets(&self, key: &[u8]) -> Result<Option<(Box<[u8]>, u64)>, StoreError> {
+        match self.ask(Request::Gets, key, |out| wire::gets(key, out)).await? {
+            Got::Versioned(value, version) => Ok(Some((value, version))),
+            _ => Ok(None),
+        }
+    }
+
+    /// Sets a value if it still has this version (`None`: if there is no value). Returns whether it was set.
+    async fn store_version(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        version: Option<u64>,
+        ttl: Duration,
+    ) -> Result<bool, StoreError> {
+        let ttl = expiry(ttl);
+        let stored = match version {
+            Some(version) => self.ask(Request::Cas, key, |out| wire::cas(key, value, ttl, version, out)).await?,
+            None => self.ask(Request::Add, key, |out| wire::add(key, value, ttl, out)).await?,
+        };
+        Ok(stored == Got::Done)
     }
 
     /// Sets a value. A TTL of less than a second becomes one second, because 0 means for ever; so does `None`.

@@ -46,6 +46,33 @@ fn quick(settings: &mut oroshi_lookup::MemcachedSettings) {
     settings.breaker.failures = 3;
 }
 
+/// As two gateways do it: each has one connection, and makes many changes at a time.
+#[test]
+fn changes_by_several_programs_are_all_made() {
+    let Some(real) = Memcached::start("memcached: changes") else { return };
+    let programs = [(); 2].map(|()| store(&[real.address()], |_| ()));
+    run(async {
+        let mut changes = tokio::task::JoinSet::new();
+        for number in 0..200 {
+            let store = programs[number % 2].0.clone();
+            let more = |value: Option<&[u8]>| {
+                let count: u32 = value.map_or(0, |text| str::from_utf8(text).unwrap().parse().unwrap());
+                Some(((count + 1).to_string().into_bytes(), Duration::from_secs(60)))
+            };
+            changes.spawn(async move { store.update("count", Box::new(more)).await });
+        }
+        while let Some(made) = changes.join_next().await {
+            assert_eq!(made.unwrap(), Ok(()));
+        }
+        let (store, _) = &programs[0];
+        assert_eq!(store.get("count").await, Ok(Some(b"200".as_slice().into())));
+        // One that changes nothing writes nothing.
+        assert_eq!(store.update("other", Box::new(|_| None)).await, Ok(()));
+        assert_eq!(store.get("other").await, Ok(None));
+        assert!(matches!(store.update("a b", Box::new(|_| None)).await.unwrap_err().failure, Failure::Refused(_)));
+    });
+}
+
 #[test]
 fn values_go_in_and_come_out() {
     let Some(real) = Memcached::start("memcached: values") else { return };

@@ -5,7 +5,7 @@
 //! that its place is free: nothing has to be cleaned up.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Decision, Rule};
 
@@ -57,32 +57,47 @@ impl RateTable {
     /// # Errors
     /// The time to wait, if it does not pass.
     pub fn check(&self, hash: u64, rule: Rule, cost: u64, now: u64) -> Result<(), u64> {
-        let hash = hash.max(1);
-        let mut shard = self.0[hash as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner);
-        let Shard { buckets, counts } = &mut *shard;
-        // The upper bits, because the lower ones are the same within a shard.
-        let place = ((hash >> 32) as usize) % buckets.len();
-        let (keys, arrivals) = buckets[place].split_at_mut(WAYS);
-        let known = keys.iter().position(|&key| key == hash);
-        let arrival = known.map_or(0, |way| arrivals[way]);
-        match rule.decide_cost(arrival, now, cost) {
+        let mut shard = self.shard(hash);
+        match rule.decide_cost(shard.arrival(hash), now, cost) {
             Decision::Refused(wait) => {
-                counts.refused += 1;
+                shard.counts.refused += 1;
                 Err(wait)
             }
             Decision::Passes(next) => {
-                counts.passed += 1;
-                let way = known.unwrap_or_else(|| {
-                    // Empty places have the time 0.
-                    let (way, earliest) =
-                        (0..WAYS).map(|way| (way, arrivals[way])).min_by_key(|&(_, at)| at).unwrap_or_default();
-                    counts.forgotten += u64::from(earliest > now);
-                    way
-                });
-                (keys[way], arrivals[way]) = (hash, next);
+                shard.counts.passed += 1;
+                shard.keep(hash, next, now);
                 Ok(())
             }
         }
+    }
+
+    /// Refuses a request that [`check`](Self::check) would refuse; otherwise keeps and counts nothing.
+    ///
+    /// # Errors
+    /// The time to wait, if it does not pass.
+    pub fn refuse(&self, hash: u64, rule: Rule, now: u64) -> Result<(), u64> {
+        let mut shard = self.shard(hash);
+        match rule.decide(shard.arrival(hash), now) {
+            Decision::Refused(wait) => {
+                shard.counts.refused += 1;
+                Err(wait)
+            }
+            Decision::Passes(_) => Ok(()),
+        }
+    }
+
+    /// Counts a request about which somebody else has decided, and keeps the key's arrival time if it is later than the
+    /// known one.
+    pub fn learn(&self, hash: u64, arrival: u64, passes: bool, now: u64) {
+        let mut shard = self.shard(hash);
+        *(if passes { &mut shard.counts.passed } else { &mut shard.counts.refused }) += 1;
+        if arrival > shard.arrival(hash) {
+            shard.keep(hash, arrival, now);
+        }
+    }
+
+    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
+        self.0[hash.max(1) as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns its counts.
@@ -96,6 +111,32 @@ impl RateTable {
             sum.forgotten += counts.forgotten;
         }
         sum
+    }
+}
+
+impl Shard {
+    /// Returns the bucket of a key: its keys, and their arrival times.
+    fn bucket(&mut self, hash: u64) -> (&mut [u64], &mut [u64]) {
+        // The upper bits, because the lower ones are the same within a shard.
+        let place = ((hash.max(1) >> 32) as usize) % self.buckets.len();
+        self.buckets[place].split_at_mut(WAYS)
+    }
+
+    /// Returns the arrival time of a key; 0 if it is unknown.
+    fn arrival(&mut self, hash: u64) -> u64 {
+        let (keys, arrivals) = self.bucket(hash);
+        keys.iter().position(|&key| key == hash.max(1)).map_or(0, |way| arrivals[way])
+    }
+
+    /// Keeps the arrival time of a key. If there is no room, it replaces the key that is nearest to its full burst.
+    fn keep(&mut self, hash: u64, arrival: u64, now: u64) {
+        let (keys, arrivals) = self.bucket(hash);
+        let known = keys.iter().position(|&key| key == hash.max(1));
+        // Empty places have the time 0.
+        let way = known.or_else(|| (0..WAYS).min_by_key(|&way| arrivals[way])).unwrap_or_default();
+        let forgets = known.is_none() && arrivals[way] > now;
+        (keys[way], arrivals[way]) = (hash.max(1), arrival);
+        self.counts.forgotten += u64::from(forgets);
     }
 }
 
@@ -149,6 +190,21 @@ mod tests {
             table.check(hash(key), RULE, 1, 1000).unwrap();
         }
         assert_eq!(table.counts().forgotten, 1);
+    }
+
+    #[test]
+    fn what_somebody_else_decides_is_learned() {
+        let table = RateTable::new(1);
+        assert_eq!(table.refuse(7, RULE, 100), Ok(()));
+        // Elsewhere, three have passed.
+        table.learn(7, 130, true, 100);
+        assert_eq!(table.refuse(7, RULE, 100), Err(10));
+        // An answer that comes late takes nothing back.
+        table.learn(7, 110, false, 101);
+        assert_eq!((table.refuse(7, RULE, 109), table.refuse(7, RULE, 110)), (Err(1), Ok(())));
+        assert_eq!(table.counts(), RateCounts { passed: 1, refused: 3, forgotten: 0 });
+        // If nobody else answers, the table decides.
+        assert_eq!((table.check(7, RULE, 1, 110), table.check(7, RULE, 1, 110)), (Ok(()), Err(10)));
     }
 
     #[test]
