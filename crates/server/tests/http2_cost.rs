@@ -186,7 +186,7 @@ fn settings() -> Settings {
 async fn handler(exchange: &mut Exchange<'_>) -> Result<(), Error> {
     while exchange.body.chunk().await?.is_some() {}
     let head = [("Content-Type", &b"text/plain"[..])];
-    match exchange.head.target.as_ref() {
+    match exchange.head.target {
         "/wait" => std::future::pending().await,
         "/large" => exchange.reply.send(200, head, &LARGE).await,
         _ => exchange.reply.send(200, head, b"Hello, world").await,

@@ -10,8 +10,8 @@
 //!   then need not show how much measurements scatter.
 //!
 //! A division cuts a window out of the series: either a rest of it (one step), or a part within it (a dip that
-//! recovers, two steps). Divisions that an adjacent one makes superfluous are removed afterwards. Points are compared by
-//! their logarithms, so all changes are ratios.
+//! recovers, two steps). Divisions that an adjacent one makes superfluous are removed afterwards. Points are compared
+//! by their logarithms, so all changes are ratios.
 //!
 //! Measurements of one machine vary together for a while, which produces chance steps. The simulated series are
 //! therefore AR(1) processes, as in [`changepoint`](crate::changepoint).

@@ -83,8 +83,8 @@ fn a_rate_does_not_depend_on_where_the_edges_of_the_run_fall() {
     }
 }
 
-/// Each connection's next request follows the answer to the one before, however late this machine is. If it is late with
-/// some answers alone, the mean and the rate may differ by as much as the answers do.
+/// Each connection's next request follows the answer to the one before, however late this machine is. If it is late
+/// with some answers alone, the mean and the rate may differ by as much as the answers do.
 fn is_rate_of_responses(record: &Record, connections: f64) {
     let expected = connections / (record.latency.response.summary.mean_ns / 1e9);
     let (rate, most) = (record.rates.requests_per_s, f64::max(0.05, spread(record)));

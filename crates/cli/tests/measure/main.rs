@@ -39,6 +39,7 @@ mod scenarios_faults;
 mod schema;
 mod scripts;
 mod scripts_wrk;
+mod self_test;
 mod subscribe;
 mod target;
 mod target_client;

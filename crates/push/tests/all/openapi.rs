@@ -4,8 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 
-use crate::hub;
-use crate::hub::{Answer, Hub, WebSocket, connect, head, key_of};
+use crate::hub::{self, Answer, Hub, WebSocket, connect, head, key_of};
 use oroshi_push::{Access, Cluster, GroupRule, HistoryRule, Jwt, Origins, Plan, SlowPolicy, StreamSettings};
 use oroshi_words::Secret;
 use serde_json::{Value, json};
