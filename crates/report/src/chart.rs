@@ -136,7 +136,7 @@ impl Axis {
             let at = self.scale.at(*value);
             // In the narrowest chart, one character takes about a fiftieth.
             let room = |(left, before): &(f64, String)| {
-                at - left > (before.chars().count() + name.chars().count() + 2) as f64 / 100.0
+                at - left > (before.chars().count() + name.chars().count() + 4) as f64 / 100.0
             };
             if labels.last().is_none_or(room) {
                 labels.push((at, name.clone()));

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use crate::gate::{Answer, Gate, HANG};
 use crate::metrics::Metrics;
@@ -103,12 +104,13 @@ fn gateways_share_a_limit_by_memcached_and_go_on_alone_without_it() {
         memcached.address()
     );
     let mut gates = [(); 2].map(|()| Gate::start(tempfile::tempdir().unwrap(), &config));
-    let ask = |gate: &Gate, key: &str| {
-        let mut stream = UnixStream::connect(gate.path("public.sock")).unwrap();
+    let ask_at = |socket: &Path, key: &str| {
+        let mut stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(HANG)).unwrap();
         write!(stream, "GET / HTTP/1.1\r\nHost: a\r\nX-Key: {key}\r\nConnection: close\r\n\r\n").unwrap();
         Answer::read(stream)
     };
+    let ask = |gate: &Gate, key: &str| ask_at(&gate.path("public.sock"), key);
     let turns = |gates: &[Gate; 2], key: &str, count: usize| -> Vec<u16> {
         (0..count).map(|turn| ask(&gates[turn % 2], key).status).collect()
     };
@@ -123,7 +125,10 @@ fn gateways_share_a_limit_by_memcached_and_go_on_alone_without_it() {
     assert_eq!(turns(&gates, "b", 5), [200, 200, 200, 200, 429]);
     // Clients at both at once.
     let passed: usize = std::thread::scope(|scope| {
-        let one = |gate| scope.spawn(move || (0..10).filter(|_| ask(gate, "c").status == 200).count());
+        let one = |gate: &Gate| {
+            let socket = gate.path("public.sock");
+            scope.spawn(move || (0..10).filter(|_| ask_at(&socket, "c").status == 200).count())
+        };
         let all: Vec<_> = gates.iter().chain(&gates).map(one).collect();
         all.into_iter().map(|one| one.join().unwrap()).sum()
     });

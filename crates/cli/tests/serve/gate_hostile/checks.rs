@@ -254,7 +254,7 @@ answer = { status = 200 }
         "line 12: route[1].host: `b.example:8080` has a port, which is not looked at",
         "line 15: route[2]: no request takes it: route `route-1` stands before it",
         "line 9: upstream.unused: no route uses it",
-        "line 5: memcached.lonely: no look-up uses it",
+        "line 5: memcached.lonely: no look-up and no limit uses it",
     ];
     for told in expected {
         assert!(
