@@ -134,7 +134,7 @@ impl Axis {
         let mut labels: Vec<(f64, String)> = Vec::new();
         for (value, name) in &self.names {
             let at = self.scale.at(*value);
-            // In the narrowest chart, one character takes about a fiftieth.
+            // In the narrowest chart, one character takes about a fiftieth; names need some room between them.
             let room = |(left, before): &(f64, String)| {
                 at - left > (before.chars().count() + name.chars().count() + 4) as f64 / 100.0
             };
