@@ -204,8 +204,8 @@ impl Driver {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads what has come before the socket closes: with unread bytes in it, the kernel would reset the connection, and
-    /// the peer could lose the GOAWAY that says why.
+    /// Reads what has come before the socket closes: with unread bytes in it, the kernel would reset the connection,
+    /// and the peer could lose the GOAWAY that says why.
     fn discard(&mut self, cx: &mut Context<'_>) {
         const MOST_READS: usize = 4;
         let mut scratch = Scratch::take();

@@ -1,5 +1,7 @@
 //! The page of a history: its steps first, then a chart of each figure by commit, then the machines.
 
+use std::collections::BTreeSet;
+
 use maud::{Markup, html};
 use oroshi_history::entry::Unit as HistoryUnit;
 use oroshi_history::series::{Series, Step, as_change, short};
@@ -181,15 +183,11 @@ fn numbers(series: &Series<'_>, unit: Unit) -> Markup {
 }
 
 fn machines(series: &[Series<'_>]) -> Markup {
-    let mut seen = Vec::new();
+    let mut seen = BTreeSet::new();
     html! {
-        @for series in series {
-            @let machine = series.machine;
-            @if !seen.contains(&machine.fingerprint) {
-                @let _ = seen.push(machine.fingerprint.clone());
-                h3 { code { (machine.fingerprint) } " " (machine.words) }
-                (facts(machine.conditions.iter().map(|(name, value)| (name.as_str(), Some(value.clone())))))
-            }
+        @for machine in series.iter().map(|series| series.machine).filter(|machine| seen.insert(&machine.fingerprint)) {
+            h3 { code { (machine.fingerprint) } " " (machine.words) }
+            (facts(machine.conditions.iter().map(|(name, value)| (name.as_str(), Some(value.clone())))))
         }
     }
 }

@@ -121,7 +121,7 @@ impl Hub {
             let (some, next) = self.some(begin, SLICE);
             longest.extend(some.iter().filter_map(|session| {
                 let outbox = session.outbox.borrow();
-                (outbox.len() > 0).then(|| SlowSession {
+                (!outbox.is_empty()).then(|| SlowSession {
                     key: Arc::clone(&session.key),
                     transport: session.framing.name(),
                     queued_messages: outbox.len(),

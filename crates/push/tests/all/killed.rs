@@ -83,8 +83,8 @@ impl Backend {
             plan.callbacks.close = url("close");
             plan.callbacks.timeout = PATIENCE;
             plan.callbacks.retries = retries;
-            // The clients read nothing while they wait for the backend. A session that ends meanwhile, because no answer
-            // to a ping comes, would tell the backend of one end more.
+            // The clients read nothing while they wait for the backend. A session that ends meanwhile, because no
+            // answer to a ping comes, would tell the backend of one end more.
             plan.limits.ping = None;
         })
     }

@@ -208,7 +208,7 @@ fn session(
     stream.write_all(format!("GET {target} HTTP/1.0\r\nHost: hub.test\r\n\r\n").as_bytes()).ok()?;
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     lines.next().filter(|line| line.contains(" 200 "))?;
-    lines.find(|line| line.is_empty())?;
+    lines.find(String::is_empty)?;
     // It leaves by itself now and then, whatever happens to the nodes.
     for _ in 0..random.usize(1..400) {
         let text = lines.next()?;
