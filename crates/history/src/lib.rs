@@ -8,7 +8,7 @@
 //!
 //! 1. [`entry`]: an entry as JSON, and how it is made of a result.
 //! 2. [`series`]: entries of one machine, load and figure in the order of commits, with their steps.
-//! 3. [`check`]: a commit against the level before it, or the level at another commit.
+//! 3. [`mod@check`]: a commit against the level before it, or the level at another commit.
 //! 4. [`otava`]: the CSV that Apache Otava reads.
 
 pub mod check;

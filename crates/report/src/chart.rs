@@ -134,9 +134,9 @@ impl Axis {
         let mut labels: Vec<(f64, String)> = Vec::new();
         for (value, name) in &self.names {
             let at = self.scale.at(*value);
-            // In the narrowest chart, one character takes about a fiftieth; names need some room between them.
+            // In the narrowest chart, one character takes about a fortieth.
             let room = |(left, before): &(f64, String)| {
-                at - left > (before.chars().count() + name.chars().count() + 4) as f64 / 100.0
+                at - left > (before.chars().count() + name.chars().count() + 2) as f64 / 75.0
             };
             if labels.last().is_none_or(room) {
                 labels.push((at, name.clone()));

@@ -97,7 +97,9 @@ fn charts(series: &[Series<'_>]) -> Markup {
 
 fn chart(series: &Series<'_>) -> Markup {
     let unit = unit_of(series.unit);
-    let names: Vec<String> = series.points.iter().map(|point| short(&point.entry.commit)).collect();
+    // As git shortens them: there is little room below a chart.
+    let name = |commit| short(commit).chars().take(7).collect();
+    let names: Vec<String> = series.points.iter().map(|point| name(&point.entry.commit)).collect();
     let ends = series.points.iter().flat_map(|point| {
         let interval = point.figure.interval.into_iter().flatten();
         // A very wide interval would hide all others.
